@@ -1,0 +1,60 @@
+# make demo   everything from nothing: set up, deploy the tiny pair in the sandbox, stream an answer
+# make test   set up and run all tests, real vLLM among them
+.PHONY: help demo test unit lint format lock benchmark clean
+
+PYTHON ?= $(shell for candidate in python3 python3.13 python3.12 python3.11; do \
+	$$candidate -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null \
+	&& echo $$candidate && break; done)
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+help:
+	@sed -n 's/^# //p' Makefile
+
+demo: .venv/sandbox.ready
+	@.ci/system-packages
+	@$(BIN)/peagle engine install
+	@$(BIN)/peagle demo
+
+test: .venv/dev.ready
+	@.ci/system-packages
+	@$(BIN)/peagle engine install
+	$(BIN)/pytest
+
+unit: .venv/dev.ready
+	$(BIN)/pytest tests/unit tests/iac
+
+lint: .venv/dev.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy toolkit containers/serve training tests benchmarks
+	$(BIN)/lint-imports
+
+format: .venv/dev.ready
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+lock: .venv/dev.ready
+	$(PIP) install uv
+	for name in core sandbox dev; do \
+		extra=$$([ $$name = core ] || echo --extra $$name); \
+		$(BIN)/uv pip compile pyproject.toml $$extra --universal --python-version 3.11 \
+			--generate-hashes --no-header --no-annotate --quiet --upgrade \
+			--output-file requirements/$$name.txt || exit 1; \
+	done
+
+benchmark: .venv/dev.ready
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf .venv build dist *.egg-info
+
+.venv/bin/python:
+	@test -n "$(PYTHON)" || { echo "error: no Python 3.11, 3.12 or 3.13 here (install one, or: make PYTHON=/path/to/python3)" >&2; exit 2; }
+	@$(PYTHON) -m venv .venv || { rm -rf .venv; echo "error: $(PYTHON) cannot make a virtual environment (Debian, Ubuntu: apt-get install python3-venv)" >&2; exit 2; }
+
+.venv/%.ready: requirements/%.txt pyproject.toml | .venv/bin/python
+	@echo "Installing requirements/$*.txt into .venv ..."
+	@$(PIP) install --require-hashes -r requirements/$*.txt
+	@$(PIP) install --no-deps --editable .
+	@touch $@

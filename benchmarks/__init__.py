@@ -1,0 +1,1 @@
+"""The numbers that the README names, measured on the machine at hand."""

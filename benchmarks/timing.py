@@ -1,0 +1,25 @@
+"""Timing of whole commands, in turns, so that a drifting machine bends both alike."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import time
+from collections.abc import Sequence
+
+ROUNDS = 11
+
+
+def seconds(command: Sequence[str]) -> float:
+    """Wall time of one run, in seconds."""
+    begin = time.perf_counter()
+    subprocess.run(command, check=True, capture_output=True)
+    return time.perf_counter() - begin
+
+
+def medians(*commands: Sequence[str], rounds: int = ROUNDS) -> list[float]:
+    """The median wall time of each command, in seconds, after one round that does not count."""
+    for command in commands:
+        seconds(command)
+    taken = [[seconds(command) for command in commands] for _ in range(rounds)]
+    return [statistics.median(column) for column in zip(*taken, strict=True)]

@@ -1,0 +1,82 @@
+"""What a user gets who installs the wheel, away from the checkout."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+CORE_LIMIT_MB = 100
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel as ``python -m build`` makes it."""
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder)]
+    done = subprocess.run([*command, str(ROOT)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return next(folder.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def empty_environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment with the wheel, its locked core requirements, nothing else."""
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, with_pip=True)
+    pip = [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    locked = ["--require-hashes", "-r", str(ROOT / "requirements" / "core.txt")]
+    subprocess.run([*pip, "install", *locked], check=True)
+    subprocess.run([*pip, "install", "--no-deps", str(wheel)], check=True)
+    return folder
+
+
+def test_the_wheel_carries_catalogue_and_container_files(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+
+    for needed in (
+        "toolkit/_data/model_catalog/openai/gpt-oss-20b.yaml",
+        "toolkit/_data/model_catalog/peagle/tiny/p-eagle/model.safetensors",
+        "toolkit/_data/containers/serve/__main__.py",
+    ):
+        assert needed in names
+
+
+def test_an_installed_wheel_lists_the_catalogue_away_from_the_checkout(
+    empty_environment: Path, tmp_path: Path
+) -> None:
+    command = [str(empty_environment / "bin" / "peagle"), "catalog", "list", "--json"]
+
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+
+    assert "gpt-oss-20b" in json.dumps(json.loads(done.stdout))
+
+
+def test_the_core_install_stays_small(empty_environment: Path) -> None:
+    packages = next(empty_environment.glob("lib/python*/site-packages"))
+    tools = ("pip", "setuptools")
+    files = [
+        path
+        for path in packages.rglob("*")
+        if path.is_file() and not path.relative_to(packages).parts[0].startswith(tools)
+    ]
+
+    assert sum(path.stat().st_size for path in files) < CORE_LIMIT_MB * 1e6
+
+
+def test_without_its_extra_the_sandbox_says_what_to_install(
+    empty_environment: Path, tmp_path: Path
+) -> None:
+    command = [str(empty_environment / "bin" / "peagle"), "sandbox", "start"]
+
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 2
+    assert "peagle-toolkit[sandbox]" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,13 @@
+"""The folders that are data, not code: in a wheel inside the package, else in the checkout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def data_folder(name: str) -> Path:
+    """The folder ``model_catalog`` or ``containers``, as installed or as checked out."""
+    packaged = _PACKAGE / "_data" / name
+    return packaged if packaged.is_dir() else _PACKAGE.parent / name
