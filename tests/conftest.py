@@ -6,15 +6,15 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support import Peagle
 from toolkit.errors import EngineMissing
 from toolkit.local.engine import find_engine
 
-Peagle = Callable[..., subprocess.CompletedProcess[str]]
 DEFAULT_VLLM = "0.28.0"
 
 

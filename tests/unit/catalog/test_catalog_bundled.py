@@ -1,0 +1,289 @@
+"""The catalogue that ships: it loads, and numbers that are known twice agree."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import struct
+import time
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.session import get_session
+
+from toolkit.catalog import load_catalog
+from toolkit.catalog.checking import check_catalog
+from toolkit.catalog.evidence import load_evidence
+from toolkit.catalog.geometry import kv_bytes
+from toolkit.catalog.models import Drafter, Instance, Target
+from toolkit.catalog.versions import compare, in_range
+from toolkit.data import data_folder
+
+CATALOG = load_catalog()
+TARGETS = list(CATALOG.targets.values())
+DRAFTERS = [(target, drafter) for target in TARGETS for drafter in target.drafters]
+DRAFTER_IDS = [f"{target.short_name}+{drafter.name}" for target, drafter in DRAFTERS]
+
+
+def drafter(pair: str) -> Drafter:
+    return dict(zip(DRAFTER_IDS, (found for _, found in DRAFTERS), strict=True))[pair]
+
+
+def test_nothing_is_wrong_with_it() -> None:
+    files_checked, problems = check_catalog()
+
+    assert problems == []
+    assert files_checked >= len(TARGETS) + 2
+
+
+def test_it_has_the_targets_of_the_first_issue() -> None:
+    assert {target.short_name: target.id for target in TARGETS} == {
+        "tiny": "peagle/tiny",
+        "gpt-oss-20b": "openai/gpt-oss-20b",
+        "gpt-oss-120b": "openai/gpt-oss-120b",
+        "qwen3-coder-30b": "Qwen/Qwen3-Coder-30B-A3B-Instruct",
+        "gemma-4-31b": "google/gemma-4-31B-it",
+        "qwen3-8b": "Qwen/Qwen3-8B",
+    }
+
+
+def test_reading_all_of_it_is_quick() -> None:
+    start = time.perf_counter()
+    catalog = load_catalog()
+    targets = list(catalog.targets.values())
+
+    # Some 10 ms; the limit only catches a parser that is ten times slower.
+    assert time.perf_counter() - start < 0.15
+    assert len(targets) == len(TARGETS)
+
+
+@pytest.mark.parametrize(
+    ("target_id", "per_token", "per_token_in_window"),
+    [
+        ("openai/gpt-oss-20b", 24_576, 49_152),
+        ("openai/gpt-oss-120b", 36_864, 73_728),
+        ("Qwen/Qwen3-Coder-30B-A3B-Instruct", 98_304, 98_304),
+        ("google/gemma-4-31B-it", 81_920, 81_920 + 819_200),
+    ],
+)
+def test_the_cache_of_a_token_follows_from_the_attention_groups(
+    target_id: str, per_token: int, per_token_in_window: int
+) -> None:
+    groups = CATALOG.targets[target_id].architecture.attention
+
+    assert kv_bytes(groups, 4097) - kv_bytes(groups, 4096) == per_token
+    assert kv_bytes(groups, 1) == per_token_in_window
+    assert kv_bytes(groups, 4097, element_bytes=1) * 2 == kv_bytes(groups, 4097)
+
+
+@pytest.mark.parametrize("target", [t for t in TARGETS if not t.quantization], ids=lambda t: t.id)
+def test_weights_without_quantisation_have_two_bytes_per_parameter(target: Target) -> None:
+    assert target.weight_bytes == pytest.approx(2 * target.parameters, rel=1e-4)
+
+
+@pytest.mark.parametrize("target", [t for t in TARGETS if t.quantization], ids=lambda t: t.id)
+def test_mxfp4_weights_have_between_four_and_six_bits_per_parameter(target: Target) -> None:
+    assert 4 < 8 * target.weight_bytes / target.parameters < 6
+
+
+def test_the_heads_numbers_are_those_of_the_reference() -> None:
+    facts = {
+        name: (head.k_trained, head.k_recommended, head.min_vllm, head.hidden_layers)
+        for name, head in zip(DRAFTER_IDS, (found for _, found in DRAFTERS), strict=True)
+        if head.parallel_drafting and head.weights and head.weights.startswith("amazon/")
+    }
+
+    assert facts == {
+        "gpt-oss-120b+p-eagle": (8, 5, "0.16.0", 4),
+        "gpt-oss-120b+p-eagle-long": (8, 5, "0.16.0", 4),
+        "gpt-oss-20b+p-eagle": (10, 7, "0.18.0", 4),
+        "gpt-oss-20b+p-eagle-long": (10, 7, "0.18.0", 4),
+        "qwen3-coder-30b+p-eagle": (18, 10, "0.16.0", 4),
+        "qwen3-coder-30b+p-eagle-long": (18, 10, "0.16.0", 4),
+    }
+
+
+def test_the_kv_group_rule_hits_gpt_oss_20b_and_spares_120b() -> None:
+    """vLLM puts the drafter's layers to the full ones, and takes at most 1.25 times as many as
+    sliding ones below 0.18.0, 1.5 times from there on."""
+    for name in ("gpt-oss-20b", "gpt-oss-120b"):
+        target = next(t for t in TARGETS if t.short_name == name)
+        head = drafter(f"{name}+p-eagle")
+        layers = {group.kind: group.layers for group in target.architecture.attention}
+        ratio = (layers["full"] + (head.hidden_layers or 0)) / layers["sliding"]
+        told = [p for p in head.problems if p.code == "kv-group-rule" and p.vllm]
+
+        assert any(in_range("0.17.1", p.vllm or "") for p in told) == (ratio > 1.25)
+        assert not any(in_range("0.18.0", p.vllm or "") for p in told)
+        assert ratio <= 1.5
+
+
+def test_gemmas_head_is_not_public_and_says_what_to_do() -> None:
+    head = drafter("gemma-4-31b+p-eagle")
+
+    assert (head.public, head.weights, head.fallback) == (False, None, "eagle3")
+    assert "--drafter" in (head.use or "")
+    assert CATALOG.targets["google/gemma-4-31B-it"].default_drafter == "p-eagle"
+
+
+@pytest.mark.parametrize("head", [d for _, d in DRAFTERS], ids=DRAFTER_IDS)
+def test_a_floor_lies_between_no_drafts_and_what_was_claimed(head: Drafter) -> None:
+    claims = [p.acceptance_length for p in head.published if p.k == head.k_recommended]
+    at_short_contexts = [length for length in claims if length > 1.5]
+
+    if head.method in ("ngram", "suffix"):
+        assert head.acceptance_floor is None
+    else:
+        assert 1 < (head.acceptance_floor or 0) < min(at_short_contexts, default=2.2)
+
+
+@pytest.mark.parametrize(("target", "head"), DRAFTERS, ids=DRAFTER_IDS)
+def test_the_default_runtime_is_new_enough_for_every_pair(target: Target, head: Drafter) -> None:
+    assert compare(CATALOG.runtimes.default, target.min_vllm) >= 0
+    assert compare(CATALOG.runtimes.default, head.min_vllm) >= 0
+
+
+@pytest.mark.parametrize(("target", "head"), DRAFTERS, ids=DRAFTER_IDS)
+def test_no_pair_has_a_known_error_on_the_default_runtime(target: Target, head: Drafter) -> None:
+    default = CATALOG.runtimes.default
+    hits = [p for p in head.problems if p.vllm is None or in_range(default, p.vllm)]
+
+    assert [problem.code for problem in hits if problem.level == "error"] == []
+
+
+def test_no_text_was_cut_off_at_a_hash() -> None:
+    """`(see #12)` without quotes ends at the hash, which YAML takes for a remark."""
+    texts: list[str] = []
+    for target in TARGETS:
+        collect(target.model_dump(), texts)
+
+    assert [text for text in texts if text.count("(") != text.count(")")] == []
+
+
+def collect(value: Any, texts: list[str]) -> None:
+    if isinstance(value, str):
+        texts.append(value)
+    elif isinstance(value, dict | list | tuple):
+        for inner in value.values() if isinstance(value, dict) else value:
+            collect(inner, texts)
+
+
+@pytest.fixture(scope="module")
+def ec2_types() -> dict[str, Any]:
+    packed = files("moto").joinpath("ec2/resources/instance_types.json.gz").read_bytes()
+    types: dict[str, Any] = json.loads(gzip.decompress(packed))
+    return types
+
+
+@pytest.mark.parametrize("instance", CATALOG.instances.instances, ids=lambda i: i.type)
+def test_an_instance_is_as_ec2_says(instance: Instance, ec2_types: dict[str, Any]) -> None:
+    facts = ec2_types[instance.type.removeprefix("ml.")]
+    (gpu,) = facts["GpuInfo"]["Gpus"]
+
+    assert instance.gpu_count == gpu["Count"]
+    assert instance.gpu_memory_mib == gpu["MemoryInfo"]["SizeInMiB"]
+    assert instance.vcpus == facts["VCpuInfo"]["DefaultVCpus"]
+    assert instance.memory_gib * 1024 == facts["MemoryInfo"]["SizeInMiB"]
+    assert instance.nvme_gb == facts["InstanceStorageInfo"]["TotalSizeInGB"]
+
+
+def test_all_gpu_types_of_these_families_that_sagemaker_knows_are_there() -> None:
+    shape = get_session().get_service_model("sagemaker").shape_for("ProductionVariantInstanceType")
+    ours = {instance.type for instance in CATALOG.instances.instances}
+    families = {name.split(".")[1] for name in ours}
+
+    assert ours == {name for name in shape.enum if name.split(".")[1] in families}
+
+
+def test_prices_rise_with_the_size_within_a_family() -> None:
+    families: dict[tuple[str, int], list[tuple[int, float]]] = {}
+    for instance in CATALOG.instances.instances:
+        for price in instance.prices:
+            family = (instance.type.split(".")[1], instance.gpu_count)
+            families.setdefault(family, []).append((instance.vcpus, price.usd_per_hour))
+
+    for sizes in families.values():
+        assert sorted(sizes) == sorted(sizes, key=lambda size: size[1])
+
+
+def test_every_price_has_a_date_a_region_and_a_source() -> None:
+    prices = [price for instance in CATALOG.instances.instances for price in instance.prices]
+
+    assert len(prices) == 38
+    assert {price.date.isoformat() for price in prices} == {"2026-07-01"}
+    assert {price.region for price in prices} == {"us-east-1"}
+    assert all("second-hand" in price.source for price in prices)
+
+
+TINY = data_folder("model_catalog") / "peagle" / "tiny"
+TINY_TARGET = CATALOG.targets["peagle/tiny"]
+needs_tiny = pytest.mark.skipif(
+    not (TINY / "target" / "model.safetensors").is_file(), reason="peagle/tiny is not trained"
+)
+
+
+def safetensors_header(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        header: dict[str, Any] = json.loads(file.read(length))
+    header.pop("__metadata__", None)
+    return header
+
+
+def tensor_bytes(folder: Path) -> int:
+    tensors = safetensors_header(folder / "model.safetensors").values()
+    return sum(tensor["data_offsets"][1] - tensor["data_offsets"][0] for tensor in tensors)
+
+
+@needs_tiny
+def test_tinys_numbers_are_those_of_its_own_files() -> None:
+    config = json.loads((TINY / "target" / "config.json").read_text())
+    shape = TINY_TARGET.architecture
+    (group,) = shape.attention
+
+    assert TINY_TARGET.weight_bytes == tensor_bytes(TINY / "target")
+    assert [shape.class_name] == config["architectures"]
+    assert shape.hidden_size == config["hidden_size"]
+    assert shape.layers == config["num_hidden_layers"]
+    assert shape.query_heads == config["num_attention_heads"]
+    assert group.kv_heads == config["num_key_value_heads"]
+    assert group.head_dim == config["head_dim"]
+    assert shape.vocab_size == config["vocab_size"]
+    assert shape.intermediate_size == config["intermediate_size"]
+    assert shape.max_positions == config["max_position_embeddings"]
+    assert shape.tied_embeddings == config["tie_word_embeddings"]
+
+
+@needs_tiny
+@pytest.mark.parametrize("name", ["p-eagle", "eagle3"])
+def test_tinys_heads_are_those_of_their_own_files(name: str) -> None:
+    head = drafter(f"tiny+{name}")
+    config = json.loads((TINY / name / "config.json").read_text())
+    tensors = safetensors_header(TINY / name / "model.safetensors")
+
+    assert head.hidden_layers == config["num_hidden_layers"]
+    assert head.max_positions == config["max_position_embeddings"]
+    assert head.own_embeddings == ("embed_tokens.weight" in tensors)
+    assert head.weight_bytes == tensor_bytes(TINY / name)
+    assert head.parallel_drafting == ("mask_hidden" in tensors)
+
+
+@needs_tiny
+def test_tinys_proof_asks_what_training_never_saw() -> None:
+    held_out = {entry["prompt"] for entry in json.loads((TINY / "prompts.json").read_text())}
+
+    assert set(TINY_TARGET.proof.prompts) <= held_out
+
+
+@needs_tiny
+def test_tinys_head_is_verified() -> None:
+    lengths = [
+        item.acceptance_length
+        for item in load_evidence()
+        if (item.target, item.drafter, item.k) == ("peagle/tiny", "p-eagle", 5)
+    ]
+
+    assert lengths
+    assert min(lengths) >= 2.2

@@ -1,0 +1,83 @@
+"""Evidence: what a file under evidence/ shows is verified, everything else is not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolkit.catalog import find_pair, load_catalog
+from toolkit.catalog.checking import check_file
+from toolkit.catalog.evidence import evidence_for, load_evidence
+from toolkit.errors import CatalogError
+
+MEASURED: dict[str, Any] = {
+    "pair": "openai/gpt-oss-20b",
+    "date": "2026-11-20",
+    "device": "one H200",
+    "engine": {"version": "0.28.0"},
+    "results": [
+        {"drafter": "p-eagle", "k": 7, "acceptance_length": 3.5, "drafts": 812},
+        {"drafter": "RedHatAI/gpt-oss-20b-speculator.eagle3", "k": 3, "acceptance_length": 2.3},
+    ],
+}
+
+
+def write_evidence(folder: Path, document: Any) -> Path:
+    path = folder / "evidence" / "gpt.json"
+    path.parent.mkdir()
+    path.write_text(document if isinstance(document, str) else json.dumps(document))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("pair", "lengths"),
+    [
+        ("gpt-oss-20b+p-eagle", [3.5]),
+        ("gpt-oss-20b+eagle3", [2.3]),
+        ("gpt-oss-20b+ngram", []),
+        ("gpt-oss-120b+p-eagle", []),
+    ],
+)
+def test_evidence_belongs_to_its_target_and_drafter(
+    pair: str, lengths: list[float], tmp_path: Path
+) -> None:
+    write_evidence(tmp_path, MEASURED)
+    found = find_pair(load_catalog(), pair)
+    assert found.drafter
+
+    measured = evidence_for(load_evidence(tmp_path), found.target, found.drafter)
+
+    assert [item.acceptance_length for item in measured] == lengths
+
+
+def test_raw_material_of_another_kind_is_left_alone(tmp_path: Path) -> None:
+    write_evidence(tmp_path, {"rows": [1, 2, 3]})
+
+    assert all(item.target == "peagle/tiny" for item in load_evidence(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ("{", "is not JSON"),
+        (MEASURED | {"engine": {}}, "the key 'version' is missing"),
+        (MEASURED | {"results": [{"drafter": "p-eagle"}]}, "results[0]: the key 'k' is missing"),
+        (MEASURED | {"results": 5}, "is not evidence"),
+        (MEASURED | {"results": [{**MEASURED["results"][0], "k": "x"}]}, "results[0]"),
+        (MEASURED | {"pair": None}, "is not evidence"),
+    ],
+)
+def test_evidence_that_does_not_say_enough_is_an_error(
+    document: Any, message: str, tmp_path: Path
+) -> None:
+    path = write_evidence(tmp_path, document)
+
+    with pytest.raises(CatalogError) as told:
+        load_evidence(tmp_path)
+
+    assert str(path) in str(told.value)
+    assert message in str(told.value)
+    assert [problem.text for problem in check_file(path)] == [told.value.message]

@@ -1,0 +1,106 @@
+"""Where a container image lies in each region."""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+import pytest
+from botocore.session import get_session
+
+from toolkit.catalog import image_uri, load_catalog
+from toolkit.catalog.models import Runtime
+from toolkit.errors import NotFound
+
+TABLE = load_catalog().runtimes
+RUNTIMES = {runtime.vllm: runtime for runtime in TABLE.runtimes}
+NEWEST_EVERYWHERE = RUNTIMES["0.28.0"]
+TAG = "vllm:0.28.0-gpu-py312-cu130-ubuntu24.04-sagemaker"
+
+
+@pytest.mark.parametrize(
+    ("region", "registry"),
+    [
+        ("us-east-1", "763104351884.dkr.ecr.us-east-1.amazonaws.com"),
+        ("us-isob-east-1", "094389454867.dkr.ecr.us-isob-east-1.sc2s.sgov.gov"),
+        ("us-iso-east-1", "886529160074.dkr.ecr.us-iso-east-1.c2s.ic.gov"),
+        ("us-gov-west-1", "442386744353.dkr.ecr.us-gov-west-1.amazonaws.com"),
+        ("ap-east-1", "871362719292.dkr.ecr.ap-east-1.amazonaws.com"),
+        ("cn-north-1", "727897471807.dkr.ecr.cn-north-1.amazonaws.com.cn"),
+        ("eusc-de-east-1", "204133271717.dkr.ecr.eusc-de-east-1.amazonaws.eu"),
+    ],
+)
+def test_the_image_lies_in_the_regions_own_registry(region: str, registry: str) -> None:
+    assert image_uri(TABLE, NEWEST_EVERYWHERE, region) == f"{registry}/{TAG}"
+
+
+def test_every_region_has_a_registry_of_its_partition() -> None:
+    partitions = get_session().get_data("partitions")["partitions"]
+    for region in TABLE.accounts:
+        (suffix,) = [
+            partition["outputs"]["dnsSuffix"]
+            for partition in partitions
+            if re.fullmatch(partition["regionRegex"], region)
+        ]
+
+        assert f".{region}.{suffix}/" in image_uri(TABLE, NEWEST_EVERYWHERE, region)
+
+
+def test_an_unknown_region_says_what_is_near() -> None:
+    with pytest.raises(NotFound, match=r"did you mean us-east-1"):
+        image_uri(TABLE, NEWEST_EVERYWHERE, "us-east-11")
+
+
+def test_no_image_name_is_longer_than_sagemaker_takes() -> None:
+    for runtime in TABLE.runtimes:
+        for region in TABLE.accounts:
+            assert len(image_uri(TABLE, runtime, region)) <= 255
+
+
+def test_tags_say_the_version_and_the_cuda_of_their_runtime() -> None:
+    for runtime in TABLE.runtimes:
+        assert runtime.tag.startswith(f"{runtime.vllm}-gpu-")
+        assert f"-cu{runtime.cuda.replace('.', '')}-" in runtime.tag
+
+
+def test_images_on_cuda_13_come_with_the_ami_whose_driver_can_run_them() -> None:
+    for runtime in TABLE.runtimes:
+        is_new = runtime.ami == "al2023-ami-sagemaker-inference-gpu-4-1"
+
+        assert is_new == (runtime.cuda == "13.0")
+
+
+@pytest.mark.parametrize(
+    "version", ["0.23.0", "0.24.0", "0.25.0", "0.25.1", "0.26.0", "0.29.0", "0.30.0"]
+)
+def test_most_images_are_in_the_35_commercial_regions(version: str) -> None:
+    assert len(RUNTIMES[version].regions) == 35
+
+
+@pytest.mark.parametrize("version", ["0.27.1", "0.28.0"])
+def test_two_images_are_in_all_45_regions(version: str) -> None:
+    assert set(RUNTIMES[version].regions) == set(TABLE.accounts)
+    assert len(TABLE.accounts) == 45
+
+
+def test_the_default_runtime_drafts_on_a_cpu_too() -> None:
+    assert RUNTIMES[TABLE.default].cpu == "works"
+
+
+def test_the_table_agrees_with_the_sagemaker_sdk() -> None:
+    try:
+        sdk = distribution("sagemaker-core")
+    except PackageNotFoundError:
+        pytest.skip("sagemaker-core is not installed (the extra `sagemaker`)")
+    path = sdk.locate_file("sagemaker/core/image_uri_config/vllm.json")
+    versions = json.loads(Path(str(path)).read_text())["inference"]["versions"]
+
+    for version, entry in versions.items():
+        known: Runtime | None = RUNTIMES.get(version)
+        if known is not None:
+            accounts = {region: TABLE.accounts[region] for region in known.regions}
+            assert accounts == entry["registries"]
+            assert known.repository == entry["repository"]
+            assert known.tag.endswith(entry["container_version"]["gpu"])

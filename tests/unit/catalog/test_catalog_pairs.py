@@ -1,0 +1,139 @@
+"""Naming a pair, a drafter or an instance type; a user's own catalogue beside the bundled one."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.unit.catalog.catalog_files import GOOD, write_target
+from toolkit.catalog import find_instance, find_pair, load_catalog, pair_name
+from toolkit.catalog.loading import Targets
+from toolkit.data import data_folder
+from toolkit.errors import NotFound, UserError
+
+CATALOG = load_catalog()
+GPT = "openai/gpt-oss-20b"
+PEAGLE = "amazon/GPT-OSS-20B-P-EAGLE"
+
+
+@pytest.mark.parametrize(
+    ("name", "full_name"),
+    [
+        ("gpt-oss-20b", f"{GPT}+{PEAGLE}"),
+        ("GPT-OSS-20B", f"{GPT}+{PEAGLE}"),
+        (" gpt-oss-20b ", f"{GPT}+{PEAGLE}"),
+        ("openai/gpt-oss-20b", f"{GPT}+{PEAGLE}"),
+        ("OpenAI/GPT-OSS-20B", f"{GPT}+{PEAGLE}"),
+        ("gpt-oss-20b+p-eagle", f"{GPT}+{PEAGLE}"),
+        (f"gpt-oss-20b+{PEAGLE}", f"{GPT}+{PEAGLE}"),
+        ("gpt-oss-20b+amazon/gpt-oss-20b-p-eagle", f"{GPT}+{PEAGLE}"),
+        ("gpt-oss-20b+eagle3", f"{GPT}+RedHatAI/gpt-oss-20b-speculator.eagle3"),
+        ("gpt-oss-20b+ngram", f"{GPT}+ngram"),
+        ("google/gemma-4-31b-it", "google/gemma-4-31B-it+p-eagle"),
+        ("tiny", "peagle/tiny+p-eagle"),
+    ],
+)
+def test_a_pair_is_found_by_any_of_its_names(name: str, full_name: str) -> None:
+    pair = find_pair(CATALOG, name)
+
+    assert pair_name(pair.target, pair.drafter) == full_name
+
+
+def test_every_full_name_leads_back_to_its_pair() -> None:
+    for target in CATALOG.targets.values():
+        for drafter in target.drafters:
+            assert find_pair(CATALOG, pair_name(target, drafter)).drafter == drafter
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("gpt-oss-21b", "did you mean gpt-oss-20b"),
+        ("qwen3-coder", "did you mean qwen3-coder-30b"),
+        ("openai/gpt-oss-20", "openai/gpt-oss-20b"),
+        ("gpt-oss-20b+eagel3", "did you mean eagle3"),
+        ("tiny+zzz", "it has p-eagle, eagle3, ngram"),
+        ("zzz", "see `peagle catalog list`"),
+    ],
+)
+def test_an_unknown_name_says_what_is_near(name: str, hint: str) -> None:
+    with pytest.raises(NotFound) as told:
+        find_pair(CATALOG, name)
+
+    assert hint in told.value.fix
+
+
+@pytest.mark.parametrize("name", ["", " ", "+", "+eagle3", "gpt-oss-20b+"])
+def test_half_a_name_is_refused(name: str) -> None:
+    with pytest.raises(UserError, match="is not a pair"):
+        find_pair(CATALOG, name)
+
+
+def test_an_instance_type_is_found_or_others_are_named() -> None:
+    assert find_instance(CATALOG.instances, "ml.g6e.2xlarge").gpu == "L40S"
+    with pytest.raises(NotFound, match=r"there are ml\.g6e\.xlarge, ml\.g6e\.2xlarge, .*48xlarge"):
+        find_instance(CATALOG.instances, "ml.g6e.3xlarge")
+    with pytest.raises(NotFound, match=r"did you mean .*ml\.g6e\.2xlarge"):
+        find_instance(CATALOG.instances, "g6e.2xlarge")
+
+
+def test_an_own_folder_adds_targets(tmp_path: Path) -> None:
+    path = write_target(tmp_path)
+    catalog = load_catalog(tmp_path)
+
+    assert find_pair(catalog, "chat-7b").target.title == "Acme Chat 7B"
+    assert find_pair(catalog, "tiny").target.id == "peagle/tiny"
+    assert catalog.origins["acme/chat-7b"] == str(path)
+
+
+@pytest.mark.parametrize("place", ["openai/gpt-oss-20b", "OpenAI/gpt-oss-20b"])
+def test_an_own_target_replaces_the_bundled_one_of_the_same_id(place: str, tmp_path: Path) -> None:
+    own = GOOD.replace("id: acme/chat-7b", f"id: {place}")
+    write_target(tmp_path, own.replace("short_name: chat-7b", "short_name: gpt-oss-20b"), place)
+
+    assert find_pair(load_catalog(tmp_path), "gpt-oss-20b").target.title == "Acme Chat 7B"
+    assert find_pair(load_catalog(tmp_path), "openai/gpt-oss-20b").target.title == "Acme Chat 7B"
+
+
+def test_an_own_table_replaces_the_bundled_one(tmp_path: Path) -> None:
+    text = (data_folder("model_catalog") / "runtimes.yaml").read_text()
+    (tmp_path / "runtimes.yaml").write_text(text.replace('default: "0.28.0"', 'default: "0.26.0"'))
+
+    assert load_catalog(tmp_path).runtimes.default == "0.26.0"
+    assert load_catalog(tmp_path).instances == CATALOG.instances
+
+
+def test_weights_may_lie_beside_the_file(tmp_path: Path) -> None:
+    write_target(tmp_path, GOOD.replace("weights: acme/chat-7b\n", "weights: ./chat-7b/target\n"))
+    (tmp_path / "acme" / "chat-7b" / "target").mkdir(parents=True)
+
+    assert find_pair(load_catalog(tmp_path), "chat-7b").target.weights == "./chat-7b/target"
+
+
+def test_a_quoted_short_name_and_one_with_a_remark_are_found(tmp_path: Path) -> None:
+    named = GOOD.replace("short_name: chat-7b", 'short_name: "chat-7b" # for short')
+    write_target(tmp_path, named)
+
+    assert find_pair(load_catalog(tmp_path), "chat-7b").target.id == "acme/chat-7b"
+
+
+def test_a_plan_reads_the_file_of_its_own_target_only(tmp_path: Path) -> None:
+    shutil.copytree(data_folder("model_catalog"), tmp_path, dirs_exist_ok=True)
+    catalog = load_catalog(tmp_path)
+    for path in tmp_path.glob("*/*.yaml"):
+        if path.stem != "gpt-oss-20b":
+            path.write_text("broken: [")
+
+    assert find_pair(catalog, "gpt-oss-20b").target.id == GPT
+
+
+def test_targets_are_read_once(tmp_path: Path) -> None:
+    targets = Targets({"acme/chat-7b": write_target(tmp_path)}, {"chat-7b": "acme/chat-7b"})
+
+    assert targets["acme/chat-7b"] is targets["acme/chat-7b"]
+    assert list(targets) == ["acme/chat-7b"]
+    assert len(targets) == 1
+    with pytest.raises(KeyError):
+        targets["acme/other"]

@@ -1,0 +1,140 @@
+"""Reads one YAML file into plain data, and knows the line of everything in it.
+
+Of YAML's scalars only ``true``, ``false``, ``null``, whole numbers (``13_761_264_768`` too) and
+decimal fractions have a type; everything else is text. So ``no`` is text, a date is text, and a
+version such as ``0.20`` without quotes is a number, which the catalogue's models refuse with a word
+on quotes. There are no merge keys and no tags, and a key that stands twice is an error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from toolkit.catalog.problems import BadFile, Location, Problem
+
+_LOADER: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+_WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None, "~": None, "": None}
+_WHOLE = re.compile(r"[-+]?\d+(?:_\d+)*", re.ASCII)
+_FRACTION = re.compile(r"[-+]?(?:\d+(?:_\d+)*)?\.?\d+(?:[eE][-+]?\d{1,2})?", re.ASCII)
+_LONGEST_NUMBER = 40  # anything longer is no number that a catalogue holds
+
+
+class Document:
+    """One file's data, with the text and line of every value for error messages."""
+
+    def __init__(self, file: str, root: yaml.Node | None) -> None:
+        self.file = file
+        self._root = root
+        self.data = _Conversion(file).value(root) if root is not None else None
+
+    def node(self, location: Location) -> yaml.Node | None:
+        """The node at ``location``; ``None`` when nothing is there."""
+        node = self._root
+        for step in location:
+            node = _child(node, step)
+        return node
+
+    def line(self, location: Location) -> int | None:
+        """The line of what is at ``location``, or of the nearest thing around it."""
+        for length in range(len(location), -1, -1):
+            node = self.node(location[:length])
+            if node is not None:
+                return int(node.start_mark.line) + 1
+        return None
+
+    def source(self, location: Location) -> str | None:
+        """A scalar as it is written in the file, without its quotes."""
+        node = self.node(location)
+        return str(node.value) if isinstance(node, yaml.ScalarNode) else None
+
+
+def read_document(path: Path, file: str) -> Document:
+    """The YAML file ``path``, named ``file`` in messages; raises BadFile when it is not YAML."""
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except OSError as error:
+        raise BadFile(Problem(file, None, "", f"cannot be read: {error.strerror}", "")) from error
+    except UnicodeDecodeError as error:
+        raise BadFile(
+            Problem(file, None, "", f"is not UTF-8 (byte {error.start})", "save it as UTF-8")
+        ) from error
+    try:
+        return Document(file, yaml.compose(text, Loader=_LOADER))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        what = " ".join(part for part in (error.context, error.problem) if part)
+        line = mark.line + 1 if mark else None
+        raise BadFile(Problem(file, line, "", f"is not YAML: {what}", "")) from error
+    except (yaml.YAMLError, RecursionError) as error:
+        raise BadFile(Problem(file, None, "", f"is not YAML: {error}", "")) from error
+
+
+class _Conversion:
+    """From YAML's nodes to plain data. A node that is used twice (an alias) is converted once."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self._done: dict[int, Any] = {}
+        self._open: set[int] = set()
+
+    def value(self, node: yaml.Node) -> Any:
+        if isinstance(node, yaml.ScalarNode):
+            return _scalar(node)
+        identity = id(node)
+        if identity not in self._done:
+            if identity in self._open:
+                self._refuse(node, "", "refers to itself", "remove the alias")
+            self._open.add(identity)
+            self._done[identity] = (
+                [self.value(item) for item in node.value]
+                if isinstance(node, yaml.SequenceNode)
+                else self._mapping(node)
+            )
+            self._open.discard(identity)
+        return self._done[identity]
+
+    def _mapping(self, node: yaml.Node) -> dict[str, Any]:
+        mapping: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            key = key_node.value
+            if not isinstance(key_node, yaml.ScalarNode):
+                self._refuse(key_node, "", "a key must be a word", "write `name: value`")
+            if key in mapping:
+                self._refuse(key_node, key, "the key stands twice", "keep one of the two")
+            mapping[key] = self.value(value_node)
+        return mapping
+
+    def _refuse(self, node: yaml.Node, key: str, message: str, fix: str) -> None:
+        raise BadFile(Problem(self._file, node.start_mark.line + 1, key, message, fix))
+
+
+def _scalar(node: yaml.ScalarNode) -> Any:
+    text = node.value
+    if node.style:  # quoted, or a block of text
+        return text
+    if text in _WORDS:
+        return _WORDS[text]
+    if len(text) > _LONGEST_NUMBER:
+        return text
+    if _WHOLE.fullmatch(text):
+        return int(text)
+    if _FRACTION.fullmatch(text):
+        return float(text)
+    return text
+
+
+def _child(node: yaml.Node | None, step: str | int) -> yaml.Node | None:
+    if isinstance(node, yaml.SequenceNode) and isinstance(step, int):
+        items: Sequence[yaml.Node] = node.value
+        return items[step] if step < len(items) else None
+    if isinstance(node, yaml.MappingNode) and isinstance(step, str):
+        for key_node, value_node in node.value:
+            if key_node.value == step:
+                found: yaml.Node = value_node
+                return found
+    return None

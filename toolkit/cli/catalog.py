@@ -1,0 +1,138 @@
+"""``peagle catalog``: what can be deployed, what is known of it, and whether that is right."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from toolkit.catalog import find_pair, load_catalog, pair_name
+from toolkit.catalog.checking import check_catalog, check_file
+from toolkit.catalog.evidence import Evidence, evidence_for, load_evidence
+from toolkit.catalog.models import Drafter, Target
+from toolkit.cli.console import json_option, print_json
+
+UNVERIFIED = "unverified"
+
+
+@click.group(epilog="Example: peagle catalog list")
+def catalog() -> None:
+    """List, show and check pairs of models.
+
+    The catalogue is what comes with the toolkit, and the folder of `peagle --catalog DIR`.
+    """
+
+
+@catalog.command("list", epilog="Example: peagle catalog list --json")
+@json_option
+@click.pass_obj
+def list_pairs(folder: str | None, as_json: bool) -> None:
+    """List all targets with their drafters."""
+    own = Path(folder) if folder else None
+    loaded, evidence = load_catalog(own), load_evidence(own)
+    targets = [summary(target, evidence) for target in loaded.targets.values()]
+    if as_json:
+        return print_json({"targets": targets})
+    from toolkit.cli.catalog_tables import print_list
+
+    return print_list(targets)
+
+
+@catalog.command("show", epilog="Example: peagle catalog show gpt-oss-20b+eagle3")
+@click.argument("pair")
+@json_option
+@click.pass_obj
+def show_pair(folder: str | None, pair: str, as_json: bool) -> None:
+    """Show everything that the catalogue knows of PAIR.
+
+    PAIR is TARGET or TARGET+DRAFTER; a bare TARGET comes with its default drafter.
+    """
+    own = Path(folder) if folder else None
+    loaded, evidence = load_catalog(own), load_evidence(own)
+    found = find_pair(loaded, pair)
+    drafter = found.drafter
+    measured = evidence_for(evidence, found.target, drafter) if drafter else ()
+    if as_json:
+        return print_json(
+            {
+                "pair": pair_name(found.target, drafter),
+                "file": loaded.origins[found.target.id],
+                "target": found.target.model_dump(mode="json"),
+                "drafter": drafter.model_dump(mode="json") if drafter else None,
+                "verified": bool(measured),
+                "evidence": [asdict(item) for item in measured],
+            }
+        )
+    from toolkit.cli.catalog_tables import print_pair
+
+    return print_pair(found, measured, summary(found.target, evidence))
+
+
+@catalog.command("check", epilog="Example: peagle catalog check my-catalog/acme/chat-7b.yaml")
+@click.argument("path", required=False, type=click.Path(exists=True, path_type=Path))
+@json_option
+@click.pass_context
+def check(context: click.Context, path: Path | None, as_json: bool) -> None:
+    """Check the catalogue, or the file or folder PATH, and list everything that is wrong.
+
+    The exit code is 0 when nothing is wrong, else 2.
+    """
+    if path is not None and path.is_file():
+        checked, problems = 1, check_file(path)
+    else:
+        checked, problems = check_catalog(path or (Path(context.obj) if context.obj else None))
+    if as_json:
+        print_json({"files": checked, "problems": [asdict(problem) for problem in problems]})
+    for problem in [] if as_json else problems:
+        click.echo(f"{problem.text}{f' ({problem.fix})' if problem.fix else ''}")
+    if not as_json:
+        found = f"{len(problems)} wrong" if problems else "nothing wrong"
+        click.echo(f"{checked} {'file' if checked == 1 else 'files'} checked, {found}", err=True)
+    context.exit(2 if problems else 0)
+
+
+def summary(target: Target, evidence: tuple[Evidence, ...]) -> dict[str, Any]:
+    """What the list says of a target and its drafters."""
+    return {
+        "id": target.id,
+        "short_name": target.short_name,
+        "title": target.title,
+        "licence": target.licence,
+        "min_vllm": target.min_vllm,
+        "default_drafter": target.default_drafter,
+        "drafters": [
+            _drafter_summary(target, drafter, evidence_for(evidence, target, drafter))
+            for drafter in target.drafters
+        ],
+    }
+
+
+def _drafter_summary(
+    target: Target, drafter: Drafter, measured: tuple[Evidence, ...]
+) -> dict[str, Any]:
+    return {
+        "name": drafter.name,
+        "pair": pair_name(target, drafter),
+        "title": drafter.title,
+        "kind": kind_of(drafter),
+        "method": drafter.method,
+        "parallel_drafting": drafter.parallel_drafting,
+        "weights": drafter.weights,
+        "public": drafter.public,
+        "k_recommended": drafter.k_recommended,
+        "k_trained": drafter.k_trained,
+        "min_vllm": drafter.min_vllm,
+        "licence": drafter.licence,
+        "verified": bool(measured),
+        "evidence": [asdict(item) for item in measured],
+    }
+
+
+def kind_of(drafter: Drafter) -> str:
+    """The method as people call it: P-EAGLE is vLLM's eagle3 with parallel drafting."""
+    if drafter.parallel_drafting:
+        return "P-EAGLE"
+    names = {"eagle3": "EAGLE-3", "mtp": "MTP", "dflash": "DFlash", "dspark": "DSpark"}
+    return names.get(drafter.method, drafter.method)
