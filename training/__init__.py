@@ -1,0 +1,1 @@
+"""Scripts that train what the catalogue serves; the toolkit itself never imports them."""

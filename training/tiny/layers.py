@@ -1,0 +1,149 @@
+"""Llama's parts in plain torch, named as in its checkpoints; the target and the heads share them.
+
+Shapes: B rows, T tokens, H hidden, h heads, d head_dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Turns q, k, v [B, h, T, d] into the context [B, h, T, d]: where masks and caches live."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of a Llama-shaped model; `layers` is the only one a head does not share."""
+
+    layers: int = 8
+    hidden: int = 256
+    heads: int = 4
+    kv_heads: int = 2
+    head_dim: int = 64
+    mlp: int = 448
+    vocab: int = 1024
+    positions: int = 2048
+    theta: float = 10_000.0
+    eps: float = 1e-5
+
+
+def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Every token sees itself and what is before it."""
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def masked(mask: Tensor) -> Attend:
+    """Attention under an additive mask that broadcasts to [B, h, queries, keys]."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask.to(q.dtype))
+
+    return attend
+
+
+class Rope:
+    """Cosines and sines [T, d] of given position ids [T]."""
+
+    def __init__(self, shape: Shape, positions: Tensor) -> None:
+        half = torch.arange(0, shape.head_dim, 2, device=positions.device, dtype=torch.float32)
+        angles = positions[:, None].float() / shape.theta ** (half / shape.head_dim)
+        self.cos = torch.cat([angles, angles], -1).cos()
+        self.sin = torch.cat([angles, angles], -1).sin()
+
+    def turn(self, x: Tensor) -> Tensor:
+        """Rotate q or k [B, h, T, d]."""
+        first, second = x.chunk(2, -1)
+        flipped = torch.cat([-second, first], -1)
+        return (x * self.cos + flipped * self.sin).to(x.dtype)
+
+
+class Attention(nn.Module):
+    """Grouped-query attention; `width` is the input's width, 2H in a head's first layer."""
+
+    def __init__(self, shape: Shape, width: int) -> None:
+        super().__init__()
+        self.shape = shape
+        self.q_proj = nn.Linear(width, shape.heads * shape.head_dim, bias=False)
+        self.k_proj = nn.Linear(width, shape.kv_heads * shape.head_dim, bias=False)
+        self.v_proj = nn.Linear(width, shape.kv_heads * shape.head_dim, bias=False)
+        self.o_proj = nn.Linear(shape.heads * shape.head_dim, shape.hidden, bias=False)
+
+    def forward(self, x: Tensor, rope: Rope, attend: Attend) -> Tensor:
+        rows, tokens, _ = x.shape
+        group = self.shape.heads // self.shape.kv_heads
+
+        def split(y: Tensor) -> Tensor:
+            return y.view(rows, tokens, -1, self.shape.head_dim).transpose(1, 2)
+
+        q = rope.turn(split(self.q_proj(x)))
+        k = rope.turn(split(self.k_proj(x))).repeat_interleave(group, 1)
+        v = split(self.v_proj(x)).repeat_interleave(group, 1)
+        context = attend(q, k, v).transpose(1, 2).reshape(rows, tokens, -1)
+        out: Tensor = self.o_proj(context)
+        return out
+
+
+class Mlp(nn.Module):
+    """SwiGLU."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(shape.hidden, shape.mlp, bias=False)
+        self.up_proj = nn.Linear(shape.hidden, shape.mlp, bias=False)
+        self.down_proj = nn.Linear(shape.mlp, shape.hidden, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return out
+
+
+def norm(shape: Shape) -> nn.RMSNorm:
+    """RMSNorm over the hidden width."""
+    return nn.RMSNorm(shape.hidden, eps=shape.eps)
+
+
+class Block(nn.Module):
+    """One Llama layer, [B, T, H] -> [B, T, H]."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.input_layernorm = norm(shape)
+        self.self_attn = Attention(shape, shape.hidden)
+        self.post_attention_layernorm = norm(shape)
+        self.mlp = Mlp(shape)
+
+    def forward(self, x: Tensor, rope: Rope, attend: Attend) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), rope, attend)
+        out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        return out
+
+
+class FusionBlock(nn.Module):
+    """A head's first layer: attends over [embedding, hidden], keeps the un-normed hidden."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.input_layernorm = norm(shape)
+        self.hidden_norm = norm(shape)
+        self.self_attn = Attention(shape, 2 * shape.hidden)
+        self.post_attention_layernorm = norm(shape)
+        self.mlp = Mlp(shape)
+
+    def forward(self, embedding: Tensor, hidden: Tensor, rope: Rope, attend: Attend) -> Tensor:
+        both = torch.cat([self.input_layernorm(embedding), self.hidden_norm(hidden)], -1)
+        x = hidden + self.self_attn(both, rope, attend)
+        out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        return out
+
+
+def initialise(model: nn.Module, layers: int) -> None:
+    """Normal weights of 0.02, the matrices that write into the residual scaled down by depth."""
+    for name, weight in model.named_parameters():
+        if weight.ndim == 2:
+            deep = name.endswith(("o_proj.weight", "down_proj.weight"))
+            nn.init.normal_(weight, std=0.02 / (2 * layers) ** 0.5 if deep else 0.02)

@@ -1,0 +1,232 @@
+"""Train the pair `peagle/tiny` and write it where the catalogue keeps it.
+
+    python -m training.tiny.train corpus              # once, with the Python whose text is wanted
+    python -m training.tiny.train target p-eagle eagle3 export
+
+Each stage leaves its result in the work folder, so that a later call carries on from there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+from torch import nn
+
+from training.tiny import corpus, drafting, export, generate, prompts, target, tokenizer
+from training.tiny.batches import Batches
+from training.tiny.drafting import HeadRecipe, Rollout
+from training.tiny.heads import Head, PEagle
+from training.tiny.recipe import FULL, SMOKE, Recipe
+from training.tiny.target import Target
+
+MEASURED_DEPTH = 5
+ANSWER_TOKENS = 200
+
+
+class Workshop:
+    """The work folder, the device and the recipe; the stages are its methods."""
+
+    def __init__(self, work: Path, out: Path, recipe: Recipe) -> None:
+        self.work, self.out, self.recipe = work, out, recipe
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.text = corpus.load(work / "corpus.json.gz")
+        self.tokenizer = self._tokenizer()
+        self.batches = Batches(self.text, self.tokenizer, recipe.sizes, self.device, recipe.seed)
+        work.mkdir(parents=True, exist_ok=True)
+        self.start = time.monotonic()
+        torch.set_float32_matmul_precision("high")
+
+    def target(self) -> None:
+        """Train the target on the corpus."""
+        model = Target(self.recipe.target_shape).to(self.device)
+        loss = target.train(model, self.batches, self.recipe.target_steps, self.recipe.target_rate)
+        target.round_to_bfloat16(model)
+        self._keep("target", model, {"held_out_loss": loss})
+
+    def p_eagle(self) -> None:
+        """Train the parallel head."""
+        self._head("p-eagle", PEagle(self.recipe.p_eagle_shape), self.recipe.p_eagle)
+
+    def eagle3(self) -> None:
+        """Train the one-layer EAGLE-3 head."""
+        self._head("eagle3", Head(self.recipe.eagle3_shape), self.recipe.eagle3)
+
+    def export(self) -> None:
+        """Write the checkpoints, the tokenizer, the prompts and the record of the training."""
+        export.write_target(self._target(), self.out / "target")
+        positions = self.recipe.target_shape.positions
+        tokenizer.save(self.tokenizer, self.out / "target", positions)
+        parallel, chained = PEagle(self.recipe.p_eagle_shape), Head(self.recipe.eagle3_shape)
+        for name, head in {"p-eagle": parallel, "eagle3": chained}.items():
+            self._load(name, head)
+            export.write_head(head, self.out / name)
+        prompts.write(prompts.select(self.text, self.recipe.seed), self.out / "prompts.json")
+        (self.out / "training.json").write_text(json.dumps(self._record(), indent=2) + "\n")
+
+    def run(self, stage: str) -> None:
+        """Run one stage, seeded alike whether or not others ran before it."""
+        torch.manual_seed(self.recipe.seed)
+        self.start = time.monotonic()
+        STAGES[stage](self)
+
+    def _target(self) -> Target:
+        model = Target(self.recipe.target_shape)
+        self._load("target", model)
+        return model.requires_grad_(False)
+
+    def _head(self, name: str, head: Head, recipe: HeadRecipe) -> None:
+        model = self._target()
+        head = head.to(self.device)
+        drafting.train(head, model, recipe, self._lessons(model), name)
+        target.round_to_bfloat16(head)
+        shares = drafting.acceptance(head, model, self._held_out(model), MEASURED_DEPTH)
+        length = 1 + sum(shares)
+        print(f"{name}: simulated acceptance length {length:.3f} {shares}", file=sys.stderr)
+        self._keep(name, head, {"simulated_acceptance_length": length})
+
+    def _lessons(self, model: Target) -> Iterator[Rollout]:
+        """What heads learn from: three batches of the target's own text to one of files."""
+        recipe = self.recipe
+        tokens, lengths = self._rollouts(model)
+
+        def own() -> Rollout:
+            rows = torch.randint(len(tokens), (recipe.head_rows,), device=self.device)
+            return tokens[rows].long(), lengths[rows]
+
+        def files() -> Rollout:
+            batch = self.batches.files(recipe.head_file_rows, recipe.head_file_tokens)
+            return batch, torch.ones(len(batch), dtype=torch.long, device=self.device)
+
+        return drafting.mixed([own, own, own, files])
+
+    def _rollouts(self, model: Target) -> tuple[torch.Tensor, torch.Tensor]:
+        """The target's continuations of training prompts, made once and kept."""
+        path = self.work / "rollouts.pt"
+        if not path.exists():
+            start = time.monotonic()
+            made = [self._rollout(model) for _ in range(self._rounds())]
+            tokens, lengths = (torch.cat(parts) for parts in zip(*made, strict=True))
+            torch.save((tokens.short().cpu(), lengths.cpu()), path)
+            print(f"rollouts {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
+        tokens, lengths = torch.load(path)
+        return tokens.to(self.device), lengths.to(self.device)
+
+    def _rounds(self) -> int:
+        return self.recipe.rollout_prompts // self.recipe.rollout_rows
+
+    def _rollout(self, model: Target) -> Rollout:
+        recipe = self.recipe
+        given, lengths = self.batches.prompts(recipe.rollout_rows, recipe.prompt_tokens)
+        choices = torch.tensor(recipe.temperatures, device=self.device)
+        heat = choices[torch.arange(len(given), device=self.device) % len(choices)]
+        return generate.rollout(model, given, lengths, recipe.rollout_tokens, heat), lengths
+
+    def _held_out(self, model: Target) -> Rollout:
+        """Greedy continuations of the held-out prompts."""
+        texts = [
+            tokenizer.question_text(p["prompt"]) if p["kind"] == "chat" else p["prompt"]
+            for p in prompts.select(self.text, self.recipe.seed)
+        ]
+        ids = [[tokenizer.BEGIN_ID, *row] for row in tokenizer.encode(self.tokenizer, texts)]
+        longest = max(map(len, ids))
+        padded = [row + [tokenizer.PAD_ID] * (longest - len(row)) for row in ids]
+        given = torch.tensor(padded, device=self.device)
+        lengths = torch.tensor([len(row) for row in ids], device=self.device)
+        cold = torch.zeros(len(given), device=self.device)
+        tokens = generate.rollout(model, given, lengths, longest + ANSWER_TOKENS, cold)
+        place = torch.arange(tokens.shape[1], device=self.device)
+        beyond = place >= lengths[:, None] + ANSWER_TOKENS
+        return tokens.masked_fill(beyond, tokenizer.PAD_ID), lengths
+
+    def _tokenizer(self) -> Tokenizer:
+        path = self.work / "tokenizer.json"
+        if not path.exists():
+            texts = [chat.question + "\n" + chat.answer for chat in self.text.train_chats[::4]]
+            texts += [file.text for file in self.text.train_files]
+            tokenizer.train(texts, self.recipe.target_shape.vocab).save(str(path))
+        return Tokenizer.from_file(str(path))
+
+    def _keep(self, name: str, model: nn.Module, figures: dict[str, float]) -> None:
+        """Save a stage's weights, what it measured, where it ran and for how long."""
+        exact = {key: value.bfloat16() for key, value in model.state_dict().items()}
+        torch.save(exact, self.work / f"{name}.pt")
+        gpu = torch.cuda.get_device_name() if self.device.type == "cuda" else ""
+        stage = {
+            **figures,
+            "parameters": sum(w.numel() for w in model.parameters()),
+            "seconds": round(time.monotonic() - self.start, 1),
+            "device": gpu or f"{os.cpu_count()} CPU cores",
+            "torch": str(torch.__version__),
+        }
+        (self.work / f"{name}.json").write_text(json.dumps(stage))
+
+    def _load(self, name: str, model: nn.Module) -> None:
+        weights = torch.load(self.work / f"{name}.pt", map_location="cpu")
+        model.load_state_dict(weights)
+        model.to(self.device)
+
+    def _record(self) -> dict[str, object]:
+        """What training.json says."""
+        return {
+            "date": datetime.date.today().isoformat(),
+            "data": {
+                "source": f"standard library of CPython {self.text.python}: source files, "
+                "docstrings and pydoc_data topics",
+                "licence": "PSF-2.0",
+                "train_files": len(self.text.train_files),
+                "held_out_files": len(self.text.held_out_files),
+                "train_chats": len(self.text.train_chats),
+                "held_out_modules": sorted(corpus.HELD_OUT),
+            },
+            "seed": self.recipe.seed,
+            "aux_layers": list(target.AUX_LAYERS),
+            "recipe": dataclasses.asdict(self.recipe),
+            "stages": {
+                name: json.loads((self.work / f"{name}.json").read_text())
+                for name in ("target", "p-eagle", "eagle3")
+            },
+        }
+
+
+def make_corpus(work: Path, stdlib: Path | None) -> None:
+    """Read the running Python's library into the work folder."""
+    corpus.save(corpus.build(stdlib), work / "corpus.json.gz")
+
+
+def main() -> None:
+    """Run the stages that were named, in order."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("stages", nargs="*", default=list(STAGES), choices=["corpus", *STAGES])
+    parser.add_argument("--work", type=Path, default=Path(".tiny-work"))
+    parser.add_argument("--out", type=Path, default=Path("model_catalog/peagle/tiny"))
+    parser.add_argument("--stdlib", type=Path, help="default: the running Python's")
+    parser.add_argument("--smoke", action="store_true", help="toy sizes, to try the code")
+    options = parser.parse_args()
+    if "corpus" in options.stages or not (options.work / "corpus.json.gz").exists():
+        make_corpus(options.work, options.stdlib)
+    stages = [stage for stage in options.stages if stage != "corpus"]
+    if stages:
+        workshop = Workshop(options.work, options.out, SMOKE if options.smoke else FULL)
+        for stage in stages:
+            workshop.run(stage)
+
+
+STAGES: dict[str, Callable[[Workshop], None]] = {
+    "target": Workshop.target,
+    "p-eagle": Workshop.p_eagle,
+    "eagle3": Workshop.eagle3,
+    "export": Workshop.export,
+}
+
+if __name__ == "__main__":
+    main()
