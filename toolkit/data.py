@@ -6,8 +6,19 @@ from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
 
+SHIPPED = "catalog:"
+"""Begins the location of weights that ship with the catalogue."""
+
 
 def data_folder(name: str) -> Path:
     """The folder ``model_catalog`` or ``containers``, as installed or as checked out."""
     packaged = _PACKAGE / "_data" / name
     return packaged if packaged.is_dir() else _PACKAGE.parent / name
+
+
+def weights_folder(location: str) -> Path:
+    """The folder that a plan's ``directory`` weights mean: ``catalog:...`` ships with us."""
+    inside = location.removeprefix(SHIPPED)
+    if inside == location:
+        return Path(location).expanduser()
+    return data_folder("model_catalog") / inside

@@ -34,11 +34,7 @@ def test_text_survives_any_cutting_of_the_stream(texts: list[str], cuts: list[in
     edges = sorted({0, *(cut for cut in cuts if cut < len(stream)), len(stream)})
     splitter = EventSplitter()
 
-    events = [
-        event
-        for begin, end in pairwise(edges)
-        for event in splitter.feed(stream[begin:end])
-    ]
+    events = [event for begin, end in pairwise(edges) for event in splitter.feed(stream[begin:end])]
     read = list(pieces(iter(events)))
 
     assert "".join(piece.text for piece in read) == "".join(texts)

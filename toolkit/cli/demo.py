@@ -12,7 +12,7 @@ from toolkit.cli.console import say
 from toolkit.errors import PeagleError
 
 NAME = "peagle-demo"
-PROMPT = "What does os.path.join do?"
+PROMPT = "What does difflib.SequenceMatcher.get_opcodes do?"
 
 
 class DemoFailed(PeagleError):
