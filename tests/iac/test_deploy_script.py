@@ -1,0 +1,90 @@
+"""``deploy.py`` as a user runs it, against a boto3 that writes down what it is asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.iac.formats import run_script
+from tests.unit.rendering.plans import BUCKET, ROLE, plan_of
+
+HUB = plan_of("from-hub")
+UPLOADED = plan_of("uploaded")
+
+
+def test_it_creates_waits_and_says_the_address(tmp_path: Path) -> None:
+    done, calls = run_script(HUB, tmp_path, "--role", ROLE)
+    assert done.returncode == 0, done.stderr
+    assert [operation for operation, _ in calls] == [
+        "session",
+        "create_model",
+        "create_endpoint_config",
+        "create_endpoint",
+    ]
+    assert calls[0][1] == {"region": "us-east-1"}
+    assert "/endpoints/peagle-gpt-oss-20b/openai/v1" in done.stdout
+
+
+@pytest.mark.parametrize("status", ["Failed", "UpdateRollbackFailed", "OutOfService"])
+def test_a_failure_is_told(status: str, tmp_path: Path) -> None:
+    done, _ = run_script(HUB, tmp_path, "--role", ROLE, status=status)
+    assert done.returncode == 1
+    assert "it broke" in done.stderr
+
+
+def test_it_uploads_folders_without_folder_keys(tmp_path: Path) -> None:
+    for part in ("target", "drafter"):
+        (tmp_path / part / "sub").mkdir(parents=True)
+        (tmp_path / part / "config.json").write_text("{}")
+        (tmp_path / part / "sub" / "model.safetensors").write_text("")
+    done, calls = run_script(
+        UPLOADED,
+        tmp_path,
+        *("--role", ROLE, "--bucket", BUCKET),
+        *("--target", str(tmp_path / "target"), "--drafter", str(tmp_path / "drafter")),
+    )
+    assert done.returncode == 0, done.stderr
+    uploads = [call["key"] for operation, call in calls if operation == "upload_file"]
+    assert uploads == [
+        "peagle-toolkit/tiny/target/config.json",
+        "peagle-toolkit/tiny/target/sub/model.safetensors",
+        "peagle-toolkit/tiny/drafter/config.json",
+        "peagle-toolkit/tiny/drafter/sub/model.safetensors",
+    ]
+    assert [operation for operation, _ in calls].index("upload_file") == 1, "before the model"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "--role, --bucket, --target, --drafter"),
+        (["--role", ROLE, "--bucket", BUCKET], "--target, --drafter"),
+        (["--region", "eu-west-1"], "invalid choice"),
+    ],
+)
+def test_what_is_needed_is_told_before_anything_is_made(
+    arguments: list[str], words: str, tmp_path: Path
+) -> None:
+    done, calls = run_script(UPLOADED, tmp_path, *arguments)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert calls == []
+
+
+def test_a_folder_without_a_model_is_told(tmp_path: Path) -> None:
+    done, calls = run_script(
+        UPLOADED,
+        tmp_path,
+        *("--role", ROLE, "--bucket", BUCKET),
+        *("--target", str(tmp_path), "--drafter", str(tmp_path)),
+    )
+    assert done.returncode == 2
+    assert "holds no config.json" in done.stderr
+    assert calls == []
+
+
+def test_delete_needs_nothing_and_finds_nothing(tmp_path: Path) -> None:
+    done, calls = run_script(UPLOADED, tmp_path, "--delete")
+    assert done.returncode == 0, done.stderr
+    assert [operation for operation, _ in calls] == ["session"]

@@ -1,0 +1,261 @@
+"""``peagle plan``: what a user sees, the document, the exit code, and how heavy it is."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.support import Peagle
+from toolkit.cli.main import cli
+from toolkit.errors import PeagleError
+from toolkit.rendering import plan_bytes, read_plan
+
+NOT_FOR_A_DOCUMENT = ("boto3", "botocore", "moto", "torch", "vllm", "sagemaker", "rich")
+
+HEAD: dict[str, Any] = {
+    "hidden_size": 2880,
+    "vocab_size": 201088,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 64,
+    "head_dim": 64,
+    "intermediate_size": 8192,
+    "ptd_token_id": 201020,
+}
+
+
+def run(*arguments: str, **environment: str | None) -> Result:
+    settings: dict[str, str | None] = {"AWS_REGION": None, "AWS_DEFAULT_REGION": None}
+    return CliRunner().invoke(cli, ["plan", *arguments], env={**settings, **environment})
+
+
+def document(*arguments: str, **environment: str | None) -> dict[str, Any]:
+    done = run(*arguments, "--json", **environment)
+    assert done.exit_code in (0, 3), done.output
+    made: dict[str, Any] = json.loads(done.stdout)
+    return made
+
+
+def refusal(*arguments: str) -> PeagleError:
+    done = run(*arguments)
+    assert isinstance(done.exception, PeagleError), done.output
+    return done.exception
+
+
+@pytest.fixture
+def head(tmp_path: Path) -> Path:
+    """A folder that looks like a P-EAGLE head for gpt-oss-20b."""
+    folder = tmp_path / "my head"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(HEAD))
+    (folder / "model.safetensors").write_bytes(b"")
+    return folder
+
+
+def test_a_person_sees_what_where_at_what_price_and_why() -> None:
+    done = run("gpt-oss-20b")
+    assert done.exit_code == 0
+    seen = " ".join(done.stdout.split())
+    for words in (
+        "openai/gpt-oss-20b+amazon/GPT-OSS-20B-P-EAGLE",
+        "peagle-gpt-oss-20b in us-east-1",
+        "per hour",
+        "per day",
+        "per month",
+        "P-EAGLE, K=7",
+        "fits: the cache holds",
+        "al2023-ami-sagemaker-inference-gpu-4-1",
+        "Findings",
+        "Chosen for you",
+        "the cheapest of",
+        "Next: peagle deploy gpt-oss-20b",
+    ):
+        assert words in seen
+
+
+def test_the_next_command_is_the_one_to_type() -> None:
+    done = run("gpt-oss-20b", "--k", "3", "--no-speculation")
+    assert isinstance(done.exception, PeagleError), "K and --no-speculation contradict"
+    done = run("gpt-oss-20b", "--k", "3", "--name", "mine", AWS_REGION="eu-west-1")
+    assert "Next: peagle deploy gpt-oss-20b --name mine --k 3\n" in done.stdout
+    done = run("gpt-oss-20b", "--no-speculation", "--region", "us-west-2")
+    assert "peagle deploy gpt-oss-20b --no-speculation --region us-west-2" in done.stdout
+
+
+def test_the_document_is_all_of_stdout(peagle: Peagle) -> None:
+    done = peagle("plan", "gpt-oss-20b", "--json")
+    assert done.returncode == 0, done.stderr
+    made = json.loads(done.stdout)
+    assert made["pair"] == "openai/gpt-oss-20b+amazon/GPT-OSS-20B-P-EAGLE"
+    assert made["speculation"]["k"] == 7
+    assert [request["operation"] for request in made["requests"]] == [
+        "create_model",
+        "create_endpoint_config",
+        "create_endpoint",
+    ]
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["--k", "11"], "k-above-trained"),
+        (["--vllm", "0.19.0", "--max-model-len", "200000"], "context-above-target"),
+        (["--instance-type", "ml.g5.xlarge", "--max-model-len", "131072"], "instance-too-small"),
+        (["--drafter", "amazon/gpt-oss-120b-p-eagle"], "head-not-for-target"),
+    ],
+)
+def test_a_refused_plan_is_shown_and_ends_with_three(
+    arguments: list[str], code: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "plan.json"
+    done = run("gpt-oss-20b", *arguments, "--json", "--out", str(out))
+    assert done.exit_code == 3
+    made = json.loads(done.stdout)
+    assert code in [f["code"] for f in made["findings"] if f["level"] == "error"]
+    assert not out.exists(), "a plan that cannot be applied is not written"
+    done = run("gpt-oss-20b", *arguments)
+    assert done.exit_code == 3
+    assert "error" in done.stdout
+    assert "Next:" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["gpt-oss-20", "--json"], "did you mean gpt-oss-20b"),
+        (["gpt-oss-20b+p-eagel"], "p-eagle"),
+        (["gpt-oss-20b", "--instance-type", "ml.g6e.2xlarg"], "ml.g6e.2xlarge"),
+        (["gpt-oss-20b", "--k", "0"], "K must be at least 1"),
+        (["gpt-oss-20b", "--name", "under_score"], "refuses the name"),
+        (["gpt-oss-20b", "--name", "x" * 64], "64 characters"),
+        (["gpt-oss-20b", "--region", "us-esat-1"], "us-east-1"),
+        (["gpt-oss-20b", "--vllm", "0.28.9"], "did you mean 0.28.0"),
+        (["gpt-oss-20b", "--drafter", "./nowhere"], "there is no folder"),
+        (["nowhere.json"], "there is no file"),
+    ],
+)
+def test_a_mistake_is_one_line_and_ends_with_two(arguments: list[str], words: str) -> None:
+    error = refusal(*arguments)
+    assert error.exit_code == 2
+    assert words in str(error)
+    assert "\n" not in str(error)
+
+
+def test_a_mistake_shows_no_traceback(peagle: Peagle) -> None:
+    done = peagle("plan", "gpt-oss-20b", "--k", "0")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: K must be at least 1")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_plan_is_written_and_read_again(tmp_path: Path) -> None:
+    out = tmp_path / "plan.json"
+    done = run("tiny", "--out", str(out))
+    assert done.exit_code == 0
+    assert f"wrote {out}" in done.stderr
+    assert f"peagle deploy {out}" in " ".join(done.stdout.split())
+    assert json.loads(out.read_bytes()) == document("tiny")
+    assert plan_bytes(read_plan(out)) == out.read_bytes()
+    assert document(str(out)) == document("tiny")
+
+
+def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    error = refusal("tiny", "--out", str(tmp_path / "no" / "plan.json"))
+    assert "cannot be written" in error.message
+
+
+def test_a_plan_file_takes_no_options(tmp_path: Path) -> None:
+    out = str(tmp_path / "plan.json")
+    run("tiny", "--out", out)
+    assert "--k has no place" in refusal(out, "--k", "3").message
+    assert "--no-speculation has no place" in refusal(out, "--no-speculation").message
+    assert "--region has no place" in refusal(out, "--region", "eu-west-1").message
+    assert run(out, "--region", "us-east-1").exit_code == 0, "the region it has"
+    assert document(out, AWS_REGION="eu-west-1")["region"] == "us-east-1"
+
+
+def test_the_region_comes_from_the_option_then_from_the_environment() -> None:
+    assert document("tiny")["region"] == "us-east-1"
+    assert document("tiny", AWS_REGION="eu-west-1")["region"] == "eu-west-1"
+    assert document("tiny", AWS_DEFAULT_REGION="eu-west-2")["region"] == "eu-west-2"
+    given = document("tiny", "--region", "us-west-2", AWS_REGION="eu-west-1")
+    assert given["region"] == "us-west-2"
+
+
+def test_an_edited_plan_is_refused(tmp_path: Path) -> None:
+    out = tmp_path / "plan.json"
+    run("tiny", "--out", str(out))
+    out.write_text(out.read_text().replace('"k": 5', '"k": 4'))
+    error = refusal(str(out))
+    assert "'speculation'" in error.message
+    assert error.exit_code == 2
+
+
+def test_an_own_head_is_looked_at(head: Path) -> None:
+    made = document("gpt-oss-20b", "--drafter", str(head))
+    assert made["speculation"]["parallel_drafting"]
+    assert made["drafter"]["weights"]["location"] == str(head)
+    assert made["drafter"]["weights"]["engine_path"] == "/opt/ml/model/drafter"
+    assert [f for f in made["findings"] if f["level"] == "error"] == []
+    other = run("gpt-oss-120b", "--drafter", str(head))
+    assert other.exit_code == 0, "the two GPT-OSS are of one shape"
+    wrong = run("qwen3-8b", "--drafter", str(head))
+    assert wrong.exit_code == 3
+    assert "hidden states of size 2880" in " ".join(wrong.stdout.split())
+
+
+def test_an_own_head_may_be_named_from_where_one_stands(
+    head: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(head.parent)
+    assert document("gpt-oss-20b", "--drafter", "./my head") == document(
+        "gpt-oss-20b", "--drafter", str(head)
+    )
+    head.rename(head.parent / "p-eagle")
+    by_name = document("gpt-oss-20b", "--drafter", "p-eagle")
+    assert by_name["drafter"]["id"] == "amazon/GPT-OSS-20B-P-EAGLE", "a word is no folder"
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "words"),
+    [
+        ("config.json", None, "cannot be read"),
+        ("config.json", "{", "is not JSON"),
+        ("config.json", "[]", "holds no object"),
+        ("config.json", '{"hidden_size": "wide"}', "hidden_size of the head is 'wide'"),
+        ("model.safetensors", None, r"holds no *.safetensors"),
+    ],
+)
+def test_a_folder_that_is_no_head_is_told(
+    file: str, content: str | None, words: str, head: Path
+) -> None:
+    (head / file).unlink()
+    if content is not None:
+        (head / file).write_text(content)
+    error = refusal("gpt-oss-20b", "--drafter", str(head))
+    assert words in error.message
+    assert error.exit_code == 2
+
+
+def test_a_document_costs_no_heavy_import() -> None:
+    script = (
+        "import sys\n"
+        "from toolkit.cli.main import main\n"
+        "sys.argv = ['peagle', 'plan', 'gpt-oss-20b', '--json']\n"
+        "try:\n"
+        "    main()\n"
+        "finally:\n"
+        f"    loaded = [name for name in {NOT_FOR_A_DOCUMENT!r} if name in sys.modules]\n"
+        "    print(loaded, file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stderr.strip() == "[]"

@@ -1,0 +1,140 @@
+"""``peagle render``: files appear whole, nothing is overwritten unasked, nothing is left out."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from toolkit.cli.files import write_folder
+from toolkit.cli.main import cli
+from toolkit.errors import PeagleError, Refused, Unsupported, UserError
+from toolkit.rendering import RenderedFile, render
+from toolkit.rendering.document import read_plan
+
+
+def run(*arguments: str) -> Result:
+    settings = {"AWS_REGION": None, "AWS_DEFAULT_REGION": None}
+    return CliRunner().invoke(cli, ["render", *arguments], env=settings)
+
+
+def refusal(*arguments: str) -> PeagleError:
+    done = run(*arguments)
+    assert isinstance(done.exception, PeagleError), done.output
+    return done.exception
+
+
+@pytest.mark.parametrize(
+    ("format", "files"),
+    [
+        ("cloudformation", ["README.md", "template.yaml"]),
+        ("terraform", ["README.md", "main.tf.json"]),
+        ("boto3", ["README.md", "deploy.py"]),
+    ],
+)
+def test_the_files_are_written_and_listed(format: str, files: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "made" / "here"
+    done = run(format, "tiny", "-o", str(out))
+    assert done.exit_code == 0, done.output
+    assert sorted(path.name for path in out.iterdir()) == files
+    assert sorted(done.stdout.split()) == [str(out / name) for name in files]
+    assert [path.name for path in out.parent.iterdir()] == ["here"], "no draft is left"
+
+
+def test_the_build_context_is_complete(tmp_path: Path) -> None:
+    assert run("dockerfile", "tiny", "-o", str(tmp_path / "image")).exit_code == 0
+    assert (tmp_path / "image" / "serve" / "__main__.py").is_file()
+    assert (tmp_path / "image" / "Dockerfile").is_file()
+
+
+def test_the_document_lists_the_files(tmp_path: Path) -> None:
+    done = run("terraform", "tiny", "-o", str(tmp_path / "tf"), "--json")
+    made = json.loads(done.stdout)
+    assert made == {
+        "format": "terraform",
+        "pair": "peagle/tiny+p-eagle",
+        "files": [str(tmp_path / "tf" / name) for name in ("main.tf.json", "README.md")],
+    }
+
+
+def test_a_plan_file_renders_as_its_pair_does(tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    CliRunner().invoke(cli, ["plan", "tiny", "--name", "mine", "--out", str(plan)])
+    assert run("boto3", str(plan), "-o", str(tmp_path / "a")).exit_code == 0
+    assert run("boto3", "tiny", "--name", "mine", "-o", str(tmp_path / "b")).exit_code == 0
+    (script, _) = render("boto3", read_plan(plan))
+    for folder in ("a", "b"):
+        assert (tmp_path / folder / "deploy.py").read_bytes() == script.content
+    assert os.access(tmp_path / "a" / "deploy.py", os.X_OK)
+
+
+def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    (tmp_path / "README.md").write_text("mine too")
+    error = refusal("terraform", "tiny", "-o", str(tmp_path))
+    assert isinstance(error, UserError)
+    assert "--force" in error.fix
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["README.md", "mine.txt"]
+    assert (tmp_path / "README.md").read_text() == "mine too"
+
+
+def test_force_replaces_only_what_is_rendered(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    (tmp_path / "README.md").write_text("old")
+    assert run("terraform", "tiny", "-o", str(tmp_path), "--force").exit_code == 0
+    assert (tmp_path / "mine.txt").read_text() == "mine"
+    assert (tmp_path / "README.md").read_text() != "old"
+    assert (tmp_path / "main.tf.json").is_file()
+
+
+def test_an_empty_folder_is_filled(tmp_path: Path) -> None:
+    out = tmp_path / "empty"
+    out.mkdir()
+    assert run("terraform", "tiny", "-o", str(out)).exit_code == 0
+    assert (out / "main.tf.json").is_file()
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert "is a file" in refusal("boto3", "tiny", "-o", str(tmp_path / "file")).message
+
+
+def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    files = [RenderedFile("a", b"1"), RenderedFile("a/b", b"2")]
+    with pytest.raises(UserError, match="cannot be written"):
+        write_folder(tmp_path / "out", files, force=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_plan_with_errors_is_not_rendered(tmp_path: Path) -> None:
+    error = refusal("terraform", "gpt-oss-20b", "--k", "11", "-o", str(tmp_path / "tf"))
+    assert isinstance(error, Refused)
+    assert error.exit_code == 3
+    assert "K=11" in error.message
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_format_cannot_say_is_refused(tmp_path: Path) -> None:
+    two = ["--model-source", "s3://models/qwen3-8b", "--drafter", "s3://heads/qwen3-8b"]
+    error = refusal("cloudformation", "qwen3-8b", *two, "-o", str(tmp_path / "cfn"))
+    assert isinstance(error, Unsupported)
+    assert error.exit_code == 3
+    assert list(tmp_path.iterdir()) == []
+    assert run("terraform", "qwen3-8b", *two, "-o", str(tmp_path / "tf")).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["terrafrom", "tiny", "-o", "x"], "terraform"),
+        (["terraform", "tiny"], "-o"),
+        (["terraform"], "PAIR|PLAN"),
+    ],
+)
+def test_wrong_use_ends_with_two(arguments: list[str], words: str) -> None:
+    done = run(*arguments)
+    assert done.exit_code == 2
+    assert words in done.output

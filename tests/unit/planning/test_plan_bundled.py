@@ -1,0 +1,116 @@
+"""Plans of the bundled catalogue: every pair, the same bytes every time, and no side effects."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.golden import assert_golden
+from toolkit.catalog import load_catalog
+from toolkit.planning import Options, Plan, errors, make_plan
+from toolkit.rendering import plan_bytes
+
+CATALOG = load_catalog()
+PAIRS = [
+    f"{target.short_name}+{drafter.name}"
+    for target in CATALOG.targets.values()
+    for drafter in target.drafters
+]
+
+GOLDEN: dict[str, Options] = {
+    "tiny": Options(pair="tiny"),
+    "gpt-oss-20b": Options(pair="gpt-oss-20b"),
+    "gpt-oss-20b-plain": Options(pair="gpt-oss-20b", speculation=False),
+    "gpt-oss-120b-on-b200": Options(
+        pair="gpt-oss-120b", instance_type="ml.p6-b200.48xlarge", region="us-west-2"
+    ),
+    "qwen3-coder-30b": Options(pair="qwen3-coder-30b", region="eu-central-1", concurrency=32),
+    "gemma-4-31b": Options(pair="gemma-4-31b"),
+    "gemma-4-31b-own-head": Options(pair="gemma-4-31b", drafter="s3://my-bucket/gemma-head"),
+    "qwen3-8b-from-s3": Options(
+        pair="qwen3-8b",
+        model_source="s3://my-bucket/qwen3-8b",
+        drafter="s3://my-bucket/head",
+        instance_count=2,
+    ),
+    "too-much": Options(pair="gpt-oss-20b", instance_type="ml.g4dn.xlarge", k=11, vllm="0.20.1"),
+}
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_golden_plans(name: str) -> None:
+    made = make_plan(GOLDEN[name], CATALOG)
+    assert_golden(f"plans/{name}.json", plan_bytes(made))
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_every_bundled_pair_has_a_plan_without_errors(pair: str) -> None:
+    made = make_plan(Options(pair=pair), CATALOG)
+    assert errors(made.findings) == []
+    assert made.fit.fits
+    assert made.price_per_hour_usd is not None
+    assert made.speculation is not None
+
+
+@pytest.mark.parametrize("target", [target.short_name for target in CATALOG.targets.values()])
+def test_every_bundled_target_can_be_served_alone(target: str) -> None:
+    made = make_plan(Options(pair=target, speculation=False), CATALOG)
+    assert errors(made.findings) == []
+    assert made.drafter is None
+
+
+def test_the_tiny_pair_is_served_from_its_own_folders() -> None:
+    made = make_plan(Options(pair="tiny"), CATALOG)
+    assert made.pair == "peagle/tiny+p-eagle"
+    assert made.name == "peagle-tiny"
+    assert made.target.weights.location == "catalog:peagle/tiny/target"
+    assert made.environment["SM_VLLM_MODEL"] == "/opt/ml/model/target"
+
+
+def test_the_same_input_gives_the_same_bytes_in_every_process() -> None:
+    script = (
+        "import sys\n"
+        "from toolkit.catalog import load_catalog\n"
+        "from toolkit.planning import Options, make_plan\n"
+        "from toolkit.rendering import plan_bytes\n"
+        "plan = make_plan(Options(pair='gemma-4-31b', drafter='s3://b-b/h'), load_catalog())\n"
+        "sys.stdout.buffer.write(plan_bytes(plan))\n"
+    )
+
+    def run(seed: str) -> bytes:
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        done = subprocess.run(
+            [sys.executable, "-c", script], env=environment, capture_output=True, check=True
+        )
+        return done.stdout
+
+    first = run("1")
+    assert first == run("2") != b""
+    again: Plan = make_plan(Options(pair="gemma-4-31b", drafter="s3://b-b/h"), load_catalog())
+    assert plan_bytes(again) == first
+
+
+def test_planning_asks_neither_network_nor_disk() -> None:
+    """Every target is read beforehand; from then on an audit hook sees all that is touched."""
+    script = (
+        "import sys\n"
+        "from toolkit.catalog import load_catalog\n"
+        "from toolkit.planning import Options, make_plan\n"
+        "from toolkit.rendering import plan_bytes\n"
+        "catalog = load_catalog()\n"
+        "list(catalog.targets.values())\n"
+        "plan_bytes(make_plan(Options(pair='gpt-oss-20b'), catalog))\n"
+        "touched = []\n"
+        "sys.addaudithook(lambda event, args: touched.append((event, args)))\n"
+        "plan_bytes(make_plan(Options(pair='tiny'), catalog))\n"
+        "plan_bytes(make_plan(Options(pair='gemma-4-31b', drafter='/no/head'), catalog))\n"
+        "watched = ('open', 'socket', 'subprocess', 'os.', 'time', 'import')\n"
+        "print([event for event, _ in list(touched) if event.startswith(watched)])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, check=True, text=True
+    )
+    assert done.stdout.strip() == "[]"

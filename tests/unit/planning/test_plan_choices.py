@@ -1,0 +1,228 @@
+"""K, vLLM, image, AMI, name, context and load: what is chosen, refused and explained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.planning.small_catalog import (
+    CATALOG,
+    CHAT,
+    P_EAGLE,
+    because,
+    codes,
+    plan,
+    with_target,
+)
+from toolkit.errors import NotFound, UserError
+
+
+def test_k_is_the_recommended_one_with_its_source() -> None:
+    made = plan()
+    assert made.speculation is not None
+    assert made.speculation.k == 5
+    assert because(made, "k") == "recommended for P-EAGLE head for Chat (its card)"
+
+
+def test_a_given_k_has_no_reason() -> None:
+    made = plan(k=8)
+    assert made.speculation is not None
+    assert made.speculation.k == 8
+    assert because(made, "k") is None
+    assert codes(made, "error") == []
+
+
+def test_k_above_training_is_an_error() -> None:
+    made = plan(k=9)
+    (finding,) = [f for f in made.findings if f.level == "error"]
+    assert (finding.code, finding.where) == ("k-above-trained", "k")
+    assert finding.message == "K=9 is more than the 8 that P-EAGLE head for Chat was trained for"
+    assert "--k 8 or less" in finding.fix
+    assert made.findings[0] == finding, "errors come first"
+
+
+@pytest.mark.parametrize("k", [0, -3])
+def test_k_below_one_is_refused(k: int) -> None:
+    with pytest.raises(UserError, match="K must be at least 1"):
+        plan(k=k)
+
+
+def test_draftless_methods_take_any_k() -> None:
+    assert codes(plan("chat+ngram", k=40)) == []
+
+
+def test_vllm_is_the_catalogues_default() -> None:
+    made = plan()
+    assert made.runtime.vllm == "0.28.0"
+    assert because(made, "vllm") == "the catalogue's default, checked 2026-07-01"
+    assert because(plan(vllm="0.28"), "vllm") is None
+    assert plan(vllm="0.28").runtime == made.runtime
+
+
+def test_vllm_below_what_the_head_needs_is_an_error() -> None:
+    made = plan(vllm="0.17.1")
+    assert codes(made, "error") == ["vllm-below-minimum"]
+    assert "P-EAGLE head for Chat needs vLLM 0.18.0" in made.findings[0].message
+    assert codes(plan("chat+eagle3", vllm="0.17.1"), "error") == []
+
+
+def test_vllm_below_what_the_target_needs_is_an_error() -> None:
+    newer = with_target(CHAT.model_copy(update={"min_vllm": "0.30.0"}))
+    made = plan(catalog=newer, speculation=False)
+    assert "Chat needs vLLM 0.30.0" in made.findings[0].message
+
+
+def test_a_version_without_an_image_is_told_with_those_that_have_one() -> None:
+    with pytest.raises(NotFound, match=r"no image with vLLM 0\.27\.0 .*0\.17\.1, 0\.19\.0, 0\.28"):
+        plan(vllm="0.27.0")
+    with pytest.raises(UserError, match="is not a vLLM version"):
+        plan(vllm="latest")
+
+
+def test_known_problems_are_findings_on_the_versions_they_hit() -> None:
+    assert "old-bug" in codes(plan(vllm="0.19.0"), "warning")
+    assert "old-bug" not in codes(plan(vllm="0.28.0"))
+    always = P_EAGLE.problems[0].model_copy(update={"vllm": None, "level": "error"})
+    drafter = P_EAGLE.model_copy(update={"problems": (always,)})
+    broken = with_target(CHAT.model_copy(update={"drafters": (drafter,)}))
+    assert codes(plan(catalog=broken), "error") == ["old-bug"]
+
+
+def test_the_image_is_that_of_version_and_region() -> None:
+    made = plan(region="eu-west-1")
+    assert made.runtime.image == (
+        "222222222222.dkr.ecr.eu-west-1.amazonaws.com/vllm:0.28.0-gpu-cu130"
+    )
+    assert because(made, "region") is None
+    assert because(plan(), "region") == "neither --region nor AWS_REGION was given"
+
+
+def test_an_unknown_region_is_told_with_the_nearest() -> None:
+    with pytest.raises(NotFound, match="did you mean eu-west-1"):
+        plan(region="eu-west-11")
+
+
+def test_a_version_that_a_region_lacks_is_an_error() -> None:
+    made = plan(region="ap-east-1")
+    assert codes(made, "error") == ["image-not-in-region"]
+    assert "use --vllm 0.19.0" in made.findings[0].fix
+
+
+def test_an_own_image_replaces_awss() -> None:
+    own = "123456789012.dkr.ecr.us-east-1.amazonaws.com/mine:1"
+    made = plan(image=own)
+    assert made.runtime.image == own
+    assert because(made, "image") is None
+    assert codes(made) == []
+
+
+@pytest.mark.parametrize(
+    ("image", "code"),
+    [
+        ("123456789012.dkr.ecr.eu-west-1.amazonaws.com/mine:1", "image-in-another-region"),
+        ("docker.io/me/mine:1", "image-not-in-ecr"),
+        ("public.ecr.aws/me/mine:1", "image-not-in-ecr"),
+    ],
+)
+def test_an_image_that_sagemaker_cannot_pull_is_an_error(image: str, code: str) -> None:
+    assert codes(plan(image=image), "error") == [code]
+
+
+@pytest.mark.parametrize("image", ["two words", 'a"b', "", "x" * 256, "a$b", "line\nbreak"])
+def test_an_image_that_is_no_name_is_refused(image: str) -> None:
+    with pytest.raises(UserError, match="is not the name of an image"):
+        plan(image=image)
+
+
+def test_the_ami_is_named_on_the_families_that_need_it() -> None:
+    assert plan(instance_type="ml.g6e.xlarge").runtime.ami == "the-ami"
+    made = plan(instance_type="ml.g7e.2xlarge")
+    assert made.runtime.ami is None
+    assert because(made, "ami") == "not known to need another on g7e"
+    assert plan(instance_type="ml.p6-b200.48xlarge").runtime.ami is None
+
+
+@pytest.mark.parametrize("name", ["a" * 64, "-a", "a-", "a_b", "a.b", "ä", "", "a b", "a\n"])
+def test_a_name_that_sagemaker_refuses_is_refused_here(name: str) -> None:
+    with pytest.raises(UserError, match="name"):
+        plan(name=name)
+
+
+@pytest.mark.parametrize("name", ["a", "a" * 63, "A--b-9"])
+def test_a_name_that_sagemaker_takes_is_taken(name: str) -> None:
+    assert plan(name=name).name == name
+
+
+def test_a_short_name_with_a_dot_makes_a_name_that_sagemaker_takes() -> None:
+    dotted = with_target(CHAT.model_copy(update={"short_name": f"chat-1.5-{'x' * 70}"}))
+    name = plan("acme/chat", catalog=dotted).name
+    assert name.startswith("peagle-chat-1-5-")
+    assert len(name) == 63
+
+
+def test_the_context_is_the_catalogues_choice() -> None:
+    made = plan()
+    assert made.max_model_len == 4096
+    assert "which could do more" in str(because(made, "max_model_len"))
+    assert because(plan(max_model_len=1000), "max_model_len") is None
+
+
+def test_a_context_longer_than_the_models_can_do_is_found() -> None:
+    assert codes(plan(max_model_len=8193), "error") == ["context-above-target"]
+    assert codes(plan(max_model_len=8192), "error") == []
+    assert codes(plan(max_model_len=4097), "warning")[0] == "context-above-drafter"
+
+
+def test_the_load_becomes_max_num_seqs() -> None:
+    made = plan()
+    assert made.concurrency == 8
+    assert because(made, "concurrency") is not None
+    made = plan(concurrency=32)
+    at = made.engine_arguments.index("--max-num-seqs")
+    assert made.engine_arguments[at + 1] == "32"
+    assert because(made, "concurrency") is None
+
+
+@pytest.mark.parametrize(
+    "options", [{"concurrency": 0}, {"max_model_len": 0}, {"instance_count": 0}]
+)
+def test_nothing_is_less_than_one(options: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match="is less than 1"):
+        plan(**options)
+
+
+def test_a_gated_target_is_warned_of() -> None:
+    gated = with_target(CHAT.model_copy(update={"gated": True}))
+    assert codes(plan(catalog=gated), "warning") == ["target-is-gated"]
+    assert codes(plan(catalog=gated, model_source="s3://b-b/x"), "warning") == []
+
+
+def test_every_choice_is_explained_once_and_no_given_one() -> None:
+    whats = [reason.what for reason in plan().reasons]
+    assert len(whats) == len(set(whats))
+    given = plan(
+        "chat+p-eagle",
+        name="mine",
+        region="us-east-1",
+        instance_type="ml.g7e.2xlarge",
+        instance_count=1,
+        k=5,
+        max_model_len=4096,
+        concurrency=8,
+        vllm="0.28.0",
+        image="123456789012.dkr.ecr.us-east-1.amazonaws.com/mine:1",
+    )
+    assert [reason.what for reason in given.reasons] == [
+        "tensor_parallel_size",
+        "ami",
+        "--no-enable-prefix-caching",
+        "PROCESS_AUTO_RECOVERY",
+        "download_timeout_seconds",
+        "startup_timeout_seconds",
+    ]
+
+
+def test_an_unknown_pair_is_told_with_the_nearest() -> None:
+    with pytest.raises(NotFound, match="did you mean chat"):
+        plan("chatt", catalog=CATALOG)

@@ -1,0 +1,224 @@
+"""Which drafter a plan gets, and what it says of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.planning.small_catalog import because, codes, plan
+from toolkit.errors import NotFound, UserError
+
+HEAD: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLMEagle3"],
+    "hidden_size": 1024,
+    "vocab_size": 32000,
+    "draft_vocab_size": 32000,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "intermediate_size": 4096,
+    "max_position_embeddings": 8192,
+    "ptd_token_id": 31999,
+}
+
+
+def test_a_bare_target_gets_its_usual_drafter_and_a_reason() -> None:
+    made = plan("chat")
+    assert made.pair == "acme/chat+acme/chat-p-eagle"
+    assert made.drafter is not None
+    assert made.drafter.id == "acme/chat-p-eagle"
+    assert because(made, "drafter") == "the catalogue's choice for acme/chat"
+
+
+@pytest.mark.parametrize("pair", ["chat+eagle3", "acme/chat+acme/CHAT-EAGLE3"])
+def test_a_named_drafter_needs_no_reason(pair: str) -> None:
+    made = plan(pair)
+    assert made.pair == "acme/chat+acme/chat-eagle3"
+    assert because(made, "drafter") is None
+    assert made.name == "peagle-chat-eagle3"
+
+
+def test_the_drafter_option_names_one_too() -> None:
+    assert plan("chat", drafter="eagle3") == plan("chat+eagle3")
+    assert plan("chat", drafter="acme/chat-eagle3") == plan("chat+eagle3")
+
+
+def test_no_speculation_has_neither_drafter_nor_speculation() -> None:
+    made = plan("chat", speculation=False)
+    assert (made.pair, made.drafter, made.speculation) == ("acme/chat", None, None)
+    assert "--speculative-config" not in made.engine_arguments
+    assert "--no-enable-prefix-caching" not in made.engine_arguments
+    assert made.fit.drafter_gib == 0
+
+
+def test_a_draftless_method_has_a_drafter_without_weights() -> None:
+    made = plan("chat+ngram")
+    assert made.pair == "acme/chat+ngram"
+    assert made.drafter is not None
+    assert made.drafter.weights is None
+    config = made.engine_arguments[-1]
+    assert config == '{"method":"ngram","num_speculative_tokens":4,"prompt_lookup_max":4}'
+
+
+@pytest.mark.parametrize("options", [{"drafter": "eagle3"}, {"k": 3}])
+def test_no_speculation_contradicts_a_drafter_and_k(options: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match="--no-speculation contradict"):
+        plan("chat", speculation=False, **options)
+
+
+def test_two_drafters_contradict_each_other() -> None:
+    with pytest.raises(UserError, match="name two drafters"):
+        plan("chat+eagle3", drafter="ngram")
+
+
+def test_an_unknown_drafter_is_told_with_the_nearest() -> None:
+    with pytest.raises(NotFound, match="did you mean eagle3") as raised:
+        plan("chat", drafter="eagle4")
+    assert raised.value.exit_code == 2
+
+
+def test_a_head_that_is_not_public_falls_back_and_says_why() -> None:
+    for pair in ("secret", "secret+p-eagle"):
+        made = plan(pair)
+        assert made.pair == "acme/secret+acme/secret-eagle3"
+        assert made.name == "peagle-secret"
+        (finding,) = [f for f in made.findings if f.code == "head-not-public"]
+        assert finding.level == "warning"
+        assert finding.message.startswith("P-EAGLE head for Secret is not public")
+        assert "--drafter" in finding.fix
+
+
+@pytest.mark.parametrize("own", ["s3://my-bucket/head", "me/head", "/data/head"])
+def test_an_own_head_for_such_a_pair_is_taken_for_its_p_eagle_head(own: str) -> None:
+    made = plan("secret", drafter=own)
+    assert made.speculation is not None
+    assert made.speculation.parallel_drafting
+    assert made.speculation.k == 5
+    assert made.speculation.acceptance_floor == 1.5
+    assert made.name == "peagle-secret"
+    assert made.pair == f"acme/secret+{own}"
+    assert "head-not-public" not in codes(made)
+    assert codes(plan("secret", drafter=own, k=9), "error") == ["k-above-trained"]
+
+
+def test_an_own_head_is_run_as_the_kind_that_the_pair_names() -> None:
+    made = plan("chat+eagle3", drafter="s3://my-bucket/head/")
+    assert made.speculation is not None
+    assert not made.speculation.parallel_drafting
+    assert made.speculation.k == 3
+    assert made.name == "peagle-chat-own"
+    assert "head-not-read" in codes(made)
+
+
+def test_nobody_knows_what_an_own_head_was_trained_for() -> None:
+    made = plan("chat", drafter="s3://my-bucket/head", k=50)
+    assert codes(made, "error") == []
+    assert "k-training-unknown" in codes(made)
+
+
+def test_an_own_head_from_the_hub_can_be_pinned() -> None:
+    made = plan("chat", drafter="me/head@feed123")
+    assert made.drafter is not None
+    assert made.drafter.weights is not None
+    assert made.drafter.weights.location == "me/head"
+    assert made.drafter.weights.revision == "feed123"
+    assert '"model":"me/head","revision":"feed123"' in made.engine_arguments[-1]
+    assert "revision-not-pinned" not in codes(made)
+    assert "revision-not-pinned" in codes(plan("chat", drafter="me/head"))
+
+
+def test_a_head_of_another_target_is_an_error() -> None:
+    made = plan("chat", drafter="acme/secret-eagle3")
+    (finding,) = [f for f in made.findings if f.level == "error"]
+    assert finding.code == "head-not-for-target"
+    assert "acme/secret" in finding.message
+    assert finding.fix == "plan secret, or a drafter of chat: p-eagle, eagle3, ngram"
+
+
+def test_a_config_that_was_read_says_what_the_head_is() -> None:
+    made = plan("chat", drafter="/data/head", drafter_config=HEAD)
+    assert made.speculation is not None
+    assert made.speculation.parallel_drafting
+    assert codes(made, "error") == []
+    assert "head-not-read" not in codes(made)
+    eagle = {key: value for key, value in HEAD.items() if key != "ptd_token_id"}
+    made = plan("chat", drafter="/data/head", drafter_config=eagle)
+    assert made.speculation is not None
+    assert not made.speculation.parallel_drafting
+    assert made.speculation.k == 3
+
+
+def test_a_config_says_how_long_a_context_the_head_was_made_for() -> None:
+    short = HEAD | {"max_position_embeddings": 2048}
+    made = plan("chat", drafter="/data/head", drafter_config=short)
+    assert "context-above-drafter" in codes(made, "warning")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"hidden_size": 2048}, "hidden states of size 2048"),
+        ({"target_hidden_size": 512}, "hidden states of size 512"),
+        ({"vocab_size": 50000}, "vocabulary has 50000"),
+        ({"draft_vocab_size": 64000}, "drafts 64000 tokens"),
+        ({"eagle_aux_hidden_state_layer_ids": [2, 8, 40]}, "layers 2, 8, 40"),
+        ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [2, 2, 8]}}, "two are the same"),
+    ],
+)
+def test_a_head_that_does_not_fit_its_target_is_an_error(
+    change: dict[str, Any], words: str
+) -> None:
+    made = plan("chat", drafter="/data/head", drafter_config=HEAD | change)
+    (finding,) = [f for f in made.findings if f.level == "error"]
+    assert finding.code == "head-not-for-target"
+    assert words in finding.message
+
+
+def test_a_speculators_config_is_read_where_it_keeps_its_numbers() -> None:
+    inner = {key: HEAD[key] for key in HEAD if key not in ("ptd_token_id", "draft_vocab_size")}
+    config = {
+        "speculators_model_type": "peagle",
+        "transformer_layer_config": inner,
+        "draft_vocab_size": 16000,
+        "mask_token_id": 5,
+    }
+    made = plan("chat", drafter="/data/head", drafter_config=config)
+    assert codes(made, "error") == []
+    assert made.speculation is not None
+    assert made.speculation.parallel_drafting
+    wrong = config | {"transformer_layer_config": inner | {"hidden_size": 4096}}
+    assert codes(plan("chat", drafter="/data/head", drafter_config=wrong), "error") == [
+        "head-not-for-target"
+    ]
+
+
+@pytest.mark.parametrize("value", ["large", 0, -1, 2.5, True])
+def test_a_config_with_nonsense_in_it_is_refused(value: object) -> None:
+    with pytest.raises(UserError, match="hidden_size of the head"):
+        plan("chat", drafter="/data/head", drafter_config=HEAD | {"hidden_size": value})
+
+
+def test_a_head_of_the_catalogue_can_be_pinned() -> None:
+    made = plan("chat", drafter="acme/chat-p-eagle@cafe")
+    assert made.drafter is not None
+    assert made.drafter.name == "p-eagle"
+    assert '"revision":"cafe"' in made.engine_arguments[-1]
+    assert codes(plan("chat", drafter="acme/chat-p-eagle@cafe", k=9)) == ["k-above-trained"]
+
+
+def test_weights_cannot_draft_as_a_draftless_method() -> None:
+    with pytest.raises(UserError, match="it is not a head"):
+        plan("chat+ngram", drafter="s3://bucket/head")
+
+
+def test_the_floor_of_proof_is_lower_for_a_smaller_k() -> None:
+    def floor(k: int) -> float | None:
+        made = plan("chat", k=k)
+        assert made.speculation is not None
+        return made.speculation.acceptance_floor
+
+    assert [floor(k) for k in (1, 2, 5, 8)] == [1.1, 1.2, 1.5, 1.5]
+    eagle = plan("chat+eagle3").speculation
+    assert eagle is not None
+    assert eagle.acceptance_floor is None

@@ -1,0 +1,210 @@
+"""Arguments as an environment: what the container makes of it is what was meant."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.planning.small_catalog import CHAT, plan, with_target
+from toolkit.catalog.models import EngineSetting
+from toolkit.data import data_folder
+from toolkit.errors import UserError
+from toolkit.planning.environment import check_environment, to_environment
+
+ONE_TOKEN = ("--allowed-origins", "--allowed-methods", "--allowed-headers", "--middleware")
+
+NASTY = (
+    "two words",
+    "it's",
+    '"quoted"',
+    "back\\slash",
+    "line\nbreak",
+    "tab\tstop",
+    "ünïcödé 日本語 🦅",
+    "$(rm -rf /)",
+    "`x`; & | > < * ? ~",
+    "50%",
+    "${HOME}",
+    " space around ",
+    "-1",
+    "true",
+    "False",
+    " TRUE ",
+    "",
+    " ",
+    "[1, 2]",
+    "[not json]",
+    '["a", "b"]',
+    "[]",
+    "{}",
+    '{"a": 1} {"b": 2}',
+    "{% for m in messages %}",
+    '{"method":"eagle3", "n": 5}',
+)
+
+
+def as_container(environment: Mapping[str, str]) -> dict[str, list[str]]:
+    """AWS's rule, written once more from its description: flag -> the tokens after it."""
+    said: dict[str, list[str]] = {}
+    for key, value in environment.items():
+        flag = "--" + key.removeprefix("SM_VLLM_").lower().replace("_", "-")
+        if value.strip().lower() == "false":
+            continue
+        said[flag] = list(_tokens(flag, value))
+    return said
+
+
+def _tokens(flag: str, value: str) -> Iterator[str]:
+    if value == "" or value.strip().lower() == "true":
+        return
+    parsed = _json_values(value)
+    if flag in ONE_TOKEN or parsed is None:
+        yield value
+    elif len(parsed) == 1 and isinstance(parsed[0], list):
+        for element in parsed[0]:
+            yield element if isinstance(element, str) else json.dumps(element)
+    elif len(parsed) > 1 and all(isinstance(item, dict) for item in parsed):
+        for item in parsed:
+            yield json.dumps(item, separators=(",", ":"))
+    else:
+        yield value
+
+
+def _json_values(text: str) -> list[Any] | None:
+    """The JSON values that ``text`` is a sequence of, or ``None`` when it is something else."""
+    rest, values = text.strip(), []
+    while rest:
+        try:
+            value, end = json.JSONDecoder().raw_decode(rest)
+        except ValueError:
+            return None
+        values.append(value)
+        rest = rest[end:].lstrip()
+    return values
+
+
+flags = st.from_regex(r"--[a-z]{1,8}(-[a-z0-9]{1,8}){0,2}", fullmatch=True)
+values = st.one_of(
+    st.sampled_from(NASTY),
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=40),
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+        max_leaves=5,
+    ).map(json.dumps),
+).filter(lambda value: not value.startswith("--"))
+
+
+@given(st.dictionaries(flags, st.lists(values, max_size=4), max_size=5))
+def test_the_container_reads_what_was_said(meant: dict[str, list[str]]) -> None:
+    arguments = [word for flag, tokens in meant.items() for word in (flag, *tokens)]
+    assert as_container(to_environment(arguments)) == meant
+
+
+@pytest.mark.parametrize("value", NASTY)
+def test_nasty_values_survive(value: str) -> None:
+    meant = {"--chat-template": [value], "--lora-modules": ["a", value]}
+    arguments = [word for flag, tokens in meant.items() for word in (flag, *tokens)]
+    assert as_container(to_environment(arguments)) == meant
+
+
+def test_our_own_entrypoint_reads_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(data_folder("containers")))
+    made = plan("chat", drafter="s3://bucket/head", model_source="s3://bucket/model")
+    read = import_module("serve.environment").arguments(made.environment)
+    said = to_environment(read)
+    assert said == to_environment(made.engine_arguments)
+
+
+def test_usual_values_stay_as_they_are() -> None:
+    config = '{"method":"eagle3","model":"a/b","num_speculative_tokens":7}'
+    assert to_environment(
+        ["--max-model-len", "4096", "--async-scheduling", "--speculative-config", config]
+    ) == {
+        "SM_VLLM_MAX_MODEL_LEN": "4096",
+        "SM_VLLM_ASYNC_SCHEDULING": "true",
+        "SM_VLLM_SPECULATIVE_CONFIG": config,
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--a", "1", "--a", "2"], "given twice"),
+        (["--a-b", "1", "--a-b"], "given twice"),
+        (["value", "--a"], "begin with 'value'"),
+        (["--Upper", "1"], "cannot be said"),
+        (["--a_b", "1"], "cannot be said"),
+        (["--a=1"], "cannot be said"),
+        (["--allowed-origins", "a", "b"], "cannot take"),
+        (["--middleware", "true"], "cannot take"),
+    ],
+)
+def test_what_no_environment_can_say_is_refused(arguments: list[str], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        to_environment(arguments)
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({f"K{n}": "v" for n in range(101)}, "101 environment variables"),
+        ({"K": "v" * 1025}, "1025 characters and SageMaker takes 1024"),
+        ({"K" * 1025: "v"}, "refuses the name"),
+        ({"1K": "v"}, "refuses the name"),
+        ({"K-K": "v"}, "refuses the name"),
+        ({f"KEY{n:02}": "ä" * 500 for n in range(40)}, "SageMaker takes 32768"),
+        ({"K": "50%"}, "holds a %"),
+        ({"K": "a\0b"}, "zero byte"),
+    ],
+)
+def test_what_sagemaker_or_its_container_refuses_is_refused(
+    environment: dict[str, str], words: str
+) -> None:
+    with pytest.raises(UserError, match=words):
+        check_environment(environment)
+
+
+def test_the_limits_themselves_are_taken() -> None:
+    check_environment({f"K{n}": "v" for n in range(100)})
+    check_environment({"K": "v" * 1024})
+    check_environment({"K" * 1024: "v"})
+    check_environment({f"KEY{n:02}": "v" * 1019 for n in range(32)})
+
+
+def test_a_percent_sign_in_a_setting_stops_the_plan() -> None:
+    setting = EngineSetting(name="chat-template", value="{% if a %}", because="")
+    target = with_target(CHAT.model_copy(update={"engine_arguments": (setting,)}))
+    with pytest.raises(UserError, match="holds a %"):
+        plan(catalog=target)
+
+
+def test_settings_become_flags() -> None:
+    settings = tuple(
+        EngineSetting(name=name, value=value, because="")
+        for name, value in (("a", True), ("b", False), ("c", 1.5), ("d", 3), ("e", "x"))
+    )
+    made = plan(catalog=with_target(CHAT.model_copy(update={"engine_arguments": settings})))
+    text = " ".join(made.engine_arguments)
+    assert "--a --no-b --c 1.5 --d 3 --e x" in text
+    assert made.environment["SM_VLLM_NO_B"] == "true"
+
+
+def test_variables_of_the_target_come_with_their_reason() -> None:
+    variable = EngineSetting(
+        name="VLLM_FAST", value="1", because="faster", gpu_architectures=("sm_100",)
+    )
+    target = with_target(CHAT.model_copy(update={"environment": (variable,)}))
+    on_blackwell = plan(catalog=target, instance_type="ml.p6-b200.48xlarge")
+    assert on_blackwell.environment["VLLM_FAST"] == "1"
+    assert "VLLM_FAST" not in plan(catalog=target).environment
+
+
+def test_an_engine_that_crashes_ends() -> None:
+    assert plan().environment["PROCESS_AUTO_RECOVERY"] == "false"

@@ -1,0 +1,142 @@
+"""Where weights come from, where vLLM finds them, and what SageMaker mounts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.planning.small_catalog import CATALOG, plan
+from toolkit.errors import UserError
+from toolkit.planning import Plan
+
+BUCKET = "s3://${ModelBucket}/peagle-toolkit"
+ADDITIONAL = "/opt/ml/additional-model-data-sources/drafter"
+
+
+def layout(made: Plan) -> tuple[str, str, list[tuple[str | None, str]]]:
+    """What vLLM is given for target and drafter, and the mounts."""
+    assert made.drafter is not None
+    assert made.drafter.weights is not None
+    paths = made.target.weights.engine_path, made.drafter.weights.engine_path
+    assert made.engine_arguments[:2] == ("--model", paths[0])
+    assert f'"model":"{paths[1]}"' in made.engine_arguments[-1]
+    return (*paths, [(mount.channel, mount.s3_uri) for mount in made.mounts])
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, ("acme/chat", "acme/chat-p-eagle", [])),
+        (
+            {"drafter": "/data/head"},
+            ("acme/chat", "/opt/ml/model/drafter", [(None, f"{BUCKET}/n/")]),
+        ),
+        (
+            {"drafter": "s3://bucket/head"},
+            ("acme/chat", "/opt/ml/model", [(None, "s3://bucket/head/")]),
+        ),
+        (
+            {"model_source": "s3://bucket/model/"},
+            ("/opt/ml/model", "acme/chat-p-eagle", [(None, "s3://bucket/model/")]),
+        ),
+        (
+            {"model_source": "s3://bucket/model", "drafter": "s3://bucket/head"},
+            (
+                "/opt/ml/model",
+                ADDITIONAL,
+                [(None, "s3://bucket/model/"), ("drafter", "s3://bucket/head/")],
+            ),
+        ),
+        (
+            {"model_source": "s3://bucket/model", "drafter": "/data/head"},
+            (
+                "/opt/ml/model",
+                ADDITIONAL,
+                [(None, "s3://bucket/model/"), ("drafter", f"{BUCKET}/n/drafter/")],
+            ),
+        ),
+        (
+            {"pair": "small"},
+            ("/opt/ml/model/target", "/opt/ml/model/drafter", [(None, f"{BUCKET}/n/")]),
+        ),
+        (
+            {"pair": "small", "drafter": "s3://bucket/head"},
+            (
+                "/opt/ml/model/target",
+                ADDITIONAL,
+                [(None, f"{BUCKET}/n/"), ("drafter", "s3://bucket/head/")],
+            ),
+        ),
+        (
+            {"pair": "small", "drafter": "me/head"},
+            ("/opt/ml/model/target", "me/head", [(None, f"{BUCKET}/n/")]),
+        ),
+    ],
+)
+def test_each_source_lands_where_vllm_looks(
+    options: dict[str, Any], expected: tuple[str, str, list[tuple[str | None, str]]]
+) -> None:
+    assert layout(plan(name="n", **options)) == expected
+
+
+def test_the_hub_is_asked_for_the_catalogues_revision() -> None:
+    arguments = plan().engine_arguments
+    assert arguments[arguments.index("--revision") + 1] == "0123456"
+    assert "--revision" not in plan(model_source="s3://bucket/model").engine_arguments
+    assert '"revision":"abc123"' in arguments[-1]
+
+
+def test_whatever_is_mounted_the_model_is_served_under_its_own_name() -> None:
+    for made in (plan(), plan(model_source="s3://bucket/model")):
+        arguments = made.engine_arguments
+        assert arguments[arguments.index("--served-model-name") + 1] == "acme/chat"
+
+
+def test_folders_that_ship_with_the_catalogue_are_named_so() -> None:
+    made = plan("small", name="n")
+    assert made.pair == "acme/small+p-eagle"
+    weights = made.target.weights
+    assert weights.kind == "directory"
+    assert weights.location == "catalog:acme/small/target"
+    assert weights.s3_uri == f"{BUCKET}/n/target/"
+
+
+def test_folders_of_the_users_own_catalogue_are_paths(tmp_path: Path) -> None:
+    own = {**CATALOG.origins, "acme/small": str(tmp_path / "acme" / "small.yaml")}
+    made = plan("small", catalog=CATALOG.model_copy(update={"origins": own}))
+    assert made.target.weights.location == str(tmp_path / "acme" / "small" / "target")
+
+
+@pytest.mark.parametrize(
+    "address", ["s3://", "s3://b/x", "s3://BUCKET/x", "s3://bucket/a b", "s3://bucket/50%/x"]
+)
+def test_an_address_that_s3_refuses_is_refused(address: str) -> None:
+    with pytest.raises(UserError, match="s3:// prefix"):
+        plan(model_source=address)
+    with pytest.raises(UserError, match="s3:// prefix"):
+        plan(drafter=address)
+
+
+def test_a_model_source_must_be_in_s3() -> None:
+    with pytest.raises(UserError, match="is not an s3:// prefix"):
+        plan(model_source="/data/model")
+
+
+@pytest.mark.parametrize(
+    ("options", "download", "startup"),
+    [
+        # 17 GB: 340 s from the hub, 85 s to the GPU, 600 s to compile.
+        ({}, 60, 1080),
+        # 16 GB from S3 at 100 MB/s and a minute; 1 GB from the hub.
+        ({"model_source": "s3://bucket/model"}, 240, 720),
+        ({"pair": "small"}, 120, 660),
+    ],
+)
+def test_timeouts_follow_from_where_the_weights_come_from(
+    options: dict[str, Any], download: int, startup: int
+) -> None:
+    made = plan(**options)
+    assert made.download_timeout_seconds == download
+    assert made.startup_timeout_seconds == startup

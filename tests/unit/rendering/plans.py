@@ -1,0 +1,56 @@
+"""Plans of every shape that renderers meet: what is mounted, how many instances, which drafter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from toolkit.catalog import load_catalog
+from toolkit.planning import Options, Plan, make_plan
+
+ROLE = "arn:aws:iam::123456789012:role/peagle"
+BUCKET = "my-models"
+
+CATALOG = load_catalog()
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "from-hub": {"pair": "gpt-oss-20b"},
+    "uploaded": {"pair": "tiny", "name": "tiny"},
+    "own-folder": {"pair": "gpt-oss-20b", "drafter": '/data/my head\'s "best"'},
+    "two-instances": {"pair": "qwen3-8b", "instance_count": 2, "region": "eu-west-1"},
+    "one-prefix": {"pair": "gpt-oss-120b", "drafter": "s3://heads/gpt-oss-120b"},
+    "two-prefixes": {
+        "pair": "qwen3-8b",
+        "model_source": "s3://models/qwen3-8b",
+        "drafter": "s3://heads/qwen3-8b",
+    },
+    "no-ami": {"pair": "gemma-4-31b", "instance_type": "ml.g7e.2xlarge"},
+    "no-speculation": {"pair": "gpt-oss-20b", "speculation": False},
+    "draftless": {"pair": "gpt-oss-20b+ngram", "name": "a" * 63},
+}
+
+ALL_PAIRS = [
+    f"{target.short_name}+{drafter.name}"
+    for target in CATALOG.targets.values()
+    for drafter in target.drafters
+]
+
+
+def plan_of(shape: str) -> Plan:
+    """The plan of one of the shapes."""
+    return make_plan(Options(**SHAPES[shape]), CATALOG)
+
+
+def plan_for(pair: str) -> Plan:
+    """The plan for a pair of the bundled catalogue."""
+    return make_plan(Options(pair=pair), CATALOG)
+
+
+def filled(value: Any) -> Any:
+    """Requests with the placeholders replaced as an applied plan has them."""
+    if isinstance(value, dict):
+        return {key: filled(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [filled(item) for item in value]
+    if isinstance(value, str):
+        return value.replace("${ExecutionRoleArn}", ROLE).replace("${ModelBucket}", BUCKET)
+    return value

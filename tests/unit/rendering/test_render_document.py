@@ -1,0 +1,194 @@
+"""A plan as a file: the same bytes, the same plan again, and no trust in an edited one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.unit.rendering.plans import ALL_PAIRS, SHAPES, plan_for, plan_of
+from toolkit.errors import PlanFileError
+from toolkit.rendering import plan_bytes, plan_document, plan_from, read_plan
+
+WRITTEN = plan_bytes(plan_of("uploaded"))
+
+
+def document(shape: str = "uploaded") -> dict[str, Any]:
+    made: dict[str, Any] = json.loads(plan_bytes(plan_of(shape)))
+    return made
+
+
+def refused(changed: Any) -> str:
+    with pytest.raises(PlanFileError) as raised:
+        plan_from(changed, "plan.json")
+    assert raised.value.exit_code == 2
+    assert raised.value.fix
+    assert raised.value.message.startswith("plan.json")
+    return raised.value.message
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_plan_is_read_as_it_was_written(shape: str, tmp_path: Path) -> None:
+    plan, path = plan_of(shape), tmp_path / "plan.json"
+    path.write_bytes(plan_bytes(plan))
+    assert read_plan(path) == plan
+    assert plan_bytes(read_plan(path)) == plan_bytes(plan)
+
+
+@pytest.mark.parametrize("pair", ALL_PAIRS)
+def test_plans_of_all_pairs_are_read_as_they_were_written(pair: str) -> None:
+    assert plan_from(json.loads(plan_bytes(plan_for(pair))), "plan.json") == plan_for(pair)
+
+
+def test_the_document_has_the_keys_that_others_build_on() -> None:
+    made = plan_document(plan_of("from-hub"))
+    assert {
+        "pair", "target", "drafter", "speculation", "runtime", "instance_type", "instance_count",
+        "engine_arguments", "environment", "fit", "price_per_hour_usd", "price_date", "findings",
+        "reasons", "requests",
+    } <= set(made)  # fmt: skip
+    assert {"method", "k", "parallel_drafting"} <= set(made["speculation"])
+    assert {"vllm", "image", "ami"} <= set(made["runtime"])
+    assert {"code", "level", "where", "message", "fix"} == set(made["findings"][0])
+    assert [set(request) for request in made["requests"]] == [
+        {"service", "operation", "parameters"}
+    ] * 3
+    assert plan_document(plan_of("no-speculation"))["drafter"] is None
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(length=st.integers(0, len(WRITTEN.rstrip()) - 1))
+def test_a_file_that_is_cut_short_is_refused(length: int, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_bytes(WRITTEN[:length])
+    with pytest.raises(PlanFileError, match=r"is cut short|is not JSON"):
+        read_plan(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "is cut short"),
+        (b"\xff\xfe", "is not UTF-8"),
+        (b"kind: yaml", "is not JSON: line 1"),
+        (b"[]", "'format' is missing"),
+        (b"null", "'format' is missing"),
+        (b'{"pair": 1}', "'format' is missing"),
+        (b'{"format": 2}', "format 2, and this toolkit reads format 1"),
+        (b'{"format": 1, "format": 1}', "'format' stands twice"),
+        (b'{"format": NaN}', "NaN is not a number"),
+        (b"[" * 100_000, "is not JSON"),
+    ],
+)
+def test_what_is_no_plan_is_refused(content: bytes, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_bytes(content)
+    with pytest.raises(PlanFileError, match=words):
+        read_plan(path)
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(PlanFileError, match="there is no file"):
+        read_plan(tmp_path / "plan.json")
+    with pytest.raises(PlanFileError, match="cannot be read"):
+        read_plan(tmp_path)
+
+
+@pytest.mark.parametrize("key", list(document()))
+def test_a_missing_key_is_named(key: str) -> None:
+    changed = document()
+    del changed[key]
+    assert f"{key!r} is missing" in refused(changed)
+
+
+def test_an_unknown_key_is_named() -> None:
+    changed = document()
+    changed["instance_typ"] = "ml.g5.xlarge"
+    message = refused(changed)
+    assert "no key 'instance_typ'" in message
+    assert "did you mean instance_type" in message
+    changed = document()
+    changed["target"]["licens"] = "mit"
+    assert "no key 'target.licens'" in refused(changed)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "named"),
+    [
+        (["instance_count"], 0, "instance_count"),
+        (["instance_count"], "1", "instance_count"),
+        (["speculation", "k"], "5", "speculation.k"),
+        (["target", "weights", "kind"], "ftp", "target.weights.kind"),
+        (["engine_arguments", 3], 7, "engine_arguments[3]"),
+        (["startup_timeout_seconds"], 7200, "startup_timeout_seconds"),
+        (["name"], "no_underscores", "name"),
+        (["findings"], "none", "findings"),
+        (["format"], True, "format"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_named(path: list[Any], value: Any, named: str) -> None:
+    changed = document()
+    at = changed
+    for step in path[:-1]:
+        at = at[step]
+    at[path[-1]] = value
+    assert named in refused(changed)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "named"),
+    [
+        (["speculation", "k"], 3, "speculation"),
+        (["speculation", "parallel_drafting"], False, "speculation"),
+        (["speculation"], None, "drafter"),
+        (["environment", "SM_VLLM_MAX_MODEL_LEN"], "1024", "environment"),
+        (["environment", "SM_VLLM_SWAP_SPACE"], "1", "environment"),
+        (["max_model_len"], 1024, "max_model_len"),
+        (["concurrency"], 64, "concurrency"),
+        (["fit", "tensor_parallel_size"], 2, "fit"),
+        (["target", "id"], "peagle/other", "target"),
+        (["target", "weights", "engine_path"], "/opt/ml/model", "target"),
+        (["drafter", "weights", "engine_path"], "/opt/ml/model", "speculation"),
+        (["pair"], "peagle/tiny", "pair"),
+        (["mounts"], [], "mounts"),
+        (["mounts", 0, "s3_uri"], "s3://elsewhere/", "mounts"),
+        (["instance_type"], "ml.p5.48xlarge", "requests[0].parameters.ModelName"),
+        (["runtime", "image"], "evil:latest", "requests[0].parameters.ModelName"),
+        (["environment", "LD_PRELOAD"], "x.so", "requests[0].parameters.ModelName"),
+        (["requests", 1, "parameters", "ProductionVariants", 0, "InitialInstanceCount"], 9,
+         "requests[1].parameters.ProductionVariants[0].InitialInstanceCount"),
+        (["requests", 0, "parameters", "EnableNetworkIsolation"], True,
+         "requests[0].parameters.EnableNetworkIsolation"),
+        (["requests", 2, "operation"], "delete_endpoint", "requests[2].operation"),
+        (["requests", 0], "create_model", "requests[0]"),
+        (["requests"], [], "requests"),
+    ],
+)  # fmt: skip
+def test_parts_that_do_not_say_the_same_are_refused(
+    path: list[Any], value: Any, named: str
+) -> None:
+    changed = document()
+    at: Any = changed
+    for step in path[:-1]:
+        at = at[step]
+    at[path[-1]] = value
+    assert repr(named) in refused(changed)
+
+
+def test_an_argument_that_was_edited_is_refused() -> None:
+    changed = document()
+    at = changed["engine_arguments"].index("--max-model-len")
+    changed["engine_arguments"][at + 1] = "512"
+    assert "'engine_arguments' and 'environment' do not say the same" in refused(changed)
+    changed["environment"]["SM_VLLM_MAX_MODEL_LEN"] = "512"
+    assert "'max_model_len'" in refused(changed)
+
+
+def test_a_consistent_edit_of_what_is_only_told_is_taken() -> None:
+    changed = document()
+    changed["reasons"], changed["findings"] = [], []
+    assert plan_from(changed, "plan.json").reasons == ()

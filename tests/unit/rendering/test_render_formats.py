@@ -1,0 +1,181 @@
+"""The formats as files: golden, complete, and honest about what they cannot say."""
+
+from __future__ import annotations
+
+import ast
+import json
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.golden import assert_golden
+from tests.unit.rendering.plans import SHAPES, plan_of
+from toolkit.data import data_folder
+from toolkit.errors import NotFound, Unsupported
+from toolkit.planning import Plan
+from toolkit.rendering import FORMATS, RenderedFile, render
+from toolkit.rendering.script import script
+from toolkit.rendering.terraform import configuration, literal
+
+
+def files(format: str, plan: Plan) -> dict[str, RenderedFile]:
+    return {file.path: file for file in render(format, plan)}
+
+
+def text(format: str, plan: Plan, path: str) -> str:
+    return files(format, plan)[path].content.decode()
+
+
+@pytest.mark.parametrize("shape", ["from-hub", "uploaded"])
+@pytest.mark.parametrize("format", FORMATS)
+def test_golden_files(format: str, shape: str) -> None:
+    for file in render(format, plan_of(shape)):
+        if not file.path.startswith("serve/"):
+            # Not as .py: it is output to read, not a module of the tests.
+            name = file.path.replace(".py", ".py.txt")
+            assert_golden(f"rendered/{shape}/{format}/{name}", file.content)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_the_same_plan_gives_the_same_files(format: str) -> None:
+    assert render(format, plan_of("uploaded")) == render(format, plan_of("uploaded"))
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_every_rendering_says_how_to_use_it(format: str) -> None:
+    plan = plan_of("uploaded")
+    readme = text(format, plan, "README.md")
+    assert plan.region in readme
+    assert "```" in readme
+    assert "{" not in readme.replace("${", ""), "a fact was left out of the form"
+
+
+@pytest.mark.parametrize("format", ["cloudformation", "terraform"])
+def test_a_template_says_what_to_upload_and_where(format: str) -> None:
+    readme = text(format, plan_of("uploaded"), "README.md")
+    assert "s3://BUCKET/peagle-toolkit/tiny/target/" in readme
+    assert "s3://BUCKET/peagle-toolkit/tiny/drafter/" in readme
+    assert "model_catalog/peagle/tiny/target" in readme
+    assert "/data/my head's" in text(format, plan_of("own-folder"), "README.md")
+    assert "BUCKET" not in text(format, plan_of("from-hub"), "README.md")
+
+
+def test_an_unknown_format_is_told_with_the_nearest() -> None:
+    with pytest.raises(NotFound, match="did you mean terraform"):
+        render("terrafrom", plan_of("from-hub"))
+
+
+def template(plan: Plan) -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load(text("cloudformation", plan, "template.yaml"))
+    return loaded
+
+
+def test_cloudformation_names_neither_model_nor_configuration() -> None:
+    resources = template(plan_of("from-hub"))["Resources"]
+    assert "ModelName" not in resources["Model"]["Properties"]
+    assert "EndpointConfigName" not in resources["EndpointConfig"]["Properties"]
+    assert resources["Endpoint"]["Properties"]["EndpointName"] == "peagle-gpt-oss-20b"
+
+
+def test_cloudformation_asks_for_a_bucket_only_when_something_is_uploaded() -> None:
+    assert set(template(plan_of("from-hub"))["Parameters"]) == {"ExecutionRoleArn"}
+    assert set(template(plan_of("one-prefix"))["Parameters"]) == {"ExecutionRoleArn"}
+    uploaded = template(plan_of("uploaded"))
+    assert set(uploaded["Parameters"]) == {"ExecutionRoleArn", "ModelBucket"}
+    container = uploaded["Resources"]["Model"]["Properties"]["PrimaryContainer"]
+    assert container["ModelDataSource"]["S3DataSource"]["S3Uri"] == {
+        "Fn::Sub": "s3://${ModelBucket}/peagle-toolkit/tiny/"
+    }
+    assert set(uploaded["Outputs"]) == {
+        "EndpointName",
+        "OpenAIBaseURL",
+        "TargetWeights",
+        "DrafterWeights",
+    }
+
+
+def test_cloudformation_refuses_another_region() -> None:
+    (rule,) = template(plan_of("two-instances"))["Rules"].values()
+    (assertion,) = rule["Assertions"]
+    assert assertion["Assert"] == {"Fn::Equals": [{"Ref": "AWS::Region"}, "eu-west-1"]}
+
+
+def test_cloudformation_cannot_mount_two_prefixes_and_names_the_other_way() -> None:
+    with pytest.raises(Unsupported) as raised:
+        render("cloudformation", plan_of("two-prefixes"))
+    assert raised.value.exit_code == 3
+    assert "AdditionalModelDataSources" in raised.value.message
+    assert "terraform" in raised.value.fix
+    for format in ("terraform", "boto3"):
+        assert "s3://heads/qwen3-8b/" in "".join(
+            file.content.decode() for file in render(format, plan_of("two-prefixes"))
+        )
+
+
+@given(st.text(max_size=30))
+def test_terraform_takes_text_as_it_is(value: str) -> None:
+    """Terraform's JSON syntax: ``$${`` is ``${`` and ``%%{`` is ``%{``."""
+    escaped = literal(value)
+    assert escaped.replace("$${", "${").replace("%%{", "%{") == value
+    assert "${" not in escaped.replace("$${", "")
+    assert "%{" not in escaped.replace("%%{", "")
+
+
+def test_terraform_asks_for_a_newer_provider_only_when_it_needs_it() -> None:
+    def provider(shape: str) -> str:
+        block = configuration(plan_of(shape))["terraform"]
+        return str(block["required_providers"]["aws"]["version"])
+
+    assert provider("from-hub") == ">= 6.0"
+    assert provider("two-prefixes") == ">= 6.25"
+
+
+def test_terraform_replaces_before_it_removes() -> None:
+    resources = configuration(plan_of("from-hub"))["resource"]
+    for kind in ("aws_sagemaker_model", "aws_sagemaker_endpoint_configuration"):
+        assert resources[kind]["this"]["lifecycle"] == {"create_before_destroy": True}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_script_is_python_with_the_requests_in_it(shape: str) -> None:
+    plan = plan_of(shape)
+    made = script(plan)
+    assert "@" not in made.replace(plan.pair, ""), "a mark was left open"
+    values = {
+        node.targets[0].id: ast.literal_eval(node.value)
+        for node in ast.parse(made).body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+    assert values["CREATE_MODEL"]["PrimaryContainer"]["Environment"] == plan.environment
+    assert values["REGION"] == plan.region
+    assert plan.pair in values["DESCRIPTION"]
+
+
+def test_the_script_can_be_run() -> None:
+    assert files("boto3", plan_of("from-hub"))["deploy.py"].executable
+
+
+def test_the_image_is_awss_with_our_entrypoint_and_no_environment() -> None:
+    plan = plan_of("from-hub")
+    rendered = files("dockerfile", plan)
+    lines = rendered["Dockerfile"].content.decode().splitlines()
+    words = [line.split()[0] for line in lines if line and line[0].isupper()]
+    assert words == ["FROM", "LABEL", "COPY", "EXPOSE", "ENTRYPOINT", "CMD"]
+    assert f"FROM {plan.runtime.image}" in lines
+    (entrypoint,) = [line for line in lines if line.startswith("ENTRYPOINT ")]
+    assert json.loads(entrypoint.removeprefix("ENTRYPOINT ")) == ["python3", "/opt/peagle/serve"]
+
+
+def test_the_build_context_holds_the_entrypoint_as_it_is() -> None:
+    rendered = files("dockerfile", plan_of("from-hub"))
+    serve = data_folder("containers") / "serve"
+    sources = {path.relative_to(serve).as_posix() for path in serve.rglob("*.py")}
+    assert sources == {
+        path.removeprefix("serve/") for path in rendered if path.startswith("serve/")
+    }
+    assert "__main__.py" in sources
+    for source in sources:
+        assert rendered[f"serve/{source}"].content == (serve / source).read_bytes()

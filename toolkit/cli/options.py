@@ -1,0 +1,121 @@
+"""Options that several commands share, and how they become a Plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from toolkit.catalog import load_catalog
+from toolkit.cli.console import show_findings
+from toolkit.cli.heads import own_head
+from toolkit.errors import Refused, UserError
+from toolkit.planning import Options, Plan, errors, make_plan
+from toolkit.rendering import read_plan
+
+_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("--name", {"help": "Name of the endpoint.  [default: from the pair]"}),
+    ("--instance-type", {"help": "SageMaker instance type.  [default: the cheapest that fits]"}),
+    ("--instance-count", {"type": click.IntRange(1), "help": "Instances.  [default: 1]"}),
+    ("--k", {"type": int, "help": "Tokens drafted per step.  [default: what the card says]"}),
+    ("--max-model-len", {"type": click.IntRange(1), "help": "Longest context, in tokens."}),
+    ("--concurrency", {"type": click.IntRange(1), "help": "Requests at the same time."}),
+    ("--no-speculation", {"is_flag": True, "help": "Serve the target alone."}),
+    (
+        "--drafter",
+        {"help": "Drafter of the catalogue, or a head of your own: s3://..., hub id, folder."},
+    ),
+    (
+        "--model-source",
+        {"help": "s3:// prefix that holds the target's weights.  [default: the hub]"},
+    ),
+    ("--vllm", {"help": "vLLM version.  [default: the catalogue's]"}),
+    ("--image", {"help": "Container image.  [default: AWS's image of that version]"}),
+    (
+        "--region",
+        {
+            "envvar": ["AWS_REGION", "AWS_DEFAULT_REGION"],
+            "help": "AWS region.  [env: AWS_REGION; default: us-east-1]",
+        },
+    ),
+)
+
+
+def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the argument PAIR|PLAN and all planning options; it receives ``plan``."""
+
+    @click.pass_context
+    @wraps(command)
+    def with_plan(ctx: click.Context, /, pair: str, **given: Any) -> Any:
+        chosen = {field: given.pop(field) for field in map(_field, dict(_OPTIONS))}
+        if is_plan_file(pair) and ctx.get_parameter_source("region") is ParameterSource.ENVIRONMENT:
+            # A plan has its region, in which its image lies; the environment's is for others.
+            chosen["region"] = None
+        plan = resolve_plan(pair, chosen, catalog_of(ctx))
+        return ctx.invoke(command, plan=plan, **given)
+
+    decorated: Callable[..., Any] = with_plan
+    for name, settings in reversed(_OPTIONS):
+        decorated = click.option(name, **settings)(decorated)
+    return click.argument("pair", metavar="PAIR|PLAN")(decorated)
+
+
+def catalog_of(ctx: click.Context) -> Path | None:
+    """The user's own catalogue folder, from ``peagle --catalog``."""
+    folder = ctx.find_root().obj
+    return Path(folder) if folder else None
+
+
+def is_plan_file(pair: str) -> bool:
+    """Whether PAIR|PLAN is a plan: pairs do not end in ``.json``."""
+    return pair.endswith(".json")
+
+
+def resolve_plan(pair: str, chosen: dict[str, Any], own_catalog: Path | None) -> Plan:
+    """The plan in the file ``pair``, or the plan for that pair and those options."""
+    given = {n: value for n, value in chosen.items() if value is not None and value is not False}
+    if is_plan_file(pair):
+        return _from_file(Path(pair), given)
+    if "drafter" in given:
+        given["drafter"], given["drafter_config"] = own_head(given["drafter"])
+    speculation = not given.pop("no_speculation", False)
+    options = Options(pair=pair, speculation=speculation, **given)
+    return make_plan(options, load_catalog(own_catalog))
+
+
+def refuse_errors(plan: Plan) -> None:
+    """Show the findings; raise Refused with the first error among them."""
+    show_findings(plan.findings)
+    for finding in errors(plan.findings):
+        raise Refused(f"{finding.where}: {finding.message}", finding.fix)
+
+
+def command_words(ctx: click.Context) -> list[str]:
+    """PAIR|PLAN and the planning options as they were given, for the command to type next."""
+    words = [str(ctx.params["pair"])]
+    for name, settings in _OPTIONS:
+        field = _field(name)
+        if ctx.get_parameter_source(field) is not ParameterSource.COMMANDLINE:
+            continue
+        words += [name] if settings.get("is_flag") else [name, str(ctx.params[field])]
+    return words
+
+
+def _from_file(path: Path, given: dict[str, Any]) -> Plan:
+    plan = read_plan(path)
+    region = given.pop("region", plan.region)
+    if given or region != plan.region:
+        name = next(iter(given), "region").replace("_", "-")
+        raise UserError(
+            f"{path} is a whole plan, so --{name} has no place",
+            "make a new plan with `peagle plan PAIR ... --out FILE`",
+        )
+    return plan
+
+
+def _field(flag: str) -> str:
+    return flag.removeprefix("--").replace("-", "_")

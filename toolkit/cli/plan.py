@@ -1,0 +1,45 @@
+"""``peagle plan``: what would run, where, at what price, and why."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import click
+
+from toolkit.cli.console import json_option, print_json, say
+from toolkit.cli.files import write_file
+from toolkit.cli.options import command_words, plan_options
+from toolkit.errors import Refused
+from toolkit.planning import Plan, errors
+from toolkit.rendering import plan_bytes, plan_document
+
+
+@click.command(epilog="Example: peagle plan gpt-oss-20b --region eu-west-1 --out plan.json")
+@plan_options
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the plan to this file, for deploy and render.",
+)
+@json_option
+@click.pass_context
+def plan(ctx: click.Context, plan: Plan, out: Path | None, as_json: bool) -> None:
+    """Plan PAIR and show the plan; nothing is created, and nothing is asked of the network.
+
+    PAIR|PLAN is a pair such as gpt-oss-20b or gpt-oss-20b+eagle3, or a plan file. The exit code
+    is 3 when a check found an error; such a plan is shown but not written.
+    """
+    refused = errors(plan.findings)
+    if out is not None and not refused:
+        write_file(out, plan_bytes(plan))
+        say(f"wrote {out}")
+    if as_json:
+        print_json(plan_document(plan))
+    else:
+        from toolkit.cli.plan_view import print_plan
+
+        words = [str(out)] if out else command_words(ctx)
+        print_plan(plan, next_command=None if refused else f"peagle deploy {shlex.join(words)}")
+    if refused:
+        ctx.exit(Refused.exit_code)

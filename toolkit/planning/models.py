@@ -1,0 +1,188 @@
+"""What the user asks for, and the whole answer. Data without behaviour."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from toolkit.catalog.models import Level
+
+PLAN_FORMAT = 1
+"""Raised when a plan file of an older toolkit can no longer be read."""
+
+EXECUTION_ROLE = "${ExecutionRoleArn}"
+"""Stands in a plan for the role that is known only when the plan is applied."""
+
+MODEL_BUCKET = "${ModelBucket}"
+"""Stands in a plan for the bucket that takes weights that lie on the user's machine."""
+
+
+class Frozen(BaseModel):
+    """Immutable; an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Options(Frozen):
+    """What the user asked for. ``None`` means: choose for me, and say why.
+
+    ``drafter`` is a drafter's name in the catalogue, or the user's own head: ``s3://...``,
+    a Hugging Face id (``org/name`` or ``org/name@revision``), or a folder. ``drafter_config`` is
+    that head's config.json, for whoever has read it. ``model_source`` is an ``s3://`` prefix that
+    holds the target's weights. ``image`` replaces AWS's image.
+    """
+
+    pair: str
+    name: str | None = None
+    region: str | None = None
+    instance_type: str | None = None
+    instance_count: int | None = None
+    k: int | None = None
+    max_model_len: int | None = None
+    concurrency: int | None = None
+    speculation: bool = True
+    drafter: str | None = None
+    drafter_config: dict[str, Any] | None = None
+    vllm: str | None = None
+    image: str | None = None
+    model_source: str | None = None
+
+
+class Finding(Frozen):
+    """What a check has to say: ``where`` names the option, file or key; ``fix`` mends it."""
+
+    code: str
+    level: Level
+    where: str
+    message: str
+    fix: str
+
+
+class Reason(Frozen):
+    """A choice that was made for the user: ``what`` got ``value``, ``because``."""
+
+    what: str
+    value: str
+    because: str
+
+
+class Weights(Frozen):
+    """Where weights come from and where the container finds them.
+
+    ``hub``: ``location`` is a Hugging Face id, downloaded by the engine at ``revision``.
+    ``s3``: ``location`` is an ``s3://`` prefix that SageMaker mounts.
+    ``directory``: ``location`` is a folder on the user's machine (``catalog:...`` for one that
+    ships with the catalogue); it is uploaded to ``s3_uri`` before the model is created.
+    ``engine_path`` is what vLLM is given: the id, or the folder inside the container.
+    """
+
+    kind: Literal["hub", "s3", "directory"]
+    location: str
+    revision: str | None = None
+    s3_uri: str | None = None
+    engine_path: str
+
+
+class TargetChoice(Frozen):
+    """The target as planned."""
+
+    id: str
+    licence: str
+    weight_bytes: int
+    weights: Weights
+
+
+class DrafterChoice(Frozen):
+    """The drafter as planned. ``weights`` is ``None`` for draftless methods."""
+
+    name: str
+    id: str
+    licence: str | None
+    weights: Weights | None
+
+
+class Speculation(Frozen):
+    """``method`` and the rest as in vLLM's ``--speculative-config``; ``k`` is
+    ``num_speculative_tokens``. P-EAGLE is ``eagle3`` with ``parallel_drafting``.
+    ``acceptance_floor`` is the mean acceptance length below which nothing counts as proved.
+    """
+
+    method: str
+    parallel_drafting: bool
+    k: int
+    settings: dict[str, Any] = {}
+    acceptance_floor: float | None = None
+
+
+class RuntimeChoice(Frozen):
+    """vLLM version, image, CUDA, and the host AMI (``None``: SageMaker's default)."""
+
+    vllm: str
+    image: str
+    cuda: str
+    ami: str | None
+
+
+class Mount(Frozen):
+    """An S3 prefix that SageMaker makes a folder of. ``channel`` is ``None`` for ``/opt/ml/model``,
+    else the folder is ``/opt/ml/additional-model-data-sources/<channel>``."""
+
+    channel: str | None
+    s3_uri: str
+
+
+class Fit(Frozen):
+    """The memory fit of one GPU rank. GiB and tokens; ``terms`` names every part."""
+
+    fits: bool
+    gpu: str
+    gpu_count: int
+    gpu_memory_gib: float
+    tensor_parallel_size: int
+    weights_gib: float
+    drafter_gib: float
+    kv_cache_gib: float
+    kv_cache_tokens: int
+    max_concurrency: float
+    terms: dict[str, float]
+
+
+class ProofPlan(Frozen):
+    """The prompts whose drafts must be accepted before the endpoint counts as done."""
+
+    prompts: tuple[str, ...]
+    chat: bool
+    max_tokens: int
+
+
+class Plan(Frozen):
+    """The whole, immutable answer; ``toolkit.rendering.document`` writes and reads it.
+
+    ``engine_arguments`` is vLLM's argv; ``environment`` says the same to the container.
+    Neither holds a secret: ``DescribeModel`` shows the environment to anybody who may call it.
+    """
+
+    format: int = PLAN_FORMAT
+    name: str
+    pair: str
+    region: str
+    target: TargetChoice
+    drafter: DrafterChoice | None
+    speculation: Speculation | None
+    runtime: RuntimeChoice
+    instance_type: str
+    instance_count: int = Field(ge=1)
+    max_model_len: int = Field(ge=1)
+    concurrency: int = Field(ge=1)
+    engine_arguments: tuple[str, ...]
+    environment: dict[str, str]
+    mounts: tuple[Mount, ...]
+    download_timeout_seconds: int = Field(ge=60, le=3600)
+    startup_timeout_seconds: int = Field(ge=60, le=3600)
+    fit: Fit
+    price_per_hour_usd: float | None
+    price_date: str | None
+    proof: ProofPlan
+    findings: tuple[Finding, ...]
+    reasons: tuple[Reason, ...]

@@ -1,0 +1,132 @@
+"""Which vLLM, in which image, on which host AMI, and what is known against them."""
+
+from __future__ import annotations
+
+import re
+
+from toolkit.catalog import versions
+from toolkit.catalog.images import image_uri
+from toolkit.catalog.models import Drafter, Runtime, RuntimeTable, Target
+from toolkit.errors import NotFound, UserError, nearest
+from toolkit.planning.choice import Choice, chosen, error
+from toolkit.planning.models import Finding, Options
+
+DEFAULT_REGION = "us-east-1"
+
+_MAX_IMAGE_LENGTH = 255  # of a container's Image, from SageMaker's service model
+_IMAGE = re.compile(r"[A-Za-z0-9][\w.\-/:@]*", re.ASCII)
+_ECR = re.compile(r"\d{12}\.dkr\.ecr\.([a-z0-9\-]+)\.[a-z0-9.\-]+/\S+")
+
+
+def choose_region(options: Options, table: RuntimeTable) -> Choice[str]:
+    """The region. Raises NotFound for one in which AWS's images are not known."""
+    if options.region is None:
+        return chosen(DEFAULT_REGION, "region", "neither --region nor AWS_REGION was given")
+    if options.region not in table.accounts and options.image is None:
+        known = ", ".join(sorted(table.accounts))
+        hint = nearest(options.region, table.accounts) or f"there are {known}"
+        raise NotFound(f"{options.region!r} is not a region with AWS's vLLM images", hint)
+    return Choice(options.region)
+
+
+def choose_runtime(
+    options: Options, table: RuntimeTable, target: Target, drafter: Drafter | None
+) -> Choice[Runtime]:
+    """The vLLM version. Below what the pair needs, or with a known problem: a finding.
+
+    Raises NotFound for a version that the catalogue has no image of.
+    """
+    by_version = {versions.normalise(runtime.vllm): runtime for runtime in table.runtimes}
+    version = versions.normalise(options.vllm or table.default)
+    if version not in by_version:
+        known = sorted(by_version, key=versions.parse)
+        hint = f"{nearest(version, known)} the catalogue has {', '.join(known)}".strip()
+        raise NotFound(f"the catalogue has no image with vLLM {version}", hint)
+    runtime = by_version[version]
+    findings = (*_too_old(runtime, target, drafter), *_problems(runtime, drafter))
+    if options.vllm is not None:
+        return Choice(runtime, findings=findings)
+    because = f"the catalogue's default, checked {table.checked.isoformat()}"
+    return Choice(runtime, chosen(runtime, "vllm", because, shown=version).reasons, findings)
+
+
+def _too_old(runtime: Runtime, target: Target, drafter: Drafter | None) -> tuple[Finding, ...]:
+    needs = [(target.title, target.min_vllm)]
+    if drafter is not None:
+        needs.append((drafter.title, drafter.min_vllm))
+    who, minimum = max(needs, key=lambda need: versions.parse(need[1]))
+    if versions.compare(runtime.vllm, minimum) >= 0:
+        return ()
+    return (
+        error(
+            "vllm-below-minimum",
+            "vllm",
+            f"{who} needs vLLM {minimum} or later, not {runtime.vllm}",
+            f"use --vllm {minimum} or later, or leave --vllm out",
+        ),
+    )
+
+
+def _problems(runtime: Runtime, drafter: Drafter | None) -> tuple[Finding, ...]:
+    """What the catalogue knows against this drafter on this version."""
+    return tuple(
+        Finding(
+            code=problem.code,
+            level=problem.level,
+            where="drafter",
+            message=f"{problem.summary} ({problem.source})",
+            fix=problem.fix,
+        )
+        for problem in (drafter.problems if drafter else ())
+        if problem.vllm is None or versions.in_range(runtime.vllm, problem.vllm)
+    )
+
+
+def choose_image(
+    options: Options, table: RuntimeTable, runtime: Runtime, region: str
+) -> Choice[str]:
+    """The image: AWS's of that version in that region, or the user's."""
+    if options.image is not None:
+        return Choice(options.image, findings=_image_findings(options.image, region))
+    image = image_uri(table, runtime, region)
+    missing: tuple[Finding, ...] = ()
+    if runtime.regions and region not in runtime.regions:
+        others = [r.vllm for r in table.runtimes if not r.regions or region in r.regions]
+        fix = f"use --vllm {others[-1]}" if others else "use another --region"
+        message = f"AWS has no image of vLLM {runtime.vllm} in {region}"
+        missing = (error("image-not-in-region", "region", message, f"{fix}, or --image"),)
+    because = f"AWS's image of vLLM {runtime.vllm} in {region}"
+    return Choice(image, chosen(image, "image", because).reasons, missing)
+
+
+def _image_findings(image: str, region: str) -> tuple[Finding, ...]:
+    if len(image) > _MAX_IMAGE_LENGTH or not _IMAGE.fullmatch(image):
+        raise UserError(
+            f"{image[:60]!r} is not the name of an image",
+            f"write ACCOUNT.dkr.ecr.REGION.amazonaws.com/NAME:TAG, at most {_MAX_IMAGE_LENGTH} "
+            "characters",
+        )
+    found = _ECR.fullmatch(image)
+    if found is None:
+        message = f"SageMaker takes images from ECR only, and {image} is not one"
+        fix = "push it: `peagle render dockerfile PAIR -o DIR` says how"
+        return (error("image-not-in-ecr", "image", message, fix),)
+    if found[1] != region:
+        message = f"the image lies in {found[1]}, and the endpoint would be in {region}"
+        fix = f"push it to ECR in {region}, or use --region {found[1]}"
+        return (error("image-in-another-region", "image", message, fix),)
+    return ()
+
+
+def choose_ami(table: RuntimeTable, runtime: Runtime, instance_type: str) -> Choice[str | None]:
+    """The host AMI to name in the request; ``None`` leaves it to SageMaker.
+
+    The image needs a driver that is new enough, which the default AMI of some families lacks: the
+    rule of AWS's SDK (sagemaker.serve, model_builder_servers.py).
+    """
+    family = instance_type.split(".")[1]
+    if family in table.ami_families:
+        because = f"the image is on CUDA {runtime.cuda}, and the default AMI of {family} is older"
+        return chosen(runtime.ami, "ami", because)
+    because = f"not known to need another on {family}"
+    return chosen(None, "ami", because, shown="SageMaker's default")

@@ -1,0 +1,158 @@
+"""Where weights come from, where the container finds them, and what SageMaker must mount.
+
+from the hub       the engine downloads them; nothing is mounted
+from a directory   uploaded below s3://<bucket>/peagle-toolkit/<endpoint>/, and that one prefix
+                   becomes /opt/ml/model, with the folders target/ and drafter/
+from s3://...      /opt/ml/model when it is the only prefix; else /opt/ml/model for the target
+                   and /opt/ml/additional-model-data-sources/drafter for the drafter
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from toolkit.catalog.models import Catalog, Drafter, Target
+from toolkit.data import SHIPPED, data_folder
+from toolkit.errors import UserError
+from toolkit.planning.choice import Choice, note, warning
+from toolkit.planning.drafters import Chosen
+from toolkit.planning.models import MODEL_BUCKET, Finding, Mount, Options, Weights
+from toolkit.planning.own_heads import is_folder, is_s3
+
+MODEL_FOLDER = "/opt/ml/model"
+DRAFTER_CHANNEL = "drafter"
+DRAFTER_FOLDER = f"/opt/ml/additional-model-data-sources/{DRAFTER_CHANNEL}"
+
+_MAX_URI_LENGTH = 1024  # of an S3Uri, from SageMaker's service model
+_S3 = re.compile(r"s3://[a-z0-9][a-z0-9.\-]{1,61}[a-z0-9](/[^\s%]*)?")
+
+
+@dataclass(frozen=True)
+class Placed:
+    """The weights of target and drafter, and the mounts that bring them to the engine."""
+
+    target: Weights
+    drafter: Weights | None
+    mounts: tuple[Mount, ...]
+
+
+def upload_prefix(name: str) -> str:
+    """Where directories of the endpoint ``name`` are uploaded: an ``s3://`` prefix."""
+    return f"s3://{MODEL_BUCKET}/peagle-toolkit/{name}/"
+
+
+def place_weights(options: Options, catalog: Catalog, pair: Chosen, name: str) -> Choice[Placed]:
+    """Where everything comes from and goes. Raises UserError for an address that S3 refuses."""
+    target = _uploaded(_target_weights(options, catalog, pair.target), "target", name)
+    drafter = _drafter_weights(catalog, pair)
+    if drafter is not None:
+        drafter = _uploaded(drafter, "drafter", name)
+        if {"s3"} <= {target.kind, drafter.kind} <= {"s3", "directory"}:
+            # Two prefixes, of which the model folder takes one.
+            drafter = drafter.model_copy(update={"engine_path": DRAFTER_FOLDER})
+    placed = Placed(target, drafter, mounts_of(target, drafter))
+    findings = (
+        *_gated(pair.target, target),
+        *_unpinned("target", target),
+        *_unpinned("drafter", drafter),
+    )
+    return Choice(placed, findings=findings)
+
+
+def mounts_of(target: Weights, drafter: Weights | None) -> tuple[Mount, ...]:
+    """The prefixes that bring these weights to where the engine looks for them."""
+    uris: dict[str | None, str] = {}
+    for weights, folder in ((target, "target"), (drafter, "drafter")):
+        if weights is None or weights.kind == "hub":
+            continue
+        uri = weights.s3_uri or weights.location
+        if weights.engine_path == DRAFTER_FOLDER:
+            uris[DRAFTER_CHANNEL] = uri
+        elif weights.kind == "s3":
+            uris[None] = uri
+        else:
+            uris[None] = uri.removesuffix(f"{folder}/")
+    return tuple(Mount(channel=channel, s3_uri=uri) for channel, uri in uris.items())
+
+
+def _uploaded(weights: Weights, folder: str, name: str) -> Weights:
+    """A directory with the place it is uploaded to; other weights as they are."""
+    if weights.kind != "directory":
+        return weights
+    return weights.model_copy(
+        update={
+            "s3_uri": f"{upload_prefix(name)}{folder}/",
+            "engine_path": f"{MODEL_FOLDER}/{folder}",
+        }
+    )
+
+
+def _target_weights(options: Options, catalog: Catalog, target: Target) -> Weights:
+    if options.model_source is not None:
+        if not is_s3(options.model_source):
+            raise UserError(
+                f"--model-source {options.model_source!r} is not an s3:// prefix",
+                "write it like s3://bucket/folder/",
+            )
+        return _in_s3(options.model_source)
+    return _catalogued(catalog, target, target.weights, target.revision)
+
+
+def _drafter_weights(catalog: Catalog, pair: Chosen) -> Weights | None:
+    drafter: Drafter | None = pair.drafter
+    if drafter is None or drafter.weights is None:
+        return None
+    if pair.own is None:
+        return _catalogued(catalog, pair.target, drafter.weights, drafter.revision)
+    if is_s3(pair.own):
+        return _in_s3(pair.own)
+    if is_folder(pair.own):
+        return Weights(kind="directory", location=pair.own, engine_path=pair.own)
+    return _on_hub(pair.own, drafter.revision)
+
+
+def _catalogued(catalog: Catalog, target: Target, weights: str, revision: str | None) -> Weights:
+    """Weights as the catalogue names them: a Hugging Face id, or a folder beside the file."""
+    if not weights.startswith("."):
+        return _on_hub(weights, revision)
+    file = Path(catalog.origins[target.id]).absolute()
+    folder, shipped = file.parent / weights, data_folder("model_catalog")
+    if folder.is_relative_to(shipped):
+        location = f"{SHIPPED}{folder.relative_to(shipped).as_posix()}"
+    else:
+        location = str(folder)
+    return Weights(kind="directory", location=location, engine_path=location)
+
+
+def _on_hub(repository: str, revision: str | None) -> Weights:
+    return Weights(kind="hub", location=repository, revision=revision, engine_path=repository)
+
+
+def _in_s3(address: str) -> Weights:
+    uri = address if address.endswith("/") else f"{address}/"
+    if len(uri) > _MAX_URI_LENGTH or not _S3.fullmatch(uri):
+        raise UserError(
+            f"{address!r} is not an s3:// prefix that SageMaker mounts",
+            "write it like s3://bucket/folder/, without spaces and %",
+        )
+    return Weights(kind="s3", location=uri, engine_path=MODEL_FOLDER)
+
+
+def _gated(target: Target, weights: Weights) -> tuple[Finding, ...]:
+    if not target.gated or weights.kind != "hub":
+        return ()
+    message = f"{target.id} is gated: the engine cannot download it without a Hugging Face token"
+    fix = "copy it to your bucket and give --model-source s3://...: a token would be readable there"
+    return (warning("target-is-gated", "target", message, fix),)
+
+
+def _unpinned(flag: str, weights: Weights | None) -> tuple[Finding, ...]:
+    if weights is None or weights.kind != "hub" or weights.revision not in (None, "main"):
+        return ()
+    message = f"no commit of {weights.location} is named, so another start may serve other weights"
+    fix = "to pin it, copy it to your bucket and give --model-source s3://..."
+    if flag == "drafter":
+        fix = f"to pin it, give --drafter {weights.location}@COMMIT"
+    return (note("revision-not-pinned", flag, message, fix),)

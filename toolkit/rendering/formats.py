@@ -1,0 +1,28 @@
+"""The formats that a plan can be rendered in. A format is one module with a ``render``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from toolkit.errors import NotFound, nearest
+from toolkit.planning.models import Plan
+from toolkit.rendering import cloudformation, dockerfile, script, terraform
+from toolkit.rendering.models import RenderedFile
+
+FORMATS: dict[str, Callable[[Plan], tuple[RenderedFile, ...]]] = {
+    "cloudformation": cloudformation.render,
+    "terraform": terraform.render,
+    "boto3": script.render,
+    "dockerfile": dockerfile.render,
+}
+
+
+def render(format: str, plan: Plan) -> tuple[RenderedFile, ...]:
+    """The files that say the plan in this format.
+
+    Raises Unsupported, naming another way, when the format cannot say all of it.
+    """
+    if format not in FORMATS:
+        hint = nearest(format, FORMATS) or f"there are {', '.join(FORMATS)}"
+        raise NotFound(f"there is no format {format!r}", hint)
+    return FORMATS[format](plan)
