@@ -1,0 +1,58 @@
+"""Every command that the documents show is one that the command line takes."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+from toolkit.cli.main import cli
+
+ROOT = Path(__file__).resolve().parents[3]
+DOCUMENTS = [ROOT / "README.md", ROOT / "infra" / "README.md"]
+FENCE = re.compile(r"^```(?:sh|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def _shown_commands() -> list[str]:
+    found = []
+    for document in DOCUMENTS:
+        for block in FENCE.findall(document.read_text(encoding="utf-8")):
+            joined = block.replace("\\\n", " ")
+            for line in joined.splitlines():
+                command = line.removeprefix("$ ").split(" #")[0].strip()
+                if command.startswith("peagle "):
+                    found.append(command)
+    return found
+
+
+@pytest.mark.parametrize("command", sorted(set(_shown_commands())))
+def test_a_command_in_the_documents_is_taken(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_catalog").mkdir()
+    monkeypatch.chdir(tmp_path)
+    reached: list[str] = []
+    monkeypatch.setattr(click.Command, "invoke", lambda self, ctx: reached.append(self.name))
+    words = shlex.split(command)[1:]
+
+    cli.main(words, prog_name="peagle", standalone_mode=False)
+
+    assert len(reached) >= 2, "only the group was reached"
+
+
+def test_the_documents_show_commands() -> None:
+    assert len(_shown_commands()) > 10
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "infra" / "iam").glob("*.json")), ids=lambda p: p.name
+)
+def test_policies_are_json_of_the_current_policy_language(path: Path) -> None:
+    document = json.loads(path.read_text())
+
+    assert document["Version"] == "2012-10-17"
+    assert all(statement["Effect"] == "Allow" for statement in document["Statement"])

@@ -1,0 +1,113 @@
+"""``peagle doctor``: what this machine has, what it lacks, and the command that mends it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import click
+
+from toolkit.catalog import load_catalog
+from toolkit.cli.console import json_option, print_json
+from toolkit.errors import EngineMissing
+from toolkit.home import home
+from toolkit.local.engine import find_engine
+from toolkit.local.machine import this_machine
+
+ENGINE_GB = 4
+"""What the CPU engine takes on disk, with room to unpack."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """``needed_for`` says what does not work without it; ``fix`` is empty when all is well."""
+
+    what: str
+    found: str
+    fine: bool
+    needed_for: str
+    fix: str = ""
+
+
+@click.command(epilog="Example: peagle doctor --json")
+@json_option
+@click.pass_context
+def doctor(ctx: click.Context, as_json: bool) -> None:
+    """Check what this machine has and lacks.
+
+    Exit code 3 when something is missing that `peagle demo` needs.
+    """
+    checks = [check() for check in (_python, _memory, _disk, _engine, _sandbox, _credentials)]
+    if as_json:
+        print_json({"checks": [asdict(check) for check in checks]})
+    else:
+        for check in checks:
+            _show(check)
+    if any(not check.fine and check.needed_for == "demo" for check in checks):
+        ctx.exit(3)
+
+
+def _show(check: Check) -> None:
+    mark = click.style("ok", fg="green") if check.fine else click.style("--", fg="yellow")
+    mend = "" if check.fine else f"\n   needed for {check.needed_for}: {check.fix}"
+    click.echo(f"{mark} {check.what}: {check.found}{mend}")
+
+
+def _python() -> Check:
+    version = ".".join(map(str, sys.version_info[:3]))
+    fine = (3, 11) <= sys.version_info[:2] <= (3, 13)
+    return Check("Python", version, fine, "demo", "use Python 3.11, 3.12 or 3.13")
+
+
+def _memory() -> Check:
+    machine = this_machine()
+    gib = machine.memory_bytes / 2**30
+    found = f"{gib:.0f} GiB, {machine.cores} cores, {machine.system} {machine.architecture}"
+    return Check("Machine", found, gib >= 4, "demo", "the CPU engine wants 4 GiB of memory")
+
+
+def _disk() -> Check:
+    folder = next(path for path in (home(), *home().parents) if path.is_dir())
+    gigabytes = shutil.disk_usage(folder).free / 1e9
+    fix = f"set PEAGLE_HOME to a folder on a disk with {ENGINE_GB} GB"
+    return Check(
+        "Disk", f"{gigabytes:.0f} GB free in {home()}", gigabytes >= ENGINE_GB, "demo", fix
+    )
+
+
+def _engine() -> Check:
+    wanted = load_catalog().runtimes.default
+    try:
+        found = f"vLLM {wanted} in {find_engine(wanted).python}"
+    except EngineMissing as missing:
+        return Check("Engine", missing.message, False, "demo", missing.fix)
+    return Check("Engine", found, True, "demo")
+
+
+def _sandbox() -> Check:
+    fine = find_spec("moto") is not None
+    fix = "pip install 'peagle-toolkit[sandbox]'"
+    return Check("Sandbox", "moto is here" if fine else "moto is not here", fine, "demo", fix)
+
+
+def _credentials() -> Check:
+    """Only where they would come from: asking AWS is the deploy's business."""
+    places: dict[str, Callable[[], bool]] = {
+        "the environment": lambda: "AWS_ACCESS_KEY_ID" in os.environ,
+        "a profile": lambda: bool(os.environ.get("AWS_PROFILE")),
+        "~/.aws": lambda: any(
+            (Path.home() / ".aws" / f).is_file() for f in ("credentials", "config")
+        ),
+        "the container's role": lambda: any(
+            name.startswith("AWS_CONTAINER_CREDENTIALS_") for name in os.environ
+        ),
+    }
+    found = [place for place, has in places.items() if has()]
+    named = f"from {found[0]}" if found else "none"
+    fix = "aws configure, or work with --sandbox"
+    return Check("AWS credentials", named, bool(found), "deploying to AWS", fix)
