@@ -1,0 +1,113 @@
+"""vLLM's speculation counters through ``/invocations``, the one route that SageMaker offers.
+
+vLLM loads the class by ``--middleware``. A request with the header
+``X-Amzn-SageMaker-Custom-Attributes: peagle=counters`` is answered from the server's own
+``/metrics``; every other one goes on untouched, so nothing is buffered or slowed down.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+ATTRIBUTE = b"peagle=counters"
+HEADER = b"x-amzn-sagemaker-custom-attributes"
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Message, Receive, Send], Awaitable[None]]
+
+_SAMPLE = re.compile(
+    r"^vllm:spec_decode_num_(?P<name>drafts|draft_tokens|accepted_tokens|accepted_tokens_per_pos)"
+    r"_total(?:\{(?P<labels>.*)\})? (?P<value>\S+)",
+    re.MULTILINE,
+)
+_POSITION = re.compile(r'(?:^|,)position="(\d+)"')
+
+
+class CountersMiddleware:
+    """An ASGI application around vLLM's."""
+
+    def __init__(self, app: Application) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if _asks_for_counters(scope):
+            await _answer(send, *await self._counters(scope))
+        else:
+            await self._app(scope, receive, send)
+
+    async def _counters(self, scope: Message) -> tuple[int, dict[str, Any]]:
+        """Status and document."""
+        status = 500
+        page = bytearray()
+
+        async def keep(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            page.extend(message.get("body", b""))
+
+        await self._app(_metrics_request(scope), _nothing, keep)
+        if status != 200:
+            return 502, {"error": f"the engine answered {status} for its metrics"}
+        return 200, counters_of(page.decode("utf-8", errors="replace"))
+
+
+def counters_of(page: str) -> dict[str, Any]:
+    """The counters in a page of Prometheus text, summed over engines.
+
+    All are zero without speculation, and ``speculation`` tells that from zero drafts so far.
+    """
+    totals = {"drafts": 0, "draft_tokens": 0, "accepted_tokens": 0}
+    positions: dict[int, int] = {}
+    samples = list(_SAMPLE.finditer(page))
+    for sample in samples:
+        count = int(float(sample["value"]))
+        position = _POSITION.search(sample["labels"] or "")
+        if sample["name"] in totals:
+            totals[sample["name"]] += count
+        elif position:
+            place = int(position[1])
+            positions[place] = positions.get(place, 0) + count
+    return {
+        "speculation": bool(samples),
+        **totals,
+        "accepted_per_position": [positions[place] for place in sorted(positions)],
+    }
+
+
+def _asks_for_counters(scope: Message) -> bool:
+    return (
+        scope["type"] == "http"
+        and scope["path"] == "/invocations"
+        and any(name.lower() == HEADER and value.strip() == ATTRIBUTE
+                for name, value in scope["headers"])
+    )  # fmt: skip
+
+
+def _metrics_request(scope: Message) -> Message:
+    """The same connection, asking for ``/metrics`` instead."""
+    return {
+        **scope,
+        "method": "GET",
+        "path": "/metrics",
+        "raw_path": b"/metrics",
+        "query_string": b"",
+        "headers": [(b"host", b"localhost")],
+        "state": dict(scope.get("state", {})),
+    }
+
+
+async def _nothing() -> Message:
+    return {"type": "http.request", "body": b"", "more_body": False}
+
+
+async def _answer(send: Send, status: int, document: dict[str, Any]) -> None:
+    body = json.dumps(document).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

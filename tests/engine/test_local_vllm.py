@@ -1,0 +1,146 @@
+"""`peagle local` with real vLLM: from the command line to a streamed answer, and to nothing."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import Peagle
+from toolkit.catalog import load_catalog
+from toolkit.errors import EngineError, EngineMissing
+from toolkit.local import client, records, table, up
+from toolkit.local.engine import find_engine
+from toolkit.local.process import EngineProcess, is_alive
+from toolkit.planning import Options, make_plan
+from toolkit.wire import EventSplitter, acceptance_length, pieces, request_body
+
+pytestmark = pytest.mark.engine
+
+NAME = "local-test"
+QUESTION = "What does textwrap.wrap do?"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A home for this module, with an engine."""
+    try:
+        find_engine("0.28.0")
+    except EngineMissing as missing:
+        pytest.skip(str(missing))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PEAGLE_HOME", str(tmp_path_factory.mktemp("local")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def running(peagle: Peagle) -> Iterator[dict[str, Any]]:
+    """What ``peagle local up tiny --json`` said."""
+    done = peagle("local", "up", "tiny", "--name", NAME, "--json")
+    try:
+        assert done.returncode == 0, done.stderr
+        yield json.loads(done.stdout)
+    finally:
+        peagle("local", "down", "--all")
+
+
+def processes_of(process: EngineProcess) -> tuple[int, ...]:
+    return table.session(process.pid, since=process.started)
+
+
+def test_up_proves_that_the_head_drafts_in_parallel(running: dict[str, Any]) -> None:
+    assert running["acceptance_length"] >= 1.8
+    assert running["drafts"] > 20
+    log = Path(running["log"]).read_text(encoding="utf-8")
+    assert '\\"parallel_drafting\\":true' in log
+
+
+def test_a_chat_is_streamed_through_the_address_of_openai(running: dict[str, Any]) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", running["port"], timeout=60)
+    body = request_body(QUESTION, chat=True, max_tokens=48, stream=True)
+    headers = {"Content-Type": "application/json"}
+    connection.request(
+        "POST", "/v1/chat/completions", json.dumps({"model": "peagle/tiny", **body}), headers
+    )
+    reply = connection.getresponse()
+    splitter, reads = EventSplitter(), 0
+    events: list[str] = []
+    while chunk := reply.read1():
+        reads += 1
+        events += splitter.feed(chunk)
+    connection.close()
+
+    answer = list(pieces(iter(events)))
+    assert reads > 3
+    assert answer[-1].output_tokens == 48
+    assert len("".join(piece.text for piece in answer)) > 20
+
+
+def test_the_counters_tell_of_one_call(running: dict[str, Any]) -> None:
+    before = client.counters(running["port"])
+    answer = client.ask(running["port"], request_body(QUESTION, chat=True, max_tokens=64))
+    counted = client.counters(running["port"]).since(before)
+
+    tokens = answer["usage"]["completion_tokens"]
+    assert counted.draft_tokens == 5 * counted.drafts
+    assert sum(counted.accepted_per_position) == counted.accepted_tokens
+    assert counted.drafts < tokens
+    length = acceptance_length(counted)
+    assert length is not None
+    assert length > 1.5
+
+
+def test_a_wrong_request_gets_the_engines_own_error(running: dict[str, Any]) -> None:
+    with pytest.raises(EngineError, match="400"):
+        client.ask(running["port"], {"messages": "no list"})
+
+
+def test_down_leaves_no_process(running: dict[str, Any], peagle: Peagle) -> None:
+    engine = records.read(NAME)
+    assert engine is not None
+    assert len(processes_of(engine.process)) > 1
+
+    done = peagle("local", "down", NAME)
+
+    assert done.returncode == 0
+    assert processes_of(engine.process) == ()
+    assert peagle("local", "list", "--json").stdout.strip() == '{\n  "engines": []\n}'
+
+
+def test_a_speculation_that_vllm_refuses_ends_with_its_reason() -> None:
+    plan = make_plan(Options(pair="tiny", name="wrong"), load_catalog())
+    config = json.loads(plan.environment["SM_VLLM_SPECULATIVE_CONFIG"])
+    wrong = json.dumps({**config, "no_such_setting": 1})
+    environment = {**plan.environment, "SM_VLLM_SPECULATIVE_CONFIG": wrong}
+
+    with pytest.raises(EngineError, match="SpeculativeConfig no_such_setting Unexpected"):
+        up(plan.model_copy(update={"environment": environment}))
+
+    assert records.listing() == ()
+
+
+def test_after_a_kill_of_the_command_line_down_ends_what_it_began(peagle: Peagle) -> None:
+    command = [sys.executable, "-m", "toolkit.cli", "local", "up", "tiny", "--name", "killed"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as typed:
+        log = records.log_of("killed")
+        while not (log.is_file() and "(EngineCore pid=" in log.read_text(errors="replace")):
+            assert typed.poll() is None
+            time.sleep(0.1)
+        typed.kill()
+    engine = records.read("killed")
+    assert engine is not None
+    assert is_alive(engine.process)
+
+    done = peagle("local", "down", "killed", env=dict(os.environ))
+
+    assert done.returncode == 0
+    assert processes_of(engine.process) == ()
+    assert not records.folder_of("killed").exists()

@@ -1,0 +1,133 @@
+"""A wrong environment is refused with what is wrong and how to mend it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serve.checks import check, port_of
+from serve.errors import WrongEnvironment
+from serve.names import KNOWN, SPECULATION
+
+GOOD = '{"method": "eagle3", "model": "a/b", "num_speculative_tokens": 7}'
+
+
+@pytest.mark.parametrize(
+    ("config", "what", "fix"),
+    [
+        ("{method:eagle3}", "is not JSON", "double quotes"),
+        ("{'method': 'eagle3'}", "is not JSON", "double quotes"),
+        (GOOD[:-1], "is not JSON: Expecting ',' delimiter at character 65 of", "mend the JSON"),
+        ("", "is not JSON", "mend"),
+        ("true", "is not a JSON object", '{"method": "eagle3"'),
+        ("[" * 100_000, "is not a JSON object", "such as"),
+        ('["eagle3"]', "is not a JSON object", '{"method": "eagle3"'),
+        ("{}", "has no num_speculative_tokens", "at least 1"),
+        ('{"num_speculative_tokens": 0}', "num_speculative_tokens 0", "at least 1"),
+        ('{"num_speculative_tokens": -3}', "num_speculative_tokens -3", "at least 1"),
+        ('{"num_speculative_tokens": "7"}', 'num_speculative_tokens "7"', "at least 1"),
+        ('{"num_speculative_tokens": true}', "num_speculative_tokens true", "at least 1"),
+        ('{"num_speculative_tokens": 1.5}', "num_speculative_tokens 1.5", "at least 1"),
+        ('{"num_speculative_tokens": null}', "num_speculative_tokens null", "at least 1"),
+        ('{"method": "eagle3", "num_speculative_tokens": 7}', "no drafter", '"model"'),
+    ],
+)
+def test_a_speculation_that_cannot_be_meant_is_refused(config: str, what: str, fix: str) -> None:
+    with pytest.raises(WrongEnvironment) as refused:
+        check({SPECULATION: config})
+
+    assert SPECULATION in refused.value.message
+    assert what in refused.value.message
+    assert fix in refused.value.fix
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        GOOD,
+        f"\n {GOOD}\t",
+        '{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}',
+        '{"method": "mtp"}',
+        '{"method": "suffix"}',
+        '{"model": "a/100%b", "num_speculative_tokens": 1}',
+    ],
+)
+def test_a_speculation_that_vllm_takes_is_taken(config: str) -> None:
+    check({SPECULATION: config})
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("SM_VLLM_SPECULATIVE_CONFG", "SM_VLLM_SPECULATIVE_CONFIG"),
+        ("SM_VLLM_SPECULATIVE-CONFIG", "SM_VLLM_SPECULATIVE_CONFIG"),
+        ("SPECULATIVE_CONFIG", "SM_VLLM_SPECULATIVE_CONFIG"),
+        ("VLLM_SPECULATIVE_CONFIG", "SM_VLLM_SPECULATIVE_CONFIG"),
+        ("OPTION_SPECULATIVE_CONFIG", "SM_VLLM_SPECULATIVE_CONFIG"),
+        ("SM_VLM_SPECULATIVE_CONFIG", "SM_VLLM_SPECULATIVE_CONFIG"),
+        ("sm_vllm_max_model_len", "SM_VLLM_MAX_MODEL_LEN"),
+        ("SM_VLLM_MAX_MODEL_LENGTH", "SM_VLLM_MAX_MODEL_LEN"),
+        ("SM_VLLM_TENSOR_PARALEL_SIZE", "SM_VLLM_TENSOR_PARALLEL_SIZE"),
+        ("SMVLLM_MODEL", "SM_VLLM_MODEL"),
+        ("SM_VLLM_MODL", "SM_VLLM_MODEL"),
+    ],
+)
+def test_a_name_that_is_nearly_right_names_the_right_one(name: str, meant: str) -> None:
+    with pytest.raises(WrongEnvironment) as refused:
+        check({name: "1"})
+
+    assert name in refused.value.message
+    assert meant in refused.value.fix
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *KNOWN,
+        "SM_VLLM_max_model_len",
+        "SM_VLLM_TOKENIZER_MODE",
+        "SM_VLLM_SEED",
+        "SM_MODEL_DIR",
+        "SM_HP_MODEL",
+        "SAGEMAKER_PROGRAM",
+        "VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8",
+        "HF_MODEL_ID",
+        "MODEL",
+        "PATH",
+    ],
+)
+def test_a_right_name_or_one_of_others_is_left_alone(name: str) -> None:
+    check({name: {SPECULATION: GOOD, "SM_VLLM_GPU_MEMORY_UTILIZATION": "0.9"}.get(name, "1")})
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "two", "1.5", "", "٣"])
+def test_a_count_that_is_none_is_refused(value: str) -> None:
+    with pytest.raises(WrongEnvironment, match=r"TENSOR_PARALLEL_SIZE.*at least 1"):
+        check({"SM_VLLM_TENSOR_PARALLEL_SIZE": value})
+
+
+@pytest.mark.parametrize("value", ["0", "1.1", "90%", "nan"])
+def test_a_share_of_memory_that_is_none_is_refused(value: str) -> None:
+    with pytest.raises(WrongEnvironment, match=r"above 0 and up to 1"):
+        check({"SM_VLLM_GPU_MEMORY_UTILIZATION": value})
+
+
+def test_the_port_is_sagemakers() -> None:
+    assert port_of({}) == 8080
+    assert port_of({"SAGEMAKER_BIND_TO_PORT": "18200"}) == 18200
+    check({"SM_VLLM_PORT": "8080"})
+    with pytest.raises(WrongEnvironment, match="SM_VLLM_PORT is 9000, but SageMaker asks on 8080"):
+        check({"SM_VLLM_PORT": "9000"})
+
+
+@given(st.integers(min_value=65536) | st.integers(max_value=0))
+def test_a_port_that_does_not_exist_is_refused(port: int) -> None:
+    with pytest.raises(WrongEnvironment, match="SAGEMAKER_BIND_TO_PORT"):
+        port_of({"SAGEMAKER_BIND_TO_PORT": str(port)})
+
+
+def test_a_variable_without_an_argument_is_refused() -> None:
+    with pytest.raises(WrongEnvironment, match="remove it"):
+        check({"SM_VLLM_": "1"})

@@ -1,0 +1,214 @@
+"""The entrypoint as SageMaker runs it: a process, an environment, and what vLLM then gets."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from serve.command import redacted
+
+SERVE = Path(__file__).resolve().parents[3] / "containers" / "serve"
+RECORDER = """
+import json, os, sys
+with open(os.environ["RECORD"], "w", encoding="utf-8") as record:
+    json.dump({"argv": sys.argv[1:], "path": sys.path, "environment": dict(os.environ)}, record)
+"""
+SPECULATION = {"method": "eagle3", "model": "a/b", "num_speculative_tokens": 7}
+
+
+@dataclass(frozen=True)
+class Container:
+    """Python with a vLLM that writes down how it was called."""
+
+    folder: Path
+
+    @property
+    def record(self) -> Path:
+        return self.folder / "record.json"
+
+    def run(
+        self, variables: dict[str, str] | dict[bytes, bytes], *arguments: str
+    ) -> subprocess.CompletedProcess[bytes]:
+        self.record.unlink(missing_ok=True)
+        base = {"PATH": os.environ["PATH"], "PYTHONPATH": str(self.folder)}
+        environment = {
+            **{os.fsencode(name): os.fsencode(value) for name, value in base.items()},
+            b"RECORD": os.fsencode(self.record),
+            **{_bytes(name): _bytes(value) for name, value in variables.items()},
+        }
+        command = [sys.executable, str(SERVE), *(arguments or ("serve",))]
+        return subprocess.run(
+            command, env=environment, capture_output=True, check=False, cwd=self.folder
+        )
+
+    def argv(self, variables: dict[str, str]) -> list[str]:
+        """vLLM's arguments."""
+        done = self.run(variables)
+        assert done.returncode == 0, done.stderr
+        argv: list[str] = json.loads(self.record.read_text(encoding="utf-8"))["argv"]
+        return argv
+
+
+def _bytes(text: str | bytes) -> bytes:
+    return text.encode() if isinstance(text, str) else text
+
+
+@pytest.fixture(scope="module")
+def container(tmp_path_factory: pytest.TempPathFactory) -> Container:
+    folder = tmp_path_factory.mktemp("container")
+    package = folder / "vllm" / "entrypoints" / "openai"
+    package.mkdir(parents=True)
+    (package / "api_server.py").write_text(RECORDER)
+    (folder / "vllm" / "__init__.py").touch()
+    return Container(folder)
+
+
+def test_vllm_gets_port_arguments_and_middleware(container: Container) -> None:
+    argv = container.argv({"SM_VLLM_MODEL": "a/b", "SM_VLLM_MAX_MODEL_LEN": "4096"})
+
+    assert argv == [
+        *("--port", "8080", "--max-model-len", "4096", "--model", "a/b"),
+        *("--middleware", "serve.counters.CountersMiddleware"),
+    ]
+
+
+def test_the_middleware_is_found_and_nothing_of_the_working_folder_is(
+    container: Container,
+) -> None:
+    container.argv({"SM_VLLM_MODEL": "a/b"})
+
+    path = json.loads(container.record.read_text())["path"]
+    assert path[0] == str(SERVE.parent)
+    assert path[1] == str(container.folder)
+    assert "" not in path
+
+
+@settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.dictionaries(
+        st.text(st.characters(exclude_categories=["Cs"])),
+        st.text(st.characters(exclude_categories=["Cs"])),
+        max_size=3,
+    )
+)
+def test_json_comes_through_a_real_exec_byte_for_byte(
+    container: Container, more: dict[str, str]
+) -> None:
+    value = json.dumps({**more, **SPECULATION}, indent=1, ensure_ascii=False)
+    value = value.replace("\0", "\\u0000")
+
+    argv = container.argv({"SM_VLLM_MODEL": "a/b", "SM_VLLM_SPECULATIVE_CONFIG": value})
+
+    assert argv[argv.index("--speculative-config") + 1] == value
+
+
+@pytest.mark.parametrize("language", ["C", "en_US.ISO-8859-1", "de_DE.UTF-8"])
+def test_nasty_values_come_through_in_any_locale(container: Container, language: str) -> None:
+    value = "50 % \"quoted\" 'single' $HOME `x` \\ \n zwei\t\u00e4\u65e5\U0001f600"
+
+    argv = container.argv({"SM_VLLM_MODEL": "a/b", "SM_VLLM_X": value, "LC_ALL": language})
+
+    assert argv[argv.index("--x") + 1] == value
+
+
+@pytest.mark.parametrize(
+    ("variables", "line"),
+    [
+        ({}, "no model is named"),
+        ({"SM_VLLM_MODEL": "a/b", "SM_VLLM_SPECULATIVE_CONFIG": "{"}, "is not JSON"),
+        ({"SM_VLLM_MODEL": "a/b", "SM_VLLM_SPECULATIVE_CONFG": "{}"}, "SM_VLLM_SPECULATIVE_CONFIG"),
+        ({"SM_VLLM_MODEL": "/opt/ml/model/gone"}, "no such folder"),
+        ({"SM_VLLM_MODEL": "a/b", "SM_VLLM_X": '["a\\u0000"]'}, "cannot be passed"),
+        ({"SM_VLLM_MODEL": "a/b", "SM_VLLM_X": '["\\ud800"]'}, "cannot be passed"),
+        ({b"SM_VLLM_MODEL": b"a/b", b"SM_VLLM_X": b"\xff"}, "SM_VLLM_X is not UTF-8 (byte 1)"),
+    ],
+)
+def test_a_wrong_environment_ends_at_once_with_one_line(
+    container: Container, variables: dict[str, str], line: str
+) -> None:
+    begin = time.monotonic()
+    done = container.run({**variables, "PEAGLE_ML_ROOT": "/nowhere"})
+
+    assert done.returncode == 2
+    assert time.monotonic() - begin < 1
+    said = done.stderr.decode()
+    assert said.startswith("serve: error: ")
+    assert line in said
+    assert said.rstrip().endswith(")")
+    assert said.count("\n") == 1
+    assert not container.record.exists()
+
+
+def test_values_of_others_need_not_be_utf_8(container: Container) -> None:
+    done = container.run({b"SM_VLLM_MODEL": b"a/b", b"LESSCHARSET": b"\xff"})
+
+    assert done.returncode == 0
+
+
+def test_without_vllm_it_says_so(tmp_path: Path) -> None:
+    done = Container(tmp_path).run({"SM_VLLM_MODEL": "a/b"})
+
+    assert done.returncode == 2
+    assert b"has no vLLM" in done.stderr
+
+
+def test_it_can_be_started_without_an_argument_but_not_with_another(container: Container) -> None:
+    train = container.run({"SM_VLLM_MODEL": "a/b"}, "train")
+
+    assert train.returncode == 2
+    assert b"unknown arguments: train" in train.stderr
+
+
+def test_the_log_shows_the_arguments_but_no_secret(container: Container) -> None:
+    token = "hf_" + "a1B2c3D4" * 4
+    variables = {
+        "SM_VLLM_MODEL": "a/b",
+        "SM_VLLM_API_KEY": '["first-key", "second-key"]',
+        "SM_VLLM_HF_TOKEN": token,
+        "SM_VLLM_MAX_NUM_BATCHED_TOKENS": "2048",
+        "SM_VLLM_NOTE": f"not a place for {token}",
+        "HF_TOKEN": token,
+    }
+
+    done = container.run(variables)
+
+    log = done.stderr.decode()
+    assert '"--max-num-batched-tokens", "2048"' in log
+    assert '"--api-key", "***", "***"' in log
+    for secret in (token, "first-key", "second-key"):
+        assert secret not in log
+    recorded = json.loads(container.record.read_text())
+    assert "second-key" in recorded["argv"]
+    assert recorded["environment"]["HF_TOKEN"] == token
+
+
+def test_a_secret_joined_to_its_flag_is_hidden_too() -> None:
+    assert redacted(["--api-key=-secret", "--model", "a"]) == ["--api-key=***", "--model", "a"]
+
+
+@pytest.mark.parametrize("file", sorted(SERVE.glob("*.py")), ids=lambda file: file.name)
+def test_it_needs_python_3_10_and_the_standard_library_only(file: Path) -> None:
+    tree = ast.parse(file.read_text(encoding="utf-8"), feature_version=(3, 10))
+
+    imported = {
+        (node.module if isinstance(node, ast.ImportFrom) else alias.name) or ""
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
+    outside = {
+        name
+        for name in imported
+        if name.partition(".")[0] not in {*sys.stdlib_module_names, "serve"}
+    }
+    assert outside == set()

@@ -1,0 +1,130 @@
+"""The middleware answers for the counters and stays out of everything else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from serve.counters import ATTRIBUTE, HEADER, CountersMiddleware, Message, counters_of
+from toolkit.wire import COUNTERS_ATTRIBUTE, COUNTERS_HEADER
+from toolkit.wire import counters_of as read_counters
+
+PAGE = """\
+# HELP vllm:spec_decode_num_drafts_total Number of spec decoding drafts.
+# TYPE vllm:spec_decode_num_drafts_total counter
+vllm:spec_decode_num_drafts_total{engine="0",model_name="a \\"b\\" {c}"} 10.0
+vllm:spec_decode_num_drafts_total{engine="1",model_name="a"} 2.0
+# TYPE vllm:spec_decode_num_drafts_created gauge
+vllm:spec_decode_num_drafts_created{engine="0",model_name="a"} 1.79e+09
+vllm:spec_decode_num_draft_tokens_total{engine="0",model_name="a"} 1.2e+02
+vllm:spec_decode_num_accepted_tokens_total{engine="0",model_name="position=\\"9\\""} 30.0
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="a",position="10"} 1.0
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="a",position="2"} 5.0
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="1",model_name="a",position="2"} 2.0
+vllm:num_requests_running{engine="0"} 3.0
+"""
+
+
+def test_the_counters_of_all_engines_are_added_up() -> None:
+    assert counters_of(PAGE) == {
+        "speculation": True,
+        "drafts": 12,
+        "draft_tokens": 120,
+        "accepted_tokens": 30,
+        "accepted_per_position": [7, 1],
+    }
+
+
+def test_without_speculation_all_are_zero_and_it_says_so() -> None:
+    counted = counters_of("vllm:num_requests_running 3.0\n")
+
+    assert counted["speculation"] is False
+    assert read_counters(counted).drafts == 0
+    assert read_counters(counted).accepted_per_position == ()
+
+
+def test_header_and_attribute_are_those_that_the_toolkit_sends() -> None:
+    assert COUNTERS_ATTRIBUTE.encode() == ATTRIBUTE
+    assert COUNTERS_HEADER.lower().encode() == HEADER
+
+
+class Server:
+    """A stand-in for vLLM's ASGI application."""
+
+    def __init__(self, metrics_status: int = 200) -> None:
+        self.metrics_status = metrics_status
+        self.calls: list[tuple[Message, Any, Any]] = []
+
+    async def __call__(self, scope: Message, receive: Any, send: Any) -> None:
+        self.calls.append((scope, receive, send))
+        if scope["path"] == "/metrics":
+            assert scope["method"] == "GET"
+            half = len(PAGE) // 2
+            await send({"type": "http.response.start", "status": self.metrics_status})
+            await send({"type": "http.response.body", "body": PAGE[:half].encode()})
+            await send({"type": "http.response.body", "body": PAGE[half:].encode()})
+
+
+def asked(server: Server, scope: Message) -> list[Message]:
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def receive() -> Message:
+        raise AssertionError("the counters need no body")
+
+    asyncio.run(CountersMiddleware(server)(scope, receive, send))
+    return sent
+
+
+def request(path: str = "/invocations", attribute: bytes = ATTRIBUTE, **more: Any) -> Message:
+    headers = [(b"content-type", b"application/json"), (HEADER, attribute)]
+    return {"type": "http", "method": "POST", "path": path, "headers": headers, **more}
+
+
+def test_a_request_for_the_counters_is_answered() -> None:
+    start, body = asked(Server(), request())
+
+    assert start["status"] == 200
+    assert dict(start["headers"])[b"content-length"] == str(len(body["body"])).encode()
+    assert json.loads(body["body"])["drafts"] == 12
+
+
+def test_when_the_metrics_cannot_be_read_it_says_so() -> None:
+    start, body = asked(Server(metrics_status=500), request())
+
+    assert start["status"] == 502
+    assert "500" in json.loads(body["body"])["error"]
+
+
+@pytest.mark.parametrize(
+    "scope",
+    [
+        request(attribute=b"other"),
+        request(path="/v1/chat/completions"),
+        request(path="/metrics"),
+        {**request(), "headers": []},
+        {"type": "lifespan"},
+        {"type": "websocket", "path": "/invocations", "headers": [(HEADER, ATTRIBUTE)]},
+    ],
+)
+def test_any_other_request_goes_on_untouched(scope: Message) -> None:
+    seen: list[tuple[Message, Any, Any]] = []
+
+    async def server(*call: Any) -> None:
+        seen.append(call)
+
+    async def receive() -> Message:
+        return {}
+
+    async def send(message: Message) -> None:
+        return None
+
+    asyncio.run(CountersMiddleware(server)(scope, receive, send))
+
+    assert len(seen) == 1
+    assert all(got is given for got, given in zip(seen[0], (scope, receive, send), strict=True))

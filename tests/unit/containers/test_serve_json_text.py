@@ -1,0 +1,61 @@
+"""Parts of a JSON text are found where they stand in it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serve.json_text import elements, members, object_sequence
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | TEXT,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
+    max_leaves=10,
+)
+INDENT = st.sampled_from([None, 0, 3, "\t"])
+
+
+@given(st.lists(JSON, max_size=6), INDENT)
+def test_elements_are_spelled_where_they_say(values: list[Any], indent: int | str | None) -> None:
+    text = f" {json.dumps(values, indent=indent)}\n"
+
+    parts = elements(text)
+
+    assert [part.value for part in parts] == values
+    assert [json.loads(text[part.start : part.end]) for part in parts] == values
+
+
+@given(st.dictionaries(TEXT, JSON, max_size=6), INDENT)
+def test_members_are_spelled_where_they_say(
+    values: dict[str, Any], indent: int | str | None
+) -> None:
+    text = f"\t{json.dumps(values, indent=indent)} "
+
+    parts = members(text)
+
+    assert {name: part.value for name, part in parts.items()} == values
+    assert {name: json.loads(text[part.start : part.end]) for name, part in parts.items()} == values
+
+
+def test_of_equal_names_the_last_counts_as_for_vllm() -> None:
+    text = '{"k": 1, "k": {"k": 2}}'
+
+    assert members(text)["k"].value == json.loads(text)["k"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1,]", '{"a" 1}', '{"a": 1} x', "nul", '"a"', "1"])
+def test_what_is_not_json_of_that_kind_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        elements(text)
+    with pytest.raises(ValueError, match=r"."):
+        members(text)
+
+
+@pytest.mark.parametrize("text", ['{"a":1} 2', "{} {", "{% x %}", "{}, {}"])
+def test_only_objects_in_a_row_are_a_sequence(text: str) -> None:
+    assert object_sequence(text) == []

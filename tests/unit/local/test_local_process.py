@@ -1,0 +1,188 @@
+"""An engine is started apart from us, seen alive, and ended with all that belongs to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.unit.local.conftest import processes_with
+from toolkit.local.engine import Engine
+from toolkit.local.process import (
+    EngineProcess,
+    crash_reason,
+    free_port,
+    is_alive,
+    is_healthy,
+    is_port_free,
+    start_engine,
+    stop_engine,
+)
+
+Start = Callable[..., EngineProcess]
+
+
+@pytest.fixture
+def start(stand_in: Engine, tmp_path: Path) -> Iterator[Start]:
+    """Start the stand-in; it is gone after the test."""
+    started: list[EngineProcess] = []
+
+    def run(behaviour: str = "", **environment: str) -> EngineProcess:
+        variables = {"SM_VLLM_MODEL": "a/b", "STAND_IN": behaviour, **environment}
+        log = tmp_path / "engine.log"
+        started.append(start_engine(stand_in, variables, tmp_path, free_port(), log))
+        return started[-1]
+
+    yield run
+    for process in started:
+        stop_engine(process, 1)
+
+
+def until(condition: Callable[[], object], seconds: float = 10) -> None:
+    """Return when it holds; fail when it never does."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it never came true"
+        time.sleep(0.02)
+
+
+def test_an_engine_lives_answers_and_is_gone_when_stopped(start: Start) -> None:
+    process = start()
+    until(lambda: is_healthy(process.port))
+    assert is_alive(process)
+
+    stop_engine(process, 5)
+
+    assert not is_alive(process)
+    assert not is_healthy(process.port)
+    assert is_port_free(process.port)
+
+
+def test_it_leads_a_session_of_its_own(start: Start) -> None:
+    process = start()
+
+    assert os.getsid(process.pid) == process.pid != os.getsid(0)
+
+
+def test_it_gets_its_environment_and_no_secret_of_ours(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("HF_TOKEN", "secret")
+
+    process = start(SM_VLLM_X="50 % of 'it'")
+    until(lambda: is_healthy(process.port))
+
+    given = json.loads((tmp_path / "given.json").read_text())
+    assert "secret" not in given["environment"].values()
+    assert given["argv"][given["argv"].index("--x") + 1] == "50 % of 'it'"
+    assert given["argv"][given["argv"].index("--host") + 1] == "127.0.0.1"
+    assert given["argv"][given["argv"].index("--port") + 1] == str(process.port)
+
+
+def test_what_ignores_the_polite_signal_is_killed_with_its_children(start: Start) -> None:
+    mark = f"mark-{time.monotonic_ns()}"
+    process = start("stubborn", MARK=mark)
+    until(lambda: is_healthy(process.port))
+    assert len(processes_with(mark)) == 2
+
+    stop_engine(process, 0.2)
+
+    assert processes_with(mark) == []
+
+
+def test_children_are_ended_when_the_leader_died_before(start: Start) -> None:
+    mark = f"mark-{time.monotonic_ns()}"
+    process = start("stubborn", MARK=mark)
+    until(lambda: is_healthy(process.port))
+    os.kill(process.pid, signal.SIGKILL)
+    until(lambda: not is_alive(process))
+    assert len(processes_with(mark)) == 1
+
+    stop_engine(process, 0.2)
+
+    assert processes_with(mark) == []
+
+
+def test_a_dead_engine_is_seen_at_once_and_left_as_no_zombie(start: Start) -> None:
+    process = start("crash")
+
+    until(lambda: not is_alive(process))
+
+    assert crash_reason(process.log) == "ValueError: the head and the target are strangers"
+    assert not Path(f"/proc/{process.pid}").exists()
+
+
+def test_a_process_that_got_the_same_pid_later_is_neither_alive_nor_stopped(start: Start) -> None:
+    process = start()
+    other = replace(process, started=process.started - 1)
+
+    assert not is_alive(other)
+    stop_engine(other, 0.1)
+
+    assert is_alive(process)
+
+
+def test_what_is_not_written_down_never_begins(stand_in: Engine, tmp_path: Path) -> None:
+    seen: list[EngineProcess] = []
+
+    def record(process: EngineProcess) -> None:
+        seen.append(process)
+        raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="the disk is full"):
+        start_engine(
+            stand_in, {"SM_VLLM_MODEL": "a/b"}, tmp_path, 1, tmp_path / "log", record=record
+        )
+
+    until(lambda: not is_alive(seen[0]))
+    assert "serve:" not in (tmp_path / "log").read_text()
+
+
+def test_killed_before_it_wrote_it_down_the_starter_leaves_nothing(
+    stand_in: Engine, tmp_path: Path
+) -> None:
+    starter = textwrap.dedent("""
+        import os, sys
+        from pathlib import Path
+        from toolkit.local.engine import Engine
+        from toolkit.local.process import start_engine
+        folder = Path(sys.argv[2])
+        def record(process):
+            (folder / "pid").write_text(f"{process.pid} {process.started}")
+            os.kill(os.getpid(), 9)
+        engine = Engine(Path(sys.argv[1]), "0.28.0")
+        start_engine(engine, {"SM_VLLM_MODEL": "a/b"}, folder, 1, folder / "log", record=record)
+    """)
+    command = [sys.executable, "-c", starter, str(stand_in.python), str(tmp_path)]
+
+    died = subprocess.run(command, check=False)
+
+    assert died.returncode == -signal.SIGKILL
+    pid, started = map(int, (tmp_path / "pid").read_text().split())
+    until(lambda: not is_alive(EngineProcess(pid, started, 1, "")))
+    assert "serve:" not in (tmp_path / "log").read_text()
+
+
+def test_a_port_is_free_or_it_is_not() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+
+        assert not is_port_free(port)
+    assert is_port_free(port)
+
+
+def test_nobody_there_is_not_healthy() -> None:
+    assert not is_healthy(free_port())

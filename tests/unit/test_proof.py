@@ -1,0 +1,73 @@
+"""Speculation is proved by counters, not by answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolkit.errors import NotProved
+from toolkit.proof import Proof, judge, prove, require
+from toolkit.wire import Counters
+
+COUNTS = st.integers(min_value=0, max_value=10**9)
+
+
+def test_every_prompt_is_asked_greedily_between_two_readings() -> None:
+    readings = iter([Counters(10, 50, 20, (15, 5)), Counters(14, 70, 30, (19, 11))])
+    calls: list[object] = []
+
+    def ask(body: dict[str, Any]) -> None:
+        calls.append(body)
+
+    def read() -> Counters:
+        calls.append("counters")
+        return next(readings)
+
+    proof = prove(ask, read, prompts=("a", "b"), chat=True, max_tokens=32, floor=2.0)
+
+    assert calls[0] == calls[-1] == "counters"
+    assert [body["messages"][0]["content"] for body in calls[1:-1]] == ["a", "b"]  # type: ignore[index]
+    assert all(body["temperature"] == 0 for body in calls[1:-1])  # type: ignore[index]
+    assert proof == Proof(3.5, 4, (1.0, 1.5), 2.0, passed=True)
+
+
+@pytest.mark.parametrize(
+    ("counted", "floor", "passed"),
+    [
+        (Counters(10, 50, 15, (10, 5)), 2.5, True),
+        (Counters(10, 50, 15, (10, 5)), 2.51, False),
+        (Counters(10, 50, 1, (1, 0)), None, True),
+        (Counters(10, 50, 0, (0, 0)), None, False),
+        (Counters(10, 50, 0, (0, 0)), 1.0, False),
+        (Counters(0, 0, 0, ()), None, False),
+    ],
+)
+def test_only_accepted_drafts_at_the_floor_or_above_pass(
+    counted: Counters, floor: float | None, passed: bool
+) -> None:
+    assert judge(counted, floor).passed is passed
+
+
+@given(COUNTS, COUNTS, st.none() | st.floats(min_value=1, max_value=10))
+def test_a_failed_proof_is_an_error_that_says_what_to_do(
+    drafts: int, accepted: int, floor: float | None
+) -> None:
+    proof = judge(Counters(drafts, drafts, accepted, ()), floor)
+
+    if proof.passed:
+        require(proof)
+    else:
+        with pytest.raises(NotProved) as told:
+            require(proof)
+        assert told.value.fix
+        assert told.value.exit_code == 3
+
+
+def test_no_draft_and_no_accepted_draft_are_told_apart() -> None:
+    with pytest.raises(NotProved, match="speculation is off"):
+        require(judge(Counters(0, 0, 0), 1.8))
+    with pytest.raises(NotProved, match="no draft was accepted"):
+        require(judge(Counters(5, 25, 0), None))

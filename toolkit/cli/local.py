@@ -1,0 +1,163 @@
+"""``peagle local``: run a plan on this machine, without AWS and without Docker."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from toolkit.cli.console import json_option, print_json, say
+from toolkit.cli.options import plan_options, refuse_errors
+from toolkit.cli.waiting import StatusLine
+from toolkit.errors import UserError
+from toolkit.local import LocalEngine, listing, records
+from toolkit.local import down as end
+from toolkit.local import up as run
+from toolkit.planning import Plan
+from toolkit.wire import request_body
+
+_FOLLOW_SECONDS = 0.2
+_CHUNK_BYTES = 64 * 1024
+
+
+@click.group(epilog="Example: peagle local up tiny && peagle local down peagle-tiny")
+def local() -> None:
+    """Run a plan on this machine, without AWS.
+
+    The engine is vLLM on the CPU, as `peagle engine install` brings it.
+    """
+
+
+@local.command(epilog="Example: peagle local up tiny --port 8000")
+@plan_options
+@click.option(
+    "--port", type=click.IntRange(1, 65535), help="Port to listen on.  [default: a free one]"
+)
+@json_option
+def up(plan: Plan, port: int | None, as_json: bool) -> None:
+    """Run PAIR or PLAN, and prove that it drafts.
+
+    Returns when it answers; it goes on running until `peagle local down`. Doing it again changes
+    nothing. Only this machine can reach it.
+    """
+    refuse_errors(plan)
+    with StatusLine() as status:
+        engine = run(plan, port, progress=status.show)
+    if as_json:
+        print_json(document(engine))
+        return
+    _show_result(engine)
+
+
+@local.command(epilog="Example: peagle local down peagle-tiny")
+@click.argument("name", required=False)
+@click.option("--all", "everything", is_flag=True, help="End all of them.")
+@json_option
+def down(name: str | None, everything: bool, as_json: bool) -> None:
+    """End the engine NAME, and remove its log and state."""
+    if everything == (name is not None):
+        raise UserError("which one?", "give a NAME, or --all")
+    chosen = records.names() if everything else (str(name),)
+    ended = [one for one in chosen if end(one)]
+    if as_json:
+        print_json({"ended": ended, "removed": list(chosen)})
+        return
+    for one in chosen:
+        click.echo(f"{one} is down." if one in ended else f"{one} was not running; removed.")
+    if not chosen:
+        click.echo("Nothing is running.")
+
+
+@local.command(epilog="Example: peagle local logs peagle-tiny -f")
+@click.argument("name")
+@click.option("-f", "--follow", is_flag=True, help="Go on with what is still to come.")
+def logs(name: str, follow: bool) -> None:
+    """Print the log of the engine NAME."""
+    log = records.log_of(name)
+    if name not in records.names() or not log.is_file():
+        raise records.unknown(name)
+    for chunk in _chunks(log, name if follow else None):
+        click.echo(chunk, nl=False)
+
+
+@local.command("list", epilog="Example: peagle local list --json")
+@json_option
+def list_(as_json: bool) -> None:
+    """List the engines of this machine."""
+    engines = listing()
+    if as_json:
+        print_json({"engines": [document(engine) for engine in engines]})
+        return
+    for engine in engines:
+        accepted = engine.acceptance_length
+        proof = f", acceptance length {accepted:.2f}" if accepted else ""
+        click.echo(f"{engine.name}: {engine.pair}, {engine.state}, {engine.openai_base_url}{proof}")
+    if not engines:
+        say("Nothing is running (peagle local up PAIR).")
+
+
+def document(engine: LocalEngine) -> dict[str, Any]:
+    """The engine as one JSON document."""
+    return {
+        "name": engine.name,
+        "state": engine.state,
+        "pair": engine.pair,
+        "acceptance_length": engine.acceptance_length,
+        "drafts": engine.drafts,
+        "openai_base_url": engine.openai_base_url,
+        "served_as": engine.served_as,
+        "vllm": engine.vllm,
+        "pid": engine.process.pid,
+        "port": engine.process.port,
+        "log": engine.process.log,
+        "notes": list(engine.notes),
+        "started_at": engine.started_at,
+    }
+
+
+def _show_result(engine: LocalEngine) -> None:
+    if engine.acceptance_length is not None:
+        click.echo(
+            f"{engine.pair} drafts: acceptance length {engine.acceptance_length:.2f} over "
+            f"{engine.drafts} drafts."
+        )
+    else:
+        click.echo(f"{engine.pair} answers.")
+    if engine.notes:
+        click.echo(f"On a CPU {len(engine.notes)} settings differ: the log begins with them.")
+    click.echo(f"OpenAI base URL:  {engine.openai_base_url}")
+    click.echo(f"Ask it:           {_curl(engine)}")
+    click.echo(f"Its log:          peagle local logs {engine.name} -f")
+    click.echo(f"End it:           peagle local down {engine.name}")
+
+
+def _curl(engine: LocalEngine) -> str:
+    """A command that streams an answer, quoted for a shell."""
+    body = {"model": engine.served_as, **request_body("Hello!", chat=True, max_tokens=64)}
+    body["stream"] = True
+    return shlex.join(
+        ["curl", "-N", f"{engine.openai_base_url}/chat/completions",
+         "-H", "Content-Type: application/json", "-d", json.dumps(body)]
+    )  # fmt: skip
+
+
+def _chunks(log: Path, follow: str | None) -> Iterator[bytes]:
+    """The log's bytes; with ``follow``, also what the engine of that name still writes."""
+    with log.open("rb") as stream:
+        while True:
+            alive = follow is not None and _is_running(follow)
+            while chunk := stream.read(_CHUNK_BYTES):
+                yield chunk
+            if not alive:
+                return
+            time.sleep(_FOLLOW_SECONDS)
+
+
+def _is_running(name: str) -> bool:
+    engine = records.read(name)
+    return engine is not None and engine.state != "dead"

@@ -1,0 +1,42 @@
+"""Ask an engine of this machine."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from typing import Any
+
+from toolkit.errors import EngineError
+from toolkit.local.process import LOOPBACK
+from toolkit.wire import COUNTERS_ATTRIBUTE, COUNTERS_HEADER, Counters, counters_of
+
+_SECONDS = 600.0
+
+
+def ask(port: int, body: dict[str, Any]) -> dict[str, Any]:
+    """The whole answer to one request body for ``/invocations``. Raises EngineError."""
+    return _post(port, json.dumps(body).encode(), {"Content-Type": "application/json"})
+
+
+def counters(port: int) -> Counters:
+    """The engine's speculation counters. Raises EngineError."""
+    return counters_of(_post(port, b"", {COUNTERS_HEADER: COUNTERS_ATTRIBUTE}))
+
+
+def _post(port: int, body: bytes, headers: dict[str, str]) -> dict[str, Any]:
+    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=_SECONDS)
+    try:
+        connection.request("POST", "/invocations", body, headers)
+        reply = connection.getresponse()
+        text = reply.read()
+    except (OSError, http.client.HTTPException) as error:
+        raise EngineError(
+            f"the engine on port {port} does not answer: {error}", "see its log"
+        ) from error
+    finally:
+        connection.close()
+    if reply.status != http.HTTPStatus.OK:
+        said = text[:300].decode("utf-8", errors="replace")
+        raise EngineError(f"the engine refused a request ({reply.status}): {said}", "see its log")
+    document: dict[str, Any] = json.loads(text)
+    return document

@@ -1,0 +1,192 @@
+"""One engine as a process of this machine: start it, see whether it lives, end all of it."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from toolkit.data import data_folder
+from toolkit.local import table
+from toolkit.local.crash import crash_reason
+from toolkit.local.engine import Engine
+
+__all__ = [
+    "EngineProcess",
+    "crash_reason",
+    "free_port",
+    "is_alive",
+    "is_healthy",
+    "is_port_free",
+    "start_engine",
+    "stop_engine",
+]
+
+LOOPBACK = "127.0.0.1"
+PASSED_ON = (
+    "PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "XDG_CACHE_HOME", "LD_LIBRARY_PATH",
+    "LD_PRELOAD", "SSL_CERT_FILE",
+)  # fmt: skip
+"""All that the engine gets of this process's environment: no AWS key, no token, no proxy."""
+
+_GATE = Path(__file__).with_name("gate.py")
+_POLL_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class EngineProcess:
+    """A running engine, as plain data that can be written down.
+
+    ``pid`` leads a session of its own, which holds all of the engine's processes. ``started`` is
+    the leader's start time in the unit of ``toolkit.local.table``; it tells the engine from a
+    later process with the same pid.
+    """
+
+    pid: int
+    started: int
+    port: int
+    log: str
+
+
+def start_engine(
+    engine: Engine,
+    environment: Mapping[str, str],
+    ml_root: Path,
+    port: int,
+    log: Path,
+    record: Callable[[EngineProcess], object] = lambda process: None,
+) -> EngineProcess:
+    """Start ``containers/serve`` with ``environment``, apart from this process and its terminal.
+
+    ``ml_root`` stands for the container's ``/opt/ml``. Output is appended to ``log``.
+    ``record`` is called before the engine begins; when it raises, or this process dies before it
+    returned, the engine never begins: what runs has been written down.
+    """
+    argv = [str(engine.python), str(data_folder("containers") / "serve"), "serve"]
+    with _gate() as (closed, open_gate):
+        process = _spawn(argv, _environment(environment, ml_root, port), closed, port, log)
+        record(process)
+        open_gate()
+    return process
+
+
+def is_alive(process: EngineProcess) -> bool:
+    """Whether the engine's leading process still runs. Reaps it if it was our child."""
+    _reap(process.pid)
+    return table.start_of(process.pid) == process.started
+
+
+def is_healthy(port: int, seconds: float = 2.0) -> bool:
+    """Whether the engine answers ``/ping`` on this machine with 200."""
+    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=seconds)
+    try:
+        connection.request("GET", "/ping")
+        return connection.getresponse().status == http.HTTPStatus.OK
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def stop_engine(process: EngineProcess, grace_seconds: float = 10.0) -> None:
+    """End every process of the engine, and return when none is left.
+
+    Asks first, and kills what is still there after ``grace_seconds``. Safe to repeat, and safe
+    when the pid belongs to somebody else by now.
+    """
+    for number, wait_seconds in ((signal.SIGTERM, grace_seconds), (signal.SIGKILL, 30.0)):
+        if not _members(process):
+            return
+        for pid in _members(process):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        until = time.monotonic() + wait_seconds
+        while _members(process) and time.monotonic() < until:
+            time.sleep(_POLL_SECONDS)
+
+
+def free_port() -> int:
+    """A port of the loopback address that nobody listens on now."""
+    with socket.socket() as listener:
+        listener.bind((LOOPBACK, 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def is_port_free(port: int) -> bool:
+    """Whether an engine could listen on ``port`` of the loopback address."""
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((LOOPBACK, port))
+        except OSError:
+            return False
+        return True
+
+
+def _members(process: EngineProcess) -> tuple[int, ...]:
+    """The engine's living processes.
+
+    A pid is not given away again while a session bears its number: a leader with another start
+    time means that the session is gone.
+    """
+    _reap(process.pid)
+    leader = table.start_of(process.pid)
+    if leader is not None and leader != process.started:
+        return ()
+    return table.session(process.pid, since=process.started)
+
+
+def _environment(given: Mapping[str, str], ml_root: Path, port: int) -> dict[str, str]:
+    base = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    own = {
+        "PEAGLE_ML_ROOT": str(ml_root),
+        "SAGEMAKER_BIND_TO_PORT": str(port),
+        "SM_VLLM_HOST": LOOPBACK,
+        "PYTHONUNBUFFERED": "1",
+    }
+    return {**base, **given, **own}
+
+
+@contextlib.contextmanager
+def _gate() -> Iterator[tuple[int, Callable[[], object]]]:
+    """A pipe: its reading end, and a function that lets the reader go on."""
+    reading, writing = os.pipe()
+    try:
+        yield reading, lambda: os.write(writing, b"1")
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+def _spawn(
+    argv: list[str], environment: dict[str, str], gate: int, port: int, log: Path
+) -> EngineProcess:
+    log.parent.mkdir(parents=True, exist_ok=True)
+    pid = os.posix_spawn(
+        sys.executable,
+        [sys.executable, "-I", str(_GATE), str(log.parent), *argv],
+        environment,
+        file_actions=[
+            (os.POSIX_SPAWN_DUP2, gate, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+        setsid=True,
+        setsigdef=[signal.SIGPIPE, signal.SIGINT, signal.SIGTERM],
+    )
+    started = table.start_of(pid)
+    return EngineProcess(pid, started if started is not None else -1, port, str(log))
+
+
+def _reap(pid: int) -> None:
+    """Take the exit status of a dead child, so that it does not linger as a zombie."""
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)

@@ -1,0 +1,236 @@
+"""Run a plan on this machine, prove that it speculates, and end it again."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from toolkit import proof
+from toolkit.errors import EngineError, NotProved, Refused, UserError
+from toolkit.local import client, records
+from toolkit.local.cpu import cannot_run, for_cpu
+from toolkit.local.crash import bare_line, crash_error
+from toolkit.local.engine import find_engine
+from toolkit.local.install import check_machine
+from toolkit.local.machine import this_machine
+from toolkit.local.process import (
+    EngineProcess,
+    free_port,
+    is_alive,
+    is_healthy,
+    is_port_free,
+    start_engine,
+    stop_engine,
+)
+from toolkit.local.records import LocalEngine
+from toolkit.local.weights import link, only_in_s3, weight_bytes
+from toolkit.planning.models import Plan
+from toolkit.wire import piece_of, request_body
+
+STOP_SECONDS = 10.0
+"""How long an engine may take to end by itself."""
+
+_POLL_SECONDS = 0.1
+_TAIL_BYTES = 4096
+
+Progress = Callable[[str, str], object]
+"""Called with what is going on (``starting``, ``proving``) and the log's last line."""
+
+
+def up(
+    plan: Plan,
+    port: int | None = None,
+    progress: Progress = lambda step, line: None,
+) -> LocalEngine:
+    """Run ``plan`` on this machine; return when it answers and is proved to speculate.
+
+    Does nothing when it already runs. ``port`` is chosen when not given. Whatever ends this,
+    nothing runs that is not remembered; when it fails or is interrupted, the engine is ended and
+    its log is kept.
+    """
+    environment, notes = _runnable(plan)
+    with _alone(plan.name):
+        running = records.read(plan.name)
+        if running and is_alive(running.process) and running.ready:
+            return _same(running, environment, port)
+        if running:
+            stop_engine(running.process, STOP_SECONDS)
+        chosen = _port(port)
+        started = _start(plan, environment, notes, chosen)
+        try:
+            _wait(started, plan.startup_timeout_seconds, progress)
+            ready = _prove(plan, started, progress)
+            records.write(ready)
+        except BaseException:
+            stop_engine(started.process, STOP_SECONDS)
+            records.forget(plan.name)
+            raise
+    return ready
+
+
+def down(name: str) -> LocalEngine | None:
+    """End the engine ``name`` and remove all that is kept of it. ``None`` if none ran.
+
+    Raises NotFound when nothing of that name is here.
+    """
+    if name not in records.names():
+        raise records.unknown(name)
+    engine = records.read(name)
+    if engine:
+        stop_engine(engine.process, STOP_SECONDS)
+    shutil.rmtree(records.folder_of(name), ignore_errors=True)
+    return engine
+
+
+def last_line(log: Path) -> str:
+    """The last line of the log that says something."""
+    try:
+        with log.open("rb") as stream:
+            stream.seek(max(0, stream.seek(0, 2) - _TAIL_BYTES))
+            lines = stream.read().decode("utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return ""
+    return next((bare for line in reversed(lines) if (bare := bare_line(line))), "")
+
+
+def _runnable(plan: Plan) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The plan's environment for this machine. Raises Refused when it cannot run here."""
+    check_machine()
+    find_engine(plan.runtime.vllm)
+    machine = this_machine()
+    stored = only_in_s3(plan)
+    why = (
+        f"only AWS can mount {stored}"
+        if stored
+        else cannot_run(plan.environment, weight_bytes(plan), machine)
+    )
+    if why:
+        raise Refused(
+            f"this machine cannot run {plan.pair}: {why}",
+            f"`peagle deploy {plan.target.id} --sandbox` serves a small stand-in under the same "
+            "settings",
+        )
+    return for_cpu(plan.environment, machine)
+
+
+@contextmanager
+def _alone(name: str) -> Iterator[None]:
+    """Only one ``up`` of a name at a time. The lock goes with the process that holds it."""
+    folder = records.folder_of(name)
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(
+                f"another `peagle local up` of {name} is at work", "wait for it, or give --name"
+            ) from None
+        yield
+
+
+def _same(running: LocalEngine, environment: dict[str, str], port: int | None) -> LocalEngine:
+    if running.environment != environment:
+        raise UserError(
+            f"{running.name} already runs, with another plan",
+            f"end it with `peagle local down {running.name}`, or give --name",
+        )
+    if port not in (None, running.process.port):
+        raise UserError(
+            f"{running.name} already runs, on port {running.process.port}",
+            f"end it with `peagle local down {running.name}`, or leave --port out",
+        )
+    return running
+
+
+def _port(wanted: int | None) -> int:
+    if wanted is None:
+        return free_port()
+    if not is_port_free(wanted):
+        raise UserError(
+            f"port {wanted} is taken", "give another --port, or leave it out for a free one"
+        )
+    return wanted
+
+
+def _start(
+    plan: Plan, environment: dict[str, str], notes: tuple[str, ...], port: int
+) -> LocalEngine:
+    """The engine, begun and remembered. Its log begins with ``notes``."""
+    folder, log = records.folder_of(plan.name), records.log_of(plan.name)
+    ml_root = folder / "ml"
+    shutil.rmtree(ml_root, ignore_errors=True)
+    link(plan, ml_root)
+    log.write_text("".join(f"local: {note}\n" for note in notes), encoding="utf-8")
+    begun: list[LocalEngine] = []
+
+    def remember(process: EngineProcess) -> None:
+        engine = LocalEngine(
+            name=plan.name,
+            pair=plan.pair,
+            served_as=plan.target.id,
+            vllm=plan.runtime.vllm,
+            environment=environment,
+            notes=notes,
+            process=process,
+            started_at=time.time(),
+        )
+        records.write(engine)
+        begun.append(engine)
+
+    found = find_engine(plan.runtime.vllm)
+    start_engine(found, environment, ml_root, port, log, record=remember)
+    return begun[0]
+
+
+def _wait(engine: LocalEngine, seconds: float, progress: Progress) -> None:
+    """Return when the engine answers. Raises EngineError as soon as it has ended."""
+    log = Path(engine.process.log)
+    until = time.monotonic() + seconds
+    while not is_healthy(engine.process.port):
+        if not is_alive(engine.process):
+            raise _ended(engine)
+        if time.monotonic() > until:
+            raise EngineError(f"the engine did not answer within {seconds:.0f} s", f"see {log}")
+        progress("starting", last_line(log))
+        time.sleep(_POLL_SECONDS)
+
+
+def _prove(plan: Plan, engine: LocalEngine, progress: Progress) -> LocalEngine:
+    """The engine with what was measured. Raises NotProved."""
+    port = engine.process.port
+
+    def ask(body: dict[str, Any]) -> dict[str, Any]:
+        progress("proving", "")
+        return client.ask(port, body)
+
+    if plan.speculation is None:
+        answer = ask(
+            request_body(
+                plan.proof.prompts[0], chat=plan.proof.chat, max_tokens=plan.proof.max_tokens
+            )
+        )
+        if not piece_of(answer).text:
+            raise NotProved("the engine answers a prompt with nothing", f"see {engine.process.log}")
+        return replace(engine, ready=True)
+    seen = proof.prove(
+        ask,
+        lambda: client.counters(port),
+        prompts=plan.proof.prompts,
+        chat=plan.proof.chat,
+        max_tokens=plan.proof.max_tokens,
+        floor=plan.speculation.acceptance_floor,
+    )
+    proof.require(seen)
+    return replace(engine, ready=True, acceptance_length=seen.acceptance_length, drafts=seen.drafts)
+
+
+def _ended(engine: LocalEngine) -> EngineError:
+    if records.read(engine.name) is None:
+        return EngineError(f"{engine.name} was stopped while it started", "start it again")
+    return crash_error(engine.process.log)
