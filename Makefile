@@ -1,34 +1,33 @@
 # make demo   everything from nothing: set up, deploy the tiny pair in the sandbox, stream an answer
 # make test   set up and run all tests, real vLLM among them
-.PHONY: help demo test unit lint format lock benchmark clean
+.PHONY: help demo test unit lint format lock benchmark engine clean
 
 PYTHON ?= $(shell for candidate in python3 python3.13 python3.12 python3.11; do \
 	$$candidate -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null \
 	&& echo $$candidate && break; done)
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 help:
-	@sed -n 's/^# //p' Makefile
+	@sed -n 's/^# //p; /^.PHONY/q' Makefile
 
-demo: .venv/sandbox.ready
-	@.ci/system-packages
-	@$(BIN)/peagle engine install
+demo: .venv/sandbox.ready engine
 	@$(BIN)/peagle demo
 
-test: .venv/dev.ready
-	@.ci/system-packages
-	@$(BIN)/peagle engine install
+test: .venv/dev.ready engine
 	$(BIN)/pytest
 
 unit: .venv/dev.ready
 	$(BIN)/pytest tests/unit tests/iac
 
-lint: .venv/dev.ready
+# torch, which training needs, is in the engine's environment and not in ours.
+lint: .venv/dev.ready engine
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy toolkit containers/serve training tests benchmarks
 	$(BIN)/lint-imports
+	$(BIN)/mypy toolkit containers/serve tests benchmarks
+	$(BIN)/mypy --python-executable "$$($(BIN)/peagle engine status --json | \
+		$(BIN)/python -c 'import json, sys; print(json.load(sys.stdin)["python"])')" training
 
 format: .venv/dev.ready
 	$(BIN)/ruff check --fix .
@@ -45,6 +44,11 @@ lock: .venv/dev.ready
 
 benchmark: .venv/dev.ready
 	$(BIN)/python -m benchmarks
+
+# After .venv/*.ready in every list of needs, so that there is a peagle to ask.
+engine:
+	@.ci/system-packages
+	@$(BIN)/peagle engine install
 
 clean:
 	rm -rf .venv build dist *.egg-info

@@ -54,8 +54,10 @@ def speculation_text(speculation: Speculation | None) -> str:
     if speculation is None:
         return "none"
     names = {"eagle3": "EAGLE-3", "mtp": "MTP", "dflash": "DFlash", "ngram": "n-gram"}
-    method = names.get(speculation.method, speculation.method)
-    text = f"{'P-EAGLE' if speculation.parallel_drafting else method}, K={speculation.k}"
+    if speculation.parallel_drafting:
+        text = f"P-EAGLE ({speculation.method} with parallel_drafting), K={speculation.k}"
+    else:
+        text = f"{names.get(speculation.method, speculation.method)}, K={speculation.k}"
     floor = speculation.acceptance_floor
     return text if floor is None else f"{text}; proved from an acceptance length of {floor:g}"
 

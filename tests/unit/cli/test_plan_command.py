@@ -67,7 +67,7 @@ def test_a_person_sees_what_where_at_what_price_and_why() -> None:
         "per hour",
         "per day",
         "per month",
-        "P-EAGLE, K=7",
+        "P-EAGLE (eagle3 with parallel_drafting), K=7",
         "fits: the cache holds",
         "al2023-ami-sagemaker-inference-gpu-4-1",
         "Findings",
