@@ -1,0 +1,116 @@
+"""What the sandbox adds to the first token, over asking the engine directly.
+
+Goal: at most 20 ms, by either way of streaming. Each round asks all three ways, one after the
+other, so that a drifting machine bends them alike; the same client code measures them, from the
+connection to the first byte of the answer's body.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from urllib.parse import urlsplit
+
+NAME = "streaming-overhead"
+ROUNDS = 40
+GOAL_MS = 20.0
+BODY = json.dumps(
+    {
+        "messages": [{"role": "user", "content": "What does textwrap.wrap do?"}],
+        "max_tokens": 8,
+        "temperature": 0,
+        "stream": True,
+    }
+)
+
+
+def main() -> None:
+    """Deploy in a home of its own, ask, clean up, and print the milliseconds."""
+    from toolkit.local.engine import find_engine
+
+    os.environ.setdefault("PEAGLE_ENGINE_PYTHON", str(find_engine("0.28.0").python))
+    with tempfile.TemporaryDirectory() as home:
+        os.environ["PEAGLE_HOME"] = home
+        try:
+            _peagle("deploy", "tiny", "--name", NAME, "--sandbox", "--yes")
+            _show(_measure(_ways()))
+        finally:
+            _peagle("sandbox", "stop")
+
+
+def _ways() -> dict[str, Callable[[], float]]:
+    """Three ways to the same engine; each gives the milliseconds to its first byte."""
+    from toolkit.aws.session import Keys, connect
+    from toolkit.sandbox import status
+
+    found = status()
+    assert found.url is not None
+    (engine,) = found.endpoints
+    aws = connect("us-east-1", endpoint_url=found.url, keys=Keys("testing", "testing"))
+    sandbox = urlsplit(found.url).netloc
+    signed = {"Authorization": _signature()}
+    bearer = {"Authorization": f"Bearer {aws.bearer_token()}"}
+    base = f"/endpoints/{NAME}"
+    return {
+        "the engine itself": lambda: _first_byte(f"127.0.0.1:{engine.port}", "/invocations", {}),
+        "invocations-response-stream": lambda: _first_byte(
+            sandbox, f"{base}/invocations-response-stream", signed
+        ),
+        "the OpenAI-compatible path": lambda: _first_byte(
+            sandbox, f"{base}/openai/v1/chat/completions", bearer
+        ),
+    }
+
+
+def _signature() -> str:
+    """A signature's scope, which is all that the sandbox reads of it."""
+    return "AWS4-HMAC-SHA256 Credential=testing/20260101/us-east-1/sagemaker/aws4_request"
+
+
+def _first_byte(host: str, path: str, headers: Mapping[str, str]) -> float:
+    begin = time.perf_counter()
+    connection = http.client.HTTPConnection(host)
+    connection.request("POST", path, BODY, {"Content-Type": "application/json", **headers})
+    answer = connection.getresponse()
+    assert answer.status == http.HTTPStatus.OK, answer.read()
+    answer.read1(1)
+    taken = time.perf_counter() - begin
+    answer.read()
+    connection.close()
+    return taken * 1000
+
+
+def _measure(ways: Mapping[str, Callable[[], float]]) -> dict[str, list[float]]:
+    for ask in ways.values():
+        ask()
+    taken: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(ROUNDS):
+        for name, ask in ways.items():
+            taken[name].append(ask())
+    return taken
+
+
+def _show(taken: Mapping[str, list[float]]) -> None:
+    direct, *others = taken.items()
+    print(f"{direct[0]:28} {statistics.median(direct[1]):6.1f} ms to the first byte (median)")
+    for name, values in others:
+        added = [through - alone for through, alone in zip(values, direct[1], strict=True)]
+        middle, worst = statistics.median(added), max(added)
+        share = middle / GOAL_MS
+        print(f"{name:28} {middle:+6.1f} ms (worst {worst:+.1f})   goal 20 ms   {share:.2f}")
+
+
+def _peagle(*arguments: str) -> None:
+    command = [sys.executable, "-m", "toolkit.cli", *arguments]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+if __name__ == "__main__":
+    main()

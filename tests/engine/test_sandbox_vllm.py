@@ -1,0 +1,141 @@
+"""The sandbox with real vLLM behind it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import time
+import urllib.request
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.unit.sandbox.sandboxes import Account, Sandbox, until
+from toolkit.aws.session import Keys, connect
+from toolkit.wire import EventSplitter, piece_of, request_body
+
+pytestmark = pytest.mark.engine
+
+PROMPT = "What does textwrap.wrap do?"
+
+
+@pytest.fixture(scope="module")
+def account(sandbox: Sandbox, tiny_endpoint: Any) -> Account:
+    return Account(sandbox)
+
+
+@pytest.fixture(scope="module")
+def name(tiny_endpoint: Any) -> str:
+    found: str = tiny_endpoint["name"]
+    return found
+
+
+def events(parts: list[bytes]) -> list[str]:
+    splitter = EventSplitter()
+    return [event for part in parts for event in splitter.feed(part)]
+
+
+def text_of(parts: list[bytes]) -> str:
+    *pieces, done = events(parts)
+    assert done == "[DONE]"
+    return "".join(piece_of(json.loads(piece)).text for piece in pieces)
+
+
+def metric(sandbox: Sandbox, name: str) -> float:
+    """The sum of one of vLLM's counters, over its labels."""
+    engines = sandbox.told("sandbox", "status")["endpoints"]
+    port = next(one["port"] for one in engines if one["name"] == "tiny")
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+        lines = answer.read().decode().splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if re.match(name, line))
+
+
+def test_all_ways_to_the_endpoint_give_the_same_answer(account: Account, name: str) -> None:
+    asked = request_body(PROMPT, chat=True, max_tokens=40)
+    whole = piece_of(account.ask(name, asked)).text
+    assert whole.strip()
+    streamed = request_body(PROMPT, chat=True, max_tokens=40, stream=True)
+    answer = account.runtime.invoke_endpoint_with_response_stream(
+        EndpointName=name, Body=json.dumps(streamed), ContentType="application/json"
+    )
+    parts = [event["PayloadPart"]["Bytes"] for event in answer["Body"]]
+    assert len(parts) > 3, "it comes in pieces"
+    assert text_of(parts) == whole
+    assert text_of(through_openai_path(account, name, {**streamed, "model": ""})) == whole
+
+
+def through_openai_path(account: Account, name: str, body: dict[str, Any]) -> list[bytes]:
+    aws = connect("us-east-1", endpoint_url=account.url, keys=Keys("testing", "testing"))
+    connection = http.client.HTTPConnection(urlsplit(account.url).netloc, timeout=60)
+    path = f"/endpoints/{name}/openai/v1/chat/completions"
+    token = {"Authorization": f"Bearer {aws.bearer_token()}", "Content-Type": "application/json"}
+    connection.request("POST", path, json.dumps(body), token)
+    answer = connection.getresponse()
+    assert answer.status == 200
+    parts = []
+    while part := answer.read1():
+        parts.append(part)
+    return parts
+
+
+def test_what_is_accepted_is_counted_and_read_through_the_endpoint(
+    account: Account, name: str
+) -> None:
+    before = account.ask(name, {}, CustomAttributes="peagle=counters")
+    account.ask(name, request_body(PROMPT, chat=True, max_tokens=40))
+    after = account.ask(name, {}, CustomAttributes="peagle=counters")
+    assert after["drafts"] > before["drafts"]
+    assert after["accepted_tokens"] > before["accepted_tokens"]
+
+
+def test_a_client_that_goes_away_ends_the_generation(
+    account: Account, sandbox: Sandbox, name: str
+) -> None:
+    generated, running = r"vllm:generation_tokens_total\{", r"vllm:num_requests_running\{"
+    before = metric(sandbox, generated)
+    body = request_body(PROMPT, chat=True, max_tokens=2000, stream=True) | {"ignore_eos": True}
+    answer = account.runtime.invoke_endpoint_with_response_stream(
+        EndpointName=name, Body=json.dumps(body), ContentType="application/json"
+    )
+    next(iter(answer["Body"]))
+    answer["Body"].close()
+    until(lambda: metric(sandbox, running), lambda left: left == 0, seconds=20)
+    assert 0 < metric(sandbox, generated) - before < 1000, "it did not go on to all 2000 tokens"
+
+
+def test_vllm_s_own_lines_are_in_the_log(account: Account, name: str) -> None:
+    lines = account.log(name)
+    assert any(line.startswith("serve: [") for line in lines)
+    assert any("non-default args" in line and "parallel_drafting" in line for line in lines)
+    assert any("Application startup complete" in line for line in lines)
+
+
+def test_a_target_that_is_too_large_has_a_stand_in_under_the_same_settings(
+    sandbox: Sandbox, account: Account
+) -> None:
+    """gpt-oss-20b as it would be planned for a GPU; and all of it is gone when it is deleted."""
+    plan = sandbox.told("plan", "gpt-oss-20b", "--name", "large")
+    model = next(one for one in plan["requests"] if one["operation"] == "create_model")
+    environment = model["parameters"]["PrimaryContainer"]["Environment"]
+    account.model("large", environment, ModelDataSource=None)
+    account.config("large", "large", InstanceType=plan["instance_type"])
+    account.sagemaker.create_endpoint(EndpointName="large", EndpointConfigName="large")
+    found = until(
+        lambda: account.describe("large"),
+        lambda found: found["EndpointStatus"] != "Creating",
+        seconds=180,
+    )
+    assert found["EndpointStatus"] == "InService", found.get("FailureReason")
+    answer = account.ask("large", request_body(PROMPT, chat=True, max_tokens=20))
+    assert answer["model"] == "openai/gpt-oss-20b"
+    counted = account.ask("large", {}, CustomAttributes="peagle=counters")
+    assert counted["accepted_tokens"] > 0
+    engines = sandbox.told("sandbox", "status")["endpoints"]
+    (engine,) = [one for one in engines if one["name"] == "large"]
+    assert engine["stand_in"] == "peagle/tiny"
+    begin = time.monotonic()
+    account.gone("large")
+    assert time.monotonic() - begin < 30
+    assert engine["pid"] not in sandbox.processes()

@@ -1,0 +1,212 @@
+"""A sandbox for tests: a home of its own, the command line as a process, boto3 as users have it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+ROLE = "arn:aws:iam::123456789012:role/peagle-sandbox-role"
+IMAGE = "763104351884.dkr.ecr.us-east-1.amazonaws.com/vllm:0.28.0"
+INSTANCE_TYPE = "ml.g6e.2xlarge"
+BUCKET = "models"
+
+_WRAPPER = """#!{python}
+import os, sys
+if "-c" in sys.argv:
+    print("0.28.0")
+else:
+    os.environ["PYTHONPATH"] = {packages!r}
+    os.execv({python!r}, [{python!r}, *sys.argv[1:]])
+"""
+
+
+def fake_engine(folder: Path) -> Path:
+    """A Python whose vLLM 0.28.0 is ``fake_engine.py``."""
+    package = folder / "packages" / "vllm" / "entrypoints" / "openai"
+    package.mkdir(parents=True)
+    shutil.copy(Path(__file__).with_name("fake_engine.py"), package / "api_server.py")
+    python = folder / "python"
+    packages = str(folder / "packages")
+    python.write_text(_WRAPPER.format(python=sys.executable, packages=packages))
+    python.chmod(0o755)
+    return python
+
+
+@dataclass(frozen=True)
+class Sandbox:
+    """A home with a sandbox. ``engine`` is the Python that has vLLM."""
+
+    home: Path
+    engine: Path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            **os.environ,
+            "PEAGLE_HOME": str(self.home),
+            "PEAGLE_ENGINE_PYTHON": str(self.engine),
+        }
+
+    def peagle(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "toolkit.cli", *arguments]
+        return subprocess.run(
+            command, env=self.environment, capture_output=True, text=True, timeout=120, check=False
+        )
+
+    def told(self, *arguments: str) -> Any:
+        """The JSON document of a command that succeeds."""
+        done = self.peagle(*arguments, "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    @contextmanager
+    def at_home(self) -> Iterator[None]:
+        """This process as a user of the sandbox."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PEAGLE_HOME", str(self.home))
+            patch.setenv("PEAGLE_ENGINE_PYTHON", str(self.engine))
+            yield
+
+    def processes(self) -> list[int]:
+        """Every process that was started in this home, sandbox and engines."""
+        mark = os.fsencode(self.home)
+        found = []
+        for folder in Path("/proc").iterdir():
+            try:
+                environment = (folder / "environ").read_bytes()
+            except OSError:
+                continue
+            if folder.name.isdigit() and mark in environment:
+                found.append(int(folder.name))
+        return found
+
+
+class Account:
+    """SageMaker in one region of a sandbox: what a test needs in one line."""
+
+    def __init__(self, sandbox: Sandbox, region: str = "us-east-1") -> None:
+        self.sandbox = sandbox
+        self.region = region
+        self.url = sandbox.told("sandbox", "env")["AWS_ENDPOINT_URL"]
+        self.sagemaker = self.client("sagemaker")
+        self.runtime = self.client("sagemaker-runtime")
+        self.logs = self.client("logs")
+        self.s3 = self.client("s3")
+        self._count = 0
+
+    def client(self, service: str) -> Any:
+        return boto3.client(
+            service,
+            region_name=self.region,
+            endpoint_url=self.url,
+            aws_access_key_id="testing",
+            aws_secret_access_key="testing",
+        )
+
+    def upload(self, prefix: str, files: dict[str, bytes]) -> None:
+        self.s3.create_bucket(Bucket=BUCKET)
+        for name, content in files.items():
+            self.s3.put_object(Bucket=BUCKET, Key=f"{prefix}{name}", Body=content)
+
+    def model(self, name: str, environment: dict[str, str] | None = None, **more: Any) -> str:
+        """A model whose weights are in ``s3://models/tiny/`` (or ``ModelDataSource=None``)."""
+        container = {"Image": IMAGE, "Environment": environment or {}, **more}
+        container.setdefault("ModelDataSource", {"S3DataSource": folder_on_s3("tiny/")})
+        container = {name: value for name, value in container.items() if value is not None}
+        self.sagemaker.create_model(
+            ModelName=name, ExecutionRoleArn=ROLE, PrimaryContainer=container
+        )
+        return name
+
+    def config(self, name: str, model: str, **more: Any) -> str:
+        variant = {
+            "VariantName": "AllTraffic",
+            "ModelName": model,
+            "InitialInstanceCount": 1,
+            "InstanceType": INSTANCE_TYPE,
+            **more,
+        }
+        self.sagemaker.create_endpoint_config(EndpointConfigName=name, ProductionVariants=[variant])
+        return name
+
+    def endpoint(self, environment: dict[str, str] | None = None, **more: Any) -> str:
+        """A new endpoint with a model and a configuration of the same name; not waited for."""
+        self._count += 1
+        name = f"endpoint-{self._count}"
+        self.model(name, environment, **more)
+        self.config(name, name)
+        self.sagemaker.create_endpoint(EndpointName=name, EndpointConfigName=name)
+        return name
+
+    def describe(self, name: str) -> Any:
+        return self.sagemaker.describe_endpoint(EndpointName=name)
+
+    def settled(self, name: str) -> Any:
+        """The endpoint when nothing changes any more."""
+        return until(
+            lambda: self.describe(name),
+            lambda found: found["EndpointStatus"] in ("InService", "Failed"),
+        )
+
+    def gone(self, name: str) -> None:
+        """Delete an endpoint and wait until it is gone."""
+        self.sagemaker.delete_endpoint(EndpointName=name)
+        self.wait_gone(name)
+
+    def wait_gone(self, name: str) -> None:
+        until(
+            lambda: self.sagemaker.list_endpoints(NameContains=name)["Endpoints"],
+            lambda found: all(one["EndpointName"] != name for one in found),
+        )
+
+    def log(self, name: str) -> list[str]:
+        """All lines of an endpoint's log."""
+        pages = self.logs.get_paginator("filter_log_events").paginate(
+            logGroupName=f"/aws/sagemaker/Endpoints/{name}"
+        )
+        return [event["message"] for page in pages for event in page["events"]]
+
+    def wait_for_line(self, name: str, text: str) -> list[str]:
+        found: list[str] = until(
+            lambda: self.log(name), lambda lines: any(text in line for line in lines)
+        )
+        return found
+
+    def ask(self, name: str, document: dict[str, Any], **more: Any) -> Any:
+        """InvokeEndpoint's answer, decoded."""
+        answer = self.runtime.invoke_endpoint(
+            EndpointName=name,
+            Body=json.dumps(document),
+            ContentType="application/json",
+            **more,
+        )
+        return json.loads(answer["Body"].read())
+
+
+def folder_on_s3(prefix: str) -> dict[str, str]:
+    return {
+        "S3Uri": f"s3://{BUCKET}/{prefix}",
+        "S3DataType": "S3Prefix",
+        "CompressionType": "None",
+    }
+
+
+def until(look: Callable[[], Any], good: Callable[[Any], bool], seconds: float = 60) -> Any:
+    """What ``look`` sees once it is ``good``; fails after ``seconds``."""
+    end = time.monotonic() + seconds
+    while not good(found := look()):
+        assert time.monotonic() < end, f"after {seconds} s still: {found}"
+        time.sleep(0.05)
+    return found

@@ -1,0 +1,63 @@
+"""Bearer tokens: those that the toolkit makes are taken, all else is refused."""
+
+from __future__ import annotations
+
+import base64
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolkit.aws.session import Keys, connect
+from toolkit.sandbox.runtime.token import PREFIX, BadToken, region_of
+
+
+def made(region: str = "eu-west-1", seconds: int = 3600) -> str:
+    aws = connect(region, endpoint_url="http://127.0.0.1:1", keys=Keys("testing", "testing"))
+    return aws.bearer_token(seconds)
+
+
+def edited(old: str, new: str) -> str:
+    """A token whose content was changed."""
+    text = base64.b64decode(made().removeprefix(PREFIX)).decode()
+    assert old in text
+    return PREFIX + base64.b64encode(text.replace(old, new).encode()).decode()
+
+
+def test_a_token_names_its_region() -> None:
+    assert region_of(f"Bearer {made('eu-west-1')}") == "eu-west-1"
+    assert region_of(f"bearer {made('us-east-1')}") == "us-east-1"
+
+
+def test_a_token_ends_with_its_time() -> None:
+    token = f"Bearer {made(seconds=600)}"
+    soon, late = (datetime.now(UTC) + timedelta(minutes=minutes) for minutes in (9, 11))
+    assert region_of(token, now=soon) == "eu-west-1"
+    with pytest.raises(BadToken, match="expired"):
+        region_of(token, now=late)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("CallWithBearerToken", "DeleteEndpoint"),
+        ("X-Amz-Credential", "Credential"),
+        ("X-Amz-Date=2", "X-Amz-Date=x"),
+        ("X-Amz-Expires=3600", "X-Amz-Expires=long"),
+        ("X-Amz-Expires=3600", f"X-Amz-Expires={10**18}"),
+        ("X-Amz-Signature=", "X-Amz-Signature=&was="),
+        ("%2Fsagemaker%2F", "%2Fs3%2F"),
+        ("X-Amz-Credential=testing", "X-Amz-Credential=too%2Fmany%2Fparts"),
+    ],
+)
+def test_a_token_for_something_else_is_refused(old: str, new: str) -> None:
+    with pytest.raises(BadToken):
+        region_of(f"Bearer {edited(old, new)}")
+
+
+@given(st.text(max_size=80))
+def test_nothing_else_is_a_token(text: str) -> None:
+    for authorization in (text, f"Bearer {text}", f"Bearer {PREFIX}{text}"):
+        with pytest.raises(BadToken):
+            region_of(authorization)

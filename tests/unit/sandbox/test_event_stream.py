@@ -1,0 +1,30 @@
+"""Frames that AWS's own client reads."""
+
+from __future__ import annotations
+
+import json
+
+from botocore.eventstream import EventStreamBuffer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolkit.sandbox.runtime.event_stream import payload_part, stream_error
+
+
+@given(st.lists(st.binary(max_size=300), min_size=1, max_size=4))
+def test_parts_are_read_as_they_were_written(parts: list[bytes]) -> None:
+    buffer = EventStreamBuffer()
+    buffer.add_data(b"".join(payload_part(part) for part in parts))
+    events = list(buffer)
+    assert [event.payload for event in events] == parts
+    assert {event.headers[":event-type"] for event in events} == {"PayloadPart"}
+
+
+@given(st.text(max_size=50))
+def test_an_error_is_read_as_it_was_written(message: str) -> None:
+    buffer = EventStreamBuffer()
+    buffer.add_data(stream_error(message, "StreamBroken"))
+    (event,) = buffer
+    assert event.headers[":message-type"] == "exception"
+    assert event.headers[":exception-type"] == "ModelStreamError"
+    assert json.loads(event.payload) == {"Message": message, "ErrorCode": "StreamBroken"}

@@ -1,0 +1,114 @@
+"""Weights from S3 to the engine's folder, as SageMaker brings them."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from tests.unit.sandbox.sandboxes import BUCKET, Account
+from toolkit.sandbox.hosting.model_data import NoModelData, download, weight_bytes
+from toolkit.sandbox.hosting.order import ModelData
+
+MODEL = PurePosixPath("model")
+
+
+@pytest.fixture(autouse=True)
+def _at_home(account: Account) -> Iterator[None]:
+    with account.sandbox.at_home():
+        yield
+
+
+def uri(prefix: str) -> str:
+    return f"s3://{BUCKET}/{prefix}"
+
+
+def held(folder: Path) -> dict[str, bytes]:
+    """All files below a folder, and what is in them."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def archive(**files: bytes) -> bytes:
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:gz") as tar:
+        for name, data in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            tar.addfile(entry, io.BytesIO(data))
+    return content.getvalue()
+
+
+def test_a_prefix_becomes_a_folder(account: Account, tmp_path: Path) -> None:
+    files = {"target/a.safetensors": b"12345", "target/ü b.json": b"{}", "drafter/c": b""}
+    account.upload("pair/", files)
+    account.upload("pair-of-others/", {"d": b""})
+    download(ModelData(uri("pair/"), MODEL), tmp_path, "us-east-1")
+    assert held(tmp_path / "model") == files
+    assert weight_bytes(tmp_path) == 5
+
+
+def test_a_channel_has_its_own_folder(account: Account, tmp_path: Path) -> None:
+    account.upload("head/", {"config.json": b"{}"})
+    into = PurePosixPath("additional-model-data-sources/drafter")
+    download(ModelData(uri("head/"), into), tmp_path, "eu-west-1")
+    assert held(tmp_path) == {"additional-model-data-sources/drafter/config.json": b"{}"}
+
+
+def test_an_archive_is_unpacked(account: Account, tmp_path: Path) -> None:
+    account.upload("", {"model.tar.gz": archive(weights=b"w")})
+    download(ModelData(uri("model.tar.gz"), MODEL, archive=True), tmp_path, "us-east-1")
+    assert held(tmp_path / "model") == {"weights": b"w"}
+
+
+def test_one_object_is_one_file(account: Account, tmp_path: Path) -> None:
+    account.upload("", {"alone/weights.gguf": b"w"})
+    download(ModelData(uri("alone/weights.gguf"), MODEL, single=True), tmp_path, "us-east-1")
+    assert held(tmp_path / "model") == {"weights.gguf": b"w"}
+
+
+@pytest.mark.parametrize(
+    ("files", "why"),
+    [
+        ({}, "there is no object below"),
+        ({"bad/": b""}, "is an empty folder"),
+        ({"bad/target/": b"", "bad/target/a": b""}, "is an empty folder"),
+        ({"bad/a": b"", "bad/a/b": b""}, "is a file and a folder at once"),
+        ({"bad/../../outside": b""}, "does not name a file below"),
+        ({"bad//absolute": b""}, "does not name a file below"),
+    ],
+)
+def test_what_makes_a_deployment_fail_is_refused(
+    account: Account, tmp_path: Path, files: dict[str, bytes], why: str
+) -> None:
+    bucket = f"bad-{abs(hash(why + str(files)))}"
+    account.s3.create_bucket(Bucket=bucket)
+    for key, content in files.items():
+        account.s3.put_object(Bucket=bucket, Key=key, Body=content)
+    with pytest.raises(NoModelData, match=why):
+        download(ModelData(f"s3://{bucket}/bad/", MODEL), tmp_path / "ml", "us-east-1")
+    assert [path.name for path in tmp_path.iterdir()] == ["ml"]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        ModelData("s3://no-such-bucket/a/", MODEL),
+        ModelData(uri("nothing.tar.gz"), MODEL, archive=True),
+        ModelData(uri("tiny/config.json"), MODEL, archive=True),
+        ModelData(uri("nothing"), MODEL, single=True),
+    ],
+)
+def test_what_is_not_there_or_no_archive_is_refused(data: ModelData, tmp_path: Path) -> None:
+    with pytest.raises(NoModelData, match=data.uri):
+        download(data, tmp_path, "us-east-1")
+
+
+def test_an_archive_stays_in_its_folder(account: Account, tmp_path: Path) -> None:
+    account.upload("", {"evil.tar.gz": archive(**{"../../outside": b"x"})})
+    with pytest.raises(NoModelData, match="outside"):
+        download(ModelData(uri("evil.tar.gz"), MODEL, archive=True), tmp_path / "ml", "us-east-1")
+    assert held(tmp_path) == {}

@@ -1,0 +1,101 @@
+"""From a request to what is started, and how long it may take."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pytest
+
+from tests.unit.sandbox.sandboxes import Sandbox
+from toolkit.sandbox.hosting.deployment import Deployment, DeploymentFailed
+from toolkit.sandbox.hosting.order import ModelData, Order, order_of
+
+FOLDER = {"S3Uri": "s3://b/p/", "S3DataType": "S3Prefix", "CompressionType": "None"}
+VARIANT: dict[str, Any] = {"VariantName": "v", "ModelName": "m", "InitialInstanceCount": 1}
+
+
+@dataclass
+class SomeModel:
+    container: Mapping[str, Any]
+    others: list[Mapping[str, Any]] = field(default_factory=list)
+
+    @property
+    def all_containers(self) -> list[Mapping[str, Any]]:
+        return [self.container, *self.others]
+
+
+def order(container: Mapping[str, Any] | None = None, **variant: Any) -> Order:
+    return order_of("us-east-1", "e", [{**VARIANT, **variant}], SomeModel(container or {}))
+
+
+def test_weights_go_where_the_container_looks_for_them() -> None:
+    container = {
+        "ModelDataUrl": "s3://b/m.tar.gz",
+        "ModelDataSource": {"S3DataSource": FOLDER},
+        "AdditionalModelDataSources": [
+            {"ChannelName": "drafter", "S3DataSource": {**FOLDER, "CompressionType": "Gzip"}},
+            {"ChannelName": "one", "S3DataSource": {**FOLDER, "S3DataType": "S3Object"}},
+        ],
+    }
+    more = PurePosixPath("additional-model-data-sources")
+    assert order(container).model_data == (
+        ModelData("s3://b/m.tar.gz", PurePosixPath("model"), archive=True),
+        ModelData("s3://b/p/", PurePosixPath("model")),
+        ModelData("s3://b/p/", more / "drafter", archive=True),
+        ModelData("s3://b/p/", more / "one", single=True),
+    )
+
+
+def test_the_startup_time_is_the_variant_s() -> None:
+    assert order(ContainerStartupHealthCheckTimeoutInSeconds=900).startup_seconds == 900
+    assert order().startup_seconds == 600
+
+
+def test_what_the_sandbox_does_not_do_is_said() -> None:
+    second = {**VARIANT, "VariantName": "w"}
+    model = SomeModel({}, [{}])
+    found = order_of("r", "e", [{**VARIANT, "InitialInstanceCount": 3}, second], model)
+    assert found.remarks == (
+        "variant w is not started: the sandbox runs the first one only",
+        "one engine stands for 3 instances",
+        "only the first container is started",
+    )
+    assert order().remarks == ()
+
+
+@pytest.mark.parametrize(
+    ("image", "vllm"),
+    [
+        ("763104351884.dkr.ecr.us-east-1.amazonaws.com/vllm:0.30.0-gpu-py312-cu130", "0.30.0"),
+        ("localhost:5000/vllm:0.28.0", "0.28.0"),
+        ("vllm:server-sagemaker-cuda-v2.6", None),
+        ("vllm@sha256:00", None),
+    ],
+)
+def test_the_image_s_tag_names_its_vllm(image: str, vllm: str | None) -> None:
+    assert order({"Image": image}).vllm == vllm
+
+
+@pytest.fixture
+def _here(tmp_path: Path, engine: Path) -> Iterator[None]:
+    sandbox = Sandbox(tmp_path, engine)
+    with sandbox.at_home():
+        yield
+    assert sandbox.processes() == []
+
+
+@pytest.mark.usefixtures("_here")
+def test_an_engine_that_does_not_get_healthy_in_time_is_ended() -> None:
+    environment = {"FAKE_ENGINE": "never-healthy", "SM_VLLM_MODEL": "some/model"}
+    begin = time.monotonic()
+    with pytest.raises(DeploymentFailed) as failed:
+        Deployment(Order("us-east-1", "e", "v", environment, (), 1)).start(lambda _: None)
+    assert 1 <= time.monotonic() - begin < 10
+    assert str(failed.value) == (
+        "The primary container for production variant v did not pass the ping health check. "
+        "Please check CloudWatch logs for this endpoint."
+    )

@@ -1,0 +1,227 @@
+"""Starting and ending the sandbox, in every order and at every bad moment."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.unit.sandbox.conftest import WEIGHTS
+from tests.unit.sandbox.sandboxes import Account, Sandbox, until
+from toolkit import sandbox as aws_sandbox
+from toolkit.errors import UserError
+
+
+def serving(home: Sandbox) -> Account:
+    """A started sandbox with one endpoint in service."""
+    home.told("sandbox", "start")
+    account = Account(home)
+    account.upload("tiny/", WEIGHTS)
+    assert account.settled(account.endpoint())["EndpointStatus"] == "InService"
+    return account
+
+
+def test_a_second_start_finds_the_first_and_says_how_to_use_it(sandbox: Sandbox) -> None:
+    first = sandbox.told("sandbox", "start")
+    again = sandbox.peagle("sandbox", "start")
+    assert again.returncode == 0
+    assert f"listens on {first['url']} (process {first['pid']})" in again.stdout
+    assert 'eval "$(peagle sandbox env)"' in again.stdout
+
+
+def test_of_many_starts_at_once_one_wins_and_all_use_it(home: Sandbox) -> None:
+    with ThreadPoolExecutor(6) as several:
+        started = list(several.map(lambda _: home.told("sandbox", "start"), range(6)))
+    assert all(one == started[0] for one in started)
+    assert len(home.processes()) == 1
+
+
+def test_only_this_machine_reaches_it(sandbox: Sandbox) -> None:
+    port = int(sandbox.told("sandbox", "start")["url"].rpartition(":")[2])
+    socket.create_connection(("127.0.0.1", port)).close()
+    with pytest.raises(ConnectionRefusedError):  # this machine's other loopback address
+        socket.create_connection(("127.0.0.2", port), timeout=2)
+
+
+def test_the_port_can_be_chosen_and_a_taken_one_is_an_error(home: Sandbox) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        done = home.peagle("sandbox", "start", "--port", port)
+        assert done.returncode == 2
+        assert done.stderr.startswith(f"error: port {port} cannot be used: Address already in use")
+        assert "--port" in done.stderr
+        until(home.processes, lambda left: left == [], seconds=5)
+    assert home.told("sandbox", "start", "--port", port)["url"].endswith(f":{port}")
+    done = home.peagle("sandbox", "start", "--port", "1")
+    assert (done.returncode, f"already runs on port {port}" in done.stderr) == (2, True)
+
+
+def test_env_is_read_by_a_shell_word_for_word(sandbox: Sandbox) -> None:
+    url = sandbox.told("sandbox", "start")["url"]
+    nasty = 'us-east-1\'; echo broken; "$HOME" ü'
+    done = sandbox.peagle("sandbox", "env", "--region", nasty)
+    show = shlex.join([sys.executable, "-c", "import json,os;print(json.dumps(dict(os.environ)))"])
+    shell = subprocess.run(
+        ["sh", "-c", f"{done.stdout}\n{show}"],
+        env={"PATH": os.environ["PATH"], "AWS_PROFILE": "mine", "LANG": "C.UTF-8"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    variables = json.loads(shell.stdout)
+    assert variables["AWS_ENDPOINT_URL"] == url
+    assert variables["AWS_REGION"] == nasty
+    assert variables["AWS_ACCESS_KEY_ID"]
+    assert "AWS_PROFILE" not in variables
+
+
+@pytest.mark.parametrize("name", ["no_proxy", "NO_PROXY"])
+def test_env_keeps_a_proxy_out_of_the_way(sandbox: Sandbox, name: str) -> None:
+    assert "NO_PROXY" not in sandbox.told("sandbox", "env")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("https_proxy", "http://proxy.example.org:3128")
+        patch.setenv(name, "intranet.example.org")
+        variables = sandbox.told("sandbox", "env")
+    assert variables["NO_PROXY"] == "intranet.example.org,127.0.0.1"
+    assert variables["no_proxy"] == variables["NO_PROXY"]
+
+
+def test_env_needs_a_running_sandbox(home: Sandbox) -> None:
+    done = home.peagle("sandbox", "env")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: the sandbox does not run (peagle sandbox start)\n"
+
+
+def test_status_tells_what_serves_and_stop_leaves_nothing(home: Sandbox) -> None:
+    assert home.told("sandbox", "status")["running"] is False
+    account = serving(home)
+    found = home.told("sandbox", "status")
+    assert (found["running"], found["url"]) == (True, account.url)
+    (endpoint,) = found["endpoints"]
+    assert (endpoint["name"], endpoint["state"]) == ("endpoint-1", "InService")
+    assert (endpoint["region"], endpoint["stand_in"]) == ("us-east-1", None)
+    assert endpoint["uptime_seconds"] > 0
+    assert {found["pid"], endpoint["pid"]} == set(home.processes())
+    with urllib.request.urlopen(f"http://127.0.0.1:{endpoint['port']}/ping") as answer:
+        assert answer.status == 200
+    assert "endpoint-1 (us-east-1): InService; process" in home.peagle("sandbox", "status").stdout
+    records = home.home / "deployments" / "sandbox" / "us-east-1"
+    records.mkdir(parents=True)
+    (records / "endpoint-1.json").write_text("{}")
+    assert home.told("sandbox", "stop") == {"was_running": True, "engines": 1}
+    assert home.processes() == []
+    left = [path.name for path in home.home.rglob("*") if path.is_file()]
+    assert sorted(left) == ["daemon.log", "lock"]
+    assert home.told("sandbox", "stop") == {"was_running": False, "engines": 0}
+
+
+def test_stop_cleans_up_after_a_sandbox_that_was_killed(home: Sandbox) -> None:
+    serving(home)
+    _kill_daemon(home)
+    assert len(home.processes()) == 1, "the engine lives on"
+    status = home.peagle("sandbox", "status")
+    assert "1 of its engines still run" in status.stderr
+    assert home.told("sandbox", "stop") == {"was_running": False, "engines": 1}
+    assert home.processes() == []
+
+
+def test_start_cleans_up_after_a_sandbox_that_was_killed(home: Sandbox) -> None:
+    old = serving(home)
+    _kill_daemon(home)
+    started = home.told("sandbox", "start")
+    assert home.processes() == [started["pid"]]
+    assert Account(home).sagemaker.list_endpoints()["Endpoints"] == []
+    assert old.url.startswith("http://127.0.0.1:")
+
+
+def test_a_terminated_sandbox_ends_its_engines_itself(home: Sandbox) -> None:
+    serving(home)
+    os.kill(home.told("sandbox", "status")["pid"], signal.SIGTERM)
+    until(home.processes, lambda left: left == [], seconds=15)
+
+
+def test_an_engine_in_the_making_is_ended_too(home: Sandbox) -> None:
+    home.told("sandbox", "start")
+    account = Account(home)
+    account.upload("tiny/", WEIGHTS)
+    name = account.endpoint({"FAKE_ENGINE": "never-healthy"})
+    account.wait_for_line(name, "fake: INFO starting")
+    assert account.describe(name)["EndpointStatus"] == "Creating"
+    home.told("sandbox", "stop")
+    assert home.processes() == []
+
+
+def test_what_is_written_of_a_dead_process_harms_nobody(home: Sandbox) -> None:
+    """A pid that now belongs to somebody else is not the sandbox, and is not ended."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as innocent:
+        trace = {"pid": innocent.pid, "started": 1, "port": 1, "log": ""}
+        folder = home.home / "sandbox"
+        (folder / "engines").mkdir(parents=True)
+        (folder / "daemon.json").write_text(json.dumps(trace))
+        (folder / "engines" / f"{innocent.pid}.json").write_text(json.dumps(trace))
+        (folder / "engines" / "1.json").write_text('{"of": "another version"}')
+        assert home.told("sandbox", "status")["running"] is False
+        home.told("sandbox", "stop")
+        assert innocent.poll() is None
+        innocent.communicate(b"\n")
+
+
+def test_a_reset_of_moto_ends_the_engines(home: Sandbox) -> None:
+    account = serving(home)
+    request = urllib.request.Request(f"{account.url}/moto-api/reset", method="POST")
+    with urllib.request.urlopen(request) as answer:
+        assert answer.status == 200
+    assert len(home.processes()) == 1
+    assert account.sagemaker.list_endpoints()["Endpoints"] == []
+    roles = account.client("iam").list_roles()["Roles"]
+    assert [role["RoleName"] for role in roles] == [aws_sandbox.EXECUTION_ROLE]
+
+
+def test_a_home_that_cannot_be_written_is_an_error(tmp_path: Path, engine: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    done = Sandbox(tmp_path / "file", engine).peagle("sandbox", "start")
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: cannot write to {tmp_path}/file/sandbox: Not a dir")
+    assert "PEAGLE_HOME" in done.stderr
+
+
+def test_moto_is_named_when_it_is_missing(home: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", missing)
+    with home.at_home(), pytest.raises(UserError) as raised:
+        aws_sandbox.ensure_started()
+    assert str(raised.value) == "the sandbox needs moto (pip install 'peagle-toolkit[sandbox]')"
+
+
+def test_a_moto_that_was_not_extended_here_is_refused(
+    home: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "5.3.0")
+    with home.at_home(), pytest.raises(UserError, match=r"needs moto 5\.2, and 5\.3\.0"):
+        aws_sandbox.ensure_started()
+
+
+def test_the_package_and_the_commands_do_not_load_moto() -> None:
+    code = "import sys, toolkit.cli.sandbox; print([m for m in sys.modules if 'moto' in m])"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout == "[]\n"
+
+
+def _kill_daemon(home: Sandbox) -> None:
+    pid = home.told("sandbox", "status")["pid"]
+    os.kill(pid, signal.SIGKILL)
+    until(home.processes, lambda left: pid not in left)

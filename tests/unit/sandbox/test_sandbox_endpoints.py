@@ -1,0 +1,250 @@
+"""The life of an endpoint in the sandbox, and what is refused on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from tests.unit.sandbox.sandboxes import (
+    IMAGE,
+    INSTANCE_TYPE,
+    ROLE,
+    Account,
+    folder_on_s3,
+    until,
+)
+
+ARN = "arn:aws:sagemaker:us-east-1:123456789012"
+
+
+@pytest.fixture
+def crashed(account: Account) -> Iterator[str]:
+    name = account.endpoint({"FAKE_ENGINE": "crash"})
+    yield name
+    account.gone(name)
+
+
+def refusal(call: Any, **parameters: Any) -> tuple[str, str]:
+    """The code and the words with which a call is refused."""
+    with pytest.raises(ClientError) as refused:
+        call(**parameters)
+    error = refused.value.response["Error"]
+    return error["Code"], error["Message"]
+
+
+def test_an_endpoint_is_creating_and_then_in_service(account: Account, live: str) -> None:
+    found = account.describe(live)
+    assert found["EndpointStatus"] == "InService"
+    assert found["EndpointArn"] == f"{ARN}:endpoint/{live}"
+    assert "FailureReason" not in found
+    assert found["ProductionVariants"][0]["CurrentInstanceCount"] == 1
+
+
+def test_boto3s_own_waiter_ends(account: Account) -> None:
+    name = account.endpoint()
+    assert account.describe(name)["EndpointStatus"] == "Creating"
+    waiter = account.sagemaker.get_waiter("endpoint_in_service")
+    waiter.wait(EndpointName=name, WaiterConfig={"Delay": 1, "MaxAttempts": 60})
+    account.sagemaker.delete_endpoint(EndpointName=name)
+    waiter = account.sagemaker.get_waiter("endpoint_deleted")
+    waiter.wait(EndpointName=name, WaiterConfig={"Delay": 1, "MaxAttempts": 60})
+
+
+def test_an_engine_that_dies_says_why(account: Account, crashed: str) -> None:
+    found = account.settled(crashed)
+    assert found["EndpointStatus"] == "Failed"
+    assert found["FailureReason"] == (
+        "The primary container for production variant AllTraffic did not pass the ping health "
+        "check. Please check CloudWatch logs for this endpoint. "
+        "The engine ended: ValueError: the head does not belong to this target"
+    )
+
+
+def test_an_environment_that_serve_refuses_says_why(account: Account) -> None:
+    name = account.endpoint({"SM_VLLM_MODEL": "/opt/ml/model/nowhere"})
+    assert "serve: error: SM_VLLM_MODEL is " in account.settled(name)["FailureReason"]
+    account.gone(name)
+
+
+def test_weights_that_are_not_there_fail_the_endpoint(account: Account) -> None:
+    name = account.endpoint(ModelDataSource={"S3DataSource": folder_on_s3("nothing/")})
+    reason = account.settled(name)["FailureReason"]
+    assert reason.startswith('Failed to download model data for container "container_1" from URL')
+    assert "s3://models/nothing/" in reason
+    account.gone(name)
+
+
+def test_a_failed_endpoint_can_only_be_deleted(account: Account, crashed: str) -> None:
+    account.settled(crashed)
+    code, words = refusal(
+        account.sagemaker.update_endpoint, EndpointName=crashed, EndpointConfigName=crashed
+    )
+    assert (code, words) == (
+        "ValidationException",
+        f'Cannot update failed endpoint "{ARN}:endpoint/{crashed}"; delete it.',
+    )
+
+
+@pytest.mark.parametrize(
+    ("operation", "name", "kind"),
+    [
+        ("create_model", "model", "model"),
+        ("create_endpoint_config", "endpoint-config", "endpoint configuration"),
+        ("create_endpoint", "endpoint", "endpoint"),
+    ],
+)
+def test_names_are_taken_once(
+    account: Account, live: str, operation: str, name: str, kind: str
+) -> None:
+    parameters: dict[str, dict[str, Any]] = {
+        "create_model": {
+            "ModelName": live,
+            "ExecutionRoleArn": ROLE,
+            "PrimaryContainer": {"Image": IMAGE},
+        },
+        "create_endpoint_config": {
+            "EndpointConfigName": live,
+            "ProductionVariants": [
+                {
+                    "VariantName": "v",
+                    "ModelName": live,
+                    "InitialInstanceCount": 1,
+                    "InstanceType": INSTANCE_TYPE,
+                }
+            ],
+        },
+        "create_endpoint": {"EndpointName": live, "EndpointConfigName": live},
+    }
+    refused = refusal(getattr(account.sagemaker, operation), **parameters[operation])
+    assert refused == (
+        "ValidationException",
+        f'Cannot create already existing {kind} "{ARN}:{name}/{live}".',
+    )
+
+
+def test_what_an_endpoint_needs_stays(account: Account, live: str) -> None:
+    for call, parameter in (
+        (account.sagemaker.delete_endpoint_config, "EndpointConfigName"),
+        (account.sagemaker.delete_model, "ModelName"),
+    ):
+        code, words = refusal(call, **{parameter: live})
+        assert code == "ValidationException"
+        assert words.startswith("Cannot delete ")
+        assert words.endswith(f'endpoint "{ARN}:endpoint/{live}" uses it.')
+
+
+def test_everything_can_go_once_the_endpoint_is_gone(account: Account) -> None:
+    name = account.endpoint()
+    account.settled(name)
+    account.gone(name)
+    account.sagemaker.delete_endpoint_config(EndpointConfigName=name)
+    account.sagemaker.delete_model(ModelName=name)
+    for call, parameter, kind in (
+        (account.sagemaker.describe_endpoint, "EndpointName", "endpoint"),
+        (account.sagemaker.describe_endpoint_config, "EndpointConfigName", "endpoint"),
+        (account.sagemaker.describe_model, "ModelName", "model"),
+        (account.sagemaker.delete_endpoint, "EndpointName", "endpoint"),
+    ):
+        code, words = refusal(call, **{parameter: name})
+        assert code == "ValidationException"
+        assert words.startswith(f"Could not find {kind}")
+        assert words.endswith(f'/{name}".')
+
+
+def test_a_busy_endpoint_is_left_alone(account: Account) -> None:
+    name = account.endpoint()
+    busy = ("ValidationException", f'Cannot update in-progress endpoint "{ARN}:endpoint/{name}".')
+    assert account.describe(name)["EndpointStatus"] == "Creating"
+    assert refusal(account.sagemaker.delete_endpoint, EndpointName=name) == busy
+    assert (
+        refusal(account.sagemaker.update_endpoint, EndpointName=name, EndpointConfigName=name)
+        == busy
+    )
+    account.settled(name)
+    account.gone(name)
+
+
+def test_an_update_switches_when_the_new_engine_is_healthy(account: Account, live: str) -> None:
+    old = account.sandbox.told("sandbox", "status")["endpoints"][0]
+    account.model("better", {"SM_VLLM_SEED": "7"})
+    account.config("better", "better")
+    account.sagemaker.update_endpoint(EndpointName=live, EndpointConfigName="better")
+    during = account.describe(live)
+    assert during["EndpointStatus"] == "Updating"
+    assert during["EndpointConfigName"] == live
+    assert during["PendingDeploymentSummary"]["EndpointConfigName"] == "better"
+    assert "--seed" not in account.ask(live, {})["argv"], "the old engine answers meanwhile"
+    after = account.settled(live)
+    assert (after["EndpointStatus"], after["EndpointConfigName"]) == ("InService", "better")
+    assert "PendingDeploymentSummary" not in after
+    assert "--seed" in account.ask(live, {})["argv"]
+    new = account.sandbox.told("sandbox", "status")["endpoints"][0]
+    assert new["pid"] != old["pid"]
+    assert old["pid"] not in account.sandbox.processes()
+
+
+def test_an_update_that_fails_rolls_back(account: Account, live: str) -> None:
+    account.model("worse", {"FAKE_ENGINE": "crash"})
+    account.config("worse", "worse")
+    account.sagemaker.update_endpoint(EndpointName=live, EndpointConfigName="worse")
+    after = account.settled(live)
+    assert (after["EndpointStatus"], after["EndpointConfigName"]) == ("InService", live)
+    assert "the head does not belong to this target" in after["FailureReason"]
+    assert account.ask(live, {})["path"] == "/invocations"
+    account.sagemaker.delete_endpoint_config(EndpointConfigName="worse")
+
+
+def test_the_deployment_configuration_is_described(account: Account) -> None:
+    given = {
+        "BlueGreenUpdatePolicy": {
+            "TrafficRoutingConfiguration": {"Type": "ALL_AT_ONCE", "WaitIntervalInSeconds": 0}
+        }
+    }
+    account.config("deployed", account.model("deployed"))
+    account.sagemaker.create_endpoint(
+        EndpointName="deployed", EndpointConfigName="deployed", DeploymentConfig=given
+    )
+    assert account.settled("deployed")["LastDeploymentConfig"] == given
+    account.gone("deployed")
+
+
+def test_an_engine_that_dies_later_is_told_to_who_asks(account: Account) -> None:
+    name = account.endpoint()
+    account.settled(name)
+    refusal(account.ask, name=name, document={"do": "die"})
+    until(
+        lambda: account.sandbox.told("sandbox", "status")["endpoints"],
+        lambda endpoints: all(one["pid"] is None for one in endpoints if one["name"] == name),
+    )
+    code, words = refusal(account.ask, name=name, document={})
+    assert code == "ModelError"
+    assert "the engine ended: RuntimeError: the engine has had enough" in words
+    account.gone(name)
+
+
+def test_two_creations_of_one_name_make_one_engine(account: Account) -> None:
+    account.config("race", account.model("race"))
+
+    def create(_: int) -> str:
+        try:
+            account.sagemaker.create_endpoint(EndpointName="race", EndpointConfigName="race")
+        except ClientError as refused:
+            return str(refused.response["Error"]["Code"])
+        return "created"
+
+    with ThreadPoolExecutor(8) as several:
+        outcomes = sorted(several.map(create, range(8)))
+    assert outcomes == ["ValidationException"] * 7 + ["created"]
+    account.settled("race")
+    account.gone("race")
+
+
+def test_regions_are_apart(account: Account) -> None:
+    far = Account(account.sandbox, "eu-west-1")
+    far.model("far")
+    assert far.sagemaker.list_models()["Models"][0]["ModelName"] == "far"
+    assert all(one["ModelName"] != "far" for one in account.sagemaker.list_models()["Models"])

@@ -1,0 +1,51 @@
+"""The engine's log in CloudWatch Logs."""
+
+from __future__ import annotations
+
+from tests.unit.sandbox.sandboxes import Account, until
+
+GROUP = "/aws/sagemaker/Endpoints/"
+
+
+def test_the_log_is_there_line_by_line(account: Account, live: str) -> None:
+    lines = account.wait_for_line(live, "fake: INFO starting")
+    assert lines[0].startswith("sandbox: ")
+    assert any(line.startswith("serve: [") for line in lines)
+    assert all("\n" not in line for line in lines)
+    (stream,) = account.logs.describe_log_streams(logGroupName=GROUP + live)["logStreams"]
+    variant, _, instance = stream["logStreamName"].partition("/")
+    assert (variant, instance[:2], len(instance)) == ("AllTraffic", "i-", 19)
+
+
+def test_tokens_lead_from_old_lines_to_new_ones(account: Account, live: str) -> None:
+    account.wait_for_line(live, "fake: INFO starting")
+    group = GROUP + live
+    (stream,) = account.logs.describe_log_streams(logGroupName=group)["logStreams"]
+    where = {"logGroupName": group, "logStreamName": stream["logStreamName"]}
+    seen = account.logs.get_log_events(**where, startFromHead=True)
+    token = seen["nextForwardToken"]
+    nothing_new = account.logs.get_log_events(**where, nextToken=token)
+    assert (nothing_new["events"], nothing_new["nextForwardToken"]) == ([], token)
+    account.runtime.invoke_endpoint(EndpointName=live, Body=b'{"do": "say", "text": "line 2"}')
+    grown = until(
+        lambda: account.logs.get_log_events(**where, nextToken=token),
+        lambda answer: answer["events"],
+    )
+    assert [event["message"] for event in grown["events"]] == ["fake: line 2"]
+    assert grown["nextForwardToken"] != token
+
+
+def test_the_log_outlives_the_endpoint(account: Account) -> None:
+    name = account.endpoint({"FAKE_ENGINE": "crash"})
+    account.settled(name)
+    account.gone(name)
+    assert "ValueError: the head does not belong to this target" in account.log(name)
+
+
+def test_each_engine_has_its_own_stream(account: Account, live: str) -> None:
+    account.model("streams", {"SM_VLLM_SEED": "1"})
+    account.config("streams", "streams")
+    account.sagemaker.update_endpoint(EndpointName=live, EndpointConfigName="streams")
+    account.settled(live)
+    found = account.logs.describe_log_streams(logGroupName=GROUP + live)["logStreams"]
+    assert len({stream["logStreamName"] for stream in found}) == 2

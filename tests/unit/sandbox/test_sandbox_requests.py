@@ -1,0 +1,196 @@
+"""What SageMaker's calls refuse and describe in the sandbox."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import botocore.session
+import pytest
+from botocore.exceptions import ClientError
+
+from tests.unit.sandbox.sandboxes import IMAGE, ROLE, Account
+
+
+def refused(call: Any, **parameters: Any) -> str:
+    with pytest.raises(ClientError) as raised:
+        call(**parameters)
+    assert raised.value.response["Error"]["Code"] == "ValidationException"
+    return str(raised.value.response["Error"]["Message"])
+
+
+def endpoint_types() -> list[str]:
+    model = botocore.session.get_session().get_service_model("sagemaker")
+    types: list[str] = model.shape_for("ProductionVariantInstanceType").enum
+    return types
+
+
+def test_every_instance_type_of_aws_is_taken(account: Account) -> None:
+    model = account.model("types")
+    types = endpoint_types()
+    assert {"ml.g5.xlarge", "ml.p5en.48xlarge", "ml.p6-b200.48xlarge"} <= set(types)
+    for number, instance_type in enumerate(types):
+        account.config(f"types-{number}", model, InstanceType=instance_type)
+
+
+@pytest.mark.parametrize(
+    ("variant", "words"),
+    [
+        (
+            {"InstanceType": "ml.bogus"},
+            "Value 'ml.bogus' at 'productionVariants.1.member.instanceType' failed to satisfy "
+            "constraint: Member must satisfy enum value set: [ml.",
+        ),
+        (
+            {"VariantName": "under_score"},
+            "Value 'under_score' at 'productionVariants.1.member.variantName' failed to satisfy "
+            "constraint: Member must satisfy regular expression pattern: ",
+        ),
+        (
+            {"ContainerStartupHealthCheckTimeoutInSeconds": 7200},
+            "Value '7200' at 'productionVariants.1.member."
+            "containerStartupHealthCheckTimeoutInSeconds' failed to satisfy constraint: "
+            "Member must have value less than or equal to 3600",
+        ),
+        ({"InferenceAmiVersion": "al1"}, "Member must satisfy enum value set: [al2"),
+        ({"RoutingConfig": {"RoutingStrategy": "KV"}}, "routingConfig.routingStrategy'"),
+    ],
+)
+def test_a_variant_out_of_bounds_is_refused(
+    account: Account, variant: dict[str, Any], words: str
+) -> None:
+    said = refused(account.config, name="bounds", model="none", **variant)
+    assert said.startswith("1 validation error detected: ")
+    assert words in said
+
+
+@pytest.mark.parametrize(
+    ("container", "words"),
+    [
+        ({"Environment": {"1A": "x"}}, "at 'primaryContainer.environment.key'"),
+        ({"Environment": {"A": "x" * 1025}}, "Member must have length less than or equal to 1024"),
+        ({"Environment": {f"A{n}": "" for n in range(101)}}, "less than or equal to 100"),
+        (
+            {"Environment": {f"A{n}": "x" * 1000 for n in range(33)}},
+            "Value of 33089 bytes at 'environment' failed to satisfy constraint: "
+            "Member must have length less than or equal to 32768",
+        ),
+        ({"Image": "two words"}, "regular expression pattern"),
+    ],
+)
+def test_a_model_out_of_bounds_is_refused(
+    account: Account, container: dict[str, Any], words: str
+) -> None:
+    said = refused(
+        account.sagemaker.create_model,
+        ModelName="bounds",
+        ExecutionRoleArn=ROLE,
+        PrimaryContainer={"Image": IMAGE, **container},
+    )
+    assert words in said
+
+
+def test_all_problems_of_a_request_are_told_at_once(account: Account) -> None:
+    said = refused(
+        account.config, name="a_b", model="none", InstanceType="ml.bogus", VolumeSizeInGB=1024
+    )
+    assert said.startswith("3 validation errors detected: ")
+
+
+def test_a_model_needs_one_kind_of_containers(account: Account) -> None:
+    container = {"Image": IMAGE}
+    create = account.sagemaker.create_model
+    both = {"PrimaryContainer": container, "Containers": [container]}
+    assert "Exactly one of" in refused(create, ModelName="no", ExecutionRoleArn=ROLE)
+    assert "Exactly one of" in refused(create, ModelName="both", ExecutionRoleArn=ROLE, **both)
+
+
+def test_what_is_missing_is_named_with_its_arn(account: Account) -> None:
+    arn = "arn:aws:sagemaker:us-east-1:123456789012"
+    assert refused(account.config, name="lonely", model="nobody") == (
+        f'Could not find model "{arn}:model/nobody".'
+    )
+    assert refused(
+        account.sagemaker.create_endpoint, EndpointName="lonely", EndpointConfigName="nobody"
+    ) == (f'Could not find endpoint configuration "{arn}:endpoint-config/nobody".')
+
+
+def test_models_and_configurations_are_described_as_they_were_given(account: Account) -> None:
+    model: dict[str, Any] = {
+        "ModelName": "given",
+        "ExecutionRoleArn": ROLE,
+        "EnableNetworkIsolation": True,
+        "PrimaryContainer": {"Image": IMAGE, "Environment": {"A": 'ü "%s" \n'}},
+    }
+    config: dict[str, Any] = {
+        "EndpointConfigName": "given",
+        "ProductionVariants": [
+            {
+                "VariantName": "v",
+                "ModelName": "given",
+                "InitialInstanceCount": 1,
+                "InitialVariantWeight": 0.5,
+                "InstanceType": "ml.g6e.2xlarge",
+                "InferenceAmiVersion": "al2023-ami-sagemaker-inference-gpu-4-1",
+                "ContainerStartupHealthCheckTimeoutInSeconds": 900,
+                "RoutingConfig": {"RoutingStrategy": "LEAST_OUTSTANDING_REQUESTS"},
+            }
+        ],
+        "ExecutionRoleArn": ROLE,
+        "EnableNetworkIsolation": False,
+        "MetricsConfig": {"EnableEnhancedMetrics": True},
+    }
+    account.sagemaker.create_model(**model)
+    account.sagemaker.create_endpoint_config(**config)
+    found = account.sagemaker.describe_model(ModelName="given")
+    assert {key: found[key] for key in found if key in model} == model
+    assert set(found) - set(model) == {"ModelArn", "CreationTime", "ResponseMetadata"}
+    found = account.sagemaker.describe_endpoint_config(EndpointConfigName="given")
+    assert {key: found[key] for key in found if key in config} == config
+    assert set(found) - set(config) == {"EndpointConfigArn", "CreationTime", "ResponseMetadata"}
+
+
+def test_tags_of_all_three_can_be_listed_and_changed(account: Account) -> None:
+    tags = [{"Key": "peagle:deployment", "Value": "tagged"}]
+    client = account.sagemaker
+    arns = [
+        client.create_model(
+            ModelName="tagged",
+            ExecutionRoleArn=ROLE,
+            PrimaryContainer={
+                "Image": IMAGE,
+                "ModelDataSource": {
+                    "S3DataSource": {
+                        "S3Uri": "s3://models/tiny/",
+                        "S3DataType": "S3Prefix",
+                        "CompressionType": "None",
+                    }
+                },
+            },
+            Tags=tags,
+        )["ModelArn"],
+        client.create_endpoint_config(
+            EndpointConfigName="tagged",
+            ProductionVariants=[
+                {
+                    "VariantName": "v",
+                    "ModelName": "tagged",
+                    "InitialInstanceCount": 1,
+                    "InstanceType": "ml.g5.xlarge",
+                }
+            ],
+            Tags=tags,
+        )["EndpointConfigArn"],
+        client.create_endpoint(EndpointName="tagged", EndpointConfigName="tagged", Tags=tags)[
+            "EndpointArn"
+        ],
+    ]
+    for arn in arns:
+        assert client.list_tags(ResourceArn=arn)["Tags"] == tags
+        client.add_tags(ResourceArn=arn, Tags=[{"Key": "peagle:deployment", "Value": "new"}])
+        changed = client.list_tags(ResourceArn=arn)["Tags"]
+        assert changed == [{"Key": "peagle:deployment", "Value": "new"}]
+        client.delete_tags(ResourceArn=arn, TagKeys=["peagle:deployment"])
+        assert client.list_tags(ResourceArn=arn)["Tags"] == []
+    account.settled("tagged")
+    account.gone("tagged")
+    assert "Could not find" in refused(client.list_tags, ResourceArn=arns[2])

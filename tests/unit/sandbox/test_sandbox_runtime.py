@@ -1,0 +1,281 @@
+"""Invoking an endpoint: what reaches the engine, what comes back, and when."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from botocore.exceptions import ClientError, EventStreamError
+
+from tests.unit.sandbox.sandboxes import Account
+from toolkit.aws.session import Keys, connect
+
+GAP = 0.3
+
+
+@pytest.fixture(scope="module")
+def name(account: Account) -> Iterator[str]:
+    """An endpoint in service, for all tests of this file."""
+    name = account.endpoint({"SM_VLLM_MAX_MODEL_LEN": "512"})
+    assert account.settled(name)["EndpointStatus"] == "InService"
+    yield name
+    account.gone(name)
+
+
+@pytest.fixture(scope="module")
+def address(account: Account) -> str:
+    """Host and port of the sandbox."""
+    netloc: str = urlsplit(account.url).netloc
+    return netloc
+
+
+@pytest.fixture(scope="module")
+def token(address: str) -> str:
+    """A bearer token as the toolkit makes it."""
+    aws = connect("us-east-1", endpoint_url=f"http://{address}", keys=Keys("testing", "testing"))
+    return aws.bearer_token()
+
+
+def error_of(raised: pytest.ExceptionInfo[ClientError]) -> tuple[int, str, str]:
+    response = raised.value.response
+    status = response["ResponseMetadata"]["HTTPStatusCode"]
+    return status, response["Error"]["Code"], response["Error"]["Message"]
+
+
+def stream(account: Account, name: str, document: dict[str, Any]) -> Iterator[bytes]:
+    answer = account.runtime.invoke_endpoint_with_response_stream(
+        EndpointName=name, Body=json.dumps(document), ContentType="application/json"
+    )
+    with contextlib.closing(answer["Body"]) as events:
+        for event in events:
+            yield event["PayloadPart"]["Bytes"]
+
+
+def chat(
+    address: str, name: str, document: dict[str, Any], **headers: str
+) -> http.client.HTTPResponse:
+    connection = http.client.HTTPConnection(address, timeout=30)
+    connection.request(
+        "POST",
+        f"/endpoints/{name}/openai/v1/chat/completions",
+        json.dumps(document),
+        {"Content-Type": "application/json", **headers},
+    )
+    return connection.getresponse()
+
+
+def test_the_model_s_environment_has_become_the_engine_s_arguments(
+    account: Account, name: str
+) -> None:
+    argv = account.ask(name, {})["argv"]
+    assert argv[argv.index("--max-model-len") + 1] == "512"
+    assert argv[argv.index("--model") + 1].endswith("/ml/model")
+
+
+def test_the_engine_sees_no_aws_key(account: Account, name: str) -> None:
+    environment = account.ask(name, {})["environment"]
+    assert [variable for variable in environment if variable.startswith("AWS_")] == []
+
+
+def test_body_and_headers_arrive_as_they_were_sent(account: Account, name: str) -> None:
+    document = {"text": 'ü "quoted" %20 \n'}
+    asked = account.ask(
+        name, document, CustomAttributes="peagle=counters", Accept="text/plain", SessionId="s-1"
+    )
+    assert json.loads(asked["body"]) == document
+    assert asked["path"] == "/invocations"
+    headers = asked["headers"]
+    assert headers["x-amzn-sagemaker-custom-attributes"] == "peagle=counters"
+    assert headers["x-amzn-sagemaker-session-id"] == "s-1"
+    assert headers["accept"] == "text/plain"
+    assert headers["content-type"] == "application/json"
+    assert "authorization" not in headers
+
+
+def test_the_answer_says_who_answered(account: Account, name: str) -> None:
+    answer = account.runtime.invoke_endpoint(
+        EndpointName=name, Body=b"{}", ContentType="application/json"
+    )
+    assert answer["ContentType"] == "application/json"
+    assert answer["InvokedProductionVariant"] == "AllTraffic"
+    assert answer["NewSessionId"] == "session-1"
+
+
+@pytest.mark.parametrize(("status", "kind"), [(400, "client"), (500, "server")])
+@pytest.mark.parametrize("call", ["invoke_endpoint", "invoke_endpoint_with_response_stream"])
+def test_an_error_of_the_engine_is_a_model_error(
+    account: Account, name: str, call: str, status: int, kind: str
+) -> None:
+    document = {"do": "status", "status": status, "text": '{"error": "too long"}'}
+    with pytest.raises(account.runtime.exceptions.ModelError) as raised:
+        getattr(account.runtime, call)(EndpointName=name, Body=json.dumps(document))
+    http_status, code, words = error_of(raised)
+    assert (http_status, code) == (424, "ModelError")
+    assert words.startswith(
+        f'Received {kind} error ({status}) from primary with message "{{"error": "too long"}}"'
+    )
+    assert raised.value.response["OriginalStatusCode"] == status
+    assert raised.value.response["OriginalMessage"] == '{"error": "too long"}'
+
+
+def test_an_answer_that_breaks_off_is_a_model_error(account: Account, name: str) -> None:
+    with pytest.raises(account.runtime.exceptions.ModelError):
+        account.ask(name, {"do": "break"})
+
+
+def test_nobody_answers_for_an_endpoint_that_is_not_there(account: Account) -> None:
+    with pytest.raises(ClientError) as raised:
+        account.ask("nobody", {})
+    assert error_of(raised) == (
+        400,
+        "ValidationError",
+        "Endpoint nobody of account 123456789012 not found.",
+    )
+
+
+def test_nobody_answers_for_an_endpoint_that_failed(account: Account) -> None:
+    name = account.endpoint({"FAKE_ENGINE": "crash"})
+    account.settled(name)
+    with pytest.raises(ClientError) as raised:
+        account.ask(name, {})
+    assert error_of(raised)[1:] == (
+        "ValidationError",
+        f"Endpoint {name} is not in service; its state is Failed.",
+    )
+    account.gone(name)
+
+
+def test_a_body_over_the_limit_is_refused(account: Account, name: str) -> None:
+    largest = json.dumps({"filling": ""})
+    fits = largest.replace('""', f'"{"x" * (6 * 1024 * 1024 - len(largest))}"')
+    asked = account.runtime.invoke_endpoint(EndpointName=name, Body=fits)
+    assert len(json.loads(asked["Body"].read())["body"]) == 6 * 1024 * 1024
+    with pytest.raises(ClientError) as raised:
+        account.runtime.invoke_endpoint(EndpointName=name, Body=fits + " ")
+    assert error_of(raised) == (413, "413", "HTTP content length exceeded 6291456 bytes.")
+
+
+def test_every_chunk_of_a_stream_comes_when_the_engine_sends_it(
+    account: Account, name: str
+) -> None:
+    chunks = ["one", "two", "three " * 50_000, "four"]
+    begin = time.monotonic()
+    arrived = [
+        (part, time.monotonic() - begin)
+        for part in stream(account, name, {"do": "stream", "chunks": chunks, "gap": GAP})
+    ]
+    assert b"".join(part for part, _ in arrived) == "".join(chunks).encode()
+    first_seen = dict(reversed(arrived))
+    assert first_seen[b"one"] < GAP
+    assert first_seen[b"two"] - first_seen[b"one"] > GAP / 2
+    assert first_seen[b"four"] > 2.5 * GAP
+
+
+def test_a_stream_that_breaks_in_the_middle_ends_with_a_model_stream_error(
+    account: Account, name: str
+) -> None:
+    parts = stream(account, name, {"do": "break"})
+    assert next(parts) == b"half"
+    with pytest.raises(EventStreamError, match="ModelStreamError") as raised:
+        next(parts)
+    assert raised.value.response["Error"]["Message"].startswith("The model's stream broke")
+
+
+@pytest.mark.parametrize("begin", [False, True], ids=["before the head", "in the body"])
+def test_a_client_that_goes_away_ends_the_request_at_the_engine(
+    account: Account, name: str, address: str, token: str, begin: bool
+) -> None:
+    gone = "fake: the client is gone"
+    before = account.log(name).count(gone)
+    body = json.dumps({"do": "slow", "begin": begin}).encode()
+    request = (
+        f"POST /endpoints/{name}/openai/v1/chat/completions HTTP/1.1\r\nHost: {address}\r\n"
+        f"Authorization: Bearer {token}\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    host, _, port = address.partition(":")
+    with socket.create_connection((host, int(port))) as client:
+        client.sendall(request.encode() + body)
+        account.wait_for_line(name, "fake: busy")
+        assert account.log(name).count(gone) == before
+    until_gone = time.monotonic() + 10
+    while account.log(name).count(gone) == before:
+        assert time.monotonic() < until_gone
+        time.sleep(0.1)
+
+
+def test_openai_clients_are_answered_by_the_engine_s_own_path(
+    address: str, name: str, token: str
+) -> None:
+    answer = chat(address, name, {"model": ""}, Authorization=f"Bearer {token}")
+    assert answer.status == 200
+    assert json.load(answer)["path"] == "/v1/chat/completions"
+
+
+def test_a_body_sent_in_chunks_arrives_whole(address: str, name: str, token: str) -> None:
+    connection = http.client.HTTPConnection(address, timeout=30)
+    parts = [b'{"text": "', b"x" * 100_000, b'"}']
+    path = f"/endpoints/{name}/openai/v1/chat/completions"
+    connection.request("POST", path, iter(parts), {"Authorization": f"Bearer {token}"})
+    assert json.load(connection.getresponse())["body"] == b"".join(parts).decode()
+
+
+def test_openai_clients_get_the_stream_as_it_comes(address: str, name: str, token: str) -> None:
+    document = {"do": "stream", "chunks": ["data: 1\n\n", "data: [DONE]\n\n"], "gap": GAP}
+    begin = time.monotonic()
+    answer = chat(address, name, document, Authorization=f"Bearer {token}")
+    assert answer.headers["Content-Type"] == "text/event-stream"
+    assert answer.read1() == b"data: 1\n\n"
+    assert time.monotonic() - begin < GAP
+    assert answer.read() == b"data: [DONE]\n\n"
+
+
+def test_openai_clients_see_the_engine_s_errors_as_they_are(
+    address: str, name: str, token: str
+) -> None:
+    document = {"do": "status", "status": 404, "text": '{"error": "no such model"}'}
+    answer = chat(address, name, document, Authorization=f"Bearer {token}")
+    assert (answer.status, answer.read()) == (404, b'{"error": "no such model"}')
+
+
+def test_openai_clients_notice_a_stream_that_breaks(address: str, name: str, token: str) -> None:
+    answer = chat(address, name, {"do": "break"}, Authorization=f"Bearer {token}")
+    with pytest.raises(http.client.IncompleteRead) as raised:
+        answer.read()
+    assert raised.value.partial == b"half"
+
+
+@pytest.mark.parametrize("given", ["", "Bearer nonsense", "Bearer sagemaker-api-key-nonsense"])
+def test_openai_clients_need_a_token(address: str, name: str, given: str) -> None:
+    answer = chat(address, name, {}, Authorization=given)
+    assert answer.status == 401
+    assert json.load(answer)["message"].startswith("Unauthorized: ")
+
+
+def test_an_unsigned_invocation_is_refused(address: str, name: str) -> None:
+    connection = http.client.HTTPConnection(address)
+    connection.request("POST", f"/endpoints/{name}/invocations", b"{}")
+    assert connection.getresponse().status == 403
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"Origin": "https://example.org"}, {"Host": "rebound.example.org"}],
+    ids=["another origin", "a name that leads here"],
+)
+def test_a_web_page_is_not_listened_to(address: str, headers: dict[str, str]) -> None:
+    connection = http.client.HTTPConnection(address)
+    connection.request("GET", "/_peagle/status", headers=headers)
+    answer = connection.getresponse()
+    assert (answer.status, json.load(answer)) == (
+        403,
+        {"message": "the sandbox does not talk to web pages"},
+    )
+    connection.close()

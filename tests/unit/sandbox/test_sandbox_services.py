@@ -1,0 +1,155 @@
+"""Quotas, prices, roles and scaling tags in the sandbox."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from botocore.exceptions import ClientError
+
+from tests.unit.sandbox.sandboxes import INSTANCE_TYPE, ROLE, Account, Sandbox
+from toolkit import sandbox as aws_sandbox
+from toolkit.aws.session import Keys, connect
+from toolkit.catalog import load_catalog
+from toolkit.errors import UserError
+
+QUOTA_NAME = f"{INSTANCE_TYPE} for endpoint usage"
+
+
+@pytest.fixture
+def no_quota(sandbox: Sandbox) -> Iterator[None]:
+    with sandbox.at_home():
+        aws_sandbox.set_quota(INSTANCE_TYPE, 0)
+        yield
+        aws_sandbox.set_quota(INSTANCE_TYPE, 2)
+
+
+def test_the_quota_of_an_instance_type_is_found_by_name(account: Account) -> None:
+    client = account.client("service-quotas")
+    for listing in ("list_service_quotas", "list_aws_default_service_quotas"):
+        pages = client.get_paginator(listing).paginate(ServiceCode="sagemaker")
+        found = [one for page in pages for one in page["Quotas"] if one["QuotaName"] == QUOTA_NAME]
+        assert [(one["Value"], one["Adjustable"]) for one in found] == [(2.0, True)]
+    code = found[0]["QuotaCode"]
+    quota = client.get_service_quota(ServiceCode="sagemaker", QuotaCode=code)["Quota"]
+    assert quota["QuotaName"] == QUOTA_NAME
+
+
+def test_quota_codes_are_the_catalogue_s(account: Account) -> None:
+    client = account.client("service-quotas")
+    known = [one for one in load_catalog().instances.instances if one.quota_code]
+    assert known
+    for instance in known:
+        quota = client.get_service_quota(ServiceCode="sagemaker", QuotaCode=instance.quota_code)
+        assert quota["Quota"]["QuotaName"] == f"{instance.type} for endpoint usage"
+
+
+def test_an_unknown_quota_is_refused(account: Account) -> None:
+    client = account.client("service-quotas")
+    with pytest.raises(client.exceptions.NoSuchResourceException):
+        client.get_service_quota(ServiceCode="sagemaker", QuotaCode="L-00000000")
+
+
+def test_other_services_quotas_are_still_motos(account: Account) -> None:
+    quotas = account.client("service-quotas").list_aws_default_service_quotas(ServiceCode="vpc")
+    assert quotas["Quotas"][0]["ServiceCode"] == "vpc"
+
+
+@pytest.mark.usefixtures("no_quota")
+def test_without_quota_no_endpoint_is_made(account: Account) -> None:
+    quotas = account.client("service-quotas").get_paginator("list_service_quotas")
+    values = [
+        quota["Value"]
+        for page in quotas.paginate(ServiceCode="sagemaker")
+        for quota in page["Quotas"]
+        if quota["QuotaName"] == QUOTA_NAME
+    ]
+    assert values == [0.0]
+    with pytest.raises(account.sagemaker.exceptions.ResourceLimitExceeded) as raised:
+        account.endpoint()
+    words = raised.value.response["Error"]["Message"]
+    assert words.startswith(
+        f"The account-level service limit '{INSTANCE_TYPE} for endpoint usage' is 0 Instances, "
+        "with current utilization of 0 Instances and a request delta of 1 Instances."
+    )
+    assert account.sagemaker.list_endpoints()["Endpoints"] == []
+
+
+def test_what_is_running_counts(account: Account) -> None:
+    names = [account.endpoint() for _ in range(2)]
+    with pytest.raises(account.sagemaker.exceptions.ResourceLimitExceeded, match="zation of 2 I"):
+        account.endpoint()
+    for name in names:
+        account.settled(name)
+        account.gone(name)
+
+
+def test_a_quota_is_set_for_types_that_exist(sandbox: Sandbox) -> None:
+    with sandbox.at_home(), pytest.raises(UserError, match=r"ml\.bogus"):
+        aws_sandbox.set_quota("ml.bogus", 1)
+
+
+def test_prices_are_the_catalogue_s(account: Account) -> None:
+    client = account.client("pricing")
+    checked = 0
+    for instance in load_catalog().instances.instances:
+        for price in instance.prices:
+            filters = [
+                {"Type": "TERM_MATCH", "Field": field, "Value": value}
+                for field, value in (
+                    ("instanceName", instance.type),
+                    ("regionCode", price.region),
+                    ("component", "Hosting"),
+                )
+            ]
+            answer = client.get_products(ServiceCode="AmazonSageMaker", Filters=filters)
+            (product,) = [json.loads(text) for text in answer["PriceList"]]
+            (term,) = product["terms"]["OnDemand"].values()
+            (dimension,) = term["priceDimensions"].values()
+            assert float(dimension["pricePerUnit"]["USD"]) == price.usd_per_hour
+            checked += 1
+    assert checked > 10
+
+
+def test_what_has_no_price_has_none(account: Account) -> None:
+    client = account.client("pricing")
+    for field, value in (("component", "Training"), ("instanceName", "ml.bogus")):
+        filters = [{"Type": "TERM_MATCH", "Field": field, "Value": value}]
+        answer = client.get_products(ServiceCode="AmazonSageMaker", Filters=filters)
+        assert answer["PriceList"] == []
+    assert client.get_products(ServiceCode="AmazonEC2")["PriceList"] == []
+
+
+def test_scaling_targets_have_an_answer_about_tags(account: Account) -> None:
+    client = account.client("application-autoscaling")
+    assert client.list_tags_for_resource(ResourceARN="arn:any")["Tags"] == {}
+
+
+def test_there_is_a_role_that_sagemaker_may_take(account: Account) -> None:
+    role = account.client("iam").get_role(RoleName=aws_sandbox.EXECUTION_ROLE)["Role"]
+    assert role["Arn"] == ROLE
+    statement = role["AssumeRolePolicyDocument"]["Statement"][0]
+    assert statement["Principal"] == {"Service": "sagemaker.amazonaws.com"}
+
+
+def test_the_account_is_the_same_in_every_region(account: Account) -> None:
+    for region in ("us-east-1", "ap-northeast-1"):
+        caller = Account(account.sandbox, region).client("sts").get_caller_identity()
+        assert caller["Account"] == aws_sandbox.ACCOUNT
+
+
+def test_the_toolkit_s_own_connection_reaches_it(account: Account) -> None:
+    aws = connect("us-east-1", endpoint_url=account.url, keys=Keys("testing", "testing"))
+    assert aws.account == aws_sandbox.ACCOUNT
+
+
+def test_managed_policies_can_be_attached(account: Account) -> None:
+    iam = account.client("iam")
+    iam.create_role(RoleName="mine", AssumeRolePolicyDocument="{}")
+    policy = "arn:aws:iam::aws:policy/AmazonSageMakerFullAccess"
+    iam.attach_role_policy(RoleName="mine", PolicyArn=policy)
+    attached = iam.list_attached_role_policies(RoleName="mine")["AttachedPolicies"]
+    assert attached[0]["PolicyArn"] == policy
+    with pytest.raises(ClientError):
+        iam.attach_role_policy(RoleName="mine", PolicyArn=f"{policy}NoSuch")

@@ -1,0 +1,146 @@
+"""What is served in the place of a target that this machine cannot run."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.sandbox.sandboxes import Account
+from toolkit.catalog import load_catalog
+from toolkit.sandbox.hosting.stand_in import DRAFTER_PATH, TARGET_PATH, stand_in_for
+
+TINY = load_catalog().targets["peagle/tiny"]
+ASKED = {
+    "SM_VLLM_MODEL": "openai/gpt-oss-20b",
+    "SM_VLLM_REVISION": "abc",
+    "SM_VLLM_SERVED_MODEL_NAME": "openai/gpt-oss-20b",
+    "SM_VLLM_MAX_MODEL_LEN": "131072",
+    "SM_VLLM_MAX_NUM_SEQS": "64",
+    "SM_VLLM_NO_ENABLE_PREFIX_CACHING": "true",
+}
+P_EAGLE = {"method": "eagle3", "parallel_drafting": True, "num_speculative_tokens": 5}
+
+
+def speculating(**config: Any) -> dict[str, str]:
+    return {**ASKED, "SM_VLLM_SPECULATIVE_CONFIG": json.dumps(config)}
+
+
+def config_of(environment: dict[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(environment["SM_VLLM_SPECULATIVE_CONFIG"])
+    return found
+
+
+def test_the_target_is_replaced_and_the_plan_s_settings_stay() -> None:
+    environment = stand_in_for(ASKED, TINY).environment
+    assert environment == {
+        "SM_VLLM_MODEL": TARGET_PATH,
+        "SM_VLLM_SERVED_MODEL_NAME": "openai/gpt-oss-20b",
+        "SM_VLLM_MAX_MODEL_LEN": "2048",
+        "SM_VLLM_MAX_NUM_SEQS": "64",
+        "SM_VLLM_NO_ENABLE_PREFIX_CACHING": "true",
+        "SM_VLLM_DTYPE": "float32",
+    }
+
+
+def test_every_change_is_told() -> None:
+    notes = "\n".join(stand_in_for(speculating(**{**P_EAGLE, "model": "a/b"}), TINY).notes)
+    for told in (
+        "SM_VLLM_REVISION=abc is left out: it belongs to openai/gpt-oss-20b",
+        "SM_VLLM_MAX_MODEL_LEN=131072 becomes 2048",
+        "the drafter is tiny's P-EAGLE head",
+        "SM_VLLM_DTYPE=float32: ",
+    ):
+        assert told in notes
+
+
+def test_the_served_name_is_what_was_asked_for() -> None:
+    environment = {"SM_VLLM_MODEL": "Qwen/Qwen3-8B"}
+    served = stand_in_for(environment, TINY).environment["SM_VLLM_SERVED_MODEL_NAME"]
+    assert served == "Qwen/Qwen3-8B"
+
+
+@pytest.mark.parametrize(
+    ("asked", "drafter", "expected"),
+    [
+        (P_EAGLE, "p-eagle", {"method": "eagle3", "parallel_drafting": True}),
+        ({"method": "eagle3", "num_speculative_tokens": 5}, "eagle3", {"method": "eagle3"}),
+        (
+            {"method": "dflash", "num_speculative_tokens": 5},
+            "p-eagle",
+            {"method": "eagle3", "parallel_drafting": True},
+        ),
+    ],
+)
+def test_the_head_is_tiny_s_own_of_the_same_kind(
+    asked: dict[str, Any], drafter: str, expected: dict[str, Any]
+) -> None:
+    found = stand_in_for(speculating(**asked, model="a/b", revision="r"), TINY)
+    assert found.drafter is not None
+    assert found.drafter.name == drafter
+    assert config_of(found.environment) == {
+        **expected,
+        "model": DRAFTER_PATH,
+        "num_speculative_tokens": 5,
+    }
+
+
+def test_a_method_that_tiny_lacks_is_told() -> None:
+    found = stand_in_for(speculating(method="mtp", num_speculative_tokens=1), TINY)
+    assert any("tiny has no head for method mtp" in note for note in found.notes)
+
+
+def test_a_look_up_in_the_text_stays_as_it_is() -> None:
+    environment = speculating(method="ngram", num_speculative_tokens=5, prompt_lookup_max=4)
+    found = stand_in_for(environment, TINY)
+    assert found.drafter is None
+    assert (
+        found.environment["SM_VLLM_SPECULATIVE_CONFIG"] == environment["SM_VLLM_SPECULATIVE_CONFIG"]
+    )
+
+
+def test_a_broken_speculative_configuration_is_left_for_serve_to_refuse() -> None:
+    environment = {**ASKED, "SM_VLLM_SPECULATIVE_CONFIG": "{not json"}
+    assert stand_in_for(environment, TINY).environment["SM_VLLM_SPECULATIVE_CONFIG"] == "{not json"
+
+
+@given(st.integers(1, 100))
+def test_k_is_at_most_what_the_head_was_trained_for(k: int) -> None:
+    trained = next(one.k_trained for one in TINY.drafters if one.name == "p-eagle")
+    assert trained is not None
+    found = stand_in_for(speculating(**{**P_EAGLE, "num_speculative_tokens": k}), TINY)
+    assert config_of(found.environment)["num_speculative_tokens"] == min(k, trained)
+    assert any(f"num_speculative_tokens={k} becomes" in note for note in found.notes) == (
+        k > trained
+    )
+
+
+@given(st.integers(1, 10**6))
+def test_the_context_is_at_most_tiny_s(length: int) -> None:
+    environment = {**ASKED, "SM_VLLM_MAX_MODEL_LEN": str(length)}
+    found = stand_in_for(environment, TINY).environment
+    assert found["SM_VLLM_MAX_MODEL_LEN"] == str(min(length, 2048))
+
+
+def test_the_sandbox_says_that_a_stand_in_serves(account: Account) -> None:
+    name = account.endpoint(speculating(**P_EAGLE, model="amazon/head"), ModelDataSource=None)
+    found = account.settled(name)
+    assert found["EndpointStatus"] == "InService"
+    assert account.sagemaker.list_tags(ResourceArn=found["EndpointArn"])["Tags"] == [
+        {"Key": "peagle:stand-in", "Value": "peagle/tiny"}
+    ]
+    assert account.wait_for_line(name, "stands in")[0] == (
+        "sandbox: peagle/tiny stands in for openai/gpt-oss-20b, which this machine cannot run: "
+        "its target (openai/gpt-oss-20b) would have to be downloaded"
+    )
+    (status,) = account.sandbox.told("sandbox", "status")["endpoints"]
+    assert status["stand_in"] == "peagle/tiny"
+    argv = account.ask(name, {})["argv"]
+    assert argv[argv.index("--served-model-name") + 1] == "openai/gpt-oss-20b"
+    assert (
+        "served by peagle/tiny as a stand-in" in account.sandbox.peagle("sandbox", "status").stdout
+    )
+    account.gone(name)

@@ -1,0 +1,1 @@
+"""From what an endpoint configuration says to an engine that answers /ping."""

@@ -1,0 +1,1 @@
+"""What moto's other services lack: quotas, prices, and the tags of scaling targets."""

@@ -1,0 +1,121 @@
+"""Service quotas of SageMaker endpoints, one per instance type and region.
+
+On AWS most GPU types start at 0; here each starts at 2, so that an endpoint can be updated (blue
+and green side by side), and a test may set it (``toolkit.sandbox.set_quota``).
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import botocore.session
+
+from toolkit.catalog import load_catalog
+from toolkit.sandbox.client import ACCOUNT
+
+DEFAULT_VALUE = 2.0
+SERVICE = "sagemaker"
+_PAGE = 100
+
+_applied: dict[tuple[str, str], float] = {}
+
+
+class NoSuchQuota(Exception):
+    """The service's NoSuchResourceException."""
+
+    code = "NoSuchResourceException"
+
+
+def value_of(instance_type: str, region: str) -> float:
+    """How many instances of that type all endpoints of a region may have together."""
+    return _applied.get((region, instance_type), DEFAULT_VALUE)
+
+
+def set_value(instance_type: str, value: float, region: str) -> None:
+    """Set a quota. Raises NoSuchQuota for an instance type that endpoints cannot have."""
+    if instance_type not in _codes():
+        raise NoSuchQuota(f"endpoints cannot use the instance type {instance_type}")
+    _applied[region, instance_type] = value
+
+
+def reset() -> None:
+    """All quotas as they were at the start."""
+    _applied.clear()
+
+
+def list_applied(region: str, parameters: Mapping[str, Any]) -> dict[str, Any] | None:
+    """ListServiceQuotas; ``None`` for services that moto answers for."""
+    return _page(region, parameters, applied=True)
+
+
+def list_defaults(region: str, parameters: Mapping[str, Any]) -> dict[str, Any] | None:
+    """ListAWSDefaultServiceQuotas; ``None`` for services that moto answers for."""
+    return _page(region, parameters, applied=False)
+
+
+def get_applied(region: str, parameters: Mapping[str, Any]) -> dict[str, Any] | None:
+    """GetServiceQuota; ``None`` for services that moto answers for."""
+    return _one(region, parameters, applied=True)
+
+
+def get_default(region: str, parameters: Mapping[str, Any]) -> dict[str, Any] | None:
+    """GetAWSDefaultServiceQuota; ``None`` for services that moto answers for."""
+    return _one(region, parameters, applied=False)
+
+
+def _page(region: str, parameters: Mapping[str, Any], *, applied: bool) -> dict[str, Any] | None:
+    if parameters.get("ServiceCode") != SERVICE:
+        return None
+    start = int(parameters.get("NextToken") or 0)
+    end = start + int(parameters.get("MaxResults") or _PAGE)
+    codes = sorted(_codes().items())
+    page: dict[str, Any] = {
+        "Quotas": [_quota(region, *pair, applied=applied) for pair in codes[start:end]]
+    }
+    return {**page, "NextToken": str(end)} if end < len(codes) else page
+
+
+def _one(region: str, parameters: Mapping[str, Any], *, applied: bool) -> dict[str, Any] | None:
+    if parameters.get("ServiceCode") != SERVICE:
+        return None
+    for instance_type, code in _codes().items():
+        if code == parameters.get("QuotaCode"):
+            return {"Quota": _quota(region, instance_type, code, applied=applied)}
+    raise NoSuchQuota("The request failed because the specified quota does not exist.")
+
+
+def _quota(region: str, instance_type: str, code: str, *, applied: bool) -> dict[str, Any]:
+    return {
+        "ServiceCode": SERVICE,
+        "ServiceName": "Amazon SageMaker",
+        "QuotaArn": f"arn:aws:servicequotas:{region}:{ACCOUNT}:{SERVICE}/{code}",
+        "QuotaCode": code,
+        "QuotaName": f"{instance_type} for endpoint usage",
+        "Value": value_of(instance_type, region) if applied else DEFAULT_VALUE,
+        "Unit": "None",
+        "Adjustable": True,
+        "GlobalQuota": False,
+    }
+
+
+@functools.cache
+def _codes() -> dict[str, str]:
+    """Every instance type of AWS's own list -> its quota code.
+
+    A code that the catalogue does not know is made up from the name, and stays the same.
+    """
+    model = botocore.session.get_session().get_service_model(SERVICE)
+    known = {
+        instance.type: instance.quota_code
+        for instance in load_catalog().instances.instances
+        if instance.quota_code
+    }
+    types = model.shape_for("ProductionVariantInstanceType").enum
+    return {name: known.get(name) or _made_up_code(name) for name in types}
+
+
+def _made_up_code(instance_type: str) -> str:
+    return f"L-{hashlib.sha256(instance_type.encode()).hexdigest()[:8].upper()}"
