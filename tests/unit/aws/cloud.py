@@ -1,0 +1,404 @@
+"""An account in memory, for the room's own tests: quick, scriptable, and interruptible anywhere.
+
+It refuses what AWS refuses where the room relies on it: duplicate names, changes of a busy
+endpoint, configurations in use. The sandbox is the fuller stand-in; this one can end a call before
+or after its effect.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from toolkit.aws.session import Aws
+
+ACCOUNT = "111122223333"
+ROLE = f"arn:aws:iam::{ACCOUNT}:role/service/peagle-execution"
+START = 1_800_000_000.0
+TRUSTS_SAGEMAKER = {
+    "Statement": [
+        {
+            "Effect": "Allow",
+            "Action": "sts:AssumeRole",
+            "Principal": {"Service": "sagemaker.amazonaws.com"},
+        }
+    ]
+}
+
+Hook = Callable[[str], None]
+
+
+def service_error(code: str, message: str, operation: str = "Op", **more: Any) -> ClientError:
+    return ClientError({"Error": {"Code": code, "Message": message}, **more}, operation)
+
+
+@dataclass
+class FakeEndpoint:
+    config: str
+    arn: str
+    script: list[tuple[str, str | None]]
+    next_config: str | None = None
+    changed: float = START
+
+
+@dataclass
+class Engine:
+    """What answers behind the endpoint. ``acceptance`` None: an image that cannot tell."""
+
+    acceptance: float | None = 3.0
+    drafts: int = 0
+    words: tuple[str, ...] = ("Hello", " world")
+    prompts: list[dict[str, Any]] = field(default_factory=list)
+
+    def answer(self, body: dict[str, Any]) -> dict[str, Any]:
+        self.prompts.append(body)
+        self.drafts += 10
+        return {
+            "choices": [{"message": {"content": "".join(self.words)}}],
+            "usage": {"completion_tokens": len(self.words)},
+        }
+
+    def counters(self) -> dict[str, Any]:
+        if self.acceptance is None:
+            raise service_error(
+                "ModelError", "Received client error (400)", OriginalStatusCode=400,
+                OriginalMessage='{"error": {"message": "no suitable handler"}}',
+            )  # fmt: skip
+        accepted = round((self.acceptance - 1) * self.drafts)
+        return {
+            "drafts": self.drafts,
+            "draft_tokens": 5 * self.drafts,
+            "accepted_tokens": accepted,
+            "accepted_per_position": [accepted],
+        }
+
+
+class Cloud:
+    """Everything in the account, and hooks around every call."""
+
+    def __init__(self) -> None:
+        self.now = START
+        self.models: dict[str, dict[str, Any]] = {}
+        self.configs: dict[str, dict[str, Any]] = {}
+        self.endpoints: dict[str, FakeEndpoint] = {}
+        self.tags: dict[str, dict[str, str]] = {}
+        self.buckets: dict[str, dict[str, dict[str, Any]]] = {}
+        self.bucket_tags: dict[str, list[dict[str, str]]] = {}
+        self.roles: list[dict[str, Any]] = [
+            {
+                "RoleName": "peagle-execution",
+                "Arn": ROLE,
+                "AssumeRolePolicyDocument": TRUSTS_SAGEMAKER,
+            }
+        ]
+        self.caller_arn = f"arn:aws:iam::{ACCOUNT}:user/someone"
+        self.quotas: dict[str, float] = {"ml.g5.xlarge for endpoint usage": 4}
+        self.log: list[dict[str, Any]] = []
+        self.engine = Engine()
+        self.price: float | None = None
+        self.next_scripts: list[list[tuple[str, str | None]]] = []
+        self.calls: list[str] = []
+        self.before: Hook = lambda operation: None
+        self.after: Hook = lambda operation: None
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing that costs or takes a name is left."""
+        return not (self.models or self.configs or self.endpoints or self.buckets)
+
+    def call(self, operation: str, **parameters: Any) -> Any:
+        self.calls.append(operation)
+        self.before(operation)
+        try:
+            return getattr(self, f"_{operation}")(**parameters)
+        finally:
+            self.after(operation)
+
+    def _get_caller_identity(self) -> Any:
+        return {"Account": ACCOUNT, "Arn": self.caller_arn}
+
+    # IAM, quotas, prices, logs
+
+    def _get_role(self, RoleName: str) -> Any:
+        for role in self.roles:
+            if role["RoleName"] == RoleName:
+                return {"Role": role}
+        raise service_error("NoSuchEntity", f"The role {RoleName} cannot be found.", "GetRole")
+
+    def _list_roles(self) -> Any:
+        return {"Roles": self.roles}
+
+    def _list_service_quotas(self, ServiceCode: str) -> Any:
+        return {"Quotas": [{"QuotaName": n, "Value": v} for n, v in self.quotas.items()]}
+
+    def _list_aws_default_service_quotas(self, ServiceCode: str) -> Any:
+        return {"Quotas": []}
+
+    def _get_products(self, **_: Any) -> Any:
+        if self.price is None:
+            return {"PriceList": []}
+        dimensions = {"d": {"pricePerUnit": {"USD": str(self.price)}}}
+        return {
+            "PriceList": [
+                json.dumps({"terms": {"OnDemand": {"t": {"priceDimensions": dimensions}}}})
+            ]
+        }
+
+    def _filter_log_events(self, logGroupName: str, startTime: int) -> Any:
+        if not self.log:
+            raise service_error(
+                "ResourceNotFoundException", "The specified log group does not exist."
+            )
+        return {"events": [event for event in self.log if event["timestamp"] >= startTime]}
+
+    def write_log(self, message: str) -> None:
+        """A line of the engine, now."""
+        number = len(self.log)
+        self.log.append(
+            {"eventId": str(number), "timestamp": int(self.now * 1000),
+             "logStreamName": "AllTraffic/i-1", "message": message}
+        )  # fmt: skip
+
+    # SageMaker
+
+    def _arn(self, kind: str, name: str) -> str:
+        return f"arn:aws:sagemaker:us-east-1:{ACCOUNT}:{kind}/{name}"
+
+    def _tag(self, arn: str, tags: list[dict[str, str]]) -> None:
+        self.tags.setdefault(arn, {}).update({tag["Key"]: tag["Value"] for tag in tags})
+
+    def _refuse_duplicate(self, known: Any, kind: str, name: str) -> None:
+        if name in known:
+            message = f'Cannot create already existing {kind} "{self._arn(kind, name)}".'
+            raise service_error("ValidationException", message, "Create")
+
+    def _find(self, known: Any, kind: str, name: str) -> Any:
+        if name not in known:
+            message = f'Could not find {kind} "{self._arn(kind, name)}".'
+            raise service_error("ValidationException", message, "Describe")
+        return known[name]
+
+    def _create_model(self, ModelName: str, Tags: Any, **parameters: Any) -> Any:
+        self._refuse_duplicate(self.models, "model", ModelName)
+        self.models[ModelName] = parameters
+        self._tag(self._arn("model", ModelName), Tags)
+        return {}
+
+    def _describe_model(self, ModelName: str) -> Any:
+        return {
+            **self._find(self.models, "model", ModelName),
+            "ModelArn": self._arn("model", ModelName),
+        }
+
+    def _delete_model(self, ModelName: str) -> Any:
+        self._find(self.models, "model", ModelName)
+        del self.models[ModelName]
+        return {}
+
+    def _create_endpoint_config(self, EndpointConfigName: str, Tags: Any, **parameters: Any) -> Any:
+        self._refuse_duplicate(self.configs, "endpoint configuration", EndpointConfigName)
+        for variant in parameters["ProductionVariants"]:
+            self._find(self.models, "model", variant["ModelName"])
+        self.configs[EndpointConfigName] = parameters
+        self._tag(self._arn("endpoint-config", EndpointConfigName), Tags)
+        return {}
+
+    def _describe_endpoint_config(self, EndpointConfigName: str) -> Any:
+        found = self._find(self.configs, "endpoint configuration", EndpointConfigName)
+        return {**found, "EndpointConfigArn": self._arn("endpoint-config", EndpointConfigName)}
+
+    def _delete_endpoint_config(self, EndpointConfigName: str) -> Any:
+        self._find(self.configs, "endpoint configuration", EndpointConfigName)
+        for endpoint in self.endpoints.values():
+            if EndpointConfigName in (endpoint.config, endpoint.next_config):
+                raise service_error("ValidationException", "Cannot delete: an endpoint uses it.")
+        del self.configs[EndpointConfigName]
+        return {}
+
+    def _script(self, busy: str) -> list[tuple[str, str | None]]:
+        return (
+            self.next_scripts.pop(0) if self.next_scripts else [(busy, None), ("InService", None)]
+        )
+
+    def _create_endpoint(self, EndpointName: str, EndpointConfigName: str, Tags: Any) -> Any:
+        self._refuse_duplicate(self.endpoints, "endpoint", EndpointName)
+        self._find(self.configs, "endpoint configuration", EndpointConfigName)
+        arn = self._arn("endpoint", EndpointName)
+        self._tag(arn, Tags)
+        script = self._script("Creating")
+        self.endpoints[EndpointName] = FakeEndpoint(
+            EndpointConfigName, arn, script, changed=self.now
+        )
+        return {}
+
+    def _update_endpoint(self, EndpointName: str, EndpointConfigName: str, **_: Any) -> Any:
+        endpoint = self._find(self.endpoints, "endpoint", EndpointName)
+        self._refuse_busy(endpoint)
+        self._find(self.configs, "endpoint configuration", EndpointConfigName)
+        endpoint.next_config = EndpointConfigName
+        endpoint.script = self._script("Updating")
+        endpoint.changed = self.now
+        return {}
+
+    def _refuse_busy(self, endpoint: FakeEndpoint) -> None:
+        if endpoint.script[0][0] not in ("InService", "Failed", "UpdateRollbackFailed"):
+            message = f'Cannot update in-progress endpoint "{endpoint.arn}".'
+            raise service_error("ValidationException", message, "UpdateEndpoint")
+
+    def _describe_endpoint(self, EndpointName: str) -> Any:
+        endpoint = self._find(self.endpoints, "endpoint", EndpointName)
+        status, reason = endpoint.script[0]
+        if status == "InService" and endpoint.next_config:
+            if reason is None:
+                endpoint.config = endpoint.next_config
+            endpoint.next_config = None
+        if len(endpoint.script) > 1:
+            endpoint.script.pop(0)
+        elif status == "Deleting":
+            del self.endpoints[EndpointName]
+        return {
+            "EndpointArn": endpoint.arn,
+            "EndpointStatus": status,
+            "EndpointConfigName": endpoint.config,
+            "CreationTime": datetime.fromtimestamp(START, UTC),
+            "LastModifiedTime": datetime.fromtimestamp(endpoint.changed, UTC),
+            **({"FailureReason": reason} if reason else {}),
+        }
+
+    def _delete_endpoint(self, EndpointName: str) -> Any:
+        endpoint = self._find(self.endpoints, "endpoint", EndpointName)
+        self._refuse_busy(endpoint)
+        endpoint.script = [("Deleting", None)]
+        return {}
+
+    def _list_tags(self, ResourceArn: str) -> Any:
+        tags = self.tags.get(ResourceArn, {})
+        return {"Tags": [{"Key": key, "Value": value} for key, value in tags.items()]}
+
+    def _add_tags(self, ResourceArn: str, Tags: Any) -> Any:
+        self._tag(ResourceArn, Tags)
+        return {}
+
+    # the engine
+
+    def counters(self) -> dict[str, Any]:
+        """What the engine that is asked has counted."""
+        return self.engine.counters()
+
+    def _invoke_endpoint(self, EndpointName: str, Body: bytes, **more: Any) -> Any:
+        self._find(self.endpoints, "endpoint", EndpointName)
+        asked = more.get("CustomAttributes")
+        document = self.counters() if asked else self.engine.answer(json.loads(Body))
+        return {"Body": io.BytesIO(json.dumps(document).encode())}
+
+    def _invoke_endpoint_with_response_stream(
+        self, EndpointName: str, Body: bytes, **_: Any
+    ) -> Any:
+        self.engine.answer(json.loads(Body))
+        texts = [
+            json.dumps({"choices": [{"delta": {"content": word}}]}) for word in self.engine.words
+        ]
+        usage = json.dumps({"choices": [], "usage": {"completion_tokens": len(texts)}})
+        stream = "".join(f"data: {text}\n\n" for text in (*texts, usage, "[DONE]")).encode()
+        cut = len(stream) // 2 + 3
+        return {"Body": [{"PayloadPart": {"Bytes": part}} for part in (stream[:cut], stream[cut:])]}
+
+    # S3
+
+    def _bucket(self, name: str) -> dict[str, dict[str, Any]]:
+        if name not in self.buckets:
+            raise service_error("NoSuchBucket", "The specified bucket does not exist")
+        return self.buckets[name]
+
+    def _head_bucket(self, Bucket: str, **_: Any) -> Any:
+        if Bucket not in self.buckets:
+            raise service_error("404", "Not Found", "HeadBucket")
+        return {"BucketRegion": "us-east-1"}
+
+    def _create_bucket(self, Bucket: str, **_: Any) -> Any:
+        self.buckets.setdefault(Bucket, {})
+        return {}
+
+    def _put_bucket_tagging(self, Bucket: str, Tagging: Any) -> Any:
+        self.bucket_tags[Bucket] = Tagging["TagSet"]
+        return {}
+
+    def _get_bucket_tagging(self, Bucket: str) -> Any:
+        if Bucket not in self.bucket_tags:
+            raise service_error("NoSuchTagSet", "The TagSet does not exist")
+        return {"TagSet": self.bucket_tags[Bucket]}
+
+    def _delete_bucket(self, Bucket: str) -> Any:
+        if self._bucket(Bucket):
+            raise service_error("BucketNotEmpty", "The bucket you tried to delete is not empty")
+        del self.buckets[Bucket]
+        return {}
+
+    def _list_objects_v2(self, Bucket: str, Prefix: str) -> Any:
+        return {
+            "Contents": [{"Key": key} for key in self._bucket(Bucket) if key.startswith(Prefix)]
+        }
+
+    def _head_object(self, Bucket: str, Key: str) -> Any:
+        found = self._bucket(Bucket).get(Key)
+        if found is None:
+            raise service_error("404", "Not Found", "HeadObject")
+        return found
+
+    def _upload_file(
+        self, path: str, bucket: str, key: str, ExtraArgs: Any, Callback: Callable[[int], object]
+    ) -> None:
+        with open(path, "rb") as stream:
+            size = len(stream.read())
+        self._bucket(bucket)[key] = {"ContentLength": size, "Metadata": ExtraArgs["Metadata"]}
+        Callback(size)
+
+    def _list_multipart_uploads(self, Bucket: str) -> Any:
+        self._bucket(Bucket)
+        return {}
+
+    def _delete_objects(self, Bucket: str, Delete: Any) -> Any:
+        for entry in Delete["Objects"]:
+            self._bucket(Bucket).pop(entry["Key"], None)
+        return {}
+
+
+class _Client:
+    """One service of the cloud, as boto3 would show it."""
+
+    def __init__(self, cloud: Cloud, service: str) -> None:
+        self._cloud = cloud
+        self.meta = type("Meta", (), {"endpoint_url": f"https://{service}.us-east-1.amazonaws.com"})
+
+    def __getattr__(self, operation: str) -> Callable[..., Any]:
+        return lambda **parameters: self._cloud.call(operation, **parameters)
+
+    def upload_file(self, path: str, bucket: str, key: str, **more: Any) -> None:
+        self._cloud.calls.append("upload_file")
+        self._cloud.before("upload_file")
+        self._cloud._upload_file(path, bucket, key, **more)
+        self._cloud.after("upload_file")
+
+    def get_paginator(self, operation: str) -> Any:
+        class Paginator:
+            def paginate(_, **parameters: Any) -> Iterator[Any]:
+                yield self._cloud.call(operation, **parameters)
+
+        return Paginator()
+
+
+class FakeAws(Aws):
+    """A connection to a Cloud instead of AWS."""
+
+    def __init__(self, cloud: Cloud) -> None:
+        super().__init__(None, "us-east-1")
+        self._cloud = cloud
+
+    def client(self, service: str) -> Any:
+        return _Client(self._cloud, service)

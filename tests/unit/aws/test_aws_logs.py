@@ -1,0 +1,54 @@
+"""The log is read once, in order, and cannot play with the reader's terminal."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.aws.cloud import START, service_error
+from tests.unit.aws.world import NAME, World
+from toolkit.aws.logs import Tail, clean
+
+
+def test_every_line_comes_once_also_when_two_have_the_same_time(world: World) -> None:
+    tail = Tail(world.aws, NAME, START)
+    assert tail.drain() == []
+    world.cloud.write_log("one")
+    assert [event.message for event in tail.drain()] == ["one"]
+    world.cloud.write_log("two, in the same millisecond")
+    assert [event.message for event in tail.drain()] == ["two, in the same millisecond"]
+    world.cloud.now += 1
+    world.cloud.write_log("three")
+    world.cloud.write_log("")
+
+    assert [event.message for event in tail.drain()] == ["three", ""]
+    assert tail.last_line == "three"
+    assert tail.drain() == []
+
+
+def test_lines_of_an_earlier_life_are_left_out(world: World) -> None:
+    world.cloud.write_log("long ago")
+    world.cloud.now += 60
+
+    assert Tail(world.aws, NAME, START + 30).drain() == []
+
+
+def test_a_log_that_may_not_be_read_does_not_stop_a_deploy(world: World) -> None:
+    def deny(operation: str) -> None:
+        raise service_error("AccessDeniedException", "denied", "FilterLogEvents")
+
+    world.cloud.before = deny
+    tail = Tail(world.aws, NAME, START)
+
+    assert tail.drain() == []
+    assert "logs:FilterLogEvents" in tail.last_line
+
+
+@given(st.text())
+def test_nothing_that_a_terminal_obeys_is_left(text: str) -> None:
+    assert not any(ord(character) < 32 and character != "\t" for character in clean(text))
+    assert "\x7f" not in clean(text)
+
+
+def test_plain_text_is_left_as_it_is() -> None:
+    assert clean("\x1b[1;31merror\x1b[0m: naïve | 日本\r\n") == "error: naïve | 日本"

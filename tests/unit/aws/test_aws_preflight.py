@@ -1,0 +1,239 @@
+"""What is looked at before anything is created: role, quota, price, name, prefix, image."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.aws.cloud import ACCOUNT, ROLE, TRUSTS_SAGEMAKER, service_error
+from tests.unit.aws.plans import a_plan, another
+from tests.unit.aws.world import NAME, World
+from toolkit.aws.preflight import Preflight
+from toolkit.aws.roles import find_role
+from toolkit.errors import CloudError, Refused, UserError
+from toolkit.planning.choice import warning
+
+READING = ("describe", "filter", "get", "head", "list")
+
+
+def _codes(found: Preflight) -> dict[str, str]:
+    return {finding.code: finding.level for finding in found.findings}
+
+
+def _role(name: str, trust: Any = TRUSTS_SAGEMAKER) -> dict[str, Any]:
+    arn = f"arn:aws:iam::{ACCOUNT}:role/{name}"
+    return {"RoleName": name, "Arn": arn, "AssumeRolePolicyDocument": trust}
+
+
+def test_looking_changes_nothing(world: World, head: Path) -> None:
+    found = world.look(a_plan(head))
+
+    assert found.change == "create"
+    assert _codes(found) == {}
+    assert all(call.startswith(READING) for call in world.cloud.calls)
+    assert world.record() is None
+
+
+@pytest.mark.parametrize("quota", [0, 1])
+def test_a_quota_below_what_is_needed_is_an_error(world: World, quota: int) -> None:
+    world.cloud.quotas = {"ml.g5.xlarge for endpoint usage": quota}
+
+    found = world.look(a_plan(instance_count=2))
+
+    assert _codes(found) == {"quota-too-small": "error"}
+    assert "'ml.g5.xlarge for endpoint usage'" in found.findings[0].message
+    assert "Service Quotas" in found.findings[0].fix
+
+
+def test_an_unknown_quota_is_a_warning(world: World) -> None:
+    world.cloud.quotas = {}
+
+    assert _codes(world.look(a_plan())) == {"quota-unknown": "warning"}
+
+
+def test_an_update_that_needs_a_second_instance_is_a_warning(world: World) -> None:
+    world.cloud.quotas = {"ml.g5.xlarge for endpoint usage": 1}
+    world.deploy(a_plan())
+
+    assert _codes(world.look(another(a_plan()))) == {"quota-tight": "warning"}
+    assert _codes(world.look(a_plan())) == {}
+
+
+def test_an_unknown_price_is_looked_up(world: World) -> None:
+    world.cloud.price = 2.5
+
+    found = world.look(a_plan(price_per_hour_usd=None, price_date=None, instance_count=2))
+
+    assert found.wanted.plan.price_per_hour_usd == 5.0
+    assert found.wanted.plan.price_date is not None
+    assert _codes(found) == {}
+
+
+def test_a_price_that_nobody_knows_is_a_warning(world: World) -> None:
+    found = world.look(a_plan(price_per_hour_usd=None, price_date=None))
+
+    assert _codes(found) == {"price-unknown": "warning"}
+
+
+def test_the_price_of_another_region_is_replaced_or_still_warned_of(world: World) -> None:
+    plan = a_plan(findings=(warning("price-of-another-region", "price", "of us-east-1", "look"),))
+
+    assert _codes(world.look(plan)) == {"price-of-another-region": "warning"}
+    world.cloud.price = 2.0
+    found = world.look(plan)
+    assert _codes(found) == {}
+    assert found.wanted.plan.price_per_hour_usd == 2.0
+
+
+def test_a_name_that_is_not_ours_is_an_error(world: World) -> None:
+    world.deploy(a_plan())
+    world.cloud.tags[world.cloud.endpoints[NAME].arn]["peagle:id"] = "somebody else"
+
+    assert _codes(world.look(another(a_plan())))["name-in-use"] == "error"
+
+
+def test_a_name_deployed_from_another_machine_is_an_error(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.deploy(a_plan())
+    monkeypatch.setenv("PEAGLE_HOME", str(tmp_path / "another"))
+
+    assert _codes(world.look(a_plan()))["name-in-use"] == "error"
+
+
+def test_other_files_below_the_prefix_are_an_error(world: World, head: Path) -> None:
+    bucket = f"sagemaker-peagle-us-east-1-{ACCOUNT}"
+    world.cloud.buckets[bucket] = {"peagle-toolkit/peagle-pair/drafter/other.bin": {}}
+
+    found = world.look(a_plan(head))
+
+    assert _codes(found) == {"prefix-in-use": "error"}
+    assert "other.bin" in found.findings[0].message
+
+
+def test_aws_own_image_is_warned_of(world: World) -> None:
+    image = "763104351884.dkr.ecr.us-east-1.amazonaws.com/vllm:0.28.0"
+    plan = a_plan()
+    foreign = plan.model_copy(update={"runtime": plan.runtime.model_copy(update={"image": image})})
+
+    assert _codes(world.look(foreign)) == {"image-cannot-prove": "warning"}
+    assert _codes(world.look(plan)) == {}
+
+
+def test_a_missing_folder_of_weights_is_the_users_mistake(world: World, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="there is no folder"):
+        world.look(a_plan(tmp_path / "nothing"))
+
+
+def test_a_folder_without_files_is_the_users_mistake(world: World, tmp_path: Path) -> None:
+    (tmp_path / ".hidden").write_text("")
+
+    with pytest.raises(UserError, match="is empty"):
+        world.look(a_plan(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "answer", [service_error("403", "Forbidden", "HeadBucket"), {"BucketRegion": "eu-west-1"}]
+)
+def test_a_bucket_elsewhere_is_refused(
+    world: World, head: Path, answer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def head_bucket(**_: Any) -> Any:
+        if isinstance(answer, dict):
+            return answer
+        raise answer
+
+    monkeypatch.setattr(world.cloud, "_head_bucket", head_bucket)
+
+    with pytest.raises(Refused, match="bucket") as refused:
+        world.look(a_plan(head), bucket="theirs")
+
+    assert "--bucket" in refused.value.fix
+
+
+def test_a_given_role_is_taken_as_it_is(world: World) -> None:
+    assert find_role(world.aws, ROLE).arn == ROLE
+    assert find_role(world.aws, "peagle-execution").arn == ROLE
+
+
+@pytest.mark.parametrize("given", ["no such role", "missing", "arn:aws:iam::1:role/x", "a/b"])
+def test_a_wrong_role_is_the_users_mistake(world: World, given: str) -> None:
+    with pytest.raises(UserError) as wrong:
+        find_role(world.aws, given)
+
+    assert "aws iam list-roles" in wrong.value.fix
+
+
+def test_a_role_that_sagemaker_may_not_take_is_refused(world: World) -> None:
+    trust = {
+        "Statement": {
+            "Effect": "Allow",
+            "Action": ["sts:AssumeRole"],
+            "Principal": {"Service": "ec2.amazonaws.com"},
+        }
+    }
+    world.cloud.roles = [_role("for-machines", trust)]
+
+    with pytest.raises(UserError, match="may not take"):
+        find_role(world.aws, "for-machines")
+    with pytest.raises(UserError, match="no role in account") as none:
+        find_role(world.aws, None)
+    assert "aws iam create-role" in none.value.fix
+
+
+def test_of_several_roles_the_best_name_wins_and_is_said(world: World) -> None:
+    world.cloud.roles = [
+        _role("aaa"),
+        _role("AmazonSageMaker-ExecutionRole-1"),
+        _role("Peagle"),
+        _role("lambda", {"Statement": []}),
+    ]
+
+    found = find_role(world.aws, None)
+
+    assert found.arn.endswith("/Peagle")
+    assert "of 3" in found.because
+    assert "--role" in found.because
+
+
+def test_in_studio_our_own_role_is_taken(world: World) -> None:
+    world.cloud.roles = [_role("peagle"), _role("studio-role")]
+    world.cloud.caller_arn = f"arn:aws:sts::{ACCOUNT}:assumed-role/studio-role/SageMaker"
+
+    assert find_role(world.aws, None).arn.endswith("/studio-role")
+
+
+def test_who_may_not_look_for_roles_is_asked_for_one(world: World) -> None:
+    def deny(operation: str) -> None:
+        if operation == "list_roles":
+            raise service_error("AccessDenied", "not authorized", "ListRoles")
+
+    world.cloud.before = deny
+
+    with pytest.raises(UserError) as asked:
+        find_role(world.aws, None)
+
+    assert "PEAGLE_ROLE" in asked.value.fix
+
+
+def test_a_second_deploy_keeps_the_role_of_the_first(world: World) -> None:
+    world.cloud.roles = [_role("sagemaker-b")]
+    world.deploy(a_plan())
+    world.cloud.roles.append(_role("peagle-a"))
+
+    assert world.look(a_plan()).change == "nothing"
+    assert world.look(a_plan(), role="peagle-a").change == "update"
+
+
+def test_expired_credentials_end_the_look(world: World) -> None:
+    def expire(operation: str) -> None:
+        raise service_error("ExpiredTokenException", "The security token has expired", "X")
+
+    world.cloud.before = expire
+
+    with pytest.raises(CloudError, match="expired") as expired:
+        world.look(a_plan())
+
+    assert expired.value.exit_code == 4

@@ -1,0 +1,111 @@
+"""Records: found by name, held by one command at a time, and never guessed at when damaged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.aws.plans import a_plan
+from toolkit.aws import records
+from toolkit.aws.records import Deployment, Generation, Resource
+from toolkit.errors import NotFound, UserError
+
+
+def _record(name: str = "peagle-pair", scope: str = "111122223333", region: str = "us-east-1"):  # type: ignore[no-untyped-def]
+    wanted = Generation(fingerprint="0a1b2c3d", plan=a_plan(), role="r", bucket=None, config="c")
+    return Deployment(
+        name=name, scope=scope, account="111122223333", region=region, wanted=wanted,
+        resources=(Resource(type="Model", name="m", generation="0a1b2c3d", keys=("ü/1",)),),
+    )  # fmt: skip
+
+
+def test_a_record_is_read_as_it_was_written(own_home: Path) -> None:
+    record = _record()
+    records.save(record)
+
+    assert records.load("111122223333", "us-east-1", "peagle-pair") == record
+    assert records.load("111122223333", "eu-west-1", "peagle-pair") is None
+
+
+def test_names_of_the_sandbox_are_apart(own_home: Path) -> None:
+    records.save(_record("mine"))
+    records.save(_record("toy", scope="sandbox"))
+
+    assert records.names() == ("mine",)
+    assert records.names("sandbox") == ("toy",)
+    with pytest.raises(NotFound) as toy:
+        records.find("toy")
+    with pytest.raises(NotFound) as mine:
+        records.find("mine", "sandbox")
+    assert toy.value.fix == "it is in the sandbox: add --sandbox"
+    assert mine.value.fix == "leave out --sandbox"
+
+
+def test_an_unknown_name_has_near_ones(own_home: Path) -> None:
+    records.save(_record("peagle-tiny"))
+
+    with pytest.raises(NotFound) as unknown:
+        records.find("peagle-tinny")
+
+    assert "peagle-tiny" in unknown.value.fix
+    assert unknown.value.exit_code == 2
+
+
+def test_a_name_in_two_regions_asks_for_one(own_home: Path) -> None:
+    records.save(_record())
+    records.save(_record(region="eu-west-1"))
+
+    with pytest.raises(records.Ambiguous, match="eu-west-1"):
+        records.find("peagle-pair")
+    assert records.find("peagle-pair", region="eu-west-1").region == "eu-west-1"
+    with pytest.raises(NotFound, match="in us-west-2"):
+        records.find("peagle-pair", region="us-west-2")
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", '{"format": 1}', '{"format": 2}', "\ud800"])
+def test_a_damaged_record_names_the_file_and_where_to_look(own_home: Path, damage: str) -> None:
+    record = _record()
+    records.save(record)
+    path = records.record_path(record.scope, record.region, record.name)
+    path.write_bytes(damage.encode("utf-8", "surrogatepass"))
+
+    with pytest.raises(UserError, match="cannot be read") as damaged:
+        records.load(record.scope, record.region, record.name)
+
+    assert str(path) in damaged.value.message
+    assert "peagle:deployment=peagle-pair" in damaged.value.fix
+
+
+def test_two_commands_do_not_change_one_deployment_at_once(own_home: Path) -> None:
+    with (
+        records.held("1", "us-east-1", "x"),
+        pytest.raises(UserError, match="another peagle command"),
+        records.held("1", "us-east-1", "x"),
+    ):
+        pass
+    with records.held("1", "us-east-1", "x"), records.held("1", "us-east-1", "y"):
+        pass
+
+
+def test_a_forgotten_deployment_leaves_nothing(own_home: Path) -> None:
+    record = _record()
+    with records.held(record.scope, record.region, record.name):
+        records.save(record)
+        records.remove(record)
+
+    assert not [path for path in own_home.rglob("*") if path.is_file()]
+
+
+def test_a_resource_made_keeps_its_place(own_home: Path) -> None:
+    first = Resource(type="Model", name="a", generation="1")
+    second = Resource(type="Model", name="b", generation="1")
+    record = _record().model_copy(update={"resources": (first, second)})
+
+    made = record.with_resource(first.model_copy(update={"made": True}))
+
+    assert [(resource.name, resource.made) for resource in made.resources] == [
+        ("a", True),
+        ("b", False),
+    ]
+    assert made.without("Model", "a").resources == (second,)

@@ -1,0 +1,133 @@
+"""Asking an endpoint: whole and streamed answers, counters, and every way it can go wrong."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+
+from tests.unit.aws.plans import a_plan
+from tests.unit.aws.world import NAME, World
+from toolkit.aws import runtime
+from toolkit.errors import CloudError, EngineError, UserError
+from toolkit.wire import request_body
+
+BODY = request_body("Hello", chat=True, max_tokens=5, stream=True)
+
+
+@pytest.fixture
+def serving(world: World) -> World:
+    world.deploy(a_plan())
+    return world
+
+
+def _answer_with(world: World, monkeypatch: pytest.MonkeyPatch, *parts: bytes) -> None:
+    """Let the endpoint stream exactly these parts."""
+    events = [{"PayloadPart": {"Bytes": part}} for part in parts]
+    monkeypatch.setattr(
+        world.cloud, "_invoke_endpoint_with_response_stream", lambda **_: {"Body": events}
+    )
+
+
+def test_a_whole_answer(serving: World) -> None:
+    answer = runtime.ask(serving.aws, NAME, request_body("Hi", chat=True, max_tokens=5))
+
+    assert answer["choices"][0]["message"]["content"] == "Hello world"
+
+
+def test_a_streamed_answer_arrives_in_pieces_though_parts_cut_events(serving: World) -> None:
+    pieces = list(runtime.stream(serving.aws, NAME, BODY))
+
+    assert [piece.text for piece in pieces] == ["Hello", " world", ""]
+    assert pieces[-1].output_tokens == 2
+
+
+def test_pieces_are_handed_on_before_the_stream_ends(
+    serving: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow() -> Any:
+        yield {"PayloadPart": {"Bytes": b'data: {"choices": [{"delta": {"content": "a"}}]}\n\n'}}
+        raise AssertionError("read on before the first piece was taken")
+
+    monkeypatch.setattr(
+        serving.cloud, "_invoke_endpoint_with_response_stream", lambda **_: {"Body": slow()}
+    )
+
+    assert next(runtime.stream(serving.aws, NAME, BODY)).text == "a"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"error": {"message": "EngineCore died", "code": 500}},
+        {"object": "error", "message": "EngineCore died"},
+    ],
+)
+def test_an_error_in_the_middle_of_a_stream_is_an_error(
+    serving: World, monkeypatch: pytest.MonkeyPatch, error: dict[str, Any]
+) -> None:
+    first = b'data: {"choices": [{"delta": {"content": "a"}}]}\n\n'
+    broken = f"data: {json.dumps(error)}\n\ndata: [DONE]\n\n".encode()
+    _answer_with(serving, monkeypatch, first, broken)
+    seen: list[str] = []
+
+    with pytest.raises(EngineError, match="EngineCore died"):
+        seen.extend(piece.text for piece in runtime.stream(serving.aws, NAME, BODY))
+
+    assert seen == ["a"]
+
+
+@pytest.mark.parametrize("rest", [b"", b'data: {"choices"'])
+def test_a_stream_that_ends_too_early_is_an_error(
+    serving: World, monkeypatch: pytest.MonkeyPatch, rest: bytes
+) -> None:
+    first = b'data: {"choices": [{"delta": {"content": "a"}}]}\n\n'
+    _answer_with(serving, monkeypatch, first + rest)
+
+    with pytest.raises(EngineError, match="broke off"):
+        list(runtime.stream(serving.aws, NAME, BODY))
+
+
+@pytest.mark.parametrize("answer", [b"<html>", b"[]", b"\xff"])
+def test_an_answer_that_is_not_vllms_is_an_error(
+    serving: World, monkeypatch: pytest.MonkeyPatch, answer: bytes
+) -> None:
+    monkeypatch.setattr(serving.cloud, "_invoke_endpoint", lambda **_: {"Body": io.BytesIO(answer)})
+
+    with pytest.raises(CloudError, match="answered no"):
+        runtime.ask(serving.aws, NAME, BODY)
+
+
+def test_counters_of_our_image(serving: World) -> None:
+    counted = runtime.counters(serving.aws, NAME)
+
+    assert counted is not None
+    assert counted.drafts == 20
+    assert counted.accepted_tokens == 40
+
+
+@pytest.mark.parametrize("answer", [b'{"choices": []}', b"plain text", b"[1]", b"null"])
+def test_an_image_that_answers_something_else_has_no_counters(
+    serving: World, monkeypatch: pytest.MonkeyPatch, answer: bytes
+) -> None:
+    monkeypatch.setattr(serving.cloud, "_invoke_endpoint", lambda **_: {"Body": io.BytesIO(answer)})
+
+    assert runtime.counters(serving.aws, NAME) is None
+
+
+def test_an_image_that_refuses_the_question_has_no_counters(serving: World) -> None:
+    serving.cloud.engine.acceptance = None
+
+    assert runtime.counters(serving.aws, NAME) is None
+
+
+def test_a_body_longer_than_sagemaker_takes_is_not_sent(serving: World) -> None:
+    calls = len(serving.cloud.calls)
+    long = request_body("é" * 3_200_000, chat=True, max_tokens=5)
+
+    with pytest.raises(UserError, match=r"6,291,456"):
+        runtime.ask(serving.aws, NAME, long)
+
+    assert len(serving.cloud.calls) == calls

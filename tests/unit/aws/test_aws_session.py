@@ -1,0 +1,116 @@
+"""One connection: its region, its credentials, its addresses and its tokens."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from toolkit.aws.endpoints import describe
+from toolkit.aws.session import Aws, Keys, connect
+from toolkit.errors import CloudError, UserError
+
+KEYS = Keys("AKIDEXAMPLE", "a-secret")
+NOBODY = "http://127.0.0.1:9"
+
+
+def _token_of(aws: Aws, seconds: int = 3600) -> tuple[str, dict[str, list[str]]]:
+    token = aws.bearer_token(seconds)
+    prefix = "sagemaker-api-key-"
+    assert token.startswith(prefix)
+    url = urlsplit("https://" + base64.b64decode(token.removeprefix(prefix)).decode())
+    return url.netloc + url.path, parse_qs(url.query)
+
+
+def test_without_credentials_the_way_to_get_them_and_the_sandbox_are_named() -> None:
+    with pytest.raises(UserError, match="no AWS credentials") as missing:
+        connect("us-east-1").account  # noqa: B018
+
+    assert "aws configure" in missing.value.fix
+    assert "--sandbox" in missing.value.fix
+
+
+@pytest.mark.parametrize("region", ["us-est-1", "us-east-7", "", "us east 1", "../x"])
+def test_an_unknown_region_is_the_users_mistake(region: str) -> None:
+    with pytest.raises(UserError, match="no region called"):
+        connect(region)
+
+
+def test_a_misspelt_region_has_near_ones() -> None:
+    with pytest.raises(UserError) as unknown:
+        connect("us-est-1")
+
+    assert "us-east-1" in unknown.value.fix
+
+
+def test_an_unknown_profile_is_the_users_mistake() -> None:
+    with pytest.raises(UserError, match="work"):
+        connect("us-east-1", profile="work")
+
+
+def test_nobody_at_the_address_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolkit.aws.session._ATTEMPTS", 1)
+
+    with pytest.raises(CloudError, match="cannot be reached") as unreachable:
+        describe(connect("us-east-1", endpoint_url=NOBODY, keys=KEYS), "x")
+
+    assert "--region" in unreachable.value.fix
+
+
+def test_keys_of_its_own_shut_out_the_machines_configuration(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "config").write_text("[profile work]\nregion = eu-west-1\nbroken")
+    monkeypatch.setenv("AWS_PROFILE", "nowhere")
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "another accounts")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("HTTP_PROXY", "http://proxy.example:3128")
+
+    aws = connect("us-east-1", endpoint_url=NOBODY, keys=KEYS, scope="sandbox")
+
+    assert aws.scope == "sandbox"
+    assert aws.client("sagemaker").meta.endpoint_url == NOBODY
+    assert aws.client("sagemaker").meta.config.proxies == {}
+    _, query = _token_of(aws)
+    assert query["X-Amz-Credential"][0].startswith("AKIDEXAMPLE/")
+    assert "X-Amz-Security-Token" not in query
+
+
+def test_the_address_for_openai_clients_follows_the_endpoint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    amazon = connect("eu-west-1", keys=KEYS)
+    here = connect("eu-west-1", endpoint_url="http://127.0.0.1:5000/", keys=KEYS)
+
+    assert amazon.openai_base_url("my-name") == (
+        "https://runtime.sagemaker.eu-west-1.amazonaws.com/endpoints/my-name/openai/v1"
+    )
+    assert here.openai_base_url("my-name") == "http://127.0.0.1:5000/endpoints/my-name/openai/v1"
+    assert amazon.is_amazon
+    assert not here.is_amazon
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:6000")
+    by_environment = connect("eu-west-1")
+    assert by_environment.openai_base_url("x") == "http://127.0.0.1:6000/endpoints/x/openai/v1"
+
+
+def test_a_token_is_a_presigned_call_with_bearer_token() -> None:
+    place, query = _token_of(connect("eu-west-1", keys=KEYS), 1800)
+
+    assert place == "sagemaker.amazonaws.com/"
+    assert query["Action"] == ["CallWithBearerToken"]
+    assert query["Version"] == ["1"]
+    assert query["X-Amz-Expires"] == ["1800"]
+    assert query["X-Amz-SignedHeaders"] == ["host"]
+    assert query["X-Amz-Credential"][0].endswith("/eu-west-1/sagemaker/aws4_request")
+    assert "a-secret" not in str(query)
+
+
+def test_a_token_needs_credentials() -> None:
+    with pytest.raises(UserError, match="no AWS credentials"):
+        connect("us-east-1").bearer_token()
+
+
+def test_keys_do_not_show_the_secret() -> None:
+    assert "a-secret" not in repr(KEYS)

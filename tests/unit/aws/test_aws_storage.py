@@ -1,0 +1,118 @@
+"""Uploads against a real S3 client: what is there is not sent again, and only ours is deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from moto import mock_aws
+
+from toolkit.aws import storage
+from toolkit.aws.session import Aws, Keys, connect
+from toolkit.aws.storage import Upload, files_below
+
+BUCKET = "sagemaker-peagle-eu-west-1-123456789012"
+PREFIX = "peagle-toolkit/name/drafter/"
+
+
+@pytest.fixture
+def aws() -> Iterator[Aws]:
+    with mock_aws():
+        yield connect("eu-west-1", keys=Keys("testing", "testing"))
+
+
+@pytest.fixture
+def upload(head: Path, aws: Aws) -> Upload:
+    storage.create_bucket(aws, BUCKET)
+    return Upload(BUCKET, PREFIX, files_below(head), "hash")
+
+
+def _stored(aws: Aws) -> set[str]:
+    return set(storage.keys_below(aws, BUCKET, ""))
+
+
+def test_a_bucket_is_made_in_its_region_and_known_as_ours(aws: Aws) -> None:
+    assert not storage.bucket_exists(aws, BUCKET)
+
+    storage.create_bucket(aws, BUCKET)
+    storage.create_bucket(aws, BUCKET)
+
+    assert storage.bucket_exists(aws, BUCKET)
+    assert storage.is_our_bucket(aws, BUCKET)
+    assert storage.default_bucket("123456789012", "eu-west-1") == BUCKET
+
+
+def test_a_bucket_of_the_users_is_not_ours(aws: Aws) -> None:
+    place = {"LocationConstraint": "eu-west-1"}
+    aws.call("s3", "create_bucket", Bucket="users-own", CreateBucketConfiguration=place)
+
+    assert storage.bucket_exists(aws, "users-own")
+    assert not storage.is_our_bucket(aws, "users-own")
+
+
+def test_hidden_files_stay_here(aws: Aws, upload: Upload) -> None:
+    storage.send(aws, upload, lambda count: None)
+
+    assert _stored(aws) == {f"{PREFIX}config.json", f"{PREFIX}model.safetensors"}
+
+
+def test_progress_ends_at_the_whole_size(aws: Aws, upload: Upload) -> None:
+    sent: list[int] = []
+    storage.send(aws, upload, sent.append)
+    again: list[int] = []
+    storage.send(aws, upload, again.append)
+
+    assert sum(sent) == sum(again) == upload.size == 7002
+
+
+def test_only_what_differs_is_sent_again(
+    aws: Aws, upload: Upload, head: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage.send(aws, upload, lambda count: None)
+    (head / "config.json").write_text("[]")
+    sent: list[str] = []
+    original = aws.upload
+
+    def spy(path: Path, bucket: str, key: str, *rest: object) -> None:
+        sent.append(key)
+        original(path, bucket, key, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(aws, "upload", spy)
+    storage.send(aws, Upload(BUCKET, PREFIX, files_below(head), "hash"), lambda count: None)
+
+    assert sent == [f"{PREFIX}config.json"]
+
+
+def test_only_the_named_objects_are_deleted(aws: Aws, upload: Upload) -> None:
+    storage.send(aws, upload, lambda count: None)
+    aws.call("s3", "put_object", Bucket=BUCKET, Key=f"{PREFIX}theirs", Body=b"x")
+
+    storage.delete_objects(aws, BUCKET, upload.keys)
+    storage.delete_objects(aws, BUCKET, upload.keys)
+
+    assert _stored(aws) == {f"{PREFIX}theirs"}
+    assert not storage.delete_bucket(aws, BUCKET)
+
+
+def test_an_upload_that_was_cut_off_is_aborted(aws: Aws, upload: Upload) -> None:
+    for key in (upload.keys[0], "theirs"):
+        aws.call("s3", "create_multipart_upload", Bucket=BUCKET, Key=key)
+
+    storage.delete_objects(aws, BUCKET, upload.keys)
+
+    left = aws.items("s3", "list_multipart_uploads", "Uploads", Bucket=BUCKET)
+    assert [entry["Key"] for entry in left] == ["theirs"]
+
+
+def test_deleting_from_a_bucket_that_is_gone_is_done(aws: Aws) -> None:
+    storage.delete_objects(aws, "no-such-bucket", ["a"])
+
+    assert storage.delete_bucket(aws, "no-such-bucket")
+
+
+def test_an_empty_bucket_goes(aws: Aws) -> None:
+    storage.create_bucket(aws, BUCKET)
+
+    assert storage.delete_bucket(aws, BUCKET)
+    assert not storage.bucket_exists(aws, BUCKET)

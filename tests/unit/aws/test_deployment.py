@@ -1,0 +1,407 @@
+"""Deploy: in service and proved, the same again is nothing, another plan is an update, and
+whatever happens in between, nothing is lost track of."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.aws.cloud import ROLE, Engine, service_error
+from tests.unit.aws.plans import a_plan, another
+from tests.unit.aws.world import NAME, World
+from toolkit.aws.endpoints import describe, update
+from toolkit.aws.status import document, state_of
+from toolkit.errors import CloudError, NotProved, Refused
+
+READING = ("describe", "filter", "get", "head", "list")
+UPLOADED = "peagle-toolkit/peagle-pair/drafter/"
+
+
+def _state(world: World) -> str:
+    record = world.record()
+    assert record is not None
+    return state_of(record, describe(world.aws, NAME))
+
+
+def test_a_deploy_ends_in_service_proved_and_written_down(world: World, head: Path) -> None:
+    world.deploy(a_plan(head))
+
+    record = world.record()
+    assert record is not None
+    assert record.serving is not None
+    assert record.serving.proof is not None
+    assert record.serving.proof.acceptance_length == pytest.approx(3.0)
+    assert record.serving.proof.drafts == 20
+    assert _state(world) == "InService"
+    assert {r.type for r in record.resources} == {
+        "S3Bucket", "S3Objects", "Model", "EndpointConfig", "Endpoint",
+    }  # fmt: skip
+    assert all(resource.made for resource in record.resources)
+
+
+def test_what_is_sent_is_the_plan_with_role_and_bucket_put_in(world: World, head: Path) -> None:
+    world.deploy(a_plan(head), role=ROLE, bucket="mine")
+
+    (model,) = world.cloud.models.values()
+    source = model["PrimaryContainer"]["ModelDataSource"]["S3DataSource"]
+    assert model["ExecutionRoleArn"] == ROLE
+    assert source["S3Uri"] == "s3://mine/peagle-toolkit/peagle-pair/"
+    assert set(world.cloud.buckets["mine"]) == {
+        f"{UPLOADED}config.json",
+        f"{UPLOADED}model.safetensors",
+    }
+
+
+def test_everything_bears_the_deployments_tags(world: World) -> None:
+    record = world.deploy(a_plan())
+
+    assert len(world.cloud.tags) == 3
+    for tags in world.cloud.tags.values():
+        assert tags["peagle:deployment"] == NAME
+        assert tags["peagle:id"] == record.id
+
+
+def test_the_same_plan_again_changes_nothing(world: World, head: Path) -> None:
+    world.deploy(a_plan(head))
+    prompts, calls = len(world.cloud.engine.prompts), len(world.cloud.calls)
+
+    world.deploy(a_plan(head))
+
+    assert world.look(a_plan(head)).change == "nothing"
+    assert len(world.cloud.engine.prompts) == prompts
+    assert all(call.startswith(READING) for call in world.cloud.calls[calls:])
+
+
+def test_another_plan_updates_and_then_removes_what_only_the_first_needed(world: World) -> None:
+    world.deploy(a_plan())
+    first = set(world.cloud.configs)
+
+    world.deploy(another(a_plan()))
+
+    assert "update_endpoint" in world.cloud.calls
+    assert world.cloud.calls.count("create_endpoint") == 1
+    assert len(world.cloud.configs) == len(world.cloud.models) == 1
+    assert not first & set(world.cloud.configs)
+    endpoint_tags = world.cloud.tags[world.cloud.endpoints[NAME].arn]
+    assert endpoint_tags["peagle:plan"] in next(iter(world.cloud.configs))
+    assert _state(world) == "InService"
+
+
+@pytest.mark.parametrize(("count", "batch"), [(1, None), (2, 1), (20, 1), (21, 2), (40, 2)])
+def test_several_instances_are_replaced_a_few_at_a_time(
+    world: World, monkeypatch: pytest.MonkeyPatch, count: int, batch: int | None
+) -> None:
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr(world.cloud, "_update_endpoint", lambda **given: asked.append(given))
+
+    update(world.aws, {"EndpointName": "e", "EndpointConfigName": "c", "Tags": []}, count)
+
+    (given,) = asked
+    rolling = given.get("DeploymentConfig", {}).get("RollingUpdatePolicy", {})
+    assert rolling.get("MaximumBatchSize", {}).get("Value") == batch
+    assert "Tags" not in given
+
+
+def test_other_weights_in_the_same_folder_are_another_deployment(world: World, head: Path) -> None:
+    world.deploy(a_plan(head))
+    (first,) = world.cloud.models
+    (head / "model.safetensors").write_bytes(b"trained again")
+
+    world.deploy(a_plan(head))
+
+    (second,) = world.cloud.models
+    uri = world.cloud.models[second]["PrimaryContainer"]["ModelDataSource"]["S3DataSource"]["S3Uri"]
+    (bucket,) = world.cloud.buckets.values()
+    assert first != second
+    assert len(bucket) == 2
+    assert all(f"/{key}".startswith("/" + uri.split("/", 3)[3]) for key in bucket)
+    assert world.look(a_plan(head)).change == "nothing"
+
+
+def test_files_that_serve_are_never_written_over(world: World, head: Path) -> None:
+    world.deploy(a_plan(head))
+    (bucket,) = world.cloud.buckets.values()
+    before = dict(bucket)
+    (head / "model.safetensors").write_bytes(b"trained again")
+    world.cloud.next_scripts = [[("Updating", None), ("InService", "no ping")]]
+
+    with pytest.raises(CloudError, match="rolled back"):
+        world.deploy(another(a_plan(head)))
+
+    assert before.items() <= bucket.items()
+    assert len(bucket) == 4
+    world.destroy()
+    assert world.cloud.is_empty
+
+
+def test_a_rolled_back_update_is_a_failure_and_the_old_one_serves(world: World) -> None:
+    world.deploy(a_plan())
+    (old,) = world.cloud.configs
+    world.cloud.next_scripts = [[("Updating", None), ("InService", "the ping failed")]]
+
+    with pytest.raises(CloudError, match="rolled back: the ping failed") as failed:
+        world.deploy(another(a_plan()))
+
+    assert old in failed.value.fix
+    record = world.record()
+    assert record is not None
+    assert record.failure is not None
+    assert _state(world) == "InService"
+    assert document(world.aws, record, describe(world.aws, NAME))["endpoint_config"] == old
+    world.deploy(a_plan())
+    assert set(world.cloud.configs) == {old}
+
+
+def test_a_failed_start_tells_the_reason_and_the_deciding_line(world: World) -> None:
+    world.cloud.next_scripts = [[("Creating", None), ("Failed", "did not pass the ping check")]]
+    world.cloud.write_log("INFO 11-20 10:00:00 [api_server.py:1] vLLM API server version 0.28.0")
+    world.cloud.write_log(
+        "\x1b[31mRuntimeError: CUDA out of memory. Tried to allocate 9 GiB\x1b[0m"
+    )
+
+    with pytest.raises(CloudError) as failed:
+        world.deploy(a_plan())
+
+    assert "did not pass the ping check" in failed.value.message
+    assert "RuntimeError: CUDA out of memory. Tried to allocate 9 GiB" in failed.value.message
+    assert "\x1b" not in failed.value.message
+    assert failed.value.exit_code == 4
+    assert _state(world) == "Failed"
+
+
+def test_deploying_again_after_a_failure_replaces_the_endpoint(world: World) -> None:
+    world.cloud.next_scripts = [[("Failed", "no reason")]]
+    with pytest.raises(CloudError):
+        world.deploy(a_plan())
+
+    world.deploy(a_plan())
+
+    assert "delete_endpoint" in world.cloud.calls
+    assert _state(world) == "InService"
+
+
+def test_too_few_accepted_drafts_stay_in_service_but_unproved(world: World) -> None:
+    world.cloud.engine.acceptance = 1.4
+
+    with pytest.raises(NotProved, match=r"1\.40.*floor of 2\.00") as short:
+        world.deploy(a_plan())
+
+    assert short.value.exit_code == 3
+    assert _state(world) == "Unproved"
+    assert NAME in world.cloud.endpoints
+
+
+def test_several_instances_are_proved_though_each_counts_for_itself(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prompts reach one engine, readings any of them in turn."""
+    engine, idle = world.cloud.engine, Engine()
+    turns = itertools.cycle([engine, idle, idle])
+    monkeypatch.setattr(world.cloud, "counters", lambda: next(turns).counters())
+
+    record = world.deploy(a_plan(instance_count=2))
+
+    assert record.serving is not None
+    assert record.serving.proof is not None
+    assert record.serving.proof.acceptance_length == pytest.approx(3.0)
+
+
+def test_a_stand_in_is_not_measured_by_the_pairs_floor(world: World) -> None:
+    def mark(operation: str) -> None:
+        if operation == "create_endpoint":
+            world.cloud.tags[world.cloud.endpoints[NAME].arn]["peagle:stand-in"] = "peagle/tiny"
+
+    world.cloud.after = mark
+    world.cloud.engine.acceptance = 1.4
+
+    record = world.deploy(a_plan())
+
+    assert record.serving is not None
+    assert record.serving.proof is not None
+    assert record.serving.proof.passed
+    assert _state(world) == "InService"
+
+
+def test_an_unproved_endpoint_is_proved_by_deploying_again(world: World) -> None:
+    world.cloud.engine.acceptance = 1.4
+    with pytest.raises(NotProved):
+        world.deploy(a_plan())
+    world.cloud.engine.acceptance = 2.6
+
+    world.deploy(a_plan())
+
+    assert _state(world) == "InService"
+    assert world.cloud.calls.count("create_endpoint") == 1
+
+
+def test_an_image_that_cannot_tell_is_not_proved_and_ours_is_named(world: World) -> None:
+    world.cloud.engine.acceptance = None
+
+    with pytest.raises(NotProved, match="does not tell") as untold:
+        world.deploy(a_plan())
+
+    assert "peagle render dockerfile" in untold.value.fix
+    assert "--image" in untold.value.fix
+    assert _state(world) == "Unproved"
+
+
+def test_without_speculation_an_answer_is_the_proof(world: World) -> None:
+    world.cloud.engine.acceptance = None
+
+    record = world.deploy(a_plan(speculation=None, drafter=None))
+
+    assert record.serving is not None
+    assert record.serving.proof is not None
+    assert record.serving.proof.acceptance_length is None
+    assert _state(world) == "InService"
+
+
+def test_an_endpoint_that_answers_nothing_is_not_proved(world: World) -> None:
+    world.cloud.engine.words = ()
+
+    with pytest.raises(NotProved, match="answers a prompt with nothing"):
+        world.deploy(a_plan(speculation=None, drafter=None))
+
+
+def test_a_quota_seen_only_by_create_endpoint_is_explained(world: World) -> None:
+    def refuse(operation: str) -> None:
+        if operation == "create_endpoint":
+            raise service_error(
+                "ResourceLimitExceeded",
+                "The account-level service limit 'ml.g5.xlarge for endpoint usage' is 1 Instances",
+            )
+
+    world.cloud.before = refuse
+
+    with pytest.raises(CloudError) as refused:
+        world.deploy(a_plan())
+
+    assert "the quota 'ml.g5.xlarge for endpoint usage'" in refused.value.message
+    assert "Service Quotas" in refused.value.fix
+    world.cloud.before = lambda operation: None
+    world.destroy()
+    assert world.cloud.is_empty
+
+
+def test_a_name_taken_between_look_and_create_stays_its_owners(world: World) -> None:
+    def take_name(operation: str) -> None:
+        if operation == "create_endpoint" and NAME not in world.cloud.endpoints:
+            world.cloud.before = lambda operation: None
+            (config,) = world.cloud.configs
+            world.cloud._create_endpoint(NAME, config, [])
+
+    world.cloud.before = take_name
+
+    with pytest.raises(Refused, match="is not ours"):
+        world.deploy(a_plan())
+
+    world.cloud.endpoints[NAME].config = "theirs"
+    world.destroy()
+    assert NAME in world.cloud.endpoints
+    assert not world.cloud.models
+    assert world.record() is None
+
+
+def test_progress_shows_state_time_cost_and_the_last_line(world: World) -> None:
+    world.cloud.next_scripts = [[*[("Creating", None)] * 5, ("InService", None)]]
+    world.cloud.write_log("Loading weights\n")
+
+    world.deploy(a_plan())
+
+    waiting = [progress for progress in world.shown if progress.state == "Creating"]
+    assert [progress.seconds for progress in waiting] == [0, 1, 2, 3]
+    assert waiting[-1].cost_usd == pytest.approx(1.408 * 3 / 3600)
+    assert waiting[-1].line == "Loading weights"
+
+
+def test_waiting_ends_some_day(world: World) -> None:
+    world.cloud.next_scripts = [[("Creating", None)]]
+
+    with pytest.raises(CloudError, match="still Creating after 50 minutes"):
+        world.deploy(a_plan())
+
+
+def _interrupt_at(world: World, number: int, moment: str) -> Callable[[], None]:
+    """Ctrl-C before or after the effect of call ``number`` counted from now."""
+    start = len(world.cloud.calls)
+
+    def interrupt(operation: str) -> None:
+        if len(world.cloud.calls) - start == number + 1:
+            raise KeyboardInterrupt
+
+    setattr(world.cloud, moment, interrupt)
+
+    def disarm() -> None:
+        setattr(world.cloud, moment, lambda operation: None)
+
+    return disarm
+
+
+def _moments(world: World, work: Callable[[], object]) -> list[int]:
+    """The calls of ``work`` that change something, and the first look after each: between two
+    looks nothing differs."""
+    before = len(world.cloud.calls)
+    work()
+    calls = ["", *world.cloud.calls[before:]]
+    changes = [not call.startswith(READING) for call in calls]
+    return [i - 1 for i in range(1, len(calls)) if changes[i] or changes[i - 1]]
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("first", ["create", "update"])
+def test_ctrl_c_at_any_call_loses_track_of_nothing(
+    own_home: Path, head: Path, moment: str, first: str
+) -> None:
+    def prepared() -> World:
+        world = World()
+        if first == "update":
+            world.deploy(another(a_plan(head)))
+        return world
+
+    whole = prepared()
+    moments = _moments(whole, lambda: whole.deploy(a_plan(head)))
+    whole.destroy()
+    assert len(moments) > 10
+
+    for number in moments:
+        for ending in ("destroy", "continue"):
+            world = prepared()
+            disarm = _interrupt_at(world, number, moment)
+            with pytest.raises(KeyboardInterrupt):
+                world.deploy(a_plan(head))
+            disarm()
+
+            where = f"{ending} after Ctrl-C {moment} call {number}, {world.cloud.calls[-1]}"
+            if ending == "continue":
+                world.deploy(a_plan(head))
+                assert _state(world) == "InService", where
+                assert len(world.cloud.models) == len(world.cloud.configs) == 1, where
+            world.destroy()
+            assert world.cloud.is_empty, where
+            assert world.record() is None, where
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_ctrl_c_during_destroy_leaves_a_destroy_that_ends_the_work(
+    own_home: Path, head: Path, moment: str
+) -> None:
+    whole = World()
+    whole.deploy(a_plan(head))
+    moments = _moments(whole, whole.destroy)
+
+    for number in moments:
+        world = World()
+        world.deploy(a_plan(head))
+        disarm = _interrupt_at(world, number, moment)
+        with pytest.raises(KeyboardInterrupt):
+            world.destroy()
+        disarm()
+
+        assert world.record() is not None or world.cloud.is_empty
+        world.destroy()
+        assert world.cloud.is_empty
+        assert world.record() is None

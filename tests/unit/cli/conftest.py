@@ -1,0 +1,17 @@
+"""What tests of the command line share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.commands import Terminal
+
+
+@pytest.fixture
+def terminal(
+    own_home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Terminal:
+    """Somebody at a terminal, with an empty account and a home of their own."""
+    return Terminal(monkeypatch, capsys)

@@ -1,0 +1,316 @@
+"""``peagle deploy`` as it is typed: shows, asks, applies, proves, and says what is left."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import Peagle
+from tests.unit.aws.cloud import service_error
+from tests.unit.cli.commands import FIRST, NAME, Terminal, price_shown
+from toolkit.catalog import load_catalog
+
+KEYS = {
+    "name", "state", "pair", "acceptance_length", "drafts", "openai_base_url",
+    "price_per_hour_usd", "resources", "stand_in", "endpoint_config",
+}  # fmt: skip
+READING = ("describe", "filter", "get", "head", "list")
+
+
+def _nothing_was_created(terminal: Terminal) -> bool:
+    looks = all(call.startswith(READING) for call in terminal.cloud.calls)
+    return (
+        looks and terminal.cloud.is_empty and terminal.run("list").err == "Nothing is deployed.\n"
+    )
+
+
+def test_the_plan_is_shown_with_its_price_before_the_question(terminal: Terminal) -> None:
+    done = terminal.run(*FIRST, answers="n\n")
+
+    shown = done.err
+    assert price_shown() in shown
+    assert "1 x ml.g5.xlarge (1 x A10G), us-east-1" in shown
+    assert "peagle/tiny+p-eagle" in shown
+    assert "K=5" in shown
+    assert f"creates endpoint {NAME}" in shown
+    assert shown.index("per day") < shown.index("Deploy this?")
+    assert done.code == 2
+    assert _nothing_was_created(terminal)
+
+
+def test_yes_on_a_terminal_deploys(terminal: Terminal) -> None:
+    done = terminal.run(*FIRST, answers="y\n")
+
+    assert done.code == 0
+    assert "is InService" in done.out
+    assert "acceptance length 3.00 over" in done.out
+    assert f"peagle invoke {NAME}" in done.out
+    assert "invoke_endpoint(" in done.out
+    assert "/openai/v1" in done.out
+    assert f"peagle token {NAME}" in done.out
+    assert f"peagle destroy {NAME}" in done.out
+
+
+def test_without_a_terminal_and_without_yes_nothing_happens(terminal: Terminal) -> None:
+    done = terminal.run(*FIRST)
+
+    assert done.code == 2
+    assert "--yes" in done.error
+    assert _nothing_was_created(terminal)
+
+
+def test_json_is_one_document_with_the_agreed_keys(terminal: Terminal) -> None:
+    document = terminal.run(*FIRST, "--yes", "--json").document
+
+    assert set(document) >= KEYS
+    assert document["state"] == "InService"
+    assert document["acceptance_length"] == pytest.approx(3.0)
+    assert document["pair"] == "peagle/tiny+p-eagle"
+    assert {"type": "Endpoint", "name": NAME, "confirmed": True} in document["resources"]
+    assert document["changed"] is True
+
+
+def test_the_same_again_changes_nothing_and_says_so(terminal: Terminal) -> None:
+    terminal.run(*FIRST, "--yes")
+    before = len(terminal.cloud.calls)
+
+    done = terminal.run(*FIRST, "--json")
+
+    assert done.code == 0
+    assert "nothing: this plan is in service and proved" in done.err
+    assert done.document["changed"] is False
+    assert all(call.startswith(READING) for call in terminal.cloud.calls[before:])
+
+
+def test_another_k_updates(terminal: Terminal) -> None:
+    terminal.run(*FIRST, "--yes")
+
+    done = terminal.run(*FIRST, "--k", "3", "--yes", "--json")
+
+    assert done.document["k"] == 3
+    assert terminal.cloud.calls.count("create_endpoint") == 1
+    assert "update_endpoint" in terminal.cloud.calls
+
+
+def test_a_plan_file_is_deployed_as_it_is(terminal: Terminal, tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    assert terminal.run("plan", *FIRST[1:], "--out", str(file)).code == 0
+
+    done = terminal.run("deploy", str(file), "--yes", "--json")
+
+    requests = {r["operation"]: r["parameters"] for r in json.loads(file.read_text())["requests"]}
+    assert (
+        done.document["endpoint_config"]
+        == (requests["create_endpoint_config"]["EndpointConfigName"])
+    )
+    (model,) = terminal.cloud.models.values()
+    planned = requests["create_model"]["PrimaryContainer"]
+    assert model["PrimaryContainer"]["Environment"] == planned["Environment"]
+
+
+def test_not_proved_is_code_3_and_the_endpoint_stays(terminal: Terminal) -> None:
+    terminal.cloud.engine.acceptance = 1.0
+
+    done = terminal.run(*FIRST, "--yes", "--json")
+
+    assert done.code == 3
+    assert done.document["state"] == "Unproved"
+    assert "acceptance length 1.00" in done.error
+    assert "below the floor of" in done.error
+    assert f"Remove   peagle destroy {NAME}" in done.err
+    assert NAME in terminal.cloud.endpoints
+
+
+def test_a_failed_start_says_why_what_is_left_what_it_costs_and_both_ways_on(
+    terminal: Terminal,
+) -> None:
+    terminal.cloud.next_scripts = [[("Creating", None), ("Failed", "no ping")]]
+    terminal.cloud.write_log("ValueError: No available memory for the cache blocks.")
+
+    done = terminal.run(*FIRST, "--yes")
+
+    assert done.code == 4
+    assert "no ping" in done.error
+    assert "No available memory for the cache blocks" in done.error
+    assert f"Endpoint {NAME}" in done.err
+    assert price_shown() in done.err
+    assert "Go on    peagle deploy tiny --instance-type ml.g5.xlarge" in done.err
+    assert f"Remove   peagle destroy {NAME}" in done.err
+
+
+def test_ctrl_c_says_what_is_there_and_is_code_130(terminal: Terminal) -> None:
+    def interrupt(operation: str) -> None:
+        if operation == "create_endpoint":
+            raise KeyboardInterrupt
+
+    terminal.cloud.after = interrupt
+
+    done = terminal.run(*FIRST, "--yes")
+
+    assert done.code == 130
+    assert f"Endpoint {NAME} (perhaps)" in done.err
+    assert price_shown() in done.err
+    assert f"peagle destroy {NAME}" in done.err
+    terminal.cloud.after = lambda operation: None
+    assert terminal.run("destroy", NAME, "--yes").code == 0
+    assert terminal.cloud.is_empty
+
+
+def test_ctrl_c_before_anything_was_made_leaves_no_record(terminal: Terminal) -> None:
+    def interrupt(operation: str) -> None:
+        if operation == "list_roles":
+            raise KeyboardInterrupt
+
+    terminal.cloud.before = interrupt
+
+    assert terminal.run(*FIRST, "--yes").code == 130
+    terminal.cloud.before = lambda operation: None
+    assert _nothing_was_created(terminal)
+
+
+def test_no_wait_ends_at_creating_and_the_next_deploy_proves(terminal: Terminal) -> None:
+    first = terminal.run(*FIRST, "--yes", "--no-wait", "--json")
+    prompts = len(terminal.cloud.engine.prompts)
+    second = terminal.run(*FIRST, "--yes", "--json")
+
+    assert first.document["state"] == "Creating"
+    assert prompts == 0
+    assert second.document["state"] == "InService"
+    assert terminal.cloud.calls.count("create_endpoint") == 1
+
+
+REFUSED: list[tuple[list[str], int, str]] = [
+    (["--name", "under_score"], 2, "under_score"),
+    (["--name", "x" * 64], 2, "63"),
+    (["--name", "-x"], 2, "-x"),
+    (["--k", "99"], 3, "99"),
+    (["--k", "0"], 2, "at least 1"),
+    (["--region", "us-est-1"], 2, "us-est-1"),
+    (["--role", "no-such-role"], 2, "no-such-role"),
+    (["--vllm", "0.0.1"], 2, "0.0.1"),
+]
+
+
+@pytest.mark.parametrize(("options", "code", "words"), REFUSED, ids=lambda value: str(value)[:24])
+def test_what_cannot_be_is_one_line_and_creates_nothing(
+    terminal: Terminal, options: list[str], code: int, words: str
+) -> None:
+    done = terminal.run(*FIRST, "--yes", *options)
+
+    assert done.error.startswith("error:")
+    assert words in done.error
+    assert done.code == code
+    assert done.out == ""
+    assert _nothing_was_created(terminal)
+
+
+def test_quota_0_is_refused_with_its_name_before_anything_is_made(terminal: Terminal) -> None:
+    terminal.cloud.quotas = {"ml.g5.xlarge for endpoint usage": 0}
+
+    done = terminal.run(*FIRST, "--yes")
+
+    assert done.code == 3
+    assert "'ml.g5.xlarge for endpoint usage' is 0" in done.error
+    assert "Service Quotas" in done.error
+    assert _nothing_was_created(terminal)
+
+
+def test_a_name_in_use_is_refused(terminal: Terminal) -> None:
+    terminal.cloud._create_model("theirs", [])
+    terminal.cloud._create_endpoint_config(
+        "theirs", [], ProductionVariants=[{"ModelName": "theirs"}]
+    )
+    terminal.cloud._create_endpoint(NAME, "theirs", [])
+
+    done = terminal.run(*FIRST, "--yes")
+
+    assert done.code == 3
+    assert "there already" in done.error
+    assert "--name" in done.error
+    assert set(terminal.cloud.models) == {"theirs"}
+
+
+def test_an_unknown_price_is_refused_until_it_is_accepted(terminal: Terminal) -> None:
+    unpriced = [i.type for i in load_catalog().instances.instances if not i.prices]
+    if not unpriced:
+        pytest.skip("the catalogue knows every price")
+    terminal.cloud.quotas = {f"{unpriced[0]} for endpoint usage": 1}
+    options = ["deploy", "tiny", "--instance-type", unpriced[0], "--yes"]
+
+    refused = terminal.run(*options)
+    assert refused.code == 3
+    assert "--accept-unknown-price" in refused.error
+    assert _nothing_was_created(terminal)
+
+    assert terminal.run(*options, "--accept-unknown-price").code == 0
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda text: text[: len(text) // 2], lambda text: text.replace('"k": 5', '"k": 7')]
+)
+def test_a_damaged_plan_file_creates_nothing(
+    terminal: Terminal, tmp_path: Path, damage: Any
+) -> None:
+    file = tmp_path / "plan.json"
+    terminal.run("plan", *FIRST[1:], "--out", str(file))
+    file.write_text(damage(file.read_text()))
+
+    done = terminal.run("deploy", str(file), "--yes")
+
+    assert done.code == 2
+    assert str(file) in done.error
+    assert _nothing_was_created(terminal)
+
+
+def test_another_region_than_the_plans_is_refused(terminal: Terminal, tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    terminal.run("plan", *FIRST[1:], "--out", str(file))
+
+    done = terminal.run("deploy", str(file), "--region", "eu-west-1", "--yes")
+
+    assert done.code == 2
+    assert "--region" in done.error
+    assert _nothing_was_created(terminal)
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code", "words"),
+    [
+        ("ExpiredTokenException", 4, "expired"),
+        ("UnrecognizedClientException", 4, "does not accept these credentials in us-east-1"),
+        ("AccessDenied", 4, "not allowed: sts:GetCallerIdentity"),
+    ],
+)
+def test_credentials_that_aws_refuses(
+    terminal: Terminal, code: str, exit_code: int, words: str
+) -> None:
+    def refuse(operation: str) -> None:
+        raise service_error(code, "The security token is not good", "GetCallerIdentity")
+
+    terminal.cloud.before = refuse
+
+    done = terminal.run(*FIRST, "--yes")
+
+    assert done.code == exit_code
+    assert words in done.error
+    assert "Traceback" not in done.err
+
+
+def test_no_credentials_is_one_line_that_names_the_sandbox(peagle: Peagle) -> None:
+    done = peagle(*FIRST, "--yes")
+
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    assert "no AWS credentials" in done.stderr
+    assert "--sandbox" in done.stderr
+
+
+def test_profile_and_sandbox_exclude_each_other(terminal: Terminal) -> None:
+    done = terminal.run(*FIRST, "--profile", "x", "--sandbox")
+
+    assert done.code == 2
+    assert "--sandbox" in done.error

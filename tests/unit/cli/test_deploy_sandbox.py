@@ -1,0 +1,219 @@
+"""Deploy against the sandbox, as processes: Ctrl-C wherever it comes, refusals, and what is left.
+
+The engine behind the sandbox is a stand-in that starts at once and cannot tell its counters; real
+vLLM has its own tests in ``tests/engine``.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.sandbox.sandboxes import Account, Sandbox, fake_engine, until
+from toolkit.sandbox import set_quota
+
+pytestmark = pytest.mark.sandbox
+
+NAME = "peagle-tiny"
+DEPLOY = ("deploy", "tiny", "--instance-type", "ml.g5.xlarge", "--sandbox", "--yes")
+
+
+@pytest.fixture(scope="module")
+def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    """A running sandbox, whose engine is quick."""
+    running = Sandbox(
+        tmp_path_factory.mktemp("sandbox"), fake_engine(tmp_path_factory.mktemp("engine"))
+    )
+    running.told("sandbox", "start")
+    yield running
+    running.peagle("sandbox", "stop")
+    until(running.processes, lambda left: left == [], seconds=5)
+
+
+@pytest.fixture(scope="module")
+def account(sandbox: Sandbox) -> Account:
+    return Account(sandbox)
+
+
+def _left(account: Account) -> dict[str, list[str]]:
+    """All that a deploy could have left in the account."""
+    sagemaker = account.sagemaker
+    found = {
+        "endpoints": [e["EndpointName"] for e in sagemaker.list_endpoints()["Endpoints"]],
+        "configs": [
+            c["EndpointConfigName"] for c in sagemaker.list_endpoint_configs()["EndpointConfigs"]
+        ],
+        "models": [m["ModelName"] for m in sagemaker.list_models()["Models"]],
+        "buckets": [b["Name"] for b in account.s3.list_buckets()["Buckets"]],
+    }
+    return {kind: names for kind, names in found.items() if names}
+
+
+def _records(sandbox: Sandbox) -> list[Path]:
+    return [path for path in (sandbox.home / "deployments").rglob("*") if path.is_file()]
+
+
+@pytest.fixture
+def deployed(sandbox: Sandbox) -> Iterator[Any]:
+    done = sandbox.peagle(*DEPLOY)
+    assert done.returncode == 3, done.stderr
+    yield done
+    sandbox.peagle("destroy", NAME, "--sandbox", "--yes")
+
+
+def test_what_cannot_be_proved_serves_as_unproved_and_goes_completely(
+    sandbox: Sandbox, account: Account, deployed: Any
+) -> None:
+    assert "does not tell how many drafts it accepts" in deployed.stderr
+    assert "peagle render dockerfile" in deployed.stderr
+    document = sandbox.told("status", NAME, "--sandbox")
+    assert document["state"] == "Unproved"
+    assert document["sandbox"] is True
+    assert document["openai_base_url"] == f"{account.url}/endpoints/{NAME}/openai/v1"
+    (row,) = sandbox.told("list", "--sandbox")["deployments"]
+    assert row["state"] == "Unproved"
+    assert "fake: INFO starting with" in sandbox.peagle("logs", NAME, "--sandbox").stdout
+
+    done = sandbox.peagle("destroy", NAME, "--sandbox", "--yes")
+
+    assert done.returncode == 0, done.stderr
+    assert _left(account) == {}
+    assert _records(sandbox) == []
+
+
+def test_records_of_the_sandbox_are_not_seen_without_it(sandbox: Sandbox, deployed: Any) -> None:
+    done = sandbox.peagle("status", NAME)
+
+    assert done.returncode == 2
+    assert "it is in the sandbox: add --sandbox" in done.stderr
+
+
+def test_quota_0_is_refused_and_nothing_is_made(sandbox: Sandbox, account: Account) -> None:
+    with sandbox.at_home():
+        set_quota("ml.g5.xlarge", 0)
+    try:
+        done = sandbox.peagle(*DEPLOY)
+    finally:
+        with sandbox.at_home():
+            set_quota("ml.g5.xlarge", 10)
+
+    assert done.returncode == 3
+    assert "'ml.g5.xlarge for endpoint usage' is 0" in done.stderr
+    assert _left(account) == {}
+    assert _records(sandbox) == []
+
+
+@pytest.fixture
+def theirs(account: Account) -> Iterator[str]:
+    """An endpoint that peagle did not make."""
+    files = {"config.json": b"{}", "model.safetensors": b"weights"}
+    account.upload("tiny/", files)
+    name = account.endpoint()
+    account.settled(name)
+    yield name
+    account.gone(name)
+    account.sagemaker.delete_endpoint_config(EndpointConfigName=name)
+    account.sagemaker.delete_model(ModelName=name)
+    for file in files:
+        account.s3.delete_object(Bucket="models", Key=f"tiny/{file}")
+    account.s3.delete_bucket(Bucket="models")
+
+
+def test_a_name_of_somebody_else_stays_theirs(
+    sandbox: Sandbox, account: Account, theirs: str
+) -> None:
+    done = sandbox.peagle(*DEPLOY, "--name", theirs)
+
+    assert done.returncode == 3
+    assert "choose another --name" in done.stderr
+    assert account.describe(theirs)["EndpointStatus"] == "InService"
+    assert _left(account)["models"] == [theirs]
+
+
+STEPS = [
+    "Creating bucket",
+    "Uploading",
+    "Creating model",
+    "Creating endpoint configuration",
+    "Creating endpoint |",
+    "Creating |",
+    "Proving",
+]
+
+
+def _interrupted_at(sandbox: Sandbox, step: str) -> tuple[int, str]:
+    """Deploy, and press Ctrl-C as soon as progress says ``step``; exit code and all of stderr."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "toolkit.cli", *DEPLOY],
+        env=sandbox.environment,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stderr is not None
+    said = ""
+    for line in process.stderr:
+        said += line
+        if line.startswith(step):
+            process.send_signal(signal.SIGINT)
+            break
+    said += process.stderr.read()
+    process.stderr.close()
+    return process.wait(60), said
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_ctrl_c_at_every_step_is_remembered_and_can_be_removed(
+    sandbox: Sandbox, account: Account, step: str
+) -> None:
+    code, said = _interrupted_at(sandbox, step)
+
+    assert code == 130, said
+    assert "Traceback" not in said
+    assert f"peagle destroy {NAME} --sandbox" in said
+    assert _records(sandbox)
+    done = sandbox.peagle("destroy", NAME, "--sandbox", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert _left(account) == {}
+    assert _records(sandbox) == []
+
+
+def test_ctrl_c_and_the_same_command_again_goes_on(sandbox: Sandbox, account: Account) -> None:
+    _interrupted_at(sandbox, "Creating model")
+    before = sandbox.told("status", NAME, "--sandbox")
+
+    done = sandbox.peagle(*DEPLOY)
+
+    assert before["state"] == "Incomplete"
+    assert done.returncode == 3, done.stderr
+    assert sandbox.told("status", NAME, "--sandbox")["endpoint_status"] == "InService"
+    sandbox.peagle("destroy", NAME, "--sandbox", "--yes")
+    assert _left(account) == {}
+
+
+def test_plain_aws_clients_variables_lead_deploy_to_the_sandbox_too(
+    sandbox: Sandbox, account: Account
+) -> None:
+    """``eval "$(peagle sandbox env)"``, then deploy without ``--sandbox``: it is an account."""
+    variables = sandbox.told("sandbox", "env")
+    plain = [word for word in DEPLOY if word != "--sandbox"]
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "toolkit.cli", *arguments],
+            env={**sandbox.environment, **variables},
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+
+    done = run(*plain, "--json")
+
+    assert done.returncode == 3, done.stderr
+    assert f'"openai_base_url": "{account.url}/endpoints/{NAME}/openai/v1"' in done.stdout
+    assert run("destroy", NAME, "--yes").returncode == 0
+    assert _left(account) == {}

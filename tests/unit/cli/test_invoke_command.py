@@ -1,0 +1,154 @@
+"""``peagle invoke``: the answer as it arrives, what it took, and prompts that cannot be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.aws.cloud import service_error
+from tests.unit.cli.commands import FIRST, NAME, Terminal
+
+
+@pytest.fixture
+def deployed(terminal: Terminal) -> Terminal:
+    assert terminal.run(*FIRST, "--yes").code == 0
+    terminal.cloud.engine.prompts.clear()
+    return terminal
+
+
+def _asked(terminal: Terminal) -> dict[str, Any]:
+    (body,) = terminal.cloud.engine.prompts
+    return body
+
+
+def test_the_answer_is_on_stdout_and_what_it_took_on_stderr(deployed: Terminal) -> None:
+    done = deployed.run("invoke", NAME, "Say hello")
+
+    assert done.code == 0
+    assert done.out == "Hello world\n"
+    assert "2 tokens" in done.err
+    assert "acceptance length 3.00" in done.err
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_json_has_the_agreed_keys(deployed: Terminal, stream: bool) -> None:
+    option = "--stream" if stream else "--no-stream"
+
+    document = deployed.run("invoke", NAME, "Say hello", option, "--json").document
+
+    assert document["text"] == "Hello world"
+    assert document["output_tokens"] == 2
+    assert document["seconds"] >= 0
+    assert (document["first_token_seconds"] is not None) == stream
+    assert document["acceptance_length"] == pytest.approx(3.0)
+    assert _asked(deployed).get("stream", False) is stream
+
+
+def test_an_image_that_cannot_tell_has_no_acceptance_length(deployed: Terminal) -> None:
+    deployed.cloud.engine.acceptance = None
+
+    done = deployed.run("invoke", NAME, "Say hello", "--json")
+
+    assert done.code == 0
+    assert done.document["acceptance_length"] is None
+    assert len(deployed.cloud.engine.prompts) == 1
+
+
+def test_of_several_instances_no_acceptance_length_is_claimed(terminal: Terminal) -> None:
+    terminal.run(*FIRST, "--instance-count", "2", "--yes")
+
+    document = terminal.run("invoke", NAME, "Say hello", "--json").document
+
+    assert document["acceptance_length"] is None
+
+
+def test_an_engine_started_anew_meanwhile_has_no_acceptance_length(
+    deployed: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = deployed.cloud.engine.answer
+
+    def restart_and_answer(body: dict[str, Any]) -> dict[str, Any]:
+        deployed.cloud.engine.drafts = -10
+        return answer(body)
+
+    monkeypatch.setattr(deployed.cloud.engine, "answer", restart_and_answer)
+
+    assert deployed.run("invoke", NAME, "Hi", "--json").document["acceptance_length"] is None
+
+
+def test_options_reach_the_engine(deployed: Terminal) -> None:
+    deployed.run(
+        "invoke", NAME, "x = ", "--completion", "--max-tokens", "7", "--temperature", "0.5"
+    )
+
+    body = _asked(deployed)
+    assert body["prompt"] == "x = "
+    assert body["max_tokens"] == 7
+    assert body["temperature"] == 0.5
+
+
+def test_chat_is_what_the_target_is_made_for(deployed: Terminal) -> None:
+    deployed.run("invoke", NAME, "Hi")
+
+    assert _asked(deployed)["messages"] == [{"role": "user", "content": "Hi"}]
+
+
+@pytest.mark.parametrize("prompt", ['\'; DROP "x" $(rm) `ls` \\n', "日本語 🦅", "line\nline\n"])
+def test_a_prompt_arrives_as_it_was_typed_or_piped(deployed: Terminal, prompt: str) -> None:
+    deployed.run("invoke", NAME, prompt)
+    deployed.run("invoke", NAME, "-", stdin=prompt.encode())
+
+    typed, piped = deployed.cloud.engine.prompts
+    assert typed["messages"][0]["content"] == prompt
+    assert piped["messages"][0]["content"] == prompt
+
+
+@pytest.mark.parametrize(
+    ("prompt", "stdin", "words"),
+    [
+        ("", b"", "empty"),
+        (" \n", b"", "empty"),
+        ("-", b"", "empty"),
+        ("-", b"ok \xff\xfe", "not UTF-8 (byte 4)"),
+        ("caf\udce9", b"", "not UTF-8 (byte 4)"),
+        ("-", b"a" * 6_300_000, "6,291,456"),
+    ],
+)
+def test_a_prompt_that_cannot_be_is_one_line_and_not_sent(
+    deployed: Terminal, prompt: str, stdin: bytes, words: str
+) -> None:
+    before = len(deployed.cloud.calls)
+
+    done = deployed.run("invoke", NAME, prompt, stdin=stdin)
+
+    assert done.code == 2
+    assert words in done.error
+    assert len(done.err.splitlines()) == 1
+    assert not [call for call in deployed.cloud.calls[before:] if call.startswith("invoke")]
+
+
+def test_a_prompt_beyond_the_context_is_refused_in_the_engines_words(deployed: Terminal) -> None:
+    def refuse(operation: str) -> None:
+        if operation == "invoke_endpoint_with_response_stream":
+            raise service_error(
+                "ModelError", "Received client error (400)", operation, OriginalStatusCode=400,
+                OriginalMessage='{"error":{"message":"maximum context length is\\n2048 tokens"}}',
+            )  # fmt: skip
+
+    deployed.cloud.before = refuse
+
+    done = deployed.run("invoke", NAME, "much too long")
+
+    assert done.code == 2
+    assert "maximum context length is 2048 tokens" in done.error
+    assert len(done.err.splitlines()) == 1
+
+
+def test_an_endpoint_that_is_gone_is_told(deployed: Terminal) -> None:
+    deployed.cloud.endpoints.clear()
+
+    done = deployed.run("invoke", NAME, "Hi")
+
+    assert done.code == 4
+    assert "Could not find endpoint" in done.error

@@ -1,0 +1,72 @@
+"""An endpoint's log in CloudWatch: all of it, what is new, and its last line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from toolkit.aws.errors import AccessDenied, Missing
+from toolkit.aws.session import Aws
+
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f]")
+"""Colours and other orders to a terminal, which a log must not give to the reader's."""
+
+
+@dataclass(frozen=True)
+class LogEvent:
+    """One line. ``time`` is epoch seconds; ``stream`` is ``<variant>/<instance>``."""
+
+    time: float
+    stream: str
+    message: str
+
+
+def group_of(endpoint: str) -> str:
+    """The log group that SageMaker writes an endpoint's output to."""
+    return f"/aws/sagemaker/Endpoints/{endpoint}"
+
+
+class Tail:
+    """Reads an endpoint's log from ``since`` (epoch seconds) on, every event once."""
+
+    def __init__(self, aws: Aws, endpoint: str, since: float) -> None:
+        self._aws = aws
+        self._group = group_of(endpoint)
+        self.since = since
+        self._from = int(since * 1000)
+        self._seen: set[str] = set()
+        self.last_line = ""
+
+    def new(self) -> Iterator[LogEvent]:
+        """What was written since the last call; nothing while there is no log yet."""
+        listed = self._aws.items(
+            "logs", "filter_log_events", "events", logGroupName=self._group, startTime=self._from
+        )
+        newest, at_newest = self._from, self._seen
+        try:
+            for entry in listed:
+                if entry["eventId"] in self._seen:
+                    continue
+                if entry["timestamp"] > newest:
+                    newest, at_newest = entry["timestamp"], set()
+                at_newest = at_newest | {entry["eventId"]}
+                message = clean(entry["message"])
+                self.last_line = message.strip() or self.last_line
+                yield LogEvent(entry["timestamp"] / 1000, entry["logStreamName"], message)
+        except Missing:
+            return
+        self._from, self._seen = newest, at_newest
+
+    def drain(self) -> list[LogEvent]:
+        """``new`` as a list; nothing when the log may not be read: it is a comfort, not a need."""
+        try:
+            return list(self.new())
+        except AccessDenied:
+            self.last_line = "(the log may not be read: logs:FilterLogEvents)"
+            return []
+
+
+def clean(message: str) -> str:
+    """The text without line end, colours and control characters."""
+    return _CONTROL.sub("", message.rstrip("\r\n")).replace("\n", " ")

@@ -1,0 +1,144 @@
+"""What is checked in the account before anything is created. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+from toolkit.aws import endpoints, limits, records, storage
+from toolkit.aws.deployment import Change, change_of
+from toolkit.aws.endpoints import Endpoint
+from toolkit.aws.errors import quota_fix
+from toolkit.aws.records import Deployment
+from toolkit.aws.roles import Role, find_role
+from toolkit.aws.session import Aws
+from toolkit.aws.wanted import Wanted, complete, directories
+from toolkit.planning.choice import error, warning
+from toolkit.planning.models import Finding, Plan
+
+UNSURE_OF_PRICE = frozenset({"price-unknown", "price-of-another-region"})
+"""Findings of the plan that a look at AWS's own price list settles, one way or the other."""
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What the user said about the account; ``None``: find it."""
+
+    role: str | None = None
+    bucket: str | None = None
+    own_catalog: Path | None = None
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """What was found: the change to make, with what, and what is to be said about it."""
+
+    wanted: Wanted
+    change: Change
+    role: Role
+    record: Deployment | None
+    live: Endpoint | None
+    findings: tuple[Finding, ...]
+
+
+def preflight(aws: Aws, plan: Plan, choices: Choices) -> Preflight:
+    """Look at everything in the account that deploying ``plan`` depends on.
+
+    Raises UserError and CloudError for what cannot even be looked at: credentials, role, folders.
+    """
+    record = records.load(aws.scope, aws.region, plan.name)
+    live = endpoints.describe(aws, plan.name)
+    priced, price_findings = _with_price(aws, plan)
+    role = _role(aws, choices, record)
+    wanted = complete(
+        priced, role.arn, _bucket(aws, plan, choices, record), record, choices.own_catalog
+    )
+    change = change_of(record, live, wanted)
+    found = [*price_findings, *_name_in_use(aws, plan, record, live)]
+    if change in ("create", "update"):
+        found += [*_quota(aws, plan, change), *_foreign_objects(aws, wanted), *_image(aws, plan)]
+    return Preflight(wanted, change, role, record, live, tuple(found))
+
+
+def _role(aws: Aws, choices: Choices, record: Deployment | None) -> Role:
+    """An earlier deploy's role is kept unless another is named: a change of role is an update."""
+    if choices.role is None and record is not None:
+        return Role(record.current.role, "as deployed before")
+    return find_role(aws, choices.role)
+
+
+def _bucket(aws: Aws, plan: Plan, choices: Choices, record: Deployment | None) -> str | None:
+    """Where folders of weights go, if the plan has any."""
+    if not directories(plan):
+        return None
+    earlier = record.current.bucket if record else None
+    return choices.bucket or earlier or storage.default_bucket(aws.account, aws.region)
+
+
+def _with_price(aws: Aws, plan: Plan) -> tuple[Plan, list[Finding]]:
+    """The plan with AWS's own price where the catalogue has none for the region."""
+    doubts = {finding.code for finding in plan.findings} & UNSURE_OF_PRICE
+    if plan.price_per_hour_usd is not None and not doubts:
+        return plan, []
+    price = limits.hourly_price(aws, plan.instance_type)
+    if price is None and plan.price_per_hour_usd is not None:
+        return plan, [finding for finding in plan.findings if finding.code in UNSURE_OF_PRICE]
+    if price is None:
+        message = f"neither the catalogue nor AWS tells what {plan.instance_type} costs"
+        fix = "look it up first, then say --accept-unknown-price"
+        return plan, [warning("price-unknown", "price", message, fix)]
+    total, today = round(price * plan.instance_count, 4), date.today().isoformat()
+    return plan.model_copy(update={"price_per_hour_usd": total, "price_date": today}), []
+
+
+def _name_in_use(
+    aws: Aws, plan: Plan, record: Deployment | None, live: Endpoint | None
+) -> Iterator[Finding]:
+    if live is None or (record and endpoints.owner(aws, "Endpoint", plan.name) == record.id):
+        return
+    message = f"an endpoint called {plan.name} is there already, and was not deployed from here"
+    yield error("name-in-use", "name", message, "choose another --name")
+
+
+def _quota(aws: Aws, plan: Plan, change: Change) -> Iterator[Finding]:
+    """Blue/green, the way of a single instance, needs the successor beside it."""
+    name, where = limits.quota_name(plan.instance_type), "instance_type"
+    count = plan.instance_count
+    fix = quota_fix(name, aws.region)
+    quota = limits.endpoint_quota(aws, plan.instance_type)
+    if quota is None:
+        message = f"the quota '{name}' could not be read"
+        yield warning("quota-unknown", where, message, "if it is 0, SageMaker will refuse")
+    elif quota < count:
+        message = f"the quota '{name}' is {quota:.0f}, and {count} would be needed"
+        yield error("quota-too-small", where, message, fix)
+    elif change == "update" and quota < 2 * count:
+        message = (
+            f"an update may need {2 * count} instances for a while, and the quota is {quota:.0f}"
+        )
+        yield warning("quota-tight", where, message, fix)
+
+
+def _foreign_objects(aws: Aws, wanted: Wanted) -> Iterator[Finding]:
+    """SageMaker mounts whatever lies below the prefix, so nothing else may lie there."""
+    for upload in wanted.uploads:
+        if not storage.bucket_exists(aws, upload.bucket):
+            continue
+        there = set(storage.keys_below(aws, upload.bucket, upload.prefix))
+        foreign = sorted(there - set(upload.keys))
+        if foreign:
+            message = f"{upload.uri} holds {len(foreign)} other files, such as {foreign[0]}"
+            yield error("prefix-in-use", "bucket", message, "remove them, or choose another --name")
+
+
+def _image(aws: Aws, plan: Plan) -> Iterator[Finding]:
+    """AWS's own image drafts, but does not tell how many drafts it accepts."""
+    if plan.speculation is None or not aws.is_amazon:
+        return
+    owner = plan.runtime.image.partition(".dkr.ecr.")[0]
+    if owner.isdigit() and owner != aws.account:
+        message = "AWS's image does not tell how many drafts it accepts: it will stay Unproved"
+        fix = "build ours with `peagle render dockerfile`, push it, and give --image URI"
+        yield warning("image-cannot-prove", "image", message, fix)

@@ -1,0 +1,220 @@
+"""One connection to AWS: the only place that builds boto3 clients.
+
+Everything else in this room calls through ``Aws.call`` and sees PeagleErrors only. Botocore's
+``standard`` mode repeats throttled and broken calls.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import boto3
+import botocore.session
+from botocore.auth import SigV4QueryAuth
+from botocore.awsrequest import AWSRequest
+from botocore.config import Config
+
+from toolkit import __version__
+from toolkit.aws.errors import CREDENTIALS_FIX, translated
+from toolkit.errors import UserError, nearest
+
+LONGEST_TOKEN_SECONDS = 12 * 3600
+"""AWS refuses bearer tokens that are valid for longer."""
+
+_ATTEMPTS = 5
+_CONNECT_SECONDS = 10
+_READ_SECONDS = 60
+_ANSWER_SECONDS = 900
+"""A streamed answer may be silent while a long prompt is read (AWS itself allows 8 minutes)."""
+
+_PARTITIONS = ("aws", "aws-us-gov", "aws-cn")
+_TOKEN_URL = "https://sagemaker.amazonaws.com/"
+
+
+@dataclass(frozen=True)
+class Keys:
+    """An access key of its own, instead of what the machine is configured with."""
+
+    access_key: str
+    secret_key: str = field(repr=False)
+
+
+class Aws:
+    """AWS in one region, for one account.
+
+    ``own_scope`` replaces the account id as the folder of deployment records.
+    """
+
+    def __init__(
+        self,
+        session: Any,
+        region: str,
+        endpoint_url: str | None = None,
+        own_scope: str | None = None,
+    ) -> None:
+        self.region = region
+        self.endpoint_url = endpoint_url
+        self._session = session
+        self._own_scope = own_scope
+        self._clients: dict[str, Any] = {}
+
+    def in_region(self, region: str) -> Aws:
+        """The same account in another region."""
+        if region == self.region:
+            return self
+        return Aws(self._session, region, self.endpoint_url, self._own_scope)
+
+    def client(self, service: str) -> Any:
+        """The boto3 client of ``service``, made once."""
+        if service not in self._clients:
+            with translated(service, self.region):
+                self._clients[service] = self._session.client(
+                    service,
+                    region_name=_region_of(service, self.region),
+                    endpoint_url=self.endpoint_url,
+                    config=_config(service, self.endpoint_url),
+                )
+        return self._clients[service]
+
+    def call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
+        """One API call, as boto3 names it: ``call("sagemaker", "describe_model", ...)``."""
+        method = getattr(self.client(service), operation)
+        with translated(service, self.region):
+            answer: dict[str, Any] = method(**parameters)
+        return answer
+
+    def items(
+        self, service: str, operation: str, key: str, **parameters: Any
+    ) -> Iterator[dict[str, Any]]:
+        """The entries under ``key`` of every page of a listing."""
+        paginator = self.client(service).get_paginator(operation)
+        with translated(service, self.region):
+            for page in paginator.paginate(**parameters):
+                yield from page.get(key) or ()
+
+    def events(self, service: str, operation: str, **parameters: Any) -> Iterator[dict[str, Any]]:
+        """The events of a call whose ``Body`` is an event stream, as they arrive."""
+        stream = self.call(service, operation, **parameters)["Body"]
+        with translated(service, self.region):
+            yield from stream
+
+    def upload(
+        self,
+        path: Path,
+        bucket: str,
+        key: str,
+        metadata: dict[str, str],
+        progress: Callable[[int], object],
+    ) -> None:
+        """Upload a file, in parts when it is large; ``progress`` gets bytes as they leave."""
+        with translated("s3", self.region):
+            self.client("s3").upload_file(
+                str(path), bucket, key, ExtraArgs={"Metadata": metadata}, Callback=progress
+            )
+
+    @cached_property
+    def caller(self) -> dict[str, Any]:
+        """Who we are: ``Account`` and ``Arn``."""
+        return self.call("sts", "get_caller_identity")
+
+    @property
+    def account(self) -> str:
+        """The account id."""
+        return str(self.caller["Account"])
+
+    @cached_property
+    def scope(self) -> str:
+        """Where this connection's deployments are written down: ``sandbox`` or the account id."""
+        return self._own_scope or self.account
+
+    @property
+    def is_amazon(self) -> bool:
+        """False when something else than AWS answers: the sandbox, or another stand-in."""
+        return ".amazonaws.com" in self.client("sagemaker").meta.endpoint_url
+
+    def openai_base_url(self, endpoint: str) -> str:
+        """The address for OpenAI clients; it takes ``bearer_token`` as its key."""
+        runtime = self.client("sagemaker-runtime").meta.endpoint_url.rstrip("/")
+        return f"{runtime}/endpoints/{endpoint}/openai/v1"
+
+    def bearer_token(self, seconds: int = LONGEST_TOKEN_SECONDS) -> str:
+        """A key for the OpenAI-compatible address, valid for ``seconds`` (at most 12 hours).
+
+        It is a presigned POST of the action CallWithBearerToken, so it needs no call to AWS.
+        Raises UserError when there are no credentials.
+        """
+        with translated("sagemaker", self.region):
+            credentials = self._session.get_credentials()
+            if credentials is None:
+                raise UserError("no AWS credentials", CREDENTIALS_FIX)
+            frozen = credentials.get_frozen_credentials()
+        request = AWSRequest(
+            method="POST",
+            url=_TOKEN_URL,
+            headers={"host": "sagemaker.amazonaws.com"},
+            params={"Action": "CallWithBearerToken"},
+        )
+        SigV4QueryAuth(frozen, "sagemaker", self.region, expires=seconds).add_auth(request)
+        presigned = f"{request.url.removeprefix('https://')}&Version=1"
+        return "sagemaker-api-key-" + base64.b64encode(presigned.encode()).decode()
+
+
+def connect(
+    region: str,
+    profile: str | None = None,
+    endpoint_url: str | None = None,
+    keys: Keys | None = None,
+    scope: str | None = None,
+) -> Aws:
+    """A connection; nothing is sent yet.
+
+    With ``keys`` the machine's own AWS configuration is not read at all, so that the sandbox
+    cannot be mistaken for an account. Raises UserError for an unknown profile or region.
+    """
+    with translated("aws", region):
+        session = _apart(keys) if keys else boto3.Session(profile_name=profile)
+        known = [name for partition in _PARTITIONS
+                 for name in session.get_available_regions("sagemaker", partition)]  # fmt: skip
+    if region not in known:
+        raise UserError(
+            f"SageMaker is in no region called {region!r}",
+            nearest(region, known)
+            or "see https://docs.aws.amazon.com/general/latest/gr/sagemaker.html",
+        )
+    return Aws(session, region, endpoint_url, scope)
+
+
+def _apart(keys: Keys) -> Any:
+    """A session that reads no configuration file and no AWS_PROFILE."""
+    nowhere = (None, None, os.devnull, None)
+    variables: dict[str, Any] = {
+        "profile": (None, [], None, None),
+        "config_file": nowhere,
+        "credentials_file": nowhere,
+    }
+    core = botocore.session.Session(session_vars=variables)
+    core.set_credentials(keys.access_key, keys.secret_key)
+    return boto3.Session(botocore_session=core)
+
+
+def _region_of(service: str, region: str) -> str:
+    """The Pricing API lives in three regions only; any of them knows all prices."""
+    return "us-east-1" if service == "pricing" else region
+
+
+def _config(service: str, endpoint_url: str | None) -> Config:
+    """A proxy is for the way to AWS, not for an endpoint that was named by hand."""
+    answering = service == "sagemaker-runtime"
+    return Config(
+        retries={"mode": "standard", "total_max_attempts": 2 if answering else _ATTEMPTS},
+        connect_timeout=_CONNECT_SECONDS,
+        read_timeout=_ANSWER_SECONDS if answering else _READ_SECONDS,
+        user_agent_extra=f"peagle-toolkit/{__version__}",
+        proxies={} if endpoint_url else None,
+    )

@@ -1,0 +1,158 @@
+"""``peagle deploy``: show the plan, ask, apply it, prove it, and say how to call it."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import click
+
+from toolkit.aws import endpoints, records, status
+from toolkit.aws.deployment import deploy as bring
+from toolkit.aws.preflight import UNSURE_OF_PRICE, Choices, Preflight, preflight
+from toolkit.aws.records import Deployment
+from toolkit.aws.session import Aws
+from toolkit.aws.work import Work
+from toolkit.cli.cloud import Account, account_options
+from toolkit.cli.console import json_option, print_json, say, show_findings
+from toolkit.cli.deploy_words import print_calls, show_left, show_plan
+from toolkit.cli.options import catalog_of, command_words, plan_options
+from toolkit.cli.progress import Ticker
+from toolkit.errors import NotProved, PeagleError, Refused, UserError
+from toolkit.local.crash import find_crash
+from toolkit.planning.models import Finding, Plan
+
+
+@click.command(
+    epilog="Examples: peagle deploy tiny --sandbox    peagle deploy gpt-oss-20b --role MyRole"
+)
+@plan_options
+@account_options
+@click.option("--role", envvar="PEAGLE_ROLE", help="Execution role: ARN or name.  [default: found]")
+@click.option("--bucket", help="Takes weights of your machine.  [default: one made for it]")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--no-wait", is_flag=True, help="End when the endpoint is asked for.")
+@click.option("--accept-unknown-price", is_flag=True, help="Deploy what has no known price.")
+@json_option
+@click.pass_context
+def deploy(
+    ctx: click.Context,
+    plan: Plan,
+    account: Account,
+    role: str | None,
+    bucket: str | None,
+    yes: bool,
+    no_wait: bool,
+    accept_unknown_price: bool,
+    as_json: bool,
+) -> None:
+    """Put PAIR into service on SageMaker and prove that it drafts.
+
+    Shows what would be created, where and at what price, and asks. The same command again changes
+    nothing, continues what was interrupted, or updates to another plan.
+    """
+    _refuse(plan.findings)
+    aws = account.connect(plan.region)
+    with records.held(aws.scope, plan.region, plan.name):
+        found = preflight(aws, plan, Choices(role, bucket, catalog_of(ctx)))
+        _show(found, account)
+        if found.change in ("create", "update"):
+            _refuse_unknown_price(found.wanted.plan, accept_unknown_price)
+            if not yes:
+                _ask(found)
+        again = f"peagle deploy {shlex.join(command_words(ctx))}{account.option}"
+        run = _Run(aws, found, account, again, wait=not no_wait, as_json=as_json)
+        run.deploy()
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One deploy, after the question; ``again`` is the command that goes on with it."""
+
+    aws: Aws
+    found: Preflight
+    account: Account
+    again: str
+    wait: bool
+    as_json: bool
+
+    def deploy(self) -> None:
+        """Apply, prove and report; whatever ends it early, say what is left."""
+        with Ticker(free=self.account.sandbox) as ticker:
+            work = Work(self.aws, self._record(), ticker.show, _explain)
+            unproved: NotProved | None = None
+            try:
+                bring(work, self.found.change, self.found.wanted, self.wait)
+            except NotProved as error:
+                unproved = error
+            except (PeagleError, KeyboardInterrupt):
+                self._keep_or_forget(work.record)
+                raise
+        self._report(work.record, proved=unproved is None)
+        if unproved:
+            show_left(work.record, self.account, self.again)
+            raise unproved
+
+    def _record(self) -> Deployment:
+        name, aws = self.found.wanted.plan.name, self.aws
+        return self.found.record or Deployment(
+            name=name, scope=aws.scope, account=aws.account, region=aws.region
+        )
+
+    def _keep_or_forget(self, record: Deployment) -> None:
+        """A record of nothing is no record; the file knows best what was begun."""
+        record = records.load(record.scope, record.region, record.name) or record
+        if record.resources:
+            show_left(record, self.account, self.again)
+        else:
+            records.remove(record)
+            say("Nothing was created.")
+
+    def _report(self, record: Deployment, proved: bool) -> None:
+        document = status.document(self.aws, record, endpoints.describe(self.aws, record.name))
+        document["changed"] = self.found.change in ("create", "update")
+        if self.as_json:
+            print_json(document)
+        elif self.wait and proved:
+            print_calls(document, self.found, self.account)
+        elif not self.wait:
+            say(f"Asked for. To wait and prove: {self.again}")
+
+
+def _explain(log: Sequence[str]) -> tuple[str, str]:
+    """Why an engine ended, as the local room reads it from a log."""
+    crash = find_crash(log)
+    return crash.line, crash.fix
+
+
+def _show(found: Preflight, account: Account) -> None:
+    """Plan, findings and change; raise Refused for the first error."""
+    show_plan(found, account)
+    planned = [f for f in found.wanted.plan.findings if f.code not in UNSURE_OF_PRICE]
+    _refuse((*planned, *found.findings), show=True)
+
+
+def _refuse(findings: tuple[Finding, ...], show: bool = False) -> None:
+    errors = [finding for finding in findings if finding.level == "error"]
+    if show or errors:
+        show_findings(finding for finding in findings if finding not in errors[:1])
+    if errors:
+        raise Refused(f"{errors[0].where}: {errors[0].message}", errors[0].fix)
+
+
+def _refuse_unknown_price(plan: Plan, accepted: bool) -> None:
+    if plan.price_per_hour_usd is None and not accepted:
+        raise Refused(
+            f"the price of {plan.instance_type} in {plan.region} is not known",
+            "look it up, then say --accept-unknown-price",
+        )
+
+
+def _ask(found: Preflight) -> None:
+    if not sys.stdin.isatty():
+        raise UserError("nobody is there to be asked", "read the plan above, then add --yes")
+    words = {"create": "Deploy this?", "update": "Update the endpoint to this?"}
+    if not click.confirm(words[found.change], err=True):
+        raise UserError("not deployed", "nothing was changed")

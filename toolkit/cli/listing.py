@@ -1,0 +1,70 @@
+"""``peagle list``: what deploy made, as it is now."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from toolkit.aws import endpoints, records, status
+from toolkit.aws.records import SANDBOX, Deployment
+from toolkit.aws.session import Aws
+from toolkit.cli.cloud import DEFAULT_REGION, Account, cloud_options
+from toolkit.cli.console import json_option, print_json, say
+
+_COLUMNS = "{:<28} {:<12} {:<15} {:>9} {:>10}  {}"
+
+
+@click.command("list", epilog="Example: peagle list --json")
+@cloud_options
+@json_option
+def listing(account: Account, region: str | None, as_json: bool) -> None:
+    """List the deployments of this machine in the account, in all regions or in --region."""
+    found = _deployments(account, region)
+    if as_json:
+        print_json({"deployments": found})
+    elif not found:
+        others = () if account.sandbox else records.names(SANDBOX)
+        hint = f" (in the sandbox: {', '.join(others)}; see them with --sandbox)" if others else ""
+        say(f"Nothing is deployed{hint}.")
+    else:
+        _print(found)
+
+
+def _deployments(account: Account, region: str | None) -> list[dict[str, Any]]:
+    """Nobody is asked where nothing is written down."""
+    if not records.names(account.scope):
+        return []
+    aws = account.connect(region or DEFAULT_REGION)
+    kept = records.all_records(aws.scope)
+    return [_row(aws.in_region(r.region), r) for r in kept if region in (None, r.region)]
+
+
+def _row(aws: Aws, record: Deployment) -> dict[str, Any]:
+    live = endpoints.describe(aws, record.name)
+    generation = status.shown_generation(record, live)
+    proof = generation.proof
+    return {
+        "name": record.name,
+        "state": status.state_of(record, live),
+        "region": record.region,
+        "pair": generation.plan.pair,
+        "price_per_hour_usd": status.usd_per_hour(record),
+        "acceptance_length": proof.acceptance_length if proof else None,
+    }
+
+
+def _print(found: list[dict[str, Any]]) -> None:
+    click.echo(_COLUMNS.format("NAME", "STATE", "REGION", "USD/HOUR", "ACCEPTANCE", "PAIR"))
+    for row in found:
+        price, length = row["price_per_hour_usd"], row["acceptance_length"]
+        click.echo(
+            _COLUMNS.format(
+                row["name"],
+                row["state"],
+                row["region"],
+                "?" if price is None else f"{price:.2f}",
+                "-" if length is None else f"{length:.2f}",
+                row["pair"],
+            )
+        )

@@ -1,0 +1,56 @@
+"""``peagle status``: one deployment as it is now."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from toolkit.aws import endpoints
+from toolkit.aws import status as deployment_status
+from toolkit.aws.records import Deployment
+from toolkit.aws.session import Aws
+from toolkit.cli.cloud import Account, deployment_options
+from toolkit.cli.console import json_option, print_json
+from toolkit.cli.money import price_words
+
+
+@click.command(epilog="Example: peagle status peagle-tiny --sandbox --json")
+@deployment_options
+@json_option
+def status(aws: Aws, record: Deployment, account: Account, as_json: bool) -> None:
+    """Show the deployment NAME: its state, what was proved, where to call it, what it costs.
+
+    States are SageMaker's, and three more: Unproved (in service, but not seen to speculate as it
+    should), Incomplete (deploy was interrupted), Missing (the endpoint was deleted elsewhere).
+    """
+    live = endpoints.describe(aws, record.name)
+    document = deployment_status.document(aws, record, live)
+    if as_json:
+        return print_json(document)
+    return _print(document, account)
+
+
+def _print(document: dict[str, Any], account: Account) -> None:
+    click.secho(f"{document['name']}: {document['state']}", bold=True)
+    for label, text in _lines(document, account).items():
+        if text:
+            click.echo(f"  {label:<14}{text}")
+    for resource in document["resources"]:
+        click.echo(f"  {'resource':<14}{resource['type']} {resource['name']}")
+
+
+def _lines(document: dict[str, Any], account: Account) -> dict[str, str]:
+    drafts, length = document["drafts"], document["acceptance_length"]
+    measured = f"{length:.2f} over {drafts} drafts" if length is not None else ""
+    where = f"{document['instance_count']} x {document['instance_type']}, {document['region']}"
+    return {
+        "pair": document["pair"],
+        "stand-in": document["stand_in"] or "",
+        "where": where + (", sandbox" if account.sandbox else ""),
+        "engine": f"vLLM {document['vllm']}",
+        "acceptance": measured,
+        "price": price_words(document["price_per_hour_usd"], account.sandbox),
+        "OpenAI URL": document["openai_base_url"],
+        "failure": document["failure_reason"] or "",
+    }
