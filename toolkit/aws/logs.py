@@ -5,9 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from toolkit.aws.errors import AccessDenied, Missing
 from toolkit.aws.session import Aws
+
+LATE_MILLISECONDS = 30_000
+"""Events that arrive this late are still shown."""
 
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f]")
 """Colours and other orders to a terminal, which a log must not give to the reader's."""
@@ -28,35 +32,39 @@ def group_of(endpoint: str) -> str:
 
 
 class Tail:
-    """Reads an endpoint's log from ``since`` (epoch seconds) on, every event once."""
+    """Reads an endpoint's log from ``since`` (epoch seconds) on, every event once.
+
+    Streams reach CloudWatch with delays of their own, so each look goes back a little.
+    """
 
     def __init__(self, aws: Aws, endpoint: str, since: float) -> None:
+        self.since = since
+        self.last_line = ""
         self._aws = aws
         self._group = group_of(endpoint)
-        self.since = since
-        self._from = int(since * 1000)
-        self._seen: set[str] = set()
-        self.last_line = ""
+        self._newest = int(since * 1000)
+        self._seen: dict[str, int] = {}
 
     def new(self) -> Iterator[LogEvent]:
         """What was written since the last call; nothing while there is no log yet."""
+        start = max(int(self.since * 1000), self._newest - LATE_MILLISECONDS)
+        self._seen = {event: time for event, time in self._seen.items() if time >= start}
         listed = self._aws.items(
-            "logs", "filter_log_events", "events", logGroupName=self._group, startTime=self._from
+            "logs", "filter_log_events", "events", logGroupName=self._group, startTime=start
         )
-        newest, at_newest = self._from, self._seen
         try:
             for entry in listed:
-                if entry["eventId"] in self._seen:
-                    continue
-                if entry["timestamp"] > newest:
-                    newest, at_newest = entry["timestamp"], set()
-                at_newest = at_newest | {entry["eventId"]}
-                message = clean(entry["message"])
-                self.last_line = message.strip() or self.last_line
-                yield LogEvent(entry["timestamp"] / 1000, entry["logStreamName"], message)
+                if entry["eventId"] not in self._seen:
+                    yield self._note(entry)
         except Missing:
             return
-        self._from, self._seen = newest, at_newest
+
+    def _note(self, entry: dict[str, Any]) -> LogEvent:
+        self._seen[entry["eventId"]] = entry["timestamp"]
+        self._newest = max(self._newest, entry["timestamp"])
+        message = clean(entry["message"])
+        self.last_line = message.strip() or self.last_line
+        return LogEvent(entry["timestamp"] / 1000, entry["logStreamName"], message)
 
     def drain(self) -> list[LogEvent]:
         """``new`` as a list; nothing when the log may not be read: it is a comfort, not a need."""

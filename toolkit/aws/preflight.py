@@ -39,7 +39,6 @@ class Preflight:
     change: Change
     role: Role
     record: Deployment | None
-    live: Endpoint | None
     findings: tuple[Finding, ...]
 
 
@@ -59,7 +58,7 @@ def preflight(aws: Aws, plan: Plan, choices: Choices) -> Preflight:
     found = [*price_findings, *_name_in_use(aws, plan, record, live)]
     if change in ("create", "update"):
         found += [*_quota(aws, plan, change), *_foreign_objects(aws, wanted), *_image(aws, plan)]
-    return Preflight(wanted, change, role, record, live, tuple(found))
+    return Preflight(wanted, change, role, record, tuple(found))
 
 
 def _role(aws: Aws, choices: Choices, record: Deployment | None) -> Role:

@@ -135,8 +135,8 @@ def wait_in_service(work: Work, wanted: Wanted) -> None:
         raise _gone(work)
     if work.record.billing_since is None:
         work.change(billing_since=live.created)
-    begun = live.created if live.status == "Creating" else live.changed
-    since = (work.record.billing_since or begun) if live.status == "Creating" else begun
+    begun = live.changed if live.status == "Updating" else live.created
+    since = begun if live.status == "Updating" else work.record.billing_since or begun
     tail = work.tail(begun)
     settled = work.watch(wanted.generation, limit_of(wanted.generation)).until_settled(since, tail)
     if settled is None:

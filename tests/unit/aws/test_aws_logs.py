@@ -26,6 +26,18 @@ def test_every_line_comes_once_also_when_two_have_the_same_time(world: World) ->
     assert tail.drain() == []
 
 
+def test_a_line_that_arrives_late_is_not_lost(world: World) -> None:
+    tail = Tail(world.aws, NAME, START)
+    world.cloud.now += 20
+    world.cloud.write_log("quick stream")
+    tail.drain()
+    world.cloud.now -= 15
+    world.cloud.write_log("slow stream")
+
+    assert [event.message for event in tail.drain()] == ["slow stream"]
+    assert tail.drain() == []
+
+
 def test_lines_of_an_earlier_life_are_left_out(world: World) -> None:
     world.cloud.write_log("long ago")
     world.cloud.now += 60
