@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
-from pathlib import Path
 
 from toolkit.aws import endpoints, limits, records, storage
 from toolkit.aws.deployment import Change, change_of
@@ -28,7 +27,6 @@ class Choices:
 
     role: str | None = None
     bucket: str | None = None
-    own_catalog: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -51,9 +49,7 @@ def preflight(aws: Aws, plan: Plan, choices: Choices) -> Preflight:
     live = endpoints.describe(aws, plan.name)
     priced, price_findings = _with_price(aws, plan)
     role = _role(aws, choices, record)
-    wanted = complete(
-        priced, role.arn, _bucket(aws, plan, choices, record), record, choices.own_catalog
-    )
+    wanted = complete(priced, role.arn, _bucket(aws, plan, choices, record), record)
     change = change_of(record, live, wanted)
     found = [*price_findings, *_name_in_use(aws, plan, record, live)]
     if change in ("create", "update"):

@@ -9,12 +9,7 @@ from pathlib import Path
 
 from toolkit.aws.errors import AccessDenied, Missing
 from toolkit.aws.session import Aws
-from toolkit.data import data_folder
 from toolkit.errors import CloudError, Refused, UserError
-from toolkit.planning.models import Weights
-
-CATALOG_SCHEME = "catalog:"
-"""Begins the location of weights that ship with the catalogue."""
 
 BUCKET_TAG = {"Key": "peagle:toolkit", "Value": "models"}
 """Marks a bucket that deploy created, and that destroy may therefore remove when it is empty."""
@@ -62,19 +57,6 @@ class Upload:
         return sum(file.size for file in self.files)
 
 
-def folder_of(weights: Weights, own_catalog: Path | None = None) -> Path:
-    """The folder on this machine that a directory's ``location`` means.
-
-    Weights of a catalogue file lie beside it: in the user's own catalogue, or in the bundled one.
-    """
-    if not weights.location.startswith(CATALOG_SCHEME):
-        return Path(weights.location).expanduser()
-    inside = weights.location.removeprefix(CATALOG_SCHEME)
-    if own_catalog and (own_catalog / inside).is_dir():
-        return own_catalog / inside
-    return data_folder("model_catalog") / inside
-
-
 def files_below(folder: Path) -> tuple[LocalFile, ...]:
     """All files below ``folder`` but hidden ones. Raises UserError when there are none."""
     if not folder.is_dir():
@@ -104,7 +86,7 @@ def default_bucket(account: str, region: str) -> str:
     It has ``sagemaker`` in its name because the policy AmazonSageMakerFullAccess, which many
     execution roles carry, reads no other buckets.
     """
-    return f"sagemaker-peagle-{region}-{account}"
+    return f"peagle-sagemaker-{region}-{account}"
 
 
 def bucket_exists(aws: Aws, bucket: str) -> bool:

@@ -9,11 +9,11 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from toolkit.aws.records import Deployment, Generation
-from toolkit.aws.storage import LocalFile, Upload, files_below, folder_of
+from toolkit.aws.storage import LocalFile, Upload, files_below
+from toolkit.data import weights_folder
 from toolkit.planning.models import EXECUTION_ROLE, MODEL_BUCKET, Plan, Weights
 from toolkit.rendering.requests import requests
 
@@ -74,7 +74,6 @@ def complete(
     role: str,
     bucket: str | None,
     record: Deployment | None = None,
-    own_catalog: Path | None = None,
 ) -> Wanted:
     """The plan with role and bucket put in.
 
@@ -84,7 +83,7 @@ def complete(
     folder of weights is not there.
     """
     planned = {request.operation: request.parameters for request in requests(plan)}
-    folders = [(w, files_below(folder_of(w, own_catalog))) for w in directories(plan)]
+    folders = [(w, files_below(weights_folder(w.location))) for w in directories(plan)]
     opened = {EXECUTION_ROLE: role, MODEL_BUCKET: bucket or ""}
     contents = _digest([[(file.name, file.sha256) for file in files] for _, files in folders])
     fingerprint = _digest([_replaced(planned, opened), contents])

@@ -18,7 +18,7 @@ from toolkit.aws.work import Work
 from toolkit.cli.cloud import Account, account_options
 from toolkit.cli.console import json_option, print_json, say, show_findings
 from toolkit.cli.deploy_words import print_calls, show_left, show_plan
-from toolkit.cli.options import catalog_of, command_words, plan_options
+from toolkit.cli.options import command_words, plan_options
 from toolkit.cli.progress import Ticker
 from toolkit.errors import NotProved, PeagleError, Refused, UserError
 from toolkit.local.crash import find_crash
@@ -56,7 +56,7 @@ def deploy(
     _refuse(plan.findings)
     aws = account.connect(plan.region)
     with records.held(aws.scope, plan.region, plan.name):
-        found = preflight(aws, plan, Choices(role, bucket, catalog_of(ctx)))
+        found = preflight(aws, plan, Choices(role, bucket))
         _show(found, account)
         if found.change in ("create", "update"):
             _refuse_unknown_price(found.wanted.plan, accept_unknown_price)

@@ -1,22 +1,14 @@
-"""Live progress on stderr: one line that is rewritten on a terminal, else a line now and then."""
+"""Live progress of work in an account, told on a StatusLine."""
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from types import TracebackType
 
-from rich.console import Console
-from rich.live import Live
-from rich.text import Text
-
 from toolkit.aws.watch import Progress
-from toolkit.cli.console import say
 from toolkit.cli.durations import in_words
-
-QUIET_SECONDS = 15.0
-"""Without a terminal a state that lasts is repeated this often."""
+from toolkit.cli.waiting import StatusLine
 
 
 class Ticker:
@@ -24,15 +16,10 @@ class Ticker:
 
     def __init__(self, free: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
         self._free = free
-        self._clock = clock
         self._state = ""
-        self._said = 0.0
-        self._live: Live | None = None
+        self._status = StatusLine(clock)
 
     def __enter__(self) -> Ticker:
-        if sys.stderr.isatty():
-            self._live = Live(console=Console(stderr=True), transient=True, refresh_per_second=8)
-            self._live.start()
         return self
 
     def __exit__(
@@ -41,20 +28,13 @@ class Ticker:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._live:
-            self._live.stop()
+        self._status.__exit__(kind, error, trace)
 
     def show(self, progress: Progress) -> None:
-        """One more state of things."""
-        line = describe(progress, self._free)
-        if self._live:
-            self._live.update(Text(line, no_wrap=True, overflow="ellipsis"))
-            return
-        now = self._clock()
+        """One more state of things; a change of state is news."""
         news = progress.state != self._state or not progress.lasting
-        if news or now - self._said >= QUIET_SECONDS:
-            self._state, self._said = progress.state, now
-            say(line)
+        self._state = progress.state
+        self._status.tell(describe(progress, self._free), news)
 
 
 def describe(progress: Progress, free: bool = False) -> str:

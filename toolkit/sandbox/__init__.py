@@ -6,6 +6,10 @@
     hosting   from an endpoint configuration to a live engine   runtime   invoking it, streamed
 
 Only ``server`` and what it uses imports moto; this package's own names do not.
+
+It does not: check signatures or permissions; run more than one engine per endpoint (the first
+variant's first container stands for all of them); restart an engine that dies; scale; have
+inference components, asynchronous calls or data capture; remember anything once it has ended.
 """
 
 from toolkit.sandbox.client import (

@@ -8,6 +8,7 @@ all else                moto
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import re
@@ -47,11 +48,21 @@ def front(moto: Application) -> Application:
 def _moto_answer(
     moto: Application, environ: Environ, start_response: StartResponse
 ) -> Iterable[bytes]:
+    scope = scope_of(environ.get("HTTP_AUTHORIZATION", ""))
+    if scope and scope.service == "cloudformation":
+        _install_stacks()
     answer = moto(environ, start_response)
     if environ["PATH_INFO"] == "/moto-api/reset":
         quotas.reset()
         seeds.sow()
     return answer
+
+
+@functools.cache
+def _install_stacks() -> None:
+    from toolkit.sandbox.sagemaker import stacks
+
+    stacks.install()
 
 
 def _own_answer(environ: Environ) -> Answer | None:

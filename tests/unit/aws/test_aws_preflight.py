@@ -104,7 +104,7 @@ def test_a_name_deployed_from_another_machine_is_an_error(
 
 
 def test_other_files_below_the_prefix_are_an_error(world: World, head: Path) -> None:
-    bucket = f"sagemaker-peagle-us-east-1-{ACCOUNT}"
+    bucket = f"peagle-sagemaker-us-east-1-{ACCOUNT}"
     world.cloud.buckets[bucket] = {"peagle-toolkit/peagle-pair/drafter/other.bin": {}}
 
     found = world.look(a_plan(head))

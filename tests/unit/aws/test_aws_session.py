@@ -78,6 +78,19 @@ def test_keys_of_its_own_shut_out_the_machines_configuration(
     assert "X-Amz-Security-Token" not in query
 
 
+def test_throttled_calls_are_repeated_and_answers_are_waited_for() -> None:
+    aws = connect("us-east-1", keys=KEYS)
+
+    control, runtime = (
+        aws.client("sagemaker").meta.config,
+        aws.client("sagemaker-runtime").meta.config,
+    )
+
+    assert control.retries["mode"] == runtime.retries["mode"] == "standard"
+    assert control.retries["total_max_attempts"] >= 3
+    assert runtime.read_timeout >= 480, "AWS lets a streamed answer take 8 minutes"
+
+
 def test_the_address_for_openai_clients_follows_the_endpoint(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -12,7 +12,7 @@ from toolkit.aws import storage
 from toolkit.aws.session import Aws, Keys, connect
 from toolkit.aws.storage import Upload, files_below
 
-BUCKET = "sagemaker-peagle-eu-west-1-123456789012"
+BUCKET = "peagle-sagemaker-eu-west-1-123456789012"
 PREFIX = "peagle-toolkit/name/drafter/"
 
 

@@ -13,6 +13,8 @@ from tests.unit.sandbox.sandboxes import BUCKET, Account
 from toolkit.sandbox.hosting.model_data import NoModelData, download, weight_bytes
 from toolkit.sandbox.hosting.order import ModelData
 
+pytestmark = pytest.mark.sandbox
+
 MODEL = PurePosixPath("model")
 
 

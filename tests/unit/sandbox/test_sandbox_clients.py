@@ -22,6 +22,8 @@ from tests.unit.sandbox.sandboxes import (
     folder_on_s3,
 )
 
+pytestmark = pytest.mark.sandbox
+
 PROVIDER = "registry.terraform.io/hashicorp/aws"
 MIRROR_PLACES = ("/opt/*", "/usr/share/terraform/*", "/usr/local/share/terraform/*")
 

@@ -21,6 +21,8 @@ from tests.unit.sandbox.sandboxes import Account, Sandbox, until
 from toolkit import sandbox as aws_sandbox
 from toolkit.errors import UserError
 
+pytestmark = pytest.mark.sandbox
+
 
 def serving(home: Sandbox) -> Account:
     """A started sandbox with one endpoint in service."""

@@ -18,6 +18,8 @@ from tests.unit.sandbox.sandboxes import (
     until,
 )
 
+pytestmark = pytest.mark.sandbox
+
 ARN = "arn:aws:sagemaker:us-east-1:123456789012"
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.unit.sandbox.sandboxes import Account, until
+
+pytestmark = pytest.mark.sandbox
 
 GROUP = "/aws/sagemaker/Endpoints/"
 

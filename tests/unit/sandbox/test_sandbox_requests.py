@@ -10,6 +10,8 @@ from botocore.exceptions import ClientError
 
 from tests.unit.sandbox.sandboxes import IMAGE, ROLE, Account
 
+pytestmark = pytest.mark.sandbox
+
 
 def refused(call: Any, **parameters: Any) -> str:
     with pytest.raises(ClientError) as raised:

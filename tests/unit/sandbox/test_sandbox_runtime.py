@@ -17,6 +17,8 @@ from botocore.exceptions import ClientError, EventStreamError
 from tests.unit.sandbox.sandboxes import Account
 from toolkit.aws.session import Keys, connect
 
+pytestmark = pytest.mark.sandbox
+
 GAP = 0.3
 
 

@@ -14,6 +14,8 @@ from toolkit.aws.session import Keys, connect
 from toolkit.catalog import load_catalog
 from toolkit.errors import UserError
 
+pytestmark = pytest.mark.sandbox
+
 QUOTA_NAME = f"{INSTANCE_TYPE} for endpoint usage"
 
 

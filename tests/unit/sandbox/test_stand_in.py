@@ -125,6 +125,7 @@ def test_the_context_is_at_most_tiny_s(length: int) -> None:
     assert found["SM_VLLM_MAX_MODEL_LEN"] == str(min(length, 2048))
 
 
+@pytest.mark.sandbox
 def test_the_sandbox_says_that_a_stand_in_serves(account: Account) -> None:
     name = account.endpoint(speculating(**P_EAGLE, model="amazon/head"), ModelDataSource=None)
     found = account.settled(name)

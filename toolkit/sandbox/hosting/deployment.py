@@ -23,11 +23,12 @@ from toolkit.local.process import (
     stop_engine,
 )
 from toolkit.sandbox import state
+from toolkit.sandbox.bundled import catalog
 from toolkit.sandbox.hosting.engine_log import LogTail
 from toolkit.sandbox.hosting.model_data import NoModelData, download, weight_bytes
 from toolkit.sandbox.hosting.order import Order
 from toolkit.sandbox.hosting.stand_in import stand_in_for
-from toolkit.sandbox.hosting.tiny import TINY, catalog, mount_tiny
+from toolkit.sandbox.hosting.tiny import TINY, mount_tiny
 
 DRAIN_SECONDS = 60.0
 """How long an engine that was replaced may still answer: InvokeEndpoint's own limit."""

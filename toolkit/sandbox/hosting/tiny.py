@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path, PurePosixPath
 
-from toolkit.catalog import load_catalog
-from toolkit.catalog.models import Catalog, Drafter
+from toolkit.catalog.models import Drafter
+from toolkit.sandbox.bundled import catalog
 from toolkit.sandbox.hosting.stand_in import DRAFTER_PATH, TARGET_PATH
 
 TINY = "peagle/tiny"
-
-
-@functools.cache
-def catalog() -> Catalog:
-    """The bundled catalogue."""
-    return load_catalog()
 
 
 def mount_tiny(ml_root: Path, drafter: Drafter | None) -> None:

@@ -7,17 +7,14 @@ endpoint (``stacks``). ``install`` puts these classes in moto's place, so that C
 the tagging service inside moto meet them too.
 """
 
-from moto.cloudformation.models import cloudformation_backends
 from moto.sagemaker import urls
 from moto.sagemaker.models import sagemaker_backends
 
 from toolkit.sandbox.sagemaker.backend import Backend
 from toolkit.sandbox.sagemaker.operations import Operations
-from toolkit.sandbox.sagemaker.stacks import Stacks
 
 
 def install() -> None:
     """Let this process's moto use our SageMaker. Before its first request."""
     sagemaker_backends.backend = Backend
-    cloudformation_backends.backend = Stacks
     urls.url_paths["{0}/$"] = Operations.dispatch

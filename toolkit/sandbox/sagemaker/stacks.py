@@ -1,6 +1,7 @@
 """CloudFormation stacks that wait for their endpoints.
 
-moto calls a stack complete as soon as every resource of its template exists.
+moto calls a stack complete as soon as every resource of its template exists. Loading this module
+takes a second, as moto's CloudFormation knows every service, so ``front`` does it on first use.
 """
 
 from __future__ import annotations
@@ -8,9 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 from moto.cloudformation import urls
-from moto.cloudformation.models import CloudFormationBackend, Stack
+from moto.cloudformation.models import CloudFormationBackend, Stack, cloudformation_backends
 
 from toolkit.sandbox.sagemaker.endpoint import Endpoint
+
+
+def install() -> None:
+    """Let this process's moto use our stacks. Before its first request for one."""
+    cloudformation_backends.backend = Stacks
 
 
 class Stacks(CloudFormationBackend):

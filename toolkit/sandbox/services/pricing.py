@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from toolkit.catalog import load_catalog
 from toolkit.catalog.models import Instance, Price
+from toolkit.sandbox.bundled import catalog
 
 SERVICE = "AmazonSageMaker"
 _PAGE = 100
@@ -37,7 +37,7 @@ def _fits(product: Mapping[str, Any], parameters: Mapping[str, Any]) -> bool:
 
 
 def _products() -> Iterator[dict[str, Any]]:
-    for instance in load_catalog().instances.instances:
+    for instance in catalog().instances.instances:
         for price in instance.prices:
             yield _product(instance, price)
 

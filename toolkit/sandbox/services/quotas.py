@@ -13,7 +13,7 @@ from typing import Any
 
 import botocore.session
 
-from toolkit.catalog import load_catalog
+from toolkit.sandbox.bundled import catalog
 from toolkit.sandbox.client import ACCOUNT
 
 DEFAULT_VALUE = 2.0
@@ -110,7 +110,7 @@ def _codes() -> dict[str, str]:
     model = botocore.session.get_session().get_service_model(SERVICE)
     known = {
         instance.type: instance.quota_code
-        for instance in load_catalog().instances.instances
+        for instance in catalog().instances.instances
         if instance.quota_code
     }
     types = model.shape_for("ProductionVariantInstanceType").enum

@@ -1,0 +1,57 @@
+"""The policies in infra/ allow what the toolkit calls."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+NAMED_OTHERWISE = {
+    "s3:HeadBucket": "s3:ListBucket",
+    "s3:HeadObject": "s3:GetObject",
+    "s3:ListObjectsV2": "s3:ListBucket",
+    "s3:DeleteObjects": "s3:DeleteObject",
+    "s3:ListMultipartUploads": "s3:ListBucketMultipartUploads",
+}
+"""S3's actions are not called as its operations are (service authorization reference)."""
+
+
+def _called() -> set[str]:
+    """``service:Operation`` of every ``aws.call`` and ``aws.items`` with literal names."""
+    found = set()
+    for file in (ROOT / "toolkit" / "aws").glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+                continue
+            names = [a.value for a in node.args[:2] if isinstance(a, ast.Constant)]
+            if node.func.attr in ("call", "items") and len(names) == 2:
+                service = str(names[0]).replace("-", "")
+                operation = "".join(part.capitalize() for part in str(names[1]).split("_"))
+                action = f"{service}:{operation}"
+                found.add(NAMED_OTHERWISE.get(action, action))
+    return found
+
+
+def _allowed(policy: str) -> set[str]:
+    document = json.loads((ROOT / "infra" / "iam" / policy).read_text())
+    actions: set[str] = set()
+    for statement in document["Statement"]:
+        action = statement["Action"]
+        actions |= {action} if isinstance(action, str) else set(action)
+    return actions
+
+
+def test_the_deploy_policy_allows_every_call() -> None:
+    called = _called()
+
+    assert len(called) > 10
+    assert called - _allowed("deploy-policy.json") == set()
+
+
+@pytest.mark.parametrize("kind", ["Model", "EndpointConfig", "Endpoint"])
+@pytest.mark.parametrize("verb", ["Create", "Describe", "Delete"])
+def test_the_deploy_policy_allows_the_life_of_every_resource(verb: str, kind: str) -> None:
+    assert f"sagemaker:{verb}{kind}" in _allowed("deploy-policy.json")
