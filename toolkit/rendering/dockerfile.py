@@ -44,7 +44,6 @@ def _serve() -> tuple[RenderedFile, ...]:
 
 
 _DOCKERFILE = """\
-# syntax=docker/dockerfile:1
 # AWS's image of vLLM {vllm}, with an entrypoint that checks the environment, ends when the engine
 # ends, and can say how many drafts were accepted.
 FROM {image}

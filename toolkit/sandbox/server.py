@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _say(options.ready, "ready")
     os.close(options.ready)
     os.close(options.lock)
-    server.serve_forever()
+    server.serve_forever(poll_interval=0.1)
     for _, endpoint in all_endpoints():
         endpoint.end()
     state.sweep()
