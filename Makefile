@@ -18,7 +18,7 @@ test: .venv/dev.ready engine
 	$(BIN)/pytest
 
 unit: .venv/dev.ready
-	$(BIN)/pytest tests/unit tests/iac
+	$(BIN)/pytest tests/unit -m "not sandbox"
 
 # torch, which training needs, is in the engine's environment and not in ours.
 lint: .venv/dev.ready engine
