@@ -10,13 +10,18 @@ import click
 
 from toolkit.cli.console import say
 from toolkit.errors import PeagleError
+from toolkit.sandbox import running
 
 NAME = "peagle-demo"
 PROMPT = "What does difflib.SequenceMatcher.get_opcodes do?"
 
 
 class DemoFailed(PeagleError):
-    """A step of the demo failed; its own message stands above."""
+    """A step of the demo failed; its own message stands above, its exit code is ours."""
+
+    def __init__(self, step: str, exit_code: int) -> None:
+        super().__init__(f"the demo stopped at `peagle {step}`", "its error is above")
+        self.exit_code = exit_code
 
 
 @click.command(epilog="Example: peagle demo --keep")
@@ -27,23 +32,31 @@ def demo(pair: str, prompt: str, keep: bool) -> None:
     """Deploy PAIR in the sandbox, prove that it drafts, stream an answer, and clean up.
 
     Needs no AWS account, no GPU and no Docker. A pair too large for this machine is planned as
-    it is and served by our tiny pair under the same settings.
+    it is and served by our tiny pair under the same settings. A sandbox that runs already is used
+    and left running.
     """
+    was_running = running() is not None
+    _run("plan", pair, "--name", NAME)
     try:
-        _run("plan", pair, "--name", NAME)
         _run("deploy", pair, "--name", NAME, "--sandbox", "--yes")
         _run("invoke", NAME, prompt, "--stream", "--chat", "--sandbox")
         _run("status", NAME, "--sandbox")
     finally:
         if not keep:
-            _run("destroy", NAME, "--sandbox", "--yes", must=False)
-            _run("sandbox", "stop", must=False)
+            _clean_up(stop_sandbox=not was_running)
     if keep:
-        say(f"Still running; remove with: peagle destroy {NAME} --sandbox && peagle sandbox stop")
+        stop = "" if was_running else " && peagle sandbox stop"
+        say(f"Still running; remove with: peagle destroy {NAME} --sandbox{stop}")
+
+
+def _clean_up(stop_sandbox: bool) -> None:
+    _run("destroy", NAME, "--sandbox", "--yes", must=False)
+    if stop_sandbox:
+        _run("sandbox", "stop", must=False)
 
 
 def _run(*arguments: str, must: bool = True) -> None:
     click.secho(f"\n$ peagle {shlex.join(arguments)}", bold=True)
     code = subprocess.run([sys.executable, "-m", "toolkit.cli", *arguments], check=False).returncode
     if code and must:
-        raise DemoFailed(f"the demo stopped at `peagle {arguments[0]}`", "its error is above")
+        raise DemoFailed(arguments[0], code)

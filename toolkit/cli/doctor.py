@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from configparser import ParsingError, RawConfigParser
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -74,10 +75,10 @@ def _memory() -> Check:
 def _disk() -> Check:
     folder = next(path for path in (home(), *home().parents) if path.is_dir())
     gigabytes = shutil.disk_usage(folder).free / 1e9
+    writable = os.access(folder, os.W_OK)
+    found = f"{gigabytes:.0f} GB free" if writable else "not to be written"
     fix = f"set PEAGLE_HOME to a folder on a disk with {ENGINE_GB} GB"
-    return Check(
-        "Disk", f"{gigabytes:.0f} GB free in {home()}", gigabytes >= ENGINE_GB, "demo", fix
-    )
+    return Check("Home", f"{home()}, {found}", writable and gigabytes >= ENGINE_GB, "demo", fix)
 
 
 def _engine() -> Check:
@@ -97,17 +98,31 @@ def _sandbox() -> Check:
 
 def _credentials() -> Check:
     """Only where they would come from: asking AWS is the deploy's business."""
-    places: dict[str, Callable[[], bool]] = {
-        "the environment": lambda: "AWS_ACCESS_KEY_ID" in os.environ,
-        "a profile": lambda: bool(os.environ.get("AWS_PROFILE")),
-        "~/.aws": lambda: any(
-            (Path.home() / ".aws" / f).is_file() for f in ("credentials", "config")
-        ),
-        "the container's role": lambda: any(
-            name.startswith("AWS_CONTAINER_CREDENTIALS_") for name in os.environ
-        ),
-    }
-    found = [place for place, has in places.items() if has()]
-    named = f"from {found[0]}" if found else "none"
+    profile = os.environ.get("AWS_PROFILE")
+    if "AWS_ACCESS_KEY_ID" in os.environ:
+        found, fine = "from the environment", True
+    elif any(name.startswith("AWS_CONTAINER_CREDENTIALS_") for name in os.environ):
+        found, fine = "from the container's role", True
+    elif profile:
+        fine = profile in _profiles()
+        found = f"from the profile {profile}" if fine else f"there is no profile {profile}"
+    else:
+        fine = "default" in _profiles()
+        found = "from the default profile" if fine else "none"
     fix = "aws configure, or work with --sandbox"
-    return Check("AWS credentials", named, bool(found), "deploying to AWS", fix)
+    return Check("AWS credentials", found, fine, "deploying to AWS", fix)
+
+
+def _profiles() -> set[str]:
+    """The profiles that AWS's own two files name."""
+    names: set[str] = set()
+    for variable, usual in (
+        ("AWS_SHARED_CREDENTIALS_FILE", "credentials"),
+        ("AWS_CONFIG_FILE", "config"),
+    ):
+        file = Path(os.environ.get(variable) or Path.home() / ".aws" / usual).expanduser()
+        parser = RawConfigParser(strict=False)
+        with suppress(ParsingError):
+            parser.read(file, encoding="utf-8")
+        names |= {section.removeprefix("profile ").strip() for section in parser.sections()}
+    return names

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import errno
 import sys
 from importlib import import_module
 from typing import NoReturn
@@ -10,7 +10,8 @@ from typing import NoReturn
 import click
 
 from toolkit import __version__
-from toolkit.errors import PeagleError
+from toolkit.errors import PeagleError, nearest
+from toolkit.home import home
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("toolkit.cli.demo:demo", "See a streamed P-EAGLE answer on this machine."),
@@ -31,6 +32,12 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 """Name -> (where the command is, what help says). The order is that of a first visit."""
 
+NOT_TO_BE_WRITTEN = (errno.EACCES, errno.EDQUOT, errno.ENOSPC, errno.EPERM, errno.EROFS)
+"""What a disk, a folder or its owner refuses: the user's to mend, so no traceback."""
+
+BROKEN_PIPE = 141
+"""What a shell reports of a command whose reader has gone (128 + SIGPIPE)."""
+
 
 class LazyGroup(click.Group):
     """A group that imports a command when it is called, not when help lists it."""
@@ -44,6 +51,14 @@ class LazyGroup(click.Group):
         module, _, attribute = COMMANDS[cmd_name][0].partition(":")
         command: click.Command = getattr(import_module(module), attribute)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            hint = nearest(args[0], COMMANDS)
+            raise click.UsageError(f"No such command {args[0]!r}{': ' if hint else ''}{hint}", ctx)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -79,10 +94,13 @@ def cli(ctx: click.Context, catalog_folder: str | None) -> None:
 def main() -> NoReturn:
     """Run the command line; every PeagleError ends as one line and its exit code."""
     try:
-        result = cli.main(standalone_mode=False)
+        result = cli.main(prog_name="peagle", standalone_mode=False)
         sys.exit(result if isinstance(result, int) else 0)
     except PeagleError as error:
         _end(str(error), error.exit_code)
+    except click.exceptions.NoArgsIsHelpError as asked:
+        click.echo(asked.format_message(), err=True)
+        sys.exit(2)
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "peagle"
         _end(f"{error.format_message()} (see {command} --help)", 2)
@@ -90,9 +108,19 @@ def main() -> NoReturn:
         _end(error.format_message(), 2)
     except (KeyboardInterrupt, click.Abort):
         _end("interrupted", 130)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
+    except OSError as error:
+        if error.errno not in NOT_TO_BE_WRITTEN and not _concerns_home(error):
+            raise
+        _end(f"cannot write {error.filename or 'the output'}: {error.strerror}", 2)
+    except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):
+            sys.exit(BROKEN_PIPE)
+        raise
+
+
+def _concerns_home(error: OSError) -> bool:
+    """Whether the folder that all is kept in cannot be made: PEAGLE_HOME names no such place."""
+    return error.filename is not None and home().is_relative_to(str(error.filename))
 
 
 def _end(message: str, code: int) -> NoReturn:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 from importlib import import_module
@@ -75,3 +77,83 @@ def test_a_wrong_use_is_one_line_and_code_2(
     assert expected in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert done.stdout == ""
+
+
+def test_a_misspelt_command_gets_a_hint(peagle: Peagle) -> None:
+    done = peagle("deplyo")
+
+    assert done.returncode == 2
+    assert "did you mean deploy" in done.stderr
+
+
+def test_no_command_shows_the_help(peagle: Peagle) -> None:
+    done = peagle()
+
+    assert done.returncode == 2
+    assert done.stderr.startswith("Usage: peagle")
+
+
+def test_a_full_disk_is_one_line_and_no_traceback(peagle: Peagle) -> None:
+    with open("/dev/full", "w") as full:
+        done = peagle(
+            "plan", "tiny", "--json", capture_output=False, stdout=full, stderr=subprocess.PIPE
+        )
+
+    assert done.returncode == 2
+    assert "No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_reader_that_leaves_is_no_error(peagle: Peagle) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = peagle(
+            "catalog", "list", capture_output=False, stdout=writing, stderr=subprocess.PIPE
+        )
+    finally:
+        os.close(writing)
+
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_a_home_that_cannot_be_is_the_users_to_mend(peagle: Peagle) -> None:
+    done = peagle("engine", "install", env={**os.environ, "PEAGLE_HOME": "/proc/nowhere"})
+
+    assert done.returncode == 2
+    assert "/proc/nowhere" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("started_before", [True, False])
+def test_the_demo_stops_only_a_sandbox_that_it_started(
+    started_before: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from toolkit.cli import demo
+
+    ran: list[str] = []
+    monkeypatch.setattr(demo, "running", lambda: object() if started_before else None)
+    monkeypatch.setattr(demo, "_run", lambda *words, must=True: ran.append(" ".join(words[:2])))
+
+    demo.demo.main([], standalone_mode=False)
+
+    assert ("sandbox stop" in ran) is not started_before
+    assert f"destroy {demo.NAME}" in ran
+
+
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        ({"AWS_PROFILE": "nope"}, "there is no profile nope"),
+        ({"AWS_ACCESS_KEY_ID": "x"}, "from the environment"),
+        ({}, "none"),
+    ],
+)
+def test_the_doctor_says_where_credentials_would_come_from(
+    peagle: Peagle, settings: dict[str, str], found: str
+) -> None:
+    done = peagle("doctor", "--json", env={**os.environ, **settings})
+
+    checks = {check["what"]: check for check in json.loads(done.stdout)["checks"]}
+    assert checks["AWS credentials"]["found"] == found
+    assert checks["AWS credentials"]["fine"] is (found == "from the environment")
