@@ -35,19 +35,19 @@ format: .venv/dev.ready
 
 lock: .venv/dev.ready
 	$(PIP) install uv
-	for name in core sandbox dev; do \
+	for name in core sandbox sagemaker dev; do \
 		extra=$$([ $$name = core ] || echo --extra $$name); \
 		$(BIN)/uv pip compile pyproject.toml $$extra --universal --python-version 3.11 \
 			--generate-hashes --no-header --no-annotate --quiet --upgrade \
 			--output-file requirements/$$name.txt || exit 1; \
 	done
+	grep -A 2 '^sagemaker-core==' requirements/sagemaker.txt | grep -v '^[^s ]' >requirements/sdk.txt
 
 benchmark: .venv/dev.ready
 	$(BIN)/python -m benchmarks
 
 # After .venv/*.ready in every list of needs, so that there is a peagle to ask.
 engine:
-	@.ci/system-packages
 	@$(BIN)/peagle engine install
 
 clean:
@@ -55,10 +55,13 @@ clean:
 
 .venv/bin/python:
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11, 3.12 or 3.13 here (install one, or: make PYTHON=/path/to/python3)" >&2; exit 2; }
+	@.ci/system-packages $(PYTHON)
 	@$(PYTHON) -m venv .venv || { rm -rf .venv; echo "error: $(PYTHON) cannot make a virtual environment (Debian, Ubuntu: apt-get install python3-venv)" >&2; exit 2; }
 
+# Of the SageMaker SDK the tests only read its table of images: requirements/sdk.txt, nothing else.
 .venv/%.ready: requirements/%.txt pyproject.toml | .venv/bin/python
 	@echo "Installing requirements/$*.txt into .venv ..."
 	@$(PIP) install --require-hashes -r requirements/$*.txt
 	@$(PIP) install --no-deps --editable .
+	@[ $* != dev ] || $(PIP) install --no-deps --require-hashes -r requirements/sdk.txt
 	@touch $@

@@ -71,15 +71,14 @@ def test_a_chat_is_streamed_through_the_address_of_openai(running: dict[str, Any
         "POST", "/v1/chat/completions", json.dumps({"model": "peagle/tiny", **body}), headers
     )
     reply = connection.getresponse()
-    splitter, reads = EventSplitter(), 0
+    splitter = EventSplitter()
     events: list[str] = []
     while chunk := reply.read1():
-        reads += 1
         events += splitter.feed(chunk)
     connection.close()
 
     answer = list(pieces(iter(events)))
-    assert reads > 3
+    assert len(answer) > 3, "it comes in pieces"
     assert answer[-1].output_tokens == 48
     assert len("".join(piece.text for piece in answer)) > 20
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import struct
-import time
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -47,16 +46,6 @@ def test_it_has_the_targets_of_the_first_issue() -> None:
         "gemma-4-31b": "google/gemma-4-31B-it",
         "qwen3-8b": "Qwen/Qwen3-8B",
     }
-
-
-def test_reading_all_of_it_is_quick() -> None:
-    start = time.perf_counter()
-    catalog = load_catalog()
-    targets = list(catalog.targets.values())
-
-    # Some 10 ms; the limit only catches a parser that is ten times slower.
-    assert time.perf_counter() - start < 0.15
-    assert len(targets) == len(TARGETS)
 
 
 @pytest.mark.parametrize(

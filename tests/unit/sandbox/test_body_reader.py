@@ -28,7 +28,7 @@ def read(pieces: list[bytes]) -> tuple[Head, list[bytes], BodyReader]:
         received += pieces.pop(0)
     head, rest = parts
     reader = BodyReader(head)
-    return head, [reader.feed(piece) for piece in (rest, *pieces)], reader
+    return head, [data for piece in (rest, *pieces) for data in reader.feed(piece)], reader
 
 
 def chunked(chunks: list[bytes]) -> bytes:
@@ -57,6 +57,12 @@ def test_a_body_without_a_length_ends_with_the_connection() -> None:
     assert (b"".join(data), reader.complete) == (b"onetwo", False)
     reader.end()
     assert reader.complete
+
+
+@given(st.lists(st.binary(min_size=1, max_size=40), max_size=5))
+def test_chunks_that_arrive_together_stay_apart(chunks: list[bytes]) -> None:
+    _, data, _ = read([chunked(chunks)])
+    assert data == chunks
 
 
 def test_data_is_given_out_before_its_chunk_is_complete() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import io
+from collections.abc import Iterator
 from dataclasses import dataclass
 from email.message import Message
 
@@ -42,7 +43,8 @@ def split_head(received: bytes) -> tuple[Head, bytes] | None:
 class BodyReader:
     """Takes the bytes of a body as they come and gives its data at once.
 
-    ``complete`` turns true with the last byte. A body without a length ends with the connection.
+    Chunks of a chunked body stay apart, also where several arrived together: what the engine sent
+    as a piece of its own is passed on as one. ``complete`` turns true with the last byte. A body without a length ends with the connection.
     """
 
     def __init__(self, head: Head) -> None:
@@ -53,16 +55,15 @@ class BodyReader:
         self._rest = b""
         self.complete = self._left == 0
 
-    def feed(self, received: bytes) -> bytes:
-        """The data in ``received``. Raises BrokenAnswer."""
+    def feed(self, received: bytes) -> tuple[bytes, ...]:
+        """The pieces of data in ``received``, none of them empty. Raises BrokenAnswer."""
         if self._chunked:
-            return self._feed_chunked(received)
-        if self._left is None:
-            return received
-        data = received[: self._left]
-        self._left -= len(data)
-        self.complete = self._left == 0
-        return data
+            return tuple(piece for piece in self._feed_chunked(received) if piece)
+        data = received if self._left is None else received[: self._left]
+        if self._left is not None:
+            self._left -= len(data)
+            self.complete = self._left == 0
+        return (data,) if data else ()
 
     def end(self) -> None:
         """The connection has ended. Raises BrokenAnswer if the body had not."""
@@ -71,13 +72,12 @@ class BodyReader:
             raise BrokenAnswer("the answer ended in the middle")
         self.complete = True
 
-    def _feed_chunked(self, received: bytes) -> bytes:
+    def _feed_chunked(self, received: bytes) -> Iterator[bytes]:
         """RFC 9112, section 7.1: size in hex, CRLF, data, CRLF; size 0 is the end.
 
         ``_left`` is what is missing of the chunk that is being read, with its CRLF.
         """
         self._rest += received
-        data = b""
         while self._rest and not self.complete:
             if self._left is None:
                 line, end, self._rest = self._rest.partition(b"\r\n")
@@ -86,8 +86,7 @@ class BodyReader:
                     break
                 self._begin_chunk(line)
             else:
-                data += self._take()
-        return data
+                yield self._take()
 
     def _begin_chunk(self, line: bytes) -> None:
         try:

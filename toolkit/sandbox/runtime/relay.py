@@ -72,17 +72,13 @@ class Exchange:
         Raises BrokenAnswer, ClientGone, TookTooLong.
         """
         reader = BodyReader(self.head)
-        data = reader.feed(self._received)
-        while True:
-            if data:
-                yield data
-            if reader.complete:
-                return
+        yield from reader.feed(self._received)
+        while not reader.complete:
             received = self._receive()
             if not received:
                 reader.end()
                 return
-            data = reader.feed(received)
+            yield from reader.feed(received)
 
     def close(self) -> None:
         """End the connection; may be repeated."""

@@ -1,0 +1,21 @@
+"""What runs in the container needs nothing that is not in Python itself."""
+
+from __future__ import annotations
+
+import ast
+import sys
+
+from toolkit.data import data_folder
+
+
+def test_serve_imports_the_standard_library_only() -> None:
+    imported: set[str] = set()
+    for file in (data_folder("containers") / "serve").glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                imported |= {name.name for name in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                imported.add(node.module or "")
+
+    packages = {name.partition(".")[0] for name in imported}
+    assert packages - set(sys.stdlib_module_names) == {"serve"}
