@@ -43,6 +43,10 @@ class AccessDenied(CloudError):
     """The caller's IAM permissions do not cover the action."""
 
 
+class EngineRefusal(UserError):
+    """The engine calls the request a bad one: too long, or with a wrong field."""
+
+
 _MISSING_CODES = {
     "404", "NoSuchBucket", "NoSuchEntity", "NoSuchEntityException", "NoSuchKey", "NoSuchUpload",
     "NoSuchResourceException", "NotFound", "ResourceNotFound", "ResourceNotFoundException",
@@ -160,7 +164,7 @@ def _of_engine(response: dict[str, Any]) -> PeagleError:
     original = str(response.get("OriginalMessage") or response.get("Error", {}).get("Message", ""))
     message = engine_words(original)
     if 400 <= status < 500:
-        return UserError(f"the engine refuses the request: {message}")
+        return EngineRefusal(f"the engine refuses the request: {message}")
     return EngineError(f"the engine failed ({status}): {message}", LOGS_FIX)
 
 

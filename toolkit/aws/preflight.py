@@ -53,7 +53,7 @@ def preflight(aws: Aws, plan: Plan, choices: Choices) -> Preflight:
     change = change_of(record, live, wanted)
     found = [*price_findings, *_name_in_use(aws, plan, record, live)]
     if change in ("create", "update"):
-        found += [*_quota(aws, plan, change), *_foreign_objects(aws, wanted), *_image(aws, plan)]
+        found += [*_quota(aws, plan, change), *_foreign_objects(aws, wanted)]
     return Preflight(wanted, change, role, record, tuple(found))
 
 
@@ -126,14 +126,3 @@ def _foreign_objects(aws: Aws, wanted: Wanted) -> Iterator[Finding]:
         if foreign:
             message = f"{upload.uri} holds {len(foreign)} other files, such as {foreign[0]}"
             yield error("prefix-in-use", "bucket", message, "remove them, or choose another --name")
-
-
-def _image(aws: Aws, plan: Plan) -> Iterator[Finding]:
-    """AWS's own image drafts, but does not tell how many drafts it accepts."""
-    if plan.speculation is None or not aws.is_amazon:
-        return
-    owner = plan.runtime.image.partition(".dkr.ecr.")[0]
-    if owner.isdigit() and owner != aws.account:
-        message = "AWS's image does not tell how many drafts it accepts: it will stay Unproved"
-        fix = "build ours with `peagle render dockerfile`, push it, and give --image URI"
-        yield warning("image-cannot-prove", "image", message, fix)

@@ -8,9 +8,10 @@ from typing import Any
 from toolkit import proof
 from toolkit.aws import runtime
 from toolkit.aws.endpoints import describe
+from toolkit.aws.errors import EngineRefusal
 from toolkit.aws.records import Proved
 from toolkit.aws.session import Aws
-from toolkit.aws.status import stand_in
+from toolkit.aws.status import told_by_sandbox
 from toolkit.errors import NotProved
 from toolkit.planning.models import Plan
 from toolkit.wire import Counters, piece_of, request_body
@@ -25,14 +26,15 @@ def prove_endpoint(aws: Aws, plan: Plan, name: str) -> Proved:
     """Ask the plan's prompts and judge. Without speculation an answer is the proof.
 
     A stand-in's acceptance says nothing about the pair, so the pair's floor is not laid on it.
-    Raises NotProved when the image cannot tell its counters, EngineError when it does not answer.
+    Raises NotProved when the image cannot tell its counters, or refuses a prompt; EngineError
+    when it does not answer.
     """
     if plan.speculation is None:
         return _answers(aws, plan, name)
 
     read = _one_engine if plan.instance_count == 1 else _many_engines(plan.instance_count)
     seen = proof.prove(
-        lambda body: runtime.ask(aws, name, body),
+        lambda body: _ask(aws, name, body),
         lambda: read(aws, name),
         prompts=plan.proof.prompts,
         chat=plan.proof.chat,
@@ -48,8 +50,18 @@ def prove_endpoint(aws: Aws, plan: Plan, name: str) -> Proved:
     )
 
 
+def _ask(aws: Aws, name: str, body: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return runtime.ask(aws, name, body)
+    except EngineRefusal as error:
+        raise NotProved(
+            f"a prompt of the proof was not answered: {error.message}",
+            "if the context is too short for it, deploy with a longer --max-model-len",
+        ) from error
+
+
 def _is_stand_in(aws: Aws, name: str) -> bool:
-    return stand_in(aws, describe(aws, name)) is not None
+    return told_by_sandbox(aws, describe(aws, name)).stand_in is not None
 
 
 ReadCounters = Callable[[Aws, str], Counters]
@@ -101,7 +113,7 @@ def _answers(aws: Aws, plan: Plan, name: str) -> Proved:
     body = request_body(
         plan.proof.prompts[0], chat=plan.proof.chat, max_tokens=plan.proof.max_tokens
     )
-    answer: dict[str, Any] = runtime.ask(aws, name, body)
+    answer: dict[str, Any] = _ask(aws, name, body)
     if not piece_of(answer).text:
         raise NotProved(f"{name} answers a prompt with nothing", f"see `peagle logs {name}`")
     return Proved(acceptance_length=None, drafts=0, passed=True)

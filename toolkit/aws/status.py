@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from toolkit.aws import endpoints
@@ -43,6 +44,7 @@ def document(aws: Aws, record: Deployment, live: Endpoint | None) -> dict[str, A
     """The JSON of ``deploy`` and ``status``."""
     generation = shown_generation(record, live)
     plan, proof = generation.plan, generation.proof
+    told = told_by_sandbox(aws, live)
     return {
         "name": record.name,
         "state": state_of(record, live),
@@ -61,8 +63,10 @@ def document(aws: Aws, record: Deployment, live: Endpoint | None) -> dict[str, A
         "instance_type": plan.instance_type,
         "instance_count": plan.instance_count,
         "vllm": plan.runtime.vllm,
+        "vllm_here": told.vllm,
+        "speculation": plan.speculation is not None,
         "k": plan.speculation.k if plan.speculation else None,
-        "stand_in": stand_in(aws, live),
+        "stand_in": told.stand_in,
         "endpoint_status": live.status if live else None,
         "endpoint_config": live.config if live else None,
         "failure_reason": (live.failure if live else None) or record.failure,
@@ -76,14 +80,24 @@ def document(aws: Aws, record: Deployment, live: Endpoint | None) -> dict[str, A
     }
 
 
-def stand_in(aws: Aws, live: Endpoint | None) -> str | None:
-    """What the sandbox serves instead of the target, if it does."""
+@dataclass(frozen=True)
+class Told:
+    """What the sandbox runs instead of what was planned: a stand-in, another version of vLLM."""
+
+    stand_in: str | None = None
+    vllm: str | None = None
+
+
+def told_by_sandbox(aws: Aws, live: Endpoint | None) -> Told:
+    """Read from the endpoint's tags; nothing where there is none, or tags may not be read."""
     if live is None:
-        return None
+        return Told()
     try:
-        return endpoints.tags_of(aws, live.arn).get(endpoints.STAND_IN_TAG)
+        tags = endpoints.tags_of(aws, live.arn)
     except AccessDenied:
-        return None
+        return Told()
+    engine = tags.get(endpoints.ENGINE_TAG)
+    return Told(tags.get(endpoints.STAND_IN_TAG), engine.removeprefix("vllm ") if engine else None)
 
 
 def usd_per_hour(record: Deployment) -> float | None:

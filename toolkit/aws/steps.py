@@ -9,7 +9,6 @@ from toolkit.aws.endpoints import BROKEN, BUSY, Endpoint
 from toolkit.aws.errors import AccessDenied
 from toolkit.aws.logs import Tail
 from toolkit.aws.records import Generation, Resource, ResourceType
-from toolkit.aws.storage import Upload
 from toolkit.aws.wanted import Wanted
 from toolkit.aws.watch import PROVISIONING_SECONDS
 from toolkit.aws.work import Work
@@ -18,12 +17,13 @@ from toolkit.errors import CloudError
 
 def upload_weights(work: Work, wanted: Wanted) -> None:
     """Bring folders of weights to S3, into a bucket that is created when it is not there."""
+    meter = _Meter(work, sum(upload.size for upload in wanted.uploads))
     for upload in wanted.uploads:
         _ensure_bucket(work, upload.bucket, wanted)
         objects = _resource(wanted, "S3Objects", upload.uri)
         objects = objects.model_copy(update={"keys": upload.keys, "contents": upload.contents})
         with work.making(objects):
-            _upload(work, upload)
+            storage.send(work.aws, upload, meter.advance)
 
 
 def _ensure_bucket(work: Work, bucket: str, wanted: Wanted) -> None:
@@ -40,34 +40,44 @@ def _ensure_bucket(work: Work, bucket: str, wanted: Wanted) -> None:
         storage.create_bucket(work.aws, bucket)
 
 
-def _upload(work: Work, upload: Upload) -> None:
-    done, lock = 0, threading.Lock()
+class _Meter:
+    """Tells how much of ``total`` bytes is uploaded; the last of it is news."""
 
-    def advance(count: int) -> None:
+    def __init__(self, work: Work, total: int) -> None:
+        self._work = work
+        self._total = total
+        self._done = 0
+        self._lock = threading.Lock()
+
+    def advance(self, count: int) -> None:
         """Called by several threads when a file goes in parts."""
-        nonlocal done
-        with lock:
-            done += count
-        megabytes = f"{done / 1e6:.1f} of {upload.size / 1e6:.1f} MB to {upload.uri}"
-        work.say("Uploading", megabytes, lasting=True)
-
-    storage.send(work.aws, upload, advance)
+        with self._lock:
+            self._done += count
+            done = self._done
+        megabytes = f"{done / 1e6:.1f} of {self._total / 1e6:.1f} MB"
+        self._work.say("Uploading", megabytes, lasting=done < self._total)
 
 
 def create_model(work: Work, wanted: Wanted) -> None:
     """CreateModel."""
     with work.making(_resource(wanted, "Model", wanted.model_name)):
-        work.say("Creating model", wanted.model_name)
+        _say_making(work, "Model", "model", wanted.model_name)
         endpoints.create(work.aws, "Model", wanted.model_name, wanted.model, work.record.id)
 
 
 def create_config(work: Work, wanted: Wanted) -> None:
     """CreateEndpointConfig."""
     with work.making(_resource(wanted, "EndpointConfig", wanted.config_name)):
-        work.say("Creating endpoint configuration", wanted.config_name)
+        _say_making(work, "EndpointConfig", "endpoint configuration", wanted.config_name)
         endpoints.create(
             work.aws, "EndpointConfig", wanted.config_name, wanted.config, work.record.id
         )
+
+
+def _say_making(work: Work, kind: ResourceType, words: str, name: str) -> None:
+    """What an earlier deploy made is gone on with."""
+    there = any(known.made and known.name == name for known in work.record.of_type(kind))
+    work.say(f"{'Continuing with' if there else 'Creating'} {words}", name)
 
 
 def put_endpoint(work: Work, wanted: Wanted) -> None:
@@ -114,7 +124,7 @@ def delete_endpoint(work: Work, live: Endpoint) -> None:
     watch = work.watch(work.record.current, limit_of(work.record.current))
     since = work.clock.now()
     if live.status in BUSY and live.status != "Deleting":
-        settled = watch.until_settled(since)
+        settled = watch.until_settled(since, purpose="Waiting for the endpoint to come to rest")
         if settled is None:
             return
     if live.status != "Deleting":

@@ -62,17 +62,20 @@ class Watch:
     limit_seconds: float
     usd_per_hour: float | None = None
 
-    def until_settled(self, since: float, tail: Tail | None = None) -> Endpoint | None:
+    def until_settled(
+        self, since: float, tail: Tail | None = None, purpose: str = ""
+    ) -> Endpoint | None:
         """Wait while SageMaker works on the endpoint; ``None`` when it is gone.
 
-        ``since`` is when the work began. Raises CloudError after ``limit_seconds``.
+        ``since`` is when the work began; ``purpose`` is told instead of SageMaker's state. Raises
+        CloudError after ``limit_seconds``.
         """
         started = self.clock.now()
         while True:
             live = describe(self.aws, self.name)
             if live is None or live.status not in BUSY:
                 return live
-            self.observe(self._progress(live.status, since, tail))
+            self.observe(self._progress(purpose or live.status, since, tail))
             self._pause(started, live.status)
 
     def _progress(self, state: str, since: float, tail: Tail | None) -> Progress:

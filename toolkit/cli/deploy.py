@@ -22,7 +22,13 @@ from toolkit.cli.options import command_words, plan_options
 from toolkit.cli.progress import Ticker
 from toolkit.errors import NotProved, PeagleError, Refused, UserError
 from toolkit.local.crash import find_crash
+from toolkit.local.engine import find_engine
 from toolkit.planning.models import Finding, Plan
+from toolkit.planning.runtimes import IMAGE_WITHOUT_COUNTERS
+from toolkit.sandbox.bundled import engine_version
+
+_ABOUT_IMAGES = frozenset({IMAGE_WITHOUT_COUNTERS})
+"""Findings about an image that the sandbox does not run: it serves with our own entrypoint."""
 
 
 @click.command(
@@ -54,6 +60,9 @@ def deploy(
     nothing, continues what was interrupted, or updates to another plan.
     """
     _refuse(plan.findings)
+    if account.sandbox:
+        find_engine(engine_version())
+    account.start()
     aws = account.connect(plan.region)
     with records.held(aws.scope, plan.region, plan.name):
         found = preflight(aws, plan, Choices(role, bucket))
@@ -130,7 +139,8 @@ def _explain(log: Sequence[str]) -> tuple[str, str]:
 def _show(found: Preflight, account: Account) -> None:
     """Plan, findings and change; raise Refused for the first error."""
     show_plan(found, account)
-    planned = [f for f in found.wanted.plan.findings if f.code not in UNSURE_OF_PRICE]
+    settled = UNSURE_OF_PRICE | (_ABOUT_IMAGES if account.sandbox else frozenset())
+    planned = [f for f in found.wanted.plan.findings if f.code not in settled]
     _refuse((*planned, *found.findings), show=True)
 
 
@@ -152,7 +162,7 @@ def _refuse_unknown_price(plan: Plan, accepted: bool) -> None:
 
 def _ask(found: Preflight) -> None:
     if not sys.stdin.isatty():
-        raise UserError("nobody is there to be asked", "read the plan above, then add --yes")
+        raise UserError("there is no terminal to ask on", "read the plan above, then add --yes")
     words = {"create": "Deploy this?", "update": "Update the endpoint to this?"}
     if not click.confirm(words[found.change], err=True):
         raise UserError("not deployed", "nothing was changed")

@@ -13,8 +13,10 @@ from toolkit.cli.cloud import Account
 from toolkit.cli.console import say
 from toolkit.cli.money import price_words
 from toolkit.cli.plan_view import speculation_text
+from toolkit.sandbox.bundled import engine_version
 from toolkit.wire import request_body
 
+_CONTINUES = "continues with endpoint {name}, configuration {config}, model {model}"
 _CHANGES = {
     "nothing": "nothing: this plan is in service and proved",
     "prove": "nothing is created; the proof is repeated",
@@ -26,11 +28,12 @@ _CHANGES = {
 def show_plan(found: Preflight, account: Account) -> None:
     """What, where, for how much, and what changes: on stderr, before the question."""
     plan, wanted = found.wanted.plan, found.wanted
+    here = engine_version() if account.sandbox else None
     lines = {
         "pair": plan.pair,
         "where": f"{plan.instance_count} x {plan.instance_type} ({plan.fit.gpu_count} x "
         f"{plan.fit.gpu}), {plan.region}{', sandbox' if account.sandbox else ''}",
-        "engine": f"vLLM {plan.runtime.vllm}, {plan.runtime.image}",
+        "engine": f"{engine_words(plan.runtime.vllm, here)}, {plan.runtime.image}",
         "speculation": speculation_text(plan.speculation),
         "price": price_words(plan.price_per_hour_usd, account.sandbox),
         "role": f"{found.role.arn}{f' ({found.role.because})' if found.role.because else ''}",
@@ -38,7 +41,8 @@ def show_plan(found: Preflight, account: Account) -> None:
     if wanted.uploads and found.change in ("create", "update"):
         megabytes = sum(upload.size for upload in wanted.uploads) / 1e6
         lines["uploads"] = f"{megabytes:.1f} MB to s3://{wanted.uploads[0].bucket}"
-    lines["change"] = _CHANGES[found.change].format(
+    begun = found.change == "create" and found.record and found.record.resources
+    lines["change"] = (_CONTINUES if begun else _CHANGES[found.change]).format(
         name=plan.name, config=wanted.config_name, model=wanted.model_name
     )
     say(click.style(plan.name, bold=True))
@@ -54,6 +58,8 @@ def print_calls(document: dict[str, Any], found: Preflight, account: Account) ->
     if document["stand_in"]:
         click.echo(f"Served by {document['stand_in']}: this machine cannot run the pair itself, so")
         click.echo("the acceptance length is the stand-in's. Everything else is as planned.")
+    if document["vllm_here"]:
+        click.echo(f"Engine: {engine_words(document['vllm'], document['vllm_here'])}.")
     click.echo(f"\n  peagle invoke {name} 'Hello'{option}\n")
     if account.sandbox:
         click.echo('  eval "$(peagle sandbox env)"   # leads boto3 to the sandbox')
@@ -91,15 +97,24 @@ def _measured(document: dict[str, Any]) -> str:
     )
 
 
+def engine_words(planned: str, here: str | None) -> str:
+    """The version of vLLM, and that of the sandbox's engine where it is another."""
+    if here in (None, planned):
+        return f"vLLM {planned}"
+    return f"vLLM {here} here, {planned} planned"
+
+
 def show_left(record: Deployment, account: Account, again: str) -> None:
-    """What exists after an early end, what it costs, and the two ways on: on stderr.
+    """What exists after an early end, what it costs, and the ways on: on stderr.
 
     ``again`` is the command that goes on.
     """
+    destroy = f"peagle destroy {record.name}{account.option}"
     say("What is there now:")
     for resource in record.resources:
         unsure = "" if resource.made else " (perhaps)"
         say(f"  {resource.type} {resource.name}{unsure}")
     say(f"Costs    {price_words(usd_per_hour(record), account.sandbox)}")
     say(f"Go on    {again}")
-    say(f"Remove   peagle destroy {record.name}{account.option}")
+    if again != destroy:
+        say(f"Remove   {destroy}")

@@ -3,41 +3,88 @@
 from __future__ import annotations
 
 import sys
+from difflib import get_close_matches
 
 import click
 
 from toolkit.aws import records
 from toolkit.aws.destruction import destroy as remove_all
-from toolkit.aws.records import Deployment
+from toolkit.aws.records import SANDBOX, Deployment, Resource
 from toolkit.aws.session import Aws
 from toolkit.aws.status import usd_per_hour
 from toolkit.aws.work import Work
-from toolkit.cli.cloud import Account, deployment_options
+from toolkit.cli.cloud import Account, cloud_options, complete_name, find_deployment
 from toolkit.cli.console import json_option, print_json, say
+from toolkit.cli.deploy_words import show_left
 from toolkit.cli.money import price_words
 from toolkit.cli.progress import Ticker
-from toolkit.errors import UserError
+from toolkit.errors import NotFound, PeagleError, UserError
+
+Resources = tuple[Resource, ...]
+
+_ALIKE = 0.8
+"""Names at least this much alike (difflib's ratio) are taken for misspelt ones."""
 
 
 @click.command(epilog="Example: peagle destroy peagle-gpt-oss-20b --yes")
-@deployment_options
+@click.argument("name", shell_complete=complete_name)
+@cloud_options
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @json_option
-def destroy(aws: Aws, record: Deployment, account: Account, yes: bool, as_json: bool) -> None:
+def destroy(account: Account, name: str, region: str | None, yes: bool, as_json: bool) -> None:
     """Remove the endpoint NAME and all that deploy made for it.
 
-    Works also after a deploy that failed or was interrupted, and may be repeated. The log stays
-    in CloudWatch.
+    Works also after a deploy that failed or was interrupted. May be repeated: where this machine
+    knows of nothing by that name, nor by one much like it, there is nothing to remove. The log
+    stays in CloudWatch.
     """
+    try:
+        record, aws = find_deployment(account, name, region)
+    except NotFound:
+        if _may_be_meant(name, account):
+            raise
+        say(f"Nothing to remove: this machine has no record of {name}{_place(account)}.")
+        return _report(name, (), (), as_json)
     if not yes:
         _ask(record, account)
-    with records.held(record.scope, record.region, record.name), Ticker(account.sandbox) as ticker:
-        fresh = records.load(record.scope, record.region, record.name) or record
-        removed, kept = remove_all(Work(aws, fresh, ticker.show))
+    removed, kept = _remove(aws, record, account)
+    return _report(name, removed, kept, as_json)
+
+
+def _may_be_meant(name: str, account: Account) -> bool:
+    """Whether a deployment is known whose name is nearly this one, or this one elsewhere."""
+    here = records.names(account.scope) if account.is_there else ()
+    elsewhere = records.names(None if account.sandbox else SANDBOX)
+    near = get_close_matches(name, here, n=1, cutoff=_ALIKE)
+    return bool(near) or name in here or name in elsewhere
+
+
+def _place(account: Account) -> str:
+    if account.is_there:
+        return " in the sandbox" if account.sandbox else ""
+    return ", and the sandbox does not run"
+
+
+def _remove(aws: Aws, record: Deployment, account: Account) -> tuple[Resources, Resources]:
+    """Remove all; whatever ends it early, say what is left."""
+    place = (record.scope, record.region, record.name)
+    with records.held(*place):
+        try:
+            with Ticker(account.sandbox) as ticker:
+                fresh = records.load(*place) or record
+                return remove_all(Work(aws, fresh, ticker.show))
+        except (PeagleError, KeyboardInterrupt):
+            left = records.load(*place)
+            if left:
+                show_left(left, account, f"peagle destroy {record.name}{account.option}")
+            raise
+
+
+def _report(name: str, removed: Resources, kept: Resources, as_json: bool) -> None:
     if as_json:
         print_json(
             {
-                "name": record.name,
+                "name": name,
                 "removed": [{"type": r.type, "name": r.name} for r in removed],
                 "kept": [{"type": r.type, "name": r.name} for r in kept],
             }
@@ -55,6 +102,6 @@ def _ask(record: Deployment, account: Account) -> None:
         say(f"  {resource.type} {resource.name}")
     say(f"It costs {price_words(usd_per_hour(record), account.sandbox)}.")
     if not sys.stdin.isatty():
-        raise UserError("nobody is there to be asked", "add --yes")
+        raise UserError("there is no terminal to ask on", "add --yes")
     if not click.confirm("Remove all this?", err=True):
         raise UserError("nothing was removed")

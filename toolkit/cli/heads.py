@@ -1,4 +1,4 @@
-"""``--drafter FOLDER``: the user's own head on this machine, and a glance at its config.json."""
+"""``--drafter FOLDER``: the user's own head on this machine, and a glance into it."""
 
 from __future__ import annotations
 
@@ -6,25 +6,31 @@ import json
 from pathlib import Path
 from typing import Any
 
+from toolkit.cli.safetensors import tensor_names
 from toolkit.errors import UserError
 from toolkit.planning.own_heads import is_folder, is_s3
 
 
-def own_head(drafter: str) -> tuple[str, dict[str, Any] | None]:
-    """The drafter as planning takes it, and its config when it is a folder.
+def own_head(drafter: str) -> dict[str, Any]:
+    """The options ``drafter`` and, for a folder, ``drafter_config`` and ``drafter_tensors``.
 
     ``heads/mine`` is a folder where there is one, else a Hugging Face id; a word without a slash
     is a drafter of the catalogue (write ``./word`` for a folder). Raises UserError for a folder
-    that holds no head.
+    that holds no whole weights or no config.json.
     """
     folder = Path(drafter).expanduser()
     if is_s3(drafter) or not (is_folder(drafter) or ("/" in drafter and folder.is_dir())):
-        return drafter, None
+        return {"drafter": drafter}
     if not folder.is_dir():
         raise UserError(f"there is no folder {drafter}", "check the path given with --drafter")
-    if not any(folder.glob("*.safetensors")):
+    config, weights = _config(folder / "config.json"), sorted(folder.glob("*.safetensors"))
+    if not weights:
         raise UserError(f"{drafter} holds no *.safetensors", "name the folder with the head itself")
-    return str(folder.resolve()), _config(folder / "config.json")
+    return {
+        "drafter": str(folder.resolve()),
+        "drafter_config": config,
+        "drafter_tensors": tuple(name for path in weights for name in tensor_names(path)),
+    }
 
 
 def _config(path: Path) -> dict[str, Any]:

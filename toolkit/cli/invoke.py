@@ -10,12 +10,14 @@ from typing import Any
 
 import click
 
-from toolkit.aws import runtime
+from toolkit.aws import endpoints, runtime
 from toolkit.aws.records import Deployment
 from toolkit.aws.session import Aws
-from toolkit.cli.cloud import Account, deployment_options
+from toolkit.aws.status import told_by_sandbox
+from toolkit.cli.cloud import Account, endpoint_options
 from toolkit.cli.console import json_option, print_json, say
 from toolkit.errors import UserError
+from toolkit.sandbox.bundled import engine_version
 from toolkit.wire import Counters, Piece, acceptance_length, piece_of, request_body
 
 
@@ -31,7 +33,7 @@ class Answer:
 
 
 @click.command(epilog="Example: peagle invoke peagle-tiny 'What does os.path.join do?' --sandbox")
-@deployment_options
+@endpoint_options
 @click.argument("prompt")
 @click.option("--stream/--no-stream", default=True, help="[default: stream]")
 @click.option("--chat/--completion", default=None, help="[default: as the target is made for]")
@@ -40,7 +42,8 @@ class Answer:
 @json_option
 def invoke(
     aws: Aws,
-    record: Deployment,
+    name: str,
+    record: Deployment | None,
     account: Account,
     prompt: str,
     stream: bool,
@@ -49,7 +52,7 @@ def invoke(
     temperature: float,
     as_json: bool,
 ) -> None:
-    """Ask the deployment NAME; with PROMPT - the prompt is read from standard input.
+    """Ask the endpoint NAME; with PROMPT - the prompt is read from standard input.
 
     AWS ends answers that are not streamed after 60 seconds. The acceptance length is what the
     engine counted meanwhile; others who use the endpoint count too.
@@ -57,20 +60,38 @@ def invoke(
     text = _text(prompt)
     body = request_body(
         text,
-        chat=record.current.plan.proof.chat if chat is None else chat,
+        chat=_is_for_chat(record) if chat is None else chat,
         max_tokens=max_tokens,
         temperature=temperature,
         stream=stream,
     )
     runtime.encoded(body)
-    alone = record.current.plan.instance_count == 1
-    before = runtime.counters(aws, record.name) if alone else None
-    answer = _ask(aws, record.name, body, show=not as_json)
-    answer = _measured(answer, before, aws, record.name)
+    if account.sandbox:
+        _warn(aws, name, record, temperature)
+    alone = record is not None and record.current.plan.instance_count == 1
+    before = runtime.counters(aws, name) if alone else None
+    answer = _ask(aws, name, body, show=not as_json)
+    answer = _measured(answer, before, aws, name)
     if as_json:
         print_json(vars(answer))
     else:
         say(_summary(answer))
+
+
+def _is_for_chat(record: Deployment | None) -> bool:
+    """Of an endpoint that deploy did not make nothing is known: most are for chat."""
+    return record is None or record.current.plan.proof.chat
+
+
+def _warn(aws: Aws, name: str, record: Deployment | None, temperature: float) -> None:
+    """What of the sandbox's answer is not as on AWS."""
+    stand_in = told_by_sandbox(aws, endpoints.describe(aws, name)).stand_in
+    if stand_in:
+        say(f"Answered by {stand_in}, which stands in for a target too large for this machine.")
+    drafts = record is not None and record.current.plan.speculation is not None
+    if temperature > 0 and drafts:
+        say(f"vLLM {engine_version()} on a CPU answers with noise when it drafts and samples "
+            "(vllm issue 55005): use --temperature 0 here.")  # fmt: skip
 
 
 def _text(prompt: str) -> str:

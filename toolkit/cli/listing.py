@@ -24,6 +24,9 @@ def listing(account: Account, region: str | None, as_json: bool) -> None:
     if as_json:
         print_json({"deployments": found})
     elif not found:
+        if not account.is_there:
+            say("The sandbox does not run, so nothing is deployed in it.")
+            return
         others = () if account.sandbox else records.names(SANDBOX)
         hint = f" (in the sandbox: {', '.join(others)}; see them with --sandbox)" if others else ""
         say(f"Nothing is deployed{hint}.")
@@ -33,7 +36,7 @@ def listing(account: Account, region: str | None, as_json: bool) -> None:
 
 def _deployments(account: Account, region: str | None) -> list[dict[str, Any]]:
     """Nobody is asked where nothing is written down."""
-    if not records.names(account.scope):
+    if not account.is_there or not records.names(account.scope):
         return []
     aws = account.connect(region or DEFAULT_REGION)
     kept = records.all_records(aws.scope)
@@ -51,6 +54,8 @@ def _row(aws: Aws, record: Deployment) -> dict[str, Any]:
         "pair": generation.plan.pair,
         "price_per_hour_usd": status.usd_per_hour(record),
         "acceptance_length": proof.acceptance_length if proof else None,
+        "speculation": generation.plan.speculation is not None,
+        "stand_in": status.told_by_sandbox(aws, live).stand_in,
     }
 
 
@@ -64,7 +69,9 @@ def _print(found: list[dict[str, Any]]) -> None:
                 row["state"],
                 row["region"],
                 "?" if price is None else f"{price:.2f}",
-                "-" if length is None else f"{length:.2f}",
+                "-" if length is None else f"{length:.2f}{'*' if row['stand_in'] else ' '}",
                 row["pair"],
             )
         )
+    for stand_in in sorted({row["stand_in"] for row in found if row["stand_in"]}):
+        click.echo(f"* of {stand_in}, which stands in for a pair that this machine cannot run")

@@ -17,6 +17,7 @@ from toolkit.cli.durations import duration as as_seconds
 from toolkit.errors import UserError
 
 POLL_SECONDS = 2.0
+_INTERRUPTED = 130
 
 
 @click.command(epilog="Example: peagle logs peagle-tiny -f --sandbox")
@@ -42,11 +43,20 @@ def logs(
         print_json({"name": record.name, "events": [_document(event) for event in tail.new()]})
         return
     shown = _show(tail)
-    while follow:
-        time.sleep(POLL_SECONDS)
-        _show(tail)
-    if not shown:
+    if follow:
+        _follow(tail)
+    elif not shown:
         say("No line yet.")
+
+
+def _follow(tail: Tail) -> None:
+    """Ctrl-C is how it ends, so it is no error; the code still says that it was interrupted."""
+    try:
+        while True:
+            time.sleep(POLL_SECONDS)
+            _show(tail)
+    except KeyboardInterrupt:
+        click.get_current_context().exit(_INTERRUPTED)
 
 
 def _start(aws: Aws, record: Deployment, since: int | None) -> float:

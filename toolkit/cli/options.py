@@ -81,16 +81,17 @@ def resolve_plan(pair: str, chosen: dict[str, Any], own_catalog: Path | None) ->
     if is_plan_file(pair):
         return _from_file(Path(pair), given)
     if "drafter" in given:
-        given["drafter"], given["drafter_config"] = own_head(given["drafter"])
+        given |= own_head(given["drafter"])
     speculation = not given.pop("no_speculation", False)
     options = Options(pair=pair, speculation=speculation, **given)
     return make_plan(options, load_catalog(own_catalog))
 
 
 def refuse_errors(plan: Plan) -> None:
-    """Show the findings; raise Refused with the first error among them."""
-    show_findings(plan.findings)
-    for finding in errors(plan.findings):
+    """Show the findings; raise Refused with the first error, which is shown by that alone."""
+    first = errors(plan.findings)[:1]
+    show_findings(finding for finding in plan.findings if finding not in first)
+    for finding in first:
         raise Refused(f"{finding.where}: {finding.message}", finding.fix)
 
 

@@ -12,6 +12,7 @@ from toolkit.aws.records import Deployment
 from toolkit.aws.session import Aws
 from toolkit.cli.cloud import Account, deployment_options
 from toolkit.cli.console import json_option, print_json
+from toolkit.cli.deploy_words import engine_words
 from toolkit.cli.money import price_words
 
 
@@ -48,9 +49,9 @@ def _lines(document: dict[str, Any], account: Account) -> dict[str, str]:
         "pair": document["pair"],
         "stand-in": document["stand_in"] or "",
         "where": where + (", sandbox" if account.sandbox else ""),
-        "engine": f"vLLM {document['vllm']}",
+        "engine": engine_words(document["vllm"], document["vllm_here"]),
         "acceptance": measured,
         "price": price_words(document["price_per_hour_usd"], account.sandbox),
         "OpenAI URL": document["openai_base_url"],
-        "failure": document["failure_reason"] or "",
+        "failure": account.completed(document["failure_reason"] or "", document["name"]),
     }

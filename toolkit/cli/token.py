@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import click
 
-from toolkit.aws.records import Deployment
 from toolkit.aws.session import LONGEST_TOKEN_SECONDS, Aws
-from toolkit.cli.cloud import Account, deployment_options
+from toolkit.cli.cloud import endpoint_options
 from toolkit.cli.console import json_option, print_json
 from toolkit.cli.durations import duration as as_seconds
 from toolkit.errors import UserError
 
 
 @click.command(epilog='Example: export OPENAI_API_KEY="$(peagle token peagle-tiny)"')
-@deployment_options
+@endpoint_options
 @click.option(
     "--duration",
     callback=as_seconds,
@@ -22,8 +21,8 @@ from toolkit.errors import UserError
     help="As in 30m; 12h at most.",
 )
 @json_option
-def token(aws: Aws, record: Deployment, account: Account, duration: int, as_json: bool) -> None:
-    """Print a bearer token that OpenAI clients can use for the deployment NAME.
+def token(aws: Aws, name: str, duration: int, as_json: bool, **_: object) -> None:
+    """Print a bearer token that OpenAI clients can use for the endpoint NAME.
 
     It is made from your credentials without asking AWS, opens every endpoint that you may invoke
     in the region, and needs sagemaker:CallWithBearerToken and sagemaker:InvokeEndpoint.
@@ -36,7 +35,7 @@ def token(aws: Aws, record: Deployment, account: Account, duration: int, as_json
             {
                 "token": key,
                 "expires_in_seconds": duration,
-                "openai_base_url": aws.openai_base_url(record.name),
+                "openai_base_url": aws.openai_base_url(name),
             }
         )
         return

@@ -12,3 +12,8 @@ from toolkit.catalog.models import Catalog
 def catalog() -> Catalog:
     """Instances with prices and quota codes, runtimes, and ``peagle/tiny``."""
     return load_catalog()
+
+
+def engine_version() -> str:
+    """The vLLM that runs here, whatever version an image names."""
+    return catalog().runtimes.default

@@ -113,15 +113,6 @@ def test_other_files_below_the_prefix_are_an_error(world: World, head: Path) -> 
     assert "other.bin" in found.findings[0].message
 
 
-def test_aws_own_image_is_warned_of(world: World) -> None:
-    image = "763104351884.dkr.ecr.us-east-1.amazonaws.com/vllm:0.28.0"
-    plan = a_plan()
-    foreign = plan.model_copy(update={"runtime": plan.runtime.model_copy(update={"image": image})})
-
-    assert _codes(world.look(foreign)) == {"image-cannot-prove": "warning"}
-    assert _codes(world.look(plan)) == {}
-
-
 def test_a_missing_folder_of_weights_is_the_users_mistake(world: World, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is no folder"):
         world.look(a_plan(tmp_path / "nothing"))

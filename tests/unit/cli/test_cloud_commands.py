@@ -34,9 +34,9 @@ def test_an_unknown_name_is_told_with_near_ones(deployed: Terminal, command: str
     )
 
 
-@pytest.mark.parametrize("command", [*NAMED, "invoke"])
+@pytest.mark.parametrize("command", ["status", "logs"])
 def test_an_unknown_name_needs_no_credentials(peagle: Peagle, command: str) -> None:
-    done = peagle(command, "nothing", *(["hello"] if command == "invoke" else []))
+    done = peagle(command, "nothing")
 
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
@@ -80,6 +80,79 @@ def test_a_stand_in_is_named(deployed: Terminal) -> None:
 
     assert deployed.run("status", NAME, "--json").document["stand_in"] == "peagle/tiny"
     assert "peagle/tiny" in deployed.run("status", NAME).out
+
+
+def test_another_engine_than_planned_is_named(deployed: Terminal) -> None:
+    deployed.cloud.tags[deployed.cloud.endpoints[NAME].arn]["peagle:engine"] = "vllm 0.99.0"
+
+    document = deployed.run("status", NAME, "--json").document
+
+    assert document["vllm_here"] == "0.99.0"
+    assert f"vLLM 0.99.0 here, {document['vllm']} planned" in deployed.run("status", NAME).out
+
+
+def test_a_stand_ins_acceptance_is_marked_in_the_list(deployed: Terminal) -> None:
+    plain = deployed.run("list").out
+    deployed.cloud.tags[deployed.cloud.endpoints[NAME].arn]["peagle:stand-in"] = "peagle/tiny"
+
+    marked = deployed.run("list").out
+
+    assert "*" not in plain
+    assert "3.00*" in marked
+    assert "* of peagle/tiny, which stands in" in marked
+    (row,) = deployed.run("list", "--json").document["deployments"]
+    assert row["stand_in"] == "peagle/tiny"
+    assert row["speculation"] is True
+
+
+def _without_record(terminal: Terminal) -> None:
+    """Make of the deployment one that something else than ``peagle deploy`` made."""
+    from toolkit.aws import records
+
+    (record,) = records.all_records()
+    records.remove(record)
+
+
+def test_an_endpoint_that_deploy_did_not_make_is_invoked(deployed: Terminal) -> None:
+    _without_record(deployed)
+
+    done = deployed.run("invoke", NAME, "Say hello")
+
+    assert done.code == 0
+    assert done.out == "Hello world\n"
+    assert deployed.run("list", "--json").document == {"deployments": []}
+
+
+@pytest.mark.parametrize("command", ["token", "invoke"])
+def test_a_name_that_is_nowhere_is_unknown(deployed: Terminal, command: str) -> None:
+    done = deployed.run(command, "nothing", *(["hello"] if command == "invoke" else []))
+
+    assert done.code == 2
+    assert "no deployment is called 'nothing'" in done.error
+
+
+@pytest.mark.parametrize("command", [("status", "x"), ("logs", "x"), ("token", "x"),
+                                     ("invoke", "x", "hello")])  # fmt: skip
+def test_nothing_is_in_a_sandbox_that_does_not_run(
+    peagle: Peagle, own_home: Path, command: tuple[str, ...]
+) -> None:
+    done = peagle(*command, "--sandbox")
+
+    assert done.returncode == 2
+    assert "the sandbox does not run, so nothing is deployed in it" in done.stderr
+    assert not (own_home / "sandbox" / "daemon.json").exists()
+
+
+def test_listing_and_destroying_in_a_sandbox_that_does_not_run(
+    peagle: Peagle, own_home: Path
+) -> None:
+    listed = peagle("list", "--sandbox", "--json")
+    destroyed = peagle("destroy", "x", "--sandbox", "--yes", "--json")
+
+    assert listed.returncode == destroyed.returncode == 0
+    assert listed.stdout == '{\n  "deployments": []\n}\n'
+    assert '"removed": []' in destroyed.stdout
+    assert not (own_home / "sandbox" / "daemon.json").exists()
 
 
 def test_list_shows_state_and_price_of_each(deployed: Terminal) -> None:
@@ -151,6 +224,7 @@ def test_following_goes_on_until_ctrl_c(
     done = deployed.run("logs", NAME, "-f")
 
     assert done.out == "one\ntwo\n"
+    assert done.err == ""
     assert done.code == 130
 
 
@@ -183,6 +257,12 @@ def test_a_token_is_printed_alone(with_keys: Terminal) -> None:
     assert "Action=CallWithBearerToken" in url
     assert "X-Amz-Expires=1800" in url
     assert with_keys.run("token", NAME, "--json").document["expires_in_seconds"] == 43200
+
+
+def test_a_token_needs_no_record(with_keys: Terminal) -> None:
+    _without_record(with_keys)
+
+    assert with_keys.run("token", NAME).out.startswith("sagemaker-api-key-")
 
 
 @pytest.mark.parametrize("duration", ["13h", "0s", "43201s"])
@@ -221,6 +301,34 @@ def test_destroy_removes_everything_and_the_name_is_unknown_then(deployed: Termi
     assert deployed.run("status", NAME).code == 2
 
 
+def test_destroy_may_be_repeated(deployed: Terminal) -> None:
+    assert deployed.run("destroy", NAME, "--yes").code == 0
+
+    again = deployed.run("destroy", NAME, "--yes")
+
+    assert again.code == 0
+    assert "Nothing to remove" in again.err
+    assert deployed.run("destroy", NAME, "--yes", "--json").document["removed"] == []
+
+
+def test_an_interrupted_destroy_says_what_is_left_and_goes_on(deployed: Terminal) -> None:
+    def interrupt(operation: str) -> None:
+        if operation == "delete_endpoint_config":
+            raise KeyboardInterrupt
+
+    deployed.cloud.before = interrupt
+    done = deployed.run("destroy", NAME, "--yes")
+
+    assert done.code == 130
+    assert f"Endpoint {NAME}" not in done.err.partition("What is there now:")[2]
+    assert "  Model " in done.err
+    assert "Costs    $0.00 per hour" in done.err
+    assert f"Go on    peagle destroy {NAME}" in done.err
+    deployed.cloud.before = lambda operation: None
+    assert deployed.run("destroy", NAME, "--yes").code == 0
+    assert deployed.cloud.is_empty
+
+
 def test_destroy_keeps_what_others_put_into_the_bucket(deployed: Terminal) -> None:
     (bucket,) = deployed.cloud.buckets.values()
     bucket["theirs"] = {"ContentLength": 1, "Metadata": {}}
@@ -235,7 +343,10 @@ def test_destroy_keeps_what_others_put_into_the_bucket(deployed: Terminal) -> No
 def test_destroy_waits_for_an_endpoint_that_is_being_changed(deployed: Terminal) -> None:
     deployed.cloud.endpoints[NAME].script = [("Updating", None)] * 3 + [("InService", "")]
 
-    assert deployed.run("destroy", NAME, "--yes").code == 0
+    done = deployed.run("destroy", NAME, "--yes")
+
+    assert done.code == 0
+    assert "Waiting for the endpoint to come to rest" in done.err
     assert deployed.cloud.is_empty
 
 

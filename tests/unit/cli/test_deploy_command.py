@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,67 @@ def test_not_proved_is_code_3_and_the_endpoint_stays(terminal: Terminal) -> None
     assert "below the floor of" in done.error
     assert f"Remove   peagle destroy {NAME}" in done.err
     assert NAME in terminal.cloud.endpoints
+
+
+def test_a_prompt_of_the_proof_that_the_engine_refuses_is_not_proved(terminal: Terminal) -> None:
+    def refuse(operation: str) -> None:
+        if operation == "invoke_endpoint" and "create_endpoint" in terminal.cloud.calls:
+            asked.append(operation)
+            if len(asked) > 1:
+                raise service_error(
+                    "ModelError", "Received client error (400)", operation, OriginalStatusCode=400,
+                    OriginalMessage='{"error":{"message":"max_tokens is too large"}}',
+                )  # fmt: skip
+
+    asked: list[str] = []
+    terminal.cloud.before = refuse
+
+    done = terminal.run(*FIRST, "--yes")
+
+    assert done.code == 3
+    assert "max_tokens is too large" in done.error
+    assert "--max-model-len" in done.error
+    assert price_shown() in done.err
+    assert f"Remove   peagle destroy {NAME}" in done.err
+
+
+def test_what_was_begun_is_continued_and_said_so(terminal: Terminal) -> None:
+    def interrupt(operation: str) -> None:
+        if operation == "create_endpoint":
+            raise KeyboardInterrupt
+
+    terminal.cloud.before = interrupt
+    first = terminal.run(*FIRST, "--yes")
+    terminal.cloud.before = lambda operation: None
+
+    second = terminal.run(*FIRST, "--yes")
+
+    assert "Creating model |" in first.err
+    assert f"continues with endpoint {NAME}" in second.err
+    assert "Continuing with model |" in second.err
+    assert "Creating model" not in second.err
+
+
+def test_all_uploads_are_counted_together_to_the_end(terminal: Terminal) -> None:
+    lines = terminal.run(*FIRST, "--yes").err.splitlines()
+
+    last = [line for line in lines if line.startswith("Uploading")][-1]
+    done, _, total = last.removeprefix("Uploading | ").removesuffix(" MB").partition(" of ")
+    assert done == total
+    assert any(line.split()[:3] == ["uploads", total, "MB"] for line in lines)
+
+
+def test_the_sandbox_without_an_engine_is_refused_before_it_starts(
+    peagle: Peagle, own_home: Path
+) -> None:
+    environment = {**os.environ, "PEAGLE_HOME": str(own_home)}
+    environment.pop("PEAGLE_ENGINE_PYTHON", None)
+
+    done = peagle(*FIRST, "--sandbox", "--yes", env=environment)
+
+    assert done.returncode == 2
+    assert "peagle engine install" in done.stderr
+    assert list(own_home.iterdir()) == []
 
 
 def test_a_failed_start_says_why_what_is_left_what_it_costs_and_both_ways_on(

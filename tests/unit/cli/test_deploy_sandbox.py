@@ -94,6 +94,21 @@ def test_records_of_the_sandbox_are_not_seen_without_it(sandbox: Sandbox, deploy
     assert "it is in the sandbox: add --sandbox" in done.stderr
 
 
+def test_another_vllm_than_the_one_here_is_said(sandbox: Sandbox) -> None:
+    done = sandbox.peagle(*DEPLOY, "--vllm", "0.19.0")
+    document = sandbox.told("status", NAME, "--sandbox")
+    sandbox.peagle("destroy", NAME, "--sandbox", "--yes")
+
+    assert "vLLM 0.28.0 here, 0.19.0 planned" in done.stderr
+    assert (document["vllm"], document["vllm_here"]) == ("0.19.0", "0.28.0")
+
+
+def test_what_errors_advise_leads_to_the_sandbox_too(sandbox: Sandbox) -> None:
+    done = sandbox.peagle("status", "nothing", "--sandbox")
+
+    assert "see `peagle list --sandbox`" in done.stderr
+
+
 def test_quota_0_is_refused_and_nothing_is_made(sandbox: Sandbox, account: Account) -> None:
     with sandbox.at_home():
         set_quota("ml.g5.xlarge", 0)
@@ -200,7 +215,7 @@ def test_ctrl_c_and_the_same_command_again_goes_on(sandbox: Sandbox, account: Ac
 def test_plain_aws_clients_variables_lead_deploy_to_the_sandbox_too(
     sandbox: Sandbox, account: Account
 ) -> None:
-    """``eval "$(peagle sandbox env)"``, then deploy without ``--sandbox``: it is an account."""
+    """``eval "$(peagle sandbox env)"``, then deploy without ``--sandbox``: it is the same."""
     variables = sandbox.told("sandbox", "env")
     plain = [word for word in DEPLOY if word != "--sandbox"]
 
@@ -215,5 +230,42 @@ def test_plain_aws_clients_variables_lead_deploy_to_the_sandbox_too(
 
     assert done.returncode == 3, done.stderr
     assert f'"openai_base_url": "{account.url}/endpoints/{NAME}/openai/v1"' in done.stdout
+    assert '"sandbox": true' in done.stdout
+    assert "nothing in the sandbox" in done.stderr
+    assert f"peagle destroy {NAME} --sandbox" in done.stderr
+    assert sandbox.told("status", NAME, "--sandbox")["state"] == "Unproved"
+    assert run("deploy", "tiny", "--profile", "x").returncode == 2
     assert run("destroy", NAME, "--yes").returncode == 0
+    assert _records(sandbox) == []
     assert _left(account) == {}
+
+
+def test_invoke_says_what_is_not_as_on_aws(sandbox: Sandbox, deployed: Any) -> None:
+    ask = ("invoke", NAME, "hello", "--no-stream", "--sandbox")
+
+    greedy, sampled = sandbox.peagle(*ask), sandbox.peagle(*ask, "--temperature", "0.5")
+
+    assert "55005" not in greedy.stderr
+    assert sampled.stderr.count("vllm issue 55005") == 1
+    assert "stands in" not in sampled.stderr
+
+
+def test_invoke_says_who_answers_in_the_place_of_a_large_target(sandbox: Sandbox) -> None:
+    large = ("deploy", "gpt-oss-120b", "--name", "large", "--sandbox", "--yes")
+    sandbox.peagle(*large)
+
+    said = sandbox.peagle("invoke", "large", "hello", "--no-stream", "--sandbox").stderr
+    sandbox.peagle("destroy", "large", "--sandbox", "--yes")
+
+    assert said.count("Answered by peagle/tiny, which stands in") == 1
+
+
+def test_deploy_starts_the_sandbox_and_says_so(tmp_path: Path, sandbox: Sandbox) -> None:
+    fresh = Sandbox(tmp_path, sandbox.engine)
+    try:
+        first, second = fresh.peagle(*DEPLOY, "--no-wait"), fresh.peagle(*DEPLOY)
+    finally:
+        fresh.peagle("sandbox", "stop")
+
+    assert "Starting the sandbox\n" in first.stderr
+    assert "Starting the sandbox" not in second.stderr

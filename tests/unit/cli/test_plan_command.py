@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from click.testing import CliRunner, Result
 
 from tests.support import Peagle
 from toolkit.cli.main import cli
+from toolkit.data import data_folder
 from toolkit.errors import PeagleError
 from toolkit.rendering import plan_bytes, read_plan
 
@@ -27,6 +29,16 @@ HEAD: dict[str, Any] = {
     "intermediate_size": 8192,
     "ptd_token_id": 201020,
 }
+
+
+def safetensors(header: object, tensors: int) -> bytes:
+    """A safetensors file with this header and so many bytes of tensors."""
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + bytes(tensors)
+
+
+MASK = {"mask_hidden": {"dtype": "BF16", "shape": [1, 1, 4], "data_offsets": [0, 8]}}
+WEIGHTS = safetensors({"__metadata__": {"format": "pt"}, **MASK}, 8)
 
 
 def run(*arguments: str, **environment: str | None) -> Result:
@@ -53,7 +65,7 @@ def head(tmp_path: Path) -> Path:
     folder = tmp_path / "my head"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(HEAD))
-    (folder / "model.safetensors").write_bytes(b"")
+    (folder / "model.safetensors").write_bytes(WEIGHTS)
     return folder
 
 
@@ -208,7 +220,7 @@ def test_an_own_head_is_looked_at(head: Path) -> None:
     assert other.exit_code == 0, "the two GPT-OSS are of one shape"
     wrong = run("qwen3-8b", "--drafter", str(head))
     assert wrong.exit_code == 3
-    assert "hidden states of size 2880" in " ".join(wrong.stdout.split())
+    assert "hidden states of size 2,880" in " ".join(wrong.stdout.split())
 
 
 def test_an_own_head_may_be_named_from_where_one_stands(
@@ -233,7 +245,7 @@ def test_an_own_head_may_be_named_from_where_one_stands(
         ("model.safetensors", None, r"holds no *.safetensors"),
     ],
 )
-def test_a_folder_that_is_no_head_is_told(
+def test_bad_config_or_no_weights_is_told(
     file: str, content: str | None, words: str, head: Path
 ) -> None:
     (head / file).unlink()
@@ -242,6 +254,51 @@ def test_a_folder_that_is_no_head_is_told(
     error = refusal("gpt-oss-20b", "--drafter", str(head))
     assert words in error.message
     assert error.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "is cut short"),
+        (WEIGHTS[:5], "is cut short"),
+        (WEIGHTS[:20], "is cut short"),
+        (WEIGHTS[:-1], "is cut short: it has"),
+        (struct.pack("<Q", 2**63), "is cut short"),
+        (struct.pack("<Q", 4) + b"nope", "is not a safetensors file"),
+        (struct.pack("<Q", 4) + b"\xff\xfe\xff\xfe", "is not a safetensors file"),
+        (safetensors([], 0), "is not a safetensors file"),
+        (safetensors({"fc": {}}, 0), "does not say where 'fc' lies"),
+        (safetensors({"fc": {"data_offsets": ["a", "b"]}}, 0), "does not say where"),
+    ],
+)
+def test_weights_that_cannot_be_loaded_are_told(content: bytes, words: str, head: Path) -> None:
+    (head / "model.safetensors").write_bytes(content)
+    error = refusal("gpt-oss-20b", "--drafter", str(head))
+    assert words in error.message
+    assert str(head) in error.message
+    assert error.exit_code == 2
+
+
+def test_an_ordinary_model_is_no_head() -> None:
+    target = data_folder("model_catalog") / "peagle" / "tiny" / "target"
+    made = document("tiny", "--drafter", str(target))
+    (finding,) = [f for f in made["findings"] if f["level"] == "error"]
+    assert finding["code"] == "head-not-a-drafter"
+    assert "LlamaForCausalLM" in finding["message"]
+
+
+@pytest.mark.parametrize("name", ["p-eagle", "eagle3"])
+def test_the_heads_of_the_catalogue_are_taken_as_own_heads(name: str) -> None:
+    folder = data_folder("model_catalog") / "peagle" / "tiny" / name
+    made = document("tiny", "--drafter", str(folder))
+    assert [f for f in made["findings"] if f["level"] == "error"] == []
+    assert made["speculation"]["parallel_drafting"] == (name == "p-eagle")
+
+
+def test_a_head_without_its_mask_is_refused(head: Path) -> None:
+    (head / "model.safetensors").write_bytes(safetensors({}, 0))
+    made = document("gpt-oss-20b", "--drafter", str(head))
+    assert "head-without-mask" in [f["code"] for f in made["findings"] if f["level"] == "error"]
 
 
 def test_a_document_costs_no_heavy_import() -> None:

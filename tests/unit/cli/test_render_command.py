@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.support import Peagle
 from toolkit.cli.files import write_folder
 from toolkit.cli.main import cli
 from toolkit.errors import PeagleError, Refused, Unsupported, UserError
@@ -115,6 +116,13 @@ def test_a_plan_with_errors_is_not_rendered(tmp_path: Path) -> None:
     assert error.exit_code == 3
     assert "K=11" in error.message
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_is_told_once(peagle: Peagle, tmp_path: Path) -> None:
+    done = peagle("render", "terraform", "gpt-oss-20b", "--k", "11", "-o", str(tmp_path / "tf"))
+    assert done.returncode == 3
+    assert done.stderr.count("K=11") == 1
+    assert "error: k: K=11" in done.stderr.splitlines()[-1]
 
 
 def test_what_a_format_cannot_say_is_refused(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from toolkit.local.process import (
     stop_engine,
 )
 from toolkit.sandbox import state
-from toolkit.sandbox.bundled import catalog
+from toolkit.sandbox.bundled import catalog, engine_version
 from toolkit.sandbox.hosting.engine_log import LogTail
 from toolkit.sandbox.hosting.model_data import NoModelData, download, weight_bytes
 from toolkit.sandbox.hosting.order import Order
@@ -58,14 +58,20 @@ class Deployment:
         self._answers = 0
         self._answers_changed = threading.Condition()
 
-    def start(self, on_stand_in: Callable[[str | None], object]) -> None:
+    @property
+    def other_engine(self) -> str | None:
+        """The version of vLLM that runs here, when the image names another."""
+        here = engine_version()
+        return None if self.order.vllm in (None, here) else here
+
+    def start(self, on_chosen: Callable[[Deployment], object]) -> None:
         """Return when the engine answers /ping. Raises DeploymentFailed, with nothing left."""
         try:
             self._tail.start()
             self._say(*self.order.remarks)
             self._bring_model_data()
             environment = self._environment()
-            on_stand_in(self.stand_in)
+            on_chosen(self)
             self._start_engine(environment)
             self._wait_until_healthy()
         except DeploymentFailed:
@@ -142,11 +148,10 @@ class Deployment:
         return replaced.environment
 
     def _start_engine(self, environment: dict[str, str]) -> None:
-        vllm = catalog().runtimes.default
-        if self.order.vllm not in (None, vllm):
-            self._say(f"the image has vLLM {self.order.vllm}; here it is vLLM {vllm}")
+        if self.other_engine:
+            self._say(f"the image has vLLM {self.order.vllm}; here it is vLLM {self.other_engine}")
         try:
-            engine = find_engine(vllm)
+            engine = find_engine(engine_version())
             start_engine(
                 engine, environment, self._ml_root, free_port(), self._log, record=self._record
             )

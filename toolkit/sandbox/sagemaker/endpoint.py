@@ -25,6 +25,9 @@ from toolkit.sandbox.sagemaker.resources import EndpointConfig
 
 LOCK = threading.RLock()
 STAND_IN_TAG = "peagle:stand-in"
+ENGINE_TAG = "peagle:engine"
+"""``vllm 0.28.0``, when the image names another version."""
+
 _SERVING = ("InService", "Updating")
 
 
@@ -151,7 +154,7 @@ class Endpoint(FakeEndpoint):
 
     def _bring_up(self, deployment: Deployment) -> None:
         try:
-            deployment.start(on_stand_in=self._tag_stand_in)
+            deployment.start(on_chosen=self._tag)
         except DeploymentFailed as failure:
             self._settle_failure(str(failure))
         except Exception:  # a bug of ours must not leave the endpoint in Creating for ever
@@ -186,8 +189,10 @@ class Endpoint(FakeEndpoint):
             self.endpoint_status = status
             self.last_modified_time = utcnow()
 
-    def _tag_stand_in(self, stand_in: str | None) -> None:
+    def _tag(self, chosen: Deployment) -> None:
+        """Say in tags what runs instead of what was asked for."""
+        engine = f"vllm {chosen.other_engine}" if chosen.other_engine else None
+        told = {STAND_IN_TAG: chosen.stand_in, ENGINE_TAG: engine}
         with LOCK:
-            self.tags = [tag for tag in self.tags if tag["Key"] != STAND_IN_TAG]
-            if stand_in:
-                self.tags.append({"Key": STAND_IN_TAG, "Value": stand_in})
+            kept = [tag for tag in self.tags if tag["Key"] not in told]
+            self.tags = kept + [{"Key": k, "Value": v} for k, v in told.items() if v]
