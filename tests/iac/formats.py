@@ -139,17 +139,24 @@ def _interpolated(block: dict[str, Any]) -> dict[str, Any]:
 
 _FAKE_BOTO3 = """\
 import json, os, sys
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, NoCredentialsError
 
 class Client:
     def __init__(self, service):
         self.service, self.there = service, {}
+        if os.environ["FAKE_THERE"]:
+            self.there["endpoint", os.environ["FAKE_THERE"]] = {"EndpointConfigName": "earlier"}
 
     def upload_file(self, path, bucket, key):
         record("upload_file", dict(path=path, bucket=bucket, key=key))
 
     def __getattr__(self, operation):
         def call(**parameters):
+            if os.environ["FAKE_STATUS"] == "no credentials":
+                raise NoCredentialsError()
+            if os.environ["FAKE_STATUS"] == "denied" and operation.startswith("create_"):
+                denied = {"Error": {"Code": "AccessDeniedException", "Message": "you\\nmay not"}}
+                raise ClientError(denied, operation)
             name = [v for k, v in parameters.items() if k.endswith("Name")][0]
             if operation.startswith("describe_"):
                 kind = operation.removeprefix("describe_")
@@ -182,17 +189,22 @@ def record(operation, parameters):
 
 
 def run_script(
-    plan: Plan, folder: Path, *arguments: str, status: str = "InService"
+    plan: Plan, folder: Path, *arguments: str, status: str = "InService", there: str = ""
 ) -> tuple[subprocess.CompletedProcess[str], list[tuple[str, dict[str, Any]]]]:
-    """Run ``deploy.py`` against a boto3 that only writes down what it is called with."""
+    """Run ``deploy.py`` against a boto3 that only writes down what it is called with.
+
+    ``there`` is the name of an endpoint that is there already.
+    """
     (deploy,) = [f for f in render("boto3", plan) if f.path == "deploy.py"]
     (folder / "deploy.py").write_bytes(deploy.content)
-    (folder / "boto3.py").write_text(_FAKE_BOTO3)
+    (folder / "boto3").mkdir(exist_ok=True)
+    (folder / "boto3" / "__init__.py").write_text(_FAKE_BOTO3)
+    (folder / "boto3" / "exceptions.py").write_text("class Boto3Error(Exception): pass\n")
     calls = folder / "calls.jsonl"
     calls.write_text("")
     done = subprocess.run(
         [sys.executable, "-W", "error", str(folder / "deploy.py"), *arguments],
-        env={**os.environ, "FAKE_CALLS": str(calls), "FAKE_STATUS": status},
+        env={**os.environ, "FAKE_CALLS": str(calls), "FAKE_STATUS": status, "FAKE_THERE": there},
         capture_output=True,
         text=True,
         timeout=60,

@@ -33,6 +33,29 @@ def test_a_failure_is_told(status: str, tmp_path: Path) -> None:
     assert "it broke" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("status", "words"), [("no credentials", "credentials"), ("denied", "you may not")]
+)
+def test_what_aws_refuses_is_one_line(status: str, words: str, tmp_path: Path) -> None:
+    done, _ = run_script(HUB, tmp_path, "--role", ROLE, status=status)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert words in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_an_endpoint_that_failed_before_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    done, calls = run_script(HUB, tmp_path, "--role", ROLE, status="Failed", there=HUB.name)
+    assert done.returncode == 1
+    assert "Failed (it broke); delete it with --delete" in done.stderr
+    assert [operation for operation, _ in calls] == ["session"], "nothing is made"
+
+
+def test_an_endpoint_of_another_configuration_is_updated(tmp_path: Path) -> None:
+    _, calls = run_script(HUB, tmp_path, "--role", ROLE, status="OutOfService", there=HUB.name)
+    assert calls[-1][0] == "update_endpoint"
+
+
 def test_it_uploads_folders_without_folder_keys(tmp_path: Path) -> None:
     for part in ("target", "drafter"):
         (tmp_path / part / "sub").mkdir(parents=True)

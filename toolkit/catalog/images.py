@@ -26,12 +26,13 @@ def image_uri(table: RuntimeTable, runtime: Runtime, region: str) -> str:
     if region not in table.accounts:
         hint = nearest(region, table.accounts) or "give your own image with --image"
         raise NotFound(f"no account with AWS's images is known in the region {region!r}", hint)
-    registry = f"{table.accounts[region]}.dkr.ecr.{region}.{_domain(region)}"
+    registry = f"{table.accounts[region]}.dkr.ecr.{region}.{domain(region)}"
     return f"{registry}/{runtime.repository}:{runtime.tag}"
 
 
-def _domain(region: str) -> str:
-    for start, domain in _SUFFIXES.items():
+def domain(region: str) -> str:
+    """The domain of AWS's services in the region's partition, such as ``amazonaws.com.cn``."""
+    for start, suffix in _SUFFIXES.items():
         if region.startswith(start):
-            return domain
+            return suffix
     return "amazonaws.com"

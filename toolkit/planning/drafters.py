@@ -110,7 +110,7 @@ def _own(
             f"{location} cannot draft as {kind.title if kind else 'nothing'}: it is not a head",
             f"name the pair as {target.short_name}, or with an EAGLE-3 or P-EAGLE drafter",
         )
-    head = own_head(location, options.drafter_config, target, kind, catalog)
+    head = own_head(location, options, target, kind, catalog)
     where, _ = split_revision(location)
     # A head for a pair whose usual head is not public takes that head's place.
     taken = kind is usual and not usual.public

@@ -6,7 +6,8 @@ library, which nests the layers under ``transformer_layer_config``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,14 @@ from toolkit.errors import UserError
 
 _PLACEHOLDERS = ("ptd_token_id", "pard_token", "mask_token_id")
 """Names under which a head's config keeps the token of the masked slots."""
+
+_SIGNS = ("speculators_model_type", "eagle_config", "eagle_aux_hidden_state_layer_ids")
+"""Keys that only the config of a head has."""
+
+_HEAD_CLASS = re.compile(r"eagle3|p_?eagle", re.IGNORECASE)
+
+MASK = "mask_hidden"
+"""The tensor of the masked slots, without which vLLM loads no parallel-drafting head."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +41,19 @@ class Head:
     layers: int | None
     intermediate_size: int | None
     attention: tuple[AttentionGroup, ...]
+
+
+def is_head(config: Mapping[str, Any]) -> bool:
+    """Whether this is the config.json of an EAGLE-3 or P-EAGLE head, not of a model or nothing."""
+    if any(config.get(name) is not None for name in (*_SIGNS, *_PLACEHOLDERS)):
+        return True
+    classes = config.get("architectures")
+    return isinstance(classes, list) and any(_HEAD_CLASS.search(str(name)) for name in classes)
+
+
+def has_mask(tensors: Iterable[str]) -> bool:
+    """Whether the tensor of the masked slots is among these names."""
+    return any(name.rpartition(".")[2] == MASK for name in tensors)
 
 
 def read_head(config: Mapping[str, Any]) -> Head:
@@ -60,17 +82,18 @@ def mismatch(head: Head, target: Target) -> str | None:
     shape = target.architecture
     if head.target_hidden_size not in (None, shape.hidden_size):
         return (
-            f"the head takes hidden states of size {head.target_hidden_size} "
-            f"and {target.id} has {shape.hidden_size}"
+            f"the head takes hidden states of size {head.target_hidden_size:,} "
+            f"and {target.id} has {shape.hidden_size:,}"
         )
     if head.vocab_size not in (None, shape.vocab_size):
         return (
-            f"the head's vocabulary has {head.vocab_size} tokens and that of {target.id} "
-            f"{shape.vocab_size}"
+            f"the head's vocabulary has {head.vocab_size:,} tokens and that of {target.id} "
+            f"{shape.vocab_size:,}"
         )
     if head.draft_vocab_size is not None and head.draft_vocab_size > shape.vocab_size:
         return (
-            f"the head drafts {head.draft_vocab_size} tokens, more than the {shape.vocab_size} "
+            f"the head drafts {head.draft_vocab_size:,} tokens, more than the "
+            f"{shape.vocab_size:,} "
             f"of {target.id}"
         )
     return _layer_mismatch(head.auxiliary_layers, target)

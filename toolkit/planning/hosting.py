@@ -147,7 +147,7 @@ def _too_small(
         return ()
     message = (
         f"{instance.type} ({fit.gpu_count} x {fit.gpu}, {fit.gpu_memory_gib:.1f} GiB each) lacks "
-        f"{missing_gib(fit):.1f} GiB on each GPU for one request of {work.max_model_len} tokens"
+        f"{missing_gib(fit):.1f} GiB on each GPU for one request of {work.max_model_len:,} tokens"
     )
     return (error("instance-too-small", "instance_type", message, _larger(table, work, region)),)
 
@@ -173,7 +173,7 @@ def _remarks(hosting: Hosting, work: Workload) -> tuple[Finding, ...]:
     found: list[Finding] = []
     if fit.max_concurrency < work.concurrency:
         message = (
-            f"the cache holds {fit.max_concurrency:.1f} requests of {work.max_model_len} tokens, "
+            f"the cache holds {fit.max_concurrency:.1f} requests of {work.max_model_len:,} tokens, "
             f"and {work.concurrency} are to run at the same time"
         )
         fix = "fine for shorter requests; else lower --max-model-len or use a larger instance"

@@ -29,7 +29,8 @@ class Options(Frozen):
 
     ``drafter`` is a drafter's name in the catalogue, or the user's own head: ``s3://...``,
     a Hugging Face id (``org/name`` or ``org/name@revision``), or a folder. ``drafter_config`` is
-    that head's config.json, for whoever has read it. ``model_source`` is an ``s3://`` prefix that
+    that head's config.json, and ``drafter_tensors`` the names of its tensors, for whoever has read
+    them. ``model_source`` is an ``s3://`` prefix that
     holds the target's weights. ``image`` replaces AWS's image.
     """
 
@@ -44,6 +45,7 @@ class Options(Frozen):
     speculation: bool = True
     drafter: str | None = None
     drafter_config: dict[str, Any] | None = None
+    drafter_tensors: tuple[str, ...] | None = None
     vllm: str | None = None
     image: str | None = None
     model_source: str | None = None

@@ -8,8 +8,8 @@ from typing import Any
 
 from toolkit.catalog.models import Catalog, Drafter, Target
 from toolkit.planning.choice import Choice, error, note
-from toolkit.planning.heads import mismatch, read_head, weight_bytes
-from toolkit.planning.models import Finding
+from toolkit.planning.heads import MASK, Head, has_mask, is_head, mismatch, read_head, weight_bytes
+from toolkit.planning.models import Finding, Options
 
 OWN = "own"
 """The name of a head that is not in the catalogue."""
@@ -40,17 +40,15 @@ def split_revision(location: str) -> tuple[str, str | None]:
 
 
 def own_head(
-    location: str,
-    config: Mapping[str, Any] | None,
-    target: Target,
-    kind: Drafter,
-    catalog: Catalog,
+    location: str, options: Options, target: Target, kind: Drafter, catalog: Catalog
 ) -> Choice[Drafter]:
     """The head at ``location`` as a drafter of the kind of ``kind``.
 
-    ``config`` is the head's config.json when somebody has read it; a head that does not belong to
-    the target is a finding. When ``kind`` is not public, the head is taken for that very head.
+    ``options`` hold the head's config.json and tensors when somebody has read them; what is no
+    head, or does not belong to the target, is a finding. When ``kind`` is not public, the head is
+    taken for that very head.
     """
+    config = options.drafter_config
     wanted, revision = split_revision(location)
     strangers = tuple(_of_another_target(wanted, target, catalog))
     own = {
@@ -64,7 +62,7 @@ def own_head(
     unknown = {} if not kind.public else {"name": OWN, "k_trained": None, "published": ()}
     if config is None:
         drafter = kind.model_copy(update=own | unknown)
-        return Choice(drafter, findings=(*strangers, _not_read(location, kind)))
+        return Choice(_sourced(drafter, kind), findings=(*strangers, _not_read(location, kind)))
     head = read_head(config)
     if head.parallel_drafting != kind.parallel_drafting:
         unknown = {"name": OWN, "k_trained": None, "published": ()}
@@ -77,8 +75,19 @@ def own_head(
         "max_positions": head.max_positions,
         "attention": head.attention or kind.attention,
     }
-    drafter = kind.model_copy(update=own | unknown | said)
-    return Choice(drafter, findings=(*strangers, *_misfit(location, mismatch(head, target))))
+    drafter = _sourced(kind.model_copy(update=own | unknown | said), kind)
+    if not is_head(config):
+        return Choice(drafter, findings=(*strangers, _no_head(location, config)))
+    wrong = (
+        *_misfit(location, mismatch(head, target)),
+        *_unmasked(location, head, options.drafter_tensors),
+    )
+    return Choice(drafter, findings=(*strangers, *wrong))
+
+
+def _sourced(own: Drafter, kind: Drafter) -> Drafter:
+    """The own head with the truth about its numbers: they are those of the catalogue's head."""
+    return own.model_copy(update={"source": f"{kind.title} ({kind.source})"})
 
 
 def _like(parallel_drafting: bool, kind: Drafter, target: Target) -> Drafter:
@@ -92,6 +101,23 @@ def _not_read(location: str, kind: Drafter) -> Finding:
     message = f"{location} is taken for a head like {kind.title} ({called}); it was not read"
     fix = "give the head as a folder to have its config.json checked"
     return note("head-not-read", "drafter", message, fix)
+
+
+def _no_head(location: str, config: Mapping[str, Any]) -> Finding:
+    classes = config.get("architectures")
+    what = ", ".join(map(str, classes)) if isinstance(classes, list) and classes else "nothing"
+    message = f"{location} is no draft head: its config.json names {what}, not EAGLE-3 or P-EAGLE"
+    fix = "name the folder of the head that was trained for this target, not that of a model"
+    return error("head-not-a-drafter", "drafter", message, fix)
+
+
+def _unmasked(location: str, head: Head, tensors: tuple[str, ...] | None) -> tuple[Finding, ...]:
+    """vLLM refuses such a head when it loads it, after minutes of a paid instance."""
+    if not head.parallel_drafting or tensors is None or has_mask(tensors):
+        return ()
+    message = f"{location} drafts in parallel, but its weights have no tensor {MASK}"
+    fix = "copy the head again, or train it with its mask"
+    return (error("head-without-mask", "drafter", message, fix),)
 
 
 def _misfit(location: str, why: str | None) -> tuple[Finding, ...]:

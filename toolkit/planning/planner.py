@@ -107,11 +107,11 @@ class _Decided:
 def _decide(options: Options, catalog: Catalog, steps: _Steps) -> _Decided:
     pair = steps.take(choose_drafter(options, catalog))
     target, drafter = pair.target, pair.drafter
-    k = steps.take(choose_k(options, drafter)) if drafter else 0
+    k = steps.take(choose_k(options, drafter, pair.own is not None)) if drafter else 0
     name = steps.take(choose_name(options, pair))
     region = steps.take(choose_region(options, catalog.runtimes))
     runtime = steps.take(choose_runtime(options, catalog.runtimes, target, drafter))
-    image = steps.take(choose_image(options, catalog.runtimes, runtime, region))
+    image = steps.take(choose_image(options, catalog.runtimes, runtime, region, pair))
     length = steps.take(choose_length(options, target, drafter))
     concurrency = steps.take(choose_concurrency(options, drafter))
     work = Workload(target, drafter, k, runtime.vllm, length, concurrency)

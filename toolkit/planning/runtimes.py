@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import re
+import shlex
 
 from toolkit.catalog import versions
-from toolkit.catalog.images import image_uri
+from toolkit.catalog.images import domain, image_uri
 from toolkit.catalog.models import Drafter, Runtime, RuntimeTable, Target
 from toolkit.errors import NotFound, UserError, nearest
-from toolkit.planning.choice import Choice, chosen, error
+from toolkit.planning.choice import Choice, chosen, error, warning
+from toolkit.planning.drafters import Chosen
 from toolkit.planning.models import Finding, Options
 
 DEFAULT_REGION = "us-east-1"
 
+IMAGE_WITHOUT_COUNTERS = "image-without-counters"
+"""Code of the finding that the image cannot prove speculation, for who would say it again."""
+
 _MAX_IMAGE_LENGTH = 255  # of a container's Image, from SageMaker's service model
 _IMAGE = re.compile(r"[A-Za-z0-9][\w.\-/:@]*", re.ASCII)
-_ECR = re.compile(r"\d{12}\.dkr\.ecr\.([a-z0-9\-]+)\.[a-z0-9.\-]+/\S+")
+_ECR = re.compile(r"(\d{12})\.dkr\.ecr\.([a-z0-9\-]+)\.[a-z0-9.\-]+/\S+")
 
 
 def choose_region(options: Options, table: RuntimeTable) -> Choice[str]:
@@ -39,8 +44,11 @@ def choose_runtime(
     by_version = {versions.normalise(runtime.vllm): runtime for runtime in table.runtimes}
     version = versions.normalise(options.vllm or table.default)
     if version not in by_version:
+        _, minimum = _minimum(target, drafter)
         known = sorted(by_version, key=versions.parse)
-        hint = f"{nearest(version, known)} the catalogue has {', '.join(known)}".strip()
+        fit = [name for name in known if versions.compare(name, minimum) >= 0]
+        near, there = nearest(version, fit), ", ".join(fit) or "none"
+        hint = f"{near} this pair needs {minimum} or later; there are {there}".strip()
         raise NotFound(f"the catalogue has no image with vLLM {version}", hint)
     runtime = by_version[version]
     findings = (*_too_old(runtime, target, drafter), *_problems(runtime, drafter))
@@ -51,10 +59,7 @@ def choose_runtime(
 
 
 def _too_old(runtime: Runtime, target: Target, drafter: Drafter | None) -> tuple[Finding, ...]:
-    needs = [(target.title, target.min_vllm)]
-    if drafter is not None:
-        needs.append((drafter.title, drafter.min_vllm))
-    who, minimum = max(needs, key=lambda need: versions.parse(need[1]))
+    who, minimum = _minimum(target, drafter)
     if versions.compare(runtime.vllm, minimum) >= 0:
         return ()
     return (
@@ -65,6 +70,14 @@ def _too_old(runtime: Runtime, target: Target, drafter: Drafter | None) -> tuple
             f"use --vllm {minimum} or later, or leave --vllm out",
         ),
     )
+
+
+def _minimum(target: Target, drafter: Drafter | None) -> tuple[str, str]:
+    """Whose need is the greater, and the oldest vLLM that the pair runs on."""
+    needs = [(target.title, target.min_vllm)]
+    if drafter is not None:
+        needs.append((drafter.title, drafter.min_vllm))
+    return max(needs, key=lambda need: versions.parse(need[1]))
 
 
 def _problems(runtime: Runtime, drafter: Drafter | None) -> tuple[Finding, ...]:
@@ -83,11 +96,13 @@ def _problems(runtime: Runtime, drafter: Drafter | None) -> tuple[Finding, ...]:
 
 
 def choose_image(
-    options: Options, table: RuntimeTable, runtime: Runtime, region: str
+    options: Options, table: RuntimeTable, runtime: Runtime, region: str, pair: Chosen
 ) -> Choice[str]:
     """The image: AWS's of that version in that region, or the user's."""
     if options.image is not None:
-        return Choice(options.image, findings=_image_findings(options.image, region))
+        wrong = _image_findings(options.image, region)
+        mute = _without_counters(options.image, table, pair)
+        return Choice(options.image, findings=(*wrong, *mute))
     image = image_uri(table, runtime, region)
     missing: tuple[Finding, ...] = ()
     if runtime.regions and region not in runtime.regions:
@@ -96,24 +111,44 @@ def choose_image(
         message = f"AWS has no image of vLLM {runtime.vllm} in {region}"
         missing = (error("image-not-in-region", "region", message, f"{fix}, or --image"),)
     because = f"AWS's image of vLLM {runtime.vllm} in {region}"
-    return Choice(image, chosen(image, "image", because).reasons, missing)
+    mute = _without_counters(image, table, pair)
+    return Choice(image, chosen(image, "image", because).reasons, (*missing, *mute))
+
+
+def _without_counters(image: str, table: RuntimeTable, pair: Chosen) -> tuple[Finding, ...]:
+    """A warning of AWS's own image: it drafts, but no endpoint shows the engine's counters."""
+    found = _ECR.fullmatch(image)
+    if pair.drafter is None or found is None or found[1] not in table.accounts.values():
+        return ()
+    message = (
+        "AWS's own image does not tell how many drafts it accepts, so deploy on AWS ends as not "
+        "proved"
+    )
+    words = [f"{pair.target.short_name}+{pair.drafter.name}"]
+    if pair.own is not None:
+        words = [pair.target.short_name, "--drafter", pair.own]
+    fix = (
+        f"build ours with `peagle render dockerfile {shlex.join(words)} -o DIR`, push it, and "
+        "give --image URI"
+    )
+    return (warning(IMAGE_WITHOUT_COUNTERS, "image", message, fix),)
 
 
 def _image_findings(image: str, region: str) -> tuple[Finding, ...]:
     if len(image) > _MAX_IMAGE_LENGTH or not _IMAGE.fullmatch(image):
         raise UserError(
             f"{image[:60]!r} is not the name of an image",
-            f"write ACCOUNT.dkr.ecr.REGION.amazonaws.com/NAME:TAG, at most {_MAX_IMAGE_LENGTH} "
-            "characters",
+            f"write ACCOUNT.dkr.ecr.{region}.{domain(region)}/NAME:TAG, at most "
+            f"{_MAX_IMAGE_LENGTH} characters",
         )
     found = _ECR.fullmatch(image)
     if found is None:
         message = f"SageMaker takes images from ECR only, and {image} is not one"
         fix = "push it: `peagle render dockerfile PAIR -o DIR` says how"
         return (error("image-not-in-ecr", "image", message, fix),)
-    if found[1] != region:
-        message = f"the image lies in {found[1]}, and the endpoint would be in {region}"
-        fix = f"push it to ECR in {region}, or use --region {found[1]}"
+    if found[2] != region:
+        message = f"the image lies in {found[2]}, and the endpoint would be in {region}"
+        fix = f"push it to ECR in {region}, or use --region {found[2]}"
         return (error("image-in-another-region", "image", message, fix),)
     return ()
 

@@ -11,10 +11,15 @@ from toolkit.planning.choice import Choice, chosen, error, note
 from toolkit.planning.models import Finding, Options, Speculation, Weights
 
 
-def choose_k(options: Options, drafter: Drafter) -> Choice[int]:
-    """Tokens drafted per step. Raises UserError below 1; above the training is a finding."""
+def choose_k(options: Options, drafter: Drafter, own: bool) -> Choice[int]:
+    """Tokens drafted per step. Raises UserError below 1; above the training is a finding.
+
+    ``own`` is whether it is the user's own head, of which only the catalogue's like is known.
+    """
     if options.k is None:
         because = f"recommended for {drafter.title} ({drafter.source})"
+        if own:
+            because = f"no card known for your own head; K as recommended for {drafter.source}"
         return chosen(drafter.k_recommended, "k", because)
     if options.k < 1:
         raise UserError(

@@ -8,6 +8,7 @@ one of them would be a plan that shows one thing and does another.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -20,6 +21,21 @@ from toolkit.planning.weights import mounts_of
 from toolkit.rendering.requests import requests
 
 _FIX = "a plan is changed as a whole: `peagle plan PAIR ... --out FILE`"
+
+_HASHED = re.compile(r"\.(ModelName|EndpointConfigName|Tags\b.*)$")
+
+_KEYS = {
+    r"\.InstanceType$": "instance_type",
+    r"\.InitialInstanceCount$": "instance_count",
+    r"\.RoutingConfig\b": "instance_count",
+    r"\.ContainerStartupHealthCheckTimeoutInSeconds$": "startup_timeout_seconds",
+    r"\.ModelDataDownloadTimeoutInSeconds$": "download_timeout_seconds",
+    r"\.InferenceAmiVersion$": "runtime.ami",
+    r"\.Image$": "runtime.image",
+    r"\.Environment\.": "environment",
+    r"\.EndpointName$": "name",
+}
+"""Where the requests repeat a key of the plan -> that key."""
 
 
 def check_agreement(plan: Plan, document: Mapping[str, Any], file: str) -> None:
@@ -77,32 +93,31 @@ def _check_requests(plan: Plan, found: Any, file: str) -> None:
     made = requests(plan)
     if not isinstance(found, list) or len(found) != len(made):
         raise PlanFileError(f"{file}: 'requests' must be {len(made)} calls", _FIX)
-    for number, (request, other) in enumerate(zip(made, found, strict=True)):
-        expected = {
-            "service": request.service,
-            "operation": request.operation,
-            "parameters": request.parameters,
-        }
-        where = _difference(expected, other, f"requests[{number}]")
-        if where is not None:
+    expected = [
+        {"service": r.service, "operation": r.operation, "parameters": r.parameters} for r in made
+    ]
+    differences = list(_differences(expected, found, "requests"))
+    # Names and tags hold a hash of everything, so they differ whatever was edited: told last.
+    differences.sort(key=lambda where: _HASHED.search(where) is not None)
+    for where in differences[:1]:
+        key = next((key for pattern, key in _KEYS.items() if re.search(pattern, where)), None)
+        if key is None:
             message = f"{file}: {where!r} is not what the rest of the plan says"
-            raise PlanFileError(message, _FIX)
+        else:
+            message = f"{file}: {key!r} and {where!r} do not say the same"
+        raise PlanFileError(message, _FIX)
 
 
-def _difference(expected: Any, found: Any, key: str) -> str | None:
-    """The path of the first difference, or ``None``."""
+def _differences(expected: Any, found: Any, key: str) -> Iterator[str]:
+    """The paths at which the two differ."""
     if isinstance(expected, dict) and isinstance(found, dict):
         for name in [*expected, *(name for name in found if name not in expected)]:
             if name not in found or name not in expected:
-                return f"{key}.{name}"
-            where = _difference(expected[name], found[name], f"{key}.{name}")
-            if where is not None:
-                return where
-        return None
-    if isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
+                yield f"{key}.{name}"
+            else:
+                yield from _differences(expected[name], found[name], f"{key}.{name}")
+    elif isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
         for number, (one, other) in enumerate(zip(expected, found, strict=True)):
-            where = _difference(one, other, f"{key}[{number}]")
-            if where is not None:
-                return where
-        return None
-    return None if type(expected) is type(found) and expected == found else key
+            yield from _differences(one, other, f"{key}[{number}]")
+    elif type(expected) is not type(found) or expected != found:
+        yield key

@@ -100,7 +100,7 @@ def _outputs(plan: Plan) -> dict[str, Any]:
     outputs: dict[str, Any] = {
         "EndpointName": {"Value": {"Fn::GetAtt": ["Endpoint", "EndpointName"]}},
         "OpenAIBaseURL": {
-            "Description": "Base URL for OpenAI clients; `peagle token` makes the key",
+            "Description": "Base URL for OpenAI clients; README.md says how to get a key",
             "Value": {"Fn::Sub": _OPENAI_URL},
         },
     }
@@ -141,4 +141,4 @@ aws cloudformation deploy --region {region} --stack-name {name} --template-file 
 
 The endpoint takes up to {minutes} minutes to start. Remove everything with
 `aws cloudformation delete-stack --region {region} --stack-name {name}`.
-"""
+{calling}"""

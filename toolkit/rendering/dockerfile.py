@@ -69,16 +69,17 @@ AWS's image of vLLM {vllm} with the toolkit's entrypoint, for SageMaker endpoint
 it on Linux with Docker, push it to a repository of your own, and give its address to `peagle`:
 
 ```
-REGISTRY=ACCOUNT.dkr.ecr.{region}.amazonaws.com
+REGISTRY=ACCOUNT.dkr.ecr.{region}.{domain}
 for registry in {registry} $REGISTRY; do
   aws ecr get-login-password --region {region} |
     docker login --username AWS --password-stdin $registry
 done
 docker build --platform linux/amd64 --tag $REGISTRY/peagle-serve:{vllm} .
-aws ecr create-repository --region {region} --repository-name peagle-serve
+aws ecr create-repository --region {region} --repository-name peagle-serve ||
+  true  # it may be there already
 docker push $REGISTRY/peagle-serve:{vllm}
-peagle deploy PAIR --region {region} --image $REGISTRY/peagle-serve:{vllm}
+peagle deploy {words} --image $REGISTRY/peagle-serve:{vllm}
 ```
 
 The base image has more than 10 GB; without such a machine, CodeBuild builds it as well.
-"""
+{calling}"""

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import shlex
+
+from toolkit.catalog.images import domain
 from toolkit.planning.models import Plan
+from toolkit.planning.own_heads import OWN
+from toolkit.rendering.addresses import openai_base_url
 from toolkit.rendering.models import RenderedFile
 from toolkit.rendering.text import text_file
 from toolkit.rendering.uploads import folders
@@ -16,6 +22,9 @@ def readme(plan: Plan, form: str) -> RenderedFile:
         "count": plan.instance_count,
         "instance_type": plan.instance_type,
         "region": plan.region,
+        "domain": domain(plan.region),
+        "words": shlex.join(plan_words(plan)),
+        "calling": _calling(plan),
         "price": _price(plan),
         "upload": _upload(plan),
         "image": plan.runtime.image,
@@ -29,6 +38,71 @@ def readme(plan: Plan, form: str) -> RenderedFile:
         "minutes": plan.startup_timeout_seconds // 60,
     }
     return text_file("README.md", form.format(**facts))
+
+
+def plan_words(plan: Plan) -> list[str]:
+    """PAIR and the options of `peagle plan` that give this plan again, but for its image."""
+    weights = plan.target.weights
+    options = {
+        "--name": plan.name,
+        "--region": plan.region,
+        "--instance-type": plan.instance_type,
+        "--instance-count": plan.instance_count,
+        "--k": plan.speculation.k if plan.speculation else None,
+        "--max-model-len": plan.max_model_len,
+        "--concurrency": plan.concurrency,
+        "--vllm": plan.runtime.vllm,
+        "--model-source": weights.location if weights.kind == "s3" else None,
+    }
+    given = [(name, str(value)) for name, value in options.items() if value is not None]
+    return [*_pair_words(plan), *(word for option in given for word in option)]
+
+
+def _pair_words(plan: Plan) -> list[str]:
+    """The pair, with the weights of a head by themselves, as an own head must be given."""
+    drafter, speculation = plan.drafter, plan.speculation
+    if drafter is None or speculation is None:
+        return [plan.target.id, "--no-speculation"]
+    if drafter.name != OWN and drafter.id == drafter.name:
+        return [plan.pair]
+    revision = drafter.weights.revision if drafter.weights else None
+    head = f"{drafter.id}@{revision}" if revision else drafter.id
+    kind = "+eagle3" if drafter.name == OWN and not speculation.parallel_drafting else ""
+    return [f"{plan.target.id}{kind}", "--drafter", head]
+
+
+def _calling(plan: Plan) -> str:
+    """How to call the endpoint, with AWS's tools and with OpenAI's."""
+    body = json.dumps(
+        {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 64}
+        if plan.proof.chat
+        else {"prompt": "Hello", "max_tokens": 64}
+    )
+    return _CALLING.format(
+        name=plan.name,
+        region=plan.region,
+        body=body,
+        model=plan.target.id,
+        url=openai_base_url(plan.region, plan.name),
+    )
+
+
+_CALLING = """
+## Calling it
+
+```
+aws sagemaker-runtime invoke-endpoint --region {region} --endpoint-name {name} \\
+  --content-type application/json --cli-binary-format raw-in-base64-out \\
+  --body '{body}' answer.json
+```
+
+In Python, `boto3.client("sagemaker-runtime", region_name="{region}").invoke_endpoint(
+EndpointName="{name}", ContentType="application/json", Body=...)["Body"].read()` does the same.
+
+OpenAI clients take the base URL `{url}` and the model
+`{model}`; their key is a bearer token of SageMaker, for 12 hours at most:
+`OPENAI_API_KEY="$(peagle token {name} --region {region})"`.
+"""
 
 
 def _price(plan: Plan) -> str:

@@ -10,6 +10,7 @@ from importlib.resources import files
 from typing import Any
 
 from toolkit.planning.models import Plan
+from toolkit.rendering.addresses import openai_base_url
 from toolkit.rendering.models import RenderedFile
 from toolkit.rendering.readme import readme
 from toolkit.rendering.requests import requests
@@ -33,6 +34,7 @@ def script(plan: Plan) -> str:
         "MODEL": model,
         "CONFIG": config,
         "ENDPOINT": endpoint,
+        "OPENAI_BASE_URL": openai_base_url(plan.region, plan.name),
         "UPLOADS": {folder.part: folder.prefix for folder in folders(plan)},
     }
     template = files("toolkit.rendering") / "templates" / "deploy.py.txt"
@@ -60,4 +62,4 @@ python deploy.py --delete
 ```
 {folders}
 The endpoint takes up to {minutes} minutes to start.
-"""
+{calling}"""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from toolkit.planning.models import EXECUTION_ROLE, MODEL_BUCKET, Plan
+from toolkit.rendering.addresses import openai_base_url
 from toolkit.rendering.models import RenderedFile
 from toolkit.rendering.readme import readme
 from toolkit.rendering.requests import requests
@@ -137,7 +138,7 @@ def _config(config: dict[str, Any], tags: dict[str, str]) -> dict[str, Any]:
 
 def _outputs(plan: Plan) -> dict[str, Any]:
     name = "${aws_sagemaker_endpoint.this.name}"
-    url = f"https://runtime.sagemaker.{plan.region}.amazonaws.com/endpoints/{name}/openai/v1"
+    url = openai_base_url(plan.region, name)
     outputs: dict[str, Any] = {"endpoint_name": {"value": name}, "openai_base_url": {"value": url}}
     for folder in folders(plan):
         outputs[f"{folder.part}_weights"] = {
@@ -177,4 +178,4 @@ terraform apply -var execution_role_arn=ROLE_ARN{bucket_variable}
 ```
 
 The endpoint takes up to {minutes} minutes to start. Remove everything with `terraform destroy`.
-"""
+{calling}"""

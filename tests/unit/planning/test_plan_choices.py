@@ -49,7 +49,7 @@ def test_k_below_one_is_refused(k: int) -> None:
 
 
 def test_draftless_methods_take_any_k() -> None:
-    assert codes(plan("chat+ngram", k=40)) == []
+    assert codes(plan("chat+ngram", k=40), "error") == []
 
 
 def test_vllm_is_the_catalogues_default() -> None:
@@ -74,8 +74,12 @@ def test_vllm_below_what_the_target_needs_is_an_error() -> None:
 
 
 def test_a_version_without_an_image_is_told_with_those_that_have_one() -> None:
-    with pytest.raises(NotFound, match=r"no image with vLLM 0\.27\.0 .*0\.17\.1, 0\.19\.0, 0\.28"):
+    with pytest.raises(NotFound, match=r"no image with vLLM 0\.27\.0 .*0\.19\.0, 0\.28"):
         plan(vllm="0.27.0")
+    with pytest.raises(NotFound, match=r"0\.18\.0 or later; there are 0\.19\.0, 0\.28\.0\)"):
+        plan(vllm="0.12.0")
+    with pytest.raises(NotFound, match=r"0\.16\.0 or later; there are 0\.17\.1, 0\.19\.0"):
+        plan("chat+eagle3", vllm="0.12.0")
     with pytest.raises(UserError, match="is not a vLLM version"):
         plan(vllm="latest")
 
@@ -115,6 +119,18 @@ def test_an_own_image_replaces_awss() -> None:
     assert made.runtime.image == own
     assert because(made, "image") is None
     assert codes(made) == []
+
+
+def test_awss_own_image_cannot_prove_speculation_and_says_so() -> None:
+    finding = next(f for f in plan().findings if f.code == "image-without-counters")
+    assert finding.level == "warning"
+    assert "not proved" in finding.message
+    assert "peagle render dockerfile chat+p-eagle -o DIR" in finding.fix
+    own = next(f for f in plan(drafter="/my head").findings if f.code == "image-without-counters")
+    assert "`peagle render dockerfile chat --drafter '/my head' -o DIR`" in own.fix
+    assert "image-without-counters" not in codes(plan(speculation=False))
+    given = "111111111111.dkr.ecr.us-east-1.amazonaws.com/vllm:0.28.0-gpu-cu130"
+    assert "image-without-counters" in codes(plan(image=given))
 
 
 @pytest.mark.parametrize(
@@ -171,7 +187,20 @@ def test_the_context_is_the_catalogues_choice() -> None:
 def test_a_context_longer_than_the_models_can_do_is_found() -> None:
     assert codes(plan(max_model_len=8193), "error") == ["context-above-target"]
     assert codes(plan(max_model_len=8192), "error") == []
-    assert codes(plan(max_model_len=4097), "warning")[0] == "context-above-drafter"
+    assert "context-above-drafter" in codes(plan(max_model_len=4097), "warning")
+    assert "8,193 tokens" in plan(max_model_len=8193).findings[0].message
+
+
+@pytest.mark.parametrize("options", [{}, {"speculation": False}])
+def test_a_context_that_the_proof_does_not_fit_into_is_an_error(options: dict[str, Any]) -> None:
+    least = len("Hello?") + 64 + 128
+    assert codes(plan(max_model_len=least, **options), "error") == []
+    for length in (1, 64, least - 1):
+        (finding,) = [
+            f for f in plan(max_model_len=length, **options).findings if f.level == "error"
+        ]
+        assert finding.code == "context-too-small"
+        assert f"--max-model-len {least} or more" in finding.fix
 
 
 def test_the_load_becomes_max_num_seqs() -> None:
@@ -194,8 +223,8 @@ def test_nothing_is_less_than_one(options: dict[str, Any]) -> None:
 
 def test_a_gated_target_is_warned_of() -> None:
     gated = with_target(CHAT.model_copy(update={"gated": True}))
-    assert codes(plan(catalog=gated), "warning") == ["target-is-gated"]
-    assert codes(plan(catalog=gated, model_source="s3://b-b/x"), "warning") == []
+    assert "target-is-gated" in codes(plan(catalog=gated), "warning")
+    assert "target-is-gated" not in codes(plan(catalog=gated, model_source="s3://b-b/x"))
 
 
 def test_every_choice_is_explained_once_and_no_given_one() -> None:

@@ -158,10 +158,10 @@ def test_a_config_says_how_long_a_context_the_head_was_made_for() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"hidden_size": 2048}, "hidden states of size 2048"),
+        ({"hidden_size": 2048}, "hidden states of size 2,048"),
         ({"target_hidden_size": 512}, "hidden states of size 512"),
-        ({"vocab_size": 50000}, "vocabulary has 50000"),
-        ({"draft_vocab_size": 64000}, "drafts 64000 tokens"),
+        ({"vocab_size": 50000}, "vocabulary has 50,000"),
+        ({"draft_vocab_size": 64000}, "drafts 64,000 tokens"),
         ({"eagle_aux_hidden_state_layer_ids": [2, 8, 40]}, "layers 2, 8, 40"),
         ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [2, 2, 8]}}, "two are the same"),
     ],
@@ -173,6 +173,56 @@ def test_a_head_that_does_not_fit_its_target_is_an_error(
     (finding,) = [f for f in made.findings if f.level == "error"]
     assert finding.code == "head-not-for-target"
     assert words in finding.message
+
+
+MODEL = {"architectures": ["LlamaForCausalLM"], "hidden_size": 1024, "vocab_size": 32000}
+
+
+@pytest.mark.parametrize(
+    "config", [{}, MODEL, {"architectures": "Eagle3"}, {"architectures": ["BertModel"]}]
+)
+def test_what_is_no_draft_head_is_an_error(config: dict[str, Any]) -> None:
+    made = plan("chat", drafter="/data/head", drafter_config=config)
+    (finding,) = [f for f in made.findings if f.level == "error"]
+    assert finding.code == "head-not-a-drafter"
+    assert "/data/head is no draft head" in finding.message
+
+
+@pytest.mark.parametrize(
+    "sign",
+    [
+        {"architectures": ["LlamaForCausalLMEagle3"]},
+        {"architectures": ["Eagle3LlamaForCausalLM"]},
+        {"architectures": ["PEagleSpeculator"]},
+        {"speculators_model_type": "eagle3"},
+        {"eagle_config": {"use_aux_hidden_state": True}},
+        {"eagle_aux_hidden_state_layer_ids": [2, 8, 13]},
+        {"pard_token": 5},
+    ],
+)
+def test_every_sign_of_a_draft_head_is_known(sign: dict[str, Any]) -> None:
+    assert codes(plan("chat", drafter="/data/head", drafter_config=MODEL | sign), "error") == []
+
+
+def test_a_parallel_head_without_its_mask_is_an_error() -> None:
+    def found(config: dict[str, Any], *tensors: str) -> list[str]:
+        made = plan("chat", drafter="/data/head", drafter_config=config, drafter_tensors=tensors)
+        return codes(made, "error")
+
+    eagle = {key: value for key, value in HEAD.items() if key != "ptd_token_id"}
+    assert found(HEAD, "fc.weight") == ["head-without-mask"]
+    assert found(HEAD, "fc.weight", "model.mask_hidden") == []
+    assert found(eagle, "fc.weight") == []
+
+
+def test_the_k_of_an_own_head_says_whose_it_is() -> None:
+    made = plan("chat", drafter="/data/head", drafter_config=HEAD)
+    assert because(made, "k") == (
+        "no card known for your own head; K as recommended for P-EAGLE head for Chat (its card)"
+    )
+    eagle = {key: value for key, value in HEAD.items() if key != "ptd_token_id"}
+    made = plan("chat", drafter="/data/head", drafter_config=eagle)
+    assert "EAGLE-3 head for Chat (its card)" in str(because(made, "k"))
 
 
 def test_a_speculators_config_is_read_where_it_keeps_its_numbers() -> None:
@@ -204,7 +254,9 @@ def test_a_head_of_the_catalogue_can_be_pinned() -> None:
     assert made.drafter is not None
     assert made.drafter.name == "p-eagle"
     assert '"revision":"cafe"' in made.engine_arguments[-1]
-    assert codes(plan("chat", drafter="acme/chat-p-eagle@cafe", k=9)) == ["k-above-trained"]
+    assert codes(plan("chat", drafter="acme/chat-p-eagle@cafe", k=9), "error") == [
+        "k-above-trained"
+    ]
 
 
 def test_weights_cannot_draft_as_a_draftless_method() -> None:

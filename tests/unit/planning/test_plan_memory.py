@@ -214,7 +214,7 @@ def test_weights_larger_than_the_hosts_memory_are_a_note() -> None:
     assert "host-memory-below-weights" in codes(
         plan(catalog=large, instance_type="ml.g7e.2xlarge"), "note"
     )
-    assert codes(plan(instance_type="ml.g7e.2xlarge")) == []
+    assert codes(plan(instance_type="ml.g7e.2xlarge"), "note") == []
 
 
 def test_a_drafter_of_unknown_size_is_reckoned_from_its_layers() -> None:
@@ -231,13 +231,13 @@ def test_a_drafter_of_unknown_size_is_reckoned_from_its_layers() -> None:
 def test_the_price_is_the_regions_or_says_whose_it_is() -> None:
     made = plan(instance_type="ml.g7e.2xlarge", instance_count=2)
     assert (made.price_per_hour_usd, made.price_date) == (8.4, "2026-07-01")
-    assert codes(made) == []
+    assert codes(made) == ["image-without-counters"]
     elsewhere = plan(instance_type="ml.g7e.2xlarge", region="eu-west-1")
     assert elsewhere.price_per_hour_usd == 4.2
-    assert codes(elsewhere, "warning") == ["price-of-another-region"]
+    assert "price-of-another-region" in codes(elsewhere, "warning")
     unknown = plan(instance_type="ml.g6e.xlarge", region="us-east-1")
     assert unknown.price_per_hour_usd is None
-    assert codes(unknown, "warning") == ["price-unknown"]
+    assert "price-unknown" in codes(unknown, "warning")
 
 
 def test_the_catalogue_is_as_it_was() -> None:

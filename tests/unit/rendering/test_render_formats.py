@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import json
+import re
+import shlex
 from typing import Any
 
 import pytest
@@ -12,11 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.golden import assert_golden
-from tests.unit.rendering.plans import SHAPES, plan_of
+from tests.unit.rendering.plans import CATALOG, SHAPES, plan_of
 from toolkit.data import data_folder
 from toolkit.errors import NotFound, Unsupported
-from toolkit.planning import Plan
+from toolkit.planning import Options, Plan, make_plan
 from toolkit.rendering import FORMATS, RenderedFile, render
+from toolkit.rendering.readme import plan_words
 from toolkit.rendering.script import script
 from toolkit.rendering.terraform import configuration, literal
 
@@ -50,7 +53,9 @@ def test_every_rendering_says_how_to_use_it(format: str) -> None:
     readme = text(format, plan, "README.md")
     assert plan.region in readme
     assert "```" in readme
-    assert "{" not in readme.replace("${", ""), "a fact was left out of the form"
+    assert not re.search(r"(?<!\$)\{[a-z_]+\}", readme), "a fact was left out of the form"
+    assert f"--endpoint-name {plan.name}" in readme
+    assert f"https://runtime.sagemaker.us-east-1.amazonaws.com/endpoints/{plan.name}/" in readme
 
 
 @pytest.mark.parametrize("format", ["cloudformation", "terraform"])
@@ -179,3 +184,36 @@ def test_the_build_context_holds_the_entrypoint_as_it_is() -> None:
     assert "__main__.py" in sources
     for source in sources:
         assert rendered[f"serve/{source}"].content == (serve / source).read_bytes()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_image_is_deployed_with_the_words_that_give_this_plan(shape: str) -> None:
+    plan = plan_of(shape)
+    pair, *words = plan_words(plan)
+    speculation = "--no-speculation" not in words
+    words = [word for word in words if word != "--no-speculation"]
+    given = dict(zip(words[::2], words[1::2], strict=True))
+    values: dict[str, Any] = {
+        name.removeprefix("--").replace("-", "_"): int(text) if text.isdigit() else text
+        for name, text in given.items()
+    }
+    again = make_plan(Options(pair=pair, speculation=speculation, **values), CATALOG)
+    unexplained = {"reasons": (), "findings": ()}
+    assert again.model_copy(update=unexplained) == plan.model_copy(update=unexplained)
+    readme = text("dockerfile", plan, "README.md")
+    assert f"peagle deploy {shlex.join(plan_words(plan))} --image $REGISTRY/" in readme
+
+
+def test_another_partition_has_its_own_addresses() -> None:
+    plan = plan_of("uploaded")
+    image = plan.runtime.image.replace("us-east-1.amazonaws.com", "cn-north-1.amazonaws.com.cn")
+    runtime = plan.runtime.model_copy(update={"image": image})
+    china = plan.model_copy(update={"region": "cn-north-1", "runtime": runtime})
+    for format in FORMATS:
+        for path, file in files(format, china).items():
+            if not path.startswith("serve/"):
+                wrong = re.findall(rb"cn-north-1\.amazonaws\.com(?!\.cn)", file.content)
+                assert not wrong, (format, path)
+    for format in ("terraform", "boto3"):
+        made = b"".join(file.content for file in render(format, china))
+        assert b"https://runtime.sagemaker.cn-north-1.amazonaws.com.cn/endpoints/" in made
