@@ -62,11 +62,11 @@ def printed(peagle: Peagle) -> str:
 
 @pytest.fixture(scope="module")
 def broken_head(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Our head with the end of its weights missing."""
+    """Our head with a config.json that its weights do not have the shapes for."""
     folder = tmp_path_factory.mktemp("head") / "p-eagle"
     shutil.copytree(data_folder("model_catalog") / "peagle" / "tiny" / "p-eagle", folder)
-    weights = folder / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-1000])
+    config = folder / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"intermediate_size": 400}))
     return folder
 
 
@@ -172,7 +172,7 @@ def test_a_broken_head_fails_with_its_reason_and_goes_completely(
     )
 
     assert done.returncode == 4
-    assert "SafetensorError" in done.stderr.splitlines()[-1]
+    assert "exceeds dimension size (384)" in done.stderr.splitlines()[-1]
     assert "Remove   peagle destroy broken --sandbox" in done.stderr
     assert told("status", "broken")["state"] == "Failed"
     removed = {entry["type"] for entry in told("destroy", "broken", "--yes")["removed"]}

@@ -28,7 +28,7 @@ def plan(ctx: click.Context, plan: Plan, out: Path | None, as_json: bool) -> Non
     """Plan PAIR and show the plan; nothing is created, and nothing is asked of the network.
 
     PAIR|PLAN is a pair such as gpt-oss-20b or gpt-oss-20b+eagle3, or a plan file. The exit code
-    is 3 when a check found an error; such a plan is shown but not written.
+    is 3 when a check found an error; such a plan is shown, but not written to a file.
     """
     refused = errors(plan.findings)
     if out is not None and not refused:
@@ -42,4 +42,4 @@ def plan(ctx: click.Context, plan: Plan, out: Path | None, as_json: bool) -> Non
         words = [str(out)] if out else command_words(ctx)
         print_plan(plan, next_command=None if refused else f"peagle deploy {shlex.join(words)}")
     if refused:
-        ctx.exit(Refused.exit_code)
+        raise Refused(f"{refused[0].where}: {refused[0].message}", refused[0].fix)

@@ -8,7 +8,7 @@ import shlex
 from toolkit.catalog import versions
 from toolkit.catalog.images import domain, image_uri
 from toolkit.catalog.models import Drafter, Runtime, RuntimeTable, Target
-from toolkit.errors import NotFound, UserError, nearest
+from toolkit.errors import NotFound, Refused, UserError, nearest
 from toolkit.planning.choice import Choice, chosen, error, warning
 from toolkit.planning.drafters import Chosen
 from toolkit.planning.models import Finding, Options
@@ -21,6 +21,9 @@ IMAGE_WITHOUT_COUNTERS = "image-without-counters"
 _MAX_IMAGE_LENGTH = 255  # of a container's Image, from SageMaker's service model
 _IMAGE = re.compile(r"[A-Za-z0-9][\w.\-/:@]*", re.ASCII)
 _ECR = re.compile(r"(\d{12})\.dkr\.ecr\.([a-z0-9\-]+)\.[a-z0-9.\-]+/\S+")
+
+
+_NEWER = "leave --vllm out, or name a newer version"
 
 
 def choose_region(options: Options, table: RuntimeTable) -> Choice[str]:
@@ -39,12 +42,15 @@ def choose_runtime(
 ) -> Choice[Runtime]:
     """The vLLM version. Below what the pair needs, or with a known problem: a finding.
 
-    Raises NotFound for a version that the catalogue has no image of.
+    Raises NotFound for a version that the catalogue has no image of, and Refused when that is
+    also older than what the pair needs.
     """
     by_version = {versions.normalise(runtime.vllm): runtime for runtime in table.runtimes}
     version = versions.normalise(options.vllm or table.default)
     if version not in by_version:
-        _, minimum = _minimum(target, drafter)
+        who, minimum = _minimum(target, drafter)
+        if versions.compare(version, minimum) < 0:
+            raise Refused(f"{who} needs vLLM {minimum} or later, not {version}", _NEWER)
         known = sorted(by_version, key=versions.parse)
         fit = [name for name in known if versions.compare(name, minimum) >= 0]
         near, there = nearest(version, fit), ", ".join(fit) or "none"
@@ -67,7 +73,7 @@ def _too_old(runtime: Runtime, target: Target, drafter: Drafter | None) -> tuple
             "vllm-below-minimum",
             "vllm",
             f"{who} needs vLLM {minimum} or later, not {runtime.vllm}",
-            f"use --vllm {minimum} or later, or leave --vllm out",
+            _NEWER,
         ),
     )
 

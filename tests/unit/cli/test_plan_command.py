@@ -43,7 +43,10 @@ WEIGHTS = safetensors({"__metadata__": {"format": "pt"}, **MASK}, 8)
 
 def run(*arguments: str, **environment: str | None) -> Result:
     settings: dict[str, str | None] = {"AWS_REGION": None, "AWS_DEFAULT_REGION": None}
-    return CliRunner().invoke(cli, ["plan", *arguments], env={**settings, **environment})
+    done = CliRunner().invoke(cli, ["plan", *arguments], env={**settings, **environment})
+    if isinstance(done.exception, PeagleError):
+        done.exit_code = done.exception.exit_code  # as toolkit.cli.main ends it
+    return done
 
 
 def document(*arguments: str, **environment: str | None) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from tests.unit.planning.small_catalog import (
     plan,
     with_target,
 )
-from toolkit.errors import NotFound, UserError
+from toolkit.errors import NotFound, Refused, UserError
 
 
 def test_k_is_the_recommended_one_with_its_source() -> None:
@@ -77,9 +77,12 @@ def test_a_version_without_an_image_is_told_with_those_that_have_one() -> None:
     with pytest.raises(NotFound, match=r"no image with vLLM 0\.27\.0 .*0\.19\.0, 0\.28"):
         plan(vllm="0.27.0")
     with pytest.raises(NotFound, match=r"0\.18\.0 or later; there are 0\.19\.0, 0\.28\.0\)"):
+        plan(vllm="0.18.1")
+
+
+def test_a_version_without_an_image_that_is_too_old_anyway_is_refused_as_too_old() -> None:
+    with pytest.raises(Refused, match=r"needs vLLM 0\.18\.0 or later, not 0\.12\.0"):
         plan(vllm="0.12.0")
-    with pytest.raises(NotFound, match=r"0\.16\.0 or later; there are 0\.17\.1, 0\.19\.0"):
-        plan("chat+eagle3", vllm="0.12.0")
     with pytest.raises(UserError, match="is not a vLLM version"):
         plan(vllm="latest")
 

@@ -44,7 +44,8 @@ class BodyReader:
     """Takes the bytes of a body as they come and gives its data at once.
 
     Chunks of a chunked body stay apart, also where several arrived together: what the engine sent
-    as a piece of its own is passed on as one. ``complete`` turns true with the last byte. A body without a length ends with the connection.
+    as a piece of its own is passed on as one. ``complete`` turns true with the last byte. A body
+    without a length ends with the connection.
     """
 
     def __init__(self, head: Head) -> None:
