@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
+from tests.support import Peagle
 from toolkit.cli.main import cli
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -46,6 +48,28 @@ def test_a_command_in_the_documents_is_taken(
 
 def test_the_documents_show_commands() -> None:
     assert len(_shown_commands()) > 10
+
+
+@pytest.mark.parametrize(
+    ("shown", "command"),
+    [
+        ("$ peagle catalog list", ["catalog", "list"]),
+        ("$ peagle plan gpt-oss-20b", ["plan", "gpt-oss-20b"]),
+    ],
+    ids=["catalog", "plan"],
+)
+def test_output_in_the_readme_is_what_the_command_prints(
+    shown: str, command: list[str], peagle: Peagle
+) -> None:
+    """Line by line in order, with ``...`` where lines were left out."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    block = readme[readme.index(f"{shown}\n") :]
+    wanted = block[: block.index("\n```")].splitlines()[1:]
+    done = peagle(*command, env={**os.environ, "COLUMNS": "120"})
+    printed = iter(line.rstrip() for line in done.stdout.splitlines())
+
+    for line in wanted:
+        assert line == "..." or line in printed, f"not printed, or not in this order: {line!r}"
 
 
 @pytest.mark.parametrize(
