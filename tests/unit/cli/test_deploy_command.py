@@ -252,7 +252,7 @@ REFUSED: list[tuple[list[str], int, str]] = [
     (["--k", "0"], 2, "at least 1"),
     (["--region", "us-est-1"], 2, "us-est-1"),
     (["--role", "no-such-role"], 2, "no-such-role"),
-    (["--vllm", "0.0.1"], 2, "0.0.1"),
+    (["--vllm", "0.0.1"], 3, "0.0.1"),
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import venv
@@ -75,7 +76,8 @@ def test_without_its_extra_the_sandbox_says_what_to_install(
 ) -> None:
     command = [str(empty_environment / "bin" / "peagle"), "sandbox", "start"]
 
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    home = {**os.environ, "PEAGLE_HOME": str(tmp_path)}
+    done = subprocess.run(command, env=home, capture_output=True, text=True, check=False)
 
     assert done.returncode == 2
     assert "peagle-toolkit[sandbox]" in done.stderr
