@@ -14,8 +14,6 @@ from toolkit.catalog.evidence import Evidence, evidence_for, load_evidence
 from toolkit.catalog.models import Drafter, Target
 from toolkit.cli.console import json_option, print_json
 
-UNVERIFIED = "unverified"
-
 
 @click.group(epilog="Example: peagle catalog list")
 def catalog() -> None:

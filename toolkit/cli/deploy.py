@@ -16,14 +16,14 @@ from toolkit.aws.records import Deployment
 from toolkit.aws.session import Aws
 from toolkit.aws.work import Work
 from toolkit.cli.cloud import Account, account_options
-from toolkit.cli.console import json_option, print_json, say, show_findings
+from toolkit.cli.console import json_option, print_json, say
 from toolkit.cli.deploy_words import print_calls, show_left, show_plan
-from toolkit.cli.options import command_words, plan_options
+from toolkit.cli.options import command_words, plan_options, refuse_errors
 from toolkit.cli.progress import Ticker
 from toolkit.errors import NotProved, PeagleError, Refused, UserError
 from toolkit.local.crash import find_crash
 from toolkit.local.engine import find_engine
-from toolkit.planning.models import Finding, Plan
+from toolkit.planning import Finding, Plan, errors
 from toolkit.planning.runtimes import IMAGE_WITHOUT_COUNTERS
 from toolkit.sandbox.bundled import engine_version
 
@@ -145,11 +145,8 @@ def _show(found: Preflight, account: Account) -> None:
 
 
 def _refuse(findings: tuple[Finding, ...], show: bool = False) -> None:
-    errors = [finding for finding in findings if finding.level == "error"]
-    if show or errors:
-        show_findings(finding for finding in findings if finding not in errors[:1])
-    if errors:
-        raise Refused(f"{errors[0].where}: {errors[0].message}", errors[0].fix)
+    if show or errors(findings):
+        refuse_errors(findings)
 
 
 def _refuse_unknown_price(plan: Plan, accepted: bool) -> None:

@@ -45,7 +45,7 @@ def up(plan: Plan, port: int | None, as_json: bool) -> None:
     Returns when it answers; it goes on running until `peagle local down`. Doing it again changes
     nothing. Only this machine can reach it.
     """
-    refuse_errors(plan)
+    refuse_errors(plan.findings)
     with StatusLine() as status:
         engine = run(plan, port, progress=status.show)
     if as_json:

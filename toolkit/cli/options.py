@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from toolkit.catalog import load_catalog
 from toolkit.cli.console import show_findings
 from toolkit.cli.heads import own_head
 from toolkit.errors import Refused, UserError
-from toolkit.planning import Options, Plan, errors, make_plan
+from toolkit.planning import Finding, Options, Plan, errors, make_plan
 from toolkit.rendering import read_plan
 
 _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -87,11 +87,16 @@ def resolve_plan(pair: str, chosen: dict[str, Any], own_catalog: Path | None) ->
     return make_plan(options, load_catalog(own_catalog))
 
 
-def refuse_errors(plan: Plan) -> None:
+def refuse_errors(findings: Sequence[Finding]) -> None:
     """Show the findings; raise Refused with the first error, which is shown by that alone."""
-    first = errors(plan.findings)[:1]
-    show_findings(finding for finding in plan.findings if finding not in first)
-    for finding in first:
+    first = errors(findings)[:1]
+    show_findings(finding for finding in findings if finding not in first)
+    raise_first_error(findings)
+
+
+def raise_first_error(findings: Sequence[Finding]) -> None:
+    """Raise Refused with the first error among the findings, if there is one."""
+    for finding in errors(findings)[:1]:
         raise Refused(f"{finding.where}: {finding.message}", finding.fix)
 
 

@@ -9,8 +9,7 @@ import click
 
 from toolkit.cli.console import json_option, print_json, say
 from toolkit.cli.files import write_file
-from toolkit.cli.options import command_words, plan_options
-from toolkit.errors import Refused
+from toolkit.cli.options import command_words, plan_options, raise_first_error
 from toolkit.planning import Plan, errors
 from toolkit.rendering import plan_bytes, plan_document
 
@@ -41,5 +40,4 @@ def plan(ctx: click.Context, plan: Plan, out: Path | None, as_json: bool) -> Non
 
         words = [str(out)] if out else command_words(ctx)
         print_plan(plan, next_command=None if refused else f"peagle deploy {shlex.join(words)}")
-    if refused:
-        raise Refused(f"{refused[0].where}: {refused[0].message}", refused[0].fix)
+    raise_first_error(refused)

@@ -32,7 +32,7 @@ def render(format: str, plan: Plan, output: Path, force: bool, as_json: bool) ->
 
     All formats say the same plan; what a format cannot say is refused, never left out.
     """
-    refuse_errors(plan)
+    refuse_errors(plan.findings)
     files = render_plan(format, plan)
     write_folder(output, files, force)
     paths = [str(output / file.path) for file in files]

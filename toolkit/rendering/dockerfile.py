@@ -14,8 +14,6 @@ from toolkit.rendering.readme import readme
 from toolkit.rendering.text import text_file
 
 DOCKERFILE = "Dockerfile"
-SERVE = "/opt/peagle/serve"
-"""Where ``containers/serve`` lies in the image."""
 
 
 def render(plan: Plan) -> tuple[RenderedFile, ...]:
