@@ -14,8 +14,8 @@ from toolkit.aws.records import Deployment
 from toolkit.aws.roles import Role, find_role
 from toolkit.aws.session import Aws
 from toolkit.aws.wanted import Wanted, complete, directories
-from toolkit.planning.choice import error, warning
-from toolkit.planning.models import Finding, Plan
+from toolkit.findings import Finding, error, warning
+from toolkit.planning.models import Plan
 
 UNSURE_OF_PRICE = frozenset({"price-unknown", "price-of-another-region"})
 """Findings of the plan that a look at AWS's own price list settles, one way or the other."""

@@ -11,7 +11,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation
 
-Level = Literal["error", "warning", "note"]
+from toolkit.findings import Level
+
 Positive = Annotated[int, Field(ge=1)]
 NotNegative = Annotated[int, Field(ge=0)]
 Version = Annotated[str, Field(pattern=r"^\d+\.\d+(\.\d+)?$")]

@@ -21,9 +21,10 @@ from toolkit.cli.deploy_words import print_calls, show_left, show_plan
 from toolkit.cli.options import command_words, plan_options, refuse_errors
 from toolkit.cli.progress import Ticker
 from toolkit.errors import NotProved, PeagleError, Refused, UserError
+from toolkit.findings import Finding
 from toolkit.local.crash import find_crash
 from toolkit.local.engine import find_engine
-from toolkit.planning import Finding, Plan, errors
+from toolkit.planning import Plan, errors
 from toolkit.planning.runtimes import IMAGE_WITHOUT_COUNTERS
 from toolkit.sandbox.bundled import engine_version
 

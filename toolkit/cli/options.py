@@ -14,7 +14,8 @@ from toolkit.catalog import load_catalog
 from toolkit.cli.console import show_findings
 from toolkit.cli.heads import own_head
 from toolkit.errors import Refused, UserError
-from toolkit.planning import Finding, Options, Plan, errors, make_plan
+from toolkit.findings import Finding
+from toolkit.planning import Options, Plan, errors, make_plan
 from toolkit.rendering import read_plan
 
 _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (

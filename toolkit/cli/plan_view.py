@@ -11,8 +11,9 @@ from rich.text import Text
 
 from toolkit.cli.console import colour
 from toolkit.cli.money import price_words
+from toolkit.fit.models import Fit
 from toolkit.planning import Plan
-from toolkit.planning.models import Fit, Speculation
+from toolkit.planning.models import Speculation
 
 HOURS_A_MONTH = 730
 """As AWS's own price calculator counts."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from toolkit.planning.models import Finding, Reason
+from toolkit.findings import Finding
+from toolkit.planning.models import Reason
 
 T = TypeVar("T")
 
@@ -23,18 +24,3 @@ def chosen(value: T, what: str, because: str, shown: str | None = None) -> Choic
     """A value that was chosen for the user; ``shown`` is how the reason writes it."""
     text = str(value) if shown is None else shown
     return Choice(value, reasons=(Reason(what=what, value=text, because=because),))
-
-
-def error(code: str, where: str, message: str, fix: str) -> Finding:
-    """A finding because of which nothing is created."""
-    return Finding(code=code, level="error", where=where, message=message, fix=fix)
-
-
-def warning(code: str, where: str, message: str, fix: str) -> Finding:
-    """A finding that the user should know before anything is created."""
-    return Finding(code=code, level="warning", where=where, message=message, fix=fix)
-
-
-def note(code: str, where: str, message: str, fix: str) -> Finding:
-    """A finding that is good to know."""
-    return Finding(code=code, level="note", where=where, message=message, fix=fix)

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from toolkit.catalog import find_drafter, find_pair, pair_name
 from toolkit.catalog.models import Catalog, Drafter, Target
 from toolkit.errors import NotFound, UserError
-from toolkit.planning.choice import Choice, chosen, warning
+from toolkit.findings import warning
+from toolkit.planning.choice import Choice, chosen
 from toolkit.planning.models import Options
 from toolkit.planning.own_heads import is_location, own_head, split_revision
 

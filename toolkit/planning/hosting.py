@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from toolkit.catalog.models import EngineSetting, Instance, InstanceTable, Target
 from toolkit.catalog.pairs import find_instance
 from toolkit.errors import UserError
-from toolkit.planning.choice import Choice, chosen, error, note
+from toolkit.findings import Finding, error, note
+from toolkit.fit.models import Fit
+from toolkit.planning.choice import Choice, chosen
 from toolkit.planning.memory import GIB, Workload, drafter_bytes, memory_fit, missing_gib
-from toolkit.planning.models import Finding, Fit, Options, Reason
+from toolkit.planning.models import Options, Reason
 from toolkit.planning.prices import cost_order, price_of
 from toolkit.planning.settings import engine_settings
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from toolkit.catalog.models import Drafter, Target
 from toolkit.errors import UserError
-from toolkit.planning.choice import Choice, chosen, error, warning
-from toolkit.planning.models import Finding, Options
+from toolkit.findings import Finding, error, warning
+from toolkit.planning.choice import Choice, chosen
+from toolkit.planning.models import Options
 
 USUAL_CONCURRENCY = 8
 """Where no one says more. P-EAGLE gains most with few requests at a time: +55-69 % with one,

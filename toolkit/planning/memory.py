@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from toolkit.catalog.models import AttentionGroup, Drafter, Instance, Target
+from toolkit.fit.models import Fit
 from toolkit.planning.cache import layers_on_one_gpu, request_bytes
-from toolkit.planning.models import Fit
 
 GIB = 1024**3
 GPU_MEMORY_UTILIZATION = 0.9

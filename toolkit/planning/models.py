@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from toolkit.catalog.models import Level
+from toolkit.findings import Finding
+from toolkit.fit.models import Fit
 
 PLAN_FORMAT = 1
 """Raised when a plan file of an older toolkit can no longer be read."""
@@ -49,16 +50,6 @@ class Options(Frozen):
     vllm: str | None = None
     image: str | None = None
     model_source: str | None = None
-
-
-class Finding(Frozen):
-    """What a check has to say: ``where`` names the option, file or key; ``fix`` mends it."""
-
-    code: str
-    level: Level
-    where: str
-    message: str
-    fix: str
 
 
 class Reason(Frozen):
@@ -132,22 +123,6 @@ class Mount(Frozen):
 
     channel: str | None
     s3_uri: str
-
-
-class Fit(Frozen):
-    """The memory fit of one GPU rank. GiB and tokens; ``terms`` names every part."""
-
-    fits: bool
-    gpu: str
-    gpu_count: int
-    gpu_memory_gib: float
-    tensor_parallel_size: int
-    weights_gib: float
-    drafter_gib: float
-    kv_cache_gib: float
-    kv_cache_tokens: int
-    max_concurrency: float
-    terms: dict[str, float]
 
 
 class ProofPlan(Frozen):

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from toolkit.catalog.models import Catalog, Drafter, Target
-from toolkit.planning.choice import Choice, error, note
+from toolkit.findings import Finding, error, note
+from toolkit.planning.choice import Choice
 from toolkit.planning.heads import MASK, Head, has_mask, is_head, mismatch, read_head, weight_bytes
-from toolkit.planning.models import Finding, Options
+from toolkit.planning.models import Options
 
 OWN = "own"
 """The name of a head that is not in the catalogue."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from toolkit.catalog.models import Catalog, Price, Runtime
+from toolkit.findings import Finding
 from toolkit.planning.arguments import engine_arguments
 from toolkit.planning.choice import Choice
 from toolkit.planning.drafters import Chosen, choose_drafter
@@ -20,7 +21,6 @@ from toolkit.planning.limits import choose_concurrency, choose_length
 from toolkit.planning.memory import Workload, drafter_bytes
 from toolkit.planning.models import (
     DrafterChoice,
-    Finding,
     Options,
     Plan,
     ProofPlan,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from toolkit.catalog.models import Instance, Price
-from toolkit.planning.choice import Choice, warning
+from toolkit.findings import warning
+from toolkit.planning.choice import Choice
 
 REFERENCE_REGION = "us-east-1"
 """Whose price stands in where the catalogue has none for a region."""

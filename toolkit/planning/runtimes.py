@@ -9,9 +9,10 @@ from toolkit.catalog import versions
 from toolkit.catalog.images import domain, image_uri
 from toolkit.catalog.models import Drafter, Runtime, RuntimeTable, Target
 from toolkit.errors import NotFound, Refused, UserError, nearest
-from toolkit.planning.choice import Choice, chosen, error, warning
+from toolkit.findings import Finding, error, warning
+from toolkit.planning.choice import Choice, chosen
 from toolkit.planning.drafters import Chosen
-from toolkit.planning.models import Finding, Options
+from toolkit.planning.models import Options
 
 DEFAULT_REGION = "us-east-1"
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from toolkit.catalog.models import Drafter
 from toolkit.errors import UserError
-from toolkit.planning.choice import Choice, chosen, error, note
-from toolkit.planning.models import Finding, Options, Speculation, Weights
+from toolkit.findings import Finding, error, note
+from toolkit.planning.choice import Choice, chosen
+from toolkit.planning.models import Options, Speculation, Weights
 
 
 def choose_k(options: Options, drafter: Drafter, own: bool) -> Choice[int]:

@@ -16,9 +16,10 @@ from pathlib import Path
 from toolkit.catalog.models import Catalog, Drafter, Target
 from toolkit.data import SHIPPED, data_folder
 from toolkit.errors import UserError
-from toolkit.planning.choice import Choice, note, warning
+from toolkit.findings import Finding, note, warning
+from toolkit.planning.choice import Choice
 from toolkit.planning.drafters import Chosen
-from toolkit.planning.models import MODEL_BUCKET, Finding, Mount, Options, Weights
+from toolkit.planning.models import MODEL_BUCKET, Mount, Options, Weights
 from toolkit.planning.own_heads import is_folder, is_s3
 
 MODEL_FOLDER = "/opt/ml/model"

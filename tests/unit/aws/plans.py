@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from toolkit.fit.models import Fit
 from toolkit.planning.models import (
     DrafterChoice,
-    Fit,
     Mount,
     Plan,
     ProofPlan,

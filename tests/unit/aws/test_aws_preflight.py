@@ -13,7 +13,7 @@ from tests.unit.aws.world import NAME, World
 from toolkit.aws.preflight import Preflight
 from toolkit.aws.roles import find_role
 from toolkit.errors import CloudError, Refused, UserError
-from toolkit.planning.choice import warning
+from toolkit.findings import warning
 
 READING = ("describe", "filter", "get", "head", "list")
 

@@ -1,0 +1,35 @@
+"""What was read of one checkpoint. Data without behaviour."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One tensor of a safetensors header: ``dtype`` as written there (``BF16``, ``U8``, ``F32``),
+    its ``shape``, its ``size`` in bytes, and the file that holds it."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    size: int
+    file: str
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """config.json and the safetensors headers at one place.
+
+    ``tensors`` is ``None`` when no header was read (a folder that holds a config.json only).
+    ``tokenizer`` holds what can be compared of a tokenizer without reading a large file: the
+    sizes, in bytes, of tokenizer files by name, and under ``vocab_size`` that of a small one.
+    ``bytes_read`` is what reading all this took from the place.
+    """
+
+    location: str
+    config: Mapping[str, Any]
+    tensors: Mapping[str, Tensor] | None = None
+    tokenizer: Mapping[str, Any] = field(default_factory=dict)
+    bytes_read: int = 0

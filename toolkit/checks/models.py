@@ -1,0 +1,37 @@
+"""What rules look at. Data without behaviour."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from toolkit.catalog.models import Drafter, Instance, InstanceTable, Runtime, RuntimeTable, Target
+from toolkit.checkpoints.models import Checkpoint
+
+
+@dataclass(frozen=True)
+class Case:
+    """One pair, on one runtime, under one load: all that a rule may look at.
+
+    ``target`` and ``drafter`` are what the catalogue says; the checkpoints are what lies there,
+    when somebody has read it. ``settings`` are vLLM's arguments without the dashes, such as
+    ``enable-prefix-caching``; ``environment`` is the container's. ``None``: not known, not asked.
+    """
+
+    target: Target
+    drafter: Drafter | None
+    k: int
+    max_model_len: int
+    runtime: Runtime
+    runtimes: RuntimeTable
+    instances: InstanceTable
+    concurrency: int | None = None
+    target_checkpoint: Checkpoint | None = None
+    drafter_checkpoint: Checkpoint | None = None
+    instance: Instance | None = None
+    image: str | None = None
+    ami: str | None = None
+    tensor_parallel_size: int = 1
+    on_cpu: bool = False
+    settings: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)

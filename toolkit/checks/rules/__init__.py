@@ -1,0 +1,1 @@
+"""One rule per file; a new file is a new rule."""
