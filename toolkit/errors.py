@@ -3,6 +3,7 @@
     PeagleError                  what happened, where, and how to mend it
     ├── UserError           2    something that the user asked for cannot be
     │   ├── CatalogError         a catalogue file is wrong
+    │   ├── CheckpointError      a model's config.json or weights cannot be read, or are damaged
     │   ├── NotFound             a pair, instance type, endpoint ... that is not there
     │   ├── PlanFileError        a plan file that cannot be read or does not agree with itself
     │   └── EngineMissing        no vLLM on this machine
@@ -46,6 +47,10 @@ class UserError(PeagleError):
 
 class CatalogError(UserError):
     """A catalogue file is wrong; the message names file and key."""
+
+
+class CheckpointError(UserError):
+    """config.json or weights cannot be read, or are damaged; the message names place and key."""
 
 
 class NotFound(UserError):

@@ -23,9 +23,9 @@ class Checkpoint:
     """config.json and the safetensors headers at one place.
 
     ``tensors`` is ``None`` when no header was read (a folder that holds a config.json only).
-    ``tokenizer`` holds what can be compared of a tokenizer without reading a large file: the
-    sizes, in bytes, of tokenizer files by name, and under ``vocab_size`` that of a small one.
-    ``bytes_read`` is what reading all this took from the place.
+    ``tokenizer`` holds what can be compared of a tokenizer without reading a large file, as
+    ``tokenizer.describe_tokenizer`` says. ``bytes_read`` is what was read of all files together;
+    listings are not counted.
     """
 
     location: str

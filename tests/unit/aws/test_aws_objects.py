@@ -1,0 +1,272 @@
+"""Checkpoints in S3: moto as S3, and a server that misbehaves as S3 and its imitations do."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from moto.server import ThreadedMotoServer
+
+from tests.unit.checkpoints.files import CONFIG, ONE, head_of, index_of, weights
+from tests.unit.checkpoints.web import MEGABYTE, Asked, Reply, Web, serve, zeros
+from toolkit.aws.errors import AccessDenied
+from toolkit.aws.objects import S3Source
+from toolkit.aws.session import Aws, Keys, connect
+from toolkit.checkpoints import Checkpoint, read_checkpoint
+from toolkit.errors import CheckpointError, CloudError, PeagleError
+
+KEYS = Keys("AKIDEXAMPLE", "a-secret")
+BUCKET = "my-models"
+INDEX = "model.safetensors.index.json"
+LARGE = 300 * MEGABYTE
+FILES = {
+    "config.json": CONFIG,
+    "a.safetensors": ONE,
+    "b.safetensors": weights({"w": ("U8", (2 * MEGABYTE,))}),
+    INDEX: index_of(fc__weight="a.safetensors", w="b.safetensors"),
+    "tokenizer.json": b'{"model": {"vocab": {"a": 0}}}',
+}
+BESIDE = (
+    "big/model/",
+    "big/model",
+    "big/model/original/model.safetensors",
+    "big/model/config.json/x",
+    "big/model-2/config.json",
+    "deep/er/config.json",
+)
+
+
+@pytest.fixture(scope="module")
+def moto() -> Iterator[Aws]:
+    """An S3 with a model, a file beside it, and a bucket in another region."""
+    server = ThreadedMotoServer("127.0.0.1", 0)
+    server.start()
+    host, port = server.get_host_and_port()
+    aws = connect("us-east-1", endpoint_url=f"http://{host}:{port}", keys=KEYS)
+    s3 = aws.client("s3")
+    s3.create_bucket(Bucket=BUCKET)
+    for name, content in FILES.items():
+        s3.put_object(Bucket=BUCKET, Key=f"big/model/{name}", Body=content)
+        s3.put_object(Bucket=BUCKET, Key=name, Body=content)
+    for key in BESIDE:
+        s3.put_object(Bucket=BUCKET, Key=key, Body=b"")
+    yield aws
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def other() -> Iterator[tuple[Web, Aws]]:
+    """A server in S3's place, and a connection that asks it once."""
+    with pytest.MonkeyPatch.context() as patch, serve(Web()) as web:
+        patch.setattr("toolkit.aws.session._ATTEMPTS", 1)
+        aws = connect("us-east-1", endpoint_url=web.url, keys=KEYS)
+        aws.client("s3")
+        yield web, aws
+
+
+@pytest.fixture
+def web(other: tuple[Web, Aws]) -> Iterator[Web]:
+    """That server, new."""
+    other[0].forget()
+    yield other[0]
+    other[0].forget()
+
+
+@pytest.fixture
+def aws(other: tuple[Web, Aws]) -> Aws:
+    """The connection to it."""
+    return other[1]
+
+
+def read(aws: Aws, uri: str = f"s3://{BUCKET}/big/model", seconds: float = 30) -> Checkpoint:
+    return read_checkpoint(S3Source(aws, uri), seconds=seconds)
+
+
+def refusal(aws: Aws, kind: type[PeagleError], seconds: float = 30) -> PeagleError:
+    with pytest.raises(kind) as refused:
+        read(aws, seconds=seconds)
+    assert refused.value.fix
+    return refused.value
+
+
+def refused(status: int, code: str, words: str = "Of S3") -> Reply:
+    """As S3 refuses."""
+    text = f"<Error><Code>{code}</Code><Message>{words}</Message></Error>"
+    return Reply(status, text.encode(), {"Content-Type": "application/xml"})
+
+
+def listing(**sizes: int) -> Reply:
+    """A listing of ``big/model/``; a name's underscores stand for dots."""
+    entries = "".join(
+        f"<Contents><Key>big/model/{name.replace('__', '.')}</Key><Size>{size}</Size></Contents>"
+        for name, size in sizes.items()
+    )
+    text = f"<ListBucketResult><IsTruncated>false</IsTruncated>{entries}</ListBucketResult>"
+    return Reply(200, text.encode(), {"Content-Type": "application/xml"})
+
+
+def is_listing(asked: Asked) -> bool:
+    return "list-type=2" in asked.path
+
+
+@pytest.mark.parametrize(
+    "uri", [f"s3://{BUCKET}/big/model", f"S3://{BUCKET}/big/model/", f"s3://{BUCKET}"]
+)
+def test_a_sharded_model_is_read_in_parts(uri: str, moto: Aws) -> None:
+    found = read(moto, uri)
+    assert found.location == "s3" + uri[2:].rstrip("/")
+    assert found.tensors is not None
+    assert found.tensors["w"].size == 2 * MEGABYTE
+    assert set(found.tensors) == {"fc.weight", "w"}
+    assert found.tokenizer["vocab_size"] == 1
+    digest = hashlib.md5(FILES["tokenizer.json"]).hexdigest()
+    assert found.tokenizer["digests"] == {"tokenizer.json": {"md5": digest}}
+    assert found.bytes_read < 100_000
+
+
+def test_only_what_lies_right_below_the_prefix_is_the_models(moto: Aws) -> None:
+    assert set(S3Source(moto, f"s3://{BUCKET}/big/model").names()) == set(FILES)
+
+
+def test_an_upload_in_parts_has_no_digest_to_compare(moto: Aws) -> None:
+    s3 = moto.client("s3")
+    begun = s3.create_multipart_upload(Bucket=BUCKET, Key="parts/tokenizer.json")
+    where = {"Bucket": BUCKET, "Key": "parts/tokenizer.json", "UploadId": begun["UploadId"]}
+    part = s3.upload_part(**where, PartNumber=1, Body=b"{}")
+    parts: dict[str, Any] = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
+    s3.complete_multipart_upload(**where, MultipartUpload=parts)
+    source = S3Source(moto, f"s3://{BUCKET}/parts")
+    assert source.names() == {"tokenizer.json": 2}
+    assert source.digests("tokenizer.json") == {}
+
+
+@pytest.mark.parametrize(
+    ("uri", "words"),
+    [
+        ("s3://no-such-bucket/x", "there is no bucket no-such-bucket"),
+        (f"s3://{BUCKET}/nowhere", f"there is nothing right below s3://{BUCKET}/nowhere/"),
+        (f"s3://{BUCKET}/bi", f"there is nothing right below s3://{BUCKET}/bi/"),
+        (f"s3://{BUCKET}/deep", f"there is nothing right below s3://{BUCKET}/deep/"),
+        (f"s3://{BUCKET}/big/model/a.safetensors", "is one object, not a folder"),
+        (f"s3://{BUCKET}/parts2", "has no config.json"),
+    ],
+)
+def test_where_nothing_is_the_address_is_doubted(uri: str, words: str, moto: Aws) -> None:
+    moto.client("s3").put_object(Bucket=BUCKET, Key="parts2/readme", Body=b"")
+    with pytest.raises(CheckpointError) as refused:
+        read(moto, uri)
+    assert words in refused.value.message
+    assert refused.value.exit_code == 2
+
+
+@pytest.mark.parametrize("uri", ["s3://", "s3:///x", "s3://A/x", "s3://b/x", "http://bucket/x"])
+def test_what_is_no_address_is_refused(uri: str, moto: Aws) -> None:
+    with pytest.raises(CheckpointError, match="is no s3:// prefix"):
+        S3Source(moto, uri)
+
+
+def test_who_may_not_list_is_told_the_permission(web: Web, aws: Aws) -> None:
+    web.answer = lambda asked: refused(403, "AccessDenied", "User x is not authorized")
+    error = refusal(aws, AccessDenied)
+    assert error.message.startswith(f"not allowed: s3:ListBucket on arn:aws:s3:::{BUCKET} ")
+    assert "User x is not authorized" in error.message
+    assert f"s3:GetObject on arn:aws:s3:::{BUCKET}/big/model/*" in error.fix
+    assert error.exit_code == 4
+
+
+def test_who_may_not_read_is_told_the_permission(web: Web, aws: Aws) -> None:
+    web.answer = lambda asked: (
+        listing(config__json=9) if is_listing(asked) else refused(403, "AccessDenied")
+    )
+    error = refusal(aws, AccessDenied)
+    assert f"s3:GetObject on arn:aws:s3:::{BUCKET}/big/model/config.json" in error.message
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"],
+)
+def test_a_bucket_in_another_region_is_told(code: str, web: Web, aws: Aws) -> None:
+    web.answer = lambda asked: refused(301 if code.startswith("P") else 400, code)
+    error = refusal(aws, CloudError)
+    assert error.message == f"the bucket {BUCKET} is in another region than us-east-1"
+    assert "--region" in error.fix
+
+
+def test_an_object_that_is_gone_is_told(web: Web, aws: Aws) -> None:
+    web.answer = lambda asked: (
+        listing(config__json=9) if is_listing(asked) else refused(404, "NoSuchKey")
+    )
+    assert "config.json is gone" in refusal(aws, CheckpointError).message
+
+
+def _large(asked: Asked, web: Web, honest: bool) -> Reply:
+    """A model whose one file claims 300 MB; who is not honest sends all of it to everybody."""
+    head = head_of({"w": ("U8", (LARGE,))})
+    size = len(head) + LARGE
+    if is_listing(asked):
+        return listing(config__json=len(CONFIG), model__safetensors=size)
+    if "config.json" in asked.path:
+        return Reply(206, CONFIG)
+    first, last = asked.range_of(size) if honest else (0, size - 1)
+    body = (
+        part for parts in ([head[first:]], zeros(last + 1 - first - len(head))) for part in parts
+    )
+    return Reply(206 if honest else 200, body, length=last + 1 - first)
+
+
+@pytest.mark.parametrize("honest", [True, False])
+def test_no_file_is_downloaded_whole(honest: bool, web: Web, aws: Aws) -> None:
+    web.answer = lambda asked: _large(asked, web, honest)
+    found = read(aws)
+    assert found.tensors is not None
+    assert found.tensors["w"].size == LARGE
+    # What lies in the buffers of the two sockets was sent and not read.
+    assert web.sent < LARGE / 10
+    assert found.bytes_read < MEGABYTE
+
+
+def test_the_rest_of_a_long_header_needs_a_server_with_ranges(web: Web, aws: Aws) -> None:
+    content = head_of({f"{n}": ("U8", (0,)) for n in range(3000)})
+    sizes = {"config__json": len(CONFIG), "model__safetensors": len(content)}
+    web.answer = lambda asked: (
+        listing(**sizes)
+        if is_listing(asked)
+        else Reply(200, CONFIG if "config.json" in asked.path else content)
+    )
+    assert "nothing is downloaded whole" in refusal(aws, CheckpointError).message
+
+
+@pytest.mark.parametrize("where", ["listing", "header"])
+def test_a_byte_now_and_then_does_not_keep_us(where: str, web: Web, aws: Aws) -> None:
+    def answer(asked: Asked) -> Reply:
+        if where == "listing":
+            return Reply(200, web.trickle(), length=MEGABYTE)
+        if is_listing(asked):
+            return listing(config__json=len(CONFIG), model__safetensors=MEGABYTE)
+        if "config.json" in asked.path:
+            return Reply(206, CONFIG)
+        return Reply(206, web.trickle(), length=MEGABYTE)
+
+    web.answer = answer
+    begin = time.monotonic()
+    error = refusal(aws, CheckpointError, seconds=0.7)
+    assert "could not be read within 0.7 s" in error.message
+    assert time.monotonic() - begin < 10
+
+
+def test_a_bucket_that_is_no_model_is_not_listed_to_its_end(web: Web, aws: Aws) -> None:
+    def answer(asked: Asked) -> Reply:
+        page = listing(**{f"f{len(web.requests)}_{n}": 1 for n in range(1000)})
+        more = b"<IsTruncated>true</IsTruncated><NextContinuationToken>%d</NextContinuationToken>"
+        assert isinstance(page.body, bytes)
+        token = more % len(web.requests)
+        return Reply(200, re.sub(b"<IsTruncated>false</IsTruncated>", token, page.body))
+
+    web.answer = answer
+    assert "more than 5,000 objects" in refusal(aws, CheckpointError).message
+    assert len(web.requests) <= 6

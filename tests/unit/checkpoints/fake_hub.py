@@ -1,0 +1,120 @@
+"""The Hugging Face hub as far as reading needs it: two servers, since its files are elsewhere."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from tests.unit.checkpoints.web import Asked, Reply, Web, serve, zeros
+
+REPO = "acme/model"
+COMMIT = "0123abc"
+SIGNED = "signature=secret-of-the-store"
+_LFS_BYTES = 1000
+_PAGE = 3
+
+
+def refused(status: int, code: str = "", **headers: str) -> Reply:
+    """As the hub refuses."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Reply(status, b"{}", {"X-Error-Code": code, **named} if code else named)
+
+
+class FakeHub:
+    """One repository. Large files redirect to the store, which must see no token.
+
+    ``sizes`` claims sizes of files whose end is never to be read. ``token`` is what opens the
+    repository; ``refusal`` is answered to everybody.
+    """
+
+    def __init__(self) -> None:
+        self.hub, self.store = Web(), Web()
+        self.hub.answer, self.store.answer = self._hub, self._file
+        self.files: dict[str, bytes] = {}
+        self.sizes: dict[str, int] = {}
+        self.token: str | None = None
+        self.refusal: Reply | None = None
+        self.refused_files: Reply | None = None
+        self.honours_ranges = True
+
+    @property
+    def sent(self) -> int:
+        """Bytes of bodies that both have sent."""
+        return self.hub.sent + self.store.sent
+
+    @property
+    def asked(self) -> list[Asked]:
+        """The requests to both."""
+        return [*self.hub.requests, *self.store.requests]
+
+    def size(self, name: str) -> int:
+        """The size that the listing says."""
+        return self.sizes.get(name, len(self.files[name]))
+
+    def _hub(self, asked: Asked) -> Reply:
+        path = unquote(urlsplit(asked.path).path)
+        if self.refusal is not None:
+            return self.refusal
+        given = asked.headers.get("Authorization")
+        if self.token is not None and given != f"Bearer {self.token}":
+            return refused(401, "RepoNotFound")
+        if path.startswith("/api/models/acme/old/"):
+            return Reply(307, b"", {"Location": asked.path.replace("/old/", "/model/", 1)})
+        if path.startswith(f"/api/models/{REPO}/tree/"):
+            return self._tree(asked, path.rpartition("/tree/")[2])
+        if not path.startswith(f"/{REPO}/resolve/"):
+            return refused(404, "RepoNotFound")
+        if self.refused_files is not None:
+            return self.refused_files
+        name = path.rpartition("/")[2]
+        if name not in self.files:
+            return refused(404, "EntryNotFound")
+        if self.size(name) < _LFS_BYTES:
+            return self._file(asked)
+        return Reply(302, b"see there", {"Location": f"{self.store.url}/{name}?{SIGNED}"})
+
+    def _tree(self, asked: Asked, revision: str) -> Reply:
+        if revision not in ("main", COMMIT, "refs/pr/1"):
+            return refused(404, "RevisionNotFound")
+        first = int(parse_qs(urlsplit(asked.path).query).get("cursor", ["0"])[0])
+        entries: list[dict[str, object]] = [{"type": "directory", "path": "original", "size": 0}]
+        entries += [self._entry(name) for name in self.files]
+        headers = {}
+        if first + _PAGE < len(entries):
+            following = f"{self.hub.url}{urlsplit(asked.path).path}?cursor={first + _PAGE}"
+            headers["Link"] = f'<{following}>; rel="next"'
+        return Reply(200, json.dumps(entries[first:][:_PAGE]).encode(), headers)
+
+    def _entry(self, name: str) -> dict[str, object]:
+        entry: dict[str, object] = {"type": "file", "path": name, "size": self.size(name)}
+        content = self.files[name]
+        if self.size(name) < _LFS_BYTES:
+            return entry | {"oid": hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()}
+        digest = hashlib.sha256(content).hexdigest()
+        return entry | {"oid": "of the pointer", "lfs": {"oid": digest, "size": len(content)}}
+
+    def _file(self, asked: Asked) -> Reply:
+        name = unquote(urlsplit(asked.path).path).rpartition("/")[2]
+        size, content = self.size(name), self.files[name]
+        if not self.honours_ranges:
+            return Reply(200, _all(content, size), length=size)
+        first, last = asked.range_of(size)
+        part = content[first : last + 1]
+        headers = {"Content-Range": f"bytes {first}-{last}/{size}"}
+        length = last + 1 - first
+        return Reply(206, _all(part, length), headers, length)
+
+
+def _all(content: bytes, size: int) -> Iterator[bytes]:
+    yield content
+    yield from zeros(size - len(content))
+
+
+@contextmanager
+def running(hub: FakeHub) -> Iterator[FakeHub]:
+    """Serve both parts."""
+    with serve(hub.hub), serve(hub.store):
+        yield hub

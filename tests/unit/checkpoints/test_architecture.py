@@ -1,0 +1,159 @@
+"""A config.json becomes an architecture, with the numbers that the catalogue has."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolkit.catalog import load_catalog
+from toolkit.catalog.models import AttentionGroup
+from toolkit.checkpoints.architecture import (
+    class_name,
+    read_architecture,
+    read_dtype,
+    read_quantization,
+)
+from toolkit.errors import CheckpointError
+
+GEOMETRY = Path(__file__).parents[2] / "geometry"
+PAIRS = ("gpt-oss-20b", "gpt-oss-120b", "qwen3-coder-30b", "gemma-4-31b")
+
+LLAMA: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 1024,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 16,
+    "intermediate_size": 4096,
+    "vocab_size": 32000,
+    "max_position_embeddings": 8192,
+}
+
+
+def config(name: str, part: str = "target") -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((GEOMETRY / name / part / "config.json").read_text())
+    return document
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_the_targets_are_as_the_catalogue_has_them(name: str) -> None:
+    catalogued = next(t for t in load_catalog().targets.values() if t.short_name == name)
+    assert read_architecture(config(name)) == catalogued.architecture
+    assert read_quantization(config(name)) == catalogued.quantization
+
+
+def test_a_plain_llama_has_as_many_key_value_heads_as_heads() -> None:
+    shape = read_architecture(LLAMA)
+    assert shape.attention == (AttentionGroup(kind="full", layers=4, kv_heads=16, head_dim=64),)
+    assert not shape.tied_embeddings
+    assert shape.experts is None
+
+
+def test_a_speculators_head_is_nested() -> None:
+    head = {"architectures": ["PEagleSpeculator"], "transformer_layer_config": LLAMA}
+    assert read_architecture(head).hidden_size == 1024
+    assert class_name(head) == "PEagleSpeculator"
+    assert class_name({}) == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("more", "kinds"),
+    [
+        ({"sliding_window": 128, "model_type": "gpt_oss"}, [("sliding", 2), ("full", 2)]),
+        ({"sliding_window": 4096}, [("sliding", 4)]),
+        ({"sliding_window": 4096, "use_sliding_window": False}, [("full", 4)]),
+        ({"sliding_window": None}, [("full", 4)]),
+        ({"sliding_window": 9, "sliding_window_pattern": 4}, [("sliding", 3), ("full", 1)]),
+        (
+            {"sliding_window": 9, "use_sliding_window": True, "max_window_layers": 1},
+            [("full", 1), ("sliding", 3)],
+        ),
+        (
+            {"sliding_window": 9, "layer_types": ["full_attention"] * 3 + ["sliding_attention"]},
+            [("full", 3), ("sliding", 1)],
+        ),
+    ],
+)
+def test_windows_are_told_in_several_ways(
+    more: dict[str, Any], kinds: list[tuple[str, int]]
+) -> None:
+    groups = read_architecture(LLAMA | more).attention
+    assert [(group.kind, group.layers) for group in groups] == kinds
+
+
+def test_layers_that_share_anothers_cache_keep_none() -> None:
+    shape = read_architecture(LLAMA | {"num_kv_shared_layers": 1})
+    assert (shape.layers, shape.attention[0].layers) == (4, 3)
+
+
+def test_experts_come_with_their_own_width() -> None:
+    shape = read_architecture(
+        LLAMA | {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 512}
+    )
+    assert (shape.experts, shape.experts_per_token, shape.intermediate_size) == (8, 2, 512)
+    none = read_architecture(LLAMA | {"num_experts": 0, "moe_intermediate_size": 0})
+    assert (none.experts, none.intermediate_size) == (None, 4096)
+
+
+@pytest.mark.parametrize(
+    ("settings", "method"),
+    [
+        (None, None),
+        ({"quant_method": "mxfp4"}, "mxfp4"),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8"),
+        ({"quant_method": "fbgemm_fp8"}, "fp8"),
+        ({"quant_method": "awq"}, "awq"),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "nvfp4"),
+        ({"quant_method": "modelopt", "quant_algo": "W4"}, "modelopt"),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"group_0": {"weights": {"type": "float", "num_bits": 8}}},
+            },
+            "fp8",
+        ),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {
+                    "group_0": {"weights": {"type": "float", "num_bits": 4, "group_size": 16}}
+                },
+            },
+            "nvfp4",
+        ),
+        ({"quant_method": "compressed-tensors", "config_groups": {"g": 7}}, "compressed-tensors"),
+    ],
+)
+def test_quantisation(settings: Any, method: str | None) -> None:
+    assert read_quantization(LLAMA | {"quantization_config": settings}) == method
+    assert read_quantization({"text_config": LLAMA | {"quantization_config": settings}}) == method
+
+
+def test_types_have_an_old_and_a_new_key() -> None:
+    assert read_dtype({"torch_dtype": "torch.bfloat16"}) == "bfloat16"
+    assert read_dtype({"text_config": {"dtype": "float16"}, "dtype": "bfloat16"}) == "float16"
+    assert read_dtype({}) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"hidden_size": None}, "config.json has no hidden_size"),
+        ({"vocab_size": "32000"}, "vocab_size is '32000', not a positive whole number"),
+        ({"num_hidden_layers": -4}, "num_hidden_layers is -4"),
+        ({"num_attention_heads": True}, "num_attention_heads is True"),
+        ({"max_position_embeddings": 2**40}, "max_position_embeddings is 1099511627776"),
+        ({"num_attention_heads": 5000}, "head_dim"),
+        ({"layer_types": ["full_attention"]}, "layer_types has 1 entries"),
+        ({"layer_types": "full"}, "layer_types has 'full' entries"),
+        ({"layer_types": ["sliding_attention"] * 4}, "config.json has no sliding_window"),
+        ({"text_config": 7}, "text_config is 7, not an object"),
+    ],
+)
+def test_what_is_no_number_is_named(change: dict[str, Any], says: str) -> None:
+    with pytest.raises(CheckpointError, match=r"config\.json") as raised:
+        read_architecture(LLAMA | change)
+    assert says in str(raised.value)
+    assert raised.value.fix

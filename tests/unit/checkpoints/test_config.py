@@ -1,0 +1,86 @@
+"""What config.json may not be."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from toolkit.checkpoints.config import COUNTS, SIZES, TOKENS, parse_config
+from toolkit.errors import CheckpointError
+
+GEOMETRY = Path(__file__).parents[2] / "geometry"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", "config.json is empty"),
+        (" \n", "config.json is empty"),
+        ("{", "config.json is not JSON: Expecting"),
+        ("\ufeff{}", "config.json is not JSON"),
+        ("[]", "config.json holds no object"),
+        ("null", "config.json holds no object"),
+        ("[" * 100_000, "is nested too deeply"),
+        ('{"a": ' + "9" * 5000 + "}", "config.json is not JSON: Exceeds the limit"),
+        ('{"architectures": ["\\ud800"]}', "it is not text in UTF-8"),
+        ('{"hidden_size": "2880"}', 'hidden_size is "2880", not a whole number'),
+        ('{"hidden_size": 2880.0}', "hidden_size is 2880.0, not a whole number"),
+        ('{"hidden_size": true}', "hidden_size is true, not a whole number"),
+        ('{"hidden_size": [2880]}', "hidden_size is [2880], not a whole number"),
+        ('{"hidden_size": NaN}', "hidden_size is nan, not a whole number"),
+        ('{"vocab_size": Infinity}', "vocab_size is inf, not a whole number"),
+        ('{"vocab_size": 1e400}', "vocab_size is inf, not a whole number"),
+        ('{"vocab_size": -1}', "vocab_size is -1, not a positive number"),
+        ('{"num_hidden_layers": 0}', "num_hidden_layers is 0, not a positive number"),
+        ('{"sliding_window": -1}', "sliding_window is -1, not a number from 0"),
+        ('{"vocab_size": 1' + "0" * 50 + "}", "not a number up to 2,147,483,647"),
+        ('{"ptd_token_id": "7"}', 'ptd_token_id is "7"'),
+        ('{"text_config": {"head_dim": "64"}}', 'text_config.head_dim is "64"'),
+        (
+            '{"transformer_layer_config": {"hidden_size": -4}}',
+            "transformer_layer_config.hidden_size is -4",
+        ),
+        ('{"text_config": []}', "text_config is [], not an object"),
+        ('{"eagle_config": "x"}', 'eagle_config is "x", not an object'),
+        ('{"hidden_size": "' + "x" * 500 + '"}', "xxx..., not a whole number"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_key(content: str, words: str) -> None:
+    with pytest.raises(CheckpointError) as refused:
+        parse_config(content.encode())
+    assert refused.value.message.startswith("config.json")
+    assert words in refused.value.message
+    assert len(refused.value.message) < 200
+    assert refused.value.fix
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe{\x00}\x00", b'{"a": "\xff"}'])
+def test_text_in_another_encoding_is_refused(content: bytes) -> None:
+    with pytest.raises(CheckpointError, match="not text in UTF-8"):
+        parse_config(content)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"hidden_size": None, "text_config": None},
+        {"sliding_window": 0, "num_local_experts": 0},
+        {"mask_token_id": -1},
+        {"rope_theta": 1e6, "time_step_limit": [0.0, float("inf")], "name": "ü"},
+        {"vision_config": {"hidden_size": "what vLLM makes of it is its own affair"}},
+    ],
+)
+def test_what_planning_does_not_read_is_let_through(config: dict[str, object]) -> None:
+    assert parse_config(json.dumps(config, ensure_ascii=False).encode()) == config
+
+
+@pytest.mark.parametrize("path", sorted(GEOMETRY.glob("*/*/config.json")), ids=str)
+def test_real_configs_are_taken(path: Path) -> None:
+    assert parse_config(path.read_bytes()) == json.loads(path.read_bytes())
+
+
+def test_each_key_has_one_kind() -> None:
+    assert len(SIZES | COUNTS | TOKENS) == len(SIZES) + len(COUNTS) + len(TOKENS)

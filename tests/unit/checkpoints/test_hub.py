@@ -1,0 +1,300 @@
+"""The hub, as a server on loopback: what is asked of it, who sees the token, what it refuses."""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.checkpoints.fake_hub import COMMIT, REPO, SIGNED, FakeHub, refused, running
+from tests.unit.checkpoints.files import CONFIG, ONE, OTHER, file_of, head_of, index_of
+from tests.unit.checkpoints.web import MEGABYTE, Reply
+from toolkit.checkpoints import Checkpoint, read_checkpoint
+from toolkit.checkpoints.hub import HubSource
+from toolkit.checkpoints.hub_client import Hub
+from toolkit.errors import CheckpointError
+
+TOKEN = "hf_a-secret"
+LARGE = 300 * MEGABYTE
+INDEX = "model.safetensors.index.json"
+TOKENIZER = b'{"model": {"vocab": {"a": 0}}}' + b" " * 2000
+
+
+@pytest.fixture(autouse=True)
+def _no_login(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    for name in ("TRANSFORMERS_OFFLINE", "HUGGING_FACE_HUB_TOKEN", "HTTP_PROXY", "http_proxy"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    """A sharded model of which one shard claims 300 MB."""
+    hub = FakeHub()
+    large = head_of({"w": ("U8", (LARGE,))})
+    hub.files = {
+        "config.json": CONFIG,
+        INDEX: index_of(fc__weight="a.safetensors", w="b.safetensors"),
+        "a.safetensors": ONE,
+        "b.safetensors": large,
+        "tokenizer.json": TOKENIZER,
+        "model.safetensors": OTHER,
+    }
+    hub.sizes = {"b.safetensors": len(large) + LARGE}
+    with running(hub):
+        monkeypatch.setenv("HF_ENDPOINT", hub.hub.url)
+        yield hub
+
+
+def read(revision: str | None = None, seconds: float = 30, repo: str = REPO) -> Checkpoint:
+    return read_checkpoint(HubSource(repo, revision), seconds=seconds)
+
+
+def refusal(revision: str | None = None, seconds: float = 30) -> CheckpointError:
+    with pytest.raises(CheckpointError) as refused:
+        read(revision, seconds)
+    assert REPO in refused.value.message
+    assert TOKEN not in str(refused.value)
+    assert SIGNED not in str(refused.value)
+    assert refused.value.fix
+    return refused.value
+
+
+def test_a_sharded_model_is_read_in_parts(hub: FakeHub) -> None:
+    found = read()
+    assert found.location == REPO
+    assert found.tensors is not None
+    assert {name: tensor.file for name, tensor in found.tensors.items()} == {
+        "fc.weight": "a.safetensors",
+        "w": "b.safetensors",
+    }
+    assert found.tensors["w"].size == LARGE
+    assert hub.sent < MEGABYTE
+    assert not [asked for asked in hub.asked if asked.path.endswith("/model.safetensors")]
+
+
+def test_tokenizers_are_known_by_the_digests_of_the_listing(hub: FakeHub) -> None:
+    found = read().tokenizer
+    assert found["tokenizer.json"] == len(TOKENIZER)
+    assert found["digests"] == {"tokenizer.json": {"sha256": hashlib.sha256(TOKENIZER).hexdigest()}}
+
+
+def test_a_revision_is_asked_for(hub: FakeHub) -> None:
+    assert read(COMMIT).location == f"{REPO}@{COMMIT}"
+    assert all(COMMIT in asked.path for asked in hub.hub.requests)
+    hub.hub.requests.clear()
+    assert read("refs/pr/1").tensors is not None
+    assert all("refs%2Fpr%2F1" in asked.path for asked in hub.hub.requests)
+
+
+@pytest.mark.parametrize("where", ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "login", "HF_TOKEN_PATH"])
+def test_the_token_goes_to_the_hub_and_never_to_the_store(
+    where: str, hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    hub.token = TOKEN
+    path = tmp_path / ("hf" if where == "login" else "elsewhere") / "token"
+    path.parent.mkdir()
+    path.write_text(f"{TOKEN}\n")
+    monkeypatch.setenv("HF_TOKEN_PATH" if where == "HF_TOKEN_PATH" else "HF_UNUSED", str(path))
+    if where.endswith("TOKEN"):
+        monkeypatch.setenv(where, TOKEN)
+
+    assert read().tensors is not None
+
+    assert all(asked.headers["Authorization"] == f"Bearer {TOKEN}" for asked in hub.hub.requests)
+    assert hub.store.requests
+    assert not [asked for asked in hub.store.requests if "Authorization" in asked.headers]
+    assert TOKEN not in repr(Hub.of_environment())
+
+
+def test_a_renamed_repository_is_followed_with_the_token(
+    hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.token = TOKEN
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    assert HubSource("acme/old").names()["config.json"] == len(CONFIG)
+
+
+def test_the_listing_does_not_lead_the_token_away(
+    hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    following = {"Link": f'<{hub.store.url}/stolen>; rel="next"'}
+    hub.refusal = Reply(200, b"[]", following)
+    hub.store.answer = lambda asked: Reply(200, b"[]")
+    assert HubSource(REPO).names() == {}
+    (asked,) = hub.store.requests
+    assert "Authorization" not in asked.headers
+
+
+def test_a_token_can_be_kept_from_being_sent(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    monkeypatch.setenv("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")
+    read()
+    assert not [asked for asked in hub.asked if "Authorization" in asked.headers]
+
+
+@pytest.mark.parametrize("token", ["hf_a-secret\nX-Other: 1", "hf_a secret", "hf_ü-secret"])
+def test_what_is_no_token_is_not_sent_and_not_shown(
+    token: str, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", token)
+    with pytest.raises(CheckpointError, match="HF_TOKEN holds no token") as refused:
+        read()
+    assert "secret" not in str(refused.value)
+    assert hub.asked == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "token", "message", "fix"),
+    [
+        (refused(401, "GatedRepo"), None, "is gated, and no token was sent", "accept its licence"),
+        (refused(401, "GatedRepo"), None, "is gated", "HF_TOKEN"),
+        (refused(403, "GatedRepo"), TOKEN, "the token in HF_TOKEN does not open it", "with the ac"),
+        (refused(401, "RepoNotFound"), None, "or it is private", "HF_TOKEN"),
+        (refused(401), None, "or it is private", "HF_TOKEN"),
+        (refused(401), TOKEN, "does not accept the token in HF_TOKEN", "settings/tokens"),
+        (refused(404, "RepoNotFound"), TOKEN, "the token in HF_TOKEN may not see it", "right"),
+        (refused(403), TOKEN, "does not let the token in HF_TOKEN read", "the right to read"),
+        (refused(403), None, "does not let a caller without a token read", "HF_TOKEN"),
+        (refused(404, "EntryNotFound"), None, "no longer has a file", "repeat"),
+        (refused(429, Retry_After="30"), None, "too often", "in 30 seconds; to be allowed more"),
+        (refused(429), TOKEN, "too often", "in some minutes"),
+        (refused(503), None, "answers with an error (503)", "repeat"),
+        (
+            refused(403, X_Error_Message="Access to this resource is disabled."),
+            None,
+            "has disabled",
+            "another model",
+        ),
+    ],
+)
+@pytest.mark.parametrize("what", ["listing", "files"])
+def test_a_refusal_says_what_to_do(
+    what: str, answer: Reply, token: str | None, message: str, fix: str, hub: FakeHub,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    if token:
+        monkeypatch.setenv("HF_TOKEN", token)
+    if what == "listing":
+        hub.refusal = answer
+    else:
+        hub.refused_files = answer
+    error = refusal()
+    assert message in error.message
+    assert fix in error.fix
+    if "gated" in message:
+        assert f"{hub.hub.url}/{REPO}" in error.fix
+
+
+def test_an_unknown_revision_is_told(hub: FakeHub) -> None:
+    assert refusal("no-such-branch").message == f"{REPO} has no revision no-such-branch"
+
+
+def test_another_servers_answer_is_not_a_listing(hub: FakeHub) -> None:
+    for body in (
+        b"<html>",
+        b"{}",
+        b'[{"type": "file"}]',
+        b'[{"path":"a","size":-1,"type":"file"}]',
+    ):
+        hub.refusal = Reply(200, body)
+        with pytest.raises(CheckpointError, match="does not answer as the hub does") as refused:
+            read()
+        assert "HF_ENDPOINT" in refused.value.fix
+
+
+@pytest.mark.parametrize("location", [None, "ftp://x/y", "file:///etc/passwd", "http://[::1"])
+def test_a_redirect_must_lead_to_the_web(location: str | None, hub: FakeHub) -> None:
+    hub.refusal = Reply(302, b"", {"Location": location} if location else {})
+    assert "redirects to no https:// address" in refusal().message
+
+
+def test_a_redirect_to_itself_ends(hub: FakeHub) -> None:
+    hub.refusal = Reply(302, b"", {"Location": f"{hub.hub.url}/again"})
+    assert "redirects without end" in refusal().message
+
+
+def test_the_hub_can_be_switched_off(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, "1")
+            assert refusal().message.startswith(f"{name} is set")
+    assert hub.asked == []
+
+
+@pytest.mark.parametrize("endpoint", ["huggingface.co", "ftp://x", "http://"])
+def test_an_endpoint_must_be_an_address(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", endpoint)
+    with pytest.raises(CheckpointError, match="HF_ENDPOINT is"):
+        HubSource(REPO)
+
+
+def test_a_password_in_the_endpoint_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "https://me:secret@mirror.example")
+    with pytest.raises(CheckpointError, match="holds a password") as refused:
+        HubSource(REPO)
+    assert "secret" not in str(refused.value)
+
+
+def test_nobody_at_the_address_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{port}")
+    assert "nobody answers at" in refusal().message
+
+
+def test_a_silent_hub_is_given_up() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        hub = Hub(f"http://127.0.0.1:{silent.getsockname()[1]}", seconds=0.2)
+        with pytest.raises(CheckpointError, match=r"did not answer within 0\.2 s"):
+            read_checkpoint(HubSource(REPO, hub=hub))
+
+
+@pytest.mark.parametrize("where", ["listing", "header"])
+def test_a_byte_now_and_then_does_not_keep_us(where: str, hub: FakeHub) -> None:
+    if where == "listing":
+        hub.refusal = Reply(200, hub.hub.trickle(), length=MEGABYTE)
+    else:
+        hub.store.answer = lambda asked: Reply(206, hub.store.trickle(), length=MEGABYTE)
+    begin = time.monotonic()
+    assert "could not be read within 0.5 s" in refusal(seconds=0.5).message
+    assert time.monotonic() - begin < 10
+
+
+def test_of_a_server_without_ranges_no_file_is_downloaded(hub: FakeHub) -> None:
+    hub.honours_ranges = False
+    found = read()
+    assert found.tensors is not None
+    # What lies in the buffers of the two sockets was sent and not read.
+    assert hub.sent < LARGE / 10
+    assert found.bytes_read < MEGABYTE
+
+
+def test_a_long_header_from_a_server_without_ranges_is_refused(hub: FakeHub) -> None:
+    text = b"{}" + b" " * 200_000
+    hub.files = {"config.json": CONFIG, "model.safetensors": file_of(text, 0)}
+    hub.sizes = {}
+    assert read().tensors == {}
+    hub.honours_ranges = False
+    assert "nothing is downloaded whole" in refusal().message
+
+
+def test_an_endless_listing_is_given_up(hub: FakeHub) -> None:
+    again = f'<{hub.hub.url}/again>; rel="next"'
+    hub.refusal = Reply(200, b"[]", {"Link": again})
+    assert "too many files" in refusal().message
+
+
+def test_the_store_breaking_off_is_told(hub: FakeHub) -> None:
+    hub.store.answer = lambda asked: Reply(206, [b"x"], length=500)
+    assert "cut short" in refusal().message or "broke" in refusal().message
+
+
+def test_requests_name_the_toolkit(hub: FakeHub) -> None:
+    read()
+    assert all(asked.headers["User-Agent"].startswith("peagle-toolkit/") for asked in hub.asked)

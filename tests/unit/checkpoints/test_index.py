@@ -1,0 +1,90 @@
+"""Which of the files vLLM loads."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.unit.checkpoints.files import index_of
+from toolkit.checkpoints.index import check_tensors, index_name, parse_index, weight_files
+from toolkit.errors import CheckpointError
+
+INDEX = "model.safetensors.index.json"
+
+
+@pytest.mark.parametrize(
+    ("names", "index", "expected"),
+    [
+        (["config.json", "model.safetensors"], None, ["model.safetensors"]),
+        (["config.json", "pytorch_model.bin"], None, []),
+        (["b.safetensors", "a.safetensors"], None, ["a.safetensors", "b.safetensors"]),
+        (["._model.safetensors", "model.safetensors"], None, ["model.safetensors"]),
+        (["model.SAFETENSORS", "model.safetensors.tmp"], None, []),
+        # The single file beside the shards is not loaded a second time.
+        (["model.safetensors", "s1.safetensors"], {"a": "s1.safetensors"}, ["s1.safetensors"]),
+        # Of Mistral's two formats vLLM takes its own.
+        (
+            ["consolidated.safetensors", "model.safetensors", INDEX],
+            None,
+            ["consolidated.safetensors"],
+        ),
+    ],
+)
+def test_the_files_are_those_that_vllm_takes(
+    names: list[str], index: dict[str, str] | None, expected: list[str]
+) -> None:
+    assert list(weight_files(names, index)) == expected
+
+
+def test_each_format_has_its_index() -> None:
+    assert index_name(["model.safetensors"]) == INDEX
+    assert index_name(["consolidated-1.safetensors"]) == "consolidated.safetensors.index.json"
+
+
+def test_missing_shards_are_named() -> None:
+    index = {f"t{n}": f"s{n}.safetensors" for n in range(6)}
+    with pytest.raises(CheckpointError) as refused:
+        weight_files(["s0.safetensors"], index)
+    assert refused.value.message == (
+        f"{INDEX} names 6 files, and 5 of them are not there: "
+        "s1.safetensors, s2.safetensors, s3.safetensors, ..."
+    )
+    with pytest.raises(CheckpointError, match=r"1 of them is not there: s\.safetensors"):
+        weight_files([], {"a": "s.safetensors"})
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "is not JSON"),
+        (b"\xff", "is not JSON"),
+        (b"[" * 100_000, "is not JSON"),
+        (b"[]", "has no weight_map"),
+        (b"{}", "has no weight_map"),
+        (b'{"weight_map": {}}', "has no weight_map"),
+        (b'{"weight_map": {"a": 1}}', "names no file for 'a'"),
+        (b'{"weight_map": {"a": ""}}', "names no file for 'a'"),
+        (index_of(a="../x.safetensors"), "'../x.safetensors', which does not lie beside it"),
+        (index_of(a="/etc/x.safetensors"), "does not lie beside it"),
+        (index_of(a="sub/x.safetensors"), "does not lie beside it"),
+        (index_of(a=".."), "does not lie beside it"),
+    ],
+)
+def test_a_bad_index_is_told(content: bytes, words: str) -> None:
+    with pytest.raises(CheckpointError) as refused:
+        parse_index(content, INDEX)
+    assert refused.value.message.startswith(INDEX)
+    assert words in refused.value.message
+
+
+def test_a_good_index_says_where_each_tensor_is() -> None:
+    assert parse_index(index_of(a__b="x.safetensors"), INDEX) == {"a.b": "x.safetensors"}
+    large = {"metadata": {"total_size": 1}, "weight_map": {"a": "x.safetensors"}}
+    assert parse_index(json.dumps(large).encode(), INDEX) == {"a": "x.safetensors"}
+
+
+def test_tensors_that_no_file_holds_are_named() -> None:
+    check_tensors({"a": "x"}, ["a", "b"], INDEX)
+    with pytest.raises(CheckpointError, match=r"names 1 tensors that no file holds: b"):
+        check_tensors({"a": "x", "b": "x"}, ["a"], INDEX)

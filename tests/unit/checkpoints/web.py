@@ -1,0 +1,121 @@
+"""A web server on loopback that counts what it sends, and answers as badly as it is told to."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+MEGABYTE = 1_000_000
+_PIECE = 64 * 1024
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request: its path with the query, and its headers."""
+
+    path: str
+    headers: Mapping[str, str]
+
+    def range_of(self, size: int) -> tuple[int, int]:
+        """First and last byte that were asked for, of a file of ``size`` bytes."""
+        first, _, last = self.headers["Range"].removeprefix("bytes=").partition("-")
+        return int(first), min(int(last or size), size - 1)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer. A body may come piece by piece, and then ``length`` is what is said of it."""
+
+    status: int = 200
+    body: bytes | Iterable[bytes] = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    length: int | None = None
+
+
+class Web:
+    """What listens at ``url``, with the requests it got and the bytes of bodies it sent."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.sent = 0
+        self.requests: list[Asked] = []
+        self.closed = threading.Event()
+        self.answer: Callable[[Asked], Reply] = lambda asked: Reply(404)
+
+    def forget(self) -> None:
+        """Break off what still trickles, and count from nothing."""
+        self.closed.set()
+        self.closed = threading.Event()
+        self.sent = 0
+        self.requests = []
+
+    def trickle(self, piece: bytes = b"x") -> Iterator[bytes]:
+        """A byte now and then, for ever: each comes before any timeout of a socket."""
+        closed = self.closed
+        while not closed.wait(0.05):
+            yield piece
+
+
+def zeros(size: int) -> Iterator[bytes]:
+    """So many bytes, in pieces."""
+    for start in range(0, size, _PIECE):
+        yield bytes(min(_PIECE, size - start))
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that goes away in the middle is what many tests are about."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
+@contextmanager
+def serve(web: Web) -> Iterator[Web]:
+    """Serve until the block ends."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            asked = Asked(self.path, dict(self.headers))
+            web.requests.append(asked)
+            with suppress(ConnectionError):
+                self._send(web.answer(asked))
+
+        def _send(self, reply: Reply) -> None:
+            pieces = [reply.body] if isinstance(reply.body, bytes) else reply.body
+            length = len(reply.body) if isinstance(reply.body, bytes) else reply.length
+            self.send_response(reply.status)
+            for name, value in reply.headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(length))
+            self.end_headers()
+            sent = 0
+            for piece in pieces:
+                self.wfile.write(piece)
+                sent += len(piece)
+                web.sent += len(piece)
+            self.close_connection = sent != length
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = _Server(("127.0.0.1", 0), Handler)
+    web.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield web
+    finally:
+        web.closed.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()

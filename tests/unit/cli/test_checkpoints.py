@@ -1,0 +1,91 @@
+"""Places of weights, as they are written on the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.checkpoints.files import CONFIG, ONE
+from toolkit.aws.objects import S3Source
+from toolkit.aws.session import Aws, Keys, connect
+from toolkit.checkpoints import FolderSource
+from toolkit.checkpoints.hub import HubSource
+from toolkit.cli.checkpoints import checkpoint_at, own_head, source_of
+from toolkit.errors import CheckpointError, UserError
+
+
+def aws() -> Aws:
+    return connect("us-east-1", endpoint_url="http://127.0.0.1:9", keys=Keys("key", "secret"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The home and working directory of somebody who has a model at ``a/b``."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    made = tmp_path / "a" / "b"
+    made.mkdir(parents=True)
+    (made / "config.json").write_bytes(CONFIG)
+    (made / "model.safetensors").write_bytes(ONE)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("location", "kind", "shown"),
+    [
+        ("a/b", FolderSource, "a/b"),
+        ("./a/b/", FolderSource, "a/b"),
+        ("a/c", HubSource, "a/c"),
+        ("a/b@main", HubSource, "a/b@main"),
+        ("s3://bucket/a/b/", S3Source, "s3://bucket/a/b"),
+    ],
+)
+def test_each_place_is_told_by_how_it_is_written(
+    location: str, kind: type, shown: str, folder: Path
+) -> None:
+    source = source_of(location, aws)
+    assert isinstance(source, kind)
+    assert source.location == shown
+
+
+@pytest.mark.parametrize("location", ["a/b", "./a/b", "~/a/b", "a/../a/b/"])
+def test_a_folder_is_read(location: str, folder: Path) -> None:
+    read = checkpoint_at(location)
+    assert read.config["hidden_size"] == 4
+    assert read.tensors is not None
+    assert checkpoint_at(location, config_only=True).tensors is None
+
+
+@pytest.mark.parametrize("location", ["", "word", "a b/c", "a/b/c", "-x/y", "http://x/y"])
+def test_what_is_no_place_is_told(location: str, folder: Path) -> None:
+    with pytest.raises(UserError, match="is no place of weights") as refused:
+        source_of(location, aws)
+    assert "./folder" in refused.value.fix
+
+
+def test_without_aws_there_is_no_s3(folder: Path) -> None:
+    with pytest.raises(UserError, match="cannot be read here"):
+        source_of("s3://bucket/x")
+
+
+def test_a_folder_that_is_not_there_is_told(folder: Path) -> None:
+    with pytest.raises(CheckpointError, match="there is no folder a/gone"):
+        checkpoint_at("./a/gone")
+
+
+def test_an_own_head_that_is_elsewhere_is_not_read(folder: Path) -> None:
+    for place in ("s3://bucket/head", "org/head", "p-eagle"):
+        assert own_head(place) == {"drafter": place}
+
+
+def test_an_own_head_in_a_folder_is_read(folder: Path) -> None:
+    options = own_head("a/b")
+    assert options["drafter"] == str(folder)
+    assert options["drafter_checkpoint"].config == {"hidden_size": 4, "vocab_size": 8}
+    assert list(options["drafter_checkpoint"].tensors) == ["fc.weight"]
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(UserError, match=r"a/b holds no \*\.safetensors"):
+        own_head("a/b")
+    with pytest.raises(UserError, match=r"there is no folder \./gone"):
+        own_head("./gone")

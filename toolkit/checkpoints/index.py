@@ -1,0 +1,84 @@
+"""Which files of a checkpoint vLLM loads, and what the index of a sharded one says.
+
+As in ``vllm/model_executor/model_loader/default_loader.py`` and ``weight_utils.py`` of vLLM 0.28.0:
+the safetensors files of the top level, ``consolidated*`` ones instead of all others where there are
+some, and of these only what the index names where there is an index. So the copies in ``original/``
+and ``metal/`` that some models bring are not read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+from toolkit.errors import CheckpointError
+
+LONGEST_INDEX = 50_000_000
+"""Bytes. The largest models have about 20 million, one of 120 billion parameters 60,000."""
+
+_AGAIN = "copy the index again, or save the weights again"
+
+
+def index_name(names: Iterable[str]) -> str:
+    """What the index of these files is called, if there is one."""
+    if any(fnmatchcase(name, "consolidated*.safetensors") for name in names):
+        return "consolidated.safetensors.index.json"
+    return "model.safetensors.index.json"
+
+
+def parse_index(content: bytes, file: str) -> dict[str, str]:
+    """The file of each tensor. Raises CheckpointError when the index called ``file`` is damaged, or
+    names files that do not lie beside it."""
+    try:
+        document: Any = json.loads(content.decode())
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{file} is not JSON", _AGAIN) from error
+    said = document.get("weight_map") if isinstance(document, dict) else None
+    if not isinstance(said, dict) or not said:
+        raise CheckpointError(f"{file} has no weight_map, so vLLM loads nothing", _AGAIN)
+    for tensor, name in said.items():
+        if not isinstance(name, str) or not name:
+            raise CheckpointError(f"{file} names no file for {ascii(tensor)[:80]}", _AGAIN)
+    for name in sorted(set(said.values())):
+        if "/" in name or "\\" in name or name in (".", ".."):
+            message = f"{file} names {ascii(name)[:80]}, which does not lie beside it"
+            raise CheckpointError(message, "vLLM loads weights of the same folder only; mend it")
+    return said
+
+
+def weight_files(names: Iterable[str], index: Mapping[str, str] | None) -> tuple[str, ...]:
+    """The safetensors files that vLLM loads, of those that are there.
+
+    Raises CheckpointError when the index names one that is not there.
+    """
+    names = tuple(names)
+    kind = index_name(names)
+    pattern = "consolidated*.safetensors" if kind.startswith("consolidated") else "*.safetensors"
+    # As glob does it: a hidden file, like the ._model.safetensors of a Mac, is none.
+    found = sorted(n for n in names if fnmatchcase(n, pattern) and not n.startswith("."))
+    if index is None:
+        return tuple(found)
+    named = set(index.values())
+    missing = sorted(named.difference(found))
+    if missing:
+        raise CheckpointError(
+            f"{kind} names {len(named)} files, and {len(missing)} of them "
+            f"{'is' if len(missing) == 1 else 'are'} not there: {_some(missing)}",
+            "copy the missing files too",
+        )
+    return tuple(name for name in found if name in named)
+
+
+def check_tensors(index: Mapping[str, str], tensors: Iterable[str], file: str) -> None:
+    """Raise CheckpointError when the index called ``file`` names tensors that no file holds."""
+    missing = sorted(set(index).difference(tensors))
+    if missing:
+        message = f"{file} names {len(missing):,} tensors that no file holds: {_some(missing)}"
+        raise CheckpointError(message, "copy index and weights again: they are of two savings")
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(ascii(name)[1:-1][:80] for name in names[:3])
+    return f"{shown}, ..." if len(names) > 3 else shown
