@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from toolkit.catalog.models import Drafter, Instance, InstanceTable, Runtime, RuntimeTable, Target
+from toolkit.catalog.models import (
+    NO_VERSION_RULES,
+    Drafter,
+    Instance,
+    InstanceTable,
+    Runtime,
+    RuntimeTable,
+    Target,
+    VersionRuleTable,
+)
 from toolkit.checkpoints.models import Checkpoint
 
 
@@ -15,7 +24,11 @@ class Case:
 
     ``target`` and ``drafter`` are what the catalogue says; the checkpoints are what lies there,
     when somebody has read it. ``settings`` are vLLM's arguments without the dashes, such as
-    ``enable-prefix-caching``; ``environment`` is the container's. ``None``: not known, not asked.
+    ``enable-prefix-caching``, as ``speculative_settings`` are keys of ``--speculative-config``
+    beside the drafter's own; ``environment`` is the container's. ``None``: not known, not asked.
+
+    ``instance_type`` is what was asked for, ``instance`` its entry in the catalogue, if it has
+    one. Where there is an instance, an ``ami`` of ``None`` is SageMaker's default.
     """
 
     target: Target
@@ -25,13 +38,17 @@ class Case:
     runtime: Runtime
     runtimes: RuntimeTable
     instances: InstanceTable
+    version_rules: VersionRuleTable = NO_VERSION_RULES
     concurrency: int | None = None
     target_checkpoint: Checkpoint | None = None
     drafter_checkpoint: Checkpoint | None = None
     instance: Instance | None = None
+    instance_type: str | None = None
+    region: str | None = None
     image: str | None = None
     ami: str | None = None
     tensor_parallel_size: int = 1
     on_cpu: bool = False
     settings: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    speculative_settings: Mapping[str, object] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-import shlex
+from dataclasses import replace
 
 from toolkit.catalog import versions
 from toolkit.catalog.images import domain, image_uri
-from toolkit.catalog.models import Drafter, Runtime, RuntimeTable, Target
+from toolkit.catalog.models import Drafter, InstanceTable, Runtime, RuntimeTable, Target
+from toolkit.checks import Case, check
+from toolkit.checks.cases import ami_for, family_of
+from toolkit.checks.rules.vllm_below_minimum import NEWER, minimum_of
 from toolkit.errors import NotFound, Refused, UserError, nearest
-from toolkit.findings import Finding, error, warning
 from toolkit.planning.choice import Choice, chosen
 from toolkit.planning.drafters import Chosen
 from toolkit.planning.models import Options
@@ -21,10 +23,16 @@ IMAGE_WITHOUT_COUNTERS = "image-without-counters"
 
 _MAX_IMAGE_LENGTH = 255  # of a container's Image, from SageMaker's service model
 _IMAGE = re.compile(r"[A-Za-z0-9][\w.\-/:@]*", re.ASCII)
-_ECR = re.compile(r"(\d{12})\.dkr\.ecr\.([a-z0-9\-]+)\.[a-z0-9.\-]+/\S+")
-
-
-_NEWER = "leave --vllm out, or name a newer version"
+_ABOUT_VERSIONS = frozenset({"vllm-below-minimum", "known-problem"})
+_ABOUT_IMAGES = frozenset(
+    {
+        "image-not-in-ecr",
+        "image-in-another-region",
+        "image-version",
+        "image-without-counters",
+    }
+)
+"""Codes of the rules that can be asked before the rest is chosen."""
 
 
 def choose_region(options: Options, table: RuntimeTable) -> Choice[str]:
@@ -49,126 +57,66 @@ def choose_runtime(
     by_version = {versions.normalise(runtime.vllm): runtime for runtime in table.runtimes}
     version = versions.normalise(options.vllm or table.default)
     if version not in by_version:
-        who, minimum = _minimum(target, drafter)
+        who, minimum = minimum_of(target, drafter)
         if versions.compare(version, minimum) < 0:
-            raise Refused(f"{who} needs vLLM {minimum} or later, not {version}", _NEWER)
+            raise Refused(f"{who} needs vLLM {minimum} or later, not {version}", NEWER)
         known = sorted(by_version, key=versions.parse)
         fit = [name for name in known if versions.compare(name, minimum) >= 0]
         near, there = nearest(version, fit), ", ".join(fit) or "none"
         hint = f"{near} this pair needs {minimum} or later; there are {there}".strip()
         raise NotFound(f"the catalogue has no image with vLLM {version}", hint)
     runtime = by_version[version]
-    findings = (*_too_old(runtime, target, drafter), *_problems(runtime, drafter))
+    findings = check(_case(table, runtime, target, drafter), only=_ABOUT_VERSIONS)
     if options.vllm is not None:
         return Choice(runtime, findings=findings)
     because = f"the catalogue's default, checked {table.checked.isoformat()}"
     return Choice(runtime, chosen(runtime, "vllm", because, shown=version).reasons, findings)
 
 
-def _too_old(runtime: Runtime, target: Target, drafter: Drafter | None) -> tuple[Finding, ...]:
-    who, minimum = _minimum(target, drafter)
-    if versions.compare(runtime.vllm, minimum) >= 0:
-        return ()
-    return (
-        error(
-            "vllm-below-minimum",
-            "vllm",
-            f"{who} needs vLLM {minimum} or later, not {runtime.vllm}",
-            _NEWER,
-        ),
-    )
-
-
-def _minimum(target: Target, drafter: Drafter | None) -> tuple[str, str]:
-    """Whose need is the greater, and the oldest vLLM that the pair runs on."""
-    needs = [(target.title, target.min_vllm)]
-    if drafter is not None:
-        needs.append((drafter.title, drafter.min_vllm))
-    return max(needs, key=lambda need: versions.parse(need[1]))
-
-
-def _problems(runtime: Runtime, drafter: Drafter | None) -> tuple[Finding, ...]:
-    """What the catalogue knows against this drafter on this version."""
-    return tuple(
-        Finding(
-            code=problem.code,
-            level=problem.level,
-            where="drafter",
-            message=f"{problem.summary} ({problem.source})",
-            fix=problem.fix,
-        )
-        for problem in (drafter.problems if drafter else ())
-        if problem.vllm is None or versions.in_range(runtime.vllm, problem.vllm)
-    )
-
-
 def choose_image(
     options: Options, table: RuntimeTable, runtime: Runtime, region: str, pair: Chosen
 ) -> Choice[str]:
     """The image: AWS's of that version in that region, or the user's."""
+    case = _case(table, runtime, pair.target, pair.drafter)
+    case = replace(case, region=region, image=options.image)
     if options.image is not None:
-        wrong = _image_findings(options.image, region)
-        mute = _without_counters(options.image, table, pair)
-        return Choice(options.image, findings=(*wrong, *mute))
+        _refuse_nonsense(options.image, region)
+        return Choice(options.image, findings=check(case, only=_ABOUT_IMAGES))
     image = image_uri(table, runtime, region)
-    missing: tuple[Finding, ...] = ()
-    if runtime.regions and region not in runtime.regions:
-        others = [r.vllm for r in table.runtimes if not r.regions or region in r.regions]
-        fix = f"use --vllm {others[-1]}" if others else "use another --region"
-        message = f"AWS has no image of vLLM {runtime.vllm} in {region}"
-        missing = (error("image-not-in-region", "region", message, f"{fix}, or --image"),)
     because = f"AWS's image of vLLM {runtime.vllm} in {region}"
-    mute = _without_counters(image, table, pair)
+    missing = check(case, only={"image-not-in-region"})
+    mute = check(replace(case, image=image), only={IMAGE_WITHOUT_COUNTERS})
     return Choice(image, chosen(image, "image", because).reasons, (*missing, *mute))
 
 
-def _without_counters(image: str, table: RuntimeTable, pair: Chosen) -> tuple[Finding, ...]:
-    """A warning of AWS's own image: it drafts, but no endpoint shows the engine's counters."""
-    found = _ECR.fullmatch(image)
-    if pair.drafter is None or found is None or found[1] not in table.accounts.values():
-        return ()
-    message = (
-        "AWS's own image does not tell how many drafts it accepts, so deploy on AWS ends as not "
-        "proved"
-    )
-    words = [f"{pair.target.short_name}+{pair.drafter.name}"]
-    if pair.own is not None:
-        words = [pair.target.short_name, "--drafter", pair.own]
-    fix = (
-        f"build ours with `peagle render dockerfile {shlex.join(words)} -o DIR`, push it, and "
-        "give --image URI"
-    )
-    return (warning(IMAGE_WITHOUT_COUNTERS, "image", message, fix),)
+def choose_ami(table: RuntimeTable, runtime: Runtime, instance_type: str) -> Choice[str | None]:
+    """The host AMI to name in the request; ``None`` leaves it to SageMaker."""
+    ami, family = ami_for(table, runtime, instance_type), family_of(instance_type)
+    if ami is not None:
+        because = f"the image is on CUDA {runtime.cuda}, and the default AMI of {family} is older"
+        return chosen(ami, "ami", because)
+    because = f"not known to need another on {family}"
+    return chosen(ami, "ami", because, shown="SageMaker's default")
 
 
-def _image_findings(image: str, region: str) -> tuple[Finding, ...]:
+def _case(table: RuntimeTable, runtime: Runtime, target: Target, drafter: Drafter | None) -> Case:
+    """A case of which no more is known than these."""
+    return Case(
+        target=target,
+        drafter=drafter,
+        k=0,
+        max_model_len=1,
+        runtime=runtime,
+        runtimes=table,
+        instances=InstanceTable(checked=table.checked, source=table.source, instances=()),
+    )
+
+
+def _refuse_nonsense(image: str, region: str) -> None:
+    """Raise UserError for what is not even the name of an image."""
     if len(image) > _MAX_IMAGE_LENGTH or not _IMAGE.fullmatch(image):
         raise UserError(
             f"{image[:60]!r} is not the name of an image",
             f"write ACCOUNT.dkr.ecr.{region}.{domain(region)}/NAME:TAG, at most "
             f"{_MAX_IMAGE_LENGTH} characters",
         )
-    found = _ECR.fullmatch(image)
-    if found is None:
-        message = f"SageMaker takes images from ECR only, and {image} is not one"
-        fix = "push it: `peagle render dockerfile PAIR -o DIR` says how"
-        return (error("image-not-in-ecr", "image", message, fix),)
-    if found[2] != region:
-        message = f"the image lies in {found[2]}, and the endpoint would be in {region}"
-        fix = f"push it to ECR in {region}, or use --region {found[2]}"
-        return (error("image-in-another-region", "image", message, fix),)
-    return ()
-
-
-def choose_ami(table: RuntimeTable, runtime: Runtime, instance_type: str) -> Choice[str | None]:
-    """The host AMI to name in the request; ``None`` leaves it to SageMaker.
-
-    The image needs a driver that is new enough, which the default AMI of some families lacks: the
-    rule of AWS's SDK (sagemaker.serve, model_builder_servers.py).
-    """
-    family = instance_type.split(".")[1]
-    if family in table.ami_families:
-        because = f"the image is on CUDA {runtime.cuda}, and the default AMI of {family} is older"
-        return chosen(runtime.ami, "ami", because)
-    because = f"not known to need another on {family}"
-    return chosen(None, "ami", because, shown="SageMaker's default")

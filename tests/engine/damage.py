@@ -1,0 +1,151 @@
+"""Broken pairs for the real engine, and how what it did is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from toolkit.checks import Case
+from toolkit.data import data_folder
+from toolkit.local.engine import Engine
+
+DRIVER = Path(__file__).parent / "drafting.py"
+PATIENCE_SECONDS = 1200
+WORKERS = 2
+"""Engines at a time, each with one core."""
+
+MAX_TOKENS = 60
+PROMPTS: tuple[str, ...] = tuple(
+    entry["prompt"]
+    for entry in json.loads((data_folder("model_catalog") / "peagle/tiny/prompts.json").read_text())
+)[:8]
+"""Of the prompts that training never saw."""
+
+USUAL: dict[str, Any] = {
+    "dtype": "float32",
+    "enforce_eager": True,
+    "max_num_batched_tokens": 2048,
+    "max_num_seqs": 8,
+    "num_gpu_blocks_override": 160,  # of 128 tokens: room for all requests, and no GiB to clear
+}
+
+Stage = Literal["config", "start", "request", "served", "killed"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How far a pair came, the error that ended it, the answers' tokens, and what was drafted."""
+
+    stage: Stage
+    error: str
+    answers: tuple[tuple[int, ...], ...] = field(default=(), repr=False)
+    drafts: int = 0
+    accepted: int = 0
+    accepted_at: tuple[int, ...] = ()
+
+    @property
+    def acceptance_length(self) -> float:
+        """Tokens for each step; 1.0 when nothing was accepted. AssertionError without drafts."""
+        assert self.drafts, self
+        return 1 + self.accepted / self.drafts
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A pair that the engine is given: the case that the rules see, and what is beside it.
+
+    ``engine`` are arguments of vLLM that no rule looks at, or that replace those of the case.
+    """
+
+    make: Callable[[Path], Case]
+    engine: Mapping[str, Any] = field(default_factory=dict)
+    prompts: tuple[str, ...] = PROMPTS
+    autodetected: bool = False
+
+
+def outcomes_of(
+    cases: Mapping[str, tuple[Trial, Case]], engine: Engine, folder: Path
+) -> dict[str, Outcome]:
+    """What vLLM does with each of these cases; their files must still be there."""
+    asked = [_asked(name, *case) for name, case in cases.items()]
+    shares = [asked[worker::WORKERS] for worker in range(WORKERS)]
+    with ThreadPoolExecutor(WORKERS) as pool:
+        told = pool.map(lambda share: _outcomes(share, engine, folder), shares)
+        return {name: outcome for found in told for name, outcome in found.items()}
+
+
+def engine_arguments(trial: Trial, case: Case) -> dict[str, Any]:
+    """vLLM's arguments for this case, as keywords of its EngineArgs."""
+    assert case.target_checkpoint is not None
+    assert case.drafter_checkpoint is not None
+    settings = {**USUAL, "max_model_len": case.max_model_len}
+    for name, value in case.settings.items():
+        off = name.startswith("no-") and value is True
+        settings[name.removeprefix("no-").replace("-", "_")] = False if off else value
+    if case.tensor_parallel_size > 1:
+        settings["tensor_parallel_size"] = case.tensor_parallel_size
+    if trial.autodetected:
+        return {**settings, "model": case.drafter_checkpoint.location, **trial.engine}
+    assert case.drafter is not None
+    speculation: dict[str, Any] = {
+        "method": case.drafter.method,
+        "model": case.drafter_checkpoint.location,
+        "num_speculative_tokens": case.k,
+        **case.speculative_settings,
+    }
+    if case.drafter.parallel_drafting:
+        speculation["parallel_drafting"] = True
+    target = case.target_checkpoint.location
+    return {**settings, "model": target, "speculative_config": speculation, **trial.engine}
+
+
+def _outcomes(share: list[dict[str, Any]], engine: Engine, folder: Path) -> dict[str, Outcome]:
+    work = Path(tempfile.mkdtemp(dir=folder))
+    asked, told = work / "cases.json", work / "outcomes.json"
+    asked.write_text(json.dumps(share))
+    done = subprocess.run(
+        [str(engine.python), str(DRIVER), str(asked), str(told)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_SECONDS,
+        env={
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            # What vLLM leaves as the memory was is then never zero by luck, as on a GPU.
+            "MALLOC_PERTURB_": "165",
+        },
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return {name: _outcome(entry) for name, entry in json.loads(told.read_text()).items()}
+
+
+def _asked(name: str, trial: Trial, case: Case) -> dict[str, Any]:
+    arguments = engine_arguments(trial, case)
+    stages = arguments.get("pipeline_parallel_size", 1) * arguments.get("tensor_parallel_size", 1)
+    return {
+        "name": name,
+        "engine": arguments,
+        "environment": dict(case.environment),
+        "config_only": stages > 1,  # this machine has one device
+        "prompts": trial.prompts,
+        "max_tokens": MAX_TOKENS,
+    }
+
+
+def _outcome(entry: Mapping[str, Any]) -> Outcome:
+    return Outcome(
+        stage=entry["stage"],
+        error=entry["error"],
+        answers=tuple(map(tuple, entry.get("answers", ()))),
+        drafts=int(entry.get("drafts", 0)),
+        accepted=int(entry.get("accepted", 0)),
+        accepted_at=tuple(entry.get("accepted_at", ())),
+    )

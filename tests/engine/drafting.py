@@ -1,0 +1,123 @@
+"""What vLLM does with each of many pairs. Run by the engine's own python, as a script.
+
+    python drafting.py CASES.json OUTCOMES.json
+
+Each case runs in a fork of a process that has imported vLLM already (half a minute, once), so
+that a case takes seconds, and one that dies takes nobody along. Nothing of the toolkit is needed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import traceback
+from typing import Any
+
+PATIENCE_SECONDS = 120.0
+SETTINGS = {
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+
+
+def main() -> None:
+    """Read the cases, do them one after another, write the outcomes by name."""
+    cases_file, outcomes_file = sys.argv[1:]
+    with open(cases_file) as file:
+        cases = json.load(file)
+    os.environ.update(SETTINGS)
+    warm_up(cases[0]["engine"])
+    outcomes = {case["name"]: in_a_fork(case) for case in cases}
+    with open(outcomes_file, "w") as file:
+        json.dump(outcomes, file)
+
+
+def warm_up(engine: dict[str, Any]) -> None:
+    """Import what every case needs, and fill vLLM's caches of model classes."""
+    import vllm.v1.engine.llm_engine
+    import vllm.v1.worker.cpu_model_runner  # noqa: F401
+    from vllm.engine.arg_utils import EngineArgs
+
+    EngineArgs(**engine).create_engine_config()
+
+
+def in_a_fork(case: dict[str, Any]) -> dict[str, Any]:
+    """The outcome of a case, found by a process of its own."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reader)
+        os.setpgid(0, 0)
+        with os.fdopen(writer, "w") as told:
+            json.dump(outcome(case), told)
+        os._exit(0)
+    os.close(writer)
+    text = read_all(reader, child)
+    status = os.waitpid(child, 0)[1]
+    if not text:
+        return {"stage": "killed", "error": f"exit {os.waitstatus_to_exitcode(status)}"}
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def read_all(reader: int, child: int) -> str:
+    """What comes through the pipe, until its end or until patience is over."""
+    signal.signal(signal.SIGALRM, lambda *_: os.killpg(child, signal.SIGKILL))
+    signal.setitimer(signal.ITIMER_REAL, PATIENCE_SECONDS)
+    try:
+        with os.fdopen(reader) as file:
+            return file.read()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def outcome(case: dict[str, Any]) -> dict[str, Any]:
+    """At which stage the case ended, with which error, and what was answered and drafted."""
+    found: dict[str, Any] = {"stage": "config", "error": ""}
+    try:
+        os.environ.update(case["environment"])
+        run(case, found)
+    except BaseException as error:  # whatever ends the engine is what is asked for
+        where = traceback.extract_tb(error.__traceback__)[-1].name
+        found["error"] = f"{type(error).__name__} in {where}: {error}"
+    return found
+
+
+def run(case: dict[str, Any], found: dict[str, Any]) -> None:
+    """Build vLLM's config, start the engine, ask it; ``found`` says how far that went."""
+    from vllm import LLM, SamplingParams
+    from vllm.engine.arg_utils import EngineArgs
+
+    settings = {"disable_log_stats": False, **case["engine"]}
+    if case["config_only"]:
+        EngineArgs(**settings).create_engine_config()
+    else:
+        found["stage"] = "start"
+        engine = LLM(**settings)
+        found["stage"] = "request"
+        greedy = SamplingParams(temperature=0.0, max_tokens=case["max_tokens"], ignore_eos=True)
+        answers = engine.generate(case["prompts"], greedy, use_tqdm=False)
+        found["answers"] = [list(answer.outputs[0].token_ids) for answer in answers]
+        found.update(counted(engine.get_metrics()))
+    found["stage"] = "served"
+
+
+def counted(metrics: list[Any]) -> dict[str, Any]:
+    """Drafts, and how many of their tokens were accepted, in all and at each position."""
+    values = {metric.name: metric for metric in metrics if "spec_decode" in metric.name}
+    if not values:
+        return {"drafts": 0, "accepted": 0, "accepted_at": []}
+    return {
+        "drafts": values["vllm:spec_decode_num_drafts"].value,
+        "accepted": values["vllm:spec_decode_num_accepted_tokens"].value,
+        "accepted_at": values["vllm:spec_decode_num_accepted_tokens_per_pos"].values,
+    }
+
+
+if __name__ == "__main__":
+    main()

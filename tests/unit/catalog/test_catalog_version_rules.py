@@ -1,0 +1,103 @@
+"""version_rules.yaml: read strictly, replaced by the user's own, and right about ranges."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from toolkit.catalog import load_catalog, versions
+from toolkit.catalog.checking import check_catalog, check_file
+from toolkit.catalog.version_rules import holding
+from toolkit.data import data_folder
+from toolkit.errors import CatalogError
+
+GOOD = """\
+checked: 2026-11-20
+source: here
+rules:
+  - code: kv-group-rule
+    vllm: <0.18.0
+    level: error
+    value: 1.25
+    summary: it does not start
+    fix: use a later one
+    source: an issue
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "version_rules.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_the_bundled_table_is_right() -> None:
+    assert check_file(data_folder("model_catalog") / "version_rules.yaml") == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key", "words"),
+    [
+        ("level: error", "level: fatal", "rules[0].level", "expected one of"),
+        ("vllm: <0.18.0", "vllm: before 0.18", "rules[0].vllm", "a range of versions"),
+        ("vllm: <0.18.0", 'vllm: "<0.16.0,>=0.18.0"', "rules[0].vllm", "no version lies in"),
+        ("    fix: use a later one\n", "", "rules[0].fix", "the key is missing"),
+        ("value: 1.25", "ratio: 1.25", "rules[0].ratio", "there is no such key"),
+        ("code: kv-group-rule", "code: KV group", "rules[0].code", "lower-case letters"),
+    ],
+)
+def test_a_wrong_entry_is_told_by_key(
+    tmp_path: Path, old: str, new: str, key: str, words: str
+) -> None:
+    problems = check_file(written(tmp_path, GOOD.replace(old, new)))
+    assert [problem.key for problem in problems][:1] == [key]
+    assert words in problems[0].message
+    assert problems[0].line is not None
+
+
+def test_an_entry_that_stands_twice_is_told(tmp_path: Path) -> None:
+    entry = GOOD[GOOD.index("  - code") :]
+    (problem,) = check_file(written(tmp_path, GOOD + entry))
+    assert "stands twice" in problem.message
+
+
+def test_catalog_check_looks_at_the_table_too(tmp_path: Path) -> None:
+    written(tmp_path, GOOD.replace("level: error", "level: bad"))
+    _, problems = check_catalog(tmp_path)
+    assert [problem.key for problem in problems] == ["rules[0].level"]
+    with pytest.raises(CatalogError, match="level"):
+        load_catalog(tmp_path)
+
+
+def test_the_users_own_table_replaces_the_bundled_one(tmp_path: Path) -> None:
+    written(tmp_path, GOOD)
+    assert len(load_catalog(tmp_path).version_rules.rules) == 1
+
+
+@pytest.mark.parametrize(("vllm", "ratio"), [("0.17.1", 1.25), ("0.18.0", 1.5), ("0.28.0", 1.5)])
+def test_the_ratio_of_the_kv_groups_follows_the_version(vllm: str, ratio: float) -> None:
+    (entry,) = holding(load_catalog().version_rules, "kv-group-rule", vllm)
+    assert entry.value == ratio
+
+
+@pytest.mark.parametrize("code", ["kv-group-rule", "placeholder-missing"])
+def test_some_entry_holds_on_every_version_and_only_one(code: str) -> None:
+    table = load_catalog().version_rules
+    for minor in range(16, 34):
+        assert len(holding(table, code, f"0.{minor}.0")) == 1
+
+
+def test_an_entry_without_versions_holds_on_all(tmp_path: Path) -> None:
+    written(tmp_path, GOOD.replace("    vllm: <0.18.0\n", ""))
+    table = load_catalog(tmp_path).version_rules
+    assert holding(table, "kv-group-rule", "0.30.0") == table.rules
+    assert holding(table, "another", "0.30.0") == ()
+
+
+def test_every_ami_of_a_runtime_has_a_new_enough_cuda() -> None:
+    table = load_catalog().runtimes
+    cuda = {ami.name: ami.cuda for ami in table.amis}
+    for runtime in table.runtimes:
+        assert cuda[runtime.ami].partition(".")[0] == runtime.cuda.partition(".")[0]
+        assert versions.parse(runtime.vllm)

@@ -1,0 +1,31 @@
+"""The corpus: broken cases, and for each the code that must find it, and no other error.
+
+    name, how it is made, the code, and its level where that is not an error
+
+A rule without a line here fails ``test_every_rule_is_in_the_corpus``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from toolkit.checks import Case
+from toolkit.findings import Level
+
+
+@dataclass(frozen=True)
+class Broken:
+    """One broken case. ``told`` is the code of its finding, where a rule's findings have others."""
+
+    name: str
+    make: Callable[[Path], Case]
+    code: str
+    level: Level = "error"
+    told: str | None = None
+
+    @property
+    def expected(self) -> str:
+        """The code that its finding must have."""
+        return self.told or self.code

@@ -1,0 +1,448 @@
+"""Broken heads: the tiny pair's files, damaged."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.unit.checks.cases import OWN_IMAGE, geometry_case, speculators_case, tiny_case
+from tests.unit.checks.corpus import Broken
+from tests.unit.checks.damage import Damage, booleans, filled, integers
+
+EAGLE = "eagle_config.eagle_aux_hidden_state_layer_ids"
+
+REDUCED = Damage(
+    set_keys={"draft_vocab_size": 512},
+    add={
+        "lm_head.weight": filled("BF16", (512, 256)),
+        "d2t": integers([0] * 512),
+        "t2d": booleans([True] * 512 + [False] * 512),
+    },
+)
+"""A good head that drafts from half of the vocabulary."""
+
+NARROW = Damage(
+    set_keys={"hidden_size": 128, "target_hidden_size": 256, "num_attention_heads": 2},
+    cut={
+        "fc.weight": (128, 768),
+        "norm.weight": (128,),
+        "midlayer.hidden_norm.weight": (128,),
+        "midlayer.input_layernorm.weight": (128,),
+        "midlayer.post_attention_layernorm.weight": (128,),
+        "midlayer.self_attn.q_proj.weight": (128, 256),
+        "midlayer.self_attn.k_proj.weight": (128, 256),
+        "midlayer.self_attn.v_proj.weight": (128, 256),
+        "midlayer.self_attn.o_proj.weight": (128, 128),
+        "midlayer.mlp.gate_proj.weight": (384, 128),
+        "midlayer.mlp.up_proj.weight": (384, 128),
+        "midlayer.mlp.down_proj.weight": (128, 384),
+    },
+    add={"lm_head.weight": filled("BF16", (1024, 128))},
+)
+"""An EAGLE-3 head of half the target's width, without embeddings of its own."""
+
+
+def with_d2t(size: int) -> Damage:
+    return replace(REDUCED, add={**REDUCED.add, "d2t": integers([0] * size)})
+
+
+def without(*names: str) -> Damage:
+    return replace(REDUCED, add={n: t for n, t in REDUCED.add.items() if n not in names})
+
+
+PLACEHOLDERS = (
+    Broken(
+        "no mask",
+        lambda f: tiny_case(f, Damage(drop=("mask_hidden",))),
+        "head-without-mask",
+    ),
+    Broken(
+        "mask of two hidden states",
+        lambda f: tiny_case(f, Damage(cut={"mask_hidden": (1, 1, 512)})),
+        "mask-shape",
+    ),
+    Broken(
+        "mask of a single number",
+        lambda f: tiny_case(f, Damage(cut={"mask_hidden": (1, 1, 1)})),
+        "mask-shape",
+    ),
+    Broken(
+        "no placeholder",
+        lambda f: tiny_case(f, Damage(drop_keys=("ptd_token_id",))),
+        "placeholder-missing",
+    ),
+    Broken(
+        "a placeholder under a key that this version does not read",
+        lambda f: tiny_case(
+            f,
+            Damage(drop_keys=("ptd_token_id",), set_keys={"mask_token_id": 2}),
+            vllm="0.26.0",
+        ),
+        "placeholder-missing",
+    ),
+    Broken(
+        "placeholder is the size of the vocabulary",
+        lambda f: tiny_case(f, Damage(set_keys={"ptd_token_id": 1024})),
+        "placeholder-outside-vocabulary",
+    ),
+    Broken(
+        "placeholder below 0",
+        lambda f: tiny_case(f, Damage(set_keys={"ptd_token_id": -1})),
+        "placeholder-outside-vocabulary",
+    ),
+    Broken(
+        "the key that counts first is outside",
+        lambda f: tiny_case(f, Damage(set_keys={"dflash_config": {"mask_token_id": 4000}})),
+        "placeholder-outside-vocabulary",
+    ),
+    Broken(
+        "placeholder outside, real geometry",
+        lambda f: geometry_case(f, "gpt-oss-20b", changes={"ptd_token_id": 201088}),
+        "placeholder-outside-vocabulary",
+    ),
+    Broken(
+        "EAGLE-3 head started as P-EAGLE",
+        lambda f: tiny_case(f, head="eagle3"),
+        "eagle3-as-p-eagle",
+    ),
+    Broken(
+        "EAGLE-3 head started as P-EAGLE, real geometry",
+        lambda f: geometry_case(f, "gpt-oss-120b", "eagle3", pair="gpt-oss-120b+p-eagle"),
+        "eagle3-as-p-eagle",
+    ),
+    Broken(
+        "EAGLE-3 speculators head started as P-EAGLE",
+        lambda f: speculators_case(f, "eagle3"),
+        "eagle3-as-p-eagle",
+    ),
+    Broken(
+        "P-EAGLE head started as EAGLE-3",
+        lambda f: tiny_case(f, pair="tiny+eagle3"),
+        "p-eagle-as-eagle3",
+    ),
+    Broken(
+        "P-EAGLE head started as EAGLE-3, real geometry",
+        lambda f: geometry_case(f, "qwen3-coder-30b", pair="qwen3-coder-30b+eagle3"),
+        "p-eagle-as-eagle3",
+    ),
+)
+
+STATES = (
+    Broken(
+        "auxiliary states off",
+        lambda f: tiny_case(f, Damage(set_keys={"eagle_config.use_aux_hidden_state": False})),
+        "auxiliary-states-off",
+    ),
+    Broken(
+        "hidden states of another width",
+        lambda f: tiny_case(
+            f,
+            Damage(
+                set_keys={"target_hidden_size": 512},
+                cut={"fc.weight": (256, 1536), "mask_hidden": (1, 1, 1536)},
+            ),
+        ),
+        "hidden-size-mismatch",
+    ),
+    Broken(
+        "the head of the smaller target, real geometry",
+        lambda f: geometry_case(f, "qwen3-coder-30b", changes={"target_hidden_size": 4096}),
+        "hidden-size-mismatch",
+    ),
+    Broken(
+        "fc for two hidden states",
+        lambda f: tiny_case(f, Damage(cut={"fc.weight": (256, 512)})),
+        "fc-width",
+    ),
+    Broken(
+        "fc and mask for two hidden states",
+        lambda f: tiny_case(f, Damage(cut={"fc.weight": (256, 512), "mask_hidden": (1, 1, 512)})),
+        "fc-width",
+    ),
+    Broken(
+        "fc of the wrong height",
+        lambda f: tiny_case(f, Damage(cut={"fc.weight": (128, 768)})),
+        "fc-width",
+    ),
+    Broken(
+        "four layers read, three built for",
+        lambda f: tiny_case(
+            f,
+            Damage(
+                drop_keys=("eagle_config",),
+                set_keys={"eagle_aux_hidden_state_layer_ids": [1, 2, 5, 7]},
+            ),
+        ),
+        "aux-layer-count",
+    ),
+    Broken(
+        "two layers named are the same",
+        lambda f: tiny_case(f, Damage(set_keys={EAGLE: [2, 2, 7]})),
+        "aux-layers-collide",
+    ),
+    Broken(
+        "none named, and vLLM's default collides in a target of six layers",
+        lambda f: tiny_case(
+            f,
+            Damage(drop_keys=("eagle_config",)),
+            target=Damage(
+                set_keys={"num_hidden_layers": 6},
+                drop=tuple(_layer_tensors(6) + _layer_tensors(7)),
+            ),
+            entry={"layers": 6},
+        ),
+        "aux-layers-collide",
+    ),
+    Broken(
+        "a layer beyond the target",
+        lambda f: tiny_case(f, Damage(set_keys={EAGLE: [2, 5, 9]})),
+        "aux-layers-outside",
+    ),
+    Broken(
+        "a layer below 0",
+        lambda f: tiny_case(f, Damage(set_keys={EAGLE: [-1, 2, 5]})),
+        "aux-layers-outside",
+    ),
+    Broken(
+        "the layers of 120b in 20b, real geometry",
+        lambda f: geometry_case(
+            f,
+            "gpt-oss-20b",
+            changes={"eagle_config": {"eagle_aux_hidden_state_layer_ids": [2, 18, 33]}},
+        ),
+        "aux-layers-outside",
+    ),
+)
+
+VOCABULARIES = (
+    Broken(
+        "a larger vocabulary",
+        lambda f: tiny_case(f, Damage(set_keys={"vocab_size": 2048, "draft_vocab_size": 2048})),
+        "vocabulary-mismatch",
+    ),
+    Broken(
+        "a smaller vocabulary",
+        lambda f: tiny_case(f, Damage(set_keys={"vocab_size": 512, "draft_vocab_size": 512})),
+        "vocabulary-mismatch",
+    ),
+    Broken(
+        "another family's vocabulary, real geometry",
+        lambda f: geometry_case(
+            f, "gemma-4-31b", changes={"vocab_size": 151936, "draft_vocab_size": 151936}
+        ),
+        "vocabulary-mismatch",
+    ),
+    Broken(
+        "more tokens drafted than there are",
+        lambda f: tiny_case(f, Damage(set_keys={"draft_vocab_size": 2048})),
+        "draft-vocabulary",
+    ),
+    Broken(
+        "lm_head with other rows",
+        lambda f: tiny_case(
+            f,
+            replace(
+                REDUCED,
+                set_keys={"draft_vocab_size": 256},
+                add={**REDUCED.add, "d2t": integers([0] * 256)},
+            ),
+        ),
+        "draft-vocabulary",
+    ),
+    Broken("d2t of another size", lambda f: tiny_case(f, with_d2t(256)), "d2t-size"),
+    Broken(
+        "t2d of another size",
+        lambda f: tiny_case(
+            f, replace(REDUCED, add={**REDUCED.add, "t2d": booleans([True] * 512)})
+        ),
+        "t2d-size",
+        "warning",
+    ),
+    Broken(
+        "a reduced vocabulary without d2t",
+        lambda f: tiny_case(f, without("d2t", "t2d")),
+        "d2t-missing",
+    ),
+    Broken(
+        "a reduced vocabulary without lm_head",
+        lambda f: tiny_case(f, without("lm_head.weight")),
+        "lm-head-missing",
+    ),
+    Broken(
+        "embeddings of half the vocabulary",
+        lambda f: tiny_case(f, Damage(add={"embed_tokens.weight": filled("BF16", (512, 256))})),
+        "embeddings-shape",
+    ),
+    Broken(
+        "a narrow head without embeddings",
+        lambda f: tiny_case(f, NARROW, head="eagle3", pair="tiny+eagle3"),
+        "embeddings-not-shared",
+    ),
+)
+
+TENSORS = (
+    Broken(
+        "fewer layers announced than there are",
+        lambda f: tiny_case(f, Damage(set_keys={"num_hidden_layers": 3})),
+        "layers-mismatch",
+    ),
+    Broken(
+        "more layers announced than there are",
+        lambda f: tiny_case(f, Damage(set_keys={"num_hidden_layers": 5})),
+        "layers-mismatch",
+    ),
+    Broken(
+        "biases announced and not there",
+        lambda f: tiny_case(f, Damage(set_keys={"attention_bias": True})),
+        "tensors-missing",
+    ),
+    Broken(
+        "a quantisation announced and no scales there",
+        lambda f: tiny_case(f, Damage(set_keys={"quantization_config": {"quant_method": "fp8"}})),
+        "quantization-without-scales",
+    ),
+    Broken(
+        "no final norm",
+        lambda f: tiny_case(f, Damage(drop=("norm.weight",))),
+        "tensors-missing",
+    ),
+    Broken(
+        "one projection of one layer is not there",
+        lambda f: tiny_case(f, Damage(drop=("layers.2.mlp.up_proj.weight",))),
+        "tensors-missing",
+    ),
+    Broken(
+        "a tensor without a place",
+        lambda f: tiny_case(f, Damage(add={"adapter.weight": filled("BF16", (4, 4))})),
+        "tensors-unknown",
+    ),
+    Broken(
+        "the first layer is no wider than the others",
+        lambda f: tiny_case(f, Damage(cut={"midlayer.self_attn.q_proj.weight": (256, 256)})),
+        "tensor-shape",
+    ),
+    Broken(
+        "another width of the feed-forward block",
+        lambda f: tiny_case(f, Damage(set_keys={"intermediate_size": 512})),
+        "tensor-shape",
+    ),
+    Broken(
+        "8-bit floats without scales",
+        lambda f: tiny_case(f, Damage(retype={"layers.1.mlp.up_proj.weight": "F8_E4M3"})),
+        "tensor-dtype",
+    ),
+    Broken(
+        "d2t in fractions",
+        lambda f: tiny_case(f, replace(REDUCED, add={**REDUCED.add, "d2t": filled("F32", (512,))})),
+        "tensor-dtype",
+    ),
+)
+
+FORMATS = (
+    Broken("the target as head", lambda f: tiny_case(f, head="target"), "head-not-a-drafter"),
+    Broken(
+        "an empty config.json",
+        lambda f: tiny_case(f, Damage(text="{}")),
+        "head-not-a-drafter",
+    ),
+    Broken(
+        "no number of layers",
+        lambda f: tiny_case(f, Damage(drop_keys=("num_hidden_layers",))),
+        "config-incomplete",
+    ),
+    Broken(
+        "no place of the first norm",
+        lambda f: speculators_case(
+            f, "eagle3", Damage(drop_keys=("norm_before_residual",)), pair="tiny+eagle3"
+        ),
+        "norm-before-residual",
+        "note",
+    ),
+    Broken(
+        "no layers in the speculators format",
+        lambda f: speculators_case(f, "peagle", Damage(drop_keys=("transformer_layer_config",))),
+        "speculators-layout",
+    ),
+    Broken(
+        "a class of a training framework",
+        lambda f: tiny_case(f, Damage(set_keys={"architectures": ["PEagleDraftModel"]})),
+        "method-not-for-architecture",
+    ),
+    Broken(
+        "another method's head",
+        lambda f: geometry_case(
+            f, "gpt-oss-20b", changes={"architectures": ["DFlashDraftModel"]}
+        ),
+        "method-not-for-architecture",
+    ),
+    Broken(
+        "layers of a kind that no speculators head has",
+        lambda f: speculators_case(
+            f, "peagle", Damage(set_keys={"transformer_layer_config.model_type": "mistral"})
+        ),
+        "method-not-for-architecture",
+    ),
+    Broken(
+        "another type of speculator",
+        lambda f: speculators_case(
+            f, "peagle", Damage(set_keys={"speculators_model_type": "eagle"})
+        ),
+        "speculators-type",
+    ),
+    Broken(
+        "no speculators_config",
+        lambda f: speculators_case(f, "peagle", Damage(drop_keys=("speculators_config",))),
+        "speculators-layout",
+    ),
+    Broken(
+        "speculators head without its mask token",
+        lambda f: speculators_case(f, "peagle", Damage(drop_keys=("mask_token_id",))),
+        "placeholder-missing",
+    ),
+    Broken(
+        "trained for another target",
+        lambda f: speculators_case(
+            f,
+            "peagle",
+            Damage(set_keys={"speculators_config.verifier.name_or_path": "Qwen/Qwen3-8B"}),
+        ),
+        "speculators-verifier",
+    ),
+    Broken(
+        "trained for a sibling",
+        lambda f: speculators_case(
+            f,
+            "peagle",
+            Damage(set_keys={"speculators_config.verifier.name_or_path": "peagle/tiny-FP8"}),
+        ),
+        "speculators-verifier",
+        "warning",
+    ),
+    Broken(
+        "P-EAGLE in the speculators format on an older vLLM",
+        lambda f: speculators_case(f, "peagle", vllm="0.20.1"),
+        "speculators-format",
+    ),
+    Broken(
+        "a norm before fc on an older vLLM",
+        lambda f: tiny_case(
+            f,
+            Damage(
+                set_keys={"norm_before_fc": True},
+                add={"input_norm.weight": filled("BF16", (768,))},
+            ),
+            vllm="0.17.1",
+            image=OWN_IMAGE,
+        ),
+        "norm-before-fc",
+    ),
+)  # fmt: skip
+
+
+def _layer_tensors(layer: int) -> list[str]:
+    parts = ["input_layernorm", "post_attention_layernorm"]
+    parts += [f"mlp.{name}_proj" for name in ("gate", "up", "down")]
+    parts += [f"self_attn.{name}_proj" for name in ("q", "k", "v", "o")]
+    return [f"model.layers.{layer}.{part}.weight" for part in parts]
+
+
+HEADS = (*PLACEHOLDERS, *STATES, *VOCABULARIES, *TENSORS, *FORMATS)

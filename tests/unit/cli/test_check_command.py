@@ -1,0 +1,229 @@
+"""``peagle check``: what a user sees, the document, the exit code, and how heavy it is."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.support import Peagle
+from tests.unit.checks.damage import Damage, damaged, tiny
+from toolkit.checks import rules_found
+from toolkit.cli.main import cli
+from toolkit.errors import PeagleError
+
+NOT_FOR_A_DOCUMENT = ("boto3", "botocore", "moto", "torch", "vllm", "rich", "huggingface_hub")
+
+
+def run(*arguments: str) -> Result:
+    settings = {"AWS_REGION": None, "AWS_DEFAULT_REGION": None}
+    done = CliRunner().invoke(cli, ["check", *arguments], env=settings)
+    if isinstance(done.exception, PeagleError):
+        done.exit_code = done.exception.exit_code  # as toolkit.cli.main ends it
+    return done
+
+
+def document(*arguments: str) -> dict[str, Any]:
+    done = run(*arguments, "--json")
+    assert done.exit_code in (0, 3), done.output
+    made: dict[str, Any] = json.loads(done.stdout)
+    assert (done.exit_code == 3) == ("error" in levels(made))
+    return made
+
+
+def levels(made: dict[str, Any]) -> list[str]:
+    return [finding["level"] for finding in made["findings"]]
+
+
+def codes(made: dict[str, Any], level: str = "error") -> list[str]:
+    return [finding["code"] for finding in made["findings"] if finding["level"] == level]
+
+
+def refusal(*arguments: str) -> PeagleError:
+    error = run(*arguments).exception
+    assert isinstance(error, PeagleError)
+    return error
+
+
+@pytest.fixture
+def without_mask(tmp_path: Path) -> str:
+    """The folder of a head whose mask is not there."""
+    return str(damaged(tiny("p-eagle"), tmp_path / "head", Damage(drop=("mask_hidden",))))
+
+
+def test_a_good_pair_ends_well_and_says_what_was_read() -> None:
+    done = run("tiny")
+    assert done.exit_code == 0
+    assert "peagle/tiny+p-eagle on vLLM 0.28.0" in done.stdout
+    assert "tiny/target" in done.stdout
+    assert "tiny/p-eagle" in done.stdout
+    assert f"{len(rules_found())} rules" in done.stdout
+    assert done.stdout.rstrip().endswith("nothing wrong")
+
+
+def test_a_broken_head_is_told_with_code_place_and_fix(without_mask: str) -> None:
+    done = run("tiny", "--drafter", without_mask)
+    assert done.exit_code == 3
+    assert "head-without-mask (drafter)" in done.stdout
+    assert "mend: copy the head again" in done.stdout
+    assert "1 error" in done.stdout
+    assert not any(line != line.rstrip() for line in done.stdout.splitlines())
+
+
+def test_the_document_has_pair_version_rules_places_and_findings(without_mask: str) -> None:
+    made = document("tiny", "--drafter", without_mask)
+    assert list(made) == ["pair", "vllm", "rules", "read", "findings"]
+    assert (made["pair"], made["vllm"]) == ("peagle/tiny+p-eagle", "0.28.0")
+    assert made["rules"] == len(rules_found())
+    assert [place["location"] for place in made["read"]][1] == without_mask
+    assert all(place["bytes"] > 0 for place in made["read"])
+    (finding,) = made["findings"]
+    assert set(finding) == {"code", "level", "where", "message", "fix"}
+
+
+def test_a_pair_of_the_hub_is_checked_by_the_catalogues_numbers_and_says_so() -> None:
+    made = document("gpt-oss-20b")
+    assert made["read"] == []
+    assert codes(made) == []
+    assert "peagle check gpt-oss-20b --target hf --drafter hf" in run("gpt-oss-20b").stdout
+
+
+def test_the_pair_says_how_the_drafter_is_started() -> None:
+    head = str(tiny("eagle3"))
+    assert codes(document("tiny", "--drafter", head)) == ["eagle3-as-p-eagle"]
+    assert codes(document("tiny+eagle3", "--drafter", head)) == []
+    assert codes(document("tiny", "--drafter", "eagle3")) == []
+
+
+def test_two_folders_are_a_pair_of_ones_own() -> None:
+    target, head = str(tiny("target")), str(tiny("p-eagle"))
+    made = document("tiny", "--target", target, "--drafter", head)
+    assert [place["location"] for place in made["read"]] == [target, head]
+    assert made["findings"] == []
+
+
+def test_a_target_that_is_another_model_is_an_error(tmp_path: Path) -> None:
+    config = json.loads((tiny("target") / "config.json").read_text())
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 12}))
+    assert codes(document("tiny", "--target", str(other))) == ["target-differs"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "level"),
+    [
+        (["tiny", "--k", "20"], "k-above-trained", "error"),
+        (["tiny", "--max-model-len", "4096"], "context-above-target", "error"),
+        (["tiny", "--tp", "3"], "tensor-parallel", "error"),
+        (["gpt-oss-20b", "--vllm", "0.17.1"], "kv-group-rule", "error"),
+        (["gpt-oss-20b", "--vllm", "0.17.1"], "runtime-unknown", "error"),
+        (["tiny", "--instance-type", "ml.g9.xlarge"], "instance-unknown", "error"),
+        (["tiny", "--instance-type", "ml.g6.xlarge", "--ami", "default"], "ami-missing", "error"),
+        (["gpt-oss-20b", "--instance-type", "ml.g4dn.xlarge"], "gpu-too-old", "error"),
+        (["tiny", "--image", "docker.io/me/mine:1"], "image-not-in-ecr", "error"),
+        (["tiny", "--region", "us-east-9"], "region-unknown", "error"),
+        (["tiny", "--engine", "enable-lora"], "lora", "error"),
+        (["tiny", "--engine", "--pipeline-parallel-size=2"], "pipeline-parallel", "error"),
+        (["tiny", "--env", "VLLM_USE_V2_MODEL_RUNNER=1"], "model-runner-v2", "error"),
+        (["tiny", "--speculative", "disable_by_batch_size=8"], "speculative-setting", "error"),
+        (["tiny", "--cpu", "--vllm", "0.30.0"], "vllm-cpu-broken", "error"),
+        (["gpt-oss-20b", "--max-model-len", "131072"], "long-context-head", "warning"),
+        (["qwen3-coder-30b", "--engine", "quantization=fp8"], "target-numerics", "warning"),
+    ],
+)
+def test_every_option_reaches_its_rule(arguments: list[str], code: str, level: str) -> None:
+    assert code in codes(document(*arguments), level)
+
+
+def test_the_ami_is_the_one_that_a_plan_would_name() -> None:
+    assert document("tiny", "--instance-type", "ml.g6.xlarge")["findings"] == []
+
+
+def test_a_plans_own_arguments_count() -> None:
+    """The catalogue turns prefix caching off; turning it on again is seen."""
+    made = document("gpt-oss-20b", "--engine", "enable-prefix-caching")
+    assert codes(made, "warning") == ["prefix-caching"]
+
+
+def test_another_targets_head_is_known_by_its_id_and_not_even_read() -> None:
+    made = document("gpt-oss-20b", "--drafter", "amazon/gpt-oss-120b-p-eagle")
+    assert codes(made) == ["head-not-for-target"]
+    assert made["read"] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "name a pair"),
+        (["tinny"], "did you mean tiny"),
+        (["tiny", "--drafter", "./nothing-here"], "nothing-here"),
+        (["tiny", "--drafter", "eagel3"], "did you mean eagle3"),
+        (["tiny+p-eagle", "--drafter", "eagle3"], "name two drafters"),
+        (["gemma-4-31b", "--drafter", "hf"], "is not on the hub"),
+        (["tiny", "--vllm", "newest"], "is not a vLLM version"),
+        (["tiny", "--env", "NAME"], "write NAME=VALUE"),
+        (["tiny", "--engine", "=2"], "names no argument"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_error(arguments: list[str], words: str) -> None:
+    error = refusal(*arguments)
+    assert error.exit_code == 2
+    assert words in str(error)
+
+
+def test_a_config_that_is_not_json_is_one_error(tmp_path: Path) -> None:
+    head = damaged(tiny("p-eagle"), tmp_path / "head", Damage(text="{"))
+    error = refusal("tiny", "--drafter", str(head))
+    assert error.exit_code == 2
+    assert "config.json" in error.message
+
+
+def test_the_rules_are_listed_with_what_they_guard() -> None:
+    done = run("--rules")
+    assert done.exit_code == 0
+    assert all(rule.code in done.stdout for rule in rules_found())
+    listed = json.loads(run("--rules", "--json").stdout)["rules"]
+    assert [rule["code"] for rule in listed] == [rule.code for rule in rules_found()]
+    assert set(listed[0]) == {"code", "about", "vllm_notices", "guards"}
+
+
+def test_a_target_of_ones_own_catalogue_is_a_pair_too(tmp_path: Path) -> None:
+    text = (tiny("target").parents[1] / "tiny.yaml").read_text()
+    own = tmp_path / "acme"
+    own.mkdir()
+    for part in ("target", "p-eagle", "eagle3"):
+        (own / "mine" / part).parent.mkdir(exist_ok=True)
+        (own / "mine" / part).symlink_to(tiny(part))
+    text = text.replace("id: peagle/tiny", "id: acme/mine").replace("./tiny/", "./mine/")
+    (own / "mine.yaml").write_text(text.replace("short_name: tiny", "short_name: mine"))
+    settings = {"AWS_REGION": None, "AWS_DEFAULT_REGION": None}
+    arguments = ["--catalog", str(tmp_path), "check", "mine", "--json"]
+    done = CliRunner().invoke(cli, arguments, env=settings)
+    assert done.exit_code == 0, done.output
+    assert [Path(place["location"]).name for place in json.loads(done.stdout)["read"]] == [
+        "target",
+        "p-eagle",
+    ]
+
+
+def test_a_document_needs_no_heavy_library() -> None:
+    code = (
+        "import sys; from toolkit.cli.main import cli;"
+        "cli(['check', 'tiny', '--json'], standalone_mode=False);"
+        f"print([m for m in {NOT_FOR_A_DOCUMENT!r} if m in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"
+
+
+def test_the_installed_command_ends_with_three(peagle: Peagle, without_mask: str) -> None:
+    done = peagle("check", "tiny", "--drafter", without_mask)
+    assert done.returncode == 3
+    assert "head-without-mask" in done.stdout
+    assert done.stderr == ""

@@ -1,0 +1,100 @@
+"""From the catalogue and what was asked for to a case."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from toolkit.catalog import versions
+from toolkit.catalog.models import (
+    Catalog,
+    Drafter,
+    Instance,
+    InstanceTable,
+    Runtime,
+    RuntimeTable,
+    Target,
+)
+from toolkit.checkpoints.models import Checkpoint
+from toolkit.checks.models import Case
+
+
+def make_case(
+    catalog: Catalog,
+    target: Target,
+    drafter: Drafter | None,
+    *,
+    k: int | None = None,
+    max_model_len: int | None = None,
+    vllm: str | None = None,
+    concurrency: int | None = None,
+    target_checkpoint: Checkpoint | None = None,
+    drafter_checkpoint: Checkpoint | None = None,
+    instance_type: str | None = None,
+    region: str | None = None,
+    image: str | None = None,
+    ami: str | None = None,
+    tensor_parallel_size: int = 1,
+    on_cpu: bool = False,
+    settings: Mapping[str, str | int | float | bool] | None = None,
+    speculative_settings: Mapping[str, object] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Case:
+    """The case of this pair. What is left out is the catalogue's choice, or not known.
+
+    A version without an image in the catalogue and an unknown instance type are not refused here:
+    rules do that, with the nearest good one. Raises UserError for what is no version.
+    """
+    return Case(
+        target=target,
+        drafter=drafter,
+        k=k if k is not None else drafter.k_recommended if drafter else 0,
+        max_model_len=max_model_len or target.default_max_model_len,
+        runtime=runtime_of(catalog.runtimes, vllm),
+        runtimes=catalog.runtimes,
+        instances=catalog.instances,
+        version_rules=catalog.version_rules,
+        concurrency=concurrency,
+        target_checkpoint=target_checkpoint,
+        drafter_checkpoint=drafter_checkpoint,
+        instance=_instance(catalog.instances, instance_type),
+        instance_type=instance_type,
+        region=region,
+        image=image,
+        ami=ami,
+        tensor_parallel_size=tensor_parallel_size,
+        on_cpu=on_cpu,
+        settings=settings or {},
+        speculative_settings=speculative_settings or {},
+        environment=environment or {},
+    )
+
+
+def runtime_of(table: RuntimeTable, vllm: str | None) -> Runtime:
+    """The runtime of this version (``None``: the default), made up where the table has none.
+
+    Raises UserError for what is no version.
+    """
+    version = versions.normalise(vllm or table.default)
+    known = {versions.normalise(runtime.vllm): runtime for runtime in table.runtimes}
+    usual = known[versions.normalise(table.default)]
+    made_up = {"vllm": version, "tag": "", "regions": (), "cpu": "untried", "cpu_note": None}
+    return known.get(version) or usual.model_copy(update=made_up)
+
+
+def ami_for(table: RuntimeTable, runtime: Runtime, instance_type: str) -> str | None:
+    """The host AMI that a request must name for this image; ``None`` leaves it to SageMaker.
+
+    The image needs a driver that is new enough, which the default AMI of some families lacks: the
+    rule of AWS's SDK (sagemaker.serve, model_builder_servers.py).
+    """
+    return runtime.ami if family_of(instance_type) in table.ami_families else None
+
+
+def family_of(instance_type: str) -> str:
+    """``g6e`` of ``ml.g6e.xlarge``; empty for what is no instance type."""
+    parts = instance_type.split(".")
+    return parts[1] if len(parts) == 3 else ""
+
+
+def _instance(table: InstanceTable, instance_type: str | None) -> Instance | None:
+    return next((entry for entry in table.instances if entry.type == instance_type), None)

@@ -1,0 +1,114 @@
+"""What several rules ask of a case."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from toolkit.catalog.models import Architecture, VersionRule
+from toolkit.catalog.version_rules import holding
+from toolkit.checkpoints.architecture import read_architecture
+from toolkit.checkpoints.heads import Head, has_mask, is_head, read_head
+from toolkit.checkpoints.models import Checkpoint, Tensor
+from toolkit.checks.models import Case
+from toolkit.findings import Finding
+
+
+def read(case: Case) -> Checkpoint | None:
+    """The head's checkpoint, when one was read and it holds an EAGLE-3 or P-EAGLE head."""
+    checkpoint, drafter = case.drafter_checkpoint, case.drafter
+    if checkpoint is None or drafter is None or drafter.method != "eagle3":
+        return None
+    return checkpoint if is_head(checkpoint.config) else None
+
+
+def head_of(case: Case) -> Head | None:
+    """The head that was read, else ``None``."""
+    checkpoint = read(case)
+    return read_head(checkpoint.config) if checkpoint else None
+
+
+def tensors_of(case: Case) -> Mapping[str, Tensor]:
+    """The tensors of the head by their names; empty when no header was read."""
+    checkpoint = read(case)
+    return (checkpoint.tensors if checkpoint else None) or {}
+
+
+def masked(case: Case) -> bool | None:
+    """Whether the head has the tensor of the masked slots; ``None``: its headers were not read."""
+    tensors = tensors_of(case)
+    return has_mask(tensors) if tensors else None
+
+
+def shape_of(case: Case) -> Architecture:
+    """The target's numbers: those of its own config.json when it was read, else the catalogue's."""
+    checkpoint = case.target_checkpoint
+    if checkpoint is None or is_head(checkpoint.config):
+        return case.target.architecture
+    return read_architecture(checkpoint.config)
+
+
+def wrong_target(case: Case) -> bool:
+    """Whether the target that was read has other sizes than the catalogue's target."""
+    real, known = shape_of(case), case.target.architecture
+    return (real.hidden_size, real.vocab_size) != (known.hidden_size, known.vocab_size)
+
+
+def is_eagle(case: Case) -> bool:
+    """Whether the target is to run with an EAGLE-3 or P-EAGLE head."""
+    return case.drafter is not None and case.drafter.method == "eagle3"
+
+
+def is_parallel(case: Case) -> bool:
+    """Whether the target is to run with P-EAGLE."""
+    return case.drafter is not None and is_eagle(case) and case.drafter.parallel_drafting
+
+
+def speculative_settings(case: Case) -> dict[str, Any]:
+    """Keys of ``--speculative-config`` beside method, model, K and parallel_drafting."""
+    own = case.drafter.speculative_settings if case.drafter else {}
+    return {**own, **case.speculative_settings}
+
+
+def entries(case: Case, code: str) -> tuple[VersionRule, ...]:
+    """What the catalogue says under this code of the case's version of vLLM."""
+    return holding(case.version_rules, code, case.runtime.vllm)
+
+
+def setting(case: Case, name: str) -> str | int | float | bool | None:
+    """The value of vLLM's argument ``name``; ``False`` where ``no-<name>`` is set."""
+    if name in case.settings:
+        return case.settings[name]
+    return False if case.settings.get(f"no-{name}") is True else None
+
+
+def location_of(case: Case) -> str:
+    """Where the head lies, for messages."""
+    checkpoint = read(case)
+    return checkpoint.location if checkpoint else "the head"
+
+
+def config_of(case: Case) -> Mapping[str, Any]:
+    """The head's config.json; empty when none was read."""
+    checkpoint = read(case)
+    return checkpoint.config if checkpoint else {}
+
+
+def told(entry: VersionRule, where: str, who: str) -> Finding:
+    """An entry of the version rules as a finding about ``who``."""
+    return Finding(
+        code=entry.code,
+        level=entry.level,
+        where=where,
+        message=f"{who}: {entry.summary} ({entry.source})",
+        fix=entry.fix,
+    )
+
+
+def like(case: Case, *, parallel: bool) -> str:
+    """The pair of this target with a drafter of the other kind, as it is written."""
+    for drafter in case.target.drafters:
+        if drafter.method == "eagle3" and drafter.parallel_drafting == parallel:
+            return f"{case.target.short_name}+{drafter.name}"
+    kind = "a P-EAGLE" if parallel else "an EAGLE-3"
+    return f"{case.target.short_name} with {kind} drafter"

@@ -1,0 +1,34 @@
+"""The auxiliary layers lie inside the target, also those that vLLM takes by default.
+
+Layer i is the state after i layers, so 0 to L are there. For one outside vLLM hands over one
+hidden state too few, and the engine ends with a request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from toolkit.checks.facts import head_of, location_of, shape_of
+from toolkit.checks.models import Case
+from toolkit.checks.rules.aux_layers_collide import default_layers
+from toolkit.findings import Finding, error
+
+CODE = "aux-layers-outside"
+ABOUT = "head"
+VLLM_NOTICES = "on a request"
+
+
+def check(case: Case) -> Iterator[Finding]:
+    """An error when one of the layers is below 0 or above the target's depth."""
+    head = head_of(case)
+    if head is None or not head.uses_auxiliary:
+        return
+    depth = shape_of(case).layers
+    layers = head.auxiliary_layers or default_layers(depth)
+    if all(0 <= layer <= depth for layer in layers):
+        return
+    message = (
+        f"{location_of(case)}: the head reads layers {', '.join(map(str, layers))} and "
+        f"{case.target.id} has {depth}"
+    )
+    yield error(CODE, "drafter", message, "give a head that was trained for this target")

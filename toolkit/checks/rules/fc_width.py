@@ -1,0 +1,35 @@
+"""fc takes as many numbers as the auxiliary layers give: layers x the target's width.
+
+vLLM builds fc from config.json and refuses weights of another shape when it loads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from toolkit.checks.facts import head_of, location_of, tensors_of
+from toolkit.checks.models import Case
+from toolkit.checks.rules import aux_layer_count
+from toolkit.findings import Finding, error
+
+CODE = "fc-width"
+ABOUT = "head"
+VLLM_NOTICES = "at start"
+
+
+def check(case: Case) -> Iterator[Finding]:
+    """An error when fc.weight has another shape than the config gives it."""
+    head, fc = head_of(case), tensors_of(case).get("fc.weight")
+    if head is None or fc is None or head.quantized or not head.uses_auxiliary:
+        return
+    if head.hidden_size is None or head.target_hidden_size is None:
+        return
+    wanted = (head.hidden_size, head.built_for * head.target_hidden_size)
+    if fc.shape == wanted or any(aux_layer_count.check(case)):
+        return
+    message = (
+        f"fc.weight of {location_of(case)} has the shape {list(fc.shape)}, and its config.json "
+        f"makes it {list(wanted)}: {head.built_for} hidden states of {head.target_hidden_size:,}"
+    )
+    fix = "copy the head again: config.json and weights are not of the same head"
+    yield error(CODE, "drafter", message, fix)

@@ -1,0 +1,24 @@
+"""The image lies in ECR, from which SageMaker takes images.
+
+CreateModel takes the name of any registry, and the endpoint then fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from toolkit.checks.images import in_ecr
+from toolkit.checks.models import Case
+from toolkit.findings import Finding, error
+
+CODE = "image-not-in-ecr"
+ABOUT = "hardware"
+VLLM_NOTICES = "never"
+
+
+def check(case: Case) -> Iterator[Finding]:
+    """An error for an image of another registry."""
+    if case.image is not None and in_ecr(case.image) is None:
+        message = f"SageMaker takes images from ECR only, and {case.image} is not one"
+        fix = "push it: `peagle render dockerfile PAIR -o DIR` says how"
+        yield error(CODE, "image", message, fix)

@@ -1,0 +1,24 @@
+"""The keys of --speculative-config are ones that this version of vLLM has.
+
+vLLM refuses a key that it does not know when it starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from toolkit.checks.facts import entries, speculative_settings, told
+from toolkit.checks.models import Case
+from toolkit.findings import Finding
+
+CODE = "speculative-setting"
+ABOUT = "version"
+VLLM_NOTICES = "at start"
+
+
+def check(case: Case) -> Iterator[Finding]:
+    """A finding for each key that this version is known not to have."""
+    keys = set(speculative_settings(case))
+    for entry in entries(case, CODE):
+        for key in sorted(keys & set(entry.names)):
+            yield told(entry, "drafter", key)

@@ -1,0 +1,96 @@
+"""Options of ``peagle check`` that say how the engine would be started."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+
+import click
+
+from toolkit.errors import UserError
+
+
+@dataclass(frozen=True)
+class Given:
+    """vLLM's arguments without the dashes, keys of ``--speculative-config``, the environment."""
+
+    settings: dict[str, str | int | float | bool]
+    speculative: dict[str, object]
+    environment: dict[str, str]
+    on_cpu: bool
+
+
+def setting_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """``--engine``, ``--speculative``, ``--env`` and ``--cpu``; the command receives ``given``."""
+
+    @wraps(command)
+    def with_settings(
+        *args: Any,
+        engine: tuple[str, ...],
+        speculative: tuple[str, ...],
+        env: tuple[str, ...],
+        cpu: bool,
+        **rest: Any,
+    ) -> Any:
+        given = Given(
+            settings={name: _scalar(value) for name, value in map(_argument, engine)},
+            speculative=dict(_entry(word, "--speculative") for word in speculative),
+            environment=dict(_pair(word, "--env") for word in env),
+            on_cpu=cpu,
+        )
+        return command(*args, given=given, **rest)
+
+    decorated: Callable[..., Any] = with_settings
+    for option in (
+        click.option("--cpu", is_flag=True, help="On vLLM for the CPU, as the sandbox runs it."),
+        click.option("--env", metavar="NAME=VALUE", multiple=True, help="Environment variable."),
+        click.option(
+            "--speculative",
+            metavar="KEY=VALUE",
+            multiple=True,
+            help="A key of --speculative-config.",
+        ),
+        click.option(
+            "--engine",
+            metavar="NAME[=VALUE]",
+            multiple=True,
+            help="An argument of vLLM, such as enable-lora; may be repeated.",
+        ),
+    ):
+        decorated = option(decorated)
+    return decorated
+
+
+def _argument(word: str) -> tuple[str, object]:
+    """``--enable-lora``, ``enable-lora`` or ``pipeline-parallel-size=2``."""
+    name, equals, value = word.removeprefix("--").partition("=")
+    if not name:
+        raise UserError(f"--engine {word!r} names no argument", "write NAME or NAME=VALUE")
+    return name.replace("_", "-"), _value(value) if equals else True
+
+
+def _entry(word: str, flag: str) -> tuple[str, object]:
+    name, value = _pair(word, flag)
+    return name, _value(value)
+
+
+def _pair(word: str, flag: str) -> tuple[str, str]:
+    name, equals, value = word.partition("=")
+    if not name or not equals:
+        raise UserError(f"{flag} {word!r} is no pair", "write NAME=VALUE")
+    return name, value
+
+
+def _value(text: str) -> object:
+    """A value as JSON, else as text: ``2`` is a number, ``fp8`` is a word."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _scalar(value: object) -> str | int | float | bool:
+    return value if isinstance(value, str | int | float | bool) else json.dumps(value)

@@ -1,0 +1,88 @@
+"""A report for people: what was read, what is wrong, how to mend it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from textwrap import wrap
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from toolkit.checks import Rule
+from toolkit.cli.console import colour
+from toolkit.findings import Finding
+
+if TYPE_CHECKING:
+    from toolkit.cli.check import Report
+
+_INDENT = " " * 9
+
+_PIPE_WIDTH = 120
+"""Columns when nobody's terminal sets the width."""
+
+
+def print_report(report: Report) -> None:
+    """The report on stdout."""
+    console = _console()
+    console.print(f"[bold]{escape(report.pair)}[/] on vLLM {report.case.runtime.vllm}\n")
+    for finding in report.findings:
+        _print_finding(console, finding)
+        console.print()
+    for checkpoint in report.read:
+        headers = "" if checkpoint.tensors is not None else ", no weights there"
+        console.print(
+            f"read     {escape(checkpoint.location)} ({checkpoint.bytes_read:,} bytes{headers})",
+            soft_wrap=True,
+        )
+    if report.unread:
+        console.print(f"not read {escape(report.unread)}", soft_wrap=True)
+    total = sum(checkpoint.bytes_read for checkpoint in report.read)
+    console.print(
+        f"checked  {report.rules} rules in {report.seconds:.2f} s, {total:,} bytes read: "
+        f"{_verdict(report.findings)}"
+    )
+
+
+def print_rules(rules: Sequence[Rule]) -> None:
+    """All rules as a table."""
+    console = _console()
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for heading in ("rule", "about", "vLLM notices", "what it guards"):
+        table.add_column(heading, overflow="fold")
+    for rule in rules:
+        table.add_row(rule.code, rule.about, rule.vllm_notices, escape(rule.guards))
+    console.print(table)
+
+
+def _print_finding(console: Console, finding: Finding) -> None:
+    level = f"[bold {colour(finding.level)}]{finding.level:<8}[/]"
+    console.print(f"{level} [bold]{finding.code}[/] ({escape(finding.where)})")
+    _print_indented(console, escape(finding.message))
+    _print_indented(console, f"mend: {escape(finding.fix)}")
+
+
+def _print_indented(console: Console, text: str) -> None:
+    """The text below the code, without the blanks with which rich fills its lines."""
+    lines = wrap(text, console.width - len(_INDENT), break_on_hyphens=False)
+    for line in lines:
+        console.print(f"{_INDENT}{line}", soft_wrap=True)
+
+
+def _verdict(findings: Sequence[Finding]) -> str:
+    """``2 errors, 1 note``, or that nothing is wrong."""
+    counts = [
+        f"{count} {level}{'s' if count > 1 else ''}"
+        for level in ("error", "warning", "note")
+        if (count := sum(finding.level == level for finding in findings))
+    ]
+    words = ", ".join(counts)
+    if any(finding.level == "error" for finding in findings):
+        return words
+    return f"nothing wrong ({words})" if words else "nothing wrong"
+
+
+def _console() -> Console:
+    return Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
