@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.unit.planning.small_catalog import (
     CATALOG,
@@ -16,95 +14,23 @@ from tests.unit.planning.small_catalog import (
     plan,
     with_target,
 )
-from toolkit.catalog.models import AttentionGroup
 from toolkit.errors import NotFound
-from toolkit.planning.cache import Layers, layers_on_one_gpu, request_bytes
 from toolkit.planning.memory import Workload, memory_fit, missing_gib
 
 GIB = 1024**3
 
 
-def group(layers: int, heads: int, width: int, window: int | None = None) -> AttentionGroup:
-    return AttentionGroup(
-        kind="full" if window is None else "sliding",
-        layers=layers,
-        kv_heads=heads,
-        head_dim=width,
-        window=window,
-    )
-
-
-GPT_OSS_20B = (group(12, 8, 64, 128), group(12, 8, 64))
-GPT_OSS_120B = (group(18, 8, 64, 128), group(18, 8, 64))
-GEMMA = (group(50, 16, 256, 1024), group(10, 4, 512))
-QWEN_CODER = (group(48, 4, 128),)
-
-
-@pytest.mark.parametrize(
-    ("groups", "length", "batched", "vllm_says"),
-    [
-        pytest.param(GPT_OSS_20B, 131072, 2048, 338567, id="gpt-oss-20b"),
-        pytest.param((*GPT_OSS_20B, group(4, 8, 64)), 32768, 2048, 232110, id="20b-p-eagle"),
-        pytest.param((*GPT_OSS_120B, group(4, 8, 64)), 32768, 8192, 126722, id="120b-p-eagle"),
-        pytest.param(GEMMA, 16384, 8192, 9521, id="gemma"),
-        pytest.param((*GEMMA, group(1, 4, 512)), 16384, 8192, 8655, id="gemma-like-layer"),
-        pytest.param((*GEMMA, group(1, 8, 128)), 16384, 8192, 9480, id="gemma-other-layer"),
-        pytest.param((*QWEN_CODER, group(4, 4, 128)), 16384, 8192, 80656, id="qwen-p-eagle"),
-        pytest.param((group(36, 8, 128), group(4, 32, 128)), 16384, 8192, 40320, id="two-sizes"),
-    ],
-)
-def test_the_cache_is_what_vllm_allots(
-    groups: tuple[AttentionGroup, ...], length: int, batched: int, vllm_says: int
-) -> None:
-    """``vllm_says``: tokens in 8 GiB by get_kv_cache_groups and get_kv_cache_capacity of vLLM
-    0.28.0 for the same layers in bfloat16. They round the cache down to whole blocks."""
-    one_request = request_bytes(layers_on_one_gpu(groups, 1, 2), length, batched)
-    assert 8 * GIB / one_request * length == pytest.approx(vllm_says, rel=5e-4)
-
-
-def test_a_drafter_costs_a_hybrid_target_more_than_its_layers() -> None:
-    alone = request_bytes(layers_on_one_gpu(GPT_OSS_20B, 1, 2), 32768, 2048)
-    both = request_bytes(layers_on_one_gpu((*GPT_OSS_20B, group(4, 8, 64)), 1, 2), 32768, 2048)
-    assert both / alone == pytest.approx(16 / 12), "not 28 / 24"
-
-
-def test_heads_are_divided_among_gpus_until_each_has_one() -> None:
-    assert layers_on_one_gpu(QWEN_CODER, 4, 2) == (Layers(48, None, 2 * 1 * 128 * 2),)
-    assert layers_on_one_gpu(QWEN_CODER, 8, 2) == layers_on_one_gpu(QWEN_CODER, 4, 2)
-    assert layers_on_one_gpu(QWEN_CODER, 1, 1)[0].token_bytes == 2 * 4 * 128
-
-
-@given(
-    st.lists(
-        st.builds(
-            group,
-            st.integers(1, 60),
-            st.sampled_from([1, 2, 4, 8]),
-            st.sampled_from([64, 128]),
-            st.sampled_from([None, 128, 1024]),
-        ),
-        min_size=1,
-        max_size=3,
-    ),
-    st.integers(1, 100_000),
-)
-def test_a_longer_request_never_takes_less(groups: list[AttentionGroup], length: int) -> None:
-    layers = layers_on_one_gpu(groups, 1, 2)
-    shorter = request_bytes(layers, length, 2048)
-    assert 0 < shorter <= request_bytes(layers, length + 1, 2048)
-    assert shorter >= sum(kind.count * kind.token_bytes for kind in layers if not kind.window)
-
-
 def test_the_terms_are_the_whole_gpu() -> None:
     fit = plan(instance_type="ml.g7e.2xlarge").fit
-    without_cache = sum(
-        gib for name, gib in fit.terms.items() if name != "cache_of_one_full_request"
-    )
+    without_cache = sum(gib for name, gib in fit.terms.items() if not name.startswith("cache_"))
     assert fit.gpu_memory_gib == 96
     assert without_cache + fit.kv_cache_gib == pytest.approx(96, abs=0.01)
-    assert fit.weights_gib == pytest.approx(16e9 / GIB, abs=0.001)
-    assert fit.drafter_gib == pytest.approx(1e9 / GIB, abs=0.001)
-    assert fit.terms["kept_free"] == pytest.approx(9.6)
+    # The allocator rounds each tensor up.
+    assert fit.weights_gib == pytest.approx(16e9 / GIB, rel=0.01)
+    assert fit.drafter_gib == pytest.approx(1e9 / GIB, rel=0.03)
+    visible = 96 - fit.terms["kept_by_driver"]
+    assert 93 < visible < 96
+    assert fit.terms["kept_free"] == pytest.approx(visible / 10, abs=0.001)
     # 16 + 4 layers, 8 heads of 64, bfloat16, key and value, 4096 tokens; the drafter's as full.
     assert fit.terms["cache_of_one_full_request"] == pytest.approx(
         20 * 2 * 8 * 64 * 2 * 4096 / GIB, abs=0.001
@@ -165,10 +91,13 @@ def test_what_is_missing_is_what_makes_it_fit() -> None:
     fit = plan(instance_type="ml.g5.xlarge").fit
     work = Workload(CHAT, P_EAGLE, 5, "0.28.0", 4096, 8)
     (small,) = [i for i in INSTANCES.instances if i.type == "ml.g5.xlarge"]
-    # The share that is kept free grows with the memory.
-    needed = int((small.gpu_memory_mib / 1024 + missing_gib(fit) / 0.9) * 1024)
-    assert memory_fit(work, {}, small.model_copy(update={"gpu_memory_mib": needed + 2}), 1).fits
-    assert not memory_fit(work, {}, small.model_copy(update={"gpu_memory_mib": needed - 2}), 1).fits
+    # What is kept free and what the driver keeps grow with the memory.
+    visible = 1 - fit.terms["kept_by_driver"] / fit.gpu_memory_gib
+    needed = int((small.gpu_memory_mib / 1024 + missing_gib(fit) / 0.9 / visible) * 1024)
+    assert memory_fit(work, {}, small.model_copy(update={"gpu_memory_mib": needed + 12}), 1).fits
+    assert not memory_fit(
+        work, {}, small.model_copy(update={"gpu_memory_mib": needed - 12}), 1
+    ).fits
 
 
 def test_what_no_instance_holds_is_an_error() -> None:
@@ -220,10 +149,12 @@ def test_weights_larger_than_the_hosts_memory_are_a_note() -> None:
 def test_a_drafter_of_unknown_size_is_reckoned_from_its_layers() -> None:
     unknown = P_EAGLE.model_copy(update={"weight_bytes": None})
     made = plan(catalog=with_target(CHAT.model_copy(update={"drafters": (unknown,)})))
-    parameters = 2 * 32000 * 1024 + 3 * 1024**2 + 4 * 12 * 1024**2
+    # Two matrices of 32000 tokens, fc, and per layer q, k, v, o and three products of 4 x 1024.
+    layer = 1024 * (1024 + 2 * 512 + 1024) + 3 * 4 * 1024**2
+    parameters = 2 * 32000 * 1024 + 3 * 1024**2 + 4 * layer + 1024 * 2048
     fit = plan(instance_type="ml.g7e.2xlarge").fit
     assert made.fit.drafter_gib * made.fit.tensor_parallel_size == pytest.approx(
-        2 * parameters / GIB, abs=0.002
+        2 * parameters / GIB, abs=0.015
     )
     assert fit.drafter_gib > 0
 

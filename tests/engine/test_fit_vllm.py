@@ -1,0 +1,177 @@
+"""The fit's whole numbers against vLLM's own functions, for the real geometry of every pair."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.unit.fit.geometry import TARGETS, case
+from toolkit.catalog.models import AttentionGroup
+from toolkit.errors import EngineMissing
+from toolkit.fit.accounting import cache_layout
+from toolkit.fit.cache import layers_on_one_gpu, layout_of
+from toolkit.fit.engine import cache_element_bytes, in_flight_tokens
+from toolkit.fit.models import FitCase
+from toolkit.local.engine import Engine, find_engine
+
+pytestmark = pytest.mark.engine
+
+CACHE = """
+import json, sys
+from types import SimpleNamespace as Space
+import torch
+from vllm.v1.core import kv_cache_utils as utils
+from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
+
+def spec(layer):
+    dtype = {1: torch.float8_e4m3fn, 2: torch.bfloat16}[layer["element"]]
+    common = dict(block_size=16, num_kv_heads=layer["heads"], head_size=layer["width"], dtype=dtype,
+                  indexes_kv_by_block_stride=True)
+    if layer["window"] is None:
+        return FullAttentionSpec(**common)
+    return SlidingWindowSpec(**common, sliding_window=layer["window"])
+
+def capacity(question):
+    config = Space(
+        model_config=Space(max_model_len=question["length"]),
+        parallel_config=Space(decode_context_parallel_size=1),
+        scheduler_config=Space(disable_hybrid_kv_cache_manager=False),
+        cache_config=Space(num_gpu_blocks_override=None),
+        max_in_flight_tokens=question["in_flight"],
+        speculative_config=None,
+        kv_transfer_config=None,
+    )
+    layers = {f"model.layers.{i}": spec(layer) for i, layer in enumerate(question["layers"])}
+    groups = utils.get_kv_cache_groups(config, layers)
+    made = utils.get_kv_cache_config_from_groups(config, groups, question["available"])
+    tokens, concurrency = utils.get_kv_cache_capacity(config, made)
+    needed = utils._max_memory_usage_bytes_from_groups(config, groups)
+    return {"blocks": made.num_blocks, "tokens": tokens, "concurrency": concurrency,
+            "needed": needed}
+
+print("RESULT" + json.dumps([capacity(question) for question in json.load(sys.stdin)]))
+"""
+
+GIB = 1 << 30
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    try:
+        return find_engine("0.28.0")
+    except EngineMissing as missing:
+        pytest.skip(str(missing))
+
+
+def ask(engine: Engine, program: str, questions: Any) -> Any:
+    done = subprocess.run(
+        [str(engine.python), "-c", program],
+        input=json.dumps(questions),
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PATH": "/usr/bin:/bin", "PYTHONUTF8": "1", "VLLM_LOGGING_LEVEL": "ERROR"},
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.rpartition("RESULT")[2])
+
+
+def layers_of(groups: tuple[AttentionGroup, ...], tp: int, element: int) -> list[dict[str, Any]]:
+    """Every layer with its cache, in the order in which vLLM sees the layers."""
+    return [
+        {
+            "heads": -(-group.kv_heads // tp),
+            "width": group.head_dim,
+            "window": group.window,
+            "element": element,
+        }
+        for group in groups
+        for _ in range(group.layers)
+    ]
+
+
+def cases() -> list[FitCase]:
+    made = []
+    for name in TARGETS:
+        for head in (None, "p-eagle", "eagle3"):
+            one = case(name, head)
+            for tp, dtype, length in ((1, "auto", 32768), (2, "fp8", 131072), (8, "auto", 5000)):
+                made.append(
+                    replace(
+                        one,
+                        engine=replace(
+                            one.engine,
+                            tensor_parallel_size=tp,
+                            kv_cache_dtype=dtype,
+                            max_model_len=length,
+                        ),
+                    )
+                )
+    return made
+
+
+def test_the_cache_is_cut_as_vllm_cuts_it(engine: Engine) -> None:
+    questions, expected = [], []
+    for one in cases():
+        groups = one.target.architecture.attention
+        groups += one.drafter.attention if one.drafter else ()
+        in_flight = in_flight_tokens(one.engine, one.drafter)
+        element = cache_element_bytes(one.engine, "bfloat16")
+        for available in (3 * GIB, 61 * GIB + 12345):
+            questions.append(
+                {
+                    "layers": layers_of(groups, one.engine.tensor_parallel_size, element),
+                    "length": one.engine.max_model_len,
+                    "in_flight": in_flight,
+                    "available": available,
+                }
+            )
+            layout = cache_layout(one)
+            tokens, concurrency = layout.capacity(available, one.engine.max_model_len, in_flight)
+            expected.append(
+                {
+                    "blocks": available // layout.block_bytes,
+                    "tokens": tokens,
+                    "concurrency": concurrency,
+                    "needed": layout.request_bytes(one.engine.max_model_len, in_flight),
+                }
+            )
+    answers = ask(engine, CACHE, questions)
+    assert len(answers) == 72
+    assert answers == expected
+
+
+ODD = (
+    (AttentionGroup(kind="full", layers=5, kv_heads=8, head_dim=128),
+     AttentionGroup(kind="sliding", layers=17, kv_heads=8, head_dim=128, window=512)),
+    (AttentionGroup(kind="full", layers=4, kv_heads=3, head_dim=80),
+     AttentionGroup(kind="sliding", layers=4, kv_heads=8, head_dim=128, window=512),
+     AttentionGroup(kind="full", layers=2, kv_heads=8, head_dim=64)),
+    (AttentionGroup(kind="sliding", layers=9, kv_heads=2, head_dim=64, window=256),
+     AttentionGroup(kind="sliding", layers=3, kv_heads=2, head_dim=64, window=1024)),
+    (AttentionGroup(kind="full", layers=9, kv_heads=2, head_dim=64),
+     AttentionGroup(kind="full", layers=1, kv_heads=32, head_dim=128)),
+)  # fmt: skip
+
+
+def test_so_are_models_that_nobody_made(engine: Engine) -> None:
+    questions = [
+        {
+            "layers": layers_of(groups, 1, 2),
+            "length": 9999,
+            "in_flight": 4096,
+            "available": 7 * GIB + 1,
+        }
+        for groups in ODD
+    ]
+    expected = []
+    for groups in ODD:
+        layout = layout_of(layers_on_one_gpu(groups, 1, 2))
+        tokens, concurrency = layout.capacity(7 * GIB + 1, 9999, 4096)
+        expected.append((tokens, concurrency, layout.request_bytes(9999, 4096)))
+    answers = ask(engine, CACHE, questions)
+    assert [(a["tokens"], a["concurrency"], a["needed"]) for a in answers] == expected

@@ -1,0 +1,46 @@
+"""The pairs' real geometry, from the config.json files under ``tests/geometry``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from toolkit.checkpoints.models import Checkpoint
+from toolkit.fit.building import read_drafter, read_target
+from toolkit.fit.models import DraftModel, Engine, FitCase, TargetModel
+
+ROOT = Path(__file__).resolve().parents[2] / "geometry"
+TARGETS = ("gpt-oss-20b", "gpt-oss-120b", "qwen3-coder-30b", "gemma-4-31b")
+
+H200 = Engine(
+    gpu="H200",
+    gpu_count=1,
+    gpu_memory_gib=139.8,
+    capability=90,
+    vllm="0.26.0",
+    max_model_len=32768,
+    max_num_seqs=128,
+    max_num_batched_tokens=8192,
+    images=False,
+)
+
+
+def checkpoint(name: str, part: str = "target") -> Checkpoint:
+    folder = ROOT / name / part
+    return Checkpoint(str(folder), json.loads((folder / "config.json").read_text()))
+
+
+def target(name: str) -> TargetModel:
+    return read_target(checkpoint(name))
+
+
+def drafter(name: str, head: str = "p-eagle", own: bool = True) -> DraftModel:
+    return read_drafter(checkpoint(name, head), target(name), own)
+
+
+def case(name: str, head: str | None = "p-eagle", **engine: Any) -> FitCase:
+    """The pair on an H200, with changes of the engine; K 7 where there is a head."""
+    chosen = replace(H200, k=7 if head else 0)
+    return FitCase(target(name), drafter(name, head) if head else None, replace(chosen, **engine))

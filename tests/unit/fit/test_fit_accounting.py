@@ -1,0 +1,148 @@
+"""The whole fit: its terms, what it refuses, what would mend it, what speculation costs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.fit.geometry import TARGETS, case, target
+from toolkit.catalog import load_catalog
+from toolkit.fit.accounting import INSIDE, compare, fit_of, missing_bytes, why_not
+from toolkit.fit.advice import advise, on_instance, parallel_sizes
+from toolkit.fit.models import FitCase
+
+GIB = 1 << 30
+KNOBS = ("max_model_len", "max_num_seqs", "max_num_batched_tokens")
+
+
+def turned(one: FitCase, **engine: Any) -> FitCase:
+    return replace(one, engine=replace(one.engine, **engine))
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_terms_and_cache_are_the_whole_gpu(name: str) -> None:
+    fit = fit_of(case(name, driver_gib=1.2))
+    outside = sum(gib for term, gib in fit.terms.items() if not term.startswith(INSIDE))
+    assert fit.fits
+    assert fit.gpu_memory_gib == 141
+    assert outside + fit.kv_cache_gib == pytest.approx(141, abs=0.01)
+    assert fit.terms["target_weights"] == fit.weights_gib
+    assert fit.terms["drafter_weights"] == fit.drafter_gib
+    assert fit.kv_cache_tokens == pytest.approx(fit.max_concurrency * 32768, rel=1e-3)
+    assert (
+        0
+        <= fit.terms["cache_padding_in_it"]
+        < fit.terms["cache_of_drafter_in_it"] + fit.terms["cache_of_one_full_request"]
+    )
+
+
+def test_a_cache_in_fp8_holds_twice_as_much() -> None:
+    auto, fp8 = (fit_of(case("gpt-oss-20b", kv_cache_dtype=dtype)) for dtype in ("auto", "fp8"))
+    assert fp8.kv_cache_tokens == pytest.approx(2 * auto.kv_cache_tokens, rel=0.01)
+
+
+def test_what_speculation_costs() -> None:
+    one = case("gpt-oss-20b")
+    without = compare(one, fit_of(one))
+    assert without is not None
+    assert without.kv_cache_gib > fit_of(one).kv_cache_gib + 3
+    assert 0.65 < (without.concurrency_kept or 0) < 0.75
+    assert compare(case("gpt-oss-20b", None), fit_of(case("gpt-oss-20b", None))) is None
+
+
+def test_what_does_not_fit_says_how_much_is_missing() -> None:
+    small = case("gpt-oss-20b", gpu_memory_gib=18.0, max_model_len=131072)
+    fit = fit_of(small)
+    assert not fit.fits
+    missing = missing_bytes(small)
+    assert (why_not(small) or "").startswith(f"{missing / GIB:.2f} GiB are missing for one request")
+    more = 18.0 + missing / GIB / small.engine.gpu_memory_utilization
+    assert fit_of(turned(small, gpu_memory_gib=more + 0.001)).fits
+    assert not fit_of(turned(small, gpu_memory_gib=more - 0.01)).fits
+
+
+def test_slots_of_parallel_drafts_can_leave_a_step_no_token() -> None:
+    one = case("qwen3-coder-30b", k=10, max_num_seqs=1024)
+    assert "takes 9,216 slots" in (why_not(one) or "")
+    assert not fit_of(one).fits
+    assert missing_bytes(one) == 0
+    told = {advice.knob: advice.value for advice in advise(one)}
+    assert told["k"] == "8"
+    assert told["max-num-seqs"] == "512"
+    assert told["max-num-batched-tokens"] == "16384"
+    assert why_not(case("qwen3-coder-30b", "eagle3", k=10, max_num_seqs=1024)) is None
+
+
+def test_every_advice_makes_it_fit_and_a_smaller_change_does_not() -> None:
+    one = case("gpt-oss-20b", gpu_memory_gib=26.0, max_model_len=131072)
+    told = {advice.knob: advice.value for advice in advise(one, load_catalog().instances)}
+    length = int(told["max-model-len"])
+    assert fit_of(turned(one, max_model_len=length)).fits
+    assert not fit_of(turned(one, max_model_len=length + 1)).fits
+    share = float(told["gpu-memory-utilization"])
+    assert fit_of(turned(one, gpu_memory_utilization=share)).fits
+    assert not fit_of(turned(one, gpu_memory_utilization=share - 0.01)).fits
+    assert told["tp"] == "2"
+    assert told["no-speculation"]
+    assert told["instance-type"].startswith("ml.")
+    assert advise(turned(one, max_model_len=length)) == ()
+
+
+def test_where_nothing_helps_nothing_is_advised() -> None:
+    hopeless = case("gpt-oss-120b", gpu_memory_gib=2.0)
+    assert advise(hopeless) == ()
+
+
+def test_an_instance_is_taken_with_as_few_gpus_as_fit() -> None:
+    table = {instance.type: instance for instance in load_catalog().instances.instances}
+    one = case("gpt-oss-120b")
+    assert on_instance(one, table["ml.p5e.48xlarge"]).tensor_parallel_size == 1
+    assert on_instance(one, table["ml.g6e.12xlarge"]).tensor_parallel_size in (2, 4)
+    assert not on_instance(one, table["ml.g5.xlarge"]).fits
+
+
+def test_a_gpu_that_cannot_compute_it_is_not_advised() -> None:
+    small = turned(case("gpt-oss-20b", None), gpu_memory_gib=15.0, max_model_len=512)
+    told = {advice.knob: advice.value for advice in advise(small, load_catalog().instances)}
+    assert not told["instance-type"].startswith("ml.g4dn"), "a T4 has no bfloat16"
+
+
+def test_gpus_divide_the_heads() -> None:
+    assert parallel_sizes(target("qwen3-coder-30b"), 8) == [1, 2, 4, 8]
+    shape = target("qwen3-coder-30b").architecture.model_copy(update={"query_heads": 18})
+    assert parallel_sizes(replace(target("qwen3-coder-30b"), architecture=shape), 8) == [1, 2]
+
+
+@given(
+    st.sampled_from(TARGETS),
+    st.sampled_from(KNOBS),
+    st.integers(1, 60_000),
+    st.integers(1, 60_000),
+    st.sampled_from([20.0, 80.0, 139.8]),
+)
+@settings(deadline=None, max_examples=60)
+def test_asking_for_more_never_leaves_more(
+    name: str, knob: str, less: int, more: int, memory: float
+) -> None:
+    less, more = sorted((less, more))
+    one = case(name, gpu_memory_gib=memory)
+    small, large = (fit_of(turned(one, **{knob: value})) for value in (less, more))
+    assert large.kv_cache_gib <= small.kv_cache_gib
+    if knob == "max_model_len":
+        assert large.max_concurrency <= small.max_concurrency
+        assert large.fits <= small.fits
+
+
+@given(st.sampled_from(TARGETS), st.floats(10, 300), st.floats(0.1, 1))
+@settings(deadline=None, max_examples=60)
+def test_more_memory_never_holds_less(name: str, memory: float, share: float) -> None:
+    one = case(name, gpu_memory_gib=memory, gpu_memory_utilization=share)
+    more = fit_of(turned(one, gpu_memory_gib=memory * 1.1))
+    fit = fit_of(one)
+    assert fit.fits <= more.fits
+    assert fit.kv_cache_tokens <= more.kv_cache_tokens
+    assert fit.fits == (why_not(one) is None)

@@ -1,0 +1,150 @@
+"""The fit against real vLLM on a real GPU: every row of the evidence, none with a constant of its
+own. The measured engine had dummy weights and the config.json files under ``tests/geometry``.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.gpu.geometry import Setting
+from tests.unit.fit.geometry import H200, drafter, target
+from toolkit.fit.accounting import GIB, cache_layout, fit_of, why_not
+from toolkit.fit.engine import in_flight_tokens
+from toolkit.fit.models import FitCase
+
+EVIDENCE = Path(__file__).parents[3] / "model_catalog" / "evidence" / "memory-h200.json"
+MOST_TOKENS_OFF = 0.03
+MOST_GIB_OFF = 2.0
+MOST_SHARE_OFF = 0.03
+"""Of the memory left for the cache; or ``MOST_GIB_OFF``, where that is more."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured start: what was asked, and what the engine said. ``exact``: in bytes, from the
+    engine's worker; else as its log rounds them."""
+
+    name: str
+    case: FitCase
+    kv_gib: float
+    tokens: int
+    weights_gib: float
+    compiled: bool
+    exact: bool
+
+
+def document() -> Any:
+    return json.loads(EVIDENCE.read_text())
+
+
+def rows() -> list[Row]:
+    """Every row in which the engine laid out its cache, probed or only logged."""
+    evidence = document()
+    version, found = evidence["engine"]["version"], [*evidence["rows"], *evidence["log_rows"]]
+    return [_row(row, version) for row in found if "kv_cache_tokens" in row["logged"]]
+
+
+def _row(row: dict[str, Any], version: str) -> Row:
+    logged, ranks = row["logged"], row["ranks"]
+    rank = min(ranks, key=lambda rank: rank["available_kv_cache_memory"]) if ranks else None
+    return Row(
+        name=f"{row['name']} of host {row['host']}",
+        case=asked(row, version),
+        kv_gib=rank["available_kv_cache_memory"] / GIB
+        if rank
+        else logged["available_kv_cache_gib"],
+        tokens=int(logged["kv_cache_tokens"]),
+        weights_gib=rank["model_memory_usage"] / GIB if rank else logged["weights_gib"],
+        compiled=logged["compiled_before"],
+        exact=rank is not None,
+    )
+
+
+def asked(row: dict[str, Any], version: str) -> FitCase:
+    """The pair and the engine's arguments; the H200's memory is as CUDA saw it."""
+    setting = Setting(**row["setting"])
+    engine = replace(
+        H200,
+        vllm=version,
+        gpu_count=setting.tensor_parallel_size,
+        gpu_memory_gib=150_109_880_320 / GIB,
+        tensor_parallel_size=setting.tensor_parallel_size,
+        gpu_memory_utilization=setting.gpu_memory_utilization,
+        max_model_len=setting.max_model_len,
+        max_num_seqs=setting.max_num_seqs,
+        max_num_batched_tokens=setting.max_num_batched_tokens or H200.max_num_batched_tokens,
+        kv_cache_dtype=setting.kv_cache_dtype,
+        enforce_eager=setting.enforce_eager,
+        k=setting.k,
+    )
+    model, head = target(setting.pair), None
+    if setting.drafter:
+        head = replace(
+            drafter(setting.pair, setting.drafter),
+            own_embeddings="embed_tokens" in setting.own(),
+            own_output="lm_head" in setting.own(),
+        )
+    return FitCase(model, head, engine)
+
+
+def off(row: Row, compiled: bool) -> tuple[float, float]:
+    """GiB by which the cache comes out too large, and the share by which the tokens do."""
+    fit = fit_of(replace(row.case, engine=replace(row.case.engine, compiled=compiled)))
+    return fit.kv_cache_gib - row.kv_gib, fit.kv_cache_tokens / row.tokens - 1
+
+
+def test_the_evidence_covers_what_it_is_for() -> None:
+    found = rows()
+    pairs = {(row.case.target.architecture.class_name, bool(row.case.drafter)) for row in found}
+    assert len({name for name, _ in pairs}) == 3, "GPT-OSS, Qwen3-Coder, Gemma"
+    assert len(pairs) == 6, "with and without drafter"
+    assert len({row.case.engine.k for row in found if row.case.drafter}) >= 3
+    assert {row.case.engine.gpu_memory_utilization for row in found} == {0.8, 0.9}
+    assert {row.case.engine.kv_cache_dtype for row in found} == {"auto", "fp8"}
+    assert len({row.case.target.architecture.layers for row in found}) == 4
+    assert sum(row.exact for row in found) >= 24
+
+
+def test_what_the_engine_refused_is_refused() -> None:
+    refused = [row for row in document()["rows"] if "error" in row]
+    assert refused
+    for row in refused:
+        assert "max_num_scheduled_tokens" in row["error"]
+        assert "takes 9,216 slots" in (why_not(asked(row, "0.26.0")) or "")
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["as asked", "knowing the compile cache"])
+def test_every_row_is_within_tolerance(known: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    wrong, worst = [], ("", 0.0, 0.0)
+    for row in rows():
+        gib, share = off(row, row.compiled if known else False)
+        if abs(share) > abs(worst[2]):
+            worst = (row.name, gib, share)
+        if abs(share) > MOST_TOKENS_OFF or abs(gib) > max(
+            MOST_GIB_OFF, MOST_SHARE_OFF * row.kv_gib
+        ):
+            wrong.append(f"{row.name}: {gib:+.2f} GiB, {share:+.1%} tokens")
+    with capsys.disabled():
+        print(f"\nworst of {len(rows())}: {worst[0]}: {worst[1]:+.2f} GiB, {worst[2]:+.2%} tokens")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_weights_are_right_to_an_eighth_of_a_gib() -> None:
+    """cuBLAS takes its workspace while some heads load, which vLLM counts among the weights."""
+    for row in rows():
+        fit = fit_of(row.case)
+        weights = fit.weights_gib + fit.drafter_gib
+        assert weights == pytest.approx(row.weights_gib, abs=0.13), row.name
+
+
+def test_given_the_memory_the_tokens_are_exact() -> None:
+    for row in filter(lambda row: row.exact, rows()):
+        layout, engine = cache_layout(row.case), row.case.engine
+        in_flight = in_flight_tokens(engine, row.case.drafter)
+        tokens, _ = layout.capacity(round(row.kv_gib * GIB), engine.max_model_len, in_flight)
+        assert tokens == row.tokens, row.name

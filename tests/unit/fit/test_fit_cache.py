@@ -1,0 +1,117 @@
+"""The cache as vLLM allots it. ``tests/engine/test_fit_vllm.py`` asks vLLM itself."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolkit.catalog.models import AttentionGroup
+from toolkit.fit.cache import Layers, Layout, layers_on_one_gpu, layout_of
+
+GIB = 1 << 30
+
+
+def group(layers: int, heads: int, width: int, window: int | None = None) -> AttentionGroup:
+    return AttentionGroup(
+        kind="full" if window is None else "sliding",
+        layers=layers,
+        kv_heads=heads,
+        head_dim=width,
+        window=window,
+    )
+
+
+GPT_OSS_20B = (group(12, 8, 64, 128), group(12, 8, 64))
+GPT_OSS_120B = (group(18, 8, 64, 128), group(18, 8, 64))
+GEMMA = (group(50, 16, 256, 1024), group(10, 4, 512))
+QWEN_CODER = (group(48, 4, 128),)
+
+
+def layout(*groups: AttentionGroup) -> Layout:
+    return layout_of(layers_on_one_gpu(groups, 1, 2))
+
+
+@pytest.mark.parametrize(
+    ("groups", "length", "batched", "vllm_says"),
+    [
+        pytest.param(GPT_OSS_20B, 131072, 2048, 338567, id="gpt-oss-20b"),
+        pytest.param((*GPT_OSS_20B, group(4, 8, 64)), 32768, 2048, 232110, id="20b-p-eagle"),
+        pytest.param((*GPT_OSS_120B, group(4, 8, 64)), 32768, 8192, 126722, id="120b-p-eagle"),
+        pytest.param(GEMMA, 16384, 8192, 9521, id="gemma"),
+        pytest.param((*GEMMA, group(1, 4, 512)), 16384, 8192, 8655, id="gemma-like-layer"),
+        pytest.param((*GEMMA, group(1, 8, 128)), 16384, 8192, 9480, id="gemma-other-layer"),
+        pytest.param((*QWEN_CODER, group(4, 4, 128)), 16384, 8192, 80656, id="qwen-p-eagle"),
+        pytest.param((group(36, 8, 128), group(4, 32, 128)), 16384, 8192, 40320, id="two-sizes"),
+    ],
+)
+def test_the_cache_is_what_vllm_allots(
+    groups: tuple[AttentionGroup, ...], length: int, batched: int, vllm_says: int
+) -> None:
+    """``vllm_says``: tokens in 8 GiB by get_kv_cache_groups and get_kv_cache_capacity of vLLM
+    0.28.0 for the same layers in bfloat16."""
+    assert layout(*groups).capacity(8 * GIB, length, 2 * batched)[0] == vllm_says
+
+
+def test_a_drafter_costs_a_hybrid_target_more_than_its_layers() -> None:
+    alone = layout(*GPT_OSS_20B).request_bytes(32768, 4096)
+    both = layout(*GPT_OSS_20B, group(4, 8, 64))
+    assert both.request_bytes(32768, 4096) / alone == pytest.approx(16 / 12), "not 28 / 24"
+    padding = both.request_bytes(32768, 4096) - both.used_bytes(32768, 4096)
+    assert padding == 4 * 2 * 8 * 64 * 2 * 16 * both.groups[0].blocks(32768, 4096)
+
+
+def test_layers_of_one_kind_need_no_padding() -> None:
+    both = layout(*QWEN_CODER, group(4, 4, 128))
+    assert both.request_bytes(16384, 4096) == both.used_bytes(16384, 4096)
+
+
+def test_heads_are_divided_among_gpus_until_each_has_one() -> None:
+    assert layers_on_one_gpu(QWEN_CODER, 4, 2) == (Layers(48, None, 2 * 1 * 128 * 2),)
+    assert layers_on_one_gpu(QWEN_CODER, 8, 2) == layers_on_one_gpu(QWEN_CODER, 4, 2)
+    assert layers_on_one_gpu(QWEN_CODER, 1, 1)[0].token_bytes == 2 * 4 * 128
+
+
+def test_no_memory_is_no_cache() -> None:
+    assert layout(*GEMMA).capacity(-5, 100, 100) == (0, 0.0)
+
+
+GROUPS = st.lists(
+    st.builds(
+        group,
+        st.integers(1, 60),
+        st.sampled_from([1, 2, 4, 8]),
+        st.sampled_from([64, 80, 128]),
+        st.sampled_from([None, 128, 1024]),
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+@given(GROUPS, st.integers(1, 100_000), st.integers(1, 16384))
+def test_a_longer_request_never_takes_less(
+    groups: list[AttentionGroup], length: int, in_flight: int
+) -> None:
+    cut = layout(*groups)
+    shorter = cut.request_bytes(length, in_flight)
+    assert 0 < shorter <= cut.request_bytes(length + 1, in_flight)
+    assert shorter <= cut.request_bytes(length, in_flight + 1)
+    assert shorter >= cut.used_bytes(length, in_flight)
+
+
+@given(GROUPS, st.integers(1, 100_000), st.integers(0, 10 * GIB))
+def test_more_memory_never_holds_less(
+    groups: list[AttentionGroup], length: int, memory: int
+) -> None:
+    cut = layout(*groups)
+    tokens, concurrency = cut.capacity(memory, length, 4096)
+    assert tokens == int(concurrency * length)
+    assert cut.capacity(memory + GIB, length, 4096)[0] >= tokens
+
+
+@given(GROUPS, st.sampled_from([1, 2, 4, 8]))
+def test_more_gpus_never_take_more_each(groups: list[AttentionGroup], tp: int) -> None:
+    one = layout_of(layers_on_one_gpu(groups, 1, 2)).request_bytes(8192, 4096)
+    each = layout_of(layers_on_one_gpu(groups, tp, 2))
+    assert each.used_bytes(8192, 4096) <= one

@@ -1,0 +1,85 @@
+"""What vLLM takes by itself, and what it makes of what it is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.fit.geometry import case
+from toolkit.fit.engine import (
+    capture_sizes,
+    default_batched_tokens,
+    default_sequences,
+    in_flight_tokens,
+    new_runner,
+)
+from toolkit.fit.gpus import seen_of, visible_gib
+
+
+@pytest.mark.parametrize(
+    ("pair", "head", "k", "piecewise", "full"),
+    [
+        ("gpt-oss-20b", None, 0, (83, 1024), (19, 128)),
+        ("gpt-oss-20b", "p-eagle", 7, (80, 1024), (80, 1024)),
+        ("gpt-oss-20b", "p-eagle", 3, (81, 1024), (49, 512)),
+        ("gpt-oss-120b", "p-eagle", 5, (80, 1008), (65, 768)),
+        ("qwen3-coder-30b", None, 0, (35, 256), (19, 128)),
+        ("qwen3-coder-30b", "p-eagle", 10, (39, 506), (39, 506)),
+        ("qwen3-coder-30b", "p-eagle", 5, (48, 498), (48, 498)),
+        ("qwen3-coder-30b", "eagle3", 3, (49, 512), (49, 512)),
+    ],
+)
+def test_vllm_captures_these_graphs(
+    pair: str, head: str | None, k: int, piecewise: tuple[int, int], full: tuple[int, int]
+) -> None:
+    """Number and largest batch, from the log of vLLM 0.26.0 (``Profiling CUDA graph memory``)."""
+    small, whole = capture_sizes(case(pair, head, k=k))
+    assert (len(small), small[-1]) == piecewise
+    assert (len(whole), whole[-1]) == full
+
+
+def test_without_graphs_nothing_is_captured() -> None:
+    assert capture_sizes(case("gpt-oss-20b", enforce_eager=True)) == ([], [])
+
+
+@given(st.integers(1, 2048), st.integers(0, 20), st.integers(1, 32768))
+def test_captures_are_in_order_and_fit_a_step(seqs: int, k: int, tokens: int) -> None:
+    one = case("qwen3-coder-30b", "eagle3" if k else None, k=k)
+    engine = replace(one.engine, max_num_seqs=seqs, max_num_batched_tokens=max(tokens, 512))
+    piecewise, full = capture_sizes(replace(one, engine=engine))
+    assert piecewise == sorted(set(piecewise))
+    assert set(full) <= set(piecewise)
+    assert all(size % (1 + k) == 0 for size in piecewise)
+
+
+def test_dense_targets_run_on_the_new_runner_unless_they_draft_in_parallel() -> None:
+    assert new_runner(case("gemma-4-31b", None))
+    assert new_runner(case("gemma-4-31b", "eagle3"))
+    assert not new_runner(case("gemma-4-31b", "p-eagle"))
+    assert not new_runner(case("gpt-oss-20b", None))
+
+
+def test_a_server_takes_more_on_larger_gpus() -> None:
+    assert default_batched_tokens("L4", 22.0, "0.28.0") == 2048
+    assert default_batched_tokens("H200", 139.8, "0.28.0") == 8192
+    assert default_batched_tokens("A100", 79.2, "0.28.0") == 2048
+    assert default_batched_tokens("B200", 178.4, "0.28.0") == 16384
+    assert default_batched_tokens("B200", 178.4, "0.26.0") == 8192
+    assert (default_sequences("L4", 22.0), default_sequences("H200", 139.8)) == (256, 1024)
+
+
+def test_asynchronous_scheduling_keeps_two_batches() -> None:
+    assert in_flight_tokens(case("gpt-oss-20b").engine, None) == 2 * 8192
+    ngram = case("gpt-oss-20b", None, draftless="ngram").engine
+    assert in_flight_tokens(ngram, None) == 8192
+
+
+def test_a_data_sheets_number_is_what_the_driver_leaves_of_it() -> None:
+    assert seen_of(141, "H200") == pytest.approx(139.8, abs=0.05)
+    assert seen_of(139.5, "H200") == 139.5
+    assert seen_of(100, "H200") == 100
+    assert visible_gib("H200", 144384) == pytest.approx(139.8, abs=0.05)
+    assert visible_gib("unheard of", 102400) == pytest.approx(97)

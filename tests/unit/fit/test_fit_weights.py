@@ -1,0 +1,175 @@
+"""Weights on one GPU: by the byte, from geometry and from headers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.fit.geometry import H200, TARGETS, drafter, target
+from toolkit.checkpoints.models import Tensor
+from toolkit.fit.accounting import drafter_on_gpu, target_on_gpu
+from toolkit.fit.allocator import MIB, allotted
+from toolkit.fit.draft_weights import drafter_bytes, stored_parameters
+from toolkit.fit.header_weights import bytes_from_headers
+from toolkit.fit.models import TargetModel
+from toolkit.fit.target_weights import checkpoint_bytes, rotary_bytes, target_bytes, vision_bytes
+
+PUBLISHED = {
+    "gpt-oss-20b": 13_761_264_768,
+    "gpt-oss-120b": 65_248_815_744,
+    "qwen3-coder-30b": 61_064_245_248,
+    "gemma-4-31b": 62_546_177_752,
+}
+"""Bytes of the weight files, as their indexes say."""
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_the_geometry_gives_the_bytes_of_the_published_files(name: str) -> None:
+    model = target(name)
+    tower = vision_bytes(model.vision, 5376) if model.vision else 0
+    assert checkpoint_bytes(model) + tower == PUBLISHED[name]
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_the_catalogues_size_and_a_config_alone_agree(name: str) -> None:
+    model = target(name)
+    engine = replace(H200, images=True)
+    known = replace(model, checkpoint_bytes=PUBLISHED[name], vision=None)
+    assert target_on_gpu(known, engine) == pytest.approx(target_on_gpu(model, engine), abs=2)
+
+
+MEASURED = {"gpt-oss-20b": 13_990_115_328, "gemma-4-31b": 62_175_021_568}
+"""Bytes that vLLM 0.26.0 counted for the target on an H200, text only."""
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_vllm_counts_the_same_to_a_few_hundred_kilobytes(name: str) -> None:
+    assert target_on_gpu(target(name), H200) == pytest.approx(MEASURED[name], abs=300_000)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("tp", [2, 4, 8])
+def test_a_rank_holds_its_share_and_what_is_never_divided(name: str, tp: int) -> None:
+    whole, rank = (target_bytes(target(name), size, 90) for size in (1, tp))
+    assert whole / tp < rank < whole / tp * 1.12
+
+
+def test_key_value_heads_are_divided_until_each_rank_has_one() -> None:
+    model = target("qwen3-coder-30b")
+    four, eight = (target_bytes(model, tp, 90) for tp in (4, 8))
+    # 48 layers keep 4 heads of 128: at tp=8 each rank holds a whole one, as at tp=4.
+    kept_double = 48 * 2 * 128 * 2048 * 2 / 2
+    assert eight - four / 2 > kept_double
+
+
+def test_mxfp4_experts_are_padded_as_each_gpus_kernels_want_them() -> None:
+    model = target("gpt-oss-20b")
+    hopper, blackwell, other = (target_bytes(model, 1, sm) for sm in (90, 100, 89))
+    assert hopper < other < blackwell
+    stored = checkpoint_bytes(model)
+    assert 1.00 < hopper / stored < 1.02
+    assert 1.08 < blackwell / stored < 1.15
+
+
+def test_a_quantised_target_takes_half() -> None:
+    model = target("qwen3-coder-30b")
+    fp8 = replace(model, quantization="fp8")
+    ratio = target_bytes(fp8, 1, 90) / target_bytes(model, 1, 90)
+    assert 0.5 < ratio < 0.53, "embedding, output matrix and norms stay as they are"
+
+
+def test_a_head_that_shares_the_targets_matrices_takes_less() -> None:
+    own, shared = drafter("gpt-oss-20b"), drafter("gpt-oss-20b", own=False)
+    assert drafter_bytes(own, 1) - drafter_bytes(shared, 1) == pytest.approx(
+        2 * 201088 * 2880 * 2, rel=0.01
+    )
+
+
+def test_a_head_of_known_size_is_that_large() -> None:
+    known = replace(drafter("qwen3-coder-30b"), checkpoint_bytes=5_000_000_000)
+    assert drafter_on_gpu(known, 1) == pytest.approx(5_000_000_000 + 262144 * 128 * 2, rel=0.002)
+    assert drafter_on_gpu(known, 2) > drafter_on_gpu(known, 1) / 2, "fc is on every rank"
+
+
+def test_a_head_holds_the_parameters_of_its_layers() -> None:
+    head = drafter("gpt-oss-20b", "eagle3")
+    layer = 5120 * 5760 + 4096 * 2880 + 3 * 2880 * 2880 + 3 * 2880
+    matrices = (201088 + 64000) * 2880
+    assert stored_parameters(head) == layer + matrices + 3 * 2880 * 2880 + 2880
+
+
+def headers(model: TargetModel) -> dict[str, Tensor]:
+    """The headers of an unquantised checkpoint with this geometry."""
+    shape = model.architecture
+    group = shape.attention[0]
+    hidden, width = shape.hidden_size, group.head_dim
+    shapes: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": (shape.vocab_size, hidden),
+        "lm_head.weight": (shape.vocab_size, hidden),
+        "model.norm.weight": (hidden,),
+    }
+    for layer in range(shape.layers):
+        at = f"model.layers.{layer}"
+        shapes |= {
+            f"{at}.input_layernorm.weight": (hidden,),
+            f"{at}.post_attention_layernorm.weight": (hidden,),
+            f"{at}.self_attn.q_norm.weight": (width,),
+            f"{at}.self_attn.k_norm.weight": (width,),
+            f"{at}.self_attn.q_proj.weight": (shape.query_heads * width, hidden),
+            f"{at}.self_attn.k_proj.weight": (group.kv_heads * width, hidden),
+            f"{at}.self_attn.v_proj.weight": (group.kv_heads * width, hidden),
+            f"{at}.self_attn.o_proj.weight": (hidden, shape.query_heads * width),
+            f"{at}.mlp.gate.weight": (shape.experts or 0, hidden),
+        }
+        for expert in range(shape.experts or 0):
+            one = f"{at}.mlp.experts.{expert}"
+            shapes |= {
+                f"{one}.gate_proj.weight": (shape.intermediate_size, hidden),
+                f"{one}.up_proj.weight": (shape.intermediate_size, hidden),
+                f"{one}.down_proj.weight": (hidden, shape.intermediate_size),
+            }
+    sizes = dict.fromkeys(shapes, 2)
+    for name, sides in shapes.items():
+        for side in sides:
+            sizes[name] *= side
+    return {name: Tensor("BF16", sides, sizes[name], "x") for name, sides in shapes.items()}
+
+
+@pytest.mark.parametrize("tp", [1, 2, 8])
+def test_headers_and_geometry_agree(tp: int) -> None:
+    model = target("qwen3-coder-30b")
+    found = bytes_from_headers(model, headers(model), tp, 90)
+    assert found == pytest.approx(target_bytes(model, tp, 90), rel=0.001)
+
+
+def test_headers_say_what_a_quantised_file_holds() -> None:
+    model = target("qwen3-coder-30b")
+    halved = {
+        name: replace(tensor, size=tensor.size // 2) if ".experts." in name else tensor
+        for name, tensor in headers(model).items()
+    }
+    with_headers = replace(model, tensors=halved)
+    assert target_on_gpu(with_headers, H200) == pytest.approx(
+        target_on_gpu(model, H200) - 48 * 128 * 3 * 768 * 2048, rel=0.001
+    )
+
+
+def test_rotary_tables_are_made_for_every_position() -> None:
+    assert rotary_bytes(target("gpt-oss-20b")) == 131072 * 64 * 4
+    assert rotary_bytes(target("gemma-4-31b")) == 262144 * (256 + 512) * 2
+
+
+@given(st.integers(0, 10**10))
+def test_the_allocator_loses_less_than_a_segment(size: int) -> None:
+    assert size <= allotted(size) < size + 2 * MIB
+    assert allotted(size) <= allotted(size + 512)
+
+
+def test_the_allocator_cuts_only_what_is_small() -> None:
+    assert allotted(9 * MIB + 1) == 9 * MIB + 512
+    assert allotted(16.5 * MIB) == 16.5 * MIB, "1.5 MiB are cut off"
+    assert allotted(17.5 * MIB) == 18 * MIB
+    assert allotted(20.5 * MIB) == 22 * MIB

@@ -1,0 +1,135 @@
+"""``peagle fit``: what one GPU holds, before a GPU is paid for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from toolkit.catalog import find_pair, load_catalog, pair_name
+from toolkit.catalog.models import Catalog, Pair
+from toolkit.cli.console import json_option, print_json
+from toolkit.cli.fit_case import HARDWARE_HELP, case_of
+from toolkit.cli.options import catalog_of
+from toolkit.errors import Refused, UserError
+from toolkit.fit.accounting import compare, fit_of, why_not
+from toolkit.fit.advice import MOST_GPUS, advise
+from toolkit.fit.engine import KV_CACHE_DTYPES
+from toolkit.fit.models import Advice, Comparison, Fit, FitCase
+
+Command = Callable[..., Any]
+
+_ONE = click.IntRange(1)
+
+
+@dataclass(frozen=True)
+class Report:
+    """The fit, what speculation costs, why it is refused, and what would mend that."""
+
+    pair: str
+    case: FitCase
+    fit: Fit
+    without_speculation: Comparison | None
+    refusal: str | None
+    advice: tuple[Advice, ...]
+
+
+@click.command(epilog="Example: peagle fit gpt-oss-20b --gpu-memory-gib 80 --max-model-len 32768")
+@click.argument("pair", required=False)
+@click.option("--gpu-memory-gib", type=click.FloatRange(1, 100_000), help=HARDWARE_HELP)
+@click.option("--instance-type", help="Take GPU, memory and number of GPUs from this type instead.")
+@click.option("--tp", "--tensor-parallel-size", type=click.IntRange(1, 64), help="GPUs per model.")
+@click.option(
+    "--gpu-memory-utilization",
+    type=click.FloatRange(0, 1, min_open=True),
+    help="Share of the GPU's memory that vLLM may take.  [default: 0.92, as vLLM]",
+)
+@click.option("--max-model-len", type=_ONE, help="Longest context, in tokens.")
+@click.option("--max-num-seqs", type=_ONE, help="Requests at the same time.")
+@click.option("--max-num-batched-tokens", type=_ONE, help="Most tokens of one step.")
+@click.option("--k", type=_ONE, help="Tokens drafted per step.  [default: what the card says]")
+@click.option("--kv-cache-dtype", type=click.Choice(KV_CACHE_DTYPES), help="Type of the cache.")
+@click.option("--no-speculation", is_flag=True, help="The target alone.")
+@click.option("--text-only", is_flag=True, help="No images, for targets that would take them.")
+@click.option("--enforce-eager", is_flag=True, help="No CUDA graphs, no compilation.")
+@click.option("--compiled", is_flag=True, help="A later start, with vLLM's compile cache filled.")
+@click.option("--vllm", help="vLLM version.  [default: the catalogue's]")
+@click.option("--target", metavar="PLACE", help="Folder, s3://... or hub id of the target.")
+@click.option("--drafter", metavar="PLACE", help="Folder, s3://... or hub id of the head.")
+@click.option(
+    "--drafter-embeddings",
+    type=click.Choice(["shared", "own"]),
+    help="Whether the head brings its own matrices, where no header says it.  [default: own]",
+)
+@json_option
+@click.pass_context
+def fit(ctx: click.Context, /, pair: str | None, as_json: bool, **given: Any) -> None:
+    """Reckon what one GPU holds: weights, working memory, and what is left for the cache.
+
+    The same arithmetic as in plan, after vLLM's own: the cache comes out in tokens as vLLM prints
+    them at its start. PAIR may be left out where --target names a folder with a config.json. What
+    is not given is what `vllm serve` would take. The exit code is 3 when it does not fit.
+    """
+    catalog = load_catalog(catalog_of(ctx))
+    report = report_of(catalog, pair, given)
+    if as_json:
+        print_json(document(report))
+    else:
+        from toolkit.cli.fit_view import print_report
+
+        print_report(report)
+    if report.refusal:
+        first = report.advice[0] if report.advice else None
+        raise Refused(
+            report.refusal, f"--{first.knob} {first.value}" if first else "no single change helps"
+        )
+
+
+def report_of(catalog: Catalog, name: str | None, given: dict[str, Any]) -> Report:
+    """All that is shown. Raises what finding the pair and reading the places raise."""
+    pair = find_pair(catalog, name) if name else None
+    if pair is None and not given["target"]:
+        raise UserError("name a pair, or a folder with --target", "for example: peagle fit tiny")
+    case = case_of(catalog, pair, given)
+    reckoned = fit_of(case)
+    refusal = why_not(case)
+    most = case.engine.gpu_count if given["instance_type"] else MOST_GPUS
+    return Report(
+        pair=_name(pair, case, given),
+        case=case,
+        fit=reckoned,
+        without_speculation=compare(case, reckoned),
+        refusal=refusal,
+        advice=advise(case, catalog.instances, most) if refusal else (),
+    )
+
+
+def document(report: Report) -> dict[str, Any]:
+    """The report as ``--json`` prints it."""
+    engine, without = report.case.engine, report.without_speculation
+    return {
+        "pair": report.pair,
+        **report.fit.model_dump(),
+        "settings": {
+            "vllm": engine.vllm,
+            "gpu_memory_utilization": engine.gpu_memory_utilization,
+            "max_model_len": engine.max_model_len,
+            "max_num_seqs": engine.max_num_seqs,
+            "max_num_batched_tokens": engine.max_num_batched_tokens,
+            "kv_cache_dtype": engine.kv_cache_dtype,
+            "k": engine.k,
+        },
+        "without_speculation": without.model_dump() if without else None,
+        "refusal": report.refusal,
+        "advice": [advice.model_dump() for advice in report.advice],
+    }
+
+
+def _name(pair: Pair | None, case: FitCase, given: dict[str, Any]) -> str:
+    if pair is None:
+        return f"{given['target']}+{given['drafter']}" if case.drafter else str(given["target"])
+    if given["no_speculation"]:
+        return pair.target.id
+    return pair_name(pair.target, pair.drafter)

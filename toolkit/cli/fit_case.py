@@ -1,0 +1,191 @@
+"""From the options of ``peagle fit`` to the case that the arithmetic looks at."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from toolkit.catalog import find_instance
+from toolkit.catalog.models import Catalog, Drafter, Instance, Pair
+from toolkit.catalog.versions import normalise
+from toolkit.cli.checkpoints import checkpoint_at
+from toolkit.errors import UserError
+from toolkit.fit.accounting import fit_of, missing_bytes
+from toolkit.fit.advice import parallel_sizes
+from toolkit.fit.building import (
+    draft_model,
+    read_drafter,
+    read_target,
+    target_model,
+    with_matrices,
+)
+from toolkit.fit.engine import GPU_MEMORY_UTILIZATION, default_batched_tokens, default_sequences
+from toolkit.fit.gpus import capability_of, seen_of, visible_gib
+from toolkit.fit.models import DraftModel, Engine, FitCase, TargetModel
+from toolkit.planning.settings import Value, engine_settings
+
+HARDWARE_HELP = "Memory of one GPU as CUDA sees it, such as 139.8 for an H200."
+
+_K = 5
+"""K for a head that nobody describes: P-EAGLE's cards have 5 and more."""
+
+
+def case_of(catalog: Catalog, pair: Pair | None, given: dict[str, Any]) -> FitCase:
+    """The pair, or what lies at the places named, on the hardware named.
+
+    Raises UserError for options that contradict each other or the model.
+    """
+    target = _target(pair, given)
+    drafter = _drafter(pair, target, given)
+    engine = _engine(catalog, pair, given)
+    engine = replace(
+        engine,
+        k=_k(pair, drafter, given) if _speculates(pair, drafter, given) else 0,
+        max_model_len=_length(pair, target, given),
+        draftless=_draftless(pair, drafter, given),
+    )
+    return _divided(FitCase(target, drafter, engine), given)
+
+
+def _target(pair: Pair | None, given: dict[str, Any]) -> TargetModel:
+    if given["target"]:
+        return read_target(checkpoint_at(given["target"]))
+    if pair is None:
+        raise UserError("no target is named", "name a pair, or a folder with --target")
+    return target_model(pair.target)
+
+
+def _drafter(pair: Pair | None, target: TargetModel, given: dict[str, Any]) -> DraftModel | None:
+    if given["no_speculation"]:
+        return None
+    own = {"own": True, "shared": False, None: None}[given["drafter_embeddings"]]
+    if given["drafter"]:
+        return read_drafter(checkpoint_at(given["drafter"]), target, own)
+    if pair is None or pair.drafter is None:
+        return None
+    drafter = draft_model(pair.drafter, target)
+    return with_matrices(drafter, own) if drafter else None
+
+
+def _speculates(pair: Pair | None, drafter: DraftModel | None, given: dict[str, Any]) -> bool:
+    return drafter is not None or _draftless(pair, drafter, given) is not None
+
+
+def _draftless(pair: Pair | None, drafter: DraftModel | None, given: dict[str, Any]) -> str | None:
+    """The method of a drafter without a model, such as ``ngram``."""
+    if given["no_speculation"] or drafter is not None or pair is None or pair.drafter is None:
+        return None
+    return pair.drafter.method
+
+
+def _k(pair: Pair | None, drafter: DraftModel | None, given: dict[str, Any]) -> int:
+    if given["k"]:
+        return int(given["k"])
+    entry: Drafter | None = pair.drafter if pair else None
+    return entry.k_recommended if entry else _K
+
+
+def _length(pair: Pair | None, target: TargetModel, given: dict[str, Any]) -> int:
+    """The context: as asked, the catalogue's, or, as vLLM takes it, all that the model has."""
+    most = target.architecture.max_positions
+    length = given["max_model_len"] or (pair.target.default_max_model_len if pair else most)
+    if length > most:
+        raise UserError(
+            f"--max-model-len {length:,} is more than the {most:,} positions of the target",
+            f"use at most {most}",
+        )
+    return int(length)
+
+
+def _engine(catalog: Catalog, pair: Pair | None, given: dict[str, Any]) -> Engine:
+    """The hardware, and what vLLM is told or takes by itself."""
+    vllm = normalise(given["vllm"] or catalog.runtimes.default)
+    on, memory = _instance(catalog, given), given["gpu_memory_gib"]
+    if memory is None:
+        visible = visible_gib(on.gpu, on.gpu_memory_mib)
+        driver = on.gpu_memory_mib / 1024 - visible
+    else:
+        visible = seen_of(memory, on.gpu)
+        driver = memory - visible
+    settings = _settings(pair, on, vllm, given)
+    tokens = given["max_num_batched_tokens"] or settings.get("max-num-batched-tokens")
+    return Engine(
+        gpu=on.gpu,
+        gpu_count=on.gpu_count if memory is None else 1,
+        gpu_memory_gib=visible,
+        driver_gib=driver,
+        capability=capability_of(on),
+        vllm=vllm,
+        max_model_len=1,
+        max_num_seqs=given["max_num_seqs"] or default_sequences(on.gpu, visible),
+        max_num_batched_tokens=int(tokens or default_batched_tokens(on.gpu, visible, vllm)),
+        gpu_memory_utilization=given["gpu_memory_utilization"]
+        or float(settings.get("gpu-memory-utilization", GPU_MEMORY_UTILIZATION)),
+        kv_cache_dtype=given["kv_cache_dtype"] or str(settings.get("kv-cache-dtype", "auto")),
+        enforce_eager=given["enforce_eager"] or bool(settings.get("enforce-eager")),
+        compiled=given["compiled"],
+        images=not given["text_only"],
+    )
+
+
+def _settings(
+    pair: Pair | None, on: Instance, vllm: str, given: dict[str, Any]
+) -> dict[str, Value]:
+    """The catalogue's arguments for this pair on this GPU."""
+    if pair is None:
+        return {}
+    drafter = None if given["no_speculation"] else pair.drafter
+    settings = engine_settings(pair.target, drafter, on.gpu_architecture, vllm)
+    return {name: setting.value for name, setting in settings.items()}
+
+
+def _instance(catalog: Catalog, given: dict[str, Any]) -> Instance:
+    """The instance type that was named, else one with the GPU whose memory is nearest; of two such
+    GPUs the newer."""
+    named, memory = given["instance_type"], given["gpu_memory_gib"]
+    if (named is None) == (memory is None):
+        raise UserError(
+            "give either --gpu-memory-gib or --instance-type",
+            "for example: --instance-type ml.g7e.2xlarge",
+        )
+    if named:
+        return find_instance(catalog.instances, named)
+    return min(
+        catalog.instances.instances,
+        key=lambda on: (
+            min(
+                abs(memory - on.gpu_memory_mib / 1024),
+                abs(memory - visible_gib(on.gpu, on.gpu_memory_mib)),
+            ),
+            -capability_of(on),
+        ),
+    )
+
+
+def _divided(case: FitCase, given: dict[str, Any]) -> FitCase:
+    """The case over as many GPUs as asked; on an instance, else over as few as fit."""
+    asked, most = given["tp"], case.engine.gpu_count
+    sizes = parallel_sizes(case.target, max(most, asked or 1))
+    if asked:
+        if asked not in sizes:
+            shown = ", ".join(map(str, parallel_sizes(case.target, 64)))
+            raise UserError(
+                f"--tp {asked} does not divide the target's attention heads", f"use {shown}"
+            )
+        if given["instance_type"] and asked > most:
+            raise UserError(
+                f"{given['instance_type']} has {most} GPUs, fewer than --tp {asked}",
+                "use fewer, or a larger type",
+            )
+        return _over(case, asked)
+    over = [_over(case, size) for size in sizes]
+    fitting = (case for case in over if fit_of(case).fits)
+    # Where not memory is what lacks, more GPUs do not help.
+    enough = (case for case in over if not missing_bytes(case))
+    return next(fitting, None) or next(enough, over[-1])
+
+
+def _over(case: FitCase, size: int) -> FitCase:
+    engine = case.engine
+    count = max(engine.gpu_count, size)
+    return replace(case, engine=replace(engine, tensor_parallel_size=size, gpu_count=count))

@@ -1,0 +1,154 @@
+"""The fit for people: a picture of the GPU's memory, every term in plain words, what to change."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from toolkit.cli.fit import Report
+from toolkit.fit.accounting import INSIDE
+from toolkit.fit.models import Advice, Fit
+
+_PIPE_WIDTH = 120
+"""Columns when nobody's terminal sets the width."""
+
+_BAR_WIDTH = 60
+
+MEANINGS: dict[str, str] = {
+    "kept_by_driver": "what the GPU's driver keeps for itself",
+    "kept_free": "what vLLM leaves alone (1 - gpu-memory-utilization)",
+    "target_weights": "the model that answers",
+    "drafter_weights": "the model that guesses tokens ahead, for the target to check",
+    "activations_estimate": "what one step of max-num-batched-tokens computes with",
+    "logits_estimate": "choosing the next token for max-num-seqs requests, beyond the line above",
+    "cuda_graphs_estimate": "GPU work recorded in advance, which makes short steps fast",
+    "libraries_estimate": "CUDA's own libraries, and between GPUs what NCCL takes",
+    "buffers_estimate": "what vLLM sets aside for its inputs",
+    "kv_cache": "keys and values of all requests: what is left is theirs",
+    "cache_of_one_full_request": "one request of max-model-len tokens",
+    "cache_padding_in_it": "of that, padding: layers are kept in groups of one size",
+    "cache_of_drafter_in_it": "of that, what the drafter's layers add",
+    "cache_of_draft_slots": "slots for the K drafted tokens of max-num-seqs requests",
+}
+"""Term -> what it is, for who has never seen vLLM's flags."""
+
+KNOBS: dict[str, str] = {
+    "max-model-len": "the longest context that fits",
+    "k": "fewer drafted tokens",
+    "kv-cache-dtype": "a cache of 8-bit numbers, half the size",
+    "gpu-memory-utilization": "more of the GPU for vLLM",
+    "max-num-seqs": "fewer requests at a time; more wait their turn",
+    "max-num-batched-tokens": "more tokens in a step, so that the drafts' slots fit",
+    "tp": "divided over more GPUs",
+    "no-speculation": "the target alone",
+    "instance-type": "another machine",
+}
+
+
+def print_report(report: Report) -> None:
+    """The report on stdout."""
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+    console.print(f"[bold]{escape(report.pair)}[/]  {escape(_setting(report))}\n")
+    console.print(_bar(report.fit))
+    console.print(_legend(report.fit))
+    console.print(f"\n{_verdict(report)}")
+    if report.without_speculation:
+        console.print(_cost(report))
+    console.print()
+    console.print(_terms(report.fit))
+    if report.advice:
+        console.print("\n[bold]Any one of these makes it fit[/]")
+        console.print(_advice(report.advice))
+
+
+def _setting(report: Report) -> str:
+    engine = report.case.engine
+    over = f"{engine.tensor_parallel_size} x " if engine.tensor_parallel_size > 1 else ""
+    drafts = f", K={engine.k}" if engine.k else ""
+    return (
+        f"on {over}{engine.gpu} ({report.fit.gpu_memory_gib:.1f} GiB), vLLM {engine.vllm}{drafts}"
+    )
+
+
+def _parts(fit: Fit) -> Iterator[tuple[str, str, float]]:
+    """Style, name and GiB of what the picture shows, from left to right."""
+    terms = fit.terms
+    yield "cyan", "target", fit.weights_gib
+    yield "magenta", "drafter", fit.drafter_gib
+    yield "yellow", "engine", sum(terms[name] for name in terms if name.endswith("_estimate"))
+    yield "green", "cache", fit.kv_cache_gib
+    yield "dim", "left free", terms["kept_free"] + terms.get("kept_by_driver", 0.0)
+
+
+def _bar(fit: Fit) -> Text:
+    parts = list(_parts(fit))
+    whole = max(fit.gpu_memory_gib, sum(gib for _, _, gib in parts))
+    bar, drawn, filled = Text(), 0, 0.0
+    for style, name, gib in parts:
+        filled += gib
+        upto = round(_BAR_WIDTH * filled / whole)
+        bar.append(("░" if name == "left free" else "█") * (upto - drawn), style)
+        drawn = upto
+    return bar.append("░" * (_BAR_WIDTH - drawn), "dim")
+
+
+def _legend(fit: Fit) -> str:
+    words = (f"[{style}]{name} {gib:.1f}[/]" for style, name, gib in _parts(fit) if gib >= 0.05)
+    return f"{'  '.join(words)}  of {fit.gpu_memory_gib:.1f} GiB"
+
+
+def _verdict(report: Report) -> str:
+    fit, engine = report.fit, report.case.engine
+    if report.refusal:
+        return f"[red]does not fit[/]: {escape(report.refusal)}"
+    return (
+        f"[green]fits[/]: the cache holds [bold]{fit.kv_cache_tokens:,} tokens[/], or "
+        f"{fit.max_concurrency:.2f} requests of {engine.max_model_len:,} tokens at a time"
+    )
+
+
+def _cost(report: Report) -> str:
+    without = report.without_speculation
+    assert without is not None
+    alone = f"{without.kv_cache_tokens:,} tokens, or {without.max_concurrency:.2f} requests"
+    if without.max_concurrency < 1:
+        return "without speculation it would not fit either"
+    if report.refusal or without.concurrency_kept is None:
+        return f"without speculation the cache would hold {alone}"
+    return f"speculation takes {1 - without.concurrency_kept:.0%} of that: without it {alone}"
+
+
+def _terms(fit: Fit) -> Table:
+    """Every term with GiB; those inside the cache are set in."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("term")
+    table.add_column("GiB", justify="right")
+    table.add_column("what it is", overflow="fold")
+    for name, gib in fit.terms.items():
+        if not name.startswith(INSIDE):
+            table.add_row(_shown(name), f"{gib:.2f}", MEANINGS[name])
+    table.add_row("[bold]kv cache[/]", f"[bold]{fit.kv_cache_gib:.2f}[/]", MEANINGS["kv_cache"])
+    for name, gib in fit.terms.items():
+        if name.startswith(INSIDE):
+            table.add_row(f"[dim]  {_shown(name)}[/]", f"[dim]{gib:.2f}[/]", MEANINGS[name])
+    return table
+
+
+def _shown(name: str) -> str:
+    """A term's name as words; an estimate says so by a tilde."""
+    words = name.removesuffix("_estimate").removeprefix(INSIDE).replace("_", " ")
+    return f"{words} ~" if name.endswith("_estimate") else words
+
+
+def _advice(advice: tuple[Advice, ...]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    for item in advice:
+        value = "" if item.value == item.knob else f" {item.value}"
+        holds = f"{item.kv_cache_tokens:,} tokens, {item.max_concurrency:.2f} requests"
+        table.add_row(f"--{item.knob}{value}", KNOBS[item.knob], f"[dim]{holds}[/]")
+    return table
