@@ -22,6 +22,7 @@ from botocore.config import Config
 
 from toolkit import __version__
 from toolkit.aws.errors import CREDENTIALS_FIX, translated
+from toolkit.aws.validity import is_write, require_valid
 from toolkit.errors import UserError, nearest
 
 LONGEST_TOKEN_SECONDS = 12 * 3600
@@ -32,6 +33,15 @@ _CONNECT_SECONDS = 10
 _READ_SECONDS = 60
 _ANSWER_SECONDS = 900
 """A streamed answer may be silent while a long prompt is read (AWS itself allows 8 minutes)."""
+
+_PATIENCE = {
+    "sagemaker-runtime": (2, _CONNECT_SECONDS, _ANSWER_SECONDS),
+    "pricing": (2, 3, 15),
+    "service-quotas": (2, 3, 15),
+    "sts": (3, 5, 15),
+}
+"""Service -> attempts, seconds to connect, seconds to read. A plan does without prices and quotas
+when they cannot be had soon."""
 
 _PARTITIONS = ("aws", "aws-us-gov", "aws-cn")
 _TOKEN_URL = "https://sagemaker.amazonaws.com/"
@@ -60,15 +70,15 @@ class Aws:
     ) -> None:
         self.region = region
         self.endpoint_url = endpoint_url
+        self.own_scope = own_scope
         self._session = session
-        self._own_scope = own_scope
         self._clients: dict[str, Any] = {}
 
     def in_region(self, region: str) -> Aws:
         """The same account in another region."""
         if region == self.region:
             return self
-        return Aws(self._session, region, self.endpoint_url, self._own_scope)
+        return Aws(self._session, region, self.endpoint_url, self.own_scope)
 
     def client(self, service: str) -> Any:
         """The boto3 client of ``service``, made once."""
@@ -83,7 +93,13 @@ class Aws:
         return self._clients[service]
 
     def call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
-        """One API call, as boto3 names it: ``call("sagemaker", "describe_model", ...)``."""
+        """One API call, as boto3 names it: ``call("sagemaker", "describe_model", ...)``.
+
+        What creates or changes something is looked at first; InvalidRequest is raised for what
+        AWS would refuse.
+        """
+        if is_write(operation):
+            require_valid(service, operation, parameters, self.region)
         method = getattr(self.client(service), operation)
         with translated(service, self.region):
             answer: dict[str, Any] = method(**parameters)
@@ -131,7 +147,7 @@ class Aws:
     @cached_property
     def scope(self) -> str:
         """Where this connection's deployments are written down: ``sandbox`` or the account id."""
-        return self._own_scope or self.account
+        return self.own_scope or self.account
 
     @property
     def is_amazon(self) -> bool:
@@ -204,17 +220,19 @@ def _apart(keys: Keys) -> Any:
 
 
 def _region_of(service: str, region: str) -> str:
-    """The Pricing API lives in three regions only; any of them knows all prices."""
-    return "us-east-1" if service == "pricing" else region
+    """The Pricing API lives in few regions; any of a partition knows all of its prices."""
+    if service != "pricing":
+        return region
+    return "cn-northwest-1" if region.startswith("cn-") else "us-east-1"
 
 
 def _config(service: str, endpoint_url: str | None) -> Config:
     """A proxy is for the way to AWS, not for an endpoint that was named by hand."""
-    answering = service == "sagemaker-runtime"
+    attempts, connect, read = _PATIENCE.get(service, (_ATTEMPTS, _CONNECT_SECONDS, _READ_SECONDS))
     return Config(
-        retries={"mode": "standard", "total_max_attempts": 2 if answering else _ATTEMPTS},
-        connect_timeout=_CONNECT_SECONDS,
-        read_timeout=_ANSWER_SECONDS if answering else _READ_SECONDS,
+        retries={"mode": "standard", "total_max_attempts": attempts},
+        connect_timeout=connect,
+        read_timeout=read,
         user_agent_extra=f"peagle-toolkit/{__version__}",
         proxies={} if endpoint_url else None,
     )

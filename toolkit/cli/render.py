@@ -33,6 +33,10 @@ def render(format: str, plan: Plan, output: Path, force: bool, as_json: bool) ->
     All formats say the same plan; what a format cannot say is refused, never left out.
     """
     refuse_errors(plan.findings)
+    if format == "boto3":
+        from toolkit.aws.validity import problems_of  # brings botocore: not for --help
+
+        refuse_errors(problems_of(plan))
     files = render_plan(format, plan)
     write_folder(output, files, force)
     paths = [str(output / file.path) for file in files]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.unit.rendering.plans import ALL_PAIRS, SHAPES, plan_for, plan_of
 from toolkit.errors import PlanFileError
 from toolkit.rendering import plan_bytes, plan_document, plan_from, read_plan
+from toolkit.rendering.document import digest
 
 WRITTEN = plan_bytes(plan_of("uploaded"))
 
@@ -100,11 +101,26 @@ def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
         read_plan(tmp_path)
 
 
-@pytest.mark.parametrize("key", list(document()))
+NEWER_KEYS = ("speed", "alternatives")
+"""Keys that plan files of older toolkits do not have."""
+
+
+@pytest.mark.parametrize("key", sorted(set(document()) - set(NEWER_KEYS)))
 def test_a_missing_key_is_named(key: str) -> None:
     changed = document()
     del changed[key]
     assert f"{key!r} is missing" in refused(changed)
+
+
+def test_a_plan_of_an_older_toolkit_is_read() -> None:
+    older = document()
+    for key in NEWER_KEYS:
+        del older[key]
+    assert refused(older) == "plan.json was edited after it was made"
+    older["digest"] = digest(older)
+    plan = plan_from(older, "plan.json")
+    assert (plan.speed, plan.alternatives) == (None, ())
+    assert plan_document(plan)["requests"] == document()["requests"]
 
 
 def test_an_unknown_key_is_named() -> None:

@@ -1,0 +1,55 @@
+"""Whatever is asked for: the answer is refused, or makes requests that AWS takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from tests.unit.rendering.plans import ALL_PAIRS, CATALOG
+from toolkit.aws.validity import problems_of
+from toolkit.errors import PeagleError
+from toolkit.planning import Options, errors, make_plan
+
+_ODD = st.text(alphabet="aZ09-_./:%=+@ \t\n\"'\\{}[]$äß漢🙂\0", max_size=80)
+_WORDS = st.text(alphabet="aZ09-_.=+@'\"\\{}[]$äß漢🙂", min_size=1, max_size=80)
+_NAMES = st.one_of(
+    st.from_regex(r"[a-zA-Z0-9]([a-zA-Z0-9\-]{0,61}[a-zA-Z0-9])?", fullmatch=True), _ODD
+)
+_S3 = st.builds("s3://{}/{}".format, st.sampled_from(["heads", "a.b", "x" * 63]), _WORDS | _ODD)
+_DEEP = st.integers(900, 1100).map(lambda length: f"s3://heads/{'d' * length}")
+_HEADS = st.one_of(_S3, _DEEP, _WORDS.map("/data/{}".format), _ODD)
+_IMAGES = st.one_of(st.from_regex(r"[a-z0-9./:\-@]{1,80}", fullmatch=True), _ODD,
+                    st.integers(200, 300).map("i".__mul__))  # fmt: skip
+_REGIONS = st.sampled_from(["us-east-1", "eu-west-1", "cn-north-1", "us-gov-west-1", "x"])
+
+
+@st.composite
+def _options(draw: st.DrawFn) -> dict[str, Any]:
+    """A pair, and a few of the options, some of which nobody should give."""
+    choices = {
+        "name": _NAMES,
+        "region": _REGIONS,
+        "instance_count": st.integers(1, 10**9),
+        "k": st.integers(1, 8),
+        "max_model_len": st.integers(1000, 200_000),
+        "concurrency": st.integers(1, 10**4),
+        "drafter": _HEADS,
+        "image": _IMAGES,
+        "model_source": st.one_of(_S3, _DEEP),
+    }
+    given_ = draw(st.sets(st.sampled_from(sorted(choices)), max_size=3))
+    return {"pair": draw(st.sampled_from(ALL_PAIRS)), **{n: draw(choices[n]) for n in given_}}
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@given(_options())
+def test_any_plan_is_refused_or_valid(asked: dict[str, Any]) -> None:
+    try:
+        plan = make_plan(Options(**asked), CATALOG)
+    except PeagleError:
+        return
+    assume(not errors(plan.findings))
+
+    assert problems_of(plan) == ()
