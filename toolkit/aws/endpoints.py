@@ -117,12 +117,17 @@ def update(aws: Aws, parameters: dict[str, Any], instance_count: int) -> None:
     API_RollingUpdatePolicy), because a second fleet of scarce GPUs is rarely to be had; a single
     instance can only be replaced by starting its successor first.
     """
-    batch = {"Type": "INSTANCE_COUNT", "Value": math.ceil(instance_count / 20)}
+    batch = {"Type": "INSTANCE_COUNT", "Value": batch_of(instance_count)}
     rolling = {"RollingUpdatePolicy": {"MaximumBatchSize": batch, "WaitIntervalInSeconds": 60}}
     given = {key: parameters[key] for key in ("EndpointName", "EndpointConfigName")}
     if instance_count > 1:
         given["DeploymentConfig"] = parameters.get("DeploymentConfig", rolling)
     aws.call("sagemaker", "update_endpoint", **given)
+
+
+def batch_of(instance_count: int) -> int:
+    """How many instances more than it has an endpoint uses while it is updated."""
+    return math.ceil(instance_count / 20)
 
 
 def retag(aws: Aws, arn: str, tags: list[dict[str, str]]) -> None:

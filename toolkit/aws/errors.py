@@ -146,13 +146,17 @@ def _over_quota(message: str, region: str, code: str) -> CloudError:
                       quota_fix(named["name"] if named else "", region), code)  # fmt: skip
 
 
-def quota_fix(name: str, region: str) -> str:
-    """How to raise the SageMaker quota called ``name``."""
+def quota_fix(name: str, region: str, code: str | None = None, wanted: int | None = None) -> str:
+    """How to raise the SageMaker quota called ``name``: the very command where its ``code`` is
+    known and how many are ``wanted``, else the way through the console."""
     asked = f"'{name}'" if name else "the quota"
-    return (
-        f"ask for more of {asked}: Service Quotas console, {region}, Amazon SageMaker; or choose "
-        "another --instance-type or --region"
-    )
+    way = f"Service Quotas console, {region}, Amazon SageMaker"
+    if code and wanted:
+        way = (
+            "Service Quotas, `aws service-quotas request-service-quota-increase --service-code "
+            f"sagemaker --quota-code {code} --desired-value {wanted} --region {region}`"
+        )
+    return f"ask for more of {asked}: {way}; or choose another --instance-type or --region"
 
 
 def _of_engine(response: dict[str, Any]) -> PeagleError:

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import date
 
-from toolkit.aws import endpoints, limits, records, storage
+from toolkit.aws import endpoints, records, storage
 from toolkit.aws.deployment import Change, change_of
-from toolkit.aws.endpoints import Endpoint
-from toolkit.aws.errors import quota_fix
+from toolkit.aws.endpoints import Endpoint, batch_of
+from toolkit.aws.prices import NOT_LISTED, PRICE_SNAPSHOT, hourly_price
+from toolkit.aws.quotas import QUOTA_CODES, Need, quota_findings
 from toolkit.aws.records import Deployment
 from toolkit.aws.roles import Role, find_role
 from toolkit.aws.session import Aws
+from toolkit.aws.validity import findings
 from toolkit.aws.wanted import Wanted, complete, directories
 from toolkit.findings import Finding, error, warning
 from toolkit.planning.models import Plan
 
-UNSURE_OF_PRICE = frozenset({"price-unknown", "price-of-another-region"})
+UNSURE_OF_PRICE = frozenset(
+    {"price-unknown", "price-of-another-region", PRICE_SNAPSHOT, NOT_LISTED}
+)
 """Findings of the plan that a look at AWS's own price list settles, one way or the other."""
+
+
+SETTLED_HERE = UNSURE_OF_PRICE | QUOTA_CODES
+"""Findings of a plan that preflight looks into anew, so that the plan's own no longer count."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +60,8 @@ def preflight(aws: Aws, plan: Plan, choices: Choices) -> Preflight:
     change = change_of(record, live, wanted)
     found = [*price_findings, *_name_in_use(aws, plan, record, live)]
     if change in ("create", "update"):
-        found += [*_quota(aws, plan, change), *_foreign_objects(aws, wanted)]
+        found += [*findings(wanted.requests, plan.region), *_quota(aws, plan, change)]
+        found += _foreign_objects(aws, wanted)
     return Preflight(wanted, change, role, record, tuple(found))
 
 
@@ -77,15 +85,16 @@ def _with_price(aws: Aws, plan: Plan) -> tuple[Plan, list[Finding]]:
     doubts = {finding.code for finding in plan.findings} & UNSURE_OF_PRICE
     if plan.price_per_hour_usd is not None and not doubts:
         return plan, []
-    price = limits.hourly_price(aws, plan.instance_type)
+    price = hourly_price(aws, plan.instance_type)
     if price is None and plan.price_per_hour_usd is not None:
         return plan, [finding for finding in plan.findings if finding.code in UNSURE_OF_PRICE]
     if price is None:
         message = f"neither the catalogue nor AWS tells what {plan.instance_type} costs"
         fix = "look it up first, then say --accept-unknown-price"
         return plan, [warning("price-unknown", "price", message, fix)]
-    total, today = round(price * plan.instance_count, 4), date.today().isoformat()
-    return plan.model_copy(update={"price_per_hour_usd": total, "price_date": today}), []
+    total = round(price.usd_per_hour * plan.instance_count, 4)
+    changed = {"price_per_hour_usd": total, "price_date": price.date.isoformat()}
+    return plan.model_copy(update=changed), []
 
 
 def _name_in_use(
@@ -97,23 +106,16 @@ def _name_in_use(
     yield error("name-in-use", "name", message, "choose another --name")
 
 
-def _quota(aws: Aws, plan: Plan, change: Change) -> Iterator[Finding]:
-    """Blue/green, the way of a single instance, needs the successor beside it."""
-    name, where = limits.quota_name(plan.instance_type), "instance_type"
-    count = plan.instance_count
-    fix = quota_fix(name, aws.region)
-    quota = limits.endpoint_quota(aws, plan.instance_type)
-    if quota is None:
-        message = f"the quota '{name}' could not be read"
-        yield warning("quota-unknown", where, message, "if it is 0, SageMaker will refuse")
-    elif quota < count:
-        message = f"the quota '{name}' is {quota:.0f}, and {count} would be needed"
-        yield error("quota-too-small", where, message, fix)
-    elif change == "update" and quota < 2 * count:
-        message = (
-            f"an update may need {2 * count} instances for a while, and the quota is {quota:.0f}"
-        )
-        yield warning("quota-tight", where, message, fix)
+def _quota(aws: Aws, plan: Plan, change: Change) -> tuple[Finding, ...]:
+    """Blue/green, the way of a single instance, needs the successor beside it; several instances
+    are replaced in batches (``endpoints.update``). What an endpoint that is created anew, or is
+    being created, holds already is its own."""
+    if change == "update":
+        more = batch_of(plan.instance_count)
+        need = Need(plan.instance_type, plan.instance_count, more, is_update=True)
+    else:
+        need = Need(plan.instance_type, plan.instance_count, plan.instance_count, own=plan.name)
+    return quota_findings(aws, need)
 
 
 def _foreign_objects(aws: Aws, wanted: Wanted) -> Iterator[Finding]:

@@ -15,6 +15,7 @@ from toolkit.aws.records import Deployment, Generation
 from toolkit.aws.storage import LocalFile, Upload, files_below
 from toolkit.data import weights_folder
 from toolkit.planning.models import EXECUTION_ROLE, MODEL_BUCKET, Plan, Weights
+from toolkit.rendering.models import Request
 from toolkit.rendering.requests import requests
 
 MODEL, CONFIG, ENDPOINT = "create_model", "create_endpoint_config", "create_endpoint"
@@ -46,6 +47,12 @@ class Wanted:
     def fingerprint(self) -> str:
         """Equal fingerprints: applying changes nothing."""
         return self.generation.fingerprint
+
+    @property
+    def requests(self) -> tuple[Request, ...]:
+        """The three requests, in the order in which they are made."""
+        made = ((MODEL, self.model), (CONFIG, self.config), (ENDPOINT, self.endpoint))
+        return tuple(Request("sagemaker", name, parameters) for name, parameters in made)
 
     @property
     def model_name(self) -> str:

@@ -155,11 +155,18 @@ def set_quota(instance_type: str, value: float, region: str = "us-east-1") -> No
 
     Raises UserError when the sandbox does not run.
     """
-    daemon = state.read_daemon()
-    if daemon is None:
-        raise not_running()
     given = {"instance_type": instance_type, "value": value, "region": region}
-    _ask(daemon, "PUT", "/quota", given)
+    _tell("/quota", given)
+    state.forget_answers()
+
+
+def set_fault(operation: str, code: str) -> None:
+    """Let every call of ``operation``, such as ``GetProducts``, fail with this error code, such as
+    ``AccessDeniedException`` or ``ThrottlingException``; an empty code ends it.
+
+    Works for prices, quotas, SageMaker and logs. Raises UserError when the sandbox does not run.
+    """
+    _tell("/fault", {"operation": operation, "code": code})
 
 
 def not_running() -> UserError:
@@ -241,6 +248,13 @@ def _daemon_environment(environment: Mapping[str, str]) -> dict[str, str]:
         "MOTO_DISABLE_GLOBAL_CORS": "true",
         "PYTHONUNBUFFERED": "1",
     }
+
+
+def _tell(path: str, document: Any) -> None:
+    daemon = state.read_daemon()
+    if daemon is None:
+        raise not_running()
+    _ask(daemon, "PUT", path, document)
 
 
 def _ask(daemon: EngineProcess, method: str, path: str, document: Any = None) -> Any:

@@ -1,4 +1,4 @@
-"""What AWS has no call for: the state of the sandbox itself, and its quotas."""
+"""What AWS has no call for: the state of the sandbox itself, its quotas, and what it refuses."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from toolkit.local.process import is_alive
+from toolkit.sandbox import faults
 from toolkit.sandbox.client import EndpointStatus
 from toolkit.sandbox.runtime.call import Answer, Refusal
 from toolkit.sandbox.sagemaker.backend import all_endpoints
@@ -23,6 +24,9 @@ def answer(method: str, path: str, body: bytes) -> Answer:
         return _json(_status())
     if (method, path) == ("PUT", "/quota"):
         return _set_quota(json.loads(body))
+    if (method, path) == ("PUT", "/fault"):
+        faults.set_fault(**json.loads(body))
+        return _json({})
     return Refusal(404, "", {"message": f"the sandbox has no {method} {path}"}).answer
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
 from typing import Any
 
-from toolkit.sandbox import control, seeds
+from toolkit.sandbox import control, faults, seeds
 from toolkit.sandbox.client import CONTROL_PATH
 from toolkit.sandbox.runtime.call import Answer, Call, Refusal
 from toolkit.sandbox.runtime.invoke import BODY_LIMIT, PATH, invoke
@@ -54,6 +54,7 @@ def _moto_answer(
     answer = moto(environ, start_response)
     if environ["PATH_INFO"] == "/moto-api/reset":
         quotas.reset()
+        faults.reset()
         seeds.sow()
     return answer
 
@@ -75,6 +76,11 @@ def _own_answer(environ: Environ) -> Answer | None:
     runtime = PATH.fullmatch(path) if method == "POST" else None
     if runtime:
         return invoke(_call(environ, runtime["name"], runtime["operation"]))
+    fault = faults.fault_of(environ.get("HTTP_X_AMZ_TARGET", ""))
+    if fault:
+        code, message = fault
+        _body(environ)
+        return Refusal(400, code, {"__type": code, "message": message}).answer
     return _service_answer(environ)
 
 

@@ -99,7 +99,8 @@ def living_engines() -> tuple[EngineProcess, ...]:
 def sweep() -> None:
     """End and remove whatever a sandbox that no longer runs has left: engines, weights, records.
 
-    The records of what was deployed go too: all that they name lived in the sandbox's memory.
+    The records of what was deployed go too, and its prices and quotas that were kept: all of it
+    lived in the sandbox's memory.
     """
     for process in registered_engines():
         stop_engine(process, ENGINE_GRACE_SECONDS)
@@ -107,6 +108,12 @@ def sweep() -> None:
     _daemon_file().unlink(missing_ok=True)
     shutil.rmtree(endpoints_folder(), ignore_errors=True)
     shutil.rmtree(home() / "deployments" / DEPLOYMENTS_SCOPE, ignore_errors=True)
+    forget_answers()
+
+
+def forget_answers() -> None:
+    """Remove the prices and quotas of the sandbox that were kept for a day."""
+    shutil.rmtree(home() / "online" / DEPLOYMENTS_SCOPE, ignore_errors=True)
 
 
 def _read(file: Path) -> EngineProcess | None:

@@ -99,6 +99,7 @@ class Cloud:
         ]
         self.caller_arn = f"arn:aws:iam::{ACCOUNT}:user/someone"
         self.quotas: dict[str, float] = {"ml.g5.xlarge for endpoint usage": 4}
+        self.quota_codes: dict[str, str] = {}
         self.log: list[dict[str, Any]] = []
         self.engine = Engine()
         self.price: float | None = None
@@ -140,15 +141,20 @@ class Cloud:
     def _list_aws_default_service_quotas(self, ServiceCode: str) -> Any:
         return {"Quotas": []}
 
+    def _get_service_quota(self, ServiceCode: str, QuotaCode: str) -> Any:
+        for name, value in self.quotas.items():
+            if self.quota_codes.get(name) == QuotaCode:
+                quota = {"QuotaName": name, "Value": value, "QuotaCode": QuotaCode}
+                return {"Quota": quota}
+        raise service_error("NoSuchResourceException", "no such quota", "GetServiceQuota")
+
     def _get_products(self, **_: Any) -> Any:
         if self.price is None:
             return {"PriceList": []}
+        row = {"instanceName": "ml.g5.xlarge", "component": "Hosting", "usagetype": "X-Host:y"}
         dimensions = {"d": {"pricePerUnit": {"USD": str(self.price)}}}
-        return {
-            "PriceList": [
-                json.dumps({"terms": {"OnDemand": {"t": {"priceDimensions": dimensions}}}})
-            ]
-        }
+        terms = {"OnDemand": {"t": {"priceDimensions": dimensions}}}
+        return {"PriceList": [json.dumps({"product": {"attributes": row}, "terms": terms})]}
 
     def _filter_log_events(self, logGroupName: str, startTime: int) -> Any:
         if not self.log:
@@ -269,6 +275,14 @@ class Cloud:
             "CreationTime": datetime.fromtimestamp(START, UTC),
             "LastModifiedTime": datetime.fromtimestamp(endpoint.changed, UTC),
             **({"FailureReason": reason} if reason else {}),
+        }
+
+    def _list_endpoints(self) -> Any:
+        return {
+            "Endpoints": [
+                {"EndpointName": name, "EndpointStatus": endpoint.script[0][0]}
+                for name, endpoint in self.endpoints.items()
+            ]
         }
 
     def _delete_endpoint(self, EndpointName: str) -> Any:

@@ -36,13 +36,13 @@ def test_looking_changes_nothing(world: World, head: Path) -> None:
     assert world.record() is None
 
 
-@pytest.mark.parametrize("quota", [0, 1])
-def test_a_quota_below_what_is_needed_is_an_error(world: World, quota: int) -> None:
+@pytest.mark.parametrize(("quota", "code"), [(0, "quota-zero"), (1, "quota-too-small")])
+def test_a_quota_below_what_is_needed_is_an_error(world: World, quota: int, code: str) -> None:
     world.cloud.quotas = {"ml.g5.xlarge for endpoint usage": quota}
 
     found = world.look(a_plan(instance_count=2))
 
-    assert _codes(found) == {"quota-too-small": "error"}
+    assert _codes(found) == {code: "error"}
     assert "'ml.g5.xlarge for endpoint usage'" in found.findings[0].message
     assert "Service Quotas" in found.findings[0].fix
 
@@ -51,6 +51,26 @@ def test_an_unknown_quota_is_a_warning(world: World) -> None:
     world.cloud.quotas = {}
 
     assert _codes(world.look(a_plan())) == {"quota-unknown": "warning"}
+
+
+def test_a_quota_that_other_endpoints_use_up_is_an_error(world: World) -> None:
+    world.cloud.quotas = {"ml.g5.xlarge for endpoint usage": 2}
+    world.deploy(a_plan(instance_count=2))
+
+    found = world.look(a_plan(name="another"))
+
+    assert _codes(found) == {"quota-in-use": "error"}
+    assert "2 are in use by peagle-pair, so 0 of 1 are left" in found.findings[0].message
+
+
+def test_what_an_interrupted_deploy_holds_is_its_own(world: World) -> None:
+    world.cloud.quotas = {"ml.g5.xlarge for endpoint usage": 1}
+    world.cloud.next_scripts = [[("Failed", "no capacity")]]
+    with pytest.raises(CloudError):
+        world.deploy(a_plan())
+    world.cloud.endpoints[NAME].script = [("Creating", None)]
+
+    assert _codes(world.look(a_plan())) == {}
 
 
 def test_an_update_that_needs_a_second_instance_is_a_warning(world: World) -> None:

@@ -92,6 +92,59 @@ def test_a_quota_is_set_for_types_that_exist(sandbox: Sandbox) -> None:
         aws_sandbox.set_quota("ml.bogus", 1)
 
 
+def test_a_request_for_more_is_granted(sandbox: Sandbox, account: Account) -> None:
+    client = account.client("service-quotas")
+    pages = client.get_paginator("list_service_quotas").paginate(ServiceCode="sagemaker")
+    (code,) = [
+        quota["QuotaCode"]
+        for page in pages
+        for quota in page["Quotas"]
+        if quota["QuotaName"] == QUOTA_NAME
+    ]
+    asked = {"ServiceCode": "sagemaker", "QuotaCode": code}
+    granted = client.request_service_quota_increase(**asked, DesiredValue=3)["RequestedQuota"]
+    assert (granted["Status"], granted["DesiredValue"]) == ("APPROVED", 3.0)
+    assert client.get_service_quota(**asked)["Quota"]["Value"] == 3.0
+    with pytest.raises(ClientError, match="greater than the current"):
+        client.request_service_quota_increase(**asked, DesiredValue=3)
+    with sandbox.at_home():
+        aws_sandbox.set_quota(INSTANCE_TYPE, 2)
+
+
+@pytest.mark.parametrize(
+    ("service", "operation", "parameters"),
+    [
+        ("pricing", "get_products", {"ServiceCode": "AmazonSageMaker"}),
+        ("service-quotas", "list_service_quotas", {"ServiceCode": "sagemaker"}),
+        ("sagemaker", "list_endpoints", {}),
+    ],
+)
+def test_what_it_is_told_to_deny_it_denies(
+    sandbox: Sandbox, account: Account, service: str, operation: str, parameters: dict[str, str]
+) -> None:
+    ask = getattr(account.client(service), operation)
+    name = "".join(word.title() for word in operation.split("_"))
+    with sandbox.at_home():
+        aws_sandbox.set_fault(name, "AccessDeniedException")
+    with pytest.raises(ClientError) as denied:
+        ask(**parameters)
+    assert denied.value.response["Error"]["Code"] == "AccessDeniedException"
+    with sandbox.at_home():
+        aws_sandbox.set_fault(name, "")
+    assert ask(**parameters)
+
+
+def test_prices_come_in_pages(account: Account) -> None:
+    client = account.client("pricing")
+    asked = {"ServiceCode": "AmazonSageMaker", "MaxResults": 10}
+    first = client.get_products(**asked)
+    assert len(first["PriceList"]) == 10
+    pages = list(client.get_paginator("get_products").paginate(**asked))
+    assert len(pages) > 2
+    rows = [row for page in pages for row in page["PriceList"]]
+    assert len(rows) == len(set(rows)) > 20
+
+
 def test_prices_are_the_catalogue_s(account: Account) -> None:
     client = account.client("pricing")
     checked = 0

@@ -19,7 +19,7 @@ def get_products(region: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
     ``region`` is where the price list is asked, not where the instance would be.
     """
     start = int(parameters.get("NextToken") or 0)
-    end = start + int(parameters.get("MaxResults") or _PAGE)
+    end = start + min(int(parameters.get("MaxResults") or _PAGE), _PAGE)
     found = [
         json.dumps(product)
         for product in _products()

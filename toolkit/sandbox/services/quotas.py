@@ -1,7 +1,8 @@
 """Service quotas of SageMaker endpoints, one per instance type and region.
 
 On AWS most GPU types start at 0; here each starts at 2, so that an endpoint can be updated (blue
-and green side by side), and a test may set it (``toolkit.sandbox.set_quota``).
+and green side by side), and a test may set it (``toolkit.sandbox.set_quota``). A request for more
+is granted at once.
 """
 
 from __future__ import annotations
@@ -27,6 +28,12 @@ class NoSuchQuota(Exception):
     """The service's NoSuchResourceException."""
 
     code = "NoSuchResourceException"
+
+
+class QuotaRefused(NoSuchQuota):
+    """The service's IllegalArgumentException."""
+
+    code = "IllegalArgumentException"
 
 
 def value_of(instance_type: str, region: str) -> float:
@@ -66,11 +73,26 @@ def get_default(region: str, parameters: Mapping[str, Any]) -> dict[str, Any] | 
     return _one(region, parameters, applied=False)
 
 
+def request_increase(region: str, parameters: Mapping[str, Any]) -> dict[str, Any] | None:
+    """RequestServiceQuotaIncrease, granted; ``None`` for services that moto answers for."""
+    answer = _one(region, parameters, applied=True)
+    if answer is None:
+        return None
+    quota, wanted = answer["Quota"], float(parameters["DesiredValue"])
+    if wanted <= quota["Value"]:
+        raise QuotaRefused("You must provide a quota value greater than the current quota value.")
+    set_value(quota["QuotaName"].partition(" ")[0], wanted, region)
+    kept = ("ServiceCode", "ServiceName", "QuotaArn", "QuotaCode", "QuotaName", "Unit")
+    granted = {"Id": hashlib.sha256(repr(parameters).encode()).hexdigest()[:40]}
+    granted |= {"Status": "APPROVED", **{key: quota[key] for key in kept}}
+    return {"RequestedQuota": {**granted, "DesiredValue": wanted}}
+
+
 def _page(region: str, parameters: Mapping[str, Any], *, applied: bool) -> dict[str, Any] | None:
     if parameters.get("ServiceCode") != SERVICE:
         return None
     start = int(parameters.get("NextToken") or 0)
-    end = start + int(parameters.get("MaxResults") or _PAGE)
+    end = start + min(int(parameters.get("MaxResults") or _PAGE), _PAGE)
     codes = sorted(_codes().items())
     page: dict[str, Any] = {
         "Quotas": [_quota(region, *pair, applied=applied) for pair in codes[start:end]]

@@ -22,5 +22,6 @@ OPERATIONS: dict[str, Operation] = {
     "ServiceQuotasV20190624.GetServiceQuota": quotas.get_applied,
     "ServiceQuotasV20190624.ListAWSDefaultServiceQuotas": quotas.list_defaults,
     "ServiceQuotasV20190624.ListServiceQuotas": quotas.list_applied,
+    "ServiceQuotasV20190624.RequestServiceQuotaIncrease": quotas.request_increase,
 }
 """X-Amz-Target -> (region, parameters) -> answer; ``None`` hands the request on to moto."""

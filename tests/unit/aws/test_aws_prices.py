@@ -1,0 +1,232 @@
+"""Prices of today: asked once a day, and the snapshot with a warning when nobody answers."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.aws.cloud import service_error
+from tests.unit.aws.world import World
+from toolkit.aws.prices import (
+    fresh_prices,
+    hosting_prices,
+    hourly_price,
+    prices_in,
+    unlisted_findings,
+)
+from toolkit.aws.session import Keys, connect
+from toolkit.catalog.models import Instance, InstanceTable, Price
+from toolkit.home import home
+
+SNAPSHOT = date(2026, 7, 1)
+
+
+def an_instance(name: str, *prices: Price) -> Instance:
+    return Instance(
+        type=name, gpu="A10G", gpu_count=1, gpu_memory_mib=22888, gpu_architecture="sm_86",
+        vcpus=4, memory_gib=16, prices=prices,
+    )  # fmt: skip
+
+
+def snapshot(region: str, usd: float = 1.0) -> Price:
+    return Price(usd_per_hour=usd, region=region, date=SNAPSHOT, source="second-hand")
+
+
+TABLE = InstanceTable(
+    checked=SNAPSHOT,
+    source="a test",
+    instances=(
+        an_instance("ml.g5.xlarge", snapshot("us-east-1"), snapshot("eu-west-1", 2.0)),
+        an_instance("ml.g5.2xlarge", snapshot("us-east-1", 1.5)),
+    ),
+)
+
+
+def row(usd: str, **attributes: str) -> str:
+    given = {"component": "Hosting", "instanceName": "ml.g5.xlarge", "regionCode": "us-east-1"}
+    dimensions = {"d": {"unit": "Hrs", "pricePerUnit": {"USD": usd}}}
+    return json.dumps(
+        {
+            "product": {"attributes": {**given, **attributes}},
+            "terms": {"OnDemand": {"t": {"priceDimensions": dimensions}}},
+        }
+    )
+
+
+def today() -> date:
+    return datetime.now(UTC).date()
+
+
+def kept_file() -> Path:
+    (file,) = home().glob("online/amazon/us-east-1/hosting-prices.json")
+    return file
+
+
+def test_the_price_of_the_region_is_replaced_and_dated(world: World) -> None:
+    world.cloud.price = 1.25
+
+    fresh = fresh_prices(world.aws, TABLE)
+    table, listed = fresh.table, fresh.listed
+
+    assert fresh.findings == ()
+    assert {price.region: price.usd_per_hour for price in table.instances[0].prices} == {
+        "eu-west-1": 2.0,
+        "us-east-1": 1.25,
+    }
+    last = table.instances[0].prices[0]
+    assert (last.source, last.date) == ("AWS Pricing API", today())
+    assert table.instances[1] == TABLE.instances[1]
+    assert unlisted_findings(listed, "ml.g5.xlarge") == ()
+    (missing,) = unlisted_findings(listed, "ml.g5.2xlarge")
+    assert (missing.code, missing.level) == ("price-not-listed", "warning")
+
+
+def test_it_is_asked_once_a_day(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.cloud.price = 1.25
+    hosting_prices(world.aws)
+    world.cloud.price = 9.0
+
+    assert hosting_prices(world.aws).usd == {"ml.g5.xlarge": 1.25}
+    assert world.cloud.calls.count("get_products") == 1
+
+    tomorrow = time.time() + 24 * 3600 + 1
+    monkeypatch.setattr("toolkit.aws.day_cache.time.time", lambda: tomorrow)
+
+    assert hosting_prices(world.aws).usd == {"ml.g5.xlarge": 9.0}
+
+
+def test_each_region_has_its_own(world: World) -> None:
+    world.cloud.price = 1.25
+    hosting_prices(world.aws)
+    world.aws.region = "eu-west-1"
+    world.cloud.price = 2.5
+
+    assert hosting_prices(world.aws).usd == {"ml.g5.xlarge": 2.5}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: "",
+        lambda text: text[:20],
+        lambda text: text.replace('"format": 1', '"format": 0'),
+        lambda text: text.replace("1.25", '"dear"'),
+        lambda text: text.replace("1.25", "-1"),
+        lambda text: '{"format": 1, "asked": 1, "value": {}}',
+        lambda text: "[]",
+    ],
+)
+def test_a_damaged_or_old_file_is_ignored(world: World, damage: Any) -> None:
+    world.cloud.price = 1.25
+    hosting_prices(world.aws)
+    kept_file().write_text(damage(kept_file().read_text()))
+    world.cloud.price = 2.0
+
+    assert hosting_prices(world.aws).usd == {"ml.g5.xlarge": 2.0}
+    assert json.loads(kept_file().read_text())["value"] == {"ml.g5.xlarge": 2.0}
+
+
+def test_a_home_that_cannot_be_written_is_no_hindrance(
+    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("PEAGLE_HOME", str(tmp_path / "file" / "below"))
+    world.cloud.price = 1.25
+
+    assert hosting_prices(world.aws).usd == {"ml.g5.xlarge": 1.25}
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("AccessDeniedException", "not allowed: pricing:"),
+        ("ThrottlingException", "AWS still throttles"),
+        ("ExpiredTokenException", "credentials have expired"),
+    ],
+)
+def test_who_is_denied_gets_the_snapshot_and_a_warning(world: World, code: str, words: str) -> None:
+    def refuse(operation: str) -> None:
+        raise service_error(code, "no", "GetProducts")
+
+    world.cloud.before = refuse
+
+    fresh = fresh_prices(world.aws, TABLE)
+    (finding,) = fresh.findings
+
+    assert fresh.table == TABLE
+    assert fresh.listed is None
+    assert (finding.code, finding.level) == ("price-snapshot", "warning")
+    assert "snapshot of 2026-07-01" in finding.message
+    assert words in finding.message
+    assert finding.fix
+    assert unlisted_findings(fresh.listed, "ml.g5.2xlarge") == ()
+    assert hourly_price(world.aws, "ml.g5.xlarge") is None
+
+
+def test_nobody_at_the_address_is_the_snapshot_too(
+    own_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolkit.aws.session._PATIENCE", {"pricing": (1, 1, 1)})
+    nobody = connect("us-east-1", endpoint_url="http://127.0.0.1:9", keys=Keys("a", "b"))
+
+    fresh = fresh_prices(nobody, TABLE)
+    (finding,) = fresh.findings
+
+    assert fresh.table == TABLE
+    assert "cannot be reached" in finding.message
+
+
+def test_who_never_answers_is_not_waited_for(
+    own_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolkit.aws.session._PATIENCE", {"pricing": (1, 1, 1)})
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        fresh = fresh_prices(connect("us-east-1", endpoint_url=url, keys=Keys("a", "b")), TABLE)
+
+    (finding,) = fresh.findings
+    assert fresh.table == TABLE
+    assert "Read timeout" in finding.message
+    assert "\n" not in finding.message
+
+
+def test_rows_are_read_with_care() -> None:
+    rows = [
+        row("1.1", usagetype="USE1-AsyncInf:ml.g5.xlarge"),
+        row("1.0", usagetype="USE1-Host:ml.g5.xlarge"),
+        row("9.0", component="Training"),
+        row("9.0", regionCode="eu-west-1"),
+        row("0.0", instanceName="ml.free"),
+        row("2.0", instanceName="ml.g5.2xlarge"),
+        row("3.0", instanceName="ml.g5.2xlarge"),
+        "not JSON",
+        "[]",
+        json.dumps({"product": {}}),
+        row("many", instanceName="ml.g5.4xlarge"),
+    ]
+
+    assert prices_in(rows, "us-east-1") == {"ml.g5.2xlarge": 3.0, "ml.g5.xlarge": 1.0}
+
+
+def test_prices_and_quotas_are_not_waited_for_long() -> None:
+    aws = connect("us-east-1", keys=Keys("a", "b"))
+
+    for service in ("pricing", "service-quotas"):
+        config = aws.client(service).meta.config
+        longest = config.retries["total_max_attempts"] * (
+            config.connect_timeout + config.read_timeout
+        )
+        assert longest < 60
+
+
+@pytest.mark.parametrize(
+    ("region", "place"), [("eu-west-1", "us-east-1"), ("cn-north-1", "cn-northwest-1")]
+)
+def test_the_price_list_is_asked_where_it_is(region: str, place: str) -> None:
+    assert connect(region, keys=Keys("a", "b")).client("pricing").meta.region_name == place

@@ -1,0 +1,209 @@
+"""A quota of zero, one in use, and one that nobody can read are three different things."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.aws.cloud import service_error
+from tests.unit.aws.plans import a_plan
+from tests.unit.aws.world import World
+from toolkit.aws import quotas
+from toolkit.aws.quotas import Need, Quota, endpoint_quota, judged, quota_findings
+from toolkit.findings import Finding
+from toolkit.home import home
+
+TYPE = "ml.g5.xlarge"
+NAME = f"{TYPE} for endpoint usage"
+CODE = "L-1928E07B"
+ONE = Need(TYPE, 1, 1)
+
+
+@pytest.fixture(autouse=True)
+def _no_hint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The catalogue's code of the type, whatever the catalogue of today says."""
+    monkeypatch.setattr(quotas, "code_of", {TYPE: CODE}.get)
+
+
+def deny(world: World, *operations: str, code: str = "AccessDeniedException") -> None:
+    def refuse(operation: str) -> None:
+        if operation in operations:
+            raise service_error(code, f"you may not {operation}", operation)
+
+    world.cloud.before = refuse
+
+
+def only(findings: tuple[Finding, ...]) -> Finding:
+    (finding,) = findings
+    return finding
+
+
+def test_enough_is_nothing_to_say(world: World) -> None:
+    assert quota_findings(world.aws, ONE) == ()
+
+
+def test_zero_has_a_command_that_raises_it(world: World) -> None:
+    world.cloud.quotas = {NAME: 0}
+    world.cloud.quota_codes = {NAME: CODE}
+
+    found = only(quota_findings(world.aws, Need(TYPE, 2, 2)))
+
+    assert (found.code, found.level) == ("quota-zero", "error")
+    assert (
+        f"`aws service-quotas request-service-quota-increase --service-code sagemaker "
+        f"--quota-code {CODE} --desired-value 2 --region us-east-1`"
+    ) in found.fix
+
+
+def test_without_a_code_the_console_is_named(world: World) -> None:
+    world.cloud.quotas = {NAME: 0}
+
+    assert "Service Quotas console" in only(quota_findings(world.aws, ONE)).fix
+
+
+def test_in_use_names_what_uses_it_and_asks_for_the_sum(world: World) -> None:
+    world.cloud.quotas = {NAME: 2}
+    world.cloud.quota_codes = {NAME: CODE}
+    world.deploy(a_plan(instance_count=2))
+
+    found = only(quota_findings(world.aws, Need(TYPE, 2, 2)))
+
+    assert (found.code, found.level) == ("quota-in-use", "error")
+    assert found.message == (
+        f"the quota '{NAME}' is 2 and 2 are in use by peagle-pair, so 0 of 2 are left"
+    )
+    assert "--desired-value 4" in found.fix
+    assert found.fix.startswith("remove an endpoint that is not needed, or ask")
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("AccessDeniedException", "not allowed: servicequotas:"),
+        ("ThrottlingException", "AWS still throttles after several tries"),
+        ("ExpiredTokenException", "the AWS credentials have expired"),
+    ],
+)
+def test_a_quota_that_cannot_be_read_says_why(world: World, code: str, words: str) -> None:
+    deny(world, "get_service_quota", "list_service_quotas", code=code)
+
+    found = only(quota_findings(world.aws, ONE))
+
+    assert (found.code, found.level) == ("quota-unknown", "warning")
+    assert words in found.message
+    assert found.fix
+
+
+def test_a_quota_that_aws_does_not_list_is_unknown(world: World) -> None:
+    world.cloud.quotas = {}
+
+    found = only(quota_findings(world.aws, ONE))
+
+    assert found.code == "quota-unknown"
+    assert "console.aws.amazon.com/servicequotas" in found.fix
+
+
+def test_who_may_not_see_the_endpoints_is_told_so(world: World) -> None:
+    deny(world, "list_endpoints")
+
+    found = only(quota_findings(world.aws, ONE))
+
+    assert (found.code, found.level) == ("quota-usage-unknown", "note")
+    assert "not allowed: sagemaker:" in found.message
+
+
+def test_the_hint_spares_the_listing(world: World) -> None:
+    world.cloud.quota_codes = {NAME: CODE}
+
+    assert endpoint_quota(world.aws, TYPE) == Quota(NAME, 4.0, CODE)
+    assert "list_service_quotas" not in world.cloud.calls
+
+
+def test_a_hint_that_leads_to_another_quota_does_not_count(world: World) -> None:
+    world.cloud.quotas = {"ml.g5.xlarge for training job usage": 9, NAME: 3}
+    world.cloud.quota_codes = {"ml.g5.xlarge for training job usage": CODE}
+
+    assert endpoint_quota(world.aws, TYPE) == Quota(NAME, 3.0, None)
+
+
+def test_a_quota_that_suffices_is_asked_once_a_day(world: World) -> None:
+    quota_findings(world.aws, ONE, today=True)
+    asked = world.cloud.calls.count("list_service_quotas")
+    world.cloud.quotas = {NAME: 0}
+
+    assert quota_findings(world.aws, ONE, today=True) == ()
+    assert world.cloud.calls.count("list_service_quotas") == asked == 1
+    assert only(quota_findings(world.aws, ONE)).code == "quota-zero", "deploy asks anew"
+
+
+def test_a_quota_that_is_too_small_is_asked_again(world: World) -> None:
+    world.cloud.quotas = {NAME: 0}
+    assert only(quota_findings(world.aws, ONE, today=True)).code == "quota-zero"
+    world.cloud.quotas = {NAME: 1}
+
+    assert quota_findings(world.aws, ONE, today=True) == ()
+
+
+@pytest.mark.parametrize("kept", ["", "{", "[]", '{"format": 1, "asked": 1e99, "value": {}}'])
+def test_a_damaged_file_is_no_file(world: World, kept: str) -> None:
+    quota_findings(world.aws, ONE, today=True)
+    (file,) = home().glob("online/*/us-east-1/quota-*.json")
+    file.write_text(kept)
+
+    assert quota_findings(world.aws, ONE, today=True) == ()
+    assert world.cloud.calls.count("list_service_quotas") == 2
+
+
+def test_what_another_version_kept_is_asked_anew(world: World) -> None:
+    quota_findings(world.aws, ONE, today=True)
+    (file,) = home().glob("online/*/us-east-1/quota-*.json")
+    file.write_text(file.read_text().replace('"name"', '"called"'))
+
+    assert quota_findings(world.aws, ONE, today=True) == ()
+
+
+def test_very_many_endpoints_are_not_counted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quotas, "MOST_ENDPOINTS", 0)
+    world.deploy(a_plan())
+
+    found = only(quota_findings(world.aws, ONE))
+
+    assert "more than 0 endpoints" in found.message
+
+
+@pytest.mark.parametrize(
+    ("need", "used", "code"),
+    [
+        (Need(TYPE, 1, 1), {"a": 3}, None),
+        (Need(TYPE, 1, 1), {"a": 2, "b": 2}, "quota-in-use"),
+        (Need(TYPE, 2, 2), {"a": 3}, "quota-in-use"),
+        (Need(TYPE, 5, 5), {}, "quota-too-small"),
+        (Need(TYPE, 1, 1, is_update=True), {"a": 3}, None),
+        (Need(TYPE, 1, 1, is_update=True), {"a": 4}, "quota-tight"),
+        (Need(TYPE, 1, 1), {"a": 9}, "quota-in-use"),
+    ],
+)
+def test_what_is_left_decides(need: Need, used: dict[str, int], code: str | None) -> None:
+    codes = [finding.code for finding in judged(Quota(NAME, 4.0), used, need, "us-east-1")]
+
+    assert codes == ([code] if code else [])
+
+
+def test_instances_that_are_being_added_count(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.deploy(a_plan())
+    variants: list[dict[str, Any]] = [
+        {"VariantName": "AllTraffic", "CurrentInstanceCount": 1, "DesiredInstanceCount": 3}
+    ]
+    described = world.cloud._describe_endpoint
+
+    def scaled(EndpointName: str) -> Any:
+        return {**described(EndpointName), "ProductionVariants": variants}
+
+    monkeypatch.setattr(world.cloud, "_describe_endpoint", scaled)
+
+    assert quotas.instances_in_use(world.aws, TYPE) == {"peagle-pair": 3}
+    assert quotas.instances_in_use(world.aws, "ml.g5.2xlarge") == {}
+    assert quotas.instances_in_use(world.aws, TYPE, but="peagle-pair") == {}

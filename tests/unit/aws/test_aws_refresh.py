@@ -1,0 +1,308 @@
+"""New snapshots from AWS: what is read, what is new, and what happens when a part cannot be had."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.aws.cloud import service_error
+from tests.unit.aws.world import World
+from toolkit.aws.refresh import PARTS, changes, refreshed
+from toolkit.aws.refresh.images import DATA_FILE, sdk_images, with_images
+from toolkit.aws.refresh.instances import endpoint_types, with_types
+from toolkit.aws.session import Aws
+from toolkit.catalog import load_catalog
+from toolkit.catalog.models import Runtime
+from toolkit.errors import CloudError, UserError
+
+CATALOG = load_catalog()
+TABLES = (CATALOG.runtimes, CATALOG.instances)
+
+
+def entry(version: str, **changed: Any) -> dict[str, Any]:
+    """A version as the SDK's table has it."""
+    return {
+        "container_version": {"gpu": "cu130-ubuntu24.04-sagemaker"},
+        "py_versions": ["py312"],
+        "registries": {"us-east-1": "763104351884", "eu-north-9": "111122223333"},
+        "repository": "vllm",
+        "tag_prefix": version,
+        **changed,
+    }
+
+
+def ec2(name: str, **changed: Any) -> dict[str, Any]:
+    """A type as EC2 tells it."""
+    gpu = {
+        "Name": "B300",
+        "Manufacturer": "NVIDIA",
+        "Count": 4,
+        "MemoryInfo": {"SizeInMiB": 275040},
+    }
+    return {
+        "InstanceType": name,
+        "VCpuInfo": {"DefaultVCpus": 96},
+        "MemoryInfo": {"SizeInMiB": 2 * 2**20},
+        "InstanceStorageInfo": {"TotalSizeInGB": 15200},
+        "GpuInfo": {"Gpus": [gpu | changed]},
+    }
+
+
+@pytest.fixture
+def sdk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Install an SDK with these versions of vLLM."""
+
+    def install(text: str | None = None, **versions: dict[str, Any]) -> None:
+        document = {
+            "inference": {"versions": {v.replace("_", "."): e for v, e in versions.items()}}
+        }
+        path = tmp_path / DATA_FILE
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(document) if text is None else text)
+
+        class Distribution:
+            version = "9.9.9"
+
+            def locate_file(self, name: str) -> Path:
+                return tmp_path / name
+
+        monkeypatch.setattr(importlib.metadata, "distribution", lambda name: Distribution())
+
+    return install
+
+
+def connected(world: World) -> Callable[[str], Aws]:
+    return lambda region: world.aws
+
+
+def test_a_new_version_comes_with_tag_cuda_ami_and_regions(sdk: Callable[..., None]) -> None:
+    sdk(**{"0_31_0": entry("0.31.0")})
+
+    images = sdk_images(CATALOG.runtimes)
+
+    assert images.source == "sagemaker-core 9.9.9, image_uri_config/vllm.json"
+    assert images.runtimes["0.31.0"] == Runtime(
+        vllm="0.31.0",
+        repository="vllm",
+        tag="0.31.0-gpu-py312-cu130-ubuntu24.04-sagemaker",
+        cuda="13.0",
+        ami="al2023-ami-sagemaker-inference-gpu-4-1",
+        regions=("eu-north-9", "us-east-1"),
+    )
+    new = with_images(CATALOG.runtimes, images)
+    assert new.runtimes[-1].vllm == "0.31.0"
+    assert new.default == CATALOG.runtimes.default
+    told = {(change.entry, change.key): change.after for change in changes(CATALOG.runtimes, new)}
+    assert told[("accounts", "eu-north-9")] == "111122223333"
+    assert "in 2 regions" in told[("vLLM 0.31.0", "new")]
+
+
+def test_another_cuda_of_the_same_line_takes_its_ami(sdk: Callable[..., None]) -> None:
+    of = {"0_31_0": "cu132-x", "0_31_1": "cu128-x", "0_31_2": "cu140-x", "0_31_3": "rocm-x"}
+    sdk(**{v: entry(v, container_version={"gpu": c}) for v, c in of.items()})
+
+    images = sdk_images(CATALOG.runtimes)
+
+    assert {v: (r.cuda, r.ami[-7:]) for v, r in images.runtimes.items()} == {
+        "0.31.0": ("13.2", "gpu-4-1"),
+        "0.31.1": ("12.8", "gpu-3-1"),
+    }
+    assert images.unread == ("0.31.2", "0.31.3")
+
+
+def test_what_we_know_beyond_the_sdk_stays(sdk: Callable[..., None]) -> None:
+    sdk(**{"0_28_0": entry("0.28.0")})
+
+    new = with_images(CATALOG.runtimes, sdk_images(CATALOG.runtimes))
+
+    by_version = {runtime.vllm: runtime for runtime in new.runtimes}
+    assert by_version["0.28.0"].cpu == "works"
+    assert by_version["0.28.0"].regions == ("eu-north-9", "us-east-1")
+    assert by_version["0.19.0"] == CATALOG.runtimes.runtimes[0]
+    gone = {c.key: c.after for c in changes(CATALOG.runtimes, new) if c.entry == "vLLM 0.28.0"}
+    assert "+eu-north-9" in gone["regions"]
+    assert "-eu-west-1" in gone["regions"]
+
+
+def test_the_bundled_table_is_that_of_the_sdk() -> None:
+    try:
+        importlib.metadata.distribution("sagemaker-core")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("sagemaker-core is not installed")
+
+    images = sdk_images(CATALOG.runtimes)
+
+    assert images.unread == ()
+    known = {runtime.vllm: runtime for runtime in CATALOG.runtimes.runtimes}
+    for version in sorted(set(images.runtimes) & set(known)):
+        assert images.runtimes[version].tag == known[version].tag
+        assert set(images.runtimes[version].regions) == set(known[version].regions)
+
+
+def test_without_the_sdk_the_way_to_get_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> Any:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "distribution", missing)
+
+    with pytest.raises(UserError, match="not installed") as told:
+        sdk_images(CATALOG.runtimes)
+
+    assert told.value.fix == "pip install 'peagle-toolkit[sagemaker]'"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"inference": {}}', '{"inference": []}'])
+def test_a_table_that_cannot_be_read_is_told(sdk: Callable[..., None], text: str) -> None:
+    sdk(text)
+
+    with pytest.raises(UserError, match="no readable table"):
+        sdk_images(CATALOG.runtimes)
+
+
+def test_botocore_lists_the_types_of_the_catalogue() -> None:
+    listed = set(endpoint_types())
+
+    assert {instance.type for instance in CATALOG.instances.instances} <= listed
+    assert not any(name.startswith(("ml.p2.", "ml.p3.", "ml.c5.", "ml.inf")) for name in listed)
+
+
+def test_a_new_type_has_ec2_s_numbers() -> None:
+    told = {"ml.p6-b300.24xlarge": ec2("p6-b300.24xlarge")}
+
+    new, unknown = with_types(CATALOG.instances, [*told, "ml.p7.xlarge"], told)
+
+    added = new.instances[-1]
+    assert (added.gpu, added.gpu_architecture, added.gpu_count) == ("B300", "sm_103", 4)
+    assert (added.vcpus, added.memory_gib, added.nvme_gb) == (96, 2048, 15200)
+    assert unknown == ("ml.p7.xlarge",)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        ec2("x", Manufacturer="AMD"),
+        ec2("x", Name="a GPU that nobody knows"),
+        ec2("x", MemoryInfo={}),
+        {"InstanceType": "x"},
+        {**ec2("x"), "VCpuInfo": {}},
+    ],
+)
+def test_a_type_without_usable_numbers_is_left_out(entry: dict[str, Any]) -> None:
+    new, unknown = with_types(CATALOG.instances, ["ml.p7.x"], {"ml.p7.x": entry})
+
+    assert unknown == ("ml.p7.x",)
+    assert new.instances == CATALOG.instances.instances
+
+
+def test_numbers_that_were_wrong_are_corrected() -> None:
+    old = CATALOG.instances.instances[0]
+    gpu = {"Name": "T4", "Count": 1, "MemoryInfo": {"SizeInMiB": old.gpu_memory_mib + 1}}
+    told = {old.type: ec2(old.type, **gpu)}
+
+    new, _ = with_types(CATALOG.instances, (), told)
+
+    assert new.instances[0].gpu_memory_mib == old.gpu_memory_mib + 1
+    assert (new.instances[0].gpu, new.instances[0].prices) == (old.gpu, old.prices)
+    keys = {change.key for change in changes(CATALOG.instances, new)}
+    assert "gpu_memory_mib" in keys
+
+
+def test_prices_of_the_asked_regions(world: World) -> None:
+    world.cloud.price = 1.5
+
+    found = refreshed(*TABLES, ["prices"], ["us-east-1"], connected(world), insist=True)
+
+    told = changes(CATALOG.instances, found.instances)
+    assert [(c.entry, c.key) for c in told] == [("ml.g5.xlarge", "price in us-east-1")]
+    assert told[0].before == "$1.408 (2026-07-01)"
+    assert told[0].after.startswith("$1.5 (")
+    assert not told[0].confirmed
+    assert found.instances.checked > CATALOG.instances.checked
+    assert found.runtimes == CATALOG.runtimes
+
+
+def test_a_price_that_is_the_same_is_confirmed(world: World) -> None:
+    world.cloud.price = 1.408
+
+    found = refreshed(*TABLES, ["prices"], ["us-east-1"], connected(world), insist=True)
+
+    (told,) = changes(CATALOG.instances, found.instances)
+    assert told.confirmed
+
+
+def test_what_is_kept_from_today_is_not_enough(world: World) -> None:
+    world.cloud.price = 1.5
+    refreshed(*TABLES, ["prices"], ["us-east-1"], connected(world), insist=True)
+    world.cloud.price = 1.6
+
+    found = refreshed(*TABLES, ["prices"], ["us-east-1"], connected(world), insist=True)
+
+    assert "$1.6" in changes(CATALOG.instances, found.instances)[0].after
+
+
+def test_codes_and_defaults_of_quotas(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    quotas = [
+        {"QuotaName": "ml.g7.2xlarge for endpoint usage", "Value": 0.0, "QuotaCode": "L-00000001"},
+        {"QuotaName": "ml.g7.2xlarge for training job usage", "Value": 9, "QuotaCode": "L-2"},
+        {"QuotaName": "ml.g7.4xlarge for endpoint usage", "QuotaCode": "L-3"},
+    ]
+    monkeypatch.setattr(
+        world.cloud, "_list_aws_default_service_quotas", lambda ServiceCode: {"Quotas": quotas}
+    )
+
+    found = refreshed(*TABLES, ["quotas"], ["us-east-1"], connected(world), insist=True)
+
+    told = {(c.entry, c.key): c.after for c in changes(CATALOG.instances, found.instances)}
+    assert told == {
+        ("ml.g7.2xlarge", "quota_code"): "L-00000001",
+        ("ml.g7.2xlarge", "quota_default"): "0",
+    }
+
+
+def refuse(world: World, *operations: str) -> None:
+    def deny(operation: str) -> None:
+        if operation in operations:
+            raise service_error("AccessDeniedException", "no", operation)
+
+    world.cloud.before = deny
+
+
+def test_a_part_that_is_denied_stays_and_the_others_go_on(
+    world: World, sdk: Callable[..., None]
+) -> None:
+    sdk(**{"0_31_0": entry("0.31.0")})
+    refuse(world, "get_products", "describe_instance_types", "list_aws_default_service_quotas")
+
+    found = refreshed(*TABLES, list(PARTS), ["us-east-1"], connected(world), insist=False)
+
+    left = {f.where: f.message for f in found.findings if f.code == "not-refreshed"}
+    assert set(left) == {"instances", "prices", "quotas"}
+    assert "not allowed: pricing:" in left["prices"]
+    assert found.runtimes.runtimes[-1].vllm == "0.31.0"
+    assert found.instances == CATALOG.instances
+
+
+def test_a_part_that_was_asked_for_is_insisted_on(world: World) -> None:
+    refuse(world, "get_products")
+
+    with pytest.raises(CloudError, match="not allowed: pricing:"):
+        refreshed(*TABLES, ["prices"], ["us-east-1"], connected(world), insist=True)
+
+
+def test_when_nothing_can_be_had_it_is_an_error(world: World) -> None:
+    refuse(world, "get_products", "list_aws_default_service_quotas")
+
+    with pytest.raises(CloudError):
+        refreshed(*TABLES, ["prices", "quotas"], ["us-east-1"], connected(world), insist=False)
+
+
+def test_a_region_without_prices_is_doubted(world: World) -> None:
+    found = refreshed(*TABLES, ["prices"], ["us-east-1"], connected(world), insist=True)
+
+    assert [finding.code for finding in found.findings] == ["prices-missing"]
+    assert found.instances == CATALOG.instances

@@ -1,0 +1,295 @@
+"""Tables written back into their YAML: what changed changes, everything else stays to the byte."""
+
+from __future__ import annotations
+
+import difflib
+import stat
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolkit.catalog import load_catalog
+from toolkit.catalog.loading import examine
+from toolkit.catalog.models import Instance, InstanceTable, Price, Runtime, RuntimeTable
+from toolkit.catalog.rewriting import rewritten_instances
+from toolkit.catalog.rewriting_runtimes import rewritten_runtimes
+from toolkit.catalog.writing import Tables, folder_for_tables, new_texts, write_texts
+from toolkit.data import data_folder
+from toolkit.errors import UserError
+
+BUNDLED = data_folder("model_catalog")
+INSTANCES = (BUNDLED / "instances.yaml").read_text(encoding="utf-8")
+RUNTIMES = (BUNDLED / "runtimes.yaml").read_text(encoding="utf-8")
+CATALOG = load_catalog()
+TODAY = date(2026, 11, 30)
+NEW = Instance(
+    type="ml.g6e.4800xlarge", gpu="L40S", gpu_count=64, gpu_memory_mib=45776,
+    gpu_architecture="sm_89", vcpus=768, memory_gib=6144, quota_default=0.0,
+)  # fmt: skip
+
+
+def a_price(usd: float = 7.5, region: str = "us-east-1") -> Price:
+    return Price(usd_per_hour=usd, region=region, date=TODAY, source="AWS Pricing API")
+
+
+def with_instances(*changed: Instance) -> InstanceTable:
+    """The bundled table with these instances in place of those of their type, or at the end."""
+    instances = {one.type: one for one in CATALOG.instances.instances}
+    instances |= {one.type: one for one in changed}
+    return CATALOG.instances.model_copy(update={"instances": tuple(instances.values())})
+
+
+def with_runtimes(**changed: Any) -> RuntimeTable:
+    return CATALOG.runtimes.model_copy(update=changed)
+
+
+def read(text: str, model: type[Any], folder: Path) -> Any:
+    path = folder / "table.yaml"
+    path.write_text(text, encoding="utf-8")
+    found, problems = examine(path, model)
+    assert problems == []
+    return found
+
+
+def same_entries(found: InstanceTable, wanted: InstanceTable) -> bool:
+    """Equal but for the order of new entries."""
+    return sorted(found.instances, key=str) == sorted(wanted.instances, key=str)
+
+
+def differing(before: str, after: str) -> list[str]:
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=0)
+    return [line for line in lines if line[0] in "+-" and line[:3] not in ("+++", "---")]
+
+
+def test_nothing_new_is_nothing_changed() -> None:
+    assert rewritten_instances(INSTANCES, CATALOG.instances, CATALOG.instances) == INSTANCES
+    assert rewritten_runtimes(RUNTIMES, CATALOG.runtimes, CATALOG.runtimes) == RUNTIMES
+
+
+@pytest.mark.parametrize("instance", CATALOG.instances.instances, ids=lambda one: one.type)
+def test_one_entry_changes_alone(instance: Instance, tmp_path: Path) -> None:
+    wanted = with_instances(instance.model_copy(update={"vcpus": instance.vcpus + 1}))
+
+    text = rewritten_instances(INSTANCES, CATALOG.instances, wanted)
+
+    removed, added = differing(INSTANCES, text)
+    assert (
+        removed[1:].replace(f"vcpus: {instance.vcpus},", f"vcpus: {instance.vcpus + 1},")
+        == (added[1:])
+    )
+    assert read(text, InstanceTable, tmp_path) == wanted
+
+
+@pytest.mark.parametrize("instance", CATALOG.instances.instances, ids=lambda one: one.type)
+def test_a_new_price_leaves_the_other_sources_alone(instance: Instance, tmp_path: Path) -> None:
+    wanted = with_instances(instance.model_copy(update={"prices": (a_price(),)}))
+
+    text = rewritten_instances(INSTANCES, CATALOG.instances, wanted)
+
+    assert read(text, InstanceTable, tmp_path) == wanted
+    assert len(differing(INSTANCES, text)) <= 6
+
+
+def test_every_price_of_two_regions(tmp_path: Path) -> None:
+    prices = (a_price(1.25), a_price(12.0, "eu-west-1"))
+    wanted = with_instances(
+        *(one.model_copy(update={"prices": prices}) for one in CATALOG.instances.instances)
+    )
+
+    text = rewritten_instances(INSTANCES, CATALOG.instances, wanted)
+
+    assert read(text, InstanceTable, tmp_path) == wanted
+    assert text.count("&api AWS Pricing API") == 1
+    assert "quoted" not in text.partition("instances:")[2]
+    assert all(len(line) <= 100 for line in text.splitlines())
+    comments = [line for line in INSTANCES.splitlines() if line.lstrip().startswith("#")]
+    assert [line for line in text.splitlines() if line.lstrip().startswith("#")] == comments
+    assert rewritten_instances(text, wanted, wanted) == text
+
+
+def test_a_second_refresh_finds_its_own_anchors(tmp_path: Path) -> None:
+    first = with_instances(
+        *(one.model_copy(update={"prices": (a_price(),)}) for one in CATALOG.instances.instances)
+    )
+    once = rewritten_instances(INSTANCES, CATALOG.instances, first)
+    (head, *rest) = first.instances
+    second = first.model_copy(
+        update={"instances": (head.model_copy(update={"prices": (a_price(9.0),)}), *rest)}
+    )
+
+    twice = rewritten_instances(once, first, second)
+
+    assert len(differing(once, twice)) == 2
+    assert read(twice, InstanceTable, tmp_path) == second
+
+
+def test_a_new_type_stands_with_its_family(tmp_path: Path) -> None:
+    wanted = with_instances(NEW)
+
+    text = rewritten_instances(INSTANCES, CATALOG.instances, wanted)
+
+    added = differing(INSTANCES, text)
+    assert all(line.startswith("+") for line in added)
+    before = text[: text.index(NEW.type)]
+    assert before.rindex("ml.g6e.48xlarge") > before.rindex("ml.g6.")
+    assert "ml.g7" not in before
+    assert same_entries(read(text, InstanceTable, tmp_path), wanted)
+
+
+def test_a_new_family_stands_at_the_end(tmp_path: Path) -> None:
+    family = NEW.model_copy(update={"type": "ml.g9.xlarge", "gpu": "L50", "prices": (a_price(),)})
+    wanted = with_instances(family)
+
+    text = rewritten_instances(INSTANCES, CATALOG.instances, wanted)
+
+    assert text.endswith("\n")
+    assert "\n  # L50\n  - {type: ml.g9.xlarge" in text
+    assert read(text, InstanceTable, tmp_path) == wanted
+
+
+def test_the_head_says_when_and_from_where(tmp_path: Path) -> None:
+    wanted = CATALOG.instances.model_copy(update={"checked": TODAY, "source": "AWS: of today"})
+
+    text = rewritten_instances(INSTANCES, CATALOG.instances, CATALOG.instances)
+    assert text == INSTANCES
+    text = rewritten_instances(
+        INSTANCES, CATALOG.instances, wanted.model_copy(update={"source": "AWS"})
+    )
+
+    assert len(differing(INSTANCES, text)) == 4
+    assert read(text, InstanceTable, tmp_path).checked == TODAY
+
+
+def a_runtime(version: str, **changed: Any) -> Runtime:
+    newest = CATALOG.runtimes.runtimes[-1]
+    named = {"vllm": version, "tag": f"{version}-gpu-py312-cu130-ubuntu24.04-sagemaker"}
+    plain = {"cpu": "untried", "cpu_note": None, "built": None}
+    return newest.model_copy(update={**plain, **named, **changed})
+
+
+@pytest.mark.parametrize("version", ["0.18.0", "0.28.1", "0.31.0"])
+def test_a_new_version_stands_in_its_place(version: str, tmp_path: Path) -> None:
+    from toolkit.catalog.versions import parse
+
+    runtimes = (*CATALOG.runtimes.runtimes, a_runtime(version))
+    wanted = with_runtimes(runtimes=tuple(sorted(runtimes, key=lambda one: parse(one.vllm))))
+
+    text = rewritten_runtimes(RUNTIMES, CATALOG.runtimes, wanted)
+
+    assert read(text, RuntimeTable, tmp_path) == wanted
+    if version != "0.18.0":
+        assert all(line.startswith("+") for line in differing(RUNTIMES, text))
+        assert len(differing(RUNTIMES, text)) == 6
+
+
+def test_a_region_that_is_added_everywhere(tmp_path: Path) -> None:
+    runtimes = tuple(
+        one.model_copy(update={"regions": tuple(sorted((*one.regions, "eu-north-9")))})
+        if one.regions
+        else one
+        for one in CATALOG.runtimes.runtimes
+    )
+    accounts = {**CATALOG.runtimes.accounts, "eu-north-9": "111122223333"}
+    wanted = with_runtimes(runtimes=runtimes, accounts=accounts)
+
+    text = rewritten_runtimes(RUNTIMES, CATALOG.runtimes, wanted)
+
+    assert read(text, RuntimeTable, tmp_path) == wanted
+    assert text.index('eu-north-1: "') < text.index('eu-north-9: "') < text.index('eu-south-1: "')
+    assert text.count("eu-north-9,") == 2, "each list is written once, and named"
+
+
+def test_one_version_comes_to_more_regions(tmp_path: Path) -> None:
+    by_version = {one.vllm: one for one in CATALOG.runtimes.runtimes}
+    everywhere = by_version["0.28.0"].regions
+    by_version["0.29.0"] = by_version["0.29.0"].model_copy(update={"regions": everywhere})
+    wanted = with_runtimes(runtimes=tuple(by_version.values()))
+
+    text = rewritten_runtimes(RUNTIMES, CATALOG.runtimes, wanted)
+
+    assert differing(RUNTIMES, text) == ["-    regions: *commercial", "+    regions: *all"]
+    assert read(text, RuntimeTable, tmp_path) == wanted
+
+
+def test_the_version_that_names_the_list_leaves_it(tmp_path: Path) -> None:
+    by_version = {one.vllm: one for one in CATALOG.runtimes.runtimes}
+    by_version["0.23.0"] = by_version["0.23.0"].model_copy(update={"regions": ("us-east-1",)})
+    wanted = with_runtimes(runtimes=tuple(by_version.values()))
+
+    text = rewritten_runtimes(RUNTIMES, CATALOG.runtimes, wanted)
+
+    assert read(text, RuntimeTable, tmp_path) == wanted
+
+
+def test_a_tag_and_an_account_change(tmp_path: Path) -> None:
+    by_version = {one.vllm: one for one in CATALOG.runtimes.runtimes}
+    by_version["0.24.0"] = by_version["0.24.0"].model_copy(update={"tag": "0.24.0-again"})
+    accounts = {**CATALOG.runtimes.accounts, "us-west-2": "000011112222"}
+    wanted = with_runtimes(runtimes=tuple(by_version.values()), accounts=accounts)
+
+    text = rewritten_runtimes(RUNTIMES, CATALOG.runtimes, wanted)
+
+    assert len(differing(RUNTIMES, text)) == 4
+    assert read(text, RuntimeTable, tmp_path) == wanted
+
+
+def tables(**changed: Any) -> tuple[Tables, Tables]:
+    before = Tables(CATALOG.runtimes, CATALOG.instances)
+    return before, Tables(**{**vars(before), **changed})
+
+
+def test_only_what_changed_is_written_and_can_be_loaded(tmp_path: Path) -> None:
+    wanted = with_instances(NEW)
+    before, after = tables(instances=wanted)
+
+    texts = new_texts(tmp_path, before, after)
+    written = write_texts(tmp_path / "made" / "here", texts)
+
+    assert [path.name for path in written] == ["instances.yaml"]
+    assert [path.name for path in written[0].parent.iterdir()] == ["instances.yaml"]
+    loaded = load_catalog(written[0].parent)
+    assert same_entries(loaded.instances, wanted)
+    assert loaded.runtimes == CATALOG.runtimes
+
+
+def test_the_mode_of_a_file_stays(tmp_path: Path) -> None:
+    (tmp_path / "instances.yaml").write_text(INSTANCES)
+    (tmp_path / "instances.yaml").chmod(0o640)
+
+    write_texts(tmp_path, {"instances.yaml": INSTANCES})
+
+    assert stat.S_IMODE((tmp_path / "instances.yaml").stat().st_mode) == 0o640
+
+
+def test_a_file_in_another_style_is_refused_and_left_alone(tmp_path: Path) -> None:
+    first = CATALOG.instances.instances[0]
+    text = "checked: 2026-11-20\nsource: mine\ninstances:\n  - type: ml.g4dn.xlarge\n" + "".join(
+        f"    {key}: {getattr(first, key)}\n"
+        for key in ("gpu", "gpu_count", "gpu_memory_mib", "gpu_architecture", "vcpus", "memory_gib")
+    )
+    (tmp_path / "instances.yaml").write_text(text)
+    mine = load_catalog(tmp_path).instances
+    changed = mine.instances[0].model_copy(update={"vcpus": 5})
+    wanted = mine.model_copy(update={"instances": (changed,)})
+
+    with pytest.raises(UserError, match="cannot be changed in place") as refused:
+        new_texts(tmp_path, Tables(CATALOG.runtimes, mine), Tables(CATALOG.runtimes, wanted))
+
+    assert "--to" in refused.value.fix
+    assert (tmp_path / "instances.yaml").read_text() == text
+
+
+def test_where_nothing_can_be_written_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolkit.catalog.writing.os.access", lambda *_: False)
+
+    with pytest.raises(UserError, match="cannot be written") as refused:
+        folder_for_tables(None)
+
+    assert "--to DIR" in refused.value.fix
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="not a folder"):
+        folder_for_tables(tmp_path / "file" / "below")

@@ -1,0 +1,160 @@
+"""``peagle plan --online``: today's prices and the account's quota, or the snapshot and why."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.aws.cloud import service_error
+from tests.unit.cli.commands import NAME, Done, Terminal
+
+PLAN = ("plan", "tiny", "--instance-type", "ml.g5.xlarge", "--online")
+
+
+def codes(done: Done) -> dict[str, str]:
+    return {
+        finding["code"]: finding["level"]
+        for finding in done.document["findings"]
+        if finding["code"].startswith(("price-", "quota-"))
+    }
+
+
+def deny(terminal: Terminal, *operations: str, code: str = "AccessDeniedException") -> None:
+    def refuse(operation: str) -> None:
+        if operation in operations:
+            raise service_error(code, "no", operation)
+
+    terminal.cloud.before = refuse
+
+
+def test_the_price_is_today_s(terminal: Terminal) -> None:
+    terminal.cloud.price = 1.11
+
+    done = terminal.run(*PLAN, "--json")
+
+    assert done.code == 0
+    assert done.document["price_per_hour_usd"] == 1.11
+    assert done.document["price_date"] == datetime.now(UTC).date().isoformat()
+    assert codes(done) == {}
+
+
+def test_today_s_prices_decide_what_is_chosen(terminal: Terminal) -> None:
+    terminal.cloud.price = 0.01  # of ml.g5.xlarge, which is not the cheapest by the snapshot
+
+    assert terminal.run("plan", "tiny", "--online", "--json").document["instance_type"] == (
+        "ml.g5.xlarge"
+    )
+    assert terminal.run("plan", "tiny", "--json").document["instance_type"] != "ml.g5.xlarge"
+
+
+@pytest.mark.parametrize(
+    ("quotas", "code", "level", "exit_code"),
+    [
+        ({"ml.g5.xlarge for endpoint usage": 0}, "quota-zero", "error", 3),
+        ({}, "quota-unknown", "warning", 0),
+    ],
+)
+def test_the_quota_is_looked_at(
+    terminal: Terminal, quotas: dict[str, float], code: str, level: str, exit_code: int
+) -> None:
+    terminal.cloud.price, terminal.cloud.quotas = 1.0, quotas
+
+    done = terminal.run(*PLAN, "--json")
+
+    assert codes(done) == {code: level}
+    assert done.code == exit_code
+
+
+def test_a_quota_in_use_does_not_spoil_the_plan(terminal: Terminal, tmp_path: Path) -> None:
+    terminal.cloud.price, terminal.cloud.quotas = 1.0, {"ml.g5.xlarge for endpoint usage": 1}
+    assert terminal.run("deploy", "tiny", "--instance-type", "ml.g5.xlarge", "--yes").code == 0
+
+    done = terminal.run(*PLAN, "--name", "second", "--out", str(tmp_path / "p.json"), "--json")
+
+    assert done.code == 0
+    assert codes(done) == {"quota-in-use": "warning"}
+    terminal.run("destroy", NAME, "--yes")
+    deployed = terminal.run("deploy", str(tmp_path / "p.json"), "--yes")
+    assert deployed.code == 0, "what was in use then is looked at anew"
+    assert "quota-in-use" not in deployed.err
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("AccessDeniedException", "not allowed: pricing:"),
+        ("ThrottlingException", "throttles"),
+        ("ExpiredTokenException", "expired"),
+    ],
+)
+def test_who_may_not_ask_gets_the_snapshot_and_is_told(
+    terminal: Terminal, code: str, words: str
+) -> None:
+    snapshot = terminal.run("plan", "tiny", "--instance-type", "ml.g5.xlarge", "--json").document
+    deny(terminal, "get_products", "get_service_quota", "list_service_quotas", code=code)
+
+    done = terminal.run(*PLAN, "--json")
+
+    assert done.code == 0
+    assert done.document["price_per_hour_usd"] == snapshot["price_per_hour_usd"]
+    assert done.document["price_date"] == snapshot["price_date"]
+    told = {f["code"]: f["message"] for f in done.document["findings"]}
+    assert words in told["price-snapshot"]
+    assert "could not be read" in told["quota-unknown"]
+
+
+def test_a_type_without_a_price_in_the_region_is_doubted(terminal: Terminal) -> None:
+    terminal.cloud.price = 1.0
+    terminal.cloud.quotas = {"ml.g6.xlarge for endpoint usage": 1}
+
+    done = terminal.run("plan", "tiny", "--instance-type", "ml.g6.xlarge", "--online", "--json")
+
+    assert codes(done)["price-not-listed"] == "warning"
+
+
+def test_a_plan_file_is_priced_anew_and_keeps_the_rest(terminal: Terminal, tmp_path: Path) -> None:
+    file = str(tmp_path / "plan.json")
+    terminal.run("plan", "tiny", "--instance-type", "ml.g5.xlarge", "--instance-count", "2",
+                 "--out", file)  # fmt: skip
+    before = json.loads(Path(file).read_text())
+    terminal.cloud.price = 3.0
+
+    done = terminal.run("plan", file, "--online", "--json")
+
+    assert done.document["price_per_hour_usd"] == 6.0
+    changed = {key for key in before if before[key] != done.document.get(key)}
+    assert changed <= {"price_per_hour_usd", "price_date", "findings", "digest"}
+
+
+def test_a_second_plan_asks_no_prices(terminal: Terminal) -> None:
+    terminal.cloud.price = 1.0
+    terminal.run(*PLAN)
+    terminal.run(*PLAN)
+
+    assert terminal.cloud.calls.count("get_products") == 1
+    assert terminal.cloud.calls.count("list_service_quotas") == 1
+
+
+def test_without_online_nobody_is_asked(terminal: Terminal) -> None:
+    assert terminal.run("plan", "tiny").code == 0
+    assert terminal.cloud.calls == []
+
+
+@pytest.mark.parametrize("option", [("--sandbox",), ("--profile", "work")])
+def test_an_account_without_online_is_a_mistake(terminal: Terminal, option: Any) -> None:
+    done = terminal.run("plan", "tiny", *option)
+
+    assert done.code == 2
+    assert "--online" in done.error
+
+
+def test_the_way_on_leads_to_the_same_account(terminal: Terminal) -> None:
+    terminal.cloud.price = 1.0
+
+    done = terminal.run(*PLAN, "--profile", "work")
+
+    assert "Next: peagle deploy tiny --instance-type ml.g5.xlarge --profile work" in done.out

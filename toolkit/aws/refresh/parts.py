@@ -1,0 +1,144 @@
+"""The parts of a refresh, run one after the other over the two tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime
+from typing import Literal
+
+from toolkit.aws.prices import ask_prices
+from toolkit.aws.quotas import default_quotas
+from toolkit.aws.refresh.images import sdk_images, with_images
+from toolkit.aws.refresh.instances import endpoint_types, numbers_of, with_types
+from toolkit.aws.session import Aws
+from toolkit.catalog.models import Instance, InstanceTable, RuntimeTable
+from toolkit.errors import PeagleError
+from toolkit.findings import Finding, note, warning
+
+Part = Literal["images", "instances", "prices", "quotas"]
+
+Connect = Callable[[str], Aws]
+"""A connection to a region, made only when a part needs one."""
+
+
+@dataclass(frozen=True)
+class Refreshed:
+    """The tables as they should be, and what is to be said about it."""
+
+    runtimes: RuntimeTable
+    instances: InstanceTable
+    findings: tuple[Finding, ...] = field(default=())
+
+
+def refreshed(
+    runtimes: RuntimeTable,
+    instances: InstanceTable,
+    parts: Collection[Part],
+    regions: Sequence[str],
+    connect: Connect,
+    *,
+    insist: bool,
+) -> Refreshed:
+    """Both tables with what AWS says today. With ``insist`` the first part that cannot be had is
+    raised; else it is a warning, unless none can be had."""
+    tables = Refreshed(runtimes, instances)
+    failed: list[PeagleError] = []
+    for name in PARTS:
+        if name not in parts:
+            continue
+        try:
+            tables = PARTS[name](tables, regions, connect)
+        except PeagleError as error:
+            if insist:
+                raise
+            failed.append(error)
+            tables = _saying(tables, _left(name, error))
+    if failed and len(failed) == len(parts):
+        raise failed[0]
+    return _dated(tables, runtimes, instances)
+
+
+def _images(tables: Refreshed, _regions: Sequence[str], _connect: Connect) -> Refreshed:
+    found = sdk_images(tables.runtimes)
+    new = with_images(tables.runtimes, found)
+    if new != tables.runtimes:
+        new = new.model_copy(update={"source": found.source})
+    skipped = f"{', '.join(found.unread)}: the SDK's entry says no CUDA that is known here"
+    told = _saying(tables, note("images-unread", "runtimes", skipped, "add it by hand"))
+    return replace(told if found.unread else tables, runtimes=new)
+
+
+def _instances(tables: Refreshed, regions: Sequence[str], connect: Connect) -> Refreshed:
+    known = {instance.type for instance in tables.instances.instances}
+    types = [*dict.fromkeys([*sorted(known), *endpoint_types()])]
+    try:
+        told, failure = numbers_of(connect(regions[0]), types), None
+    except PeagleError as error:
+        told, failure = {}, error
+    table, unknown = with_types(tables.instances, types, told)
+    if failure:
+        tables = _saying(tables, _left("instances", failure))
+    if unknown:
+        message = f"without numbers, so left out: {', '.join(unknown)}"
+        fix = f"EC2 in {regions[0]} tells nothing usable of them; try another --region"
+        tables = _saying(tables, note("types-without-numbers", "instances", message, fix))
+    return replace(tables, instances=table)
+
+
+def _prices(tables: Refreshed, regions: Sequence[str], connect: Connect) -> Refreshed:
+    table = tables.instances
+    for region in regions:
+        listed = ask_prices(connect(region))
+        if not listed.usd:
+            message = f"AWS lists no prices for hosting in {region}"
+            fix = "the region may have no GPUs, or no SageMaker"
+            tables = _saying(tables, warning("prices-missing", "prices", message, fix))
+        table = listed.applied_to(table)
+    return replace(tables, instances=table)
+
+
+def _quotas(tables: Refreshed, regions: Sequence[str], connect: Connect) -> Refreshed:
+    found = default_quotas(connect(regions[0]))
+
+    def with_quota(instance: Instance) -> Instance:
+        quota = found.get(instance.type)
+        if quota is None:
+            return instance
+        code = quota.code or instance.quota_code
+        return instance.model_copy(update={"quota_code": code, "quota_default": quota.value})
+
+    new = tuple(with_quota(instance) for instance in tables.instances.instances)
+    return replace(tables, instances=tables.instances.model_copy(update={"instances": new}))
+
+
+PARTS: dict[Part, Callable[[Refreshed, Sequence[str], Connect], Refreshed]] = {
+    "images": _images,
+    "instances": _instances,
+    "prices": _prices,
+    "quotas": _quotas,
+}
+"""In the order in which they run: a new type gets its price and its quota too."""
+
+
+def _left(part: str, error: PeagleError) -> Finding:
+    message = f"{part} stay as they are: {error.message}"
+    return warning("not-refreshed", part, message, error.fix or "repeat it later")
+
+
+def _saying(tables: Refreshed, finding: Finding) -> Refreshed:
+    return replace(tables, findings=(*tables.findings, finding))
+
+
+def _dated(tables: Refreshed, runtimes: RuntimeTable, instances: InstanceTable) -> Refreshed:
+    """A table that changed was checked today."""
+    today = {"checked": _today()}
+    if tables.runtimes != runtimes:
+        tables = replace(tables, runtimes=tables.runtimes.model_copy(update=today))
+    if tables.instances != instances:
+        tables = replace(tables, instances=tables.instances.model_copy(update=today))
+    return tables
+
+
+def _today() -> date:
+    return datetime.now(UTC).date()
