@@ -7,21 +7,29 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from toolkit.catalog.evidence import evidence_files, read_evidence
+from toolkit.catalog.evidence import read_evidence
 from toolkit.catalog.loading import (
     examine,
-    folders,
     read_short_names,
-    shown,
     table_file,
     target_files,
 )
-from toolkit.catalog.models import InstanceTable, RuntimeTable, Target
+from toolkit.catalog.models import (
+    InstanceTable,
+    RuntimeTable,
+    SpeedRun,
+    Target,
+    VersionRuleTable,
+)
+from toolkit.catalog.places import evidence_files, folders, shown
 from toolkit.catalog.problems import BadFile, Problem
+from toolkit.catalog.speeds import read_speeds
+from toolkit.errors import nearest
 
 _TABLES: dict[str, type[BaseModel]] = {
     "runtimes.yaml": RuntimeTable,
     "instances.yaml": InstanceTable,
+    "version_rules.yaml": VersionRuleTable,
 }
 
 
@@ -35,6 +43,7 @@ def check_catalog(own: Path | None = None) -> tuple[int, list[Problem]]:
         problems += _never_read(folder)
     for path in evidence_files(own):
         problems += _check_evidence(path)
+    problems += _misnamed(own, targets)
     return len(checked) + len(evidence_files(own)), problems
 
 
@@ -48,9 +57,44 @@ def check_file(path: Path) -> list[Problem]:
 def _check_evidence(path: Path) -> list[Problem]:
     try:
         read_evidence(path)
+        read_speeds(path)
     except BadFile as bad:
         return [bad.problem]
     return []
+
+
+def _misnamed(own: Path | None, targets: dict[str, Path]) -> Iterator[Problem]:
+    """Speeds of what the catalogue does not have, which nobody would find.
+
+    Only of the user's own folder when there is one: it may replace what bundled speeds are of.
+    """
+    table = examine(table_file("instances.yaml", own), InstanceTable)[0]
+    gpus = {instance.gpu for instance in table.instances} if table else set()
+    for path in sorted(folders(own)[-1].glob("evidence/*.json")):
+        try:
+            run = read_speeds(path)
+        except BadFile:
+            continue  # told already
+        if run is None:
+            continue
+        names = _names(run, targets)
+        for key, name, known in names if not table else [("gpu", run.gpu, gpus), *names]:
+            if name not in known:
+                hint = nearest(name, known) or f"there are {', '.join(sorted(known))}"
+                yield Problem(
+                    shown(path), None, key, f"there is no {name!r} in the catalogue", hint
+                )
+
+
+def _names(run: SpeedRun, targets: dict[str, Path]) -> list[tuple[str, str, set[str]]]:
+    """Key, name, and the names that there are, of what was measured."""
+    found = [("pair", run.target, set(targets))]
+    target = examine(targets[run.target], Target)[0] if run.target in targets else None
+    if target is not None:
+        known = {name for d in target.drafters for name in (d.name, d.weights) if name}
+        for name in sorted({row.drafter for row in run.speeds if row.drafter is not None}):
+            found.append(("speeds", name, known))
+    return found
 
 
 def _never_read(folder: Path) -> Iterator[Problem]:

@@ -7,7 +7,7 @@ version, what each drafter got accepted:
      "results": [{"drafter": "p-eagle", "k": 5, "acceptance_length": 2.4}]}
 
 It may hold more, and so may the folder: a JSON file without ``results`` is raw material of
-another kind.
+another kind, or says how fast a pair is (speeds.py).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from toolkit.catalog.loading import folders, shown
-from toolkit.catalog.models import Drafter, Target
+from toolkit.catalog.models import NamedDrafter, NamedTarget
+from toolkit.catalog.places import evidence_files, shown
 from toolkit.catalog.problems import BadFile, Problem, catalog_error
 
 
@@ -49,16 +49,11 @@ def load_evidence(own: Path | None = None) -> tuple[Evidence, ...]:
 
 
 def evidence_for(
-    evidence: tuple[Evidence, ...], target: Target, drafter: Drafter
+    evidence: tuple[Evidence, ...], target: NamedTarget, drafter: NamedDrafter
 ) -> tuple[Evidence, ...]:
     """What was measured of this pair."""
     names = {drafter.name, drafter.weights}
     return tuple(e for e in evidence if e.target == target.id and e.drafter in names)
-
-
-def evidence_files(own: Path | None) -> list[Path]:
-    """The JSON files that may hold evidence."""
-    return [path for folder in folders(own) for path in sorted(folder.glob("evidence/*.json"))]
 
 
 def read_evidence(path: Path) -> list[Evidence]:

@@ -3,7 +3,8 @@
     <folder>/<org>/<name>.yaml    one target; its path is its id
     <folder>/runtimes.yaml        vLLM versions and images
     <folder>/instances.yaml       instance types
-    <folder>/evidence/*.json      measured results (see evidence.py)
+    <folder>/version_rules.yaml   what holds on some vLLM versions only
+    <folder>/evidence/*.json      measured results (see evidence.py, speeds.py)
 
 A folder of the user's own has the same layout. Its targets are added to the bundled ones or
 replace those of the same id, and its tables replace the bundled ones.
@@ -11,7 +12,6 @@ replace those of the same id, and its tables replace the bundled ones.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -20,7 +20,14 @@ from typing import TypeVar
 from pydantic import BaseModel
 
 from toolkit.catalog.documents import read_document
-from toolkit.catalog.models import Catalog, InstanceTable, RuntimeTable, Target
+from toolkit.catalog.models import (
+    Catalog,
+    InstanceTable,
+    RuntimeTable,
+    Target,
+    VersionRuleTable,
+)
+from toolkit.catalog.places import folders, shown
 from toolkit.catalog.problems import BadFile, Problem, catalog_error
 from toolkit.catalog.rules import (
     Broken,
@@ -28,16 +35,19 @@ from toolkit.catalog.rules import (
     broken_in_runtimes,
     broken_in_target,
 )
+from toolkit.catalog.speeds import Speeds
 from toolkit.catalog.validation import problem_at, validate
-from toolkit.data import data_folder
+from toolkit.catalog.version_rules import broken_in_version_rules
 
 Model = TypeVar("Model", bound=BaseModel)
 
 _SHORT_NAME = re.compile(r"^short_name:[ \t]*[\"']?([^\s\"'#]+)", re.MULTILINE)
+_HEAD = 1024
 _RULES: dict[type[BaseModel], Callable[..., Iterator[Broken]]] = {
     Target: broken_in_target,
     RuntimeTable: broken_in_runtimes,
     InstanceTable: broken_in_instances,
+    VersionRuleTable: broken_in_version_rules,
 }
 
 
@@ -79,6 +89,8 @@ def load_catalog(own: Path | None = None) -> Catalog:
         runtimes=_read(table_file("runtimes.yaml", own), RuntimeTable),
         instances=_read(table_file("instances.yaml", own), InstanceTable),
         origins={target_id: shown(path) for target_id, path in files.items()},
+        speeds=Speeds(own),
+        version_rules=_read(table_file("version_rules.yaml", own), VersionRuleTable),
     )
 
 
@@ -92,17 +104,14 @@ def target_files(own: Path | None) -> dict[str, Path]:
     return dict(sorted(files.items(), key=lambda item: item[0].lower()))
 
 
+def read_target(path: Path) -> Target:
+    """The target in the file ``path``; raises CatalogError when the file is wrong."""
+    return _read(path, Target)
+
+
 def table_file(name: str, own: Path | None) -> Path:
     """The user's own table, when there is one; else the bundled one."""
     return next(folder / name for folder in reversed(folders(own)) if (folder / name).is_file())
-
-
-def folders(own: Path | None) -> list[Path]:
-    """The folders that make up the catalogue; a later one counts before an earlier one."""
-    bundled = data_folder("model_catalog")
-    if own is None or own.resolve() == bundled.resolve():
-        return [bundled]
-    return [bundled, own]
 
 
 def examine(path: Path, model: type[Model]) -> tuple[Model | None, list[Problem]]:
@@ -127,7 +136,7 @@ def read_short_names(files: Mapping[str, Path]) -> tuple[dict[str, str], list[Pr
     ids: dict[str, str] = {}
     problems: list[Problem] = []
     for target_id, path in files.items():
-        found = _SHORT_NAME.search(path.read_text(encoding="utf-8", errors="replace"))
+        found = _short_name_in(path)
         if found and found[1] in ids:
             message = f"{found[1]} is already the short name of {ids[found[1]]}"
             problems.append(Problem(shown(path), None, "short_name", message, "choose another"))
@@ -136,10 +145,14 @@ def read_short_names(files: Mapping[str, Path]) -> tuple[dict[str, str], list[Pr
     return ids, problems
 
 
-def shown(path: Path) -> str:
-    """The path as messages show it: relative to where the user stands, when it lies below."""
-    relative = os.path.relpath(path)
-    return str(path) if relative.startswith("..") else relative
+def _short_name_in(path: Path) -> re.Match[str] | None:
+    """Mostly it stands in the first lines, and there may be thousands of files."""
+    with path.open(encoding="utf-8", errors="replace") as stream:
+        head = stream.read(_HEAD)
+        found = _SHORT_NAME.search(head)
+        if found and found.end() < len(head):
+            return found
+        return _SHORT_NAME.search(head + stream.read())
 
 
 def _read(path: Path, model: type[Model]) -> Model:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import date
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation
 
@@ -21,6 +21,23 @@ VersionRange = Annotated[
     Field(pattern=r"^(>=|<=|<|>|==)\d+\.\d+(\.\d+)?(,(>=|<=|<|>|==)\d+\.\d+(\.\d+)?)*$"),
 ]
 ShortName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.\-]*$")]
+
+
+class NamedTarget(Protocol):
+    """What a target is known by."""
+
+    @property
+    def id(self) -> str: ...
+
+
+class NamedDrafter(Protocol):
+    """What a drafter is known by."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def weights(self) -> str | None: ...
 
 
 class Entry(BaseModel):
@@ -177,10 +194,19 @@ class Runtime(Entry):
     cpu_note: str | None = None
 
 
+class Ami(Entry):
+    """A host AMI of inference endpoints: its NVIDIA driver, and the newest CUDA of that driver."""
+
+    name: str
+    driver: str
+    cuda: Annotated[str, Field(pattern=r"^\d+\.\d+$")]
+
+
 class RuntimeTable(Entry):
     """All runtimes. ``accounts`` maps a region to the account that holds AWS's images there.
 
-    ``ami_families`` are the instance families on which the AMI must be named in the request.
+    ``ami_families`` are the instance families on which the AMI must be named in the request;
+    ``amis`` are the AMIs that such a request may name.
     """
 
     default: Version
@@ -188,6 +214,7 @@ class RuntimeTable(Entry):
     source: str
     accounts: dict[str, str]
     ami_families: tuple[str, ...]
+    amis: tuple[Ami, ...] = ()
     runtimes: tuple[Runtime, ...]
 
 
@@ -201,7 +228,10 @@ class Price(Entry):
 
 
 class Instance(Entry):
-    """An instance type. ``gpu_memory_mib`` is of one GPU; ``gpu_architecture`` as ``sm_90``."""
+    """An instance type. ``gpu_memory_mib`` is of one GPU; ``gpu_architecture`` as ``sm_90``.
+
+    ``quota_default`` is how many of them AWS gives to the endpoints of a new account.
+    """
 
     type: Annotated[str, Field(pattern=r"^ml\.[a-z0-9\-]+\.[a-z0-9]+$")]
     gpu: str
@@ -213,6 +243,7 @@ class Instance(Entry):
     nvme_gb: NotNegative = 0
     prices: tuple[Price, ...] = ()
     quota_code: str | None = None
+    quota_default: float | None = Field(default=None, ge=0)
 
 
 class InstanceTable(Entry):
@@ -223,17 +254,81 @@ class InstanceTable(Entry):
     instances: tuple[Instance, ...]
 
 
+class VersionRule(Entry):
+    """Something that holds on the versions ``vllm`` (``None``: on all) for the pairs that the rule
+    ``code`` recognises. ``names`` and ``value`` are what that rule compares with."""
+
+    code: ShortName
+    vllm: VersionRange | None = None
+    level: Level
+    names: tuple[str, ...] = ()
+    value: str | int | float | None = None
+    summary: str
+    fix: str
+    source: str
+
+
+class VersionRuleTable(Entry):
+    """All that is known to hold on some vLLM versions only."""
+
+    checked: date
+    source: str
+    rules: tuple[VersionRule, ...]
+
+
+NO_VERSION_RULES = VersionRuleTable(checked=date(2026, 11, 20), source="", rules=())
+"""For catalogues that are made in a program, not read."""
+
+
+class Speed(BaseModel):
+    """Output tokens per second of one engine, with this drafter and K, at this load.
+
+    ``drafter`` is a drafter's name or the id of its weights, ``None`` with ``k`` 0 for the target
+    alone; ``concurrency`` is requests at a time, the tokens are those of one request.
+    """
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    drafter: str | None
+    k: NotNegative
+    concurrency: Positive
+    output_tokens_per_second: float = Field(gt=0, allow_inf_nan=False)
+    acceptance_length: float | None = Field(default=None, ge=1, allow_inf_nan=False)
+    prompt_tokens: Positive | None = None
+    output_tokens: Positive | None = None
+
+
+class SpeedRun(BaseModel):
+    """The speeds that one file under ``evidence/`` measured: of which target, on what, when.
+
+    ``synthetic`` is whether acceptance was set by hand instead of coming from a trained head.
+    """
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    target: str
+    date: date
+    vllm: Version
+    gpu: str
+    tensor_parallel_size: Positive
+    synthetic: bool
+    file: str
+    speeds: tuple[Speed, ...]
+
+
 class Catalog(Entry):
     """Targets by id, and the tables. ``origins`` maps a target's id to the file it came from.
 
     ``targets`` reads a file when its target is asked for, so a big catalogue costs a plan no more
-    than a small one.
+    than a small one; ``speeds``, measured speeds by the target's id, is as lazy.
     """
 
     targets: SkipValidation[Mapping[str, Target]]
     runtimes: RuntimeTable
     instances: InstanceTable
     origins: SkipValidation[Mapping[str, str]]
+    speeds: SkipValidation[Mapping[str, tuple[SpeedRun, ...]]] = {}
+    version_rules: VersionRuleTable = NO_VERSION_RULES
 
 
 class Pair(Entry):

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from toolkit.catalog.loading import Targets
-from toolkit.catalog.models import Catalog, Drafter, Instance, InstanceTable, Pair, Target
+from toolkit.catalog.models import (
+    Catalog,
+    Drafter,
+    Instance,
+    InstanceTable,
+    NamedDrafter,
+    NamedTarget,
+    Pair,
+    Target,
+)
 from toolkit.errors import NotFound, UserError, nearest
 
 
@@ -43,7 +52,7 @@ def find_instance(table: InstanceTable, name: str) -> Instance:
     raise NotFound(f"there is no instance type {name!r} with a GPU for endpoints", hint)
 
 
-def pair_name(target: Target, drafter: Drafter | None) -> str:
+def pair_name(target: NamedTarget, drafter: NamedDrafter | None) -> str:
     """The pair in full: ``openai/gpt-oss-20b+amazon/GPT-OSS-20B-P-EAGLE``.
 
     A drafter without weights on the hub goes by its name: ``peagle/tiny+p-eagle``.

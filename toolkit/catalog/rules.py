@@ -42,7 +42,12 @@ def broken_in_runtimes(table: RuntimeTable, _path: Path) -> Iterator[Broken]:
     if table.default not in known:
         yield ("default",), f"there is no runtime {table.default}", nearest(table.default, known)
     yield from _twice(known, ("runtimes",), "vllm")
+    amis = [ami.name for ami in table.amis]
+    yield from _twice(amis, ("amis",), "name")
     for number, runtime in enumerate(table.runtimes):
+        if amis and runtime.ami not in amis:
+            hint = nearest(runtime.ami, amis) or "add it to `amis`"
+            yield ("runtimes", number, "ami"), f"there is no AMI {runtime.ami!r}", hint
         for region in runtime.regions:
             if region not in table.accounts:
                 hint = nearest(region, table.accounts) or "add the account to `accounts`"

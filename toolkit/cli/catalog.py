@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
+from pydantic_core import to_json
 
 from toolkit.catalog import find_pair, load_catalog, pair_name
 from toolkit.catalog.checking import check_catalog, check_file
 from toolkit.catalog.evidence import Evidence, evidence_for, load_evidence
-from toolkit.catalog.models import Drafter, Target
+from toolkit.catalog.glance import DrafterGlance, TargetGlance, glance_at_targets, glance_of
 from toolkit.cli.console import json_option, print_json
 
 
-@click.group(epilog="Example: peagle catalog list")
+class _CatalogGroup(click.Group):
+    """``refresh`` brings boto3, so it is loaded only when it is called or listed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*super().list_commands(ctx), "refresh"]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name == "refresh":
+            from toolkit.cli.catalog_refresh import refresh
+
+            return refresh
+        return super().get_command(ctx, cmd_name)
+
+
+@click.group(cls=_CatalogGroup, epilog="Example: peagle catalog list")
 def catalog() -> None:
     """List, show and check pairs of models.
 
@@ -29,10 +47,11 @@ def catalog() -> None:
 def list_pairs(folder: str | None, as_json: bool) -> None:
     """List all targets with their drafters."""
     own = Path(folder) if folder else None
-    loaded, evidence = load_catalog(own), load_evidence(own)
-    targets = [summary(target, evidence) for target in loaded.targets.values()]
+    evidence = load_evidence(own)
+    with _kept():
+        targets = [summary(target, evidence) for target in glance_at_targets(own)]
     if as_json:
-        return print_json({"targets": targets})
+        return click.echo(to_json({"targets": targets}, indent=2).decode())
     from toolkit.cli.catalog_tables import print_list
 
     return print_list(targets)
@@ -65,7 +84,7 @@ def show_pair(folder: str | None, pair: str, as_json: bool) -> None:
         )
     from toolkit.cli.catalog_tables import print_pair
 
-    return print_pair(found, measured, summary(found.target, evidence))
+    return print_pair(found, measured, summary(glance_of(found.target), evidence))
 
 
 @catalog.command("check", epilog="Example: peagle catalog check my-catalog/acme/chat-7b.yaml")
@@ -91,7 +110,17 @@ def check(context: click.Context, path: Path | None, as_json: bool) -> None:
     context.exit(2 if problems else 0)
 
 
-def summary(target: Target, evidence: tuple[Evidence, ...]) -> dict[str, Any]:
+@contextmanager
+def _kept() -> Iterator[None]:
+    """Nothing of a long list is thrown away before it is printed, so nobody need look for it."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def summary(target: TargetGlance, evidence: tuple[Evidence, ...]) -> dict[str, Any]:
     """What the list says of a target and its drafters."""
     return {
         "id": target.id,
@@ -108,7 +137,7 @@ def summary(target: Target, evidence: tuple[Evidence, ...]) -> dict[str, Any]:
 
 
 def _drafter_summary(
-    target: Target, drafter: Drafter, measured: tuple[Evidence, ...]
+    target: TargetGlance, drafter: DrafterGlance, measured: tuple[Evidence, ...]
 ) -> dict[str, Any]:
     return {
         "name": drafter.name,
@@ -128,7 +157,7 @@ def _drafter_summary(
     }
 
 
-def kind_of(drafter: Drafter) -> str:
+def kind_of(drafter: DrafterGlance) -> str:
     """The method as people call it: P-EAGLE is vLLM's eagle3 with parallel drafting."""
     if drafter.parallel_drafting:
         return "P-EAGLE"

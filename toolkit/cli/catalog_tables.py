@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+import click
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -14,18 +15,30 @@ from toolkit.catalog.evidence import Evidence
 from toolkit.catalog.geometry import kv_bytes
 from toolkit.catalog.models import Drafter, EngineSetting, Pair, Target
 
+_COLUMNS = ("", "pair", "method", "K", "vLLM", "licence", "evidence")
 _GIB = 2**30
 _PIPE_WIDTH = 160
 """Columns when nobody's terminal sets the width."""
 
 
 def print_list(targets: list[dict[str, Any]]) -> None:
-    """One block per target, one line per drafter; ``*`` marks the default."""
+    """One block per target, one line per drafter; ``*`` marks the default.
+
+    Laid out here, because rich takes 10 ms for each table and there may be thousands; what does
+    not fit into the terminal's width is left to rich, which folds it.
+    """
     console = _console()
     for target in targets:
         needs = f"vLLM {target['min_vllm']} or later, {target['licence']}"
-        console.print(f"[bold]{target['id']}[/]  {needs}")
-        console.print(_drafters(target))
+        rows = [_COLUMNS, *_rows(target)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        if sum(widths) + 2 * len(widths) > console.width or not f"{needs}{rows}".isascii():
+            console.print(f"[bold]{escape(target['id'])}[/]  {escape(needs)}")
+            console.print(_drafters(target))
+            continue
+        lines = ["".join(f"{c:<{w}}  " for c, w in zip(row, widths, strict=True)) for row in rows]
+        click.echo(f"{click.style(target['id'], bold=True)}  {needs}")
+        click.echo("\n".join([click.style(lines[0], dim=True), *lines[1:]]))
     console.print("* is the default. K: drafted per step, of how many trained for. -: not known.")
     console.print("More of a pair: peagle catalog show PAIR")
 
@@ -49,12 +62,19 @@ def _console() -> Console:
 
 
 def _drafters(target: dict[str, Any]) -> Table:
-    table = _table("", "pair", "method", "K", "vLLM", "licence", "evidence")
+    table = _table(*_COLUMNS)
     for column in table.columns[:5]:
         column.no_wrap = True
+    for row in _rows(target):
+        table.add_row(*map(escape, row))
+    return table
+
+
+def _rows(target: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    """A line for each drafter, as ``_COLUMNS`` are."""
     for drafter in target["drafters"]:
         trained = f" of {drafter['k_trained']}" if drafter["k_trained"] else ""
-        table.add_row(
+        yield (
             "*" if drafter["name"] == target["default_drafter"] else "",
             f"{target['short_name']}+{drafter['name']}",
             drafter["kind"],
@@ -63,7 +83,6 @@ def _drafters(target: dict[str, Any]) -> Table:
             drafter["licence"] or "-",
             _evidence(drafter) if drafter["public"] else "not public",
         )
-    return table
 
 
 def _evidence(drafter: dict[str, Any]) -> str:

@@ -1,0 +1,151 @@
+"""Measured speeds: read when a plan asks, and refused when they do not say enough."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolkit.catalog import load_catalog
+from toolkit.catalog.checking import check_catalog, check_file
+from toolkit.catalog.evidence import load_evidence
+from toolkit.errors import CatalogError
+
+ROW: dict[str, Any] = {
+    "drafter": "p-eagle",
+    "k": 7,
+    "concurrency": 1,
+    "output_tokens_per_second": 773.0,
+    "acceptance_length": 3.38,
+    "prompt_tokens": 128,
+    "output_tokens": 400,
+}
+ALONE = {"drafter": None, "k": 0, "concurrency": 1, "output_tokens_per_second": 334}
+RUN: dict[str, Any] = {
+    "pair": "openai/gpt-oss-120b",
+    "date": "2026-11-20",
+    "engine": {"name": "vllm", "version": "0.26.0"},
+    "device": "NVIDIA H200",
+    "gpu": "H200",
+    "gpu_count": 1,
+    "tensor_parallel_size": 1,
+    "method": "dummy weights",
+    "synthetic": True,
+    "script": "benchmarks/gpu/speed.py",
+    "speeds": [ROW, ALONE],
+}
+WITHOUT = {key: value for key, value in RUN.items() if key != "synthetic"}
+
+
+def write(folder: Path, document: Any, name: str = "speed.json") -> Path:
+    path = folder / "evidence" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(document if isinstance(document, str) else json.dumps(document))
+    return path
+
+
+def test_speeds_belong_to_their_target(tmp_path: Path) -> None:
+    write(tmp_path, RUN)
+    speeds = load_catalog(tmp_path).speeds
+    (run,) = speeds["openai/gpt-oss-120b"]
+    assert (run.gpu, run.vllm, run.synthetic, run.file) == ("H200", "0.26.0", True, "speed.json")
+    assert [row.output_tokens_per_second for row in run.speeds] == [773, 334]
+    assert "peagle/tiny" not in speeds
+    assert speeds.get("google/gemma-4-31B-it", ()) == ()
+    assert "openai/gpt-oss-120b" in list(speeds)
+
+
+def test_a_pair_with_its_drafter_is_the_target(tmp_path: Path) -> None:
+    write(tmp_path, RUN | {"pair": "openai/gpt-oss-120b+p-eagle"})
+    assert load_catalog(tmp_path).speeds["openai/gpt-oss-120b"]
+
+
+def test_acceptance_alone_and_raw_material_are_no_speeds(tmp_path: Path) -> None:
+    write(tmp_path, {"rows": ["speeds", "openai/gpt-oss-120b"]})
+    write(tmp_path, ["openai/gpt-oss-120b", "speeds"], "list.json")
+    assert "openai/gpt-oss-120b" not in load_catalog(tmp_path).speeds
+    assert check_file(tmp_path / "evidence" / "speed.json") == []
+
+
+def test_speeds_are_no_evidence_of_acceptance(tmp_path: Path) -> None:
+    write(tmp_path, RUN)
+    assert all(item.target != "openai/gpt-oss-120b" for item in load_evidence(tmp_path))
+
+
+def test_what_belongs_to_other_targets_is_not_read(tmp_path: Path) -> None:
+    write(tmp_path, RUN | {"speeds": "broken"})
+    catalog = load_catalog(tmp_path)
+    assert catalog.speeds.get("peagle/tiny", ()) == ()
+    with pytest.raises(CatalogError, match=r"speed\.json: speeds: "):
+        catalog.speeds.get("openai/gpt-oss-120b")
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ('{"speeds": [', "is not JSON"),
+        (WITHOUT, "synthetic: the key is missing"),
+        (RUN | {"engine": {}}, "engine.version: the key is missing"),
+        (RUN | {"engine": {"version": 0.26}}, "engine.version: is 0.26"),
+        (RUN | {"pair": None}, "pair: is null"),
+        (RUN | {"date": "yesterday"}, 'date: is "yesterday"'),
+        (RUN | {"gpu": 200}, "gpu: is 200"),
+        (RUN | {"tensor_parallel_size": 0}, "tensor_parallel_size: is 0"),
+        (RUN | {"synthetic": "no"}, 'synthetic: is "no"'),
+        (RUN | {"speeds": 5}, "speeds: is 5"),
+        (RUN | {"speeds": []}, "speeds: is empty"),
+        (RUN | {"speeds": [ROW | {"k": "7"}]}, 'speeds[0].k: is "7"'),
+        (RUN | {"speeds": [ROW | {"output_tokens_per_second": 0}]}, "output_tokens_per_second"),
+        (RUN | {"speeds": [ROW | {"output_tokens_per_second": float("nan")}]}, "per_second"),
+        (RUN | {"speeds": [ROW | {"concurrency": 0}]}, "speeds[0].concurrency: is 0"),
+        (RUN | {"speeds": [ROW | {"acceptance_length": 0.5}]}, "acceptance_length: is 0.5"),
+        (RUN | {"speeds": [{"drafter": "p-eagle"}]}, "speeds[0].k: the key is missing"),
+        (RUN | {"speeds": [ROW | {"drafter": None}]}, "speeds[0]: drafter null with k 7"),
+        (RUN | {"speeds": [ROW | {"k": 0}]}, 'speeds[0]: drafter "p-eagle" with k 0'),
+        (RUN | {"speeds": [ROW, ALONE, ROW]}, "speeds[2]: stands twice"),
+        (RUN | {"speeds": ["fast"]}, 'speeds[0]: is "fast"'),
+    ],
+)
+def test_speeds_that_do_not_say_enough_are_an_error(
+    document: Any, message: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path, document)
+    (problem,) = check_file(path)
+    assert str(path) in problem.text
+    assert message in problem.text
+    assert problem.text in [p.text for p in check_catalog(tmp_path)[1]]
+    if isinstance(document, dict) and document["pair"]:
+        with pytest.raises(CatalogError) as told:
+            load_catalog(tmp_path).speeds.get("openai/gpt-oss-120b")
+        assert told.value.message == problem.text
+
+
+@pytest.mark.parametrize(
+    ("document", "message", "fix"),
+    [
+        (RUN | {"gpu": "H20O"}, "gpu: there is no 'H20O'", "H200"),
+        (RUN | {"pair": "openai/gpt-oss-12b"}, "pair: there is no 'openai/gpt-oss-12b'", "120b"),
+        (RUN | {"speeds": [ROW | {"drafter": "p-eagel"}]}, "speeds: there is no 'p-eagel'", "p-e"),
+    ],
+)
+def test_speeds_of_what_nobody_would_find_are_told_by_the_check(
+    document: Any, message: str, fix: str, tmp_path: Path
+) -> None:
+    write(tmp_path, RUN, "good.json")
+    write(tmp_path, document)
+    (problem,) = check_catalog(tmp_path)[1]
+    assert message in problem.text
+    assert fix in problem.fix
+
+
+def test_the_bundled_speeds_are_right() -> None:
+    speeds = load_catalog().speeds
+    gpus = {instance.gpu for instance in load_catalog().instances.instances}
+    for target_id in speeds:
+        target = load_catalog().targets[target_id]
+        drafters = {None, *(d.name for d in target.drafters), *(d.weights for d in target.drafters)}
+        for run in speeds[target_id]:
+            assert run.gpu in gpus
+            assert {row.drafter for row in run.speeds} <= drafters
