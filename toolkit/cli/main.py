@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
 from importlib import import_module
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -16,6 +17,8 @@ from toolkit.home import home
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("toolkit.cli.demo:demo", "See a streamed P-EAGLE answer on this machine."),
     "catalog": ("toolkit.cli.catalog:catalog", "List, show and check pairs of models."),
+    "check": ("toolkit.cli.check:check", "Find what is wrong with a pair, before it costs."),
+    "fit": ("toolkit.cli.fit:fit", "Reckon what one GPU holds, and how many requests fit."),
     "plan": ("toolkit.cli.plan:plan", "Say what would run, where, at what price, and why."),
     "deploy": ("toolkit.cli.deploy:deploy", "Put a pair into service and prove that it drafts."),
     "list": ("toolkit.cli.listing:listing", "List what deploy made."),
@@ -44,6 +47,15 @@ class LazyGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command. A reader that has left is met here, before click hides what happened;
+        nothing more is written to it, not even what is still held back."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(BROKEN_PIPE)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:

@@ -11,20 +11,54 @@ import click
 from click.core import ParameterSource
 
 from toolkit.catalog import load_catalog
+from toolkit.catalog.models import Catalog
+from toolkit.cli.checkpoints import AwsOf, own_head
 from toolkit.cli.console import show_findings
-from toolkit.cli.heads import own_head
 from toolkit.errors import Refused, UserError
 from toolkit.findings import Finding
 from toolkit.planning import Options, Plan, errors, make_plan
 from toolkit.rendering import read_plan
 
+_LIMIT = click.FloatRange(min=0, min_open=True)
+
 _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("--name", {"help": "Name of the endpoint.  [default: from the pair]"}),
     ("--instance-type", {"help": "SageMaker instance type.  [default: the cheapest that fits]"}),
-    ("--instance-count", {"type": click.IntRange(1), "help": "Instances.  [default: 1]"}),
-    ("--k", {"type": int, "help": "Tokens drafted per step.  [default: what the card says]"}),
+    (
+        "--instance-count",
+        {
+            "type": click.IntRange(1),
+            "help": "Instances.  [default: 1, or as many as make --min-tokens-per-second]",
+        },
+    ),
+    (
+        "--min-tokens-per-second",
+        {
+            "type": _LIMIT,
+            "metavar": "N",
+            "help": "Output tokens per second that the whole endpoint must make at --concurrency.",
+        },
+    ),
+    (
+        "--max-price-per-hour",
+        {
+            "type": _LIMIT,
+            "metavar": "USD",
+            "help": "What all instances together may cost per hour.",
+        },
+    ),
+    (
+        "--k",
+        {
+            "type": int,
+            "help": "Tokens drafted per step.  [default: the fastest measured, or the card's]",
+        },
+    ),
     ("--max-model-len", {"type": click.IntRange(1), "help": "Longest context, in tokens."}),
-    ("--concurrency", {"type": click.IntRange(1), "help": "Requests at the same time."}),
+    (
+        "--concurrency",
+        {"type": click.IntRange(1), "help": "Requests at the same time, of the whole endpoint."},
+    ),
     ("--no-speculation", {"is_flag": True, "help": "Serve the target alone."}),
     (
         "--drafter",
@@ -56,7 +90,12 @@ def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
         if is_plan_file(pair) and ctx.get_parameter_source("region") is ParameterSource.ENVIRONMENT:
             # A plan has its region, in which its image lies; the environment's is for others.
             chosen["region"] = None
-        plan = resolve_plan(pair, chosen, catalog_of(ctx))
+        if ctx.params.get("online"):  # only `peagle plan` has it
+            from toolkit.cli.online import online_plan
+
+            plan = online_plan(ctx, pair, chosen)
+        else:
+            plan = resolve_plan(pair, chosen, catalog_of(ctx))
         return ctx.invoke(command, plan=plan, **given)
 
     decorated: Callable[..., Any] = with_plan
@@ -76,16 +115,26 @@ def is_plan_file(pair: str) -> bool:
     return pair.endswith(".json")
 
 
-def resolve_plan(pair: str, chosen: dict[str, Any], own_catalog: Path | None) -> Plan:
-    """The plan in the file ``pair``, or the plan for that pair and those options."""
+def resolve_plan(
+    pair: str,
+    chosen: dict[str, Any],
+    own_catalog: Path | None,
+    priced: Callable[[Catalog], Catalog] = lambda catalog: catalog,
+    aws_of: AwsOf | None = None,
+) -> Plan:
+    """The plan in the file ``pair``, or the plan for that pair and those options.
+
+    ``priced`` may put other prices into the catalogue before it is planned with. With ``aws_of``
+    the user's own head is read wherever it lies, else only from a folder.
+    """
     given = {n: value for n, value in chosen.items() if value is not None and value is not False}
     if is_plan_file(pair):
         return _from_file(Path(pair), given)
     if "drafter" in given:
-        given |= own_head(given["drafter"])
+        given |= own_head(given["drafter"], aws_of)
     speculation = not given.pop("no_speculation", False)
     options = Options(pair=pair, speculation=speculation, **given)
-    return make_plan(options, load_catalog(own_catalog))
+    return make_plan(options, priced(load_catalog(own_catalog)))
 
 
 def refuse_errors(findings: Sequence[Finding]) -> None:
@@ -108,7 +157,8 @@ def command_words(ctx: click.Context) -> list[str]:
         field = _field(name)
         if ctx.get_parameter_source(field) is not ParameterSource.COMMANDLINE:
             continue
-        words += [name] if settings.get("is_flag") else [name, str(ctx.params[field])]
+        value = str(ctx.params[field]).removesuffix(".0")
+        words += [name] if settings.get("is_flag") else [name, value]
     return words
 
 

@@ -10,6 +10,7 @@ import click
 from toolkit.cli.console import json_option, print_json, say
 from toolkit.cli.files import write_file
 from toolkit.cli.options import command_words, plan_options, raise_first_error
+from toolkit.errors import UserError
 from toolkit.planning import Plan, errors
 from toolkit.rendering import plan_bytes, plan_document
 
@@ -21,14 +22,31 @@ from toolkit.rendering import plan_bytes, plan_document
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write the plan to this file, for deploy and render.",
 )
+@click.option("--online", is_flag=True, help="Ask AWS for today's prices and your quota.")
+@click.option("--profile", help="AWS profile for --online.  [default: as boto3 finds credentials]")
+@click.option("--sandbox", is_flag=True, help="Ask the AWS of this machine; for --online.")
 @json_option
 @click.pass_context
-def plan(ctx: click.Context, plan: Plan, out: Path | None, as_json: bool) -> None:
-    """Plan PAIR and show the plan; nothing is created, and nothing is asked of the network.
+def plan(
+    ctx: click.Context,
+    plan: Plan,
+    out: Path | None,
+    online: bool,
+    profile: str | None,
+    sandbox: bool,
+    as_json: bool,
+) -> None:
+    """Plan PAIR and show the plan; nothing is created, and without --online nothing is asked of
+    AWS.
+
+    Takes the cheapest instances that hold the pair, and that are measured to make the speed if one
+    is asked for; shows the three best, what the engine is told, and why.
 
     PAIR|PLAN is a pair such as gpt-oss-20b or gpt-oss-20b+eagle3, or a plan file. The exit code
     is 3 when a check found an error; such a plan is shown, but not written to a file.
     """
+    if not online and (profile or sandbox):
+        raise UserError("--profile and --sandbox are for --online", "add --online, or leave it out")
     refused = errors(plan.findings)
     if out is not None and not refused:
         write_file(out, plan_bytes(plan))
@@ -39,5 +57,6 @@ def plan(ctx: click.Context, plan: Plan, out: Path | None, as_json: bool) -> Non
         from toolkit.cli.plan_view import print_plan
 
         words = [str(out)] if out else command_words(ctx)
+        words += ["--sandbox"] if sandbox else ["--profile", profile] if profile else []
         print_plan(plan, next_command=None if refused else f"peagle deploy {shlex.join(words)}")
     raise_first_error(refused)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 
 from rich.console import Console
 from rich.markup import escape
@@ -10,7 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from toolkit.cli.console import colour
+from toolkit.cli.flags import explained
 from toolkit.cli.money import price_words
+from toolkit.cli.plan_places import LEGEND, places_table, speed_text
 from toolkit.fit.models import Fit
 from toolkit.planning import Plan
 from toolkit.planning.models import Speculation
@@ -23,6 +26,8 @@ _PIPE_WIDTH = 120
 
 _BAR_WIDTH = 48
 
+PLACES = "Best places for this load"
+
 
 def print_plan(plan: Plan, next_command: str | None = None) -> None:
     """The plan on stdout."""
@@ -31,14 +36,22 @@ def print_plan(plan: Plan, next_command: str | None = None) -> None:
     console.print(_facts(plan))
     console.print()
     console.print(_fit(plan.fit, plan.max_model_len))
-    if plan.findings:
-        console.print("\n[bold]Findings[/]")
-        console.print(_findings(plan))
-    if plan.reasons:
-        console.print("\n[bold]Chosen for you[/]")
-        console.print(_reasons(plan))
+    for title, section in _sections(plan):
+        if section.row_count:
+            console.print(f"\n[bold]{title}[/]")
+            console.print(section)
+        if title == PLACES:
+            console.print(f"[dim]{LEGEND}[/]")
     if next_command:
         console.print(f"\nNext: [bold]{escape(next_command)}[/]", soft_wrap=True)
+
+
+def _sections(plan: Plan) -> Iterator[tuple[str, Table]]:
+    if plan.alternatives:
+        yield PLACES, places_table(plan)
+    yield "Findings", _findings(plan)
+    yield "What the engine is told", _arguments(plan)
+    yield "Chosen for you", _reasons(plan)
 
 
 def price_text(plan: Plan) -> str:
@@ -73,6 +86,7 @@ def _facts(plan: Plan) -> Table:
         "instance": f"{count} ({gpus})",
         "price": price_text(plan),
         "speculation": speculation_text(plan.speculation),
+        "speed": speed_text(plan),
         "context": f"{plan.max_model_len:,} tokens, {plan.concurrency} requests at a time",
         "engine": f"vLLM {plan.runtime.vllm}, CUDA {plan.runtime.cuda}",
         "image": plan.runtime.image,
@@ -92,19 +106,30 @@ def _weights(plan: Plan) -> str:
 
 
 def _fit(fit: Fit, max_model_len: int) -> Table:
+    """The memory of one GPU: a bar, its parts in words, and what the cache holds."""
     table = _grid("bold", "")
-    size = f", on {fit.tensor_parallel_size} GPUs" if fit.tensor_parallel_size > 1 else ""
     table.add_row("GPU memory", _bar(fit))
-    table.add_row(
-        "",
-        f"[cyan]target {fit.weights_gib:.1f}[/]  [magenta]drafter {fit.drafter_gib:.1f}[/]  "
-        f"[yellow]engine {_engine_gib(fit):.1f}[/]  [green]cache {fit.kv_cache_gib:.1f}[/] "
-        f" of {fit.gpu_memory_gib:.1f} GiB each{size}",
-    )
+    parts = Table.grid(padding=(0, 2))
+    for column in ("left", "right", "left"):
+        parts.add_column(justify="right" if column == "right" else "left")
+    for name, style, gib, what in _parts(fit):
+        parts.add_row(f"[{style}]{name}[/]", f"{gib:.1f} GiB", f"[dim]{what}[/]")
+    table.add_row("", parts)
+    size = f", on {fit.tensor_parallel_size} GPUs" if fit.tensor_parallel_size > 1 else ""
     holds = f"{fit.max_concurrency:.1f} requests of {max_model_len:,} tokens"
     fits = "[green]fits[/]" if fit.fits else "[red]does not fit[/]"
-    table.add_row("", f"{fits}: the cache holds {fit.kv_cache_tokens:,} tokens, or {holds}")
+    table.add_row("", f"{fits}{size}: the cache holds {fit.kv_cache_tokens:,} tokens, or {holds}")
     return table
+
+
+def _parts(fit: Fit) -> Iterator[tuple[str, str, float, str]]:
+    """Name, colour, GiB and meaning of each part of the memory of one GPU."""
+    yield "target", "cyan", fit.weights_gib, "weights of the model that answers"
+    if fit.drafter_gib:
+        yield "drafter", "magenta", fit.drafter_gib, "weights of the head that drafts"
+    yield "engine", "yellow", _engine_gib(fit), "room to compute in, and CUDA's own"
+    yield "cache", "green", fit.kv_cache_gib, "what is kept of each request while it runs"
+    yield "free", "dim", _free_gib(fit), "left alone, as the engine is told to"
 
 
 def _bar(fit: Fit) -> Text:
@@ -125,8 +150,13 @@ def _bar(fit: Fit) -> Text:
 
 
 def _engine_gib(fit: Fit) -> float:
-    """What the engine itself takes: the estimates among the terms."""
-    return sum(gib for name, gib in fit.terms.items() if name.endswith("_estimate"))
+    """What the engine itself takes: all that is neither weights, cache nor free."""
+    others = fit.weights_gib + fit.drafter_gib + fit.kv_cache_gib + _free_gib(fit)
+    return max(fit.gpu_memory_gib - others, 0.0)
+
+
+def _free_gib(fit: Fit) -> float:
+    return fit.terms.get("kept_free", 0.0)
 
 
 def _findings(plan: Plan) -> Table:
@@ -138,11 +168,25 @@ def _findings(plan: Plan) -> Table:
     return table
 
 
+def _arguments(plan: Plan) -> Table:
+    """Every argument with what it means, and why the catalogue sets it."""
+    because = {reason.what: reason.because for reason in plan.reasons}
+    table = _grid("", "")
+    for argument in explained(plan.engine_arguments):
+        name = argument.name if argument.name.startswith("--") else f"  {argument.name}"
+        value = f"[bold]{escape(argument.value)}[/]  " if argument.value else ""
+        said = (argument.meaning, because.get(argument.name))
+        table.add_row(name, f"{value}[dim]{escape('; '.join(filter(None, said)))}[/]")
+    return table
+
+
 def _reasons(plan: Plan) -> Table:
+    """Why each thing was chosen; those of the engine's arguments stand beside them."""
     table = _grid("", "")
     for reason in plan.reasons:
-        because = f"[dim]{escape(reason.because)}[/]"
-        table.add_row(reason.what, f"{escape(reason.value)}  {because}")
+        if not reason.what.startswith("--"):
+            because = f"[dim]{escape(reason.because)}[/]"
+            table.add_row(reason.what, f"{escape(reason.value)}  {because}")
     return table
 
 

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from toolkit.checkpoints import Checkpoint
 from toolkit.findings import Finding
 from toolkit.fit.models import Fit
 
@@ -29,10 +30,11 @@ class Options(Frozen):
     """What the user asked for. ``None`` means: choose for me, and say why.
 
     ``drafter`` is a drafter's name in the catalogue, or the user's own head: ``s3://...``,
-    a Hugging Face id (``org/name`` or ``org/name@revision``), or a folder. ``drafter_config`` is
-    that head's config.json, and ``drafter_tensors`` the names of its tensors, for whoever has read
-    them. ``model_source`` is an ``s3://`` prefix that
-    holds the target's weights. ``image`` replaces AWS's image.
+    a Hugging Face id (``org/name`` or ``org/name@revision``), or a folder. ``drafter_checkpoint``
+    is what lies there, for whoever has read it. ``model_source`` is an ``s3://`` prefix that holds
+    the target's weights. ``image`` replaces AWS's image. ``min_tokens_per_second`` is what
+    the endpoint must make of output tokens at that concurrency, ``max_price_per_hour`` what all its
+    instances may cost together, in USD.
     """
 
     pair: str
@@ -40,13 +42,14 @@ class Options(Frozen):
     region: str | None = None
     instance_type: str | None = None
     instance_count: int | None = None
+    min_tokens_per_second: float | None = None
+    max_price_per_hour: float | None = None
     k: int | None = None
     max_model_len: int | None = None
     concurrency: int | None = None
     speculation: bool = True
     drafter: str | None = None
-    drafter_config: dict[str, Any] | None = None
-    drafter_tensors: tuple[str, ...] | None = None
+    drafter_checkpoint: Checkpoint | None = None
     vllm: str | None = None
     image: str | None = None
     model_source: str | None = None
@@ -125,6 +128,46 @@ class Mount(Frozen):
     s3_uri: str
 
 
+class SpeedEstimate(Frozen):
+    """What evidence says of the endpoint's speed: output tokens per second of all instances.
+
+    ``alone`` is the same without speculation, where the same run measured it. ``source`` says in
+    words what was measured, ``file`` where; ``synthetic`` is whether acceptance was set by hand,
+    ``interpolated`` whether the load lies between two that were measured.
+    """
+
+    tokens_per_second: float
+    alone_tokens_per_second: float | None
+    usd_per_million_tokens: float | None
+    acceptance_length: float | None
+    source: str
+    file: str
+    vllm: str
+    synthetic: bool
+    interpolated: bool
+
+
+class Alternative(Frozen):
+    """One of the best places for this load. Prices and speeds are of all instances together.
+
+    ``k`` is 0 where the target would run alone. ``verified`` is whether evidence says how fast it
+    is, and that it is fast enough where a speed was asked for.
+    """
+
+    instance_type: str
+    instance_count: int
+    gpu: str
+    tensor_parallel_size: int
+    price_per_hour_usd: float | None
+    max_concurrency: float
+    kv_cache_tokens: int
+    k: int
+    tokens_per_second: float | None
+    speed_source: str | None
+    usd_per_million_tokens: float | None
+    verified: bool
+
+
 class ProofPlan(Frozen):
     """The prompts whose drafts must be accepted before the endpoint counts as done."""
 
@@ -138,6 +181,8 @@ class Plan(Frozen):
 
     ``engine_arguments`` is vLLM's argv; ``environment`` says the same to the container.
     Neither holds a secret: ``DescribeModel`` shows the environment to anybody who may call it.
+    ``alternatives`` are the best places for this load, the planned one among them unless the user
+    named another; ``speed`` is ``None`` where nobody measured it.
     """
 
     format: int = PLAN_FORMAT
@@ -160,6 +205,8 @@ class Plan(Frozen):
     fit: Fit
     price_per_hour_usd: float | None
     price_date: str | None
+    speed: SpeedEstimate | None = None
+    alternatives: tuple[Alternative, ...] = ()
     proof: ProofPlan
     findings: tuple[Finding, ...]
     reasons: tuple[Reason, ...]

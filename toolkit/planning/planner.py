@@ -10,30 +10,41 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from toolkit.catalog.models import Catalog, Price, Runtime
+from toolkit.catalog.models import Catalog, Runtime
 from toolkit.findings import Finding
 from toolkit.planning.arguments import engine_arguments
+from toolkit.planning.checks import check_plan
 from toolkit.planning.choice import Choice
 from toolkit.planning.drafters import Chosen, choose_drafter
 from toolkit.planning.environment import check_environment, to_environment
-from toolkit.planning.hosting import Hosting, choose_count, choose_hosting
 from toolkit.planning.limits import choose_concurrency, choose_length
+from toolkit.planning.market import Market, Place
 from toolkit.planning.memory import Workload, drafter_bytes
 from toolkit.planning.models import (
+    Alternative,
     DrafterChoice,
     Options,
     Plan,
     ProofPlan,
     Reason,
     RuntimeChoice,
+    SpeedEstimate,
     TargetChoice,
 )
 from toolkit.planning.names import choose_name
 from toolkit.planning.prices import price_of
+from toolkit.planning.ranking import Ranked, alternative, choose_count, choose_place
 from toolkit.planning.runtimes import choose_ami, choose_image, choose_region, choose_runtime
 from toolkit.planning.settings import engine_environment
-from toolkit.planning.speculation import choose_k, speculation_of
+from toolkit.planning.speculation import (
+    check_k,
+    choose_k,
+    speculation_findings,
+    speculation_of,
+    without_speculation,
+)
 from toolkit.planning.timeouts import choose_download_timeout, choose_startup_timeout
+from toolkit.planning.verdict import Verdict, asked_for
 from toolkit.planning.weights import Placed, place_weights
 
 T = TypeVar("T")
@@ -84,42 +95,77 @@ class _Steps:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """Errors first; otherwise as they were made."""
-        return tuple(sorted(self._findings, key=lambda finding: _SEVERITY[finding.level]))
+        """Errors first; otherwise as they were made, and each only once."""
+        found = dict.fromkeys(self._findings)
+        return tuple(sorted(found, key=lambda finding: _SEVERITY[finding.level]))
 
 
 @dataclass(frozen=True)
 class _Decided:
     """What was chosen, before it is written in the words of vLLM and SageMaker."""
 
+    options: Options
+    catalog: Catalog
     pair: Chosen
     name: str
     region: str
     runtime: Runtime
     image: str
     work: Workload
-    hosting: Hosting
+    place: Place
+    alternatives: tuple[Alternative, ...]
     ami: str | None
     count: int
     placed: Placed
 
 
 def _decide(options: Options, catalog: Catalog, steps: _Steps) -> _Decided:
-    pair = steps.take(choose_drafter(options, catalog))
+    check_k(options)
+    asked = choose_drafter(options, catalog)
+    ranked = _ranked(options, catalog, asked.value)
+    place = ranked.value.place
+    pair = _settle(options, asked, place.verdict, steps)
     target, drafter = pair.target, pair.drafter
-    k = steps.take(choose_k(options, drafter, pair.own is not None)) if drafter else 0
     name = steps.take(choose_name(options, pair))
     region = steps.take(choose_region(options, catalog.runtimes))
     runtime = steps.take(choose_runtime(options, catalog.runtimes, target, drafter))
     image = steps.take(choose_image(options, catalog.runtimes, runtime, region, pair))
     length = steps.take(choose_length(options, target, drafter))
     concurrency = steps.take(choose_concurrency(options, drafter))
-    work = Workload(target, drafter, k, runtime.vllm, length, concurrency)
-    hosting = steps.take(choose_hosting(options, catalog.instances, work, region))
-    ami = steps.take(choose_ami(catalog.runtimes, runtime, hosting.instance.type))
-    count = steps.take(choose_count(options))
+    work = Workload(target, drafter, place.verdict.k, runtime.vllm, length, concurrency)
+    best = tuple(alternative(options, other) for other in steps.take(ranked).best)
+    ami = steps.take(choose_ami(catalog.runtimes, runtime, place.instance.type))
+    count = steps.take(choose_count(options, place))
     placed = steps.take(place_weights(options, catalog, pair, name))
-    return _Decided(pair, name, region, runtime, image, work, hosting, ami, count, placed)
+    return _Decided(
+        options, catalog, pair, name, region, runtime, image, work, place, best, ami, count, placed
+    )
+
+
+def _ranked(options: Options, catalog: Catalog, pair: Chosen) -> Choice[Ranked]:
+    """Where it would run best. What the other steps have to say of this pair comes later, when it
+    is known whether its drafter stays."""
+    target, drafter = pair.target, pair.drafter
+    asked = asked_for(options, pair)
+    region = choose_region(options, catalog.runtimes).value
+    vllm = choose_runtime(options, catalog.runtimes, target, drafter).value.vllm
+    length = choose_length(options, target, drafter).value
+    concurrency = choose_concurrency(options, drafter).value
+    work = Workload(target, drafter, asked.usual_k, vllm, length, concurrency)
+    runs = catalog.speeds.get(target.id, ())
+    market = Market(options, catalog.instances, runs, asked, work, region)
+    return choose_place(options, catalog.instances, market)
+
+
+def _settle(options: Options, asked: Choice[Chosen], verdict: Verdict, steps: _Steps) -> Chosen:
+    """The pair that is planned: the one that was asked for, unless evidence is against it."""
+    if verdict.drafter is None and asked.value.drafter is not None:
+        return steps.take(without_speculation(asked.value, verdict))
+    pair = steps.take(asked)
+    if pair.drafter is not None:
+        steps.take(choose_k(options, pair.drafter, pair.own is not None, verdict))
+        steps.take(Choice(None, findings=speculation_findings(pair, verdict)))
+    return pair
 
 
 def _engine(decided: _Decided, steps: _Steps) -> dict[str, Any]:
@@ -133,15 +179,28 @@ def _engine(decided: _Decided, steps: _Steps) -> dict[str, Any]:
             placed=placed,
             max_model_len=work.max_model_len,
             concurrency=work.concurrency,
-            tensor_parallel_size=decided.hosting.fit.tensor_parallel_size,
-            settings=decided.hosting.settings,
+            tensor_parallel_size=decided.place.hosting.fit.tensor_parallel_size,
+            settings=decided.place.hosting.settings,
             speculation=speculation,
         )
     )
-    architecture = decided.hosting.instance.gpu_architecture
+    architecture = decided.place.hosting.instance.gpu_architecture
     extra = steps.take(engine_environment(target, architecture, decided.runtime.vllm))
     environment = to_environment(arguments) | extra
     check_environment(environment)
+    rules = check_plan(
+        decided.options,
+        decided.catalog,
+        pair=pair,
+        work=work,
+        hosting=decided.place.hosting,
+        runtime=decided.runtime,
+        region=decided.region,
+        image=decided.image,
+        ami=decided.ami,
+        environment=environment,
+    )
+    steps.take(Choice(None, findings=rules))
     return {
         "target": TargetChoice(
             id=target.id,
@@ -162,7 +221,8 @@ def _engine(decided: _Decided, steps: _Steps) -> dict[str, Any]:
 
 def _server(decided: _Decided, steps: _Steps) -> dict[str, Any]:
     """What the plan says of SageMaker and of money."""
-    runtime, instance, placed = decided.runtime, decided.hosting.instance, decided.placed
+    runtime, instance, placed = decided.runtime, decided.place.hosting.instance, decided.placed
+    place = decided.place
     sizes = (decided.pair.target.weight_bytes, drafter_bytes(decided.work))
     price = steps.take(price_of(instance, decided.region))
     return {
@@ -174,9 +234,11 @@ def _server(decided: _Decided, steps: _Steps) -> dict[str, Any]:
         "instance_count": decided.count,
         "download_timeout_seconds": steps.take(choose_download_timeout(placed, *sizes)),
         "startup_timeout_seconds": steps.take(choose_startup_timeout(placed, *sizes)),
-        "fit": decided.hosting.fit,
-        "price_per_hour_usd": _total(price, decided.count),
+        "fit": decided.place.hosting.fit,
+        "price_per_hour_usd": place.usd_per_hour,
         "price_date": price.date.isoformat() if price else None,
+        "speed": _speed(place),
+        "alternatives": decided.alternatives,
     }
 
 
@@ -192,6 +254,21 @@ def _drafter_choice(pair: Chosen, placed: Placed) -> DrafterChoice | None:
     )
 
 
-def _total(price: Price | None, count: int) -> float | None:
-    """USD per hour of all instances."""
-    return None if price is None else round(price.usd_per_hour * count, 4)
+def _speed(place: Place) -> SpeedEstimate | None:
+    """What is known of the speed of the chosen place."""
+    speed, source, compared = place.verdict.speed, place.source, place.verdict.compared
+    if speed is None or source is None or place.tokens_per_second is None:
+        return None
+    alone = compared.alone if compared else None
+    share = place.tokens_per_second / speed.tokens_per_second
+    return SpeedEstimate(
+        tokens_per_second=place.tokens_per_second,
+        alone_tokens_per_second=round(alone.tokens_per_second * share, 1) if alone else None,
+        usd_per_million_tokens=place.usd_per_million_tokens,
+        acceptance_length=speed.acceptance_length,
+        source=source,
+        file=speed.run.file,
+        vllm=speed.run.vllm,
+        synthetic=speed.run.synthetic and speed.k > 0,
+        interpolated=speed.between is not None,
+    )

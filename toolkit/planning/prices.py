@@ -26,6 +26,19 @@ def price_of(instance: Instance, region: str) -> Choice[Price | None]:
     return Choice(by_region[REFERENCE_REGION], findings=(finding,))
 
 
+def price_of_all(instance: Instance, count: int, region: str) -> float | None:
+    """USD per hour of ``count`` instances together; ``None`` when the price is not known."""
+    price = price_of(instance, region).value
+    return None if price is None else round(price.usd_per_hour * count, 4)
+
+
+def usd_per_million(usd_per_hour: float | None, tokens_per_second: float | None) -> float | None:
+    """USD for a million output tokens of an endpoint that is busy all the time."""
+    if usd_per_hour is None or tokens_per_second is None:
+        return None
+    return round(usd_per_hour / (tokens_per_second * 3600) * 1_000_000, 4)
+
+
 def cost_order(instance: Instance, region: str) -> tuple[bool, float, str]:
     """Sorts instances from cheap to dear, those without a price last."""
     price = price_of(instance, region).value

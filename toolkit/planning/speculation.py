@@ -1,33 +1,96 @@
-"""K, and the words in which vLLM takes speculation."""
+"""K, what evidence says of it, and the words in which vLLM takes speculation."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from toolkit.catalog.models import Drafter
 from toolkit.errors import UserError
-from toolkit.findings import Finding, error, note
+from toolkit.findings import Finding, error, note, warning
 from toolkit.planning.choice import Choice, chosen
+from toolkit.planning.drafters import Chosen
 from toolkit.planning.models import Options, Speculation, Weights
+from toolkit.planning.speeds import Comparison
+from toolkit.planning.verdict import Verdict
+
+_WORTH_A_WORD = 0.95
+"""Below this share of the fastest K's speed, the user's own K is worth a word."""
 
 
-def choose_k(options: Options, drafter: Drafter, own: bool) -> Choice[int]:
-    """Tokens drafted per step. Raises UserError below 1; above the training is a finding.
-
-    ``own`` is whether it is the user's own head, of which only the catalogue's like is known.
-    """
-    if options.k is None:
-        because = f"recommended for {drafter.title} ({drafter.source})"
-        if own:
-            because = f"no card known for your own head; K as recommended for {drafter.source}"
-        return chosen(drafter.k_recommended, "k", because)
-    if options.k < 1:
+def check_k(options: Options) -> None:
+    """Raise UserError for a K that cannot be."""
+    if options.k is not None and options.k < 1:
         raise UserError(
             f"K must be at least 1, not {options.k}",
             "use --no-speculation to serve the target alone",
         )
-    return Choice(options.k, findings=_beyond_training(options.k, drafter))
+
+
+def choose_k(options: Options, drafter: Drafter, own: bool, verdict: Verdict) -> Choice[int]:
+    """Tokens drafted per step: the user's, the fastest measured, else the card's.
+
+    Above the training is a finding. ``own`` is whether it is the user's own head, of which only
+    the catalogue's like is known.
+    """
+    if options.k is not None:
+        return Choice(options.k, findings=_beyond_training(options.k, drafter))
+    if verdict.compared is not None:
+        return chosen(verdict.k, "k", _fastest(verdict.compared, verdict.speed is not None))
+    because = f"recommended for {drafter.title} ({drafter.source})"
+    if own:
+        because = f"no card known for your own head; K as recommended for {drafter.source}"
+    return chosen(drafter.k_recommended, "k", because)
+
+
+def _fastest(compared: Comparison, at_this_load: bool) -> str:
+    best = compared.fastest
+    others = [estimate for k, estimate in sorted(compared.by_k.items()) if k != best.k]
+    at = f"at {best.load:g} requests at a time"
+    if not at_this_load:
+        at += ", the nearest load that was measured"
+    speed = f"{best.tokens_per_second:,.0f} tokens/s {at}"
+    if not others:
+        return f"the only K that was measured: {speed} ({best.source})"
+    slower = ", ".join(f"{e.tokens_per_second:,.0f} with K={e.k}" for e in others)
+    return f"the fastest that was measured: {speed}, {slower} ({best.source})"
+
+
+def without_speculation(pair: Chosen, verdict: Verdict) -> Choice[Chosen]:
+    """The pair without its drafter, because evidence says that it loses there."""
+    alone = replace(pair, drafter=None)
+    because = "evidence says that the target alone is faster at this load; see the findings"
+    reasons = chosen(alone, "drafter", because, shown="none").reasons
+    return Choice(alone, reasons, speculation_findings(pair, verdict))
+
+
+def speculation_findings(pair: Chosen, verdict: Verdict) -> tuple[Finding, ...]:
+    """What evidence has to say against this drafter or this K on that GPU at that load."""
+    if pair.drafter is None or verdict.compared is None:
+        return ()
+    best, alone = verdict.compared.fastest, verdict.compared.alone
+    if verdict.loses and alone is not None:
+        message = (
+            f"at {best.load:g} requests at a time {pair.target.title} alone makes "
+            f"{alone.tokens_per_second:,.0f} tokens/s, and {best.tokens_per_second:,.0f} at best "
+            f"(K={best.k}) with {pair.drafter.title}: {best.source}"
+        )
+        fix = "use --no-speculation, unless your requests are more predictable"
+        if verdict.drafter is None:
+            name = f"{pair.target.short_name}+{pair.drafter.name}"
+            fix = (
+                f"planned without speculation; to speculate all the same, name {name}, or give --k"
+            )
+        return (warning("speculation-loses", "drafter", message, fix),)
+    speed = verdict.speed
+    if speed is None or speed.tokens_per_second >= _WORTH_A_WORD * best.tokens_per_second:
+        return ()
+    message = (
+        f"K={speed.k} makes {speed.tokens_per_second:,.0f} tokens/s at {best.load:g} requests at a "
+        f"time, and K={best.k} {best.tokens_per_second:,.0f}: {best.source}"
+    )
+    return (note("k-below-fastest", "k", message, f"use --k {best.k}, or leave --k out"),)
 
 
 def _beyond_training(k: int, drafter: Drafter) -> tuple[Finding, ...]:

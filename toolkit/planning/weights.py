@@ -27,7 +27,7 @@ DRAFTER_CHANNEL = "drafter"
 DRAFTER_FOLDER = f"/opt/ml/additional-model-data-sources/{DRAFTER_CHANNEL}"
 
 _MAX_URI_LENGTH = 1024  # of an S3Uri, from SageMaker's service model
-_S3 = re.compile(r"s3://[a-z0-9][a-z0-9.\-]{1,61}[a-z0-9](/[^\s%]*)?")
+_S3 = re.compile(r"s3://[a-z0-9][a-z0-9.\-]{1,61}[a-z0-9](/[^\s%/]+)*/?")
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def _in_s3(address: str) -> Weights:
     if len(uri) > _MAX_URI_LENGTH or not _S3.fullmatch(uri):
         raise UserError(
             f"{address!r} is not an s3:// prefix that SageMaker mounts",
-            "write it like s3://bucket/folder/, without spaces and %",
+            "write it like s3://bucket/folder/, without spaces, % and empty parts",
         )
     return Weights(kind="s3", location=uri, engine_path=MODEL_FOLDER)
 

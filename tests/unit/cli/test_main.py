@@ -104,12 +104,18 @@ def test_a_full_disk_is_one_line_and_no_traceback(peagle: Peagle) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_reader_that_leaves_is_no_error(peagle: Peagle) -> None:
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_a_reader_that_leaves_is_no_error(peagle: Peagle, options: tuple[str, ...]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:
         done = peagle(
-            "catalog", "list", capture_output=False, stdout=writing, stderr=subprocess.PIPE
+            "catalog",
+            "list",
+            *options,
+            capture_output=False,
+            stdout=writing,
+            stderr=subprocess.PIPE,
         )
     finally:
         os.close(writing)

@@ -10,10 +10,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.support import Peagle
+from toolkit.catalog import load_catalog
 from toolkit.cli.files import write_folder
 from toolkit.cli.main import cli
 from toolkit.errors import PeagleError, Refused, Unsupported, UserError
-from toolkit.rendering import RenderedFile, render
+from toolkit.planning import Options, make_plan
+from toolkit.rendering import RenderedFile, plan_bytes, render
 from toolkit.rendering.document import read_plan
 
 
@@ -146,3 +148,16 @@ def test_wrong_use_ends_with_two(arguments: list[str], words: str) -> None:
     done = run(*arguments)
     assert done.exit_code == 2
     assert words in done.output
+
+
+def test_what_aws_would_refuse_is_not_written(tmp_path: Path) -> None:
+    plan = make_plan(Options(pair="tiny"), load_catalog())
+    misspelt = plan.model_copy(update={"instance_type": "ml.g5.xlrge"})
+    (tmp_path / "plan.json").write_bytes(plan_bytes(misspelt))
+
+    refused = refusal("boto3", str(tmp_path / "plan.json"), "-o", str(tmp_path / "out"))
+
+    assert refused.exit_code == 3
+    assert "CreateEndpointConfig ProductionVariants[0].InstanceType: 'ml.g5.xlrge'" in str(refused)
+    assert "did you mean ml.g5.xlarge" in refused.fix
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,173 @@
+"""A plan explains itself: every argument, every part of the memory, every place, in plain words."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from rich.console import Console
+
+from toolkit.catalog import load_catalog
+from toolkit.cli.flags import MEANINGS, SPECULATION, explained
+from toolkit.cli.main import cli
+from toolkit.cli.plan_places import places_table
+from toolkit.planning import Options, make_plan
+
+CATALOG = load_catalog()
+PAIRS = [
+    f"{target.short_name}+{drafter.name}"
+    for target in CATALOG.targets.values()
+    for drafter in target.drafters
+]
+ONE_OF_EACH_GPU = list({i.gpu_architecture: i.type for i in CATALOG.instances.instances}.values())
+
+
+def run(*arguments: str, width: str = "120") -> Result:
+    settings = {"AWS_REGION": None, "AWS_DEFAULT_REGION": None, "COLUMNS": width}
+    return CliRunner().invoke(cli, arguments, env=settings)
+
+
+def words(done: Result) -> str:
+    return " ".join(done.stdout.split())
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> str:
+    """A catalogue folder with speeds of gpt-oss-20b on an L4, which is the cheapest that fits."""
+    rows = [
+        {"drafter": drafter, "k": k, "concurrency": load, "output_tokens_per_second": speed}
+        for drafter, k, speeds in (
+            (None, 0, (50, 300, 900)),
+            ("p-eagle", 3, (90, 400, 800)),
+            ("p-eagle", 7, (120, 350, 700)),
+        )
+        for load, speed in zip((1, 8, 32), speeds, strict=True)
+    ]
+    document: dict[str, Any] = {
+        "pair": "openai/gpt-oss-20b",
+        "date": "2026-11-20",
+        "engine": {"version": "0.26.0"},
+        "gpu": "L4",
+        "tensor_parallel_size": 1,
+        "synthetic": True,
+        "speeds": rows,
+    }
+    (tmp_path / "evidence").mkdir()
+    (tmp_path / "evidence" / "speed.json").write_text(json.dumps(document))
+    return str(tmp_path)
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_every_argument_that_a_pair_can_get_has_a_meaning(pair: str) -> None:
+    target = CATALOG.targets[make_plan(Options(pair=pair), CATALOG).target.id]
+    settings = {setting.name for setting in target.engine_arguments}
+    settings |= {s.name for drafter in target.drafters for s in drafter.engine_arguments}
+    assert {f"--{name}" for name in settings} <= set(MEANINGS)
+    for instance_type in ONE_OF_EACH_GPU:
+        made = make_plan(Options(pair=pair, instance_type=instance_type), CATALOG)
+        for argument in explained(made.engine_arguments):
+            assert argument.meaning, argument.name
+
+
+def test_meanings_fit_on_a_line() -> None:
+    for meaning in (*MEANINGS.values(), *SPECULATION.values()):
+        assert 0 < len(meaning) <= 80
+        assert meaning[0].islower() or meaning[0] in "KGP"
+
+
+def test_an_argv_is_taken_apart_as_vllm_does() -> None:
+    config = '{"method":"eagle3","num_speculative_tokens":7,"parallel_drafting":true}'
+    found = explained(["--async-scheduling", "--unheard-of", "x", "--speculative-config", config])
+    assert [(a.name, a.value) for a in found] == [
+        ("--async-scheduling", ""),
+        ("--unheard-of", "x"),
+        ("--speculative-config", ""),
+        ("method", "eagle3"),
+        ("num_speculative_tokens", "7"),
+        ("parallel_drafting", "true"),
+    ]
+
+
+@pytest.mark.parametrize("width", ["80", "120"])
+def test_a_plan_tells_what_the_engine_is_told_and_what_the_memory_holds(width: str) -> None:
+    seen = words(run("plan", "gpt-oss-20b", width=width))
+    for text in (
+        "What the engine is told",
+        "--max-num-seqs 8 requests that are answered at the same time; more wait their turn",
+        "num_speculative_tokens 7 K, the tokens that are drafted",
+        "prepares the next step while the GPU still computes this one; P-EAGLE's cards serve so",
+        "weights of the model that answers",
+        "weights of the head that drafts",
+        "what is kept of each request while it runs",
+    ):
+        assert text in seen
+    assert seen.count("--async-scheduling") == 1, "its reason stands beside it, not once more"
+
+
+def test_a_plan_shows_three_places_and_says_what_is_not_known() -> None:
+    done = run("plan", "gpt-oss-20b")
+    table = done.stdout.partition("Best places for this load")[2].partition("\n\n")[0]
+    _, heads, *lines, legend, _ = table.splitlines()
+    assert "USD/hour" in heads
+    assert len(lines) == 3
+    assert lines[0].startswith("*")
+    assert all("unverified" in line and line.rstrip().endswith(" -") for line in lines)
+    assert legend.startswith("*: planned.")
+    assert "speed unverified: nobody measured it on 1 x" in words(done)
+
+
+def test_nothing_is_cut_off_in_a_narrow_terminal() -> None:
+    """As drawn at 80 columns; a pipe gets 120."""
+    made = make_plan(Options(pair="gpt-oss-20b", instance_type="ml.p6-b200.48xlarge"), CATALOG)
+    console = Console(width=80, file=StringIO(), highlight=False)
+    console.print(places_table(made))
+    assert isinstance(console.file, StringIO)
+    drawn = console.file.getvalue()
+    assert "ml.p6-b200.48xlarge" in drawn
+    assert "…" not in drawn
+
+
+def test_a_measured_plan_shows_speed_money_and_where_it_is_from(own: str) -> None:
+    done = run("--catalog", own, "plan", "gpt-oss-20b", "--instance-type", "ml.g6.xlarge")
+    seen = words(done)
+    assert "K=3" in seen
+    assert "speed 400 tokens/s in all (300 without speculation), $0.78 per million" in seen
+    assert "measured on 1 x L4 with vLLM 0.26.0, 2026-11-20, synthetic acceptance" in seen
+    assert "k 3 the fastest that was measured: 400 tokens/s at 8 requests at a time" in seen
+
+
+def test_where_speculation_loses_the_plan_proposes_none(own: str) -> None:
+    arguments = ("--instance-type", "ml.g6.xlarge", "--concurrency", "32", "--json")
+    made = json.loads(run("--catalog", own, "plan", "gpt-oss-20b", *arguments).stdout)
+    assert made["speculation"] is None
+    assert "speculation-loses" in [finding["code"] for finding in made["findings"]]
+    assert made["speed"]["tokens_per_second"] == 900
+    kept = json.loads(run("--catalog", own, "plan", "gpt-oss-20b+p-eagle", *arguments).stdout)
+    assert kept["speculation"]["k"] == 3
+
+
+def test_the_document_has_the_places_and_the_speed(own: str) -> None:
+    made = json.loads(run("--catalog", own, "plan", "gpt-oss-20b", "--json").stdout)
+    assert len(made["alternatives"]) == 3
+    assert {
+        "instance_type", "tensor_parallel_size", "price_per_hour_usd", "max_concurrency",
+        "kv_cache_tokens", "tokens_per_second", "speed_source", "usd_per_million_tokens", "k",
+        "verified",
+    } <= set(made["alternatives"][0])  # fmt: skip
+
+
+def test_limits_are_part_of_the_next_command(own: str) -> None:
+    done = run(
+        "--catalog", own, "plan", "gpt-oss-20b", "--min-tokens-per-second", "400",
+        "--max-price-per-hour", "2.7",
+    )  # fmt: skip
+    assert "--min-tokens-per-second 400 --max-price-per-hour 2.7" in words(done)
+
+
+@pytest.mark.parametrize("flag", ["--min-tokens-per-second", "--max-price-per-hour"])
+def test_a_limit_is_a_number_above_zero(flag: str) -> None:
+    assert run("plan", "gpt-oss-20b", flag, "0").exit_code == 2

@@ -1,0 +1,45 @@
+"""Evidence of speed for the small catalogue: round numbers, on the GPUs of two instance types."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Any
+
+from tests.unit.planning.small_catalog import CATALOG, CHAT
+from toolkit.catalog.models import Catalog, Speed, SpeedRun
+
+SLOW, FAST = "GPU-sm_89", "GPU-sm_120"
+"""The GPUs of ml.g6e.xlarge ($3.00 in eu-west-1) and ml.g7e.2xlarge ($4.20 in us-east-1)."""
+
+TABLE: dict[tuple[str | None, int], dict[int, float]] = {
+    (None, 0): {1: 100, 8: 500, 32: 1600},
+    ("p-eagle", 3): {1: 180, 8: 900, 32: 1500},
+    ("p-eagle", 7): {1: 240, 8: 800, 32: 1200},
+    ("eagle3", 3): {1: 150, 8: 600, 32: 1000},
+}
+"""Speculation pays with 1 and 8 requests at a time and loses with 32; K=7 is best with 1."""
+
+
+def run(gpu: str = FAST, times: float = 1, **other: Any) -> SpeedRun:
+    """The table as measured on one such GPU, ``times`` as fast."""
+    rows = tuple(
+        Speed(drafter=drafter, k=k, concurrency=load, output_tokens_per_second=speed * times)
+        for (drafter, k), curve in TABLE.items()
+        for load, speed in curve.items()
+    )
+    settings: dict[str, Any] = {
+        "target": CHAT.id,
+        "date": date(2026, 11, 20),
+        "vllm": "0.28.0",
+        "gpu": gpu,
+        "tensor_parallel_size": 1,
+        "synthetic": False,
+        "file": "speed.json",
+        "speeds": rows,
+    }
+    return SpeedRun(**settings | other)
+
+
+def measured(*runs: SpeedRun, catalog: Catalog = CATALOG) -> Catalog:
+    """The small catalogue with this evidence."""
+    return catalog.model_copy(update={"speeds": {CHAT.id: runs}})

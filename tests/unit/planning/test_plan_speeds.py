@@ -1,0 +1,207 @@
+"""K and speculation from evidence: what was measured decides, and nothing else is claimed."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Any
+
+import pytest
+
+from tests.unit.planning.small_catalog import because, codes, plan
+from tests.unit.planning.speeds import FAST, measured, run
+from toolkit.catalog.models import Speed
+from toolkit.planning import Plan
+from toolkit.planning.speeds import TARGET_ALONE, compare
+
+MEASURED = measured(run())
+ON_FAST: dict[str, Any] = {"instance_type": "ml.g7e.2xlarge", "catalog": MEASURED}
+
+
+def k_of(made: Plan) -> int:
+    return made.speculation.k if made.speculation else 0
+
+
+@pytest.mark.parametrize(("load", "k", "speed"), [(1, 7, 240), (8, 3, 900)])
+def test_k_is_the_fastest_that_was_measured_at_this_load(load: int, k: int, speed: float) -> None:
+    made = plan(concurrency=load, **ON_FAST)
+    assert k_of(made) == k
+    assert made.speed is not None
+    assert made.speed.tokens_per_second == speed
+    said = str(because(made, "k"))
+    assert said.startswith(f"the fastest that was measured: {speed:,.0f} tokens/s at {load} req")
+    assert f"measured on 1 x {FAST} with vLLM 0.28.0, 2026-11-20" in said
+
+
+def test_between_two_measured_loads_the_speed_is_on_the_line_and_says_so() -> None:
+    made = plan(concurrency=20, speculation=False, **ON_FAST)
+    assert made.speed is not None
+    assert made.speed.tokens_per_second == 1050, "half way from 500 at 8 to 1600 at 32"
+    assert made.speed.interpolated
+    assert "between what 8 and 32 requests at a time got" in made.speed.source
+    exact = plan(concurrency=8, **ON_FAST).speed
+    assert exact is not None
+    assert not exact.interpolated
+    assert "between" not in exact.source
+
+
+@pytest.mark.parametrize("load", [33, 1000])
+def test_no_speed_is_claimed_of_a_load_beyond_the_measured_ones(load: int) -> None:
+    made = plan(concurrency=load, **ON_FAST)
+    assert made.speed is None
+    assert k_of(made) == 3, "the best at the nearest load"
+    assert "at 32 requests at a time, the nearest load that was measured" in str(because(made, "k"))
+    (finding,) = [f for f in made.findings if f.code == "speculation-loses"]
+    assert "at 32 requests at a time Chat alone makes 1,600" in finding.message
+    assert "use --no-speculation" in finding.fix, "it was not measured there, so it is not dropped"
+
+
+def test_no_speed_is_claimed_below_the_smallest_measured_load() -> None:
+    rows = tuple(row for row in run().speeds if row.concurrency >= 8)
+    made = plan(concurrency=7, instance_type="ml.g7e.2xlarge", catalog=measured(run(speeds=rows)))
+    assert made.speed is None
+    assert "at 8 requests at a time, the nearest load" in str(because(made, "k"))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"gpu": "GPU-sm_100"}, {"tensor_parallel_size": 2}, {"target": "acme/other"}],
+    ids=["gpu", "gpus", "target"],
+)
+def test_evidence_of_something_else_is_not_used(other: dict[str, Any]) -> None:
+    runs = run(**other)
+    catalog = measured(runs).model_copy(update={"speeds": {runs.target: (runs,)}})
+    made = plan(instance_type="ml.g7e.2xlarge", catalog=catalog)
+    assert made.speed is None
+    assert k_of(made) == 5
+
+
+def test_where_speculation_loses_none_is_planned_and_the_plan_says_so() -> None:
+    made = plan(concurrency=32, **ON_FAST)
+    assert (made.speculation, made.drafter, made.pair) == (None, None, "acme/chat")
+    assert "--speculative-config" not in made.engine_arguments
+    assert made.fit.drafter_gib == 0
+    assert made.name == "peagle-chat", "what the bare target gives"
+    (finding,) = [f for f in made.findings if f.code == "speculation-loses"]
+    assert finding.level == "warning"
+    assert "Chat alone makes 1,600 tokens/s, and 1,500 at best (K=3)" in finding.message
+    assert "name chat+p-eagle, or give --k" in finding.fix
+    assert str(because(made, "drafter")).startswith("evidence says")
+    assert because(made, "k") is None
+    assert "image-without-counters" not in codes(made), "there is nothing to be proved"
+    assert made.speed is not None
+    assert made.speed.tokens_per_second == 1600
+
+
+@pytest.mark.parametrize(
+    ("pair", "options", "k"),
+    [("chat+p-eagle", {}, 3), ("chat", {"k": 5}, 5), ("chat", {"drafter": "p-eagle"}, 3)],
+)
+def test_speculation_stays_when_the_user_asks_for_it(
+    pair: str, options: dict[str, Any], k: int
+) -> None:
+    rows = (*run().speeds, row("p-eagle", 5, 32, 1300))
+    catalog = measured(run(speeds=rows))
+    made = plan(pair, concurrency=32, instance_type="ml.g7e.2xlarge", catalog=catalog, **options)
+    assert k_of(made) == k
+    (finding,) = [f for f in made.findings if f.code == "speculation-loses"]
+    assert finding.level == "warning"
+    assert "--no-speculation" in finding.fix
+
+
+def test_a_draw_is_no_loss() -> None:
+    rows = (row(None, 0, 8, 500), row("p-eagle", 3, 8, 500))
+    made = plan(instance_type="ml.g7e.2xlarge", catalog=measured(run(speeds=rows)))
+    assert k_of(made) == 3
+    assert "speculation-loses" not in codes(made)
+
+
+def test_without_a_measured_baseline_nothing_is_said_to_lose() -> None:
+    rows = (row("p-eagle", 3, 8, 5),)
+    other = run(date=date(2026, 1, 1))
+    made = plan(instance_type="ml.g7e.2xlarge", catalog=measured(run(speeds=rows), other))
+    assert k_of(made) == 3, "the newer run decides"
+    assert "speculation-loses" not in codes(made), "speeds of two runs do not compare"
+
+
+def test_the_users_k_is_kept_and_told_when_another_is_faster() -> None:
+    made = plan(concurrency=8, k=7, **ON_FAST)
+    assert k_of(made) == 7
+    assert made.speed is not None
+    assert made.speed.tokens_per_second == 800
+    (finding,) = [f for f in made.findings if f.code == "k-below-fastest"]
+    assert finding.message.startswith("K=7 makes 800 tokens/s at 8 requests at a time, and K=3 900")
+    assert "k-below-fastest" not in codes(plan(concurrency=8, k=3, **ON_FAST))
+
+
+def test_a_k_that_nobody_measured_has_no_speed() -> None:
+    made = plan(concurrency=8, k=4, **ON_FAST)
+    assert (k_of(made), made.speed) == (4, None)
+
+
+def test_k_above_the_training_is_not_chosen_however_fast() -> None:
+    rows = (row("p-eagle", 3, 8, 900), row("p-eagle", 9, 8, 9000))
+    made = plan(instance_type="ml.g7e.2xlarge", catalog=measured(run(speeds=rows)))
+    assert k_of(made) == 3
+
+
+def test_evidence_may_name_the_drafters_weights() -> None:
+    rows = (row("acme/chat-p-eagle", 4, 8, 900),)
+    made = plan(instance_type="ml.g7e.2xlarge", catalog=measured(run(speeds=rows)))
+    assert k_of(made) == 4
+
+
+def test_the_users_own_head_has_not_the_speed_of_the_catalogues() -> None:
+    made = plan(drafter="s3://bucket/head", **ON_FAST)
+    assert made.speed is None
+    assert k_of(made) == 5
+
+
+def test_synthetic_evidence_is_called_so_and_of_which_version() -> None:
+    made = plan(
+        instance_type="ml.g7e.2xlarge", catalog=measured(run(synthetic=True, vllm="0.26.0"))
+    )
+    assert "with vLLM 0.26.0, 2026-11-20, synthetic acceptance" in str(because(made, "k"))
+    assert made.speed is not None
+    assert made.speed.synthetic
+    alone = plan(
+        instance_type="ml.g7e.2xlarge", speculation=False, catalog=measured(run(synthetic=True))
+    )
+    assert alone.speed is not None
+    assert not alone.speed.synthetic, "nothing is accepted where nothing is drafted"
+
+
+@pytest.mark.parametrize(
+    ("better", "worse"),
+    [
+        ({"vllm": "0.28.0"}, {"vllm": "0.26.0", "date": date(2026, 12, 1)}),
+        ({"synthetic": False}, {"synthetic": True, "date": date(2026, 12, 1)}),
+        ({"date": date(2026, 12, 1)}, {}),
+    ],
+    ids=["planned version", "trained head", "newest"],
+)
+def test_the_nearest_evidence_decides(better: dict[str, Any], worse: dict[str, Any]) -> None:
+    for runs in ((run(times=2, **better), run(**worse)), (run(**worse), run(times=2, **better))):
+        made = plan(instance_type="ml.g7e.2xlarge", catalog=measured(*runs))
+        assert made.speed is not None
+        assert made.speed.tokens_per_second == 1800
+
+
+def test_requests_of_two_sizes_in_one_run_are_not_mixed() -> None:
+    rows = tuple(
+        row("p-eagle", k, 8, speed, prompt_tokens=prompt)
+        for prompt, k, speed in ((128, 3, 900), (128, 7, 800), (4096, 3, 90), (4096, 7, 5000))
+    )
+    found = compare((run(speeds=rows),), {"p-eagle"}, 8)
+    assert found is not None
+    assert {k: e.tokens_per_second for k, e in found.by_k.items()} == {3: 900, 7: 800}
+
+
+def test_the_target_alone_has_no_k() -> None:
+    found = compare((run(),), TARGET_ALONE, 8)
+    assert found is not None
+    assert found.fastest.k == 0
+    assert found.fastest.tokens_per_second == 500
+
+
+def row(drafter: str | None, k: int, load: int, speed: float, **other: Any) -> Speed:
+    return Speed(drafter=drafter, k=k, concurrency=load, output_tokens_per_second=speed, **other)
