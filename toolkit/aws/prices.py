@@ -11,7 +11,7 @@ from typing import Any
 
 from toolkit.aws.day_cache import for_everybody
 from toolkit.aws.session import Aws
-from toolkit.catalog.models import Instance, InstanceTable, Price
+from toolkit.catalog.tables import Instance, InstanceTable, Price
 from toolkit.errors import PeagleError
 from toolkit.findings import Finding, warning
 

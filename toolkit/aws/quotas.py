@@ -16,7 +16,7 @@ from toolkit.aws.day_cache import for_account
 from toolkit.aws.errors import AccessDenied, Missing, quota_fix
 from toolkit.aws.session import Aws
 from toolkit.catalog import load_catalog
-from toolkit.catalog.models import Instance
+from toolkit.catalog.tables import Instance
 from toolkit.errors import PeagleError
 from toolkit.findings import Finding, error, note, warning
 

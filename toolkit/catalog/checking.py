@@ -14,16 +14,11 @@ from toolkit.catalog.loading import (
     table_file,
     target_files,
 )
-from toolkit.catalog.models import (
-    InstanceTable,
-    RuntimeTable,
-    SpeedRun,
-    Target,
-    VersionRuleTable,
-)
+from toolkit.catalog.models import SpeedRun, Target
 from toolkit.catalog.places import evidence_files, folders, shown
 from toolkit.catalog.problems import BadFile, Problem
 from toolkit.catalog.speeds import read_speeds
+from toolkit.catalog.tables import InstanceTable, RuntimeTable, VersionRuleTable
 from toolkit.errors import nearest
 
 _TABLES: dict[str, type[BaseModel]] = {

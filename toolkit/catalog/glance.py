@@ -16,8 +16,9 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from toolkit.catalog.documents import parse_document
+from toolkit.catalog.entry import Positive, ShortName, Version
 from toolkit.catalog.loading import read_short_names, read_target, target_files
-from toolkit.catalog.models import Positive, ShortName, Target, Version
+from toolkit.catalog.models import Target
 from toolkit.catalog.places import shown
 from toolkit.catalog.problems import BadFile, catalog_error
 

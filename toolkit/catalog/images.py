@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolkit.catalog.models import Runtime, RuntimeTable
+from toolkit.catalog.tables import Runtime, RuntimeTable
 from toolkit.errors import NotFound, nearest
 
 _SUFFIXES = {

@@ -20,13 +20,7 @@ from typing import TypeVar
 from pydantic import BaseModel
 
 from toolkit.catalog.documents import read_document
-from toolkit.catalog.models import (
-    Catalog,
-    InstanceTable,
-    RuntimeTable,
-    Target,
-    VersionRuleTable,
-)
+from toolkit.catalog.models import Catalog, Target
 from toolkit.catalog.places import folders, shown
 from toolkit.catalog.problems import BadFile, Problem, catalog_error
 from toolkit.catalog.rules import (
@@ -36,6 +30,7 @@ from toolkit.catalog.rules import (
     broken_in_target,
 )
 from toolkit.catalog.speeds import Speeds
+from toolkit.catalog.tables import InstanceTable, RuntimeTable, VersionRuleTable
 from toolkit.catalog.validation import problem_at, validate
 from toolkit.catalog.version_rules import broken_in_version_rules
 

@@ -3,16 +3,8 @@
 from __future__ import annotations
 
 from toolkit.catalog.loading import Targets
-from toolkit.catalog.models import (
-    Catalog,
-    Drafter,
-    Instance,
-    InstanceTable,
-    NamedDrafter,
-    NamedTarget,
-    Pair,
-    Target,
-)
+from toolkit.catalog.models import Catalog, Drafter, NamedDrafter, NamedTarget, Pair, Target
+from toolkit.catalog.tables import Instance, InstanceTable
 from toolkit.errors import NotFound, UserError, nearest
 
 

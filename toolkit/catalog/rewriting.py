@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from datetime import date
 
-from toolkit.catalog.models import Instance, InstanceTable, Price
+from toolkit.catalog.tables import Instance, InstanceTable, Price
 
 _ENTRY = re.compile(r"^  - (?=\{type: (?P<type>[^\s,}]+))", re.MULTILINE)
 _DEFINED = re.compile(r",\s*source: &(?P<name>\w+) (?P<value>[^{}\[\]\n]+?)(?=\s*\})")

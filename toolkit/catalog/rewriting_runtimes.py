@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import textwrap
 
-from toolkit.catalog.models import Runtime, RuntimeTable
 from toolkit.catalog.rewriting import with_head
+from toolkit.catalog.tables import Runtime, RuntimeTable
 from toolkit.catalog.versions import parse
 
 _BLOCK = re.compile(r'^  - vllm: "?(?P<vllm>[\d.]+)"?\n(?:    .*\n)+', re.MULTILINE)

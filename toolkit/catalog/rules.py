@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from toolkit.catalog.models import Drafter, InstanceTable, RuntimeTable, Target
+from toolkit.catalog.models import Drafter, Target
 from toolkit.catalog.problems import Location
+from toolkit.catalog.tables import InstanceTable, RuntimeTable
 from toolkit.errors import nearest
 
 Broken = tuple[Location, str, str]

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from toolkit.catalog import versions
-from toolkit.catalog.models import VersionRule, VersionRuleTable
 from toolkit.catalog.rules import Broken
+from toolkit.catalog.tables import VersionRule, VersionRuleTable
 
 
 def holding(table: VersionRuleTable, code: str, vllm: str) -> tuple[VersionRule, ...]:

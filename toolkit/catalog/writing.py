@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.catalog.loading import examine, table_file
-from toolkit.catalog.models import InstanceTable, RuntimeTable
 from toolkit.catalog.places import shown
 from toolkit.catalog.rewriting import rewritten_instances
 from toolkit.catalog.rewriting_runtimes import rewritten_runtimes
+from toolkit.catalog.tables import InstanceTable, RuntimeTable
 from toolkit.data import data_folder
 from toolkit.errors import UserError
 

@@ -5,15 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from toolkit.catalog import versions
-from toolkit.catalog.models import (
-    Catalog,
-    Drafter,
-    Instance,
-    InstanceTable,
-    Runtime,
-    RuntimeTable,
-    Target,
-)
+from toolkit.catalog.models import Catalog, Drafter, Target
+from toolkit.catalog.tables import Instance, InstanceTable, Runtime, RuntimeTable
 from toolkit.checkpoints.models import Checkpoint
 from toolkit.checks.models import Case
 

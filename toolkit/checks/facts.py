@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from toolkit.catalog.models import Architecture, VersionRule
+from toolkit.catalog.models import Architecture
+from toolkit.catalog.tables import VersionRule
 from toolkit.catalog.version_rules import holding
 from toolkit.checkpoints.architecture import read_architecture
 from toolkit.checkpoints.heads import Head, has_mask, is_head, read_head

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from toolkit.catalog.models import (
+from toolkit.catalog.models import Drafter, Target
+from toolkit.catalog.tables import (
     NO_VERSION_RULES,
-    Drafter,
     Instance,
     InstanceTable,
     Runtime,
     RuntimeTable,
-    Target,
     VersionRuleTable,
 )
 from toolkit.checkpoints.models import Checkpoint

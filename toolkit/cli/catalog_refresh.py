@@ -13,11 +13,11 @@ import click
 from toolkit.aws.refresh import PARTS, Change, Part, Refreshed, changes, refreshed
 from toolkit.aws.session import Aws
 from toolkit.catalog import load_catalog
-from toolkit.catalog.models import InstanceTable
+from toolkit.catalog.tables import InstanceTable
 from toolkit.catalog.writing import Tables, folder_for_tables, new_texts, write_texts
 from toolkit.cli.cloud import DEFAULT_REGION, Account, account_options
 from toolkit.cli.console import json_option, print_json, say, show_findings
-from toolkit.cli.options import catalog_of
+from toolkit.cli.resolving import catalog_of
 from toolkit.errors import UserError
 
 

@@ -2,47 +2,16 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import asdict
 from typing import Any
 
 import click
 
-from toolkit.catalog import find_drafter, find_pair, load_catalog, pair_name
-from toolkit.catalog.models import Catalog, Drafter, Pair
-from toolkit.checkpoints import Checkpoint
-from toolkit.checks import Case, make_case, rules_found
-from toolkit.checks import check as check_case
-from toolkit.checks.cases import ami_for
-from toolkit.checks.strangers import stranger
-from toolkit.cli.check_settings import Given, setting_options
-from toolkit.cli.checkpoints import checkpoint_at, means_folder
+from toolkit.checks import rules_found
+from toolkit.cli.check_report import document, report_of
+from toolkit.cli.check_settings import setting_options
 from toolkit.cli.console import json_option, print_json
-from toolkit.cli.options import catalog_of
-from toolkit.errors import NotFound, Refused, UserError
-from toolkit.findings import Finding
-from toolkit.planning.own_heads import is_location, split_revision
-from toolkit.planning.settings import engine_settings
-
-HUB = "hf"
-"""Says: the pair's own place on the Hugging Face hub."""
-
-DEFAULT_AMI = "default"
-"""Says: the AMI that SageMaker takes when none is named."""
-
-
-@dataclass(frozen=True)
-class Report:
-    """What was found, and what was looked at for it."""
-
-    pair: str
-    case: Case
-    findings: tuple[Finding, ...]
-    read: tuple[Checkpoint, ...]
-    rules: int
-    seconds: float
-    unread: str | None
+from toolkit.errors import Refused, UserError
 
 
 @click.command(epilog="Example: peagle check gpt-oss-20b --target hf --drafter hf")
@@ -87,157 +56,6 @@ def check(
     if any(finding.level == "error" for finding in report.findings):
         ctx.exit(Refused.exit_code)
     return None
-
-
-def document(report: Report) -> dict[str, Any]:
-    """The report as ``--json`` prints it."""
-    return {
-        "pair": report.pair,
-        "vllm": report.case.runtime.vllm,
-        "rules": report.rules,
-        "read": [{"location": c.location, "bytes": c.bytes_read} for c in report.read],
-        "findings": [finding.model_dump() for finding in report.findings],
-    }
-
-
-def report_of(ctx: click.Context, name: str, given: dict[str, Any]) -> Report:
-    """Reads what is to be read and asks all rules. Raises what finding and reading raise."""
-    start = time.monotonic()
-    catalog = load_catalog(catalog_of(ctx))
-    pair, place = _pair(catalog, name, given["drafter"])
-    strangers = _strangers(catalog, pair, place)
-    target = _read(ctx, catalog, pair, given["target"], pair.target)
-    # What is another target's head need not be read: its id says so.
-    readable = pair.drafter is not None and not strangers
-    drafter = _read(ctx, catalog, pair, place, pair.drafter) if readable else None
-    case = _case(catalog, pair, given, target, drafter)
-    read = tuple(checkpoint for checkpoint in (target, drafter) if checkpoint is not None)
-    return Report(
-        pair=pair_name(pair.target, pair.drafter),
-        case=case,
-        findings=(*strangers, *check_case(case)),
-        read=read,
-        rules=len(rules_found()),
-        seconds=time.monotonic() - start,
-        unread=_unread(name, pair, target, drafter),
-    )
-
-
-def _pair(catalog: Catalog, name: str, drafter: str | None) -> tuple[Pair, str | None]:
-    """The pair, and the head's place; ``--drafter`` may also name a drafter of the catalogue."""
-    pair = find_pair(catalog, name)
-    if drafter is None or drafter == HUB or means_folder(drafter):
-        return pair, drafter
-    try:
-        known = find_drafter(pair.target, split_revision(drafter)[0])
-    except NotFound:
-        if not is_location(drafter):
-            raise
-        return pair, drafter
-    if "+" in name and pair.drafter != known:
-        raise UserError(f"{name} and --drafter {drafter} name two drafters", "name one of them")
-    # Its hub id was written: then it is to be read, too.
-    return Pair(target=pair.target, drafter=known), drafter if "/" in drafter else None
-
-
-def _read(
-    ctx: click.Context, catalog: Catalog, pair: Pair, place: str | None, entry: Any
-) -> Checkpoint | None:
-    """What lies at ``place``, else beside the catalogue's file; ``None``: nothing to read here."""
-    weights: str | None = entry.weights
-    if place is None or place == HUB:
-        if weights is None:
-            if place == HUB:
-                raise UserError(f"{entry.title} is not on the hub", "name a folder or s3://...")
-            return None
-        if weights.startswith("./"):
-            folder = Path(catalog.origins[pair.target.id]).parent / weights
-            return checkpoint_at(f"./{folder}" if not folder.is_absolute() else str(folder))
-        if place is None:
-            return None
-        place = f"{weights}@{entry.revision}" if entry.revision else weights
-    return checkpoint_at(place, lambda: _aws(ctx))
-
-
-def _aws(ctx: click.Context) -> Any:
-    """The AWS of ``--profile``, ``--sandbox`` or the environment; boto3 is loaded only here."""
-    from toolkit.cli.cloud import DEFAULT_REGION
-    from toolkit.cli.online import account_of
-
-    account = account_of(ctx)
-    account.start()
-    return account.connect(ctx.params["region"] or DEFAULT_REGION)
-
-
-def _case(
-    catalog: Catalog,
-    pair: Pair,
-    given: dict[str, Any],
-    target: Checkpoint | None,
-    drafter: Checkpoint | None,
-) -> Case:
-    chosen: Given = given["given"]
-    instance_type = given["instance_type"]
-    case = make_case(
-        catalog,
-        pair.target,
-        pair.drafter,
-        k=given["k"],
-        max_model_len=given["max_model_len"],
-        vllm=given["vllm"],
-        concurrency=given["concurrency"],
-        target_checkpoint=target,
-        drafter_checkpoint=drafter,
-        instance_type=instance_type,
-        region=given["region"],
-        image=given["image"],
-        tensor_parallel_size=given["tp"] or 1,
-        on_cpu=chosen.on_cpu,
-        speculative_settings=chosen.speculative,
-        environment=chosen.environment,
-    )
-    return _hosted(case, given["ami"], chosen)
-
-
-def _hosted(case: Case, ami: str | None, chosen: Given) -> Case:
-    """The case with the AMI, and vLLM's arguments, that a plan would have."""
-    gpu = case.instance.gpu_architecture if case.instance else ""
-    settings = engine_settings(case.target, case.drafter, gpu, case.runtime.vllm)
-    if ami is None and case.instance_type is not None:
-        ami = ami_for(case.runtimes, case.runtime, case.instance_type)
-    return replace(
-        case,
-        ami=None if ami == DEFAULT_AMI else ami,
-        settings={name: setting.value for name, setting in settings.items()} | chosen.settings,
-    )
-
-
-def _strangers(catalog: Catalog, pair: Pair, place: str | None) -> tuple[Finding, ...]:
-    if place is None or place == HUB or means_folder(place):
-        return ()
-    found = stranger(split_revision(place)[0], pair.target, catalog)
-    return (found,) if found else ()
-
-
-def _unread(
-    name: str, pair: Pair, target: Checkpoint | None, drafter: Checkpoint | None
-) -> str | None:
-    """What was not read, and how it would be; ``None`` when everything was."""
-    missing = [] if target is not None else ["target"]
-    head: Drafter | None = pair.drafter
-    if head is not None and drafter is None and (head.weights or not head.public):
-        missing.append("drafter")
-    if not missing:
-        return None
-    places = {
-        "target": HUB,
-        "drafter": HUB if head is not None and head.weights else "PLACE",
-    }
-    words = " ".join(f"--{which} {places[which]}" for which in missing)
-    return (
-        f"the {' and the '.join(missing)}: their numbers are the catalogue's "
-        f"(to read what lies there: peagle check {name} {words})"
-    )
 
 
 def _list(as_json: bool) -> None:

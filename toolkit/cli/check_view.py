@@ -16,7 +16,7 @@ from toolkit.cli.console import colour
 from toolkit.findings import Finding
 
 if TYPE_CHECKING:
-    from toolkit.cli.check import Report
+    from toolkit.cli.check_report import Report
 
 _INDENT = " " * 9
 

@@ -3,37 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import click
 
-from toolkit.catalog import find_pair, load_catalog, pair_name
-from toolkit.catalog.models import Catalog, Pair
+from toolkit.catalog import load_catalog
 from toolkit.cli.console import json_option, print_json
-from toolkit.cli.fit_case import HARDWARE_HELP, case_of
-from toolkit.cli.options import catalog_of
-from toolkit.errors import Refused, UserError
-from toolkit.fit.accounting import compare, fit_of, why_not
-from toolkit.fit.advice import MOST_GPUS, advise
+from toolkit.cli.fit_case import HARDWARE_HELP
+from toolkit.cli.fit_report import document, report_of
+from toolkit.cli.resolving import catalog_of
+from toolkit.errors import Refused
 from toolkit.fit.engine import KV_CACHE_DTYPES
-from toolkit.fit.models import Advice, Comparison, Fit, FitCase
 
 Command = Callable[..., Any]
 
 _ONE = click.IntRange(1)
-
-
-@dataclass(frozen=True)
-class Report:
-    """The fit, what speculation costs, why it is refused, and what would mend that."""
-
-    pair: str
-    case: FitCase
-    fit: Fit
-    without_speculation: Comparison | None
-    refusal: str | None
-    advice: tuple[Advice, ...]
 
 
 @click.command(epilog="Example: peagle fit gpt-oss-20b --gpu-memory-gib 80 --max-model-len 32768")
@@ -85,51 +69,3 @@ def fit(ctx: click.Context, /, pair: str | None, as_json: bool, **given: Any) ->
         raise Refused(
             report.refusal, f"--{first.knob} {first.value}" if first else "no single change helps"
         )
-
-
-def report_of(catalog: Catalog, name: str | None, given: dict[str, Any]) -> Report:
-    """All that is shown. Raises what finding the pair and reading the places raise."""
-    pair = find_pair(catalog, name) if name else None
-    if pair is None and not given["target"]:
-        raise UserError("name a pair, or a folder with --target", "for example: peagle fit tiny")
-    case = case_of(catalog, pair, given)
-    reckoned = fit_of(case)
-    refusal = why_not(case)
-    most = case.engine.gpu_count if given["instance_type"] else MOST_GPUS
-    return Report(
-        pair=_name(pair, case, given),
-        case=case,
-        fit=reckoned,
-        without_speculation=compare(case, reckoned),
-        refusal=refusal,
-        advice=advise(case, catalog.instances, most) if refusal else (),
-    )
-
-
-def document(report: Report) -> dict[str, Any]:
-    """The report as ``--json`` prints it."""
-    engine, without = report.case.engine, report.without_speculation
-    return {
-        "pair": report.pair,
-        **report.fit.model_dump(),
-        "settings": {
-            "vllm": engine.vllm,
-            "gpu_memory_utilization": engine.gpu_memory_utilization,
-            "max_model_len": engine.max_model_len,
-            "max_num_seqs": engine.max_num_seqs,
-            "max_num_batched_tokens": engine.max_num_batched_tokens,
-            "kv_cache_dtype": engine.kv_cache_dtype,
-            "k": engine.k,
-        },
-        "without_speculation": without.model_dump() if without else None,
-        "refusal": report.refusal,
-        "advice": [advice.model_dump() for advice in report.advice],
-    }
-
-
-def _name(pair: Pair | None, case: FitCase, given: dict[str, Any]) -> str:
-    if pair is None:
-        return f"{given['target']}+{given['drafter']}" if case.drafter else str(given["target"])
-    if given["no_speculation"]:
-        return pair.target.id
-    return pair_name(pair.target, pair.drafter)

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from toolkit.catalog import find_instance
-from toolkit.catalog.models import Catalog, Drafter, Instance, Pair
+from toolkit.catalog.models import Catalog, Drafter, Pair
+from toolkit.catalog.tables import Instance
 from toolkit.catalog.versions import normalise
 from toolkit.cli.checkpoints import checkpoint_at
 from toolkit.errors import UserError

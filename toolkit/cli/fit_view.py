@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from toolkit.cli.fit import Report
+from toolkit.cli.fit_report import Report
 from toolkit.fit.accounting import INSIDE
 from toolkit.fit.models import Advice, Fit
 

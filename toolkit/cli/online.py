@@ -16,7 +16,7 @@ from toolkit.aws.session import Aws
 from toolkit.catalog import load_catalog
 from toolkit.catalog.models import Catalog
 from toolkit.cli.cloud import DEFAULT_REGION, Account, chosen_account
-from toolkit.cli.options import catalog_of, is_plan_file, resolve_plan
+from toolkit.cli.resolving import catalog_of, is_plan_file, resolve_plan
 from toolkit.findings import Finding
 from toolkit.planning import Plan
 

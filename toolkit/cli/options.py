@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import wraps
-from pathlib import Path
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
-from toolkit.catalog import load_catalog
-from toolkit.catalog.models import Catalog
-from toolkit.cli.checkpoints import AwsOf, own_head
 from toolkit.cli.console import show_findings
-from toolkit.errors import Refused, UserError
+from toolkit.cli.resolving import catalog_of, is_plan_file, resolve_plan
+from toolkit.errors import Refused
 from toolkit.findings import Finding
-from toolkit.planning import Options, Plan, errors, make_plan
-from toolkit.rendering import read_plan
+from toolkit.planning import errors
 
 _LIMIT = click.FloatRange(min=0, min_open=True)
 
@@ -104,39 +100,6 @@ def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.argument("pair", metavar="PAIR|PLAN")(decorated)
 
 
-def catalog_of(ctx: click.Context) -> Path | None:
-    """The user's own catalogue folder, from ``peagle --catalog``."""
-    folder = ctx.find_root().obj
-    return Path(folder) if folder else None
-
-
-def is_plan_file(pair: str) -> bool:
-    """Whether PAIR|PLAN is a plan: pairs do not end in ``.json``."""
-    return pair.endswith(".json")
-
-
-def resolve_plan(
-    pair: str,
-    chosen: dict[str, Any],
-    own_catalog: Path | None,
-    priced: Callable[[Catalog], Catalog] = lambda catalog: catalog,
-    aws_of: AwsOf | None = None,
-) -> Plan:
-    """The plan in the file ``pair``, or the plan for that pair and those options.
-
-    ``priced`` may put other prices into the catalogue before it is planned with. With ``aws_of``
-    the user's own head is read wherever it lies, else only from a folder.
-    """
-    given = {n: value for n, value in chosen.items() if value is not None and value is not False}
-    if is_plan_file(pair):
-        return _from_file(Path(pair), given)
-    if "drafter" in given:
-        given |= own_head(given["drafter"], aws_of)
-    speculation = not given.pop("no_speculation", False)
-    options = Options(pair=pair, speculation=speculation, **given)
-    return make_plan(options, priced(load_catalog(own_catalog)))
-
-
 def refuse_errors(findings: Sequence[Finding]) -> None:
     """Show the findings; raise Refused with the first error, which is shown by that alone."""
     first = errors(findings)[:1]
@@ -160,18 +123,6 @@ def command_words(ctx: click.Context) -> list[str]:
         value = str(ctx.params[field]).removesuffix(".0")
         words += [name] if settings.get("is_flag") else [name, value]
     return words
-
-
-def _from_file(path: Path, given: dict[str, Any]) -> Plan:
-    plan = read_plan(path)
-    region = given.pop("region", plan.region)
-    if given or region != plan.region:
-        name = next(iter(given), "region").replace("_", "-")
-        raise UserError(
-            f"{path} is a whole plan, so --{name} has no place",
-            "make a new plan with `peagle plan PAIR ... --out FILE`",
-        )
-    return plan
 
 
 def _field(flag: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TypeVar
 
-from toolkit.catalog.models import Instance, InstanceTable
+from toolkit.catalog.tables import Instance, InstanceTable
 from toolkit.fit.accounting import fit_of, without_speculation
 from toolkit.fit.engine import default_batched_tokens, extra_slots
 from toolkit.fit.gpus import can_compute, capability_of, visible_gib

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolkit.catalog.models import Instance
+from toolkit.catalog.tables import Instance
 
 VISIBLE_GIB: dict[str, tuple[float, ...]] = {
     "T4": (14.56,),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from toolkit.catalog.models import Architecture, AttentionGroup, Entry
+from toolkit.catalog.entry import Entry
+from toolkit.catalog.models import Architecture, AttentionGroup
 from toolkit.checkpoints.models import Tensor
 
 

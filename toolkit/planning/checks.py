@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from toolkit.catalog.models import Catalog, Runtime
+from toolkit.catalog.models import Catalog
+from toolkit.catalog.tables import Runtime
 from toolkit.checks import check, make_case
 from toolkit.findings import Finding
 from toolkit.planning.drafters import Chosen

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from toolkit.catalog.models import EngineSetting, Instance, Target
+from toolkit.catalog.models import EngineSetting, Target
+from toolkit.catalog.tables import Instance
 from toolkit.findings import Finding, error, note
 from toolkit.fit.models import Fit
 from toolkit.planning.memory import GIB, Workload, drafter_bytes, memory_fit, missing_gib

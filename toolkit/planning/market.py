@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from toolkit.catalog.models import Instance, InstanceTable, SpeedRun
+from toolkit.catalog.models import SpeedRun
+from toolkit.catalog.tables import Instance, InstanceTable
 from toolkit.planning.hosting import Hosting, fit_key, host, too_old
 from toolkit.planning.memory import Workload
 from toolkit.planning.models import Options

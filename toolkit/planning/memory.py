@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from toolkit.catalog.models import Drafter, Instance, Target
+from toolkit.catalog.models import Drafter, Target
+from toolkit.catalog.tables import Instance
 from toolkit.fit.accounting import GIB, INSIDE, drafter_on_gpu, fit_of
 from toolkit.fit.building import draft_model, target_model
 from toolkit.fit.engine import default_batched_tokens

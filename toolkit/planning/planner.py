@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from toolkit.catalog.models import Catalog, Runtime
+from toolkit.catalog.models import Catalog
+from toolkit.catalog.tables import Runtime
 from toolkit.findings import Finding
 from toolkit.planning.arguments import engine_arguments
 from toolkit.planning.checks import check_plan

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolkit.catalog.models import Instance, Price
+from toolkit.catalog.tables import Instance, Price
 from toolkit.findings import warning
 from toolkit.planning.choice import Choice
 

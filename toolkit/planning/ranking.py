@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from toolkit.catalog.models import InstanceTable
 from toolkit.catalog.pairs import find_instance
+from toolkit.catalog.tables import InstanceTable
 from toolkit.errors import UserError
 from toolkit.findings import Finding, error, warning
 from toolkit.planning.choice import Choice, chosen

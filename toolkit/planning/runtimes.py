@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from toolkit.catalog import versions
 from toolkit.catalog.images import domain, image_uri
-from toolkit.catalog.models import Drafter, InstanceTable, Runtime, RuntimeTable, Target
+from toolkit.catalog.models import Drafter, Target
+from toolkit.catalog.tables import InstanceTable, Runtime, RuntimeTable
 from toolkit.checks import Case, check
 from toolkit.checks.cases import ami_for, family_of
 from toolkit.checks.rules.vllm_below_minimum import NEWER, minimum_of

@@ -21,7 +21,7 @@ from toolkit.aws.prices import (
     unlisted_findings,
 )
 from toolkit.aws.session import Keys, connect
-from toolkit.catalog.models import Instance, InstanceTable, Price
+from toolkit.catalog.tables import Instance, InstanceTable, Price
 from toolkit.home import home
 
 SNAPSHOT = date(2026, 7, 1)

@@ -17,7 +17,7 @@ from toolkit.aws.refresh.images import DATA_FILE, sdk_images, with_images
 from toolkit.aws.refresh.instances import endpoint_types, with_types
 from toolkit.aws.session import Aws
 from toolkit.catalog import load_catalog
-from toolkit.catalog.models import Runtime
+from toolkit.catalog.tables import Runtime
 from toolkit.errors import CloudError, UserError
 
 CATALOG = load_catalog()

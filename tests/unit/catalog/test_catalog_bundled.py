@@ -16,7 +16,8 @@ from toolkit.catalog import load_catalog
 from toolkit.catalog.checking import check_catalog
 from toolkit.catalog.evidence import load_evidence
 from toolkit.catalog.geometry import kv_bytes
-from toolkit.catalog.models import Drafter, Instance, Target
+from toolkit.catalog.models import Drafter, Target
+from toolkit.catalog.tables import Instance
 from toolkit.catalog.versions import compare, in_range
 from toolkit.data import data_folder
 

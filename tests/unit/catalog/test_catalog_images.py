@@ -11,7 +11,7 @@ import pytest
 from botocore.session import get_session
 
 from toolkit.catalog import image_uri, load_catalog
-from toolkit.catalog.models import Runtime
+from toolkit.catalog.tables import Runtime
 from toolkit.errors import NotFound
 
 TABLE = load_catalog().runtimes

@@ -12,9 +12,9 @@ import pytest
 
 from toolkit.catalog import load_catalog
 from toolkit.catalog.loading import examine
-from toolkit.catalog.models import Instance, InstanceTable, Price, Runtime, RuntimeTable
 from toolkit.catalog.rewriting import rewritten_instances
 from toolkit.catalog.rewriting_runtimes import rewritten_runtimes
+from toolkit.catalog.tables import Instance, InstanceTable, Price, Runtime, RuntimeTable
 from toolkit.catalog.writing import Tables, folder_for_tables, new_texts, write_texts
 from toolkit.data import data_folder
 from toolkit.errors import UserError

@@ -11,15 +11,11 @@ from toolkit.catalog.models import (
     Catalog,
     Drafter,
     EngineSetting,
-    Instance,
-    InstanceTable,
     KnownProblem,
-    Price,
     Proof,
-    Runtime,
-    RuntimeTable,
     Target,
 )
+from toolkit.catalog.tables import Instance, InstanceTable, Price, Runtime, RuntimeTable
 from toolkit.data import data_folder
 from toolkit.planning import Options, Plan, make_plan
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from toolkit.catalog.models import Instance, InstanceTable, Price, Runtime, RuntimeTable
+from toolkit.catalog.tables import Instance, InstanceTable, Price, Runtime, RuntimeTable
 
 _INSTANCE_KEYS = ("gpu_count", "gpu_memory_mib", "vcpus", "memory_gib", "nvme_gb", "quota_code",
                   "quota_default")  # fmt: skip

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from toolkit.catalog.models import Runtime, RuntimeTable
+from toolkit.catalog.tables import Runtime, RuntimeTable
 from toolkit.catalog.versions import parse
 from toolkit.errors import UserError
 

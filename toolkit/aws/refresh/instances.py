@@ -10,7 +10,7 @@ import botocore
 
 from toolkit.aws.session import Aws
 from toolkit.aws.validity_model import service_model
-from toolkit.catalog.models import Instance, InstanceTable
+from toolkit.catalog.tables import Instance, InstanceTable
 
 SOURCE = f"ec2.describe_instance_types, botocore {botocore.__version__}"
 

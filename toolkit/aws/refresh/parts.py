@@ -12,7 +12,7 @@ from toolkit.aws.quotas import default_quotas
 from toolkit.aws.refresh.images import sdk_images, with_images
 from toolkit.aws.refresh.instances import endpoint_types, numbers_of, with_types
 from toolkit.aws.session import Aws
-from toolkit.catalog.models import Instance, InstanceTable, RuntimeTable
+from toolkit.catalog.tables import Instance, InstanceTable, RuntimeTable
 from toolkit.errors import PeagleError
 from toolkit.findings import Finding, note, warning
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from toolkit.catalog.models import VersionRule
+from toolkit.catalog.tables import VersionRule
 from toolkit.checks.facts import entries, is_eagle, shape_of, told
 from toolkit.checks.models import Case
 from toolkit.findings import Finding

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from toolkit.catalog.models import AttentionGroup, VersionRule
+from toolkit.catalog.models import AttentionGroup
+from toolkit.catalog.tables import VersionRule
 from toolkit.checks.facts import entries, head_of, is_eagle, shape_of, told
 from toolkit.checks.kv_groups import draft_groups
 from toolkit.checks.models import Case

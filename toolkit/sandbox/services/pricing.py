@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from toolkit.catalog.models import Instance, Price
+from toolkit.catalog.tables import Instance, Price
 from toolkit.sandbox.bundled import catalog
 
 SERVICE = "AmazonSageMaker"
