@@ -133,10 +133,8 @@ class _Conversion:
         raise BadFile(Problem(self._file, node.start_mark.line + 1, key, message, fix))
 
 
-def _scalar(node: yaml.ScalarNode) -> Any:
-    text = node.value
-    if node.style:  # quoted, or a block of text
-        return text
+def plain_value(text: str) -> Any:
+    """What a scalar without quotes means."""
     if text in _WORDS:
         return _WORDS[text]
     if len(text) > _LONGEST_NUMBER:
@@ -146,6 +144,11 @@ def _scalar(node: yaml.ScalarNode) -> Any:
     if _FRACTION.fullmatch(text):
         return float(text)
     return text
+
+
+def _scalar(node: yaml.ScalarNode) -> Any:
+    quoted_or_block = bool(node.style)
+    return node.value if quoted_or_block else plain_value(node.value)
 
 
 def _child(node: yaml.Node | None, step: str | int) -> yaml.Node | None:

@@ -90,12 +90,14 @@ class PublishedAcceptance(Entry):
 
 
 class KnownProblem(Entry):
-    """A problem that hits this drafter on some vLLM versions."""
+    """A problem that hits this drafter on some vLLM versions, and on some families of instances
+    such as ``g7e`` only where they are named."""
 
     code: ShortName
     level: Level
     summary: str
     vllm: VersionRange | None = None
+    instance_families: tuple[str, ...] = ()
     fix: str
     source: str
 

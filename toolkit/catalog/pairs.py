@@ -62,7 +62,8 @@ def _find_target(catalog: Catalog, name: str) -> Target:
     by_name |= {short.lower(): target_id for short, target_id in short_names.items()}
     if name.lower() not in by_name:
         hint = nearest(name, [*short_names, *catalog.targets])
-        fix = f"{hint} see `peagle catalog list`".strip()
+        fix = f"{hint} see `peagle catalog list`; a target of your own: peagle --catalog DIR; what "
+        fix = f"{fix}one takes: peagle fit --target PLACE".strip()
         raise NotFound(f"there is no target {name!r} in the catalogue", fix)
     return catalog.targets[by_name[name.lower()]]
 

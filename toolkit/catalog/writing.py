@@ -27,9 +27,16 @@ class Tables:
 
 
 def folder_for_tables(chosen: Path | None) -> Path:
-    """``chosen``, else the bundled catalogue. Raises UserError where nothing can be written."""
-    folder = chosen or data_folder("model_catalog")
-    existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    """``chosen``, else the bundled catalogue."""
+    return chosen or data_folder("model_catalog")
+
+
+def refuse_unwritable(folder: Path) -> None:
+    """Raises UserError where tables cannot be written, before anybody is asked for them."""
+    try:
+        existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    except OSError as error:
+        raise _cannot_be_made(folder, error) from error
     if not existing.is_dir():
         raise UserError(f"{existing} is not a folder", "name a folder with --to")
     if not os.access(existing, os.W_OK):
@@ -37,7 +44,11 @@ def folder_for_tables(chosen: Path | None) -> Path:
             f"the catalogue in {shown(folder)} cannot be written",
             "write to a folder of your own with --to DIR, and use it with `peagle --catalog DIR`",
         )
-    return folder
+
+
+def _cannot_be_made(folder: Path, error: OSError) -> UserError:
+    message = f"the catalogue in {shown(folder)} cannot be written: {error.strerror}"
+    return UserError(message, "name another folder with --to DIR")
 
 
 def new_texts(folder: Path, before: Tables, after: Tables) -> dict[str, str]:
@@ -81,8 +92,18 @@ def _sorted(table: RuntimeTable | InstanceTable) -> RuntimeTable | InstanceTable
 
 
 def write_texts(folder: Path, texts: Mapping[str, str]) -> list[Path]:
-    """Write the files so that each is seen old or new, never half; gives their paths."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write the files so that each is seen old or new, never half; gives their paths.
+
+    Raises UserError where the folder or a file in it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return _written(folder, texts)
+    except OSError as error:
+        raise _cannot_be_made(folder, error) from error
+
+
+def _written(folder: Path, texts: Mapping[str, str]) -> list[Path]:
     drafts: list[tuple[Path, Path]] = []
     try:
         for name, text in texts.items():

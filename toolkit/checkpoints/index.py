@@ -9,6 +9,7 @@ and ``metal/`` that some models bring are not read.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
@@ -17,6 +18,10 @@ from toolkit.errors import CheckpointError
 
 LONGEST_INDEX = 50_000_000
 """Bytes. The largest models have about 20 million, one of 120 billion parameters 60,000."""
+
+_NUMBERED = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.safetensors")
+
+_OTHER_FORMATS = (".bin", ".pt", ".pth", ".gguf", ".npz", ".h5", ".msgpack")
 
 _AGAIN = "copy the index again, or save the weights again"
 
@@ -51,7 +56,8 @@ def parse_index(content: bytes, file: str) -> dict[str, str]:
 def weight_files(names: Iterable[str], index: Mapping[str, str] | None) -> tuple[str, ...]:
     """The safetensors files that vLLM loads, of those that are there.
 
-    Raises CheckpointError when the index names one that is not there.
+    Raises CheckpointError when one that the index names is not there or, without an index, one of
+    a numbered set.
     """
     names = tuple(names)
     kind = index_name(names)
@@ -59,6 +65,7 @@ def weight_files(names: Iterable[str], index: Mapping[str, str] | None) -> tuple
     # As glob does it: a hidden file, like the ._model.safetensors of a Mac, is none.
     found = sorted(n for n in names if fnmatchcase(n, pattern) and not n.startswith("."))
     if index is None:
+        _check_numbered(found)
         return tuple(found)
     named = set(index.values())
     missing = sorted(named.difference(found))
@@ -69,6 +76,31 @@ def weight_files(names: Iterable[str], index: Mapping[str, str] | None) -> tuple
             "copy the missing files too",
         )
     return tuple(name for name in found if name in named)
+
+
+def other_weights(names: Iterable[str]) -> tuple[str, ...]:
+    """Files that look like weights in another format than safetensors."""
+    return tuple(sorted(name for name in names if name.endswith(_OTHER_FORMATS)))
+
+
+def _check_numbered(found: Iterable[str]) -> None:
+    """Raise CheckpointError when ``model-00001-of-00002`` is there and not the other half.
+
+    vLLM would load what there is. Some sets are numbered from 0.
+    """
+    sets: dict[tuple[str, int], set[int]] = {}
+    for match in filter(None, map(_NUMBERED.fullmatch, found)):
+        sets.setdefault((match[1], int(match[3])), set()).add(int(match[2]))
+    for (stem, total), numbers in sets.items():
+        if len(numbers) < total:
+            first = 0 if 0 in numbers else 1
+            missing = sorted(set(range(first, first + total)) - numbers)
+            names = [f"{stem}-{number:05}-of-{total:05}.safetensors" for number in missing]
+            raise CheckpointError(
+                f"{stem}-*-of-{total:05}.safetensors: {len(numbers)} of {total} files are there, "
+                f"and not {_some(names)}",
+                "copy the missing files too, and the index",
+            )
 
 
 def check_tensors(index: Mapping[str, str], tensors: Iterable[str], file: str) -> None:

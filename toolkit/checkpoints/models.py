@@ -23,6 +23,7 @@ class Checkpoint:
     """config.json and the safetensors headers at one place.
 
     ``tensors`` is ``None`` when no header was read (a folder that holds a config.json only).
+    ``other_weights`` are files with weights in another format, of which nothing is read.
     ``tokenizer`` holds what can be compared of a tokenizer without reading a large file, as
     ``tokenizer.describe_tokenizer`` says. ``bytes_read`` is what was read of all files together;
     listings are not counted.
@@ -33,3 +34,4 @@ class Checkpoint:
     tensors: Mapping[str, Tensor] | None = None
     tokenizer: Mapping[str, Any] = field(default_factory=dict)
     bytes_read: int = 0
+    other_weights: tuple[str, ...] = ()

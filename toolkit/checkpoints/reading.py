@@ -21,6 +21,7 @@ from toolkit.checkpoints.index import (
     LONGEST_INDEX,
     check_tensors,
     index_name,
+    other_weights,
     parse_index,
     weight_files,
 )
@@ -67,6 +68,7 @@ def read_checkpoint(
         tensors=tensors if files else None,
         tokenizer=described,
         bytes_read=reader.bytes_read,
+        other_weights=other_weights(sizes),
     )
 
 

@@ -12,6 +12,7 @@ from toolkit.checkpoints.architecture import read_architecture
 from toolkit.checkpoints.heads import Head, has_mask, is_head, read_head
 from toolkit.checkpoints.models import Checkpoint, Tensor
 from toolkit.checks.models import Case
+from toolkit.errors import CheckpointError
 from toolkit.findings import Finding
 
 
@@ -46,7 +47,10 @@ def shape_of(case: Case) -> Architecture:
     checkpoint = case.target_checkpoint
     if checkpoint is None or is_head(checkpoint.config):
         return case.target.architecture
-    return read_architecture(checkpoint.config)
+    try:
+        return read_architecture(checkpoint.config)
+    except CheckpointError as bad:
+        raise CheckpointError(f"{checkpoint.location}/{bad.message}", bad.fix) from bad
 
 
 def wrong_target(case: Case) -> bool:

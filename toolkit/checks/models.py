@@ -26,6 +26,7 @@ class Case:
     ``enable-prefix-caching``, as ``speculative_settings`` are keys of ``--speculative-config``
     beside the drafter's own; ``environment`` is the container's. ``None``: not known, not asked.
 
+    ``own_target``: the target was read where the user said, not at the catalogue's own place.
     ``instance_type`` is what was asked for, ``instance`` its entry in the catalogue, if it has
     one. Where there is an instance, an ``ami`` of ``None`` is SageMaker's default.
     """
@@ -40,6 +41,7 @@ class Case:
     version_rules: VersionRuleTable = NO_VERSION_RULES
     concurrency: int | None = None
     target_checkpoint: Checkpoint | None = None
+    own_target: bool = False
     drafter_checkpoint: Checkpoint | None = None
     instance: Instance | None = None
     instance_type: str | None = None

@@ -20,6 +20,11 @@ Notices = Literal["at start", "on a request", "never"]
 _KNOWN = "known-problem"
 """The rule whose findings have codes of their own, from the catalogue."""
 
+_CAUSES = frozenset(
+    {"head-not-a-drafter", "target-differs", "hidden-size-mismatch", "vocabulary-mismatch"}
+)
+"""Of findings of one level these come first: others may follow from them."""
+
 _SEVERITY = {"error": 0, "warning": 1, "note": 2}
 
 
@@ -45,7 +50,7 @@ def rules_found() -> tuple[Rule, ...]:
 def check(
     case: Case, *, about: About | None = None, only: Collection[str] | None = None
 ) -> tuple[Finding, ...]:
-    """What the rules say of the case, errors first, then in the order of the rules' codes.
+    """What the rules say of the case, errors first, causes before what may follow from them.
 
     ``about`` and ``only`` choose rules by what they look at and by code. Raises CheckpointError
     for a config.json whose numbers are none.
@@ -64,7 +69,7 @@ def check(
         for finding in told
         if code != _KNOWN or finding.code not in said
     )
-    return tuple(sorted(found, key=lambda finding: _SEVERITY[finding.level]))
+    return tuple(sorted(found, key=lambda f: (_SEVERITY[f.level], f.code not in _CAUSES)))
 
 
 def _files() -> list[pkgutil.ModuleInfo]:

@@ -13,8 +13,15 @@ from toolkit.cli.check_settings import setting_options
 from toolkit.cli.console import json_option, print_json
 from toolkit.errors import Refused, UserError
 
+EXAMPLES = """\b
+Examples:
+  peagle check gpt-oss-20b --target hf --drafter hf
+  peagle check gpt-oss-20b --drafter ./my/head
+  peagle check tiny --engine enable-lora --speculative draft_tensor_parallel_size=1
+"""
 
-@click.command(epilog="Example: peagle check gpt-oss-20b --target hf --drafter hf")
+
+@click.command(epilog=EXAMPLES)
 @click.argument("pair", required=False)
 @click.option("--target", help="Where the target lies: folder, s3://..., hub id, or hf.")
 @click.option("--drafter", help="Where the head lies: folder, s3://..., hub id, or hf.")
@@ -24,7 +31,10 @@ from toolkit.errors import Refused, UserError
 @click.option("--vllm", help="vLLM version.  [default: the catalogue's]")
 @click.option("--instance-type", help="SageMaker instance type.")
 @click.option("--tp", "--tensor-parallel-size", type=click.IntRange(1), help="GPUs per model.")
-@click.option("--ami", help="Host AMI, or `default` for SageMaker's.  [default: what it needs]")
+@click.option(
+    "--ami",
+    help="Host AMI (the GPU driver), or `default`: SageMaker's.  [default: what the image needs]",
+)
 @click.option("--image", help="Container image.")
 @click.option("--region", envvar=["AWS_REGION", "AWS_DEFAULT_REGION"], help="AWS region.")
 @setting_options
@@ -40,7 +50,9 @@ def check(
 
     Reads what lies on this machine. Of other places it knows the catalogue's numbers; name a place
     to have it read, or `hf` for the pair's own on the hub: config.json and the headers, never the
-    weights. PAIR also says how the drafter is started. The exit code is 3 when something is wrong.
+    weights. PAIR also says how the drafter is started. What would be given to vLLM beside a plan's
+    arguments is checked with --engine, --speculative and --env. The exit code is 3 when something
+    is wrong.
     """
     if list_rules:
         return _list(as_json)

@@ -11,17 +11,18 @@ import click
 
 from toolkit.catalog import find_drafter, find_pair, load_catalog, pair_name
 from toolkit.catalog.models import Catalog, Drafter, Pair
+from toolkit.catalog.rules import DRAFTLESS
 from toolkit.checkpoints import Checkpoint
 from toolkit.checks import Case, make_case, rules_found
 from toolkit.checks import check as check_case
 from toolkit.checks.cases import ami_for
 from toolkit.checks.strangers import stranger
 from toolkit.cli.check_settings import Given
-from toolkit.cli.checkpoints import checkpoint_at, means_folder
+from toolkit.cli.checkpoints import checkpoint_at, folder_hint, means_folder
 from toolkit.cli.resolving import catalog_of
 from toolkit.errors import NotFound, UserError
 from toolkit.findings import Finding
-from toolkit.planning.own_heads import is_location, split_revision
+from toolkit.planning.own_heads import OWN, is_location, split_revision
 from toolkit.planning.settings import engine_settings
 
 HUB = "hf"
@@ -60,15 +61,18 @@ def report_of(ctx: click.Context, name: str, given: dict[str, Any]) -> Report:
     start = time.monotonic()
     catalog = load_catalog(catalog_of(ctx))
     pair, place = _pair(catalog, name, given["drafter"])
+    if place is not None and (pair.drafter is None or pair.drafter.method in DRAFTLESS):
+        raise _no_head_wanted(pair, place)
     strangers = _strangers(catalog, pair, place)
     target = _read(ctx, catalog, pair, given["target"], pair.target)
+    pair = _with_own_head(pair, place)
     # What is another target's head need not be read: its id says so.
     readable = pair.drafter is not None and not strangers
     drafter = _read(ctx, catalog, pair, place, pair.drafter) if readable else None
     case = _case(catalog, pair, given, target, drafter)
     read = tuple(checkpoint for checkpoint in (target, drafter) if checkpoint is not None)
     return Report(
-        pair=pair_name(pair.target, pair.drafter),
+        pair=_title(pair),
         case=case,
         findings=(*strangers, *check_case(case)),
         read=read,
@@ -85,14 +89,42 @@ def _pair(catalog: Catalog, name: str, drafter: str | None) -> tuple[Pair, str |
         return pair, drafter
     try:
         known = find_drafter(pair.target, split_revision(drafter)[0])
-    except NotFound:
+    except NotFound as missing:
         if not is_location(drafter):
-            raise
+            raise NotFound(missing.message, folder_hint(drafter) or missing.fix) from missing
         return pair, drafter
     if "+" in name and pair.drafter != known:
         raise UserError(f"{name} and --drafter {drafter} name two drafters", "name one of them")
     # Its hub id was written: then it is to be read, too.
     return Pair(target=pair.target, drafter=known), drafter if "/" in drafter else None
+
+
+def _title(pair: Pair) -> str:
+    """The pair in full; with the user's own head, its place."""
+    own = pair.drafter is not None and pair.drafter not in pair.target.drafters
+    if own and pair.drafter is not None:
+        return f"{pair.target.id}+{pair.drafter.weights}"
+    return pair_name(pair.target, pair.drafter)
+
+
+def _no_head_wanted(pair: Pair, place: str) -> UserError:
+    """What is said of a head for a pair that would not use one."""
+    how = f"{pair.drafter.name} drafts" if pair.drafter else f"{pair.target.short_name} is served"
+    heads = (drafter.name for drafter in pair.target.drafters if drafter.method not in DRAFTLESS)
+    names = ", ".join(f"{pair.target.short_name}+{name}" for name in heads)
+    fix = f"leave --drafter out, or say how it is started: {names}"
+    return UserError(f"{how} without a head, and --drafter {place} would not be used", fix)
+
+
+def _with_own_head(pair: Pair, place: str | None) -> Pair:
+    """The pair with what is known of the user's own head; nothing of it is the catalogue's."""
+    head = pair.drafter
+    if head is None or place is None or place == HUB or split_revision(place)[0] == head.weights:
+        return pair
+    own: dict[str, Any] = {"title": f"your own head {place}", "weights": place, "revision": None}
+    if head.public:
+        own |= {"name": OWN, "k_trained": None, "published": ()}
+    return Pair(target=pair.target, drafter=head.model_copy(update=own))
 
 
 def _read(
@@ -142,6 +174,7 @@ def _case(
         vllm=given["vllm"],
         concurrency=given["concurrency"],
         target_checkpoint=target,
+        own_target=given["target"] not in (None, HUB),
         drafter_checkpoint=drafter,
         instance_type=instance_type,
         region=given["region"],
@@ -177,7 +210,7 @@ def _strangers(catalog: Catalog, pair: Pair, place: str | None) -> tuple[Finding
 def _unread(
     name: str, pair: Pair, target: Checkpoint | None, drafter: Checkpoint | None
 ) -> str | None:
-    """What was not read, and how it would be; ``None`` when everything was."""
+    """What was not read, and in a second line how it would be; ``None`` when everything was."""
     missing = [] if target is not None else ["target"]
     head: Drafter | None = pair.drafter
     if head is not None and drafter is None and (head.weights or not head.public):
@@ -190,6 +223,6 @@ def _unread(
     }
     words = " ".join(f"--{which} {places[which]}" for which in missing)
     return (
-        f"the {' and the '.join(missing)}: their numbers are the catalogue's "
-        f"(to read what lies there: peagle check {name} {words})"
+        f"the {' and the '.join(missing)}, whose numbers are the catalogue's; to read what lies "
+        f"there:\npeagle check {name} {words}"
     )

@@ -12,6 +12,14 @@ import click
 
 from toolkit.errors import UserError
 
+_SAID_BY = {
+    "num_speculative_tokens": "--k",
+    "method": "PAIR, such as tiny+eagle3",
+    "parallel_drafting": "PAIR, such as tiny+eagle3",
+    "model": "--drafter",
+}
+"""Keys of ``--speculative-config`` that other options decide."""
+
 
 @dataclass(frozen=True)
 class Given:
@@ -51,13 +59,14 @@ def setting_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--speculative",
             metavar="KEY=VALUE",
             multiple=True,
-            help="A key of --speculative-config.",
+            help="A key of vLLM's --speculative-config that the pair does not set; repeatable.",
         ),
         click.option(
             "--engine",
             metavar="NAME[=VALUE]",
             multiple=True,
-            help="An argument of vLLM, such as enable-lora; may be repeated.",
+            help="An argument of vLLM, such as enable-lora or gpu-memory-utilization=0.9; "
+            "repeatable.",
         ),
     ):
         decorated = option(decorated)
@@ -74,6 +83,8 @@ def _argument(word: str) -> tuple[str, object]:
 
 def _entry(word: str, flag: str) -> tuple[str, object]:
     name, value = _pair(word, flag)
+    if name in _SAID_BY:
+        raise UserError(f"{flag} {name} is set already", f"say it with {_SAID_BY[name]}")
     return name, _value(value)
 
 

@@ -12,8 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from toolkit.checks import Rule
-from toolkit.cli.console import colour
-from toolkit.findings import Finding
+from toolkit.cli.findings_view import print_findings
 
 if TYPE_CHECKING:
     from toolkit.cli.check_report import Report
@@ -29,7 +28,7 @@ def print_report(report: Report) -> None:
     console = _console()
     console.print(f"[bold]{escape(report.pair)}[/] on vLLM {report.case.runtime.vllm}\n")
     for finding in report.findings:
-        _print_finding(console, finding)
+        print_findings(console, [finding])
         console.print()
     for checkpoint in report.read:
         headers = "" if checkpoint.tensors is not None else ", no weights there"
@@ -38,11 +37,15 @@ def print_report(report: Report) -> None:
             soft_wrap=True,
         )
     if report.unread:
-        console.print(f"not read {escape(report.unread)}", soft_wrap=True)
+        what, command = report.unread.split("\n")
+        lines = [*wrap(what, console.width - len(_INDENT), break_on_hyphens=False), command]
+        for number, line in enumerate(lines):
+            word = "" if number else "not read"
+            console.print(f"{word:<{len(_INDENT)}}{escape(line)}", soft_wrap=True)
     total = sum(checkpoint.bytes_read for checkpoint in report.read)
     console.print(
         f"checked  {report.rules} rules in {report.seconds:.2f} s, {total:,} bytes read: "
-        f"{_verdict(report.findings)}"
+        f"{_verdict(report)}"
     )
 
 
@@ -57,22 +60,9 @@ def print_rules(rules: Sequence[Rule]) -> None:
     console.print(table)
 
 
-def _print_finding(console: Console, finding: Finding) -> None:
-    level = f"[bold {colour(finding.level)}]{finding.level:<8}[/]"
-    console.print(f"{level} [bold]{finding.code}[/] ({escape(finding.where)})")
-    _print_indented(console, escape(finding.message))
-    _print_indented(console, f"mend: {escape(finding.fix)}")
-
-
-def _print_indented(console: Console, text: str) -> None:
-    """The text below the code, without the blanks with which rich fills its lines."""
-    lines = wrap(text, console.width - len(_INDENT), break_on_hyphens=False)
-    for line in lines:
-        console.print(f"{_INDENT}{line}", soft_wrap=True)
-
-
-def _verdict(findings: Sequence[Finding]) -> str:
-    """``2 errors, 1 note``, or that nothing is wrong."""
+def _verdict(report: Report) -> str:
+    """``2 errors, 1 note``, or that nothing is wrong, and in what."""
+    findings = report.findings
     counts = [
         f"{count} {level}{'s' if count > 1 else ''}"
         for level in ("error", "warning", "note")
@@ -81,7 +71,15 @@ def _verdict(findings: Sequence[Finding]) -> str:
     words = ", ".join(counts)
     if any(finding.level == "error" for finding in findings):
         return words
-    return f"nothing wrong ({words})" if words else "nothing wrong"
+    return f"nothing wrong{_limits(report)}{f' ({words})' if words else ''}"
+
+
+def _limits(report: Report) -> str:
+    """In what nothing is wrong, where that is not all there is."""
+    if not report.read:
+        return " in the catalogue's numbers"
+    whole = report.unread is None and all(c.tensors is not None for c in report.read)
+    return "" if whole else " in what was read"
 
 
 def _console() -> Console:

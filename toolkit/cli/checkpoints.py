@@ -36,6 +36,7 @@ def source_of(location: str, aws_of: AwsOf | None = None) -> Source:
     if is_s3(location):
         if aws_of is None:
             raise UserError(f"{location} cannot be read here", "name a folder")
+        _check_bucket(location)
         from toolkit.aws.objects import S3Source
 
         return S3Source(aws_of(), location)
@@ -44,11 +45,27 @@ def source_of(location: str, aws_of: AwsOf | None = None) -> Source:
     if not is_location(location):
         raise UserError(
             f"{location!r} is no place of weights",
-            "write ./folder, s3://bucket/prefix, or org/name of the Hugging Face hub",
+            folder_hint(location)
+            or "write ./folder, s3://bucket/prefix, or org/name of the Hugging Face hub",
         )
     from toolkit.checkpoints.hub import HubSource
 
     return HubSource(*split_revision(location))
+
+
+def folder_hint(word: str) -> str:
+    """What to write for a folder that is there under this name; empty where none is."""
+    there = bool(word) and "/" not in word and Path(word).is_dir()
+    return f"there is a folder ./{word}: write ./{word}" if there else ""
+
+
+def _check_bucket(location: str) -> None:
+    bucket, slash, key = location.partition("//")[2].partition("/")
+    if bucket != bucket.lower():
+        raise UserError(
+            f"{location} names the bucket {bucket}, and bucket names are in lower case",
+            f"write s3://{bucket.lower()}{slash}{key} if that is the one",
+        )
 
 
 def means_folder(location: str) -> bool:

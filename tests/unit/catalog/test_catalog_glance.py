@@ -73,6 +73,15 @@ STYLES = {
 }  # fmt: skip
 
 
+STYLES |= {
+    f"a title such as {title}": GOOD.replace("title: Acme Chat 7B", f"title: {title}")
+    for title in (
+        '"Acme # Chat"', "'Acme: Chat'", "Acme#Chat  # and more", "Acme:Chat  ", "'it''s Acme'",
+        '"Acme \\"Chat\\""', "Ünï Chat", "Acme\n  Chat", '"Acme\n  Chat"', '"12"', "|\n  a\n  b",
+    )
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("style", STYLES)
 def test_it_is_what_the_whole_file_says(style: str, tmp_path: Path) -> None:
     path = write_target(tmp_path, STYLES[style])
@@ -106,6 +115,13 @@ def test_the_bundled_files_need_no_second_reading(monkeypatch: pytest.MonkeyPatc
         ("licence: apache-2.0", "license: apache-2.0"),
         ("method: ngram", "method: magic"),
         ("short_name: chat-7b", "short_name: [chat"),
+        ("title: Acme Chat 7B", "title: Acme: Chat"),
+        ("title: Acme Chat 7B", "title: 7"),
+        ("title: Acme Chat 7B", "title: Acme\x1b[31m"),
+        ("title: Acme Chat 7B", "title: Acme\ntitle: Chat"),
+        ("title: Acme Chat 7B", "title: Acme\n  licence: mit"),
+        ("  - name: ngram", " - name: ngram"),
+        ("    title: n-gram", "     title: n-gram"),
     ],
 )
 def test_what_a_list_needs_must_be_right(old: str, new: str, tmp_path: Path) -> None:

@@ -15,7 +15,13 @@ from toolkit.catalog.loading import examine
 from toolkit.catalog.rewriting import rewritten_instances
 from toolkit.catalog.rewriting_runtimes import rewritten_runtimes
 from toolkit.catalog.tables import Instance, InstanceTable, Price, Runtime, RuntimeTable
-from toolkit.catalog.writing import Tables, folder_for_tables, new_texts, write_texts
+from toolkit.catalog.writing import (
+    Tables,
+    folder_for_tables,
+    new_texts,
+    refuse_unwritable,
+    write_texts,
+)
 from toolkit.data import data_folder
 from toolkit.errors import UserError
 
@@ -287,9 +293,9 @@ def test_where_nothing_can_be_written_is_said(
     monkeypatch.setattr("toolkit.catalog.writing.os.access", lambda *_: False)
 
     with pytest.raises(UserError, match="cannot be written") as refused:
-        folder_for_tables(None)
+        refuse_unwritable(folder_for_tables(None))
 
     assert "--to DIR" in refused.value.fix
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="not a folder"):
-        folder_for_tables(tmp_path / "file" / "below")
+        refuse_unwritable(tmp_path / "file" / "below")

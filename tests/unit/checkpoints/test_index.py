@@ -7,7 +7,13 @@ import json
 import pytest
 
 from tests.unit.checkpoints.files import index_of
-from toolkit.checkpoints.index import check_tensors, index_name, parse_index, weight_files
+from toolkit.checkpoints.index import (
+    check_tensors,
+    index_name,
+    other_weights,
+    parse_index,
+    weight_files,
+)
 from toolkit.errors import CheckpointError
 
 INDEX = "model.safetensors.index.json"
@@ -88,3 +94,32 @@ def test_tensors_that_no_file_holds_are_named() -> None:
     check_tensors({"a": "x"}, ["a", "b"], INDEX)
     with pytest.raises(CheckpointError, match=r"names 1 tensors that no file holds: b"):
         check_tensors({"a": "x", "b": "x"}, ["a"], INDEX)
+
+
+@pytest.mark.parametrize(
+    ("names", "missing"),
+    [
+        (["model-00001-of-00002.safetensors"], "model-00002-of-00002"),
+        (
+            ["model-00000-of-00003.safetensors", "model-00002-of-00003.safetensors"],
+            "00001-of-00003",
+        ),
+        (["a-00001-of-00001.safetensors", "b-00002-of-00002.safetensors"], "b-00001-of-00002"),
+    ],
+)
+def test_a_half_copied_set_without_an_index_is_told(names: list[str], missing: str) -> None:
+    with pytest.raises(CheckpointError, match=missing):
+        weight_files(names, None)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_whole_set_without_an_index_is_loaded_as_vllm_does(first: int) -> None:
+    names = [f"model-{number:05}-of-00002.safetensors" for number in (first, first + 1)]
+    assert weight_files(names, None) == tuple(names)
+
+
+def test_weights_in_another_format_are_named() -> None:
+    assert other_weights(["x.gguf", "config.json", "pytorch_model.bin", "a.safetensors"]) == (
+        "pytorch_model.bin",
+        "x.gguf",
+    )

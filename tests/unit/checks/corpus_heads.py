@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
-from tests.unit.checks.cases import OWN_IMAGE, geometry_case, speculators_case, tiny_case
+from tests.unit.checks.cases import OWN_IMAGE, geometry_case, read, speculators_case, tiny_case
 from tests.unit.checks.corpus import Broken
-from tests.unit.checks.damage import Damage, booleans, filled, integers
+from tests.unit.checks.damage import Damage, booleans, config_only, filled, integers
+from toolkit.checks import Case
 
 EAGLE = "eagle_config.eagle_aux_hidden_state_layer_ids"
 
@@ -39,6 +41,16 @@ NARROW = Damage(
     add={"lm_head.weight": filled("BF16", (1024, 128))},
 )
 """An EAGLE-3 head of half the target's width, without embeddings of its own."""
+
+
+def unread(folder: Path, *others: str) -> Case:
+    """The tiny pair with a head of which only config.json lies there, and these empty files."""
+    case = tiny_case(folder)
+    assert case.drafter_checkpoint is not None
+    head = config_only(folder / "bare", dict(case.drafter_checkpoint.config))
+    for name in others:
+        (head / name).touch()
+    return replace(case, drafter_checkpoint=read(head))
 
 
 def with_d2t(size: int) -> Damage:
@@ -445,4 +457,19 @@ def _layer_tensors(layer: int) -> list[str]:
     return [f"model.layers.{layer}.{part}.weight" for part in parts]
 
 
-HEADS = (*PLACEHOLDERS, *STATES, *VOCABULARIES, *TENSORS, *FORMATS)
+UNREAD = (
+    Broken(
+        "no weights",
+        lambda f: unread(f),
+        "weights-unread",
+        "warning",
+    ),
+    Broken(
+        "weights in another format",
+        lambda f: unread(f, "pytorch_model.bin"),
+        "weights-unread",
+        "warning",
+    ),
+)
+
+HEADS = (*UNREAD, *PLACEHOLDERS, *STATES, *VOCABULARIES, *TENSORS, *FORMATS)

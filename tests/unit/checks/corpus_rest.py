@@ -176,6 +176,35 @@ LOADS = (
         "drafting-slots",
     ),
     Broken(
+        "slots of every request, up to 0.27",
+        lambda f: tiny_case(f, k=5, concurrency=100_000, vllm="0.27.1"),
+        "drafting-slots",
+    ),
+    Broken(
+        "more requests than a step drafts for",
+        lambda f: catalog_case("gpt-oss-20b", concurrency=100_000),
+        "drafting-slots",
+        "warning",
+    ),
+    Broken(
+        "more requests than a step of a small GPU drafts for",
+        lambda f: catalog_case(
+            "gpt-oss-20b", k=7, concurrency=147, instance_type="ml.g6e.xlarge", ami=NEW_AMI
+        ),
+        "drafting-slots",
+        "warning",
+    ),
+    Broken(
+        "90 GPUs' worth of memory",
+        lambda f: tiny_case(f, settings={"gpu-memory-utilization": 90}),
+        "memory-utilization",
+    ),
+    Broken(
+        "memory in words",
+        lambda f: tiny_case(f, settings={"gpu-memory-utilization": "most"}),
+        "memory-utilization",
+    ),
+    Broken(
         "no padding in parallel",
         lambda f: tiny_case(f, speculative_settings={"disable_padded_drafter_batch": True}),
         "drafter-batch-padding",
@@ -325,6 +354,27 @@ VERSIONS = (
         "speculative-setting",
     ),
     Broken(
+        "a misspelt key",
+        lambda f: tiny_case(f, speculative_settings={"quantisation": "fp8"}),
+        "speculative-setting",
+    ),
+    Broken(
+        "a key that comes later",
+        lambda f: tiny_case(f, speculative_settings={"index_share_for_mtp_iteration": True}),
+        "speculative-setting",
+    ),
+    Broken(
+        "an argument that is none",
+        lambda f: tiny_case(f, settings={"foo": "bar"}),
+        "engine-argument",
+    ),
+    Broken(
+        "an argument that a later version may not have",
+        lambda f: tiny_case(f, settings={"no-enable-prefx-caching": True}, vllm="0.29.0"),
+        "engine-argument",
+        "warning",
+    ),
+    Broken(
         "a key that is gone",
         lambda f: tiny_case(f, speculative_settings={"disable_by_batch_size": 8}),
         "speculative-setting",
@@ -348,7 +398,7 @@ VERSIONS = (
     ),
     Broken(
         "watermarking",
-        lambda f: tiny_case(f, settings={"watermarking-config": "{}"}),
+        lambda f: tiny_case(f, settings={"watermark-config": "{}"}, vllm="0.30.0", image=OWN_IMAGE),
         "watermarking",
     ),
     Broken(

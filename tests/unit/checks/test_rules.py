@@ -95,7 +95,54 @@ def test_a_pair_of_ones_own_takes_the_kind_from_the_catalogues(tmp_path: Path) -
     ours = geometry_case(tmp_path, "qwen3-coder-30b")
     tiny = find_pair(CATALOG, "tiny")
     case = replace(ours, target=tiny.target, drafter=tiny.drafter, k=5, max_model_len=2048)
-    assert [(f.code, f.level) for f in check(case)] == [("target-differs", "note")]
+    case = replace(case, own_target=True)
+    told = [(f.code, f.level) for f in check(case) if f.code != "weights-unread"]
+    assert told == [("target-differs", "note")]
+
+
+def test_a_catalogue_that_contradicts_its_own_weights_is_wrong(tmp_path: Path) -> None:
+    case = tiny_case(tmp_path, entry={"hidden_size": 512})
+    first = check(case)[0]
+    assert (first.code, first.level) == ("target-differs", "error")
+    assert "hidden size 256, not 512" in first.message
+    assert "correct the catalogue's file" in first.fix
+
+
+def test_the_first_error_of_a_foreign_head_is_that_it_is_foreign(tmp_path: Path) -> None:
+    case = geometry_case(tmp_path, "gpt-oss-20b")
+    foreign = geometry_case(tmp_path / "other", "qwen3-coder-30b").drafter_checkpoint
+    told = check(replace(case, drafter_checkpoint=foreign))
+    assert [f.code for f in told][:2] == ["hidden-size-mismatch", "vocabulary-mismatch"]
+    assert "embeddings-not-shared" not in {f.code for f in told}
+
+
+@pytest.mark.parametrize(
+    ("settings", "fix"),
+    [({"gpu-memory-utilisation": 0.9}, "gpu-memory-utilization"), ({"max-num-seq": 4}, "max-num")],
+)
+def test_a_misspelt_argument_is_told_with_the_nearest(settings: dict[str, float], fix: str) -> None:
+    (finding,) = check(catalog_case("tiny", settings=settings))
+    assert finding.code == "engine-argument"
+    assert fix in finding.fix
+
+
+@pytest.mark.parametrize("name", ["compilation-config.mode", "no-enforce-eager", "max-num-seqs"])
+def test_an_argument_that_vllm_has_draws_nothing(name: str) -> None:
+    assert check(catalog_case("tiny", settings={name: 3})) == ()
+
+
+@pytest.mark.parametrize(
+    ("share", "told"), [(1, False), (0.92, False), (0, True), (1.5, True), (True, True)]
+)
+def test_a_share_of_memory_is_above_0_and_at_most_1(share: float, told: bool) -> None:
+    found = check(catalog_case("tiny", settings={"gpu-memory-utilization": share}))
+    assert bool(found) == told
+
+
+def test_a_step_with_room_for_every_request_draws_nothing() -> None:
+    case = catalog_case("gpt-oss-20b", k=7, concurrency=1170)
+    assert check(case, only={"drafting-slots"}) == ()
+    assert check(replace(case, concurrency=1171), only={"drafting-slots"}) != ()
 
 
 def test_nothing_is_asked_of_a_target_alone() -> None:
@@ -154,3 +201,14 @@ def test_an_image_in_ecr_has_account_region_and_tag() -> None:
     assert (found.account, found.region) == ("123456789012", "cn-north-1")
     assert (found.repository, found.tag) == ("me/mine", "1")
     assert in_ecr("docker.io/me/mine:1") is None
+
+
+@pytest.mark.parametrize(
+    ("instance_type", "told"),
+    [(None, True), ("ml.g7e.12xlarge", True), ("ml.g6e.12xlarge", False)],
+)
+def test_a_problem_of_some_instances_is_told_of_these(
+    instance_type: str | None, told: bool
+) -> None:
+    found = check(catalog_case("gpt-oss-120b", instance_type=instance_type))
+    assert ("harmony-errors" in {finding.code for finding in found}) == told

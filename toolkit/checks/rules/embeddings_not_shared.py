@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from toolkit.checks.facts import head_of, location_of, shape_of, tensors_of
 from toolkit.checks.models import Case
+from toolkit.checks.rules import hidden_size_mismatch
 from toolkit.findings import Finding, error
 
 CODE = "embeddings-not-shared"
@@ -24,6 +25,8 @@ def check(case: Case) -> Iterator[Finding]:
         return
     width = shape_of(case).hidden_size
     if head.hidden_size in (None, width, case.target.architecture.hidden_size):
+        return
+    if any(hidden_size_mismatch.check(case)):  # the head of another model
         return
     message = (
         f"{location_of(case)} has no embeddings of its own, and those of {case.target.id} are "

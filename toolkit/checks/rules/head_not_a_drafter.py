@@ -23,10 +23,10 @@ def check(case: Case) -> Iterator[Finding]:
     checkpoint = case.drafter_checkpoint
     if checkpoint is None or not is_eagle(case) or is_head(checkpoint.config):
         return
-    what = ", ".join(classes_of(checkpoint.config)) or "nothing"
+    what = ", ".join(classes_of(checkpoint.config)) or "no class"
     message = (
-        f"{checkpoint.location} is no draft head: its config.json names {what}, not EAGLE-3 or "
-        "P-EAGLE"
+        f"{checkpoint.location} is no draft head: its config.json names {what}, and nothing that "
+        "an EAGLE-3 or P-EAGLE head has"
     )
     fix = "name the folder of the head that was trained for this target, not that of a model"
     yield error(CODE, "drafter", message, fix)

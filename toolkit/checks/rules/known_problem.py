@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from toolkit.catalog import versions
+from toolkit.checks.cases import family_of
 from toolkit.checks.models import Case
 from toolkit.findings import Finding
 
@@ -17,9 +18,10 @@ VLLM_NOTICES = "never"
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """A finding for each problem of the drafter that this version has."""
+    """A finding for each problem that this version has, and the instance where one is named."""
     for problem in case.drafter.problems if case.drafter else ():
-        if problem.vllm is None or versions.in_range(case.runtime.vllm, problem.vllm):
+        here = problem.vllm is None or versions.in_range(case.runtime.vllm, problem.vllm)
+        if here and _may_hit(case.instance_type, problem.instance_families):
             yield Finding(
                 code=problem.code,
                 level=problem.level,
@@ -27,3 +29,8 @@ def check(case: Case) -> Iterator[Finding]:
                 message=f"{problem.summary} ({problem.source})",
                 fix=problem.fix,
             )
+
+
+def _may_hit(instance_type: str | None, families: tuple[str, ...]) -> bool:
+    """Whether it is on one of these families; where any is possible, it may be."""
+    return not families or instance_type is None or family_of(instance_type) in families

@@ -34,9 +34,10 @@ def check(case: Case) -> Iterator[Finding]:
     plain, long = drafter.name.removesuffix(_SUFFIX), f"{drafter.name}{_SUFFIX}"
     if length > LONG and long in names:
         message = (
-            f"the context may have {length:,} tokens, and {drafter.title} is for less than {LONG:,}"
+            f"{drafter.title} was made for prompts below {LONG:,} tokens; the context has room for "
+            f"{length:,}, and of longer prompts it gets less accepted"
         )
-        fix = f"where prompts are that long, use {target.short_name}+{long}"
+        fix = f"fine while prompts are shorter; for longer ones use {target.short_name}+{long}"
         say = warning if length > target.default_max_model_len else note
         yield say(CODE, "drafter", message, fix)
     elif length < LONG and plain != drafter.name and plain in names:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from toolkit.catalog.regions import region_hint
 from toolkit.checks.models import Case
-from toolkit.errors import nearest
 from toolkit.findings import Finding, error
 
 CODE = "region-unknown"
@@ -21,6 +21,5 @@ def check(case: Case) -> Iterator[Finding]:
     region, known = case.region, case.runtimes.accounts
     if region is None or region in known or case.image is not None:
         return
-    fix = nearest(region, known) or f"there are {', '.join(sorted(known))}"
     message = f"{region!r} is not a region with AWS's vLLM images"
-    yield error(CODE, "region", message, fix)
+    yield error(CODE, "region", message, region_hint(region, known))

@@ -9,16 +9,25 @@ from collections.abc import Iterator
 
 from toolkit.checks.facts import entries, speculative_settings, told
 from toolkit.checks.models import Case
+from toolkit.errors import nearest
 from toolkit.findings import Finding
 
 CODE = "speculative-setting"
 ABOUT = "version"
 VLLM_NOTICES = "at start"
 
+_KNOWN = "known"
+"""Value of the entry that names every key that any version has."""
+
 
 def check(case: Case) -> Iterator[Finding]:
-    """A finding for each key that this version is known not to have."""
+    """A finding for each key that this version, or every version, is known not to have."""
     keys = set(speculative_settings(case))
     for entry in entries(case, CODE):
-        for key in sorted(keys & set(entry.names)):
-            yield told(entry, "drafter", key)
+        if entry.value == _KNOWN:
+            for key in sorted(keys - set(entry.names)):
+                fix = nearest(key, entry.names) or entry.fix
+                yield told(entry.model_copy(update={"fix": fix}), "drafter", key)
+        else:
+            for key in sorted(keys & set(entry.names)):
+                yield told(entry, "drafter", key)

@@ -32,8 +32,16 @@ def check(case: Case) -> Iterator[Finding]:
     if not differences:
         return
     message = f"{checkpoint.location} is not {target.id}: {', '.join(differences)}"
-    if _own_pair(case):
-        fix = f"write a catalogue file for it, of which {target.short_name} here gave the kind only"
+    if not case.own_target:
+        what = f"what the catalogue says of {target.id}"
+        message = f"{checkpoint.location} is not {what}: {', '.join(differences)}"
+        fix = "correct the catalogue's file, or its weights: plans count with those numbers"
+        yield error(CODE, "target", message, fix)
+    elif _own_pair(case):
+        fix = (
+            "to plan with this model, write a catalogue file with its own numbers; here "
+            f"{target.short_name} only says how the drafter is started"
+        )
         yield note(CODE, "target", message, fix)
     else:
         fix = f"name the place of {target.id}, or write a catalogue file for this model"

@@ -1,6 +1,6 @@
 """Watermarking is off with P-EAGLE.
 
-vLLM refuses the two together.
+vLLM refuses the two together. Its argument --watermark is another thing.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ VLLM_NOTICES = "at start"
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """A finding for each argument that begins with watermarking."""
-    asked = [name for name in case.settings if name.startswith("watermarking")]
-    if asked and is_parallel(case):
+    """A finding when the argument is given."""
+    if is_parallel(case) and "watermark-config" in case.settings:
         for entry in entries(case, CODE):
-            yield told(entry, "vllm", f"--{asked[0]}")
+            yield told(entry, "vllm", "--watermark-config")

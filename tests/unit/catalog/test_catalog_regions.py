@@ -1,0 +1,33 @@
+"""An unknown region: the nearest, else a few and where all are."""
+
+from __future__ import annotations
+
+import pytest
+
+from toolkit.catalog import load_catalog
+from toolkit.catalog.regions import ALL_REGIONS, USUAL, region_hint
+from toolkit.errors import NotFound
+from toolkit.planning import Options, make_plan
+
+
+def test_a_near_one_is_named() -> None:
+    assert "us-east-1" in region_hint("us-est-1", USUAL)
+    assert ALL_REGIONS not in region_hint("us-est-1", USUAL)
+
+
+def test_else_a_few_that_are_known() -> None:
+    known = load_catalog().runtimes.accounts
+    assert set(USUAL) <= set(known)
+
+    assert (
+        region_hint("nowhere", known) == f"such as {', '.join(USUAL)}; all of them: {ALL_REGIONS}"
+    )
+    assert region_hint("nowhere", ["cn-north-1"]).startswith("such as cn-north-1; ")
+
+
+def test_a_plan_does_not_list_them_all() -> None:
+    with pytest.raises(NotFound) as unknown:
+        make_plan(Options(pair="tiny", region="nowhere"), load_catalog())
+
+    assert unknown.value.fix.startswith("such as us-east-1, ")
+    assert "af-south-1" not in unknown.value.fix
