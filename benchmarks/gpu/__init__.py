@@ -10,8 +10,9 @@ host with vLLM and a GPU:
 * ``python -m benchmarks.gpu.speed --out FOLDER`` generates with every drafter and K, at several
   loads, with vLLM's synthetic rejection sampler set to the published acceptance.
 
-Each adds ``rows.jsonl`` to the folder as it goes, so that a broken run leaves what it has, and
-``--collect FOLDER... --evidence FILE`` makes one evidence file of such folders (no GPU needed).
+Each adds ``rows.jsonl`` to the folder as it goes, so that a broken run leaves what it has.
+``--collect FOLDER...`` then needs no GPU: memory.py puts the rows into its evidence file, speed.py
+makes one of them (``--evidence FILE``).
 
 The dummy loader never learns which tensors a head brings along, so vLLM would share the target's
 embedding and output matrices with every head. ``geometry.OWN_TENSORS`` says what the published

@@ -4,15 +4,20 @@
 
 Each row has a process of its own, and each GPU one engine at a time; the next row's process loads
 its modules meanwhile and waits for the GPU. A row that fails is written with its error. A row
-that ``rows.jsonl`` has already is not run again. Rows for two GPUs come last.
+that ``rows.jsonl`` or the evidence file has already is not run again (``--again`` runs the
+evidence's, too; ``--list`` shows what is left). Rows for two GPUs come last.
 
-``python -m benchmarks.gpu.memory --collect FOLDER... --evidence FILE`` writes the evidence file.
+``python -m benchmarks.gpu.memory --collect FOLDER...`` puts the rows of these folders into the
+evidence file; what it holds besides stays, and without new rows it stays byte for byte.
+
+On Hopper the package ``quack-kernels`` must be installed beside vLLM, at the version that vLLM's
+metadata pins: without it the start ends in the warm-up of its kernels, after the cache is laid out
+and before CUDA graphs are captured, and the row is marked as incomplete.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
 import fcntl
 import json
 import os
@@ -22,89 +27,19 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
-from benchmarks.gpu import probe
-from benchmarks.gpu.geometry import CARD_K, PAIRS, SECOND_K, Setting, engine_arguments
+from benchmarks.gpu import evidence
+from benchmarks.gpu.geometry import Setting, engine_arguments
+from benchmarks.gpu.logs import log_lines, logged
+from benchmarks.gpu.rows import settings
 
 ROW_SECONDS = 240
 WAITING_SECONDS = 300
 IDLE_GPU_BYTES = 3 << 30
-_PROGRESS = re.compile(r"it/s\]|s/it\]")
-
-LOG_LINES = re.compile(
-    r"GiB|MiB|KV cache size|Maximum concurrency|backend|padding layers|[Mm]xfp4|MXFP4|model runner"
-    r"|Model Runner|max_num_scheduled_tokens|Defaulting|Raising|Sharing|Keeping separate"
-    r"|cudagraph|CUDA graph|capture|Asynchronous|compil|took"
-)
-
-
-def settings() -> list[Setting]:
-    """Every row, the most valuable first."""
-    rows: list[Setting] = []
-    for make in (_card, _none, _eagle3):
-        rows += [make(pair) for pair in PAIRS]
-    rows += list(_variations("gpt-oss-20b"))
-    for make in (_fp8, _second_k, _none_fp8, _card_at_80):
-        rows += [make(pair) for pair in PAIRS]
-    return list(dict.fromkeys([*rows, *_variations("qwen3-coder-30b"), *_two_gpus()]))
-
-
-def _none(pair: str) -> Setting:
-    return Setting(pair)
-
-
-def _card(pair: str) -> Setting:
-    return Setting(pair, "p-eagle", CARD_K[pair])
-
-
-def _second_k(pair: str) -> Setting:
-    return Setting(pair, "p-eagle", SECOND_K[pair])
-
-
-def _eagle3(pair: str) -> Setting:
-    return Setting(pair, "eagle3", 3)
-
-
-def _fp8(pair: str) -> Setting:
-    return replace(_card(pair), kv_cache_dtype="fp8")
-
-
-def _none_fp8(pair: str) -> Setting:
-    return Setting(pair, kv_cache_dtype="fp8")
-
-
-def _card_at_80(pair: str) -> Setting:
-    return replace(_card(pair), gpu_memory_utilization=0.8)
-
-
-def _variations(pair: str) -> Iterator[Setting]:
-    """One thing changed at a time."""
-    changes: list[dict[str, Any]] = [
-        {"max_num_seqs": 1024},
-        {"max_num_batched_tokens": 16384},
-        {"max_model_len": 131072},
-        {"max_num_batched_tokens": 2048, "max_num_seqs": 64},
-        {"own_tensors": False},
-        {"enforce_eager": True},
-        {"max_num_seqs": 16},
-        {"max_num_batched_tokens": 32768},
-        {"max_model_len": 8192},
-        {"enable_prefix_caching": True},
-    ]
-    for change in changes[:2]:
-        yield replace(_none(pair), **change)
-    for change in changes:
-        yield replace(_card(pair), **change)
-
-
-def _two_gpus() -> Iterator[Setting]:
-    for make in (_card, _none):
-        for pair in PAIRS:
-            yield replace(make(pair), tensor_parallel_size=2)
 
 
 # One row, in a process of its own
@@ -114,16 +49,21 @@ def run_row(setting: Setting, lock: Path, stem: Path) -> dict[str, Any]:
     """Starts the engine and says what it is made of; the probe's files hold what it counted."""
     row: dict[str, Any] = {}
     import torch
+    import vllm
     from vllm.engine.arg_utils import EngineArgs
     from vllm.usage.usage_lib import UsageContext
     from vllm.v1.engine.core import EngineCore
     from vllm.v1.executor import Executor
 
-    probe.install(stem, setting.own())
+    # Before the engine and its workers, which learn of it by the environment.
+    from benchmarks.gpu.extension import announce
+
+    row |= {"vllm": vllm.__version__, "torch": torch.__version__}
+    probed = announce(stem, setting.own())
     with lock.open("w") as handle:
         wait_for(handle, setting.tensor_parallel_size)
         begin = time.perf_counter()
-        arguments = EngineArgs(**engine_arguments(setting))
+        arguments = EngineArgs(**engine_arguments(setting), **probed)
         config = arguments.create_engine_config(UsageContext.OPENAI_API_SERVER)
         row["cuda_before_engine"] = bool(torch.cuda.is_initialized())
         engine = EngineCore(config, Executor.get_class(config), log_stats=False)
@@ -262,42 +202,6 @@ def _read(stem: Path) -> dict[str, Any]:
     return row
 
 
-LOGGED = {
-    "weights_gib": r"Model loading took ([\d.]+) GiB",
-    "activations_gib": r"([\d.]+) GiB for peak activation",
-    "non_torch_gib": r"([\d.]+) GiB for non-torch memory",
-    "cuda_graphs_estimated_gib": r"Estimated CUDA graph memory: ([\d.]+) GiB",
-    "cuda_graphs_gib": r"Graph capturing finished in [\d.]+ secs, took ([\d.]+) GiB",
-    "available_kv_cache_gib": r"Available KV cache memory: ([\d.]+) GiB",
-    "kv_cache_tokens": r"GPU KV cache size: ([\d,]+) tokens",
-    "max_concurrency": r"Maximum concurrency for [\d,]+ tokens per request: ([\d.]+)x",
-    "graph_capture_seconds": r"Graph capturing finished in ([\d.]+) secs",
-    "engine_start_seconds": r"init engine .*? took ([\d.]+) s",
-}
-
-
-def logged(text: str) -> dict[str, Any]:
-    """What the engine itself said of its memory, and whether it found its compiled code."""
-    found = {key: re.search(pattern, text) for key, pattern in LOGGED.items()}
-    numbers: dict[str, Any] = {
-        key: float(match[1].replace(",", "")) for key, match in found.items() if match
-    }
-    if "AOT compil" in text:
-        numbers["compiled_before"] = "saved AOT compiled function" not in text
-    if match := re.search(r"Profiling CUDA graph memory: (.*)", text):
-        numbers["graphs"] = match[1]
-    return numbers
-
-
-def log_lines(text: str) -> list[str]:
-    lines = [line for line in text.splitlines() if LOG_LINES.search(line)]
-    lines = [line for line in lines if not line.startswith("DEBUG") or re.search("[GM]iB", line)]
-    short = [re.sub(r"^.*?\] ", "", line)[:400] for line in lines]
-    short = [re.sub(r"/(?:[\w.+-]+/)+", "", line) for line in short]
-    kept = [line for line in short if not re.search("Initializing a V1|init_method", line)]
-    return list(dict.fromkeys(kept))[:120]
-
-
 def summary(row: dict[str, Any]) -> str:
     """A line for the terminal."""
     gib = 1 << 30
@@ -319,12 +223,16 @@ def summary(row: dict[str, Any]) -> str:
     return f"{row['name']}: {' '.join(numbers)} | {end}"
 
 
-def run_all(out: Path, gpus: Sequence[str], seconds: float, only: str) -> None:
-    """Runs what is not done yet, on each GPU alone, then what needs several."""
+def left(out: Path, only: str, known: set[str]) -> list[Setting]:
+    """The rows that neither the folder nor the evidence has."""
+    done = {row["name"] for row in evidence.rows_of([out]) if "error" not in row} | known
+    return [row for row in settings() if row.name not in done and re.search(only, row.name)]
+
+
+def run_all(out: Path, gpus: Sequence[str], seconds: float, rows: Sequence[Setting]) -> None:
+    """Runs these rows, on each GPU alone, then what needs several."""
     for folder in ("facts", "logs"):
         (out / folder).mkdir(parents=True, exist_ok=True)
-    done = {row["name"] for row in rows_of([out]) if "error" not in row}
-    rows = [row for row in settings() if row.name not in done and re.search(only, row.name)]
     single = [row for row in rows if row.tensor_parallel_size == 1]
     run = Run(out, single, seconds)
     threads = [threading.Thread(target=work, args=(run, gpu)) for gpu in gpus for _ in range(2)]
@@ -338,35 +246,6 @@ def run_all(out: Path, gpus: Sequence[str], seconds: float, only: str) -> None:
         work(run, ",".join(gpus))
 
 
-def rows_of(folders: Sequence[Path]) -> list[dict[str, Any]]:
-    """The rows that the folders hold."""
-    files = [folder / "rows.jsonl" for folder in folders]
-    lines = [line for file in files if file.exists() for line in file.read_text().splitlines()]
-    return [json.loads(line) for line in lines]
-
-
-def evidence(rows: Sequence[dict[str, Any]], driver: str, torch: str) -> dict[str, Any]:
-    """One document of all rows; of rows of one name, the last that worked."""
-    best: dict[str, dict[str, Any]] = {}
-    for row in rows:
-        if row.get("error") == "timeout" and "available_kv_cache_gib" not in row["logged"]:
-            continue
-        if row["name"] not in best or "error" not in row:
-            best[row["name"]] = row
-    return {
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "engine": {"name": "vllm", "version": "0.26.0"},
-        "device": "NVIDIA H200",
-        "driver": driver,
-        "torch": torch,
-        "script": "benchmarks/gpu/memory.py",
-        "method": __doc__.split("\n")[0]
-        + " Real geometry (tests/geometry), dummy weights, a server's usage context; raw numbers"
-        " in bytes as the worker counted them, nothing fitted.",
-        "rows": list(best.values()),
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("gpu-memory"))
@@ -374,16 +253,17 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=560)
     parser.add_argument("--only", default="")
     parser.add_argument("--list", action="store_true")
+    parser.add_argument("--again", action="store_true")
     parser.add_argument("--collect", type=Path, nargs="*")
-    parser.add_argument("--evidence", type=Path)
-    parser.add_argument("--driver", default="")
-    parser.add_argument("--torch", default="")
+    parser.add_argument("--evidence", type=Path, default=evidence.EVIDENCE)
     parser.add_argument("--row", type=json.loads, help=argparse.SUPPRESS)
     parser.add_argument("--stem", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--lock", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
+    document = evidence.read(given.evidence)
+    rows = left(given.out, given.only, set() if given.again else evidence.measured(document))
     if given.list:
-        print("\n".join(row.name for row in settings() if re.search(given.only, row.name)))
+        print("\n".join(row.name for row in rows))
     elif given.row:
         try:
             run_row(Setting(**given.row), given.lock, given.stem)
@@ -392,10 +272,10 @@ def main() -> None:
             sys.stdout.flush()
             os._exit(1)
     elif given.collect:
-        document = evidence(rows_of(given.collect), given.driver, given.torch)
-        given.evidence.write_text(json.dumps(document, indent=1) + "\n")
+        merged = evidence.merged(document, evidence.rows_of(given.collect))
+        evidence.write(given.evidence, merged)
     else:
-        run_all(given.out, given.gpus.split(","), given.seconds, given.only)
+        run_all(given.out, given.gpus.split(","), given.seconds, rows)
 
 
 if __name__ == "__main__":

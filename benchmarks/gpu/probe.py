@@ -1,9 +1,9 @@
 """Notes what vLLM's worker counts while it starts, by wrapping the steps of its start.
 
-The wrapped steps run in this process, which is the worker of one GPU, and a rank writes its facts
-into a file. Workers of several GPUs are other processes: seen with two, vLLM did not fork them, so
-nothing was wrapped there, and only the engine's log speaks of them. Nothing the engine decides is
-changed, but for the tensors that a head keeps for itself (see the package's docstring).
+The wrapped steps run in the worker of one GPU, which writes its facts into a file of its rank.
+Workers of several GPUs are processes of their own, which vLLM spawns rather than forks when CUDA
+has been touched: ``extension`` brings the probe into each. Nothing the engine decides is changed,
+but for the tensors that a head keeps for itself (see the package's docstring).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Probe:
 
 
 def install(stem: Path, own: Iterable[str]) -> None:
-    """Wraps the worker's steps; call it once, before the engine is made."""
+    """Wraps the worker's steps; once in a process, before the worker's device is made."""
     from vllm.v1.worker.gpu_worker import Worker
 
     probe = Probe(stem)

@@ -5,20 +5,24 @@ from __future__ import annotations
 import json
 import subprocess
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.unit.checks.damage import tiny
 from tests.unit.fit.geometry import TARGETS, case
 from toolkit.catalog.models import AttentionGroup
 from toolkit.errors import EngineMissing
-from toolkit.fit.accounting import cache_layout
+from toolkit.fit.accounting import cache_layout, fit_of
 from toolkit.fit.cache import layers_on_one_gpu, layout_of
-from toolkit.fit.engine import cache_element_bytes, in_flight_tokens
+from toolkit.fit.engine import cache_element_bytes, in_flight_tokens, padding_ratio
 from toolkit.fit.models import FitCase
 from toolkit.local.engine import Engine, find_engine
 
 pytestmark = pytest.mark.engine
+
+STARTING = Path(__file__).parent / "starting.py"
 
 CACHE = """
 import json, sys
@@ -145,6 +149,57 @@ def test_the_cache_is_cut_as_vllm_cuts_it(engine: Engine) -> None:
     assert answers == expected
 
 
+STEPS = [
+    (k, requests, tokens)
+    for k in (1, 2, 5, 8, 10)
+    for requests, tokens in (
+        (1024, 512), (1024, 1023), (1024, 1024), (1024, 2048), (1024, 4096), (1024, 8192),
+        (1024, 16384), (4, 4), (4, 7), (4, 8), (4, 9), (4, 10),
+    )
+]  # fmt: skip
+"""K, requests at a time, tokens of a step."""
+
+
+def tiny_engine(k: int, requests: int, tokens: int, parallel: bool) -> dict[str, Any]:
+    """vLLM's arguments for the tiny pair."""
+    head: dict[str, Any] = {"model": str(tiny("p-eagle")), "parallel_drafting": True}
+    return {
+        "model": str(tiny("target")),
+        "max_model_len": 128,
+        "max_num_seqs": requests,
+        "max_num_batched_tokens": tokens,
+        "speculative_config": {
+            "method": "eagle3",
+            "num_speculative_tokens": k,
+            **(head if parallel else {"model": str(tiny("eagle3"))}),
+        },
+    }
+
+
+def test_steps_are_refused_where_vllm_refuses_them(engine: Engine, tmp_path: Path) -> None:
+    """With many requests and drafts vLLM 0.28.0 starts, and lets requests wait."""
+    asked, told = tmp_path / "asked.json", tmp_path / "told.json"
+    trials = [(*step, parallel) for step in STEPS for parallel in (True, False)]
+    asked.write_text(json.dumps([tiny_engine(*trial) for trial in trials]))
+    done = subprocess.run(
+        [str(engine.python), str(STARTING), str(asked), str(told)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    refusals = dict(zip(trials, json.loads(told.read_text()), strict=True))
+    for (k, requests, tokens, parallel), refusal in refusals.items():
+        one = case("qwen3-coder-30b", "p-eagle" if parallel else "eagle3", vllm=engine.vllm, k=k)
+        changed = {"max_num_seqs": requests, "max_num_batched_tokens": tokens}
+        ours = fit_of(replace(one, engine=replace(one.engine, **changed)))  # type: ignore[arg-type]
+        assert ours.fits == (refusal is None), (k, requests, tokens, parallel, refusal)
+    assert refusals[(5, 1024, 2048, True)] is None
+    assert refusals[(8, 1024, 4096, True)] is None
+    assert "enough slots" in refusals[(10, 4, 9, True)]
+    assert "max_num_seqs" in refusals[(1, 1024, 1023, False)]
+
+
 ODD = (
     (AttentionGroup(kind="full", layers=5, kv_heads=8, head_dim=128),
      AttentionGroup(kind="sliding", layers=17, kv_heads=8, head_dim=128, window=512)),
@@ -170,7 +225,7 @@ def test_so_are_models_that_nobody_made(engine: Engine) -> None:
     ]
     expected = []
     for groups in ODD:
-        layout = layout_of(layers_on_one_gpu(groups, 1, 2))
+        layout = layout_of(layers_on_one_gpu(groups, 1, 2), padding_ratio("0.28.0"))
         tokens, concurrency = layout.capacity(7 * GIB + 1, 9999, 4096)
         expected.append((tokens, concurrency, layout.request_bytes(9999, 4096)))
     answers = ask(engine, CACHE, questions)

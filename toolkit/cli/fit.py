@@ -10,9 +10,12 @@ import click
 from toolkit.catalog import load_catalog
 from toolkit.cli.console import json_option, print_json
 from toolkit.cli.fit_case import HARDWARE_HELP
+from toolkit.cli.fit_options import gib, share
 from toolkit.cli.fit_report import document, report_of
+from toolkit.cli.options import raise_first_error
 from toolkit.cli.resolving import catalog_of
 from toolkit.errors import Refused
+from toolkit.fit.advice import MOST_GPUS
 from toolkit.fit.engine import KV_CACHE_DTYPES
 
 Command = Callable[..., Any]
@@ -22,16 +25,19 @@ _ONE = click.IntRange(1)
 
 @click.command(epilog="Example: peagle fit gpt-oss-20b --gpu-memory-gib 80 --max-model-len 32768")
 @click.argument("pair", required=False)
-@click.option("--gpu-memory-gib", type=click.FloatRange(1, 100_000), help=HARDWARE_HELP)
+@click.option("--gpu-memory-gib", type=float, callback=gib, help=HARDWARE_HELP)
 @click.option("--instance-type", help="Take GPU, memory and number of GPUs from this type instead.")
-@click.option("--tp", "--tensor-parallel-size", type=click.IntRange(1, 64), help="GPUs per model.")
+@click.option(
+    "--tp", "--tensor-parallel-size", type=_ONE, help=f"GPUs per model, {MOST_GPUS} at most."
+)
 @click.option(
     "--gpu-memory-utilization",
-    type=click.FloatRange(0, 1, min_open=True),
+    type=float,
+    callback=share,
     help="Share of the GPU's memory that vLLM may take.  [default: 0.92, as vLLM]",
 )
 @click.option("--max-model-len", type=_ONE, help="Longest context, in tokens.")
-@click.option("--max-num-seqs", type=_ONE, help="Requests at the same time.")
+@click.option("--max-num-seqs", "--concurrency", type=_ONE, help="Requests at the same time.")
 @click.option("--max-num-batched-tokens", type=_ONE, help="Most tokens of one step.")
 @click.option("--k", type=_ONE, help="Tokens drafted per step.  [default: what the card says]")
 @click.option("--kv-cache-dtype", type=click.Choice(KV_CACHE_DTYPES), help="Type of the cache.")
@@ -54,7 +60,8 @@ def fit(ctx: click.Context, /, pair: str | None, as_json: bool, **given: Any) ->
 
     The same arithmetic as in plan, after vLLM's own: the cache comes out in tokens as vLLM prints
     them at its start. PAIR may be left out where --target names a folder with a config.json. What
-    is not given is what `vllm serve` would take. The exit code is 3 when it does not fit.
+    is not given is what `vllm serve` would take. The exit code is 3 when it does not fit, or when
+    `peagle check` would find that the pair cannot work.
     """
     catalog = load_catalog(catalog_of(ctx))
     report = report_of(catalog, pair, given)
@@ -69,3 +76,4 @@ def fit(ctx: click.Context, /, pair: str | None, as_json: bool, **given: Any) ->
         raise Refused(
             report.refusal, f"--{first.knob} {first.value}" if first else "no single change helps"
         )
+    raise_first_error(report.findings)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from toolkit.catalog import find_instance
 from toolkit.catalog.models import Catalog, Drafter, Pair
 from toolkit.catalog.tables import Instance
 from toolkit.catalog.versions import normalise
+from toolkit.checkpoints import Checkpoint
+from toolkit.checkpoints.heads import is_head
 from toolkit.cli.checkpoints import checkpoint_at
-from toolkit.errors import UserError
+from toolkit.errors import CheckpointError, UserError
 from toolkit.fit.accounting import fit_of, missing_bytes
-from toolkit.fit.advice import parallel_sizes
+from toolkit.fit.advice import MOST_GPUS, parallel_sizes
 from toolkit.fit.building import (
     draft_model,
     read_drafter,
@@ -20,7 +22,7 @@ from toolkit.fit.building import (
     target_model,
     with_matrices,
 )
-from toolkit.fit.engine import GPU_MEMORY_UTILIZATION, default_batched_tokens, default_sequences
+from toolkit.fit.engine import GPU_MEMORY_UTILIZATION, batch_of
 from toolkit.fit.gpus import capability_of, seen_of, visible_gib
 from toolkit.fit.models import DraftModel, Engine, FitCase, TargetModel
 from toolkit.planning.settings import Value, engine_settings
@@ -31,37 +33,70 @@ _K = 5
 """K for a head that nobody describes: P-EAGLE's cards have 5 and more."""
 
 
-def case_of(catalog: Catalog, pair: Pair | None, given: dict[str, Any]) -> FitCase:
+@dataclass(frozen=True)
+class Places:
+    """What lies at the places that were named; ``None`` where none was."""
+
+    target: Checkpoint | None
+    drafter: Checkpoint | None
+
+
+def read_places(given: dict[str, Any]) -> Places:
+    """Reads what ``--target`` and ``--drafter`` name. Raises what reading raises."""
+    target, drafter = (
+        checkpoint_at(given[name]) if given[name] else None for name in ("target", "drafter")
+    )
+    if target is not None and is_head(target.config):
+        raise UserError(
+            f"--target {target.location} holds a draft head, not a model",
+            "give it as --drafter, and the model that it drafts for as --target",
+        )
+    return Places(target, drafter)
+
+
+def case_of(catalog: Catalog, pair: Pair | None, places: Places, given: dict[str, Any]) -> FitCase:
     """The pair, or what lies at the places named, on the hardware named.
 
-    Raises UserError for options that contradict each other or the model.
+    Raises UserError for a division among GPUs that cannot be.
     """
-    target = _target(pair, given)
-    drafter = _drafter(pair, target, given)
-    engine = _engine(catalog, pair, given)
+    target = _target(pair, places)
+    drafter = _drafter(pair, places, target, given)
+    engine = _engine(catalog, pair, given, _length(pair, target, given))
     engine = replace(
         engine,
         k=_k(pair, drafter, given) if _speculates(pair, drafter, given) else 0,
-        max_model_len=_length(pair, target, given),
         draftless=_draftless(pair, drafter, given),
     )
     return _divided(FitCase(target, drafter, engine), given)
 
 
-def _target(pair: Pair | None, given: dict[str, Any]) -> TargetModel:
-    if given["target"]:
-        return read_target(checkpoint_at(given["target"]))
+def _target(pair: Pair | None, places: Places) -> TargetModel:
+    if places.target:
+        try:
+            return read_target(places.target)
+        except CheckpointError as wrong:
+            raise _located(wrong, places.target) from wrong
     if pair is None:
-        raise UserError("no target is named", "name a pair, or a folder with --target")
+        raise UserError("name a pair, or a folder with --target", "for example: peagle fit tiny")
     return target_model(pair.target)
 
 
-def _drafter(pair: Pair | None, target: TargetModel, given: dict[str, Any]) -> DraftModel | None:
+def _located(wrong: CheckpointError, read: Checkpoint) -> CheckpointError:
+    """The same error, with the place whose config.json it is about."""
+    return CheckpointError(f"{read.location}: {wrong.message}", wrong.fix)
+
+
+def _drafter(
+    pair: Pair | None, places: Places, target: TargetModel, given: dict[str, Any]
+) -> DraftModel | None:
     if given["no_speculation"]:
         return None
     own = {"own": True, "shared": False, None: None}[given["drafter_embeddings"]]
-    if given["drafter"]:
-        return read_drafter(checkpoint_at(given["drafter"]), target, own)
+    if places.drafter:
+        try:
+            return read_drafter(places.drafter, target, own)
+        except CheckpointError as wrong:
+            raise _located(wrong, places.drafter) from wrong
     if pair is None or pair.drafter is None:
         return None
     drafter = draft_model(pair.drafter, target)
@@ -89,16 +124,11 @@ def _k(pair: Pair | None, drafter: DraftModel | None, given: dict[str, Any]) -> 
 def _length(pair: Pair | None, target: TargetModel, given: dict[str, Any]) -> int:
     """The context: as asked, the catalogue's, or, as vLLM takes it, all that the model has."""
     most = target.architecture.max_positions
-    length = given["max_model_len"] or (pair.target.default_max_model_len if pair else most)
-    if length > most:
-        raise UserError(
-            f"--max-model-len {length:,} is more than the {most:,} positions of the target",
-            f"use at most {most}",
-        )
-    return int(length)
+    usual = min(pair.target.default_max_model_len, most) if pair else most
+    return int(given["max_model_len"] or usual)
 
 
-def _engine(catalog: Catalog, pair: Pair | None, given: dict[str, Any]) -> Engine:
+def _engine(catalog: Catalog, pair: Pair | None, given: dict[str, Any], length: int) -> Engine:
     """The hardware, and what vLLM is told or takes by itself."""
     vllm = normalise(given["vllm"] or catalog.runtimes.default)
     on, memory = _instance(catalog, given), given["gpu_memory_gib"]
@@ -110,6 +140,8 @@ def _engine(catalog: Catalog, pair: Pair | None, given: dict[str, Any]) -> Engin
         driver = memory - visible
     settings = _settings(pair, on, vllm, given)
     tokens = given["max_num_batched_tokens"] or settings.get("max-num-batched-tokens")
+    asked = given["max_num_seqs"], int(tokens) if tokens else None
+    seqs, tokens = batch_of(on.gpu, visible, vllm, length, asked)
     return Engine(
         gpu=on.gpu,
         gpu_count=on.gpu_count if memory is None else 1,
@@ -117,9 +149,9 @@ def _engine(catalog: Catalog, pair: Pair | None, given: dict[str, Any]) -> Engin
         driver_gib=driver,
         capability=capability_of(on),
         vllm=vllm,
-        max_model_len=1,
-        max_num_seqs=given["max_num_seqs"] or default_sequences(on.gpu, visible),
-        max_num_batched_tokens=int(tokens or default_batched_tokens(on.gpu, visible, vllm)),
+        max_model_len=length,
+        max_num_seqs=seqs,
+        max_num_batched_tokens=tokens,
         gpu_memory_utilization=given["gpu_memory_utilization"]
         or float(settings.get("gpu-memory-utilization", GPU_MEMORY_UTILIZATION)),
         kv_cache_dtype=given["kv_cache_dtype"] or str(settings.get("kv-cache-dtype", "auto")),
@@ -143,14 +175,9 @@ def _settings(
 def _instance(catalog: Catalog, given: dict[str, Any]) -> Instance:
     """The instance type that was named, else one with the GPU whose memory is nearest; of two such
     GPUs the newer."""
-    named, memory = given["instance_type"], given["gpu_memory_gib"]
-    if (named is None) == (memory is None):
-        raise UserError(
-            "give either --gpu-memory-gib or --instance-type",
-            "for example: --instance-type ml.g7e.2xlarge",
-        )
-    if named:
-        return find_instance(catalog.instances, named)
+    memory = given["gpu_memory_gib"]
+    if memory is None:
+        return find_instance(catalog.instances, given["instance_type"])
     return min(
         catalog.instances.instances,
         key=lambda on: (
@@ -165,25 +192,29 @@ def _instance(catalog: Catalog, given: dict[str, Any]) -> Instance:
 
 def _divided(case: FitCase, given: dict[str, Any]) -> FitCase:
     """The case over as many GPUs as asked; on an instance, else over as few as fit."""
-    asked, most = given["tp"], case.engine.gpu_count
-    sizes = parallel_sizes(case.target, max(most, asked or 1))
+    asked, on = given["tp"], given["instance_type"]
+    sizes = parallel_sizes(case.target, case.engine.gpu_count if on or not asked else MOST_GPUS)
     if asked:
-        if asked not in sizes:
-            shown = ", ".join(map(str, parallel_sizes(case.target, 64)))
-            raise UserError(
-                f"--tp {asked} does not divide the target's attention heads", f"use {shown}"
-            )
-        if given["instance_type"] and asked > most:
-            raise UserError(
-                f"{given['instance_type']} has {most} GPUs, fewer than --tp {asked}",
-                "use fewer, or a larger type",
-            )
+        _refuse_division(asked, sizes, case.engine.gpu_count if on else MOST_GPUS, on)
         return _over(case, asked)
     over = [_over(case, size) for size in sizes]
     fitting = (case for case in over if fit_of(case).fits)
     # Where not memory is what lacks, more GPUs do not help.
     enough = (case for case in over if not missing_bytes(case))
     return next(fitting, None) or next(enough, over[-1])
+
+
+def _refuse_division(asked: int, sizes: list[int], most: int, on: str | None) -> None:
+    """Raise UserError unless the model can be divided among so many of the ``most`` GPUs."""
+    can = f"use {', '.join(map(str, sizes))}"
+    if asked > most:
+        gpus = f"{most} GPU{'s' if most > 1 else ''}"
+        who = f"{on} has {gpus}" if on else f"the largest machine has {gpus}"
+        raise UserError(
+            f"{who}, fewer than --tp {asked}", f"{can}, or a larger type" if on else can
+        )
+    if asked not in sizes:
+        raise UserError(f"--tp {asked} does not divide the target's attention heads", can)
 
 
 def _over(case: FitCase, size: int) -> FitCase:

@@ -7,16 +7,24 @@ from typing import Any
 
 from toolkit.catalog import find_pair, pair_name
 from toolkit.catalog.models import Catalog, Pair
-from toolkit.cli.fit_case import case_of
+from toolkit.cli.fit_case import Places, case_of, read_places
+from toolkit.cli.fit_findings import findings_of
+from toolkit.cli.fit_options import refuse_contradictions
 from toolkit.errors import UserError
+from toolkit.findings import Finding
 from toolkit.fit.accounting import compare, fit_of, why_not
 from toolkit.fit.advice import MOST_GPUS, advise
+from toolkit.fit.engine import schedules_ahead
 from toolkit.fit.models import Advice, Comparison, Fit, FitCase
+from toolkit.planning.limits import USUAL_CONCURRENCY
+from toolkit.planning.memory import GPU_MEMORY_UTILIZATION
 
 
 @dataclass(frozen=True)
 class Report:
-    """The fit, what speculation costs, why it is refused, and what would mend that."""
+    """The fit, what speculation costs, why it is refused, what would mend that, and what the checks
+    say. ``instance_type`` is ``None`` where the GPU was taken from its memory; ``unasked`` are the
+    options that a plan chooses otherwise, with its values."""
 
     pair: str
     case: FitCase
@@ -24,25 +32,49 @@ class Report:
     without_speculation: Comparison | None
     refusal: str | None
     advice: tuple[Advice, ...]
+    findings: tuple[Finding, ...]
+    instance_type: str | None
+    unasked: dict[str, float]
 
 
 def report_of(catalog: Catalog, name: str | None, given: dict[str, Any]) -> Report:
     """All that is shown. Raises what finding the pair and reading the places raise."""
     pair = find_pair(catalog, name) if name else None
-    if pair is None and not given["target"]:
-        raise UserError("name a pair, or a folder with --target", "for example: peagle fit tiny")
-    case = case_of(catalog, pair, given)
+    drafts = given["drafter"] or (pair and pair.drafter) or given["no_speculation"]
+    refuse_contradictions(given, bool(drafts) or not given["target"])
+    places, on = read_places(given), given["instance_type"]
+    case = case_of(catalog, pair, places, given)
     reckoned = fit_of(case)
     refusal = why_not(case)
-    most = case.engine.gpu_count if given["instance_type"] else MOST_GPUS
     return Report(
         pair=_name(pair, case, given),
         case=case,
         fit=reckoned,
         without_speculation=compare(case, reckoned),
         refusal=refusal,
-        advice=advise(case, catalog.instances, most) if refusal else (),
+        advice=_advice(catalog, pair, places, given, case) if refusal else (),
+        findings=findings_of(catalog, pair, case, (places.target, places.drafter), on),
+        instance_type=on,
+        unasked=_unasked(pair, case, given),
     )
+
+
+def _advice(
+    catalog: Catalog, pair: Pair | None, places: Places, given: dict[str, Any], case: FitCase
+) -> tuple[Advice, ...]:
+    """What would make it fit, each as it comes out when that option is typed instead."""
+
+    def turn(knob: str, value: object) -> FitCase | None:
+        other = given | {knob.replace("-", "_"): value}
+        if knob == "instance-type":
+            other["gpu_memory_gib"] = None
+        try:
+            return case_of(catalog, pair, places, other)
+        except UserError:
+            return None  # the --tp that was asked for is too much for it
+
+    most = case.engine.gpu_count if given["instance_type"] else MOST_GPUS
+    return advise(case, turn, catalog.instances, most)
 
 
 def document(report: Report) -> dict[str, Any]:
@@ -51,6 +83,8 @@ def document(report: Report) -> dict[str, Any]:
     return {
         "pair": report.pair,
         **report.fit.model_dump(),
+        "instance_type": report.instance_type,
+        "gpu_guessed": report.instance_type is None,
         "settings": {
             "vllm": engine.vllm,
             "gpu_memory_utilization": engine.gpu_memory_utilization,
@@ -59,10 +93,25 @@ def document(report: Report) -> dict[str, Any]:
             "max_num_batched_tokens": engine.max_num_batched_tokens,
             "kv_cache_dtype": engine.kv_cache_dtype,
             "k": engine.k,
+            "async_scheduling": schedules_ahead(engine, report.case.drafter),
         },
         "without_speculation": without.model_dump() if without else None,
         "refusal": report.refusal,
         "advice": [advice.model_dump() for advice in report.advice],
+        "findings": [finding.model_dump() for finding in report.findings],
+    }
+
+
+def _unasked(pair: Pair | None, case: FitCase, given: dict[str, Any]) -> dict[str, float]:
+    """What a plan of this pair takes otherwise than ``vllm serve`` where nothing is asked."""
+    planned = {
+        "gpu_memory_utilization": GPU_MEMORY_UTILIZATION,
+        "max_num_seqs": float(USUAL_CONCURRENCY),
+    }
+    return {
+        name: value
+        for name, value in planned.items()
+        if pair and given[name] is None and getattr(case.engine, name) != value
     }
 
 

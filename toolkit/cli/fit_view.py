@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from toolkit.cli.bars import bar
+from toolkit.cli.console import paper
+from toolkit.cli.findings_view import print_findings
 from toolkit.cli.fit_report import Report
 from toolkit.fit.accounting import INSIDE
+from toolkit.fit.engine import schedules_ahead
 from toolkit.fit.models import Advice, Fit
 
 _PIPE_WIDTH = 120
@@ -43,7 +45,7 @@ KNOBS: dict[str, str] = {
     "kv-cache-dtype": "a cache of 8-bit numbers, half the size",
     "gpu-memory-utilization": "more of the GPU for vLLM",
     "max-num-seqs": "fewer requests at a time; more wait their turn",
-    "max-num-batched-tokens": "more tokens in a step, so that the drafts' slots fit",
+    "max-num-batched-tokens": "more tokens in a step, with room for requests and drafts",
     "tp": "divided over more GPUs",
     "no-speculation": "the target alone",
     "instance-type": "another machine",
@@ -52,27 +54,60 @@ KNOBS: dict[str, str] = {
 
 def print_report(report: Report) -> None:
     """The report on stdout."""
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
-    console.print(f"[bold]{escape(report.pair)}[/]  {escape(_setting(report))}\n")
+    console = paper(_PIPE_WIDTH)
+    console.print(f"[bold]{escape(report.pair)}[/]  {escape(_setting(report))}")
+    console.print(f"[dim]{escape(_settings(report))}[/]\n")
     console.print(_bar(report.fit))
     console.print(_legend(report.fit))
     console.print(f"\n{_verdict(report)}")
     if report.without_speculation:
         console.print(_cost(report))
+    if report.unasked:
+        console.print(f"[dim]{_as_planned(report)}[/]")
     console.print()
     console.print(_terms(report.fit))
     if report.advice:
         console.print("\n[bold]Any one of these makes it fit[/]")
         console.print(_advice(report.advice))
+    if report.findings:
+        console.print("\n[bold]Findings[/]")
+        print_findings(console, report.findings)
 
 
 def _setting(report: Report) -> str:
-    engine = report.case.engine
+    """Where, on which vLLM, and how many tokens ahead."""
+    engine, memory = report.case.engine, f"{report.fit.gpu_memory_gib:.1f} GiB"
     over = f"{engine.tensor_parallel_size} x " if engine.tensor_parallel_size > 1 else ""
     drafts = f", K={engine.k}" if engine.k else ""
+    if report.instance_type:
+        where = f"{over}{engine.gpu} ({memory}) of {report.instance_type}"
+    else:
+        where = f"{over}{memory} (GPU taken to be {engine.gpu})"
+    return f"on {where}, vLLM {engine.vllm}{drafts}"
+
+
+def _settings(report: Report) -> str:
+    """What was reckoned with, asked for or taken as ``vllm serve`` does."""
+    engine = report.case.engine
     return (
-        f"on {over}{engine.gpu} ({report.fit.gpu_memory_gib:.1f} GiB), vLLM {engine.vllm}{drafts}"
+        f"with {engine.max_model_len:,} tokens of context, {_requests(engine.max_num_seqs)} at a "
+        f"time, steps of {engine.max_num_batched_tokens:,} tokens, "
+        f"{engine.gpu_memory_utilization:g} of the memory, cache in {_cache_type(report)}"
     )
+
+
+def _cache_type(report: Report) -> str:
+    dtype = report.case.engine.kv_cache_dtype
+    return report.case.target.dtype if dtype == "auto" else dtype
+
+
+def _requests(count: int) -> str:
+    return f"{count:,} request{'' if count == 1 else 's'}"
+
+
+def _as_planned(report: Report) -> str:
+    flags = (f"--{name.replace('_', '-')} {value:g}" for name, value in report.unasked.items())
+    return f"a plan takes other values where nothing is asked: {' '.join(flags)}"
 
 
 def _parts(fit: Fit) -> Iterator[tuple[str, str, float]]:
@@ -86,15 +121,8 @@ def _parts(fit: Fit) -> Iterator[tuple[str, str, float]]:
 
 
 def _bar(fit: Fit) -> Text:
-    parts = list(_parts(fit))
-    whole = max(fit.gpu_memory_gib, sum(gib for _, _, gib in parts))
-    bar, drawn, filled = Text(), 0, 0.0
-    for style, name, gib in parts:
-        filled += gib
-        upto = round(_BAR_WIDTH * filled / whole)
-        bar.append(("░" if name == "left free" else "█") * (upto - drawn), style)
-        drawn = upto
-    return bar.append("░" * (_BAR_WIDTH - drawn), "dim")
+    taken = ((style, gib) for style, name, gib in _parts(fit) if name != "left free")
+    return bar(taken, fit.gpu_memory_gib, _BAR_WIDTH)
 
 
 def _legend(fit: Fit) -> str:
@@ -116,11 +144,25 @@ def _cost(report: Report) -> str:
     without = report.without_speculation
     assert without is not None
     alone = f"{without.kv_cache_tokens:,} tokens, or {without.max_concurrency:.2f} requests"
+    kept = without.concurrency_kept
     if without.max_concurrency < 1:
         return "without speculation it would not fit either"
-    if report.refusal or without.concurrency_kept is None:
+    if report.refusal or kept is None:
         return f"without speculation the cache would hold {alone}"
-    return f"speculation takes {1 - without.concurrency_kept:.0%} of that: without it {alone}"
+    return f"without speculation it would hold {alone}:{_price(report, kept)}"
+
+
+def _price(report: Report, kept: float) -> str:
+    """What speculation costs, where ``kept`` is the share of requests that remains with it."""
+    engine = report.case.engine
+    if kept > 1 and not schedules_ahead(engine, report.case.drafter):
+        return (
+            f"\n{engine.draftless} drafting turns asynchronous scheduling off, so that a request's "
+            "sliding layers keep one step less;\nthat costs speed, not memory"
+        )
+    return (
+        f" speculation costs {1 - kept:.0%}" if kept < 0.995 else " speculation costs next to none"
+    )
 
 
 def _terms(fit: Fit) -> Table:

@@ -12,7 +12,13 @@ from dataclasses import replace
 
 from toolkit.fit.cache import Layout, layers_on_one_gpu, layout_of
 from toolkit.fit.draft_weights import draft_rotary_bytes, drafter_bytes, stored_parameters
-from toolkit.fit.engine import cache_element_bytes, extra_slots, in_flight_tokens
+from toolkit.fit.engine import (
+    cache_element_bytes,
+    extra_slots,
+    in_flight_tokens,
+    keeps_slots_of_all,
+    padding_ratio,
+)
 from toolkit.fit.header_weights import bytes_from_headers
 from toolkit.fit.models import Comparison, DraftModel, Engine, Fit, FitCase, TargetModel
 from toolkit.fit.overheads import buffer_bytes, graph_bytes, library_bytes
@@ -38,7 +44,7 @@ def fit_of(case: FitCase) -> Fit:
     layout, in_flight = cache_layout(case), in_flight_tokens(engine, case.drafter)
     one = layout.request_bytes(engine.max_model_len, in_flight)
     tokens, concurrency = layout.capacity(int(available), engine.max_model_len, in_flight)
-    fits = available >= one and extra_slots(engine, case.drafter) < engine.max_num_batched_tokens
+    fits = available >= one and not _step_too_small(case)
     terms = {"kept_by_driver": engine.driver_gib} if engine.driver_gib else {}
     terms |= {name: size / GIB for name, size in {**taken, **_inside(case, layout)}.items()}
     return Fit(
@@ -77,12 +83,10 @@ def without_speculation(case: FitCase) -> FitCase:
 
 def why_not(case: FitCase) -> str | None:
     """Why vLLM would not start so, in one line; ``None`` when it would."""
-    engine, slots = case.engine, extra_slots(case.engine, case.drafter)
-    if slots >= engine.max_num_batched_tokens:
-        return (
-            f"drafting K={engine.k} in parallel takes {slots:,} slots for {engine.max_num_seqs:,} "
-            f"requests, and a step has {engine.max_num_batched_tokens:,} tokens"
-        )
+    engine = case.engine
+    too_small = _step_too_small(case)
+    if too_small:
+        return too_small
     missing = missing_bytes(case)
     if not missing:
         return None
@@ -91,6 +95,22 @@ def why_not(case: FitCase) -> str | None:
         f"{max(missing / GIB, 0.01):.2f} GiB are missing{each} for one request of "
         f"{engine.max_model_len:,} tokens"
     )
+
+
+def _step_too_small(case: FitCase) -> str | None:
+    """Why a step of so many tokens is refused, if it is (_set_max_num_scheduled_tokens and
+    SchedulerConfig.verify_max_model_len)."""
+    engine, slots = case.engine, extra_slots(case.engine, case.drafter)
+    requests, step = f"{engine.max_num_seqs:,} requests", engine.max_num_batched_tokens
+    if slots >= step:
+        whose = requests if keeps_slots_of_all(engine) else "a request"
+        return (
+            f"drafting K={engine.k} in parallel takes {slots:,} slots for {whose}, and a step has "
+            f"{step:,} tokens"
+        )
+    if engine.max_num_seqs > step:
+        return f"{requests} at a time need a token each, and a step has {step:,} tokens"
+    return None
 
 
 def missing_bytes(case: FitCase) -> int:
@@ -161,7 +181,8 @@ def cache_layout(case: FitCase) -> Layout:
         groups = (*groups, *case.drafter.attention)
     engine = case.engine
     element = cache_element_bytes(engine, case.target.dtype)
-    return layout_of(layers_on_one_gpu(groups, engine.tensor_parallel_size, element))
+    layers = layers_on_one_gpu(groups, engine.tensor_parallel_size, element)
+    return layout_of(layers, padding_ratio(engine.vllm))
 
 
 def _inside(case: FitCase, layout: Layout) -> dict[str, float]:

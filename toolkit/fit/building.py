@@ -20,6 +20,7 @@ from toolkit.checkpoints.models import Checkpoint, Tensor
 from toolkit.fit.draft_weights import intermediate_of
 from toolkit.fit.header_weights import stored_bytes
 from toolkit.fit.models import DraftModel, TargetModel, Vision
+from toolkit.fit.unknown import refuse_unknown
 
 _PARALLEL_LAYERS = 4
 """Layers of a P-EAGLE head that does not say: all the published ones have as many."""
@@ -44,8 +45,10 @@ def target_model(target: Target, dtype: str | None = None) -> TargetModel:
 def read_target(checkpoint: Checkpoint) -> TargetModel:
     """The target in a checkpoint, with its headers where they were read.
 
-    Raises CheckpointError for a config.json that does not say enough.
+    Raises CheckpointError for a config.json that does not say enough, or something that the fit
+    does not know.
     """
+    refuse_unknown(checkpoint)
     config = checkpoint.config
     text = decoder_config(config)
     tensors = checkpoint.tensors or None
@@ -111,6 +114,7 @@ def read_drafter(
     ``own``: whether it brings its own embedding and output matrix, for a checkpoint whose headers
     were not read; ``None`` takes it that it does. Raises CheckpointError.
     """
+    refuse_unknown(checkpoint)
     config = checkpoint.config
     shape, head = read_architecture(config), read_head(config)
     group = shape.attention[0]

@@ -19,9 +19,6 @@ from toolkit.catalog.models import AttentionGroup
 BLOCK_TOKENS = 16
 """vLLM's ``--block-size`` on NVIDIA GPUs."""
 
-PADDING_RATIO = 1.5
-"""Groups whose layer counts are nearer than this are padded to the larger (vLLM >= 0.18)."""
-
 
 @dataclass(frozen=True)
 class Layers:
@@ -110,8 +107,11 @@ def layers_on_one_gpu(
     )
 
 
-def layout_of(layers: tuple[Layers, ...]) -> Layout:
-    """How vLLM groups these layers and how large its blocks are (get_kv_cache_groups)."""
+def layout_of(layers: tuple[Layers, ...], padding_ratio: float) -> Layout:
+    """How vLLM groups these layers and how large its blocks are (get_kv_cache_groups).
+
+    Groups whose layer counts are nearer than ``padding_ratio`` are padded to the larger one.
+    """
     windows = {kind.window for kind in layers}
     if len(windows) == 1:
         # All keep the same tokens: one group, and each layer has pages of its own size.
@@ -120,7 +120,7 @@ def layout_of(layers: tuple[Layers, ...]) -> Layout:
         group = Group(count, 1, BLOCK_TOKENS, windows.pop(), token)
         return Layout((group,), token * BLOCK_TOKENS)
     page = max(kind.token_bytes for kind in layers) * BLOCK_TOKENS
-    size = _group_size([kind.count for kind in layers])
+    size = _group_size([kind.count for kind in layers], padding_ratio)
     groups = tuple(
         Group(
             layers=kind.count,
@@ -134,9 +134,9 @@ def layout_of(layers: tuple[Layers, ...]) -> Layout:
     return Layout(groups, page * size)
 
 
-def _group_size(counts: list[int]) -> int:
+def _group_size(counts: list[int], padding_ratio: float) -> int:
     smallest, largest = min(counts), max(counts)
-    return largest if largest < PADDING_RATIO * smallest else smallest
+    return largest if largest < padding_ratio * smallest else smallest
 
 
 def _block_tokens(page: int, token_bytes: int) -> int:

@@ -38,7 +38,9 @@ class Advice(Entry):
 class Comparison(Entry):
     """The same engine without its drafter, and what the drafter takes from it.
 
-    ``concurrency_kept`` is the share of requests at a time that remains with speculation.
+    ``concurrency_kept`` is the share of requests at a time that remains with speculation. It can be
+    above 1 with a drafter that has no weights: n-gram and suffix turn asynchronous scheduling off,
+    so that sliding layers keep one batch less of every request.
     """
 
     kv_cache_gib: float

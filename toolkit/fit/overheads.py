@@ -16,8 +16,8 @@ _GRAPHS_COUNTED = ">=0.21.0"
 """vLLM that estimates its CUDA graphs and takes them off before it allots the cache."""
 
 _ALL_COUNTED = ">=0.27.0"
-"""vLLM that counts all that is gone from the GPU, instead of weights and peak by themselves: 0.28.0
-does, 0.26.0 does not; what lies between was not read."""
+"""vLLM that counts all that is gone from the GPU, instead of weights and peak by themselves: 0.27.1
+does, 0.26.0 does not."""
 
 _STREAMS = 2 * 32 * MIB
 """cuBLAS's workspace once more, for each of the two streams of a capture."""

@@ -21,8 +21,9 @@ from toolkit.fit.mxfp4 import mxfp4_expert_tensors
 VOCABULARY_PADDING = 64
 """DEFAULT_VOCAB_PADDING_SIZE of vLLM's VocabParallelEmbedding."""
 
-_QUANTIZED_BYTES = {"fp8": 1 + 4 / 128**2, "nvfp4": 0.5 + 1 / 16, "mxfp4": 0.5 + 1 / 32}
-"""Bytes of one number of a quantised projection, its share of the scales included."""
+QUANTIZED_BYTES = {"fp8": 1 + 4 / 128**2, "nvfp4": 0.5 + 1 / 16, "mxfp4": 0.5 + 1 / 32}
+"""Bytes of one number of a quantised projection, its share of the scales included. Another
+quantisation is counted by its headers only (``unknown``)."""
 
 
 def target_bytes(target: TargetModel, tensor_parallel_size: int, capability: int) -> int:
@@ -121,7 +122,7 @@ def linear_bytes(target: TargetModel, numbers: float) -> float:
     """Bytes of a projection of so many numbers. GPT-OSS quantises its experts only."""
     if target.quantization is None or is_gpt_oss(target.architecture):
         return numbers * element_bytes(target.dtype)
-    return numbers * _QUANTIZED_BYTES.get(target.quantization, element_bytes(target.dtype))
+    return numbers * QUANTIZED_BYTES[target.quantization]
 
 
 def vocabulary_tensors(target: TargetModel, tp: int) -> Iterator[float]:

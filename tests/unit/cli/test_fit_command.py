@@ -7,29 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
+from tests.unit.cli.fitting import GEOMETRY, H200, answer, folder, peagle, shown
 from toolkit.cli.fit_view import KNOBS, MEANINGS
 from toolkit.cli.main import cli
 from toolkit.errors import CheckpointError, NotFound, Refused, UserError
 
-GEOMETRY = Path(__file__).parents[2] / "geometry"
-H200 = ("--gpu-memory-gib", "139.8")
 KEYS = ("weights_gib", "drafter_gib", "kv_cache_gib", "kv_cache_tokens", "max_concurrency", "terms")
-
-
-def peagle(*arguments: str) -> Result:
-    return CliRunner().invoke(cli, ["fit", *arguments])
-
-
-def answer(*arguments: str) -> Any:
-    result = peagle(*arguments, "--json")
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
-
-
-def folder(name: str, part: str = "target") -> str:
-    return str(GEOMETRY / name / part)
 
 
 def test_a_pair_by_its_name() -> None:
@@ -107,10 +92,36 @@ def test_what_does_not_fit_is_refused_with_what_would() -> None:
     assert "tp" not in {item["knob"] for item in fit["advice"]}, "it has one GPU"
 
 
+def test_as_few_gpus_as_fit_are_taken() -> None:
+    assert answer("gpt-oss-120b", "--instance-type", "ml.p5e.48xlarge")["tensor_parallel_size"] == 1
+    assert not shown("gpt-oss-120b", "--instance-type", "ml.g5.xlarge")["fits"]
+
+
+@pytest.mark.parametrize(("vllm", "fits"), [("0.27.1", False), ("0.28.0", True)])
+def test_drafts_of_many_requests_stop_older_vllm_only(vllm: str, fits: bool) -> None:
+    many = ("--max-num-seqs", "1024", "--max-num-batched-tokens", "2048", "--k", "5")
+    found = shown("qwen3-coder-30b", *H200, *many, "--vllm", vllm)
+    assert found["fits"] == fits
+    assert ("4,096 slots for 1,024 requests" in (found["refusal"] or "")) != fits
+
+
+def test_the_cache_of_an_older_vllm_is_cut_its_way() -> None:
+    """Two hybrid groups of 12 and 16 layers: padded to 16 since 0.18, cut to 12 before."""
+    asked = ("gpt-oss-20b", *H200, "--max-num-seqs", "64", "--max-model-len", "32768", "--vllm")
+    padding = [shown(*asked, vllm)["terms"]["cache_padding_in_it"] for vllm in ("0.17.1", "0.18.0")]
+    assert padding[0] > padding[1] > 0
+
+
+def test_the_help_and_the_refusal_agree_on_the_most_gpus() -> None:
+    words = " ".join(peagle("--help").stdout.split())
+    assert "GPUs per model, 8 at most." in words
+    assert "1<=x<=64" not in words
+
+
 def test_people_get_a_picture_and_plain_words() -> None:
     result = peagle("gpt-oss-20b", *H200, "--max-num-seqs", "128")
     assert result.exit_code == 0
-    for words in ("fits: the cache holds", "speculation takes", "target", "█", "kv cache"):
+    for words in ("fits: the cache holds", "speculation costs", "target", "█", "kv cache"):
         assert words in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= 120
     refused = peagle("gpt-oss-120b", "--gpu-memory-gib", "48", "--max-num-seqs", "8")
@@ -129,7 +140,7 @@ def test_help_has_an_example() -> None:
         (
             ("gpt-oss-20b", *H200, "--instance-type", "ml.g6.xlarge"),
             UserError,
-            "either --gpu-memory-gib or --instance-type",
+            "give one of the two",
         ),
         (H200, UserError, "name a pair"),
         (("gpt-os-20b", *H200), NotFound, "gpt-oss-20b"),
@@ -138,9 +149,35 @@ def test_help_has_an_example() -> None:
         (
             ("gpt-oss-20b", "--instance-type", "ml.g6.xlarge", "--tp", "2"),
             UserError,
-            "has 1 GPUs, fewer than --tp 2",
+            "has 1 GPU, fewer than --tp 2 (use 1, or a larger type)",
         ),
-        (("gpt-oss-20b", *H200, "--max-model-len", "200000"), UserError, "use at most 131072"),
+        (
+            ("gpt-oss-20b", "--instance-type", "ml.g6e.12xlarge", "--tp", "3"),
+            UserError,
+            "(use 1, 2, 4)",
+        ),
+        (("gpt-oss-20b", *H200, "--tp", "16"), UserError, "the largest machine has 8 GPUs"),
+        (
+            ("gpt-oss-20b", *H200, "--no-speculation", "--k", "5"),
+            UserError,
+            "--k and --no-speculation contradict each other",
+        ),
+        (
+            ("gpt-oss-20b", *H200, "--no-speculation", "--drafter", "hf"),
+            UserError,
+            "--drafter and --no-speculation contradict each other",
+        ),
+        (
+            ("gpt-oss-20b", *H200, "--enforce-eager", "--compiled"),
+            UserError,
+            "--enforce-eager and --compiled contradict each other",
+        ),
+        (("--target", folder("gpt-oss-20b"), *H200, "--k", "5"), UserError, "add --drafter PLACE"),
+        (
+            ("--target", folder("gpt-oss-20b", "p-eagle"), *H200),
+            UserError,
+            "holds a draft head, not a model",
+        ),
         (("gpt-oss-20b", *H200, "--vllm", "latest"), UserError, "vLLM version"),
         (("--target", "./nowhere", *H200), UserError, "nowhere"),
     ],
@@ -153,11 +190,34 @@ def test_wrong_use_says_what_to_do(
     assert says in str(result.exception)
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "says"),
+    [
+        ("--gpu-memory-gib", "nan", "nan is no GPU's memory"),
+        ("--gpu-memory-gib", "inf", "inf is no GPU's memory"),
+        ("--gpu-memory-gib", "0", "0.0 is no GPU's memory"),
+        ("--gpu-memory-gib", "80000", "MiB? then 78.1"),
+        ("--gpu-memory-utilization", "nan", "nan is not a share"),
+        ("--gpu-memory-utilization", "inf", "inf is not a share"),
+        ("--gpu-memory-utilization", "90", "write 0.9"),
+        ("--gpu-memory-utilization", "0", "not a share above 0"),
+    ],
+)
+def test_a_number_that_cannot_be_is_told(option: str, value: str, says: str) -> None:
+    result = peagle("gpt-oss-20b", *H200, option, value)
+    assert result.exit_code == 2
+    assert says in result.output
+
+
 def test_a_damaged_config_is_told(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"hidden_size": "many"}')
     result = peagle("--target", str(tmp_path), *H200)
     assert isinstance(result.exception, CheckpointError)
     assert "hidden_size" in str(result.exception)
+    (tmp_path / "config.json").write_text("{}")
+    told = str(peagle("--target", str(tmp_path), *H200).exception)
+    assert str(tmp_path) in told, "which of the two places"
+    assert "config.json has no hidden_size" in told
 
 
 def test_draftless_methods_take_no_weights() -> None:
@@ -165,3 +225,106 @@ def test_draftless_methods_take_no_weights() -> None:
     assert fit["drafter_gib"] == 0
     assert fit["settings"]["k"] == 5
     assert fit["without_speculation"]["max_concurrency"] > 0
+
+
+WIDTHS = {"hidden_size": 256, "target_hidden_size": 256}
+
+
+def changed(tmp_path: Path, name: str, part: str, **numbers: int) -> str:
+    """A copy of that geometry with other numbers."""
+    config = json.loads((GEOMETRY / name / part / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | numbers))
+    return str(tmp_path)
+
+
+def refused(*arguments: str) -> Any:
+    """What is shown of a case that the checks refuse: the fit all the same."""
+    result = peagle(*arguments, "--json")
+    assert isinstance(result.exception, Refused), result.output
+    shown = json.loads(result.stdout)
+    assert shown["weights_gib"] > 0
+    assert shown["findings"][0]["level"] == "error"
+    return {finding["code"] for finding in shown["findings"]}
+
+
+def test_a_pair_that_cannot_work_is_refused_with_the_fit_still_shown(tmp_path: Path) -> None:
+    twenty, seqs = folder("gpt-oss-20b"), ("--max-num-seqs", "64")
+    narrow = changed(tmp_path, "gpt-oss-20b", "p-eagle", **WIDTHS)
+    named, placed = ("gpt-oss-20b", *H200, *seqs), ("--target", twenty, *H200, *seqs)
+    assert "hidden-size-mismatch" in refused(*named, "--drafter", narrow)
+    assert "hidden-size-mismatch" in refused(*placed, "--drafter", narrow)
+    assert "head-not-a-drafter" in refused(*placed, "--drafter", twenty)
+    assert "k-above-trained" in refused(*named, "--k", "12")
+    assert "vllm-below-minimum" in refused(*named, "--vllm", "0.9.0")
+    assert "context-above-target" in refused(*named, "--max-model-len", "200000")
+    assert "target-differs" in refused(*named, "--target", folder("gpt-oss-120b"))
+    old = ("--instance-type", "ml.g4dn.xlarge", *seqs)
+    assert "gpu-too-old" in refused("gpt-oss-20b", *old)
+    result = peagle(*named, "--k", "12")
+    assert "fits: the cache holds" in result.stdout
+    assert "Findings" in result.stdout
+    assert "K=12 is more than the 10" in str(result.exception)
+
+
+def test_a_pair_that_can_work_has_no_findings() -> None:
+    for pair in ("gpt-oss-20b", "gpt-oss-120b", "qwen3-coder-30b", "gemma-4-31b+eagle3"):
+        assert (
+            answer(pair, *H200, "--max-num-seqs", "64", "--max-model-len", "8192")["findings"] == []
+        ), pair
+
+
+def test_text_only_for_a_text_model_is_remarked() -> None:
+    (found,) = answer("gpt-oss-20b", *H200, "--max-num-seqs", "64", "--text-only")["findings"]
+    assert (found["level"], found["code"]) == ("note", "text-only-unneeded")
+
+
+def test_speculation_never_costs_less_than_nothing() -> None:
+    words = ("gpt-oss-20b+suffix", "--gpu-memory-gib", "80")
+    assert answer(*words)["without_speculation"]["concurrency_kept"] > 1
+    assert not answer(*words)["settings"]["async_scheduling"]
+    shown = peagle(*words).stdout
+    assert "suffix drafting turns asynchronous scheduling off" in shown
+    assert "speculation costs" not in shown
+    assert "-1" not in shown
+
+
+def test_the_settings_used_are_shown() -> None:
+    shown = peagle("gpt-oss-20b", "--gpu-memory-gib", "80").stdout
+    for words in (
+        "80.0 GiB (GPU taken to be H100)",
+        "32,768 tokens of context, 1,024 requests at a time, steps of 8,192 tokens",
+        "0.92 of the memory, cache in bfloat16",
+        "--gpu-memory-utilization 0.9 --max-num-seqs 8",
+    ):
+        assert words in shown
+    planned = ("--gpu-memory-utilization", "0.9", "--concurrency", "1")
+    shown = peagle("gpt-oss-20b", "--instance-type", "ml.g6e.xlarge", *planned).stdout
+    assert "1 request at a time" in shown
+    assert "L40S (44.7 GiB) of ml.g6e.xlarge" in shown
+    assert "a plan takes" not in shown
+
+
+def test_as_plan_would_is_as_plan_does() -> None:
+    on = ("gpt-oss-20b", "--instance-type", "ml.g6e.xlarge")
+    fit = answer(*on, "--gpu-memory-utilization", "0.9", "--max-num-seqs", "8")
+    plan = CliRunner().invoke(cli, ["plan", *on, "--json"])
+    assert json.loads(plan.stdout)["fit"]["kv_cache_tokens"] == fit["kv_cache_tokens"]
+
+
+def test_a_folders_own_context_is_taken(tmp_path: Path) -> None:
+    short = changed(tmp_path, "gpt-oss-20b", "target", max_position_embeddings=2048)
+    assert (
+        answer("gpt-oss-20b", *H200, "--target", short, "--max-num-seqs", "64")["settings"][
+            "max_model_len"
+        ]
+        == 2048
+    )
+
+
+@pytest.mark.parametrize("charset", ["ascii", "latin-1"])
+def test_a_terminal_without_blocks_gets_plain_bars(charset: str) -> None:
+    for words in (["fit", "gpt-oss-20b", *H200], ["plan", "gpt-oss-20b"]):
+        result = CliRunner(charset=charset).invoke(cli, words)
+        assert result.exit_code == 0, result.exception
+        assert "####" in result.stdout
+        assert "...." in result.stdout

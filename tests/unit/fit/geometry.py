@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.checkpoints.models import Checkpoint
+from toolkit.fit.accounting import without_speculation
+from toolkit.fit.advice import Turn
 from toolkit.fit.building import read_drafter, read_target
 from toolkit.fit.models import DraftModel, Engine, FitCase, TargetModel
 
@@ -44,3 +46,20 @@ def case(name: str, head: str | None = "p-eagle", **engine: Any) -> FitCase:
     """The pair on an H200, with changes of the engine; K 7 where there is a head."""
     chosen = replace(H200, k=7 if head else 0)
     return FitCase(target(name), drafter(name, head) if head else None, replace(chosen, **engine))
+
+
+def turned(one: FitCase, **engine: Any) -> FitCase:
+    """The case with changes of the engine."""
+    return replace(one, engine=replace(one.engine, **engine))
+
+
+def turning(one: FitCase) -> Turn:
+    """Changes of the engine by the names of its options, for advice."""
+
+    def turn(knob: str, value: object) -> FitCase:
+        if knob == "no-speculation":
+            return without_speculation(one)
+        names = {"tp": "tensor_parallel_size"}
+        return turned(one, **{names.get(knob, knob.replace("-", "_")): value})
+
+    return turn

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.fit.geometry import TARGETS, case, target
-from toolkit.catalog import load_catalog
+from tests.unit.fit.geometry import TARGETS, case, target, turned, turning
 from toolkit.fit.accounting import INSIDE, compare, fit_of, missing_bytes, why_not
-from toolkit.fit.advice import advise, on_instance, parallel_sizes
-from toolkit.fit.models import FitCase
+from toolkit.fit.advice import advise, parallel_sizes
 
 GIB = 1 << 30
 KNOBS = ("max_model_len", "max_num_seqs", "max_num_batched_tokens")
-
-
-def turned(one: FitCase, **engine: Any) -> FitCase:
-    return replace(one, engine=replace(one.engine, **engine))
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -70,16 +63,36 @@ def test_slots_of_parallel_drafts_can_leave_a_step_no_token() -> None:
     assert "takes 9,216 slots" in (why_not(one) or "")
     assert not fit_of(one).fits
     assert missing_bytes(one) == 0
-    told = {advice.knob: advice.value for advice in advise(one)}
+    told = {advice.knob: advice.value for advice in advise(one, turning(one))}
     assert told["k"] == "8"
     assert told["max-num-seqs"] == "512"
     assert told["max-num-batched-tokens"] == "16384"
     assert why_not(case("qwen3-coder-30b", "eagle3", k=10, max_num_seqs=1024)) is None
 
 
+def test_since_0_28_a_step_needs_slots_for_one_request_only() -> None:
+    many = case("qwen3-coder-30b", vllm="0.28.0", k=10, max_num_seqs=1024)
+    assert fit_of(many).fits
+    one = turned(many, max_num_seqs=4, max_num_batched_tokens=9)
+    assert "takes 9 slots for a request, and a step has 9 tokens" in (why_not(one) or "")
+    told = {advice.knob: advice.value for advice in advise(one, turning(one))}
+    assert told["k"] == "9"
+    assert told["max-num-batched-tokens"] == "16"
+    assert "max-num-seqs" not in told
+
+
+def test_every_request_needs_a_token_of_a_step() -> None:
+    one = case("qwen3-coder-30b", None, max_num_seqs=1000, max_num_batched_tokens=999)
+    assert why_not(one) == "1,000 requests at a time need a token each, and a step has 999 tokens"
+    assert not fit_of(one).fits
+    told = {advice.knob: advice.value for advice in advise(one, turning(one))}
+    assert told == {"max-num-seqs": "500", "max-num-batched-tokens": "1024"}
+    assert fit_of(turned(one, max_num_batched_tokens=1000)).fits
+
+
 def test_every_advice_makes_it_fit_and_a_smaller_change_does_not() -> None:
     one = case("gpt-oss-20b", gpu_memory_gib=26.0, max_model_len=131072)
-    told = {advice.knob: advice.value for advice in advise(one, load_catalog().instances)}
+    told = {advice.knob: advice.value for advice in advise(one, turning(one))}
     length = int(told["max-model-len"])
     assert fit_of(turned(one, max_model_len=length)).fits
     assert not fit_of(turned(one, max_model_len=length + 1)).fits
@@ -88,27 +101,12 @@ def test_every_advice_makes_it_fit_and_a_smaller_change_does_not() -> None:
     assert not fit_of(turned(one, gpu_memory_utilization=share - 0.01)).fits
     assert told["tp"] == "2"
     assert told["no-speculation"]
-    assert told["instance-type"].startswith("ml.")
-    assert advise(turned(one, max_model_len=length)) == ()
+    assert advise(turned(one, max_model_len=length), turning(one)) == ()
 
 
 def test_where_nothing_helps_nothing_is_advised() -> None:
     hopeless = case("gpt-oss-120b", gpu_memory_gib=2.0)
-    assert advise(hopeless) == ()
-
-
-def test_an_instance_is_taken_with_as_few_gpus_as_fit() -> None:
-    table = {instance.type: instance for instance in load_catalog().instances.instances}
-    one = case("gpt-oss-120b")
-    assert on_instance(one, table["ml.p5e.48xlarge"]).tensor_parallel_size == 1
-    assert on_instance(one, table["ml.g6e.12xlarge"]).tensor_parallel_size in (2, 4)
-    assert not on_instance(one, table["ml.g5.xlarge"]).fits
-
-
-def test_a_gpu_that_cannot_compute_it_is_not_advised() -> None:
-    small = turned(case("gpt-oss-20b", None), gpu_memory_gib=15.0, max_model_len=512)
-    told = {advice.knob: advice.value for advice in advise(small, load_catalog().instances)}
-    assert not told["instance-type"].startswith("ml.g4dn"), "a T4 has no bfloat16"
+    assert advise(hopeless, turning(hopeless)) == ()
 
 
 def test_gpus_divide_the_heads() -> None:

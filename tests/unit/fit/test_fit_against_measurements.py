@@ -60,7 +60,7 @@ def _row(row: dict[str, Any], version: str) -> Row:
         else logged["available_kv_cache_gib"],
         tokens=int(logged["kv_cache_tokens"]),
         weights_gib=rank["model_memory_usage"] / GIB if rank else logged["weights_gib"],
-        compiled=logged["compiled_before"],
+        compiled=logged.get("compiled_before", False),
         exact=rank is not None,
     )
 

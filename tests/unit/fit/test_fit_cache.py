@@ -10,6 +10,8 @@ from toolkit.catalog.models import AttentionGroup
 from toolkit.fit.cache import Layers, Layout, layers_on_one_gpu, layout_of
 
 GIB = 1 << 30
+RATIO = 1.5
+"""That of vLLM 0.28.0."""
 
 
 def group(layers: int, heads: int, width: int, window: int | None = None) -> AttentionGroup:
@@ -29,7 +31,7 @@ QWEN_CODER = (group(48, 4, 128),)
 
 
 def layout(*groups: AttentionGroup) -> Layout:
-    return layout_of(layers_on_one_gpu(groups, 1, 2))
+    return layout_of(layers_on_one_gpu(groups, 1, 2), RATIO)
 
 
 @pytest.mark.parametrize(
@@ -59,6 +61,13 @@ def test_a_drafter_costs_a_hybrid_target_more_than_its_layers() -> None:
     assert both.request_bytes(32768, 4096) / alone == pytest.approx(16 / 12), "not 28 / 24"
     padding = both.request_bytes(32768, 4096) - both.used_bytes(32768, 4096)
     assert padding == 4 * 2 * 8 * 64 * 2 * 16 * both.groups[0].blocks(32768, 4096)
+
+
+def test_older_vllm_pads_groups_that_are_nearer_only() -> None:
+    """16 layers against 12: above 1.25 the groups are cut to 12, and the drafter's kind has two."""
+    layers = layers_on_one_gpu((*GPT_OSS_20B, group(4, 8, 64)), 1, 2)
+    assert [part.tables for part in layout_of(layers, 1.5).groups] == [1, 1]
+    assert [part.tables for part in layout_of(layers, 1.25).groups] == [1, 2]
 
 
 def test_layers_of_one_kind_need_no_padding() -> None:
@@ -112,6 +121,6 @@ def test_more_memory_never_holds_less(
 
 @given(GROUPS, st.sampled_from([1, 2, 4, 8]))
 def test_more_gpus_never_take_more_each(groups: list[AttentionGroup], tp: int) -> None:
-    one = layout_of(layers_on_one_gpu(groups, 1, 2)).request_bytes(8192, 4096)
-    each = layout_of(layers_on_one_gpu(groups, tp, 2))
+    one = layout_of(layers_on_one_gpu(groups, 1, 2), RATIO).request_bytes(8192, 4096)
+    each = layout_of(layers_on_one_gpu(groups, tp, 2), RATIO)
     assert each.used_bytes(8192, 4096) <= one

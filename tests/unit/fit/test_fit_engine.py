@@ -9,12 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.fit.geometry import case
+from toolkit.catalog import load_catalog
+from toolkit.catalog.version_rules import holding
 from toolkit.fit.engine import (
+    batch_of,
     capture_sizes,
     default_batched_tokens,
     default_sequences,
+    extra_slots,
     in_flight_tokens,
     new_runner,
+    padding_ratio,
 )
 from toolkit.fit.gpus import seen_of, visible_gib
 
@@ -67,8 +72,64 @@ def test_a_server_takes_more_on_larger_gpus() -> None:
     assert default_batched_tokens("H200", 139.8, "0.28.0") == 8192
     assert default_batched_tokens("A100", 79.2, "0.28.0") == 2048
     assert default_batched_tokens("B200", 178.4, "0.28.0") == 16384
-    assert default_batched_tokens("B200", 178.4, "0.26.0") == 8192
+    assert default_batched_tokens("B200", 178.4, "0.27.1") == 8192
     assert (default_sequences("L4", 22.0), default_sequences("H200", 139.8)) == (256, 1024)
+
+
+@pytest.mark.parametrize(
+    ("length", "asked", "batch"),
+    [
+        (32768, (None, None), (1024, 8192)),
+        (1024, (2, None), (2, 2048)),
+        (32768, (None, 512), (512, 512)),
+        (32768, (2000, 512), (2000, 512)),
+        (4, (None, None), (1024, 4096)),
+    ],
+)
+def test_what_is_not_asked_is_no_more_than_can_be_used(
+    length: int, asked: tuple[int | None, int | None], batch: tuple[int, int]
+) -> None:
+    assert batch_of("H200", 139.8, "0.28.0", length, asked) == batch
+
+
+def test_data_centre_blackwell_captures_more_since_0_28() -> None:
+    blackwell = {"max_num_seqs": 1024, "capability": 100}
+    largest = [
+        capture_sizes(case("qwen3-coder-30b", None, vllm=vllm, **blackwell))[0][-1]
+        for vllm in ("0.27.1", "0.28.0")
+    ]
+    assert largest == [512, 1024]
+
+
+@pytest.mark.parametrize(
+    ("vllm", "method", "parallel", "slots"),
+    [
+        ("0.26.0", "eagle3", True, 4 * 1024),
+        ("0.27.1", "eagle3", True, 4 * 1024),
+        ("0.28.0", "eagle3", True, 4),
+        ("0.30.0", "eagle3", True, 4),
+        ("0.28.0", "eagle3", False, 0),
+        ("0.26.0", "eagle3", False, 0),
+        ("0.27.1", "dflash", False, 4 * 1024),
+        ("0.28.0", "dflash", False, 5),
+        ("0.28.0", "dspark", False, 4),
+        ("0.28.0", "mtp", False, 0),
+    ],
+)
+def test_since_0_28_the_slots_of_one_request_count(
+    vllm: str, method: str, parallel: bool, slots: int
+) -> None:
+    one = case("qwen3-coder-30b", vllm=vllm, k=5, max_num_seqs=1024)
+    assert one.drafter is not None
+    drafter = replace(one.drafter, method=method, parallel_drafting=parallel)
+    assert extra_slots(one.engine, drafter) == slots
+    assert extra_slots(one.engine, None) == 0
+
+
+@pytest.mark.parametrize("vllm", ["0.16.0", "0.17.1", "0.18.0", "0.26.0", "0.28.0", "0.31.0"])
+def test_the_groups_are_padded_as_the_version_rules_have_it(vllm: str) -> None:
+    (rule,) = holding(load_catalog().version_rules, "kv-group-rule", vllm)
+    assert padding_ratio(vllm) == rule.value
 
 
 def test_asynchronous_scheduling_keeps_two_batches() -> None:

@@ -1,0 +1,103 @@
+"""Checkpoints that ``peagle fit`` cannot reckon, or only by half: it says so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.checks.damage import WEIGHTS, RawTensor, write_tensors
+from tests.unit.cli.fitting import H200, answer, folder, peagle, shown
+from toolkit.errors import UserError
+
+LLAMA: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 1024,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "intermediate_size": 4096,
+    "vocab_size": 32000,
+    "max_position_embeddings": 8192,
+    "torch_dtype": "bfloat16",
+}
+SMALL = (*H200, "--max-num-seqs", "8")
+
+
+def written(
+    place: Path, config: dict[str, Any], tensors: dict[str, RawTensor] | None = None
+) -> str:
+    """A folder with this config.json and, where given, weights; returns where."""
+    (place / "config.json").write_text(json.dumps(config))
+    if tensors:
+        write_tensors(place / WEIGHTS, tensors)
+    return str(place)
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"model_type": "deepseek_v3", "kv_lora_rank": 512}, "deepseek_v3"),
+        (
+            {"model_type": "qwen3_next", "layer_types": ["linear_attention", "full_attention"] * 2},
+            "qwen3_next cannot be reckoned: config.json has layer_types with linear_attention",
+        ),
+        ({"model_type": "nemotron_h", "hybrid_override_pattern": "M-M*"}, "nemotron_h"),
+        ({"model_type": "jamba", "attn_layer_period": 8, "mamba_d_state": 16}, "jamba"),
+        ({"model_type": "llama4", "attention_chunk_size": 8192}, "llama4"),
+        ({"model_type": "minimax", "attn_type_list": [0, 0, 0, 1]}, "attn_type_list"),
+    ],
+)
+def test_a_cache_of_another_kind_is_refused(
+    tmp_path: Path, more: dict[str, Any], says: str
+) -> None:
+    for config in (LLAMA | more, {"text_config": LLAMA | more}):
+        wrong = peagle("--target", written(tmp_path, config), *SMALL).exception
+        assert isinstance(wrong, UserError)
+        assert says in str(wrong)
+        assert str(tmp_path) in str(wrong)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"layer_types": ["attention"] * 4, "mamba_d_state": 128},
+        {"attn_type_list": [1, 1, 1, 1]},
+        {"attention_chunk_size": None, "kv_lora_rank": None},
+    ],
+)
+def test_one_of_the_usual_kind_is_not(tmp_path: Path, more: dict[str, Any]) -> None:
+    plain = answer("--target", written(tmp_path, LLAMA), *SMALL)
+    assert answer("--target", written(tmp_path, LLAMA | more), *SMALL)["terms"] == plain["terms"]
+
+
+AWQ = LLAMA | {"quantization_config": {"quant_method": "awq", "bits": 4}}
+
+
+def test_weights_of_unknown_size_are_refused_where_no_header_tells_it(tmp_path: Path) -> None:
+    wrong = peagle("--target", written(tmp_path, AWQ), *SMALL).exception
+    assert isinstance(wrong, UserError)
+    assert "quantised by awq" in str(wrong)
+    assert "weight files" in str(wrong)
+
+
+def test_where_headers_tell_it_they_are_counted_and_that_is_said(tmp_path: Path) -> None:
+    packed = RawTensor("I32", (1024, 512), bytes(4 * 1024 * 512))
+    names = [
+        f"model.layers.{n}.mlp.{part}_proj.qweight" for n in range(4) for part in ("up", "gate")
+    ]
+    fit = shown("--target", written(tmp_path, AWQ, dict.fromkeys(names, packed)), *SMALL)
+    assert fit["weights_gib"] == pytest.approx(8 * 2 / 1024, abs=0.004), "8 tensors of 2 MiB"
+    found = [finding for finding in fit["findings"] if finding["code"] == "quantization-estimated"]
+    assert [finding["level"] for finding in found] == ["warning"]
+    assert "awq" in found[0]["message"]
+
+
+def test_a_quantised_head_is_said_to_be_counted_as_if_it_were_not(tmp_path: Path) -> None:
+    config = json.loads(Path(folder("gpt-oss-20b", "eagle3"), "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "fp8"}
+    fit = shown("gpt-oss-20b", *SMALL, "--drafter", written(tmp_path, config))
+    assert "quantization-estimated" in {finding["code"] for finding in fit["findings"]}

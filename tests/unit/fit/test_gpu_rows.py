@@ -1,0 +1,89 @@
+"""The next measuring session: what it starts with, and how its rows come into the evidence."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.gpu import evidence, extension, probe
+from benchmarks.gpu.memory import left
+from benchmarks.gpu.rows import settings
+
+REFUSED = "Value error, max_num_scheduled_tokens is set to -1"
+
+
+def document(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    note = {"engine": {"version": "0.26.0"}, "date": "2026-01-01", "notes": ["kept"]}
+    return {**note, "rows": rows, "log_rows": [{"name": "logged", "host": 2, "ranks": []}]}
+
+
+def row(name: str, **more: Any) -> dict[str, Any]:
+    return {"name": name, "ranks": [{}], "logged": {"kv_cache_tokens": 1.0}, **more}
+
+
+def test_a_session_starts_with_what_was_not_measured(tmp_path: Path) -> None:
+    known = evidence.measured(evidence.read(evidence.EVIDENCE))
+    rows = left(tmp_path, "", known)
+    assert not {row.name for row in rows} & known
+    assert [row.pair for row in rows[:4]] == ["gemma-4-31b"] * 4
+    assert {row.drafter for row in rows[:4]} == {"p-eagle", "eagle3"}
+    assert {row.max_num_batched_tokens for row in rows[4:10]} == {2048, 16384, 32768}
+    assert any(row.tensor_parallel_size == 2 for row in rows)
+    assert len(rows) < len(settings())
+
+
+def test_what_a_folder_has_is_not_run_again(tmp_path: Path) -> None:
+    first, second, *_ = settings()
+    lines = [{"name": first.name}, {"name": second.name, "error": "timeout"}]
+    (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert left(tmp_path, "", set())[0] == second
+
+
+def test_without_new_rows_the_evidence_stays_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "evidence.json"
+    path.write_bytes(evidence.EVIDENCE.read_bytes())
+    evidence.write(path, evidence.merged(evidence.read(path), []))
+    assert path.read_bytes() == evidence.EVIDENCE.read_bytes()
+
+
+def test_new_rows_join_the_old_ones() -> None:
+    old = document([row("a", host=1), row("b", host=1, incomplete="no graphs")])
+    new = [
+        row("b", vllm="0.26.0+cu130"),
+        row("c", error="exit code 1"),
+        row("d", error="exit code 1", logged={}, ranks=[], log_tail=f"x\n  {REFUSED} [type=x]"),
+        row("e", error="timeout", logged={}, ranks=[], log_tail="loading"),
+    ]
+    merged = evidence.merged(old, new)
+    assert merged["notes"] == ["kept"]
+    assert merged["log_rows"] == old["log_rows"]
+    rows = {row["name"]: row for row in merged["rows"]}
+    assert list(rows) == ["a", "b", "c", "d"], "e reached nothing"
+    assert rows["b"] == row("b", host=3), "complete now, of a third host"
+    assert "no CUDA graphs" in rows["c"]["incomplete"]
+    assert rows["d"]["error"] == f"refused: {REFUSED}"
+    assert "log_tail" not in rows["d"]
+    assert merged["date"] > old["date"]
+    again = evidence.merged(merged, [row("a", error="exit code 1")])
+    assert again["rows"] == merged["rows"], "a complete row does not give way to less"
+
+
+def test_rows_of_another_vllm_are_not_mixed_in() -> None:
+    with pytest.raises(ValueError, match=r"0\.28\.0"):
+        evidence.merged(document([]), [row("a", vllm="0.28.0")])
+
+
+def test_every_worker_gets_the_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As vLLM does it: it imports the class that the engine was told of, in each process."""
+    installed: list[Any] = []
+    monkeypatch.setattr(probe, "install", lambda *given: installed.append(given))
+    monkeypatch.setenv(extension.VARIABLE, "")
+    said = extension.announce(tmp_path / "row", ("lm_head",))
+    module, _, name = said["worker_extension_cls"].rpartition(".")
+    monkeypatch.delitem(sys.modules, module)
+    assert getattr(__import__(module, fromlist=[name]), name)
+    assert installed == [(tmp_path / "row", ["lm_head"])]
