@@ -23,6 +23,7 @@ CREDENTIALS_FIX = (
     "AWS_SECRET_ACCESS_KEY; or try without an account: --sandbox"
 )
 
+UNREACHABLE_FIX = "check the network, a proxy, AWS_ENDPOINT_URL and --region"
 
 LOGS_FIX = "see `peagle logs NAME`"
 
@@ -200,5 +201,5 @@ def _of_client(error: boto.BotoCoreError, service: str, region: str) -> PeagleEr
         return CloudError(f"AWS credentials could not be got: {error}", CREDENTIALS_FIX)
     if isinstance(error, (boto.ConnectionError, boto.HTTPClientError)):
         return CloudError(f"{service} in {region} cannot be reached: {error}",
-                          "check the network, a proxy, AWS_ENDPOINT_URL and --region")  # fmt: skip
+                          UNREACHABLE_FIX)  # fmt: skip
     return CloudError(f"{service}: {error}")

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from toolkit.aws import endpoints, records, storage
 from toolkit.aws.deployment import Change, change_of
 from toolkit.aws.endpoints import Endpoint, batch_of
-from toolkit.aws.prices import NOT_LISTED, PRICE_SNAPSHOT, hourly_price
-from toolkit.aws.quotas import QUOTA_CODES, Need, quota_findings
+from toolkit.aws.prices import NOT_AMAZONS, NOT_LISTED, PRICE_SNAPSHOT, hourly_price
+from toolkit.aws.quota_findings import QUOTA_CODES, Need, quota_findings
 from toolkit.aws.records import Deployment
 from toolkit.aws.roles import Role, find_role
 from toolkit.aws.session import Aws
@@ -19,7 +19,7 @@ from toolkit.findings import Finding, error, warning
 from toolkit.planning.models import Plan
 
 UNSURE_OF_PRICE = frozenset(
-    {"price-unknown", "price-of-another-region", PRICE_SNAPSHOT, NOT_LISTED}
+    {"price-unknown", "price-of-another-region", PRICE_SNAPSHOT, NOT_LISTED, NOT_AMAZONS}
 )
 """Findings of the plan that a look at AWS's own price list settles, one way or the other."""
 

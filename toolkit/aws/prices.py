@@ -10,14 +10,15 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 from toolkit.aws.day_cache import for_everybody
+from toolkit.aws.records import SANDBOX
 from toolkit.aws.session import Aws
 from toolkit.catalog.tables import Instance, InstanceTable, Price
 from toolkit.errors import PeagleError
-from toolkit.findings import Finding, warning
+from toolkit.findings import Finding, note, warning
 
 SOURCE = "AWS Pricing API"
 STAND_IN = "a stand-in for the AWS Pricing API"
-"""What a price from here names as its source: Amazon, or whoever answers in its place."""
+"""What a price from here names as its source: Amazon, ``sandbox``, or who else answers."""
 
 PRICE_SNAPSHOT = "price-snapshot"
 """The finding that prices are those of the catalogue, because AWS could not be asked."""
@@ -25,9 +26,13 @@ PRICE_SNAPSHOT = "price-snapshot"
 NOT_LISTED = "price-not-listed"
 """The finding that AWS has prices for the region and none for the instance type."""
 
+NOT_AMAZONS = "price-not-amazons"
+"""The finding that the prices are those of the sandbox, or of another stand-in."""
+
 COMPONENT = "Hosting"
 """Part of the question: the same instance has other prices for notebooks and training."""
 
+_WHO = {SANDBOX: "the sandbox, which tells those of the catalogue"}
 _SERVICE_CODE = "AmazonSageMaker"
 _CACHED = "hosting-prices"
 _HOST_USAGE = re.compile(r"(?:^|-)Host:")
@@ -101,7 +106,7 @@ def fresh_prices(aws: Aws, table: InstanceTable) -> FreshPrices:
         listed = hosting_prices(aws)
     except PeagleError as error:
         return FreshPrices(table, None, (snapshot_finding(table, error),))
-    return FreshPrices(listed.applied_to(table), listed)
+    return FreshPrices(listed.applied_to(table), listed, _stand_in_findings(listed))
 
 
 def snapshot_finding(table: InstanceTable, error: PeagleError) -> Finding:
@@ -121,6 +126,14 @@ def unlisted_findings(listed: PriceList | None, instance_type: str) -> tuple[Fin
     return (warning(NOT_LISTED, "price", message, fix),)
 
 
+def _stand_in_findings(listed: PriceList) -> tuple[Finding, ...]:
+    """The note that these prices are made up."""
+    if listed.source == SOURCE:
+        return ()
+    message = f"the prices are not AWS's own: they are asked of {_WHO.get(listed.source, STAND_IN)}"
+    return (note(NOT_AMAZONS, "price", message, "an account is told the real ones"),)
+
+
 def _repriced(instance: Instance, listed: PriceList) -> Instance:
     fresh = listed.price(instance.type)
     if fresh is None:
@@ -130,7 +143,10 @@ def _repriced(instance: Instance, listed: PriceList) -> Instance:
 
 
 def _source(aws: Aws) -> str:
-    return SOURCE if ".amazonaws." in str(aws.client("pricing").meta.endpoint_url) else STAND_IN
+    """``sandbox`` for the AWS of this machine, whose prices are the catalogue's."""
+    if ".amazonaws." in str(aws.client("pricing").meta.endpoint_url):
+        return SOURCE
+    return aws.own_scope or STAND_IN
 
 
 def _asked(aws: Aws) -> dict[str, float]:

@@ -7,6 +7,7 @@ Everything else in this room calls through ``Aws.call`` and sees PeagleErrors on
 from __future__ import annotations
 
 import base64
+import copy
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -22,8 +23,10 @@ from botocore.config import Config
 
 from toolkit import __version__
 from toolkit.aws.errors import CREDENTIALS_FIX, translated
+from toolkit.aws.hurry import PATIENCE, Hurry
 from toolkit.aws.validity import is_write, require_valid
-from toolkit.errors import UserError, nearest
+from toolkit.catalog.regions import region_hint
+from toolkit.errors import UserError
 
 LONGEST_TOKEN_SECONDS = 12 * 3600
 """AWS refuses bearer tokens that are valid for longer."""
@@ -40,8 +43,7 @@ _PATIENCE = {
     "service-quotas": (2, 3, 15),
     "sts": (3, 5, 15),
 }
-"""Service -> attempts, seconds to connect, seconds to read. A plan does without prices and quotas
-when they cannot be had soon."""
+"""Service -> attempts, seconds to connect, seconds to read."""
 
 _PARTITIONS = ("aws", "aws-us-gov", "aws-cn")
 _TOKEN_URL = "https://sagemaker.amazonaws.com/"
@@ -73,6 +75,7 @@ class Aws:
         self.own_scope = own_scope
         self._session = session
         self._clients: dict[str, Any] = {}
+        self._hurry: Hurry | None = None
 
     def in_region(self, region: str) -> Aws:
         """The same account in another region."""
@@ -80,16 +83,26 @@ class Aws:
             return self
         return Aws(self._session, region, self.endpoint_url, self.own_scope)
 
+    def hurried(self) -> Aws:
+        """The same account, for questions that can go without an answer: they wait for seconds
+        only, and stop when AWS cannot be reached (``toolkit.aws.hurry``)."""
+        other = copy.copy(self)
+        other._clients, other._hurry = {}, Hurry()
+        return other
+
     def client(self, service: str) -> Any:
         """The boto3 client of ``service``, made once."""
         if service not in self._clients:
             with translated(service, self.region):
-                self._clients[service] = self._session.client(
+                made = self._session.client(
                     service,
                     region_name=_region_of(service, self.region),
                     endpoint_url=self.endpoint_url,
-                    config=_config(service, self.endpoint_url),
+                    config=_config(service, self.endpoint_url, self._hurry is not None),
                 )
+            if self._hurry is not None:
+                self._hurry.attend(made, service, self.region)
+            self._clients[service] = made
         return self._clients[service]
 
     def call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
@@ -200,8 +213,7 @@ def connect(
     if region not in known:
         raise UserError(
             f"SageMaker is in no region called {region!r}",
-            nearest(region, known)
-            or "see https://docs.aws.amazon.com/general/latest/gr/sagemaker.html",
+            region_hint(region, known),
         )
     return Aws(session, region, endpoint_url, scope)
 
@@ -226,9 +238,10 @@ def _region_of(service: str, region: str) -> str:
     return "cn-northwest-1" if region.startswith("cn-") else "us-east-1"
 
 
-def _config(service: str, endpoint_url: str | None) -> Config:
+def _config(service: str, endpoint_url: str | None, hurried: bool) -> Config:
     """A proxy is for the way to AWS, not for an endpoint that was named by hand."""
-    attempts, connect, read = _PATIENCE.get(service, (_ATTEMPTS, _CONNECT_SECONDS, _READ_SECONDS))
+    usual = (_ATTEMPTS, _CONNECT_SECONDS, _READ_SECONDS)
+    attempts, connect, read = PATIENCE if hurried else _PATIENCE.get(service, usual)
     return Config(
         retries={"mode": "standard", "total_max_attempts": attempts},
         connect_timeout=connect,

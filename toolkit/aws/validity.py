@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from toolkit.aws.validity_copies import copy_source
 from toolkit.aws.validity_documented import against_documentation
 from toolkit.aws.validity_model import Invalid, against_model, api_name
 from toolkit.errors import Refused
@@ -46,9 +47,11 @@ def problems(
     service: str, operation: str, parameters: Mapping[str, Any], region: str
 ) -> tuple[Invalid, ...]:
     """Everything that AWS would refuse of this call, as boto3 names it; empty: nothing known."""
+    source, sent = copy_source(service, parameters)
     return (
-        *against_model(service, operation, parameters),
-        *against_documentation(service, operation, parameters, region),
+        *source,
+        *against_model(service, operation, sent),
+        *against_documentation(service, operation, sent, region),
     )
 
 

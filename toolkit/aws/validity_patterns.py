@@ -29,11 +29,6 @@ def matches(pattern: str, value: str) -> bool:
     return regex is None or regex.fullmatch(value) is not None
 
 
-def is_readable(pattern: str) -> bool:
-    """False for a pattern that is knowingly skipped, because Python has no words for it."""
-    return _compiled(_for_value(pattern, "")) is not None
-
-
 def _for_value(pattern: str, value: str) -> str:
     # A class that ends in its hyphen may not be read as a range by Python.
     pattern = pattern.replace(_SURROGATES, _ABOVE_BMP).replace(r"\w-_", r"\w\-_")

@@ -14,7 +14,13 @@ from toolkit.aws.refresh import PARTS, Change, Part, Refreshed, changes, refresh
 from toolkit.aws.session import Aws
 from toolkit.catalog import load_catalog
 from toolkit.catalog.tables import InstanceTable
-from toolkit.catalog.writing import Tables, folder_for_tables, new_texts, write_texts
+from toolkit.catalog.writing import (
+    Tables,
+    folder_for_tables,
+    new_texts,
+    refuse_unwritable,
+    write_texts,
+)
 from toolkit.cli.cloud import DEFAULT_REGION, Account, account_options
 from toolkit.cli.console import json_option, print_json, say, show_findings
 from toolkit.cli.resolving import catalog_of
@@ -56,9 +62,10 @@ def refresh(
 ) -> None:
     """Bring the catalogue's images, instance types, prices and quota codes up to date.
 
-    Without a choice of parts, all of them; a part that cannot be had stays as it is. What would
-    change is shown, and nothing is written before you agree. With --json and without --yes nothing
-    is written.
+    Without a choice of parts, all of them. What would change is shown, and nothing is written
+    before you agree. With --json and without --yes nothing is written. A part that cannot be had
+    stays as it is, and the exit code is then not 0: 4 when AWS refused or did not answer, 2 when
+    credentials or a package are missing.
     """
     own = to or catalog_of(ctx)
     if own is None and account.sandbox:
@@ -66,17 +73,18 @@ def refresh(
             "the sandbox's answers are no news for the bundled catalogue", "try it with --to DIR"
         )
     folder = folder_for_tables(own)
+    if not dry_run:
+        refuse_unwritable(folder)
     loaded = load_catalog(folder)
     before = Tables(loaded.runtimes, loaded.instances)
-    parts: list[Part] = [part for part in PARTS if given[part]]
+    parts: list[Part] = [part for part in PARTS if given[part]] or list(PARTS)
     account.start()
     found = refreshed(
         before.runtimes,
         before.instances,
-        parts or list(PARTS),
+        parts,
         regions or _regions_of(before.instances),
         _Connections(account),
-        insist=bool(parts),
     )
     after = Tables(found.runtimes, found.instances)
     texts = new_texts(folder, before, after)
@@ -85,12 +93,16 @@ def refresh(
         *changes(before.instances, after.instances),
     )
     if not as_json:
-        show_findings(found.findings)
+        show_findings(() if _one_reason(found, parts) else found.findings)
         show_changes(changed)
     written: list[Path] = []
     if texts and not dry_run and (yes or (not as_json and _agreed(folder))):
         written = write_texts(folder, texts)
-    _report(found, changed, folder, written, as_json)
+    if as_json:
+        print_json(_document(found, changed, folder, written))
+    elif changed or not found.failed:
+        _say_what_was_written(changed, written)
+    _end(ctx, found, parts)
 
 
 class _Connections:
@@ -134,21 +146,38 @@ def _agreed(folder: Path) -> bool:
     return click.confirm(f"Write this to {folder}?", err=True)
 
 
-def _report(
-    found: Refreshed, changed: Sequence[Change], folder: Path, written: list[Path], as_json: bool
-) -> None:
-    if as_json:
-        document: dict[str, Any] = {
-            "folder": str(folder),
-            "changes": [asdict(change) for change in changed],
-            "findings": [finding.model_dump(mode="json") for finding in found.findings],
-            "written": [str(path) for path in written],
-        }
-        return print_json(document)
+def _one_reason(found: Refreshed, parts: Sequence[Part]) -> bool:
+    """Whether no part could be had, and all for one reason: that is the error of the command."""
+    return len(found.failed) == len(parts) and len({*map(str, found.failed.values())}) == 1
+
+
+def _end(ctx: click.Context, found: Refreshed, parts: Sequence[Part]) -> None:
+    """The exit code is that of the first part that could not be had."""
+    if not found.failed:
+        return
+    first = next(iter(found.failed.values()))
+    if _one_reason(found, parts):
+        raise first
+    say(f"{len(found.failed)} of {len(parts)} parts could not be asked.")
+    ctx.exit(first.exit_code)
+
+
+def _say_what_was_written(changed: Sequence[Change], written: Sequence[Path]) -> None:
     if not changed:
         say("The catalogue is up to date; nothing to write.")
     elif not written:
         say("Nothing was written.")
     for path in written:
         say(f"wrote {path}")
-    return None
+
+
+def _document(
+    found: Refreshed, changed: Sequence[Change], folder: Path, written: list[Path]
+) -> dict[str, Any]:
+    return {
+        "folder": str(folder),
+        "changes": [asdict(change) for change in changed],
+        "findings": [finding.model_dump(mode="json") for finding in found.findings],
+        "failed": list(found.failed),
+        "written": [str(path) for path in written],
+    }

@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from toolkit.aws.prices import FreshPrices, fresh_prices, unlisted_findings
-from toolkit.aws.quotas import quotas_at_plan
+from toolkit.aws.prices import NOT_LISTED, FreshPrices, fresh_prices, unlisted_findings
+from toolkit.aws.quota_findings import quotas_at_plan
 from toolkit.aws.session import Aws
 from toolkit.catalog import load_catalog
 from toolkit.catalog.models import Catalog
@@ -35,14 +35,15 @@ def online_plan(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> Plan:
     if is_plan_file(pair):
         return _plan_of_file(account, resolve_plan(pair, chosen, catalog_of(ctx)), catalog_of(ctx))
     aws = account.connect(chosen.get("region") or DEFAULT_REGION)
+    asked = _asked(account, aws)
     fresh: list[FreshPrices] = []
 
     def priced(catalog: Catalog) -> Catalog:
-        fresh.append(fresh_prices(aws, catalog.instances))
+        fresh.append(fresh_prices(asked, catalog.instances))
         return catalog.model_copy(update={"instances": fresh[0].table})
 
     plan = resolve_plan(pair, chosen, catalog_of(ctx), priced, aws_of=lambda: aws)
-    return _with_findings(plan, _looked(aws, plan, fresh[0]))
+    return _with_findings(plan, _looked(asked, plan, fresh[0]))
 
 
 def account_of(ctx: click.Context) -> Account:
@@ -50,8 +51,14 @@ def account_of(ctx: click.Context) -> Account:
     return chosen_account(ctx.params["profile"], ctx.params["sandbox"], os.environ)
 
 
+def _asked(account: Account, aws: Aws) -> Aws:
+    """The connection for prices and quotas, which a plan can do without. The sandbox is waited
+    for: it is here, and may still be loading the service that is asked."""
+    return aws if account.sandbox else aws.hurried()
+
+
 def _plan_of_file(account: Account, plan: Plan, own_catalog: Any) -> Plan:
-    aws = account.connect(plan.region)
+    aws = _asked(account, account.connect(plan.region))
     fresh = fresh_prices(aws, load_catalog(own_catalog).instances)
     price = fresh.listed.price(plan.instance_type) if fresh.listed else None
     if price is not None:
@@ -62,13 +69,23 @@ def _plan_of_file(account: Account, plan: Plan, own_catalog: Any) -> Plan:
 
 
 def _looked(aws: Aws, plan: Plan, fresh: FreshPrices) -> tuple[Finding, ...]:
-    return (
-        *fresh.findings,
-        *unlisted_findings(fresh.listed, plan.instance_type),
-        *quotas_at_plan(aws, plan.instance_type, plan.instance_count),
-    )
+    price = (*fresh.findings, *unlisted_findings(fresh.listed, plan.instance_type))
+    quota = quotas_at_plan(aws, plan.instance_type, plan.instance_count)
+    return (*price, *(_not_again(price, finding) for finding in quota))
+
+
+def _not_again(told: tuple[Finding, ...], finding: Finding) -> Finding:
+    """``finding``, without the advice that was given before: what keeps AWS from telling prices
+    mostly keeps it from telling quotas."""
+    fix = finding.fix
+    for earlier in told:
+        fix = fix.replace(earlier.fix, "as for the price")
+    return finding.model_copy(update={"fix": fix})
 
 
 def _with_findings(plan: Plan, found: tuple[Finding, ...]) -> Plan:
-    together = sorted((*plan.findings, *found), key=lambda finding: _LEVELS.index(finding.level))
+    """A price that AWS does not list is not called unknown to the catalogue as well."""
+    unlisted = any(finding.code == NOT_LISTED for finding in found)
+    own = [one for one in plan.findings if not (unlisted and one.code == "price-unknown")]
+    together = sorted((*own, *found), key=lambda finding: _LEVELS.index(finding.level))
     return plan.model_copy(update={"findings": tuple(together)})

@@ -108,7 +108,9 @@ OpenAI clients take the base URL `{url}` and the model
 def _price(plan: Plan) -> str:
     if plan.price_per_hour_usd is None:
         return ", at a price that the catalogue does not know"
-    return f", for ${plan.price_per_hour_usd:.2f} an hour (list price of {plan.price_date})"
+    invented = any(finding.code == "price-not-amazons" for finding in plan.findings)
+    of = "not AWS's own, asked on" if invented else "list price of"
+    return f", for ${plan.price_per_hour_usd:.2f} an hour ({of} {plan.price_date})"
 
 
 def _upload(plan: Plan) -> str:

@@ -9,8 +9,9 @@ import pytest
 from tests.unit.aws.cloud import service_error
 from tests.unit.aws.plans import a_plan
 from tests.unit.aws.world import World
-from toolkit.aws import quotas
-from toolkit.aws.quotas import Need, Quota, endpoint_quota, judged, quota_findings
+from toolkit.aws import quota_use, quotas
+from toolkit.aws.quota_findings import Need, judged, quota_findings, quotas_at_plan
+from toolkit.aws.quotas import Quota, endpoint_quota
 from toolkit.findings import Finding
 from toolkit.home import home
 
@@ -41,6 +42,19 @@ def only(findings: tuple[Finding, ...]) -> Finding:
 
 def test_enough_is_nothing_to_say(world: World) -> None:
     assert quota_findings(world.aws, ONE) == ()
+
+
+def test_a_plan_is_told_that_it_is_enough(world: World) -> None:
+    world.cloud.quotas = {NAME: 4}
+    assert only(quotas_at_plan(world.aws, TYPE, 1)).message == (
+        f"the quota '{NAME}' is 4, and none is in use"
+    )
+    world.deploy(a_plan(instance_count=2))
+
+    found = only(quotas_at_plan(world.aws, TYPE, 1))
+
+    assert (found.code, found.level) == ("quota-enough", "note")
+    assert found.message == f"the quota '{NAME}' is 4, and 2 are in use by peagle-pair"
 
 
 def test_zero_has_a_command_that_raises_it(world: World) -> None:
@@ -132,7 +146,7 @@ def test_a_quota_that_suffices_is_asked_once_a_day(world: World) -> None:
     asked = world.cloud.calls.count("list_service_quotas")
     world.cloud.quotas = {NAME: 0}
 
-    assert quota_findings(world.aws, ONE, today=True) == ()
+    assert only(quota_findings(world.aws, ONE, today=True)).code == "quota-enough"
     assert world.cloud.calls.count("list_service_quotas") == asked == 1
     assert only(quota_findings(world.aws, ONE)).code == "quota-zero", "deploy asks anew"
 
@@ -142,7 +156,7 @@ def test_a_quota_that_is_too_small_is_asked_again(world: World) -> None:
     assert only(quota_findings(world.aws, ONE, today=True)).code == "quota-zero"
     world.cloud.quotas = {NAME: 1}
 
-    assert quota_findings(world.aws, ONE, today=True) == ()
+    assert only(quota_findings(world.aws, ONE, today=True)).code == "quota-enough"
 
 
 @pytest.mark.parametrize("kept", ["", "{", "[]", '{"format": 1, "asked": 1e99, "value": {}}'])
@@ -151,7 +165,7 @@ def test_a_damaged_file_is_no_file(world: World, kept: str) -> None:
     (file,) = home().glob("online/*/us-east-1/quota-*.json")
     file.write_text(kept)
 
-    assert quota_findings(world.aws, ONE, today=True) == ()
+    assert only(quota_findings(world.aws, ONE, today=True)).code == "quota-enough"
     assert world.cloud.calls.count("list_service_quotas") == 2
 
 
@@ -160,11 +174,11 @@ def test_what_another_version_kept_is_asked_anew(world: World) -> None:
     (file,) = home().glob("online/*/us-east-1/quota-*.json")
     file.write_text(file.read_text().replace('"name"', '"called"'))
 
-    assert quota_findings(world.aws, ONE, today=True) == ()
+    assert only(quota_findings(world.aws, ONE, today=True)).code == "quota-enough"
 
 
 def test_very_many_endpoints_are_not_counted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quotas, "MOST_ENDPOINTS", 0)
+    monkeypatch.setattr(quota_use, "MOST_ENDPOINTS", 0)
     world.deploy(a_plan())
 
     found = only(quota_findings(world.aws, ONE))
@@ -204,6 +218,6 @@ def test_instances_that_are_being_added_count(
 
     monkeypatch.setattr(world.cloud, "_describe_endpoint", scaled)
 
-    assert quotas.instances_in_use(world.aws, TYPE) == {"peagle-pair": 3}
-    assert quotas.instances_in_use(world.aws, "ml.g5.2xlarge") == {}
-    assert quotas.instances_in_use(world.aws, TYPE, but="peagle-pair") == {}
+    assert quota_use.instances_in_use(world.aws, TYPE) == {"peagle-pair": 3}
+    assert quota_use.instances_in_use(world.aws, "ml.g5.2xlarge") == {}
+    assert quota_use.instances_in_use(world.aws, TYPE, but="peagle-pair") == {}

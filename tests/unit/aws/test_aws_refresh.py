@@ -18,7 +18,7 @@ from toolkit.aws.refresh.instances import endpoint_types, with_types
 from toolkit.aws.session import Aws
 from toolkit.catalog import load_catalog
 from toolkit.catalog.tables import Runtime
-from toolkit.errors import CloudError, UserError
+from toolkit.errors import UserError
 
 CATALOG = load_catalog()
 TABLES = (CATALOG.runtimes, CATALOG.instances)
@@ -215,7 +215,7 @@ def test_numbers_that_were_wrong_are_corrected() -> None:
 def test_prices_of_the_asked_regions(world: World) -> None:
     world.cloud.price = 1.5
 
-    found = refreshed(*TABLES, ["prices"], ["us-east-1"], connected(world), insist=True)
+    found = refreshed(*TABLES, ["prices"], ["us-east-1"], connected(world))
 
     told = changes(CATALOG.instances, found.instances)
     assert [(c.entry, c.key) for c in told] == [("ml.g5.xlarge", "price in us-east-1")]
@@ -229,7 +229,7 @@ def test_prices_of_the_asked_regions(world: World) -> None:
 def test_a_price_that_is_the_same_is_confirmed(world: World) -> None:
     world.cloud.price = 1.408
 
-    found = refreshed(*TABLES, ["prices"], ["us-east-1"], connected(world), insist=True)
+    found = refreshed(*TABLES, ["prices"], ["us-east-1"], connected(world))
 
     (told,) = changes(CATALOG.instances, found.instances)
     assert told.confirmed
@@ -237,10 +237,10 @@ def test_a_price_that_is_the_same_is_confirmed(world: World) -> None:
 
 def test_what_is_kept_from_today_is_not_enough(world: World) -> None:
     world.cloud.price = 1.5
-    refreshed(*TABLES, ["prices"], ["us-east-1"], connected(world), insist=True)
+    refreshed(*TABLES, ["prices"], ["us-east-1"], connected(world))
     world.cloud.price = 1.6
 
-    found = refreshed(*TABLES, ["prices"], ["us-east-1"], connected(world), insist=True)
+    found = refreshed(*TABLES, ["prices"], ["us-east-1"], connected(world))
 
     assert "$1.6" in changes(CATALOG.instances, found.instances)[0].after
 
@@ -255,7 +255,7 @@ def test_codes_and_defaults_of_quotas(world: World, monkeypatch: pytest.MonkeyPa
         world.cloud, "_list_aws_default_service_quotas", lambda ServiceCode: {"Quotas": quotas}
     )
 
-    found = refreshed(*TABLES, ["quotas"], ["us-east-1"], connected(world), insist=True)
+    found = refreshed(*TABLES, ["quotas"], ["us-east-1"], connected(world))
 
     told = {(c.entry, c.key): c.after for c in changes(CATALOG.instances, found.instances)}
     assert told == {
@@ -278,31 +278,30 @@ def test_a_part_that_is_denied_stays_and_the_others_go_on(
     sdk(**{"0_31_0": entry("0.31.0")})
     refuse(world, "get_products", "describe_instance_types", "list_aws_default_service_quotas")
 
-    found = refreshed(*TABLES, list(PARTS), ["us-east-1"], connected(world), insist=False)
+    found = refreshed(*TABLES, list(PARTS), ["us-east-1"], connected(world))
 
     left = {f.where: f.message for f in found.findings if f.code == "not-refreshed"}
-    assert set(left) == {"instances", "prices", "quotas"}
+    assert set(left) == set(found.failed) == {"instances", "prices", "quotas"}
     assert "not allowed: pricing:" in left["prices"]
     assert found.runtimes.runtimes[-1].vllm == "0.31.0"
     assert found.instances == CATALOG.instances
 
 
-def test_a_part_that_was_asked_for_is_insisted_on(world: World) -> None:
-    refuse(world, "get_products")
+def test_what_fails_for_one_reason_is_told_once() -> None:
+    def nobody(region: str) -> Aws:
+        raise UserError("no AWS credentials", "get them")
 
-    with pytest.raises(CloudError, match="not allowed: pricing:"):
-        refreshed(*TABLES, ["prices"], ["us-east-1"], connected(world), insist=True)
+    found = refreshed(*TABLES, ["prices", "quotas"], ["us-east-1"], nobody)
 
-
-def test_when_nothing_can_be_had_it_is_an_error(world: World) -> None:
-    refuse(world, "get_products", "list_aws_default_service_quotas")
-
-    with pytest.raises(CloudError):
-        refreshed(*TABLES, ["prices", "quotas"], ["us-east-1"], connected(world), insist=False)
+    (told,) = found.findings
+    assert told.where == "prices, quotas"
+    assert told.message == "left as they are: no AWS credentials"
+    assert {type(error) for error in found.failed.values()} == {UserError}
+    assert (found.runtimes, found.instances) == TABLES
 
 
 def test_a_region_without_prices_is_doubted(world: World) -> None:
-    found = refreshed(*TABLES, ["prices"], ["us-east-1"], connected(world), insist=True)
+    found = refreshed(*TABLES, ["prices"], ["us-east-1"], connected(world))
 
     assert [finding.code for finding in found.findings] == ["prices-missing"]
     assert found.instances == CATALOG.instances

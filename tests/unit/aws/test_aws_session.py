@@ -45,6 +45,15 @@ def test_a_misspelt_region_has_near_ones() -> None:
     assert "us-east-1" in unknown.value.fix
 
 
+def test_a_region_like_no_other_has_a_few_to_choose_from() -> None:
+    with pytest.raises(UserError) as unknown:
+        connect("nowhere")
+
+    assert unknown.value.fix.startswith("such as us-east-1, ")
+    assert unknown.value.fix.count("-1") < 6
+    assert "all of them: https://" in unknown.value.fix
+
+
 def test_an_unknown_profile_is_the_users_mistake() -> None:
     with pytest.raises(UserError, match="work"):
         connect("us-east-1", profile="work")

@@ -11,8 +11,7 @@ from tests.unit.aws.cloud import ROLE, FakeAws
 from tests.unit.aws.plans import IMAGE, a_plan, another
 from tests.unit.aws.world import World
 from toolkit.aws.validity import InvalidRequest, is_write, problems, problems_of, require_valid
-from toolkit.aws.validity_model import service_model
-from toolkit.aws.validity_patterns import is_readable, matches
+from toolkit.aws.validity_patterns import matches
 from toolkit.errors import PeagleError
 
 REGION = "us-east-1"
@@ -323,21 +322,37 @@ def test_java_classes_are_those_of_unicode(value: str, fits: bool) -> None:
     assert matches(r"([\p{L}\p{Z}\p{N}_.:/=+\-@]*)", value) is fits
 
 
-def test_which_patterns_are_skipped_is_known() -> None:
-    skipped = {
-        (service, pattern)
-        for service in ("sagemaker", "iam", "s3", "application-autoscaling", "service-quotas")
-        for name in service_model(service).shape_names
-        if (pattern := service_model(service).shape_for(name).metadata.get("pattern"))
-        and not is_readable(pattern)
-    }
-
-    # Both belong to model packages, which are not made here.
-    assert skipped == {
-        ("sagemaker", r"([\p{L}\p{Z}\p{N}_.:\/=+\-@]*)${1,128}"),
-        ("sagemaker", r"([\p{L}\p{Z}\p{N}_.:\/=+\-@]*)${1,256}"),
-    }
+def test_a_pattern_that_python_cannot_read_forbids_nothing() -> None:
     assert matches(r"([\p{L}]*)${1,128}", "anything")
+
+
+COPY = {"Bucket": "models-b", "Key": "b/model"}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "models-a/a/model",
+        {"Bucket": "models-a", "Key": "a/model"},
+        {"Bucket": "models-a", "Key": "a/model", "VersionId": "1"},
+    ],
+)
+def test_what_is_copied_may_be_given_in_parts(source: Any) -> None:
+    assert problems("s3", "copy_object", {**COPY, "CopySource": source}, REGION) == ()
+
+
+@pytest.mark.parametrize(
+    ("source", "path", "words"),
+    [
+        ({"Bucket": "models-a"}, "CopySource.Key", "the key is missing"),
+        ({"Bucket": 3, "Key": "a"}, "CopySource.Bucket", "expected text, found 3"),
+        (3, "CopySource", "expected text, found 3"),
+    ],
+)
+def test_what_is_copied_is_looked_at(source: Any, path: str, words: str) -> None:
+    (found,) = problems("s3", "copy_object", {**COPY, "CopySource": source}, REGION)
+
+    assert (found.path, found.message) == (path, words)
 
 
 def test_the_connection_of_the_tests_is_looked_at_too(world: World) -> None:

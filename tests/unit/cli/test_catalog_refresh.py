@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.unit.aws.cloud import service_error
 from tests.unit.cli.commands import Terminal
+from toolkit.aws.refresh import PARTS
+from toolkit.aws.session import Aws
 from toolkit.catalog import load_catalog
 from toolkit.data import data_folder
+from toolkit.errors import CloudError, PeagleError, UserError
 
 PRICES = ("catalog", "refresh", "--prices", "--to")
 
@@ -120,6 +124,87 @@ def test_who_is_denied_is_told_in_one_line(terminal: Terminal, mine: Path) -> No
         "error: not allowed: pricing:GetProducts (no) (ask for a policy that allows "
         "pricing:GetProducts)"
     )
+
+
+def refuse(terminal: Terminal, *operations: str) -> None:
+    def deny(operation: str) -> None:
+        if operation in operations:
+            raise service_error("AccessDeniedException", "no", operation)
+
+    terminal.cloud.before = deny
+
+
+def test_what_could_be_had_is_written_and_the_rest_is_a_failure(
+    terminal: Terminal, mine: Path
+) -> None:
+    terminal.cloud.price = 1.75
+    refuse(terminal, "list_aws_default_service_quotas")
+
+    done = terminal.run(*PRICES, str(mine), "--quotas", "--yes")
+
+    assert done.code == 4
+    assert price_in(mine) == 1.75
+    assert "quotas: left as they are: not allowed: servicequotas:" in done.err
+    assert "up to date" not in done.err
+    assert done.err.splitlines()[-2:] == [
+        f"wrote {mine / 'instances.yaml'}",
+        "1 of 2 parts could not be asked.",
+    ]
+
+
+@pytest.mark.parametrize(("error", "code"), [(UserError, 2), (CloudError, 4)])
+def test_who_cannot_ask_is_not_told_that_all_is_up_to_date(
+    terminal: Terminal,
+    mine: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[PeagleError],
+    code: int,
+) -> None:
+    def nobody(aws: Aws, *_: Any, **__: Any) -> Any:
+        raise error("nobody to ask", "wait")
+
+    monkeypatch.setattr(Aws, "items", nobody)
+    monkeypatch.setitem(PARTS, "images", lambda tables, regions, connect: tables)
+
+    done = terminal.run("catalog", "refresh", "--to", str(mine), "--yes")
+
+    assert done.code == code
+    assert done.err.splitlines()[-1] == "3 of 4 parts could not be asked."
+    assert done.err.count("nobody to ask") == 1
+    assert "up to date" not in done.err
+
+
+def test_a_failure_is_a_document_too(terminal: Terminal, mine: Path) -> None:
+    refuse(terminal, "get_products")
+
+    done = terminal.run(*PRICES, str(mine), "--json", "--dry-run")
+
+    assert done.code == 4
+    assert done.document["failed"] == ["prices"]
+    assert [finding["code"] for finding in done.document["findings"]] == ["not-refreshed"]
+    assert done.error.startswith("error: not allowed: pricing:")
+
+
+def test_a_dry_run_needs_no_folder_that_can_be_written(terminal: Terminal, tmp_path: Path) -> None:
+    terminal.cloud.price = 1.75
+    (tmp_path / "file").write_text("")
+    below = str(tmp_path / "file" / "mine")
+
+    assert terminal.run(*PRICES, below, "--json", "--dry-run").document["changes"]
+    done = terminal.run(*PRICES, below, "--json")
+    assert (done.code, done.out) == (2, "")
+    assert done.error == f"error: {tmp_path / 'file'} is not a folder (name a folder with --to)"
+
+
+@pytest.mark.parametrize("folder", ["/proc/none", "/dev/null/none", "x" * 300])
+def test_a_folder_that_cannot_be_made_is_told_in_one_line(terminal: Terminal, folder: str) -> None:
+    terminal.cloud.price = 1.75
+
+    done = terminal.run(*PRICES, folder, "--yes")
+
+    assert done.code == 2
+    assert done.error.startswith("error: ")
+    assert "--to" in done.error
 
 
 def test_the_sandbox_is_no_news_for_the_bundled_catalogue(terminal: Terminal) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,12 @@ import pytest
 
 from tests.unit.aws.cloud import service_error
 from tests.unit.cli.commands import NAME, Done, Terminal
+from toolkit.aws import prices
+from toolkit.aws.errors import CREDENTIALS_FIX
+from toolkit.aws.records import SANDBOX
+from toolkit.aws.session import Aws, Keys, connect
+from toolkit.catalog import load_catalog
+from toolkit.errors import UserError
 
 PLAN = ("plan", "tiny", "--instance-type", "ml.g5.xlarge", "--online")
 
@@ -39,7 +46,59 @@ def test_the_price_is_today_s(terminal: Terminal) -> None:
     assert done.code == 0
     assert done.document["price_per_hour_usd"] == 1.11
     assert done.document["price_date"] == datetime.now(UTC).date().isoformat()
-    assert codes(done) == {}
+    assert codes(done) == {"quota-enough": "note"}
+
+
+def test_one_sees_that_the_quota_was_asked(terminal: Terminal) -> None:
+    terminal.cloud.price, terminal.cloud.quotas = 1.0, {"ml.g5.xlarge for endpoint usage": 4}
+
+    words = " ".join(terminal.run(*PLAN).out.split())
+
+    assert "the quota 'ml.g5.xlarge for endpoint usage' is 4, and none is in use" in words
+
+
+def test_without_credentials_the_way_to_them_is_told_once(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nobody(aws: Aws, *_: Any, **__: Any) -> Any:
+        raise UserError("no AWS credentials: none found", CREDENTIALS_FIX)
+
+    monkeypatch.setattr(Aws, "items", nobody)
+    monkeypatch.setattr(Aws, "call", nobody)
+
+    done = terminal.run(*PLAN, "--json")
+
+    assert codes(done) == {"price-snapshot": "warning", "quota-unknown": "warning"}
+    fixes = {one["code"]: one["fix"] for one in done.document["findings"]}
+    assert fixes["price-snapshot"] == CREDENTIALS_FIX
+    assert fixes["quota-unknown"].startswith("as for the price; ")
+
+
+def test_a_price_that_nobody_knows_is_one_warning(terminal: Terminal, tmp_path: Path) -> None:
+    kind = "ml.p5e.48xlarge"
+    instances = load_catalog().instances.instances
+    assert not next(one for one in instances if one.type == kind).prices
+    terminal.cloud.price = 1.0
+
+    done = terminal.run("plan", "tiny", "--instance-type", kind, "--online", "--json")
+
+    assert [code for code in codes(done) if code.startswith("price-")] == ["price-not-listed"]
+
+
+def test_a_stand_in_s_prices_are_not_called_amazon_s(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal.cloud.price = 1.0
+    monkeypatch.setattr(prices, "_source", lambda aws: SANDBOX)
+
+    done = terminal.run(*PLAN, "--json")
+
+    told = {one["code"]: one for one in done.document["findings"]}["price-not-amazons"]
+    assert told["level"] == "note"
+    assert "the sandbox" in told["message"]
+    shown = terminal.run(*PLAN).out
+    assert "(not AWS's own, asked on " in shown
+    assert "list price" not in shown
 
 
 def test_today_s_prices_decide_what_is_chosen(terminal: Terminal) -> None:
@@ -137,6 +196,27 @@ def test_a_second_plan_asks_no_prices(terminal: Terminal) -> None:
 
     assert terminal.cloud.calls.count("get_products") == 1
     assert terminal.cloud.calls.count("list_service_quotas") == 1
+
+
+def test_who_never_answers_is_asked_once(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolkit.aws.session.PATIENCE", (2, 1, 1))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        aws = connect("us-east-1", endpoint_url=url, keys=Keys("a", "b"))
+        monkeypatch.setattr(terminal, "_connect", lambda region: aws)
+        done = terminal.run(*PLAN, "--json")
+        silent.settimeout(0)
+        silent.accept()[0].close()
+        with pytest.raises(BlockingIOError):
+            silent.accept()
+
+    assert done.code == 0
+    assert codes(done) == {"price-snapshot": "warning", "quota-unknown": "warning"}
+    told = {one["code"]: one["message"] for one in done.document["findings"]}
+    assert "Read timeout" in told["price-snapshot"]
+    assert "service-quotas was not asked, as pricing in us-east-1 cannot" in told["quota-unknown"]
 
 
 def test_without_online_nobody_is_asked(terminal: Terminal) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from typing import Literal
@@ -24,11 +24,12 @@ Connect = Callable[[str], Aws]
 
 @dataclass(frozen=True)
 class Refreshed:
-    """The tables as they should be, and what is to be said about it."""
+    """The tables as they should be, what is to be said about it, and why parts stay as they are."""
 
     runtimes: RuntimeTable
     instances: InstanceTable
     findings: tuple[Finding, ...] = field(default=())
+    failed: Mapping[Part, PeagleError] = field(default_factory=dict)
 
 
 def refreshed(
@@ -37,26 +38,21 @@ def refreshed(
     parts: Collection[Part],
     regions: Sequence[str],
     connect: Connect,
-    *,
-    insist: bool,
 ) -> Refreshed:
-    """Both tables with what AWS says today. With ``insist`` the first part that cannot be had is
-    raised; else it is a warning, unless none can be had."""
+    """Both tables with what AWS says today. A part that cannot be had stays as it is: it is among
+    the ``failed``, and a warning says so, one for all parts that failed for the same reason."""
     tables = Refreshed(runtimes, instances)
-    failed: list[PeagleError] = []
+    failed: dict[Part, PeagleError] = {}
     for name in PARTS:
         if name not in parts:
             continue
         try:
             tables = PARTS[name](tables, regions, connect)
         except PeagleError as error:
-            if insist:
-                raise
-            failed.append(error)
-            tables = _saying(tables, _left(name, error))
-    if failed and len(failed) == len(parts):
-        raise failed[0]
-    return _dated(tables, runtimes, instances)
+            failed[name] = error
+    for finding in _left(failed):
+        tables = _saying(tables, finding)
+    return _dated(replace(tables, failed=failed), runtimes, instances)
 
 
 def _images(tables: Refreshed, _regions: Sequence[str], _connect: Connect) -> Refreshed:
@@ -72,13 +68,7 @@ def _images(tables: Refreshed, _regions: Sequence[str], _connect: Connect) -> Re
 def _instances(tables: Refreshed, regions: Sequence[str], connect: Connect) -> Refreshed:
     known = {instance.type for instance in tables.instances.instances}
     types = [*dict.fromkeys([*sorted(known), *endpoint_types()])]
-    try:
-        told, failure = numbers_of(connect(regions[0]), types), None
-    except PeagleError as error:
-        told, failure = {}, error
-    table, unknown = with_types(tables.instances, types, told)
-    if failure:
-        tables = _saying(tables, _left("instances", failure))
+    table, unknown = with_types(tables.instances, types, numbers_of(connect(regions[0]), types))
     if unknown:
         message = f"without numbers, so left out: {', '.join(unknown)}"
         fix = f"EC2 in {regions[0]} tells nothing usable of them; try another --region"
@@ -121,9 +111,12 @@ PARTS: dict[Part, Callable[[Refreshed, Sequence[str], Connect], Refreshed]] = {
 """In the order in which they run: a new type gets its price and its quota too."""
 
 
-def _left(part: str, error: PeagleError) -> Finding:
-    message = f"{part} stay as they are: {error.message}"
-    return warning("not-refreshed", part, message, error.fix or "repeat it later")
+def _left(failed: Mapping[Part, PeagleError]) -> Iterator[Finding]:
+    errors = {str(error): error for error in failed.values()}
+    for reason, error in errors.items():
+        parts = ", ".join(part for part, own in failed.items() if str(own) == reason)
+        message = f"left as they are: {error.message}"
+        yield warning("not-refreshed", parts, message, error.fix or "repeat it later")
 
 
 def _saying(tables: Refreshed, finding: Finding) -> Refreshed:

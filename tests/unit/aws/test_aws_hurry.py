@@ -1,0 +1,96 @@
+"""What a plan can do without is asked for seconds: once, and nobody after the first silence."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from toolkit.aws import hurry
+from toolkit.aws.session import Aws, Keys, connect
+from toolkit.errors import CloudError
+
+LISTING = ("service-quotas", "list_service_quotas", "Quotas")
+
+
+class Throttling(BaseHTTPRequestHandler):
+    """Throttles the first request and answers all others, without an end to the pages."""
+
+    asked = 0
+
+    def do_POST(self) -> None:
+        type(self).asked += 1
+        self.rfile.read(int(self.headers["Content-Length"]))
+        busy = type(self).asked == 1
+        page = {"Quotas": [{"QuotaName": "a"}], "NextToken": str(type(self).asked)}
+        body = json.dumps({"__type": "ThrottlingException"} if busy else page).encode()
+        self.send_response(400 if busy else 200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing on stderr."""
+
+
+@pytest.fixture
+def throttling() -> Iterator[str]:
+    Throttling.asked = 0
+    with ThreadingHTTPServer(("127.0.0.1", 0), Throttling) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def hurried(url: str) -> Aws:
+    return connect("us-east-1", endpoint_url=url, keys=Keys("a", "b")).hurried()
+
+
+def test_no_question_takes_longer_than_all_may() -> None:
+    for service in ("pricing", "service-quotas", "sts", "sagemaker"):
+        config = hurried("http://127.0.0.1:9").client(service).meta.config
+        assert (config.connect_timeout, config.read_timeout) == (3, 5)
+        assert config.retries["total_max_attempts"] == 2
+
+
+def test_after_one_silence_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolkit.aws.session.PATIENCE", (2, 1, 0.2))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        aws = hurried(f"http://127.0.0.1:{silent.getsockname()[1]}")
+        with pytest.raises(CloudError, match="Read timeout"):
+            aws.call("sagemaker", "list_endpoints")
+        with pytest.raises(CloudError, match="sts was not asked, as sagemaker in us-east-1"):
+            aws.account  # noqa: B018
+
+
+def test_nobody_at_the_address_is_known_at_once() -> None:
+    aws = hurried("http://127.0.0.1:9")
+    with pytest.raises(CloudError, match="Could not connect"):
+        aws.call("sagemaker", "list_endpoints")
+    with pytest.raises(CloudError, match="was not asked"):
+        aws.call("sagemaker", "list_endpoints")
+
+
+def test_who_throttles_is_asked_again(throttling: str) -> None:
+    entries = hurried(throttling).items(*LISTING, ServiceCode="sagemaker")
+
+    assert next(entries) == {"QuotaName": "a"}
+    assert Throttling.asked == 2
+
+
+def test_an_endless_listing_ends(throttling: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hurry, "LONGEST_SECONDS", 0.5)
+
+    with pytest.raises(CloudError, match="service-quotas was not asked on, as AWS took"):
+        list(hurried(throttling).items(*LISTING, ServiceCode="sagemaker"))
+
+
+def test_the_patient_connection_stays_patient() -> None:
+    aws = connect("us-east-1", endpoint_url="http://127.0.0.1:9", keys=Keys("a", "b"))
+    aws.hurried().client("sagemaker")
+
+    assert aws.client("sagemaker").meta.config.read_timeout == 60
