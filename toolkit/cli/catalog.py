@@ -16,6 +16,7 @@ from toolkit.catalog import find_pair, load_catalog, pair_name
 from toolkit.catalog.checking import check_catalog, check_file
 from toolkit.catalog.evidence import Evidence, evidence_for, load_evidence
 from toolkit.catalog.glance import DrafterGlance, TargetGlance, glance_at_targets, glance_of
+from toolkit.cli.catalog_weights import contradictions
 from toolkit.cli.console import json_option, print_json
 
 
@@ -100,6 +101,7 @@ def check(context: click.Context, path: Path | None, as_json: bool) -> None:
         checked, problems = 1, check_file(path)
     else:
         checked, problems = check_catalog(path or (Path(context.obj) if context.obj else None))
+    problems += contradictions(path, Path(context.obj) if context.obj else None)
     if as_json:
         print_json({"files": checked, "problems": [asdict(problem) for problem in problems]})
     for problem in [] if as_json else problems:
@@ -117,6 +119,7 @@ def _kept() -> Iterator[None]:
     try:
         yield
     finally:
+        gc.freeze()
         gc.enable()
 
 

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import sys
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+_PADDING = re.compile(r" +$", re.MULTILINE)
 
 
 def json_option(command: Command) -> Command:
@@ -17,8 +25,39 @@ def json_option(command: Command) -> Command:
 
 
 def print_json(document: Any) -> None:
-    """The document, on stdout, with sorted-as-given keys and real characters."""
-    click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+    """The document, on stdout, with sorted-as-given keys and real characters where it has them."""
+    text = json.dumps(document, indent=2, ensure_ascii=False)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except (UnicodeEncodeError, LookupError):
+        text = json.dumps(document, indent=2)
+    click.echo(text)
+
+
+def paper(pipe_width: int) -> Console:
+    """Where tables are printed: stdout, as wide as the terminal or ``COLUMNS`` says, else
+    ``pipe_width``. Where no terminal is, the blanks with which rich fills its lines are left out.
+    """
+    from rich.console import Console
+
+    if sys.stdout.isatty():
+        return Console(highlight=False)
+    columns = os.environ.get("COLUMNS", "")
+    width = int(columns) if columns.isdecimal() and int(columns) else pipe_width
+    return Console(highlight=False, width=width, file=_Unpadded(sys.stdout))  # type: ignore[arg-type]
+
+
+class _Unpadded:
+    """A stream without blanks at the ends of lines; rich writes whole lines at a time."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return self._stream.write(_PADDING.sub("", text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def say(message: str) -> None:

@@ -6,6 +6,7 @@ import errno
 import os
 import sys
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
@@ -37,6 +38,17 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 NOT_TO_BE_WRITTEN = (errno.EACCES, errno.EDQUOT, errno.ENOSPC, errno.EPERM, errno.EROFS)
 """What a disk, a folder or its owner refuses: the user's to mend, so no traceback."""
+
+_DIVIDED = "a plan takes as few GPUs as hold the load; name an --instance-type, or ask peagle fit"
+ELSEWHERE: dict[str, str] = {
+    "--tp": _DIVIDED,
+    "--tensor-parallel-size": _DIVIDED,
+    "--max-num-seqs": "it is --concurrency here",
+    "--num-speculative-tokens": "it is --k here",
+    "--target": "name the target first, or a catalogue of your own: peagle --catalog DIR",
+    "--gpu-memory-utilization": "a catalogue entry sets the engine's arguments; ask peagle fit",
+}
+"""Options of vLLM and of other commands -> what to type instead."""
 
 BROKEN_PIPE = 141
 """What a shell reports of a command whose reader has gone (128 + SIGPIPE)."""
@@ -113,6 +125,8 @@ def main() -> NoReturn:
     except click.exceptions.NoArgsIsHelpError as asked:
         click.echo(asked.format_message(), err=True)
         sys.exit(2)
+    except click.NoSuchOption as error:
+        _end(_unknown_option(error), 2)
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "peagle"
         _end(f"{error.format_message()} (see {command} --help)", 2)
@@ -123,7 +137,8 @@ def main() -> NoReturn:
     except OSError as error:
         if error.errno not in NOT_TO_BE_WRITTEN and not _concerns_home(error):
             raise
-        _end(f"cannot write {error.filename or 'the output'}: {error.strerror}", 2)
+        fix = f" (PEAGLE_HOME is {home()})" if _concerns_home(error) else ""
+        _end(f"cannot write {error.filename or 'the output'}: {error.strerror}{fix}", 2)
     except SystemExit as ended:
         if isinstance(ended.__context__, BrokenPipeError):
             sys.exit(BROKEN_PIPE)
@@ -131,8 +146,27 @@ def main() -> NoReturn:
 
 
 def _concerns_home(error: OSError) -> bool:
-    """Whether the folder that all is kept in cannot be made: PEAGLE_HOME names no such place."""
-    return error.filename is not None and home().is_relative_to(str(error.filename))
+    """Whether the folder that all is kept in cannot be: PEAGLE_HOME names no such place, or a
+    file."""
+    if error.filename is None:
+        return False
+    file = Path(os.fsdecode(error.filename))
+    below = error.errno == errno.ENOTDIR and file.is_relative_to(home())
+    return below or home().is_relative_to(file)
+
+
+def _unknown_option(error: click.NoSuchOption) -> str:
+    """Which option is not known, and where it goes or what is called otherwise."""
+    command = error.ctx.command_path if error.ctx else "peagle"
+    if error.option_name == "--catalog":
+        rest = command.removeprefix("peagle").strip()
+        return f"--catalog goes before the command: peagle --catalog DIR {rest} ..."
+    hint = ELSEWHERE.get(error.option_name, "")
+    known = [name for name in error.possibilities or () if name != "--help"]
+    if not hint and known:
+        hint = f"did you mean {', '.join(sorted(known))}?"
+    said = f"{command} has no option {error.option_name}{f': {hint}' if hint else ''}"
+    return f"{said} (see {command} --help)"
 
 
 def _end(message: str, code: int) -> NoReturn:

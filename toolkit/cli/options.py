@@ -9,6 +9,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from toolkit.cli import completing
 from toolkit.cli.console import show_findings
 from toolkit.cli.resolving import catalog_of, is_plan_file, resolve_plan
 from toolkit.errors import Refused
@@ -19,7 +20,13 @@ _LIMIT = click.FloatRange(min=0, min_open=True)
 
 _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("--name", {"help": "Name of the endpoint.  [default: from the pair]"}),
-    ("--instance-type", {"help": "SageMaker instance type.  [default: the cheapest that fits]"}),
+    (
+        "--instance-type",
+        {
+            "help": "SageMaker instance type.  [default: the cheapest that fits]",
+            "shell_complete": completing.instance_types,
+        },
+    ),
     (
         "--instance-count",
         {
@@ -64,13 +71,20 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         "--model-source",
         {"help": "s3:// prefix that holds the target's weights.  [default: the hub]"},
     ),
-    ("--vllm", {"help": "vLLM version.  [default: the catalogue's]"}),
+    (
+        "--vllm",
+        {
+            "help": "vLLM version.  [default: the catalogue's]",
+            "shell_complete": completing.versions,
+        },
+    ),
     ("--image", {"help": "Container image.  [default: AWS's image of that version]"}),
     (
         "--region",
         {
             "envvar": ["AWS_REGION", "AWS_DEFAULT_REGION"],
             "help": "AWS region.  [env: AWS_REGION; default: us-east-1]",
+            "shell_complete": completing.regions,
         },
     ),
 )
@@ -97,7 +111,8 @@ def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
     decorated: Callable[..., Any] = with_plan
     for name, settings in reversed(_OPTIONS):
         decorated = click.option(name, **settings)(decorated)
-    return click.argument("pair", metavar="PAIR|PLAN")(decorated)
+    argument = click.argument("pair", metavar="PAIR|PLAN", shell_complete=completing.pairs)
+    return argument(decorated)
 
 
 def refuse_errors(findings: Sequence[Finding]) -> None:
@@ -111,6 +126,15 @@ def raise_first_error(findings: Sequence[Finding]) -> None:
     """Raise Refused with the first error among the findings, if there is one."""
     for finding in errors(findings)[:1]:
         raise Refused(f"{finding.where}: {finding.message}", finding.fix)
+
+
+def peagle_words(ctx: click.Context) -> list[str]:
+    """``peagle``, with the ``--catalog`` that was typed: without it the next command would not
+    know the pair."""
+    root = ctx.find_root()
+    if root.get_parameter_source("catalog_folder") is not ParameterSource.COMMANDLINE:
+        return ["peagle"]
+    return ["peagle", "--catalog", str(root.params["catalog_folder"])]
 
 
 def command_words(ctx: click.Context) -> list[str]:

@@ -9,7 +9,7 @@ import click
 
 from toolkit.cli.console import json_option, print_json, say
 from toolkit.cli.files import write_file
-from toolkit.cli.options import command_words, plan_options, raise_first_error
+from toolkit.cli.options import command_words, peagle_words, plan_options, raise_first_error
 from toolkit.errors import UserError
 from toolkit.planning import Plan, errors
 from toolkit.rendering import plan_bytes, plan_document
@@ -56,7 +56,18 @@ def plan(
     else:
         from toolkit.cli.plan_view import print_plan
 
-        words = [str(out)] if out else command_words(ctx)
+        words = [*peagle_words(ctx), "deploy"]
+        words += [str(out)] if out else command_words(ctx)
         words += ["--sandbox"] if sandbox else ["--profile", profile] if profile else []
-        print_plan(plan, next_command=None if refused else f"peagle deploy {shlex.join(words)}")
+        shown = _as_typed(plan, shlex.join(peagle_words(ctx)))
+        print_plan(shown, next_command=None if refused else shlex.join(words))
     raise_first_error(refused)
+
+
+def _as_typed(plan: Plan, peagle: str) -> Plan:
+    """The plan with the commands that its findings advise as they are to be typed."""
+    findings = (
+        finding.model_copy(update={"fix": finding.fix.replace("`peagle ", f"`{peagle} ")})
+        for finding in plan.findings
+    )
+    return plan.model_copy(update={"findings": tuple(findings)})

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from toolkit.planning import Plan
 from toolkit.planning.models import Alternative
+from toolkit.planning.words import at_a_time
 
 UNVERIFIED = "unverified"
 """What a plan says of a speed that nobody measured."""
@@ -26,7 +27,7 @@ def speed_text(plan: Plan) -> str:
     speed = plan.speed
     if speed is None:
         gpus = f"{plan.fit.tensor_parallel_size} x {plan.fit.gpu}"
-        load = f"{plan.concurrency} requests at a time"
+        load = at_a_time(plan.concurrency)
         return f"{UNVERIFIED}: nobody measured it on {gpus} with {load}"
     words = f"{speed.tokens_per_second:,.0f} tokens/s in all"
     if speed.alone_tokens_per_second is not None and plan.speculation is not None:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 
-from rich.console import Console
+from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
-from rich.text import Text
 
-from toolkit.cli.console import colour
+from toolkit.cli.bars import bar
+from toolkit.cli.console import paper
+from toolkit.cli.findings_view import print_findings
 from toolkit.cli.flags import explained
 from toolkit.cli.money import price_words
 from toolkit.cli.plan_places import LEGEND, places_table, speed_text
+from toolkit.fit.accounting import INSIDE
 from toolkit.fit.models import Fit
 from toolkit.planning import Plan
 from toolkit.planning.models import Speculation
+from toolkit.planning.words import at_a_time, requests
 
 HOURS_A_MONTH = 730
 """As AWS's own price calculator counts."""
@@ -26,30 +28,34 @@ _PIPE_WIDTH = 120
 
 _BAR_WIDTH = 48
 
+_INDENT = len("GPU memory") + 2
+
 PLACES = "Best places for this load"
 
 
 def print_plan(plan: Plan, next_command: str | None = None) -> None:
     """The plan on stdout."""
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+    console = paper(_PIPE_WIDTH)
     console.print(f"[bold]{escape(plan.pair)}[/]\n")
     console.print(_facts(plan))
     console.print()
-    console.print(_fit(plan.fit, plan.max_model_len))
-    for title, section in _sections(plan):
-        if section.row_count:
-            console.print(f"\n[bold]{title}[/]")
-            console.print(section)
-        if title == PLACES:
-            console.print(f"[dim]{LEGEND}[/]")
+    console.print(_memory(plan.fit))
+    console.print(f"{' ' * _INDENT}{_verdict(plan)}")
+    if plan.alternatives:
+        console.print(f"\n[bold]{PLACES}[/]")
+        console.print(places_table(plan))
+        console.print(f"[dim]{LEGEND}[/]")
+    if plan.findings:
+        console.print("\n[bold]Findings[/]")
+        print_findings(console, plan.findings)
+    for title, section in _explanations(plan):
+        console.print(f"\n[bold]{title}[/]")
+        console.print(section)
     if next_command:
         console.print(f"\nNext: [bold]{escape(next_command)}[/]", soft_wrap=True)
 
 
-def _sections(plan: Plan) -> Iterator[tuple[str, Table]]:
-    if plan.alternatives:
-        yield PLACES, places_table(plan)
-    yield "Findings", _findings(plan)
+def _explanations(plan: Plan) -> Iterator[tuple[str, RenderableType]]:
     yield "What the engine is told", _arguments(plan)
     yield "Chosen for you", _reasons(plan)
 
@@ -60,7 +66,9 @@ def price_text(plan: Plan) -> str:
     if hour is None:
         return words
     month = f"${hour * HOURS_A_MONTH:,.0f} per month"
-    return f"{words}, {month} (list price of {plan.price_date})"
+    invented = any(finding.code == "price-not-amazons" for finding in plan.findings)
+    of = "not AWS's own, asked on" if invented else "list price of"
+    return f"{words}, {month} ({of} {plan.price_date})"
 
 
 def speculation_text(speculation: Speculation | None) -> str:
@@ -87,7 +95,7 @@ def _facts(plan: Plan) -> Table:
         "price": price_text(plan),
         "speculation": speculation_text(plan.speculation),
         "speed": speed_text(plan),
-        "context": f"{plan.max_model_len:,} tokens, {plan.concurrency} requests at a time",
+        "context": f"{plan.max_model_len:,} tokens, {at_a_time(plan.concurrency)}",
         "engine": f"vLLM {plan.runtime.vllm}, CUDA {plan.runtime.cuda}",
         "image": plan.runtime.image,
         "host AMI": plan.runtime.ami or "SageMaker's default",
@@ -105,67 +113,53 @@ def _weights(plan: Plan) -> str:
     return "; ".join(f"{w.location} ({how[w.kind]})" for w in parts if w is not None)
 
 
-def _fit(fit: Fit, max_model_len: int) -> Table:
-    """The memory of one GPU: a bar, its parts in words, and what the cache holds."""
+def _memory(fit: Fit) -> Table:
+    """The memory of one GPU: a bar, and its parts in words."""
+    drawn = [(style, gib) for name, style, gib, _ in _parts(fit) if name != "free"]
     table = _grid("bold", "")
-    table.add_row("GPU memory", _bar(fit))
+    table.add_row("GPU memory", bar(drawn, fit.gpu_memory_gib, _BAR_WIDTH))
     parts = Table.grid(padding=(0, 2))
     for column in ("left", "right", "left"):
         parts.add_column(justify="right" if column == "right" else "left")
     for name, style, gib, what in _parts(fit):
         parts.add_row(f"[{style}]{name}[/]", f"{gib:.1f} GiB", f"[dim]{what}[/]")
     table.add_row("", parts)
-    size = f", on {fit.tensor_parallel_size} GPUs" if fit.tensor_parallel_size > 1 else ""
-    holds = f"{fit.max_concurrency:.1f} requests of {max_model_len:,} tokens"
-    fits = "[green]fits[/]" if fit.fits else "[red]does not fit[/]"
-    table.add_row("", f"{fits}{size}: the cache holds {fit.kv_cache_tokens:,} tokens, or {holds}")
     return table
+
+
+def _verdict(plan: Plan) -> str:
+    """Whether it fits, and for how much of the load; or what is needed and is not there."""
+    fit, length = plan.fit, plan.max_model_len
+    if not fit.fits:
+        needed = sum(gib for name, gib in fit.terms.items() if not name.startswith(INSIDE))
+        needed += fit.terms["cache_of_one_full_request"]
+        if needed <= fit.gpu_memory_gib:
+            return "[red]does not fit[/]: see the findings"
+        return (
+            f"[red]does not fit[/]: with one request of {length:,} tokens in the cache "
+            f"{needed:.1f} of {fit.gpu_memory_gib:.1f} GiB are needed"
+        )
+    load = -(-plan.concurrency // plan.instance_count)
+    size = f", on {fit.tensor_parallel_size} GPUs" if fit.tensor_parallel_size > 1 else ""
+    holds = f"the cache holds {fit.kv_cache_tokens:,} tokens"
+    if fit.max_concurrency >= load:
+        full = f"{fit.max_concurrency:,.1f} requests of {length:,} tokens"
+        return f"[green]fits[/]{size}: {holds}, or {full}"
+    part = f"for {fit.max_concurrency:,.1f} of the {requests(load)} at full length"
+    return f"[yellow]fits, {part}[/]{size}: {holds}"
 
 
 def _parts(fit: Fit) -> Iterator[tuple[str, str, float, str]]:
-    """Name, colour, GiB and meaning of each part of the memory of one GPU."""
+    """Name, colour, GiB and meaning of each part of the memory of one GPU; all of it, when it
+    fits, else what is needed."""
+    engine = sum(gib for name, gib in fit.terms.items() if name.endswith("_estimate"))
+    free = fit.terms.get("kept_free", 0.0) + fit.terms.get("kept_by_driver", 0.0)
     yield "target", "cyan", fit.weights_gib, "weights of the model that answers"
     if fit.drafter_gib:
         yield "drafter", "magenta", fit.drafter_gib, "weights of the head that drafts"
-    yield "engine", "yellow", _engine_gib(fit), "room to compute in, and CUDA's own"
+    yield "engine", "yellow", engine, "room to compute in, and CUDA's own"
     yield "cache", "green", fit.kv_cache_gib, "what is kept of each request while it runs"
-    yield "free", "dim", _free_gib(fit), "left alone, as the engine is told to"
-
-
-def _bar(fit: Fit) -> Text:
-    parts = (
-        ("cyan", fit.weights_gib),
-        ("magenta", fit.drafter_gib),
-        ("yellow", _engine_gib(fit)),
-        ("green", fit.kv_cache_gib),
-    )
-    whole = max(fit.gpu_memory_gib, sum(gib for _, gib in parts))
-    bar, drawn, filled = Text(), 0, 0.0
-    for style, gib in parts:
-        filled += gib
-        upto = round(_BAR_WIDTH * filled / whole)
-        bar.append("█" * (upto - drawn), style)
-        drawn = upto
-    return bar.append("░" * (_BAR_WIDTH - drawn), "dim")
-
-
-def _engine_gib(fit: Fit) -> float:
-    """What the engine itself takes: all that is neither weights, cache nor free."""
-    others = fit.weights_gib + fit.drafter_gib + fit.kv_cache_gib + _free_gib(fit)
-    return max(fit.gpu_memory_gib - others, 0.0)
-
-
-def _free_gib(fit: Fit) -> float:
-    return fit.terms.get("kept_free", 0.0)
-
-
-def _findings(plan: Plan) -> Table:
-    table = _grid("", "")
-    for finding in plan.findings:
-        level = f"[{colour(finding.level)}]{finding.level}[/]"
-        fix = f" [dim]({escape(finding.fix)})[/]" if finding.fix else ""
-        table.add_row(level, f"{escape(finding.message)}{fix}")
-    return table
+    yield "free", "dim", free, "left alone, as the engine is told to, or kept by the driver"
 
 
 def _arguments(plan: Plan) -> Table:

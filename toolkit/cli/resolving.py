@@ -11,7 +11,7 @@ import click
 from toolkit.catalog import load_catalog
 from toolkit.catalog.models import Catalog
 from toolkit.cli.checkpoints import AwsOf, own_head
-from toolkit.errors import UserError
+from toolkit.errors import NotFound, UserError
 from toolkit.planning import Options, Plan, make_plan
 from toolkit.rendering import read_plan
 
@@ -46,7 +46,21 @@ def resolve_plan(
         given |= own_head(given["drafter"], aws_of)
     speculation = not given.pop("no_speculation", False)
     options = Options(pair=pair, speculation=speculation, **given)
-    return make_plan(options, priced(load_catalog(own_catalog)))
+    catalog = priced(load_catalog(own_catalog))
+    try:
+        return make_plan(options, catalog)
+    except NotFound as error:
+        hint = _meant(options.drafter) if "drafter" in error.message else ""
+        raise NotFound(error.message, hint or error.fix) from None
+
+
+def _meant(drafter: str | None) -> str:
+    """What a word after ``--drafter`` that is no drafter may have been meant for."""
+    if drafter == "hf":
+        return "leave it out: the pair's own head comes from the hub; hf is for check and fit"
+    if drafter is not None and Path(drafter).is_dir():
+        return f"for the folder of that name write --drafter ./{drafter}"
+    return ""
 
 
 def _from_file(path: Path, given: dict[str, Any]) -> Plan:

@@ -1,4 +1,4 @@
-"""A model on one instance type: over how many of its GPUs, and what is to be said of it."""
+"""A model on one instance type: over how many of its GPUs, and whether its cache holds the load."""
 
 from __future__ import annotations
 
@@ -6,11 +6,18 @@ from dataclasses import dataclass
 
 from toolkit.catalog.models import EngineSetting, Target
 from toolkit.catalog.tables import Instance
-from toolkit.findings import Finding, error, note
-from toolkit.fit.models import Fit
-from toolkit.planning.memory import GIB, Workload, drafter_bytes, memory_fit, missing_gib
+from toolkit.fit.accounting import why_not
+from toolkit.fit.models import Fit, FitCase
+from toolkit.planning.memory import Workload, fit_case, memory_fit, missing_gib
 from toolkit.planning.models import Reason
 from toolkit.planning.settings import engine_settings
+
+HELD_SHARE = 0.25
+"""What the cache must hold of the load, if all its requests had full length. Most requests are much
+shorter than the longest context, so asking for all would pay for memory that stays empty; with
+less, requests wait or are stopped for want of cache (vLLM preempts them)."""
+
+HELD_WORDS = "a quarter"
 
 OLDEST_GPU = 75
 """Oldest compute capability that vLLM runs on with CUDA 13, times ten."""
@@ -28,16 +35,42 @@ class Hosting:
     fit: Fit
 
 
-def host(work: Workload, instance: Instance) -> Hosting:
-    """The model on this instance, over as few GPUs as fit; over those with most room if none do."""
+def host(work: Workload, instance: Instance, load: int) -> Hosting:
+    """The model on this instance, over as few GPUs as hold ``load`` requests at a time; else over
+    those that hold most, or that lack least."""
     settings = engine_settings(work.target, work.drafter, instance.gpu_architecture, work.vllm)
     values = {name: setting.value for name, setting in settings.items()}
     fits: list[Fit] = []
     for size in _sizes(work.target, instance):
         fits.append(memory_fit(work, values, instance, size))
-        if fits[-1].fits:
+        if holds(fits[-1], load):
             return Hosting(instance, settings, fits[-1])
+    fitting = [fit for fit in fits if fit.fits]
+    if fitting:
+        return Hosting(instance, settings, max(fitting, key=lambda fit: fit.max_concurrency))
     return Hosting(instance, settings, min(fits, key=missing_gib))
+
+
+def holds(fit: Fit, load: float) -> bool:
+    """Whether it fits, and the cache holds ``HELD_SHARE`` of ``load`` requests of full length."""
+    return fit.fits and fit.max_concurrency >= HELD_SHARE * load
+
+
+def case_of(work: Workload, hosting: Hosting) -> FitCase:
+    """What the fit of this hosting was reckoned from."""
+    values = {name: setting.value for name, setting in hosting.settings.items()}
+    return fit_case(work, values, hosting.instance, hosting.fit.tensor_parallel_size)
+
+
+def why_too_small(work: Workload, hosting: Hosting) -> str:
+    """Why it does not fit, in one line; "" when it does."""
+    return why_not(case_of(work, hosting)) or ""
+
+
+def needed_capability(target: Target) -> int:
+    """The compute capability that the target needs, times ten."""
+    small_numbers = target.dtype == "bfloat16" or target.quantization in ("mxfp4", "nvfp4")
+    return OLDEST_GPU_FOR_BFLOAT16 if small_numbers else OLDEST_GPU
 
 
 def fit_key(instance: Instance) -> tuple[str, int, int, str]:
@@ -61,78 +94,18 @@ def _sizes(target: Target, instance: Instance) -> list[int]:
     ]
 
 
-def parallel_reason(hosting: Hosting) -> tuple[Reason, ...]:
-    """Why it is divided over so many GPUs."""
+def parallel_reason(hosting: Hosting, load: int) -> tuple[Reason, ...]:
+    """Why it is divided over so many GPUs, for ``load`` requests at a time."""
     fit = hosting.fit
     size, count = fit.tensor_parallel_size, fit.gpu_count
     if count == 1:
         because = "the instance has one GPU"
     elif not fit.fits:
         because = "the division that lacks least"
+    elif not holds(fit, load):
+        because = f"of the {count} GPUs, so many hold most requests"
     elif size == 1:
-        because = f"it fits on one of the {count} GPUs, and dividing a model costs time"
+        because = f"one of the {count} GPUs holds the load, and dividing a model costs time"
     else:
-        because = f"the fewest of the {count} GPUs on which it fits and which divide its heads"
+        because = f"the fewest of the {count} GPUs that hold the load and divide its heads"
     return (Reason(what="tensor_parallel_size", value=str(size), because=because),)
-
-
-def too_old(target: Target, instance: Instance) -> tuple[Finding, ...]:
-    """An error when this GPU cannot compute as the target needs."""
-    capability = int(instance.gpu_architecture.removeprefix("sm_"))
-    small_numbers = target.dtype == "bfloat16" or target.quantization in ("mxfp4", "nvfp4")
-    oldest = OLDEST_GPU_FOR_BFLOAT16 if small_numbers else OLDEST_GPU
-    if capability >= oldest:
-        return ()
-    message = (
-        f"{target.title} needs a GPU of compute capability {oldest / 10}, and the "
-        f"{instance.gpu} of {instance.type} has {capability / 10}"
-    )
-    fix = "leave --instance-type out to get the cheapest that fits"
-    return (error("gpu-too-old", "instance_type", message, fix),)
-
-
-def too_small(hosting: Hosting, work: Workload, fix: str) -> tuple[Finding, ...]:
-    """An error when not one request of full length fits."""
-    fit, instance = hosting.fit, hosting.instance
-    if fit.fits:
-        return ()
-    message = (
-        f"{instance.type} ({fit.gpu_count} x {fit.gpu}, {fit.gpu_memory_gib:.1f} GiB each) lacks "
-        f"{missing_gib(fit):.1f} GiB on each GPU for one request of {work.max_model_len:,} tokens"
-    )
-    return (error("instance-too-small", "instance_type", message, fix),)
-
-
-def remarks(hosting: Hosting, work: Workload, load: int) -> tuple[Finding, ...]:
-    """What is good to know of a model that fits, with ``load`` requests at a time on it."""
-    fit, instance = hosting.fit, hosting.instance
-    if not fit.fits:
-        return ()
-    found: list[Finding] = []
-    if fit.max_concurrency < load:
-        message = (
-            f"the cache holds {fit.max_concurrency:.1f} requests of {work.max_model_len:,} tokens, "
-            f"and {load} are to run at the same time"
-        )
-        fix = "fine for shorter requests; else lower --max-model-len or use a larger instance"
-        found.append(note("cache-below-concurrency", "concurrency", message, fix))
-    weights = (work.target.weight_bytes + drafter_bytes(work)) / GIB
-    if weights > instance.memory_gib:
-        message = (
-            f"the weights have {weights:.1f} GiB and {instance.type} {instance.memory_gib} GiB of "
-            "host memory, so they are read in pieces and the start takes longer"
-        )
-        fix = "if the start fails for want of memory, use the next larger size"
-        found.append(note("host-memory-below-weights", "instance_type", message, fix))
-    return tuple(found)
-
-
-def idle(hosting: Hosting) -> tuple[Finding, ...]:
-    """A word on GPUs of the user's instance that nobody needs."""
-    fit = hosting.fit
-    idle = fit.gpu_count - fit.tensor_parallel_size
-    if not fit.fits or not idle:
-        return ()
-    message = f"{idle} of the {fit.gpu_count} GPUs of {hosting.instance.type} do nothing"
-    fix = "leave --instance-type out to get the cheapest that fits"
-    return (note("gpus-idle", "instance_type", message, fix),)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from toolkit.findings import Finding, error, warning
 from toolkit.planning.market import MOST_TRIED, Market, Place, reaches
 from toolkit.planning.models import Options
+from toolkit.planning.words import at_a_time, requests
 
 
 def price_findings(options: Options, place: Place, fitting: Sequence[Place]) -> Iterator[Finding]:
@@ -56,6 +56,11 @@ def words(place: Place) -> str:
     return place.instance.type if place.count == 1 else f"{place.count} x {place.instance.type}"
 
 
+def known(place: Place) -> str:
+    """How its speed is known: what several make together is reckoned, not measured."""
+    return "measured" if place.count == 1 else "reckoned from measurements"
+
+
 def _unverified(market: Market, place: Place, fitting: Sequence[Place], wanted: float) -> Finding:
     load, parallel = market.work.concurrency, place.hosting.fit.tensor_parallel_size
     on = f"{parallel} x {place.instance.gpu}"
@@ -66,8 +71,8 @@ def _unverified(market: Market, place: Place, fitting: Sequence[Place], wanted: 
     loads = market.loads(place)
     if loads:
         message = (
-            f"on {on} this pair was measured with {loads[0]} to {loads[-1]} requests at a time, "
-            f"not with {load}, so it is not known whether {words(place)} makes {wanted:,.0f} "
+            f"on {on} this pair was measured with {loads[0]:,} to {at_a_time(loads[-1])}, "
+            f"not with {load:,}, so it is not known whether {words(place)} makes {wanted:,.0f} "
             "tokens/s"
         )
     return warning(
@@ -83,7 +88,7 @@ def _measured_elsewhere(fitting: Sequence[Place], wanted: float) -> str:
     if enough.usd_per_hour is not None:
         cost = f"at ${enough.usd_per_hour:.2f} an hour"
     return (
-        f"measure it before you rely on it; {words(enough)} is measured to make "
+        f"measure it before you rely on it; {words(enough)} is {known(enough)} to make "
         f"{enough.tokens_per_second:,.0f}, {cost}"
     )
 
@@ -92,7 +97,7 @@ def _too_slow(
     options: Options, market: Market, place: Place, fitting: Sequence[Place], wanted: float
 ) -> Finding:
     most = f"{place.tokens_per_second:,.0f} tokens/s"
-    load = f"{market.work.concurrency} requests at a time"
+    load = at_a_time(market.work.concurrency)
     message = f"{words(place)} makes {most} with {load}, not {wanted:,.0f} ({place.source})"
     if options.instance_type is None and options.instance_count is None:
         message = (
@@ -110,7 +115,7 @@ def _helps(
     """What evidence knows to be fast enough: another type, K, number of instances, or load."""
     other = next((other for other in fitting if reaches(other, wanted)), None)
     if other is not None:
-        yield f"use {words(other)}, measured to make {other.tokens_per_second:,.0f}"
+        yield f"use {words(other)}, {known(other)} to make {other.tokens_per_second:,.0f}"
     compared = place.verdict.compared
     if options.k is not None and compared is not None:
         times = min(place.count, market.work.concurrency)
@@ -126,12 +131,20 @@ def _helps(
 
 
 def _more_at_a_time(options: Options, market: Market, place: Place, wanted: float) -> Iterator[str]:
-    """The load at which one instance makes most, and how many of them then make enough."""
-    ones = [(load, market.shared(place.instance, 1, load)) for load in market.loads(place)]
-    load, best = max(ones, key=lambda one: one[1].tokens_per_second or 0)
-    count = math.ceil(wanted / (best.tokens_per_second or 1))
-    given = options.instance_count
-    if load * count > market.work.concurrency and (given is None or count <= given):
-        load *= count if given is None else given
-        many = replace(place, count=count if given is None else given)
-        yield f"send more at a time: --concurrency {load} on {words(many)} is measured to make it"
+    """The fewest instances that can make it, and the smallest measured load with which they do."""
+    ones = {load: market.shared(place.instance, 1, load) for load in market.loads(place)}
+    speeds = {load: one.tokens_per_second or 0.0 for load, one in ones.items()}
+    count = options.instance_count or math.ceil(wanted / max(speeds.values()))
+    load = next((load for load, speed in speeds.items() if speed * count >= wanted), None)
+    if load is None or load * count <= market.work.concurrency:
+        return
+    if not market.starts(place.instance, load * count):
+        return
+    made = f"{speeds[load]:,.0f} tokens/s measured with {requests(load)}"
+    if count == 1:
+        yield f"send more at a time: --concurrency {load} ({made})"
+    else:
+        yield (
+            f"send more at a time: --concurrency {load * count} on {count} x {place.instance.type} "
+            f"(reckoned: {count} times the {made} on one)"
+        )

@@ -17,7 +17,8 @@ CHAT_TEMPLATE_TOKENS = 128
 
 
 def choose_length(options: Options, target: Target, drafter: Drafter | None) -> Choice[int]:
-    """The longest context in tokens. Beyond what the models can do is a finding."""
+    """The longest context in tokens, at most what the target can do; asking for more is a
+    finding."""
     length = options.max_model_len
     if length is None:
         because = f"the catalogue's choice for {target.id}, which could do more"
@@ -30,7 +31,9 @@ def choose_length(options: Options, target: Target, drafter: Drafter | None) -> 
     else:
         choice = Choice(length)
     findings = (*_too_short(choice.value, target), *_too_long(choice.value, target, drafter))
-    return Choice(choice.value, choice.reasons, findings)
+    # Beyond that the plan is refused; what it shows is for the longest context that there is.
+    possible = min(choice.value, target.architecture.max_positions)
+    return Choice(possible, choice.reasons, findings)
 
 
 def _too_short(length: int, target: Target) -> tuple[Finding, ...]:

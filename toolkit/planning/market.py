@@ -8,12 +8,14 @@ from dataclasses import dataclass, replace
 
 from toolkit.catalog.models import SpeedRun
 from toolkit.catalog.tables import Instance, InstanceTable
-from toolkit.planning.hosting import Hosting, fit_key, host, too_old
+from toolkit.fit.gpus import capability_of
+from toolkit.planning.hosting import Hosting, fit_key, holds, host, needed_capability
 from toolkit.planning.memory import Workload
 from toolkit.planning.models import Options
 from toolkit.planning.prices import price_of_all, usd_per_million
 from toolkit.planning.speeds import measured_loads, names_of, runs_on
 from toolkit.planning.verdict import Asked, Verdict, judge
+from toolkit.planning.words import at_a_time
 
 MOST_TRIED = 100
 """Numbers of instances of one type that are tried to make a speed."""
@@ -23,12 +25,14 @@ MOST_TRIED = 100
 class Place:
     """``count`` instances of one type that share the load.
 
-    ``usd_per_hour`` and ``tokens_per_second`` are of all of them, ``None`` where not known.
+    ``load`` is the most requests that one of them has at a time. ``usd_per_hour`` and
+    ``tokens_per_second`` are of all of them, ``None`` where not known.
     """
 
     hosting: Hosting
     verdict: Verdict
     count: int
+    load: int
     usd_per_hour: float | None
     tokens_per_second: float | None
 
@@ -36,6 +40,11 @@ class Place:
     def instance(self) -> Instance:
         """The instance type."""
         return self.hosting.instance
+
+    @property
+    def holds_load(self) -> bool:
+        """Whether the cache of each holds enough of the load."""
+        return holds(self.hosting.fit, self.load)
 
     @property
     def usd_per_million_tokens(self) -> float | None:
@@ -53,7 +62,7 @@ class Place:
         speed = self.verdict.speed
         if speed is None or self.count == 1:
             return speed.source if speed else None
-        return f"{speed.source}; {self.count} times what one makes of {speed.load:g} at a time"
+        return f"{speed.source}; {self.count} times what one makes of {at_a_time(speed.load)}"
 
 
 class Market:
@@ -77,8 +86,8 @@ class Market:
 
     def fitting(self) -> list[Place]:
         """A place on every instance type that is new and large enough, from cheap to dear."""
-        target = self.work.target
-        places = (self.place(i) for i in self._table.instances if not too_old(target, i))
+        oldest = needed_capability(self.work.target)
+        places = (self.place(i) for i in self._table.instances if capability_of(i) >= oldest)
         return sorted((p for p in places if p.hosting.fit.fits), key=lambda place: place.cost)
 
     def largest(self) -> Place:
@@ -108,10 +117,11 @@ class Market:
         """``count`` of these share the load evenly; ``load`` is another than the asked one."""
         load = self.work.concurrency if load is None else load
         busy = min(count, load)
-        hosting = self._host(instance, self.asked.drafter is not None, self.asked.usual_k)
+        most = math.ceil(load / busy)
+        hosting = self._host(instance, self.asked.drafter is not None, self.asked.usual_k, most)
         verdict = judge(self.asked, self.runs(hosting), load / busy)
         if verdict.k != self.asked.usual_k:
-            again = self._host(instance, verdict.drafter is not None, verdict.k)
+            again = self._host(instance, verdict.drafter is not None, verdict.k, most)
             if again.fit.tensor_parallel_size == hosting.fit.tensor_parallel_size:
                 hosting = again
             else:  # the evidence is not of so many GPUs
@@ -121,17 +131,18 @@ class Market:
             hosting,
             verdict,
             count,
+            most,
             price_of_all(instance, count, self._region),
             None if speed is None else round(speed.tokens_per_second * busy, 1),
         )
 
+    def starts(self, instance: Instance, concurrency: int) -> bool:
+        """Whether an engine that is told to take so many requests at a time fits there."""
+        return host(replace(self.work, concurrency=concurrency), instance, 0).fit.fits
+
     def work_on(self, place: Place) -> Workload:
         """The work with what drafts there."""
         return replace(self.work, drafter=place.verdict.drafter, k=place.verdict.k)
-
-    def load_on(self, place: Place) -> int:
-        """The most requests that one of the instances has at a time."""
-        return math.ceil(self.work.concurrency / place.count)
 
     def runs(self, hosting: Hosting) -> tuple[SpeedRun, ...]:
         """The evidence for such GPUs."""
@@ -153,12 +164,12 @@ class Market:
                 return
             yield place
 
-    def _host(self, instance: Instance, drafts: bool, k: int) -> Hosting:
+    def _host(self, instance: Instance, drafts: bool, k: int, load: int) -> Hosting:
         """The fit, reckoned once for all types that are alike in what it depends on."""
-        key = (*fit_key(instance), drafts, k)
+        key = (*fit_key(instance), drafts, k, load)
         if key not in self._hosted:
             drafter = self.asked.drafter if drafts else None
-            self._hosted[key] = host(replace(self.work, drafter=drafter, k=k), instance)
+            self._hosted[key] = host(replace(self.work, drafter=drafter, k=k), instance, load)
         return replace(self._hosted[key], instance=instance)
 
 

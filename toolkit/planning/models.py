@@ -54,6 +54,12 @@ class Options(Frozen):
     image: str | None = None
     model_source: str | None = None
 
+    @property
+    def asks_for_load(self) -> bool:
+        """Whether the user said how many requests, or how long ones: then the cache must hold a
+        good part of that load, else what planning takes for usual need not."""
+        return self.concurrency is not None or self.max_model_len is not None
+
 
 class Reason(Frozen):
     """A choice that was made for the user: ``what`` got ``value``, ``because``."""

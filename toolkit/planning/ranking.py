@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from toolkit.catalog.pairs import find_instance
 from toolkit.catalog.tables import InstanceTable
 from toolkit.errors import UserError
-from toolkit.findings import Finding, error, warning
+from toolkit.findings import Finding, warning
 from toolkit.planning.choice import Choice, chosen
-from toolkit.planning.hosting import idle, parallel_reason, remarks, too_old, too_small
+from toolkit.planning.hosting import HELD_WORDS, parallel_reason
 from toolkit.planning.limited import price_findings, speed_findings
 from toolkit.planning.market import Market, Place, reaches
-from toolkit.planning.memory import missing_gib
 from toolkit.planning.models import Alternative, Options, Reason
+from toolkit.planning.remarks import dollars, none_fits, remarks, too_old, too_small
 
 BEST = 3
 """How many of the ranking a plan shows."""
@@ -45,24 +45,28 @@ def choose_place(options: Options, table: InstanceTable, market: Market) -> Choi
         return _none_fits(market)
     place = order[0]
     findings = (
-        *remarks(place.hosting, market.work_on(place), market.load_on(place)),
+        *remarks(options, market, place, fitting),
         *price_findings(options, place, fitting),
         *speed_findings(options, market, place, fitting),
         *_raised(options, place),
     )
-    reasons = (_instance_reason(options, place, fitting), *parallel_reason(place.hosting))
+    parallel = parallel_reason(place.hosting, place.load)
+    reasons = (_instance_reason(options, place, fitting), *parallel)
     return Choice(Ranked(place, best), reasons, findings)
 
 
 def rank(options: Options, fitting: list[Place]) -> list[Place]:
     """From best to worst, of ``fitting`` from cheap to dear.
 
-    With a price limit, what costs more, or nobody knows what, is left out unless nothing remains.
+    What holds the load that was asked for (``HELD_SHARE``) comes before what only fits. With a
+    price limit, what costs more, or nobody knows what, is left out unless nothing remains.
     With a speed asked for, what is measured to make it comes first, and then what nobody has
     measured; what is measured not to make it only counts when nothing makes it, the fastest first.
     """
     limit, wanted = options.max_price_per_hour, options.min_tokens_per_second
     within = [place for place in fitting if affordable(place, limit)] or fitting
+    if options.asks_for_load:
+        within = sorted(within, key=lambda place: not place.holds_load)
     if wanted is None:
         return within
     known = [place for place in within if place.tokens_per_second is not None]
@@ -123,61 +127,58 @@ def _the_users(
 ) -> Choice[Ranked]:
     findings = (
         *too_old(market.work.target, place.instance),
-        *too_small(place.hosting, market.work_on(place), _larger(fitting)),
-        *remarks(place.hosting, market.work_on(place), market.load_on(place)),
-        *idle(place.hosting),
+        *too_small(market, place, fitting),
+        *remarks(options, market, place, fitting),
         *price_findings(options, place, fitting),
         *speed_findings(options, market, place, fitting),
         *_raised(options, place),
     )
-    return Choice(Ranked(place, best), parallel_reason(place.hosting), findings)
-
-
-def _larger(fitting: list[Place]) -> str:
-    if not fitting:
-        return "lower --max-model-len: no instance type holds it"
-    cheapest = fitting[0]
-    smallest = min(
-        fitting, key=lambda p: (p.instance.gpu_count * p.instance.gpu_memory_mib, *p.cost)
-    ).instance.type
-    cost = f" at {_dollars(cheapest)}" if cheapest.usd_per_hour is not None else ""
-    if smallest == cheapest.instance.type:
-        return f"use {smallest}, the smallest and cheapest that fits{cost}"
-    return (
-        f"use {smallest}, the smallest that fits, or {cheapest.instance.type}, the cheapest{cost}"
-    )
+    return Choice(Ranked(place, best), parallel_reason(place.hosting, place.load), findings)
 
 
 def _none_fits(market: Market) -> Choice[Ranked]:
     largest = market.largest()
-    type = largest.instance.type
-    message = (
-        f"no instance type holds it; {type}, the largest, "
-        f"lacks {missing_gib(largest.hosting.fit):.1f} GiB on each GPU"
-    )
-    finding = error("instance-too-small", "instance_type", message, "lower --max-model-len")
-    because = "the largest that the catalogue has, since none fits"
-    ranked = Ranked(largest, ())
-    return Choice(ranked, chosen(type, "instance_type", because, shown=type).reasons, (finding,))
+    type, because = largest.instance.type, "the largest that the catalogue has, since none fits"
+    reasons = chosen(type, "instance_type", because).reasons
+    return Choice(Ranked(largest, ()), reasons, (none_fits(market, largest),))
 
 
-def _instance_reason(options: Options, place: Place, fitting: list[Place]) -> Reason:
+def _instance_reason(options: Options, place: Place, fitting: Sequence[Place]) -> Reason:
+    """Among which types it was chosen, and by what: the price, unless none of them has one."""
     wanted = options.min_tokens_per_second
-    cost = f"at {_dollars(place)}" if place.usd_per_hour else "though its price is not known"
-    because = f"the cheapest of {len(fitting)} types that fit, {cost}"
-    if wanted is not None and place.tokens_per_second is None:
-        because = f"the cheapest of the types that fit and nobody has measured, {cost}"
+    if wanted is not None and place.tokens_per_second is not None and not reaches(place, wanted):
+        because = "the fastest that was measured"
+        cost = f"at {dollars(place)}" if place.usd_per_hour else "at a price that is not known"
+        return Reason(what="instance_type", value=place.instance.type, because=f"{because}, {cost}")
+    peers = sum(_alike(options, place, other) for other in fitting)
+    which = ""
+    if place.holds_load and options.asks_for_load:
+        which += f", with a cache for {HELD_WORDS} of the load at full length"
+    if wanted is not None and place.tokens_per_second is not None:
+        which += f", measured to make {wanted:,.0f} tokens/s"
     elif wanted is not None:
-        enough = sum(reaches(other, wanted) for other in fitting)
-        because = f"the cheapest of {enough} types measured to make {wanted:,.0f} tokens/s, {cost}"
-        if not enough:
-            because = f"the fastest that was measured, {cost}"
+        which += ", which nobody has measured"
+    best, cost = "the cheapest", f"at {dollars(place)}" if place.usd_per_hour else ""
+    if place.usd_per_hour is None:
+        best, cost = "one", f"no price is known of {'it' if peers == 1 else 'any of them'}"
+    among = "the only type that fits" if peers == 1 else f"{best} of {peers} types that fit"
+    because = f"{among}{which}; {cost}" if which else f"{among}, {cost}"
     return Reason(what="instance_type", value=place.instance.type, because=because)
 
 
-def _dollars(place: Place) -> str:
-    together = f" for {place.count}" if place.count > 1 else ""
-    return f"${place.usd_per_hour:.2f} an hour{together}"
+def _alike(options: Options, place: Place, other: Place) -> bool:
+    """Whether these two are told apart by their price alone."""
+    limit, wanted = options.max_price_per_hour, options.min_tokens_per_second
+    ours, theirs = (
+        (
+            options.asks_for_load and one.holds_load,
+            affordable(one, limit),
+            wanted is not None and reaches(one, wanted),
+            wanted is not None and one.tokens_per_second is None,
+        )
+        for one in (place, other)
+    )
+    return ours == theirs
 
 
 def _raised(options: Options, place: Place) -> Iterator[Finding]:

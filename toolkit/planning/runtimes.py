@@ -8,6 +8,7 @@ from dataclasses import replace
 from toolkit.catalog import versions
 from toolkit.catalog.images import domain, image_uri
 from toolkit.catalog.models import Drafter, Target
+from toolkit.catalog.regions import region_hint
 from toolkit.catalog.tables import InstanceTable, Runtime, RuntimeTable
 from toolkit.checks import Case, check
 from toolkit.checks.cases import ami_for, family_of
@@ -41,8 +42,7 @@ def choose_region(options: Options, table: RuntimeTable) -> Choice[str]:
     if options.region is None:
         return chosen(DEFAULT_REGION, "region", "neither --region nor AWS_REGION was given")
     if options.region not in table.accounts and options.image is None:
-        known = ", ".join(sorted(table.accounts))
-        hint = nearest(options.region, table.accounts) or f"there are {known}"
+        hint = region_hint(options.region, table.accounts)
         raise NotFound(f"{options.region!r} is not a region with AWS's vLLM images", hint)
     return Choice(options.region)
 

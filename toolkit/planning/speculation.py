@@ -14,6 +14,7 @@ from toolkit.planning.drafters import Chosen
 from toolkit.planning.models import Options, Speculation, Weights
 from toolkit.planning.speeds import Comparison
 from toolkit.planning.verdict import Verdict
+from toolkit.planning.words import at_a_time
 
 _WORTH_A_WORD = 0.95
 """Below this share of the fastest K's speed, the user's own K is worth a word."""
@@ -47,7 +48,7 @@ def choose_k(options: Options, drafter: Drafter, own: bool, verdict: Verdict) ->
 def _fastest(compared: Comparison, at_this_load: bool) -> str:
     best = compared.fastest
     others = [estimate for k, estimate in sorted(compared.by_k.items()) if k != best.k]
-    at = f"at {best.load:g} requests at a time"
+    at = f"at {at_a_time(best.load)}"
     if not at_this_load:
         at += ", the nearest load that was measured"
     speed = f"{best.tokens_per_second:,.0f} tokens/s {at}"
@@ -72,7 +73,7 @@ def speculation_findings(pair: Chosen, verdict: Verdict) -> tuple[Finding, ...]:
     best, alone = verdict.compared.fastest, verdict.compared.alone
     if verdict.loses and alone is not None:
         message = (
-            f"at {best.load:g} requests at a time {pair.target.title} alone makes "
+            f"at {at_a_time(best.load)} {pair.target.title} alone makes "
             f"{alone.tokens_per_second:,.0f} tokens/s, and {best.tokens_per_second:,.0f} at best "
             f"(K={best.k}) with {pair.drafter.title}: {best.source}"
         )
@@ -87,8 +88,8 @@ def speculation_findings(pair: Chosen, verdict: Verdict) -> tuple[Finding, ...]:
     if speed is None or speed.tokens_per_second >= _WORTH_A_WORD * best.tokens_per_second:
         return ()
     message = (
-        f"K={speed.k} makes {speed.tokens_per_second:,.0f} tokens/s at {best.load:g} requests at a "
-        f"time, and K={best.k} {best.tokens_per_second:,.0f}: {best.source}"
+        f"K={speed.k} makes {speed.tokens_per_second:,.0f} tokens/s at {at_a_time(best.load)}, "
+        f"and K={best.k} {best.tokens_per_second:,.0f}: {best.source}"
     )
     return (note("k-below-fastest", "k", message, f"use --k {best.k}, or leave --k out"),)
 

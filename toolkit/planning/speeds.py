@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from toolkit.catalog import versions
 from toolkit.catalog.models import Drafter, Speed, SpeedRun
+from toolkit.planning.words import at_a_time
 
 TARGET_ALONE: frozenset[str | None] = frozenset({None})
 """The name under which a run has the speeds of the target without a drafter."""
@@ -20,6 +21,7 @@ class Estimate:
     """Output tokens per second of one engine with this K at ``load`` requests at a time.
 
     ``between`` are the two measured loads around it, ``None`` when that very load was measured.
+    ``tokens`` are those of one request, of its prompt and of its answer.
     """
 
     tokens_per_second: float
@@ -28,6 +30,7 @@ class Estimate:
     run: SpeedRun
     between: tuple[int, int] | None = None
     acceptance_length: float | None = None
+    tokens: tuple[int | None, int | None] = (None, None)
 
     @property
     def source(self) -> str:
@@ -37,12 +40,15 @@ class Estimate:
             f"measured on {run.tensor_parallel_size} x {run.gpu} with vLLM {run.vllm}, "
             f"{run.date.isoformat()}"
         )
+        prompt, answer = self.tokens
+        words += f", prompts of {prompt:,} tokens" if prompt else ""
+        words += f", answers of {answer:,} tokens" if answer else ""
         if run.synthetic and self.k:
             words += ", synthetic acceptance"
             words += f" of {self.acceptance_length:.2f}" if self.acceptance_length else ""
         if self.between is not None:
             below, above = self.between
-            words += f"; between what {below} and {above} requests at a time got"
+            words += f"; between what {below:,} and {at_a_time(above)} got"
         return words
 
 
@@ -143,10 +149,11 @@ def _estimates(
 
 def _between(run: SpeedRun, below: Speed, above: Speed, load: float) -> Estimate:
     """On the straight line from one measured load to the next."""
+    tokens = (below.prompt_tokens, below.output_tokens)
     low, high = below.output_tokens_per_second, above.output_tokens_per_second
     if below.concurrency == above.concurrency:
-        return Estimate(low, below.k, load, run, None, below.acceptance_length)
+        return Estimate(low, below.k, load, run, None, below.acceptance_length, tokens)
     share = (load - below.concurrency) / (above.concurrency - below.concurrency)
     speed = low + share * (high - low)
     around = (below.concurrency, above.concurrency)
-    return Estimate(speed, below.k, load, run, around, below.acceptance_length)
+    return Estimate(speed, below.k, load, run, around, below.acceptance_length, tokens)

@@ -121,7 +121,7 @@ def test_an_own_image_replaces_awss() -> None:
     made = plan(image=own)
     assert made.runtime.image == own
     assert because(made, "image") is None
-    assert codes(made) == []
+    assert codes(made) == ["gpus-idle"], "ml.g5.12xlarge has four, and nothing of the image"
 
 
 def test_awss_own_image_cannot_prove_speculation_and_says_so() -> None:

@@ -14,6 +14,7 @@ from tests.unit.planning.small_catalog import (
     plan,
     with_target,
 )
+from tests.unit.planning.speeds import measured, run
 from toolkit.errors import NotFound
 from toolkit.planning.memory import Workload, memory_fit, missing_gib
 
@@ -80,9 +81,10 @@ def test_an_instance_that_is_too_small_is_an_error_with_the_way_out() -> None:
     assert not made.fit.fits
     (finding,) = [f for f in made.findings if f.level == "error"]
     assert finding.code == "instance-too-small"
-    assert finding.message.startswith("ml.g5.xlarge (1 x GPU-sm_86, 16.0 GiB each) lacks ")
-    missing = float(finding.message.split("lacks ")[1].split(" GiB")[0])
-    assert missing == pytest.approx(missing_gib(made.fit), abs=0.05)
+    what, _, why = finding.message.partition(": ")
+    assert what == "ml.g5.xlarge (1 x GPU-sm_86, 16.0 GiB each) does not hold it"
+    assert why.endswith("GiB are missing for one request of 4,096 tokens")
+    assert float(why.split(" GiB")[0]) == pytest.approx(missing_gib(made.fit), abs=0.01)
     assert "ml.g6e.xlarge, the smallest that fits" in finding.fix
     assert "ml.g5.12xlarge, the cheapest at $4.00 an hour" in finding.fix
 
@@ -130,12 +132,86 @@ def test_gpus_are_a_power_of_two_that_divides_the_heads() -> None:
 def test_gpus_that_nobody_needs_are_a_note() -> None:
     assert "gpus-idle" in codes(plan(instance_type="ml.p6-b200.48xlarge"), "note")
     assert "gpus-idle" not in codes(plan(instance_type="ml.g7e.2xlarge"))
+    assert "gpus-idle" in codes(plan(), "note"), "the cheapest, with two of four GPUs idle"
 
 
-def test_a_load_beyond_the_cache_is_a_note() -> None:
-    made = plan(instance_type="ml.g7e.2xlarge", concurrency=1000)
-    assert codes(made, "note") == ["cache-below-concurrency"]
+def test_idle_gpus_that_planning_chose_are_a_warning_with_a_type_that_has_none() -> None:
+    """Only the large one is measured to be fast enough, and one of its eight GPUs is used."""
+    made = plan(catalog=measured(run("GPU-sm_100")), min_tokens_per_second=900)
+    assert made.instance_type == "ml.p6-b200.48xlarge"
+    (finding,) = [f for f in made.findings if f.code == "gpus-idle"]
+    assert finding.level == "warning"
+    assert "7 of the 8 GPUs of ml.p6-b200.48xlarge do nothing and are paid for" in finding.message
+    assert "ml.g7e.2xlarge, at $4.20 an hour" in finding.fix
+    assert "nobody has measured its speed" in finding.fix
+    assert because(made, "instance_type") == (
+        "the only type that fits, measured to make 900 tokens/s; no price is known of it"
+    )
+
+
+def test_a_load_that_the_cache_holds_in_part_is_a_note_with_the_length_that_fits() -> None:
+    made = plan(instance_type="ml.g7e.2xlarge", concurrency=500)
+    (finding,) = [f for f in made.findings if f.code == "cache-below-concurrency"]
+    held = made.fit.max_concurrency
+    assert 125 < held < 500
+    assert finding.level == "note"
+    assert f"the cache holds {held:.1f} requests of full length (4,096 tokens)" in finding.message
+    assert "500 requests are to run" in finding.message
+    assert f"about {made.fit.kv_cache_tokens // 500:,} tokens or less" in finding.fix
+
+
+def test_a_load_far_beyond_the_cache_is_a_warning_whose_ways_out_hold_it() -> None:
+    made = plan(instance_type="ml.g7e.2xlarge", concurrency=2000)
+    (finding,) = [f for f in made.findings if f.code == "cache-below-concurrency"]
+    assert finding.level == "warning"
     assert made.fit.fits
+    use, fewer, shorter = finding.fix.split("; ")
+    other = plan(instance_type=use.split()[1].rstrip(","), concurrency=2000)
+    less = plan(instance_type="ml.g7e.2xlarge", concurrency=int(fewer.split()[-1]))
+    short = plan(
+        instance_type="ml.g7e.2xlarge", concurrency=2000, max_model_len=int(shorter.split()[-1])
+    )
+    for mended in (other, less, short):
+        assert "cache-below-concurrency" not in codes(mended, "warning")
+        assert mended.fit.fits
+
+
+def test_the_asked_load_decides_and_the_usual_one_does_not() -> None:
+    """64 GiB on four GPUs hold 66 requests of full length, 96 GiB on one more than 400."""
+    usual, asked = plan(), plan(concurrency=1000, k=1)
+    assert usual.instance_type == "ml.g5.12xlarge"
+    assert asked.instance_type == "ml.g7e.2xlarge"
+    assert usual.fit.max_concurrency < 250 <= asked.fit.max_concurrency
+    assert "with a cache for a quarter of the load at full length" in str(
+        because(asked, "instance_type")
+    )
+    alone = plan(concurrency=1000, k=1, max_price_per_hour=4.1)
+    assert "cache-below-concurrency" in codes(alone, "warning")
+    assert "use ml.g7e.2xlarge at $4.20 an hour" in next(
+        f.fix for f in alone.findings if f.code == "cache-below-concurrency"
+    )
+
+
+def test_more_gpus_are_used_where_one_holds_too_little_of_the_load() -> None:
+    one, more = (
+        plan(instance_type="ml.p6-b200.48xlarge", concurrency=load, speculation=False).fit
+        for load in (8, 9000)
+    )
+    assert one.tensor_parallel_size == 1
+    assert more.tensor_parallel_size > 1
+    assert more.max_concurrency > one.max_concurrency
+
+
+def test_too_many_drafts_for_a_step_are_told_as_such_with_numbers_that_fit() -> None:
+    made = plan(concurrency=100_000)
+    (finding,) = [f for f in made.findings if f.level == "error"]
+    assert finding.code == "instance-too-small"
+    assert "100,000 requests at a time need a token each" in finding.message
+    assert "0.0 GiB" not in finding.message
+    assert "--max-model-len" not in finding.fix, "which would not help"
+    fewer = int(finding.fix.split("--concurrency to ")[1].split()[0])
+    assert plan(concurrency=fewer).fit.fits
+    assert not plan(concurrency=fewer + 1, instance_type=made.instance_type).fit.fits
 
 
 def test_weights_larger_than_the_hosts_memory_are_a_note() -> None:

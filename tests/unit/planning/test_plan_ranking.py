@@ -74,7 +74,7 @@ def test_with_a_speed_asked_for_what_is_measured_to_make_it_comes_first() -> Non
     assert codes(made, "error") == []
     assert "speed-unverified" not in codes(made)
     assert because(made, "instance_type") == (
-        "the cheapest of 1 types measured to make 900 tokens/s, at $4.20 an hour"
+        "the only type that fits, measured to make 900 tokens/s; at $4.20 an hour"
     )
 
 
@@ -162,7 +162,7 @@ def test_one_instance_too_few_is_made_good_and_told() -> None:
     assert made.speed.tokens_per_second == pytest.approx(
         2 * max(180 + 720 * 3 / 7, 240 + 560 * 3 / 7), abs=0.05
     )
-    assert "2 times what one makes of 4 at a time" in made.speed.source
+    assert "2 times what one makes of 4 requests at a time" in made.speed.source
     assert "instances-for-speed" in codes(made, "warning")
     assert str(because(made, "instance_count")).startswith("so many share the load")
     given = plan(catalog=MEASURED, min_tokens_per_second=950, concurrency=8, instance_count=2)

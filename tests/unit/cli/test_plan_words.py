@@ -1,0 +1,179 @@
+"""What a plan says in its verdict, findings and hints, and that it is fit for pipes and shells."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.support import Peagle
+from toolkit.cli import completing
+from toolkit.cli.main import cli
+from toolkit.errors import NotFound
+
+
+def run(*arguments: str, **settings: str) -> Result:
+    env = {"AWS_REGION": None, "AWS_DEFAULT_REGION": None, "COLUMNS": None, **settings}
+    return CliRunner().invoke(cli, arguments, env=env)
+
+
+def words(*arguments: str) -> str:
+    return " ".join(run(*arguments).stdout.split())
+
+
+def test_a_cache_for_a_part_of_the_load_is_no_plain_fit() -> None:
+    seen = words("plan", "qwen3-8b", "--concurrency", "64", "--instance-type", "ml.g6e.xlarge")
+    assert re.search(r"fits, for 3\.\d of the 64 requests at full length: the cache holds", seen)
+    assert "warning cache-below-concurrency (concurrency)" in seen
+    assert "mend: use ml." in seen
+
+
+def test_a_load_that_was_asked_for_is_held_by_a_quarter() -> None:
+    made = json.loads(run("plan", "qwen3-8b", "--concurrency", "64", "--json").stdout)
+    assert made["fit"]["max_concurrency"] >= 16
+    assert made["instance_type"] != "ml.g6e.xlarge"
+
+
+def test_what_does_not_fit_adds_up() -> None:
+    seen = words("plan", "gpt-oss-120b", "--instance-type", "ml.g6e.xlarge")
+    parts = dict(re.findall(r"(target|drafter|engine|cache|free) (\d+\.\d) GiB", seen))
+    needed, whole = map(float, re.findall(r"(\d+\.\d) of (\d+\.\d) GiB are needed", seen)[0])
+    assert float(parts["engine"]) > 1
+    one_request = needed - sum(map(float, parts.values()))
+    assert 0 < one_request < 5
+    assert f"{needed - whole:.1f}"[:-1] in seen, "what the finding says is missing"
+
+
+def test_findings_are_printed_as_check_prints_them() -> None:
+    seen = run("plan", "gpt-oss-20b").stdout
+    assert "warning  image-without-counters (image)\n         AWS's own image" in seen
+    assert "         mend: build ours with" in seen
+    assert "nothing is to be done" not in seen
+
+
+def test_a_pipe_gets_no_padding_and_the_width_that_was_asked_for() -> None:
+    lines = run("plan", "gpt-oss-20b", COLUMNS="90").stdout.splitlines()
+    assert not [line for line in lines if line.endswith(" ")]
+    assert 80 < max(map(len, lines[:-1])) <= 90
+
+
+def test_a_bar_in_ascii(peagle: Peagle) -> None:
+    env = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = peagle("plan", "tiny", env=env)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "GPU memory  ####" in done.stdout
+
+
+def test_what_was_measured_says_of_which_requests() -> None:
+    seen = words("plan", "gpt-oss-20b", "--min-tokens-per-second", "2000")
+    assert "prompts of 128 tokens, answers of 400 tokens" in seen
+    assert "gpus-idle" in seen
+    assert "no price is known" in seen
+
+
+def test_more_than_one_can_make_is_reckoned_and_starts() -> None:
+    arguments = ("--min-tokens-per-second", "60000", "--json")
+    made = json.loads(run("plan", "gpt-oss-20b", *arguments).stdout)
+    (finding,) = [f for f in made["findings"] if f["code"] == "speed-below-wanted"]
+    asked = re.search(r"--concurrency (\d+) on (\d+) x .*\(reckoned: ", finding["fix"])
+    assert asked, finding["fix"]
+    again = run("plan", "gpt-oss-20b", "--concurrency", asked[1], *arguments)
+    assert again.exit_code == 0, again.output
+
+
+def test_the_longest_context_of_the_target_bounds_what_is_planned() -> None:
+    too_long = json.loads(
+        run("plan", "gpt-oss-20b", "--max-model-len", "10000000", "--json").stdout
+    )
+    assert too_long["max_model_len"] == 131072
+    assert "10,000,000 tokens are more than the 131,072" in too_long["findings"][0]["message"]
+    assert too_long["price_per_hour_usd"] < 10
+
+
+def test_the_next_command_and_the_advice_know_the_catalogue(tmp_path: Path) -> None:
+    done = run("--catalog", str(tmp_path), "plan", "tiny").stdout
+    assert f"Next: peagle --catalog {tmp_path} deploy tiny\n" in done
+    assert f"`peagle --catalog {tmp_path} render" in " ".join(done.split())
+    assert "Next: peagle deploy tiny\n" in run("plan", "tiny", PEAGLE_CATALOG=str(tmp_path)).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("check", "tiny", "--catalog", "."), "peagle --catalog DIR check"),
+        (("plan", "tiny", "--tp", "2"), "name an --instance-type"),
+        (("plan", "tiny", "--max-num-seqs", "2"), "--concurrency"),
+        (("plan", "tiny", "--concurency", "2"), "did you mean --concurrency?"),
+    ],
+)
+def test_an_option_in_the_wrong_place_is_told_where_it_goes(
+    peagle: Peagle, arguments: tuple[str, ...], said: str
+) -> None:
+    done = peagle(*arguments)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "--help?" not in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_home_that_is_a_file_is_one_line(peagle: Peagle) -> None:
+    done = peagle("list", env={**os.environ, "PEAGLE_HOME": "/dev/null"})
+    assert done.returncode == 2
+    assert "PEAGLE_HOME is /dev/null" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_word_that_is_a_folder_or_hf_gets_a_hint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for word, said in (("empty", "--drafter ./empty"), ("hf", "leave it out")):
+        error = run("plan", "tiny", "--drafter", word).exception
+        assert isinstance(error, NotFound)
+        assert said in error.fix
+
+
+def test_an_unknown_target_is_told_of_catalogues_of_ones_own() -> None:
+    error = run("plan", "nope").exception
+    assert isinstance(error, NotFound)
+    assert "peagle --catalog DIR" in error.fix
+    assert "peagle fit --target" in error.fix
+
+
+@pytest.mark.parametrize(
+    ("complete", "begun", "found"),
+    [
+        (completing.pairs, "gpt-oss-20", "gpt-oss-20b"),
+        (completing.pairs, "gpt-oss-20b+p", "gpt-oss-20b+p-eagle"),
+        (completing.instance_types, "ml.g6e.x", "ml.g6e.xlarge"),
+        (completing.versions, "0.28", "0.28.0"),
+        (completing.regions, "eu-w", "eu-west-1"),
+    ],
+)
+def test_the_shell_completes_names_of_the_catalogue(
+    complete: completing.Complete, begun: str, found: str
+) -> None:
+    context = click.Context(cli)
+    names = complete(context, click.Argument(["pair"]), begun)
+    assert found in names
+    assert all(name.startswith(begun) for name in names)
+
+
+def test_tab_is_no_place_for_errors(tmp_path: Path) -> None:
+    context = click.Context(cli)
+    context.params["catalog_folder"] = str(tmp_path / "none")
+    assert isinstance(completing.pairs(context, click.Argument(["pair"]), ""), list)
+
+
+def test_a_list_in_a_narrow_terminal_breaks_no_word() -> None:
+    lines = run("catalog", "list", COLUMNS="80").stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    (line,) = [line for line in lines if " gpt-oss-20b+p-eagle " in line]
+    assert line.split()[-1] == "unverified"
+    assert "unverified" in run("catalog", "show", "tiny", COLUMNS="80").stdout

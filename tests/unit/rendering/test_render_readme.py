@@ -1,0 +1,29 @@
+"""The README beside a template names the price as `peagle plan` does."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.aws.plans import a_plan
+from toolkit.cli.plan_view import price_text
+from toolkit.findings import note
+from toolkit.planning.models import Plan
+from toolkit.rendering.readme import readme
+
+STAND_IN = note("price-not-amazons", "price", "asked of the sandbox", "an account knows")
+
+
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [
+        (a_plan(price_date="2026-07-01"), "(list price of 2026-07-01)"),
+        (
+            a_plan(price_date="2026-07-01", findings=(STAND_IN,)),
+            "(not AWS's own, asked on 2026-07-01)",
+        ),
+    ],
+)
+def test_whose_price_it_is(plan: Plan, words: str) -> None:
+    assert plan.price_per_hour_usd is not None
+    assert words in readme(plan, "costs{price}").content.decode()
+    assert words in price_text(plan)
