@@ -1,4 +1,4 @@
-"""What travels to and from an engine: request bodies, server-sent events, speculation counters.
+"""What travels to and from an engine: bodies, server-sent events, counters, lines of its log.
 
 All pure, so that AWS, the sandbox and a local process are spoken to in the same words.
 """
@@ -122,3 +122,26 @@ def acceptance_length(counters: Counters) -> float | None:
     ``None`` when nothing was drafted.
     """
     return 1 + counters.accepted_tokens / counters.drafts if counters.drafts else None
+
+
+def log_text(line: str) -> str:
+    """A line of a container's log as people read it.
+
+    ``containers/serve`` writes one JSON document a line (its ``logs`` module says which); lines of
+    other containers, and of other programs, come back as they are.
+    """
+    if not line.startswith('{"time":'):
+        return line
+    try:
+        told = json.loads(line)
+    except ValueError:
+        return line
+    message = str(told.get("message", ""))
+    if told.get("from") == "engine":
+        process = f"({told['process']}) " if "process" in told else ""
+        place = f"{told['level']} [{told['place']}] " if "place" in told else ""
+        return f"{process}{place}{message}"
+    who = "serve: error:" if told.get("stage") == "checking" and "fix" in told else "serve:"
+    fix = f" ({told['fix']})" if told.get("fix") else ""
+    argv = f": {json.dumps(told['argv'], ensure_ascii=False)}" if "argv" in told else ""
+    return f"{who} {message}{fix}{argv}"

@@ -1,11 +1,14 @@
-"""The container's entrypoint: from environment variables to a running vLLM.
+"""The container's entrypoint: from environment variables to a running vLLM, and to its end.
 
     environment variables -> names, checks     is the environment what its author meant?
-                          -> model             which weights, and are they there?
+                          -> model, folder     which weights, and are they all there?
+                          -> pair              do head and target fit?
                           -> environment       vLLM's arguments, as in AWS's own container
-                          -> command           one log line, then vLLM takes this process's place
+                          -> command           one log line, then
+                          -> supervisor        the engine as a child: its log, its crash, its end
 
-``counters`` is loaded by vLLM itself, and lets its speculation counters be read through the one
-route that SageMaker offers. Standard library only, and Python 3.10 or later: it runs in images
-that bring nothing but vLLM. The same code runs in the image, in local mode and in the sandbox.
+vLLM itself loads ``counters`` (its speculation counters through the one route that SageMaker
+offers) and ``lifecycle`` (readiness, draining). Standard library only, and Python 3.10 or later: it
+runs in images that bring nothing but vLLM. The same code runs in the image, in local mode and in
+the sandbox.
 """

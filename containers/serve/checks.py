@@ -7,6 +7,7 @@ by the hour, and with a page of traceback instead of a line.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,6 +26,21 @@ _COUNTS = (
     "DATA_PARALLEL_SIZE",
     "MAX_NUM_SEQS",
 )
+_SWITCHES = (
+    "ENFORCE_EAGER",
+    "TRUST_REMOTE_CODE",
+    "ENABLE_PREFIX_CACHING",
+    "ENABLE_CHUNKED_PREFILL",
+    "ENABLE_EXPERT_PARALLEL",
+    "ENABLE_AUTO_TOOL_CHOICE",
+    "ENABLE_LORA",
+    "ASYNC_SCHEDULING",
+    "DISABLE_LOG_STATS",
+)
+_PROMPTS_IN_LOGS = (f"{PREFIX}ENABLE_LOG_REQUESTS", f"{PREFIX}ENABLE_LOG_OUTPUTS",
+                    "VLLM_DEBUG_LOG_API_SERVER_RESPONSE")  # fmt: skip
+_LENGTH = re.compile(r"-1|auto|\d+(\.\d+)?[kKmMgGtT]?", re.ASCII)
+"""vLLM's own spelling of a length: 16384, 16k, 16K, auto; -1 as auto."""
 _K = "num_speculative_tokens"
 _K_IS_OPTIONAL = ("suffix", "mtp")
 _NEED_DRAFTER = ("eagle", "eagle3", "medusa", "mlp_speculator", "draft_model", "dflash")
@@ -38,6 +54,14 @@ def check(environment: Mapping[str, str]) -> None:
     for flag in _COUNTS:
         if PREFIX + flag in environment:
             _count(PREFIX + flag, environment[PREFIX + flag])
+    for flag in _SWITCHES:
+        _check_switch(PREFIX + flag, environment.get(PREFIX + flag, ""))
+    for name in _PROMPTS_IN_LOGS:
+        if environment.get(name, "false").strip().lower() not in ("false", "0"):
+            raise WrongEnvironment(
+                f"{name} writes what users ask into the log", "remove it: logs here hold no prompts"
+            )
+    _check_length(environment)
     _check_memory_share(environment)
     if SPECULATION in environment:
         _check_speculation(environment[SPECULATION])
@@ -62,6 +86,19 @@ def _count(name: str, text: str) -> int:
     if not (digits.isascii() and digits.isdigit() and int(digits) >= 1):
         raise WrongEnvironment(f"{name} is {text!r}", "a whole number of at least 1 is needed")
     return int(digits)
+
+
+def _check_switch(name: str, text: str) -> None:
+    if text.strip().lower() not in ("", "true", "false"):
+        raise WrongEnvironment(f"{name} is {text!r}", "true or false is needed")
+
+
+def _check_length(environment: Mapping[str, str]) -> None:
+    name = f"{PREFIX}MAX_MODEL_LEN"
+    if name in environment and not _LENGTH.fullmatch(environment[name].strip()):
+        raise WrongEnvironment(
+            f"{name} is {environment[name]!r}", "a number of tokens is needed: 16384, 16k or auto"
+        )
 
 
 def _check_memory_share(environment: Mapping[str, str]) -> None:

@@ -1,10 +1,8 @@
-"""Read the environment, say what will run, and let vLLM take this process's place."""
+"""Read the environment, check it, say what will run, and look after it until it ends."""
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
@@ -12,53 +10,78 @@ from pathlib import Path
 from typing import NoReturn
 
 from serve.checks import check, port_of
+from serve.engine import check_port
 from serve.environment import PREFIX, arguments
 from serve.errors import WrongEnvironment
-from serve.model import with_model
+from serve.logs import STARTING, Log
+from serve.model import unused, with_model
+from serve.names import check_arguments
+from serve.pair import check_pair
+from serve.redaction import Redactor
+from serve.settings import Settings, settings_of
+from serve.supervisor import Supervisor
 
 SERVER = "vllm.entrypoints.openai.api_server"
-MIDDLEWARE = "serve.counters.CountersMiddleware"
+MIDDLEWARES = ("serve.counters.CountersMiddleware", "serve.lifecycle.LifecycleMiddleware")
+"""The last one is the outermost."""
 EXIT_CODE = 2
 
-_READ = (PREFIX, "HF_MODEL_ID", "PEAGLE_ML_ROOT", "SAGEMAKER_BIND_TO_PORT")
-_SECRET_FLAG = re.compile(r"^--[\w.-]*(api-key|token|secret|password)$")
-_SECRET_VALUE = re.compile(r"hf_[A-Za-z0-9]{8,}")
+_READ = (PREFIX, "HF_MODEL_ID", "PEAGLE_", "SAGEMAKER_BIND_TO_PORT")
 
 
 def main(given: Sequence[str]) -> NoReturn:
-    """Become vLLM, or end with one line on stderr and exit code 2."""
+    """Run vLLM until it ends or is told to, or end with one line and exit code 2."""
+    log = Log(Redactor({}))
     try:
-        if list(given) not in ([], ["serve"]):
-            raise WrongEnvironment(
-                f"unknown arguments: {' '.join(given)}", "the only one is: serve; see SM_VLLM_*"
-            )
         environment = decoded(os.environb)
-        argv = command(environment)
-        if find_spec("vllm") is None:
-            raise WrongEnvironment(f"{sys.executable} has no vLLM", "use an image that has")
-        passed = [_encoded(token) for token in argv]
+        log = Log(Redactor(environment))
+        supervisor = _prepared(given, environment, log)
     except WrongEnvironment as error:
-        print(f"serve: error: {error}", file=sys.stderr)
+        log.error(error.message, error.fix, cause="environment", exit_code=EXIT_CODE)
         sys.exit(EXIT_CODE)
-    print("serve:", json.dumps(redacted(argv), ensure_ascii=False), file=sys.stderr, flush=True)
-    os.execve(argv[0], passed, {**os.environb, **_settings(os.environb)})
+    sys.exit(supervisor.run())
 
 
 def command(environment: Mapping[str, str]) -> list[str]:
     """vLLM's whole argv. Raises WrongEnvironment."""
     check(environment)
+    return _argv(with_model(environment))
+
+
+def _prepared(given: Sequence[str], environment: Mapping[str, str], log: Log) -> Supervisor:
+    """All that can be found out before vLLM is started. Raises WrongEnvironment."""
+    if list(given) not in ([], ["serve"]):
+        raise WrongEnvironment(
+            f"unknown arguments: {' '.join(given)}", "the only one is: serve; see SM_VLLM_*"
+        )
+    settings: Settings = settings_of(environment)
+    check(environment)
+    if find_spec("vllm") is None:
+        raise WrongEnvironment(f"{sys.executable} has no vLLM", "use an image that has")
+    check_arguments(environment)
     chosen = with_model(environment)
-    chosen.pop(f"{PREFIX}PORT", None)
-    return [
-        sys.executable,
-        "-m",
-        SERVER,
-        "--port",
-        str(port_of(environment)),
-        *arguments(chosen),
-        "--middleware",
-        MIDDLEWARE,
-    ]
+    check_pair(chosen)
+    argv = _argv(chosen)
+    passed = [_encoded(token) for token in argv]
+
+    def check_again() -> None:
+        check_port(environment.get(f"{PREFIX}HOST", ""), port_of(environment))
+
+    check_again()
+    for line in filter(None, [unused(environment, chosen)]):
+        log.warning(line)
+    log.stage = STARTING
+    log.info("starting vLLM", argv)
+    variables = {**os.environb, **_settings(os.environb)}
+    return Supervisor(passed, variables, log, settings, check_again)
+
+
+def _argv(chosen: Mapping[str, str]) -> list[str]:
+    """vLLM's argv, of an environment whose model has been chosen."""
+    others = {name: value for name, value in chosen.items() if name != f"{PREFIX}PORT"}
+    middlewares = [token for name in MIDDLEWARES for token in ("--middleware", name)]
+    server = [sys.executable, "-m", SERVER, "--port", str(port_of(chosen))]
+    return [*server, *arguments(others), *middlewares]
 
 
 def decoded(environment: Mapping[bytes, bytes]) -> dict[str, str]:
@@ -75,20 +98,6 @@ def decoded(environment: Mapping[bytes, bytes]) -> dict[str, str]:
                 ) from None
             texts[label] = ""
     return texts
-
-
-def redacted(argv: Sequence[str]) -> list[str]:
-    """``argv`` for the log, without secrets."""
-    shown: list[str] = []
-    hide = False
-    for token in argv:
-        flag, equals, _ = token.partition("=")
-        if hide and not token.startswith("--"):
-            shown.append("***")
-            continue
-        hide = bool(_SECRET_FLAG.match(flag))
-        shown.append(f"{flag}=***" if hide and equals else _SECRET_VALUE.sub("***", token))
-    return shown
 
 
 def _encoded(token: str) -> bytes:
@@ -112,5 +121,6 @@ def _settings(environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
     return {
         b"PYTHONUTF8": b"1",
         b"PYTHONSAFEPATH": b"1",
+        b"PYTHONUNBUFFERED": b"1",
         b"PYTHONPATH": os.pathsep.encode().join(paths),
     }

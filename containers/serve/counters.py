@@ -9,16 +9,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
+
+from serve.inner import Application, Message, Receive, Send, call
 
 ATTRIBUTE = b"peagle=counters"
 HEADER = b"x-amzn-sagemaker-custom-attributes"
-
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-Application = Callable[[Message, Receive, Send], Awaitable[None]]
 
 _SAMPLE = re.compile(
     r"^vllm:spec_decode_num_(?P<name>drafts|draft_tokens|accepted_tokens|accepted_tokens_per_pos)"
@@ -42,19 +38,10 @@ class CountersMiddleware:
 
     async def _counters(self, scope: Message) -> tuple[int, dict[str, Any]]:
         """Status and document."""
-        status = 500
-        page = bytearray()
-
-        async def keep(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            page.extend(message.get("body", b""))
-
-        await self._app(_metrics_request(scope), _nothing, keep)
+        status, page = await call(self._app, scope, "GET", "/metrics")
         if status != 200:
             return 502, {"error": f"the engine answered {status} for its metrics"}
-        return 200, counters_of(page.decode("utf-8", errors="replace"))
+        return 200, counters_of(page)
 
 
 def counters_of(page: str) -> dict[str, Any]:
@@ -87,23 +74,6 @@ def _asks_for_counters(scope: Message) -> bool:
         and any(name.lower() == HEADER and value.strip() == ATTRIBUTE
                 for name, value in scope["headers"])
     )  # fmt: skip
-
-
-def _metrics_request(scope: Message) -> Message:
-    """The same connection, asking for ``/metrics`` instead."""
-    return {
-        **scope,
-        "method": "GET",
-        "path": "/metrics",
-        "raw_path": b"/metrics",
-        "query_string": b"",
-        "headers": [(b"host", b"localhost")],
-        "state": dict(scope.get("state", {})),
-    }
-
-
-async def _nothing() -> Message:
-    return {"type": "http.request", "body": b"", "more_body": False}
 
 
 async def _answer(send: Send, status: int, document: dict[str, Any]) -> None:

@@ -9,16 +9,22 @@ Source: aws/deep-learning-containers, scripts/docker/vllm/sagemaker_args.py (202
     SM_VLLM_X=["a", {}]     --x a {}       an array is a token for each element; empty: nothing
 
 One thing is added: a value that begins with a dash is joined to its flag with ``=``, because
-argparse would take it for a flag of its own.
+argparse would take it for a flag of its own. Of several values none may begin with one: there is
+no way to say that to argparse.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
+from serve.errors import WrongEnvironment
 from serve.json_text import elements, object_sequence
 
 PREFIX = "SM_VLLM_"
+
+_NEGATIVE_NUMBER = re.compile(r"-\d+|-\d*\.\d+")
+"""As argparse knows them: these are values to it."""
 
 WHOLE_ARRAY_FLAGS = frozenset(
     {"--allowed-origins", "--allowed-methods", "--allowed-headers", "--middleware"}
@@ -27,10 +33,16 @@ WHOLE_ARRAY_FLAGS = frozenset(
 
 
 def arguments(environment: Mapping[str, str]) -> list[str]:
-    """vLLM's arguments for every ``SM_VLLM_*`` variable, in the order of their names."""
+    """vLLM's arguments for every ``SM_VLLM_*`` variable, in the order of their names.
+
+    Raises WrongEnvironment for what cannot be said in arguments.
+    """
     argv: list[str] = []
     for name in sorted(name for name in environment if name.startswith(PREFIX)):
-        argv += _argument(flag_of(name), environment[name])
+        try:
+            argv += _argument(flag_of(name), environment[name])
+        except ValueError as error:
+            raise WrongEnvironment(f"{name} has {error}", "vLLM takes it for an argument") from None
     return argv
 
 
@@ -48,8 +60,13 @@ def _argument(flag: str, value: str) -> list[str]:
     tokens = _tokens(flag, value)
     if not tokens:
         return []
-    if tokens[0].startswith("-"):
-        return [f"{flag}={tokens[0]}", *tokens[1:]]
+    if "--" in tokens:  # argparse drops it, wherever it stands
+        raise ValueError("the value '--'")
+    if len(tokens) == 1 and tokens[0].startswith("-"):
+        return [f"{flag}={tokens[0]}"]
+    for token in tokens:
+        if token.startswith("-") and not _NEGATIVE_NUMBER.fullmatch(token):
+            raise ValueError(f"several values, one of which begins with a dash: {token!r}")
     return [flag, *tokens]
 
 

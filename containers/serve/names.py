@@ -1,11 +1,18 @@
-"""Variables whose names are nearly right: they would be lost, or refused only after a minute."""
+"""Variables whose names are not those of an argument: they would be lost, or refused only after a
+minute.
+
+Which arguments there are depends on vLLM's version, so they are looked up in the source of the
+vLLM that will run. Importing it would take ten seconds; looking takes some milliseconds.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from difflib import get_close_matches
+from importlib.util import find_spec
+from pathlib import Path
 
-from serve.environment import PREFIX
+from serve.environment import PREFIX, flag_of
 from serve.errors import WrongEnvironment
 
 SPECULATION = f"{PREFIX}SPECULATIVE_CONFIG"
@@ -42,6 +49,14 @@ _NEGATION = f"{PREFIX}NO_"
 
 _ALIKE = 0.9
 """How alike names must be, from 0 to 1. No flag of vLLM 0.28.0 is this near to another one here."""
+_SOMEWHAT_ALIKE = 0.6
+
+_ENGINE_ARGUMENTS = "engine/arg_utils.py"
+_SERVER_ARGUMENTS = ("entrypoints/openai/cli_args.py", "entrypoints/launchers/cli_args.py")
+"""The first is that of vLLM 0.16 to 0.28, the second that of 0.30."""
+_FLAG = re.compile(r'"(--[a-z0-9][\w-]*)"')
+_FIELD = re.compile(r"^    ([a-z]\w*)\s*:", re.MULTILINE)
+"""Of the server's own arguments vLLM writes fields, and makes the flags of them."""
 
 
 def check_names(names: Iterable[str]) -> None:
@@ -54,6 +69,53 @@ def check_names(names: Iterable[str]) -> None:
             raise WrongEnvironment(f"{name} is not a variable of this container", f"meant {meant}?")
 
 
+def check_arguments(names: Iterable[str], source: str | None = None) -> None:
+    """Raise WrongEnvironment for the first ``SM_VLLM_*`` name that this vLLM has no argument for.
+
+    Says nothing where vLLM's source does not look as expected: then vLLM itself decides.
+    ``source`` is for tests: the text that is searched instead of vLLM's.
+    """
+    asked = sorted(name for name in names if name.startswith(PREFIX))
+    text = vllm_source() if source is None else source
+    if not text or not all(is_argument(name, text) for name in KNOWN):
+        return
+    for name in asked:
+        if not is_argument(name, text):
+            raise WrongEnvironment(f"{name} is not an argument of this vLLM", _nearest(name, text))
+
+
+def is_argument(name: str, source: str) -> bool:
+    """Whether vLLM's source defines the argument that the variable ``name`` stands for."""
+    flag = flag_of(name)
+    plain = flag.replace("--no-", "--", 1) if flag.startswith("--no-") else flag
+    return any(
+        f'"{spelled}"' in source
+        or re.search(rf"^    {spelled[2:].replace('-', '_')}\s*:", source, re.MULTILINE)
+        for spelled in {flag, plain}
+    )
+
+
+def vllm_source() -> str:
+    """The text that defines vLLM's arguments; "" where it cannot be found. Imports no vLLM."""
+    found = find_spec("vllm")
+    folders = [Path(place) for place in (found.submodule_search_locations or ())] if found else []
+    try:
+        server = [folders[0] / name for name in _SERVER_ARGUMENTS]
+        files = [folders[0] / _ENGINE_ARGUMENTS, next(file for file in server if file.is_file())]
+        return "\n".join(file.read_text(encoding="utf-8") for file in files)
+    except (IndexError, OSError, StopIteration, ValueError):
+        return ""
+
+
+def _nearest(name: str, source: str) -> str:
+    """The fix: the argument that was perhaps meant."""
+    fields = (field.replace("_", "-") for field in _FIELD.findall(source))
+    flags = {flag[2:] for flag in _FLAG.findall(source)} | set(fields)
+    known = [flag.replace("-", "_").upper() for flag in flags]
+    near = _close(name[len(PREFIX) :].upper(), known, _SOMEWHAT_ALIKE)
+    return f"meant {PREFIX}{near}?" if near else "remove it, or take a vLLM that has it"
+
+
 def _meant(name: str) -> str | None:
     upper = name.upper().replace("-", "_")
     if name.startswith(PREFIX) and "-" not in name and upper.replace(_NEGATION, PREFIX) in KNOWN:
@@ -62,4 +124,10 @@ def _meant(name: str) -> str | None:
         return SPECULATION
     if not upper.startswith("SM"):
         return None
-    return next(iter(get_close_matches(upper, KNOWN, n=1, cutoff=_ALIKE)), None)
+    return _close(upper, KNOWN, _ALIKE)
+
+
+def _close(name: str, known: Iterable[str], alike: float) -> str | None:
+    from difflib import get_close_matches  # needed for mistakes only
+
+    return next(iter(get_close_matches(name, sorted(known), n=1, cutoff=alike)), None)

@@ -130,7 +130,7 @@ def test_after_a_kill_of_the_command_line_down_ends_what_it_began(peagle: Peagle
     command = [sys.executable, "-m", "toolkit.cli", "local", "up", "tiny", "--name", "killed"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as typed:
         log = records.log_of("killed")
-        while not (log.is_file() and "(EngineCore pid=" in log.read_text(errors="replace")):
+        while not (log.is_file() and "EngineCore pid=" in log.read_text(errors="replace")):
             assert typed.poll() is None
             time.sleep(0.1)
         typed.kill()

@@ -107,7 +107,7 @@ def test_a_client_that_goes_away_ends_the_generation(
 
 def test_vllm_s_own_lines_are_in_the_log(account: Account, name: str) -> None:
     lines = account.log(name)
-    assert any(line.startswith("serve: [") for line in lines)
+    assert any(line.startswith("serve: starting vLLM: [") for line in lines)
     assert any("non-default args" in line and "parallel_drafting" in line for line in lines)
     assert any("Application startup complete" in line for line in lines)
 

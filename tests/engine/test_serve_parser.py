@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 from typing import Any
 
 import pytest
 
+from serve.checks import check
 from serve.command import command
-from serve.environment import PREFIX
-from serve.names import KNOWN, check_names
+from serve.environment import PREFIX, arguments
+from serve.errors import WrongEnvironment
+from serve.names import KNOWN, check_arguments, check_names
+from toolkit.catalog import load_catalog
 from toolkit.errors import EngineMissing
 from toolkit.local.engine import Engine, find_engine
+from toolkit.planning import Options, Plan, make_plan
 
 pytestmark = pytest.mark.engine
 
@@ -24,7 +29,9 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 parser = make_arg_parser(FlexibleArgumentParser())
 flags = sorted({flag for action in parser._actions for flag in action.option_strings})
 parsed = [vars(parser.parse_args(argv)) for argv in json.load(sys.stdin)]
-print("RESULT" + json.dumps({"flags": flags, "parsed": parsed}, default=repr))
+sources = [sys.modules[name].__file__ for name in (
+    "vllm.engine.arg_utils", "vllm.entrypoints.openai.cli_args")]
+print("RESULT" + json.dumps({"flags": flags, "parsed": parsed, "sources": sources}, default=repr))
 """
 SPECULATION: dict[str, Any] = {
     "method": "eagle3",
@@ -50,6 +57,47 @@ ENVIRONMENTS: dict[str, dict[str, str]] = {
     },
 }
 
+CATALOG = load_catalog()
+PLANS: dict[str, Plan] = {
+    f"{target.short_name}+{drafter.name}": make_plan(
+        Options(pair=f"{target.short_name}+{drafter.name}"), CATALOG
+    )
+    for target in CATALOG.targets.values()
+    for drafter in target.drafters
+}
+"""Every pair of the catalogue."""
+
+ALPHABET = " \t\n'\"\\`$%{}[]()<>|&;:,=-_#~*?!/.@^+0aZ\u00e4\u65e5\U0001f600\u200b\u00a0\u2028"
+CASES = 300
+
+
+def nasty() -> list[dict[str, Any]]:
+    """What people, templates and scripts put into values; the same in every run."""
+    drawn = random.Random(20261120)
+
+    def text() -> str:
+        return "".join(drawn.choices(ALPHABET, k=drawn.randrange(1, 30)))
+
+    return [
+        {
+            "chat_template": "{% x %}" + text(),
+            "served_model_name": [text().lstrip("-") or "x" for _ in range(drawn.randrange(1, 4))],
+            "speculative_config": {**SPECULATION, "model": text(), text(): {text(): [text(), 1.5]}},
+            "override_generation_config": {text(): text()},
+            "revision": "-x" + text(),
+        }
+        for _ in range(CASES)
+    ]
+
+
+def environment_of(values: dict[str, Any], number: int) -> dict[str, str]:
+    """The values as variables, JSON spelled one way or the other."""
+    spelling: dict[str, Any] = {"indent": (None, 1)[number % 2], "ensure_ascii": number % 3 == 0}
+    return {
+        PREFIX + name.upper(): value if isinstance(value, str) else json.dumps(value, **spelling)
+        for name, value in values.items()
+    }
+
 
 @pytest.fixture(scope="module")
 def engine() -> Engine:
@@ -61,14 +109,19 @@ def engine() -> Engine:
 
 @pytest.fixture(scope="module")
 def told(engine: Engine) -> dict[str, Any]:
-    """vLLM's flags, and what it parsed of each environment."""
-    argvs = [
-        command({"SM_VLLM_MODEL": "a/b", **environment})[3:]
-        for environment in ENVIRONMENTS.values()
-    ]
+    """vLLM's flags, where they are defined, and what it parsed: all in one process."""
+    argvs = {
+        name: command({"SM_VLLM_MODEL": "a/b", **environment})[3:]
+        for name, environment in ENVIRONMENTS.items()
+    }
+    for name, plan in PLANS.items():
+        argvs[f"planned {name}"] = list(plan.engine_arguments)
+        argvs[f"served {name}"] = arguments(plan.environment)
+    for number, values in enumerate(nasty()):
+        argvs[f"nasty {number}"] = arguments(environment_of(values, number))
     done = subprocess.run(
         [str(engine.python), "-c", PARSE],
-        input=json.dumps(argvs),
+        input=json.dumps(list(argvs.values())),
         capture_output=True,
         text=True,
         check=False,
@@ -76,10 +129,34 @@ def told(engine: Engine) -> dict[str, Any]:
     )
     assert done.returncode == 0, done.stderr
     document: dict[str, Any] = json.loads(done.stdout.rpartition("RESULT")[2])
-    return {
-        "flags": document["flags"],
-        **dict(zip(ENVIRONMENTS, document["parsed"], strict=True)),
-    }
+    source = ""
+    for file in document["sources"]:
+        with open(file, encoding="utf-8") as stream:
+            source += stream.read()
+    parsed = dict(zip(argvs, document["parsed"], strict=True))
+    return {"flags": document["flags"], "source": source, **parsed}
+
+
+@pytest.mark.parametrize("pair", PLANS)
+def test_vllm_reads_of_the_environment_what_the_plan_says(told: dict[str, Any], pair: str) -> None:
+    plan = PLANS[pair]
+    served = told[f"served {pair}"]
+
+    assert served == told[f"planned {pair}"]
+    assert served["max_model_len"] == plan.max_model_len
+    assert served["max_num_seqs"] == plan.concurrency
+    assert plan.speculation is not None
+    assert served["speculative_config"]["num_speculative_tokens"] == plan.speculation.k
+    check(plan.environment)
+    check_arguments(plan.environment, told["source"])
+
+
+def test_nasty_values_come_through_vllms_parser_as_they_were_written(
+    told: dict[str, Any],
+) -> None:
+    for number, values in enumerate(nasty()):
+        parsed = told[f"nasty {number}"]
+        assert {name: parsed[name] for name in values} == values
 
 
 @pytest.mark.parametrize("spelled", ["compact", "many lines"])
@@ -99,7 +176,11 @@ def test_vllm_reads_every_kind_of_setting(told: dict[str, Any]) -> None:
     assert settings["allowed_origins"] == ["https://a", "https://b"]
     assert settings["chat_template"] == "{% for m in messages %}{{ m }}\n{% endfor %}"
     assert settings["seed"] == -1
-    assert settings["middleware"] == ["own.middleware.Class", "serve.counters.CountersMiddleware"]
+    assert settings["middleware"] == [
+        "own.middleware.Class",
+        "serve.counters.CountersMiddleware",
+        "serve.lifecycle.LifecycleMiddleware",
+    ]
     assert "'two words'" not in str(settings["lora_modules"])
     assert "x y" in str(settings["lora_modules"])
 
@@ -115,3 +196,25 @@ def test_no_argument_of_vllm_is_taken_for_a_slip_of_another(told: dict[str, Any]
     assert len(flags) > 200
 
     check_names(PREFIX + flag.removeprefix("--").replace("-", "_").upper() for flag in flags)
+
+
+def test_every_argument_is_found_in_vllms_source_without_importing_it(
+    told: dict[str, Any],
+) -> None:
+    flags = [flag for flag in told["flags"] if flag.startswith("--") and "." not in flag]
+
+    check_arguments((variable(flag) for flag in flags), told["source"])
+
+
+def test_a_slip_in_any_argument_is_refused_and_the_right_one_named(told: dict[str, Any]) -> None:
+    flags = [flag for flag in told["flags"] if len(flag) > 10 and not flag.startswith("--no-")]
+    assert len(flags) > 150
+    for flag in flags:
+        wrong = variable(f"{flag[:-2]}{flag[-1]}{flag[-1]}x")
+        with pytest.raises(WrongEnvironment, match=wrong) as refused:
+            check_arguments([wrong], told["source"])
+        assert "meant SM_VLLM_" in refused.value.fix, flag
+
+
+def variable(flag: str) -> str:
+    return PREFIX + flag.removeprefix("--").replace("-", "_").upper()

@@ -9,6 +9,7 @@ from typing import Any
 
 from toolkit.aws.errors import AccessDenied, Missing
 from toolkit.aws.session import Aws
+from toolkit.wire import log_text
 
 LATE_MILLISECONDS = 30_000
 """Events that arrive this late are still shown."""
@@ -19,7 +20,10 @@ _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f]")
 
 @dataclass(frozen=True)
 class LogEvent:
-    """One line. ``time`` is epoch seconds; ``stream`` is ``<variant>/<instance>``."""
+    """One line, as people read it.
+
+    ``time`` is epoch seconds; ``stream`` is ``<variant>/<instance>``.
+    """
 
     time: float
     stream: str
@@ -62,7 +66,7 @@ class Tail:
     def _note(self, entry: dict[str, Any]) -> LogEvent:
         self._seen[entry["eventId"]] = entry["timestamp"]
         self._newest = max(self._newest, entry["timestamp"])
-        message = clean(entry["message"])
+        message = log_text(clean(entry["message"]))
         self.last_line = message.strip() or self.last_line
         return LogEvent(entry["timestamp"] / 1000, entry["logStreamName"], message)
 

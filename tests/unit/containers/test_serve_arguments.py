@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve.environment import arguments, flag_of
+from serve.errors import WrongEnvironment
 from toolkit.planning.environment import to_environment
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
@@ -49,6 +50,22 @@ NAMES = st.lists(WORDS, min_size=1, max_size=4).map("_".join)
 )
 def test_a_value_becomes_the_tokens_that_aws_makes_of_it(value: str, argv: list[str]) -> None:
     assert arguments({"SM_VLLM_X_Y": value}) == argv
+
+
+@pytest.mark.parametrize("value", ['["a", "-b"]', '["-a", "b"]', '["--model", "x"]'])
+def test_of_several_values_none_can_begin_with_a_dash(value: str) -> None:
+    with pytest.raises(WrongEnvironment, match="SM_VLLM_X_Y has several values, one of which beg"):
+        arguments({"SM_VLLM_X_Y": value})
+
+
+@pytest.mark.parametrize("value", ["--", '["--"]'])
+def test_two_dashes_cannot_be_a_value(value: str) -> None:
+    with pytest.raises(WrongEnvironment, match="SM_VLLM_X_Y has the value '--'"):
+        arguments({"SM_VLLM_X_Y": value})
+
+
+def test_negative_numbers_are_values() -> None:
+    assert arguments({"SM_VLLM_X": "[-1, 2, -0.5]"}) == ["--x", "-1", "2", "-0.5"]
 
 
 @pytest.mark.parametrize("flag", ["ALLOWED_ORIGINS", "ALLOWED_METHODS", "ALLOWED_HEADERS"])

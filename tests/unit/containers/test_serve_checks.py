@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve.checks import check, port_of
+from serve.environment import flag_of
 from serve.errors import WrongEnvironment
-from serve.names import KNOWN, SPECULATION
+from serve.names import KNOWN, SPECULATION, check_arguments
 
 GOOD = '{"method": "eagle3", "model": "a/b", "num_speculative_tokens": 7}'
 
@@ -99,7 +100,90 @@ def test_a_name_that_is_nearly_right_names_the_right_one(name: str, meant: str) 
     ],
 )
 def test_a_right_name_or_one_of_others_is_left_alone(name: str) -> None:
-    check({name: {SPECULATION: GOOD, "SM_VLLM_GPU_MEMORY_UTILIZATION": "0.9"}.get(name, "1")})
+    switches = ("TRUST_REMOTE_CODE", "ENFORCE_EAGER", "ENABLE_PREFIX_CACHING")
+    special = {SPECULATION: GOOD, "SM_VLLM_GPU_MEMORY_UTILIZATION": "0.9"}
+    check({name: "true" if name.endswith(switches) else special.get(name, "1")})
+
+
+@pytest.mark.parametrize("value", ["1", "yes", "on", "no"])
+def test_a_switch_that_is_neither_on_nor_off_is_refused(value: str) -> None:
+    with pytest.raises(WrongEnvironment, match=r"SM_VLLM_ENFORCE_EAGER is .*true or false"):
+        check({"SM_VLLM_ENFORCE_EAGER": value})
+
+
+@pytest.mark.parametrize("value", ["true", "FALSE", "", " true "])
+def test_a_switch_is_on_or_off(value: str) -> None:
+    check({"SM_VLLM_ENFORCE_EAGER": value})
+
+
+@pytest.mark.parametrize("value", ["lots", "16 k", "1e4", "-5", "", "16kk"])
+def test_a_length_that_is_none_is_refused(value: str) -> None:
+    with pytest.raises(WrongEnvironment, match=r"SM_VLLM_MAX_MODEL_LEN is .*16384, 16k or auto"):
+        check({"SM_VLLM_MAX_MODEL_LEN": value})
+
+
+@pytest.mark.parametrize("value", ["16384", "16k", "1.5K", "auto", "-1"])
+def test_a_length_may_be_spelled_as_vllm_spells_it(value: str) -> None:
+    check({"SM_VLLM_MAX_MODEL_LEN": value})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "SM_VLLM_ENABLE_LOG_REQUESTS",
+        "SM_VLLM_ENABLE_LOG_OUTPUTS",
+        "VLLM_DEBUG_LOG_API_SERVER_RESPONSE",
+    ],
+)
+def test_what_would_log_prompts_is_refused(name: str) -> None:
+    check({name: "false"})
+    with pytest.raises(WrongEnvironment, match=rf"{name} writes what users ask into the log"):
+        check({name: "true"})
+
+
+SOURCE = (
+    "\n".join(f'parser.add_argument("{flag_of(name)}")' for name in KNOWN)
+    + """
+class ServerArguments:
+    root_path: str | None = None
+    enable_auto_tool_choice: bool = False
+"""
+)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [*KNOWN, "SM_VLLM_ROOT_PATH", "SM_VLLM_NO_ENABLE_PREFIX_CACHING", "SM_VLLM_dtype", "HF_TOKEN",
+     "VLLM_OTHER"],
+)  # fmt: skip
+def test_an_argument_of_this_vllm_is_taken(name: str) -> None:
+    check_arguments([name], SOURCE)
+
+
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [
+        ("SM_VLLM_ROOT_PAHT", "meant SM_VLLM_ROOT_PATH?"),
+        ("SM_VLLM_ENABLE_AUTO_TOOLS", "meant SM_VLLM_ENABLE_AUTO_TOOL_CHOICE?"),
+        ("SM_VLLM_MAX_SEQS", "meant SM_VLLM_MAX_NUM_SEQS?"),
+        ("SM_VLLM_ZZZ", "remove it, or take a vLLM that has it"),
+        ("SM_VLLM_PATH", "meant SM_VLLM_ROOT_PATH?"),
+    ],
+)
+def test_a_name_that_this_vllm_has_no_argument_for_is_not_lost_in_silence(
+    name: str, fix: str
+) -> None:
+    with pytest.raises(
+        WrongEnvironment, match=f"{name} is not an argument of this vLLM"
+    ) as refused:
+        check_arguments([name], SOURCE)
+
+    assert refused.value.fix == fix
+
+
+@pytest.mark.parametrize("source", ["", "def f(): ...", SOURCE.replace('"--dtype"', '"-d"')])
+def test_where_vllms_source_looks_otherwise_vllm_decides(source: str) -> None:
+    check_arguments(["SM_VLLM_ZZZ"], source)
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "two", "1.5", "", "٣"])

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve.errors import WrongEnvironment
-from serve.model import with_model
+from serve.model import unused, with_model
+from tests.unit.containers.weights import model, safetensors
 
 SPECULATION = "SM_VLLM_SPECULATIVE_CONFIG"
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
@@ -21,14 +22,6 @@ def root(tmp_path: Path) -> Path:
     """What stands for /opt/ml on this machine."""
     (tmp_path / "model").mkdir()
     return tmp_path
-
-
-def model(folder: Path, *files: str) -> Path:
-    """A folder that holds a model, as far as can be seen from outside."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in files or ("config.json", "model.safetensors"):
-        (folder / name).write_text("{}")
-    return folder
 
 
 def served(root: Path, **variables: str) -> dict[str, str]:
@@ -126,7 +119,7 @@ def test_a_folder_without_a_model_is_refused(root: Path, files: list[str], what:
     folder = root / "model" / "drafter"
     folder.mkdir()
     for name in files:
-        (folder / name).write_text("")
+        (folder / name).write_text("{}")
     config = '{"model": "/opt/ml/model/drafter", "num_speculative_tokens": 1}'
 
     with pytest.raises(WrongEnvironment) as refused:
@@ -142,3 +135,106 @@ def test_weights_may_be_missing_where_vllm_is_told_to_load_otherwise(root: Path)
     chosen = served(root, SM_VLLM_MODEL="/opt/ml/model/target", SM_VLLM_LOAD_FORMAT="dummy")
 
     assert chosen["SM_VLLM_MODEL"].endswith("model/target")
+
+
+def refusal(root: Path) -> WrongEnvironment:
+    """What is said of the folder ``model`` below ``root``."""
+    with pytest.raises(WrongEnvironment) as refused:
+        served(root)
+    assert "\n" not in str(refused.value)
+    return refused.value
+
+
+def test_shards_that_an_index_names_and_nobody_copied_are_named(root: Path) -> None:
+    folder = model(root / "model", "config.json", "model-1.safetensors")
+    shards = {"a": "model-1.safetensors", "b": "model-2.safetensors", "c": "model-3.safetensors"}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+
+    said = refusal(root)
+
+    assert "lacks 2 of 3 files" in said.message
+    assert "model-2.safetensors, model-3.safetensors" in said.message
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (b"", "is empty"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:00", "a pointer of Git LFS"),
+        (safetensors({"a": [1000]})[:-1], "is cut short: "),
+        (safetensors({"a": [1000]})[:40], "or cut short (40 bytes)"),
+        (b"\x02\0\0\0\0\0\0\0[]", "its header cannot be read"),
+        (b"\xff" * 64, "is no safetensors file"),
+    ],
+)
+def test_weights_that_are_not_whole_are_refused(root: Path, content: bytes, what: str) -> None:
+    folder = model(root / "model")
+    (folder / "model.safetensors").write_bytes(content)
+
+    said = refusal(root)
+
+    assert what in said.message
+    assert "model.safetensors" in said.message
+    assert "again" in said.fix
+
+
+@given(st.binary(max_size=300))
+def test_no_bytes_break_the_reading_of_weights(tmp_path_factory: pytest.TempPathFactory,
+                                               content: bytes) -> None:  # fmt: skip
+    root = tmp_path_factory.mktemp("root")
+    (model(root / "model") / "model.safetensors").write_bytes(content)
+
+    assert refusal(root).fix
+
+
+@pytest.mark.parametrize(
+    ("content", "what"), [("", "it is empty"), ('{"a": ', "cannot be read"), ("[]", "no JSON")]
+)
+def test_a_configuration_that_is_not_whole_is_refused(root: Path, content: str, what: str) -> None:
+    (model(root / "model") / "config.json").write_text(content)
+
+    assert what in refusal(root).message
+
+
+def test_a_link_that_leaves_its_folder_is_refused(root: Path, tmp_path: Path) -> None:
+    outside = tmp_path.parent / f"{tmp_path.name}-outside.json"
+    outside.write_text("{}")
+    (model(root / "model") / "generation_config.json").symlink_to(outside)
+
+    assert "is a link that leaves its folder" in refusal(root).message
+
+
+def test_a_link_to_nothing_is_refused(root: Path) -> None:
+    (model(root / "model") / "tokenizer.json").symlink_to(root / "gone")
+
+    assert "is a link to nothing" in refusal(root).message
+
+
+def test_links_of_the_hubs_cache_and_within_the_mount_are_taken(root: Path) -> None:
+    repository = root / "hub" / "models--a--b"
+    blob = model(repository / "blobs", "model.safetensors") / "model.safetensors"
+    snapshot = model(repository / "snapshots" / "123", "config.json")
+    (snapshot / "model.safetensors").symlink_to(blob)
+    (root / "model").rmdir()
+    (root / "model").symlink_to(snapshot)
+
+    assert served(root)["SM_VLLM_MODEL"] == str(root / "model")
+
+
+@pytest.mark.parametrize(
+    ("environment", "why"),
+    [
+        ({"SM_VLLM_MODEL": "a/b", "HF_MODEL_ID": "c/d"}, "SM_VLLM_MODEL is set, and a/b is served"),
+        ({"HF_MODEL_ID": "c/d"}, "weights lie in /opt/ml/model"),
+    ],
+)
+def test_a_named_model_that_is_not_served_is_told(environment: dict[str, str], why: str) -> None:
+    chosen = {"SM_VLLM_MODEL": "a/b"}
+
+    assert why in unused(environment, chosen)
+    assert "HF_MODEL_ID (c/d) is not used" in unused(environment, chosen)
+
+
+@pytest.mark.parametrize("named", [{}, {"HF_MODEL_ID": ""}, {"HF_MODEL_ID": "a/b"}])
+def test_where_nothing_is_lost_nothing_is_said(named: dict[str, str]) -> None:
+    assert unused(named, {"SM_VLLM_MODEL": "a/b"}) == ""

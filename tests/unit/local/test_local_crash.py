@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from serve.engine_lines import EngineLines
 from toolkit.local.crash import Crash, bare_line, crash_error, crash_of, crash_reason, find_crash
 
 BEGINNING = [
@@ -141,6 +143,71 @@ def test_the_deciding_line_is_found_among_its_consequences(
 
     assert crash.line == line
     assert fix in crash.fix
+
+
+@pytest.mark.parametrize(
+    ("said", "cause"),
+    [
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", "out-of-memory"),
+        (
+            "ValueError: Free memory on device cuda:0 (10/22 GiB) on startup is less than desired "
+            "GPU memory utilization (0.9, 19.8 GiB).",
+            "out-of-memory",
+        ),
+        ("ValueError: No available memory for the cache blocks.", "no-kv-cache"),
+        ("RuntimeError: The NVIDIA driver on your system is too old (found 12020)", "cuda-driver"),
+        (
+            "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 803: system has "
+            "unsupported display driver / cuda driver combination",
+            "cuda-driver",
+        ),
+        ("RuntimeError: Failed to infer device type, please set VLLM_LOGGING_LEVEL", "cuda-driver"),
+        ("RuntimeError: CUDA error: no kernel image is available for execution", "gpu-too-old"),
+        ("huggingface_hub.errors.GatedRepoError: 401 Client Error.", "gated-model"),
+        (
+            "OSError: You are trying to access a gated repo. Make sure to have access to it",
+            "gated-model",
+        ),
+        ("RuntimeError: Cannot find any model weights with `/opt/ml/model`", "missing-weights"),
+        ("OSError: [Errno 28] No space left on device", "disk-full"),
+        ("OSError: [Errno 98] Address already in use", "port-in-use"),
+        ("api_server.py: error: unrecognized arguments: --x", "unknown-argument"),
+        ("AssertionError: Attempted to load weight (torch.Size([1]))", "head-does-not-fit"),
+        ("ValueError: something strange", ""),
+    ],
+)
+def test_a_cause_has_a_name_and_a_known_one_a_fix(said: str, cause: str) -> None:
+    crash = find_crash([*BEGINNING, f"(EngineCore pid=8) {said}", *CONSEQUENCES])
+
+    assert (crash.cause, bool(crash.fix)) == (cause, bool(cause))
+
+
+def test_a_log_of_the_containers_own_tells_the_same() -> None:
+    said = [
+        "(EngineCore pid=8) ERROR 11-20 11:50:01 [core.py:1100] ValueError: For parallel drafting, "
+        "the draft model config must have `ptd_token_id` specified",
+    ]
+    lines = [*BEGINNING[1:], *said, *CONSEQUENCES]
+    taken_apart = EngineLines()
+    told = [
+        json.dumps({"time": "2026-11-20T11:50:01.000Z", "stage": "starting", "from": "engine",
+                    **taken_apart.fields(line)})
+        for line in lines
+    ]  # fmt: skip
+    ended = {"time": "2026-11-20T11:50:02.000Z", "level": "ERROR", "stage": "ended",
+             "message": "the engine ended: x", "fix": "y"}  # fmt: skip
+
+    assert find_crash([*told, json.dumps(ended)]) == find_crash(lines)
+    assert find_crash(lines).cause == "head-does-not-fit"
+
+
+def test_a_refusal_of_the_containers_own_is_the_reason() -> None:
+    refused = {"time": "2026-11-20T11:50:01.000Z", "level": "ERROR", "stage": "checking",
+               "message": "no model is named", "fix": "set SM_VLLM_MODEL"}  # fmt: skip
+
+    assert find_crash([json.dumps(refused)]).line == (
+        "serve: error: no model is named (set SM_VLLM_MODEL)"
+    )
 
 
 def test_of_two_errors_the_first_with_a_known_cause_decides() -> None:

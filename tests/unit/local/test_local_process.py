@@ -94,7 +94,7 @@ def test_what_ignores_the_polite_signal_is_killed_with_its_children(start: Start
     mark = f"mark-{time.monotonic_ns()}"
     process = start("stubborn", MARK=mark)
     until(lambda: is_healthy(process.port))
-    assert len(processes_with(mark)) == 2
+    assert len(processes_with(mark)) == 3, "the entrypoint, the engine and its child"
 
     stop_engine(process, 0.2)
 
@@ -107,7 +107,7 @@ def test_children_are_ended_when_the_leader_died_before(start: Start) -> None:
     until(lambda: is_healthy(process.port))
     os.kill(process.pid, signal.SIGKILL)
     until(lambda: not is_alive(process))
-    assert len(processes_with(mark)) == 1
+    assert len(processes_with(mark)) == 2, "the engine and its child"
 
     stop_engine(process, 0.2)
 

@@ -1,0 +1,190 @@
+"""Why an engine ended: the line of its output that decides, what it means, and what mends it.
+
+The patterns are taken from what this entrypoint, vLLM, torch, CUDA and the hub really print. This
+file imports nothing of its package: the toolkit loads it too, to read logs of other containers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+
+class Crash(NamedTuple):
+    """The deciding line without vLLM's prefix, how to mend it ("" if not known), and its kind."""
+
+    line: str
+    fix: str = ""
+    cause: str = ""
+
+
+_KNOWN: tuple[tuple[str, re.Pattern[str], str], ...] = tuple(
+    (cause, re.compile(pattern), fix)
+    for cause, pattern, fix in (
+        ("environment", r"^serve: error: ", ""),
+        (
+            "port-in-use",
+            r"[Aa]ddress already in use",
+            "choose another port, or stop what listens on this one",
+        ),
+        ("missing-library", r"libnuma\.so\.1", "as root: apt-get install libnuma1"),
+        ("missing-engine", r"No module named '?vllm", "peagle engine install"),
+        (
+            "unknown-argument",
+            r": error: (unrecognized arguments|argument |ambiguous option)",
+            "mend or remove that argument",
+        ),
+        (
+            "cuda-driver",
+            r"NVIDIA driver on your system is too old|CUDA driver version is insufficient"
+            r"|unsupported display driver|forward compatibility was attempted"
+            r"|[Ff]ound no NVIDIA driver|unsupported toolchain|Unexpected error from cudaGetDevice"
+            r"|libcuda\.so\.1: cannot open|Failed to infer device type|CUDA unknown error",
+            "image and host disagree about CUDA: on SageMaker set InferenceAmiVersion to the AMI "
+            "that the image needs (CUDA 13: al2023-ami-sagemaker-inference-gpu-4-1); elsewhere "
+            "update the driver, and give the container its GPUs",
+        ),
+        (
+            "gpu-too-old",
+            r"no kernel image is available for execution|compute capability",
+            "this GPU is not one that the image was built for: take another instance type",
+        ),
+        (
+            "context-too-long",
+            r"greater than the derived max_model_len",
+            "lower --max-model-len to what the model was made for",
+        ),
+        (
+            "no-kv-cache",
+            r"No available memory for the cache blocks|larger than the available KV cache memory"
+            r"|is needed, which is larger",
+            "lower --max-model-len, or raise VLLM_CPU_KVCACHE_SPACE (GiB) where there is memory; "
+            "on a GPU raise --gpu-memory-utilization, or take a larger one",
+        ),
+        (
+            "out-of-memory",
+            r"[Oo]ut of memory|OutOfMemoryError|Cannot allocate memory|[Nn]ot enough memory"
+            r"|bad_alloc|DefaultCPUAllocator|less than requested memory for kv"
+            r"|less than desired GPU memory utilization",
+            "lower VLLM_CPU_KVCACHE_SPACE (GiB) or --max-model-len, or take a larger machine; on a "
+            "GPU lower --gpu-memory-utilization, --max-num-seqs or --max-model-len",
+        ),
+        (
+            "head-does-not-fit",
+            r"For parallel drafting, the draft model config must have|mask_hidden",
+            "this head was not trained for parallel drafting: take a P-EAGLE head, or another "
+            "drafter",
+        ),
+        (
+            "head-does-not-fit",
+            r"Tried to load weights of size|fc\.weight|mat1 and mat2 shapes cannot be multiplied"
+            r"|[Ss]ize mismatch|shape mismatch|Attempted to load weight",
+            "the head does not belong to this target, or its config.json is not its own",
+        ),
+        (
+            "wrong-speculation",
+            r"validation errors? for SpeculativeConfig",
+            "mend the speculative configuration",
+        ),
+        (
+            "damaged-weights",
+            r"Error while deserializing header|incomplete metadata|MetadataIncompleteBuffer",
+            "a file of weights was cut short: fetch it again",
+        ),
+        (
+            "gated-model",
+            r"GatedRepoError|gated repo|Access to model .* is restricted|Invalid credentials in "
+            r"Authorization header|[Ii]nvalid user token",
+            "accept the model's licence on its page and give the engine a token that may read it "
+            "(HF_TOKEN), or mount the weights",
+        ),
+        (
+            "missing-weights",
+            r"LocalEntryNotFoundError|OfflineModeIsEnabled|is not a valid model identifier"
+            r"|Repo id must be|RepositoryNotFoundError|RevisionNotFoundError",
+            "mount the weights, or let the engine download them (and give it access)",
+        ),
+        (
+            "missing-weights",
+            r"Cannot find any model weights|No such file or directory"
+            r"|does not appear to have a file named|backend tokenizer",
+            "the model's folder is not complete: fetch it again",
+        ),
+        ("disk-full", r"No space left on device", "give the container more disk"),
+        (
+            "own-code",
+            r"trust_remote_code|trust-remote-code",
+            "SM_VLLM_TRUST_REMOTE_CODE=true, if you trust the model's own code",
+        ),
+        (
+            "quantisation",
+            r"[Qq]uantization( method)? \S+ .*not supported|not supported for quantization",
+            "this engine cannot run weights that are quantised like this",
+        ),
+    )
+)
+
+_PREFIX = re.compile(
+    r"^(\([A-Z]\w*(?: pid=\d+)?\)\s*)*((DEBUG|INFO|WARNING|ERROR|CRITICAL) "
+    r"(\d\d-\d\d \d\d:\d\d:\d\d )?(\[[^\]]*\] ?)?)?"
+)
+_NO_INTEREST = re.compile(r"^(\([A-Z]\w*(?: pid=\d+)?\)\s*)*(DEBUG|INFO|WARNING)\b")
+_MESSAGE = re.compile(
+    r"^(?:[\w.]*(?:Error|Exception)(?:: |$)|serve: error: |[\w.]+: error: "
+    r"|Fatal Python error|terminate called|.*error while loading shared libraries)"
+)
+_END_OF_MESSAGE = re.compile(
+    r"^(Traceback|File |During handling|The above exception|For further|Process \w+:|serve: )"
+)
+_NOT_THE_CAUSE = re.compile(
+    r"See root cause above|EngineDeadError|leaked \w+ objects|warnings\.warn|resource_tracker"
+)
+_VALIDATION = re.compile(r"^pydantic_core\S*: \d+ validation errors? for ")
+_PYDANTIC_DETAIL = re.compile(r" \[type=\w+, input_value=(.*?), input_type=(\w+)\]")
+_SIMPLE_TYPES = ("str", "int", "float", "bool", "NoneType")
+_FOLLOWING_LINES = 2
+_LONGEST = 300
+
+
+def find_crash(lines: Iterable[str]) -> Crash:
+    """The first message with a known cause; else the last message.
+
+    A message is an exception, or an error of a command line, with the lines that belong to it.
+    """
+    told = [bare_line(line) for line in lines if not _NO_INTEREST.match(line)]
+    told = [line for line in told if not _NOT_THE_CAUSE.search(line)]
+    messages = list(_messages(told))
+    for message in messages:
+        for cause, pattern, fix in _KNOWN:
+            if pattern.search(message):
+                return Crash(_readable(message), fix, cause)
+    return Crash(_readable(messages[-1])) if messages else Crash("")
+
+
+def bare_line(line: str) -> str:
+    """A line of vLLM's log without process, level, date and place."""
+    return _PREFIX.sub("", line).strip()
+
+
+def _messages(lines: list[str]) -> Iterator[str]:
+    for number, line in enumerate(lines):
+        if not _MESSAGE.match(line):
+            continue
+        parts = [line]
+        for following in lines[number + 1 : number + 1 + _FOLLOWING_LINES]:
+            if not following or _MESSAGE.match(following) or _END_OF_MESSAGE.match(following):
+                break
+            parts.append(following)
+        yield " ".join(parts)
+
+
+def _readable(message: str) -> str:
+    """Without the parts that are for programmers, and not longer than a few lines."""
+    plain = _PYDANTIC_DETAIL.sub(_input, _VALIDATION.sub("", message))
+    return plain if len(plain) <= _LONGEST else f"{plain[: _LONGEST // 2]} ... {plain[-100:]}"
+
+
+def _input(detail: re.Match[str]) -> str:
+    """The value that pydantic refused, if a person could have written it."""
+    return f", not {detail[1]}" if detail[2] in _SIMPLE_TYPES else ""

@@ -1,0 +1,149 @@
+"""Whether a folder of this machine holds a whole model, before an engine is started on it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from serve.errors import WrongEnvironment
+from serve.safetensors import DamagedFile, tensor_shapes
+
+CONFIGURATIONS = ("config.json", "params.json")
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".tensors")
+_INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+_FETCH = "copy or upload it again"
+_SHOWN = 5
+
+
+def is_folder_path(path: str) -> bool:
+    """Whether ``path`` names a place of this machine and not a model of the hub."""
+    return path.startswith(("/", "./", "../")) and not os.path.isfile(path)
+
+
+def check_folder(where: str, path: str, ml_root: str, needs_weights: bool) -> None:
+    """Raise WrongEnvironment if ``path`` does not hold all of a model.
+
+    ``where`` is what named it. Below ``ml_root``, which others have filled, no link may lead out.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise WrongEnvironment(
+            f"{where} is {path}, and there is no such folder", _elsewhere(folder)
+        )
+    held = names_in(folder)
+    if not held:
+        raise WrongEnvironment(f"{where} is {path}, and that folder is empty", "upload the weights")
+    _check_links(where, folder, held, Path(ml_root))
+    if not has_any(folder, CONFIGURATIONS):
+        raise WrongEnvironment(
+            f"{where} is {path}, which has no config.json (it holds {_some(held)})",
+            _elsewhere(folder / "*"),
+        )
+    for name in CONFIGURATIONS:
+        if name in held:
+            read_json(where, folder / name)
+    if needs_weights:
+        _check_weights(where, folder, held)
+
+
+def read_json(where: str, file: Path) -> dict[str, Any]:
+    """The object that a file of the model holds. Raises WrongEnvironment if it holds none."""
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        empty = file.is_file() and file.stat().st_size == 0
+        problem = "it is empty" if empty else f"it cannot be read: {error}"
+        raise WrongEnvironment(f"{where}: {file}: {problem}", _FETCH) from None
+    if not isinstance(document, dict):
+        raise WrongEnvironment(f"{where}: {file} is no JSON object", _FETCH)
+    return document
+
+
+def has_any(folder: Path, names: Iterable[str]) -> bool:
+    """Whether one of the files is there."""
+    return any((folder / name).is_file() for name in names)
+
+
+def names_in(folder: Path) -> list[str]:
+    """What the folder holds; nothing if it cannot be read."""
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def _check_weights(where: str, folder: Path, held: list[str]) -> None:
+    weights = [name for name in held if name.endswith(_WEIGHTS)]
+    if not weights and not any(name in held for name in _INDEXES):
+        raise WrongEnvironment(
+            f"{where} is {folder}, which has no weights (it holds {_some(held)})",
+            "upload the *.safetensors files too",
+        )
+    _check_index(where, folder, held)
+    for name in weights:
+        try:
+            if name.endswith(".safetensors"):
+                tensor_shapes(folder / name)
+            elif (folder / name).stat().st_size == 0:
+                raise DamagedFile("is empty")
+        except (DamagedFile, OSError) as error:
+            raise WrongEnvironment(f"{where}: {folder / name} {error}", _FETCH) from None
+
+
+def _check_index(where: str, folder: Path, held: list[str]) -> None:
+    """All files that an index of shards names must be there."""
+    for index in _INDEXES:
+        if index not in held:
+            continue
+        of = read_json(where, folder / index).get("weight_map")
+        named = sorted({str(name) for name in of.values()}) if isinstance(of, dict) else []
+        missing = [name for name in named if name not in held]
+        if missing:
+            raise WrongEnvironment(
+                f"{where} is {folder}, which lacks {len(missing)} of {len(named)} files of "
+                f"weights that {index} names: {_some(missing)}",
+                "copy or upload the rest",
+            )
+
+
+def _check_links(where: str, folder: Path, held: list[str], ml_root: Path) -> None:
+    """No entry of a folder that others filled may be a link to somewhere else."""
+    if not _inside(folder.absolute(), ml_root.absolute()):
+        return
+    home = folder.resolve()
+    # The hub's cache keeps contents in blobs/, and links to them in snapshots/REVISION/.
+    homes = [
+        home,
+        ml_root.resolve(),
+        *(home.parents[1:2] if home.parent.name == "snapshots" else ()),
+    ]
+    for name in held:
+        entry = folder / name
+        if not entry.is_symlink():
+            continue
+        leads_to = entry.resolve()
+        if not leads_to.exists():
+            raise WrongEnvironment(f"{where}: {entry} is a link to nothing", _FETCH)
+        if not any(_inside(leads_to, allowed) for allowed in homes):
+            raise WrongEnvironment(
+                f"{where}: {entry} is a link that leaves its folder", "put the file there instead"
+            )
+
+
+def _inside(path: Path, folder: Path) -> bool:
+    return path == folder or folder in path.parents
+
+
+def _elsewhere(missing: Path) -> str:
+    """Names the folders nearby that do hold a model."""
+    near = {path for base in (missing.parent, missing.parent.parent) for path in base.glob("*")}
+    models = sorted(str(path) for path in near if has_any(path, CONFIGURATIONS))
+    return f"there is a model in {_some(models)}" if models else "mount or upload the weights there"
+
+
+def _some(names: list[str]) -> str:
+    more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more

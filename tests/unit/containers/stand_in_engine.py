@@ -1,0 +1,45 @@
+"""A stand-in for vLLM's server that fails, drains and lingers on demand.
+
+It is put where the entrypoint looks for vLLM. ``HOW`` in its environment holds Python that is run
+with the names below; ``STARTS`` is a file that gets a line for every start.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+with open(os.environ["STARTS"], "a", encoding="utf-8") as record:
+    record.write(f"{os.getpid()}\n")
+START = sum(1 for _ in open(os.environ["STARTS"], encoding="utf-8"))  # noqa: SIM115
+SUPERVISOR = socket.socket(fileno=int(os.environ["PEAGLE_SUPERVISOR_SOCKET"]))
+
+
+def tell(words: str) -> None:
+    SUPERVISOR.send(words.encode() + b"\n")
+
+
+def hear() -> str:
+    return SUPERVISOR.recv(100).decode().strip()
+
+
+def linger() -> None:
+    """A child that keeps the output open and minds no signal."""
+    code = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(60)"
+    subprocess.Popen([sys.executable, "-c", code])
+    time.sleep(0.2)
+
+
+def sleep(seconds: float = 60) -> None:
+    time.sleep(seconds)
+
+
+def deaf() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+exec(os.environ["HOW"])

@@ -1,0 +1,177 @@
+"""Every line of the log is one JSON document; the engine's lines are taken apart."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serve.engine_lines import EngineLines
+from serve.logs import LONGEST, SERVING, STARTING, Log
+from serve.redaction import Redactor
+from toolkit.wire import log_text
+
+
+class Written:
+    """A log, and what it wrote."""
+
+    def __init__(self) -> None:
+        self._reading, writing = os.pipe()
+        self.log = Log(Redactor({"HF_TOKEN": "very-secret"}), writing)
+
+    def documents(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.lines()]
+
+    def lines(self) -> list[str]:
+        """Everything up to now."""
+        self.log.info("mark")
+        read = b""
+        while b'"mark"' not in read:
+            read += os.read(self._reading, 65536)
+        return read.decode().splitlines()[:-1]
+
+
+@pytest.mark.parametrize(
+    ("line", "fields"),
+    [
+        (
+            "(EngineCore pid=8) INFO 11-20 11:34:26 [core.py:131] Loading [1/2]",
+            {
+                "level": "INFO",
+                "process": "EngineCore pid=8",
+                "place": "core.py:131",
+                "message": "Loading [1/2]",
+            },
+        ),
+        (
+            "WARNING 11-20 11:34:26 [a.py:1] x",
+            {"level": "WARNING", "place": "a.py:1", "message": "x"},
+        ),
+        (
+            "INFO:     Started server process [7]",
+            {"level": "INFO", "message": "Started server process [7]"},
+        ),
+        (
+            "(Worker_TP0 pid=9) plain",
+            {"level": "INFO", "process": "Worker_TP0 pid=9", "message": "plain"},
+        ),
+        ("ValueError: no", {"level": "ERROR", "message": "ValueError: no"}),
+        (
+            "x.py:1: FutureWarning: old",
+            {"level": "WARNING", "message": "x.py:1: FutureWarning: old"},
+        ),
+        ("", {"level": "INFO", "message": ""}),
+    ],
+)
+def test_a_line_is_taken_apart(line: str, fields: dict[str, str]) -> None:
+    assert EngineLines().fields(line) == fields
+
+
+def test_a_traceback_is_an_error_to_its_last_line() -> None:
+    lines = EngineLines()
+    told = [
+        "(APIServer pid=7) Traceback (most recent call last):",
+        '(APIServer pid=7)   File "core.py", line 1, in run',
+        "of another process",
+        "(APIServer pid=7) KeyError",
+        "(APIServer pid=7) plain",
+    ]
+
+    assert [lines.fields(line)["level"] for line in told] == [
+        "ERROR", "ERROR", "INFO", "ERROR", "INFO",
+    ]  # fmt: skip
+
+
+def test_every_line_has_time_level_and_stage() -> None:
+    written = Written()
+    written.log.info("begun", ["python", "--api-key", "x"])
+    written.log.stage = STARTING
+    written.log.warning("look")
+    written.log.error("broken", "mend it", cause="port-in-use", exit_code=1)
+    written.log.engine("INFO 11-20 11:34:26 [a.py:1] with very-secret in it")
+
+    begun, look, broken, engine = written.documents()
+
+    assert {"time", "level", "stage", "message"} <= set(begun) & set(look) & set(engine)
+    assert begun["time"].endswith("Z")
+    assert len(begun["time"]) == len("2026-11-20T11:34:26.131Z")
+    assert (begun["stage"], begun["argv"]) == ("checking", ["python", "--api-key", "***"])
+    assert (look["level"], look["stage"]) == ("WARNING", "starting")
+    assert (broken["fix"], broken["cause"], broken["exit_code"]) == ("mend it", "port-in-use", 1)
+    assert (engine["from"], engine["message"]) == ("engine", "with *** in it")
+
+
+def test_once_it_serves_no_input_of_users_is_in_it() -> None:
+    written = Written()
+    written.log.stage = SERVING
+    written.log.engine("ValueError: x [type=t, input_value='my diary', input_type=str]")
+
+    assert "diary" not in written.lines()[0]
+
+
+def test_of_a_progress_bar_the_last_state_is_kept_and_empty_lines_are_not() -> None:
+    written = Written()
+    written.log.engine("\r  0% |   |\r 50% |# |\r100% |##|\r")
+    written.log.engine("   ")
+    written.log.engine("\x1b[32mgreen\x1b[0m")
+
+    assert [document["message"] for document in written.documents()] == ["100% |##|", "green"]
+
+
+@given(st.text(st.characters(exclude_characters="\n")))
+def test_whatever_the_engine_says_is_one_line_of_json(line: str) -> None:
+    written = Written()
+    written.log.engine(line)
+
+    for document in written.documents():
+        assert document["message"]
+
+
+@pytest.mark.parametrize("filler", ["x", '"', "\u65e5", "\ud800", "\x01"])
+def test_a_line_is_short_enough_for_docker_and_keeps_its_end(filler: str) -> None:
+    written = Written()
+    written.log.engine(f"ValueError: {filler * 30_000} the end")
+
+    (line,) = written.lines()
+
+    assert len(line.encode()) < LONGEST + 1000 < 16_384
+    assert json.loads(line)["message"].endswith("the end")
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        (
+            "(EngineCore pid=8) INFO 11-20 11:34:26 [core.py:131] Loading",
+            "(EngineCore pid=8) INFO [core.py:131] Loading",
+        ),
+        ("ValueError: the last word", "ValueError: the last word"),
+        ("fake: line 2", "fake: line 2"),
+    ],
+)
+def test_people_read_the_engines_lines_as_the_engine_wrote_them(line: str, text: str) -> None:
+    written = Written()
+    written.log.engine(line)
+
+    assert log_text(written.lines()[0]) == text
+
+
+def test_people_read_what_the_entrypoint_says() -> None:
+    written = Written()
+    written.log.error("no model is named", "set SM_VLLM_MODEL")
+    written.log.stage = STARTING
+    written.log.info("starting vLLM", ["python", "-m"])
+
+    assert [log_text(line) for line in written.lines()] == [
+        "serve: error: no model is named (set SM_VLLM_MODEL)",
+        'serve: starting vLLM: ["python", "-m"]',
+    ]
+
+
+@pytest.mark.parametrize("line", ["", "plain", "{", '{"time": ', '{"a": 1}', '{"time":1'])
+def test_lines_of_others_stay_as_they_are(line: str) -> None:
+    assert log_text(line) == line

@@ -1,0 +1,106 @@
+"""A head that cannot work with its target is refused before the engine starts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serve.errors import WrongEnvironment
+from serve.pair import check_pair
+from tests.unit.containers.weights import HEAD, HEAD_TENSORS, TARGET, pair
+from toolkit.catalog import load_catalog
+from toolkit.data import data_folder
+
+AUX = "eagle_aux_hidden_state_layer_ids"
+
+
+def layers(*numbers: Any) -> dict[str, Any]:
+    return {**HEAD, "eagle_config": {AUX: list(numbers)}}
+
+
+def without(document: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in document.items() if name not in names}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"target": {"text_config": TARGET}},
+        {"head": without(HEAD, "eagle_config") | {AUX: [2, 5, 7]}},
+        {"head": without(HEAD, "eagle_config")},
+        {"head": without(HEAD, "ptd_token_id") | {"mask_token_id": 2}},
+        {"head": without(HEAD, "target_hidden_size")},
+        {"target": {"architectures": ["Unknown"]}},
+        {"head": layers(1, 9), "tensors": {"fc.weight": [4, 16], "mask_hidden": [16]}},
+    ],
+)
+def test_a_pair_that_fits_is_taken(tmp_path: Path, change: dict[str, Any]) -> None:
+    check_pair(pair(tmp_path, **change))
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"target": {**TARGET, "hidden_size": 16}}, "a hidden size of 8, and the target's is 16"),
+        ({"head": layers(2, 5, 11)}, "the target's layers [2, 5, 11], and there are 10"),
+        ({"head": layers(2, 5, -1)}, "[2, 5, -1]"),
+        ({"head": layers(2, 5, "x")}, "[2, 5, 'x']"),
+        ({"head": layers(2, 5, 5)}, "config.json names the layers [2, 5, 5]"),
+        (
+            {"head": without(HEAD, "eagle_config"), "target": {**TARGET, "num_hidden_layers": 6}},
+            "vLLM takes, of 6, the layers [2, 3, 3] of the target, one of them twice",
+        ),
+        (
+            {"head": layers(2, 5), "tensors": HEAD_TENSORS},
+            "fc.weight takes 24 values, and 2 layers of the target have 8 each: 16",
+        ),
+        ({"tensors": without(HEAD_TENSORS, "mask_hidden")}, "it has no mask_hidden"),
+        ({"tensors": {**HEAD_TENSORS, "mask_hidden": [1, 8]}}, "has 8 values, and its fc takes 24"),
+        ({"head": without(HEAD, "ptd_token_id")}, "none of mask_token_id, pard_token, ptd_token"),
+    ],
+)
+def test_a_pair_that_does_not_fit_is_refused(
+    tmp_path: Path, change: dict[str, Any], what: str
+) -> None:
+    with pytest.raises(WrongEnvironment) as refused:
+        check_pair(pair(tmp_path, **change))
+
+    assert refused.value.message.startswith("the head and the target do not fit: ")
+    assert what in refused.value.message
+    assert refused.value.fix
+
+
+@pytest.mark.parametrize(
+    "speculation",
+    [{"method": "draft_model"}, {"parallel_drafting": False}, {"model": "hub/head"}],
+)
+def test_what_cannot_be_said_from_here_is_left_to_vllm(
+    tmp_path: Path, speculation: dict[str, Any]
+) -> None:
+    environment = pair(tmp_path, tensors=without(HEAD_TENSORS, "mask_hidden"))
+    config = json.loads(environment["SM_VLLM_SPECULATIVE_CONFIG"]) | speculation
+
+    check_pair({**environment, "SM_VLLM_SPECULATIVE_CONFIG": json.dumps(config)})
+
+
+@pytest.mark.parametrize("head", ["p-eagle", "eagle3"])
+def test_the_pair_that_ships_fits(head: str) -> None:
+    folder = data_folder("model_catalog") / "peagle" / "tiny"
+    assert "peagle/tiny" in load_catalog().targets
+    config = {
+        "method": "eagle3",
+        "model": str(folder / head),
+        "num_speculative_tokens": 5,
+        "parallel_drafting": head == "p-eagle",
+    }
+
+    check_pair(
+        {
+            "SM_VLLM_MODEL": str(folder / "target"),
+            "SM_VLLM_SPECULATIVE_CONFIG": json.dumps(config),
+        }
+    )
