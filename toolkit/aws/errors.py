@@ -50,6 +50,7 @@ class EngineRefusal(UserError):
 
 _MISSING_CODES = {
     "404", "NoSuchBucket", "NoSuchEntity", "NoSuchEntityException", "NoSuchKey", "NoSuchUpload",
+    "ImageNotFoundException", "RepositoryNotFoundException",
     "NoSuchResourceException", "NotFound", "ResourceNotFound", "ResourceNotFoundException",
 }  # fmt: skip
 _EXPIRED_CODES = {"ExpiredToken", "ExpiredTokenException", "RequestExpired"}
@@ -72,7 +73,9 @@ _IAM_PREFIX = {"service-quotas": "servicequotas", "sagemaker-runtime": "sagemake
 _IAM_ACTION = {
     "HeadBucket": "ListBucket", "HeadObject": "GetObject", "ListObjectsV2": "ListBucket",
     "DeleteObjects": "DeleteObject", "ListMultipartUploads": "ListBucketMultipartUploads",
-    "CreateMultipartUpload": "PutObject", "UploadPart": "PutObject",
+    "ListParts": "ListMultipartUploadParts", "CopyObject": "PutObject",
+    **dict.fromkeys(("CreateMultipartUpload", "UploadPart", "UploadPartCopy",
+                     "CompleteMultipartUpload"), "PutObject"),
 }  # fmt: skip
 """The action that allows an operation, where the two have different names."""
 

@@ -18,12 +18,14 @@ from toolkit.catalog.models import SpeedRun, Target
 from toolkit.catalog.places import evidence_files, folders, shown
 from toolkit.catalog.problems import BadFile, Problem
 from toolkit.catalog.speeds import read_speeds
+from toolkit.catalog.storage import StorageTable
 from toolkit.catalog.tables import InstanceTable, RuntimeTable, VersionRuleTable
 from toolkit.errors import nearest
 
 _TABLES: dict[str, type[BaseModel]] = {
     "runtimes.yaml": RuntimeTable,
     "instances.yaml": InstanceTable,
+    "storage.yaml": StorageTable,
     "version_rules.yaml": VersionRuleTable,
 }
 

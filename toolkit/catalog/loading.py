@@ -3,6 +3,7 @@
     <folder>/<org>/<name>.yaml    one target; its path is its id
     <folder>/runtimes.yaml        vLLM versions and images
     <folder>/instances.yaml       instance types
+    <folder>/storage.yaml         prices of keeping weights in S3
     <folder>/version_rules.yaml   what holds on some vLLM versions only
     <folder>/evidence/*.json      measured results (see evidence.py, speeds.py)
 
@@ -30,6 +31,7 @@ from toolkit.catalog.rules import (
     broken_in_target,
 )
 from toolkit.catalog.speeds import Speeds
+from toolkit.catalog.storage import StorageTable, broken_in_storage
 from toolkit.catalog.tables import InstanceTable, RuntimeTable, VersionRuleTable
 from toolkit.catalog.validation import problem_at, validate
 from toolkit.catalog.version_rules import broken_in_version_rules
@@ -42,6 +44,7 @@ _RULES: dict[type[BaseModel], Callable[..., Iterator[Broken]]] = {
     Target: broken_in_target,
     RuntimeTable: broken_in_runtimes,
     InstanceTable: broken_in_instances,
+    StorageTable: broken_in_storage,
     VersionRuleTable: broken_in_version_rules,
 }
 
@@ -87,6 +90,11 @@ def load_catalog(own: Path | None = None) -> Catalog:
         speeds=Speeds(own),
         version_rules=_read(table_file("version_rules.yaml", own), VersionRuleTable),
     )
+
+
+def load_storage(own: Path | None = None) -> StorageTable:
+    """The prices of storage. Raises CatalogError for a wrong table."""
+    return _read(table_file("storage.yaml", own), StorageTable)
 
 
 def target_files(own: Path | None) -> dict[str, Path]:

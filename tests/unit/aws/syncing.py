@@ -1,0 +1,108 @@
+"""Models in folders, and an S3 that counts its calls, for the tests of `peagle weights`."""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from toolkit.aws.session import Aws
+from toolkit.aws.weights import Moment, Outcome, Survey, origin_of, place_of, survey, sync
+from toolkit.aws.weights.layout import Place
+from toolkit.planning.models import Weights
+
+MIB = 1024 * 1024
+CONFIG = b'{"hidden_size": 4, "vocab_size": 8}'
+PLACE = place_of("s3://models/pair")
+
+
+def shard(tensor: str, size: int, seed: int = 0) -> bytes:
+    """A safetensors file with one tensor of so many bytes, all different."""
+    entry = {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}
+    header = json.dumps({tensor: entry}).encode()
+    return struct.pack("<Q", len(header)) + header + random.Random(seed).randbytes(size)
+
+
+def index_of(files: dict[str, str]) -> bytes:
+    """An index: file by tensor."""
+    return json.dumps({"weight_map": files}).encode()
+
+
+def write_model(folder: Path, size: int = 1000, seed: int = 0) -> Path:
+    """A model of one file, with config and tokenizer."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_bytes(CONFIG)
+    (folder / "tokenizer.json").write_bytes(b"{}")
+    (folder / "model.safetensors").write_bytes(shard("w", size, seed))
+    return folder
+
+
+class Calls:
+    """Every call of S3, and a hook before it."""
+
+    def __init__(self, aws: Aws, monkeypatch: Any) -> None:
+        self.made: list[tuple[str, str]] = []
+        self.before: Callable[[str, dict[str, Any]], None] = lambda operation, given: None
+        self._lock = threading.Lock()
+        original = aws.call
+
+        def call(service: str, operation: str, **given: Any) -> dict[str, Any]:
+            self.before(operation, given)
+            with self._lock:
+                self.made.append((operation, str(given.get("Key", ""))))
+            return original(service, operation, **given)
+
+        monkeypatch.setattr(aws, "call", call)
+
+    def count(self, *operations: str) -> int:
+        """How many calls of these there were."""
+        counted = Counter(operation for operation, _ in self.made)
+        return sum(counted[operation] for operation in operations)
+
+    def keys(self, operation: str) -> list[str]:
+        """The keys that were called about."""
+        return [key for made, key in self.made if made == operation]
+
+
+def folder_weights(folder: Path) -> Weights:
+    return Weights(kind="directory", location=str(folder), engine_path=str(folder))
+
+
+def look(aws: Aws, place: Place = PLACE, **weights: Weights) -> Survey:
+    """What a copy of these would do."""
+    return survey(aws, place, {part: origin_of(w, lambda: aws) for part, w in weights.items()})
+
+
+def bring(aws: Aws, place: Place = PLACE, **weights: Weights) -> Outcome:
+    """Copy these."""
+    moments: list[Moment] = []
+    return sync(aws, look(aws, place, **weights), "pair", moments.append)
+
+
+def stored(aws: Aws, key: str, bucket: str = "models") -> bytes:
+    """An object's bytes."""
+    with aws.call("s3", "get_object", Bucket=bucket, Key=key)["Body"] as body:
+        content: bytes = body.read()
+    return content
+
+
+def keys(aws: Aws, bucket: str = "models") -> set[str]:
+    """All keys."""
+    found = aws.items("s3", "list_objects_v2", "Contents", Bucket=bucket)
+    return {entry["Key"] for entry in found}
+
+
+def unfinished(aws: Aws) -> list[str]:
+    """Keys of unfinished uploads."""
+    found = aws.items("s3", "list_multipart_uploads", "Uploads", Bucket="models")
+    return [entry["Key"] for entry in found]
+
+
+def manifest(aws: Aws) -> Any:
+    """peagle-weights.json as it lies there."""
+    return json.loads(stored(aws, PLACE.manifest))

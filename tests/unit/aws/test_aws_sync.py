@@ -1,0 +1,312 @@
+"""Copying a pair against a real S3 client: what goes, what is kept, what is found out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from moto import mock_aws
+
+from tests.unit.aws.syncing import (
+    MIB,
+    PLACE,
+    Calls,
+    bring,
+    folder_weights,
+    keys,
+    look,
+    manifest,
+    shard,
+    stored,
+    unfinished,
+    write_model,
+)
+from toolkit.aws.session import Aws, Keys, connect
+from toolkit.aws.weights import Moment, sync, uploading
+from toolkit.aws.weights.bucket import Bucket
+from toolkit.aws.weights.looking import look as look_at
+from toolkit.errors import CloudError, NotFound, Refused
+
+LARGE = 20 * MIB
+"""Of a file in parts; S3 takes none of less than 5 MiB but the last."""
+
+
+@pytest.fixture
+def aws() -> Iterator[Aws]:
+    with mock_aws():
+        aws = connect("us-east-1", keys=Keys("testing", "testing"))
+        aws.call("s3", "create_bucket", Bucket="models")
+        yield aws
+
+
+@pytest.fixture(autouse=True)
+def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolkit.aws.weights.parts.PART_BYTES", 5 * MIB)
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    """A model whose weights go in five parts."""
+    return write_model(tmp_path / "target", LARGE)
+
+
+@pytest.fixture
+def drafter(tmp_path: Path) -> Path:
+    return write_model(tmp_path / "drafter", 2000, seed=1)
+
+
+@pytest.fixture
+def calls(aws: Aws, monkeypatch: pytest.MonkeyPatch) -> Calls:
+    return Calls(aws, monkeypatch)
+
+
+def test_a_pair_lies_in_two_folders_of_one_prefix(aws: Aws, target: Path, drafter: Path) -> None:
+    outcome = bring(aws, target=folder_weights(target), drafter=folder_weights(drafter))
+
+    names = ("config.json", "model.safetensors", "tokenizer.json")
+    folders = {f"pair/{part}/{name}" for part in ("target", "drafter") for name in names}
+    assert keys(aws) == {*folders, "pair/peagle-weights.json"}
+    for folder in (target, drafter):
+        for name in names:
+            assert stored(aws, f"pair/{folder.name}/{name}") == (folder / name).read_bytes()
+    assert outcome.moved == sum(f.stat().st_size for d in (target, drafter) for f in d.iterdir())
+    assert unfinished(aws) == []
+
+
+def test_every_byte_goes_with_a_checksum(aws: Aws, target: Path, calls: Calls) -> None:
+    unchecked: list[str] = []
+
+    def look_at_call(operation: str, given: dict[str, Any]) -> None:
+        if "Body" in given and "ChecksumSHA256" not in given:
+            unchecked.append(given["Key"])
+
+    calls.before = look_at_call
+    bring(aws, target=folder_weights(target))
+
+    assert set(unchecked) == {PLACE.manifest}
+    files = manifest(aws)["folders"]["target"]["files"]
+    assert all(entry["checksum"].startswith("SHA256:") for entry in files.values())
+
+
+def test_what_is_there_is_not_sent_again(aws: Aws, target: Path, calls: Calls) -> None:
+    bring(aws, target=folder_weights(target))
+    calls.made.clear()
+
+    outcome = bring(aws, target=folder_weights(target))
+
+    assert outcome.moved == 0
+    assert calls.keys("put_object") == [PLACE.manifest, PLACE.manifest]
+    assert calls.count("upload_part", "create_multipart_upload") == 0
+
+
+def test_a_file_with_other_bytes_of_the_same_size_is_written_anew(aws: Aws, target: Path) -> None:
+    bring(aws, target=folder_weights(target))
+    (target / "model.safetensors").write_bytes(shard("w", LARGE, seed=7))
+    (target / "tokenizer.json").write_bytes(b"[]")
+
+    outcome = bring(aws, target=folder_weights(target))
+
+    for name in ("model.safetensors", "tokenizer.json"):
+        assert stored(aws, f"pair/target/{name}") == (target / name).read_bytes()
+    assert outcome.moved == (target / "model.safetensors").stat().st_size + 2
+
+
+def test_an_object_that_somebody_else_wrote_is_not_trusted(aws: Aws, target: Path) -> None:
+    size = (target / "model.safetensors").stat().st_size
+    key = "pair/target/model.safetensors"
+    aws.call("s3", "put_object", Bucket="models", Key=key, Body=bytes(size))
+
+    bring(aws, target=folder_weights(target))
+
+    assert stored(aws, key) == (target / "model.safetensors").read_bytes()
+
+
+def _fail_at(number: int, error: BaseException) -> Any:
+    """Let so many parts through, and end with the error at the next."""
+    seen: list[int] = []
+
+    def before(operation: str, given: dict[str, Any]) -> None:
+        if operation == "upload_part":
+            seen.append(given["PartNumber"])
+            if len(seen) > number:
+                raise error
+
+    return before
+
+
+@pytest.mark.parametrize("error", [CloudError("S3 is away"), KeyboardInterrupt()])
+def test_what_was_interrupted_goes_on_and_no_part_is_sent_twice(
+    aws: Aws, target: Path, calls: Calls, error: BaseException
+) -> None:
+    calls.before = _fail_at(2, error)
+    with pytest.raises(type(error)):
+        bring(aws, target=folder_weights(target))
+    assert unfinished(aws) == ["pair/target/model.safetensors"]
+    assert manifest(aws)["folders"]["target"]["complete"] is False
+    calls.before = lambda operation, given: None
+
+    outcome = bring(aws, target=folder_weights(target))
+
+    assert calls.count("upload_part") == 5
+    assert calls.count("create_multipart_upload") == 1
+    assert outcome.moved < LARGE
+    assert (
+        stored(aws, "pair/target/model.safetensors") == (target / "model.safetensors").read_bytes()
+    )
+    assert manifest(aws)["folders"]["target"]["complete"] is True
+
+
+def test_parts_of_a_file_that_has_changed_since_are_sent_again(
+    aws: Aws, target: Path, calls: Calls
+) -> None:
+    calls.before = _fail_at(4, CloudError("S3 is away"))
+    with pytest.raises(CloudError):
+        bring(aws, target=folder_weights(target))
+    calls.before = lambda operation, given: None
+    (target / "model.safetensors").write_bytes(shard("w", LARGE, seed=9))
+
+    bring(aws, target=folder_weights(target))
+
+    assert (
+        stored(aws, "pair/target/model.safetensors") == (target / "model.safetensors").read_bytes()
+    )
+
+
+def test_an_unfinished_upload_of_other_weights_is_thrown_away(
+    aws: Aws, target: Path, tmp_path: Path, calls: Calls
+) -> None:
+    calls.before = _fail_at(2, CloudError("S3 is away"))
+    with pytest.raises(CloudError):
+        bring(aws, target=folder_weights(target))
+    calls.before = lambda operation, given: None
+    other = write_model(tmp_path / "other", LARGE, seed=3)
+
+    bring(aws, target=folder_weights(other))
+
+    assert calls.count("abort_multipart_upload") == 1
+    assert unfinished(aws) == []
+    assert (
+        stored(aws, "pair/target/model.safetensors") == (other / "model.safetensors").read_bytes()
+    )
+
+
+def test_an_answer_to_the_last_call_that_got_lost_does_no_harm(
+    aws: Aws, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S3 has made the object, nobody heard of it, and the repeated call finds no upload."""
+    original = Bucket.complete
+
+    def twice(bucket: Bucket, key: str, upload: str, parts: list[dict[str, Any]]) -> None:
+        original(bucket, key, upload, parts)
+        bucket.call("abort_multipart_upload", Key=key, UploadId=upload)
+
+    monkeypatch.setattr(Bucket, "complete", twice)
+    with pytest.raises(CloudError):
+        bring(aws, target=folder_weights(target))
+    monkeypatch.setattr(Bucket, "complete", original)
+
+    assert bring(aws, target=folder_weights(target)).moved < LARGE
+
+
+def test_bytes_that_change_on_the_way_are_found_out_and_removed(
+    aws: Aws, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uploading, "combined", lambda checksums: "of something else")
+
+    with pytest.raises(CloudError, match="it was removed"):
+        bring(aws, target=folder_weights(target))
+
+    assert "pair/target/model.safetensors" not in keys(aws)
+    assert manifest(aws)["folders"]["target"]["complete"] is False
+
+
+def test_target_and_drafter_can_come_one_after_the_other(
+    aws: Aws, target: Path, drafter: Path
+) -> None:
+    bring(aws, target=folder_weights(target))
+    outcome = bring(aws, drafter=folder_weights(drafter))
+
+    assert set(outcome.manifest) == {"target", "drafter"}
+    assert look(aws, target=folder_weights(target), drafter=folder_weights(drafter)).findings == ()
+    assert look_at(aws, PLACE).complete
+
+
+def test_foreign_objects_are_found_before_anything_is_written(aws: Aws, target: Path) -> None:
+    aws.call("s3", "put_object", Bucket="models", Key="pair/target/old.safetensors", Body=b"old")
+
+    (finding,) = look(aws, target=folder_weights(target)).findings
+
+    assert (finding.level, finding.code) == ("error", "foreign-objects")
+    assert "target/old.safetensors" in finding.message
+
+
+def test_a_file_of_another_size_is_announced(aws: Aws, target: Path) -> None:
+    aws.call("s3", "put_object", Bucket="models", Key="pair/target/config.json", Body=b"{}")
+
+    (finding,) = look(aws, target=folder_weights(target)).findings
+
+    assert (finding.level, finding.code) == ("warning", "objects-are-replaced")
+
+
+def test_a_bucket_that_is_not_there_is_made(aws: Aws, drafter: Path) -> None:
+    from toolkit.aws.weights import place_of
+
+    place = place_of("s3://new-models/pair")
+    assert look(aws, place, drafter=folder_weights(drafter)).makes_bucket
+
+    bring(aws, place, drafter=folder_weights(drafter))
+
+    assert "pair/drafter/config.json" in keys(aws, "new-models")
+
+
+def test_a_bucket_of_another_region_is_refused(aws: Aws, drafter: Path) -> None:
+    elsewhere = {"LocationConstraint": "eu-west-1"}
+    west = aws.in_region("eu-west-1")
+    west.call("s3", "create_bucket", Bucket="west", CreateBucketConfiguration=elsewhere)
+    from toolkit.aws.weights import place_of
+
+    with pytest.raises(Refused, match="eu-west-1") as refused:
+        look(aws, place_of("s3://west/pair"), drafter=folder_weights(drafter))
+    assert "--region eu-west-1" in refused.value.fix
+
+
+def test_progress_ends_at_the_whole_whether_moved_or_not(aws: Aws, target: Path) -> None:
+    for _ in range(2):
+        moments: list[Moment] = []
+        found = look(aws, target=folder_weights(target))
+        sync(aws, found, "pair", moments.append)
+        assert moments[-1].done == moments[-1].total == found.size
+        assert all(0 <= moment.done <= moment.total for moment in moments)
+
+
+def test_a_look_at_what_was_interrupted(aws: Aws, target: Path, calls: Calls) -> None:
+    with pytest.raises(NotFound):
+        look_at(aws, PLACE)
+    calls.before = _fail_at(2, CloudError("S3 is away"))
+    with pytest.raises(CloudError):
+        bring(aws, target=folder_weights(target))
+    calls.before = lambda operation, given: None
+
+    half = look_at(aws, PLACE)
+
+    files = {file.name: file for file in half.files["target"]}
+    assert files["model.safetensors"].state == "half"
+    assert files["model.safetensors"].there == 2 * 5 * MIB
+    assert not half.complete
+    aws.call("s3", "delete_object", Bucket="models", Key="pair/target/config.json")
+    again = {file.name: file.state for file in look_at(aws, PLACE).files["target"]}
+    assert again["config.json"] == "missing"
+
+
+def test_a_look_at_what_somebody_has_changed(aws: Aws, target: Path) -> None:
+    bring(aws, target=folder_weights(target))
+    assert look_at(aws, PLACE).complete
+
+    aws.call("s3", "put_object", Bucket="models", Key="pair/target/config.json", Body=b"{}")
+    aws.call("s3", "put_object", Bucket="models", Key="pair/mine.txt", Body=b"!")
+    spoilt = look_at(aws, PLACE)
+    assert {file.state for file in spoilt.files["target"]} == {"differs", "whole"}
+    assert spoilt.others == {"pair/mine.txt": 1}
+    assert not spoilt.complete

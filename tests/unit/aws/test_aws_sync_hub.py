@@ -1,0 +1,210 @@
+"""From the hub, as servers on loopback: one commit, its checksums, and no byte sent twice."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from moto import mock_aws
+
+from tests.unit.aws.syncing import (
+    CONFIG,
+    MIB,
+    PLACE,
+    Calls,
+    keys,
+    manifest,
+    shard,
+    stored,
+    unfinished,
+)
+from tests.unit.checkpoints.fake_hub import COMMIT, REPO, FakeHub, refused, running
+from tests.unit.checkpoints.web import Asked, Reply
+from toolkit.aws.session import Aws, Keys, connect
+from toolkit.aws.weights import Outcome, origin_of, survey, sync
+from toolkit.errors import CheckpointError, CloudError
+from toolkit.planning.models import Weights
+
+PINNED = COMMIT + "0" * (40 - len(COMMIT))
+WEIGHTS = shard("w", 12 * MIB)
+TOKENIZER = b'{"model": {"vocab": {"a": 0}}}' + b" " * 2000
+
+
+class Hub(FakeHub):
+    """The fake hub, which also says at what commit a branch is, and can fail now and then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failures = 0
+        self.spoilt = False
+
+    def _hub(self, asked: Asked) -> Reply:
+        path = urlsplit(asked.path).path
+        if path.startswith(f"/api/models/{REPO}/revision/"):
+            known = path.rpartition("/")[2] in ("main", "v1")
+            return Reply(200, json.dumps({"sha": PINNED}).encode()) if known else refused(
+                404, "RevisionNotFound")  # fmt: skip
+        return super()._hub(replace(asked, path=asked.path.replace(PINNED, COMMIT)))
+
+    def _file(self, asked: Asked) -> Reply:
+        first, _ = asked.range_of(MIB)
+        if first and self.failures:
+            self.failures -= 1
+            return Reply(503)
+        reply = super()._file(asked)
+        if self.spoilt and first:
+            return replace(reply, body=b"\0" * int(reply.length or 0))
+        return reply
+
+
+@pytest.fixture
+def aws() -> Iterator[Aws]:
+    with mock_aws():
+        aws = connect("us-east-1", keys=Keys("testing", "testing"))
+        aws.call("s3", "create_bucket", Bucket="models")
+        yield aws
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
+    monkeypatch.setattr("toolkit.aws.weights.parts.PART_BYTES", 5 * MIB)
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    for name in ("TRANSFORMERS_OFFLINE", "HUGGING_FACE_HUB_TOKEN", "HTTP_PROXY", "http_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    hub = Hub()
+    hub.files = {
+        "config.json": CONFIG,
+        "model.safetensors": WEIGHTS,
+        "tokenizer.json": TOKENIZER,
+        "pytorch_model.bin": b"a duplicate" * 1000,
+    }
+    with running(hub):
+        monkeypatch.setenv("HF_ENDPOINT", hub.hub.url)
+        yield hub
+
+
+def bring(aws: Aws, revision: str | None = None, slept: list[float] | None = None) -> Outcome:
+    weights = Weights(kind="hub", location=REPO, revision=revision, engine_path=REPO)
+    origin = origin_of(weights, lambda: aws)
+    waits = [] if slept is None else slept
+    origin = replace(origin, sleep=waits.append)
+    return sync(aws, survey(aws, PLACE, {"target": origin}), "pair", lambda moment: None)
+
+
+def test_a_branch_is_pinned_to_its_commit(aws: Aws, hub: Hub) -> None:
+    bring(aws)
+
+    assert manifest(aws)["folders"]["target"]["source"] == f"{REPO}@{PINNED}"
+    files = [asked.path for asked in hub.hub.requests if "/resolve/" in asked.path]
+    assert files
+    assert all(f"/resolve/{PINNED}/" in path for path in files)
+
+
+def test_a_revision_that_is_not_there_is_said(aws: Aws, hub: Hub) -> None:
+    with pytest.raises(CheckpointError, match="no revision nowhere"):
+        bring(aws, "nowhere")
+
+
+def test_what_vllm_reads_arrives_whole_and_the_duplicate_does_not(aws: Aws, hub: Hub) -> None:
+    bring(aws)
+
+    names = {"config.json", "model.safetensors", "tokenizer.json"}
+    assert keys(aws) == {*(f"pair/target/{name}" for name in names), PLACE.manifest}
+    assert stored(aws, "pair/target/model.safetensors") == WEIGHTS
+    assert not [asked for asked in hub.asked if "pytorch_model" in asked.path]
+    entry = manifest(aws)["folders"]["target"]["files"]["model.safetensors"]
+    assert entry["sha256"] == hashlib.sha256(WEIGHTS).hexdigest()
+
+
+def test_the_second_run_believes_the_hubs_checksums_without_downloading(aws: Aws, hub: Hub) -> None:
+    bring(aws)
+    hub.store.forget()
+    hub.hub.forget()
+
+    assert bring(aws).moved == 0
+
+    assert hub.sent < MIB
+
+
+def test_the_token_goes_to_the_hub_only_and_into_no_object(
+    aws: Aws, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.token = "hf_a-secret"
+    monkeypatch.setenv("HF_TOKEN", hub.token)
+
+    bring(aws)
+
+    assert not [asked for asked in hub.store.requests if "Authorization" in asked.headers]
+    assert hub.token not in json.dumps(manifest(aws))
+
+
+def test_a_network_that_fails_is_asked_again(aws: Aws, hub: Hub) -> None:
+    hub.failures = 3
+    slept: list[float] = []
+
+    bring(aws, slept=slept)
+
+    assert len(slept) == 3
+    assert stored(aws, "pair/target/model.safetensors") == WEIGHTS
+
+
+def test_a_network_that_stays_away_ends_the_run_and_keeps_what_came(aws: Aws, hub: Hub) -> None:
+    hub.failures = 1000
+
+    with pytest.raises(CheckpointError, match="503"):
+        bring(aws)
+
+    assert unfinished(aws) == ["pair/target/model.safetensors"]
+    hub.failures = 0
+    bring(aws)
+    assert stored(aws, "pair/target/model.safetensors") == WEIGHTS
+
+
+def test_bytes_that_are_not_the_hubs_never_become_an_object(aws: Aws, hub: Hub) -> None:
+    hub.spoilt = True
+
+    with pytest.raises(CheckpointError, match=r"model\.safetensors came with other bytes"):
+        bring(aws)
+
+    assert "pair/target/model.safetensors" not in keys(aws)
+    assert unfinished(aws) == []
+
+
+def test_a_small_file_is_checked_by_its_git_id(aws: Aws, hub: Hub) -> None:
+    weights = Weights(kind="hub", location=REPO, revision="main", engine_path=REPO)
+    origin = origin_of(weights, lambda: aws)
+    hub.files["config.json"] = CONFIG.replace(b"4", b"5")
+
+    with pytest.raises(CheckpointError, match=r"config\.json came with other bytes"):
+        sync(aws, survey(aws, PLACE, {"target": origin}), "pair", lambda moment: None)
+
+    assert "pair/target/config.json" not in keys(aws)
+
+
+def test_what_was_interrupted_is_read_again_and_not_sent_again(
+    aws: Aws, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = Calls(aws, monkeypatch)
+    parts: list[int] = []
+
+    def fail_at_the_third(operation: str, given: dict[str, Any]) -> None:
+        if operation == "upload_part":
+            parts.append(given["PartNumber"])
+            if len(parts) == 3:
+                raise CloudError("S3 is away")
+
+    calls.before = fail_at_the_third
+    with pytest.raises(CloudError):
+        bring(aws)
+    calls.before = lambda operation, given: None
+
+    bring(aws)
+
+    assert calls.count("upload_part") == 3
+    assert stored(aws, "pair/target/model.safetensors") == WEIGHTS

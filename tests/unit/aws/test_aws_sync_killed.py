@@ -1,0 +1,131 @@
+"""Several GiB to the sandbox's S3, killed in the middle: the next run goes on where it was.
+
+The files are sparse, with a mark in every part, so that no two parts are alike.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.aws.syncing import CONFIG, MIB, index_of
+from tests.unit.sandbox.sandboxes import Account, Sandbox, until
+from toolkit.aws.weights.parts import PART_BYTES, combined, parts_of, sha256
+from toolkit.aws.weights.workers import WORKERS
+
+pytestmark = pytest.mark.sandbox
+
+SHARDS = {"model-1.safetensors": 1024 * MIB, "model-2.safetensors": 1024 * MIB,
+          "model-3.safetensors": 512 * MIB}  # fmt: skip
+PARTS = sum(-(-(size + 200) // PART_BYTES) for size in SHARDS.values())
+KILLED_AFTER = 50
+"""Parts: in the middle of a file, since small ones go first."""
+
+
+@pytest.fixture(scope="module")
+def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    running = Sandbox(tmp_path_factory.mktemp("sandbox"), Path(sys.executable))
+    running.told("sandbox", "start")
+    yield running
+    running.peagle("sandbox", "stop")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    (folder / "config.json").write_bytes(CONFIG)
+    tensors = {name.removesuffix(".safetensors"): name for name in SHARDS}
+    (folder / "model.safetensors.index.json").write_bytes(index_of(tensors))
+    for tensor, name in tensors.items():
+        _write_sparse(folder / name, tensor, SHARDS[name])
+    return folder
+
+
+def _write_sparse(path: Path, tensor: str, size: int) -> None:
+    entry = {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}
+    header = json.dumps({tensor: entry}).encode()
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(header)) + header)
+        file.truncate(8 + len(header) + size)
+        for number in range(1, size // PART_BYTES):
+            file.seek(number * PART_BYTES)
+            file.write(f"{tensor}, part {number}".encode())
+
+
+def _checksum(path: Path) -> str:
+    """S3's checksum of the file, from its bytes here."""
+    with path.open("rb") as file:
+        parts = parts_of(path.stat().st_size, PART_BYTES)
+        return combined(sha256(file.read(part.size)) for part in parts)
+
+
+def _calls(sandbox: Sandbox, call: str) -> int:
+    """How many such calls the sandbox has answered, by its log."""
+    lines = next((sandbox.home / "sandbox").glob("*.log")).read_text().splitlines()
+    return sum(f" {call}" in line and line.endswith(" 200") for line in lines)
+
+
+def _sent(sandbox: Sandbox) -> int:
+    """How many parts have come so far."""
+    return _calls(sandbox, "PUT /models/big/target/model-")
+
+
+def _is_in_the_middle(sandbox: Sandbox) -> bool:
+    """The first file is an object (begun, completed), and the next is half there."""
+    whole = _calls(sandbox, "POST /models/big/target/model-3.safetensors") == 2
+    return whole and _sent(sandbox) >= KILLED_AFTER
+
+
+def _settled(sandbox: Sandbox) -> int:
+    """The same, when nothing of what was under way comes any more."""
+    sent, since = _sent(sandbox), time.monotonic()
+    while time.monotonic() - since < 1:
+        time.sleep(0.1)
+        if (now := _sent(sandbox)) != sent:
+            sent, since = now, time.monotonic()
+    return sent
+
+
+def test_killed_in_the_middle_no_part_is_sent_twice(sandbox: Sandbox, model: Path) -> None:
+    account = Account(sandbox)
+    command = ("weights", "sync", "tiny", "s3://models/big", "--target-only", "--target-from",
+               str(model), "--sandbox", "--yes")  # fmt: skip
+    first = subprocess.Popen(
+        [sys.executable, "-m", "toolkit.cli", *command],
+        env=sandbox.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    until(lambda: _is_in_the_middle(sandbox), bool, seconds=120)
+    first.kill()
+    assert first.wait(10) < 0
+    before = _settled(sandbox)
+    half = sandbox.told("weights", "list", "s3://models/big", "--sandbox")
+
+    second = subprocess.run(
+        [sys.executable, "-m", "toolkit.cli", *command, "--json"],
+        env=sandbox.environment, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+
+    assert second.returncode == 0, second.stderr
+    document = json.loads(second.stdout)
+    kept = half["bytes"] // PART_BYTES
+    assert KILLED_AFTER - WORKERS <= kept < PARTS
+    assert not half["complete"]
+    assert "half" in {file["state"] for file in half["folders"]["target"]["files"]}
+    assert _sent(sandbox) <= PARTS + WORKERS
+    assert _sent(sandbox) - before <= PARTS - kept + WORKERS
+    assert document["bytes_moved"] <= document["bytes"] - kept * PART_BYTES + WORKERS * PART_BYTES
+    for name in SHARDS:
+        key = f"big/target/{name}"
+        found = account.s3.head_object(Bucket="models", Key=key, ChecksumMode="ENABLED")
+        assert found["ContentLength"] == (model / name).stat().st_size
+        assert found["ChecksumSHA256"] == _checksum(model / name)
+    assert sandbox.told("weights", "list", "s3://models/big", "--sandbox")["complete"]
+    assert os.stat(model / "model-1.safetensors").st_blocks * 512 < 10 * MIB

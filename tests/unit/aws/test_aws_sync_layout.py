@@ -1,0 +1,153 @@
+"""Which files go, which addresses are taken, and what must not lie beside the weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.aws.syncing import CONFIG, folder_weights, index_of, shard, write_model
+from toolkit.aws.weights import origin_of, place_of
+from toolkit.aws.weights.layout import strangers
+from toolkit.aws.weights.parts import PART_BYTES, part_bytes, parts_of
+from toolkit.errors import CheckpointError, UserError
+
+
+def _nobody() -> None:
+    raise AssertionError("no AWS is needed for a folder")
+
+
+def _names(folder: Path) -> set[str]:
+    origin = origin_of(folder_weights(folder), _nobody)  # type: ignore[arg-type]
+    return {file.name for file in origin.files}
+
+
+def test_of_gpt_oss_the_copies_in_original_and_metal_stay(tmp_path: Path) -> None:
+    for name in ("original", "metal"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").write_bytes(b"another copy")
+    for number in (1, 2):
+        (tmp_path / f"model-{number}.safetensors").write_bytes(shard(f"w{number}", 8))
+    (tmp_path / "model.safetensors.index.json").write_bytes(
+        index_of({"w1": "model-1.safetensors", "w2": "model-2.safetensors"})
+    )
+    (tmp_path / "config.json").write_bytes(CONFIG)
+    for name in ("chat_template.jinja", "LICENSE", "README.md", "tokenizer.json", ".gitattributes"):
+        (tmp_path / name).write_bytes(b"{}")
+
+    assert _names(tmp_path) == {
+        "config.json", "chat_template.jinja", "tokenizer.json", "model.safetensors.index.json",
+        "model-1.safetensors", "model-2.safetensors",
+    }  # fmt: skip
+
+
+def test_duplicates_and_what_a_training_leaves_stay(tmp_path: Path) -> None:
+    write_model(tmp_path)
+    others = ("pytorch_model.bin", "pytorch_model.bin.index.json", "optimizer.pt", "model.onnx")
+    for name in (*others, "training_args.bin", "trainer_state.json", "model.gguf"):
+        (tmp_path / name).write_bytes(b"{}")
+
+    assert _names(tmp_path) == {"config.json", "tokenizer.json", "model.safetensors"}
+
+
+def test_a_file_that_no_index_names_stays(tmp_path: Path) -> None:
+    write_model(tmp_path)
+    (tmp_path / "old.safetensors").write_bytes(shard("w", 8))
+    (tmp_path / "model.safetensors.index.json").write_bytes(index_of({"w": "model.safetensors"}))
+
+    assert "old.safetensors" not in _names(tmp_path)
+    left, size = origin_of(folder_weights(tmp_path), _nobody).left_out  # type: ignore[arg-type]
+    assert (left, size) == (1, len(shard("w", 8)))
+
+
+def test_a_head_that_has_a_bin_only_goes_with_it(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes(CONFIG)
+    (tmp_path / "pytorch_model.bin").write_bytes(b"weights")
+    (tmp_path / "optimizer.bin").write_bytes(b"training")
+
+    assert _names(tmp_path) == {"config.json", "pytorch_model.bin"}
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "holds no weights"),
+        (
+            lambda folder: (folder / "model.safetensors.index.json").write_bytes(
+                index_of({"w": "model.safetensors", "v": "gone.safetensors"})
+            ),
+            "gone.safetensors",
+        ),
+        (
+            lambda folder: (folder / "model.safetensors").write_bytes(shard("w", 1000)[:500]),
+            "model.safetensors",
+        ),
+    ],
+    ids=["no config", "no weights", "a file of the index is missing", "a file is cut short"],
+)
+def test_a_half_copied_model_is_refused_before_anything_is_sent(
+    tmp_path: Path, spoil: object, words: str
+) -> None:
+    write_model(tmp_path)
+    spoil(tmp_path)  # type: ignore[operator]
+
+    with pytest.raises(CheckpointError, match=words) as refused:
+        _names(tmp_path)
+    assert str(tmp_path) in str(refused.value)
+
+
+@pytest.mark.parametrize("uri", ["s3://models/a/b", "s3://models/a/b/"])
+def test_a_prefix_ends_with_one_slash(uri: str) -> None:
+    place = place_of(uri)
+
+    assert place.uri == "s3://models/a/b/"
+    assert place.folder("drafter") == "s3://models/a/b/drafter/"
+    assert place_of("s3://models").key("target", "x") == "target/x"
+
+
+@pytest.mark.parametrize(
+    "uri", ["models/a", "s3://a", "s3://models/a b", "s3://models/a%20", "s3://models//a",
+            "s3://models/" + "a" * 1024, "s3://Models/a"],
+)  # fmt: skip
+def test_an_address_that_sagemaker_cannot_mount_is_refused(uri: str) -> None:
+    with pytest.raises(UserError, match="not an s3:// prefix"):
+        place_of(uri)
+
+
+def _codes(there: dict[str, int], others: tuple[str, ...] = ()) -> list[str]:
+    place = place_of("s3://models/pair")
+    return [f.code for f in strangers(place, there, {"pair/target/config.json"}, others)]
+
+
+@pytest.mark.parametrize(
+    ("there", "codes"),
+    [
+        ({"pair/target/config.json": 1, "pair/peagle-weights.json": 1}, []),
+        ({"pair/": 0}, ["folder-keys"]),
+        ({"pair/target/": 0, "pair/target/config.json": 1}, ["folder-keys"]),
+        ({"pair/target": 5}, ["file-and-folder"]),
+        ({"pair/target/config.json/x": 5}, ["file-and-folder", "foreign-objects"]),
+        ({"pair/target/old.safetensors": 5}, ["foreign-objects"]),
+        ({"pair/notes.txt": 5}, ["foreign-objects"]),
+        ({"pair/drafter/config.json": 5}, ["foreign-objects"]),
+    ],
+)
+def test_what_keeps_sagemaker_from_mounting_is_an_error(
+    there: dict[str, int], codes: list[str]
+) -> None:
+    assert _codes(there) == codes
+
+
+def test_the_other_folder_is_left_alone_but_for_folder_keys() -> None:
+    assert _codes({"pair/drafter/config.json": 5}, others=("drafter",)) == []
+    assert _codes({"pair/drafter/": 0}, others=("drafter",)) == ["folder-keys"]
+
+
+def test_parts_cover_the_file_and_are_never_too_many() -> None:
+    for size in (0, 1, PART_BYTES, PART_BYTES + 1, 5 * 10**12):
+        parts = parts_of(size, part_bytes(size))
+        assert sum(part.size for part in parts) == size
+        assert [part.number for part in parts] == list(range(1, len(parts) + 1))
+        assert len(parts) <= 10_000
+    assert part_bytes(PART_BYTES + 1) == PART_BYTES

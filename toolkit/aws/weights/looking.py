@@ -1,0 +1,112 @@
+"""What lies at a place: file by file, whole or half, with S3's own checksums."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from toolkit.aws.session import Aws
+from toolkit.aws.storage import delete_objects
+from toolkit.aws.weights.bucket import Bucket, region_of
+from toolkit.aws.weights.layout import PARTS, Place, strangers
+from toolkit.aws.weights.manifest import Entry, Manifest, read_manifest
+from toolkit.errors import NotFound, Refused
+from toolkit.findings import Finding
+
+State = Literal["whole", "unchecked", "differs", "half", "missing"]
+"""``whole``: size and checksum are those of the manifest; ``unchecked``: the size is, and the copy
+has not come to its end yet; ``half``: an upload was begun."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One file: ``size`` should be there, ``there`` is, in bytes."""
+
+    name: str
+    state: State
+    size: int
+    there: int
+    checksum: str
+
+
+@dataclass(frozen=True)
+class Look:
+    """A place as it is. ``others`` are objects that no manifest names, with their sizes."""
+
+    place: Place
+    manifest: Manifest
+    files: Mapping[str, tuple[Seen, ...]]
+    others: Mapping[str, int]
+    findings: tuple[Finding, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Whether all that should be there is, and may be mounted."""
+        said = [folder.complete for folder in self.manifest.values()]
+        seen = [file.state == "whole" for files in self.files.values() for file in files]
+        return bool(said) and all(said) and all(seen) and not self.findings
+
+    @property
+    def size(self) -> int:
+        """Bytes that are there and cost, what is half uploaded included."""
+        return sum(self.others.values()) + sum(
+            file.there for files in self.files.values() for file in files
+        )
+
+
+def look(aws: Aws, place: Place) -> Look:
+    """Look at it. Raises NotFound when bucket or prefix hold nothing."""
+    if (found := region_of(aws, place.bucket)) is None:
+        raise NotFound(f"there is no bucket {place.bucket}", "check the address")
+    if found != aws.region:
+        raise Refused(f"the bucket {place.bucket} is in {found}", f"say --region {found}")
+    bucket = Bucket(aws, place.bucket)
+    begun = bucket.begun(place.prefix)  # first, since an upload can become an object meanwhile
+    there = bucket.sizes(place.prefix)
+    if not there and not begun:
+        raise NotFound(f"nothing lies below {place.uri}", "check the address")
+    manifest = read_manifest(bucket, place) if place.manifest in there else {}
+    named = {place.key(part, name) for part, folder in manifest.items() for name in folder.files}
+    return Look(
+        place,
+        manifest,
+        {part: tuple(_seen(bucket, place, part, manifest, there, begun)) for part in manifest},
+        {key: size for key, size in there.items() if key not in {*named, place.manifest}},
+        tuple(strangers(place, there, named, PARTS)),
+    )
+
+
+def remove(aws: Aws, found: Look) -> None:
+    """Remove what the manifest names, its unfinished uploads, and the manifest last; nothing else,
+    so an interrupted removal can be repeated."""
+    place = found.place
+    keys = [place.key(part, seen.name) for part in found.files for seen in found.files[part]]
+    delete_objects(aws, place.bucket, keys)
+    delete_objects(aws, place.bucket, [place.manifest])
+
+
+def _seen(bucket: Bucket, place: Place, part: str, manifest: Manifest, there: Mapping[str, int],
+          begun: Mapping[str, list[str]]) -> Iterator[Seen]:  # fmt: skip
+    for name, entry in sorted(manifest[part].files.items()):
+        key = place.key(part, name)
+        if key in there:
+            yield _object(bucket, key, name, entry)
+            continue
+        kept = sum(
+            part.size for upload in begun.get(key, ()) for part in bucket.kept(key, upload).values()
+        )
+        state: State = "half" if key in begun else "missing"
+        yield Seen(name, state, entry.size, kept, "")
+
+
+def _object(bucket: Bucket, key: str, name: str, entry: Entry) -> Seen:
+    head = bucket.head(key)
+    if head is None:
+        return Seen(name, "missing", entry.size, 0, "")
+    state: State = "whole"
+    if head.size != entry.size or (entry.checksum and head.checksum != entry.checksum):
+        state = "differs"
+    elif not entry.checksum:
+        state = "unchecked"
+    return Seen(name, state, entry.size, head.size, head.checksum)

@@ -1,0 +1,167 @@
+"""Where weights are copied from: a folder, the hub at one commit, or another S3 prefix."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from toolkit.aws.objects import S3Source
+from toolkit.aws.session import Aws
+from toolkit.aws.weights.layout import Place, place_of
+from toolkit.aws.weights.selection import files_read
+from toolkit.checkpoints import FolderSource, Source, read_checkpoint
+from toolkit.checkpoints.config import CONFIG
+from toolkit.checkpoints.hub import HubSource
+from toolkit.checkpoints.hub_client import Hub
+from toolkit.data import weights_folder
+from toolkit.errors import CheckpointError
+from toolkit.planning.models import Weights
+
+ATTEMPTS = 5
+"""How often a part is asked for: a long copy meets every kind of network."""
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_LONGEST_ANSWER = 10_000_000
+_SMALL = 100_000_000
+
+
+@dataclass(frozen=True)
+class OriginFile:
+    """A file with what is known of its contents: ``sha256`` or the git blob id, in hex."""
+
+    name: str
+    size: int
+    sha256: str | None = None
+    git: str | None = None
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Weights at one place.
+
+    ``location`` names it with its commit, if it has one. ``left_out`` are files and bytes of its
+    top level that vLLM does not read. ``copied_from`` is the S3 prefix for a server-side copy.
+    """
+
+    location: str
+    files: tuple[OriginFile, ...]
+    left_out: tuple[int, int]
+    source: Source
+    copied_from: Place | None = None
+    patient: bool = False
+    sleep: Callable[[float], object] = time.sleep
+
+    @property
+    def size(self) -> int:
+        """All files together, in bytes."""
+        return sum(file.size for file in self.files)
+
+    def read(self, name: str, start: int, size: int) -> bytes:
+        """Just these bytes. A network that fails is asked again some times.
+
+        Raises CheckpointError when they cannot be had, or are fewer.
+        """
+        for attempt in range(ATTEMPTS if self.patient else 1):
+            if attempt:
+                self.sleep(2.0 ** (attempt - 1))
+            try:
+                return self._read(name, start, size)
+            except CheckpointError as error:
+                failed = error
+        raise failed
+
+    def _read(self, name: str, start: int, size: int) -> bytes:
+        content = self.source.read(name, start, size) if size else b""
+        if len(content) != size:
+            raise CheckpointError(
+                f"{self.location}/{name} ends too early: {len(content):,} of {size:,} bytes at "
+                f"{start:,}",
+                "it may be changing just now: repeat the command",
+            )
+        return content
+
+
+def origin_of(weights: Weights, aws_of: Callable[[], Aws]) -> Origin:
+    """What vLLM would read of these weights. A branch of the hub becomes its commit of now.
+
+    The headers of all weight files are read, so that nothing damaged is copied. Raises
+    CheckpointError for what is not there or only half there.
+    """
+    if weights.kind == "hub":
+        commit = _commit(Hub.of_environment(), weights.location, weights.revision)
+        return _origin(HubSource(weights.location, commit), patient=True)
+    if weights.kind == "directory":
+        return _origin(FolderSource(Path(weights_folder(weights.location))), weights.location)
+    place = place_of(weights.location)
+    return _origin(S3Source(aws_of(), weights.location), copied_from=place)
+
+
+def _origin(
+    source: Source,
+    location: str | None = None,
+    patient: bool = False,
+    copied_from: Place | None = None,
+) -> Origin:
+    location = location or source.location
+    sizes = source.names()
+    names = files_read(location, sizes, lambda name: source.read(name, 0, sizes[name]))
+    if CONFIG in sizes and any(name.endswith(".safetensors") for name in names):
+        read_checkpoint(source)
+    ours = isinstance(source, HubSource)
+    files = tuple(_file(source, name, sizes[name]) if ours else OriginFile(name, sizes[name])
+                  for name in names)  # fmt: skip
+    others = [sizes[name] for name in sizes if name not in names]
+    return Origin(location, files, (len(others), sum(others)), source, copied_from, patient)
+
+
+def _file(source: Source, name: str, size: int) -> OriginFile:
+    """A file of the hub, whose listing says what is in it."""
+    said = source.digests(name)
+    return OriginFile(name, size, said.get("sha256"), said.get("git") if size < _SMALL else None)
+
+
+def _commit(hub: Hub, repo: str, revision: str | None) -> str:
+    """The commit that a branch or tag is at now."""
+    if revision and _COMMIT.fullmatch(revision):
+        return revision
+    path = f"api/models/{repo}/revision/{quote(revision or 'main', safe='')}"
+    with hub.open(path, {}, repo, revision) as answer:
+        content = answer.read(_LONGEST_ANSWER)
+    try:
+        commit = json.loads(content.decode())["sha"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        commit = None
+    if not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
+        raise CheckpointError(f"{hub.endpoint} does not answer as the hub does",
+                              "check HF_ENDPOINT")  # fmt: skip
+    return commit
+
+
+def check_whole(origin: Origin, file: OriginFile, content: bytes) -> None:
+    """Raise CheckpointError when a file's bytes are not those that the hub's listing promised."""
+    if file.sha256 is not None:
+        check_digest(origin, file, hashlib.sha256(content).hexdigest())
+    elif file.git is not None:
+        blob = b"blob %d\0" % len(content) + content
+        found = hashlib.sha1(blob, usedforsecurity=False).hexdigest()
+        if found != file.git:
+            raise _differs(origin, file)
+
+
+def check_digest(origin: Origin, file: OriginFile, sha256: str) -> None:
+    """Raise CheckpointError when the file's SHA-256 is not that of the hub's listing."""
+    if file.sha256 not in (None, sha256):
+        raise _differs(origin, file)
+
+
+def _differs(origin: Origin, file: OriginFile) -> CheckpointError:
+    return CheckpointError(
+        f"{origin.location}/{file.name} came with other bytes than the hub lists",
+        "nothing of it was kept: repeat the command; a proxy or mirror may be at fault",
+    )

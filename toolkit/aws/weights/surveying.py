@@ -1,0 +1,93 @@
+"""What a copy would do, found out before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from toolkit.aws.session import Aws
+from toolkit.aws.weights.bucket import Bucket, region_of
+from toolkit.aws.weights.layout import PARTS, Place, strangers
+from toolkit.aws.weights.manifest import Manifest, read_manifest
+from toolkit.aws.weights.origins import Origin, OriginFile
+from toolkit.errors import Refused
+from toolkit.findings import Finding, warning
+
+
+@dataclass(frozen=True)
+class Item:
+    """One file on its way: of which part, from where, to which key."""
+
+    part: str
+    origin: Origin
+    file: OriginFile
+    key: str
+
+    @property
+    def name(self) -> str:
+        """``target/config.json``."""
+        return f"{self.part}/{self.file.name}"
+
+
+@dataclass(frozen=True)
+class Survey:
+    """The place, the origins by part, and what lies there: size by key."""
+
+    place: Place
+    region: str
+    origins: Mapping[str, Origin]
+    items: tuple[Item, ...]
+    makes_bucket: bool = False
+    there: Mapping[str, int] = field(default_factory=dict)
+    manifest: Manifest = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Everything that should lie there in the end, in bytes."""
+        return sum(item.file.size for item in self.items)
+
+    @property
+    def present(self) -> tuple[Item, ...]:
+        """Files that are there with the right size; whether with the right bytes is to be seen."""
+        return tuple(item for item in self.items if self.there.get(item.key) == item.file.size)
+
+
+def survey(aws: Aws, place: Place, origins: Mapping[str, Origin]) -> Survey:
+    """Look at the place. Raises Refused for a bucket of another account or region."""
+    items = tuple(_items(place, origins))
+    found = region_of(aws, place.bucket)
+    if found is None:
+        return Survey(place, aws.region, origins, items, makes_bucket=True)
+    if found != aws.region:
+        raise Refused(
+            f"the bucket {place.bucket} is in {found}, and --region is {aws.region}",
+            f"say --region {found}: SageMaker reads weights in its own region only",
+        )
+    bucket = Bucket(aws, place.bucket)
+    there = bucket.sizes(place.prefix)
+    others = [part for part in PARTS if part not in origins]
+    findings = (
+        *strangers(place, there, {item.key for item in items}, others),
+        *_replaced(place, items, there),
+    )
+    manifest = read_manifest(bucket, place) if place.manifest in there else {}
+    return Survey(place, aws.region, origins, items, False, there, manifest, findings)
+
+
+def _items(place: Place, origins: Mapping[str, Origin]) -> Iterable[Item]:
+    """Small files first: what is wrong shows early."""
+    for part, origin in origins.items():
+        for file in sorted(origin.files, key=lambda file: (file.size, file.name)):
+            yield Item(part, origin, file, place.key(part, file.name))
+
+
+def _replaced(place: Place, items: Iterable[Item], there: Mapping[str, int]) -> Iterable[Finding]:
+    other = [i for i in items if i.key in there and there[i.key] != i.file.size]
+    if other:
+        yield warning(
+            "objects-are-replaced", place.uri,
+            f"{len(other)} of the files lie there with another size and are written anew: "
+            f"{', '.join(item.name for item in other[:3])}",
+            "an endpoint that reads this prefix would then start with other weights",
+        )  # fmt: skip

@@ -1,0 +1,168 @@
+"""Bring everything there: compare what lies there, copy what does not, several parts at a time.
+
+Whatever ends it early, the next run goes on: finished objects are compared by their checksums, and
+of unfinished ones the parts that S3 holds are kept.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotYet
+from dataclasses import dataclass, replace
+from functools import partial
+
+from toolkit.aws.session import Aws
+from toolkit.aws.storage import create_bucket
+from toolkit.aws.weights.bucket import Bucket
+from toolkit.aws.weights.copying import ServerCopy
+from toolkit.aws.weights.manifest import Entry, Folder, Manifest, write_manifest
+from toolkit.aws.weights.meter import Meter, Moment
+from toolkit.aws.weights.parts import part_bytes
+from toolkit.aws.weights.runs import Compare, Done, Run
+from toolkit.aws.weights.surveying import Item, Survey
+from toolkit.aws.weights.uploading import UploadInParts, UploadWhole
+from toolkit.aws.weights.workers import WORKERS, Workers
+
+_AHEAD = 2 * WORKERS
+"""Parts under way or done out of order: this times the size of a part is the memory needed."""
+
+_TICK_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Bytes that were moved, and the manifest as it was written."""
+
+    moved: int
+    manifest: Manifest
+
+
+def sync(aws: Aws, survey: Survey, pair: str, tell: Callable[[Moment], object]) -> Outcome:
+    """Copy what ``survey`` found; ``tell`` gets how far it is.
+
+    Raises PeagleErrors; those and KeyboardInterrupt leave a state that the next call goes on with.
+    """
+    if survey.makes_bucket:
+        create_bucket(aws, survey.place.bucket)
+    bucket = Bucket(aws, survey.place.bucket)
+    begun = bucket.begun(survey.place.prefix)  # first, since one can become an object meanwhile
+    survey = replace(survey, there=bucket.sizes(survey.place.prefix))
+    _forget_other_origins(bucket, survey, begun)
+    manifest = dict(survey.manifest) | _folders(survey, {})
+    write_manifest(bucket, survey.place, pair, manifest)
+    meter = Meter(survey.size, tell)
+    workers = Workers()
+    try:
+        _Line(meter, workers).run(_runs(bucket, survey, begun))
+    finally:
+        workers.end()
+    manifest = dict(survey.manifest) | _folders(survey, _checksums(bucket, survey.items))
+    write_manifest(bucket, survey.place, pair, manifest)
+    return Outcome(meter.moved, manifest)
+
+
+def _forget_other_origins(bucket: Bucket, survey: Survey, begun: dict[str, list[str]]) -> None:
+    """Unfinished uploads of other weights are not gone on with."""
+    for item in survey.items:
+        before = survey.manifest.get(item.part)
+        if before is not None and before.source == item.origin.location:
+            continue
+        for upload in begun.pop(item.key, ()):
+            bucket.abort(item.key, upload)
+
+
+def _folders(survey: Survey, checksums: Mapping[str, str]) -> Manifest:
+    """What should lie there; it does once the checksums are known."""
+    found = {}
+    for part, origin in survey.origins.items():
+        files = {
+            item.file.name: Entry(item.file.size, item.file.sha256, checksums.get(item.key))
+            for item in survey.items
+            if item.part == part
+        }
+        found[part] = Folder(origin.location, bool(checksums), files)
+    return found
+
+
+def _checksums(bucket: Bucket, items: Iterable[Item]) -> dict[str, str]:
+    heads = ((item.key, bucket.head(item.key)) for item in items)
+    return {key: head.checksum for key, head in heads if head}
+
+
+def _runs(bucket: Bucket, survey: Survey, begun: Mapping[str, list[str]]) -> Iterator[Run]:
+    present = {item.key for item in survey.present}
+    for item in survey.items:
+        run = _run(bucket, item, begun.get(item.key, []))
+        compared = item.key in present and not isinstance(run, ServerCopy)
+        yield Compare(bucket, item, run) if compared else run
+
+
+def _run(bucket: Bucket, item: Item, begun: list[str]) -> Run:
+    if item.origin.copied_from is not None:
+        return ServerCopy(bucket, item, item.origin.copied_from, begun)
+    if item.file.size <= part_bytes(item.file.size):
+        return UploadWhole(bucket, item)
+    return UploadInParts(bucket, item, begun)
+
+
+_Result = Done | Run | None
+
+
+class _Line:
+    """Runs one after the other, their parts at the same time, taken in order."""
+
+    def __init__(self, meter: Meter, workers: Workers) -> None:
+        self._meter, self._workers = meter, workers
+        self._waiting: deque[tuple[Run, Future[_Result]]] = deque()
+        self._again: deque[Run] = deque()
+
+    def run(self, runs: Iterator[Run]) -> None:
+        """Do them all."""
+        while (run := self._next(runs)) is not None:
+            run.open()
+            for part in run.parts:
+                self._put(run, partial(run.work, part))
+            if not run.parts:
+                self._put(run, run.close)
+
+    def _next(self, runs: Iterator[Run]) -> Run | None:
+        """The next one; where there is none, what is under way may still hand one back."""
+        while not self._again:
+            following = next(runs, None)
+            if following is not None:
+                return following
+            if not self._waiting:
+                return None
+            self._settle()
+        return self._again.popleft()
+
+    def _put(self, run: Run, call: Callable[[], _Result]) -> None:
+        while len(self._waiting) >= _AHEAD:
+            self._settle()
+        self._waiting.append((run, self._workers.submit(call)))
+
+    def _settle(self) -> None:
+        """Take the result that has waited longest; after a run's last part comes its end."""
+        run, future = self._waiting.popleft()
+        result = self._result(future)
+        if isinstance(result, Done):
+            run.take(result)
+            self._meter.advance(run.item.name, result.part.size, result.moved)
+            if result.part is run.parts[-1]:
+                self._waiting.append((run, self._workers.submit(run.close)))
+        elif result is not None:
+            self._meter.withdraw(sum(part.size for part in run.parts))
+            self._again.append(result)
+        elif not run.parts:
+            self._meter.advance(run.item.name, run.item.file.size, moved=False)
+
+    def _result(self, future: Future[_Result]) -> _Result:
+        while True:
+            try:
+                return future.result(timeout=_TICK_SECONDS)
+            except NotYet:
+                if future.done():
+                    raise
+                self._meter.tick()

@@ -1,0 +1,255 @@
+"""``peagle weights``: a pair's weights in S3, in the layout that every renderer can express."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from toolkit.aws.session import Aws
+from toolkit.aws.weights import (
+    Moment,
+    Origin,
+    Outcome,
+    Place,
+    Survey,
+    origin_of,
+    place_of,
+    survey,
+    sync,
+)
+from toolkit.aws.weights.looking import look as look_at
+from toolkit.aws.weights.looking import remove
+from toolkit.aws.weights.manifest import Manifest
+from toolkit.catalog import load_catalog
+from toolkit.catalog.loading import load_storage
+from toolkit.cli.checkpoints import means_folder
+from toolkit.cli.cloud import DEFAULT_REGION, Account, account_options
+from toolkit.cli.console import json_option, print_json, say, show_findings
+from toolkit.cli.options import refuse_errors
+from toolkit.cli.resolving import catalog_of
+from toolkit.cli.waiting import StatusLine
+from toolkit.cli.weights_words import (
+    describe,
+    look_document,
+    say_done,
+    say_left,
+    show_look,
+    show_survey,
+    sync_document,
+)
+from toolkit.errors import NotFound, PeagleError, UserError
+from toolkit.findings import Finding
+from toolkit.planning.drafters import choose_drafter
+from toolkit.planning.models import Options, Weights
+from toolkit.planning.own_heads import is_location, is_s3, split_revision
+from toolkit.planning.weights import place_weights
+
+_REGION = click.option(
+    "--region",
+    envvar=["AWS_REGION", "AWS_DEFAULT_REGION"],
+    default=DEFAULT_REGION,
+    help="Region of the bucket.  [env: AWS_REGION; default: us-east-1]",
+)
+
+
+@click.group(epilog="Example: peagle weights sync gpt-oss-20b s3://my-models/gpt-oss-20b")
+def weights() -> None:
+    """Copy the weights of a pair to S3, and see what lies there."""
+
+
+@weights.command("sync")
+@click.argument("pair")
+@click.argument("destination", metavar="S3://BUCKET/PREFIX")
+@click.option("--target-only", is_flag=True, help="Copy the target's weights only.")
+@click.option("--drafter-only", is_flag=True, help="Copy the drafter's weights only.")
+@click.option("--target-from", metavar="PLACE", help="Folder, s3://... or hub id of the target.")
+@click.option("--drafter-from", metavar="PLACE", help="The same of the drafter.")
+@_REGION
+@account_options
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@json_option
+@click.pass_context
+def sync_command(
+    ctx: click.Context,
+    pair: str,
+    destination: str,
+    target_only: bool,
+    drafter_only: bool,
+    target_from: str | None,
+    drafter_from: str | None,
+    region: str,
+    account: Account,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Copy PAIR into the folders target/ and drafter/ of one prefix.
+
+    Only files that vLLM reads, in parts, several at a time, verified by checksums. Shows what,
+    where and at what price, and asks. The same command again goes on where it was interrupted.
+    """
+    place = place_of(destination)
+    given = {"target": target_from, "drafter": drafter_from}
+    wanted, findings = _wanted(pair, given, target_only, drafter_only, catalog_of(ctx))
+    account.start()
+    aws = account.connect(region)
+    with StatusLine() as status:
+        status.show("Looking", place.uri)
+        origins = {part: origin_of(w, lambda: aws) for part, w in wanted.items()}
+        _refuse_itself(place, origins)
+        found = survey(aws, place, origins)
+    price = load_storage(catalog_of(ctx)).price_in(region)
+    show_survey(pair, found, price, account.sandbox)
+    refuse_errors((*findings, *found.findings))
+    if not yes:
+        _ask(f"Copy this to {place.uri}?", "not copied")
+    started = time.monotonic()
+    outcome = _run(aws, found, pair, _commands(ctx, account))
+    seconds = time.monotonic() - started
+    use = _use(pair, place, outcome.manifest, region)
+    if as_json:
+        print_json(sync_document(pair, found, outcome, seconds, price, use))
+    else:
+        say_done(found, outcome, seconds, use)
+
+
+def _run(aws: Aws, found: Survey, pair: str, commands: tuple[str, str]) -> Outcome:
+    """Copy; whatever ends it early, say what is left."""
+    last: Moment | None = None
+
+    def tell(moment: Moment) -> None:
+        nonlocal last
+        last = moment
+        status.tell(describe(moment))
+
+    try:
+        with StatusLine() as status:
+            return sync(aws, found, pair, tell)
+    except (PeagleError, KeyboardInterrupt):
+        say_left(found.place, last, *commands)
+        raise
+
+
+def _wanted(
+    pair: str, given: dict[str, str | None], target_only: bool, drafter_only: bool,
+    own_catalog: Path | None,
+) -> tuple[dict[str, Weights], tuple[Finding, ...]]:  # fmt: skip
+    """The weights of target and drafter, and what is to be said of the choice."""
+    if target_only and drafter_only:
+        raise UserError("--target-only and --drafter-only exclude each other", "leave out both")
+    skipped = "drafter" if target_only else "target" if drafter_only else None
+    if skipped and given[skipped]:
+        kept = "target" if target_only else "drafter"
+        raise UserError(f"--{skipped}-from has no place beside --{kept}-only", "leave one out")
+    # A head of the user's own takes the place of any other, be that public or not.
+    speculation = not (target_only or given["drafter"])
+    options, catalog = Options(pair=pair, speculation=speculation), load_catalog(own_catalog)
+    chosen = choose_drafter(options, catalog)
+    placed = place_weights(options, catalog, chosen.value, "weights").value
+    found = {"target": placed.target, "drafter": placed.drafter}
+    found = {part: _given(given[part]) if given[part] else w for part, w in found.items()}
+    if drafter_only and found["drafter"] is None:
+        raise UserError(f"{pair} drafts without weights", "leave out --drafter-only")
+    return {part: w for part, w in found.items() if w and part != skipped}, chosen.findings
+
+
+def _given(location: str | None) -> Weights:
+    """Weights as ``--target-from`` and ``--drafter-from`` name them."""
+    assert location is not None
+    if is_s3(location):
+        return Weights(kind="s3", location=place_of(location).uri, engine_path=location)
+    if means_folder(location):
+        folder = str(Path(location).expanduser().resolve())
+        return Weights(kind="directory", location=folder, engine_path=folder)
+    if not is_location(location):
+        raise UserError(f"{location!r} is no place of weights",
+                        "write ./folder, s3://bucket/prefix, or org/name of the hub")  # fmt: skip
+    repository, revision = split_revision(location)
+    return Weights(kind="hub", location=repository, revision=revision, engine_path=repository)
+
+
+def _refuse_itself(place: Place, origins: dict[str, Origin]) -> None:
+    for part, origin in origins.items():
+        source = origin.copied_from
+        if source and source.bucket == place.bucket and f"{place.prefix}{part}/" == source.prefix:
+            raise UserError(f"the {part} would be copied onto itself", "name another prefix")
+
+
+def _ask(question: str, refused: str) -> None:
+    if not sys.stdin.isatty():
+        raise UserError("there is no terminal to ask on", "read the lines above, then add --yes")
+    if not click.confirm(question, err=True):
+        raise UserError(refused, "nothing was changed")
+
+
+def _commands(ctx: click.Context, account: Account) -> tuple[str, str]:
+    """The command as it was given, for going on with it, and the one that takes it all back."""
+    go_on = ["peagle", "weights", "sync", ctx.params["pair"], ctx.params["destination"]]
+    back = ["peagle", "weights", "remove", ctx.params["destination"]]
+    for name in ("target_only", "drafter_only", "target_from", "drafter_from", "region"):
+        if ctx.get_parameter_source(name) is not click.core.ParameterSource.COMMANDLINE:
+            continue
+        flag, value = f"--{name.replace('_', '-')}", ctx.params[name]
+        words = [flag] if value is True else [flag, str(value)]
+        go_on += words
+        back += words if name == "region" else []
+    return shlex.join(go_on) + account.option, shlex.join(back) + account.option
+
+
+def _use(pair: str, place: Place, manifest: Manifest, region: str) -> str:
+    """The command that plans with what lies there now."""
+    words = ["peagle", "plan", pair]
+    if "target" in manifest:
+        words += ["--model-source", place.folder("target")]
+    if "drafter" in manifest:
+        words += ["--drafter", place.folder("drafter")]
+    if region != DEFAULT_REGION:
+        words += ["--region", region]
+    return shlex.join(words)
+
+
+@weights.command("list")
+@click.argument("place", metavar="S3://BUCKET/PREFIX")
+@_REGION
+@account_options
+@json_option
+@click.pass_context
+def list_command(
+    ctx: click.Context, place: str, region: str, account: Account, as_json: bool
+) -> None:
+    """Show what lies at a prefix: whole or half, file by file, with its checksums."""
+    found = look_at(account.connect(region), place_of(place))
+    price = load_storage(catalog_of(ctx)).price_in(region)
+    if as_json:
+        print_json(look_document(found, price))
+        return
+    show_look(found, price)
+    show_findings(found.findings)
+
+
+@weights.command("remove")
+@click.argument("place", metavar="S3://BUCKET/PREFIX")
+@_REGION
+@account_options
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.pass_context
+def remove_command(
+    ctx: click.Context, place: str, region: str, account: Account, yes: bool
+) -> None:
+    """Remove what `peagle weights sync` brought to a prefix, half-uploaded files included.
+
+    Other objects stay where they are.
+    """
+    aws = account.connect(region)
+    found = look_at(aws, place_of(place))
+    if not found.manifest:
+        raise NotFound(f"`peagle weights sync` brought nothing to {found.place.uri}",
+                       f"see it: aws s3 ls --recursive {found.place.uri}")  # fmt: skip
+    show_look(found, load_storage(catalog_of(ctx)).price_in(region))
+    if not yes:
+        _ask(f"Remove this from {found.place.uri}?", "not removed")
+    remove(aws, found)
+    say(f"Removed from {found.place.uri}; {len(found.others)} other objects are left there.")
