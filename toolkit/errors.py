@@ -6,7 +6,8 @@
     │   ├── CheckpointError      a model's config.json or weights cannot be read, or are damaged
     │   ├── NotFound             a pair, instance type, endpoint ... that is not there
     │   ├── PlanFileError        a plan file that cannot be read or does not agree with itself
-    │   └── EngineMissing        no vLLM on this machine
+    │   ├── EngineMissing        no vLLM on this machine
+    │   └── DockerMissing        no Docker engine answers
     ├── Refused             3    a check found an error before anything was created
     │   ├── NotProved            the endpoint answers, but drafts are not accepted as they should be
     │   └── Unsupported          a renderer cannot express the plan; the message names another way
@@ -63,6 +64,10 @@ class PlanFileError(UserError):
 
 class EngineMissing(UserError):
     """vLLM is not installed on this machine."""
+
+
+class DockerMissing(UserError):
+    """No Docker engine answers on this machine."""
 
 
 class Refused(PeagleError):

@@ -16,6 +16,7 @@ from toolkit.aws.work import Work
 from toolkit.cli.cloud import Account, cloud_options, complete_name, find_deployment
 from toolkit.cli.console import json_option, print_json, say
 from toolkit.cli.deploy_words import show_left
+from toolkit.cli.destroy_images import destroy_images
 from toolkit.cli.money import price_words
 from toolkit.cli.progress import Ticker
 from toolkit.errors import NotFound, PeagleError, UserError
@@ -27,17 +28,32 @@ _ALIKE = 0.8
 
 
 @click.command(epilog="Example: peagle destroy peagle-gpt-oss-20b --yes")
-@click.argument("name", shell_complete=complete_name)
+@click.argument("name", required=False, shell_complete=complete_name)
 @cloud_options
+@click.option("--images", is_flag=True, help="Remove what `peagle image` made, images included.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @json_option
-def destroy(account: Account, name: str, region: str | None, yes: bool, as_json: bool) -> None:
-    """Remove the endpoint NAME and all that deploy made for it.
+def destroy(
+    account: Account,
+    name: str | None,
+    region: str | None,
+    images: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Remove the endpoint NAME and all that deploy made for it; or, with --images, what
+    `peagle image` made in the account.
 
     Works also after a deploy that failed or was interrupted. May be repeated: where this machine
     knows of nothing by that name, nor by one much like it, there is nothing to remove. The log
     stays in CloudWatch.
     """
+    if images:
+        if name:
+            raise UserError("--images is about all images", "leave out the name, or --images")
+        return destroy_images(account, region, yes, as_json)
+    if name is None:
+        raise UserError("which one?", "give a NAME (see `peagle list`), or --images")
     try:
         record, aws = find_deployment(account, name, region)
     except NotFound:

@@ -1,4 +1,4 @@
-"""``peagle local``: run a plan on this machine, without AWS and without Docker."""
+"""``peagle local``: run a plan on this machine, without AWS."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ from typing import Any
 import click
 
 from toolkit.cli.console import json_option, print_json, say
+from toolkit.cli.image_recipes import findings_of_own
+from toolkit.cli.local_docker import docker_host
+from toolkit.cli.local_docker import emit_compose as write_compose
 from toolkit.cli.options import plan_options, refuse_errors
 from toolkit.cli.waiting import StatusLine
 from toolkit.errors import UserError
 from toolkit.local import LocalEngine, listing, records
 from toolkit.local import down as end
 from toolkit.local import up as run
+from toolkit.local.process import is_healthy
 from toolkit.planning import Plan
-from toolkit.wire import request_body
+from toolkit.wire import log_text, request_body
 
 _FOLLOW_SECONDS = 0.2
 _CHUNK_BYTES = 64 * 1024
@@ -29,7 +33,8 @@ _CHUNK_BYTES = 64 * 1024
 def local() -> None:
     """Run a plan on this machine, without AWS.
 
-    The engine is vLLM on the CPU, as `peagle engine install` brings it.
+    The engine is vLLM on the CPU, as `peagle engine install` brings it; or, with --engine docker,
+    the very image that SageMaker runs.
     """
 
 
@@ -38,20 +43,53 @@ def local() -> None:
 @click.option(
     "--port", type=click.IntRange(1, 65535), help="Port to listen on.  [default: a free one]"
 )
+@click.option(
+    "--engine",
+    "engine_kind",
+    type=click.Choice(["process", "docker"]),
+    default="process",
+    show_default=True,
+    help="As a process of this machine, or in a container.",
+)
+@click.option("--gpus", is_flag=True, help="Docker: the image for GPUs, with all of this machine.")
+@click.option("--build", "build_first", is_flag=True, help="Docker: build the image first.")
+@click.option("--base", metavar="IMAGE", help="Docker, with --build: image to build on.")
+@click.option(
+    "--emit-compose",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Docker: write the compose file that does the same (- for stdout); start nothing.",
+)
 @json_option
-def up(plan: Plan, port: int | None, as_json: bool) -> None:
+def up(
+    plan: Plan,
+    port: int | None,
+    engine_kind: str,
+    gpus: bool,
+    build_first: bool,
+    base: str | None,
+    emit_compose: Path | None,
+    as_json: bool,
+) -> None:
     """Run PAIR or PLAN, and prove that it drafts.
 
     Returns when it answers; it goes on running until `peagle local down`. Doing it again changes
     nothing. Only this machine can reach it.
     """
-    refuse_errors(plan.findings)
+    refuse_errors(findings_of_own(plan) if engine_kind == "docker" else plan.findings)
+    host = None
+    if engine_kind == "docker":
+        host = docker_host(plan, gpus, build_first, base)
+    elif gpus or build_first or base or emit_compose:
+        raise UserError("--gpus, --build, --base and --emit-compose are for containers",
+                        "add --engine docker")  # fmt: skip
+    if host and emit_compose:
+        return _tell_compose(emit_compose, write_compose(host, plan, port, emit_compose), as_json)
     with StatusLine() as status:
-        engine = run(plan, port, progress=status.show)
+        engine = run(plan, port, progress=status.show, host=host)
     if as_json:
-        print_json(document(engine))
-        return
-    _show_result(engine)
+        return print_json(document(engine))
+    return _show_result(engine)
 
 
 @local.command(epilog="Example: peagle local down peagle-tiny")
@@ -81,8 +119,8 @@ def logs(name: str, follow: bool) -> None:
     log = records.log_of(name)
     if name not in records.names() or not log.is_file():
         raise records.unknown(name)
-    for chunk in _chunks(log, name if follow else None):
-        click.echo(chunk, nl=False)
+    for line in _lines(_chunks(log, name if follow else None)):
+        click.echo(log_text(line))
 
 
 @local.command("list", epilog="Example: peagle local list --json")
@@ -96,7 +134,11 @@ def list_(as_json: bool) -> None:
     for engine in engines:
         accepted = engine.acceptance_length
         proof = f", acceptance length {accepted:.2f}" if accepted else ""
-        click.echo(f"{engine.name}: {engine.pair}, {engine.state}, {engine.openai_base_url}{proof}")
+        where = ", in a container" if engine.image else ""
+        click.echo(
+            f"{engine.name}: {engine.pair}, {engine.state}, {_health(engine)}, "
+            f"{engine.openai_base_url}{where}{proof}"
+        )
     if not engines:
         say("Nothing is running (peagle local up PAIR).")
 
@@ -106,6 +148,10 @@ def document(engine: LocalEngine) -> dict[str, Any]:
     return {
         "name": engine.name,
         "state": engine.state,
+        "healthy": is_healthy(engine.process.port),
+        "engine": "docker" if engine.image else "process",
+        "image": engine.image,
+        "container": engine.process.container,
         "pair": engine.pair,
         "acceptance_length": engine.acceptance_length,
         "drafts": engine.drafts,
@@ -118,6 +164,17 @@ def document(engine: LocalEngine) -> dict[str, Any]:
         "notes": list(engine.notes),
         "started_at": engine.started_at,
     }
+
+
+def _tell_compose(file: Path, port: int, as_json: bool) -> None:
+    if as_json:
+        print_json({"file": str(file), "port": port})
+    elif str(file) != "-":
+        say(f"{file} publishes port {port}: docker compose --file {file} up")
+
+
+def _health(engine: LocalEngine) -> str:
+    return "healthy" if is_healthy(engine.process.port) else "does not answer /ping"
 
 
 def _show_result(engine: LocalEngine) -> None:
@@ -156,6 +213,16 @@ def _chunks(log: Path, follow: str | None) -> Iterator[bytes]:
             if not alive:
                 return
             time.sleep(_FOLLOW_SECONDS)
+
+
+def _lines(chunks: Iterator[bytes]) -> Iterator[str]:
+    """The text line by line, each as soon as it is whole."""
+    rest = b""
+    for chunk in chunks:
+        *whole, rest = (rest + chunk).split(b"\n")
+        yield from (line.decode("utf-8", errors="replace") for line in whole)
+    if rest:
+        yield rest.decode("utf-8", errors="replace")
 
 
 def _is_running(name: str) -> bool:

@@ -29,6 +29,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "token": ("toolkit.cli.token:token", "Print a key for the OpenAI-compatible address."),
     "destroy": ("toolkit.cli.destroy:destroy", "Remove everything that deploy made."),
     "render": ("toolkit.cli.render:render", "Write the plan as CloudFormation, Terraform, ..."),
+    "image": ("toolkit.cli.image:image", "Build, show and push container images."),
+    "weights": ("toolkit.cli.weights:weights", "Copy a pair's weights to S3, and see what lies."),
     "local": ("toolkit.cli.local:local", "Run a plan on this machine, without AWS."),
     "sandbox": ("toolkit.cli.sandbox:sandbox", "AWS on this machine, whose endpoints serve."),
     "engine": ("toolkit.cli.engine:engine", "Install vLLM for this machine's CPU."),

@@ -12,6 +12,7 @@ import click
 from toolkit import sandbox as aws_sandbox
 from toolkit.cli.console import json_option, print_json, say
 from toolkit.local.process import LOOPBACK
+from toolkit.sandbox.state import EngineKind
 
 
 @click.group(epilog='Example: peagle sandbox start && eval "$(peagle sandbox env)"')
@@ -24,10 +25,19 @@ def sandbox() -> None:
 
 @sandbox.command(epilog="Example: peagle sandbox start --port 18300")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="[default: any free one]")
+@click.option(
+    "--engine",
+    type=click.Choice(["process", "docker"]),
+    help="As what its endpoints run.  [default: process]",
+)
 @json_option
-def start(port: int, as_json: bool) -> None:
-    """Start it, or find it running."""
-    address = aws_sandbox.ensure_started(port)
+def start(port: int, engine: EngineKind | None, as_json: bool) -> None:
+    """Start it, or find it running.
+
+    With --engine docker its endpoints are containers, of the image that the model names where it
+    is on this machine and for a CPU, else of the newest that is.
+    """
+    address = aws_sandbox.ensure_started(port, engine)
     if as_json:
         print_json({"url": address.url, "pid": address.pid})
         return

@@ -91,8 +91,15 @@ def install_engine(
 def is_installed(vllm: str) -> bool:
     """Whether the engine is there, whole, and from today's locked list."""
     folder = engine_folder(vllm)
+    return (folder / "bin" / "python").exists() and lock_of(folder, vllm) is not None
+
+
+def lock_of(folder: Path, vllm: str) -> str | None:
+    """The digest of the locked list that the engine in ``folder`` is from; ``None`` if it is not
+    from today's."""
     marker = read_json(folder / MARKER) or {}
-    return (folder / "bin" / "python").exists() and marker.get("lock") == _digest(_locks() / vllm)
+    found = marker.get("lock")
+    return str(found) if found and found == _digest(_locks() / vllm) else None
 
 
 def _locks() -> Path:

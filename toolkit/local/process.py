@@ -17,6 +17,7 @@ from toolkit.data import data_folder
 from toolkit.local import table
 from toolkit.local.crash import crash_reason
 from toolkit.local.engine import Engine
+from toolkit.local.removal import remove_container
 
 __all__ = [
     "EngineProcess",
@@ -26,6 +27,7 @@ __all__ = [
     "is_healthy",
     "is_port_free",
     "start_engine",
+    "start_program",
     "stop_engine",
 ]
 
@@ -46,13 +48,15 @@ class EngineProcess:
 
     ``pid`` leads a session of its own, which holds all of the engine's processes. ``started`` is
     the leader's start time in the unit of ``toolkit.local.table``; it tells the engine from a
-    later process with the same pid.
+    later process with the same pid. ``container`` names the container that the engine runs in;
+    the process is then the ``docker`` command that is attached to it, and ends when it does.
     """
 
     pid: int
     started: int
     port: int
     log: str
+    container: str | None = None
 
 
 def start_engine(
@@ -65,13 +69,28 @@ def start_engine(
 ) -> EngineProcess:
     """Start ``containers/serve`` with ``environment``, apart from this process and its terminal.
 
-    ``ml_root`` stands for the container's ``/opt/ml``. Output is appended to ``log``.
-    ``record`` is called before the engine begins; when it raises, or this process dies before it
-    returned, the engine never begins: what runs has been written down.
+    ``ml_root`` stands for the container's ``/opt/ml``. For the rest see ``start_program``.
     """
     argv = [str(engine.python), str(data_folder("containers") / "serve"), "serve"]
+    return start_program(argv, _environment(environment, ml_root, port), port, log, record)
+
+
+def start_program(
+    argv: list[str],
+    environment: Mapping[str, str],
+    port: int,
+    log: Path,
+    record: Callable[[EngineProcess], object] = lambda process: None,
+    container: str | None = None,
+) -> EngineProcess:
+    """Start ``argv`` with exactly ``environment``, in a session of its own.
+
+    Output is appended to ``log``. ``record`` is called before the program begins; when it raises,
+    or this process dies before it returned, the program never begins: what runs has been written
+    down.
+    """
     with _gate() as (closed, open_gate):
-        process = _spawn(argv, _environment(environment, ml_root, port), closed, port, log)
+        process = _spawn(argv, environment, closed, port, log, container)
         record(process)
         open_gate()
     return process
@@ -102,14 +121,14 @@ def stop_engine(process: EngineProcess, grace_seconds: float = 10.0) -> None:
     when the pid belongs to somebody else by now.
     """
     for number, wait_seconds in ((signal.SIGTERM, grace_seconds), (signal.SIGKILL, 30.0)):
-        if not _members(process):
-            return
         for pid in _members(process):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
         until = time.monotonic() + wait_seconds
         while _members(process) and time.monotonic() < until:
             time.sleep(_POLL_SECONDS)
+    if process.container:
+        remove_container(process.container)
 
 
 def free_port() -> int:
@@ -167,13 +186,18 @@ def _gate() -> Iterator[tuple[int, Callable[[], object]]]:
 
 
 def _spawn(
-    argv: list[str], environment: dict[str, str], gate: int, port: int, log: Path
+    argv: list[str],
+    environment: Mapping[str, str],
+    gate: int,
+    port: int,
+    log: Path,
+    container: str | None,
 ) -> EngineProcess:
     log.parent.mkdir(parents=True, exist_ok=True)
     pid = os.posix_spawn(
         sys.executable,
         [sys.executable, "-I", str(_GATE), str(log.parent), *argv],
-        environment,
+        dict(environment),
         file_actions=[
             (os.POSIX_SPAWN_DUP2, gate, 0),
             (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
@@ -183,7 +207,8 @@ def _spawn(
         setsigdef=[signal.SIGPIPE, signal.SIGINT, signal.SIGTERM],
     )
     started = table.start_of(pid)
-    return EngineProcess(pid, started if started is not None else -1, port, str(log))
+    since = started if started is not None else -1
+    return EngineProcess(pid, since, port, str(log), container)
 
 
 def _reap(pid: int) -> None:

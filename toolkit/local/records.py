@@ -19,7 +19,8 @@ class LocalEngine:
 
     ``environment`` is what it was started with, which tells one plan from another; ``notes`` say
     what of the plan a CPU runs otherwise. ``acceptance_length`` and ``drafts`` are the proof's,
-    ``None`` before it and without speculation. ``started_at`` is in seconds since 1970.
+    ``None`` before it and without speculation. ``started_at`` is in seconds since 1970. ``image``
+    is what its container was made from, ``None`` for a process of this machine.
     """
 
     name: str
@@ -31,6 +32,7 @@ class LocalEngine:
     process: EngineProcess
     started_at: float
     ready: bool = False
+    image: str | None = None
     acceptance_length: float | None = None
     drafts: int | None = None
 

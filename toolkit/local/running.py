@@ -12,24 +12,20 @@ from pathlib import Path
 from typing import Any
 
 from toolkit import proof
-from toolkit.errors import EngineError, NotProved, Refused, UserError
+from toolkit.errors import EngineError, NotProved, PeagleError, UserError
+from toolkit.images.client import refusal
 from toolkit.local import client, records
-from toolkit.local.cpu import cannot_run, for_cpu
 from toolkit.local.crash import bare_line, crash_error
-from toolkit.local.engine import find_engine
-from toolkit.local.install import check_machine
-from toolkit.local.machine import this_machine
+from toolkit.local.hosts import Host, ProcessHost
 from toolkit.local.process import (
     EngineProcess,
     free_port,
     is_alive,
     is_healthy,
     is_port_free,
-    start_engine,
     stop_engine,
 )
 from toolkit.local.records import LocalEngine
-from toolkit.local.weights import link, only_in_s3, weight_bytes
 from toolkit.planning.models import Plan
 from toolkit.wire import piece_of, request_body
 
@@ -47,22 +43,25 @@ def up(
     plan: Plan,
     port: int | None = None,
     progress: Progress = lambda step, line: None,
+    host: Host | None = None,
 ) -> LocalEngine:
     """Run ``plan`` on this machine; return when it answers and is proved to speculate.
 
-    Does nothing when it already runs. ``port`` is chosen when not given. Whatever ends this,
+    ``host`` says as what: a process if it is not given, or a container. Does nothing when it
+    already runs. ``port`` is chosen when not given. Whatever ends this,
     nothing runs that is not remembered; when it fails or is interrupted, the engine is ended and
     its log is kept.
     """
-    environment, notes = _runnable(plan)
+    host = host or ProcessHost()
+    environment, notes = host.runnable(plan)
     with _alone(plan.name):
         running = records.read(plan.name)
         if running and is_alive(running.process) and running.ready:
-            return _same(running, environment, port)
+            return _same(running, environment, port, host)
         if running:
             stop_engine(running.process, STOP_SECONDS)
         chosen = _port(port)
-        started = _start(plan, environment, notes, chosen)
+        started = _start(host, plan, environment, notes, chosen)
         try:
             _wait(started, plan.startup_timeout_seconds, progress)
             ready = _prove(plan, started, progress)
@@ -99,26 +98,6 @@ def last_line(log: Path) -> str:
     return next((bare for line in reversed(lines) if (bare := bare_line(line))), "")
 
 
-def _runnable(plan: Plan) -> tuple[dict[str, str], tuple[str, ...]]:
-    """The plan's environment for this machine. Raises Refused when it cannot run here."""
-    check_machine()
-    find_engine(plan.runtime.vllm)
-    machine = this_machine()
-    stored = only_in_s3(plan)
-    why = (
-        f"only AWS can mount {stored}"
-        if stored
-        else cannot_run(plan.environment, weight_bytes(plan), machine)
-    )
-    if why:
-        raise Refused(
-            f"this machine cannot run {plan.pair}: {why}",
-            f"`peagle deploy {plan.target.id} --sandbox` serves a small stand-in under the same "
-            "settings",
-        )
-    return for_cpu(plan.environment, machine)
-
-
 @contextmanager
 def _alone(name: str) -> Iterator[None]:
     """Only one ``up`` of a name at a time. The lock goes with the process that holds it."""
@@ -134,8 +113,10 @@ def _alone(name: str) -> Iterator[None]:
         yield
 
 
-def _same(running: LocalEngine, environment: dict[str, str], port: int | None) -> LocalEngine:
-    if running.environment != environment:
+def _same(
+    running: LocalEngine, environment: dict[str, str], port: int | None, host: Host
+) -> LocalEngine:
+    if running.environment != environment or running.image != host.image:
         raise UserError(
             f"{running.name} already runs, with another plan",
             f"end it with `peagle local down {running.name}`, or give --name",
@@ -159,13 +140,10 @@ def _port(wanted: int | None) -> int:
 
 
 def _start(
-    plan: Plan, environment: dict[str, str], notes: tuple[str, ...], port: int
+    host: Host, plan: Plan, environment: dict[str, str], notes: tuple[str, ...], port: int
 ) -> LocalEngine:
     """The engine, begun and remembered. Its log begins with ``notes``."""
-    folder, log = records.folder_of(plan.name), records.log_of(plan.name)
-    ml_root = folder / "ml"
-    shutil.rmtree(ml_root, ignore_errors=True)
-    link(plan, ml_root)
+    log = records.log_of(plan.name)
     log.write_text("".join(f"local: {note}\n" for note in notes), encoding="utf-8")
     begun: list[LocalEngine] = []
 
@@ -179,12 +157,12 @@ def _start(
             notes=notes,
             process=process,
             started_at=time.time(),
+            image=host.image,
         )
         records.write(engine)
         begun.append(engine)
 
-    found = find_engine(plan.runtime.vllm)
-    start_engine(found, environment, ml_root, port, log, record=remember)
+    host.start(plan, environment, port, log, remember)
     return begun[0]
 
 
@@ -230,7 +208,12 @@ def _prove(plan: Plan, engine: LocalEngine, progress: Progress) -> LocalEngine:
     return replace(engine, ready=True, acceptance_length=seen.acceptance_length, drafts=seen.drafts)
 
 
-def _ended(engine: LocalEngine) -> EngineError:
+def _ended(engine: LocalEngine) -> PeagleError:
     if records.read(engine.name) is None:
         return EngineError(f"{engine.name} was stopped while it started", "start it again")
+    if engine.process.container:
+        lines = Path(engine.process.log).read_text(encoding="utf-8", errors="replace").splitlines()
+        said = [line for line in lines if line.startswith("docker: ")]
+        if said:
+            return refusal("starting the container", said)
     return crash_error(engine.process.log)

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from toolkit.errors import EngineError, UserError
+from toolkit.images import Docker
 from toolkit.local.process import LOOPBACK, EngineProcess, is_alive, stop_engine
 from toolkit.sandbox import state
+from toolkit.sandbox.state import EngineKind
 
 ACCOUNT = "123456789012"
 """The account that owns everything in the sandbox."""
@@ -96,21 +98,31 @@ class Stopped:
     engines: int
 
 
-def ensure_started(port: int = 0) -> Address:
+def ensure_started(port: int = 0, engine: EngineKind | None = None) -> Address:
     """The running sandbox's address; starts it when it does not run. ``port`` 0: any free one.
 
-    Of two that start it at once, one does and the other uses it. Raises UserError when moto is
-    not installed, when the port is taken, or when the sandbox runs on another port already.
+    ``engine`` says as what its endpoints run: as processes if it is not given. Of two that start
+    it at once, one does and the other uses it. Raises UserError when moto is not installed, when
+    the port is taken, or when the sandbox runs on another port or with another engine already;
+    DockerMissing when containers are asked for and no Docker engine answers.
     """
     with state.lock() as lock:
         daemon = state.read_daemon()
         if daemon is None:
             _check_moto()
+            if engine == "docker":
+                Docker().check()
             state.sweep()
+            state.write_engine_kind(engine or "process")
             daemon = _start(port, lock)
     if port not in (0, daemon.port):
         raise UserError(
             f"the sandbox already runs on port {daemon.port}", "peagle sandbox stop, then start"
+        )
+    if engine not in (None, state.read_engine_kind()):
+        raise UserError(
+            f"the sandbox already runs its engines as {state.read_engine_kind()}",
+            "peagle sandbox stop, then start",
         )
     return _address(daemon)
 

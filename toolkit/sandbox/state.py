@@ -3,6 +3,7 @@
     $PEAGLE_HOME/sandbox/
         lock                      held while somebody starts or stops the sandbox
         daemon.json               the running sandbox
+        engine                    as what its engines run: process or docker
         daemon.log                what it said, one line per AWS call
         engines/<pid>.json        one per engine, written before the engine begins
         endpoints/<region>/<name>/<instance>/   weights and log of one engine
@@ -18,10 +19,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import Literal
 
 from toolkit.errors import UserError
 from toolkit.home import home, read_json, write_json
 from toolkit.local.process import EngineProcess, is_alive, stop_engine
+
+EngineKind = Literal["process", "docker"]
 
 DEPLOYMENTS_SCOPE = "sandbox"
 """The scope below ``$PEAGLE_HOME/deployments`` of what was deployed into the sandbox."""
@@ -75,6 +79,21 @@ def read_daemon() -> EngineProcess | None:
     return daemon if daemon and is_alive(daemon) else None
 
 
+def write_engine_kind(kind: EngineKind) -> None:
+    """Say as what engines run here."""
+    folder().mkdir(parents=True, exist_ok=True)
+    (folder() / "engine").write_text(kind, encoding="ascii")
+
+
+def read_engine_kind() -> EngineKind:
+    """As what engines run in the sandbox that was started last."""
+    try:
+        kind = (folder() / "engine").read_text(encoding="ascii")
+    except FileNotFoundError:
+        return "process"
+    return "docker" if kind == "docker" else "process"
+
+
 def register_engine(process: EngineProcess) -> None:
     """Write down an engine that is about to begin."""
     write_json(_engine_file(process.pid), asdict(process))
@@ -106,6 +125,7 @@ def sweep() -> None:
         stop_engine(process, ENGINE_GRACE_SECONDS)
         forget_engine(process)
     _daemon_file().unlink(missing_ok=True)
+    (folder() / "engine").unlink(missing_ok=True)
     shutil.rmtree(endpoints_folder(), ignore_errors=True)
     shutil.rmtree(home() / "deployments" / DEPLOYMENTS_SCOPE, ignore_errors=True)
     forget_answers()

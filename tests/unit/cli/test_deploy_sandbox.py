@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.containers.weights import safetensors
 from tests.unit.sandbox.sandboxes import Account, Sandbox, fake_engine, until
 from toolkit.sandbox import set_quota
 
@@ -127,7 +128,7 @@ def test_quota_0_is_refused_and_nothing_is_made(sandbox: Sandbox, account: Accou
 @pytest.fixture
 def theirs(account: Account) -> Iterator[str]:
     """An endpoint that peagle did not make."""
-    files = {"config.json": b"{}", "model.safetensors": b"weights"}
+    files = {"config.json": b"{}", "model.safetensors": safetensors({"a.weight": [1]})}
     account.upload("tiny/", files)
     name = account.endpoint()
     account.settled(name)

@@ -49,7 +49,7 @@ def test_the_files_are_written_and_listed(format: str, files: list[str], tmp_pat
 
 def test_the_build_context_is_complete(tmp_path: Path) -> None:
     assert run("dockerfile", "tiny", "-o", str(tmp_path / "image")).exit_code == 0
-    assert (tmp_path / "image" / "serve" / "__main__.py").is_file()
+    assert (tmp_path / "image" / "peagle" / "serve" / "__main__.py").is_file()
     assert (tmp_path / "image" / "Dockerfile").is_file()
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.containers.weights import safetensors
 from tests.unit.sandbox.sandboxes import Account, Sandbox, fake_engine, until
 
-WEIGHTS = {"config.json": b"{}", "model.safetensors": b"weights"}
+WEIGHTS = {"config.json": b"{}", "model.safetensors": safetensors({"a.weight": [1]})}
 
 
 @pytest.fixture(scope="session")

@@ -17,6 +17,8 @@ from typing import Any
 import boto3
 import pytest
 
+from toolkit.wire import log_text
+
 ROLE = "arn:aws:iam::123456789012:role/peagle-sandbox-role"
 IMAGE = "763104351884.dkr.ecr.us-east-1.amazonaws.com/vllm:0.28.0"
 INSTANCE_TYPE = "ml.g6e.2xlarge"
@@ -172,11 +174,11 @@ class Account:
         )
 
     def log(self, name: str) -> list[str]:
-        """All lines of an endpoint's log."""
+        """All lines of an endpoint's log, as people read them."""
         pages = self.logs.get_paginator("filter_log_events").paginate(
             logGroupName=f"/aws/sagemaker/Endpoints/{name}"
         )
-        return [event["message"] for page in pages for event in page["events"]]
+        return [log_text(event["message"]) for page in pages for event in page["events"]]
 
     def wait_for_line(self, name: str, text: str) -> list[str]:
         found: list[str] = until(

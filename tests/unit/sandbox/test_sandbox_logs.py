@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.sandbox.sandboxes import Account, until
+from toolkit.wire import log_text
 
 pytestmark = pytest.mark.sandbox
 
@@ -14,7 +15,7 @@ GROUP = "/aws/sagemaker/Endpoints/"
 def test_the_log_is_there_line_by_line(account: Account, live: str) -> None:
     lines = account.wait_for_line(live, "fake: INFO starting")
     assert lines[0].startswith("sandbox: ")
-    assert any(line.startswith("serve: [") for line in lines)
+    assert any(line.startswith("serve: starting vLLM: [") for line in lines)
     assert all("\n" not in line for line in lines)
     (stream,) = account.logs.describe_log_streams(logGroupName=GROUP + live)["logStreams"]
     variant, _, instance = stream["logStreamName"].partition("/")
@@ -35,7 +36,7 @@ def test_tokens_lead_from_old_lines_to_new_ones(account: Account, live: str) -> 
         lambda: account.logs.get_log_events(**where, nextToken=token),
         lambda answer: answer["events"],
     )
-    assert [event["message"] for event in grown["events"]] == ["fake: line 2"]
+    assert [log_text(event["message"]) for event in grown["events"]] == ["fake: line 2"]
     assert grown["nextForwardToken"] != token
 
 

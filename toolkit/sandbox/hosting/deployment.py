@@ -12,19 +12,17 @@ from contextlib import contextmanager
 from toolkit.errors import PeagleError
 from toolkit.local.cpu import cannot_run, for_cpu
 from toolkit.local.crash import crash_reason
-from toolkit.local.engine import find_engine
 from toolkit.local.machine import this_machine
 from toolkit.local.process import (
     EngineProcess,
-    free_port,
     is_alive,
     is_healthy,
-    start_engine,
     stop_engine,
 )
 from toolkit.sandbox import state
 from toolkit.sandbox.bundled import catalog, engine_version
 from toolkit.sandbox.hosting.engine_log import LogTail
+from toolkit.sandbox.hosting.launching import launcher
 from toolkit.sandbox.hosting.model_data import NoModelData, download, weight_bytes
 from toolkit.sandbox.hosting.order import Order
 from toolkit.sandbox.hosting.stand_in import stand_in_for
@@ -151,10 +149,8 @@ class Deployment:
         if self.other_engine:
             self._say(f"the image has vLLM {self.order.vllm}; here it is vLLM {self.other_engine}")
         try:
-            engine = find_engine(engine_version())
-            start_engine(
-                engine, environment, self._ml_root, free_port(), self._log, record=self._record
-            )
+            launch = launcher(state.read_engine_kind())
+            launch(self.order, self.instance, environment, self._ml_root, self._log, self._record)
         except PeagleError as error:
             raise DeploymentFailed(str(error)) from error
 

@@ -38,7 +38,7 @@ class ModelData:
 class Order:
     """An engine to start. ``remarks`` say what of the request the sandbox does not do.
 
-    ``vllm`` is the version in the image's tag, if it names one.
+    ``vllm`` is the version in the tag of ``image``, if it names one.
     """
 
     region: str
@@ -49,6 +49,7 @@ class Order:
     startup_seconds: int
     remarks: tuple[str, ...] = ()
     vllm: str | None = None
+    image: str = ""
 
 
 def order_of(
@@ -67,6 +68,7 @@ def order_of(
         ),
         remarks=tuple(_remarks(variants, model)),
         vllm=_version_of(container.get("Image", "")),
+        image=container.get("Image", ""),
     )
 
 

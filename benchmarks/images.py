@@ -1,0 +1,64 @@
+"""How large the layer of an image is, and how long building one takes.
+
+Goal: at most 5 MB on top of the runtime beside weights. Sizes and seconds of a real build need a
+Docker engine and the image that `.ci/docker-engine base` makes; without them that part is left
+out, and said so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from toolkit.catalog import load_catalog
+from toolkit.errors import PeagleError
+from toolkit.images import Docker
+from toolkit.images.archive import tar
+from toolkit.images.build import context
+from toolkit.planning import Options, make_plan
+from toolkit.rendering.image import LAYER_LIMIT_BYTES, Recipe
+
+PEAGLE = str(Path(sys.executable).with_name("peagle"))
+BASE = os.environ.get("PEAGLE_TEST_BASE", "peagle-test-base:local")
+
+
+def main() -> None:
+    """Measure and print, one line per number."""
+    plan = make_plan(Options(pair="gpt-oss-20b"), load_catalog())
+    begin = time.perf_counter()
+    files = context(plan, Recipe("gpu", plan.runtime.image))
+    archive = sum(map(len, tar(files)))
+    seconds = time.perf_counter() - begin
+    size = sum(file.size for file in files)
+    goal = LAYER_LIMIT_BYTES
+    print(f"image layer, files       {size} bytes   goal {goal}   {size / goal:.3f}")
+    print(f"build context            {archive} bytes in {seconds:.3f} s")
+    try:
+        Docker().check()
+        if Docker().inspect("image", BASE) is None:
+            raise PeagleError(f"there is no image {BASE}", ".ci/docker-engine base")
+    except PeagleError as error:
+        print(f"image build              not measured: {error}")
+        return
+    for name in ("image build, first", "image build, again"):
+        _build(name)
+
+
+def _build(name: str) -> None:
+    command = [PEAGLE, "image", "build", "tiny", "--runtime", "cpu", "--base", BASE, "--json"]
+    begin = time.perf_counter()
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    seconds = time.perf_counter() - begin
+    told = json.loads(done.stdout)
+    print(
+        f"{name:<24} {seconds:.1f} s   image {told['size_bytes'] / 1e6:.0f} MB   "
+        f"layer {told['layer_bytes']} bytes"
+    )
+
+
+if __name__ == "__main__":
+    main()

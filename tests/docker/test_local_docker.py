@@ -1,0 +1,188 @@
+"""`peagle local up --engine docker` with real vLLM: streams, drafts, drains, ends."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.docker.conftest import BASE
+from tests.support import Peagle
+from toolkit.catalog import load_catalog
+from toolkit.images import Docker, show
+from toolkit.local import client
+from toolkit.local.containers import Container, run_arguments
+from toolkit.local.hosts import DockerHost
+from toolkit.local.process import free_port, is_healthy
+from toolkit.planning import Options, make_plan
+from toolkit.wire import EventSplitter, pieces, request_body
+
+pytestmark = pytest.mark.docker
+
+NAME = "docker-test"
+QUESTION = "What does textwrap.wrap do?"
+START_SECONDS = 240
+
+
+@pytest.fixture(scope="module")
+def running(image: dict[str, Any], peagle: Peagle) -> Iterator[dict[str, Any]]:
+    """What ``peagle local up tiny --engine docker --json`` said."""
+    done = peagle("local", "up", "tiny", "--name", NAME, "--engine", "docker", "--json")
+    try:
+        assert done.returncode == 0, done.stderr
+        yield json.loads(done.stdout)
+    finally:
+        peagle("local", "down", "--all")
+
+
+@contextmanager
+def asked(port: int, **more: Any) -> Iterator[http.client.HTTPResponse]:
+    """A streamed answer that has begun."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+    body = {"model": "peagle/tiny", **request_body(QUESTION, chat=True, max_tokens=48, stream=True)}
+    headers = {"Content-Type": "application/json"}
+    with closing(connection):
+        connection.request("POST", "/v1/chat/completions", json.dumps({**body, **more}), headers)
+        yield connection.getresponse()
+
+
+def rest_of(reply: http.client.HTTPResponse, begun: bytes = b"") -> list[str]:
+    splitter = EventSplitter()
+    events = list(splitter.feed(begun))
+    while chunk := reply.read1():
+        events += splitter.feed(chunk)
+    return events
+
+
+def test_an_answer_is_streamed_and_its_drafts_are_accepted(running: dict[str, Any]) -> None:
+    before = client.counters(running["port"])
+    with asked(running["port"]) as reply:
+        answer = list(pieces(iter(rest_of(reply))))
+    counted = client.counters(running["port"]).since(before)
+
+    assert len(answer) > 3, "it comes in pieces"
+    assert answer[-1].output_tokens == 48
+    assert counted.accepted_tokens > 0
+    assert running["acceptance_length"] >= 2.2
+    assert running["engine"] == "docker"
+
+
+def test_only_this_machine_reaches_it_and_it_may_do_little(
+    running: dict[str, Any], docker: Docker
+) -> None:
+    found = docker.inspect("container", running["container"])
+    assert found is not None
+    settings = found["HostConfig"]
+    (published,) = settings["PortBindings"]["8080/tcp"]
+    assert published == {"HostIp": "127.0.0.1", "HostPort": str(running["port"])}
+    assert settings["ReadonlyRootfs"] is True
+    assert settings["CapDrop"] == ["ALL"]
+    assert found["Config"]["User"] == "10001:10001"
+    assert not any(name.startswith("AWS_") for name in found["Config"]["Env"])
+
+
+def test_list_and_logs_know_it(running: dict[str, Any], peagle: Peagle) -> None:
+    (listed,) = json.loads(peagle("local", "list", "--json").stdout)["engines"]
+    assert (listed["name"], listed["healthy"]) == (NAME, True)
+    assert "--speculative-config" in peagle("local", "logs", NAME).stdout
+
+
+def test_the_compose_file_does_the_same(
+    running: dict[str, Any], peagle: Peagle, docker: Docker
+) -> None:
+    done = peagle("local", "up", "tiny", "--name", NAME, "--engine", "docker",
+                  "--emit-compose", "-", "--port", str(running["port"]))  # fmt: skip
+    service = yaml.safe_load(done.stdout)["services"]["engine"]
+    found = docker.inspect("container", running["container"])
+    assert found is not None
+    given = {f"{name}={value}" for name, value in service["environment"].items()}
+    assert given <= set(found["Config"]["Env"])
+    assert service["ports"] == [f"127.0.0.1:{running['port']}:8080"]
+    mounted = {mount["Destination"] for mount in found["Mounts"]}
+    assert {one["target"] for one in service["volumes"]} == mounted
+
+
+def test_down_leaves_no_container(running: dict[str, Any], peagle: Peagle, docker: Docker) -> None:
+    assert peagle("local", "down", NAME).returncode == 0
+    assert docker.inspect("container", running["container"]) is None
+    assert not is_healthy(running["port"])
+
+
+@contextmanager
+def container(docker: Docker, image: str, **more: str) -> Iterator[tuple[Any, Container]]:
+    """The tiny pair in a container whose end can be waited for."""
+    plan = make_plan(Options(pair="tiny", name="alone"), load_catalog())
+    host = DockerHost(docker, show(docker, image))
+    environment, _ = host.runnable(plan)
+    chosen = host.container(plan, {**environment, **more}, free_port())
+    log = Path(os.environ["PEAGLE_HOME"], "alone.log")
+    with log.open("w") as stream:
+        program = subprocess.Popen(
+            docker.argv(*run_arguments(chosen)), stdout=stream, stderr=stream,
+            env={**docker.variables(), **chosen.environment},
+        )  # fmt: skip
+    try:
+        until = time.monotonic() + START_SECONDS
+        while not is_healthy(chosen.port):
+            assert program.poll() is None, log.read_text()
+            assert time.monotonic() < until, log.read_text()
+            time.sleep(0.2)
+        yield program, chosen
+    finally:
+        subprocess.run(docker.argv("rm", "--force", chosen.name), capture_output=True, check=False)
+        program.wait(30)
+
+
+def test_an_image_with_baked_weights_needs_no_mount(docker: Docker, peagle: Peagle) -> None:
+    built = peagle("image", "build", "tiny", "--runtime", "cpu", "--base", BASE, "--bake-weights",
+                   "--json")  # fmt: skip
+    assert built.returncode == 0, built.stderr
+    with container(docker, json.loads(built.stdout)["name"]) as (_, chosen):
+        assert chosen.mounts == {}
+        with asked(chosen.port) as reply:
+            assert rest_of(reply)[-1] == "[DONE]"
+        assert client.counters(chosen.port).accepted_tokens > 0
+
+
+def test_sigterm_lets_a_running_stream_finish(docker: Docker, image: dict[str, Any]) -> None:
+    with (
+        container(docker, image["name"]) as (program, chosen),
+        asked(chosen.port, max_tokens=1200, ignore_eos=True) as reply,
+    ):
+        first = reply.read1()
+        program.terminate()  # as Docker and SageMaker end a container; passed on to it
+        events = rest_of(reply, first)
+
+        assert events[-1] == "[DONE]"
+        assert list(pieces(iter(events)))[-1].output_tokens == 1200
+        assert program.wait(30) == 0
+
+
+def test_the_container_ends_when_its_engine_was_killed(
+    docker: Docker, image: dict[str, Any]
+) -> None:
+    """Without restarts, which the entrypoint else tries after a crash of a healthy engine."""
+    kill = (
+        "import os, pathlib, signal\n"
+        "for one in pathlib.Path('/proc').glob('[0-9]*'):\n"
+        "    pid = int(one.name)\n"
+        "    words = (one / 'cmdline').read_bytes() if pid not in (1, os.getpid()) else b''\n"
+        "    if b'api_server' in words: os.kill(pid, signal.SIGKILL)\n"
+    )
+    with container(docker, image["name"], PEAGLE_RESTARTS="0") as (program, chosen):
+        docker.run("exec", chosen.name, "python3", "-c", kill, doing="killing the engine")
+        killed = time.monotonic()
+        code = program.wait(30)
+
+        assert code not in (0, None)
+        assert time.monotonic() - killed < 5
+    assert docker.inspect("container", chosen.name) is None

@@ -1,0 +1,129 @@
+"""`peagle image push` to a registry of this machine that wants a login: Debian's own."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.support import Peagle
+from toolkit.errors import CloudError
+from toolkit.images import Docker, Login, push
+from toolkit.images.archive import member_of, tar
+from toolkit.local.process import free_port
+
+pytestmark = [pytest.mark.docker, pytest.mark.sandbox]
+
+REGISTRY = "docker-registry"
+PASSWORD = "123456789012-auth-token"
+"""What the sandbox's ECR gives as a token, for the user AWS."""
+
+HTPASSWD = "AWS:$2y$05$abcdefghijklmnopqrstuu/4ofrUS75HrKu6f.iuRo0I/XlrmpqlC\n"
+
+
+@pytest.fixture(scope="module")
+def registry(docker: Docker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """``host:port`` of a registry."""
+    program = shutil.which(REGISTRY)
+    if program is None:
+        pytest.skip(f"there is no {REGISTRY} (Debian: apt-get install {REGISTRY})")
+    folder = tmp_path_factory.mktemp("registry")
+    (folder / "htpasswd").write_text(HTPASSWD)
+    port = free_port()
+    settings = {
+        "version": 0.1,
+        "storage": {"filesystem": {"rootdirectory": str(folder / "data")}},
+        "http": {"addr": f"127.0.0.1:{port}"},
+        "auth": {"htpasswd": {"realm": "test", "path": str(folder / "htpasswd")}},
+    }
+    (folder / "config.yml").write_text(yaml.safe_dump(settings))
+    with (folder / "log").open("w") as log:
+        running = subprocess.Popen(
+            [program, "serve", str(folder / "config.yml")], stdout=log, stderr=log
+        )
+    try:
+        until = time.monotonic() + 30
+        while status(port) != http.HTTPStatus.OK:
+            assert time.monotonic() < until, (folder / "log").read_text()
+            time.sleep(0.1)
+        yield f"127.0.0.1:{port}"
+    finally:
+        running.terminate()
+        running.wait(30)
+
+
+def status(port: int, path: str = "/v2/") -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    key = base64.b64encode(f"AWS:{PASSWORD}".encode()).decode()
+    accept = "application/vnd.docker.distribution.manifest.v2+json"
+    try:
+        connection.request("GET", path, headers={"Authorization": f"Basic {key}", "Accept": accept})
+        return connection.getresponse().status
+    except OSError:
+        return 0
+    finally:
+        connection.close()
+
+
+@pytest.fixture
+def small(docker: Docker) -> Iterator[str]:
+    """An image with the labels of ours and without 2 GB below it."""
+    name = "peagle-push-test:1"
+    context = b'FROM scratch\nLABEL peagle.pair="a/b" peagle.runtime="cpu"\nCOPY Dockerfile /\n'
+    docker.stream("build", "--tag", name, "-", doing="building", given=[context_tar(context)])
+    made = docker.inspect("image", name)
+    assert made is not None
+    yield name
+    # By id: with every other name that pushing gave it.
+    subprocess.run(docker.argv("rmi", "--force", made["Id"]), capture_output=True, check=False)
+
+
+def context_tar(dockerfile: bytes) -> bytes:
+    return b"".join(tar([member_of("Dockerfile", dockerfile)]))
+
+
+def test_push_makes_the_repository_logs_in_and_leaves_no_secret(
+    registry: str, small: str, peagle: Peagle, tmp_path: Path
+) -> None:
+    own = tmp_path / "docker-config"
+    own.mkdir()
+    place = {**os.environ, "PEAGLE_HOME": str(tmp_path / "home"), "DOCKER_CONFIG": str(own),
+             "TMPDIR": str(tmp_path)}  # fmt: skip
+    try:
+        done = peagle("image", "push", small, "--sandbox", "--registry", registry, "--json",
+                      env=place)  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        address, _, digest = json.loads(done.stdout)["pushed"].partition("@")
+        assert address == f"{registry}/peagle-push-test"
+        port = int(registry.rpartition(":")[2])
+        assert status(port, f"/v2/peagle-push-test/manifests/{digest}") == http.HTTPStatus.OK
+        assert list(own.iterdir()) == []
+        kept = [path for path in tmp_path.rglob("*") if path.is_file()]
+        assert not any(PASSWORD.encode() in path.read_bytes() for path in kept)
+        removed = peagle("destroy", "--images", "--sandbox", "--yes", "--json", env=place)
+        assert json.loads(removed.stdout) == {
+            "removed": [{"type": "Repository", "name": "peagle-push-test"}]
+        }
+    finally:
+        peagle("sandbox", "stop", env=place)
+
+
+def test_a_registry_that_refuses_is_told(registry: str, small: str, docker: Docker) -> None:
+    wrong = Login(registry, "AWS", "wrong")
+    with pytest.raises(CloudError, match="pushing") as raised:
+        push(docker, small, f"{registry}/peagle-push-test:1", [wrong])
+    assert "log in" in raised.value.fix
+
+
+def test_a_registry_that_is_not_there_is_told(small: str, docker: Docker) -> None:
+    with pytest.raises(CloudError, match="connection refused"):
+        push(docker, small, f"127.0.0.1:{free_port()}/x:1")

@@ -1,0 +1,197 @@
+"""Repositories, roles and builds of images, against moto's ECR, IAM, S3 and CodeBuild."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from moto import mock_aws
+
+from toolkit.aws import codebuild, ecr, images
+from toolkit.aws.codebuild_role import policy
+from toolkit.aws.session import Aws, Keys, connect
+from toolkit.aws.watch import Clock
+from toolkit.errors import CloudError
+from toolkit.images.archive import member_of
+
+CONTEXT = [member_of("Dockerfile", b"FROM base\n"), member_of("peagle/serve/a.py", b"x = 1\n")]
+ORDER = codebuild.BuildOrder("peagle-tiny", "v1", "1.dkr.ecr.example", CONTEXT, "d1")
+
+
+class NoWaiting(Clock):
+    def sleep(self, seconds: float) -> None:
+        pass
+
+
+@pytest.fixture
+def aws(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Aws]:
+    with mock_aws():
+        yield connect("us-east-1", keys=Keys("testing", "testing"))
+
+
+def build(aws: Aws, order: codebuild.BuildOrder = ORDER) -> tuple[codebuild.BuiltThere, list[str]]:
+    told: list[str] = []
+    return codebuild.build(aws, order, told.append, NoWaiting()), told
+
+
+def test_a_repository_scans_keeps_its_tags_and_forgets_layers_without_one(aws: Aws) -> None:
+    uri = ecr.ensure_repository(aws, "peagle-tiny")
+    assert ecr.ensure_repository(aws, "peagle-tiny") == uri
+    (found,) = aws.call("ecr", "describe_repositories")["repositories"]
+    assert found["imageScanningConfiguration"] == {"scanOnPush": True}
+    assert found["imageTagMutability"] == "IMMUTABLE"
+    text = aws.call("ecr", "get_lifecycle_policy", repositoryName="peagle-tiny")
+    (rule,) = json.loads(text["lifecyclePolicyText"])["rules"]
+    assert rule["selection"]["tagStatus"] == "untagged"
+
+
+def test_a_repository_of_somebody_else_is_used_and_left_as_it_is(aws: Aws) -> None:
+    aws.call("ecr", "create_repository", repositoryName="peagle-tiny")
+    ecr.ensure_repository(aws, "peagle-tiny")
+    with pytest.raises(CloudError):
+        aws.call("ecr", "get_lifecycle_policy", repositoryName="peagle-tiny")
+    images.remove_all(aws, print)
+    assert aws.call("ecr", "describe_repositories")["repositories"]
+
+
+def test_the_login_is_ecrs_token(aws: Aws) -> None:
+    found = ecr.login(aws, "host.example.com")
+    assert (found.host, found.user) == ("host.example.com", "AWS")
+    assert found.password
+    assert found.password not in repr(found)
+
+
+def test_a_build_makes_all_it_needs_and_again_makes_nothing_more(aws: Aws) -> None:
+    built, told = build(aws)
+    assert built.address.endswith("/peagle-tiny:v1")
+    assert any("uploading the build context" in line for line in told)
+    first = images.listed(aws)
+    assert [made.kind for made in first] == ["Project", "Role", "Object", "Bucket", "Repository"]
+    build(aws)
+    assert images.listed(aws) == first
+    (project,) = aws.call("codebuild", "batch_get_projects", names=["peagle-tiny"])["projects"]
+    assert project["environment"]["privilegedMode"] is True
+    assert json.loads(project["source"]["buildspec"]) == codebuild.BUILDSPEC
+
+
+def test_a_tag_that_is_there_is_not_built_again(aws: Aws) -> None:
+    ecr.ensure_repository(aws, "peagle-tiny")
+    manifest = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
+                "config": {"digest": "sha256:0", "size": 1, "mediaType": "x"},
+                "layers": []}  # fmt: skip
+    aws.call("ecr", "put_image", repositoryName="peagle-tiny", imageTag="v1",
+             imageManifest=json.dumps(manifest))  # fmt: skip
+    built, told = build(aws)
+    assert built.digest is not None
+    assert told == [f"{built.address} is there already"]
+    assert aws.call("codebuild", "list_projects")["projects"] == []
+
+
+def test_destroy_removes_what_was_made_and_nothing_else(aws: Aws) -> None:
+    boto3.client("s3", region_name="us-east-1").create_bucket(Bucket="not-ours")
+    build(aws)
+    removed = images.remove_all(aws, lambda line: None)
+    assert len(removed) == 5
+    assert images.listed(aws) == ()
+    assert aws.call("ecr", "describe_repositories")["repositories"] == []
+    assert aws.call("codebuild", "list_projects")["projects"] == []
+    assert aws.call("iam", "list_roles")["Roles"] == []
+    assert [one["Name"] for one in aws.call("s3", "list_buckets")["Buckets"]] == ["not-ours"]
+    assert images.remove_all(aws, lambda line: None) == ()
+
+
+def test_what_an_interrupted_build_made_is_known(aws: Aws, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cut(*given: Any, **more: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(codebuild, "_ensure_project", cut)
+    with pytest.raises(KeyboardInterrupt):
+        build(aws)
+    assert {made.kind for made in images.listed(aws)} == {"Repository", "Bucket", "Object"}
+    images.remove_all(aws, lambda line: None)
+
+
+def test_the_role_may_write_to_one_repository_and_read_one_prefix(aws: Aws) -> None:
+    statements = policy(aws, "peagle-tiny", "bucket", "peagle-images/")["Statement"]
+    by_action = {action: one["Resource"] for one in statements for action in one["Action"]}
+    account = aws.account
+    assert by_action["ecr:PutImage"] == f"arn:aws:ecr:us-east-1:{account}:repository/peagle-tiny"
+    assert by_action["s3:GetObject"] == "arn:aws:s3:::bucket/peagle-images/*"
+    everything = [action for action, resource in by_action.items() if resource == "*"]
+    assert everything == ["ecr:GetAuthorizationToken"]
+    assert not any("*" in action for action in by_action)
+
+
+def test_codebuild_may_take_the_role_for_this_account_only(aws: Aws) -> None:
+    build(aws)
+    (role,) = aws.call("iam", "list_roles")["Roles"]
+    (statement,) = role["AssumeRolePolicyDocument"]["Statement"]
+    assert statement["Principal"] == {"Service": "codebuild.amazonaws.com"}
+    assert statement["Condition"] == {"StringEquals": {"aws:SourceAccount": aws.account}}
+
+
+def test_a_role_that_others_do_not_see_yet_is_waited_for(
+    aws: Aws, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = aws.call
+    tries: list[int] = []
+
+    def call(service: str, operation: str, **more: Any) -> dict[str, Any]:
+        if operation == "create_project" and len(tries) < 2:
+            tries.append(1)
+            raise CloudError("CreateProject: not authorized to perform: sts:AssumeRole on role")
+        return real(service, operation, **more)
+
+    monkeypatch.setattr(aws, "call", call)
+    build(aws)
+    assert len(tries) == 2
+
+
+def test_the_log_is_told_once_and_its_end_is_the_error(
+    aws: Aws, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = aws.call
+    seen: list[int] = []
+    place = {"groupName": "/aws/codebuild/peagle-tiny", "streamName": "s"}
+
+    def call(service: str, operation: str, **more: Any) -> dict[str, Any]:
+        if operation == "batch_get_builds":
+            seen.append(1)
+            status = "IN_PROGRESS" if len(seen) < 3 else "FAILED"
+            one = {"buildStatus": status, "logs": place, "currentPhase": "BUILD"}
+            return {"builds": [one]}
+        return real(service, operation, **more)
+
+    logs = boto3.client("logs", region_name="us-east-1")
+    logs.create_log_group(logGroupName=place["groupName"])
+    logs.create_log_stream(logGroupName=place["groupName"], logStreamName="s")
+    now = 1_795_000_000_000
+    logs.put_log_events(
+        logGroupName=place["groupName"], logStreamName="s",
+        logEvents=[{"timestamp": now, "message": "pulling\n"},
+                   {"timestamp": now + 1, "message": "denied\n"}],
+    )  # fmt: skip
+    monkeypatch.setattr(aws, "call", call)
+    told: list[str] = []
+    with pytest.raises(CloudError, match=r"ended as FAILED in BUILD: denied"):
+        codebuild.build(aws, ORDER, told.append, NoWaiting())
+    assert told[-2:] == ["pulling", "denied"]
+    assert told.count("pulling") == 1
+
+
+def test_the_context_is_the_same_zip_every_time(tmp_path: Path) -> None:
+    codebuild.zip_file(CONTEXT, tmp_path / "a.zip")
+    codebuild.zip_file(reversed(CONTEXT), tmp_path / "b.zip")
+    assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
+    with zipfile.ZipFile(tmp_path / "a.zip") as archive:
+        assert archive.read("peagle/serve/a.py") == b"x = 1\n"
+
+
+def test_the_build_logs_in_without_the_password_in_an_argv() -> None:
+    (login,) = codebuild.BUILDSPEC["phases"]["pre_build"]["commands"]  # type: ignore[index]
+    assert "--password-stdin" in login

@@ -1,0 +1,55 @@
+"""A machine whose Docker does what a test says."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+LABELS = {"peagle.pair": "peagle/tiny+p-eagle", "peagle.runtime": "cpu", "peagle.vllm": "0.28.0",
+          "org.opencontainers.image.base.name": "base"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class FakeDocker:
+    """Answers in the order in which they were told: the first that fits."""
+
+    folder: Path
+
+    def answers(self, *words: str, code: int = 0, out: Any = "", err: str = "") -> None:
+        file = self.folder / "answers.json"
+        told = json.loads(file.read_text()) if file.exists() else []
+        text = out if isinstance(out, str) else json.dumps(out)
+        file.write_text(json.dumps([*told, [words, code, text, err]]))
+
+    @property
+    def asked(self) -> list[dict[str, Any]]:
+        file = self.folder / "asked.jsonl"
+        lines = file.read_text().splitlines() if file.exists() else []
+        return [json.loads(line) for line in lines]
+
+    def has_image(self, name: str, labels: dict[str, str] | None = None, **more: Any) -> None:
+        config = {"Labels": LABELS if labels is None else labels, "User": "10001:10001"}
+        found = {"Id": f"sha256:{name}", "Created": "2026-11-21T00:00:00Z", "Size": 2_000_000,
+                 "Config": config, "RootFS": {"Layers": ["a", "b"]}, **more}  # fmt: skip
+        self.answers("image", "inspect", name, out=[found])
+
+
+@pytest.fixture
+def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeDocker:
+    """The only ``docker`` of this machine."""
+    folder = tmp_path / "docker"
+    folder.mkdir()
+    shutil.copy(Path(__file__).with_name("fake_docker.py"), folder / "fake_docker.py")
+    command = folder / "docker"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -I {folder}/fake_docker.py "$@"\n')
+    command.chmod(0o755)
+    (folder / "answers.json").write_text("[]")
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    return FakeDocker(folder)

@@ -1,0 +1,85 @@
+"""Archives: the same bytes from the same files, and nothing from elsewhere."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from toolkit.errors import UserError
+from toolkit.images.archive import Member, member_of, members_of, tar, tar_member
+
+
+def read(data: bytes) -> dict[str, bytes]:
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        return {
+            one.name: (archive.extractfile(one) or io.BytesIO()).read()
+            for one in archive
+            if one.isfile()
+        }
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "weights"
+    (made / "inner").mkdir(parents=True)
+    (made / "model.safetensors").write_bytes(b"x" * 1025)
+    (made / "inner" / ("long-" * 40 + "ü.json")).write_text("{}")
+    return made
+
+
+def test_the_archive_holds_the_files(folder: Path) -> None:
+    found = read(
+        b"".join(tar([*members_of(folder, "weights"), member_of("Dockerfile", b"FROM a")]))
+    )
+    assert found["weights/model.safetensors"] == b"x" * 1025
+    assert found["weights/inner/" + "long-" * 40 + "ü.json"] == b"{}"
+    assert found["Dockerfile"] == b"FROM a"
+
+
+def test_times_owners_modes_and_order_do_not_show(folder: Path) -> None:
+    first = b"".join(tar(members_of(folder, "w")))
+    file = folder / "model.safetensors"
+    file.chmod(0o600)
+    os.utime(file, (1, 1))
+    assert b"".join(tar(reversed(members_of(folder, "w")))) == first
+    with tarfile.open(fileobj=io.BytesIO(first)) as archive:
+        assert {(one.uid, one.gid, one.mtime) for one in archive} == {(0, 0, 0)}
+        assert {one.mode for one in archive} == {0o644, 0o755}
+        assert len(archive.getnames()) == len(set(archive.getnames()))
+
+
+def test_an_archive_in_an_archive_has_the_size_that_was_said(folder: Path) -> None:
+    inner = tar_member("engine.tar", members_of(folder, "lib"))
+    outer = read(b"".join(tar([inner, member_of("z", b"last")])))
+    assert len(outer["engine.tar"]) == inner.size
+    assert read(outer["engine.tar"])["lib/model.safetensors"] == b"x" * 1025
+    assert outer["z"] == b"last"
+
+
+def test_a_link_inside_becomes_the_file(folder: Path) -> None:
+    (folder / "link.json").symlink_to("model.safetensors")
+    assert read(b"".join(tar(members_of(folder, "w"))))["w/link.json"] == b"x" * 1025
+
+
+@pytest.mark.parametrize("goal", ["/etc/passwd", "../secret"])
+def test_a_link_that_leaves_the_folder_is_refused(folder: Path, goal: str) -> None:
+    (folder.parent / "secret").write_text("secret")
+    (folder / "link").symlink_to(goal)
+    with pytest.raises(UserError, match="leads out of its folder"):
+        members_of(folder, "w")
+
+
+def test_a_link_to_nowhere_is_refused(folder: Path) -> None:
+    (folder / "link").symlink_to("gone")
+    with pytest.raises(UserError, match="is no file"):
+        members_of(folder, "w")
+
+
+@pytest.mark.parametrize("content", [b"12", b"1234"], ids=["shorter", "longer"])
+def test_a_file_that_changes_meanwhile_is_refused(content: bytes) -> None:
+    with pytest.raises(UserError, match="changed while it was read"):
+        list(tar([Member("w/model.safetensors", 3, lambda: [content])]))

@@ -1,0 +1,89 @@
+"""What goes wrong with Docker, in the user's words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.images.conftest import FakeDocker
+from toolkit.errors import (
+    CloudError,
+    DockerMissing,
+    EngineError,
+    NotFound,
+    PeagleError,
+    UserError,
+)
+from toolkit.images.client import Docker
+
+SAID: list[tuple[str, type[PeagleError], str]] = [
+    ("Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon "
+     "running?", DockerMissing, "process engine"),
+    ("permission denied while trying to connect to the Docker daemon socket", DockerMissing,
+     "process engine"),
+    ("Error response from daemon: write /layer: no space left on device", UserError,
+     "docker system prune"),
+    ("denied: User is not authorized to perform: ecr:InitiateLayerUpload", CloudError, "log in"),
+    ("unauthorized: authentication required", CloudError, "log in"),
+    ("tag invalid: The image tag 'v1' already exists in the 'x' repository and cannot be "
+     "overwritten because the tag is immutable.", CloudError, "--tag"),
+    ("Error response from daemon: manifest for x:1 not found: manifest unknown", NotFound,
+     "docker images"),
+    ("Get \"https://registry.invalid/v2/\": dial tcp: lookup registry.invalid: no such host",
+     CloudError, "network"),
+    ("docker: Error response from daemon: driver failed: Bind for 127.0.0.1:80 failed: port is "
+     "already allocated.", UserError, "--port"),
+    ('docker: Error response from daemon: could not select device driver "" with capabilities: '
+     "[[gpu]].", UserError, "--gpus"),
+    ("The command '/bin/sh -c false' returned a non-zero code: 1", EngineError, "above"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("said", "kind", "fix"), SAID)
+def test_what_docker_says_becomes_an_error_with_a_way_out(
+    docker: FakeDocker, said: str, kind: type[PeagleError], fix: str
+) -> None:
+    docker.answers(code=1, err=f"Sending build context to Docker daemon  2kB\n{said}")
+    for call in (Docker().run, Docker().stream):
+        with pytest.raises(kind) as raised:
+            call("push", "x", doing="pushing x")
+        assert fix in raised.value.fix
+        assert "Error response from daemon" not in raised.value.message.split(": ")[0:2]
+
+
+def test_a_machine_without_docker_is_told_of_the_process_engine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(DockerMissing, match="no docker command") as raised:
+        Docker().check()
+    assert "process engine" in raised.value.fix
+    assert raised.value.exit_code == 2
+
+
+def test_input_that_breaks_off_is_the_error_and_not_what_docker_made_of_it(
+    docker: FakeDocker,
+) -> None:
+    def given() -> Iterator[bytes]:
+        yield b"half"
+        raise UserError("model.safetensors changed while it was read")
+
+    with pytest.raises(UserError, match="changed while it was read"):
+        Docker().stream("build", "-", doing="building", given=given())
+
+
+def test_a_command_that_ends_before_it_read_everything_says_why_itself(
+    docker: FakeDocker, tmp_path: Path
+) -> None:
+    (docker.folder / "docker").write_text("#!/bin/sh\necho 'no space left on device' >&2; exit 1\n")
+    with pytest.raises(UserError, match="the disk is full"):
+        Docker().stream("build", "-", doing="building", given=[b"x" * 10**6] * 20)
+
+
+def test_every_line_is_told_as_it_comes(docker: FakeDocker) -> None:
+    docker.answers(out="one\ntwo")
+    told: list[str] = []
+    Docker().stream("pull", "x", doing="fetching x", each_line=told.append)
+    assert told[:2] == ["one", "two"]

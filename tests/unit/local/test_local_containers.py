@@ -1,0 +1,181 @@
+"""What Docker is told to run, and what becomes of a plan that it cannot run."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.unit.images.conftest import LABELS, FakeDocker, docker
+from toolkit.catalog import load_catalog
+from toolkit.errors import CloudError, DockerMissing, NotFound, PeagleError, Refused, UserError
+from toolkit.images import Docker, Image, show
+from toolkit.local import records, up
+from toolkit.local.compose import compose_file
+from toolkit.local.containers import Container, find_image, run_arguments, start_container
+from toolkit.local.hosts import DockerHost
+from toolkit.local.process import EngineProcess, is_alive, stop_engine
+from toolkit.planning import Options, Plan, make_plan
+from toolkit.rendering.image import serve_digest
+
+__all__ = ["docker"]
+
+SECRET = "hf_not-for-the-list-of-processes"
+
+
+def plan_for(pair: str, **more: Any) -> Plan:
+    return make_plan(Options(pair=pair, **more), load_catalog())
+
+
+@pytest.fixture
+def container(tmp_path: Path) -> Container:
+    folder = tmp_path / 'weights, "mine"'
+    folder.mkdir()
+    environment = {"HF_TOKEN": SECRET, "SM_VLLM_X": "$HOME ${A} it's"}
+    return Container("peagle-x", "image:1", environment, {"/opt/ml/model": folder}, 8123, gpus=True)
+
+
+def test_the_port_is_on_loopback_and_values_are_not_in_argv(container: Container) -> None:
+    given = run_arguments(container)
+    assert given[given.index("--publish") + 1] == "127.0.0.1:8123:8080"
+    assert {"--read-only", "--cap-drop", "--security-opt"} <= set(given)
+    assert given[-2:] == ["image:1", "serve"]
+    assert not any(SECRET in word for word in given)
+    assert [given[n + 1] for n, word in enumerate(given) if word == "--env"] == [
+        "HF_TOKEN", "SM_VLLM_X",
+    ]  # fmt: skip
+    assert given[given.index("--gpus") + 1] == "all"
+
+
+def test_a_folder_with_a_comma_is_mounted_as_one(container: Container) -> None:
+    (mount,) = [word for word in run_arguments(container) if word.startswith("type=bind")]
+    assert mount.endswith('weights, ""mine""",dst=/opt/ml/model,readonly')
+
+
+def test_compose_says_the_same(container: Container) -> None:
+    service = yaml.safe_load(compose_file(container))["services"]["engine"]
+    assert service["environment"]["SM_VLLM_X"] == "$$HOME $${A} it's"
+    assert service["ports"] == ["127.0.0.1:8123:8080"]
+    assert service["read_only"] is True
+    assert service["volumes"][1]["source"] == str(container.mounts["/opt/ml/model"])
+    (device,) = service["deploy"]["resources"]["reservations"]["devices"]
+    assert device["count"] == "all"
+
+
+def test_docker_gets_the_values_and_its_end_is_seen(
+    docker: FakeDocker, container: Container, tmp_path: Path
+) -> None:
+    docker.answers("run", out="from the engine")
+    process = start_container(Docker(), container, tmp_path / "log")
+    until = time.monotonic() + 30
+    while is_alive(process):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    assert "from the engine" in (tmp_path / "log").read_text()
+    (ran,) = [one for one in docker.asked if one["argv"][0] == "run"]
+    assert ran["environment"]["HF_TOKEN"] == SECRET
+    assert process.container == "peagle-x"
+
+
+def test_the_end_removes_a_container_whose_command_was_killed(docker: FakeDocker) -> None:
+    docker.answers("rm")
+    stop_engine(EngineProcess(2**22 + 1, 1, 1, "log", "peagle-x"))
+    assert docker.asked[-1]["argv"] == ["rm", "--force", "--volumes", "peagle-x"]
+
+
+@pytest.mark.parametrize("name", ["PATH", "DOCKER_HOST"])
+def test_variables_that_docker_itself_reads_are_refused(
+    docker: FakeDocker, container: Container, tmp_path: Path, name: str
+) -> None:
+    wrong = Container("x", "i", {name: "1"}, {}, 1)
+    with pytest.raises(UserError, match=name):
+        start_container(Docker(), wrong, tmp_path / "log")
+    assert docker.asked == []
+
+
+def image(docker: FakeDocker, **labels: str) -> Image:
+    docker.has_image("mine", {**LABELS, **labels})
+    return show(Docker(), "mine")
+
+
+def test_the_newest_image_with_todays_entrypoint_is_found(docker: FakeDocker) -> None:
+    line = {"Repository": "mine", "Tag": "1"}
+    docker.answers("ls", f"label=peagle.serve={serve_digest()}", "label=peagle.runtime=cpu",
+                   out=json.dumps(line))  # fmt: skip
+    docker.has_image("mine:1")
+    found = find_image(Docker(), plan_for("tiny"), "cpu")
+    assert found is not None
+    assert found.name == "mine:1"
+    assert find_image(Docker(), plan_for("tiny"), "gpu") is None
+
+
+def test_a_named_image_for_another_pair_or_runtime_is_refused(docker: FakeDocker) -> None:
+    docker.has_image("mine")
+    with pytest.raises(UserError, match="built for peagle/tiny"):
+        find_image(Docker(), plan_for("gpt-oss-20b"), "gpu", "mine")
+    with pytest.raises(UserError, match="for the cpu") as raised:
+        find_image(Docker(), plan_for("tiny"), "gpu", "mine")
+    assert raised.value.fix == "start it without --gpus"
+    with pytest.raises(NotFound):
+        find_image(Docker(), plan_for("tiny"), "gpu", "none")
+
+
+def test_baked_weights_are_not_mounted_over(docker: FakeDocker) -> None:
+    plan = plan_for("tiny")
+    baked = DockerHost(Docker(), image(docker, **{"peagle.weights": "baked"}))
+    assert baked.container(plan, {}, 1).mounts == {}
+
+
+def test_folders_of_weights_are_mounted(docker: FakeDocker) -> None:
+    host = DockerHost(Docker(), image(docker))
+    mounts = host.container(plan_for("tiny"), {}, 1).mounts
+    assert set(mounts) == {"/opt/ml/model/target", "/opt/ml/model/drafter"}
+
+
+def test_on_gpus_the_environment_is_the_plans_own_and_on_a_cpu_what_it_can_take(
+    docker: FakeDocker,
+) -> None:
+    plan = plan_for("gpt-oss-20b")
+    built = image(docker)
+    assert DockerHost(Docker(), built, gpus=True).runnable(plan) == (plan.environment, ())
+    with pytest.raises(Refused, match=r"would have to be downloaded|quantised"):
+        DockerHost(Docker(), built).runnable(plan)
+    stored = plan_for("qwen3-8b", model_source="s3://models/q")
+    with pytest.raises(Refused, match="only AWS can mount"):
+        DockerHost(Docker(), built, gpus=True).runnable(stored)
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [("docker: Error response from daemon: port is already allocated.", UserError),
+     ("docker: Error response from daemon: pull access denied for mine", CloudError)],
+)  # fmt: skip
+def test_what_docker_refuses_at_the_start_is_told(
+    docker: FakeDocker, own_home: Path, said: str, kind: type[PeagleError]
+) -> None:
+    docker.answers("run", code=125, err=said)
+    host = DockerHost(Docker(), image(docker))
+    with pytest.raises(kind, match="starting the container"):
+        up(plan_for("tiny"), host=host)
+    assert records.listing() == ()
+
+
+def test_without_docker_the_command_names_the_process_engine(
+    peagle: Any, own_home: Path, tmp_path: Path
+) -> None:
+    environment = {"PATH": str(tmp_path), "HOME": str(tmp_path), "PEAGLE_HOME": str(own_home)}
+    done = peagle("local", "up", "tiny", "--engine", "docker", env=environment)
+    assert done.returncode == DockerMissing.exit_code
+    assert "no docker command on this machine" in done.stderr
+    assert "process engine" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_options_of_containers_need_the_engine_docker(peagle: Any) -> None:
+    done = peagle("local", "up", "tiny", "--gpus")
+    assert done.returncode == 2
+    assert "--engine docker" in done.stderr

@@ -1,0 +1,130 @@
+"""The build context of an image: what is in it, and that nothing else ever is."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+
+import pytest
+
+from tests.unit.rendering.plans import plan_of
+from toolkit.data import data_folder
+from toolkit.errors import Unsupported, UserError
+from toolkit.planning import Plan
+from toolkit.rendering.image import (
+    LAYER_LIMIT_BYTES,
+    Recipe,
+    baked_folders,
+    context_digest,
+    context_files,
+    dockerfile,
+    labels,
+)
+
+GPU = Recipe("gpu", "registry.example.com/vllm@sha256:" + "a" * 64, revision="1234abcd")
+
+
+def instructions(text: str) -> list[tuple[str, str]]:
+    joined = text.replace("\\\n", " ")
+    lines = [line for line in joined.splitlines() if line and line[0] != "#"]
+    return [(line.split()[0], line.partition(" ")[2]) for line in lines]
+
+
+def read_labels(text: str) -> dict[str, str]:
+    (line,) = [words for name, words in instructions(text) if name == "LABEL"]
+    return dict(word.split("=", 1) for word in shlex.split(line.replace("\\$", "$")))
+
+
+def with_licence(plan: Plan, licence: str) -> Plan:
+    return plan.model_copy(update={"target": plan.target.model_copy(update={"licence": licence})})
+
+
+def test_the_image_is_the_base_with_our_entrypoint_and_no_setting_of_the_engine() -> None:
+    plan = plan_of("from-hub")
+    made = dockerfile(plan, GPU)
+    words = [name for name, _ in instructions(made)]
+    assert words == ["ARG", "FROM", "LABEL", "COPY", "COPY", "ENV", "USER", "WORKDIR", "EXPOSE",
+                     "ENTRYPOINT", "CMD"]  # fmt: skip
+    assert ("ARG", f"BASE={GPU.base}") in instructions(made)
+    assert ("FROM", "${BASE}") in instructions(made)
+    (entrypoint,) = [given for name, given in instructions(made) if name == "ENTRYPOINT"]
+    assert json.loads(entrypoint) == ["python3", "/opt/peagle/serve"]
+    assert not set(plan.environment) & set(re.findall(r"\w+", made))
+
+
+def test_the_container_runs_as_a_user_who_may_write_to_the_cache_only() -> None:
+    made = dict(instructions(dockerfile(plan_of("uploaded"), GPU)))
+    assert made["USER"] == "10001:10001"
+    assert 'HOME="/var/cache/peagle"' in made["ENV"]
+    assert made["COPY"] == "--chown=10001:10001 cache /var/cache/peagle"
+
+
+def test_the_context_holds_the_entrypoint_as_it_is_and_stays_small() -> None:
+    files = {file.path: file.content for file in context_files(plan_of("from-hub"), GPU)}
+    serve = data_folder("containers") / "serve"
+    sources = {f"peagle/serve/{path.relative_to(serve).as_posix()}": path.read_bytes()
+               for path in serve.rglob("*.py")}  # fmt: skip
+    assert {path: files[path] for path in files if path.startswith("peagle/serve/")} == sources
+    assert "peagle/serve/__main__.py" in sources
+    assert sum(map(len, files.values())) < LAYER_LIMIT_BYTES
+
+
+def test_labels_say_pair_runtime_plan_licences_and_source() -> None:
+    plan = plan_of("from-hub")
+    found = read_labels(dockerfile(plan, GPU))
+    assert found == labels(plan, GPU)
+    assert found["peagle.pair"] == plan.pair
+    assert found["peagle.runtime"] == "gpu"
+    assert found["peagle.licence.target"] == plan.target.licence
+    assert plan.drafter is not None
+    assert found["peagle.licence.drafter"] == plan.drafter.licence
+    assert re.fullmatch("[0-9a-f]{64}", found["peagle.plan"])
+    assert found["org.opencontainers.image.revision"] == "1234abcd"
+    assert found["org.opencontainers.image.base.digest"] == "sha256:" + "a" * 64
+
+
+def test_a_label_is_what_it_says_whatever_stands_in_it() -> None:
+    nasty = """my "own" $HOME \\ licence's\nend"""
+    text = dockerfile(with_licence(plan_of("from-hub"), nasty), GPU)
+    assert read_labels(text)["peagle.licence.target"] == """my "own" $HOME \\ licence's end"""
+    assert [name for name, _ in instructions(text)].count("LABEL") == 1
+
+
+def test_the_same_plan_gives_the_same_bytes_and_another_plan_others() -> None:
+    plan = plan_of("uploaded")
+    assert context_files(plan, GPU) == context_files(plan_of("uploaded"), GPU)
+    other = plan.model_copy(update={"max_model_len": 1024})
+    digests = {context_digest(plan, GPU), context_digest(other, GPU),
+               context_digest(plan, Recipe("gpu", "other"))}  # fmt: skip
+    assert len(digests) == 3
+
+
+@pytest.mark.parametrize("base", ["", "a b", "x\nRUN rm -rf /", "-v", "a${B}"])
+def test_a_base_that_is_no_image_is_refused(base: str) -> None:
+    with pytest.raises(UserError, match="no name of an image"):
+        dockerfile(plan_of("uploaded"), Recipe("gpu", base))
+
+
+def test_weights_stay_out_unless_asked_for() -> None:
+    plan = plan_of("uploaded")
+    assert "weights" not in dockerfile(plan, GPU).replace("peagle.weights", "")
+    baked = dockerfile(plan, Recipe("gpu", "base", bake_weights=True))
+    assert ("COPY", "weights /opt/peagle/ml") in instructions(baked)
+    assert 'PEAGLE_ML_ROOT="/opt/peagle/ml"' in baked
+    assert set(baked_folders(plan)) == {"weights/model/target", "weights/model/drafter"}
+
+
+def test_weights_of_the_hub_are_downloaded_at_the_plans_revision() -> None:
+    plan = plan_of("from-hub")
+    made = instructions(dockerfile(plan, Recipe("gpu", "base", bake_weights=True)))
+    runs = [json.loads(given) for name, given in made if name == "RUN"]
+    assert runs[0][3] == "openai/gpt-oss-20b"
+    assert runs[0][4] == plan.target.weights.revision
+    assert len(runs) == 2
+
+
+def test_weights_in_s3_cannot_be_baked_in_and_the_error_says_what_can() -> None:
+    with pytest.raises(Unsupported, match="s3://models/qwen3-8b") as raised:
+        dockerfile(plan_of("two-prefixes"), Recipe("gpu", "base", bake_weights=True))
+    assert "--bake-weights" in raised.value.fix

@@ -1,0 +1,22 @@
+"""Container images of plans on this machine: build, show, push. Knows Docker, and no AWS."""
+
+from toolkit.images.build import Built, build, image_name, repository_of
+from toolkit.images.client import Docker
+from toolkit.images.engine import Packages, engine_image
+from toolkit.images.push import Login, push
+from toolkit.images.show import Image, images, show
+
+__all__ = [
+    "Built",
+    "Docker",
+    "Image",
+    "Login",
+    "Packages",
+    "build",
+    "engine_image",
+    "image_name",
+    "images",
+    "push",
+    "repository_of",
+    "show",
+]

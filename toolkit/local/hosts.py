@@ -1,0 +1,125 @@
+"""As what a plan runs on this machine: as a process, or in a container."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from toolkit.errors import Refused
+from toolkit.images import Docker, Image
+from toolkit.local import records
+from toolkit.local.containers import Container, container_name, start_container
+from toolkit.local.cpu import cannot_run, for_cpu
+from toolkit.local.engine import find_engine
+from toolkit.local.install import check_machine
+from toolkit.local.machine import this_machine
+from toolkit.local.process import EngineProcess, start_engine
+from toolkit.local.weights import folders, link, only_in_s3, weight_bytes
+from toolkit.planning.models import Plan
+
+Record = Callable[[EngineProcess], object]
+Runnable = tuple[dict[str, str], tuple[str, ...]]
+"""An environment, and what of the plan it leaves out or changes."""
+
+
+class Host(Protocol):
+    """What ``up`` asks of it. ``image`` is the container's, ``None`` without one."""
+
+    @property
+    def image(self) -> str | None: ...
+
+    def runnable(self, plan: Plan) -> Runnable:
+        """The plan's environment as it can be run here. Raises Refused when it cannot."""
+
+    def start(
+        self, plan: Plan, environment: Mapping[str, str], port: int, log: Path, record: Record
+    ) -> EngineProcess:
+        """Begin; ``record`` is called before the engine does."""
+
+
+class ProcessHost:
+    """The CPU engine that ``peagle engine install`` brings, as a process."""
+
+    image = None
+
+    def runnable(self, plan: Plan) -> Runnable:
+        """For a CPU, if this machine's can run it."""
+        check_machine()
+        find_engine(plan.runtime.vllm)
+        return _for_this_cpu(plan)
+
+    def start(
+        self, plan: Plan, environment: Mapping[str, str], port: int, log: Path, record: Record
+    ) -> EngineProcess:
+        """With links to the weights where the container has them mounted."""
+        ml_root = records.folder_of(plan.name) / "ml"
+        shutil.rmtree(ml_root, ignore_errors=True)
+        link(plan, ml_root)
+        engine = find_engine(plan.runtime.vllm)
+        return start_engine(engine, environment, ml_root, port, log, record=record)
+
+
+@dataclass(frozen=True)
+class DockerHost:
+    """A container of ``built``; with ``gpus`` it sees all GPUs of this machine."""
+
+    docker: Docker
+    built: Image
+    gpus: bool = False
+
+    @property
+    def image(self) -> str:
+        """By id: another build of the same name is another image."""
+        return self.built.id
+
+    def runnable(self, plan: Plan) -> Runnable:
+        """The plan's own environment on GPUs, else what a CPU can take of it."""
+        if not self.gpus:
+            return _for_this_cpu(plan)
+        _refuse_s3(plan)
+        return dict(plan.environment), ()
+
+    def container(self, plan: Plan, environment: Mapping[str, str], port: int) -> Container:
+        """What is started; weights of folders are mounted unless the image has them."""
+        mounts = {} if self.built.labels.get("peagle.weights") == "baked" else folders(plan)
+        return Container(
+            name=container_name("local", plan.name),
+            image=self.built.id,
+            environment=environment,
+            mounts=mounts,
+            port=port,
+            gpus=self.gpus,
+        )
+
+    def start(
+        self, plan: Plan, environment: Mapping[str, str], port: int, log: Path, record: Record
+    ) -> EngineProcess:
+        """Attached, so that its end is seen."""
+        chosen = self.container(plan, environment, port)
+        return start_container(self.docker, chosen, log, record)
+
+
+def _for_this_cpu(plan: Plan) -> Runnable:
+    machine = this_machine()
+    _refuse_s3(plan)
+    why = cannot_run(plan.environment, weight_bytes(plan), machine)
+    if why:
+        raise _refused(plan, why)
+    return for_cpu(plan.environment, machine)
+
+
+def _refuse_s3(plan: Plan) -> None:
+    stored = only_in_s3(plan)
+    if stored:
+        raise _refused(plan, f"only AWS can mount {stored}")
+
+
+def _refused(plan: Plan, why: str) -> Refused:
+    return Refused(
+        f"this machine cannot run {plan.pair}: {why}",
+        f"`peagle deploy {plan.target.id} --sandbox` serves a small stand-in under the same "
+        "settings",
+    )
