@@ -11,7 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import catalog_size, check, first_token, startup, streaming_overhead
+from benchmarks import (
+    catalog_size,
+    check,
+    entrypoint,
+    first_token,
+    images,
+    startup,
+    streaming_overhead,
+    weights_sync,
+)
 
 
 @pytest.mark.parametrize(
@@ -80,15 +89,16 @@ def _noted(ran: list[bool], good: bool) -> Callable[[], bool]:
 
 
 @pytest.mark.parametrize(
-    ("met", "code"), [((True, True), 0), ((False, True), 1), ((True, False), 1)]
+    ("met", "code"),
+    [((True, True, True), 0), ((False, True, True), 1), ((True, True, False), 1)],
 )
 def test_all_run_before_the_first_miss_is_told(
-    monkeypatch: pytest.MonkeyPatch, met: tuple[bool, bool], code: int
+    monkeypatch: pytest.MonkeyPatch, met: tuple[bool, bool, bool], code: int
 ) -> None:
     ran: list[bool] = []
-    for module in (startup, first_token, streaming_overhead):
+    for module in (startup, entrypoint, images, first_token, streaming_overhead):
         monkeypatch.setattr(module, "main", lambda: None)
-    for module, good in zip((check, catalog_size), met, strict=True):
+    for module, good in zip((check, catalog_size, weights_sync), met, strict=True):
         monkeypatch.setattr(module, "main", _noted(ran, good))
     monkeypatch.setattr(sys, "path", [str(Path(check.__file__).parents[1]), *sys.path])
 
