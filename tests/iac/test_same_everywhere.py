@@ -58,4 +58,5 @@ def test_what_is_compared_is_the_plan() -> None:
 def test_the_image_is_built_on_the_plans(shape: str) -> None:
     plan = plan_of(shape)
     (dockerfile,) = [f for f in render("dockerfile", plan) if f.path == "Dockerfile"]
-    assert f"\nFROM {plan.runtime.image}\n" in dockerfile.content.decode()
+    text = dockerfile.content.decode()
+    assert f"\nARG BASE={plan.runtime.image}\nFROM ${{BASE}}\n" in text
