@@ -5,7 +5,9 @@
 Each row has a process of its own, and each GPU one engine at a time; the next row's process loads
 its modules meanwhile and waits for the GPU. A row that fails is written with its error. A row
 that ``rows.jsonl`` or the evidence file has already is not run again (``--again`` runs the
-evidence's, too; ``--list`` shows what is left). Rows for two GPUs come last.
+evidence's, too; ``--list`` shows what is left). Rows for two GPUs come last, unless phases are
+named: with ``--phase TEXT SHARE`` (again and again) the rows of TEXT come first, and none of them
+is begun after that share of the seconds.
 
 ``python -m benchmarks.gpu.memory --collect FOLDER...`` puts the rows of these folders into the
 evidence file; what it holds besides stays, and without new rows it stays byte for byte.
@@ -18,7 +20,6 @@ and before CUDA graphs are captured, and the row is marked as incomplete.
 from __future__ import annotations
 
 import argparse
-import fcntl
 import json
 import os
 import re
@@ -30,122 +31,38 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-from benchmarks.gpu import evidence
-from benchmarks.gpu.geometry import Setting, engine_arguments
+from benchmarks.gpu import cores, evidence
+from benchmarks.gpu.geometry import Setting
 from benchmarks.gpu.logs import log_lines, logged
+from benchmarks.gpu.row import run_row
 from benchmarks.gpu.rows import settings
 
 ROW_SECONDS = 240
 WAITING_SECONDS = 300
-IDLE_GPU_BYTES = 3 << 30
-
-
-# One row, in a process of its own
-
-
-def run_row(setting: Setting, lock: Path, stem: Path) -> dict[str, Any]:
-    """Starts the engine and says what it is made of; the probe's files hold what it counted."""
-    row: dict[str, Any] = {}
-    import torch
-    import vllm
-    from vllm.engine.arg_utils import EngineArgs
-    from vllm.usage.usage_lib import UsageContext
-    from vllm.v1.engine.core import EngineCore
-    from vllm.v1.executor import Executor
-
-    # Before the engine and its workers, which learn of it by the environment.
-    from benchmarks.gpu.extension import announce
-
-    row |= {"vllm": vllm.__version__, "torch": torch.__version__}
-    probed = announce(stem, setting.own())
-    with lock.open("w") as handle:
-        wait_for(handle, setting.tensor_parallel_size)
-        begin = time.perf_counter()
-        arguments = EngineArgs(**engine_arguments(setting), **probed)
-        config = arguments.create_engine_config(UsageContext.OPENAI_API_SERVER)
-        row["cuda_before_engine"] = bool(torch.cuda.is_initialized())
-        engine = EngineCore(config, Executor.get_class(config), log_stats=False)
-        row["start_seconds"] = round(time.perf_counter() - begin, 2)
-        row["effective"] = effective(engine.vllm_config)
-        stem.with_name(f"{stem.name}-row.json").write_text(json.dumps(row, default=str))
-        sys.stdout.flush()
-        sys.stderr.flush()
-        if setting.tensor_parallel_size > 1:
-            engine.shutdown()
-        os._exit(0)
-
-
-def wait_for(handle: TextIO, gpus: int) -> None:
-    """Holds the GPU's lock, once the engine before has left the GPU."""
-    fcntl.flock(handle, fcntl.LOCK_EX)
-    devices = [int(device) for device in os.environ["CUDA_VISIBLE_DEVICES"].split(",")][:gpus]
-    end = time.monotonic() + 30
-    while time.monotonic() < end and max(map(used_bytes, devices)) > IDLE_GPU_BYTES:
-        time.sleep(0.2)
-
-
-def used_bytes(device: int) -> int:
-    """What is taken of a GPU's memory, by the driver's count, without touching CUDA."""
-    from vllm.third_party import pynvml
-
-    pynvml.nvmlInit()
-    try:
-        handle = pynvml.nvmlDeviceGetHandleByIndex(device)
-        return int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
-    finally:
-        pynvml.nvmlShutdown()
-
-
-def effective(config: Any) -> dict[str, Any]:
-    """The settings that the engine ended with."""
-    scheduler, cache, compilation = (
-        config.scheduler_config, config.cache_config, config.compilation_config,
-    )  # fmt: skip
-    sizes = compilation.cudagraph_capture_sizes or []
-    return {
-        "tensor_parallel_size": config.parallel_config.tensor_parallel_size,
-        "gpu_memory_utilization": cache.gpu_memory_utilization,
-        "max_model_len": config.model_config.max_model_len,
-        "max_num_seqs": scheduler.max_num_seqs,
-        "max_num_batched_tokens": scheduler.max_num_batched_tokens,
-        "max_num_scheduled_tokens": getattr(scheduler, "max_num_scheduled_tokens", None),
-        "max_in_flight_tokens": config.max_in_flight_tokens,
-        "async_scheduling": scheduler.async_scheduling,
-        "enable_chunked_prefill": scheduler.enable_chunked_prefill,
-        "enable_prefix_caching": cache.enable_prefix_caching,
-        "kv_cache_dtype": str(cache.cache_dtype),
-        "block_size": cache.block_size,
-        "num_gpu_blocks": cache.num_gpu_blocks,
-        "kv_cache_size_tokens": getattr(cache, "kv_cache_size_tokens", None),
-        "kv_cache_max_concurrency": getattr(cache, "kv_cache_max_concurrency", None),
-        "dtype": str(config.model_config.dtype),
-        "quantization": config.model_config.quantization,
-        "enforce_eager": config.model_config.enforce_eager,
-        "cudagraph_mode": str(compilation.cudagraph_mode),
-        "max_cudagraph_capture_size": compilation.max_cudagraph_capture_size,
-        "cudagraph_capture_sizes": list(sizes),
-        "compile_ranges": str(compilation.get_compile_ranges()),
-        "use_v2_model_runner": config.use_v2_model_runner,
-    }
-
-
-# All rows
+LEAST_SECONDS = 25
+"""With less left, no row is begun."""
 
 
 class Run:
-    """The rows still to do, shared by the GPUs' threads."""
+    """The rows still to do, shared by the GPUs' threads. After ``stop`` none is begun any more, at
+    ``end`` those that run are ended."""
 
-    def __init__(self, out: Path, rows: Sequence[Setting], seconds: float) -> None:
-        self.out, self.end = out, time.monotonic() + seconds
-        self.waiting = list(rows)
+    def __init__(self, out: Path, end: float) -> None:
+        self.out, self.end, self.stop = out, end, end
+        self.waiting: list[Setting] = []
+        self.begun: set[str] = set()
         self.guard = threading.Lock()
 
     def next(self) -> Setting | None:
         with self.guard:
-            left = self.end - time.monotonic()
-            return self.waiting.pop(0) if self.waiting and left > 25 else None
+            now = time.monotonic()
+            if not self.waiting or now > self.stop or self.end - now < LEAST_SECONDS:
+                return None
+            setting = self.waiting.pop(0)
+            self.begun.add(setting.name)
+            return setting
 
     def note(self, row: dict[str, Any]) -> None:
         with self.guard, (self.out / "rows.jsonl").open("a") as file:
@@ -153,13 +70,15 @@ class Run:
         print(summary(row), flush=True)
 
 
-def work(run: Run, gpus: str) -> None:
+def work(run: Run, gpus: str, cpus: Sequence[int]) -> None:
     """Runs rows on these GPUs until none is left or the time is over."""
     while setting := run.next():
-        run.note(row_in_process(setting, gpus, run.out, run.end))
+        run.note(row_in_process(setting, gpus, cpus, run.out, run.end))
 
 
-def row_in_process(setting: Setting, gpus: str, out: Path, end: float) -> dict[str, Any]:
+def row_in_process(
+    setting: Setting, gpus: str, cpus: Sequence[int], out: Path, end: float
+) -> dict[str, Any]:
     """One row, read back from the files that its process wrote."""
     stem = out / "facts" / setting.name
     log = out / "logs" / f"{setting.name}.log"
@@ -176,6 +95,7 @@ def row_in_process(setting: Setting, gpus: str, out: Path, end: float) -> dict[s
             env={**os.environ, "CUDA_VISIBLE_DEVICES": gpus},
             start_new_session=True,
         )
+        os.sched_setaffinity(process.pid, cpus)
         try:
             code: int | None = process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -229,21 +149,40 @@ def left(out: Path, only: str, known: set[str]) -> list[Setting]:
     return [row for row in settings() if row.name not in done and re.search(only, row.name)]
 
 
-def run_all(out: Path, gpus: Sequence[str], seconds: float, rows: Sequence[Setting]) -> None:
-    """Runs these rows, on each GPU alone, then what needs several."""
+def run_all(
+    out: Path,
+    gpus: Sequence[str],
+    seconds: float,
+    rows: Sequence[Setting],
+    phases: Sequence[tuple[str, float]] = (("", 1.0),),
+) -> None:
+    """Runs these rows, on each GPU alone, then what needs several.
+
+    A phase is the rows of a pattern, and the share of the seconds after which none of them is
+    begun any more; what runs then may go on, and keeps its GPUs.
+    """
     for folder in ("facts", "logs"):
         (out / folder).mkdir(parents=True, exist_ok=True)
-    single = [row for row in rows if row.tensor_parallel_size == 1]
-    run = Run(out, single, seconds)
-    threads = [threading.Thread(target=work, args=(run, gpu)) for gpu in gpus for _ in range(2)]
-    for thread in threads:
+    begin = time.monotonic()
+    run = Run(out, begin + seconds)
+    for pattern, share in phases:
+        run.stop = begin + share * seconds
+        here = [row for row in rows if re.search(pattern, row.name) and row.name not in run.begun]
+        _single(run, gpus, [row for row in here if row.tensor_parallel_size == 1])
+        if len(gpus) > 1:
+            run.waiting = [row for row in here if row.tensor_parallel_size == len(gpus)]
+            work(run, ",".join(gpus), cores.share(0, 1))
+
+
+def _single(run: Run, gpus: Sequence[str], rows: list[Setting]) -> None:
+    run.waiting = list(rows)
+    streams = [(run, gpu, cores.share(number, len(gpus))) for number, gpu in enumerate(gpus)]
+    threads = [threading.Thread(target=work, args=stream) for _ in range(2) for stream in streams]
+    for thread in threads[: 2 * len(rows)]:
         thread.start()
         time.sleep(1)
-    for thread in threads:
+    for thread in threads[: 2 * len(rows)]:
         thread.join()
-    if len(gpus) > 1:
-        run.waiting = [row for row in rows if row.tensor_parallel_size == len(gpus)]
-        work(run, ",".join(gpus))
 
 
 def main() -> None:
@@ -252,6 +191,7 @@ def main() -> None:
     parser.add_argument("--gpus", default="0")
     parser.add_argument("--seconds", type=float, default=560)
     parser.add_argument("--only", default="")
+    parser.add_argument("--phase", nargs=2, action="append", metavar=("TEXT", "SHARE"))
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--again", action="store_true")
     parser.add_argument("--collect", type=Path, nargs="*")
@@ -275,7 +215,8 @@ def main() -> None:
         merged = evidence.merged(document, evidence.rows_of(given.collect))
         evidence.write(given.evidence, merged)
     else:
-        run_all(given.out, given.gpus.split(","), given.seconds, rows)
+        phases = [(text, float(share)) for text, share in given.phase or [("", 1.0)]]
+        run_all(given.out, given.gpus.split(","), given.seconds, rows, phases)
 
 
 if __name__ == "__main__":

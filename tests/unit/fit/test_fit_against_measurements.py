@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu.geometry import Setting
+from benchmarks.gpu.geometry import PAIRS, Setting
+from benchmarks.gpu.rows import settings
 from tests.unit.fit.geometry import H200, drafter, target
 from toolkit.fit.accounting import GIB, cache_layout, fit_of, why_not
 from toolkit.fit.engine import in_flight_tokens
@@ -22,6 +23,11 @@ MOST_TOKENS_OFF = 0.03
 MOST_GIB_OFF = 2.0
 MOST_SHARE_OFF = 0.03
 """Of the memory left for the cache; or ``MOST_GIB_OFF``, where that is more."""
+
+
+COLUMNS = ("with", "without", "K", "utilisation", "cache", "GPUs")
+"""What every pair is to be measured with: a drafter and none, two K, two shares of the memory, both
+types of cache. Several GPUs are more than is asked for."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +114,68 @@ def test_the_evidence_covers_what_it_is_for() -> None:
     assert {row.case.engine.kv_cache_dtype for row in found} == {"auto", "fp8"}
     assert len({row.case.target.architecture.layers for row in found}) == 4
     assert sum(row.exact for row in found) >= 24
+
+
+def measured(pair: str) -> list[Setting]:
+    """The settings of a pair in which the engine laid out its cache, as the file says now."""
+    evidence = document()
+    found = [
+        row for row in (*evidence["rows"], *evidence["log_rows"]) if row["setting"]["pair"] == pair
+    ]
+    return [Setting(**row["setting"]) for row in found if "kv_cache_tokens" in row["logged"]]
+
+
+def cells(found: list[Setting]) -> dict[str, str]:
+    """A line of the table: what these settings are measured with; "-" where nothing is."""
+    with_drafter = [one for one in found if one.drafter]
+    k = sorted({one.k for one in with_drafter if one.drafter == "p-eagle"})
+    values: dict[str, list[Any]] = {
+        "with": sorted({str(one.drafter) for one in with_drafter}),
+        "without": ["yes"] if len(found) > len(with_drafter) else [],
+        "K": k,
+        "utilisation": sorted({one.gpu_memory_utilization for one in found}),
+        "cache": sorted({"bf16" if one.kv_cache_dtype == "auto" else "fp8" for one in found}),
+        "GPUs": sorted({one.tensor_parallel_size for one in found}),
+    }
+    return {name: ", ".join(map(str, values[name])) or "-" for name in COLUMNS}
+
+
+def gaps(found: list[Setting]) -> list[str]:
+    """What the issue asks for and these settings do not have."""
+    line = cells(found)
+    two = [name for name in ("K", "utilisation", "cache") if "," not in line[name]]
+    return [name for name in ("with", "without") if line[name] == "-"] + two
+
+
+def test_what_is_measured_of_each_pair(capsys: pytest.CaptureFixture[str]) -> None:
+    """The table is made of the evidence as it is. What is missing must be among the rows that a
+    measuring session runs, so that it is not forgotten."""
+    table = {pair: measured(pair) for pair in PAIRS}
+    with capsys.disabled():
+        widths = {"with": 16, "without": 8, "K": 8, "utilisation": 12, "cache": 10, "GPUs": 5}
+        print(
+            "\n"
+            + "pair".ljust(16)
+            + "".join(name.ljust(widths[name]) for name in COLUMNS)
+            + "missing"
+        )
+        for pair, found in table.items():
+            line = "".join(cells(found)[name].ljust(widths[name]) for name in COLUMNS)
+            print(f"{pair:16}{line}{', '.join(gaps(found)) or 'nothing'}")
+    for pair, found in table.items():
+        planned = [one for one in settings() if one.pair == pair]
+        assert found, pair
+        assert gaps([*found, *planned]) == [], f"{pair}: nobody is going to measure it"
+        lost = {"with", "without"} & set(gaps(found))
+        assert not lost, f"{pair} was measured with and without a drafter before"
+
+
+def test_a_new_row_closes_its_gap() -> None:
+    only = [Setting("gemma-4-31b"), Setting("gemma-4-31b", "p-eagle", 7)]
+    assert gaps(only) == ["K", "utilisation", "cache"]
+    more = [*only, Setting("gemma-4-31b", "p-eagle", 3, kv_cache_dtype="fp8")]
+    assert gaps(more) == ["utilisation"]
+    assert cells(more)["K"] == "3, 7"
 
 
 def test_what_the_engine_refused_is_refused() -> None:

@@ -1,0 +1,97 @@
+"""The evidence file of warm.py: what both machines wrote, and how many times faster it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+EVIDENCE = (
+    Path(__file__).resolve().parents[2] / "model_catalog" / "evidence" / "warm-starts-h200.json"
+)
+METHOD = (
+    "Starts of containers/serve with real geometry (tests/geometry) and dummy weights, K as on the"
+    " head's card. green_seconds: from the start of the entrypoint until /ping answers 200, which"
+    " needs a draft; healthy_seconds: the same from the start of vLLM, by the entrypoint's log;"
+    " engine.engine_start_seconds: what vLLM itself counts (profiling, KV cache, warm-up, CUDA"
+    " graphs). first, one machine: cold with PEAGLE_WARM=collect, then the same caches kept where"
+    " they are, then all removed and restored from the artefact. second, another machine that had"
+    " none of it: restored from that artefact, then cold with PEAGLE_WARM=off. Home, temporary"
+    " files and caches are empty before each start but kept; Python's bytecode and the files of"
+    " vLLM are warm before all. anew_bytes: compiled although caches were there; elsewhere_bytes:"
+    " written to other places than the caches of an artefact."
+)
+TIMES = ("green_seconds", "healthy_seconds", "engine_start_seconds")
+
+Document = dict[str, Any]
+
+
+def document(folders: Sequence[Path], rehearsed: bool = False) -> Document:
+    """One document of the results in these folders. Raises ValueError where they do not belong
+    together: no first run, two of a kind, other versions, or (unless it is ``rehearsed``) a second
+    run on the machine of the first."""
+    runs: dict[str, Document] = {}
+    for path in (path for folder in folders for path in sorted(folder.glob("warm-*.json"))):
+        run = json.loads(path.read_text())
+        if run["step"] in runs:
+            raise ValueError(f"{path}: there are two runs of the step {run['step']}")
+        runs[run["step"]] = run
+    if "first" not in runs:
+        raise ValueError("no warm-first.json is in these folders")
+    machine = runs["first"]["machine"]
+    if "second" in runs:
+        _compared(machine, runs["second"]["machine"], rehearsed)
+    begins = [start["begin"] for run in runs.values() for start in run["starts"]]
+    return {
+        "date": max(begins)[:10],
+        "engine": {"name": "vllm", "version": machine["vllm"]},
+        "device": machine["device"],
+        "driver": machine["driver"],
+        "torch": machine["torch"],
+        "script": "benchmarks/gpu/warm.py",
+        "method": METHOD,
+        "summary": summary(runs),
+        "runs": runs,
+    }
+
+
+def summary(runs: dict[str, Document]) -> list[Document]:
+    """For each pair and machine: the times cold and otherwise, and how many times faster."""
+    found = []
+    for step, run in runs.items():
+        good = [start for start in run["starts"] if "error" not in start]
+        by = {(start["pair"], start["kind"]): times(start) for start in good}
+        for pair in dict.fromkeys(start["pair"] for start in good):
+            cold = by.get((pair, "cold"), {})
+            for kind in ("kept", "restored"):
+                if seconds := by.get((pair, kind)):
+                    faster = {
+                        name: round(cold[name] / value, 2)
+                        for name, value in seconds.items()
+                        if name in cold and value
+                    }
+                    found.append({"pair": pair, "machine": step, "kind": kind, "cold": cold,
+                                  "warm": seconds, "times_faster": faster})  # fmt: skip
+    return found
+
+
+def times(start: Document) -> dict[str, float]:
+    """The three times of one start, as far as they are known."""
+    said = {**start, **start.get("engine", {})}
+    return {name: said[name] for name in TIMES if name in said}
+
+
+def write(path: Path, found: Document) -> None:
+    """The evidence file, and its summary on the terminal."""
+    path.write_text(json.dumps(found, indent=1) + "\n")
+    for row in found["summary"]:
+        print(f"{row['pair']}, {row['machine']} machine, {row['kind']}: {row['times_faster']}")
+
+
+def _compared(first: Document, second: Document, rehearsed: bool) -> None:
+    for name in ("vllm", "torch", "device", "driver"):
+        if first[name] != second[name]:
+            raise ValueError(f"the two runs differ in {name}: {first[name]}, {second[name]}")
+    if first["boot"] == second["boot"] and not rehearsed:
+        raise ValueError("both runs are of one machine, so the second was not a fresh one")

@@ -1,0 +1,83 @@
+"""The order in which rows are run, and what is measured again because it wavers."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.gpu import cores, memory, speed
+from benchmarks.gpu.geometry import Setting
+
+ONE = Setting("gemma-4-31b", "p-eagle", 3)
+OTHER = Setting("gpt-oss-20b", "p-eagle", 3)
+SEVERAL = Setting("gpt-oss-20b", tensor_parallel_size=2)
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """Pair and GPUs of each row that is run, when it ends."""
+    found: list[tuple[str, str]] = []
+    turn = threading.Lock()
+
+    def row(
+        setting: Setting, gpus: str, cpus: Sequence[int], out: Path, end: float
+    ) -> dict[str, Any]:
+        with turn:
+            found.append((setting.pair, gpus))
+        return {"name": setting.name, "ranks": []}
+
+    monkeypatch.setattr(memory, "row_in_process", row)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    return found
+
+
+def test_phases_come_in_order_and_no_row_twice(ran: list[tuple[str, str]], tmp_path: Path) -> None:
+    phases = (("gemma", 1.0), ("_tp2$", 1.0), ("", 1.0))
+    memory.run_all(tmp_path, ["0", "1"], 100, [OTHER, ONE, SEVERAL], phases)
+    assert [pair for pair, _ in ran] == ["gemma-4-31b", "gpt-oss-20b", "gpt-oss-20b"]
+    assert ran[1][1] == "0,1"
+    assert len((tmp_path / "rows.jsonl").read_text().splitlines()) == 3
+
+
+def test_one_gpu_leaves_out_what_needs_several(ran: list[tuple[str, str]], tmp_path: Path) -> None:
+    memory.run_all(tmp_path, ["0"], 100, [SEVERAL, ONE])
+    assert ran == [("gemma-4-31b", "0")]
+
+
+def test_no_row_of_a_phase_is_begun_after_its_share(
+    ran: list[tuple[str, str]], tmp_path: Path
+) -> None:
+    memory.run_all(tmp_path, ["0"], 100, [ONE, OTHER], (("gemma", 0.0), ("gpt", 1.0)))
+    assert ran == [("gpt-oss-20b", "0")]
+
+
+@pytest.mark.parametrize(
+    ("speeds", "count"),
+    [
+        ([100, 99, 50, 100], 3),
+        ([100, 60, 70, 98, 0], 4),
+        ([10, 20, 30, 40, 50, 60, 70], 6),
+    ],
+)
+def test_a_speed_is_measured_until_the_two_best_agree(speeds: list[float], count: int) -> None:
+    given = iter(speeds)
+    assert len(speed.repeated(lambda: (next(given), 1.0))) == count
+
+
+def test_streams_share_the_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(32)))
+    assert cores.share(0, 1) == list(range(32))
+    assert cores.share(0, 2) + cores.share(1, 2) == list(range(32))
+    taken: list[list[int]] = []
+    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cpus: taken.append(cpus))
+    assert cores.wait_aside() == list(range(24))
+    assert taken == [list(range(24, 32))]
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {5})
+    assert cores.share(1, 2) == [5]
+    assert cores.wait_aside() == [5]
