@@ -1,11 +1,15 @@
 """``python3 containers/serve serve``, as SageMaker runs it: ``docker run IMAGE serve``."""
 
+import os
 import sys
-from pathlib import Path
 
-sys.path[0] = str(Path(__file__).resolve().parent.parent)
+sys.path[0] = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 
-from serve.command import main  # noqa: E402  (its folder is put on the path just above)
+from serve.early import end_when_told  # noqa: E402  (its folder is put on the path just above)
+
+end_when_told()
+
+from serve.command import main  # noqa: E402  (its imports take time, and may be interrupted now)
 
 if __name__ == "__main__":
     main(sys.argv[1:])

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
+from serve.built_for import check_built_for
 from serve.checks import check, port_of
 from serve.engine import check_port
 from serve.environment import PREFIX, arguments
@@ -18,11 +19,17 @@ from serve.model import unused, with_model
 from serve.names import check_arguments
 from serve.pair import check_pair
 from serve.redaction import Redactor
-from serve.settings import Settings, settings_of
+from serve.settings import COLLECT, OFF, Settings, settings_of
+from serve.streaming import check_streamer
 from serve.supervisor import Supervisor
+from serve.warm.places import artefact_folder
 
 SERVER = "vllm.entrypoints.openai.api_server"
-MIDDLEWARES = ("serve.counters.CountersMiddleware", "serve.lifecycle.LifecycleMiddleware")
+MIDDLEWARES = (
+    "serve.counters.CountersMiddleware",
+    "serve.warm.route.WarmMiddleware",
+    "serve.lifecycle.LifecycleMiddleware",
+)
 """The last one is the outermost."""
 EXIT_CODE = 2
 
@@ -60,6 +67,8 @@ def _prepared(given: Sequence[str], environment: Mapping[str, str], log: Log) ->
         raise WrongEnvironment(f"{sys.executable} has no vLLM", "use an image that has")
     check_arguments(environment)
     chosen = with_model(environment)
+    check_built_for(chosen)
+    check_streamer(chosen)
     check_pair(chosen)
     argv = _argv(chosen)
     passed = [_encoded(token) for token in argv]
@@ -71,9 +80,23 @@ def _prepared(given: Sequence[str], environment: Mapping[str, str], log: Log) ->
     for line in filter(None, [unused(environment, chosen)]):
         log.warning(line)
     log.stage = STARTING
+    warm = _warm(environment, chosen, settings, log)
     log.info("starting vLLM", argv)
-    variables = {**os.environb, **_settings(os.environb)}
+    variables = {**os.environb, **_settings(os.environb), **warm}
     return Supervisor(passed, variables, log, settings, check_again)
+
+
+def _warm(
+    environment: Mapping[str, str], chosen: Mapping[str, str], settings: Settings, log: Log
+) -> dict[bytes, bytes]:
+    """The variables of a warm start; none where there is nothing to start from."""
+    there = artefact_folder(environment).is_dir()
+    if settings.warm == OFF or not (there or settings.warm == COLLECT):
+        return {}
+    from serve.warm.prepare import prepare  # takes time, and most containers do without
+
+    found = prepare(environment, chosen, settings.warm, log)
+    return {os.fsencode(name): os.fsencode(value) for name, value in found.items()}
 
 
 def _argv(chosen: Mapping[str, str]) -> list[str]:

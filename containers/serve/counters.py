@@ -7,14 +7,13 @@ vLLM loads the class by ``--middleware``. A request with the header
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
+from serve.attributes import answer, asks_for
 from serve.inner import Application, Message, Receive, Send, call
 
 ATTRIBUTE = b"peagle=counters"
-HEADER = b"x-amzn-sagemaker-custom-attributes"
 
 _SAMPLE = re.compile(
     r"^vllm:spec_decode_num_(?P<name>drafts|draft_tokens|accepted_tokens|accepted_tokens_per_pos)"
@@ -31,8 +30,8 @@ class CountersMiddleware:
         self._app = app
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        if _asks_for_counters(scope):
-            await _answer(send, *await self._counters(scope))
+        if asks_for(scope, ATTRIBUTE):
+            await answer(send, *await self._counters(scope))
         else:
             await self._app(scope, receive, send)
 
@@ -65,19 +64,3 @@ def counters_of(page: str) -> dict[str, Any]:
         **totals,
         "accepted_per_position": [positions[place] for place in sorted(positions)],
     }
-
-
-def _asks_for_counters(scope: Message) -> bool:
-    return (
-        scope["type"] == "http"
-        and scope["path"] == "/invocations"
-        and any(name.lower() == HEADER and value.strip() == ATTRIBUTE
-                for name, value in scope["headers"])
-    )  # fmt: skip
-
-
-async def _answer(send: Send, status: int, document: dict[str, Any]) -> None:
-    body = json.dumps(document).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

@@ -7,10 +7,11 @@ import errno
 import os
 import signal
 import socket
+import time
 from collections.abc import Mapping, Sequence
 
 from serve.errors import WrongEnvironment
-from serve.words import DRAIN, SOCKET_VARIABLE
+from serve.words import DRAIN, SOCKET_VARIABLE, STARTED_VARIABLE
 
 _READ_BYTES = 65536
 _LONGEST_LINE = 1_000_000
@@ -26,16 +27,20 @@ class Engine:
         os.set_blocking(reading, False)
         self.news.setblocking(False)
         theirs.set_inheritable(True)
-        name = SOCKET_VARIABLE.encode()
         self.output = reading
+        self.started = time.monotonic()
         self.ended: int | None = None
         """Its exit status once it has ended, as a shell counts: 128 and the signal's number."""
         self._rest = b""
+        own = {
+            SOCKET_VARIABLE.encode(): b"%d" % theirs.fileno(),
+            STARTED_VARIABLE.encode(): b"%.3f" % self.started,
+        }
         try:
             self.pid = os.posix_spawn(
                 argv[0],
                 list(argv),
-                {**environment, name: b"%d" % theirs.fileno()},
+                {**environment, **own},
                 file_actions=[
                     (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                     (os.POSIX_SPAWN_DUP2, writing, 1),

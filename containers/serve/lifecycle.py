@@ -4,6 +4,9 @@ vLLM loads the class by ``--middleware``. It speaks with the supervisor over an 
 the words of ``words``. When the supervisor has ended this server ends too, since nobody is left to
 look after it.
 
+A request that goes on to other middleware carries how long the engine took to start, in seconds, as
+``STARTED_AFTER`` in its scope, once the engine is healthy.
+
 ``/ping`` is green when the engine answers and, where speculation was asked for, the drafter has
 drafted (see ``proof``): configured is not loaded. While draining everything new is answered 503.
 """
@@ -16,12 +19,22 @@ import json
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable
 
 from serve.inner import Application, Message, Receive, Send
 from serve.proof import asked_for, prove
-from serve.words import DRAIN, FAILED, HEALTHY, HELLO, IDLE, SOCKET_VARIABLE
+from serve.words import (
+    DRAIN,
+    FAILED,
+    HEALTHY,
+    HELLO,
+    IDLE,
+    SOCKET_VARIABLE,
+    STARTED_VARIABLE,
+)
 
+STARTED_AFTER = "peagle.started_after"
 PATHS_OF_HEALTH = ("/ping", "/health")
 _ALWAYS_ANSWERED = ("/metrics",)
 
@@ -32,7 +45,9 @@ class LifecycleMiddleware:
     def __init__(self, app: Application) -> None:
         self._app = app
         self._supervisor = _Supervisor(os.environ.get(SOCKET_VARIABLE))
+        self._began = float(os.environ.get(STARTED_VARIABLE) or time.monotonic())
         self._proved = asyncio.Event()
+        self._started_after = 0.0
         self._draining = False
         self._running = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -51,6 +66,8 @@ class LifecycleMiddleware:
 
     async def _count(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer, and remember until the last byte that somebody waits."""
+        if self._proved.is_set():
+            scope[STARTED_AFTER] = self._started_after
         self._running += 1
         try:
             await self._app(scope, receive, send)
@@ -76,6 +93,7 @@ class LifecycleMiddleware:
         if reason:
             self._supervisor.tell(f"{FAILED} {reason}")
             return
+        self._started_after = time.monotonic() - self._began
         self._proved.set()
         self._supervisor.tell(HEALTHY)
 

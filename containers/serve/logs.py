@@ -43,9 +43,10 @@ class Log:
         self._descriptor = descriptor
         self._engine_lines = EngineLines()
 
-    def info(self, message: str, argv: Sequence[str] = ()) -> None:
-        """What goes on; ``argv`` is shown as a list, without secrets."""
-        more = {"argv": self._redactor.argv(argv)} if argv else {}
+    def info(self, message: str, argv: Sequence[str] = (), **more: object) -> None:
+        """What goes on; ``argv`` is shown as a list, without secrets. ``more`` holds none."""
+        if argv:
+            more["argv"] = self._redactor.argv(argv)
         self._write({"level": "INFO", "message": self._plain(message), **more})
 
     def warning(self, message: str) -> None:

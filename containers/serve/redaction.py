@@ -46,11 +46,12 @@ class Redactor:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         found = {text for name in environment for text in _secrets(name, environment[name])}
-        self._secrets = sorted(found, key=len, reverse=True)
+        self.secrets = tuple(sorted(found, key=lambda text: (-len(text), text)))
+        """Of this environment, the longest first."""
 
     def text(self, text: str, serving: bool = False) -> str:
         """``text`` without secrets; and, once the engine is ``serving``, without users' input."""
-        for secret in self._secrets:
+        for secret in self.secrets:
             text = text.replace(secret, HIDDEN)
         for pattern, shown in _PATTERNS:
             text = pattern.sub(shown, text)
@@ -70,9 +71,14 @@ class Redactor:
         return shown
 
 
+def is_secret(name: str) -> bool:
+    """Whether a variable of this name holds a secret."""
+    return _SECRET_NAME.search(name.upper()) is not None
+
+
 def _secrets(name: str, value: str) -> list[str]:
     """The secrets that a variable holds: its value, or each text of a JSON array."""
-    if not _SECRET_NAME.search(name.upper()):
+    if not is_secret(name):
         return []
     texts = [value.strip()]
     if texts[0].startswith("["):

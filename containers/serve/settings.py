@@ -9,23 +9,38 @@ from serve.errors import WrongEnvironment
 
 DRAIN_VARIABLE = "PEAGLE_DRAIN_SECONDS"
 RESTARTS_VARIABLE = "PEAGLE_RESTARTS"
+WARM_VARIABLE = "PEAGLE_WARM"
+
+AUTO = "auto"
+COLLECT = "collect"
+OFF = "off"
 
 
 class Settings(NamedTuple):
     """``drain_seconds``: how long requests that run may still take after SIGTERM; 60, as long as
     InvokeEndpoint waits. ``restarts``: how often within an hour an engine that crashed is started
-    again, if it had been healthy."""
+    again, if it had been healthy. ``warm``: ``auto`` starts from what another engine compiled where
+    it fits, ``collect`` compiles everything and offers it, ``off`` does neither (see ``warm``)."""
 
     drain_seconds: int = 60
     restarts: int = 3
+    warm: str = AUTO
 
 
 def settings_of(environment: Mapping[str, str]) -> Settings:
-    """The settings. Raises WrongEnvironment for one that is no whole number from 0 up."""
+    """The settings. Raises WrongEnvironment for a value that is none.
+
+    An engine that compiles for others is not started again: its second start would not be cold.
+    """
     default = Settings()
+    warm = environment.get(WARM_VARIABLE, default.warm).strip().lower() or default.warm
+    if warm not in (AUTO, COLLECT, OFF):
+        raise WrongEnvironment(f"{WARM_VARIABLE} is {warm!r}", f"{AUTO}, {COLLECT} or {OFF}")
+    restarts = _number(environment, RESTARTS_VARIABLE, default.restarts)
     return Settings(
         _number(environment, DRAIN_VARIABLE, default.drain_seconds),
-        _number(environment, RESTARTS_VARIABLE, default.restarts),
+        0 if warm == COLLECT else restarts,
+        warm,
     )
 
 

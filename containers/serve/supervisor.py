@@ -219,7 +219,8 @@ class Watch:
         self.was_healthy = True
         if self._log.stage == STARTING:
             self._log.stage = SERVING
-        self._log.info("the engine is healthy")
+        seconds = round(_now() - self._engine.started, 1)
+        self._log.info("the engine is healthy", seconds=seconds)
 
     def _heed_the_end(self) -> None:
         """Begin to drain when told to end; hurry when told again."""

@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from toolkit.local.containers import (
+    CACHE_VOLUME,
     HEALTH_COMMAND,
     PORT,
     SHARED_MEMORY,
@@ -26,11 +27,14 @@ _HEADING = """\
 
 
 def compose_file(container: Container) -> str:
-    """The compose file's text."""
+    """The compose file's text, for Compose 1.29 and later.
+
+    The service bears the container's name, so that two such files may lie in one folder, which
+    names their project. The cache is the one of ``peagle local``.
+    """
     document = {
-        "name": container.name,
-        "services": {"engine": _service(container)},
-        "volumes": {_CACHE: {}},
+        "services": {container.name: _service(container)},
+        "volumes": {_CACHE: {"name": CACHE_VOLUME}},
     }
     body = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100_000)
     return _HEADING.format(name=container.name) + body

@@ -104,13 +104,14 @@ def find_image(
     docker: Docker, plan: Plan, runtime: RuntimeKind, named: str | None = None
 ) -> Image | None:
     """The image for the plan: the one ``named``, else the newest of its pair, version and runtime
-    with today's entrypoint; ``None`` if there is none.
+    with today's entrypoint and without weights, which may be others than the plan's; ``None`` if
+    there is none.
 
     Raises UserError for a named one that was built for another pair or runtime.
     """
     if named is None:
         found = images(docker, pair=plan.pair, runtime=runtime, vllm=plan.runtime.vllm,
-                       serve=serve_digest())  # fmt: skip
+                       serve=serve_digest(), weights="mounted")  # fmt: skip
         return found[0] if found else None
     image = show(docker, named)
     check_pair(image, plan.pair)

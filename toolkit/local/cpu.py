@@ -21,7 +21,7 @@ _DROPPED: dict[str, str] = {
     "SM_VLLM_ATTENTION_BACKEND": "the CPU has one attention backend of its own",
     "SM_VLLM_MAX_CUDAGRAPH_CAPTURE_SIZE": "there are no CUDA graphs",
     "SM_VLLM_CUDAGRAPH_CAPTURE_SIZES": "there are no CUDA graphs",
-    "SM_VLLM_COMPILATION_CONFIG": "the model is not compiled",
+    "SM_VLLM_COMPILATION_CONFIG": "it was chosen for a GPU",
     "SM_VLLM_MOE_BACKEND": "its kernels need a GPU",
 }
 _DROPPED_PREFIXES: dict[str, str] = {
@@ -37,12 +37,17 @@ _ONE_RANK = (
     "SM_VLLM_DATA_PARALLEL_SIZE",
 )
 _ADDED: dict[str, tuple[str, str]] = {
-    "SM_VLLM_ENFORCE_EAGER": ("true", "compiling takes a minute and gains little on a CPU"),
     "HF_HUB_OFFLINE": ("1", "all weights are on this machine"),
     "VLLM_NO_USAGE_STATS": ("1", "nothing is reported to anybody"),
     "SM_VLLM_DISTRIBUTED_EXECUTOR_BACKEND": ("uni", "a process less: starts a third sooner"),
     "VLLM_ENABLE_V1_MULTIPROCESSING": ("0", "without it vLLM takes uni back on a CPU"),
 }
+_EAGER = "SM_VLLM_ENFORCE_EAGER"
+_UNCOMPILED = {_EAGER: ("true", "compiling takes a minute and gains little on a CPU")}
+_COMPILED = (
+    "the model is compiled, as it is on a GPU: a start takes a minute longer, unless what an "
+    "earlier one compiled is restored (peagle warm)"
+)
 _DRAFT_SETTINGS_DROPPED: dict[str, str] = {
     "quantization": "the CPU engine runs unquantised weights",
     "attention_backend": "the CPU has one attention backend of its own",
@@ -54,11 +59,11 @@ _KV_CACHE_LARGEST_GIB = 8
 
 
 def for_cpu(
-    environment: Mapping[str, str], machine: Machine
+    environment: Mapping[str, str], machine: Machine, compiled: bool = False
 ) -> tuple[dict[str, str], tuple[str, ...]]:
     """The same environment as the CPU engine can take it, and one note for each change.
 
-    What a CPU can do is left byte for byte as it was.
+    What a CPU can do is left byte for byte as it was; that it compiles only if ``compiled``.
     """
     kept: dict[str, str] = {}
     notes: list[str] = []
@@ -70,10 +75,13 @@ def for_cpu(
             notes.append(f"{name}={value} is left out: {because}")
     _limit_ranks(kept, notes)
     _limit_speculation(kept, notes)
-    for name, (value, because) in {**_ADDED, **_sizes(machine)}.items():
+    added = {**_ADDED, **_sizes(machine), **({} if compiled else _UNCOMPILED)}
+    for name, (value, because) in added.items():
         if name not in kept:
             kept[name] = value
             notes.append(f"{name}={value}: {because}")
+    if compiled and _EAGER not in kept:
+        notes.append(_COMPILED)
     return kept, tuple(notes)
 
 
@@ -85,6 +93,8 @@ def cannot_run(environment: Mapping[str, str], weight_bytes: int, machine: Machi
     if machine.system != "Linux":
         return f"vLLM for a CPU exists for Linux only, and this is {machine.system}"
     for what, path in model_paths(environment).items():
+        if path.startswith("s3://"):
+            return f"its {what} ({path}) is streamed, and the CPU engine has no streamer"
         if not path.startswith(f"{ML_ROOT}/"):
             return f"its {what} ({path}) would have to be downloaded"
     if "SM_VLLM_QUANTIZATION" in environment:

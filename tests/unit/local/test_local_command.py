@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.support import Peagle
 from tests.unit.local.conftest import NAME, PlanFor
 from toolkit.cli.engine import engine
 from toolkit.cli.local import local
@@ -101,6 +102,19 @@ def test_logs_are_printed_and_followed_to_the_end(
 def test_a_name_that_is_not_there_is_said(own_home: Path, typed: Typed, words: tuple[str]) -> None:
     with pytest.raises(NotFound, match="there is no local engine"):
         typed("local", *words)
+
+
+def test_down_says_for_what_it_waits_unless_it_is_told_not_to(
+    engine_home: Path, peagle: Peagle, plan_for: PlanFor
+) -> None:
+    up(plan_for())
+    waited = peagle("local", "down", NAME)
+    up(plan_for())
+    at_once = peagle("local", "down", NAME, "--now")
+
+    assert f"{NAME} may finish what it answers, 60 s at most" in waited.stderr
+    assert at_once.stderr == ""
+    assert waited.stdout == at_once.stdout == f"{NAME} is down.\n"
 
 
 def test_logs_show_no_other_file(own_home: Path, typed: Typed) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -57,13 +59,99 @@ def test_a_folder_with_a_comma_is_mounted_as_one(container: Container) -> None:
 
 
 def test_compose_says_the_same(container: Container) -> None:
-    service = yaml.safe_load(compose_file(container))["services"]["engine"]
-    assert service["environment"]["SM_VLLM_X"] == "$$HOME $${A} it's"
+    written = yaml.safe_load(compose_file(container))
+    given = run_arguments(container)
+
+    def told(option: str) -> str:
+        return given[given.index(option) + 1]
+
+    assert written["volumes"] == {"cache": {"name": "peagle-cache"}}
+    (name, service), *others = written["services"].items()
+    assert (name, others) == (told("--name"), [])
+    assert service == {
+        "image": "image:1",
+        "command": ["serve"],
+        "environment": {"HF_TOKEN": SECRET, "SM_VLLM_X": "$$HOME $${A} it's"},
+        "ports": [told("--publish")],
+        "read_only": "--read-only" in given,
+        "tmpfs": [told("--tmpfs")],
+        "shm_size": told("--shm-size"),
+        "cap_drop": [told("--cap-drop")],
+        "security_opt": [told("--security-opt")],
+        "volumes": [
+            {"type": "volume", "source": "cache", "target": "/var/cache/peagle"},
+            {
+                "type": "bind",
+                "source": str(container.mounts["/opt/ml/model"]),
+                "target": "/opt/ml/model",
+                "read_only": True,
+            },
+        ],
+        "healthcheck": {
+            "test": ["CMD-SHELL", told("--health-cmd")],
+            "interval": told("--health-interval"),
+            "start_period": told("--health-start-period"),
+        },
+        "stop_grace_period": "120s",
+        "deploy": {
+            "resources": {
+                "reservations": {
+                    "devices": [{"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}]
+                }
+            }
+        },
+    }
+    assert "type=volume,src=peagle-cache,dst=/var/cache/peagle" in given
+
+
+def test_what_a_container_may_do_is_little(container: Container) -> None:
+    given = run_arguments(container)
+    pairs = set(pairwise(given))
+    assert "--read-only" in given
+    assert {
+        ("--cap-drop", "ALL"),
+        ("--security-opt", "no-new-privileges"),
+        ("--tmpfs", "/tmp:exec,mode=1777"),
+        ("--shm-size", "1g"),
+    } <= pairs
+    assert not {"--privileged", "--cap-add", "--user", "--network"} & set(given)
+
+
+def test_compose_without_gpus_reserves_none(container: Container) -> None:
+    written = yaml.safe_load(compose_file(replace(container, gpus=False)))
+    assert "deploy" not in written["services"]["peagle-x"]
+
+
+COMPOSED = ("local", "up", "tiny", "--engine", "docker", "--emit-compose", "-", "--port", "8123")
+
+
+@pytest.fixture
+def no_docker(own_home: Path, tmp_path: Path) -> dict[str, str]:
+    return {"PATH": str(tmp_path), "HOME": str(tmp_path), "PEAGLE_HOME": str(own_home)}
+
+
+def test_a_compose_file_with_a_named_image_needs_no_docker(
+    peagle: Any, no_docker: dict[str, str]
+) -> None:
+    done = peagle(*COMPOSED, "--image", "registry.example.com/tiny:1", env=no_docker)
+
+    assert done.returncode == 0, done.stderr
+    (service,) = yaml.safe_load(done.stdout)["services"].values()
+    assert service["image"] == "registry.example.com/tiny:1"
     assert service["ports"] == ["127.0.0.1:8123:8080"]
-    assert service["read_only"] is True
-    assert service["volumes"][1]["source"] == str(container.mounts["/opt/ml/model"])
-    (device,) = service["deploy"]["resources"]["reservations"]["devices"]
-    assert device["count"] == "all"
+    assert {one["target"] for one in service["volumes"]} >= {
+        "/opt/ml/model/target", "/opt/ml/model/drafter",
+    }  # fmt: skip
+    assert "Nobody looked whether registry.example.com/tiny:1 is for peagle/tiny" in done.stderr
+
+
+@pytest.mark.parametrize("more", [(), ("--gpus",), ("--build",)])
+def test_a_compose_file_whose_image_must_be_looked_for_needs_docker(
+    peagle: Any, no_docker: dict[str, str], more: tuple[str, ...]
+) -> None:
+    done = peagle(*COMPOSED, *more, env=no_docker)
+    assert (done.returncode, done.stdout) == (DockerMissing.exit_code, "")
+    assert "no docker command on this machine" in done.stderr
 
 
 def test_docker_gets_the_values_and_its_end_is_seen(
@@ -105,6 +193,7 @@ def image(docker: FakeDocker, **labels: str) -> Image:
 def test_the_newest_image_with_todays_entrypoint_is_found(docker: FakeDocker) -> None:
     line = {"Repository": "mine", "Tag": "1"}
     docker.answers("ls", f"label=peagle.serve={serve_digest()}", "label=peagle.runtime=cpu",
+                   "label=peagle.weights=mounted",
                    out=json.dumps(line))  # fmt: skip
     docker.has_image("mine:1")
     found = find_image(Docker(), plan_for("tiny"), "cpu")

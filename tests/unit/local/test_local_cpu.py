@@ -147,3 +147,21 @@ def test_a_broken_speculation_is_left_for_the_container_to_refuse() -> None:
 
     assert for_cpu(environment, MACHINE)[0][SPECULATION] == "{"
     assert model_paths(environment) == {"target": "/opt/ml/model/target"}
+
+
+def test_a_cpu_compiles_only_when_it_is_told_to_and_says_so() -> None:
+    eager, _ = for_cpu(TINY, MACHINE)
+    compiled, notes = for_cpu(TINY, MACHINE, compiled=True)
+
+    assert eager["SM_VLLM_ENFORCE_EAGER"] == "true"
+    assert "SM_VLLM_ENFORCE_EAGER" not in compiled
+    assert any(note.startswith("the model is compiled") for note in notes)
+
+
+def test_a_plan_that_is_eager_stays_so() -> None:
+    environment = {**TINY, "SM_VLLM_ENFORCE_EAGER": "true"}
+
+    changed, notes = for_cpu(environment, MACHINE, compiled=True)
+
+    assert changed["SM_VLLM_ENFORCE_EAGER"] == "true"
+    assert not any("compiled" in note for note in notes)

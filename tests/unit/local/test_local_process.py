@@ -21,11 +21,13 @@ from toolkit.local.engine import Engine
 from toolkit.local.process import (
     EngineProcess,
     crash_reason,
+    drain_engine,
     free_port,
     is_alive,
     is_healthy,
     is_port_free,
     start_engine,
+    start_program,
     stop_engine,
 )
 
@@ -112,6 +114,65 @@ def test_children_are_ended_when_the_leader_died_before(start: Start) -> None:
     stop_engine(process, 0.2)
 
     assert processes_with(mark) == []
+
+
+LEADER = """
+import signal, subprocess, sys, time
+from pathlib import Path
+folder = Path(sys.argv[1])
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+def drain(number, frame):
+    (folder / "told").touch()
+    while not (folder / "answered").exists():
+        time.sleep(0.02)
+    (folder / "child").write_text(str(child.poll()))
+    sys.exit(0)
+signal.signal(signal.SIGTERM, drain)
+(folder / "begun").touch()
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def answering(tmp_path: Path) -> Iterator[EngineProcess]:
+    """A leader that ends when its requests are answered: when there is a file ``answered``."""
+    argv = [sys.executable, "-c", LEADER, str(tmp_path)]
+    process = start_program(argv, {}, 1, tmp_path / "log")
+    until((tmp_path / "begun").exists)
+    yield process
+    stop_engine(process, 0.1)
+
+
+def test_a_draining_leader_is_waited_for_and_its_children_are_left_alone_meanwhile(
+    answering: EngineProcess, tmp_path: Path
+) -> None:
+    waited: list[bool] = []
+
+    def waiting() -> None:
+        waited.append(is_alive(answering))
+        if (tmp_path / "told").exists():
+            (tmp_path / "answered").touch()
+
+    drain_engine(answering, 30, waiting)
+
+    assert not is_alive(answering)
+    assert waited[0]
+    assert (tmp_path / "child").read_text() == "None", "it was still running"
+
+
+def test_draining_has_a_limit(answering: EngineProcess, tmp_path: Path) -> None:
+    drain_engine(answering, 0.2)
+
+    assert is_alive(answering)
+    stop_engine(answering, 0.1)
+    assert not is_alive(answering)
+
+
+def test_what_is_not_there_is_not_drained(answering: EngineProcess, tmp_path: Path) -> None:
+    drain_engine(replace(answering, started=answering.started - 1), 30)
+
+    assert not (tmp_path / "told").exists()
+    assert is_alive(answering)
 
 
 def test_a_dead_engine_is_seen_at_once_and_left_as_no_zombie(start: Start) -> None:

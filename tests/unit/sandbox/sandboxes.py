@@ -39,6 +39,8 @@ def fake_engine(folder: Path) -> Path:
     package = folder / "packages" / "vllm" / "entrypoints" / "openai"
     package.mkdir(parents=True)
     shutil.copy(Path(__file__).with_name("fake_engine.py"), package / "api_server.py")
+    # By which the entrypoint knows an engine for the CPU.
+    (folder / "packages" / "torch-2.0.0+cpu.dist-info").mkdir()
     python = folder / "python"
     packages = str(folder / "packages")
     python.write_text(_WRAPPER.format(python=sys.executable, packages=packages))

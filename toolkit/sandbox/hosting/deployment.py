@@ -6,9 +6,10 @@ import secrets
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
+from toolkit import warm
 from toolkit.errors import PeagleError
 from toolkit.local.cpu import cannot_run, for_cpu
 from toolkit.local.crash import crash_reason
@@ -21,6 +22,7 @@ from toolkit.local.process import (
 )
 from toolkit.sandbox import state
 from toolkit.sandbox.bundled import catalog, engine_version
+from toolkit.sandbox.hosting.baked import only_in_image
 from toolkit.sandbox.hosting.engine_log import LogTail
 from toolkit.sandbox.hosting.launching import launcher
 from toolkit.sandbox.hosting.model_data import NoModelData, download, weight_bytes
@@ -127,11 +129,18 @@ class Deployment:
             given["SM_VLLM_MODEL"] = given["HF_MODEL_ID"]
         machine = this_machine()
         reason = cannot_run(given, weight_bytes(self._ml_root), machine)
+        reason = reason or only_in_image(self.order, self._ml_root, state.read_engine_kind())
         if reason:
             given = self._stand_in_environment(given, reason)
-        environment, notes = for_cpu(given, machine)
+        environment, notes = for_cpu(given, machine, self._compiles(given))
         self._say(*notes)
         return environment
+
+    def _compiles(self, given: Mapping[str, str]) -> bool:
+        """Whether the engine compiles as on a GPU. It takes a minute on a CPU, so it does only to
+        collect what it compiles, and where something collected lies beside the weights."""
+        collects = given.get(warm.MODE_VARIABLE) == warm.COLLECT
+        return collects or any(self._ml_root.glob(f"model/{warm.FOLDER}/*.json"))
 
     def _stand_in_environment(self, given: dict[str, str], reason: str) -> dict[str, str]:
         replaced = stand_in_for(given, catalog().targets[TINY])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from toolkit.errors import NotFound, PeagleError
 from toolkit.images import Docker, Image, images, show
+from toolkit.local.artefacts import digest_of
 from toolkit.local.containers import Container, container_name, start_container
 from toolkit.local.engine import find_engine
 from toolkit.local.process import EngineProcess, free_port, start_engine
@@ -14,6 +15,7 @@ from toolkit.rendering.image import serve_digest
 from toolkit.sandbox.bundled import engine_version
 from toolkit.sandbox.hosting.order import Order
 from toolkit.sandbox.state import EngineKind
+from toolkit.warm import DIGEST_VARIABLE
 
 Record = Callable[[EngineProcess], object]
 Launch = Callable[[Order, str, Mapping[str, str], Path, Path, Record], object]
@@ -50,10 +52,11 @@ def as_container(
     """The image that is named, if it is on this machine and made for a CPU; else the newest one
     that is."""
     docker = Docker()
+    image = _image(docker, order.image)
     chosen = Container(
         name=container_name("sandbox", name),
-        image=_image(docker, order.image).id,
-        environment=environment,
+        image=image.id,
+        environment={**environment, DIGEST_VARIABLE: digest_of(image)},
         mounts=mounts_of(ml_root),
         port=free_port(),
     )

@@ -1,0 +1,174 @@
+"""What compiled code depends on: the subject of an artefact, and the key made of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from serve.environment import PREFIX
+from serve.folder import CONFIGURATIONS, is_folder_path
+from serve.json_text import members
+from serve.model import MODEL, drafter_of
+from serve.names import SPECULATION
+from serve.redaction import Redactor, is_secret
+from serve.warm import device
+from serve.warm.software import distributions, is_for_cpu, software_digest
+
+FORMAT = 1
+IMAGE_VARIABLE = "PEAGLE_IMAGE_DIGEST"
+_KEY_LENGTH = 32
+_LONGEST_SHOWN = 80
+
+_OF_NO_MATTER = frozenset(
+    [
+        f"{PREFIX}{flag}"
+        for flag in (
+            "HOST",
+            "PORT",
+            "UDS",
+            "ROOT_PATH",
+            "ALLOWED_ORIGINS",
+            "ALLOWED_METHODS",
+            "ALLOWED_HEADERS",
+            "ALLOW_CREDENTIALS",
+            "SERVED_MODEL_NAME",
+            "MIDDLEWARE",
+            "CHAT_TEMPLATE",
+            "CHAT_TEMPLATE_CONTENT_FORMAT",
+            "RESPONSE_ROLE",
+            "ENABLE_LOG_REQUESTS",
+            "ENABLE_LOG_OUTPUTS",
+            "DISABLE_LOG_STATS",
+            "DISABLE_LOG_REQUESTS",
+            "DISABLE_UVICORN_ACCESS_LOG",
+            "UVICORN_LOG_LEVEL",
+            "LOG_CONFIG_FILE",
+            "MAX_LOG_LEN",
+        )
+    ]
+    + [
+        "VLLM_HOST_IP",
+        "VLLM_PORT",
+        "VLLM_CACHE_ROOT",
+        "VLLM_CONFIG_ROOT",
+        "VLLM_ASSETS_CACHE",
+        "VLLM_CONFIGURE_LOGGING",
+        "VLLM_LOG_STATS_INTERVAL",
+        "VLLM_DEBUG_LOG_API_SERVER_RESPONSE",
+        "VLLM_HTTP_TIMEOUT_KEEP_ALIVE",
+        "VLLM_DO_NOT_TRACK",
+        "VLLM_NO_USAGE_STATS",
+        "VLLM_USAGE_SOURCE",
+        "VLLM_USAGE_STATS_SERVER",
+        "VLLM_CPU_KVCACHE_SPACE",
+    ]
+)
+"""vLLM itself leaves the same ones out of the keys of its caches (its ``envs.compile_factors``)."""
+_PREFIXES_OF_NO_MATTER = (f"{PREFIX}SSL_", "VLLM_LOGGING_")
+
+
+def subject_of(environment: Mapping[str, str], chosen: Mapping[str, str]) -> dict[str, Any]:
+    """The subject of this container.
+
+    ``environment`` is as it was given, ``chosen`` with the model found and its folders made real.
+    Holds no secret. Raises UnknownDevice.
+    """
+    installed = distributions()
+    visible = environment.get("CUDA_VISIBLE_DEVICES", "")
+    return {
+        "format": FORMAT,
+        "image": environment.get(IMAGE_VARIABLE, ""),
+        "software": software_digest(installed),
+        "device": device.cpu() if is_for_cpu(installed) else device.gpus(visible),
+        "engine": engine_variables(environment),
+        "pair": pair_of(chosen),
+    }
+
+
+def key_of(subject: Mapping[str, Any]) -> str:
+    """The first 32 hexadecimal digits of the SHA-256 over the subject's canonical JSON."""
+    return hashlib.sha256(canonical(subject)).hexdigest()[:_KEY_LENGTH]
+
+
+def canonical(subject: Mapping[str, Any]) -> bytes:
+    """JSON with sorted keys and no spaces."""
+    text = json.dumps(subject, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return text.encode()
+
+
+def engine_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that may change what the engine compiles."""
+    redactor = Redactor(environment)
+    names = sorted(name for name in environment if _matters(name))
+    return {name: redactor.text(environment[name]) for name in names}
+
+
+def pair_of(chosen: Mapping[str, str]) -> dict[str, str | None]:
+    """Target and drafter: what their config.json holds, or which revision of the hub's they are."""
+    drafter = drafter_of(chosen)
+    speculation = members(chosen[SPECULATION]) if SPECULATION in chosen else {}
+    revision = speculation["revision"].value if "revision" in speculation else None
+    return {
+        "target": _model(chosen[MODEL], chosen.get(f"{PREFIX}REVISION")),
+        "drafter": _model(drafter, revision) if drafter else None,
+    }
+
+
+def differences(subject: Mapping[str, Any], other: Any) -> list[str]:
+    """In what ``other``, somebody's subject, is not like ``subject``; a few words for each."""
+    if not isinstance(other, dict):
+        return ["everything"]
+    found = []
+    for part, word in (("image", "the image"), ("software", "the software"), ("pair", "")):
+        if subject[part] != other.get(part):
+            found += _parts(subject[part], other.get(part)) if part == "pair" else [word]
+    if subject["device"] != other.get("device"):
+        theirs, ours = _shown(other.get("device")), _shown(subject["device"])
+        found.append(f"the device ({theirs}; here {ours})")
+    names = _changed(subject["engine"], other.get("engine"))
+    if names:
+        found.append(f"the engine's arguments ({', '.join(names)})")
+    return found or ["the format"]
+
+
+def _matters(name: str) -> bool:
+    return (
+        name.startswith((PREFIX, "VLLM_"))
+        and name not in _OF_NO_MATTER
+        and not name.startswith(_PREFIXES_OF_NO_MATTER)
+        and not is_secret(name)
+    )
+
+
+def _model(path: str, revision: object) -> str:
+    if not is_folder_path(path):
+        return f"{path}@{revision or ''}"
+    for name in CONFIGURATIONS:
+        file = Path(path) / name
+        if file.is_file():
+            return hashlib.sha256(file.read_bytes()).hexdigest()
+    return ""
+
+
+def _parts(ours: dict[str, Any], theirs: Any) -> list[str]:
+    return [f"the {name}" for name in _changed(ours, theirs)]
+
+
+def _changed(ours: dict[str, Any], theirs: Any) -> list[str]:
+    """The names whose values differ."""
+    other = theirs if isinstance(theirs, dict) else {}
+    return sorted(name for name in {*ours, *other} if ours.get(name) != other.get(name))
+
+
+def _shown(device: Any) -> str:
+    """A device in a few words."""
+    facts = device if isinstance(device, dict) else {}
+    gpus = facts.get("gpus")
+    if isinstance(gpus, list) and gpus:
+        text = f"{len(gpus)} x {gpus[0]}, driver {facts.get('driver')}"
+    else:
+        text = f"{facts.get('cpu')} {str(facts.get('instructions'))[:8]}"
+    return text[:_LONGEST_SHOWN]

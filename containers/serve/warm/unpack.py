@@ -1,0 +1,143 @@
+"""An archive of caches unpacked into an empty folder, with every doubt about it.
+
+Only files and folders, only below the folders of caches, each once, and no byte more than the
+manifest says. Nothing that lies outside can be written: there are no links.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tarfile
+import zlib
+from pathlib import Path
+from typing import BinaryIO
+
+from serve.warm.caches import is_cache_path
+from serve.warm.manifest import Damaged, Manifest
+
+_CHUNK = 1 << 18
+_PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE)
+_PER_FILE = 8192
+"""Bytes that an archive may take beside a file's content: headers, a long name, padding."""
+_AROUND = 1 << 16
+_GZIP = 31
+_LATEST = 1 << 33
+"""Seconds; a time that no file has."""
+
+
+def unpack(archive: Path, manifest: Manifest, folder: Path) -> None:
+    """Unpack all of ``archive`` into ``folder``, which is empty.
+
+    Raises Damaged for anything that is not as the manifest says, and OSError. What was written
+    until then is the caller's to remove.
+    """
+    with archive.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size != manifest.size:
+            raise Damaged(f"{archive.name} has {size} bytes, and its manifest says {manifest.size}")
+        content = _Content(file, manifest.unpacked_bytes + _PER_FILE * manifest.files + _AROUND)
+        try:
+            files, unpacked = _members(content, folder)
+            content.finish()
+        except (tarfile.TarError, zlib.error, EOFError, ValueError, OverflowError) as error:
+            raise Damaged(f"{archive.name} cannot be read: {error}") from None
+        except (FileExistsError, NotADirectoryError, IsADirectoryError):
+            raise Damaged(f"{archive.name} holds a path that is file and folder at once") from None
+    if content.digest() != manifest.sha256:
+        raise Damaged(f"{archive.name} has another sha256 than its manifest says")
+    if (files, unpacked) != (manifest.files, manifest.unpacked_bytes):
+        raise Damaged(f"{archive.name} holds {files} files of {unpacked} bytes, "
+                      f"not {manifest.files} of {manifest.unpacked_bytes}")  # fmt: skip
+
+
+class _Content:
+    """What a gzip file holds, as a stream that ends at a limit; all of the file is hashed."""
+
+    def __init__(self, file: BinaryIO, limit: int) -> None:
+        self._file = file
+        self._left = limit
+        self._hash = hashlib.sha256()
+        self._gzip = zlib.decompressobj(_GZIP)
+        self._waiting = b""
+
+    def read(self, size: int = _CHUNK) -> bytes:
+        """Some bytes, at most ``size``; none at the end. Raises Damaged, zlib.error."""
+        while not self._gzip.eof:
+            more = self._waiting or self._read_file()
+            content = self._gzip.decompress(more, size)
+            self._waiting = self._gzip.unconsumed_tail
+            self._left -= len(content)
+            if self._left < 0:
+                raise Damaged("the archive holds more than its manifest says")
+            if content:
+                return content
+            if not more and not self._gzip.eof:
+                raise Damaged("the archive is cut short")
+        return b""
+
+    def finish(self) -> None:
+        """Read to the end. Raises Damaged if there is more after it."""
+        while self.read():
+            pass
+        if self._gzip.unused_data or self._read_file():
+            raise Damaged("the archive has more after its end")
+
+    def digest(self) -> str:
+        """Of the file, as far as it was read."""
+        return self._hash.hexdigest()
+
+    def _read_file(self) -> bytes:
+        read = self._file.read(_CHUNK)
+        self._hash.update(read)
+        return read
+
+
+def _members(content: _Content, folder: Path) -> tuple[int, int]:
+    """Write every member; gives back how many files, and of how many bytes."""
+    files = unpacked = 0
+    seen: set[str] = set()
+    with tarfile.open(fileobj=content, mode="r|", bufsize=_CHUNK) as archive:  # type: ignore[call-overload]
+        for member in archive:
+            place = folder / _checked_name(member, seen)
+            if member.isdir():
+                place.mkdir(parents=True, exist_ok=True)
+                continue
+            place.parent.mkdir(parents=True, exist_ok=True)
+            _write(archive.extractfile(member), member, place)
+            files, unpacked = files + 1, unpacked + member.size
+    return files, unpacked
+
+
+def _checked_name(member: tarfile.TarInfo, seen: set[str]) -> str:
+    """The member's path. Raises Damaged for one that may not be written."""
+    name = member.name
+    parts = name.split("/")
+    shown = repr(name[:100])
+    if name.startswith("/") or not {"", ".", ".."}.isdisjoint(parts) or "\0" in name:
+        raise Damaged(f"the archive holds the path {shown}, which may leave its folder")
+    if not is_cache_path(parts):
+        raise Damaged(f"the archive holds {shown}, which is no cache of an engine")
+    plain = member.type in _PLAIN and not member.sparse and len(parts) > 1
+    if not (plain or member.isdir()):
+        raise Damaged(f"the archive holds {shown}, which is neither a file nor a folder")
+    if name in seen:
+        raise Damaged(f"the archive holds {shown} twice")
+    seen.add(name)
+    return name
+
+
+def _write(content: object, member: tarfile.TarInfo, place: Path) -> None:
+    """One file, with the time that it had: tools that compile compare times."""
+    mode = 0o755 if member.mode & 0o100 else 0o644
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    left = member.size  # below 0 in a damaged one: then nothing is written, and the sum is wrong
+    with os.fdopen(os.open(place, flags, mode), "wb") as file:
+        while left > 0:
+            part = content.read(min(left, _CHUNK))  # type: ignore[attr-defined]
+            if not part:
+                raise Damaged("the archive is cut short")
+            file.write(part)
+            left -= len(part)
+    moment = min(max(float(member.mtime), 0.0), _LATEST)
+    os.utime(place, (moment, moment))

@@ -1,0 +1,123 @@
+"""The entrypoint with real vLLM, as a process on loopback."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+from toolkit.data import data_folder
+from toolkit.local import table
+from toolkit.local.engine import Engine
+from toolkit.local.process import free_port
+from toolkit.wire import COUNTERS_HEADER
+
+TINY = data_folder("model_catalog") / "peagle" / "tiny"
+SERVE = data_folder("containers") / "serve"
+CPU = {
+    "SM_VLLM_ENFORCE_EAGER": "true",
+    "SM_VLLM_DISTRIBUTED_EXECUTOR_BACKEND": "uni",
+    "SM_VLLM_SERVED_MODEL_NAME": "tiny",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+}
+START_SECONDS = 240
+
+
+class Container:
+    """The entrypoint as a process, on loopback."""
+
+    def __init__(self, engine: Engine, folder: Path, **environment: str) -> None:
+        self.port = int(environment.get("SAGEMAKER_BIND_TO_PORT", free_port()))
+        self.log = folder / "log"
+        variables = {
+            **{
+                name: os.environ[name]
+                for name in ("PATH", "HOME", "LD_PRELOAD")
+                if name in os.environ
+            },
+            **CPU,
+            "SM_VLLM_MODEL": str(TINY / "target"),
+            "SM_VLLM_HOST": "127.0.0.1",
+            "SAGEMAKER_BIND_TO_PORT": str(self.port),
+            **environment,
+        }
+        command = [str(engine.python), str(SERVE), "serve"]
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                command, env=variables, stderr=log, stdout=log, start_new_session=True
+            )
+        self.since = table.start_of(self.process.pid) or 0
+
+    def engine(self) -> int:
+        """The process id of vLLM."""
+        while self.process.poll() is None:
+            children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+            found = children.read_text().split()
+            if found:
+                return int(found[0])
+            time.sleep(0.02)
+        raise AssertionError(f"it ended: {self.told()[-1]}")
+
+    def told(self) -> list[dict[str, Any]]:
+        """The log so far; every line of it is JSON."""
+        lines = self.log.read_bytes().splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.endswith(b"\n")]
+
+    def ask(
+        self, method: str, path: str, body: dict[str, Any] | None = None, attribute: str = ""
+    ) -> tuple[int, bytes]:
+        """Status and body; 0 while nobody listens. ``attribute``: as SageMaker passes it on."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        headers = {"Content-Type": "application/json"}
+        headers |= {COUNTERS_HEADER: attribute} if attribute else {}
+        text = None if body is None else json.dumps(body)
+        try:
+            connection.request(method, path, text, headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        except ConnectionError:
+            return 0, b""
+        finally:
+            connection.close()
+
+    def wait_until_green(self) -> list[int]:
+        """All that ``/ping`` answered until it was green."""
+        seen: list[int] = []
+        end = time.monotonic() + START_SECONDS
+        while not seen or seen[-1] != 200:
+            assert self.process.poll() is None, self.told()[-1]
+            assert time.monotonic() < end
+            seen.append(self.ask("GET", "/ping")[0])
+            time.sleep(0.1)
+        return seen
+
+    def ended_after_engine(self) -> tuple[int, float]:
+        """The exit code, and how many seconds after the engine's own end it came."""
+        engine = self.engine()
+        while table.start_of(engine) is not None:
+            time.sleep(0.02)
+        begin = time.monotonic()
+        return self.process.wait(30), time.monotonic() - begin
+
+    def left(self) -> tuple[int, ...]:
+        """Its processes that still live."""
+        return table.session(self.process.pid, since=self.since)
+
+    def end(self) -> None:
+        for pid in self.left():
+            os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+
+
+def speculation(head: Path, **more: Any) -> str:
+    config = {"method": "eagle3", "model": str(head), "num_speculative_tokens": 5}
+    return json.dumps({**config, "parallel_drafting": True, **more})

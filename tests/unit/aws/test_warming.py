@@ -1,0 +1,231 @@
+"""An endpoint that collects: which plan it runs, where the artefact goes, and what can go wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.exceptions import EndpointConnectionError
+
+from tests.packed import KEY
+from tests.unit.aws.cloud import service_error
+from tests.unit.aws.plans import a_plan
+from tests.unit.aws.world import World
+from toolkit.aws import warming
+from toolkit.aws.errors import AccessDenied, Missing
+from toolkit.aws.records import Deployment
+from toolkit.aws.warming import Stored
+from toolkit.aws.weights.layout import strangers
+from toolkit.errors import CloudError, EngineError, NotProved, Refused, UserError
+from toolkit.planning.models import Mount, Plan, Weights
+from toolkit.warm import PAUSES, Answer
+
+PREFIX = "s3://models/pair/"
+TARGET = ("pair/target/config.json", "pair/target/model.safetensors")
+DRAFTER = ("pair/drafter/config.json", "pair/drafter/model.safetensors")
+
+
+def in_s3(**changes: Any) -> Plan:
+    """A pair whose weights `peagle weights sync` has copied."""
+    plan = a_plan()
+    assert plan.drafter is not None
+
+    def weights(folder: str) -> Weights:
+        return Weights(
+            kind="s3", location=f"{PREFIX}{folder}/", engine_path=f"/opt/ml/model/{folder}"
+        )
+
+    return plan.model_copy(
+        update={
+            "target": plan.target.model_copy(update={"weights": weights("target")}),
+            "drafter": plan.drafter.model_copy(update={"weights": weights("drafter")}),
+            "mounts": (Mount(channel=None, s3_uri=PREFIX),),
+            **changes,
+        }
+    )
+
+
+@pytest.fixture
+def stocked(world: World) -> World:
+    """An account with the pair in S3."""
+    for key in (*TARGET, *DRAFTER):
+        world.cloud.put("models", key, b"{}")
+    return world
+
+
+def collected(world: World, folder: Path) -> Stored:
+    plan = warming.collecting(in_s3())
+    place = warming.place_beside_weights(plan)
+    found = world.look(plan)
+    record = Deployment(
+        name=plan.name, scope=world.aws.scope, account=world.aws.account, region=plan.region
+    )
+    return warming.collect(world.work(record), found.change, found.wanted, place, folder)
+
+
+def warm_keys(world: World) -> list[str]:
+    return sorted(key for key in world.cloud.buckets["models"] if "/warm/" in key)
+
+
+def test_the_same_engine_runs_once_and_is_told_to_collect() -> None:
+    plan = in_s3(instance_count=3, price_per_hour_usd=6.0)
+
+    own = warming.collecting(plan)
+
+    assert own.name == "peagle-pair-warm"
+    assert own.instance_count == 1
+    assert own.price_per_hour_usd == 2.0
+    assert own.environment == {**plan.environment, "PEAGLE_WARM": "collect"}
+    changed = {"name", "instance_count", "price_per_hour_usd", "environment"}
+    assert own.model_dump(exclude=changed) == plan.model_dump(exclude=changed)
+
+
+def test_an_eager_plan_and_too_long_a_name_are_refused() -> None:
+    with pytest.raises(Refused, match="runs eagerly"):
+        warming.collecting(in_s3(environment={"SM_VLLM_ENFORCE_EAGER": "true"}))
+    with pytest.raises(UserError, match="63"):
+        warming.collecting(in_s3(name="x" * 60))
+
+
+def test_the_place_is_the_prefix_that_is_mounted() -> None:
+    place = warming.place_beside_weights(in_s3())
+
+    assert place.folder("warm") == f"{PREFIX}warm/"
+
+
+HUB = Weights(kind="hub", location="a/target", engine_path="a/target")
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        a_plan(),
+        a_plan(Path("/tmp/head")),
+        in_s3(target=in_s3().target.model_copy(update={"weights": HUB})),
+        in_s3(mounts=(*in_s3().mounts, Mount(channel="drafter", s3_uri="s3://other/"))),
+    ],
+    ids=["hub", "uploaded", "half of it", "two prefixes"],
+)
+def test_weights_that_are_not_below_one_prefix_name_the_command(plan: Plan) -> None:
+    with pytest.raises(Refused, match=r"peagle weights sync a/target\+a/head s3://BUCKET/PREFIX"):
+        warming.place_beside_weights(plan)
+
+
+def test_streamed_weights_have_no_place_beside_them() -> None:
+    with pytest.raises(Refused, match=r"are streamed .plan with --weights-by mount"):
+        warming.place_beside_weights(in_s3(mounts=()))
+
+
+def test_the_artefact_lies_beside_the_weights_the_manifest_last(
+    stocked: World, tmp_path: Path
+) -> None:
+    stored = collected(stocked, tmp_path)
+
+    there = stocked.cloud.buckets["models"]
+    assert there[f"pair/warm/{KEY}.tar.gz"]["Content"] == stocked.cloud.packed.content
+    assert there[f"pair/warm/{KEY}.json"]["Content"] == stocked.cloud.packed.document
+    assert list(there)[-2:] == [f"pair/warm/{KEY}.tar.gz", f"pair/warm/{KEY}.json"]
+    assert stored.uri == f"{PREFIX}warm/{KEY}.tar.gz"
+    assert stored.others == {}
+    (model,) = stocked.cloud.models.values()
+    assert model["PrimaryContainer"]["Environment"]["PEAGLE_WARM"] == "collect"
+    states = [progress.state for progress in stocked.shown]
+    assert states.index("Proving") < states.index("Packing") < states.index("Fetching")
+
+
+def test_again_it_replaces_its_own_and_tells_of_others(stocked: World, tmp_path: Path) -> None:
+    other = "b" * 32
+    stocked.cloud.put("models", f"pair/warm/{other}.tar.gz", b"12345")
+    stocked.cloud.put("models", f"pair/warm/{other}.json", b"{}")
+    collected(stocked, tmp_path)
+    stocked.cloud.packed.content = b"compiled anew"
+
+    stored = collected(stocked, tmp_path)
+
+    archive = stocked.cloud.buckets["models"][f"pair/warm/{KEY}.tar.gz"]
+    assert archive["Content"] == b"compiled anew"
+    assert stored.others == {other: 7}
+    assert len(warm_keys(stocked)) == 4
+
+
+@pytest.mark.parametrize("part", ["", "target/"], ids=["a pair's", "a target's alone"])
+def test_what_is_stored_does_not_keep_the_weights_from_being_synced_again(part: str) -> None:
+    place = warming.place_beside_weights(in_s3())
+    there = {f"{place.prefix}{part}warm/{KEY}.{ending}": 1 for ending in ("tar.gz", "json")}
+
+    assert list(strangers(place, there, (), ())) == []
+    assert list(strangers(place, {f"{place.prefix}{part}warm/else": 1}, (), ())) != []
+
+
+def test_throttling_is_waited_for(stocked: World, tmp_path: Path) -> None:
+    throttled = service_error("ThrottlingException", "Rate exceeded", "InvokeEndpoint")
+    stocked.cloud.packed.faults = [throttled, None, throttled, Answer(500, b"busy packing")]
+    before = stocked.cloud.now
+
+    collected(stocked, tmp_path)
+
+    assert len(warm_keys(stocked)) == 2
+    assert stocked.cloud.now - before >= PAUSES[0] + PAUSES[0] + PAUSES[1]
+
+
+FAULTS: list[tuple[list[Answer | BaseException | None], type[BaseException], str | None]] = [
+    ([None, *[Answer(200, b"short")] * 9], EngineError, "cut short"),
+    ([Answer(409, b'{"error": "nothing was compiled"}')], Refused, "nothing was compiled"),
+    ([Answer(400, b'{"error": {"message": "no handler"}}')], Refused, "does not know warm starts"),
+    ([service_error("ThrottlingException", "Rate exceeded", "I")] * 9, CloudError, "throttles"),
+    ([EndpointConnectionError(endpoint_url="x")] * 9, CloudError, "cannot be reached"),
+    ([None, service_error("AccessDeniedException", "no", "I")], AccessDenied, "not allowed"),
+    ([None, service_error("ValidationException", "Endpoint x not found", "I")], Missing, "found"),
+    ([None, KeyboardInterrupt()], KeyboardInterrupt, None),
+]
+
+
+@pytest.mark.parametrize(("faults", "kind", "words"), FAULTS, ids=lambda value: str(value)[:30])
+def test_what_goes_wrong_while_fetching_stores_nothing(
+    stocked: World,
+    tmp_path: Path,
+    faults: list[Answer | BaseException | None],
+    kind: type[BaseException],
+    words: str | None,
+) -> None:
+    stocked.cloud.packed.faults = list(faults)
+
+    with pytest.raises(kind, match=words):
+        collected(stocked, tmp_path)
+
+    assert warm_keys(stocked) == []
+    assert list(tmp_path.glob(".*")) == []
+
+
+def test_what_is_not_allowed_is_not_repeated(stocked: World, tmp_path: Path) -> None:
+    stocked.cloud.packed.faults = [service_error("AccessDeniedException", "no", "I")]
+
+    with pytest.raises(AccessDenied):
+        collected(stocked, tmp_path)
+
+    assert len(stocked.cloud.packed.asked) == 1
+
+
+def test_an_engine_that_is_not_proved_is_not_collected_from(stocked: World, tmp_path: Path) -> None:
+    stocked.cloud.engine.acceptance = 1.0
+
+    with pytest.raises(NotProved):
+        collected(stocked, tmp_path)
+
+    assert stocked.cloud.packed.asked == []
+    assert warm_keys(stocked) == []
+
+
+def test_a_prefix_that_may_not_be_written_is_found_out_before(stocked: World) -> None:
+    place = warming.place_beside_weights(in_s3())
+    warming.check_writable(stocked.aws, place)
+    assert stocked.cloud.calls == ["create_multipart_upload", "abort_multipart_upload"]
+
+    def refuse(operation: str) -> None:
+        if operation == "create_multipart_upload":
+            raise service_error("AccessDenied", "Access Denied", "CreateMultipartUpload")
+
+    stocked.cloud.before = refuse
+    with pytest.raises(AccessDenied, match=r"s3://models/pair/warm/: .*s3:PutObject"):
+        warming.check_writable(stocked.aws, place)

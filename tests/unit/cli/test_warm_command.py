@@ -1,0 +1,327 @@
+"""``peagle warm`` as it is typed: shows, asks, collects, stores, and removes whatever happens."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.packed import KEY
+from tests.support import Peagle
+from tests.unit.aws.cloud import service_error
+from tests.unit.cli.commands import Done, Terminal, price_of, price_shown
+from toolkit.warm import Answer
+
+IMAGE = "111122223333.dkr.ecr.us-east-1.amazonaws.com/peagle:0.28.0"
+PLAN = ("tiny", "--instance-type", "ml.g5.xlarge", "--image", IMAGE)
+IN_S3 = ("--model-source", "s3://models/pair/target/", "--drafter", "s3://models/pair/drafter/")
+WARM = ("warm", *PLAN, *IN_S3)
+NAME = "peagle-tiny-drafter"
+"""What a plan of tiny with a head of the user's own is called, or what is asked for."""
+
+
+@pytest.fixture
+def stocked(terminal: Terminal) -> Terminal:
+    """Weights lie where the plan says."""
+    for part in ("target", "drafter"):
+        for name in ("config.json", "model.safetensors"):
+            terminal.cloud.put("models", f"pair/{part}/{name}", b"{}")
+    return terminal
+
+
+def warmed(terminal: Terminal, *more: str) -> Done:
+    return terminal.run(*WARM, "--name", NAME, "--yes", *more)
+
+
+def is_removed(terminal: Terminal) -> bool:
+    """Nothing that was deployed is left, and nothing is remembered."""
+    cloud = terminal.cloud
+    left = cloud.endpoints or cloud.configs or cloud.models
+    return not left and terminal.run("list").err == "Nothing is deployed.\n"
+
+
+def stored(terminal: Terminal) -> list[str]:
+    return sorted(key for key in terminal.cloud.buckets["models"] if "/warm/" in key)
+
+
+def test_what_it_does_and_costs_is_shown_before_the_question(stocked: Terminal) -> None:
+    done = stocked.run(*WARM, "--name", NAME, answers="n\n")
+
+    price = price_of()
+    assert price is not None
+    assert price_shown() in done.err
+    assert f"creates endpoint {NAME}-warm" in done.err
+    assert "stores what it compiled in s3://models/pair/warm/ and removes the endpoint" in done.err
+    assert "about 15 minutes" in done.err
+    assert f"at most, about ${price / 4:.2f}" in done.err
+    assert done.err.index("about 15") < done.err.index("Start it?")
+    assert done.code == 2
+    assert "create_model" not in stocked.cloud.calls
+    assert is_removed(stocked)
+
+
+def test_without_a_terminal_yes_is_asked_for(stocked: Terminal) -> None:
+    done = stocked.run(*WARM, "--name", NAME)
+
+    assert done.code == 2
+    assert "add --yes" in done.error
+    assert "create_model" not in stocked.cloud.calls
+
+
+def test_the_artefact_is_stored_and_the_endpoint_is_gone(stocked: Terminal) -> None:
+    done = warmed(stocked)
+
+    assert done.code == 0, done.err
+    assert stored(stocked) == [f"pair/warm/{KEY}.json", f"pair/warm/{KEY}.tar.gz"]
+    assert f"s3://models/pair/warm/{KEY}.tar.gz is there: 4.2 MB, 12 files" in done.out
+    assert "without it the engine took 132 s to start" in done.out
+    assert f"{NAME}-warm is removed; it was there for" in done.out
+    assert "Fetching | 4.2 of 4.2 MB" in done.err
+    assert is_removed(stocked)
+
+
+def test_json_is_one_document(stocked: Terminal) -> None:
+    document = warmed(stocked, "--json").document
+
+    assert document["uri"] == f"s3://models/pair/warm/{KEY}.tar.gz"
+    assert document["key"] == KEY
+    assert document["seconds_cold"] == 132.5
+    assert document["endpoint"] == f"{NAME}-warm"
+    assert document["stand_in"] is None
+    assert document["others"] == []
+
+
+def test_doing_it_again_replaces_it(stocked: Terminal) -> None:
+    warmed(stocked)
+    stocked.cloud.packed.content = b"compiled anew"
+
+    assert warmed(stocked).code == 0
+
+    archive = stocked.cloud.buckets["models"][f"pair/warm/{KEY}.tar.gz"]
+    assert archive["Content"] == b"compiled anew"
+    assert is_removed(stocked)
+
+
+def test_others_beside_it_are_told_of(stocked: Terminal) -> None:
+    stocked.cloud.put("models", f"pair/warm/{'b' * 32}.tar.gz", b"x" * 2_000_000)
+
+    done = warmed(stocked)
+
+    assert "1 for other images, GPUs or options lie beside it (2.0 MB)" in done.out
+    assert "peagle weights list s3://models/pair/" in done.out
+
+
+def test_weights_elsewhere_are_refused_with_the_command(terminal: Terminal) -> None:
+    done = terminal.run("warm", *PLAN, "--yes")
+
+    assert done.code == 3
+    assert "peagle weights sync peagle/tiny+p-eagle s3://BUCKET/PREFIX" in done.error
+    assert terminal.cloud.is_empty
+
+
+def test_awss_own_image_is_refused_with_the_command(stocked: Terminal) -> None:
+    done = stocked.run("warm", *PLAN[:3], *IN_S3, "--yes")
+
+    assert done.code == 3
+    assert "peagle image build peagle/tiny --push" in done.error
+    assert stocked.cloud.calls == []
+
+
+def test_weights_that_are_not_there_are_refused_before_anything_is_made(
+    terminal: Terminal,
+) -> None:
+    terminal.cloud.put("models", "else/where")
+
+    done = warmed(terminal)
+
+    assert done.code == 3
+    assert "s3://models/pair/target/" in done.err
+    assert "create_model" not in terminal.cloud.calls
+
+
+def refuse(terminal: Terminal, operation: str, code: str) -> None:
+    """From now on AWS refuses this."""
+
+    def before(called: str) -> None:
+        if called == operation:
+            name = "".join(part.capitalize() for part in operation.split("_"))
+            raise service_error(code, "Access Denied", name)
+
+    terminal.cloud.before = before
+
+
+def test_a_prefix_that_may_not_be_written_costs_nothing(stocked: Terminal) -> None:
+    refuse(stocked, "create_multipart_upload", "AccessDenied")
+
+    done = warmed(stocked)
+
+    assert done.code == 4
+    assert "s3:PutObject" in done.error
+    assert "create_model" not in stocked.cloud.calls
+
+
+FAULTS: list[tuple[list[Answer | BaseException | None], int, str]] = [
+    ([Answer(409, b'{"error": "nothing was compiled"}')], 3, "nothing was compiled"),
+    ([Answer(400, b"?")], 3, "does not know warm starts"),
+    ([None, *[Answer(200, b"short")] * 9], 4, "cut short"),
+    ([service_error("ThrottlingException", "Rate exceeded", "I")] * 9, 4, "still throttles"),
+    ([None, KeyboardInterrupt()], 130, "interrupted"),
+]
+
+
+@pytest.mark.parametrize(("faults", "code", "words"), FAULTS, ids=lambda value: str(value)[:30])
+def test_whatever_goes_wrong_the_endpoint_is_removed(
+    stocked: Terminal, faults: list[Answer | BaseException | None], code: int, words: str
+) -> None:
+    stocked.cloud.packed.faults = list(faults)
+
+    done = warmed(stocked)
+
+    assert done.code == code
+    assert words in done.error
+    assert stored(stocked) == []
+    assert is_removed(stocked)
+
+
+def test_what_was_fetched_wrong_is_not_stored(stocked: Terminal) -> None:
+    stocked.cloud.packed.manifest = {"sha256": "0" * 64}
+
+    done = warmed(stocked)
+
+    assert done.code == 4
+    assert "sha256" in done.error
+    assert stored(stocked) == []
+    assert is_removed(stocked)
+
+
+def test_a_full_disk_is_said_and_the_endpoint_is_removed(stocked: Terminal) -> None:
+    stocked.cloud.packed.manifest = {"size": 10**18}
+
+    done = warmed(stocked)
+
+    assert done.code == 2
+    assert "is full" in done.error
+    assert is_removed(stocked)
+
+
+def test_an_unproved_endpoint_is_removed_too(stocked: Terminal) -> None:
+    stocked.cloud.engine.acceptance = 1.0
+
+    done = warmed(stocked)
+
+    assert done.code == 3
+    assert "acceptance length 1.00" in done.error
+    assert is_removed(stocked)
+
+
+def test_a_failed_start_is_removed_with_its_reason(stocked: Terminal) -> None:
+    stocked.cloud.next_scripts = [[("Creating", None), ("Failed", "no ping")]]
+
+    done = warmed(stocked)
+
+    assert done.code == 4
+    assert "no ping" in done.error
+    assert is_removed(stocked)
+
+
+@pytest.mark.parametrize("operation", ["create_model", "create_endpoint", "upload_file"])
+def test_ctrl_c_at_any_moment_leaves_nothing(stocked: Terminal, operation: str) -> None:
+    def interrupt(called: str) -> None:
+        if called == operation:
+            raise KeyboardInterrupt
+
+    stocked.cloud.after = interrupt
+
+    done = warmed(stocked)
+
+    stocked.cloud.after = lambda called: None
+    assert done.code == 130
+    assert is_removed(stocked)
+
+
+def test_a_pipeline_that_is_cancelled_leaves_nothing(stocked: Terminal) -> None:
+    """As Ctrl-C: what cancels a job sends SIGTERM."""
+
+    def end(called: str) -> None:
+        if called == "create_endpoint":
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    stocked.cloud.after = end
+    before = signal.getsignal(signal.SIGTERM)
+
+    done = warmed(stocked)
+
+    stocked.cloud.after = lambda called: None
+    assert done.code == 130
+    assert is_removed(stocked)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize("interrupted", [False, True], ids=["refused", "interrupted again"])
+def test_where_the_removal_fails_too_it_says_what_is_left(
+    stocked: Terminal, interrupted: bool
+) -> None:
+    def refused(called: str) -> None:
+        if called == "delete_endpoint":
+            raise KeyboardInterrupt if interrupted else service_error("AccessDenied", "no", called)
+
+    stocked.cloud.before = refused
+    stocked.cloud.packed.faults = [Answer(409, b'{"error": "nothing was compiled"}')]
+
+    done = warmed(stocked)
+
+    assert done.code == (130 if interrupted else 4)
+    assert "nothing was compiled" in done.err
+    assert f"Endpoint {NAME}-warm" in done.err
+    assert price_shown() in done.err
+    assert f"peagle destroy {NAME}-warm" in done.err
+    stocked.cloud.before = lambda called: None
+    assert stocked.run("destroy", f"{NAME}-warm", "--yes").code == 0
+    assert is_removed(stocked)
+
+
+def test_after_a_removal_that_failed_it_goes_on_with_what_is_there(stocked: Terminal) -> None:
+    refuse(stocked, "delete_endpoint", "AccessDenied")
+    first = warmed(stocked)
+    stocked.cloud.before = lambda called: None
+
+    second = warmed(stocked)
+
+    assert first.code == 4
+    assert stored(stocked)
+    assert second.code == 0
+    assert stocked.cloud.calls.count("create_endpoint") == 1
+    assert is_removed(stocked)
+
+
+def test_an_endpoint_of_somebody_else_by_that_name_is_left_alone(stocked: Terminal) -> None:
+    stocked.cloud._create_model("theirs", [])
+    stocked.cloud._create_endpoint_config(
+        "theirs", [], ProductionVariants=[{"ModelName": "theirs"}]
+    )
+    stocked.cloud._create_endpoint(f"{NAME}-warm", "theirs", [])
+
+    done = warmed(stocked)
+
+    assert done.code == 3
+    assert "there already" in done.error
+    assert set(stocked.cloud.endpoints) == {f"{NAME}-warm"}
+
+
+def test_a_plan_file_is_taken_too(stocked: Terminal, tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    stocked.run("plan", *PLAN, *IN_S3, "--name", NAME, "--out", str(file))
+
+    done = stocked.run("warm", str(file), "--yes")
+
+    assert done.code == 0, done.err
+    assert stored(stocked)
+
+
+def test_the_shell_completes_pairs_and_options(peagle: Peagle) -> None:
+    typed = {"COMP_WORDS": "peagle warm gpt-oss-", "COMP_CWORD": "2"}
+    done = peagle(env={**os.environ, "_PEAGLE_COMPLETE": "bash_complete", **typed})
+
+    assert "plain,gpt-oss-20b" in done.stdout.splitlines()

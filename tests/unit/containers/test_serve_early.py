@@ -1,0 +1,125 @@
+"""Told to end before it looks after signals, the entrypoint ends at once."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.unit.containers.recording import SERVE
+from tests.unit.containers.weights import model
+
+UNSHARE = ["unshare", "--pid", "--fork", "--kill-child"]
+IMPORTS = """
+import os, runpy, signal, sys
+class Slow:
+    def find_spec(self, name, path, target=None):
+        if name == "serve.command":
+            os.kill(os.getpid(), signal.SIGTERM)
+            raise AssertionError("the signal was not heeded")
+sys.meta_path.insert(0, Slow())
+sys.path.insert(0, sys.argv[1])
+runpy.run_path(sys.argv[1], run_name="__main__")
+"""
+
+
+@contextmanager
+def reading(folder: Path, *before: str) -> Iterator[subprocess.Popen[bytes]]:
+    """The entrypoint while it waits for the rest of a file of weights."""
+    weights = model(folder / "model", "config.json") / "model.safetensors"
+    os.mkfifo(weights)
+    (folder / "vllm").mkdir()
+    (folder / "vllm" / "__init__.py").touch()
+    environment = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(folder),
+        "SM_VLLM_MODEL": str(weights.parent),
+    }
+    command = [*before, sys.executable, str(SERVE), "serve"]
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
+    try:
+        with give(weights, process):
+            yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@contextmanager
+def give(weights: Path, process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """One byte of the weights, to a reader that has taken it and waits for the next."""
+    until = time.monotonic() + 10
+    writing = None
+    while writing is None:
+        with contextlib.suppress(OSError):  # nobody reads yet
+            writing = os.open(weights, os.O_WRONLY | os.O_NONBLOCK)
+        assert time.monotonic() < until
+        assert process.poll() is None
+        time.sleep(0.01)
+    os.write(writing, b"x")
+    while waiting(writing) or state(entrypoint(process)) != "S":
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    try:
+        yield
+    finally:
+        os.close(writing)
+
+
+def waiting(pipe: int) -> int:
+    """How many bytes nobody has read yet."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+
+def entrypoint(process: subprocess.Popen[bytes]) -> int:
+    """The process itself, or the one that it has begun."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+    return int(children or process.pid)
+
+
+def state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_ends_at_once_with_0_and_says_so(tmp_path: Path, number: int) -> None:
+    with reading(tmp_path) as process:
+        process.send_signal(number)
+        said = process.communicate(timeout=5)[1]
+
+    assert process.returncode == 0
+    (line,) = [json.loads(line) for line in said.splitlines()]
+    assert line["stage"] == "ended"
+    assert {"time", "level", "message"} < set(line)
+
+
+def test_so_does_the_first_process_of_a_container(tmp_path: Path) -> None:
+    """To which the kernel gives no signal that it has no handler for."""
+    tried = [*UNSHARE, "true"]
+    if shutil.which("unshare") is None or subprocess.run(tried, capture_output=True).returncode:
+        pytest.skip("only who may make process namespaces can be the first in one")
+    with reading(tmp_path, *UNSHARE) as process:
+        os.kill(entrypoint(process), signal.SIGTERM)
+
+        assert process.wait(5) == 0
+
+
+def test_the_handler_is_there_before_anything_else_is_imported() -> None:
+    command = [sys.executable, "-c", IMPORTS, str(SERVE)]
+
+    done = subprocess.run(command, capture_output=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stderr)["stage"] == "ended"

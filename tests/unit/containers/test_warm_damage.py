@@ -1,0 +1,193 @@
+"""What is spoiled, or not what it says, is refused, and nothing of it is left."""
+
+from __future__ import annotations
+
+import gzip
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serve.warm.manifest import LARGEST, Damaged, Manifest, read_manifest
+from serve.warm.restore import restore
+from serve.warm.unpack import unpack
+from tests.unit.containers.artefacts import (
+    archive_of,
+    artefact,
+    held,
+    member,
+    nothing_is_left,
+    with_archive,
+    write,
+)
+
+LINK = {"type": tarfile.SYMTYPE, "linkname": "/etc/passwd", "size": 0}
+
+
+@pytest.fixture
+def artefacts(tmp_path: Path) -> Path:
+    return tmp_path / "warm"
+
+
+@pytest.fixture
+def whole(artefacts: Path) -> Manifest:
+    return artefact(artefacts)
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+SPOILED_ARCHIVES: list[tuple[str, list[tuple[tarfile.TarInfo, bytes]], str]] = [
+    ("parent", [member("vllm/../../out")], "may leave its folder"),
+    ("absolute", [member("/tmp/out")], "may leave its folder"),
+    ("dot", [member("./vllm/x")], "may leave its folder"),
+    ("symlink", [member("vllm/link", b"", **LINK)], "neither a file nor a folder"),
+    ("symlinked folder", [member("vllm/a", b"", **LINK), member("vllm/a/b")], "neither a file"),
+    ("hard link", [member("vllm/x"), member("vllm/y", b"", type=tarfile.LNKTYPE,
+                                            linkname="vllm/x")], "neither a file"),
+    ("device", [member("vllm/null", b"", type=tarfile.CHRTYPE)], "neither a file"),
+    ("pipe", [member("vllm/pipe", b"", type=tarfile.FIFOTYPE)], "neither a file"),
+    ("sparse", [member("vllm/sparse", b"", type=tarfile.GNUTYPE_SPARSE)], "neither a file"),
+    ("twice", [member("vllm/x"), member("vllm/x")], "twice"),
+    ("file as folder", [member("vllm/x"), member("vllm/x/y")], "file and folder at once"),
+    ("folder as file", [member("vllm/x/y"), member("vllm/x")], "file and folder at once"),
+    ("no cache", [member("bin/sh")], "no cache of an engine"),
+    ("no folder", [member("vllm")], "neither a file nor a folder"),
+    ("empty", [], "holds 0 files"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("members", "why"),
+    [pytest.param(members, why, id=name) for name, members, why in SPOILED_ARCHIVES],
+)
+def test_an_archive_with_anything_but_caches_is_refused(
+    artefacts: Path, whole: Manifest, cache: Path, tmp_path: Path,
+    members: list[tuple[tarfile.TarInfo, bytes]], why: str,
+) -> None:  # fmt: skip
+    files = sum(one.isreg() for one, _ in members)
+    archive = archive_of(members)
+    spoiled = with_archive(artefacts, whole, archive, files=max(files, 1), unpacked_bytes=files)
+    before = held(tmp_path)
+
+    with pytest.raises(Damaged, match=why):
+        restore(spoiled, artefacts, cache)
+
+    assert nothing_is_left(cache)
+    assert held(tmp_path) == before
+
+
+def test_an_archive_with_more_than_it_says_is_refused_before_it_fills_the_disk(
+    artefacts: Path, whole: Manifest, tmp_path: Path
+) -> None:
+    bomb = archive_of([member("vllm/zeros", bytes(50_000_000))])
+    spoiled = with_archive(artefacts, whole, bomb, files=1, unpacked_bytes=1000)
+    folder = tmp_path / "out"
+    folder.mkdir()
+
+    with pytest.raises(Damaged, match="more than its manifest says"):
+        unpack(artefacts / f"{whole.key}.tar.gz", spoiled, folder)
+
+    assert sum(len(content) for content in held(folder).values()) < 1_000_000
+
+
+def cut(archive: bytes) -> bytes:
+    return archive[: len(archive) // 2]
+
+
+def cut_inside(archive: bytes) -> bytes:
+    """A tar cut short, in a gzip file that is whole."""
+    return gzip.compress(gzip.decompress(archive)[:3000])
+
+
+def flipped(archive: bytes) -> bytes:
+    middle = len(archive) // 2
+    return archive[:middle] + bytes([archive[middle] ^ 1]) + archive[middle + 1 :]
+
+
+SPOILERS: dict[str, Any] = {
+    "cut": cut,
+    "cut inside": cut_inside,
+    "flipped": flipped,
+    "empty": lambda archive: b"",
+    "no gzip": lambda archive: b"x" * len(archive),
+    "more": lambda archive: archive + b"more",
+    "twice": lambda archive: archive + archive,
+    "no tar": lambda archive: gzip.compress(b"no tar"),
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILERS.values(), ids=SPOILERS)
+@pytest.mark.parametrize("told", [False, True], ids=["as it was", "size and sum fit"])
+def test_a_spoiled_archive_is_refused(
+    artefacts: Path, whole: Manifest, cache: Path, spoil: Any, told: bool
+) -> None:
+    file = artefacts / f"{whole.key}.tar.gz"
+    spoiled = spoil(file.read_bytes())
+    file.write_bytes(spoiled)
+    manifest = with_archive(artefacts, whole, spoiled) if told else whole
+
+    with pytest.raises(Damaged):
+        restore(manifest, artefacts, cache)
+
+    assert nothing_is_left(cache)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"sha256": "0" * 64}, {"files": 1}, {"unpacked_bytes": 10**7}, {"size": 5}],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_an_archive_that_is_not_as_its_manifest_says_is_refused(
+    artefacts: Path, whole: Manifest, cache: Path, changed: dict[str, Any]
+) -> None:
+    with pytest.raises(Damaged):
+        restore(whole._replace(**changed), artefacts, cache)
+
+    assert nothing_is_left(cache)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "is not JSON"),
+        ('{"format": 1', "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
+        ("[]", "is no JSON object"),
+        ('{"format": 2}', "has the format 2, not 1"),
+        ('"' + "x" * LARGEST + '"', "is no manifest"),
+    ],
+    ids=["empty", "cut", "deep", "array", "other format", "huge"],
+)
+def test_a_manifest_that_is_none_is_refused(
+    artefacts: Path, whole: Manifest, text: str, why: str
+) -> None:
+    (artefacts / f"{whole.key}.json").write_text(text)
+
+    with pytest.raises(Damaged, match=why):
+        read_manifest(artefacts / f"{whole.key}.json")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"size": -1}, {"size": "5"}, {"files": True}, {"unpacked_bytes": 10**30}, {"sha256": "abc"},
+     {"sha256": None}, {"subject": None}, {"subject": {}}, {"key": "0" * 32}, {"key": None}],
+    ids=str,
+)  # fmt: skip
+def test_a_manifest_with_a_wrong_member_is_refused(
+    artefacts: Path, whole: Manifest, changed: dict[str, Any]
+) -> None:
+    write(artefacts, whole, **changed)
+
+    with pytest.raises(Damaged):
+        read_manifest(artefacts / f"{whole.key}.json")
+
+
+def test_a_manifest_under_another_name_is_refused(artefacts: Path, whole: Manifest) -> None:
+    other = (artefacts / f"{whole.key}.json").rename(artefacts / f"{'0' * 32}.json")
+
+    with pytest.raises(Damaged, match=f"has the key {whole.key}"):
+        read_manifest(other)

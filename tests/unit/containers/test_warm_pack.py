@@ -1,0 +1,105 @@
+"""What is packed: caches, and nothing else of the machine."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from serve.warm.caches import FOLDERS, folders_set_by_user, variables
+from serve.warm.manifest import Manifest
+from serve.warm.pack import NothingCompiled, pack
+from serve.warm.unpack import unpack
+from tests.unit.containers.artefacts import CACHES, SUBJECT, filled, held
+
+SECRET = "a-key-of-ours"
+
+
+def packed(place: Path, archive: Path, secrets: tuple[str, ...] = ()) -> dict[str, bytes]:
+    """What is in the archive that is made of ``place``."""
+    made = pack(place, archive, secrets)
+    assert made.size == archive.stat().st_size
+    assert made.sha256 == hashlib.sha256(archive.read_bytes()).hexdigest()
+    folder = archive.with_name("unpacked")
+    folder.mkdir()
+    unpack(archive, Manifest("k", SUBJECT, seconds_cold=0, made="", **made._asdict()), folder)
+    return held(folder)
+
+
+def test_the_caches_are_packed_and_the_same_ones_give_the_same_bytes(tmp_path: Path) -> None:
+    place = filled(tmp_path / "place")
+    first = pack(place, tmp_path / "first", [])
+
+    assert packed(place, tmp_path / "second") == CACHES
+    assert (tmp_path / "first").read_bytes() == (tmp_path / "second").read_bytes()
+    assert first.files == len(CACHES)
+    assert first.unpacked_bytes == sum(map(len, CACHES.values()))
+
+
+def test_what_is_no_cache_stays_out(tmp_path: Path) -> None:
+    place = filled(tmp_path / "place")
+    filled(
+        place,
+        {
+            "restored.json": b"{}",
+            "other/file": b"x",
+            "vllm/assets/model_streamer/model/config.json": b"{}",
+            "triton/model.safetensors": b"weights",
+            "triton/x.lock": b"",
+            "triton/x.123.tmp": b"",
+            "vllm/torch_compile_cache/cache_key_factors.json": f"{{'K': '{SECRET}'}}".encode(),
+        },
+    )
+    (tmp_path / "outside").write_text("outside")
+    (place / "triton" / "link").symlink_to(tmp_path / "outside")
+    (place / "triton" / "folder").symlink_to(tmp_path, target_is_directory=True)
+    os.mkfifo(place / "triton" / "pipe")
+
+    assert packed(place, tmp_path / "archive", (SECRET,)) == CACHES
+
+
+@pytest.mark.parametrize("files", [{}, {"vllm/modelinfos/a.json": b"{}"}, {"other/x": b"x"}])
+def test_where_nothing_was_compiled_there_is_nothing_to_pack(
+    tmp_path: Path, files: dict[str, bytes]
+) -> None:
+    place = filled(tmp_path / "place", files)
+
+    with pytest.raises(NothingCompiled, match="enforce-eager"):
+        pack(place, tmp_path / "archive", [])
+
+    assert not (tmp_path / "archive").exists()
+
+
+def test_a_disk_that_is_full_leaves_no_half_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = filled(tmp_path / "place")
+
+    def full(old: str, new: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("serve.warm.pack.os.replace", full)
+    with pytest.raises(OSError, match="No space left"):
+        pack(place, tmp_path / "archive", [])
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["place"]
+
+
+def test_the_engine_is_led_to_the_folders_unless_the_user_leads_it_elsewhere() -> None:
+    place = Path("/cache/key")
+
+    found = variables(place, {"TRITON_CACHE_DIR": "/mine", "CUDA_CACHE_PATH": ""}, for_cpu=False)
+
+    assert found["VLLM_CACHE_ROOT"] == "/cache/key/vllm"
+    assert found["CUDA_CACHE_PATH"] == "/cache/key/cuda"
+    assert set(FOLDERS) - set(found) == {"TRITON_CACHE_DIR"}
+    assert folders_set_by_user({"TRITON_CACHE_DIR": "/mine"}) == ["TRITON_CACHE_DIR"]
+
+
+def test_on_a_cpu_the_engine_uses_the_cache_that_it_can_load() -> None:
+    assert variables(Path("/c"), {}, for_cpu=True)["VLLM_USE_AOT_COMPILE"] == "0"
+    assert "VLLM_USE_AOT_COMPILE" not in variables(Path("/c"), {}, for_cpu=False)
+    asked = {"VLLM_USE_AOT_COMPILE": "1"}
+    assert "VLLM_USE_AOT_COMPILE" not in variables(Path("/c"), asked, for_cpu=True)

@@ -1,0 +1,211 @@
+"""An artefact is restored whole, or nothing is left of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from serve.warm.manifest import Damaged, Manifest, read_manifest
+from serve.warm.restore import restore
+from tests.unit.containers.artefacts import (
+    CACHES,
+    archive_of,
+    artefact,
+    filled,
+    held,
+    member,
+    nothing_is_left,
+    with_archive,
+)
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def artefacts(tmp_path: Path) -> Path:
+    return tmp_path / "warm"
+
+
+@pytest.fixture
+def whole(artefacts: Path) -> Manifest:
+    return artefact(artefacts)
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+def test_what_was_packed_is_restored_with_its_times(
+    artefacts: Path, whole: Manifest, cache: Path, tmp_path: Path
+) -> None:
+    assert restore(read_manifest(artefacts / f"{whole.key}.json"), artefacts, cache)
+
+    restored = held(cache / whole.key)
+    assert {name: restored[name] for name in CACHES} == CACHES
+    for name in CACHES:
+        before = (tmp_path / "collected" / whole.key / name).stat().st_mtime
+        assert abs((cache / whole.key / name).stat().st_mtime - before) < 1e-3
+    assert [path.name for path in cache.iterdir()] == [whole.key]
+
+
+def test_what_was_restored_before_is_not_restored_again(
+    artefacts: Path, whole: Manifest, cache: Path
+) -> None:
+    restore(whole, artefacts, cache)
+    (artefacts / f"{whole.key}.tar.gz").unlink()
+
+    assert not restore(whole, artefacts, cache)
+
+
+def test_what_else_lies_there_is_replaced(artefacts: Path, whole: Manifest, cache: Path) -> None:
+    (cache / whole.key / "vllm").mkdir(parents=True)
+    (cache / whole.key / "vllm" / "half").touch()
+
+    assert restore(whole, artefacts, cache)
+
+    assert "vllm/half" not in held(cache / whole.key)
+    assert [path.name for path in cache.iterdir()] == [whole.key]
+
+
+def test_an_archive_may_be_replaced_by_a_newer_one(
+    artefacts: Path, whole: Manifest, cache: Path
+) -> None:
+    restore(whole, artefacts, cache)
+    newer = with_archive(artefacts, whole, archive_of([member("triton/a/b")]), files=1,
+                         unpacked_bytes=1)  # fmt: skip
+
+    assert restore(newer, artefacts, cache)
+
+    assert set(held(cache / whole.key)) == {"triton/a/b", "restored.json"}
+
+
+def test_many_restore_into_one_cache_at_once(artefacts: Path, whole: Manifest, cache: Path) -> None:
+    done: list[bool] = []
+    barrier = threading.Barrier(8)
+
+    def one() -> None:
+        barrier.wait()
+        done.append(restore(whole, artefacts, cache))
+
+    threads = [threading.Thread(target=one) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(done) == 8
+    assert done.count(True) == 1
+    restored = held(cache / whole.key)
+    assert {name: restored[name] for name in CACHES} == CACHES
+    assert [path.name for path in cache.iterdir()] == [whole.key]
+
+
+def test_half_unpacked_folders_of_others_go_when_they_are_old(
+    artefacts: Path, whole: Manifest, cache: Path
+) -> None:
+    for name in ("old.partial", "new.partial"):
+        filled(cache / name)
+    os.utime(cache / "old.partial", (1, 1))
+
+    restore(whole, artefacts, cache)
+
+    assert {path.name for path in cache.iterdir()} == {whole.key, "new.partial"}
+
+
+def test_an_archive_that_is_not_there_is_told(
+    artefacts: Path, whole: Manifest, cache: Path
+) -> None:
+    (artefacts / f"{whole.key}.tar.gz").unlink()
+
+    with pytest.raises(OSError, match="No such file"):
+        restore(whole, artefacts, cache)
+
+    assert nothing_is_left(cache)
+
+
+def test_a_cache_that_cannot_be_written_is_told(
+    artefacts: Path, whole: Manifest, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(OSError, match="file"):
+        restore(whole, artefacts, tmp_path / "file" / "cache")
+
+
+def test_a_disk_that_is_too_small_is_told_before_anything_is_written(
+    artefacts: Path, whole: Manifest, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(artefacts)._replace(free=1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+
+    with pytest.raises(Damaged, match=r"has 0\.0 MB free"):
+        restore(whole, artefacts, cache)
+
+    assert nothing_is_left(cache)
+
+
+RESTORE = """
+import resource, sys
+from pathlib import Path
+from serve.warm.manifest import read_manifest
+from serve.warm.restore import restore
+manifest, cache, limit = sys.argv[1:]
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), int(limit)))
+try:
+    restore(read_manifest(Path(manifest)), Path(manifest).parent, Path(cache))
+except OSError as error:
+    print(error.strerror)
+"""
+
+
+def restored_by_another(manifest: Path, cache: Path, limit: int = 2**40) -> str:
+    """What a process said that restored, and may write files of ``limit`` bytes."""
+    command = [sys.executable, "-c", RESTORE, str(manifest), str(cache), str(limit)]
+    environment = {"PYTHONPATH": str(ROOT / "containers")}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_a_write_that_fails_in_the_middle_leaves_nothing(
+    artefacts: Path, whole: Manifest, cache: Path
+) -> None:
+    assert restored_by_another(artefacts / f"{whole.key}.json", cache, 5000) == "File too large"
+    assert nothing_is_left(cache)
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 64 pages."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("only who may mount can make a tiny disk")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_full_disk_leaves_nothing(artefacts: Path, whole: Manifest, tiny_disk: Path) -> None:
+    many = archive_of([member(f"triton/{number}/x") for number in range(200)])
+    with_archive(artefacts, whole, many, files=200, unpacked_bytes=200)
+
+    said = restored_by_another(artefacts / f"{whole.key}.json", tiny_disk / "cache")
+
+    assert said == "No space left on device"
+    assert nothing_is_left(tiny_disk / "cache")
+
+
+def test_a_manifest_is_written_as_it_is_read(artefacts: Path, whole: Manifest) -> None:
+    read = read_manifest(artefacts / f"{whole.key}.json")
+
+    assert read == whole
+    assert json.loads(json.dumps(read.document()))["format"] == 1

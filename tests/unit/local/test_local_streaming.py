@@ -1,0 +1,42 @@
+"""Plans that stream their weights are for AWS: here nobody has the right to read them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.local.conftest import PlanFor
+from toolkit.errors import Refused
+from toolkit.local import records, up
+from toolkit.local.cpu import cannot_run
+from toolkit.local.machine import this_machine
+
+STREAMED = {
+    "model_source": "s3://bucket/tiny/target/",
+    "drafter": "s3://bucket/tiny/drafter/",
+    "weights_by": "stream",
+}
+
+
+def test_local_up_refuses_and_names_the_way_that_works(
+    engine_home: Path, plan_for: PlanFor
+) -> None:
+    with pytest.raises(Refused) as refused:
+        up(plan_for(**STREAMED))
+
+    assert "only on AWS is there a role that may stream s3://bucket/tiny/" in refused.value.message
+    assert "peagle deploy" in refused.value.fix
+    assert records.names() == ()
+
+
+@pytest.mark.parametrize("variable", ["target", "drafter"])
+def test_the_cpu_engine_has_no_streamer(plan_for: PlanFor, variable: str) -> None:
+    environment = plan_for(**STREAMED).environment
+    if variable == "drafter":
+        environment = {**environment, "SM_VLLM_MODEL": "/opt/ml/model/target"}
+
+    assert cannot_run(environment, 0, this_machine()) == (
+        f"its {variable} (s3://bucket/tiny/{variable}/) is streamed, and the CPU engine has no "
+        "streamer"
+    )

@@ -1,0 +1,302 @@
+"""`peagle warm --local`: an engine of this machine is started, asked what it compiled, ended."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from tests.unit.images.conftest import LABELS, FakeDocker, docker
+from tests.unit.local.conftest import NAME, PlanFor, processes_with
+from tests.unit.local.stand_in_server import PACKED
+from toolkit.cli.local import local
+from toolkit.cli.warm import warm
+from toolkit.errors import PeagleError, Refused, UserError
+from toolkit.images import Docker, Image, show
+from toolkit.local import listing, records, up
+from toolkit.local.compiler import check_compiler
+from toolkit.local.compose import compose_file
+from toolkit.local.containers import run_arguments
+from toolkit.local.engine import Engine
+from toolkit.local.hosts import DockerHost, ProcessHost
+from toolkit.local.warming import collect
+
+__all__ = ["docker"]
+
+KEY = "a" * 32
+COLLECTING = ProcessHost(compiled=True, collecting=True)
+Typed = Callable[..., Result]
+
+
+@pytest.fixture
+def typed() -> Typed:
+    """Type a command; errors of the toolkit come through."""
+
+    def run(*words: str) -> Result:
+        group = {"local": local, "warm": warm}[words[0]]
+        return CliRunner().invoke(group, words[1:], catch_exceptions=False, standalone_mode=False)
+
+    return run
+
+
+@pytest.fixture
+def kept(own_home: Path) -> Path:
+    """The folder of artefacts, as an earlier start left it."""
+    folder = own_home / "warm"
+    folder.mkdir()
+    return folder
+
+
+def given_to(name: str) -> dict[str, str]:
+    """The environment that the engine got."""
+    document = json.loads((records.folder_of(name) / "given.json").read_text())
+    environment: dict[str, str] = document["environment"]
+    return environment
+
+
+def test_the_artefact_lies_in_the_home_and_nothing_runs(engine_home: Path, typed: Typed) -> None:
+    done = typed("warm", "tiny", "--name", NAME, "--local")
+
+    folder = engine_home / "warm"
+    assert (folder / f"{KEY}.tar.gz").read_bytes() == PACKED
+    assert sorted(os.listdir(folder)) == [f"{KEY}.json", f"{KEY}.tar.gz"]
+    assert folder.stat().st_mode & 0o777 == 0o755
+    assert "without it the engine took 70 s to start" in done.stdout
+    assert f"peagle local up tiny --name {NAME} --compile" in done.stdout
+    assert listing() == ()
+    assert processes_with("PEAGLE_WARM=collect") == []
+    assert records.names() == ()
+
+
+def test_json_is_one_document(engine_home: Path, typed: Typed) -> None:
+    document = json.loads(typed("warm", "tiny", "--local", "--json").stdout)
+
+    assert document["key"] == KEY
+    assert document["file"] == str(engine_home / "warm" / f"{KEY}.tar.gz")
+    assert document["bytes"] == len(PACKED)
+    assert document["seconds_cold"] == 70.2
+    assert document["pair"] == "peagle/tiny+p-eagle"
+
+
+def test_it_goes_into_the_folder_that_is_named(
+    engine_home: Path, typed: Typed, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("elsewhere") / "new"
+
+    done = typed("warm", "tiny", "--local", "--to", str(folder))
+
+    assert sorted(os.listdir(folder)) == [f"{KEY}.json", f"{KEY}.tar.gz"]
+    assert not (engine_home / "warm").exists()
+    assert "PEAGLE_WARM_FOLDER" in done.stdout
+
+
+def test_the_engine_that_collects_compiles_and_gets_no_artefacts(
+    engine_home: Path, kept: Path, plan_for: PlanFor
+) -> None:
+    seen: list[dict[str, str]] = []
+
+    def look(step: str, detail: str) -> None:
+        if step == "packing":
+            seen.append(given_to(f"{NAME}-warm"))
+
+    collect(plan_for(), COLLECTING, kept, look)
+
+    (given,) = seen
+    assert given["PEAGLE_WARM"] == "collect"
+    assert given["PEAGLE_CACHE"].startswith(str(engine_home)), "not where others look"
+    assert "PEAGLE_WARM_FOLDER" not in given
+    assert "SM_VLLM_ENFORCE_EAGER" not in given
+
+
+def test_one_of_the_same_pair_may_run_meanwhile(engine_home: Path, plan_for: PlanFor) -> None:
+    running = up(plan_for())
+
+    collect(plan_for(), COLLECTING, engine_home / "warm", lambda step, detail: None)
+
+    assert listing() == (running,)
+    assert running.state == "ready"
+
+
+def test_where_nothing_was_compiled_it_is_refused_and_nothing_runs(
+    engine_home: Path, plan_for: PlanFor
+) -> None:
+    with pytest.raises(Refused, match="nothing was compiled"):
+        collect(plan_for("eager"), COLLECTING, engine_home / "warm", lambda step, detail: None)
+
+    assert listing() == ()
+    assert processes_with("STAND_IN=eager") == []
+    assert not (engine_home / "warm").exists()
+    log = records.log_of(f"{NAME}-warm")
+    assert log.is_file(), "its log is kept"
+    assert not (log.parent / "collected").exists()
+
+
+def test_interrupted_in_the_middle_nothing_runs_and_nothing_is_kept(
+    engine_home: Path, plan_for: PlanFor
+) -> None:
+    def interrupt(step: str, detail: str) -> None:
+        if step == "fetching":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        collect(plan_for("mark"), COLLECTING, engine_home / "warm", interrupt)
+
+    assert listing() == ()
+    assert processes_with("STAND_IN=mark") == []
+    assert os.listdir(engine_home / "warm") == []
+
+
+def test_up_gets_what_is_kept_by_itself(engine_home: Path, kept: Path, typed: Typed) -> None:
+    typed("local", "up", "tiny", "--name", NAME, "--compile")
+
+    given = given_to(NAME)
+    assert given["PEAGLE_WARM_FOLDER"] == str(kept)
+    assert "PEAGLE_WARM" not in given
+    assert "SM_VLLM_ENFORCE_EAGER" not in given
+    assert "the model is compiled" in records.log_of(NAME).read_text()
+
+
+def test_without_anything_kept_up_is_as_it_always_was(engine_home: Path, typed: Typed) -> None:
+    typed("local", "up", "tiny", "--name", NAME)
+
+    given = given_to(NAME)
+    assert "PEAGLE_WARM_FOLDER" not in given
+    assert given["SM_VLLM_ENFORCE_EAGER"] == "true"
+
+
+def test_up_again_after_a_warm_start_was_kept_changes_nothing(
+    engine_home: Path, plan_for: PlanFor
+) -> None:
+    first = up(plan_for())
+    (engine_home / "warm").mkdir()
+
+    assert up(plan_for()) == first
+
+
+def test_without_a_compiler_it_is_said_before_anything_starts(
+    engine_home: Path, plan_for: PlanFor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+
+    with pytest.raises(UserError, match=r"cannot be compiled: this machine has no g\+\+"):
+        up(plan_for(), host=COLLECTING)
+
+    assert records.names() == ()
+
+
+def test_a_python_without_headers_cannot_compile_either(stand_in: Engine, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho /usr/include/python3.11/Python.h\n")
+    python.chmod(0o755)
+
+    with pytest.raises(UserError, match=r"has no /usr/include/python3.11/Python.h.*python3-dev"):
+        check_compiler(python)
+    check_compiler(stand_in.python)
+
+
+WRONG: list[tuple[tuple[str, ...], str]] = [
+    (("--local", "--to", "s3://bucket/prefix"), "kept on this machine"),
+    (("--local", "--to", "/dev/null/folder"), "nothing can be kept in /dev/null/folder"),
+    (("--local", "--sandbox"), "--local is about this machine"),
+    (("--local", "--profile", "mine"), "--local is about this machine"),
+    (("--local", "--gpus"), "--gpus is for containers .add --engine docker"),
+    (("--to", "folder"), "add --local"),
+    (("--gpus",), "add --local"),
+    (("--engine", "docker"), "add --local"),
+]
+
+
+@pytest.mark.parametrize(("options", "words"), WRONG, ids=str)
+def test_options_that_do_not_go_together_are_refused(
+    own_home: Path, typed: Typed, options: tuple[str, ...], words: str
+) -> None:
+    with pytest.raises(UserError, match=words):
+        typed("warm", "tiny", *options)
+
+    assert records.names() == ()
+
+
+def test_weights_in_s3_are_not_for_this_machine(engine_home: Path, typed: Typed) -> None:
+    with pytest.raises(Refused, match="only AWS can mount"):
+        typed(
+            "warm", "tiny", "--model-source", "s3://bucket/target/", "--no-speculation", "--local"
+        )
+
+
+def test_compile_is_for_the_cpu(own_home: Path, typed: Typed) -> None:
+    with pytest.raises(UserError, match="compiles anyway"):
+        typed("local", "up", "tiny", "--engine", "docker", "--gpus", "--compile")
+
+
+def image(docker: FakeDocker, **found: Any) -> Image:
+    docker.has_image("mine", LABELS, **found)
+    return show(Docker(), "mine")
+
+
+def test_a_container_finds_what_is_kept_read_only(
+    docker: FakeDocker, kept: Path, plan_for: PlanFor
+) -> None:
+    plan = plan_for()
+    host = DockerHost(Docker(), image(docker), compiled=True)
+    container = host.container(plan, {}, 8123)
+
+    assert container.environment["PEAGLE_WARM_FOLDER"] == "/opt/ml/warm"
+    assert f'type=bind,"src={kept}",dst=/opt/ml/warm,readonly' in run_arguments(container)
+    (service,) = yaml.safe_load(compose_file(container))["services"].values()
+    mount = {"type": "bind", "source": str(kept), "target": "/opt/ml/warm", "read_only": True}
+    assert mount in service["volumes"]
+    assert service["environment"]["PEAGLE_WARM_FOLDER"] == "/opt/ml/warm"
+    kept.rmdir()
+    without = host.container(plan, {}, 8123)
+    assert "/opt/ml/warm" not in without.mounts
+    assert "PEAGLE_WARM_FOLDER" not in without.environment
+
+
+def test_on_gpus_it_is_mounted_and_an_eager_engine_on_a_cpu_has_no_use_for_it(
+    docker: FakeDocker, kept: Path, plan_for: PlanFor
+) -> None:
+    built = image(docker)
+
+    assert (
+        "/opt/ml/warm" in DockerHost(Docker(), built, gpus=True).container(plan_for(), {}, 1).mounts
+    )
+    assert "/opt/ml/warm" not in DockerHost(Docker(), built).container(plan_for(), {}, 1).mounts
+
+
+def test_a_container_that_collects_is_told_so(
+    docker: FakeDocker, kept: Path, plan_for: PlanFor
+) -> None:
+    plan = plan_for()
+    host = DockerHost(Docker(), image(docker), collecting=True)
+
+    assert host.container(plan, {}, 1).environment["PEAGLE_WARM"] == "collect"
+    assert "/opt/ml/warm" not in host.container(plan, {}, 1).mounts
+
+
+def test_an_image_without_a_compiler_is_refused_before_it_starts(
+    docker: FakeDocker, plan_for: PlanFor
+) -> None:
+    docker.answers("run", "--entrypoint", out="g++")
+
+    with pytest.raises(PeagleError, match=r"the image mine has no g\+\+ .build it with --base"):
+        DockerHost(Docker(), image(docker), compiled=True).runnable(plan_for())
+
+
+@pytest.mark.parametrize(
+    ("digests", "known_as"),
+    [([], "sha256:mine"), (["host:5000/mine@sha256:abc"], "sha256:abc")],
+    ids=["never pushed", "pushed"],
+)
+def test_a_container_learns_the_digest_of_its_image(
+    docker: FakeDocker, own_home: Path, plan_for: PlanFor, digests: list[str], known_as: str
+) -> None:
+    host = DockerHost(Docker(), image(docker, RepoDigests=digests))
+
+    assert host.container(plan_for(), {}, 1).environment["PEAGLE_IMAGE_DIGEST"] == known_as

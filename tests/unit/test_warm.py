@@ -1,0 +1,206 @@
+"""An artefact comes whole or not at all, whatever the way to the container does."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.packed import KEY, Packed
+from toolkit import warm
+from toolkit.errors import CloudError, EngineError, PeagleError, Refused, UserError
+from toolkit.warm import PAUSES, PIECE_BYTES, Answer, Artefact, Interrupted, digest_in, fetch
+
+
+class Waiting:
+    """Counts the pauses, and makes none."""
+
+    def __init__(self) -> None:
+        self.pauses: list[float] = []
+
+    def __call__(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+
+
+def brought(packed: Packed, folder: Path) -> Artefact:
+    return fetch(packed.answer, folder, sleep=Waiting())
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+
+
+def test_both_files_come_as_the_container_has_them(tmp_path: Path) -> None:
+    packed, told = Packed(), []
+
+    artefact = fetch(packed.answer, tmp_path / "new", lambda *said: told.append(said))
+
+    assert artefact.archive.read_bytes() == packed.content
+    assert artefact.manifest.read_bytes() == packed.document
+    assert names(tmp_path / "new") == [f"{KEY}.json", f"{KEY}.tar.gz"]
+    assert (artefact.key, artefact.files, artefact.seconds_cold) == (KEY, 12, 132.5)
+    assert [part["length"] for part in packed.asked[1:]] == [PIECE_BYTES, 1000]
+    assert told == [(0, artefact.size), (PIECE_BYTES, artefact.size), (artefact.size,) * 2]
+
+
+def test_a_container_s_own_user_may_read_them(tmp_path: Path) -> None:
+    artefact = brought(Packed(), tmp_path)
+
+    assert artefact.archive.stat().st_mode & 0o777 == 0o644
+    assert artefact.manifest.stat().st_mode & 0o777 == 0o644
+
+
+def test_one_of_the_same_key_is_replaced(tmp_path: Path) -> None:
+    brought(Packed(b"old"), tmp_path)
+
+    artefact = brought(Packed(b"newer"), tmp_path)
+
+    assert artefact.archive.read_bytes() == b"newer"
+    assert json.loads(artefact.manifest.read_bytes())["size"] == 5
+    assert len(names(tmp_path)) == 2
+
+
+BROKEN: list[Answer | BaseException] = [
+    Answer(200, b"too short"),
+    Answer(503, b'{"error": "draining"}'),
+    Interrupted(CloudError("AWS still throttles", code="ThrottlingException")),
+]
+
+
+@pytest.mark.parametrize("fault", BROKEN, ids=["cut short", "503", "throttled"])
+def test_what_broke_off_is_asked_for_again_after_pauses(
+    tmp_path: Path, fault: Answer | BaseException
+) -> None:
+    packed, waiting = Packed(), Waiting()
+    packed.faults = [None, fault, fault]
+
+    artefact = fetch(packed.answer, tmp_path, sleep=waiting)
+
+    assert artefact.archive.read_bytes() == packed.content
+    assert waiting.pauses == list(PAUSES[:2])
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "words"),
+    [
+        (Answer(200, b"too short"), EngineError, "cut short: 9 of 4,194,304 bytes"),
+        (Answer(500, b'{"error": "no space left"}'), EngineError, "no space left"),
+        (Interrupted(CloudError("AWS still throttles")), CloudError, "still throttles"),
+    ],
+)
+def test_what_goes_on_breaking_ends_with_its_reason_and_leaves_nothing(
+    tmp_path: Path, fault: Answer | BaseException, kind: type[PeagleError], words: str
+) -> None:
+    packed, waiting = Packed(), Waiting()
+    packed.faults = [None, *[fault] * 20]
+
+    with pytest.raises(kind, match=words):
+        fetch(packed.answer, tmp_path, sleep=waiting)
+
+    assert waiting.pauses == list(PAUSES)
+    assert names(tmp_path) == []
+
+
+def test_another_content_than_was_said_is_an_error_and_leaves_the_old_one(tmp_path: Path) -> None:
+    old = brought(Packed(b"old"), tmp_path)
+    packed = Packed(b"new", manifest={"sha256": hashlib.sha256(b"other").hexdigest()})
+
+    with pytest.raises(EngineError, match="sha256"):
+        brought(packed, tmp_path)
+
+    assert old.archive.read_bytes() == b"old"
+    assert len(names(tmp_path)) == 2
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), AssertionError("a bug")])
+def test_an_interrupt_leaves_nothing(tmp_path: Path, error: BaseException) -> None:
+    packed = Packed()
+    packed.faults = [None, None, error]
+
+    with pytest.raises(type(error)):
+        brought(packed, tmp_path)
+
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (Answer(409, b'{"error": "nothing was compiled"}'), "nothing was compiled"),
+        (Answer(403, b'{"error": {"message": "not collecting"}}'), "not collecting"),
+        (Answer(400, b"Expecting value"), "does not know warm starts .400: Expecting value.*build"),
+        (Answer(404, b""), "404: without a word"),
+    ],
+)
+def test_what_the_container_refuses_is_refused_at_once(
+    tmp_path: Path, answer: Answer, words: str
+) -> None:
+    packed, waiting = Packed(), Waiting()
+    packed.faults = [answer]
+
+    with pytest.raises(Refused, match=words):
+        fetch(packed.answer, tmp_path, sleep=waiting)
+
+    assert waiting.pauses == []
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"format": 2},
+        {"key": "../../elsewhere"},
+        {"key": KEY.upper()},
+        {"sha256": "short"},
+        {"size": "many"},
+        {"files": None},
+    ],
+    ids=str,
+)
+def test_a_manifest_that_is_none_is_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    with pytest.raises(Refused, match="manifest"):
+        brought(Packed(manifest=wrong), tmp_path)
+
+    assert names(tmp_path) == []
+
+
+def test_no_json_is_refused(tmp_path: Path) -> None:
+    packed = Packed()
+    packed.faults = [Answer(200, b"<html>")]
+
+    with pytest.raises(Refused, match="manifest"):
+        brought(packed, tmp_path)
+
+
+def test_too_little_room_is_seen_before_anything_is_fetched(tmp_path: Path) -> None:
+    packed = Packed(manifest={"size": 10**18})
+
+    with pytest.raises(UserError, match=r"is full: the artefact takes 1,000,000,000,000\.0 MB"):
+        brought(packed, tmp_path / "not" / "there")
+
+    assert len(packed.asked) == 1
+    assert names(tmp_path) == []
+
+
+def test_a_disk_that_fills_up_on_the_way_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*given: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(warm, "_write_pieces", full)
+
+    with pytest.raises(UserError, match="is full"):
+        brought(Packed(), tmp_path)
+
+    assert names(tmp_path) == []
+
+
+def test_a_digest_is_read_from_an_image_that_is_pinned() -> None:
+    assert digest_in("host/name:tag@sha256:abc") == "sha256:abc"
+    assert digest_in("host/name:tag") is None
+    assert digest_in("@sha256:abc") is None
