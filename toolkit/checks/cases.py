@@ -3,12 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypedDict, Unpack
 
 from toolkit.catalog import versions
 from toolkit.catalog.models import Catalog, Drafter, Target
 from toolkit.catalog.tables import Instance, InstanceTable, Runtime, RuntimeTable
 from toolkit.checkpoints.models import Checkpoint
 from toolkit.checks.models import Case
+
+
+class Known(TypedDict, total=False):
+    """What else may be known of a case, in the words of ``Case``."""
+
+    concurrency: int | None
+    target_checkpoint: Checkpoint | None
+    own_target: bool
+    drafter_checkpoint: Checkpoint | None
+    region: str | None
+    image: str | None
+    ami: str | None
+    tensor_parallel_size: int
+    on_cpu: bool
+    settings: Mapping[str, str | int | float | bool]
+    speculative_settings: Mapping[str, object]
+    environment: Mapping[str, str]
 
 
 def make_case(
@@ -19,19 +37,8 @@ def make_case(
     k: int | None = None,
     max_model_len: int | None = None,
     vllm: str | None = None,
-    concurrency: int | None = None,
-    target_checkpoint: Checkpoint | None = None,
-    own_target: bool = False,
-    drafter_checkpoint: Checkpoint | None = None,
     instance_type: str | None = None,
-    region: str | None = None,
-    image: str | None = None,
-    ami: str | None = None,
-    tensor_parallel_size: int = 1,
-    on_cpu: bool = False,
-    settings: Mapping[str, str | int | float | bool] | None = None,
-    speculative_settings: Mapping[str, object] | None = None,
-    environment: Mapping[str, str] | None = None,
+    **known: Unpack[Known],
 ) -> Case:
     """The case of this pair. What is left out is the catalogue's choice, or not known.
 
@@ -47,20 +54,9 @@ def make_case(
         runtimes=catalog.runtimes,
         instances=catalog.instances,
         version_rules=catalog.version_rules,
-        concurrency=concurrency,
-        target_checkpoint=target_checkpoint,
-        own_target=own_target,
-        drafter_checkpoint=drafter_checkpoint,
         instance=_instance(catalog.instances, instance_type),
         instance_type=instance_type,
-        region=region,
-        image=image,
-        ami=ami,
-        tensor_parallel_size=tensor_parallel_size,
-        on_cpu=on_cpu,
-        settings=settings or {},
-        speculative_settings=speculative_settings or {},
-        environment=environment or {},
+        **known,
     )
 
 
@@ -72,7 +68,8 @@ def runtime_of(table: RuntimeTable, vllm: str | None) -> Runtime:
     version = versions.normalise(vllm or table.default)
     known = {versions.normalise(runtime.vllm): runtime for runtime in table.runtimes}
     usual = known[versions.normalise(table.default)]
-    made_up = {"vllm": version, "tag": "", "regions": (), "cpu": "untried", "cpu_note": None}
+    made_up = {"vllm": version, "tag": "", "regions": (), "cpu": "untried", "cpu_note": None,
+               "streamer": None}  # fmt: skip
     return known.get(version) or usual.model_copy(update=made_up)
 
 

@@ -53,6 +53,20 @@ def shape_of(case: Case) -> Architecture:
         raise CheckpointError(f"{checkpoint.location}/{bad.message}", bad.fix) from bad
 
 
+def auxiliary_layers(case: Case) -> tuple[int, ...] | None:
+    """The target's layers that vLLM reads for the head, named or taken by default; ``None``: it
+    reads none, or nobody knows the head."""
+    head = head_of(case)
+    if head is None or not head.uses_auxiliary:
+        return None
+    return head.auxiliary_layers or default_layers(shape_of(case).layers)
+
+
+def default_layers(depth: int) -> tuple[int, int, int]:
+    """The layers that vLLM takes of a target of ``depth`` layers when the head names none."""
+    return (2, depth // 2, depth - 3)
+
+
 def wrong_target(case: Case) -> bool:
     """Whether the target that was read has other sizes than the catalogue's target."""
     real, known = shape_of(case), case.target.architecture

@@ -10,9 +10,14 @@ from toolkit.planning.memory import GPU_MEMORY_UTILIZATION
 from toolkit.planning.models import Reason, Speculation
 from toolkit.planning.settings import Value, text_of
 from toolkit.planning.speculation import speculative_config
+from toolkit.planning.streaming import LOADER
 from toolkit.planning.weights import Placed
 
 _UTILIZATION = "gpu-memory-utilization"
+_LOAD_FORMAT = "load-format"
+_STREAMED = EngineSetting(
+    name=_LOAD_FORMAT, value=LOADER, because="--weights-by stream: the engine reads them from S3"
+)
 
 
 def engine_arguments(
@@ -38,6 +43,8 @@ def engine_arguments(
     if _UTILIZATION not in settings:
         arguments += [f"--{_UTILIZATION}", str(GPU_MEMORY_UTILIZATION)]
     reasons: list[Reason] = []
+    if placed.target.streamed:
+        settings = {**settings, _LOAD_FORMAT: _STREAMED}
     for name, setting in settings.items():
         arguments += as_arguments(name, setting.value)
         shown = text_of(setting.value)

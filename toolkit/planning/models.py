@@ -32,7 +32,9 @@ class Options(Frozen):
     ``drafter`` is a drafter's name in the catalogue, or the user's own head: ``s3://...``,
     a Hugging Face id (``org/name`` or ``org/name@revision``), or a folder. ``drafter_checkpoint``
     is what lies there, for whoever has read it. ``model_source`` is an ``s3://`` prefix that holds
-    the target's weights. ``image`` replaces AWS's image. ``min_tokens_per_second`` is what
+    the target's weights. ``image`` replaces AWS's image; with ``baked_weights`` it has the weights
+    of target and drafter in it. ``weights_by`` is how weights in S3 reach the engine: SageMaker
+    mounts them, or the engine itself streams them. ``min_tokens_per_second`` is what
     the endpoint must make of output tokens at that concurrency, ``max_price_per_hour`` what all its
     instances may cost together, in USD.
     """
@@ -53,6 +55,8 @@ class Options(Frozen):
     vllm: str | None = None
     image: str | None = None
     model_source: str | None = None
+    baked_weights: bool = False
+    weights_by: Literal["mount", "stream"] = "mount"
 
     @property
     def asks_for_load(self) -> bool:
@@ -73,17 +77,24 @@ class Weights(Frozen):
     """Where weights come from and where the container finds them.
 
     ``hub``: ``location`` is a Hugging Face id, downloaded by the engine at ``revision``.
-    ``s3``: ``location`` is an ``s3://`` prefix that SageMaker mounts.
+    ``s3``: ``location`` is an ``s3://`` prefix that SageMaker mounts, or that the engine streams.
     ``directory``: ``location`` is a folder on the user's machine (``catalog:...`` for one that
     ships with the catalogue); it is uploaded to ``s3_uri`` before the model is created.
-    ``engine_path`` is what vLLM is given: the id, or the folder inside the container.
+    ``image``: the plan's image has them in it, from ``location``; nothing is uploaded or mounted.
+    ``engine_path`` is what vLLM is given: the id, the folder inside the container, or the
+    ``s3://`` prefix that it streams.
     """
 
-    kind: Literal["hub", "s3", "directory"]
+    kind: Literal["hub", "s3", "directory", "image"]
     location: str
     revision: str | None = None
     s3_uri: str | None = None
     engine_path: str
+
+    @property
+    def streamed(self) -> bool:
+        """Whether the engine itself reads them from S3, and nothing is mounted."""
+        return self.kind == "s3" and self.engine_path == self.location
 
 
 class TargetChoice(Frozen):

@@ -44,9 +44,11 @@ from toolkit.planning.speculation import (
     speculation_of,
     without_speculation,
 )
+from toolkit.planning.streaming import Streaming, stream
 from toolkit.planning.timeouts import choose_download_timeout, choose_startup_timeout
 from toolkit.planning.verdict import Verdict, asked_for
 from toolkit.planning.weights import Placed, place_weights
+from toolkit.warm import DIGEST_VARIABLE, digest_in
 
 T = TypeVar("T")
 
@@ -171,8 +173,7 @@ def _settle(options: Options, asked: Choice[Chosen], verdict: Verdict, steps: _S
 
 def _engine(decided: _Decided, steps: _Steps) -> dict[str, Any]:
     """What the plan says of the models and of vLLM."""
-    pair, work, placed = decided.pair, decided.work, decided.placed
-    target = pair.target
+    pair, work, placed, target = decided.pair, decided.work, decided.placed, decided.pair.target
     speculation = speculation_of(pair.drafter, work.k) if pair.drafter else None
     arguments = steps.take(
         engine_arguments(
@@ -187,7 +188,8 @@ def _engine(decided: _Decided, steps: _Steps) -> dict[str, Any]:
     )
     architecture = decided.place.hosting.instance.gpu_architecture
     extra = steps.take(engine_environment(target, architecture, decided.runtime.vllm))
-    environment = to_environment(arguments) | extra
+    streamed = steps.take(_streamed(decided))
+    environment = to_environment(arguments) | extra | streamed | _image_digest(decided.image)
     check_environment(environment)
     rules = check_plan(
         decided.options,
@@ -220,11 +222,30 @@ def _engine(decided: _Decided, steps: _Steps) -> dict[str, Any]:
     }
 
 
+def _streamed(decided: _Decided) -> Choice[dict[str, str]]:
+    """What the engine needs to read the weights from S3 itself, if it is to."""
+    hosting, placed = decided.place.hosting, decided.placed
+    gpus, table = hosting.fit.tensor_parallel_size, decided.catalog.runtimes
+    sizes = {placed.target: decided.pair.target.weight_bytes}
+    if placed.drafter is not None:
+        sizes[placed.drafter] = drafter_bytes(decided.work)
+    where = Streaming(decided.runtime, table, hosting.instance, gpus, decided.region)
+    return stream(sizes, where)
+
+
+def _image_digest(image: str) -> dict[str, str]:
+    """The image's digest, where it is named with it: a container cannot know its own, and what it
+    compiled is of use to that very image only (``toolkit.warm``)."""
+    digest = digest_in(image)
+    return {DIGEST_VARIABLE: digest} if digest else {}
+
+
 def _server(decided: _Decided, steps: _Steps) -> dict[str, Any]:
     """What the plan says of SageMaker and of money."""
     runtime, instance, placed = decided.runtime, decided.place.hosting.instance, decided.placed
     place = decided.place
     sizes = (decided.pair.target.weight_bytes, drafter_bytes(decided.work))
+    gpus = place.hosting.fit.tensor_parallel_size
     price = steps.take(price_of(instance, decided.region))
     return {
         "region": decided.region,
@@ -234,7 +255,7 @@ def _server(decided: _Decided, steps: _Steps) -> dict[str, Any]:
         "instance_type": instance.type,
         "instance_count": decided.count,
         "download_timeout_seconds": steps.take(choose_download_timeout(placed, *sizes)),
-        "startup_timeout_seconds": steps.take(choose_startup_timeout(placed, *sizes)),
+        "startup_timeout_seconds": steps.take(choose_startup_timeout(placed, *sizes, gpus)),
         "fit": decided.place.hosting.fit,
         "price_per_hour_usd": place.usd_per_hour,
         "price_date": price.date.isoformat() if price else None,

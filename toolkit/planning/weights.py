@@ -7,6 +7,10 @@ from s3://...      /opt/ml/model when it is the only prefix. Where target and dr
                    folders target/ and drafter/ of one prefix, as `peagle weights sync` leaves
                    them, that one prefix becomes /opt/ml/model. Else /opt/ml/model for the target
                    and /opt/ml/additional-model-data-sources/drafter for the drafter
+streamed           the engine reads s3://... itself (``streaming``); nothing is mounted
+baked in           the image has them: what would be below /opt/ml lies below its PEAGLE_ML_ROOT,
+                   and the hub's in its cache. The paths are those of weights that are not baked
+                   in, since the entrypoint finds both; nothing is uploaded, nothing is mounted
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from toolkit.planning.choice import Choice
 from toolkit.planning.drafters import Chosen
 from toolkit.planning.models import MODEL_BUCKET, Mount, Options, Weights
 from toolkit.planning.own_heads import is_folder, is_s3
+from toolkit.planning.streaming import by_stream
 
 MODEL_FOLDER = "/opt/ml/model"
 DRAFTER_CHANNEL = "drafter"
@@ -52,6 +57,11 @@ def place_weights(options: Options, catalog: Catalog, pair: Chosen, name: str) -
     drafter = _drafter_weights(catalog, pair)
     if drafter is not None:
         drafter = _uploaded(drafter, "drafter", name)
+    if options.weights_by == "stream":
+        target, drafter = by_stream(options, target, drafter)
+    elif options.baked_weights:
+        return Choice(_in_image(options, target, drafter))
+    elif drafter is not None:
         if _are_folders_of_one_prefix(target, drafter):
             target, drafter = _below_model(target, "target"), _below_model(drafter, "drafter")
         elif {"s3"} <= {target.kind, drafter.kind} <= {"s3", "directory"}:
@@ -70,7 +80,7 @@ def mounts_of(target: Weights, drafter: Weights | None) -> tuple[Mount, ...]:
     """The prefixes that bring these weights to where the engine looks for them."""
     uris: dict[str | None, str] = {}
     for weights, folder in ((target, "target"), (drafter, "drafter")):
-        if weights is None or weights.kind == "hub":
+        if weights is None or weights.kind in ("hub", "image") or weights.streamed:
             continue
         uri = weights.s3_uri or weights.location
         if weights.engine_path == DRAFTER_FOLDER:
@@ -80,6 +90,24 @@ def mounts_of(target: Weights, drafter: Weights | None) -> tuple[Mount, ...]:
         else:
             uris[None] = uri.removesuffix(f"{folder}/")
     return tuple(Mount(channel=channel, s3_uri=uri) for channel, uri in uris.items())
+
+
+def _in_image(options: Options, target: Weights, drafter: Weights | None) -> Placed:
+    """Both as the image has them. Raises UserError where none can have them."""
+    if options.image is None:
+        raise UserError(
+            "--baked-weights says of an image of yours what is in it, and none is named",
+            "add --image URI; `peagle image build PAIR --bake-weights --push` makes one",
+        )
+    for weights in (target, drafter):
+        if weights is not None and weights.kind == "s3":
+            raise UserError(
+                f"weights in S3 are mounted, and never baked in: {weights.location}",
+                "leave out --baked-weights, or the s3:// address",
+            )
+    baked = {"kind": "image", "s3_uri": None}
+    inside = drafter.model_copy(update=baked) if drafter is not None else None
+    return Placed(target.model_copy(update=baked), inside, ())
 
 
 def _are_folders_of_one_prefix(target: Weights, drafter: Weights) -> bool:

@@ -11,3 +11,8 @@ def requests(number: float) -> str:
 def at_a_time(load: float) -> str:
     """``8 requests at a time``."""
     return f"{requests(load)} at a time"
+
+
+def size_text(size: int) -> str:
+    """``13.8 GB``, ``14 MB``."""
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"

@@ -17,6 +17,7 @@ from toolkit.planning.environment import check_environment, engine_part, to_envi
 from toolkit.planning.models import Plan
 from toolkit.planning.names import check_name
 from toolkit.planning.speculation import speculative_config
+from toolkit.planning.streaming import LOADER
 from toolkit.planning.weights import mounts_of
 from toolkit.rendering.requests import requests
 
@@ -62,6 +63,8 @@ def _arguments(plan: Plan, said: dict[str, str]) -> Iterator[tuple[str, bool]]:
     weights = plan.target.weights
     yield "target", said.get("SM_VLLM_MODEL") == weights.engine_path
     yield "target", said.get("SM_VLLM_REVISION") == weights.revision
+    if weights.streamed:
+        yield "target", said.get("SM_VLLM_LOAD_FORMAT") == LOADER
     yield "target", said.get("SM_VLLM_SERVED_MODEL_NAME") == plan.target.id
     yield "max_model_len", said.get("SM_VLLM_MAX_MODEL_LEN") == str(plan.max_model_len)
     yield "concurrency", said.get("SM_VLLM_MAX_NUM_SEQS") == str(plan.concurrency)

@@ -22,6 +22,11 @@ PAIRS = [
 
 GOLDEN: dict[str, Options] = {
     "tiny": Options(pair="tiny"),
+    "tiny-baked": Options(
+        pair="tiny",
+        image=f"123456789012.dkr.ecr.us-east-1.amazonaws.com/peagle-tiny@sha256:{'a' * 64}",
+        baked_weights=True,
+    ),
     "gpt-oss-20b": Options(pair="gpt-oss-20b"),
     "gpt-oss-20b-plain": Options(pair="gpt-oss-20b", speculation=False),
     "gpt-oss-120b-on-b200": Options(
@@ -35,6 +40,12 @@ GOLDEN: dict[str, Options] = {
         model_source="s3://my-bucket/qwen3-8b",
         drafter="s3://my-bucket/head",
         instance_count=2,
+    ),
+    "gpt-oss-120b-streamed": Options(
+        pair="gpt-oss-120b",
+        model_source="s3://my-bucket/gpt-oss-120b/target/",
+        drafter="s3://my-bucket/gpt-oss-120b/drafter/",
+        weights_by="stream",
     ),
     "too-much": Options(pair="gpt-oss-20b", instance_type="ml.g4dn.xlarge", k=11, vllm="0.20.1"),
 }

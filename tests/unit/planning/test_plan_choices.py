@@ -128,9 +128,10 @@ def test_awss_own_image_cannot_prove_speculation_and_says_so() -> None:
     finding = next(f for f in plan().findings if f.code == "image-without-counters")
     assert finding.level == "warning"
     assert "not proved" in finding.message
-    assert "peagle render dockerfile chat+p-eagle -o DIR" in finding.fix
+    assert "`peagle image build chat+p-eagle --push`" in finding.fix
     own = next(f for f in plan(drafter="/my head").findings if f.code == "image-without-counters")
-    assert "`peagle render dockerfile chat --drafter '/my head' -o DIR`" in own.fix
+    assert "`peagle image build chat --drafter '/my head' --push`" in own.fix
+    assert "--image URI" in own.fix
     assert "image-without-counters" not in codes(plan(speculation=False))
     given = "111111111111.dkr.ecr.us-east-1.amazonaws.com/vllm:0.28.0-gpu-cu130"
     assert "image-without-counters" in codes(plan(image=given))

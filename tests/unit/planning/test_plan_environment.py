@@ -208,3 +208,14 @@ def test_variables_of_the_target_come_with_their_reason() -> None:
 
 def test_an_engine_that_crashes_ends() -> None:
     assert plan().environment["PROCESS_AUTO_RECOVERY"] == "false"
+
+
+@pytest.mark.parametrize(
+    ("image", "told"),
+    [("repo/mine@sha256:abc", "sha256:abc"), ("repo/mine:1@sha256:abc", "sha256:abc"),
+     ("repo/mine:1", None)],
+)  # fmt: skip
+def test_the_container_is_told_the_digest_of_an_image_that_is_pinned(
+    image: str, told: str | None
+) -> None:
+    assert plan(image=image).environment.get("PEAGLE_IMAGE_DIGEST") == told

@@ -11,6 +11,7 @@ from tests.unit.planning.small_catalog import CATALOG, plan
 from toolkit.errors import UserError
 from toolkit.planning import Plan
 
+IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/chat:0.28.0"
 BUCKET = "s3://${ModelBucket}/peagle-toolkit"
 ADDITIONAL = "/opt/ml/additional-model-data-sources/drafter"
 
@@ -79,6 +80,48 @@ def test_each_source_lands_where_vllm_looks(
     options: dict[str, Any], expected: tuple[str, str, list[tuple[str | None, str]]]
 ) -> None:
     assert layout(plan(name="n", **options)) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "paths"),
+    [
+        ({}, ("acme/chat", "acme/chat-p-eagle")),
+        ({"pair": "small"}, ("/opt/ml/model/target", "/opt/ml/model/drafter")),
+        ({"drafter": "/data/head"}, ("acme/chat", "/opt/ml/model/drafter")),
+        ({"pair": "small", "drafter": "me/head"}, ("/opt/ml/model/target", "me/head")),
+    ],
+)
+def test_baked_weights_keep_their_paths_and_nothing_is_mounted_or_uploaded(
+    options: dict[str, Any], paths: tuple[str, str]
+) -> None:
+    """The image has them below its PEAGLE_ML_ROOT, or in its cache of the hub."""
+    made = plan(name="n", image=IMAGE, baked_weights=True, **options)
+    assert layout(made) == (*paths, [])
+    assert made.target.weights.kind == "image"
+    assert made.target.weights.s3_uri is None
+    assert made.download_timeout_seconds == 60
+    assert made.startup_timeout_seconds <= 720, "nothing is downloaded while it starts"
+
+
+@pytest.mark.parametrize(
+    ("options", "said", "fix"),
+    [
+        ({}, "none is named", "--image URI"),
+        ({"image": IMAGE, "model_source": "s3://bucket/model/"}, "never baked in", "--baked-"),
+        ({"image": IMAGE, "drafter": "s3://bucket/head/"}, "s3://bucket/head/", "--baked-weights"),
+    ],
+)
+def test_weights_that_no_image_can_have_are_refused(
+    options: dict[str, Any], said: str, fix: str
+) -> None:
+    with pytest.raises(UserError, match=said) as refused:
+        plan(baked_weights=True, **options)
+    assert fix in refused.value.fix
+
+
+def test_baked_weights_are_neither_gated_nor_unpinned() -> None:
+    found = {finding.code for finding in plan(image=IMAGE, baked_weights=True).findings}
+    assert not found & {"target-is-gated", "revision-not-pinned"}
 
 
 def test_the_hub_is_asked_for_the_catalogues_revision() -> None:

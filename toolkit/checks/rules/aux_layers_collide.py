@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from toolkit.checks.facts import head_of, location_of, shape_of
+from toolkit.checks.facts import auxiliary_layers, head_of, location_of, shape_of
 from toolkit.checks.models import Case
 from toolkit.findings import Finding, error
 
@@ -20,25 +20,16 @@ VLLM_NOTICES = "on a request"
 
 def check(case: Case) -> Iterator[Finding]:
     """An error when two of the layers are the same."""
-    head = head_of(case)
-    if head is None or not head.uses_auxiliary:
-        return
-    depth = shape_of(case).layers
-    layers = head.auxiliary_layers or default_layers(depth)
-    if len(set(layers)) == len(layers):
+    head, layers = head_of(case), auxiliary_layers(case)
+    if head is None or layers is None or len(set(layers)) == len(layers):
         return
     text = ", ".join(map(str, layers))
     reads = f"the head reads layers {text}"
     if not head.auxiliary_layers:
         reads = f"the head names no layers, for which vLLM takes {text}"
     message = (
-        f"{location_of(case)}: {reads} of the {depth} of {case.target.id}, of which two are the "
-        "same"
+        f"{location_of(case)}: {reads} of the {shape_of(case).layers} of {case.target.id}, of "
+        "which two are the same"
     )
     fix = "name distinct layers in eagle_config.eagle_aux_hidden_state_layer_ids, as it was trained"
     yield error(CODE, "drafter", message, fix)
-
-
-def default_layers(depth: int) -> tuple[int, int, int]:
-    """The layers that vLLM takes of a target of ``depth`` layers when the head names none."""
-    return (2, depth // 2, depth - 3)

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from toolkit.checks.facts import head_of, location_of, shape_of
+from toolkit.checks.facts import auxiliary_layers, location_of, shape_of
 from toolkit.checks.models import Case
-from toolkit.checks.rules.aux_layers_collide import default_layers
 from toolkit.findings import Finding, error
 
 CODE = "aux-layers-outside"
@@ -20,11 +19,10 @@ VLLM_NOTICES = "on a request"
 
 def check(case: Case) -> Iterator[Finding]:
     """An error when one of the layers is below 0 or above the target's depth."""
-    head = head_of(case)
-    if head is None or not head.uses_auxiliary:
+    layers = auxiliary_layers(case)
+    if layers is None:
         return
     depth = shape_of(case).layers
-    layers = head.auxiliary_layers or default_layers(depth)
     if all(0 <= layer <= depth for layer in layers):
         return
     message = (

@@ -20,5 +20,5 @@ def check(case: Case) -> Iterator[Finding]:
     """An error for an image of another registry."""
     if case.image is not None and in_ecr(case.image) is None:
         message = f"SageMaker takes images from ECR only, and {case.image} is not one"
-        fix = "push it: `peagle render dockerfile PAIR -o DIR` says how"
+        fix = "push it there: `peagle image push NAME`, and give the address that it prints"
         yield error(CODE, "image", message, fix)

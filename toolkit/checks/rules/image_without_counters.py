@@ -28,10 +28,8 @@ def check(case: Case) -> Iterator[Finding]:
         "AWS's own image does not tell how many drafts it accepts, so deploy on AWS ends as not "
         "proved"
     )
-    fix = (
-        f"build ours with `peagle render dockerfile {shlex.join(_words(case))} -o DIR`, push it, "
-        "and give --image URI"
-    )
+    made = f"peagle image build {shlex.join(_words(case))} --push"
+    fix = f"`{made}` makes ours, a small layer on it; then give --image URI"
     yield warning(CODE, "image", message, fix)
 
 

@@ -1,0 +1,195 @@
+"""Weights that real vLLM streams from S3, as `--weights-by stream` plans it: the tiny pair, out of
+the sandbox's own S3, into the same answers as from a mount."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.sandbox.sandboxes import Account, Sandbox, until
+from toolkit import proof
+from toolkit.catalog import load_catalog
+from toolkit.data import data_folder
+from toolkit.errors import EngineMissing
+from toolkit.local import client
+from toolkit.local.cpu import for_cpu
+from toolkit.local.crash import crash_of
+from toolkit.local.engine import find_engine
+from toolkit.local.machine import this_machine
+from toolkit.local.process import (
+    EngineProcess,
+    free_port,
+    is_alive,
+    is_healthy,
+    start_engine,
+    stop_engine,
+)
+from toolkit.planning import Options, Plan, errors, make_plan
+from toolkit.wire import piece_of, request_body
+
+pytestmark = [pytest.mark.engine, pytest.mark.sandbox]
+
+PLACE = "s3://streamed/tiny/"
+LOCK = Path(__file__).with_name("streamer.txt")
+OF_OURS = ("boto3", "botocore", "s3transfer", "dateutil", "six", "jmespath")
+"""What the streamer needs and our own environment has."""
+HEAD = data_folder("model_catalog") / "peagle" / "tiny" / "p-eagle"
+START_SECONDS = 240
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for PYTHONPATH with the streamer; the engine's own environment stays as it is."""
+    try:
+        find_engine("0.28.0")
+    except EngineMissing as missing:
+        pytest.skip(str(missing))
+    folder = tmp_path_factory.mktemp("streamer")
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target",
+               str(folder), "--only-binary=:all:", "--require-hashes", "-r", str(LOCK)]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"runai-model-streamer cannot be had: {done.stderr.strip()[-300:]}")
+    for name in OF_OURS:
+        file = Path(str(importlib.import_module(name).__file__))
+        source = file.parent if file.name == "__init__.py" else file
+        (folder / source.name).symlink_to(source)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def stored(sandbox: Sandbox) -> dict[str, str]:
+    """The tiny pair below ``PLACE``; what makes a client find that S3."""
+    sandbox.told("weights", "sync", "tiny", PLACE, "--sandbox", "--yes")
+    found: dict[str, str] = sandbox.told("sandbox", "env")
+    return found
+
+
+def planned(drafter: str) -> Plan:
+    options = Options(
+        pair="tiny", weights_by="stream", model_source=f"{PLACE}target/", drafter=drafter
+    )
+    plan = make_plan(options, load_catalog())
+    assert errors(plan.findings) == []
+    assert plan.environment["SM_VLLM_MODEL"] == f"{PLACE}target/"
+    return plan
+
+
+@contextmanager
+def running(
+    plan: Plan, packages: Path, stored: dict[str, str], folder: Path, **more: str
+) -> Iterator[EngineProcess]:
+    """The plan's environment on the CPU engine, with the streamer and the way to the sandbox."""
+    environment, _ = for_cpu(plan.environment, this_machine())
+    environment |= {
+        **stored,
+        "PYTHONPATH": str(packages),
+        "RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING": "0",  # no bucket is a host name on loopback
+        "VLLM_ASSETS_CACHE": str(folder / "assets"),
+        **more,
+    }
+    engine = find_engine("0.28.0")
+    process = start_engine(engine, environment, folder / "ml", free_port(), folder / "log")
+    try:
+        yield process
+    finally:
+        stop_engine(process)
+
+
+def wait_until_green(process: EngineProcess) -> None:
+    def ended_or_green() -> bool:
+        assert is_alive(process), crash_of(Path(process.log))
+        return is_healthy(process.port)
+
+    until(ended_or_green, bool, START_SECONDS)
+
+
+def check_proof(plan: Plan, port: int) -> None:
+    """The plan's own proof, as `peagle deploy` asks for it: drafts are accepted."""
+    assert plan.speculation is not None
+    proof.require(
+        proof.prove(
+            lambda body: client.ask(port, body),
+            lambda: client.counters(port),
+            prompts=plan.proof.prompts,
+            chat=plan.proof.chat,
+            max_tokens=plan.proof.max_tokens,
+            floor=plan.speculation.acceptance_floor,
+        )
+    )
+
+
+def test_target_and_drafter_are_streamed_and_answer_as_from_a_mount(
+    sandbox: Sandbox, tiny_endpoint: Any, packages: Path, stored: dict[str, str], tmp_path: Path
+) -> None:
+    plan = planned(f"{PLACE}drafter/")
+    asked = [request_body(prompt, chat=True, max_tokens=60) for prompt in plan.proof.prompts]
+    mounted = [piece_of(Account(sandbox).ask(tiny_endpoint["name"], body)).text for body in asked]
+
+    with running(plan, packages, stored, tmp_path) as engine:
+        wait_until_green(engine)
+        check_proof(plan, engine.port)
+        answers = [piece_of(client.ask(engine.port, body)).text for body in asked]
+
+    assert answers == mounted
+    assert not (tmp_path / "ml").exists(), "nothing was mounted"
+    copied = {file.name for file in (tmp_path / "assets").rglob("*") if file.is_file()}
+    assert "config.json" in copied
+    assert not [name for name in copied if name.endswith(".safetensors")]
+
+
+@pytest.mark.parametrize("place", ["folder", "hub"])
+def test_a_drafter_that_is_not_in_s3_is_loaded_beside_a_streamed_target(
+    place: str, packages: Path, stored: dict[str, str], tmp_path: Path
+) -> None:
+    """Mounted for a folder of the user's, downloaded (here: cached) for one of the hub."""
+    plan = planned(str(HEAD) if place == "folder" else "me/head")
+    more = {}
+    if place == "folder":
+        shutil.copytree(HEAD, tmp_path / "ml" / "model" / "drafter")
+    else:
+        cache = tmp_path / "hub" / "models--me--head"
+        shutil.copytree(HEAD, cache / "snapshots" / "0123456")
+        (cache / "refs").mkdir()
+        (cache / "refs" / "main").write_text("0123456")
+        more["HF_HUB_CACHE"] = str(tmp_path / "hub")
+
+    with running(plan, packages, stored, tmp_path, **more) as engine:
+        wait_until_green(engine)
+        check_proof(plan, engine.port)
+
+
+@pytest.mark.parametrize(
+    ("bucket", "cause"), [("no-such-bucket", "NoSuchBucket"), ("streamed", "Invalid repository")]
+)
+def test_an_address_without_a_model_ends_it_with_the_command_that_shows_what_is_there(
+    bucket: str, cause: str, packages: Path, stored: dict[str, str], tmp_path: Path
+) -> None:
+    plan = planned(f"{PLACE}drafter/")
+    elsewhere = {"SM_VLLM_MODEL": f"s3://{bucket}/nothing/"}
+
+    with running(plan, packages, stored, tmp_path, **elsewhere) as engine:
+        until(lambda: is_alive(engine), lambda alive: not alive, START_SECONDS)
+
+    last = json.loads((tmp_path / "log").read_text().splitlines()[-1])
+    assert cause in last["message"]
+    assert "peagle weights list" in last["fix"]
+
+
+def test_an_engine_without_the_streamer_is_told_at_once(
+    stored: dict[str, str], tmp_path: Path
+) -> None:
+    with running(planned(f"{PLACE}drafter/"), tmp_path, stored, tmp_path) as engine:
+        until(lambda: is_alive(engine), lambda alive: not alive, 20)
+
+    (last,) = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    assert "has no runai_model_streamer" in last["message"]
