@@ -14,7 +14,7 @@ from typing import Any
 from serve.environment import PREFIX
 from serve.errors import WrongEnvironment
 from serve.json_text import members
-from serve.names import SPECULATION, check_names
+from serve.names import NEGATION, SPECULATION, check_names, check_switch
 
 DEFAULT_PORT = 8080
 PORT_VARIABLE = "SAGEMAKER_BIND_TO_PORT"
@@ -39,8 +39,14 @@ _SWITCHES = (
 )
 _PROMPTS_IN_LOGS = (f"{PREFIX}ENABLE_LOG_REQUESTS", f"{PREFIX}ENABLE_LOG_OUTPUTS",
                     "VLLM_DEBUG_LOG_API_SERVER_RESPONSE")  # fmt: skip
-_LENGTH = re.compile(r"-1|auto|\d+(\.\d+)?[kKmMgGtT]?", re.ASCII)
-"""vLLM's own spelling of a length: 16384, 16k, 16K, auto; -1 as auto."""
+_TOKENS = r"(?=.*[1-9])\d+(\.\d+)?[kKmMgGtT]?"
+_LENGTHS = {
+    "MAX_MODEL_LEN": (re.compile(rf"-1|auto|{_TOKENS}", re.ASCII), "16384, 16k or auto"),
+    "MAX_NUM_BATCHED_TOKENS": (re.compile(_TOKENS, re.ASCII), "8192 or 8k"),
+}
+"""vLLM's own spelling of a number of tokens: 16384, 16k, 16K, auto; -1 as auto."""
+_CHOICES = {"MODEL_IMPL": ("auto", "vllm", "transformers", "terratorch")}
+"""Of these vLLM 0.28.0 takes any value, and heeds none that it does not know."""
 _K = "num_speculative_tokens"
 _K_IS_OPTIONAL = ("suffix", "mtp")
 _NEED_DRAFTER = ("eagle", "eagle3", "medusa", "mlp_speculator", "draft_model", "dflash")
@@ -54,17 +60,21 @@ def check(environment: Mapping[str, str]) -> None:
     for flag in _COUNTS:
         if PREFIX + flag in environment:
             _count(PREFIX + flag, environment[PREFIX + flag])
-    for flag in _SWITCHES:
-        _check_switch(PREFIX + flag, environment.get(PREFIX + flag, ""))
+    switches = {PREFIX + flag for flag in _SWITCHES}
+    for name in sorted(environment):
+        if name in switches or name.startswith(NEGATION):
+            check_switch(name, environment[name])
     for name in _PROMPTS_IN_LOGS:
         if environment.get(name, "false").strip().lower() not in ("false", "0"):
             raise WrongEnvironment(
                 f"{name} writes what users ask into the log", "remove it: logs here hold no prompts"
             )
-    _check_length(environment)
+    _check_lengths(environment)
+    _check_choices(environment)
     _check_memory_share(environment)
     if SPECULATION in environment:
         _check_speculation(environment[SPECULATION])
+        _check_counted(environment)
     chosen = environment.get(f"{PREFIX}PORT")
     if chosen is not None and chosen.strip() != str(port_of(environment)):
         raise WrongEnvironment(
@@ -88,17 +98,20 @@ def _count(name: str, text: str) -> int:
     return int(digits)
 
 
-def _check_switch(name: str, text: str) -> None:
-    if text.strip().lower() not in ("", "true", "false"):
-        raise WrongEnvironment(f"{name} is {text!r}", "true or false is needed")
+def _check_lengths(environment: Mapping[str, str]) -> None:
+    for flag, (spelling, examples) in _LENGTHS.items():
+        name = PREFIX + flag
+        if name in environment and not spelling.fullmatch(environment[name].strip()):
+            raise WrongEnvironment(
+                f"{name} is {environment[name]!r}", f"a number of tokens is needed: {examples}"
+            )
 
 
-def _check_length(environment: Mapping[str, str]) -> None:
-    name = f"{PREFIX}MAX_MODEL_LEN"
-    if name in environment and not _LENGTH.fullmatch(environment[name].strip()):
-        raise WrongEnvironment(
-            f"{name} is {environment[name]!r}", "a number of tokens is needed: 16384, 16k or auto"
-        )
+def _check_choices(environment: Mapping[str, str]) -> None:
+    for flag, choices in _CHOICES.items():
+        name = PREFIX + flag
+        if environment.get(name, choices[0]).strip() not in choices:
+            raise WrongEnvironment(f"{name} is {environment[name]!r}", f"one of {choices}")
 
 
 def _check_memory_share(environment: Mapping[str, str]) -> None:
@@ -126,6 +139,17 @@ def _check_speculation(text: str) -> None:
         raise WrongEnvironment(
             f"{SPECULATION} has the method {method} and no drafter",
             'set "model" to the head\'s Hugging Face id or folder',
+        )
+
+
+def _check_counted(environment: Mapping[str, str]) -> None:
+    """Without its counters nobody can tell whether the drafter drafts: neither ``/ping`` nor who
+    asks for them."""
+    name = f"{PREFIX}DISABLE_LOG_STATS"
+    if environment.get(name, "false").strip().lower() != "false":
+        raise WrongEnvironment(
+            f"{name} turns off the counters that show whether the drafter works",
+            f"remove it, or {SPECULATION}",
         )
 
 

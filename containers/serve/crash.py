@@ -71,21 +71,38 @@ _KNOWN: tuple[tuple[str, re.Pattern[str], str], ...] = tuple(
             "GPU lower --gpu-memory-utilization, --max-num-seqs or --max-model-len",
         ),
         (
+            "tensor-parallel",
+            r"divisible by tensor parallel size|[Ww]orld size .*(greater|larger) than",
+            "set SM_VLLM_TENSOR_PARALLEL_SIZE to a number that divides the model's attention heads "
+            "and is not above the number of GPUs",
+        ),
+        (
+            "weights-and-config",
+            r"assert .*(loaded_weight|param)\w*\.(shape|size)|org_vocab_size"
+            r"|There is no module or parameter named|not initialized from checkpoint"
+            r"|exceeds dimension size",
+            "config.json and weights are not of the same model: copy the folder again, that of the "
+            "target or of the head",
+        ),
+        (
             "head-does-not-fit",
-            r"For parallel drafting, the draft model config must have|mask_hidden",
+            r"For parallel drafting, the draft model config must have|mask_hidden|'fc_input_size'"
+            r"|KeyError: 'mask_token_id'",
             "this head was not trained for parallel drafting: take a P-EAGLE head, or another "
             "drafter",
         ),
         (
             "head-does-not-fit",
             r"Tried to load weights of size|fc\.weight|mat1 and mat2 shapes cannot be multiplied"
-            r"|[Ss]ize mismatch|shape mismatch|Attempted to load weight",
+            r"|[Ss]ize mismatch|shape mismatch|Attempted to load weight"
+            r"|is invalid for input of size|must match the size of tensor",
             "the head does not belong to this target, or its config.json is not its own",
         ),
         (
-            "wrong-speculation",
-            r"validation errors? for SpeculativeConfig",
-            "mend the speculative configuration",
+            "head-does-not-fit",
+            r"index out of range in self",
+            "a token was asked for that a table does not hold: take another head, and leave "
+            "SM_VLLM_ENABLE_LORA out",
         ),
         (
             "damaged-weights",
@@ -96,13 +113,31 @@ _KNOWN: tuple[tuple[str, re.Pattern[str], str], ...] = tuple(
             "gated-model",
             r"GatedRepoError|gated repo|Access to model .* is restricted|Invalid credentials in "
             r"Authorization header|[Ii]nvalid user token",
-            "accept the model's licence on its page and give the engine a token that may read it "
-            "(HF_TOKEN), or mount the weights",
+            "accept the model's licence on its page and copy it to S3 with `peagle weights sync`, "
+            "which takes HF_TOKEN; a container that you start yourself takes HF_TOKEN too",
+        ),
+        (
+            "missing-library",
+            r"No module named '?runai_model_streamer",
+            "take an image with runai-model-streamer[s3], or have the weights mounted",
+        ),
+        (
+            "no-access",
+            r"\((AccessDenied|403|InvalidAccessKeyId|ExpiredToken|PermanentRedirect)\) when calling"
+            r"|NoCredentialsError",
+            "the endpoint's role needs s3:ListBucket on the bucket of the weights, in its own "
+            "region, and s3:GetObject on what is in it",
+        ),
+        (
+            "missing-weights",
+            r"\(NoSuchBucket\) when calling|/model_streamer/\w+'",
+            "the s3:// address holds no model: `peagle weights list` shows what lies there",
         ),
         (
             "missing-weights",
             r"LocalEntryNotFoundError|OfflineModeIsEnabled|is not a valid model identifier"
-            r"|Repo id must be|RepositoryNotFoundError|RevisionNotFoundError",
+            r"|Repo id must be|RepositoryNotFoundError|RevisionNotFoundError"
+            r"|Invalid repository ID or local directory|Re(pository|vision) Not Found for url",
             "mount the weights, or let the engine download them (and give it access)",
         ),
         (
@@ -110,6 +145,39 @@ _KNOWN: tuple[tuple[str, re.Pattern[str], str], ...] = tuple(
             r"Cannot find any model weights|No such file or directory"
             r"|does not appear to have a file named|backend tokenizer",
             "the model's folder is not complete: fetch it again",
+        ),
+        (
+            "unknown-model",
+            r"Should have a `model_type` key|architectures \[.*\] are not supported"
+            r"|Unsupported model_type|Please ensure you're loading a speculators-format model"
+            r"|does not recognize this architecture|'SpeculatorsConfig' object has no attribute",
+            "this vLLM knows no models of this kind: look at the folder's config.json, or take a "
+            "vLLM that does",
+        ),
+        (
+            "wrong-speculation",
+            r"enough slots to schedule a token",
+            "raise SM_VLLM_MAX_NUM_BATCHED_TOKENS, or lower num_speculative_tokens",
+        ),
+        (
+            "wrong-speculation",
+            r"validation errors? for SpeculativeConfig|speculative_config|[Ss]ynthetic acceptance",
+            "mend the speculative configuration",
+        ),
+        (
+            "wrong-value",
+            r"Pipeline parallelism is not supported for this model",
+            "remove SM_VLLM_PIPELINE_PARALLEL_SIZE, and set SM_VLLM_TENSOR_PARALLEL_SIZE instead",
+        ),
+        (
+            "wrong-value",
+            r"No common block size",
+            "remove SM_VLLM_BLOCK_SIZE: vLLM takes one that its attention has",
+        ),
+        (
+            "wrong-value",
+            r"validation errors? for \w*(Config|Args)\b",
+            "mend the SM_VLLM_ (or VLLM_) variable that has this value",
         ),
         ("disk-full", r"No space left on device", "give the container more disk"),
         (
@@ -131,15 +199,23 @@ _PREFIX = re.compile(
 )
 _NO_INTEREST = re.compile(r"^(\([A-Z]\w*(?: pid=\d+)?\)\s*)*(DEBUG|INFO|WARNING)\b")
 _MESSAGE = re.compile(
-    r"^(?:[\w.]*(?:Error|Exception)(?:: |$)|serve: error: |[\w.]+: error: "
-    r"|Fatal Python error|terminate called|.*error while loading shared libraries)"
+    r"^(?:[\w.]*(?:Error|Exception)(?:: |$)|botocore\.\S+: |serve: error: |[\w.]+: error: "
+    r"|Access to model |Re(?:pository|vision) Not Found |Fatal Python error|terminate called"
+    r"|.*error while loading shared libraries)"
 )
 _END_OF_MESSAGE = re.compile(
-    r"^(Traceback|File |During handling|The above exception|For further|Process \w+:|serve: )"
+    r"^(Traceback|File |During handling|The above exception|For further|Process \w+:|serve: "
+    r"|Error retrieving )"
 )
 _NOT_THE_CAUSE = re.compile(
     r"See root cause above|EngineDeadError|leaked \w+ objects|warnings\.warn|resource_tracker"
+    r"|WorkerProc (initialization failed|hit an exception)|Worker failed with error"
+    r"|[Pp]roc \S+ died unexpectedly|(EngineCore|WorkerProc) failed to start"
 )
+_PROCESS = re.compile(r"^\([A-Z]\w*")
+_NO_WORDS = re.compile(r"^\w+(Error|Exception)$")
+_OF_THE_HUB = re.compile(r"\d{3} Client Error")
+"""Its words stand after a blank line."""
 _VALIDATION = re.compile(r"^pydantic_core\S*: \d+ validation errors? for ")
 _PYDANTIC_DETAIL = re.compile(r" \[type=\w+, input_value=(.*?), input_type=(\w+)\]")
 _SIMPLE_TYPES = ("str", "int", "float", "bool", "NoneType")
@@ -152,8 +228,8 @@ def find_crash(lines: Iterable[str]) -> Crash:
 
     A message is an exception, or an error of a command line, with the lines that belong to it.
     """
-    told = [bare_line(line) for line in lines if not _NO_INTEREST.match(line)]
-    told = [line for line in told if not _NOT_THE_CAUSE.search(line)]
+    told = [Line.of(line) for line in lines if not _NO_INTEREST.match(line)]
+    told = [line for line in told if not _NOT_THE_CAUSE.search(line.text)]
     messages = list(_messages(told))
     for message in messages:
         for cause, pattern, fix in _KNOWN:
@@ -162,21 +238,50 @@ def find_crash(lines: Iterable[str]) -> Crash:
     return Crash(_readable(messages[-1])) if messages else Crash("")
 
 
+class Line(NamedTuple):
+    """A line of the log: which process wrote it, and what."""
+
+    process: str
+    text: str
+
+    @classmethod
+    def of(cls, line: str) -> Line:
+        """``line`` taken apart."""
+        process = _PROCESS.match(line)
+        return cls(process[0] if process else "", bare_line(line))
+
+
 def bare_line(line: str) -> str:
     """A line of vLLM's log without process, level, date and place."""
     return _PREFIX.sub("", line).strip()
 
 
-def _messages(lines: list[str]) -> Iterator[str]:
+def _messages(lines: list[Line]) -> Iterator[str]:
     for number, line in enumerate(lines):
-        if not _MESSAGE.match(line):
+        if _MESSAGE.match(line.text):
+            yield " ".join([_with_code(lines, number), *_following(lines, number)])
+
+
+def _with_code(lines: list[Line], number: int) -> str:
+    """An exception without words, as of ``assert``, with the code that raised it."""
+    text = lines[number].text
+    if not _NO_WORDS.match(text):
+        return text
+    code = next((one.text for one in reversed(lines[:number]) if one.text.strip("^~ ")), "")
+    return f"{text}: {code}" if code.startswith(("assert ", "raise ")) else text
+
+
+def _following(lines: list[Line], number: int) -> Iterator[str]:
+    """The lines that belong to a message."""
+    begin, count = lines[number], 0
+    for process, text in lines[number + 1 :]:
+        if not text and _OF_THE_HUB.search(begin.text):
             continue
-        parts = [line]
-        for following in lines[number + 1 : number + 1 + _FOLLOWING_LINES]:
-            if not following or _MESSAGE.match(following) or _END_OF_MESSAGE.match(following):
-                break
-            parts.append(following)
-        yield " ".join(parts)
+        ends = not text or _MESSAGE.match(text) or _END_OF_MESSAGE.match(text)
+        if ends or process != begin.process or count == _FOLLOWING_LINES:
+            return
+        count += 1
+        yield text
 
 
 def _readable(message: str) -> str:

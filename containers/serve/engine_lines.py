@@ -11,7 +11,7 @@ import re
 
 _LEVELS = r"DEBUG|INFO|WARNING|ERROR|CRITICAL"
 _LINE = re.compile(
-    r"^(?:\((?P<process>[A-Z]\w*(?: pid=\d+)?)\)\s*)*"
+    r"^(?:\((?P<process>[A-Z]\w*(?: pid=\d+)?)\) ?)*"
     rf"(?:(?P<level>{_LEVELS}) \d\d-\d\d \d\d:\d\d:\d\d (?:\[(?P<place>[^\]]*)\] ?)?)?"
     r"(?P<message>.*)$",
     re.DOTALL,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ from serve.safetensors import DamagedFile, tensor_shapes
 CONFIGURATIONS = ("config.json", "params.json")
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".tensors")
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+_ADDITIONAL = "additional-model-data-sources"
+"""Below ``/opt/ml`` SageMaker mounts every folder of this one for itself, and ``model``."""
 _FETCH = "copy or upload it again"
 _SHOWN = 5
 
@@ -23,10 +25,13 @@ def is_folder_path(path: str) -> bool:
     return path.startswith(("/", "./", "../")) and not os.path.isfile(path)
 
 
-def check_folder(where: str, path: str, ml_root: str, needs_weights: bool) -> None:
+def check_folder(
+    where: str, path: str, ml_root: str, needs_weights: bool, linked: bool = False
+) -> None:
     """Raise WrongEnvironment if ``path`` does not hold all of a model.
 
-    ``where`` is what named it. Below ``ml_root``, which others have filled, no link may lead out.
+    ``where`` is what named it. Below ``ml_root``, which others have filled, no link may lead out;
+    but where ``linked`` is said the folder itself may be one: on a developer's machine it is.
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -36,7 +41,8 @@ def check_folder(where: str, path: str, ml_root: str, needs_weights: bool) -> No
     held = names_in(folder)
     if not held:
         raise WrongEnvironment(f"{where} is {path}, and that folder is empty", "upload the weights")
-    _check_links(where, folder, held, Path(ml_root))
+    if _inside(folder.absolute(), Path(ml_root).absolute()):
+        _check_links(where, folder, Path(ml_root), linked)
     if not has_any(folder, CONFIGURATIONS):
         raise WrongEnvironment(
             f"{where} is {path}, which has no config.json (it holds {_some(held)})",
@@ -109,28 +115,44 @@ def _check_index(where: str, folder: Path, held: list[str]) -> None:
             )
 
 
-def _check_links(where: str, folder: Path, held: list[str], ml_root: Path) -> None:
-    """No entry of a folder that others filled may be a link to somewhere else."""
-    if not _inside(folder.absolute(), ml_root.absolute()):
-        return
-    home = folder.resolve()
-    # The hub's cache keeps contents in blobs/, and links to them in snapshots/REVISION/.
-    homes = [
-        home,
-        ml_root.resolve(),
-        *(home.parents[1:2] if home.parent.name == "snapshots" else ()),
-    ]
-    for name in held:
-        entry = folder / name
-        if not entry.is_symlink():
-            continue
-        leads_to = entry.resolve()
+def _check_links(where: str, folder: Path, ml_root: Path, linked: bool) -> None:
+    """Neither a folder that others filled nor anything in it may be a link to somewhere else."""
+    homes = list(_homes(folder, ml_root, linked))
+    for entry in (folder, *_links_in(folder)):
+        leads_to = _real(entry)
         if not leads_to.exists():
             raise WrongEnvironment(f"{where}: {entry} is a link to nothing", _FETCH)
-        if not any(_inside(leads_to, allowed) for allowed in homes):
+        if not any(_inside(leads_to, home) for home in homes):
             raise WrongEnvironment(
-                f"{where}: {entry} is a link that leaves its folder", "put the file there instead"
+                f"{where}: {entry} is a link that leaves its folder, to {leads_to}",
+                "put there what it leads to",
             )
+
+
+def _homes(folder: Path, ml_root: Path, linked: bool) -> Iterator[Path]:
+    """Where links may lead. What is mounted may be mounted by a link: those are not others'."""
+    below = folder.absolute().relative_to(ml_root.absolute()).parts
+    yield _real(ml_root)
+    yield _real(ml_root.joinpath(*below[: 2 if below[:1] == (_ADDITIONAL,) else 1]))
+    if linked:
+        home = _real(folder)
+        yield home
+        # The hub's cache keeps contents in blobs/, and links to them in snapshots/REVISION/.
+        yield from home.parents[1:2] if home.parent.name == "snapshots" else ()
+
+
+def _links_in(folder: Path) -> Iterator[Path]:
+    """All links below the folder; none is followed."""
+    for place, folders, files in os.walk(folder):
+        for name in sorted(folders + files):
+            entry = Path(place, name)
+            if entry.is_symlink():
+                yield entry
+
+
+def _real(path: Path) -> Path:
+    """Where it leads; itself where it leads round in a circle."""
+    return Path(os.path.realpath(path))
 
 
 def _inside(path: Path, folder: Path) -> bool:

@@ -1,28 +1,29 @@
-"""Whether head and target fit, before the engine starts: the few facts that decide.
+"""Whether head and target fit, before the engine starts: the facts that decide.
 
 Read from the two config.json and the header of the head's weights. The toolkit's own check knows
 many more rules; these are the ones that end in a crash after minutes, or in a head that loads and
-drafts nonsense. What cannot be read from here (a model of the hub, other formats) is left to vLLM.
+drafts nonsense. What cannot be read from here (a model of the hub, other formats), or differs from
+one vLLM to the next, is left to vLLM.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from pathlib import Path
-from typing import Any
 
 from serve.errors import WrongEnvironment
 from serve.folder import is_folder_path, read_json
+from serve.head import PLACEHOLDERS, Document, Head, number
 from serve.json_text import members
-from serve.model import MODEL, drafter_of
+from serve.model import MODEL, drafter_of, loads_files
 from serve.names import SPECULATION
 from serve.safetensors import tensor_shapes
 
-_AUX = "eagle_aux_hidden_state_layer_ids"
 _OTHER_HEAD = "take the head that was trained for this target"
-_PLACEHOLDERS = ("mask_token_id", "pard_token", "ptd_token_id")
-
-Document = dict[str, Any]
+_COPY_AGAIN = "copy the head again: config.json and weights are not of the same head"
+_LEAST_OF_VOCABULARY = 0.95
+"""A target may have that many more tokens than its head: people add some, and both still fit."""
 
 
 def check_pair(environment: Mapping[str, str]) -> None:
@@ -34,28 +35,80 @@ def check_pair(environment: Mapping[str, str]) -> None:
     if not (drafter and is_folder_path(drafter) and is_folder_path(target)):
         return
     asked = {name: part.value for name, part in members(environment[SPECULATION]).items()}
-    if asked.get("method") != "eagle3" or "SM_VLLM_LOAD_FORMAT" in environment:
+    if asked.get("method") != "eagle3" or not loads_files(environment):
         return
     files = Path(target) / "config.json", Path(drafter) / "config.json"
     if not all(file.is_file() for file in files):
         return
-    served, head = (read_json(SPECULATION, file) for file in files)
-    tensors: dict[str, list[int]] = {}
-    for file in sorted(Path(drafter).glob("*.safetensors")):
-        tensors.update(tensor_shapes(file))
-    served = served.get("text_config", served)
-    _check_layers(served, head)
-    _check_width(served, head, tensors)
+    served, config = (read_json(SPECULATION, file) for file in files)
+    inner = served.get("text_config")
+    served = inner if isinstance(inner, dict) else served
+    head = _head(Path(drafter), config)
+    _check_is_one(head, drafter)
     if asked.get("parallel_drafting") is True:
-        _check_parallel(head, tensors)
+        _check_parallel(head, served)
+    else:
+        _check_not_parallel(head)
+    if head.reads_layers:
+        _check_layers(served, head)
+        _check_width(served, head)
+    _check_vocabulary(served, head)
+    _check_drafted(head)
+    _check_shares(served, head)
+    _check_own_layers(head)
 
 
-def _check_layers(target: Document, head: Document) -> None:
+def _head(folder: Path, config: Document) -> Head:
+    tensors: dict[str, list[int]] = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        tensors.update(tensor_shapes(file))
+    return Head(config, tensors)
+
+
+def _check_is_one(head: Head, folder: str) -> None:
+    if not head.is_one():
+        what = ", ".join(head.classes()) or "no class"
+        raise WrongEnvironment(
+            f"the head is {folder}, which holds no draft head: its config.json names {what}",
+            'name the folder of the head in "model", not that of a model',
+        )
+
+
+def _check_parallel(head: Head, target: Document) -> None:
+    """A head drafts in parallel only with a state and a token for the places that are masked."""
+    fix = 'take a P-EAGLE head, or remove "parallel_drafting"'
+    mask, fc, placeholder = head.mask(), head.tensor("fc.weight"), head.placeholder()
+    if head.tensors and mask is None:
+        raise _mismatch("parallel_drafting is asked for, and it has no mask_hidden", fix)
+    if placeholder is None:
+        names = ", ".join(PLACEHOLDERS)
+        raise _mismatch(f"parallel_drafting is asked for, and its config has none of {names}", fix)
+    count, (name, token) = number(target, "vocab_size"), placeholder
+    if count is not None and not (type(token) is int and 0 <= token < count):
+        raise _mismatch(f"its {name} is {token!r}, and the target's tokens are 0 to {count - 1}")
+    if not head.reads_layers:
+        raise _mismatch("parallel_drafting is asked for, and it sets use_aux_hidden_state to false",
+                        fix)  # fmt: skip
+    if mask and fc is not None and len(fc) == 2 and prod(mask) != fc[1]:
+        raise _mismatch(f"its mask_hidden has {prod(mask)} values, and its fc takes {fc[1]}")
+
+
+def _check_not_parallel(head: Head) -> None:
+    """vLLM leaves the mask away with a line in its log, and drafts from states that the head was
+    not trained on: it is half as fast as it could be, and nobody is told."""
+    if head.is_parallel():
+        raise _mismatch(
+            "it is a P-EAGLE head, and parallel_drafting is not asked for",
+            'add "parallel_drafting": true, or take an EAGLE-3 head',
+        )
+
+
+def _check_layers(target: Document, head: Head) -> None:
     """The layers whose states the head reads: inside of the target, no two the same."""
-    count = target.get("num_hidden_layers")
-    if not isinstance(count, int):
+    count = number(target, "num_hidden_layers")
+    if count is None:
         return
-    layers, named = _aux_layers(head, count)
+    layers, named = head.aux_layers(count)
     if any(not isinstance(layer, int) or not 0 <= layer <= count for layer in layers):
         raise _mismatch(f"it reads the target's layers {layers}, and there are {count}")
     if len(set(layers)) < len(layers):
@@ -63,53 +116,87 @@ def _check_layers(target: Document, head: Document) -> None:
         raise _mismatch(f"{whence} the layers {layers} of the target, one of them twice")
 
 
-def _aux_layers(head: Document, count: int) -> tuple[list[Any], bool]:
-    """The layers, and whether the head names them. By itself vLLM takes three."""
-    inner = head.get("eagle_config")
-    layers = head.get(_AUX) or (inner.get(_AUX) if isinstance(inner, dict) else None)
-    if isinstance(layers, list) and layers:
-        return layers, True
-    return [2, count // 2, count - 3], False
-
-
-def _check_width(target: Document, head: Document, tensors: dict[str, list[int]]) -> None:
+def _check_width(target: Document, head: Head) -> None:
     """``fc`` takes the hidden states of all those layers, side by side."""
-    width = target.get("hidden_size")
-    if not isinstance(width, int):
+    width, made_for = number(target, "hidden_size"), head.target_hidden_size
+    if width is None:
         return
-    made_for = head.get("target_hidden_size")
-    if isinstance(made_for, int) and made_for != width:
+    if made_for not in (None, width):
         raise _mismatch(f"it was made for a hidden size of {made_for}, and the target's is {width}")
-    fc = _tensor(tensors, "fc.weight")
-    layers, _ = _aux_layers(head, int(target.get("num_hidden_layers") or 0))
-    if fc is not None and len(fc) == 2 and fc[1] != width * len(layers):
+    fc = head.tensor("fc.weight")
+    if fc is None or len(fc) != 2 or head.quantized:
+        return
+    layers, _ = head.aux_layers(number(target, "num_hidden_layers") or 0)
+    if fc[1] != width * len(layers):
         raise _mismatch(
             f"its fc.weight takes {fc[1]} values, and {len(layers)} layers of the target have "
             f"{width} each: {width * len(layers)}"
         )
+    if head.hidden_size not in (None, fc[0]):
+        raise _broken(f"its fc.weight gives {fc[0]} values, and its hidden_size is "
+                      f"{head.hidden_size}")  # fmt: skip
 
 
-def _check_parallel(head: Document, tensors: dict[str, list[int]]) -> None:
-    """A head drafts in parallel only with a state and a token for the places that are masked."""
-    fix = 'take a P-EAGLE head, or remove "parallel_drafting"'
-    mask = next((shape for name, shape in tensors.items() if "mask_hidden" in name), None)
-    if tensors and mask is None:
-        raise _mismatch("parallel_drafting is asked for, and it has no mask_hidden", fix)
-    if not any(head.get(name) is not None for name in _PLACEHOLDERS):
-        names = ", ".join(_PLACEHOLDERS)
-        raise _mismatch(f"parallel_drafting is asked for, and its config has none of {names}", fix)
-    fc = _tensor(tensors, "fc.weight")
-    if mask and fc is not None and len(fc) == 2:
-        values = 1
-        for length in mask:
-            values *= length
-        if values != fc[1]:
-            raise _mismatch(f"its mask_hidden has {values} values, and its fc takes {fc[1]}")
+def _check_vocabulary(target: Document, head: Head) -> None:
+    """A head of more tokens than the target has reads and writes beyond the target's tables; one of
+    far fewer was made for another tokenizer."""
+    count = number(target, "vocab_size")
+    if count is None:
+        return
+    least = {"vocab_size": _LEAST_OF_VOCABULARY * count, "draft_vocab_size": 0}
+    named = {"vocab_size": head.vocab_size, "draft_vocab_size": head.draft_vocab_size}
+    for name, size in named.items():
+        if size is not None and not least[name] <= size <= count:
+            raise _mismatch(f"its {name} is {size}, and the target's vocabulary has {count} tokens")
 
 
-def _tensor(tensors: dict[str, list[int]], name: str) -> list[int] | None:
-    return next((s for full, s in tensors.items() if f".{full}".endswith(f".{name}")), None)
+def _check_drafted(head: Head) -> None:
+    """The tables for the tokens that it drafts are as long as its config says."""
+    count = head.draft_vocab_size or head.vocab_size
+    rows, table = head.tensor("lm_head.weight"), head.table()
+    if count is None or head.quantized:
+        return
+    for name, shape in (("lm_head.weight", rows), ("d2t", table)):
+        if shape and shape[0] != count:
+            raise _broken(f"its {name} has {shape[0]} rows, and its config.json says that it "
+                          f"drafts {count} tokens")  # fmt: skip
+    if head.tensors and head.vocab_size is not None and count < head.vocab_size:
+        for name, shape in (("lm_head", rows), ("d2t", table)):
+            if shape is None:
+                raise _broken(f"it drafts {count} of {head.vocab_size} tokens, and has no {name}")
+
+
+def _check_shares(target: Document, head: Head) -> None:
+    """Its table of embeddings is of its own sizes; without one it shares the target's."""
+    table = head.tensor("embed_tokens.weight")
+    width = number(target, "hidden_size")
+    if head.quantized or not head.tensors or None in (width, head.hidden_size):
+        return
+    if table is None and head.hidden_size != width:
+        raise _broken(f"it is {head.hidden_size} wide and has no embeddings, and those of the "
+                      f"target are {width} wide")  # fmt: skip
+    wanted = [head.vocab_size, head.hidden_size]
+    if table is not None and head.vocab_size is not None and table != wanted:
+        raise _broken(f"its embed_tokens.weight has the shape {table}, and its config.json makes "
+                      f"it {wanted}")  # fmt: skip
+
+
+def _check_own_layers(head: Head) -> None:
+    """Its weights hold the layers that its config announces, and all of each: what is not there
+    stays as the memory was, and the drafts are noise. The first layer holds a norm more."""
+    layers, count = head.layers(), head.layer_count
+    if layers and set(layers) != set(range(count or 0)):
+        told = "has no num_hidden_layers" if count is None else f"says num_hidden_layers {count}"
+        raise _broken(f"its weights hold the layers {sorted(layers)}, and its config.json {told}")
+    whole = set().union(*(names for layer, names in layers.items() if layer))
+    for layer, names in sorted(layers.items()):
+        if not whole <= names:
+            raise _broken(f"its layer {layer} has no {min(whole - names)}, as others have")
 
 
 def _mismatch(what: str, fix: str = _OTHER_HEAD) -> WrongEnvironment:
     return WrongEnvironment(f"the head and the target do not fit: {what}", fix)
+
+
+def _broken(what: str) -> WrongEnvironment:
+    return WrongEnvironment(f"the head is not whole: {what}", _COPY_AGAIN)

@@ -12,7 +12,6 @@ import json
 from collections.abc import Mapping
 
 from serve.counters import counters_of
-from serve.environment import PREFIX
 from serve.inner import Application, Message, call
 from serve.json_text import members
 from serve.names import SPECULATION
@@ -31,9 +30,7 @@ _SCHEDULE = "num_speculative_tokens_per_batch_size"
 
 
 def asked_for(environment: Mapping[str, str]) -> bool:
-    """Whether a drafter was asked for that always drafts, and its drafts are counted."""
-    if environment.get(f"{PREFIX}DISABLE_LOG_STATS", "false").strip().lower() != "false":
-        return False
+    """Whether a drafter was asked for that always drafts. Its drafts are counted (``checks``)."""
     try:
         config = members(environment.get(SPECULATION, ""))
     except ValueError:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
-import subprocess
 from typing import Any
 
 import pytest
@@ -14,6 +12,8 @@ from serve.command import command
 from serve.environment import PREFIX, arguments
 from serve.errors import WrongEnvironment
 from serve.names import KNOWN, check_arguments, check_names
+from serve.names import SPECULATION as SPECULATIVE_CONFIG
+from tests.engine.parsing import SPECULATION, told_by
 from toolkit.catalog import load_catalog
 from toolkit.errors import EngineMissing
 from toolkit.local.engine import Engine, find_engine
@@ -21,24 +21,6 @@ from toolkit.planning import Options, Plan, make_plan
 
 pytestmark = pytest.mark.engine
 
-PARSE = """
-import json, sys
-from vllm.entrypoints.openai.cli_args import make_arg_parser
-from vllm.utils.argparse_utils import FlexibleArgumentParser
-
-parser = make_arg_parser(FlexibleArgumentParser())
-flags = sorted({flag for action in parser._actions for flag in action.option_strings})
-parsed = [vars(parser.parse_args(argv)) for argv in json.load(sys.stdin)]
-sources = [sys.modules[name].__file__ for name in (
-    "vllm.engine.arg_utils", "vllm.entrypoints.openai.cli_args")]
-print("RESULT" + json.dumps({"flags": flags, "parsed": parsed, "sources": sources}, default=repr))
-"""
-SPECULATION: dict[str, Any] = {
-    "method": "eagle3",
-    "model": "models/50 % of 'it' \"quoted\" \u00e4\u65e5\U0001f600",
-    "num_speculative_tokens": 7,
-    "parallel_drafting": True,
-}
 ENVIRONMENTS: dict[str, dict[str, str]] = {
     "compact": {"SM_VLLM_SPECULATIVE_CONFIG": json.dumps(SPECULATION, separators=(",", ":"))},
     "many lines": {
@@ -67,37 +49,6 @@ PLANS: dict[str, Plan] = {
 }
 """Every pair of the catalogue."""
 
-ALPHABET = " \t\n'\"\\`$%{}[]()<>|&;:,=-_#~*?!/.@^+0aZ\u00e4\u65e5\U0001f600\u200b\u00a0\u2028"
-CASES = 300
-
-
-def nasty() -> list[dict[str, Any]]:
-    """What people, templates and scripts put into values; the same in every run."""
-    drawn = random.Random(20261120)
-
-    def text() -> str:
-        return "".join(drawn.choices(ALPHABET, k=drawn.randrange(1, 30)))
-
-    return [
-        {
-            "chat_template": "{% x %}" + text(),
-            "served_model_name": [text().lstrip("-") or "x" for _ in range(drawn.randrange(1, 4))],
-            "speculative_config": {**SPECULATION, "model": text(), text(): {text(): [text(), 1.5]}},
-            "override_generation_config": {text(): text()},
-            "revision": "-x" + text(),
-        }
-        for _ in range(CASES)
-    ]
-
-
-def environment_of(values: dict[str, Any], number: int) -> dict[str, str]:
-    """The values as variables, JSON spelled one way or the other."""
-    spelling: dict[str, Any] = {"indent": (None, 1)[number % 2], "ensure_ascii": number % 3 == 0}
-    return {
-        PREFIX + name.upper(): value if isinstance(value, str) else json.dumps(value, **spelling)
-        for name, value in values.items()
-    }
-
 
 @pytest.fixture(scope="module")
 def engine() -> Engine:
@@ -117,24 +68,7 @@ def told(engine: Engine) -> dict[str, Any]:
     for name, plan in PLANS.items():
         argvs[f"planned {name}"] = list(plan.engine_arguments)
         argvs[f"served {name}"] = arguments(plan.environment)
-    for number, values in enumerate(nasty()):
-        argvs[f"nasty {number}"] = arguments(environment_of(values, number))
-    done = subprocess.run(
-        [str(engine.python), "-c", PARSE],
-        input=json.dumps(list(argvs.values())),
-        capture_output=True,
-        text=True,
-        check=False,
-        env={"PATH": "/usr/bin:/bin", "PYTHONUTF8": "1"},
-    )
-    assert done.returncode == 0, done.stderr
-    document: dict[str, Any] = json.loads(done.stdout.rpartition("RESULT")[2])
-    source = ""
-    for file in document["sources"]:
-        with open(file, encoding="utf-8") as stream:
-            source += stream.read()
-    parsed = dict(zip(argvs, document["parsed"], strict=True))
-    return {"flags": document["flags"], "source": source, **parsed}
+    return told_by(engine, argvs)
 
 
 @pytest.mark.parametrize("pair", PLANS)
@@ -151,12 +85,15 @@ def test_vllm_reads_of_the_environment_what_the_plan_says(told: dict[str, Any], 
     check_arguments(plan.environment, told["source"])
 
 
-def test_nasty_values_come_through_vllms_parser_as_they_were_written(
-    told: dict[str, Any],
-) -> None:
-    for number, values in enumerate(nasty()):
-        parsed = told[f"nasty {number}"]
-        assert {name: parsed[name] for name in values} == values
+@pytest.mark.parametrize("pair", PLANS)
+def test_vllm_builds_its_engines_arguments_of_them(told: dict[str, Any], pair: str) -> None:
+    served, built = told[f"served {pair}"], told["built"][f"served {pair}"]
+
+    assert len(built) > 100
+    assert {name: value for name, value in built.items() if name in served} == {
+        name: value for name, value in served.items() if name in built
+    }
+    assert built["speculative_config"] == json.loads(PLANS[pair].environment[SPECULATIVE_CONFIG])
 
 
 @pytest.mark.parametrize("spelled", ["compact", "many lines"])
@@ -179,6 +116,7 @@ def test_vllm_reads_every_kind_of_setting(told: dict[str, Any]) -> None:
     assert settings["middleware"] == [
         "own.middleware.Class",
         "serve.counters.CountersMiddleware",
+        "serve.warm.route.WarmMiddleware",
         "serve.lifecycle.LifecycleMiddleware",
     ]
     assert "'two words'" not in str(settings["lora_modules"])
@@ -195,7 +133,7 @@ def test_no_argument_of_vllm_is_taken_for_a_slip_of_another(told: dict[str, Any]
     flags = [flag for flag in told["flags"] if flag.startswith("--")]
     assert len(flags) > 200
 
-    check_names(PREFIX + flag.removeprefix("--").replace("-", "_").upper() for flag in flags)
+    check_names([variable(flag) for flag in flags])
 
 
 def test_every_argument_is_found_in_vllms_source_without_importing_it(
@@ -203,7 +141,29 @@ def test_every_argument_is_found_in_vllms_source_without_importing_it(
 ) -> None:
     flags = [flag for flag in told["flags"] if flag.startswith("--") and "." not in flag]
 
-    check_arguments((variable(flag) for flag in flags), told["source"])
+    check_arguments({variable(flag): "true" for flag in flags}, told["source"])
+
+
+def test_every_switch_is_found_in_vllms_source_and_no_argument_taken_for_one(
+    told: dict[str, Any],
+) -> None:
+    flags = {flag: takes for flag, takes in told["flags"].items() if flag[:2] == "--"}
+    switches = {variable(flag) for flag, takes in flags.items() if not takes} - {"SM_VLLM_HELP"}
+    assert len(switches) > 80
+    for name in switches:
+        with pytest.raises(WrongEnvironment, match=f"{name} is 'maybe'"):
+            check_arguments({name: "maybe"}, told["source"])
+
+    check_arguments(
+        {variable(flag): "maybe" for flag, takes in flags.items() if takes and "." not in flag},
+        told["source"],
+    )
+
+
+def test_no_variable_of_vllms_own_is_taken_for_an_argument(told: dict[str, Any]) -> None:
+    assert len(told["variables"]) > 100
+
+    check_names(told["variables"])
 
 
 def test_a_slip_in_any_argument_is_refused_and_the_right_one_named(told: dict[str, Any]) -> None:
@@ -212,7 +172,7 @@ def test_a_slip_in_any_argument_is_refused_and_the_right_one_named(told: dict[st
     for flag in flags:
         wrong = variable(f"{flag[:-2]}{flag[-1]}{flag[-1]}x")
         with pytest.raises(WrongEnvironment, match=wrong) as refused:
-            check_arguments([wrong], told["source"])
+            check_arguments({wrong: ""}, told["source"])
         assert "meant SM_VLLM_" in refused.value.fix, flag
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import shutil
 import signal
 import socket
 import struct
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -18,114 +16,12 @@ from typing import Any
 
 import pytest
 
-from toolkit.data import data_folder
+from tests.engine.serving import TINY, Container, speculation
 from toolkit.errors import EngineMissing
-from toolkit.local import table
 from toolkit.local.engine import Engine, find_engine
-from toolkit.local.process import free_port
+from toolkit.wire import WARM_ATTRIBUTE
 
 pytestmark = pytest.mark.engine
-
-TINY = data_folder("model_catalog") / "peagle" / "tiny"
-SERVE = data_folder("containers") / "serve"
-CPU = {
-    "SM_VLLM_ENFORCE_EAGER": "true",
-    "SM_VLLM_DISTRIBUTED_EXECUTOR_BACKEND": "uni",
-    "SM_VLLM_SERVED_MODEL_NAME": "tiny",
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "HF_HUB_OFFLINE": "1",
-    "OMP_NUM_THREADS": "1",
-}
-START_SECONDS = 240
-
-
-class Container:
-    """The entrypoint as a process, on loopback."""
-
-    def __init__(self, engine: Engine, folder: Path, **environment: str) -> None:
-        self.port = int(environment.get("SAGEMAKER_BIND_TO_PORT", free_port()))
-        self.log = folder / "log"
-        variables = {
-            **{
-                name: os.environ[name]
-                for name in ("PATH", "HOME", "LD_PRELOAD")
-                if name in os.environ
-            },
-            **CPU,
-            "SM_VLLM_MODEL": str(TINY / "target"),
-            "SM_VLLM_HOST": "127.0.0.1",
-            "SAGEMAKER_BIND_TO_PORT": str(self.port),
-            **environment,
-        }
-        command = [str(engine.python), str(SERVE), "serve"]
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                command, env=variables, stderr=log, stdout=log, start_new_session=True
-            )
-        self.since = table.start_of(self.process.pid) or 0
-
-    def engine(self) -> int:
-        """The process id of vLLM."""
-        while self.process.poll() is None:
-            children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-            found = children.read_text().split()
-            if found:
-                return int(found[0])
-            time.sleep(0.02)
-        raise AssertionError(f"it ended: {self.told()[-1]}")
-
-    def told(self) -> list[dict[str, Any]]:
-        """The log so far; every line of it is JSON."""
-        lines = self.log.read_bytes().splitlines(keepends=True)
-        return [json.loads(line) for line in lines if line.endswith(b"\n")]
-
-    def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> tuple[int, bytes]:
-        """Status and body; 0 while nobody listens."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        headers = {"Content-Type": "application/json"}
-        try:
-            connection.request(method, path, json.dumps(body) if body else None, headers)
-            answer = connection.getresponse()
-            return answer.status, answer.read()
-        except ConnectionError:
-            return 0, b""
-        finally:
-            connection.close()
-
-    def wait_until_green(self) -> list[int]:
-        """All that ``/ping`` answered until it was green."""
-        seen: list[int] = []
-        end = time.monotonic() + START_SECONDS
-        while not seen or seen[-1] != 200:
-            assert self.process.poll() is None, self.told()[-1]
-            assert time.monotonic() < end
-            seen.append(self.ask("GET", "/ping")[0])
-            time.sleep(0.1)
-        return seen
-
-    def ended_after_engine(self) -> tuple[int, float]:
-        """The exit code, and how many seconds after the engine's own end it came."""
-        engine = self.engine()
-        while table.start_of(engine) is not None:
-            time.sleep(0.02)
-        begin = time.monotonic()
-        return self.process.wait(30), time.monotonic() - begin
-
-    def left(self) -> tuple[int, ...]:
-        """Its processes that still live."""
-        return table.session(self.process.pid, since=self.since)
-
-    def end(self) -> None:
-        for pid in self.left():
-            os.kill(pid, signal.SIGKILL)
-        self.process.wait()
-
-
-def speculation(head: Path, **more: Any) -> str:
-    config = {"method": "eagle3", "model": str(head), "num_speculative_tokens": 5}
-    return json.dumps({**config, "parallel_drafting": True, **more})
 
 
 @pytest.fixture(scope="module")
@@ -164,6 +60,13 @@ def failing(engine: Engine, tmp_path: Path) -> Iterator[Any]:
     yield run
     for container in begun:
         container.end()
+
+
+def test_what_was_not_collected_is_not_given_away(serving: Container) -> None:
+    status, body = serving.ask("POST", "/invocations", {}, attribute=WARM_ATTRIBUTE)
+
+    assert status == 403
+    assert "PEAGLE_WARM=collect" in json.loads(body)["error"]
 
 
 def completion(tokens: int) -> dict[str, Any]:
@@ -275,6 +178,18 @@ def test_a_value_that_vllms_parser_does_not_take_ends_it_with_that_cause(failing
     ("environment", "what"),
     [
         ({"SM_VLLM_SPECULATIVE_CONFIG": speculation(TINY / "eagle3")}, "it has no mask_hidden"),
+        (
+            {"SM_VLLM_SPECULATIVE_CONFIG": speculation(TINY / "p-eagle", parallel_drafting=False)},
+            "it is a P-EAGLE head, and parallel_drafting is not asked for",
+        ),
+        (
+            {
+                "SM_VLLM_SPECULATIVE_CONFIG": speculation(TINY / "p-eagle"),
+                "SM_VLLM_DISABLE_LOG_STATS": "true",
+            },
+            "turns off the counters",
+        ),
+        ({"SM_VLLM_ENABLE_SLEEP_MODE": "maybe"}, "true or false is needed"),
         ({"SM_VLLM_MAX_NUM_SEQ": "8"}, "meant SM_VLLM_MAX_NUM_SEQS?"),
         ({"SM_VLLM_ENABLE_TOOLS": "true"}, "is not an argument of this vLLM"),
         ({"SM_VLLM_MODEL": str(TINY)}, "has no config.json"),

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from serve.checks import check, port_of
-from serve.environment import flag_of
 from serve.errors import WrongEnvironment
-from serve.names import KNOWN, SPECULATION, check_arguments
+from serve.names import KNOWN, OWN, SPECULATION, check_arguments
+from tests.unit.containers.arguments import SOURCE
+from toolkit.data import data_folder
+
+HANDED_ON = {
+    "PEAGLE_ENGINE_STARTED",
+    "PEAGLE_SUPERVISOR_SOCKET",
+    "PEAGLE_WARM_PLACE",
+    "PEAGLE_WARM_SUBJECT",
+}
+"""What the entrypoint itself tells the engine."""
 
 GOOD = '{"method": "eagle3", "model": "a/b", "num_speculative_tokens": 7}'
 
@@ -73,6 +84,11 @@ def test_a_speculation_that_vllm_takes_is_taken(config: str) -> None:
         ("SM_VLLM_TENSOR_PARALEL_SIZE", "SM_VLLM_TENSOR_PARALLEL_SIZE"),
         ("SMVLLM_MODEL", "SM_VLLM_MODEL"),
         ("SM_VLLM_MODL", "SM_VLLM_MODEL"),
+        ("VLLM_MAX_MODEL_LEN", "SM_VLLM_MAX_MODEL_LEN"),
+        ("PEAGLE_RESTART", "PEAGLE_RESTARTS"),
+        ("PEAGLE_DRAIN", "PEAGLE_DRAIN_SECONDS"),
+        ("PEAGLE_WARM_DIR", "PEAGLE_WARM"),
+        ("peagle_ml_root", "PEAGLE_ML_ROOT"),
     ],
 )
 def test_a_name_that_is_nearly_right_names_the_right_one(name: str, meant: str) -> None:
@@ -94,6 +110,12 @@ def test_a_name_that_is_nearly_right_names_the_right_one(name: str, meant: str) 
         "SM_HP_MODEL",
         "SAGEMAKER_PROGRAM",
         "VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8",
+        "VLLM_LOGGING_LEVEL",
+        *OWN,
+        "PEAGLE_HOME",
+        "PEAGLE_CATALOG",
+        "PEAGLE_ENGINE_PYTHON",
+        "PEAGLE_ROLE",
         "HF_MODEL_ID",
         "MODEL",
         "PATH",
@@ -105,10 +127,26 @@ def test_a_right_name_or_one_of_others_is_left_alone(name: str) -> None:
     check({name: "true" if name.endswith(switches) else special.get(name, "1")})
 
 
+def test_a_name_of_others_is_left_alone_where_ours_is_there_too() -> None:
+    check({"VLLM_MODEL": "a/b", "SM_VLLM_MODEL": "a/b"})
+
+
+def test_every_setting_that_the_entrypoint_reads_is_known() -> None:
+    sources = (data_folder("containers") / "serve").rglob("*.py")
+    read = {name for file in sources for name in re.findall(r"\bPEAGLE_\w+", file.read_text())}
+
+    assert read - {"PEAGLE_", *HANDED_ON} == set(OWN)
+
+
 @pytest.mark.parametrize("value", ["1", "yes", "on", "no"])
 def test_a_switch_that_is_neither_on_nor_off_is_refused(value: str) -> None:
     with pytest.raises(WrongEnvironment, match=r"SM_VLLM_ENFORCE_EAGER is .*true or false"):
         check({"SM_VLLM_ENFORCE_EAGER": value})
+
+
+def test_a_switch_turned_round_is_one_too() -> None:
+    with pytest.raises(WrongEnvironment, match=r"SM_VLLM_NO_ENABLE_PREFIX_CACHING is 'maybe'"):
+        check({"SM_VLLM_NO_ENABLE_PREFIX_CACHING": "maybe"})
 
 
 @pytest.mark.parametrize("value", ["true", "FALSE", "", " true "])
@@ -116,7 +154,7 @@ def test_a_switch_is_on_or_off(value: str) -> None:
     check({"SM_VLLM_ENFORCE_EAGER": value})
 
 
-@pytest.mark.parametrize("value", ["lots", "16 k", "1e4", "-5", "", "16kk"])
+@pytest.mark.parametrize("value", ["lots", "16 k", "1e4", "-5", "", "16kk", "0", "0.0k"])
 def test_a_length_that_is_none_is_refused(value: str) -> None:
     with pytest.raises(WrongEnvironment, match=r"SM_VLLM_MAX_MODEL_LEN is .*16384, 16k or auto"):
         check({"SM_VLLM_MAX_MODEL_LEN": value})
@@ -125,6 +163,28 @@ def test_a_length_that_is_none_is_refused(value: str) -> None:
 @pytest.mark.parametrize("value", ["16384", "16k", "1.5K", "auto", "-1"])
 def test_a_length_may_be_spelled_as_vllm_spells_it(value: str) -> None:
     check({"SM_VLLM_MAX_MODEL_LEN": value})
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "auto", "many"])
+def test_a_number_of_tokens_in_a_step_that_is_none_is_refused(value: str) -> None:
+    check({"SM_VLLM_MAX_NUM_BATCHED_TOKENS": "8k"})
+    with pytest.raises(WrongEnvironment, match=r"MAX_NUM_BATCHED_TOKENS is .*8192 or 8k"):
+        check({"SM_VLLM_MAX_NUM_BATCHED_TOKENS": value})
+
+
+def test_a_choice_that_vllm_would_not_heed_is_refused() -> None:
+    check({"SM_VLLM_MODEL_IMPL": "transformers"})
+    with pytest.raises(WrongEnvironment, match=r"MODEL_IMPL is 'zz'.*'transformers'"):
+        check({"SM_VLLM_MODEL_IMPL": "zz"})
+
+
+@pytest.mark.parametrize("value", ["true", "", " TRUE "])
+def test_a_drafter_whose_counters_are_turned_off_is_refused(value: str) -> None:
+    off = {"SM_VLLM_DISABLE_LOG_STATS": value}
+    check(off)
+    check({SPECULATION: GOOD, "SM_VLLM_DISABLE_LOG_STATS": "false"})
+    with pytest.raises(WrongEnvironment, match="the counters that show whether the drafter works"):
+        check({SPECULATION: GOOD, **off})
 
 
 @pytest.mark.parametrize(
@@ -141,23 +201,13 @@ def test_what_would_log_prompts_is_refused(name: str) -> None:
         check({name: "true"})
 
 
-SOURCE = (
-    "\n".join(f'parser.add_argument("{flag_of(name)}")' for name in KNOWN)
-    + """
-class ServerArguments:
-    root_path: str | None = None
-    enable_auto_tool_choice: bool = False
-"""
-)
-
-
 @pytest.mark.parametrize(
     "name",
     [*KNOWN, "SM_VLLM_ROOT_PATH", "SM_VLLM_NO_ENABLE_PREFIX_CACHING", "SM_VLLM_dtype", "HF_TOKEN",
      "VLLM_OTHER"],
 )  # fmt: skip
 def test_an_argument_of_this_vllm_is_taken(name: str) -> None:
-    check_arguments([name], SOURCE)
+    check_arguments({name: "true"}, SOURCE)
 
 
 @pytest.mark.parametrize(
@@ -176,14 +226,34 @@ def test_a_name_that_this_vllm_has_no_argument_for_is_not_lost_in_silence(
     with pytest.raises(
         WrongEnvironment, match=f"{name} is not an argument of this vLLM"
     ) as refused:
-        check_arguments([name], SOURCE)
+        check_arguments({name: ""}, SOURCE)
 
     assert refused.value.fix == fix
 
 
 @pytest.mark.parametrize("source", ["", "def f(): ...", SOURCE.replace('"--dtype"', '"-d"')])
 def test_where_vllms_source_looks_otherwise_vllm_decides(source: str) -> None:
-    check_arguments(["SM_VLLM_ZZZ"], source)
+    check_arguments({"SM_VLLM_ZZZ": ""}, source)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "SM_VLLM_ENABLE_LORA",
+        "SM_VLLM_ENABLE_PREFIX_CACHING",
+        "SM_VLLM_NO_ENABLE_PREFIX_CACHING",
+        "SM_VLLM_HEADLESS",
+    ],
+)
+def test_a_value_of_any_switch_of_vllms_is_true_or_false(name: str) -> None:
+    for value in ("true", "False", ""):
+        check_arguments({name: value}, SOURCE)
+    with pytest.raises(WrongEnvironment, match=rf"{name} is 'maybe'.*true or false"):
+        check_arguments({name: "maybe"}, SOURCE)
+
+
+def test_what_takes_a_value_is_no_switch() -> None:
+    check_arguments({"SM_VLLM_HF_TOKEN": "maybe", "SM_VLLM_ROOT_PATH": "maybe"}, SOURCE)
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "two", "1.5", "", "٣"])

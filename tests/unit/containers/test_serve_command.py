@@ -4,82 +4,22 @@ from __future__ import annotations
 
 import ast
 import json
-import os
-import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from toolkit.local.process import free_port
+from tests.unit.containers.recording import PORT, SERVE, Container, container_in, documents
 
-SERVE = Path(__file__).resolve().parents[3] / "containers" / "serve"
-RECORDER = """
-import json, os, sys
-with open(os.environ["RECORD"], "w", encoding="utf-8") as record:
-    json.dump({"argv": sys.argv[1:], "path": sys.path, "environment": dict(os.environ)}, record)
-"""
-PORT = free_port()
 SPECULATION = {"method": "eagle3", "model": "a/b", "num_speculative_tokens": 7}
-
-
-@dataclass(frozen=True)
-class Container:
-    """Python with a vLLM that writes down how it was called."""
-
-    folder: Path
-
-    @property
-    def record(self) -> Path:
-        return self.folder / "record.json"
-
-    def run(
-        self, variables: dict[str, str] | dict[bytes, bytes], *arguments: str
-    ) -> subprocess.CompletedProcess[bytes]:
-        self.record.unlink(missing_ok=True)
-        base = {"PATH": os.environ["PATH"], "PYTHONPATH": str(self.folder)}
-        environment = {
-            **{os.fsencode(name): os.fsencode(value) for name, value in base.items()},
-            b"RECORD": os.fsencode(self.record),
-            b"SAGEMAKER_BIND_TO_PORT": str(PORT).encode(),
-            **{_bytes(name): _bytes(value) for name, value in variables.items()},
-        }
-        command = [sys.executable, str(SERVE), *(arguments or ("serve",))]
-        return subprocess.run(
-            command, env=environment, capture_output=True, check=False, cwd=self.folder
-        )
-
-    def argv(self, variables: dict[str, str]) -> list[str]:
-        """vLLM's arguments."""
-        done = self.run(variables)
-        assert done.returncode == 1, done.stderr
-        argv: list[str] = json.loads(self.record.read_text(encoding="utf-8"))["argv"]
-        return argv
-
-
-def documents(done: subprocess.CompletedProcess[bytes]) -> list[dict[str, Any]]:
-    """The log, line by line."""
-    assert done.stdout == b""
-    return [json.loads(line) for line in done.stderr.decode().splitlines()]
-
-
-def _bytes(text: str | bytes) -> bytes:
-    return text.encode() if isinstance(text, str) else text
 
 
 @pytest.fixture(scope="module")
 def container(tmp_path_factory: pytest.TempPathFactory) -> Container:
-    folder = tmp_path_factory.mktemp("container")
-    package = folder / "vllm" / "entrypoints" / "openai"
-    package.mkdir(parents=True)
-    (package / "api_server.py").write_text(RECORDER)
-    (folder / "vllm" / "__init__.py").touch()
-    return Container(folder)
+    return container_in(tmp_path_factory.mktemp("container"))
 
 
 def test_vllm_gets_port_arguments_and_middleware(container: Container) -> None:
@@ -88,6 +28,7 @@ def test_vllm_gets_port_arguments_and_middleware(container: Container) -> None:
     assert argv == [
         *("--port", str(PORT), "--max-model-len", "4096", "--model", "a/b"),
         *("--middleware", "serve.counters.CountersMiddleware"),
+        *("--middleware", "serve.warm.route.WarmMiddleware"),
         *("--middleware", "serve.lifecycle.LifecycleMiddleware"),
     ]
 
@@ -201,7 +142,7 @@ def test_the_log_shows_the_arguments_but_no_secret(container: Container) -> None
     assert recorded["environment"]["HF_TOKEN"] == token
 
 
-@pytest.mark.parametrize("file", sorted(SERVE.glob("*.py")), ids=lambda file: file.name)
+@pytest.mark.parametrize("file", sorted(SERVE.rglob("*.py")), ids=lambda file: file.name)
 def test_it_needs_python_3_10_and_the_standard_library_only(file: Path) -> None:
     tree = ast.parse(file.read_text(encoding="utf-8"), feature_version=(3, 10))
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from serve.counters import ATTRIBUTE, HEADER, CountersMiddleware, counters_of
+from serve.attributes import HEADER
+from serve.counters import ATTRIBUTE, CountersMiddleware, counters_of
 from serve.inner import Message
 from toolkit.wire import COUNTERS_ATTRIBUTE, COUNTERS_HEADER
 from toolkit.wire import counters_of as read_counters

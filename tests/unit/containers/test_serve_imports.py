@@ -10,7 +10,7 @@ from toolkit.data import data_folder
 
 def test_serve_imports_the_standard_library_only() -> None:
     imported: set[str] = set()
-    for file in (data_folder("containers") / "serve").glob("*.py"):
+    for file in (data_folder("containers") / "serve").rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Import):
                 imported |= {name.name for name in node.names}

@@ -8,13 +8,14 @@ import json
 import os
 import signal
 import socket
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
 
 from serve.inner import Message, call
-from serve.lifecycle import LifecycleMiddleware
+from serve.lifecycle import STARTED_AFTER, LifecycleMiddleware
 from serve.proof import asked_for
 
 SPECULATION = "SM_VLLM_SPECULATIVE_CONFIG"
@@ -30,6 +31,7 @@ class Server:
         self.answers = asyncio.Event()
         self.answers.set()
         self.asked: list[str] = []
+        self.scopes: list[Message] = []
 
     async def __call__(self, scope: Message, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
@@ -37,6 +39,7 @@ class Server:
             await send({"type": "lifespan.startup.complete"})
             await asyncio.Event().wait()
         self.asked.append(scope["path"])
+        self.scopes.append(scope)
         body = b""
         if scope["path"] == "/invocations":
             assert json.loads((await receive())["body"])["max_tokens"] > 5
@@ -186,14 +189,31 @@ def test_without_speculation_nothing_is_asked(play: Play, monkeypatch: pytest.Mo
         ({SPECULATION: '{"method": "ngram", "num_speculative_tokens": 5}'}, False),
         ({SPECULATION: '{"method": "suffix"}'}, False),
         ({SPECULATION: '{"model": "a/b", "num_speculative_tokens_per_batch_size": []}'}, False),
-        ({SPECULATION: CONFIG, "SM_VLLM_DISABLE_LOG_STATS": "true"}, False),
-        ({SPECULATION: CONFIG, "SM_VLLM_DISABLE_LOG_STATS": "false"}, True),
     ],
 )
 def test_drafts_are_awaited_where_they_must_come(
     environment: dict[str, str], expected: bool
 ) -> None:
     assert asked_for(environment) is expected
+
+
+@pytest.mark.parametrize("drafts", [0, 1])
+def test_a_healthy_engine_tells_other_middleware_how_long_it_took(
+    play: Play, monkeypatch: pytest.MonkeyPatch, drafts: int
+) -> None:
+    monkeypatch.setattr("serve.proof._PATIENCE_SECONDS", 0.02)
+    monkeypatch.setenv("PEAGLE_ENGINE_STARTED", str(time.monotonic() - 47))
+
+    async def scene(world: World) -> None:
+        await world.begin()
+        await world.ask("/v1/models")
+        scope = world.server.scopes[-1]
+        if drafts:
+            assert 47 <= scope[STARTED_AFTER] < 57
+        else:
+            assert STARTED_AFTER not in scope
+
+    play(scene, Server(drafts=drafts))
 
 
 def test_draining_ends_what_runs_and_refuses_what_is_new(play: Play) -> None:

@@ -76,14 +76,22 @@ def test_a_traceback_is_an_error_to_its_last_line() -> None:
     told = [
         "(APIServer pid=7) Traceback (most recent call last):",
         '(APIServer pid=7)   File "core.py", line 1, in run',
+        '(APIServer pid=7)   File "core.py", line 2, in start',
+        "(APIServer pid=7)     begin()",
         "of another process",
         "(APIServer pid=7) KeyError",
         "(APIServer pid=7) plain",
     ]
 
     assert [lines.fields(line)["level"] for line in told] == [
-        "ERROR", "ERROR", "INFO", "ERROR", "INFO",
+        "ERROR", "ERROR", "ERROR", "ERROR", "INFO", "ERROR", "INFO",
     ]  # fmt: skip
+
+
+def test_a_traceback_keeps_its_indentation() -> None:
+    assert EngineLines().fields('(APIServer pid=7)   File "core.py"')["message"] == (
+        '  File "core.py"'
+    )
 
 
 def test_every_line_has_time_level_and_stage() -> None:

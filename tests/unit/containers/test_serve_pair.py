@@ -60,7 +60,14 @@ def test_a_pair_that_fits_is_taken(tmp_path: Path, change: dict[str, Any]) -> No
         ),
         ({"tensors": without(HEAD_TENSORS, "mask_hidden")}, "it has no mask_hidden"),
         ({"tensors": {**HEAD_TENSORS, "mask_hidden": [1, 8]}}, "has 8 values, and its fc takes 24"),
-        ({"head": without(HEAD, "ptd_token_id")}, "none of mask_token_id, pard_token, ptd_token"),
+        (
+            {"target": {**TARGET, "vocab_size": 999}, "head": {**HEAD, "vocab_size": 1024}},
+            "its vocab_size is 1024, and the target's vocabulary has 999 tokens",
+        ),
+        (
+            {"head": without(HEAD, "ptd_token_id")},
+            "none of dflash_config.mask_token_id, mask_token_id, ",
+        ),
     ],
 )
 def test_a_pair_that_does_not_fit_is_refused(
@@ -76,7 +83,7 @@ def test_a_pair_that_does_not_fit_is_refused(
 
 @pytest.mark.parametrize(
     "speculation",
-    [{"method": "draft_model"}, {"parallel_drafting": False}, {"model": "hub/head"}],
+    [{"method": "draft_model"}, {"method": "dflash"}, {"model": "hub/head"}],
 )
 def test_what_cannot_be_said_from_here_is_left_to_vllm(
     tmp_path: Path, speculation: dict[str, Any]
@@ -85,6 +92,22 @@ def test_what_cannot_be_said_from_here_is_left_to_vllm(
     config = json.loads(environment["SM_VLLM_SPECULATIVE_CONFIG"]) | speculation
 
     check_pair({**environment, "SM_VLLM_SPECULATIVE_CONFIG": json.dumps(config)})
+
+
+@pytest.mark.parametrize("asked", [False, None])
+def test_a_head_that_was_made_to_draft_in_parallel_is_asked_to(tmp_path: Path, asked: Any) -> None:
+    environment = pair(tmp_path)
+    config = json.loads(environment["SM_VLLM_SPECULATIVE_CONFIG"])
+    config = (
+        {**config, "parallel_drafting": asked}
+        if asked is not None
+        else without(config, "parallel_drafting")
+    )
+
+    with pytest.raises(WrongEnvironment, match="it is a P-EAGLE head") as refused:
+        check_pair({**environment, "SM_VLLM_SPECULATIVE_CONFIG": json.dumps(config)})
+
+    assert '"parallel_drafting": true' in refused.value.fix
 
 
 @pytest.mark.parametrize("head", ["p-eagle", "eagle3"])

@@ -1,113 +1,18 @@
-"""The entrypoint looks after the engine: it ends with it, restarts it, and lets it drain."""
+"""The entrypoint looks after the engine: it ends with it, restarts it, and tells what it says."""
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import signal
 import socket
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.unit.containers.supervised import HEALTHY, Run
 from tests.unit.local.conftest import processes_with
-from toolkit.local.process import free_port
 
-CONTAINERS = Path(__file__).resolve().parents[3] / "containers"
-RUN = """
-import sys
-import serve.supervisor
-serve.supervisor.STOP_SECONDS = 0.5
-from serve.command import main
-main(["serve"])
-"""
 SECRET = "hf_" + "a1B2c3D4" * 4
-HEALTHY = "tell('hello'); tell('healthy');"
 OUT_OF_MEMORY = "raise RuntimeError('CUDA out of memory. Tried to allocate 20 GiB')"
-
-
-@dataclass
-class Container:
-    """One run of the entrypoint with a stand-in for vLLM."""
-
-    process: subprocess.Popen[bytes]
-    folder: Path
-    mark: str
-    begun: float = field(default_factory=time.monotonic)
-
-    def told(self) -> list[dict[str, Any]]:
-        """The log up to now."""
-        lines = (self.folder / "log").read_bytes().splitlines(keepends=True)
-        return [json.loads(line) for line in lines if line.endswith(b"\n")]
-
-    def wait_for(self, message: str) -> dict[str, Any]:
-        """The first line of the log with that in its message."""
-        end = time.monotonic() + 10
-        while time.monotonic() < end:
-            for document in self.told():
-                if message in document["message"]:
-                    return document
-            time.sleep(0.02)
-        raise AssertionError(f"never said: {message}; but: {self.told()}")
-
-    def ask_to_end(self, number: int = signal.SIGTERM) -> None:
-        self.process.send_signal(number)
-
-    def ended(self, seconds: float = 10) -> int:
-        """The exit code. Nothing of it is left."""
-        code = self.process.wait(seconds)
-        assert processes_with(self.mark) == []
-        return code
-
-    def starts(self) -> list[int]:
-        """The process of every start of the engine."""
-        return [int(line) for line in (self.folder / "starts").read_text().split()]
-
-
-Run = Callable[..., Container]
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Iterator[Run]:
-    """``run("crash()")``: the entrypoint, with an engine that does that."""
-    package = tmp_path / "vllm" / "entrypoints" / "openai"
-    package.mkdir(parents=True)
-    shutil.copy(Path(__file__).with_name("stand_in_engine.py"), package / "api_server.py")
-    (tmp_path / "vllm" / "__init__.py").touch()
-    (tmp_path / "starts").touch()
-    begun: list[Container] = []
-
-    def start(how: str, **environment: str) -> Container:
-        mark = f"mark-{time.monotonic_ns()}"
-        variables = {
-            "PATH": os.environ["PATH"],
-            "PYTHONPATH": f"{CONTAINERS}:{tmp_path}",
-            "SM_VLLM_MODEL": "a/b",
-            "SM_VLLM_HOST": "127.0.0.1",
-            "SAGEMAKER_BIND_TO_PORT": str(free_port()),
-            "HOW": how,
-            "STARTS": str(tmp_path / "starts"),
-            "MARK": mark,
-            **environment,
-        }
-        with (tmp_path / "log").open("wb") as log:
-            process = subprocess.Popen([sys.executable, "-c", RUN], env=variables, stderr=log)
-        begun.append(Container(process, tmp_path, mark))
-        return begun[-1]
-
-    yield start
-    for container in begun:
-        container.process.kill()
-        container.process.wait()
-        for pid in processes_with(container.mark):
-            os.kill(pid, signal.SIGKILL)
 
 
 def test_a_crash_at_start_ends_the_container_with_its_cause_and_how_to_mend_it(run: Run) -> None:
@@ -152,6 +57,14 @@ def test_after_it_was_healthy_a_crash_starts_it_again_up_to_a_limit(run: Run) ->
     assert container.told()[-1]["cause"] == "out-of-memory"
 
 
+def test_the_log_says_how_long_the_engine_took_to_start(run: Run) -> None:
+    how = "assert time.monotonic() - float(os.environ['PEAGLE_ENGINE_STARTED']) < 10;"
+    container = run(f"sleep(0.3); {how} {HEALTHY} sys.exit(1)", PEAGLE_RESTARTS="0")
+
+    assert container.ended() == 1
+    assert 0.3 <= container.wait_for("the engine is healthy")["seconds"] < 10
+
+
 def test_a_restart_that_is_not_healthy_again_is_the_last(run: Run) -> None:
     container = run(f"START > 1 and sys.exit(4); {HEALTHY} sys.exit(1)")
 
@@ -176,67 +89,6 @@ def test_a_drafter_that_does_not_draft_ends_the_container_at_once(run: Run) -> N
     last = container.told()[-1]
     assert last["cause"] == "no-drafts"
     assert "speculation was asked for" in last["message"]
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_told_to_end_it_lets_the_engine_answer_first(run: Run, number: int) -> None:
-    container = run(
-        f"{HEALTHY} assert hear() == 'drain'; sleep(0.5); print('answered', flush=True);"
-        "tell('idle'); sleep()"
-    )
-    container.wait_for("the engine is healthy")
-
-    container.ask_to_end(number)
-
-    assert container.ended() == 0
-    told = container.told()
-    messages = [document["message"] for document in told]
-    assert messages.index("answered") < messages.index("all requests are answered")
-    assert told[messages.index("answered")]["stage"] == "draining"
-    assert (told[-1]["level"], told[-1]["stage"]) == ("INFO", "ended")
-
-
-def test_draining_has_a_limit(run: Run) -> None:
-    container = run(f"{HEALTHY} sleep()", PEAGLE_DRAIN_SECONDS="1")
-    container.wait_for("the engine is healthy")
-    begin = time.monotonic()
-
-    container.ask_to_end()
-
-    assert container.ended() == 0
-    assert 1 <= time.monotonic() - begin < 4
-    container.wait_for("what still runs is cut off")
-
-
-def test_told_twice_it_does_not_wait(run: Run) -> None:
-    container = run(f"{HEALTHY} sleep()")
-    container.wait_for("the engine is healthy")
-    container.ask_to_end()
-    container.wait_for("told to end")
-
-    container.ask_to_end()
-
-    assert container.ended(5) == 0
-
-
-@pytest.mark.parametrize("before", ["", HEALTHY])
-def test_an_engine_that_minds_no_signal_is_killed_with_its_children(run: Run, before: str) -> None:
-    container = run(f"deaf(); linger(); {before} print('begun', flush=True); sleep()",
-                    PEAGLE_DRAIN_SECONDS="0")  # fmt: skip
-    container.wait_for("begun")
-
-    container.ask_to_end()
-
-    assert container.ended(5) == 0
-
-
-def test_told_to_end_while_it_starts_it_ends(run: Run) -> None:
-    container = run("print('loading', flush=True); sleep()")
-    container.wait_for("loading")
-
-    container.ask_to_end()
-
-    assert container.ended(5) == 0
 
 
 def test_orphans_leave_no_zombies(run: Run) -> None:

@@ -1,0 +1,118 @@
+"""Whatever people, templates and scripts put into values: vLLM gets it as it was written, or it is
+refused."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+from typing import Any
+
+import pytest
+
+from serve.command import command
+from serve.environment import PREFIX, arguments
+from serve.errors import WrongEnvironment
+from tests.conftest import DEFAULT_VLLM
+from tests.engine.parsing import SPECULATION, told_by
+from toolkit.errors import EngineMissing
+from toolkit.local.engine import find_engine
+
+pytestmark = pytest.mark.engine
+
+SWITCH_WORDS = ("true", "false", "")
+STARTS = ("[", "[]", "[1", "{", "{}", "{} ", "true", "True ", "false", " ", "\t", "\r", "\n", "-")
+"""What the entrypoint itself looks at, at the beginning of a value."""
+FREE_TEXTS = ("CHAT_TEMPLATE", "REVISION", "SERVED_MODEL_NAME")
+
+ALPHABET = " \t\n'\"\\`$%{}[]()<>|&;:,=-_#~*?!/.@^+0aZ\u00e4\u65e5\U0001f600\u200b\u00a0\u2028"
+CASES = 300
+
+
+def nasty() -> list[dict[str, Any]]:
+    """What people, templates and scripts put into values; the same in every run."""
+    drawn = random.Random(20261120)
+
+    def text() -> str:
+        return "".join(drawn.choices(ALPHABET, k=drawn.randrange(1, 30)))
+
+    return [
+        {
+            "chat_template": "{% x %}" + text(),
+            "served_model_name": [text().lstrip("-") or "x" for _ in range(drawn.randrange(1, 4))],
+            "speculative_config": {**SPECULATION, "model": text(), text(): {text(): [text(), 1.5]}},
+            "override_generation_config": {text(): text()},
+            "revision": "-x" + text(),
+        }
+        for _ in range(CASES)
+    ]
+
+
+def free_texts() -> list[tuple[str, str]]:
+    """A variable that takes any text, and such a text; the same in every run."""
+    drawn = random.Random(20261121)
+    alphabet = [*ALPHABET, "\r", "\t", "[", "]", "{", "}"]
+    return [
+        (
+            FREE_TEXTS[number % len(FREE_TEXTS)],
+            STARTS[number % len(STARTS)] + "".join(drawn.choices(alphabet, k=drawn.randrange(8))),
+        )
+        for number in range(CASES)
+    ]
+
+
+def environment_of(values: dict[str, Any], number: int) -> dict[str, str]:
+    """The values as variables, JSON spelled one way or the other."""
+    spelling: dict[str, Any] = {"indent": (None, 1)[number % 2], "ensure_ascii": number % 3 == 0}
+    return {
+        PREFIX + name.upper(): value if isinstance(value, str) else json.dumps(value, **spelling)
+        for name, value in values.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def told() -> dict[str, Any]:
+    """What vLLM parsed, all in one process."""
+    argvs = {
+        f"nasty {number}": arguments(environment_of(values, number))
+        for number, values in enumerate(nasty())
+    }
+    for flag, text in free_texts():
+        with contextlib.suppress(WrongEnvironment):
+            variables = {"SM_VLLM_MODEL": "a/b", PREFIX + flag: text}
+            argvs[f"free {flag} {text}"] = command(variables)[3:]
+    try:
+        return told_by(find_engine(DEFAULT_VLLM), argvs)
+    except EngineMissing as missing:
+        pytest.skip(str(missing))
+
+
+def test_a_text_is_refused_or_comes_through_as_it_was_written(told: dict[str, Any]) -> None:
+    through = 0
+    for flag, text in free_texts():
+        parsed = told.get(f"free {flag} {text}")
+        if parsed is None or is_switch_or_array(text):
+            continue
+        value = parsed[flag.lower()]
+        assert value == ([text] if flag == "SERVED_MODEL_NAME" else text)
+        through += 1
+
+    assert through > CASES / 2, "most texts are somebody's"
+
+
+def is_switch_or_array(text: str) -> bool:
+    """What has a meaning of its own in AWS's container, and so here: no text comes of it."""
+    if text.strip().lower() in SWITCH_WORDS:
+        return True
+    try:
+        return isinstance(json.loads(text.strip()), list)
+    except ValueError:
+        return False
+
+
+def test_nasty_values_come_through_vllms_parser_as_they_were_written(
+    told: dict[str, Any],
+) -> None:
+    for number, values in enumerate(nasty()):
+        parsed = told[f"nasty {number}"]
+        assert {name: parsed[name] for name in values} == values

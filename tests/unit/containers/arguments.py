@@ -1,0 +1,26 @@
+"""A text that defines arguments as vLLM's source does."""
+
+from __future__ import annotations
+
+from serve.environment import flag_of
+from serve.names import KNOWN
+
+SOURCE = (
+    "\n".join(f'parser.add_argument("{flag_of(name)}")' for name in KNOWN)
+    + """
+parser.add_argument(
+    "--headless",
+    action="store_true",
+)
+class ServerArguments:
+    root_path: str | None = None
+    enable_auto_tool_choice: bool = False
+    async_scheduling: bool | None = None
+    tool_call_parser: str | None = None
+    pipeline_parallel_size: int = 1
+    enable_lora: bool = False
+    enable_prefix_caching: bool | None = None
+    watermark_config: dict | None = None
+    hf_token: bool | str | None = None
+"""
+)

@@ -1,0 +1,73 @@
+"""The pairs of the rules' corpus as environments of the container, and what it says of them."""
+
+from __future__ import annotations
+
+import json
+
+from serve.checks import check
+from serve.errors import WrongEnvironment
+from serve.model import with_model
+from serve.names import check_arguments
+from serve.pair import check_pair
+from tests.unit.containers.arguments import SOURCE
+from toolkit.checkpoints import Checkpoint
+from toolkit.checks import Case
+
+
+def refusal(case: Case) -> str | None:
+    """What the container says against this case before vLLM is started; ``None`` if it starts."""
+    environment = environment_of(case)
+    try:
+        check(environment)
+        check_arguments(environment, SOURCE)
+        chosen = environment if _no_weights_meant(case) else with_model(environment)
+        check_pair(chosen)
+    except WrongEnvironment as refused:
+        return str(refused)
+    return None
+
+
+def environment_of(case: Case) -> dict[str, str]:
+    """The variables that a plan of this case would have."""
+    environment = dict(case.environment)
+    for name, value in _settings(case).items():
+        text = value if isinstance(value, str) else json.dumps(value)
+        environment[f"SM_VLLM_{name.upper().replace('-', '_')}"] = text
+    environment["SM_VLLM_MODEL"] = _place(case.target_checkpoint, case.target.id)
+    if case.drafter is not None:
+        environment["SM_VLLM_SPECULATIVE_CONFIG"] = json.dumps(_speculation(case))
+    return environment
+
+
+def _settings(case: Case) -> dict[str, object]:
+    return {
+        "max-model-len": case.max_model_len,
+        "tensor-parallel-size": case.tensor_parallel_size,
+        **({} if case.concurrency is None else {"max-num-seqs": case.concurrency}),
+        **case.settings,
+    }
+
+
+def _speculation(case: Case) -> dict[str, object]:
+    assert case.drafter is not None
+    of_the_user = "" if case.drafter.public else "org/head"
+    place = _place(case.drafter_checkpoint, case.drafter.weights or of_the_user)
+    named = {"model": place} if place else {}
+    parallel = {"parallel_drafting": True} if case.drafter.parallel_drafting else {}
+    return {
+        "method": case.drafter.method,
+        **named,
+        "num_speculative_tokens": case.k,
+        **parallel,
+        **case.drafter.speculative_settings,
+        **case.speculative_settings,
+    }
+
+
+def _place(checkpoint: Checkpoint | None, hub_id: str) -> str:
+    return checkpoint.location if checkpoint is not None else hub_id.removeprefix("./")
+
+
+def _no_weights_meant(case: Case) -> bool:
+    """Real geometry: neither folder holds more than a config.json."""
+    return case.target_checkpoint is not None and case.target_checkpoint.tensors is None

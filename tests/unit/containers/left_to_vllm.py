@@ -1,0 +1,132 @@
+"""Which broken pairs of the rules' corpus the container refuses before vLLM is started, and why it
+starts vLLM with the others. ``peagle check`` knows them all."""
+
+from __future__ import annotations
+
+REFUSED: dict[str, str] = {
+    # not all there
+    "no weights": "has no weights",
+    "weights in another format": "pytorch_model.bin is empty",
+    # what tells the masked slots
+    "no mask": "it has no mask_hidden",
+    "mask of two hidden states": "its mask_hidden has 512 values, and its fc takes 768",
+    "mask of a single number": "its mask_hidden has 1 values, and its fc takes 768",
+    "no placeholder": "its config has none of",
+    "speculators head without its mask token": "its config has none of",
+    "an empty config.json": "its config has none of",
+    "placeholder is the size of the vocabulary": "its ptd_token_id is 1024",
+    "placeholder below 0": "its ptd_token_id is -1",
+    "the key that counts first is outside": "its dflash_config.mask_token_id is 4000",
+    "placeholder outside, real geometry": "its ptd_token_id is 201088",
+    "EAGLE-3 head started as P-EAGLE": "it has no mask_hidden",
+    "EAGLE-3 speculators head started as P-EAGLE": "it has no mask_hidden",
+    "EAGLE-3 head started as P-EAGLE, real geometry": "its config has none of",
+    "P-EAGLE head started as EAGLE-3": "parallel_drafting is not asked for",
+    "P-EAGLE head started as EAGLE-3, real geometry": "parallel_drafting is not asked for",
+    "auxiliary states off": "use_aux_hidden_state to false",
+    # the target's hidden states
+    "hidden states of another width": "made for a hidden size of 512, and the target's is 256",
+    "the head of the smaller target, real geometry": "made for a hidden size of 4096",
+    "fc for two hidden states": "its mask_hidden has 768 values, and its fc takes 512",
+    "fc and mask for two hidden states": "its fc.weight takes 512 values, and 3 layers",
+    "fc of the wrong height": "its fc.weight gives 128 values, and its hidden_size is 256",
+    "four layers read, three built for": "its fc.weight takes 768 values, and 4 layers",
+    "two layers named are the same": "the layers [2, 2, 7] of the target, one of them twice",
+    "none named, and vLLM's default collides in a target of six layers": "[2, 3, 3]",
+    "a layer beyond the target": "the target's layers [2, 5, 9], and there are 8",
+    "a layer below 0": "the target's layers [-1, 2, 5]",
+    "the layers of 120b in 20b, real geometry": "[2, 18, 33], and there are 24",
+    # vocabularies
+    "a larger vocabulary": "its vocab_size is 2048",
+    "a smaller vocabulary": "its vocab_size is 512",
+    "another family's vocabulary, real geometry": "its vocab_size is 151936",
+    "more tokens drafted than there are": "its draft_vocab_size is 2048",
+    "lm_head with other rows": "its lm_head.weight has 512 rows",
+    "d2t of another size": "its d2t has 256 rows",
+    "a reduced vocabulary without d2t": "and has no d2t",
+    "a reduced vocabulary without lm_head": "and has no lm_head",
+    "embeddings of half the vocabulary": "its embed_tokens.weight has the shape [512, 256]",
+    "a narrow head without embeddings": "it is 128 wide and has no embeddings",
+    # the head's own layers
+    "fewer layers announced than there are": "says num_hidden_layers 3",
+    "more layers announced than there are": "says num_hidden_layers 5",
+    "no number of layers": "has no num_hidden_layers",
+    "no layers in the speculators format": "has no num_hidden_layers",
+    "one projection of one layer is not there": "its layer 2 has no mlp.up_proj.weight",
+    "the target as head": "which holds no draft head: its config.json names LlamaForCausalLM",
+    # what is wrong without looking at the pair
+    "90 GPUs' worth of memory": "SM_VLLM_GPU_MEMORY_UTILIZATION is '90'",
+    "memory in words": "SM_VLLM_GPU_MEMORY_UTILIZATION is 'most'",
+    "an argument that is none": "SM_VLLM_FOO is not an argument of this vLLM",
+    "an argument that a later version may not have": "meant SM_VLLM_ENABLE_PREFIX_CACHING?",
+}
+"""By the case's name: words of the refusal."""
+
+LOUD = "vLLM refuses it while it starts, and the container's last line names the cause"
+VERSION = "it depends on the version of vLLM, which knows better"
+LAYOUT = "which tensors a class needs, of which type and shape, is vLLM's to know"
+OTHER_FILES = "needs the weights of the target or files beside them, of any class of model"
+SPEED = "it serves rightly, if slower than it could"
+NOT_HERE = "nothing of it can be seen inside of the container"
+
+LEFT: dict[str, str] = {
+    "a placeholder under a key that this version does not read": VERSION,
+    "speculators-format": VERSION,
+    "norm-before-fc": VERSION,
+    "kv-group-rule": VERSION,
+    "vllm-below-minimum": VERSION,
+    "eagle3-target-support": VERSION,
+    "peagle-qwen3-head": VERSION,
+    "model-runner-v2": VERSION,
+    "vllm-cpu-broken": VERSION,
+    "watermarking": VERSION,
+    "dynamic-k": VERSION,
+    "lora": VERSION,
+    "prefix-caching": VERSION,
+    "structured-output": VERSION,
+    "method-not-for-architecture": LOUD,
+    "speculators-type": LOUD,
+    "no speculators_config": LOUD,
+    "context-above-target": LOUD,
+    "tensor-parallel": LOUD,
+    "drafting-slots": LOUD,
+    "more requests than a step drafts for": SPEED,
+    "more requests than a step of a small GPU drafts for": SPEED,
+    "drafter-batch-padding": LOUD,
+    "draft-tensor-parallel": LOUD,
+    "pipeline-parallel": LOUD,
+    "speculative-setting": LOUD,
+    "rejection-sample-method": LOUD,
+    "tensors-unknown": LOUD,
+    "biases announced and not there": LAYOUT,
+    "no final norm": LAYOUT,
+    "quantization-without-scales": LAYOUT,
+    "tensor-shape": LAYOUT,
+    "tensor-dtype": LAYOUT,
+    "t2d-size": LAYOUT,
+    "norm-before-residual": LAYOUT,
+    "target-incomplete": OTHER_FILES,
+    "tokenizer-differs": OTHER_FILES,
+    "target-numerics": SPEED,
+    "k-above-trained": SPEED,
+    "k-training-unknown": SPEED,
+    "long-context-head": SPEED,
+    "context-above-drafter": SPEED,
+    "speculators-verifier": NOT_HERE,
+    "target-differs": NOT_HERE,
+    "known-problem": NOT_HERE,
+    "runtime-unknown": NOT_HERE,
+    "instance-unknown": NOT_HERE,
+    "region-unknown": NOT_HERE,
+    "image-not-in-region": NOT_HERE,
+    "image-not-in-ecr": NOT_HERE,
+    "image-in-another-region": NOT_HERE,
+    "image-version": NOT_HERE,
+    "image-without-counters": NOT_HERE,
+    "ami-missing": NOT_HERE,
+    "ami-unknown": NOT_HERE,
+    "ami-driver": NOT_HERE,
+    "gpu-too-new": NOT_HERE,
+    "gpu-too-old": NOT_HERE,
+}
+"""By the case's name, or by the code of the rule that finds it: why vLLM is started."""

@@ -1,0 +1,108 @@
+"""The entrypoint as a process, with a stand-in for vLLM that does what a test wants."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.unit.local.conftest import processes_with
+from toolkit.local.process import free_port
+
+CONTAINERS = Path(__file__).resolve().parents[3] / "containers"
+RUN = """
+import sys
+import serve.supervisor
+serve.supervisor.STOP_SECONDS = 0.5
+from serve.command import main
+main(["serve"])
+"""
+HEALTHY = "tell('hello'); tell('healthy');"
+
+
+@dataclass
+class Container:
+    """One run of the entrypoint with a stand-in for vLLM."""
+
+    process: subprocess.Popen[bytes]
+    folder: Path
+    mark: str
+    begun: float = field(default_factory=time.monotonic)
+
+    def told(self) -> list[dict[str, Any]]:
+        """The log up to now."""
+        lines = (self.folder / "log").read_bytes().splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.endswith(b"\n")]
+
+    def wait_for(self, message: str) -> dict[str, Any]:
+        """The first line of the log with that in its message."""
+        end = time.monotonic() + 10
+        while time.monotonic() < end:
+            for document in self.told():
+                if message in document["message"]:
+                    return document
+            time.sleep(0.02)
+        raise AssertionError(f"never said: {message}; but: {self.told()}")
+
+    def ask_to_end(self, number: int = signal.SIGTERM) -> None:
+        self.process.send_signal(number)
+
+    def ended(self, seconds: float = 10) -> int:
+        """The exit code. Nothing of it is left."""
+        code = self.process.wait(seconds)
+        assert processes_with(self.mark) == []
+        return code
+
+    def starts(self) -> list[int]:
+        """The process of every start of the engine."""
+        return [int(line) for line in (self.folder / "starts").read_text().split()]
+
+
+Run = Callable[..., Container]
+
+
+@contextmanager
+def runs_in(tmp_path: Path) -> Iterator[Run]:
+    """``run("crash()")``: the entrypoint, with an engine that does that."""
+    package = tmp_path / "vllm" / "entrypoints" / "openai"
+    package.mkdir(parents=True)
+    shutil.copy(Path(__file__).with_name("stand_in_engine.py"), package / "api_server.py")
+    (tmp_path / "vllm" / "__init__.py").touch()
+    (tmp_path / "starts").touch()
+    begun: list[Container] = []
+
+    def start(how: str, **environment: str) -> Container:
+        mark = f"mark-{time.monotonic_ns()}"
+        variables = {
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": f"{CONTAINERS}:{tmp_path}",
+            "SM_VLLM_MODEL": "a/b",
+            "SM_VLLM_HOST": "127.0.0.1",
+            "SAGEMAKER_BIND_TO_PORT": str(free_port()),
+            "HOW": how,
+            "STARTS": str(tmp_path / "starts"),
+            "MARK": mark,
+            **environment,
+        }
+        with (tmp_path / "log").open("wb") as log:
+            process = subprocess.Popen([sys.executable, "-c", RUN], env=variables, stderr=log)
+        begun.append(Container(process, tmp_path, mark))
+        return begun[-1]
+
+    try:
+        yield start
+    finally:
+        for container in begun:
+            container.process.kill()
+            container.process.wait()
+            for pid in processes_with(container.mark):
+                os.kill(pid, signal.SIGKILL)

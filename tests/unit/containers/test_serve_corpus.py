@@ -1,0 +1,169 @@
+"""The container and the pairs that ``peagle check`` refuses: what it stops itself, before vLLM is
+started, and what it leaves to vLLM; and no pair that is good is stopped."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.gpu.geometry import OWN_TENSORS
+from serve.crash import find_crash
+from tests.engine import trials
+from tests.unit.checks.cases import CATALOG, GEOMETRY, geometry_case, tiny_case
+from tests.unit.checks.corpus import Broken
+from tests.unit.checks.corpus_heads import HEADS
+from tests.unit.checks.corpus_rest import REST
+from tests.unit.checks.damage import Damage
+from tests.unit.containers.broken_pairs import refusal
+from tests.unit.containers.left_to_vllm import LEFT, LOUD, REFUSED
+from toolkit.catalog.models import Drafter, Target
+from toolkit.checkpoints.heads import Head, read_head
+from toolkit.checks import Case, make_case
+from toolkit.checks.layout import required
+
+CORPUS = {broken.name: broken for broken in (*HEADS, *REST)}
+SAID: dict[str, list[str]] = json.loads(
+    (Path(__file__).parent / "crashes" / "pairs.json").read_text(encoding="utf-8")
+)
+"""What vLLM 0.28.0 said of pairs of the corpus, as the last lines of its tracebacks."""
+
+CAUSES = {
+    "a class of a training framework": "unknown-model",
+    "another type of speculator": "unknown-model",
+    "layers of a kind that no speculators head has": "unknown-model",
+    "no speculators_config": "unknown-model",
+    "a context above the target's": "context-too-long",
+    "heads that three GPUs cannot divide": "tensor-parallel",
+    "a pipeline": "wrong-value",
+    "no room beside the masked slots": "wrong-speculation",
+    "no padding in parallel": "wrong-speculation",
+    "a drafter on three GPUs": "wrong-speculation",
+    "a key that is gone": "wrong-speculation",
+    "a way of sampling that is gone": "wrong-speculation",
+    "synthetic acceptance on a CPU": "wrong-speculation",
+    "a tensor without a place": "weights-and-config",
+}
+"""What vLLM is left to refuse, and the cause that the container then names."""
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_broken_pair_is_refused_before_vllm_is_started(name: str, tmp_path: Path) -> None:
+    said = refusal(CORPUS[name].make(tmp_path))
+
+    assert said is not None
+    assert REFUSED[name] in said
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize("broken", [one for one in CORPUS.values() if one.name not in REFUSED],
+                         ids=lambda broken: broken.name)  # fmt: skip
+def test_what_is_left_to_vllm_is_left_for_a_reason(broken: Broken, tmp_path: Path) -> None:
+    assert refusal(broken.make(tmp_path)) is None
+    assert LEFT.get(broken.name) or LEFT.get(broken.code), "why?"
+
+
+def test_the_reasons_are_of_cases_that_there_are() -> None:
+    started = [broken for broken in CORPUS.values() if broken.name not in REFUSED]
+
+    assert set(REFUSED) <= set(CORPUS)
+    assert set(LEFT) <= {one.name for one in started} | {one.code for one in started}
+
+
+@pytest.mark.parametrize("name", CAUSES)
+def test_what_vllm_refuses_itself_ends_with_its_cause(name: str) -> None:
+    crash = find_crash([f"(EngineCore pid=8) {line}" for line in SAID[name]])
+
+    assert LEFT.get(name, LEFT.get(CORPUS[name].code)) == LOUD
+    assert crash.cause == CAUSES[name]
+    assert crash.fix
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_all_that_vllm_says_of_a_broken_pair_has_a_cause_and_a_fix(name: str) -> None:
+    crash = find_crash(SAID[name])
+
+    assert crash.cause
+    assert crash.fix
+
+
+@pytest.mark.parametrize("name", trials.GOOD)
+def test_a_pair_that_vllm_drafts_with_is_started(name: str, tmp_path: Path) -> None:
+    case = trials.GOOD[name].make(tmp_path)
+
+    assert refusal(case) is None
+
+
+@pytest.mark.parametrize("head", ["p-eagle", "eagle3"])
+@pytest.mark.parametrize("short", sorted(folder.name for folder in GEOMETRY.glob("*/")))
+def test_no_pair_of_the_catalogue_is_refused(short: str, head: str, tmp_path: Path) -> None:
+    assert refusal(geometry_case(tmp_path, short, head)) is None
+
+    whole = with_weights(geometry_case(tmp_path / "again", short, head), OWN_TENSORS[short, head])
+    assert refusal(whole) is None
+
+
+@pytest.mark.parametrize(
+    ("target", "drafter"),
+    [(target, drafter) for target in CATALOG.targets.values() for drafter in target.drafters],
+    ids=lambda one: getattr(one, "name", getattr(one, "short_name", "")),
+)
+def test_no_pair_of_the_hub_is_refused(target: Target, drafter: Drafter) -> None:
+    assert refusal(make_case(CATALOG, target, drafter)) is None
+
+
+def test_a_target_may_have_tokens_that_were_added(tmp_path: Path) -> None:
+    assert refusal(tiny_case(tmp_path, target=Damage(set_keys={"vocab_size": 1032}))) is None
+
+
+def test_a_head_may_name_the_class_of_a_plain_model(tmp_path: Path) -> None:
+    plain = Damage(
+        set_keys={"architectures": ["LlamaForCausalLM"]},
+        drop_keys=("eagle_config", "draft_vocab_size"),
+    )
+
+    assert refusal(tiny_case(tmp_path, plain, head="eagle3", pair="tiny+eagle3")) is None
+
+
+def with_weights(case: Case, own: tuple[str, ...]) -> Case:
+    """The case with weights in both folders: those of the head as vLLM expects them, all zeros."""
+    assert case.drafter_checkpoint is not None
+    assert case.target_checkpoint is not None
+    head = read_head(case.drafter_checkpoint.config)
+    write(Path(case.drafter_checkpoint.location), tensors(head, own))
+    write(Path(case.target_checkpoint.location), {"model.norm.weight": (8,)})
+    # That there are some is all that is asked of them.
+    return replace(case, target_checkpoint=replace(case.target_checkpoint, tensors={}))
+
+
+def tensors(head: Head, own: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+    """The tensors of such a head, and their shapes."""
+    shapes = dict(required(head) or {})
+    hidden, drafted = head.hidden_size or 0, head.draft_vocab_size or head.vocab_size or 0
+    if "embed_tokens" in own:
+        shapes["embed_tokens.weight"] = (head.vocab_size or 0, hidden)
+    if "lm_head" in own:
+        shapes["lm_head.weight"] = (drafted, hidden)
+    if drafted < (head.vocab_size or 0):
+        shapes |= {"d2t": (drafted,), "t2d": (head.vocab_size or 0,)}
+    if head.parallel_drafting:
+        shapes["mask_hidden"] = (1, 1, head.built_for * (head.target_hidden_size or 0))
+    return {name.replace("layers.0.", "midlayer."): shape for name, shape in shapes.items()}
+
+
+def write(folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """A file of weights as large as it says, of which the disk holds the header only."""
+    header: dict[str, Any] = {}
+    end = 0
+    for name, shape in shapes.items():
+        begin, end = end, end + 2 * math.prod(shape)
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    with (folder / "model.safetensors").open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + end)

@@ -1,0 +1,139 @@
+"""What real vLLM said when it ended, and what the container makes of it in its last line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from serve.crash import find_crash
+from serve.errors import WrongEnvironment
+
+LOGS = Path(__file__).parent / "crashes"
+
+# The environment that each log is of, then the words, the cause and the fix that it must come to.
+CRASHES = {
+    "target-vocabulary": (  # config.json of the target says vocab_size 999, the weights have 1024
+        "AssertionError: assert loaded_weight.shape[output_dim] == self.org_vocab_size",
+        "weights-and-config",
+        "config.json and weights are not of the same model",
+    ),
+    "head-layers": (  # config.json of the head says num_hidden_layers 2, the weights have 4
+        "ValueError: There is no module or parameter named 'layers.2'",
+        "weights-and-config",
+        "config.json and weights are not of the same model",
+    ),
+    "head-misshaped": (  # norm.weight of the head as [128, 2]
+        "AssertionError: Attempted to load weight (torch.Size([128, 2])) into parameter "
+        "(torch.Size([256]))",
+        "head-does-not-fit",
+        "the head does not belong to this target",
+    ),
+    "block-size": (  # SM_VLLM_BLOCK_SIZE=7
+        "ValueError: No common block size for 7.",
+        "wrong-value",
+        "remove SM_VLLM_BLOCK_SIZE",
+    ),
+    "quantisation": (  # SM_VLLM_QUANTIZATION=zzz
+        "ModelConfig Value error, Unknown quantization method: zzz.",
+        "wrong-value",
+        "mend the SM_VLLM_",
+    ),
+    "batched-tokens": (  # SM_VLLM_MAX_NUM_BATCHED_TOKENS=0
+        "SchedulerConfig max_num_batched_tokens Input should be greater than or equal to 1, not 0",
+        "wrong-value",
+        "mend the SM_VLLM_",
+    ),
+    "kv-cache-tiny": (  # VLLM_CPU_KVCACHE_SPACE=0.0001
+        "VllmConfig Value error, invalid literal for int() with base 10: '0.0001'",
+        "wrong-value",
+        "(or VLLM_) variable",
+    ),
+    "kv-cache-huge": (  # VLLM_CPU_KVCACHE_SPACE=10000
+        "less than requested memory for kv",
+        "out-of-memory",
+        "lower VLLM_CPU_KVCACHE_SPACE",
+    ),
+    "tensor-parallel": (  # SM_VLLM_TENSOR_PARALLEL_SIZE=64
+        "attention heads (4) must be divisible by tensor parallel size (64)",
+        "tensor-parallel",
+        "set SM_VLLM_TENSOR_PARALLEL_SIZE",
+    ),
+    "context": (  # SM_VLLM_MAX_MODEL_LEN=99999
+        "max_model_len (99999) is greater than the derived max_model_len",
+        "context-too-long",
+        "lower --max-model-len",
+    ),
+    "dtype": (  # SM_VLLM_DTYPE=float7
+        "api_server.py: error: argument --dtype: invalid choice: 'float7'",
+        "unknown-argument",
+        "mend or remove that argument",
+    ),
+    "unknown-method": (  # "method": "foo"
+        "SpeculativeConfig method Input should be 'ngram'",
+        "wrong-speculation",
+        "mend the speculative configuration",
+    ),
+    "unknown-key": (  # "foo": 1
+        "SpeculativeConfig foo Unexpected keyword argument",
+        "wrong-speculation",
+        "mend the speculative configuration",
+    ),
+    "gated": (  # a target of the hub that wants its licence accepted
+        "Cannot access gated repo for url https://hub/acme/gated/resolve/main/config.json",
+        "gated-model",
+        "peagle weights sync",
+    ),
+    "gated-head": (  # the same as drafter
+        "Access to model acme/gated is restricted.",
+        "gated-model",
+        "peagle weights sync",
+    ),
+    "missing": (  # a target of the hub, and no network
+        "LocalEntryNotFoundError: Cannot find an appropriate cached snapshot folder",
+        "missing-weights",
+        "mount the weights",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CRASHES)
+def test_the_cause_is_found_in_a_real_log(name: str) -> None:
+    words, cause, fix = CRASHES[name]
+
+    crash = find_crash((LOGS / f"{name}.log").read_text(encoding="utf-8").splitlines())
+
+    assert words in crash.line
+    assert crash.cause == cause
+    assert fix in crash.fix
+    assert "\n" not in str(WrongEnvironment(crash.line, crash.fix))
+
+
+def test_every_log_is_looked_at() -> None:
+    assert {file.stem for file in LOGS.glob("*.log")} == set(CRASHES)
+
+
+@pytest.mark.parametrize("name", CRASHES)
+def test_no_wrapper_is_taken_for_the_cause(name: str) -> None:
+    """Where no pattern knows the cause, the line is still the first error and not a later one."""
+    said = (LOGS / f"{name}.log").read_text(encoding="utf-8").splitlines()
+    wrapped = find_crash(line for line in said if "Error" not in line or "RuntimeError" in line)
+
+    assert "WorkerProc" not in wrapped.line
+    assert "See root cause above" not in wrapped.line
+
+
+def test_an_assertion_without_words_shows_its_code() -> None:
+    lines = [
+        "(Worker pid=9) ERROR 11-20 11:50:01 [x.py:1]     assert something == self.other",
+        "(Worker pid=9) ERROR 11-20 11:50:01 [x.py:1]            ^^^^^^^^^^^^^^^^^^^^^^^",
+        "(Worker pid=9) ERROR 11-20 11:50:01 [x.py:1] AssertionError",
+    ]
+
+    assert find_crash(lines).line == "AssertionError: assert something == self.other"
+
+
+def test_what_another_process_says_does_not_belong_to_a_message() -> None:
+    lines = ["(Worker pid=9) ValueError: no", "(EngineCore pid=8) goes on", "(Worker pid=9) more"]
+
+    assert find_crash(lines).line == "ValueError: no"

@@ -1,0 +1,120 @@
+"""Links in folders of weights: those that stay within are taken, those that lead out are not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from serve.errors import WrongEnvironment
+from serve.folder import check_folder
+from serve.model import with_model
+from tests.unit.containers.weights import model
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """What stands for /opt/ml on this machine."""
+    (tmp_path / "model").mkdir()
+    return tmp_path
+
+
+def served(root: Path) -> dict[str, str]:
+    """The environment as on a developer's machine."""
+    return with_model({"PEAGLE_ML_ROOT": str(root)})
+
+
+def refusal(root: Path) -> str:
+    """What is said of the folder ``model`` below ``root`` there."""
+    with pytest.raises(WrongEnvironment) as refused:
+        served(root)
+    return refused.value.message
+
+
+@pytest.fixture
+def outside(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A whole model somewhere else on the machine."""
+    return model(tmp_path_factory.mktemp("outside") / "model")
+
+
+def link_refused(where: str, root: Path) -> str:
+    """What is said of the folder ``where``, in a container, where folders are no links."""
+    with pytest.raises(WrongEnvironment) as refused:
+        check_folder("X", where, str(root), needs_weights=True)
+    return refused.value.message
+
+
+@pytest.mark.parametrize("entry", ["generation_config.json", "original/weights.json", "assets"])
+def test_a_link_that_leaves_its_folder_is_refused(root: Path, outside: Path, entry: str) -> None:
+    link = model(root / "model") / entry
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(outside if entry == "assets" else outside / "config.json")
+
+    assert f"{link} is a link that leaves its folder" in refusal(root)
+    assert f"{link} is a link that leaves its folder" in link_refused(str(root / "model"), root)
+
+
+@pytest.mark.parametrize("place", ["model/target", "additional-model-data-sources/drafter/head"])
+def test_a_folder_that_is_itself_a_link_out_is_refused(
+    root: Path, outside: Path, place: str
+) -> None:
+    folder = root / place
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.symlink_to(outside)
+
+    assert f"{folder} is a link that leaves its folder, to {outside}" in (
+        link_refused(str(folder), root)
+    )
+
+
+def test_a_link_out_that_a_link_within_leads_to_is_refused(root: Path, outside: Path) -> None:
+    (root / "model" / "other").symlink_to(outside)
+    (root / "model" / "target").symlink_to("other")
+
+    assert "leaves its folder" in link_refused(str(root / "model" / "target"), root)
+
+
+@pytest.mark.parametrize("place", ["model", "additional-model-data-sources/drafter"])
+def test_what_is_mounted_may_be_mounted_by_a_link(root: Path, outside: Path, place: str) -> None:
+    mount = root / place
+    mount.parent.mkdir(exist_ok=True)
+    (root / "model").rmdir()
+    mount.symlink_to(outside)
+    model(outside / "target")
+
+    check_folder("X", str(mount), str(root), needs_weights=True)
+    check_folder("X", str(mount / "target"), str(root), needs_weights=True)
+
+
+def test_on_a_developers_machine_a_folder_may_be_a_link(root: Path, outside: Path) -> None:
+    (root / "model" / "target").symlink_to(outside)
+
+    assert served(root)["SM_VLLM_MODEL"] == str(root / "model" / "target")
+
+
+def test_in_a_container_it_may_not(
+    root: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serve.model.ML_ROOT", str(root))
+    (root / "model" / "target").symlink_to(outside)
+
+    with pytest.raises(WrongEnvironment, match="leaves its folder"):
+        with_model({"SM_VLLM_MODEL": str(root / "model" / "target")})
+
+
+@pytest.mark.parametrize("leads_to", ["gone", "tokenizer.json"])
+def test_a_link_to_nothing_or_to_itself_is_refused(root: Path, leads_to: str) -> None:
+    (model(root / "model") / "tokenizer.json").symlink_to(root / "model" / leads_to)
+
+    assert "is a link to nothing" in refusal(root)
+
+
+def test_links_of_the_hubs_cache_and_within_the_mount_are_taken(root: Path) -> None:
+    repository = root / "hub" / "models--a--b"
+    blob = model(repository / "blobs", "model.safetensors") / "model.safetensors"
+    snapshot = model(repository / "snapshots" / "123", "config.json")
+    (snapshot / "model.safetensors").symlink_to(blob)
+    (root / "model").rmdir()
+    (root / "model").symlink_to(snapshot)
+
+    assert served(root)["SM_VLLM_MODEL"] == str(root / "model")
