@@ -9,12 +9,14 @@ from toolkit.aws import endpoints, records, storage
 from toolkit.aws.deployment import Change, change_of
 from toolkit.aws.endpoints import Endpoint, batch_of
 from toolkit.aws.prices import NOT_AMAZONS, NOT_LISTED, PRICE_SNAPSHOT, hourly_price
+from toolkit.aws.pushed import image_findings
 from toolkit.aws.quota_findings import QUOTA_CODES, Need, quota_findings
 from toolkit.aws.records import Deployment
 from toolkit.aws.roles import Role, find_role
 from toolkit.aws.session import Aws
 from toolkit.aws.validity import findings
 from toolkit.aws.wanted import Wanted, complete, directories
+from toolkit.aws.weights.mounted import WEIGHTS_CODES, mounted_findings
 from toolkit.findings import Finding, error, warning
 from toolkit.planning.models import Plan
 
@@ -24,7 +26,7 @@ UNSURE_OF_PRICE = frozenset(
 """Findings of the plan that a look at AWS's own price list settles, one way or the other."""
 
 
-SETTLED_HERE = UNSURE_OF_PRICE | QUOTA_CODES
+SETTLED_HERE = UNSURE_OF_PRICE | QUOTA_CODES | WEIGHTS_CODES
 """Findings of a plan that preflight looks into anew, so that the plan's own no longer count."""
 
 
@@ -62,6 +64,7 @@ def preflight(aws: Aws, plan: Plan, choices: Choices) -> Preflight:
     if change in ("create", "update"):
         found += [*findings(wanted.requests, plan.region), *_quota(aws, plan, change)]
         found += _foreign_objects(aws, wanted)
+        found += [*image_findings(aws, plan), *mounted_findings(aws, plan)]
     return Preflight(wanted, change, role, record, tuple(found))
 
 

@@ -17,7 +17,7 @@ from toolkit.planning.models import Plan
 from toolkit.wire import Counters, piece_of, request_body
 
 OWN_IMAGE_FIX = (
-    "use our image: `peagle render dockerfile PAIR -o DIR`, build and push it, then deploy with "
+    "use our image: `peagle image build PAIR --push` makes and pushes it, then deploy with "
     "--image URI"
 )
 

@@ -86,6 +86,8 @@ class Aws:
     def hurried(self) -> Aws:
         """The same account, for questions that can go without an answer: they wait for seconds
         only, and stop when AWS cannot be reached (``toolkit.aws.hurry``)."""
+        if self._hurry is not None:
+            return self
         other = copy.copy(self)
         other._clients, other._hurry = {}, Hurry()
         return other

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from toolkit.aws.errors import AccessDenied, Missing
 from toolkit.aws.session import Aws
+from toolkit.checkpoints.links import followed, homes_of
 from toolkit.errors import CloudError, Refused, UserError
 
 BUCKET_TAG = {"Key": "peagle:toolkit", "Value": "models"}
@@ -58,20 +59,22 @@ class Upload:
 
 
 def files_below(folder: Path) -> tuple[LocalFile, ...]:
-    """All files below ``folder`` but hidden ones. Raises UserError when there are none."""
+    """All files below ``folder`` but hidden ones.
+
+    Raises UserError when there are none, and for a link that leads out of the folder or to nothing.
+    """
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}", "the plan names weights that must be there")
-    found = tuple(
-        _file(path, folder) for path in sorted(folder.rglob("*")) if _counts(path, folder)
-    )
+    homes = homes_of(folder)
+    shown = (path for path in sorted(folder.rglob("*")) if not _is_hidden(path, folder))
+    found = tuple(_file(path, folder) for path in shown if followed(path, homes).is_file())
     if not found:
         raise UserError(f"the folder {folder} is empty", "it must hold the model's weights")
     return found
 
 
-def _counts(path: Path, folder: Path) -> bool:
-    hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-    return path.is_file() and not hidden
+def _is_hidden(path: Path, folder: Path) -> bool:
+    return any(part.startswith(".") for part in path.relative_to(folder).parts)
 
 
 def _file(path: Path, folder: Path) -> LocalFile:

@@ -20,6 +20,7 @@ from toolkit.cli.console import json_option, print_json, say
 from toolkit.cli.deploy_words import print_calls, show_left, show_plan
 from toolkit.cli.options import command_words, plan_options, refuse_errors
 from toolkit.cli.progress import Ticker
+from toolkit.cli.weights_words import in_account
 from toolkit.errors import NotProved, PeagleError, Refused, UserError
 from toolkit.findings import Finding
 from toolkit.local.crash import find_crash
@@ -67,9 +68,9 @@ def deploy(
     aws = account.connect(plan.region)
     with records.held(aws.scope, plan.region, plan.name):
         found = preflight(aws, plan, Choices(role, bucket))
-        _show(found, account)
+        show_and_refuse(found, account)
         if found.change in ("create", "update"):
-            _refuse_unknown_price(found.wanted.plan, accept_unknown_price)
+            refuse_unknown_price(found.wanted.plan, accept_unknown_price)
             if not yes:
                 _ask(found)
         again = f"peagle deploy {shlex.join(command_words(ctx))}{account.option}"
@@ -91,7 +92,7 @@ class _Run:
     def deploy(self) -> None:
         """Apply, prove and report; whatever ends it early, say what is left."""
         with Ticker(free=self.account.sandbox) as ticker:
-            work = Work(self.aws, self._record(), ticker.show, _explain)
+            work = Work(self.aws, self._record(), ticker.show, explain)
             unproved: NotProved | None = None
             try:
                 bring(work, self.found.change, self.found.wanted, self.wait)
@@ -131,18 +132,19 @@ class _Run:
             say(f"Asked for. To wait and prove: {self.again}")
 
 
-def _explain(log: Sequence[str]) -> tuple[str, str]:
+def explain(log: Sequence[str]) -> tuple[str, str]:
     """Why an engine ended, as the local room reads it from a log."""
     crash = find_crash(log)
     return crash.line, crash.fix
 
 
-def _show(found: Preflight, account: Account) -> None:
+def show_and_refuse(found: Preflight, account: Account) -> None:
     """Plan, findings and change; raise Refused for the first error."""
     show_plan(found, account)
     settled = SETTLED_HERE | (_ABOUT_IMAGES if account.sandbox else frozenset())
     planned = [f for f in found.wanted.plan.findings if f.code not in settled]
-    _refuse((*planned, *found.findings), show=True)
+    looked = (in_account(finding, account) for finding in found.findings)
+    _refuse((*planned, *looked), show=True)
 
 
 def _refuse(findings: tuple[Finding, ...], show: bool = False) -> None:
@@ -150,7 +152,8 @@ def _refuse(findings: tuple[Finding, ...], show: bool = False) -> None:
         refuse_errors(findings)
 
 
-def _refuse_unknown_price(plan: Plan, accepted: bool) -> None:
+def refuse_unknown_price(plan: Plan, accepted: bool) -> None:
+    """Raise Refused for a plan of which nobody knows what it costs, unless that is accepted."""
     if plan.price_per_hour_usd is None and not accepted:
         raise Refused(
             f"the price of {plan.instance_type} in {plan.region} is not known",

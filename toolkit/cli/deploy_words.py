@@ -41,6 +41,8 @@ def show_plan(found: Preflight, account: Account) -> None:
     if wanted.uploads and found.change in ("create", "update"):
         megabytes = sum(upload.size for upload in wanted.uploads) / 1e6
         lines["uploads"] = f"{megabytes:.1f} MB to s3://{wanted.uploads[0].bucket}"
+    if plan.target.weights.kind == "image":
+        lines["weights"] = "in the image: nothing is uploaded or mounted"
     begun = found.change == "create" and found.record and found.record.resources
     lines["change"] = (_CONTINUES if begun else _CHANGES[found.change]).format(
         name=plan.name, config=wanted.config_name, model=wanted.model_name

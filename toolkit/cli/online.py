@@ -13,10 +13,12 @@ import click
 from toolkit.aws.prices import NOT_LISTED, FreshPrices, fresh_prices, unlisted_findings
 from toolkit.aws.quota_findings import quotas_at_plan
 from toolkit.aws.session import Aws
+from toolkit.aws.weights.mounted import mounted_at_plan
 from toolkit.catalog import load_catalog
 from toolkit.catalog.models import Catalog
 from toolkit.cli.cloud import DEFAULT_REGION, Account, chosen_account
 from toolkit.cli.resolving import catalog_of, is_plan_file, resolve_plan
+from toolkit.cli.weights_words import in_account
 from toolkit.findings import Finding
 from toolkit.planning import Plan
 
@@ -25,7 +27,7 @@ _LEVELS = ("error", "warning", "note")
 
 def online_plan(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> Plan:
     """The plan for PAIR|PLAN and the chosen options, ranked by today's prices, with what the
-    account's quota says of it.
+    account's quota says of it, and whether its weights lie in S3 as they should.
 
     Where AWS cannot be asked, the catalogue's prices with a warning. A plan file keeps what it
     says but for the price. Raises what planning raises, and UserError for a wrong profile.
@@ -43,7 +45,7 @@ def online_plan(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> Plan:
         return catalog.model_copy(update={"instances": fresh[0].table})
 
     plan = resolve_plan(pair, chosen, catalog_of(ctx), priced, aws_of=lambda: aws)
-    return _with_findings(plan, _looked(asked, plan, fresh[0]))
+    return _with_findings(plan, _looked(account, asked, plan, fresh[0]))
 
 
 def account_of(ctx: click.Context) -> Account:
@@ -65,13 +67,14 @@ def _plan_of_file(account: Account, plan: Plan, own_catalog: Any) -> Plan:
         total = round(price.usd_per_hour * plan.instance_count, 4)
         changed = {"price_per_hour_usd": total, "price_date": price.date.isoformat()}
         plan = plan.model_copy(update=changed)
-    return _with_findings(plan, _looked(aws, plan, fresh))
+    return _with_findings(plan, _looked(account, aws, plan, fresh))
 
 
-def _looked(aws: Aws, plan: Plan, fresh: FreshPrices) -> tuple[Finding, ...]:
+def _looked(account: Account, aws: Aws, plan: Plan, fresh: FreshPrices) -> tuple[Finding, ...]:
     price = (*fresh.findings, *unlisted_findings(fresh.listed, plan.instance_type))
     quota = quotas_at_plan(aws, plan.instance_type, plan.instance_count)
-    return (*price, *(_not_again(price, finding) for finding in quota))
+    weights = (in_account(finding, account) for finding in mounted_at_plan(aws, plan))
+    return (*price, *(_not_again(price, finding) for finding in (*quota, *weights)))
 
 
 def _not_again(told: tuple[Finding, ...], finding: Finding) -> Finding:

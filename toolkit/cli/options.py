@@ -72,6 +72,14 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         {"help": "s3:// prefix that holds the target's weights.  [default: the hub]"},
     ),
     (
+        "--weights-by",
+        {
+            "type": click.Choice(("mount", "stream")),
+            "help": "How weights in S3 reach the engine: SageMaker copies them first, or the "
+            "engine reads them while it starts.  [default: mount]",
+        },
+    ),
+    (
         "--vllm",
         {
             "help": "vLLM version.  [default: the catalogue's]",
@@ -79,6 +87,10 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         },
     ),
     ("--image", {"help": "Container image.  [default: AWS's image of that version]"}),
+    (
+        "--baked-weights",
+        {"is_flag": True, "help": "The --image has the weights in it: none are mounted."},
+    ),
     (
         "--region",
         {

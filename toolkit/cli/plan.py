@@ -22,7 +22,7 @@ from toolkit.rendering import plan_bytes, plan_document
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write the plan to this file, for deploy and render.",
 )
-@click.option("--online", is_flag=True, help="Ask AWS for today's prices and your quota.")
+@click.option("--online", is_flag=True, help="Ask AWS for prices, quota, and weights in S3.")
 @click.option("--profile", help="AWS profile for --online.  [default: as boto3 finds credentials]")
 @click.option("--sandbox", is_flag=True, help="Ask the AWS of this machine; for --online.")
 @json_option

@@ -109,8 +109,17 @@ def _facts(plan: Plan) -> Table:
 def _weights(plan: Plan) -> str:
     """Where target and drafter come from."""
     parts = [plan.target.weights, plan.drafter.weights if plan.drafter else None]
-    how = {"hub": "Hugging Face", "s3": "mounted", "directory": "copied to your bucket"}
-    return "; ".join(f"{w.location} ({how[w.kind]})" for w in parts if w is not None)
+    how = {
+        "hub": "Hugging Face",
+        "s3": "mounted",
+        "directory": "copied to your bucket",
+        "image": "baked into the image",
+    }
+    return "; ".join(
+        f"{w.location} ({'streamed by the engine' if w.streamed else how[w.kind]})"
+        for w in parts
+        if w is not None
+    )
 
 
 def _memory(fit: Fit) -> Table:

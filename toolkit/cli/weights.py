@@ -23,7 +23,7 @@ from toolkit.aws.weights import (
 )
 from toolkit.aws.weights.looking import look as look_at
 from toolkit.aws.weights.looking import remove
-from toolkit.aws.weights.manifest import Manifest
+from toolkit.aws.weights.manifest import Copied, Manifest
 from toolkit.catalog import load_catalog
 from toolkit.catalog.loading import load_storage
 from toolkit.cli.checkpoints import means_folder
@@ -41,7 +41,7 @@ from toolkit.cli.weights_words import (
     show_survey,
     sync_document,
 )
-from toolkit.errors import NotFound, PeagleError, UserError
+from toolkit.errors import NotFound, PeagleError, Refused, UserError
 from toolkit.findings import Finding
 from toolkit.planning.drafters import choose_drafter
 from toolkit.planning.models import Options, Weights
@@ -53,6 +53,11 @@ _REGION = click.option(
     envvar=["AWS_REGION", "AWS_DEFAULT_REGION"],
     default=DEFAULT_REGION,
     help="Region of the bucket.  [env: AWS_REGION; default: us-east-1]",
+)
+
+
+_TAKE_OVER = click.option(
+    "--take-over", is_flag=True, help="Although somebody else is at work there, who has died."
 )
 
 
@@ -70,6 +75,7 @@ def weights() -> None:
 @click.option("--drafter-from", metavar="PLACE", help="The same of the drafter.")
 @_REGION
 @account_options
+@_TAKE_OVER
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @json_option
 @click.pass_context
@@ -83,6 +89,7 @@ def sync_command(
     drafter_from: str | None,
     region: str,
     account: Account,
+    take_over: bool,
     yes: bool,
     as_json: bool,
 ) -> None:
@@ -90,10 +97,11 @@ def sync_command(
 
     Only files that vLLM reads, in parts, several at a time, verified by checksums. Shows what,
     where and at what price, and asks. The same command again goes on where it was interrupted.
+    Who comes while another copies there is told who that is.
     """
     place = place_of(destination)
     given = {"target": target_from, "drafter": drafter_from}
-    wanted, findings = _wanted(pair, given, target_only, drafter_only, catalog_of(ctx))
+    wanted, copied, findings = _wanted(pair, given, target_only, drafter_only, catalog_of(ctx))
     account.start()
     aws = account.connect(region)
     with StatusLine() as status:
@@ -107,7 +115,7 @@ def sync_command(
     if not yes:
         _ask(f"Copy this to {place.uri}?", "not copied")
     started = time.monotonic()
-    outcome = _run(aws, found, pair, _commands(ctx, account))
+    outcome = _run(aws, found, copied, take_over, _commands(ctx, account))
     seconds = time.monotonic() - started
     use = _use(pair, place, outcome.manifest, region)
     if as_json:
@@ -116,7 +124,9 @@ def sync_command(
         say_done(found, outcome, seconds, use)
 
 
-def _run(aws: Aws, found: Survey, pair: str, commands: tuple[str, str]) -> Outcome:
+def _run(
+    aws: Aws, found: Survey, copied: Copied, take_over: bool, commands: tuple[str, str]
+) -> Outcome:
     """Copy; whatever ends it early, say what is left."""
     last: Moment | None = None
 
@@ -127,7 +137,9 @@ def _run(aws: Aws, found: Survey, pair: str, commands: tuple[str, str]) -> Outco
 
     try:
         with StatusLine() as status:
-            return sync(aws, found, pair, tell)
+            return sync(aws, found, copied, tell, take_over)
+    except Refused:
+        raise
     except (PeagleError, KeyboardInterrupt):
         say_left(found.place, last, *commands)
         raise
@@ -136,8 +148,8 @@ def _run(aws: Aws, found: Survey, pair: str, commands: tuple[str, str]) -> Outco
 def _wanted(
     pair: str, given: dict[str, str | None], target_only: bool, drafter_only: bool,
     own_catalog: Path | None,
-) -> tuple[dict[str, Weights], tuple[Finding, ...]]:  # fmt: skip
-    """The weights of target and drafter, and what is to be said of the choice."""
+) -> tuple[dict[str, Weights], Copied, tuple[Finding, ...]]:  # fmt: skip
+    """The weights of target and drafter, the pair, and what is to be said of the choice."""
     if target_only and drafter_only:
         raise UserError("--target-only and --drafter-only exclude each other", "leave out both")
     skipped = "drafter" if target_only else "target" if drafter_only else None
@@ -153,7 +165,14 @@ def _wanted(
     found = {part: _given(given[part]) if given[part] else w for part, w in found.items()}
     if drafter_only and found["drafter"] is None:
         raise UserError(f"{pair} drafts without weights", "leave out --drafter-only")
-    return {part: w for part, w in found.items() if w and part != skipped}, chosen.findings
+    drafter = chosen.value.drafter
+    copied = Copied(
+        pair=chosen.value.name,
+        parallel_drafting=drafter.parallel_drafting if drafter else None,
+        given=frozenset(part for part, location in given.items() if location),
+    )
+    wanted = {part: w for part, w in found.items() if w and part != skipped}
+    return wanted, copied, chosen.findings
 
 
 def _given(location: str | None) -> Weights:
@@ -234,22 +253,26 @@ def list_command(
 @click.argument("place", metavar="S3://BUCKET/PREFIX")
 @_REGION
 @account_options
+@_TAKE_OVER
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @click.pass_context
 def remove_command(
-    ctx: click.Context, place: str, region: str, account: Account, yes: bool
+    ctx: click.Context, place: str, region: str, account: Account, take_over: bool, yes: bool
 ) -> None:
-    """Remove what `peagle weights sync` brought to a prefix, half-uploaded files included.
+    """Remove what `peagle weights sync` brought to a prefix, half-uploaded files included, and the
+    warm starts beside it.
 
     Other objects stay where they are.
     """
     aws = account.connect(region)
     found = look_at(aws, place_of(place))
-    if not found.manifest:
+    if not (found.manifest or found.warm):
         raise NotFound(f"`peagle weights sync` brought nothing to {found.place.uri}",
                        f"see it: aws s3 ls --recursive {found.place.uri}")  # fmt: skip
     show_look(found, load_storage(catalog_of(ctx)).price_in(region))
     if not yes:
         _ask(f"Remove this from {found.place.uri}?", "not removed")
-    remove(aws, found)
-    say(f"Removed from {found.place.uri}; {len(found.others)} other objects are left there.")
+    remove(aws, found, take_over)
+    count = len(found.warm)
+    warm = f", {count} warm start{'s' if count > 1 else ''} with it" if count else ""
+    say(f"Removed from {found.place.uri}{warm}; {len(found.others)} other objects are left there.")

@@ -8,10 +8,21 @@ import click
 
 from toolkit.aws.weights import Moment, Outcome, Place, Survey
 from toolkit.aws.weights.looking import Look
+from toolkit.aws.weights.mounted import WEIGHTS_CODES
 from toolkit.aws.weights.origins import Origin
 from toolkit.catalog.storage import StoragePrice
+from toolkit.cli.cloud import Account
 from toolkit.cli.console import say
 from toolkit.cli.durations import in_words
+from toolkit.findings import Finding
+
+
+def in_account(finding: Finding, account: Account) -> Finding:
+    """A finding about weights in S3, with the command that it ends with as it works there."""
+    command = "peagle weights " in finding.fix and "`" not in finding.fix
+    if finding.code not in WEIGHTS_CODES or not command:
+        return finding
+    return finding.model_copy(update={"fix": finding.fix + account.option})
 
 
 def show_survey(pair: str, found: Survey, price: StoragePrice | None, sandbox: bool) -> None:
@@ -129,6 +140,14 @@ def show_look(found: Look, price: StoragePrice | None) -> None:
         for file in files:
             half = f" ({size_words(file.there)} are there)" if file.state == "half" else ""
             click.echo(f"  {file.state:9} {file.size:>15,}  {file.name}{half}  {file.checksum}")
+    if found.warm:
+        click.echo("warm/: what engines compiled")
+    for warm in found.warm:
+        state = "whole" if warm.whole else "half"
+        click.echo(f"  {state:9} {warm.size:>15,}  {warm.key}  {warm.device}")
+    if found.lock is not None:
+        state = "left behind" if found.lock.stale else "at work"
+        click.echo(f"{state}: {found.lock.words}")
     if found.others:
         click.echo("others, which `peagle weights sync` did not bring")
     for key, size in found.others.items():
@@ -155,6 +174,11 @@ def look_document(found: Look, price: StoragePrice | None) -> dict[str, Any]:
             }
             for part, files in found.files.items()
         },
+        "warm": [
+            {"key": w.key, "complete": w.whole, "bytes": w.size, "device": w.device or None}
+            for w in found.warm
+        ],
+        "at_work": found.lock.words if found.lock and not found.lock.stale else None,
         "others": dict(found.others),
         "findings": [finding.model_dump() for finding in found.findings],
     }  # fmt: skip

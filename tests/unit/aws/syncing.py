@@ -14,11 +14,13 @@ from typing import Any
 from toolkit.aws.session import Aws
 from toolkit.aws.weights import Moment, Outcome, Survey, origin_of, place_of, survey, sync
 from toolkit.aws.weights.layout import Place
+from toolkit.aws.weights.manifest import Copied
 from toolkit.planning.models import Weights
 
 MIB = 1024 * 1024
 CONFIG = b'{"hidden_size": 4, "vocab_size": 8}'
 PLACE = place_of("s3://models/pair")
+COPIED = Copied("acme/chat+head", parallel_drafting=True)
 
 
 def shard(tensor: str, size: int, seed: int = 0) -> bytes:
@@ -81,7 +83,7 @@ def look(aws: Aws, place: Place = PLACE, **weights: Weights) -> Survey:
 def bring(aws: Aws, place: Place = PLACE, **weights: Weights) -> Outcome:
     """Copy these."""
     moments: list[Moment] = []
-    return sync(aws, look(aws, place, **weights), "pair", moments.append)
+    return sync(aws, look(aws, place, **weights), COPIED, moments.append)
 
 
 def stored(aws: Aws, key: str, bucket: str = "models") -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from moto import mock_aws
 
 from tests.unit.aws.syncing import (
+    COPIED,
     MIB,
     PLACE,
     Calls,
@@ -27,6 +29,7 @@ from toolkit.aws.session import Aws, Keys, connect
 from toolkit.aws.weights import Moment, sync, uploading
 from toolkit.aws.weights.bucket import Bucket
 from toolkit.aws.weights.looking import look as look_at
+from toolkit.aws.weights.looking import remove
 from toolkit.errors import CloudError, NotFound, Refused
 
 LARGE = 20 * MIB
@@ -85,7 +88,7 @@ def test_every_byte_goes_with_a_checksum(aws: Aws, target: Path, calls: Calls) -
     calls.before = look_at_call
     bring(aws, target=folder_weights(target))
 
-    assert set(unchecked) == {PLACE.manifest}
+    assert set(unchecked) == {PLACE.manifest, PLACE.lock}
     files = manifest(aws)["folders"]["target"]["files"]
     assert all(entry["checksum"].startswith("SHA256:") for entry in files.values())
 
@@ -97,7 +100,8 @@ def test_what_is_there_is_not_sent_again(aws: Aws, target: Path, calls: Calls) -
     outcome = bring(aws, target=folder_weights(target))
 
     assert outcome.moved == 0
-    assert calls.keys("put_object") == [PLACE.manifest, PLACE.manifest]
+    assert calls.keys("put_object").count(PLACE.manifest) == 2
+    assert set(calls.keys("put_object")) == {PLACE.manifest, PLACE.lock}
     assert calls.count("upload_part", "create_multipart_upload") == 0
 
 
@@ -124,14 +128,11 @@ def test_an_object_that_somebody_else_wrote_is_not_trusted(aws: Aws, target: Pat
 
 
 def _fail_at(number: int, error: BaseException) -> Any:
-    """Let so many parts through, and end with the error at the next."""
-    seen: list[int] = []
+    """Let the first parts through, so many, and end with the error at the others."""
 
     def before(operation: str, given: dict[str, Any]) -> None:
-        if operation == "upload_part":
-            seen.append(given["PartNumber"])
-            if len(seen) > number:
-                raise error
+        if operation == "upload_part" and given["PartNumber"] > number:
+            raise error
 
     return before
 
@@ -276,7 +277,7 @@ def test_progress_ends_at_the_whole_whether_moved_or_not(aws: Aws, target: Path)
     for _ in range(2):
         moments: list[Moment] = []
         found = look(aws, target=folder_weights(target))
-        sync(aws, found, "pair", moments.append)
+        sync(aws, found, COPIED, moments.append)
         assert moments[-1].done == moments[-1].total == found.size
         assert all(0 <= moment.done <= moment.total for moment in moments)
 
@@ -298,6 +299,49 @@ def test_a_look_at_what_was_interrupted(aws: Aws, target: Path, calls: Calls) ->
     aws.call("s3", "delete_object", Bucket="models", Key="pair/target/config.json")
     again = {file.name: file.state for file in look_at(aws, PLACE).files["target"]}
     assert again["config.json"] == "missing"
+
+
+def put_warm_start(aws: Aws, key: str, device: Any, archive: int = 3) -> None:
+    """As `peagle warm` stores it; ``archive`` bytes, of three that the manifest names."""
+    document = {"format": 1, "key": key, "size": 3, "subject": {"device": device}}
+    objects = {"tar.gz": b"x" * archive, "json": json.dumps(document).encode()}
+    for name, body in objects.items():
+        given = {"Bucket": "models", "Key": f"pair/warm/{key}.{name}", "Body": body}
+        aws.call("s3", "put_object", **given)
+
+
+def test_a_look_at_warm_starts_says_for_which_device(aws: Aws, target: Path) -> None:
+    bring(aws, target=folder_weights(target))
+    gpus = {"gpus": ["NVIDIA H200 (9.0)"] * 8, "used": 4, "driver": "580"}
+    put_warm_start(aws, "a" * 32, gpus)
+    put_warm_start(aws, "b" * 32, {"cpu": "AMD EPYC 9R14", "instructions": "0f" * 32}, archive=2)
+    aws.call("s3", "put_object", Bucket="models", Key=f"pair/warm/{'c' * 32}.json", Body=b"{")
+
+    found = look_at(aws, PLACE)
+
+    assert [(warm.key[0], warm.device, warm.whole) for warm in found.warm] == [
+        ("a", "4 x NVIDIA H200 (9.0), driver 580", True),
+        ("b", "AMD EPYC 9R14", False),
+        ("c", "", False),
+    ]
+    assert found.complete
+    assert found.others == {}
+    assert found.size == sum(_sizes(aws).values()) - len(stored(aws, PLACE.manifest))
+
+
+def _sizes(aws: Aws) -> dict[str, int]:
+    found = aws.items("s3", "list_objects_v2", "Contents", Bucket="models")
+    return {entry["Key"]: entry["Size"] for entry in found}
+
+
+def test_warm_starts_go_with_the_weights(aws: Aws, target: Path) -> None:
+    bring(aws, target=folder_weights(target))
+    put_warm_start(aws, "a" * 32, {"cpu": "x"})
+    aws.call("s3", "put_object", Bucket="models", Key="pair/mine.txt", Body=b"!")
+
+    remove(aws, look_at(aws, PLACE))
+
+    assert keys(aws) == {"pair/mine.txt"}
 
 
 def test_a_look_at_what_somebody_has_changed(aws: Aws, target: Path) -> None:

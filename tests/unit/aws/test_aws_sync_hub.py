@@ -15,6 +15,7 @@ from moto import mock_aws
 
 from tests.unit.aws.syncing import (
     CONFIG,
+    COPIED,
     MIB,
     PLACE,
     Calls,
@@ -94,7 +95,7 @@ def bring(aws: Aws, revision: str | None = None, slept: list[float] | None = Non
     origin = origin_of(weights, lambda: aws)
     waits = [] if slept is None else slept
     origin = replace(origin, sleep=waits.append)
-    return sync(aws, survey(aws, PLACE, {"target": origin}), "pair", lambda moment: None)
+    return sync(aws, survey(aws, PLACE, {"target": origin}), COPIED, lambda moment: None)
 
 
 def test_a_branch_is_pinned_to_its_commit(aws: Aws, hub: Hub) -> None:
@@ -182,7 +183,7 @@ def test_a_small_file_is_checked_by_its_git_id(aws: Aws, hub: Hub) -> None:
     hub.files["config.json"] = CONFIG.replace(b"4", b"5")
 
     with pytest.raises(CheckpointError, match=r"config\.json came with other bytes"):
-        sync(aws, survey(aws, PLACE, {"target": origin}), "pair", lambda moment: None)
+        sync(aws, survey(aws, PLACE, {"target": origin}), COPIED, lambda moment: None)
 
     assert "pair/target/config.json" not in keys(aws)
 

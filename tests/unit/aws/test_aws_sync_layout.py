@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.packed import KEY
 from tests.unit.aws.syncing import CONFIG, folder_weights, index_of, shard, write_model
 from toolkit.aws.weights import origin_of, place_of
 from toolkit.aws.weights.layout import strangers
@@ -97,6 +98,31 @@ def test_a_half_copied_model_is_refused_before_anything_is_sent(
     assert str(tmp_path) in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("leads_to", "words"),
+    [("/etc/passwd", "leads out of its folder, to /etc/passwd"), ("gone", "is a link to nothing")],
+)
+def test_a_link_out_of_the_model_or_to_nothing_is_refused_before_anything_is_sent(
+    tmp_path: Path, leads_to: str, words: str
+) -> None:
+    write_model(tmp_path)
+    (tmp_path / "vocab.json").symlink_to(leads_to)
+
+    with pytest.raises(UserError, match=words) as refused:
+        _names(tmp_path)
+    assert str(tmp_path / "vocab.json") in refused.value.message
+
+
+def test_a_snapshot_of_the_hubs_cache_goes_whole(tmp_path: Path) -> None:
+    blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "0123"
+    write_model(blobs)
+    snapshot.mkdir(parents=True)
+    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        (snapshot / name).symlink_to(Path("../../blobs") / name)
+
+    assert _names(snapshot) == {"config.json", "tokenizer.json", "model.safetensors"}
+
+
 @pytest.mark.parametrize("uri", ["s3://models/a/b", "s3://models/a/b/"])
 def test_a_prefix_ends_with_one_slash(uri: str) -> None:
     place = place_of(uri)
@@ -131,6 +157,12 @@ def _codes(there: dict[str, int], others: tuple[str, ...] = ()) -> list[str]:
         ({"pair/target/old.safetensors": 5}, ["foreign-objects"]),
         ({"pair/notes.txt": 5}, ["foreign-objects"]),
         ({"pair/drafter/config.json": 5}, ["foreign-objects"]),
+        ({f"pair/warm/{KEY}.tar.gz": 5, f"pair/warm/{KEY}.json": 5}, []),
+        ({"pair/peagle-weights.lock": 5}, []),
+        ({f"pair/warm/{KEY}.zip": 5}, ["foreign-objects"]),
+        ({f"pair/warm/deeper/{KEY}.json": 5}, ["foreign-objects"]),
+        ({f"pair/target/{KEY}.json": 5}, ["foreign-objects"]),
+        ({"pair/warm/": 0}, ["folder-keys"]),
     ],
 )
 def test_what_keeps_sagemaker_from_mounting_is_an_error(

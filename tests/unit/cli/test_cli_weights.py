@@ -173,6 +173,49 @@ def test_remove_takes_what_sync_brought_and_nothing_else(
 
 
 @pytest.mark.sandbox
+def test_who_comes_second_is_told_who_is_first_and_how_to_take_over(
+    sandbox: Sandbox, account: Account
+) -> None:
+    holder = {"id": "a" * 32, "who": "arn:aws:iam::1:user/anna", "machine": "build-7",
+              "doing": "copies peagle/tiny", "since": "14:02 UTC"}  # fmt: skip
+    lock = {"Bucket": BUCKET, "Key": "busy/peagle-weights.lock"}
+    account.s3.put_object(**lock, Body=json.dumps(holder).encode())
+
+    refused = _sync(sandbox, "busy", "--yes")
+
+    assert refused.returncode == 3
+    assert "arn:aws:iam::1:user/anna on build-7 copies peagle/tiny there since" in refused.stderr
+    assert "--take-over" in refused.stderr.splitlines()[-1]
+    assert "Left at" not in refused.stderr
+    assert _keys(account, "busy") == {"peagle-weights.lock"}
+    told = sandbox.told("weights", "list", "s3://models/busy", "--sandbox")
+    assert told["at_work"].startswith("arn:aws:iam::1:user/anna on build-7")
+    taken = _sync(sandbox, "busy", "--yes", "--take-over")
+    assert taken.returncode == 0, taken.stderr
+    assert "peagle-weights.lock" not in _keys(account, "busy")
+
+
+@pytest.mark.sandbox
+def test_warm_starts_are_listed_with_their_device_and_removed_with_the_weights(
+    sandbox: Sandbox, account: Account
+) -> None:
+    _sync(sandbox, "warm", "--yes")
+    manifest = {"size": 4, "subject": {"device": {"gpus": ["NVIDIA L40S (8.9)"], "driver": "580"}}}
+    objects = {"json": json.dumps(manifest).encode(), "tar.gz": b"code"}
+    for name, body in objects.items():
+        key = f"warm/warm/{'0a' * 16}.{name}"
+        account.s3.put_object(Bucket=BUCKET, Key=key, Body=body)
+
+    listed = sandbox.peagle("weights", "list", "s3://models/warm", "--sandbox").stdout
+    removed = sandbox.peagle("weights", "remove", "s3://models/warm", "--sandbox", "--yes")
+
+    assert "s3://models/warm/: whole" in listed
+    assert re.search(rf"whole +\d+  {'0a' * 16}  1 x NVIDIA L40S \(8\.9\), driver 580", listed)
+    assert "1 warm start with it" in removed.stderr
+    assert _keys(account, "warm") == set()
+
+
+@pytest.mark.sandbox
 def test_ctrl_c_says_what_is_left_and_how_to_go_on(
     sandbox: Sandbox, account: Account, tmp_path: Path
 ) -> None:

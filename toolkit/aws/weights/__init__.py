@@ -3,6 +3,8 @@
     s3://bucket/prefix/target/...            the target's files
     s3://bucket/prefix/drafter/...           the drafter's files
     s3://bucket/prefix/peagle-weights.json   what should lie there, and whether it does
+    s3://bucket/prefix/peagle-weights.lock   who copies or removes just now
+    s3://bucket/prefix/warm/...              what engines compiled: `peagle warm` brings it
 
 One prefix, so one mount: /opt/ml/model/target and /opt/ml/model/drafter.
 """

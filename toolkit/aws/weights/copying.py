@@ -58,8 +58,11 @@ class ServerCopy:
         key = self.item.key
         if self._begun:
             self._upload = self._begun[-1]
-            self._kept = self._bucket.kept(key, self._upload)
-            return
+            try:
+                self._kept = self._bucket.kept(key, self._upload)
+                return
+            except Missing:  # it has ended since it was listed
+                self._begun = ()
         algorithm = head.checksum.partition(":")[0] or ALGORITHM
         whole = bool(head.checksum) and not head.composite
         # Of one object in one piece S3 has the checksum of the whole, which SHA has not for parts.

@@ -8,12 +8,18 @@ from dataclasses import dataclass
 
 from toolkit.errors import UserError
 from toolkit.findings import Finding, error
+from toolkit.warm import FOLDER
 
 PARTS = ("target", "drafter")
 """The folders below the prefix."""
 
 MANIFEST = "peagle-weights.json"
 """Lies beside the folders, and says what should be in them."""
+
+LOCK = "peagle-weights.lock"
+"""Lies there while somebody copies or removes, and says who."""
+
+_ARTEFACT = re.compile(r"([0-9a-f]{32})\.(?:tar\.gz|json)")
 
 _URI = re.compile(r"s3://([a-z0-9][a-z0-9.\-]{1,61}[a-z0-9])((?:/[^\s%/]+)*)/?")
 _LONGEST_URI = 1024 - len("/drafter/")
@@ -46,6 +52,17 @@ class Place:
         """The key of the manifest."""
         return self.prefix + MANIFEST
 
+    @property
+    def lock(self) -> str:
+        """The key of the lock."""
+        return self.prefix + LOCK
+
+    def artefact(self, key: str) -> str | None:
+        """Of which warm start an object is a part; ``None`` for other objects."""
+        folder = f"{self.prefix}{FOLDER}/"
+        found = _ARTEFACT.fullmatch(key[len(folder) :]) if key.startswith(folder) else None
+        return found[1] if found else None
+
 
 def place_of(uri: str) -> Place:
     """The place that ``uri`` names. Raises UserError for an address that SageMaker cannot mount."""
@@ -65,9 +82,13 @@ def strangers(place: Place, there: Mapping[str, int], wanted: Collection[str],
 
     ``there`` is size by key, ``wanted`` the keys that will be written, and ``others`` the parts
     (``target``, ``drafter``) that are left as they are. SageMaker fails a deployment for 0-byte
-    folder keys and for keys that are file and folder at once, and mounts every other object too.
+    folder keys and for keys that are file and folder at once, and mounts every other object too;
+    what engines compiled, below ``warm/``, is meant to be mounted.
     """
-    ours = {place.manifest, *wanted}
+    # A target that is served alone is mounted without its drafter, and has warm/ within its folder.
+    mounted = (place, *(Place(place.bucket, f"{place.prefix}{part}/") for part in PARTS))
+    warm = (key for key in there if any(at.artefact(key) for at in mounted))
+    ours = {place.manifest, place.lock, *wanted, *warm}
     folders = sorted(key for key in there if key.endswith("/"))
     if folders:
         yield error(

@@ -8,8 +8,10 @@ from typing import Literal
 
 from toolkit.aws.session import Aws
 from toolkit.aws.storage import delete_objects
+from toolkit.aws.weights.artefacts import Artefact, artefacts
 from toolkit.aws.weights.bucket import Bucket, region_of
 from toolkit.aws.weights.layout import PARTS, Place, strangers
+from toolkit.aws.weights.locking import Held, held, read_lock
 from toolkit.aws.weights.manifest import Entry, Manifest, read_manifest
 from toolkit.errors import NotFound, Refused
 from toolkit.findings import Finding
@@ -32,13 +34,16 @@ class Seen:
 
 @dataclass(frozen=True)
 class Look:
-    """A place as it is. ``others`` are objects that no manifest names, with their sizes."""
+    """A place as it is. ``others`` are objects that nobody of ours has brought, with their sizes;
+    ``lock`` is whoever copies or removes there just now."""
 
     place: Place
     manifest: Manifest
     files: Mapping[str, tuple[Seen, ...]]
     others: Mapping[str, int]
     findings: tuple[Finding, ...]
+    warm: tuple[Artefact, ...] = ()
+    lock: Held | None = None
 
     @property
     def complete(self) -> bool:
@@ -50,9 +55,8 @@ class Look:
     @property
     def size(self) -> int:
         """Bytes that are there and cost, what is half uploaded included."""
-        return sum(self.others.values()) + sum(
-            file.there for files in self.files.values() for file in files
-        )
+        files = (file.there for files in self.files.values() for file in files)
+        return sum(self.others.values()) + sum(files) + sum(one.size for one in self.warm)
 
 
 def look(aws: Aws, place: Place) -> Look:
@@ -68,22 +72,32 @@ def look(aws: Aws, place: Place) -> Look:
         raise NotFound(f"nothing lies below {place.uri}", "check the address")
     manifest = read_manifest(bucket, place) if place.manifest in there else {}
     named = {place.key(part, name) for part, folder in manifest.items() for name in folder.files}
+    warm = artefacts(bucket, place, there)
+    ours = {*named, place.manifest, place.lock, *(key for one in warm for key in one.objects)}
     return Look(
         place,
         manifest,
         {part: tuple(_seen(bucket, place, part, manifest, there, begun)) for part in manifest},
-        {key: size for key, size in there.items() if key not in {*named, place.manifest}},
+        {key: size for key, size in there.items() if key not in ours},
         tuple(strangers(place, there, named, PARTS)),
+        warm,
+        read_lock(bucket, place) if place.lock in there else None,
     )
 
 
-def remove(aws: Aws, found: Look) -> None:
-    """Remove what the manifest names, its unfinished uploads, and the manifest last; nothing else,
-    so an interrupted removal can be repeated."""
+def remove(aws: Aws, found: Look, take_over: bool = False) -> None:
+    """Remove what the manifest names, its unfinished uploads, the warm starts, and the manifest
+    last; nothing else, so an interrupted removal can be repeated.
+
+    Raises Refused when somebody else is at work there, unless they are to be taken over.
+    """
     place = found.place
     keys = [place.key(part, seen.name) for part in found.files for seen in found.files[part]]
-    delete_objects(aws, place.bucket, keys)
-    delete_objects(aws, place.bucket, [place.manifest])
+    keys += [key for one in found.warm for key in one.objects]
+    with held(Bucket(aws, place.bucket), place, "removes what is", take_over) as lock:
+        delete_objects(aws, place.bucket, keys)
+        lock.keep(now=True)
+        delete_objects(aws, place.bucket, [place.manifest])
 
 
 def _seen(bucket: Bucket, place: Place, part: str, manifest: Manifest, there: Mapping[str, int],

@@ -7,7 +7,8 @@ that is only half copied can be told from a whole one by anybody who reads one s
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import shlex
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -31,15 +32,33 @@ class Entry:
 
 @dataclass(frozen=True)
 class Folder:
-    """What should lie in target/ or drafter/, and where it is from."""
+    """What should lie in target/ or drafter/, and where it is from.
+
+    ``pair`` is the catalogue's name of the pair that it was copied for, ``parallel_drafting`` how
+    a drafter is started (``None``: nobody said), and ``given`` whether the source was named by
+    the user and not by the catalogue.
+    """
 
     source: str
     complete: bool
     files: Mapping[str, Entry] = field(default_factory=dict)
+    pair: str = ""
+    parallel_drafting: bool | None = None
+    given: bool = False
 
 
 Manifest = dict[str, Folder]
 """Folders by part."""
+
+
+@dataclass(frozen=True)
+class Copied:
+    """The pair that is copied, in the words of ``Folder``; ``given`` are the parts whose source the
+    user named."""
+
+    pair: str
+    parallel_drafting: bool | None = None
+    given: frozenset[str] = frozenset()
 
 
 def read_manifest(bucket: Bucket, place: Place) -> Manifest:
@@ -60,11 +79,10 @@ def read_manifest(bucket: Bucket, place: Place) -> Manifest:
         ) from error
 
 
-def write_manifest(bucket: Bucket, place: Place, pair: str, manifest: Manifest) -> None:
+def write_manifest(bucket: Bucket, place: Place, manifest: Manifest) -> None:
     """Put it there."""
     document = {
         "format": _FORMAT,
-        "pair": pair,
         "folders": {part: asdict(folder) for part, folder in manifest.items()},
     }
     content = json.dumps(document, indent=2).encode()
@@ -72,5 +90,25 @@ def write_manifest(bucket: Bucket, place: Place, pair: str, manifest: Manifest) 
 
 
 def _folder(document: dict[str, Any]) -> Folder:
-    files = {name: Entry(**entry) for name, entry in document["files"].items()}
-    return Folder(str(document["source"]), bool(document["complete"]), files)
+    drafting = document.get("parallel_drafting")
+    return Folder(
+        source=str(document["source"]),
+        complete=bool(document["complete"]),
+        files={name: Entry(**entry) for name, entry in document["files"].items()},
+        pair=str(document.get("pair", "")),
+        parallel_drafting=drafting if isinstance(drafting, bool) else None,
+        given=bool(document.get("given", False)),
+    )
+
+
+def command_for(place: Place, manifest: Manifest, parts: Collection[str]) -> str:
+    """The command that brings these parts there, as far as the manifest tells; else ""."""
+    folders = {part: manifest[part] for part in PARTS if part in parts and part in manifest}
+    pair = max((folder.pair for folder in folders.values()), key=len, default="")
+    if not pair:
+        return ""
+    words = ["peagle", "weights", "sync", pair, place.uri]
+    words += [f"--{part}-only" for part in folders if len(folders) == 1]
+    for part, folder in folders.items():
+        words += [f"--{part}-from", folder.source] if folder.given else []
+    return shlex.join(words)

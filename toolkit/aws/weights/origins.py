@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
 
 from toolkit.aws.objects import S3Source
 from toolkit.aws.session import Aws
 from toolkit.aws.weights.layout import Place, place_of
-from toolkit.aws.weights.selection import files_read
 from toolkit.checkpoints import FolderSource, Source, read_checkpoint
 from toolkit.checkpoints.config import CONFIG
 from toolkit.checkpoints.hub import HubSource
 from toolkit.checkpoints.hub_client import Hub
+from toolkit.checkpoints.hub_revision import COMMIT, revision_of
+from toolkit.checkpoints.links import check_links
+from toolkit.checkpoints.selection import files_read
 from toolkit.data import weights_folder
 from toolkit.errors import CheckpointError
 from toolkit.planning.models import Weights
@@ -26,8 +25,6 @@ from toolkit.planning.models import Weights
 ATTEMPTS = 5
 """How often a part is asked for: a long copy meets every kind of network."""
 
-_COMMIT = re.compile(r"[0-9a-f]{40}")
-_LONGEST_ANSWER = 10_000_000
 _SMALL = 100_000_000
 
 
@@ -91,13 +88,16 @@ def origin_of(weights: Weights, aws_of: Callable[[], Aws]) -> Origin:
     """What vLLM would read of these weights. A branch of the hub becomes its commit of now.
 
     The headers of all weight files are read, so that nothing damaged is copied. Raises
-    CheckpointError for what is not there or only half there.
+    CheckpointError for what is not there or only half there, and UserError for a folder with a
+    link that leads out of it.
     """
     if weights.kind == "hub":
         commit = _commit(Hub.of_environment(), weights.location, weights.revision)
         return _origin(HubSource(weights.location, commit), patient=True)
     if weights.kind == "directory":
-        return _origin(FolderSource(Path(weights_folder(weights.location))), weights.location)
+        folder = Path(weights_folder(weights.location))
+        check_links(folder)
+        return _origin(FolderSource(folder), weights.location)
     place = place_of(weights.location)
     return _origin(S3Source(aws_of(), weights.location), copied_from=place)
 
@@ -128,19 +128,9 @@ def _file(source: Source, name: str, size: int) -> OriginFile:
 
 def _commit(hub: Hub, repo: str, revision: str | None) -> str:
     """The commit that a branch or tag is at now."""
-    if revision and _COMMIT.fullmatch(revision):
+    if revision and COMMIT.fullmatch(revision):
         return revision
-    path = f"api/models/{repo}/revision/{quote(revision or 'main', safe='')}"
-    with hub.open(path, {}, repo, revision) as answer:
-        content = answer.read(_LONGEST_ANSWER)
-    try:
-        commit = json.loads(content.decode())["sha"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        commit = None
-    if not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
-        raise CheckpointError(f"{hub.endpoint} does not answer as the hub does",
-                              "check HF_ENDPOINT")  # fmt: skip
-    return commit
+    return revision_of(hub, repo, revision).commit
 
 
 def check_whole(origin: Origin, file: OriginFile, content: bytes) -> None:

@@ -17,7 +17,15 @@ from toolkit.aws.session import Aws
 from toolkit.aws.storage import create_bucket
 from toolkit.aws.weights.bucket import Bucket
 from toolkit.aws.weights.copying import ServerCopy
-from toolkit.aws.weights.manifest import Entry, Folder, Manifest, write_manifest
+from toolkit.aws.weights.locking import Lock, held
+from toolkit.aws.weights.manifest import (
+    Copied,
+    Entry,
+    Folder,
+    Manifest,
+    read_manifest,
+    write_manifest,
+)
 from toolkit.aws.weights.meter import Meter, Moment
 from toolkit.aws.weights.parts import part_bytes
 from toolkit.aws.weights.runs import Compare, Done, Run
@@ -39,27 +47,44 @@ class Outcome:
     manifest: Manifest
 
 
-def sync(aws: Aws, survey: Survey, pair: str, tell: Callable[[Moment], object]) -> Outcome:
+def sync(
+    aws: Aws,
+    survey: Survey,
+    copied: Copied,
+    tell: Callable[[Moment], object],
+    take_over: bool = False,
+) -> Outcome:
     """Copy what ``survey`` found; ``tell`` gets how far it is.
 
-    Raises PeagleErrors; those and KeyboardInterrupt leave a state that the next call goes on with.
+    Raises Refused when somebody else is at work there, unless they are to be taken over, and other
+    PeagleErrors; those and KeyboardInterrupt leave a state that the next call goes on with.
     """
     if survey.makes_bucket:
         create_bucket(aws, survey.place.bucket)
     bucket = Bucket(aws, survey.place.bucket)
+    with held(bucket, survey.place, f"copies {copied.pair}", take_over) as lock:
+        return _copy(bucket, survey, copied, tell, lock)
+
+
+def _copy(
+    bucket: Bucket, survey: Survey, copied: Copied, tell: Callable[[Moment], object], lock: Lock
+) -> Outcome:
+    """With the prefix to ourselves: what lies there is listed anew, for others may have copied
+    since it was looked at."""
     begun = bucket.begun(survey.place.prefix)  # first, since one can become an object meanwhile
-    survey = replace(survey, there=bucket.sizes(survey.place.prefix))
+    there, known = bucket.sizes(survey.place.prefix), read_manifest(bucket, survey.place)
+    survey = replace(survey, there=there, manifest=known)
     _forget_other_origins(bucket, survey, begun)
-    manifest = dict(survey.manifest) | _folders(survey, {})
-    write_manifest(bucket, survey.place, pair, manifest)
+    write_manifest(bucket, survey.place, known | _folders(survey, copied, {}))
     meter = Meter(survey.size, tell)
     workers = Workers()
     try:
-        _Line(meter, workers).run(_runs(bucket, survey, begun))
+        _Line(meter, workers, lock.keep).run(_runs(bucket, survey, begun))
     finally:
         workers.end()
-    manifest = dict(survey.manifest) | _folders(survey, _checksums(bucket, survey.items))
-    write_manifest(bucket, survey.place, pair, manifest)
+    manifest = known | _folders(survey, copied, _checksums(bucket, survey.items))
+    lock.keep(now=True)
+    write_manifest(bucket, survey.place, manifest)
     return Outcome(meter.moved, manifest)
 
 
@@ -73,7 +98,7 @@ def _forget_other_origins(bucket: Bucket, survey: Survey, begun: dict[str, list[
             bucket.abort(item.key, upload)
 
 
-def _folders(survey: Survey, checksums: Mapping[str, str]) -> Manifest:
+def _folders(survey: Survey, copied: Copied, checksums: Mapping[str, str]) -> Manifest:
     """What should lie there; it does once the checksums are known."""
     found = {}
     for part, origin in survey.origins.items():
@@ -82,7 +107,14 @@ def _folders(survey: Survey, checksums: Mapping[str, str]) -> Manifest:
             for item in survey.items
             if item.part == part
         }
-        found[part] = Folder(origin.location, bool(checksums), files)
+        found[part] = Folder(
+            source=origin.location,
+            complete=bool(checksums),
+            files=files,
+            pair=copied.pair,
+            parallel_drafting=copied.parallel_drafting if part == "drafter" else None,
+            given=part in copied.given,
+        )
     return found
 
 
@@ -94,27 +126,28 @@ def _checksums(bucket: Bucket, items: Iterable[Item]) -> dict[str, str]:
 def _runs(bucket: Bucket, survey: Survey, begun: Mapping[str, list[str]]) -> Iterator[Run]:
     present = {item.key for item in survey.present}
     for item in survey.items:
-        run = _run(bucket, item, begun.get(item.key, []))
-        compared = item.key in present and not isinstance(run, ServerCopy)
+        compared = item.key in present and item.origin.copied_from is None
+        run = _run(bucket, item, begun.get(item.key, []), compared)
         yield Compare(bucket, item, run) if compared else run
 
 
-def _run(bucket: Bucket, item: Item, begun: list[str]) -> Run:
+def _run(bucket: Bucket, item: Item, begun: list[str], compared: bool) -> Run:
     if item.origin.copied_from is not None:
         return ServerCopy(bucket, item, item.origin.copied_from, begun)
     if item.file.size <= part_bytes(item.file.size):
         return UploadWhole(bucket, item)
-    return UploadInParts(bucket, item, begun)
+    return UploadInParts(bucket, item, begun, compared)
 
 
 _Result = Done | Run | None
 
 
 class _Line:
-    """Runs one after the other, their parts at the same time, taken in order."""
+    """Runs one after the other, their parts at the same time, taken in order; ``keep`` is called
+    all the while."""
 
-    def __init__(self, meter: Meter, workers: Workers) -> None:
-        self._meter, self._workers = meter, workers
+    def __init__(self, meter: Meter, workers: Workers, keep: Callable[[], object]) -> None:
+        self._meter, self._workers, self._keep = meter, workers, keep
         self._waiting: deque[tuple[Run, Future[_Result]]] = deque()
         self._again: deque[Run] = deque()
 
@@ -160,6 +193,7 @@ class _Line:
 
     def _result(self, future: Future[_Result]) -> _Result:
         while True:
+            self._keep()
             try:
                 return future.result(timeout=_TICK_SECONDS)
             except NotYet:

@@ -10,7 +10,7 @@ from toolkit.aws.errors import Missing
 from toolkit.aws.weights.bucket import ALGORITHM, Bucket, Kept
 from toolkit.aws.weights.origins import check_digest, check_whole
 from toolkit.aws.weights.parts import Part, combined, part_bytes, parts_of, sha256
-from toolkit.aws.weights.runs import PART_SIZE, SHA256, Done, verify
+from toolkit.aws.weights.runs import PART_SIZE, SHA256, Compare, Done, Run, verify
 from toolkit.aws.weights.surveying import Item
 
 
@@ -52,28 +52,41 @@ class UploadInParts:
 
     They are read again, but not sent: so every byte of the object has been compared with the
     origin, and the whole with the SHA-256 of the hub, whatever was killed in between.
+
+    ``compared``: what lies there, if anything, is known to be something else.
     """
 
-    def __init__(self, bucket: Bucket, item: Item, begun: Sequence[str]) -> None:
+    def __init__(
+        self, bucket: Bucket, item: Item, begun: Sequence[str], compared: bool = False
+    ) -> None:
         self.item = item
         self._each = part_bytes(item.file.size)
         self.parts = parts_of(item.file.size, self._each)
         self._bucket, self._begun = bucket, begun
         self._upload = begun[-1] if begun else ""
+        self._compared = compared
         self._kept: dict[int, Kept] = {}
         self._done: list[Done] = []
         self._whole = hashlib.sha256()
 
     def open(self) -> None:
-        """Go on with an upload that was begun, or begin one."""
+        """Go on with an upload that was begun, or begin one; neither if one has ended since that
+        was listed, as S3 still ends one whose client was killed."""
         item = self.item
         if self._upload:
             try:
                 self._kept = self._bucket.kept(item.key, self._upload)
                 return
-            except Missing:  # it has ended since it was listed
-                self._begun = ()
+            except Missing:
+                self._begun, self._upload = (), ""
+        if not self._compared and self._is_there():
+            self.parts = ()
+            return
         self._upload = self._bucket.begin(item.key, metadata_of(item, self._each))
+
+    def _is_there(self) -> bool:
+        head = self._bucket.head(self.item.key)
+        return head is not None and head.size == self.item.file.size
 
     def work(self, part: Part) -> Done:
         """Read a part, and send it unless it is there."""
@@ -96,9 +109,11 @@ class UploadInParts:
             self._whole.update(done.content)
         self._done.append(Done(done.part, done.checksum, done.etag))
 
-    def close(self) -> None:
+    def close(self) -> Run | None:
         """Make the object, unless its bytes are not what the hub promised."""
         item = self.item
+        if not self._upload:
+            return Compare(self._bucket, item, UploadInParts(self._bucket, item, (), True))
         if item.file.sha256 is not None:
             try:
                 check_digest(item.origin, item.file, self._whole.hexdigest())
@@ -110,6 +125,7 @@ class UploadInParts:
         verify(self._bucket, item, f"{ALGORITHM}:{checksum}")
         for other in self._begun[:-1]:
             self._bucket.abort(item.key, other)
+        return None
 
 
 def metadata_of(item: Item, each: int) -> dict[str, str]:

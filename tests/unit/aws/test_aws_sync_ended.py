@@ -1,0 +1,102 @@
+"""Killed while S3 makes an object of its parts: the next run meets an upload that ends only now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from moto import mock_aws
+
+from tests.unit.aws.syncing import MIB, Calls, bring, folder_weights, shard, stored, write_model
+from toolkit.aws.session import Aws, Keys, connect
+from toolkit.aws.weights.bucket import Bucket
+
+LARGE = 20 * MIB
+KEY = "pair/target/model.safetensors"
+
+
+@pytest.fixture
+def aws() -> Iterator[Aws]:
+    with mock_aws():
+        aws = connect("us-east-1", keys=Keys("testing", "testing"))
+        aws.call("s3", "create_bucket", Bucket="models")
+        yield aws
+
+
+@pytest.fixture
+def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model whose weights go in five parts."""
+    monkeypatch.setattr("toolkit.aws.weights.parts.PART_BYTES", 5 * MIB)
+    return write_model(tmp_path / "target", LARGE)
+
+
+@pytest.fixture
+def calls(aws: Aws, monkeypatch: pytest.MonkeyPatch) -> Calls:
+    return Calls(aws, monkeypatch)
+
+
+def _killed_at_the_end(aws: Aws, target: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """All parts are there; the call that makes an object of them is on its way still. What comes
+    back lets S3 do that call."""
+    calls: list[tuple[Any, ...]] = []
+    original = Bucket.complete
+
+    def never_heard_of(bucket: Bucket, *given: Any) -> None:
+        calls.append((bucket, *given))
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Bucket, "complete", never_heard_of)
+        with pytest.raises(KeyboardInterrupt):
+            bring(aws, target=folder_weights(target))
+    return lambda: original(*calls.pop()) if calls else None
+
+
+@pytest.mark.parametrize("operation", ["kept", "sizes"])
+def test_an_upload_that_ends_only_now_is_not_sent_again(
+    aws: Aws, target: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    """Between two looks at S3: before its parts are listed, or after the objects were."""
+    arrives = _killed_at_the_end(aws, target, monkeypatch)
+    look_at_s3 = getattr(Bucket, operation)
+    after = operation == "sizes"
+
+    def meanwhile(bucket: Bucket, *given: Any) -> Any:
+        if not after:
+            arrives()
+        found = look_at_s3(bucket, *given)
+        if after:
+            arrives()
+        return found
+
+    monkeypatch.setattr(Bucket, operation, meanwhile)
+    if after:  # S3 lists no upload that is about to end
+        monkeypatch.setattr(Bucket, "begun", lambda bucket, prefix: {})
+
+    outcome = bring(aws, target=folder_weights(target))
+
+    assert calls.count("upload_part") == 5
+    assert outcome.moved == 0
+    assert outcome.manifest["target"].complete
+    assert stored(aws, KEY) == (target / "model.safetensors").read_bytes()
+
+
+def test_an_upload_of_other_bytes_that_ends_only_now_is_written_anew(
+    aws: Aws, target: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrives = _killed_at_the_end(aws, target, monkeypatch)
+    (target / "model.safetensors").write_bytes(shard("w", LARGE, seed=7))
+    kept = Bucket.kept
+
+    def meanwhile(bucket: Bucket, key: str, upload: str) -> Any:
+        arrives()
+        return kept(bucket, key, upload)
+
+    monkeypatch.setattr(Bucket, "kept", meanwhile)
+
+    bring(aws, target=folder_weights(target))
+
+    assert calls.count("upload_part") == 10
+    assert stored(aws, KEY) == (target / "model.safetensors").read_bytes()

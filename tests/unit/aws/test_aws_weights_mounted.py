@@ -1,0 +1,328 @@
+"""Weights in S3 are looked at before anything is created: half there, another pair's, or none."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from moto import mock_aws
+
+from tests.unit.aws.cloud import service_error
+from tests.unit.aws.plans import a_plan
+from tests.unit.aws.syncing import (
+    PLACE,
+    Calls,
+    folder_weights,
+    index_of,
+    look,
+    write_model,
+)
+from tests.unit.aws.world import World
+from toolkit.aws.errors import translated
+from toolkit.aws.session import Aws, Keys, connect
+from toolkit.aws.weights import sync
+from toolkit.aws.weights.bucket import Bucket
+from toolkit.aws.weights.locking import Lock
+from toolkit.aws.weights.manifest import Copied
+from toolkit.aws.weights.mounted import mounted_findings
+from toolkit.errors import CloudError
+from toolkit.findings import Finding
+from toolkit.planning.models import Mount, Plan, Weights
+
+OURS = Copied("a/target+a/head", parallel_drafting=True)
+
+
+@pytest.fixture
+def aws(own_home: Path) -> Iterator[Aws]:
+    with mock_aws():
+        aws = connect("us-east-1", keys=Keys("testing", "testing"))
+        aws.call("s3", "create_bucket", Bucket="models")
+        yield aws
+
+
+def stored_plan(target: str, drafter: str | None = None, *mounts: str, **changes: Any) -> Plan:
+    """A plan whose weights are in S3; mounted as named, else streamed."""
+
+    def weights(location: str) -> Weights:
+        path = "/opt/ml/model" if mounts else location
+        return Weights(kind="s3", location=location, engine_path=path)
+
+    plan = a_plan()
+    assert plan.drafter is not None
+    update: dict[str, Any] = {
+        "target": plan.target.model_copy(update={"weights": weights(target)}),
+        "mounts": tuple(Mount(channel=None, s3_uri=uri) for uri in mounts),
+    }
+    if drafter is not None:
+        update["drafter"] = plan.drafter.model_copy(update={"weights": weights(drafter)})
+    return plan.model_copy(update=update | changes)
+
+
+PAIR = stored_plan("s3://models/pair/target/", "s3://models/pair/drafter/", "s3://models/pair/")
+STREAMED = stored_plan("s3://models/pair/target/", "s3://models/pair/drafter/")
+
+
+@pytest.fixture
+def copied(aws: Aws, tmp_path: Path) -> Aws:
+    """The pair, whole, as `peagle weights sync` leaves it."""
+    return bring_pair(aws, tmp_path, OURS)
+
+
+def bring_pair(aws: Aws, tmp_path: Path, pair: Copied) -> Aws:
+    weights = {part: folder_weights(write_model(tmp_path / part)) for part in ("target", "drafter")}
+    sync(aws, look(aws, PLACE, **weights), pair, lambda moment: None)
+    return aws
+
+
+def put(aws: Aws, key: str, body: bytes = b"x") -> None:
+    aws.call("s3", "put_object", Bucket="models", Key=key, Body=body)
+
+
+def delete(aws: Aws, key: str) -> None:
+    aws.call("s3", "delete_object", Bucket="models", Key=key)
+
+
+def only(found: tuple[Finding, ...]) -> Finding:
+    (finding,) = found
+    return finding
+
+
+@pytest.mark.parametrize("plan", [PAIR, STREAMED], ids=["mounted", "streamed"])
+def test_a_whole_pair_is_looked_at_in_few_calls_and_nothing_is_said(
+    copied: Aws, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copied, "hurried", lambda: copied)
+    calls = Calls(copied, monkeypatch)
+
+    assert mounted_findings(copied, plan) == ()
+
+    assert set(dict(calls.made)) <= {"head_bucket", "get_object"}
+    assert len(calls.made) <= 4
+
+
+@pytest.mark.parametrize("plan", [PAIR, STREAMED], ids=["mounted", "streamed"])
+def test_a_file_that_is_missing_is_refused_with_the_command_that_brings_it(
+    copied: Aws, plan: Plan
+) -> None:
+    delete(copied, "pair/target/model.safetensors")
+
+    finding = only(mounted_findings(copied, plan))
+
+    assert (finding.level, finding.code) == ("error", "weights-half")
+    assert "the target is only half copied: model.safetensors is not there" in finding.message
+    command = "peagle weights sync a/target+a/head s3://models/pair/ --target-only"
+    assert finding.fix == f"finish it: {command}"
+
+
+def test_the_command_names_a_source_that_the_user_had_named(aws: Aws, tmp_path: Path) -> None:
+    bring_pair(aws, tmp_path, replace(OURS, given=frozenset({"drafter"})))
+    delete(aws, "pair/drafter/config.json")
+
+    finding = only(mounted_findings(aws, PAIR))
+
+    words = shlex.split(finding.fix)
+    assert words[-3:] == ["--drafter-only", "--drafter-from", str(tmp_path / "drafter")]
+
+
+def test_a_file_of_another_size_is_refused(copied: Aws) -> None:
+    put(copied, "pair/drafter/config.json", b"{}")
+
+    finding = only(mounted_findings(copied, PAIR))
+
+    assert (finding.level, finding.code) == ("error", "weights-half")
+    assert "config.json is of another size than was copied" in finding.message
+
+
+def test_a_copy_that_was_interrupted_is_refused_and_who_is_at_work_is_named(
+    aws: Aws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of the target is there, and what the last file is nobody has compared yet."""
+    calls = Calls(aws, monkeypatch)
+
+    def break_off(operation: str, given: dict[str, Any]) -> None:
+        if operation == "put_object" and given["Key"] == "pair/drafter/config.json":
+            raise CloudError("S3 is away")
+
+    calls.before = break_off
+    with pytest.raises(CloudError):
+        bring_pair(aws, tmp_path, OURS)
+    calls.before = lambda operation, given: None
+    weights = folder_weights(tmp_path / "target")
+    sync(aws, look(aws, PLACE, target=weights), OURS, lambda moment: None)
+
+    assert "config.json is not there" in only(mounted_findings(aws, PAIR)).message
+    put(aws, "pair/drafter/config.json", (tmp_path / "drafter" / "config.json").read_bytes())
+    Lock(Bucket(aws, "models"), PLACE, "copies a/target+a/head").take()
+    message = only(mounted_findings(aws, PAIR)).message
+    assert "the copy has not come to its end" in message
+    assert "copies a/target+a/head there since" in message
+
+
+@pytest.mark.parametrize(
+    ("pair", "said"),
+    [
+        (Copied("b/other+b/head", True), "is that of b/other+b/head"),
+        (Copied("a/target+a/eagle3", False), "drafts one token at a time"),
+    ],
+)
+def test_a_manifest_of_another_pair_is_refused(
+    aws: Aws, tmp_path: Path, pair: Copied, said: str
+) -> None:
+    bring_pair(aws, tmp_path, pair)
+
+    found = mounted_findings(aws, PAIR)
+
+    assert {(finding.level, finding.code) for finding in found} == {
+        ("error", "weights-of-another-pair")
+    }
+    assert said in found[-1].message
+
+
+@pytest.mark.parametrize("manifest", [b"{", b"{}", b'{"format": 9, "folders": 1}'])
+def test_a_manifest_that_nobody_can_read_counts_as_none(copied: Aws, manifest: bytes) -> None:
+    put(copied, PLACE.manifest, manifest)
+    assert mounted_findings(copied, PAIR) == ()
+    delete(copied, "pair/target/config.json")
+    assert only(mounted_findings(copied, PAIR)).code == "weights-half"
+
+
+def test_without_a_manifest_a_whole_model_is_fine_and_a_half_one_is_refused(
+    aws: Aws, tmp_path: Path
+) -> None:
+    plan = stored_plan("s3://models/plain/", None, "s3://models/plain/")
+    folder = write_model(tmp_path / "plain")
+    for file in folder.iterdir():
+        put(aws, f"plain/{file.name}", file.read_bytes())
+    assert mounted_findings(aws, plan) == ()
+
+    shards = {"w": "model.safetensors", "v": "model-2.safetensors"}
+    put(aws, "plain/model.safetensors.index.json", index_of(shards))
+    finding = only(mounted_findings(aws, plan))
+    assert (finding.level, finding.code) == ("error", "weights-half")
+    assert "model-2.safetensors" in finding.message
+
+    delete(aws, "plain/config.json")
+    assert "has no config.json" in only(mounted_findings(aws, plan)).message
+
+
+def test_an_empty_folder_a_missing_bucket_and_the_prefix_above_are_refused(copied: Aws) -> None:
+    def said(uri: str) -> Finding:
+        finding = only(mounted_findings(copied, stored_plan(uri, None, uri)))
+        assert (finding.level, finding.code) == ("error", "weights-missing")
+        return finding
+
+    assert "nothing lies there" in said("s3://models/empty/").message
+    assert "there is no bucket nobodys" in said("s3://nobodys/x/").message
+    assert said("s3://models/pair/").fix == "give --model-source s3://models/pair/target/"
+
+
+def test_a_bucket_of_another_region_is_refused(aws: Aws) -> None:
+    west = {"LocationConstraint": "eu-west-1"}
+    aws.in_region("eu-west-1").call(
+        "s3", "create_bucket", Bucket="west", CreateBucketConfiguration=west
+    )
+
+    finding = only(mounted_findings(aws, stored_plan("s3://west/x/", None, "s3://west/x/")))
+
+    assert (finding.level, finding.code) == ("error", "weights-elsewhere")
+    assert "--region eu-west-1" in finding.fix
+
+
+def test_what_keeps_sagemaker_from_mounting_is_refused_and_what_only_costs_is_a_warning(
+    copied: Aws,
+) -> None:
+    put(copied, "pair/target/", b"")
+    assert only(mounted_findings(copied, PAIR)).code == "folder-keys"
+    delete(copied, "pair/target/")
+    put(copied, "pair/notes.txt")
+    finding = only(mounted_findings(copied, PAIR))
+    assert (finding.level, finding.code) == ("warning", "foreign-objects")
+    assert mounted_findings(copied, STREAMED) == ()
+
+
+def test_warm_starts_and_a_lock_that_was_left_are_nothing_foreign(copied: Aws) -> None:
+    for name in (f"warm/{'0a' * 16}.tar.gz", f"warm/{'0a' * 16}.json", "peagle-weights.lock"):
+        put(copied, f"pair/{name}")
+    assert mounted_findings(copied, PAIR) == ()
+    put(copied, "pair/warm/notes.txt")
+    assert "warm/notes.txt" in only(mounted_findings(copied, PAIR)).message
+
+
+def test_a_prefix_with_everything_in_it_is_not_listed_to_its_end(
+    copied: Aws, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolkit.aws.weights.mounted.MOST_OBJECTS", 4)
+
+    finding = only(mounted_findings(copied, PAIR))
+
+    assert (finding.level, finding.code) == ("warning", "weights-not-seen")
+    assert "more than 4 objects" in finding.message
+
+
+def _denied(aws: Aws, monkeypatch: pytest.MonkeyPatch, *operations: str) -> None:
+    """No permission for these operations."""
+    original, pages = Aws.call, Aws.items
+
+    def refuse(operation: str) -> None:
+        if operation in operations:
+            with translated("s3", "us-east-1"):
+                raise service_error("AccessDenied", "Access Denied", operation)
+
+    def call(self: Aws, service: str, operation: str, **given: Any) -> Any:
+        refuse(operation)
+        return original(self, service, operation, **given)
+
+    def items(self: Aws, service: str, operation: str, key: str, **given: Any) -> Any:
+        refuse(operation)
+        return pages(self, service, operation, key, **given)
+
+    monkeypatch.setattr(Aws, "call", call)
+    monkeypatch.setattr(Aws, "items", items)
+
+
+def test_without_permission_to_list_there_is_a_warning_and_the_manifest_counts(
+    copied: Aws, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _denied(copied, monkeypatch, "head_bucket", "list_objects_v2")
+    finding = only(mounted_findings(copied, PAIR))
+    assert (finding.level, finding.code) == ("warning", "weights-not-seen")
+    assert "s3:ListBucket and s3:GetObject" in finding.fix
+
+    document = json.loads(Bucket(copied, "models").read(PLACE.manifest))
+    document["folders"]["target"]["complete"] = False
+    put(copied, PLACE.manifest, json.dumps(document).encode())
+    assert [finding.code for finding in mounted_findings(copied, PAIR)] == [
+        "weights-half", "weights-not-seen"
+    ]  # fmt: skip
+
+
+def test_without_any_permission_there_is_a_warning(
+    copied: Aws, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _denied(copied, monkeypatch, "head_bucket", "list_objects_v2", "get_object")
+
+    assert only(mounted_findings(copied, PAIR)).level == "warning"
+
+
+def test_deploy_asks_only_for_what_lies_in_s3(world: World, head: Path) -> None:
+    world.look(a_plan(head))
+    assert "list_objects_v2" not in world.cloud.calls
+
+    found = world.look(PAIR)
+
+    assert {finding.code for finding in found.findings} == {"weights-missing"}
+
+
+def test_an_update_that_changes_nothing_asks_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("toolkit.aws.preflight.mounted_findings", lambda aws, plan: ())
+        world.deploy(PAIR)
+
+    assert world.look(PAIR).findings == ()

@@ -1,0 +1,110 @@
+"""Links in a folder that is handed on: within it, or into the hub cache's blobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from toolkit.checkpoints.links import check_links, followed, homes_of
+from toolkit.errors import UserError
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "model"
+    (made / "inner").mkdir(parents=True)
+    (made / "config.json").write_text("{}")
+    return made
+
+
+def follow(path: Path) -> Path:
+    return followed(path, homes_of(path.parent))
+
+
+def test_files_folders_and_links_within_are_what_they_are(folder: Path) -> None:
+    (folder / "link").symlink_to("config.json")
+    (folder / "far").symlink_to(folder / "inner")
+
+    assert follow(folder / "config.json") == folder / "config.json"
+    assert follow(folder / "link") == folder / "config.json"
+    assert follow(folder / "far") == folder / "inner"
+    check_links(folder)
+
+
+def test_a_folder_that_is_itself_a_link_has_its_files(folder: Path) -> None:
+    (folder / "link").symlink_to("config.json")
+    named = folder.with_name("named")
+    named.symlink_to(folder)
+
+    check_links(named)
+    assert follow(named / "link") == folder / "config.json"
+
+
+@pytest.mark.parametrize(
+    ("leads_to", "words"),
+    [
+        ("/etc/passwd", "leads out of its folder, to /etc/passwd"),
+        ("../secret", "leads out of its folder"),
+        ("../model-2/secret", "leads out of its folder"),
+        ("/etc", "leads out of its folder"),
+        ("../gone", "leads out of its folder"),
+        ("gone", "is a link to nothing"),
+        ("vocab.json", "is a link to nothing"),
+    ],
+)
+def test_a_link_out_or_to_nothing_is_refused(folder: Path, leads_to: str, words: str) -> None:
+    (folder.parent / "secret").write_text("secret")
+    (folder.parent / "model-2").mkdir()
+    (folder.parent / "model-2" / "secret").write_text("secret")
+    (folder / "vocab.json").symlink_to(leads_to)
+
+    with pytest.raises(UserError, match=words) as refused:
+        check_links(folder)
+    assert str(folder / "vocab.json") in refused.value.message
+
+
+def test_a_link_to_a_link_that_leads_out_is_refused(folder: Path) -> None:
+    (folder / "inner" / "second").symlink_to("/etc/passwd")
+    (folder / "first").symlink_to("inner/second")
+
+    with pytest.raises(UserError, match="leads out of its folder, to /etc/passwd"):
+        check_links(folder)
+
+
+@pytest.fixture
+def snapshot(tmp_path: Path) -> Path:
+    """As the hub's cache keeps a model."""
+    made = tmp_path / "models--a--b" / "snapshots" / "0123"
+    made.mkdir(parents=True)
+    (made.parents[1] / "blobs").mkdir()
+    (made.parents[1] / "blobs" / "abc").write_text("{}")
+    (made / "config.json").symlink_to("../../blobs/abc")
+    return made
+
+
+def test_the_hubs_cache_keeps_its_contents_in_blobs(snapshot: Path) -> None:
+    check_links(snapshot)
+    assert follow(snapshot / "config.json").read_text() == "{}"
+
+
+def test_nothing_else_of_the_hubs_cache_is_the_models(snapshot: Path) -> None:
+    (snapshot.parents[1] / "refs").mkdir()
+    (snapshot.parents[1] / "refs" / "main").write_text("0123")
+    (snapshot / "vocab.json").symlink_to("../../refs/main")
+
+    with pytest.raises(UserError, match="leads out"):
+        check_links(snapshot)
+
+
+def test_blobs_beside_any_other_folder_are_not_its_own(folder: Path) -> None:
+    (folder.parents[0] / "blobs").mkdir()
+    (folder.parents[0] / "blobs" / "abc").write_text("{}")
+    (folder / "vocab.json").symlink_to("../blobs/abc")
+
+    with pytest.raises(UserError, match="leads out"):
+        check_links(folder)
+
+
+def test_a_folder_that_is_not_there_has_no_links(tmp_path: Path) -> None:
+    check_links(tmp_path / "gone")

@@ -1,0 +1,148 @@
+"""Deploy with weights in S3 and with weights in the image, against the sandbox."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.sandbox.sandboxes import Account, Sandbox, fake_engine, until
+
+pytestmark = pytest.mark.sandbox
+
+NAME = "peagle-tiny"
+DEPLOY = ("deploy", "tiny", "--name", NAME, "--instance-type", "ml.g5.xlarge", "--sandbox",
+          "--yes")  # fmt: skip
+PAIR = "s3://models/tiny/"
+IN_S3 = ("--model-source", f"{PAIR}target/", "--drafter", f"{PAIR}drafter/")
+IMAGE = f"123456789012.dkr.ecr.us-east-1.amazonaws.com/peagle-tiny@sha256:{'a' * 64}"
+
+
+@pytest.fixture(scope="module")
+def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    """A running sandbox, whose engine is quick and tells no counters."""
+    running = Sandbox(
+        tmp_path_factory.mktemp("sandbox"), fake_engine(tmp_path_factory.mktemp("engine"))
+    )
+    running.told("sandbox", "start")
+    yield running
+    running.peagle("sandbox", "stop")
+    until(running.processes, lambda left: left == [], seconds=5)
+
+
+@pytest.fixture(scope="module")
+def account(sandbox: Sandbox) -> Account:
+    return Account(sandbox)
+
+
+@pytest.fixture
+def copied(sandbox: Sandbox, account: Account) -> Iterator[Account]:
+    """The pair in S3."""
+    sandbox.told("weights", "sync", "tiny", PAIR, "--sandbox", "--yes")
+    yield account
+    sandbox.peagle("destroy", NAME, "--sandbox", "--yes")
+
+
+def _container(account: Account) -> dict[str, Any]:
+    """What the model was created with."""
+    (model,) = account.sagemaker.list_models()["Models"]
+    found: dict[str, Any] = account.sagemaker.describe_model(ModelName=model["ModelName"])
+    return dict(found["PrimaryContainer"])
+
+
+def test_half_copied_weights_are_refused_and_the_advised_command_mends_it(
+    sandbox: Sandbox, copied: Account
+) -> None:
+    copied.s3.delete_object(Bucket="models", Key="tiny/target/model.safetensors")
+
+    refused = sandbox.peagle(*DEPLOY, *IN_S3)
+
+    assert refused.returncode == 3
+    assert "the target is only half copied: model.safetensors is not there" in refused.stderr
+    assert copied.sagemaker.list_models()["Models"] == []
+    advised = refused.stderr.splitlines()[-1].partition("finish it: peagle ")[2].rstrip(")")
+    assert advised == f"weights sync peagle/tiny+p-eagle {PAIR} --target-only --sandbox"
+    mended = sandbox.peagle(*shlex.split(advised), "--yes")
+    assert mended.returncode == 0, mended.stderr
+    deployed = sandbox.peagle(*DEPLOY, *IN_S3)
+    assert "does not tell how many drafts it accepts" in deployed.stderr, "it serves"
+    source = _container(copied)["ModelDataSource"]["S3DataSource"]
+    assert source["S3Uri"] == PAIR
+
+
+def test_weights_of_another_pair_are_refused(sandbox: Sandbox, copied: Account) -> None:
+    words = ("deploy", "qwen3-8b", "--model-source", f"{PAIR}target/", "--sandbox", "--yes")
+
+    refused = sandbox.peagle(*words)
+
+    assert refused.returncode == 3
+    assert "says that the target there is that of peagle/tiny+p-eagle" in refused.stderr
+
+
+def test_a_warm_start_and_the_lock_of_a_killed_copy_do_not_keep_it_from_being_deployed(
+    sandbox: Sandbox, copied: Account
+) -> None:
+    for name in ("warm/" + "0a" * 16 + ".tar.gz", "peagle-weights.lock"):
+        copied.s3.put_object(Bucket="models", Key=f"tiny/{name}", Body=b"x")
+
+    deployed = sandbox.peagle(*DEPLOY, *IN_S3)
+
+    assert "foreign-objects" not in deployed.stderr
+    assert "does not tell how many drafts it accepts" in deployed.stderr, "it serves"
+    for name in ("warm/" + "0a" * 16 + ".tar.gz", "peagle-weights.lock"):
+        copied.s3.delete_object(Bucket="models", Key=f"tiny/{name}")
+
+
+def test_an_image_with_its_weights_gets_no_mount_and_nothing_is_uploaded(
+    sandbox: Sandbox, account: Account
+) -> None:
+    before = [bucket["Name"] for bucket in account.s3.list_buckets()["Buckets"]]
+    try:
+        deployed = sandbox.peagle(*DEPLOY, "--image", IMAGE, "--baked-weights")
+
+        assert "uploads" not in deployed.stderr
+        assert "weights     in the image: nothing is uploaded or mounted" in deployed.stderr
+        container = _container(account)
+        assert container["Image"] == IMAGE
+        assert "ModelDataSource" not in container
+        assert container["Environment"]["SM_VLLM_MODEL"] == "/opt/ml/model/target"
+        assert [bucket["Name"] for bucket in account.s3.list_buckets()["Buckets"]] == before
+        document = sandbox.told("status", NAME, "--sandbox")
+        assert document["stand_in"] == "peagle/tiny"
+        log = sandbox.peagle("logs", NAME, "--sandbox").stdout
+        assert f"its weights are baked into {IMAGE}, which this sandbox does not run" in log
+    finally:
+        sandbox.peagle("destroy", NAME, "--sandbox", "--yes")
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--baked-weights",), "add --image URI"),
+        (("--baked-weights", "--image", IMAGE, *IN_S3), "never baked in"),
+    ],
+)
+def test_what_no_image_can_have_is_refused_at_once(
+    sandbox: Sandbox, more: tuple[str, ...], said: str
+) -> None:
+    refused = sandbox.peagle(*DEPLOY, *more)
+
+    assert refused.returncode == 2
+    assert said in refused.stderr
+
+
+def test_a_plan_file_keeps_that_the_image_has_its_weights(sandbox: Sandbox, tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    made = sandbox.peagle("plan", "tiny", "--image", IMAGE, "--baked-weights", "--out", str(file))
+    assert "baked into the image" in " ".join(made.stdout.split())
+
+    for form in ("cloudformation", "terraform", "boto3"):
+        done = sandbox.peagle("render", form, str(file), "-o", str(tmp_path / form))
+        assert done.returncode == 0, done.stderr
+    refused = sandbox.peagle("render", "dockerfile", str(file), "-o", str(tmp_path / "image"))
+    assert refused.returncode == 3
+    assert "made already" in refused.stderr
+    assert not (tmp_path / "image").exists()
