@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -11,21 +12,26 @@ import pytest
 from tests.conftest import DEFAULT_VLLM
 from tests.support import Peagle
 from toolkit.errors import PeagleError
-from toolkit.images import Docker
+from toolkit.images import Docker, images
 from toolkit.local.packages import engine_packages
 
 BASE = os.environ.get("PEAGLE_TEST_BASE", "peagle-test-base:local")
 """What `.ci/docker-engine base` makes."""
 
-_skipped: list[str] = []
+Build = Callable[..., dict[str, Any]]
+"""``peagle image build`` with these words; what it printed as JSON."""
+
+_WHY = os.environ.get("PEAGLE_TESTS_WITHOUT_DOCKER", "")
+"""What `.ci/run` knows of an engine or a base that it could not have."""
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Whoever reads only the end of the run sees that containers were not tried."""
+    """Whoever reads only the end of the run sees that containers were not tried, and why."""
     here = [report for report in terminalreporter.getreports("skipped")
             if report.nodeid.startswith("tests/docker/")]  # fmt: skip
     if here:
-        why = "; ".join(dict.fromkeys(_skipped)) or "see above"
+        reasons = (str(report.longrepr[2]).removeprefix("Skipped: ") for report in here)
+        why = "; ".join(dict.fromkeys(reasons))
         terminalreporter.write_line(f"{len(here)} tests with containers were skipped: {why}")
 
 
@@ -39,16 +45,30 @@ def docker(_nothing_of_this_machine: None) -> Docker:
         if found.inspect("image", BASE) is None:
             raise PeagleError(f"there is no image {BASE}", ".ci/docker-engine base")
     except PeagleError as error:
-        _skipped.append(str(error))
-        pytest.skip(str(error))
+        pytest.skip(_WHY or str(error))
     return found
 
 
 @pytest.fixture(scope="session")
-def image(docker: Docker, peagle: Peagle) -> dict[str, Any]:
+def build(docker: Docker, peagle: Peagle) -> Iterator[Build]:
+    """Build images; in the end those are gone that were not there before."""
+    before = {image.name for image in images(docker)}
+    built: set[str] = set()
+
+    def run(*words: str, **settings: Any) -> dict[str, Any]:
+        done = peagle("image", "build", *words, "--json", timeout=600, **settings)
+        assert done.returncode == 0, done.stderr
+        made: dict[str, Any] = json.loads(done.stdout)
+        built.add(made["name"])
+        return made
+
+    yield run
+    left = {image.name for image in images(docker)}
+    for name in sorted(built & left - before):
+        docker.run("image", "rm", "--force", name, doing=f"removing {name}")
+
+
+@pytest.fixture(scope="session")
+def image(build: Build) -> dict[str, Any]:
     """What ``peagle image build tiny --runtime cpu --json`` printed."""
-    built = peagle("image", "build", "tiny", "--runtime", "cpu", "--base", BASE, "--json",
-                   timeout=600)  # fmt: skip
-    assert built.returncode == 0, built.stderr
-    made: dict[str, Any] = json.loads(built.stdout)
-    return made
+    return build("tiny", "--runtime", "cpu", "--base", BASE)

@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
-from tests.docker.conftest import BASE
+from tests.docker.conftest import BASE, Build
 from tests.support import Peagle
+from toolkit.errors import EngineError
 from toolkit.images import Docker
+from toolkit.images.archive import member_of, tar
+from toolkit.local.process import free_port
 from toolkit.rendering.image import LAYER_LIMIT_BYTES
 
 pytestmark = pytest.mark.docker
@@ -27,22 +30,44 @@ def test_it_says_what_it_is(image: dict[str, Any], peagle: Peagle) -> None:
     assert shown["user"] == "10001:10001"
 
 
-def test_building_again_changes_nothing(image: dict[str, Any], peagle: Peagle) -> None:
-    again = peagle("image", "build", "tiny", "--runtime", "cpu", "--base", BASE, "--json")
-    told = json.loads(again.stdout)
+def test_building_again_changes_nothing(image: dict[str, Any], build: Build) -> None:
+    told = build("tiny", "--runtime", "cpu", "--base", BASE)
     assert (told["name"], told["id"]) == (image["name"], image["id"])
 
 
-def test_an_image_for_gpus_is_the_same_layer_on_the_base_that_is_given(
-    docker: Docker, peagle: Peagle
-) -> None:
-    built = peagle("image", "build", "gpt-oss-20b", "--base", BASE, "--json")
-    assert built.returncode == 0, built.stderr
-    told = json.loads(built.stdout)
+def test_an_image_for_gpus_is_the_same_layer_on_the_base_that_is_given(build: Build) -> None:
+    told = build("gpt-oss-20b", "--base", BASE)
     assert 0 < told["layer_bytes"] < LAYER_LIMIT_BYTES
     assert told["labels"]["peagle.runtime"] == "gpu"
     assert told["base"] == BASE
     assert told["user"] == "10001:10001"
+
+
+def test_images_are_listed_and_removed(build: Build, peagle: Peagle, docker: Docker) -> None:
+    made = build("gpt-oss-20b", "--base", BASE, "--tag", "peagle-list-test:1")
+    listed = json.loads(peagle("image", "list", "--json").stdout)["images"]
+    assert made["id"] in [one["id"] for one in listed if one["name"] == "peagle-list-test:1"]
+    assert peagle("image", "remove", "peagle-list-test:1").returncode == 0
+    assert docker.inspect("image", "peagle-list-test:1") is None
+
+
+def test_a_base_that_cannot_be_had_is_told_in_one_line(peagle: Peagle, docker: Docker) -> None:
+    base = f"127.0.0.1:{free_port()}/base:1"
+    done = peagle("image", "build", "gpt-oss-20b", "--base", base)
+    assert done.returncode == 4
+    (error,) = [line for line in done.stderr.splitlines() if line.startswith("error:")]
+    assert error.startswith(f"error: fetching {base}: ")
+    assert "connection refused" in error
+
+
+def test_what_went_wrong_while_building_is_told(docker: Docker) -> None:
+    failing = tar([member_of("Dockerfile", f'FROM {BASE}\nRUN ["sh", "-c", "echo why; exit 7"]\n'
+                                           .encode())])  # fmt: skip
+    told: list[str] = []
+    with pytest.raises(EngineError, match=r"why.*7"):
+        docker.stream("build", "-", doing="building", given=failing, each_line=told.append)
+    assert told
+    assert "legacy builder" not in " ".join(told)
 
 
 def test_the_user_may_write_to_the_cache_and_to_nothing_of_ours(

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.docker.conftest import BASE
+from tests.docker.conftest import BASE, Build
 from tests.support import Peagle
 from toolkit.catalog import load_catalog
 from toolkit.images import Docker, show
@@ -101,7 +101,7 @@ def test_the_compose_file_does_the_same(
 ) -> None:
     done = peagle("local", "up", "tiny", "--name", NAME, "--engine", "docker",
                   "--emit-compose", "-", "--port", str(running["port"]))  # fmt: skip
-    service = yaml.safe_load(done.stdout)["services"]["engine"]
+    service = yaml.safe_load(done.stdout)["services"][running["container"]]
     found = docker.inspect("container", running["container"])
     assert found is not None
     given = {f"{name}={value}" for name, value in service["environment"].items()}
@@ -142,11 +142,9 @@ def container(docker: Docker, image: str, **more: str) -> Iterator[tuple[Any, Co
         program.wait(30)
 
 
-def test_an_image_with_baked_weights_needs_no_mount(docker: Docker, peagle: Peagle) -> None:
-    built = peagle("image", "build", "tiny", "--runtime", "cpu", "--base", BASE, "--bake-weights",
-                   "--json")  # fmt: skip
-    assert built.returncode == 0, built.stderr
-    with container(docker, json.loads(built.stdout)["name"]) as (_, chosen):
+def test_an_image_with_baked_weights_needs_no_mount(docker: Docker, build: Build) -> None:
+    built = build("tiny", "--runtime", "cpu", "--base", BASE, "--bake-weights")
+    with container(docker, built["name"]) as (_, chosen):
         assert chosen.mounts == {}
         with asked(chosen.port) as reply:
             assert rest_of(reply)[-1] == "[DONE]"

@@ -15,11 +15,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.docker.conftest import Build
 from tests.support import Peagle
 from toolkit.errors import CloudError
 from toolkit.images import Docker, Login, push
 from toolkit.images.archive import member_of, tar
 from toolkit.local.process import free_port
+from toolkit.rendering.image import LAYER_LIMIT_BYTES
 
 pytestmark = [pytest.mark.docker, pytest.mark.sandbox]
 
@@ -115,6 +117,36 @@ def test_push_makes_the_repository_logs_in_and_leaves_no_secret(
         }
     finally:
         peagle("sandbox", "stop", env=place)
+
+
+@pytest.fixture
+def base(registry: str, docker: Docker) -> Iterator[str]:
+    """A base that lies in the registry, and not on this machine."""
+    name = f"{registry}/base:1"
+    context = context_tar(b"FROM scratch\nCOPY Dockerfile /\n")
+    docker.stream("build", "--tag", name, "-", doing="building", given=[context])
+    push(docker, name, name, [Login(registry, "AWS", PASSWORD)])
+    remove = docker.argv("rmi", "--force", name)
+    subprocess.run(remove, capture_output=True, check=True)
+    yield name
+    subprocess.run(remove, capture_output=True, check=False)
+
+
+def test_the_base_of_an_image_is_known_by_its_digest(
+    registry: str, base: str, build: Build, tmp_path: Path
+) -> None:
+    key = base64.b64encode(f"AWS:{PASSWORD}".encode()).decode()
+    (tmp_path / "config.json").write_text(json.dumps({"auths": {registry: {"auth": key}}}))
+    place = {**os.environ, "DOCKER_CONFIG": str(tmp_path)}
+
+    made = build("gpt-oss-20b", "--base", base, env=place)
+
+    digest = made["labels"]["org.opencontainers.image.base.digest"]
+    port = int(registry.rpartition(":")[2])
+    assert status(port, f"/v2/base/manifests/{digest}") == http.HTTPStatus.OK
+    assert made["base"] == base
+    assert 0 < made["layer_bytes"] < LAYER_LIMIT_BYTES
+    assert build("gpt-oss-20b", "--base", f"{base}@{digest}", env=place)["name"] == made["name"]
 
 
 def test_a_registry_that_refuses_is_told(registry: str, small: str, docker: Docker) -> None:

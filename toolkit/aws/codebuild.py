@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from toolkit.aws import ecr, images, storage
-from toolkit.aws.codebuild_role import ensure_role
+from toolkit.aws.codebuild_role import LOG_GROUPS, Scope, ensure_role
 from toolkit.aws.errors import AlreadyThere, Missing
 from toolkit.aws.session import Aws
 from toolkit.aws.watch import Clock
 from toolkit.errors import CloudError
 from toolkit.images.archive import Member
+from toolkit.images.room import room_in_temporary
 
 PREFIX = "peagle-images/"
 """Below it lie the build contexts in the bucket."""
@@ -27,9 +30,11 @@ COMPUTE = "BUILD_GENERAL1_LARGE"
 
 LIMIT_MINUTES = 120
 _POLL_SECONDS = 5.0
+_MB = 1e6
 _ROLE_TRIES, _ROLE_SECONDS = 12, 5.0
 _EARLIEST = (1980, 1, 1, 0, 0, 0)
 _KEPT_LINES = 20
+_LONGEST_ROLE = 64
 
 BUILDSPEC = {
     "version": 0.2,
@@ -62,7 +67,7 @@ class BuildOrder:
     repository: str
     tag: str
     base_registry: str
-    context: Iterable[Member]
+    context: Sequence[Member]
     digest: str
 
 
@@ -78,27 +83,44 @@ def build(aws: Aws, order: BuildOrder, say: Say, clock: Clock | None = None) -> 
     """Have the image built and pushed; its log is told line by line.
 
     Every step may be repeated. An image of that tag which is there already is not built again: a
-    tag never changes its image. Raises CloudError with the log's last words.
+    tag never changes its image. An interrupt ends the build. Raises CloudError with the log's last
+    words.
     """
     clock = clock or Clock()
     uri = ecr.ensure_repository(aws, order.repository)
     address = f"{uri}:{order.tag}"
     there = ecr.image_digest(aws, order.repository, order.tag)
     if there:
-        say(f"{address} is there already")
+        say(f"{address} is there already, and a tag never changes its image")
         return BuiltThere(address, there)
     bucket, key = _upload(aws, order, say)
-    project = _ensure_project(aws, order, bucket, key, clock)
+    project = project_name(order.repository)
+    role = ensure_role(aws, _role_name(project, aws.region),
+                       Scope(order.repository, bucket, PREFIX, project))  # fmt: skip
+    with images.making(aws, "Project", project):
+        _create_project(aws, _project(project, role, f"{bucket}/{key}"), clock)
     say(f"CodeBuild project {project}: building {address}")
-    started = aws.call(
-        "codebuild", "start_build",
-        projectName=project,
-        sourceTypeOverride="S3",
-        sourceLocationOverride=f"{bucket}/{key}",
-        environmentVariablesOverride=_variables(order, uri, address),
-    )["build"]  # fmt: skip
-    _wait(aws, str(started["id"]), say, clock)
+    asked = _start(project, f"{bucket}/{key}", _variables(order, uri, address))
+    _run(aws, asked, say, clock)
     return BuiltThere(address, ecr.image_digest(aws, order.repository, order.tag))
+
+
+def project_name(repository: str) -> str:
+    """The project of a repository. CodeBuild takes fewer characters: then with a digest, so that
+    no two repositories share one."""
+    plain = re.sub(r"[^A-Za-z0-9_-]", "-", repository)
+    return plain if plain == repository else f"{plain}-{_short(repository)}"
+
+
+def _role_name(project: str, region: str) -> str:
+    name = f"{project}-{region}"
+    if len(name) <= _LONGEST_ROLE:
+        return name
+    return f"{name[: _LONGEST_ROLE - 9]}-{_short(name)}"
+
+
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def zip_file(members: Iterable[Member], path: Path) -> None:
@@ -118,22 +140,28 @@ def _upload(aws: Aws, order: BuildOrder, say: Say) -> tuple[str, str]:
     if not storage.bucket_exists(aws, bucket):
         with images.making(aws, "Bucket", bucket):
             storage.create_bucket(aws, bucket)
-    with tempfile.TemporaryDirectory(prefix="peagle-context-") as folder:
+    size = sum(member.size for member in order.context)
+    with (
+        room_in_temporary(f"the build context of {_kilobytes(size)}"),
+        tempfile.TemporaryDirectory(prefix="peagle-context-") as folder,
+    ):
         path = Path(folder) / "context.zip"
         zip_file(order.context, path)
-        say(f"uploading the build context ({path.stat().st_size / 1e6:.1f} MB)")
+        say(f"uploading the build context ({_kilobytes(path.stat().st_size)})")
         with images.making(aws, "Object", f"{bucket}/{key}"):
             aws.upload(path, bucket, key, {}, lambda count: None)
     return bucket, key
 
 
-def _ensure_project(aws: Aws, order: BuildOrder, bucket: str, key: str, clock: Clock) -> str:
-    name = f"{order.repository}-{aws.region}"
-    role = ensure_role(aws, name, order.repository, bucket, PREFIX)
-    wanted = {
-        "name": order.repository,
+def _kilobytes(size: int) -> str:
+    return f"{size / 1e3:,.0f} kB" if size < _MB else f"{size / _MB:,.1f} MB"
+
+
+def _project(name: str, role: str, source: str) -> dict[str, Any]:
+    return {
+        "name": name,
         "description": "Builds images of peagle-toolkit",
-        "source": {"type": "S3", "location": f"{bucket}/{key}", "buildspec": json.dumps(BUILDSPEC)},
+        "source": {"type": "S3", "location": source, "buildspec": json.dumps(BUILDSPEC)},
         "artifacts": {"type": "NO_ARTIFACTS"},
         "environment": {
             "type": "LINUX_CONTAINER",
@@ -145,9 +173,41 @@ def _ensure_project(aws: Aws, order: BuildOrder, bucket: str, key: str, clock: C
         "timeoutInMinutes": LIMIT_MINUTES,
         "tags": [{"key": "peagle:toolkit", "value": "images"}],
     }
-    with images.making(aws, "Project", order.repository):
-        _create_project(aws, wanted, clock)
-    return order.repository
+
+
+def _start(project: str, source: str, variables: list[dict[str, str]]) -> dict[str, Any]:
+    """StartBuild's parameters. All that matters is said again: the project may be an older one."""
+    return {
+        "projectName": project,
+        "sourceTypeOverride": "S3",
+        "sourceLocationOverride": source,
+        "buildspecOverride": json.dumps(BUILDSPEC),
+        "environmentTypeOverride": "LINUX_CONTAINER",
+        "imageOverride": BUILD_IMAGE,
+        "computeTypeOverride": COMPUTE,
+        "privilegedModeOverride": True,
+        "timeoutInMinutesOverride": LIMIT_MINUTES,
+        "environmentVariablesOverride": variables,
+    }
+
+
+def _run(aws: Aws, asked: dict[str, Any], say: Say, clock: Clock) -> None:
+    """Start the build and wait for its end; an interrupt ends it there too, for it costs."""
+    with images.making(aws, "LogGroup", f"{LOG_GROUPS}{asked['projectName']}"):
+        build_id = str(aws.call("codebuild", "start_build", **asked)["build"]["id"])
+    try:
+        _wait(aws, build_id, say, clock)
+    except KeyboardInterrupt:
+        _stop(aws, build_id, say)
+        raise
+
+
+def _stop(aws: Aws, build_id: str, say: Say) -> None:
+    try:
+        aws.call("codebuild", "stop_build", id=build_id)
+        say(f"stopped the build {build_id}")
+    except CloudError:
+        say(f"it goes on: aws codebuild stop-build --id {build_id} --region {aws.region}")
 
 
 def _create_project(aws: Aws, wanted: dict[str, Any], clock: Clock) -> None:

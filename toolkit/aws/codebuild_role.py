@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
 from toolkit.aws import images
@@ -12,8 +13,22 @@ from toolkit.aws.session import Aws
 _POLICY = "build-one-image"
 _SERVICE = "codebuild.amazonaws.com"
 
+LOG_GROUPS = "/aws/codebuild/"
+"""Below it CodeBuild writes the log of each project, in a group of the project's name."""
 
-def ensure_role(aws: Aws, name: str, repository: str, bucket: str, prefix: str) -> str:
+
+@dataclass(frozen=True)
+class Scope:
+    """What a role is for: it pushes to ``repository``, reads below ``prefix`` of ``bucket``, and
+    writes the log of ``project``."""
+
+    repository: str
+    bucket: str
+    prefix: str
+    project: str
+
+
+def ensure_role(aws: Aws, name: str, scope: Scope) -> str:
     """The role's ARN; it is made if it is not there, and its policy is written again."""
     try:
         found = aws.call("iam", "get_role", RoleName=name)
@@ -26,12 +41,12 @@ def ensure_role(aws: Aws, name: str, repository: str, bucket: str, prefix: str) 
                 Description="CodeBuild builds images of peagle-toolkit with it",
                 Tags=[{"Key": "peagle:toolkit", "Value": "images"}],
             )  # fmt: skip
-    document = json.dumps(policy(aws, repository, bucket, prefix))
+    document = json.dumps(policy(aws, scope))
     aws.call("iam", "put_role_policy", RoleName=name, PolicyName=_POLICY, PolicyDocument=document)
     return str(found["Role"]["Arn"])
 
 
-def policy(aws: Aws, repository: str, bucket: str, prefix: str) -> dict[str, Any]:
+def policy(aws: Aws, scope: Scope) -> dict[str, Any]:
     """What the role may do.
 
     Pulling is allowed from every account's registry: AWS keeps the runtimes' images in accounts
@@ -39,7 +54,7 @@ def policy(aws: Aws, repository: str, bucket: str, prefix: str) -> dict[str, Any
     """
     partition = str(aws.caller["Arn"]).split(":")[1]
     here = f"{aws.region}:{aws.account}"
-    logs = f"arn:{partition}:logs:{here}:log-group:/aws/codebuild/peagle-*"
+    logs = f"arn:{partition}:logs:{here}:log-group:{LOG_GROUPS}{scope.project}"
     return {
         "Version": "2012-10-17",
         "Statement": [
@@ -52,11 +67,11 @@ def policy(aws: Aws, repository: str, bucket: str, prefix: str) -> dict[str, Any
             _allow(
                 ["ecr:InitiateLayerUpload", "ecr:UploadLayerPart", "ecr:CompleteLayerUpload",
                  "ecr:PutImage"],
-                f"arn:{partition}:ecr:{here}:repository/{repository}",
+                f"arn:{partition}:ecr:{here}:repository/{scope.repository}",
             ),
             _allow(
                 ["s3:GetObject", "s3:GetObjectVersion"],
-                f"arn:{partition}:s3:::{bucket}/{prefix}*",
+                f"arn:{partition}:s3:::{scope.bucket}/{scope.prefix}*",
             ),
             _allow(
                 ["logs:CreateLogGroup", "logs:CreateLogStream", "logs:PutLogEvents"],

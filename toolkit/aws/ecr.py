@@ -9,6 +9,7 @@ from typing import Any
 from toolkit.aws import images
 from toolkit.aws.errors import AlreadyThere, Missing
 from toolkit.aws.session import Aws
+from toolkit.checks.images import in_ecr
 from toolkit.errors import CloudError
 from toolkit.images import Login
 
@@ -68,6 +69,25 @@ def image_digest(aws: Aws, name: str, tag: str) -> str | None:
     except Missing:
         return None
     return str(found[0]["imageDigest"]) if found else None
+
+
+def digest_of(aws: Aws, image: str) -> str | None:
+    """The digest of an image in anybody's ECR, by its address with a tag; ``None`` if there is
+    none, or if it is elsewhere. What is asked needs no more rights than pulling it."""
+    found = in_ecr(image)
+    if found is None or found.tag is None:
+        return None
+    try:
+        answer = aws.in_region(found.region).call(
+            "ecr", "batch_get_image",
+            registryId=found.account,
+            repositoryName=found.repository,
+            imageIds=[{"imageTag": found.tag}],
+        )  # fmt: skip
+    except Missing:
+        return None
+    digests = [one["imageId"].get("imageDigest") for one in answer.get("images", ())]
+    return str(digests[0]) if digests and digests[0] else None
 
 
 def _repository(aws: Aws, name: str) -> dict[str, Any] | None:

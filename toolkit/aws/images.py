@@ -12,13 +12,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from toolkit.aws import storage
+from toolkit.aws import pushed, storage
 from toolkit.aws.errors import Missing
 from toolkit.aws.session import Aws
 from toolkit.home import home, read_json, write_json
 
-Kind = Literal["Repository", "Project", "Role", "Object", "Bucket"]
-ORDER: tuple[Kind, ...] = ("Project", "Role", "Object", "Bucket", "Repository")
+Kind = Literal["Repository", "Project", "LogGroup", "Role", "Object", "Bucket"]
+ORDER: tuple[Kind, ...] = ("Project", "LogGroup", "Role", "Object", "Bucket", "Repository")
 """In which they are removed: what uses another one first."""
 
 Say = Callable[[str], object]
@@ -55,6 +55,7 @@ def remove_all(aws: Aws, say: Say) -> tuple[Made, ...]:
         _REMOVERS[made.kind](aws, made.name)
         _write(aws, tuple(one for one in listed(aws) if one != made))
         removed.append(made)
+    pushed.forget(aws)
     return tuple(removed)
 
 
@@ -78,6 +79,14 @@ def _remove_repository(aws: Aws, name: str) -> None:
 
 def _remove_project(aws: Aws, name: str) -> None:
     aws.call("codebuild", "delete_project", name=name)
+
+
+def _remove_log_group(aws: Aws, name: str) -> None:
+    """CodeBuild makes it when a first build begins to write."""
+    try:
+        aws.call("logs", "delete_log_group", logGroupName=name)
+    except Missing:
+        return
 
 
 def _remove_role(aws: Aws, name: str) -> None:
@@ -106,6 +115,7 @@ def _remove_bucket(aws: Aws, name: str) -> None:
 _REMOVERS: dict[Kind, Callable[[Aws, str], None]] = {
     "Repository": _remove_repository,
     "Project": _remove_project,
+    "LogGroup": _remove_log_group,
     "Role": _remove_role,
     "Object": _remove_object,
     "Bucket": _remove_bucket,

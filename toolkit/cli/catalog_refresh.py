@@ -29,6 +29,7 @@ from toolkit.errors import UserError
 
 @click.command(epilog="Example: peagle catalog refresh --prices --region eu-west-1")
 @click.option("--images", is_flag=True, help="Images of vLLM, from the SageMaker SDK's table.")
+@click.option("--digests", is_flag=True, help="Digests of the images, from ECR.")
 @click.option("--instances", is_flag=True, help="Instance types, from botocore and EC2.")
 @click.option("--prices", is_flag=True, help="Prices of hosting, from the Pricing API.")
 @click.option("--quotas", is_flag=True, help="Codes and defaults, from Service Quotas.")
@@ -60,23 +61,15 @@ def refresh(
     as_json: bool,
     **given: bool,
 ) -> None:
-    """Bring the catalogue's images, instance types, prices and quota codes up to date.
+    """Bring the catalogue's images, digests, instance types, prices and quota codes up to date.
 
     Without a choice of parts, all of them. What would change is shown, and nothing is written
     before you agree. With --json and without --yes nothing is written. A part that cannot be had
     stays as it is, and the exit code is then not 0: 4 when AWS refused or did not answer, 2 when
     credentials or a package are missing.
     """
-    own = to or catalog_of(ctx)
-    if own is None and account.sandbox:
-        raise UserError(
-            "the sandbox's answers are no news for the bundled catalogue", "try it with --to DIR"
-        )
-    folder = folder_for_tables(own)
-    if not dry_run:
-        refuse_unwritable(folder)
-    loaded = load_catalog(folder)
-    before = Tables(loaded.runtimes, loaded.instances)
+    folder = _folder(to or catalog_of(ctx), account, dry_run)
+    before = _tables(folder)
     parts: list[Part] = [part for part in PARTS if given[part]] or list(PARTS)
     account.start()
     found = refreshed(
@@ -88,10 +81,7 @@ def refresh(
     )
     after = Tables(found.runtimes, found.instances)
     texts = new_texts(folder, before, after)
-    changed = (
-        *changes(before.runtimes, after.runtimes),
-        *changes(before.instances, after.instances),
-    )
+    changed = _changes(before, after)
     if not as_json:
         show_findings(() if _one_reason(found, parts) else found.findings)
         show_changes(changed)
@@ -103,6 +93,30 @@ def refresh(
     elif changed or not found.failed:
         _say_what_was_written(changed, written)
     _end(ctx, found, parts)
+
+
+def _folder(own: Path | None, account: Account, dry_run: bool) -> Path:
+    """Where the tables are. Raises UserError where they could not be written, or should not be."""
+    if own is None and account.sandbox:
+        raise UserError(
+            "the sandbox's answers are no news for the bundled catalogue", "try it with --to DIR"
+        )
+    folder = folder_for_tables(own)
+    if not dry_run:
+        refuse_unwritable(folder)
+    return folder
+
+
+def _tables(folder: Path) -> Tables:
+    loaded = load_catalog(folder)
+    return Tables(loaded.runtimes, loaded.instances)
+
+
+def _changes(before: Tables, after: Tables) -> tuple[Change, ...]:
+    return (
+        *changes(before.runtimes, after.runtimes),
+        *changes(before.instances, after.instances),
+    )
 
 
 class _Connections:

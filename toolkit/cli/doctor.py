@@ -15,8 +15,10 @@ import click
 
 from toolkit.catalog import load_catalog
 from toolkit.cli.console import json_option, print_json
-from toolkit.errors import EngineMissing
+from toolkit.errors import EngineMissing, PeagleError
 from toolkit.home import home
+from toolkit.images import Docker
+from toolkit.images.abilities import abilities
 from toolkit.local.engine import find_engine
 from toolkit.local.machine import this_machine
 
@@ -44,6 +46,7 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
     Exit code 3 when something is missing that `peagle demo` needs.
     """
     checks = [check() for check in (_python, _memory, _disk, _engine, _sandbox, _credentials)]
+    checks += _docker()
     if as_json:
         print_json({"checks": [asdict(check) for check in checks]})
     else:
@@ -111,6 +114,25 @@ def _credentials() -> Check:
         found = "from the default profile" if fine else "none"
     fix = "aws configure, or work with --sandbox"
     return Check("AWS credentials", found, fine, "deploying to AWS", fix)
+
+
+def _docker() -> list[Check]:
+    """The engine, and what else containers need. Without an engine only that."""
+    use = "images and --engine docker"
+    try:
+        found = abilities(Docker())
+    except PeagleError as missing:
+        return [Check("Docker", missing.message, False, use, missing.fix)]
+    buildx, compose = found.plugins.get("buildx"), found.plugins.get("compose")
+    compose = compose or shutil.which("docker-compose")  # the plugin, or Debian's program
+    builder = f"builds with buildx {buildx}" if buildx else "builds without buildx, which is slower"
+    return [
+        Check("Docker", f"{found.version}, {builder}", True, use),
+        Check("Docker Compose", compose or "not here", compose is not None,
+              "the files of --emit-compose", "install Docker's compose plugin"),
+        Check("GPUs in containers", "yes" if found.gpus else "no NVIDIA runtime", found.gpus,
+              "--engine docker --gpus", "install NVIDIA's container toolkit where GPUs are"),
+    ]  # fmt: skip
 
 
 def _profiles() -> set[str]:

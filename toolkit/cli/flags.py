@@ -9,6 +9,7 @@ from dataclasses import dataclass
 MEANINGS: dict[str, str] = {
     "--model": "where the weights of the target, the model that answers, come from",
     "--revision": "which version of those weights",
+    "--load-format": "how weights are read; runai_streamer: straight from S3, in parallel",
     "--served-model-name": 'what requests call the model, in "model"',
     "--max-model-len": "longest context: a prompt and its answer together, in tokens",
     "--max-num-seqs": "requests that are answered at the same time; more wait their turn",

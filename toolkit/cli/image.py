@@ -8,21 +8,23 @@ import click
 
 from toolkit.cli.cloud import DEFAULT_REGION, Account, account_options
 from toolkit.cli.console import json_option, print_json, say
-from toolkit.cli.image_push import build_there, logins_for, push_image
-from toolkit.cli.image_recipes import cpu_recipe, findings_of_own, gpu_recipe
+from toolkit.cli.image_build import build_here, build_there
+from toolkit.cli.image_push import deploy_command, push_image, words_for
+from toolkit.cli.image_recipes import Request, findings_for_building
 from toolkit.cli.options import plan_options, refuse_errors
-from toolkit.cli.waiting import StatusLine
 from toolkit.errors import Unsupported
-from toolkit.images import Docker, Image, build, show
-from toolkit.images.push import logged_in
+from toolkit.images import Docker, Image, images, remove, show
 from toolkit.planning import Plan
+from toolkit.rendering.image import RuntimeKind
+from toolkit.rendering.image_names import parse_tag
+from toolkit.rendering.readme import pair_words
 
 _MB = 1e6
 
 
 @click.group(epilog="Example: peagle image build tiny --runtime cpu")
 def image() -> None:
-    """Build, show and push container images of plans."""
+    """Build, list, push and remove container images of plans."""
 
 
 @image.command("build", epilog="Example: peagle image build gpt-oss-20b --push")
@@ -49,7 +51,7 @@ def image() -> None:
 @json_option
 def build_(
     plan: Plan,
-    runtime: str,
+    runtime: RuntimeKind,
     tag: str | None,
     base: str | None,
     bake_weights: bool,
@@ -64,49 +66,30 @@ def build_(
     pair before the engine starts, and labels. Weights stay outside. The same plan gives the same
     build context, byte for byte.
     """
-    refuse_errors(findings_of_own(plan))
+    request = Request(plan, runtime, tag, base, bake_weights)
+    refuse_errors(findings_for_building(plan))
     if builder == "codebuild":
         if runtime == "cpu":
             raise Unsupported(
                 "CodeBuild has no CPU engine to copy in", "leave out --builder codebuild"
             )
         account.start()
-        there = build_there(plan, gpu_recipe(plan, base, bake_weights), tag, account)
-        return _pushed(there, as_json)
+        there = build_there(request, account)
+        use = deploy_command(pair_words(plan), there, bake_weights, plan.region, account)
+        return _pushed(there, use, as_json)
     docker = Docker()
     docker.check()
-    name, seconds = _built_here(docker, plan, runtime, tag, base, bake_weights, account)
-    address = push_image(docker, name, None, plan.region, account) if push else None
-    built = show(docker, name)
+    built = build_here(docker, request, account)
+    address = push_image(docker, built.image, None, plan.region, account) if push else None
     if as_json:
-        return print_json({**document(built), "seconds": round(seconds, 1), "pushed": address})
-    _describe(built)
-    click.echo(f"built in {seconds:.1f} s")
-    return _pushed(address, as_json) if address else None
-
-
-def _built_here(
-    docker: Docker,
-    plan: Plan,
-    runtime: str,
-    tag: str | None,
-    base: str | None,
-    bake_weights: bool,
-    account: Account,
-) -> tuple[str, float]:
-    """The name of the image, and the seconds that building it took."""
-    with StatusLine() as status:
-
-        def progress(line: str) -> None:
-            status.show("building", line)
-
-        if runtime == "cpu":
-            recipe = cpu_recipe(docker, plan, base, bake_weights, progress)
-        else:
-            recipe = gpu_recipe(plan, base, bake_weights)
-        with logged_in(docker, logins_for(recipe.base, plan.region, account)) as engine:
-            built = build(engine, plan, recipe, tag, progress)
-    return built.image.name, built.seconds
+        told = {"seconds": round(built.seconds, 1), "pushed": address}
+        return print_json({**document(built.image), **told})
+    _describe(built.image)
+    click.echo(f"built in {built.seconds:.1f} s")
+    if address is None:
+        return None
+    use = deploy_command(pair_words(plan), address, bake_weights, plan.region, account)
+    return _pushed(address, use, as_json)
 
 
 @image.command("push", epilog="Example: peagle image push peagle-tiny:0.28.0-gpu-3f2a9c1b7d20")
@@ -124,19 +107,22 @@ def push_(name: str, registry: str | None, region: str, account: Account, as_jso
     Its repository is made when it is not there: images in it are scanned, tags never change, and
     layers without a tag go after a week. The login is written to no disk.
     """
+    parse_tag(name)
     docker = Docker()
     docker.check()
-    show(docker, name)
+    image = show(docker, name)
     account.start()
-    _pushed(push_image(docker, name, registry, region, account), as_json)
+    address = push_image(docker, image, registry, region, account)
+    use = deploy_command(words_for(image.pair), address, image.baked, region, account)
+    _pushed(address, use, as_json)
 
 
-def _pushed(address: str, as_json: bool) -> None:
+def _pushed(address: str, use: str, as_json: bool) -> None:
     if as_json:
-        print_json({"pushed": address})
+        print_json({"pushed": address, "next": use})
         return
     click.echo(address)
-    say(f"deploy it: peagle deploy PAIR --image {address}")
+    say(f"deploy it: {use}")
 
 
 @image.command("show", epilog="Example: peagle image show peagle-tiny:0.28.0-cpu-3f2a9c1b7d20")
@@ -151,6 +137,39 @@ def show_(name: str, as_json: bool) -> None:
     _describe(found)
     for label, value in found.labels.items():
         click.echo(f"  {label}: {value}")
+
+
+@image.command("list", epilog="Example: peagle image list --json")
+@json_option
+def list_(as_json: bool) -> None:
+    """List the images of this machine that the toolkit built, the newest first."""
+    docker = Docker()
+    docker.check()
+    found = images(docker)
+    if as_json:
+        return print_json({"images": [document(one) for one in found]})
+    for one in found:
+        weights = ", weights baked in" if one.baked else ""
+        size = f"{one.size / _MB:,.0f} MB"
+        click.echo(f"{one.name}: {one.pair}, {one.runtime}, {size}{weights}, {one.created[:10]}")
+    if not found:
+        say("There are none (peagle image build PAIR).")
+    return None
+
+
+@image.command("remove", epilog="Example: peagle image remove peagle-tiny:0.28.0-cpu-3f2a9c1b7d20")
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@json_option
+def remove_(names: tuple[str, ...], as_json: bool) -> None:
+    """Remove images from this machine; what was pushed stays where it is."""
+    docker = Docker()
+    docker.check()
+    removed = [remove(docker, name).name for name in names]
+    if as_json:
+        return print_json({"removed": removed})
+    for name in removed:
+        click.echo(f"removed {name}")
+    return None
 
 
 def document(image: Image) -> dict[str, Any]:

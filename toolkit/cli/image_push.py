@@ -1,72 +1,81 @@
-"""How images come into a registry: pushed from here, or built on AWS."""
+"""Pushing an image of this machine, and the command that then deploys it."""
 
 from __future__ import annotations
 
-import re
+import shlex
 from collections.abc import Sequence
 
-from toolkit.aws import codebuild, ecr
-from toolkit.cli.cloud import Account
+from toolkit.aws import ecr
+from toolkit.aws.pushed import Pushed, remember
+from toolkit.checks.images import in_ecr
+from toolkit.cli.cloud import DEFAULT_REGION, Account
 from toolkit.cli.console import say
 from toolkit.cli.waiting import StatusLine
 from toolkit.errors import Unsupported
-from toolkit.images import Docker, Login, image_name, push
-from toolkit.images.build import context
-from toolkit.planning import Plan
-from toolkit.rendering.image import Recipe, context_digest
-
-_ECR = re.compile(r"\d{12}\.dkr\.ecr\.(?P<region>[\w-]+)\.[\w.]+")
+from toolkit.images import Docker, Image, Login, push
+from toolkit.images.build import named_by_content
+from toolkit.planning.own_heads import is_folder, is_s3
+from toolkit.rendering.image_names import parse_tag, pinned, without_tag
 
 
-def logins_for(base: str, region: str, account: Account) -> Sequence[Login]:
+def logins_for(docker: Docker, base: str, account: Account) -> Sequence[Login]:
     """What Docker needs to fetch the base: a login for a registry in ECR, else nothing.
 
     Where the base is on this machine already, nobody is asked.
     """
-    host = base.partition("/")[0]
-    found = _ECR.fullmatch(host)
-    if found is None or Docker().inspect("image", base):
+    found = in_ecr(base)
+    if found is None or docker.inspect("image", base):
         return ()
-    return (ecr.login(account.connect(found["region"]), host),)
+    return (ecr.login(account.connect(found.region), base.partition("/")[0]),)
 
 
 def push_image(
-    docker: Docker, name: str, registry: str | None, region: str, account: Account
+    docker: Docker, image: Image, registry: str | None, region: str, account: Account
 ) -> str:
     """Push to the repository of that name in ECR, or in ``registry``; the address with digest.
 
-    With the sandbox, whose ECR stores no image, a registry must be named: the repository is made
-    and the login fetched as on AWS, and both are used there.
+    An image that is named after its content and is there already is not pushed again: built by
+    somebody else it is the same, and ECR would refuse it. With the sandbox, whose ECR stores no
+    image, a registry must be named: the repository is made and the login fetched as on AWS, and
+    both are used there. What went to ECR is remembered, for deploy to compare with its plan.
     """
-    repository, _, tag = name.rpartition(":")
+    repository, tag = parse_tag(image.name)
     if registry and not account.sandbox:
-        return _push(docker, name, f"{registry}/{name}", ())
+        return _push(docker, image.name, f"{registry}/{image.name}", ())
     aws = account.connect(region)
     uri = ecr.ensure_repository(aws, repository)
-    if account.sandbox and not registry:
+    host = registry or uri.partition("/")[0]
+    address = f"{host}/{repository}:{tag}"
+    digest = None if registry else ecr.image_digest(aws, repository, tag)
+    if digest and named_by_content(image):
+        say(f"{address} is there already")
+        pushed = pinned(without_tag(address), digest)
+    elif account.sandbox and not registry:
         raise Unsupported(
             f"{uri} is in the sandbox, whose ECR keeps no images",
             "name a registry of this machine with --registry",
         )
-    host = registry or uri.partition("/")[0]
-    return _push(docker, name, f"{host}/{repository}:{tag}", (ecr.login(aws, host),))
+    else:
+        pushed = _push(docker, image.name, address, (ecr.login(aws, host),))
+    for where in (address, pushed):
+        remember(aws, where, Pushed(image.pair, image.baked))
+    return pushed
 
 
-def build_there(plan: Plan, recipe: Recipe, tag: str | None, account: Account) -> str:
-    """Build and push on AWS; the address with digest."""
-    repository, _, own = (tag or image_name(plan, recipe)).rpartition(":")
-    host = recipe.base.partition("/")[0]
-    order = codebuild.BuildOrder(
-        repository=repository,
-        tag=own,
-        base_registry=host if _ECR.fullmatch(host) else "",
-        context=context(plan, recipe),
-        digest=context_digest(plan, recipe),
-    )
-    found = codebuild.build(account.connect(plan.region), order, say)
-    if found.digest is None:
-        return found.address
-    return f"{found.address.rpartition(':')[0]}@{found.digest}"
+def words_for(pair: str) -> list[str]:
+    """PAIR, as far as the name of an image's pair can be typed."""
+    head = pair.partition("+")[2]
+    return ["PAIR" if is_s3(head) or is_folder(head) else pair]
+
+
+def deploy_command(
+    pair: list[str], address: str, baked: bool, region: str, account: Account
+) -> str:
+    """The command that deploys what was pushed; ``pair`` are the words for it."""
+    words = ["peagle", "deploy", *pair, "--image", address]
+    words += ["--baked-weights"] if baked else []
+    words += ["--region", region] if region != DEFAULT_REGION else []
+    return shlex.join(words) + account.option
 
 
 def _push(docker: Docker, name: str, address: str, logins: Sequence[Login]) -> str:

@@ -3,20 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from toolkit.catalog import load_catalog
-from toolkit.catalog.images import image_uri
-from toolkit.catalog.tables import Runtime
-from toolkit.errors import NotFound
 from toolkit.findings import Finding
-from toolkit.images import Docker, engine_image
-from toolkit.images.build import source_revision
+from toolkit.images import Docker, engine_image, with_digest
+from toolkit.images.baking import baked
+from toolkit.images.build import for_gpus
+from toolkit.images.source import source_revision
 from toolkit.local.packages import engine_packages
 from toolkit.planning import Plan
 from toolkit.planning.runtimes import IMAGE_WITHOUT_COUNTERS
-from toolkit.rendering.image import Recipe
+from toolkit.rendering.baking import Baked
+from toolkit.rendering.image import Recipe, RuntimeKind
+from toolkit.rendering.image_names import base_of, parse_tag, split_image
 
 Progress = Callable[[str], object]
+
+_ABOUT_PLACE = frozenset({"image-not-in-ecr", "image-in-another-region"})
+"""Findings about where SageMaker would take an image from."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """An image that somebody wants: ``tag`` and ``base`` where they were named.
+
+    Raises UserError at once for names that Docker or a registry would refuse later.
+    """
+
+    plan: Plan
+    runtime: RuntimeKind
+    tag: str | None = None
+    base: str | None = None
+    bake_weights: bool = False
+
+    def __post_init__(self) -> None:
+        if self.base is not None:
+            split_image(self.base)
+        if self.tag is not None:
+            parse_tag(self.tag)
+
+    @property
+    def below(self) -> str:
+        """The image that ours will lie on, or for a CPU the engine below it."""
+        if self.base is not None:
+            return self.base
+        if self.runtime == "gpu":
+            return base_of(self.plan)
+        return f"python:{engine_packages(self.plan.runtime.vllm).python}-slim-bookworm"
 
 
 def findings_of_own(plan: Plan) -> tuple[Finding, ...]:
@@ -24,41 +57,32 @@ def findings_of_own(plan: Plan) -> tuple[Finding, ...]:
     return tuple(one for one in plan.findings if one.code != IMAGE_WITHOUT_COUNTERS)
 
 
-def gpu_recipe(plan: Plan, base: str | None, bake_weights: bool) -> Recipe:
-    """FROM the runtime's AWS image, by its digest where the catalogue knows it."""
-    return Recipe("gpu", base or _pinned(plan), source_revision(), bake_weights)
+def findings_for_building(plan: Plan) -> tuple[Finding, ...]:
+    """What somebody should know who builds an image: no notes about serving it."""
+    return tuple(one for one in findings_of_own(plan) if one.level != "note")
 
 
-def cpu_recipe(
-    docker: Docker, plan: Plan, base: str | None, bake_weights: bool, progress: Progress
-) -> Recipe:
-    """FROM the CPU engine on ``base``, which is made first unless it is there."""
-    packages = engine_packages(plan.runtime.vllm)
-    below = base or f"python:{packages.python}-slim-bookworm"
-    engine = engine_image(docker, below, packages, progress)
-    return Recipe("cpu", engine, source_revision(), bake_weights)
+def findings_here(plan: Plan, engine_kind: str) -> tuple[Finding, ...]:
+    """The findings of a plan that is run on this machine: a container's image may lie here."""
+    found = findings_of_own(plan)
+    if engine_kind != "docker":
+        return found
+    return tuple(one for one in found if one.code not in _ABOUT_PLACE)
 
 
-def is_own_image(plan: Plan) -> bool:
-    """Whether the plan names another image than AWS's: one that was given with --image."""
-    return _aws_runtime(plan) is None
+def gpu_recipe(docker: Docker, request: Request, progress: Progress) -> Recipe:
+    """FROM the base, by its digest where one is to be had; the base is fetched for that."""
+    base = with_digest(for_gpus(docker), request.below, progress)
+    return Recipe("gpu", base, source_revision(), weights_of(request, progress))
 
 
-def _pinned(plan: Plan) -> str:
-    """``repository@sha256:...`` of AWS's image if that is what the plan names."""
-    runtime = _aws_runtime(plan)
-    if runtime is None or runtime.digest is None:
-        return plan.runtime.image
-    return f"{plan.runtime.image.rpartition(':')[0]}@{runtime.digest}"
+def cpu_recipe(docker: Docker, request: Request, progress: Progress) -> Recipe:
+    """FROM the CPU engine on the base, which is made first unless it is there."""
+    packages = engine_packages(request.plan.runtime.vllm)
+    engine = engine_image(docker, request.below, packages, progress)
+    return Recipe("cpu", engine, source_revision(), weights_of(request, progress))
 
 
-def _aws_runtime(plan: Plan) -> Runtime | None:
-    """The runtime of the catalogue whose AWS image the plan names."""
-    table = load_catalog().runtimes
-    for runtime in table.runtimes:
-        try:
-            if image_uri(table, runtime, plan.region) == plan.runtime.image:
-                return runtime
-        except NotFound:
-            continue
-    return None
+def weights_of(request: Request, progress: Progress) -> tuple[Baked, ...]:
+    """What is baked in, if anything is to be."""
+    return baked(request.plan, progress) if request.bake_weights else ()

@@ -8,6 +8,7 @@ import click
 
 from toolkit.cli.console import json_option, print_json, say
 from toolkit.cli.files import write_folder
+from toolkit.cli.image_recipes import findings_of_own
 from toolkit.cli.options import plan_options, refuse_errors
 from toolkit.planning import Plan
 from toolkit.rendering import FORMATS
@@ -32,7 +33,7 @@ def render(format: str, plan: Plan, output: Path, force: bool, as_json: bool) ->
 
     All formats say the same plan; what a format cannot say is refused, never left out.
     """
-    refuse_errors(plan.findings)
+    refuse_errors(findings_of_own(plan) if format == "dockerfile" else plan.findings)
     if format == "boto3":
         from toolkit.aws.validity import problems_of  # brings botocore: not for --help
 

@@ -1,10 +1,11 @@
 """Container images of plans on this machine: build, show, push. Knows Docker, and no AWS."""
 
+from toolkit.images.base import with_digest
 from toolkit.images.build import Built, build, image_name, repository_of
 from toolkit.images.client import Docker
 from toolkit.images.engine import Packages, engine_image
 from toolkit.images.push import Login, push
-from toolkit.images.show import Image, images, show
+from toolkit.images.show import Image, images, remove, show
 
 __all__ = [
     "Built",
@@ -17,6 +18,8 @@ __all__ = [
     "image_name",
     "images",
     "push",
+    "remove",
     "repository_of",
     "show",
+    "with_digest",
 ]

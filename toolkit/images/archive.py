@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from toolkit.checkpoints.links import followed, homes_of
 from toolkit.errors import UserError
 
 _FILE_MODE, _FOLDER_MODE = 0o644, 0o755
@@ -39,14 +40,14 @@ def members_of(
     Raises UserError for a link that leaves the folder or leads nowhere: what is meant to be in an
     image must be in the folder that was named.
     """
-    root = folder.resolve()
+    homes = homes_of(folder)
     found = []
     for path in sorted(folder.rglob("*")):
-        if skip(path) or path.is_dir():
+        if skip(path):
             continue
-        real = path.resolve()
-        if path.is_symlink() and not real.is_relative_to(root):
-            raise UserError(f"{path} leads out of its folder, to {real}", "copy the file there")
+        real = followed(path, homes)
+        if real.is_dir():
+            continue
         if not real.is_file():
             raise UserError(f"{path} is no file", "remove it, or name another folder")
         inside = path.relative_to(folder).as_posix()

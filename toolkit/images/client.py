@@ -13,7 +13,7 @@ import re
 import shutil
 import subprocess
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,7 +31,11 @@ _BUILD_SETTINGS = {
     "SOURCE_DATE_EPOCH": "0",
 }
 _LOOK_SECONDS = 60
-_KEPT_LINES = 40
+_KEPT_LINES, _TOLD_LINES, _TOLD_CHARACTERS = 40, 3, 200
+
+_ADVICE = re.compile(r"DEPRECATED: The legacy builder is deprecated")
+_USAGE = re.compile(r"(Run|See) '[^']+ --help'|Usage:")
+"""What follows an error, and says nothing of it."""
 
 _NOT_RUNNING = re.compile(
     r"Cannot connect to the Docker daemon|error during connect|Is the docker daemon running"
@@ -101,7 +105,7 @@ class Docker:
     ) -> None:
         """Run ``docker ARGUMENTS`` with ``given`` as its input, telling each line as it comes.
 
-        Raises as ``run`` does; an interrupt ends the command too.
+        Raises as ``run`` does, and what went wrong with the input; an interrupt ends the command.
         """
         last: list[str] = []
         with subprocess.Popen(
@@ -113,18 +117,19 @@ class Docker:
         ) as program:
             feeder = _Feeder(program, given)
             try:
-                for raw in program.stdout or ():
-                    line = raw.decode("utf-8", errors="replace").rstrip()
+                for line in _without_advice(program.stdout or ()):
                     last = [*last[-_KEPT_LINES:], line]
                     each_line(line)
             except BaseException:
                 program.terminate()
                 raise
             finally:
+                # The program has closed its output or was ended, so its input ends as well.
                 feeder.join()
+        # First of all: what went wrong with the input is the cause of what Docker made of it.
+        feeder.check()
         if program.returncode:
             raise refusal(doing, last)
-        feeder.check()
 
     def argv(self, *arguments: str) -> list[str]:
         """The whole argv. Raises DockerMissing when this machine has no ``docker``."""
@@ -165,14 +170,19 @@ class _Feeder(threading.Thread):
                 stream.close()
 
     def check(self) -> None:
-        """Raise what went wrong."""
+        """Raise what went wrong, once it has ended."""
         if self._error:
             raise self._error
 
-    def join(self, timeout: float | None = None) -> None:
-        """Wait, and then raise what went wrong with the input, which is the cause of the rest."""
-        super().join(timeout)
-        self.check()
+
+def _without_advice(output: Iterable[bytes]) -> Iterator[str]:
+    """The lines, but for what Docker says of its own builder each time."""
+    advice = False
+    for raw in output:
+        line = raw.decode("utf-8", errors="replace").rstrip()
+        advice = bool(_ADVICE.match(line)) or (advice and line[:1] in ("", " "))
+        if not advice:
+            yield line
 
 
 def refusal(doing: str, lines: Sequence[str]) -> PeagleError:
@@ -195,13 +205,28 @@ def refusal(doing: str, lines: Sequence[str]) -> PeagleError:
         return NotFound(told, "see `docker images`, and the image's spelling")
     if _UNREACHABLE.search(said):
         return CloudError(told, "check the registry's name and the network")
-    return EngineError(told, "see what Docker said above")
+    return EngineError(f"{doing}: {_last_words(lines)}", "that is what Docker said last: mend it")
 
 
 def _deciding(lines: Sequence[str]) -> str:
     """The last line that names an error, else the last one."""
-    told = [line.strip() for line in lines if line.strip()]
-    errors = [line for line in told if re.search(r"error|denied|cannot|no such|no space", line,
-                                                 re.IGNORECASE)]  # fmt: skip
-    said = (errors or told or ["no word"])[-1]
-    return re.sub(r"^(docker: |ERROR: |Error response from daemon: )+", "", said)
+    told = _telling(lines)
+    errors = [line for line in told if re.search(r"error|denied|cannot|no such|no space|invalid",
+                                                 line, re.IGNORECASE)]  # fmt: skip
+    return _plain((errors or told or ["no word"])[-1])
+
+
+def _last_words(lines: Sequence[str]) -> str:
+    """The deciding line among the last ones: what Docker says is rewritten while it is shown."""
+    told, deciding = [_plain(line) for line in _telling(lines)], _deciding(lines)
+    last = told[-_TOLD_LINES:]
+    chosen = last if deciding in last else [deciding, *last[1:]]
+    return " | ".join(line[:_TOLD_CHARACTERS] for line in chosen) or deciding
+
+
+def _telling(lines: Sequence[str]) -> list[str]:
+    return [line.strip() for line in lines if line.strip() and not _USAGE.match(line.strip())]
+
+
+def _plain(line: str) -> str:
+    return re.sub(r"^(docker: |ERROR: |Error response from daemon: )+", "", line)

@@ -15,7 +15,9 @@ from pathlib import Path
 
 from toolkit.errors import EngineError, NotFound, UserError
 from toolkit.images.archive import Member, member_of, members_of, tar, tar_member
+from toolkit.images.base import fetched
 from toolkit.images.client import Docker
+from toolkit.rendering.image_names import split_image
 
 REPOSITORY = "peagle-engine-cpu"
 
@@ -65,10 +67,11 @@ def engine_image(
     """The name of the image with that engine on ``base``; built unless it is there.
 
     ``base`` must have Python of the engine's version, with venv; it is fetched if need be.
-    Raises UserError when it has not, and what building raises.
+    Raises UserError when it has not, or is no image's name, and what building raises.
     """
-    base_id = _base_id(docker, base, progress)
-    name = engine_name(base_id, packages)
+    split_image(base)
+    base_id = str(fetched(docker, base, progress).get("Id", ""))
+    name = engine_image_name(base_id, packages)
     if docker.inspect("image", name) is None:
         _check_base(docker, base, packages)
         progress(f"making {name} (2 GB, once for this base and engine)")
@@ -78,7 +81,7 @@ def engine_image(
     return name
 
 
-def engine_name(base_id: str, packages: Packages) -> str:
+def engine_image_name(base_id: str, packages: Packages) -> str:
     """Repository and tag: the version, and a digest of everything that the image is made from."""
     made_from = "\0".join((base_id, packages.lock, packages.python, _DOCKERFILE))
     digest = hashlib.sha256(made_from.encode()).hexdigest()[:12]
@@ -95,15 +98,6 @@ def context_of(packages: Packages) -> list[Member]:
 
 def _is_bytecode(path: Path) -> bool:
     return "__pycache__" in path.parts
-
-
-def _base_id(docker: Docker, base: str, progress: Progress) -> str:
-    found = docker.inspect("image", base)
-    if found is None:
-        progress(f"fetching {base}")
-        docker.stream("pull", base, doing=f"fetching {base}", each_line=progress)
-        found = docker.inspect("image", base) or {}
-    return str(found.get("Id", ""))
 
 
 def _check_base(docker: Docker, base: str, packages: Packages) -> None:

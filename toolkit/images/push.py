@@ -18,6 +18,8 @@ from pathlib import Path
 
 from toolkit.errors import UserError
 from toolkit.images.client import Docker
+from toolkit.images.room import room_in_temporary
+from toolkit.rendering.image_names import has_host, without_tag
 
 _HELPER = "peagle"
 _VARIABLE = "PEAGLE_REGISTRY_LOGINS"
@@ -60,7 +62,8 @@ def logged_in(docker: Docker, logins: Sequence[Login]) -> Iterator[Docker]:
         return
     with tempfile.TemporaryDirectory(prefix="peagle-docker-") as name:
         folder = Path(name)
-        _configure(folder, [login.host for login in logins])
+        with room_in_temporary("Docker's configuration for one command"):
+            _configure(folder, [login.host for login in logins])
         known = {login.host: (login.user, login.password) for login in logins}
         path = os.pathsep.join((str(folder / "bin"), os.environ.get("PATH", os.defpath)))
         yield Docker(
@@ -87,16 +90,15 @@ def push(
         engine.stream("push", address, doing=doing, each_line=progress)
     found = docker.inspect("image", address) or {}
     known = [one.partition("@") for one in found.get("RepoDigests") or ()]
-    digests = [digest for there, _, digest in known if there == repository]
+    digests = [digest for place, _, digest in known if place == repository]
     return f"{repository}@{digests[-1]}" if digests else address
 
 
 def repository_part(address: str) -> str:
     """``host:5000/name`` of ``host:5000/name:tag``. Raises UserError without a registry's host."""
-    host, slash, path = address.partition("/")
-    if not slash or not ("." in host or ":" in host or host == "localhost"):
+    if not has_host(address):
         raise UserError(f"{address!r} names no registry", "such as registry.example.com/name:tag")
-    return f"{host}/{path.rpartition(':')[0] or path}"
+    return without_tag(address)
 
 
 def _configure(folder: Path, hosts: Sequence[str]) -> None:

@@ -9,8 +9,11 @@ from typing import Any
 
 from toolkit.errors import NotFound, UserError
 from toolkit.images.client import Docker
+from toolkit.rendering.image import CONTENT_LABEL
+from toolkit.rendering.image_names import pinned
 
 _BASE = "org.opencontainers.image.base.name"
+_BASE_DIGEST = "org.opencontainers.image.base.digest"
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,16 @@ class Image:
         return self.labels["peagle.runtime"]
 
     @property
+    def baked(self) -> bool:
+        """Whether the pair's weights are in it."""
+        return self.labels.get("peagle.weights") == "baked"
+
+    @property
+    def content(self) -> str:
+        """The digest of what is inside; empty for an image that an older toolkit made."""
+        return self.labels.get(CONTENT_LABEL, "")
+
+    @property
     def base(self) -> str:
         """What it is FROM."""
         return self.labels.get(_BASE, "")
@@ -62,9 +75,15 @@ def show(docker: Docker, name: str) -> Image:
         size=int(found["Size"]),
         layer_bytes=_layer_bytes(docker, found, labels),
         user=found["Config"].get("User", ""),
-        labels=dict(sorted(labels.items())),
+        labels={name: value for name, value in sorted(labels.items()) if value},
         digests=tuple(found.get("RepoDigests") or ()),
     )
+
+
+def unseen(name: str) -> Image:
+    """An image of which no more is known than its name."""
+    return Image(name, id="", created="", size=0, layer_bytes=None, user="", labels={},
+                 digests=(name,))  # fmt: skip
 
 
 def images(docker: Docker, **labels: str) -> tuple[Image, ...]:
@@ -78,6 +97,14 @@ def images(docker: Docker, **labels: str) -> tuple[Image, ...]:
     return tuple(sorted(found, key=lambda image: image.created, reverse=True))
 
 
+def remove(docker: Docker, name: str) -> Image:
+    """Remove the image from this machine; what it was. Raises as ``show`` does, and what Docker
+    says of one that a container uses."""
+    found = show(docker, name)
+    docker.run("image", "rm", name, doing=f"removing {name}")
+    return found
+
+
 def check_pair(image: Image, pair: str) -> None:
     """Raise UserError for an image that was built for another pair."""
     if image.pair != pair:
@@ -89,7 +116,11 @@ def check_pair(image: Image, pair: str) -> None:
 
 def _layer_bytes(docker: Docker, found: dict[str, Any], labels: Mapping[str, str]) -> int | None:
     """The difference to the base, where the base is here and really below."""
-    base = docker.inspect("image", labels.get(_BASE) or "none")
+    name = labels.get(_BASE) or "none"
+    # Fetched by its digest, it has no name here.
+    base = docker.inspect("image", pinned(name, labels.get(_BASE_DIGEST))) or docker.inspect(
+        "image", name
+    )
     if base is None:
         return None
     below = base.get("RootFS", {}).get("Layers") or []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from toolkit.planning.models import Plan
 from toolkit.rendering.image import DOCKERFILE, Recipe, context_files
+from toolkit.rendering.image_names import base_of
 from toolkit.rendering.models import RenderedFile
 from toolkit.rendering.readme import readme
 
@@ -12,7 +13,7 @@ __all__ = ["DOCKERFILE", "render"]
 
 def render(plan: Plan) -> tuple[RenderedFile, ...]:
     """``Dockerfile``, what it copies, ``.dockerignore`` and how to build and push."""
-    recipe = Recipe("gpu", base=plan.runtime.image)
+    recipe = Recipe("gpu", base=base_of(plan))
     return (*context_files(plan, recipe), readme(plan, _HOW_TO))
 
 

@@ -13,19 +13,23 @@ give the same files.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import PurePosixPath
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from toolkit import __version__
+from toolkit.catalog import load_catalog
+from toolkit.catalog.models import Catalog
 from toolkit.data import data_folder
-from toolkit.errors import Unsupported, UserError
-from toolkit.planning.models import Plan, Weights
+from toolkit.errors import Unsupported
+from toolkit.planning.models import Plan
+from toolkit.rendering import baking
+from toolkit.rendering.baking import Baked
 from toolkit.rendering.document import plan_document
+from toolkit.rendering.image_names import split_image
 from toolkit.rendering.models import RenderedFile
 from toolkit.rendering.text import json_file, text_file
 
@@ -40,44 +44,53 @@ USER = "10001:10001"
 CACHE_FOLDER = "/var/cache/peagle"
 """Beside ``/tmp`` the one place that the container writes to: compiled code, downloads."""
 
-BAKED_ROOT = "/opt/peagle/ml"
-"""Where baked weights lie. ``/opt/ml`` itself is SageMaker's to mount over."""
+CONTENT_LABEL = "peagle.content"
+"""The label with ``content_digest``."""
 
 RuntimeKind = Literal["gpu", "cpu"]
 
-_HUB = f"{BAKED_ROOT}/hub"
-_IMAGE_NAME = re.compile(r"[\w][\w.:/@-]*", re.ASCII)
-_DOWNLOAD = (
-    "import sys; from huggingface_hub import snapshot_download as get; "
-    "get(sys.argv[1], revision=sys.argv[2] or None, cache_dir=sys.argv[3])"
+_OF_THE_MAKING = (
+    "org.opencontainers.image.revision",
+    "org.opencontainers.image.version",
+    "peagle.plan",
 )
+"""Labels that say who made an image, and not what is in it."""
 
 
 @dataclass(frozen=True)
 class Recipe:
     """How an image is made of a plan.
 
-    ``base`` is the image that it is FROM, best with its digest (``...@sha256:...``).
-    ``revision`` is the commit of the toolkit's source, if there is one. With ``bake_weights`` the
-    plan's weights are in the image.
+    ``base`` is the image that it is FROM, best with its digest (``name:tag@sha256:...``).
+    ``revision`` is the commit of the toolkit's source, if there is one. ``weights`` are what is
+    baked into the image, as ``toolkit.images.baking`` finds it for a plan.
     """
 
     runtime: RuntimeKind
     base: str
     revision: str | None = None
-    bake_weights: bool = False
+    weights: tuple[Baked, ...] = ()
+
+    @property
+    def bakes_weights(self) -> bool:
+        """Whether the image has the plan's weights in it."""
+        return bool(self.weights)
 
 
 def context_files(plan: Plan, recipe: Recipe) -> tuple[RenderedFile, ...]:
     """Every file of the build context but weights, in the order of their paths."""
-    files = (
-        text_file(DOCKERFILE, dockerfile(plan, recipe)),
+    files = (text_file(DOCKERFILE, dockerfile(plan, recipe)), *_copied_files(plan))
+    return tuple(sorted(files, key=lambda file: file.path))
+
+
+def _copied_files(plan: Plan) -> tuple[RenderedFile, ...]:
+    """All but the Dockerfile."""
+    return (
         text_file(".dockerignore", "*\n!peagle\n!cache\n!weights\n**/__pycache__\n"),
         json_file(PAIR_FILE, pair_document(plan)),
         text_file("cache/README", "What the engine compiles and downloads.\n"),
         *serve_files(),
     )
-    return tuple(sorted(files, key=lambda file: file.path))
 
 
 def serve_files() -> tuple[RenderedFile, ...]:
@@ -96,38 +109,30 @@ def serve_digest() -> str:
     return _digest(serve_files())
 
 
-def context_digest(plan: Plan, recipe: Recipe) -> str:
-    """SHA-256 over the whole context; for weights stand the places that they come from."""
-    folders = baked_folders(plan) if recipe.bake_weights else {}
-    weights = [RenderedFile(path, location.encode()) for path, location in folders.items()]
-    return _digest((*context_files(plan, recipe), *weights))
+def content_digest(plan: Plan, recipe: Recipe) -> str:
+    """SHA-256 over what is in the image: base, entrypoint, pair, weights.
 
-
-def baked_folders(plan: Plan) -> dict[str, str]:
-    """Path in the context -> folder on this machine, of the weights that can be copied in.
-
-    Raises Unsupported for weights that lie in S3 only.
+    Not over the plan's other choices nor the toolkit's commit, which change nothing in it; and of
+    a base whose digest is known the name does not count, so that it is the same in every region.
     """
-    found = {}
-    for weights in _weights(plan):
-        if weights.kind == "s3":
-            raise Unsupported(
-                f"weights in S3 cannot be baked into an image: {weights.location}",
-                "leave out --bake-weights (SageMaker mounts them), or copy them to a folder first",
-            )
-        if weights.kind == "directory":
-            below = PurePosixPath(weights.engine_path).relative_to("/opt/ml")
-            found[f"weights/{below}"] = weights.location
-    return found
-
-
-def _weights(plan: Plan) -> tuple[Weights, ...]:
-    drafter = plan.drafter.weights if plan.drafter else None
-    return (plan.target.weights, drafter) if drafter else (plan.target.weights,)
+    base, digest = split_image(recipe.base)
+    counted = replace(recipe, base=digest or base, revision=None)
+    kept = {k: v for k, v in _labels(plan, counted).items() if k not in _OF_THE_MAKING}
+    weights = [
+        RenderedFile(one.path, one.digest.encode())
+        for one in recipe.weights
+        if isinstance(one, baking.Copied)
+    ]
+    text = text_file(DOCKERFILE, _text(plan, counted, kept))
+    return _digest((text, *_copied_files(plan), *weights))
 
 
 def pair_document(plan: Plan) -> dict[str, Any]:
-    """What the image is for, as its entrypoint and `peagle image show` can read it."""
+    """What the image is for, as its entrypoint and `peagle image show` can read it.
+
+    ``facts`` tell the models apart where the container is given folders: what their config.json
+    says, as far as the bundled catalogue knows them.
+    """
     speculation = plan.speculation
     return {
         "pair": plan.pair,
@@ -137,42 +142,84 @@ def pair_document(plan: Plan) -> dict[str, Any]:
         "parallel_drafting": speculation.parallel_drafting if speculation else None,
         "k": speculation.k if speculation else None,
         "vllm": plan.runtime.vllm,
-        "plan": plan_document(plan)["digest"],
+        "facts": _facts(plan),
     }
 
 
+def _facts(plan: Plan) -> dict[str, dict[str, Any]]:
+    target = _bundled().targets.get(plan.target.id)
+    if target is None:
+        return {}
+    numbers = target.architecture
+    found: dict[str, dict[str, Any]] = {
+        "target": {
+            "architecture": numbers.class_name,
+            "hidden_size": numbers.hidden_size,
+            "num_hidden_layers": numbers.layers,
+            "vocab_size": numbers.vocab_size,
+        }
+    }
+    for drafter in target.drafters:
+        same = plan.drafter is not None and plan.drafter.name == drafter.name
+        if same and drafter.format == "vllm" and drafter.hidden_layers:
+            found["drafter"] = {"num_hidden_layers": drafter.hidden_layers}
+    return found
+
+
+@functools.cache
+def _bundled() -> Catalog:
+    return load_catalog()
+
+
 def labels(plan: Plan, recipe: Recipe) -> dict[str, str]:
-    """The image's labels. OCI's own names where there is one, else ``peagle.*``."""
+    """The image's labels. OCI's own names where there is one, else ``peagle.*``.
+
+    What is not known is an empty one: else that of the base would be taken for the image's.
+    """
+    return {**_labels(plan, recipe), CONTENT_LABEL: content_digest(plan, recipe)}
+
+
+def _labels(plan: Plan, recipe: Recipe) -> dict[str, str]:
     drafter = plan.drafter
+    base, _, digest = recipe.base.partition("@")
     found = {
         "org.opencontainers.image.title": "peagle-serve",
         "org.opencontainers.image.description": f"{plan.pair} on vLLM {plan.runtime.vllm}",
         "org.opencontainers.image.version": __version__,
         "org.opencontainers.image.licenses": "Apache-2.0",
-        "org.opencontainers.image.base.name": recipe.base,
-        "org.opencontainers.image.base.digest": recipe.base.partition("@")[2],
+        "org.opencontainers.image.base.name": base,
+        "org.opencontainers.image.base.digest": digest,
         "org.opencontainers.image.revision": recipe.revision,
         "peagle.pair": plan.pair,
         "peagle.runtime": recipe.runtime,
         "peagle.vllm": plan.runtime.vllm,
         "peagle.plan": plan_document(plan)["digest"],
         "peagle.serve": serve_digest(),
-        "peagle.weights": "baked" if recipe.bake_weights else "mounted",
+        "peagle.weights": "baked" if recipe.bakes_weights else "mounted",
         "peagle.licence.target": plan.target.licence,
         "peagle.licence.drafter": drafter.licence if drafter else None,
     }
-    return {name: value for name, value in found.items() if value}
+    return {name: value or "" for name, value in found.items()}
 
 
 def dockerfile(plan: Plan, recipe: Recipe) -> str:
-    """The Dockerfile. Raises UserError for a base that is no image's name."""
-    if not _IMAGE_NAME.fullmatch(recipe.base):
-        raise UserError(f"{recipe.base!r} is no name of an image", "such as debian:bookworm-slim")
+    """The Dockerfile. Raises UserError for a base that is no image's name, and Unsupported for a
+    plan whose image is made already, with the weights in it."""
+    if plan.target.weights.kind == "image":
+        raise Unsupported(
+            f"the plan takes its weights from {plan.runtime.image}, an image that is made already",
+            "leave out --baked-weights; `peagle image build PAIR --bake-weights` makes such images",
+        )
+    split_image(recipe.base)
+    return _text(plan, recipe, labels(plan, recipe))
+
+
+def _text(plan: Plan, recipe: Recipe, labelled: Mapping[str, str]) -> str:
     return _DOCKERFILE.format(
         vllm=plan.runtime.vllm,
         base=recipe.base,
-        labels=_settings("LABEL", labels(plan, recipe)),
-        weights=_baking(plan) if recipe.bake_weights else "",
+        labels=_settings("LABEL", labelled),
+        weights=baking.instructions(recipe.weights),
         environment=_settings("ENV", _environment(recipe)),
         user=USER,
         cache=CACHE_FOLDER,
@@ -182,21 +229,7 @@ def dockerfile(plan: Plan, recipe: Recipe) -> str:
 def _environment(recipe: Recipe) -> dict[str, str]:
     """Where the user's files are, and who the user is for programs that ask for a name."""
     found = {"HOME": CACHE_FOLDER, "USER": "peagle", "LOGNAME": "peagle"}
-    if recipe.bake_weights:
-        found |= {"PEAGLE_ML_ROOT": BAKED_ROOT, "HF_HUB_CACHE": _HUB, "HF_HUB_OFFLINE": "1"}
-    return found
-
-
-def _baking(plan: Plan) -> str:
-    """The instructions that bring the weights in: copied, or downloaded while building."""
-    lines = ["", "# Weights of the plan, where other images have them mounted or download them."]
-    if baked_folders(plan):
-        lines.append(f"COPY weights {BAKED_ROOT}")
-    for weights in _weights(plan):
-        if weights.kind == "hub":
-            argv = ["python3", "-c", _DOWNLOAD, weights.location, weights.revision or "", _HUB]
-            lines.append(f"RUN {json.dumps(argv)}")
-    return "\n".join([*lines, ""])
+    return {**found, **baking.ENVIRONMENT} if recipe.bakes_weights else found
 
 
 def _settings(instruction: str, values: Mapping[str, str]) -> str:

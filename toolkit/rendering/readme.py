@@ -53,12 +53,13 @@ def plan_words(plan: Plan) -> list[str]:
         "--concurrency": plan.concurrency,
         "--vllm": plan.runtime.vllm,
         "--model-source": weights.location if weights.kind == "s3" else None,
+        "--weights-by": "stream" if weights.streamed else None,
     }
     given = [(name, str(value)) for name, value in options.items() if value is not None]
-    return [*_pair_words(plan), *(word for option in given for word in option)]
+    return [*pair_words(plan), *(word for option in given for word in option)]
 
 
-def _pair_words(plan: Plan) -> list[str]:
+def pair_words(plan: Plan) -> list[str]:
     """The pair, with the weights of a head by themselves, as an own head must be given."""
     drafter, speculation = plan.drafter, plan.speculation
     if drafter is None or speculation is None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
+from tests.packed import Packed
 from toolkit.aws.session import Aws
 
 ACCOUNT = "111122223333"
@@ -102,7 +103,9 @@ class Cloud:
         self.quota_codes: dict[str, str] = {}
         self.log: list[dict[str, Any]] = []
         self.engine = Engine()
+        self.packed = Packed()
         self.price: float | None = None
+        self.digests: dict[str, str] = {}
         self.next_scripts: list[list[tuple[str, str | None]]] = []
         self.calls: list[str] = []
         self.before: Hook = lambda operation: None
@@ -308,8 +311,20 @@ class Cloud:
     def _invoke_endpoint(self, EndpointName: str, Body: bytes, **more: Any) -> Any:
         self._find(self.endpoints, "endpoint", EndpointName)
         asked = more.get("CustomAttributes")
+        if asked == "peagle=warm":
+            return {"Body": io.BytesIO(self._warm(json.loads(Body)))}
         document = self.counters() if asked else self.engine.answer(json.loads(Body))
         return {"Body": io.BytesIO(json.dumps(document).encode())}
+
+    def _warm(self, body: dict[str, Any]) -> bytes:
+        """As SageMaker hands on what the container says."""
+        answer = self.packed.answer(body)
+        if answer.status != 200:
+            raise service_error(
+                "ModelError", f"Received client error ({answer.status})", "InvokeEndpoint",
+                OriginalStatusCode=answer.status, OriginalMessage=answer.body.decode(),
+            )  # fmt: skip
+        return answer.body
 
     def _invoke_endpoint_with_response_stream(
         self, EndpointName: str, Body: bytes, **_: Any
@@ -354,10 +369,40 @@ class Cloud:
         del self.buckets[Bucket]
         return {}
 
+    def _batch_get_image(self, imageIds: list[dict[str, str]], **_: Any) -> Any:
+        """``digests`` by tag; as ECR, which does not raise for a tag that is not there."""
+        tag = imageIds[0]["imageTag"]
+        known = [{"imageId": {"imageTag": tag, "imageDigest": self.digests[tag]}}
+                 for tag in (tag,) if tag in self.digests]  # fmt: skip
+        return {"images": known, "failures": [] if known else [{"failureCode": "ImageNotFound"}]}
+
     def _list_objects_v2(self, Bucket: str, Prefix: str) -> Any:
+        there = self._bucket(Bucket).items()
         return {
-            "Contents": [{"Key": key} for key in self._bucket(Bucket) if key.startswith(Prefix)]
+            "Contents": [
+                {"Key": key, "Size": found.get("ContentLength", 0)}
+                for key, found in there
+                if key.startswith(Prefix)
+            ]
         }
+
+    def _get_object(self, Bucket: str, Key: str) -> Any:
+        found = self._bucket(Bucket).get(Key)
+        if found is None:
+            raise service_error("NoSuchKey", "The specified key does not exist.", "GetObject")
+        return {"Body": io.BytesIO(found["Content"])}
+
+    def _create_multipart_upload(self, Bucket: str, Key: str, **_: Any) -> Any:
+        self._bucket(Bucket)
+        return {"UploadId": "1"}
+
+    def _abort_multipart_upload(self, Bucket: str, Key: str, UploadId: str) -> Any:
+        return {}
+
+    def put(self, bucket: str, key: str, content: bytes = b"x") -> None:
+        """An object that somebody put there."""
+        there = self.buckets.setdefault(bucket, {})
+        there[key] = {"ContentLength": len(content), "Metadata": {}, "Content": content}
 
     def _head_object(self, Bucket: str, Key: str) -> Any:
         found = self._bucket(Bucket).get(Key)
@@ -369,9 +414,10 @@ class Cloud:
         self, path: str, bucket: str, key: str, ExtraArgs: Any, Callback: Callable[[int], object]
     ) -> None:
         with open(path, "rb") as stream:
-            size = len(stream.read())
-        self._bucket(bucket)[key] = {"ContentLength": size, "Metadata": ExtraArgs["Metadata"]}
-        Callback(size)
+            content = stream.read()
+        self._bucket(bucket)[key] = {"ContentLength": len(content), "Content": content,
+                                     "Metadata": ExtraArgs["Metadata"]}  # fmt: skip
+        Callback(len(content))
 
     def _list_multipart_uploads(self, Bucket: str) -> Any:
         self._bucket(Bucket)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from moto import mock_aws
 
 from toolkit.aws import codebuild, ecr, images
-from toolkit.aws.codebuild_role import policy
+from toolkit.aws.codebuild_role import Scope, policy
 from toolkit.aws.session import Aws, Keys, connect
 from toolkit.aws.watch import Clock
 from toolkit.errors import CloudError
@@ -37,6 +38,15 @@ def aws(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Aws]:
 def build(aws: Aws, order: codebuild.BuildOrder = ORDER) -> tuple[codebuild.BuiltThere, list[str]]:
     told: list[str] = []
     return codebuild.build(aws, order, told.append, NoWaiting()), told
+
+
+def put_image(aws: Aws, repository: str) -> None:
+    """An image with the tag v1."""
+    manifest = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
+                "config": {"digest": "sha256:0", "size": 1, "mediaType": "x"},
+                "layers": []}  # fmt: skip
+    aws.call("ecr", "put_image", repositoryName=repository, imageTag="v1",
+             imageManifest=json.dumps(manifest))  # fmt: skip
 
 
 def test_a_repository_scans_keeps_its_tags_and_forgets_layers_without_one(aws: Aws) -> None:
@@ -71,7 +81,8 @@ def test_a_build_makes_all_it_needs_and_again_makes_nothing_more(aws: Aws) -> No
     assert built.address.endswith("/peagle-tiny:v1")
     assert any("uploading the build context" in line for line in told)
     first = images.listed(aws)
-    assert [made.kind for made in first] == ["Project", "Role", "Object", "Bucket", "Repository"]
+    kinds = [made.kind for made in first]
+    assert kinds == ["Project", "LogGroup", "Role", "Object", "Bucket", "Repository"]
     build(aws)
     assert images.listed(aws) == first
     (project,) = aws.call("codebuild", "batch_get_projects", names=["peagle-tiny"])["projects"]
@@ -81,26 +92,24 @@ def test_a_build_makes_all_it_needs_and_again_makes_nothing_more(aws: Aws) -> No
 
 def test_a_tag_that_is_there_is_not_built_again(aws: Aws) -> None:
     ecr.ensure_repository(aws, "peagle-tiny")
-    manifest = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
-                "config": {"digest": "sha256:0", "size": 1, "mediaType": "x"},
-                "layers": []}  # fmt: skip
-    aws.call("ecr", "put_image", repositoryName="peagle-tiny", imageTag="v1",
-             imageManifest=json.dumps(manifest))  # fmt: skip
+    put_image(aws, "peagle-tiny")
     built, told = build(aws)
     assert built.digest is not None
-    assert told == [f"{built.address} is there already"]
+    assert told == [f"{built.address} is there already, and a tag never changes its image"]
     assert aws.call("codebuild", "list_projects")["projects"] == []
 
 
 def test_destroy_removes_what_was_made_and_nothing_else(aws: Aws) -> None:
     boto3.client("s3", region_name="us-east-1").create_bucket(Bucket="not-ours")
     build(aws)
+    aws.call("logs", "create_log_group", logGroupName="/aws/codebuild/peagle-tiny")
     removed = images.remove_all(aws, lambda line: None)
-    assert len(removed) == 5
+    assert len(removed) == 6
     assert images.listed(aws) == ()
     assert aws.call("ecr", "describe_repositories")["repositories"] == []
     assert aws.call("codebuild", "list_projects")["projects"] == []
     assert aws.call("iam", "list_roles")["Roles"] == []
+    assert aws.call("logs", "describe_log_groups")["logGroups"] == []
     assert [one["Name"] for one in aws.call("s3", "list_buckets")["Buckets"]] == ["not-ours"]
     assert images.remove_all(aws, lambda line: None) == ()
 
@@ -109,7 +118,7 @@ def test_what_an_interrupted_build_made_is_known(aws: Aws, monkeypatch: pytest.M
     def cut(*given: Any, **more: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(codebuild, "_ensure_project", cut)
+    monkeypatch.setattr(codebuild, "ensure_role", cut)
     with pytest.raises(KeyboardInterrupt):
         build(aws)
     assert {made.kind for made in images.listed(aws)} == {"Repository", "Bucket", "Object"}
@@ -117,14 +126,97 @@ def test_what_an_interrupted_build_made_is_known(aws: Aws, monkeypatch: pytest.M
 
 
 def test_the_role_may_write_to_one_repository_and_read_one_prefix(aws: Aws) -> None:
-    statements = policy(aws, "peagle-tiny", "bucket", "peagle-images/")["Statement"]
+    scope = Scope("peagle-tiny", "bucket", "peagle-images/", "peagle-tiny")
+    statements = policy(aws, scope)["Statement"]
     by_action = {action: one["Resource"] for one in statements for action in one["Action"]}
     account = aws.account
     assert by_action["ecr:PutImage"] == f"arn:aws:ecr:us-east-1:{account}:repository/peagle-tiny"
     assert by_action["s3:GetObject"] == "arn:aws:s3:::bucket/peagle-images/*"
+    group = f"arn:aws:logs:us-east-1:{account}:log-group:/aws/codebuild/peagle-tiny"
+    assert by_action["logs:PutLogEvents"] == [group, f"{group}:*"]
     everything = [action for action, resource in by_action.items() if resource == "*"]
     assert everything == ["ecr:GetAuthorizationToken"]
     assert not any("*" in action for action in by_action)
+
+
+@pytest.mark.parametrize("repository", ["other", "team/my.repo", "a" * 100])
+def test_a_repository_of_any_name_has_a_project_whose_log_its_role_may_write(
+    aws: Aws, repository: str
+) -> None:
+    build(aws, replace(ORDER, repository=repository))
+    (name,) = aws.call("codebuild", "list_projects")["projects"]
+    (role,) = aws.call("iam", "list_roles")["Roles"]
+    found = aws.call("iam", "get_role_policy", RoleName=role["RoleName"],
+                     PolicyName="build-one-image")["PolicyDocument"]  # fmt: skip
+    written = next(s["Resource"] for s in found["Statement"] if "logs:PutLogEvents" in s["Action"])
+    assert written[0].endswith(f":log-group:/aws/codebuild/{name}")
+    assert images.Made("LogGroup", f"/aws/codebuild/{name}") in images.listed(aws)
+
+
+def test_no_two_repositories_share_a_project() -> None:
+    names = {codebuild.project_name(name) for name in ("a/b", "a.b", "a-b", "a_b")}
+    assert len(names) == 4
+    assert codebuild.project_name("peagle-tiny") == "peagle-tiny"
+
+
+def test_an_older_project_builds_as_this_toolkit_says(
+    aws: Aws, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as older:
+        older.setattr(codebuild, "BUILD_IMAGE", "an-older-one")
+        build(aws)
+    started: list[dict[str, Any]] = []
+    real = aws.call
+
+    def call(service: str, operation: str, **more: Any) -> dict[str, Any]:
+        if operation == "start_build":
+            started.append(more)
+        return real(service, operation, **more)
+
+    monkeypatch.setattr(aws, "call", call)
+    build(aws)
+    (asked,) = started
+    assert asked["imageOverride"] == codebuild.BUILD_IMAGE != "an-older-one"
+    assert json.loads(asked["buildspecOverride"]) == codebuild.BUILDSPEC
+    assert asked["computeTypeOverride"] == codebuild.COMPUTE
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_an_interrupt_ends_the_build_or_says_how(
+    aws: Aws, monkeypatch: pytest.MonkeyPatch, answers: bool
+) -> None:
+    real = aws.call
+    stopped: list[str] = []
+
+    def call(service: str, operation: str, **more: Any) -> dict[str, Any]:
+        if operation == "batch_get_builds":
+            raise KeyboardInterrupt
+        if operation == "stop_build":
+            stopped.append(more["id"])
+            if not answers:
+                raise CloudError("no answer")
+            return {}
+        return real(service, operation, **more)
+
+    monkeypatch.setattr(aws, "call", call)
+    told: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        codebuild.build(aws, ORDER, told.append, NoWaiting())
+    assert len(stopped) == 1
+    said = "stopped the build " if answers else "it goes on: aws codebuild stop-build --id "
+    assert told[-1].startswith(f"{said}{stopped[0]}")
+
+
+def test_the_digest_of_an_image_in_anybody_s_ecr(aws: Aws) -> None:
+    uri = ecr.ensure_repository(aws, "base")
+    put_image(aws, "base")
+    digest = ecr.image_digest(aws, "base", "v1")
+    assert digest is not None
+    assert ecr.digest_of(aws, f"{uri}:v1") == digest
+    assert ecr.digest_of(aws, f"{uri}:v2") is None
+    assert ecr.digest_of(aws, f"{uri}@{digest}") is None
+    assert ecr.digest_of(aws, "763104351884.dkr.ecr.us-east-1.amazonaws.com/vllm:1") is None
+    assert ecr.digest_of(aws, "debian:bookworm") is None
 
 
 def test_codebuild_may_take_the_role_for_this_account_only(aws: Aws) -> None:

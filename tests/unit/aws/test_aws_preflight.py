@@ -133,6 +133,15 @@ def test_other_files_below_the_prefix_are_an_error(world: World, head: Path) -> 
     assert "other.bin" in found.findings[0].message
 
 
+def test_warm_starts_beside_the_uploaded_folders_are_no_other_files(
+    world: World, head: Path
+) -> None:
+    bucket, folder = f"peagle-sagemaker-us-east-1-{ACCOUNT}", "peagle-toolkit/peagle-pair/warm"
+    world.cloud.buckets[bucket] = {f"{folder}/{'0a' * 16}.{end}": {} for end in ("json", "tar.gz")}
+
+    assert _codes(world.look(a_plan(head))) == {}
+
+
 def test_a_missing_folder_of_weights_is_the_users_mistake(world: World, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is no folder"):
         world.look(a_plan(tmp_path / "nothing"))

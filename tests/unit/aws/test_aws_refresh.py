@@ -102,6 +102,19 @@ def test_a_new_version_comes_with_tag_cuda_ami_and_regions(sdk: Callable[..., No
     assert "in 2 regions" in told[("vLLM 0.31.0", "new")]
 
 
+def test_another_tag_has_not_the_old_ones_digest(sdk: Callable[..., None]) -> None:
+    pinned = [r.model_copy(update={"digest": "sha256:" + "a" * 64})
+              for r in CATALOG.runtimes.runtimes]  # fmt: skip
+    table = CATALOG.runtimes.model_copy(update={"runtimes": tuple(pinned)})
+    old = next(r for r in pinned if r.vllm == "0.28.0")
+    same = old.tag.removeprefix("0.28.0-gpu-py312-")
+    for container, digest in ((same, old.digest), (f"{same}-v2", None)):
+        sdk(**{"0_28_0": entry("0.28.0", container_version={"gpu": container})})
+        new = {r.vllm: r for r in with_images(table, sdk_images(table)).runtimes}
+        assert new["0.28.0"].digest == digest
+        assert new["0.27.1"].digest is not None
+
+
 def test_another_cuda_of_the_same_line_takes_its_ami(sdk: Callable[..., None]) -> None:
     of = {"0_31_0": "cu132-x", "0_31_1": "cu128-x", "0_31_2": "cu140-x", "0_31_3": "rocm-x"}
     sdk(**{v: entry(v, container_version={"gpu": c}) for v, c in of.items()})

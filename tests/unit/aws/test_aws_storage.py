@@ -11,6 +11,7 @@ from moto import mock_aws
 from toolkit.aws import storage
 from toolkit.aws.session import Aws, Keys, connect
 from toolkit.aws.storage import Upload, files_below
+from toolkit.errors import UserError
 
 BUCKET = "peagle-sagemaker-eu-west-1-123456789012"
 PREFIX = "peagle-toolkit/name/drafter/"
@@ -55,6 +56,19 @@ def test_hidden_files_stay_here(aws: Aws, upload: Upload) -> None:
     storage.send(aws, upload, lambda count: None)
 
     assert _stored(aws) == {f"{PREFIX}config.json", f"{PREFIX}model.safetensors"}
+
+
+@pytest.mark.parametrize(
+    ("leads_to", "words"), [("/etc/passwd", "leads out of its folder"), ("gone", "link to nothing")]
+)
+def test_a_link_out_of_the_folder_is_refused_before_anything_is_sent(
+    tmp_path: Path, leads_to: str, words: str
+) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "vocab.json").symlink_to(leads_to)
+
+    with pytest.raises(UserError, match=words):
+        files_below(tmp_path)
 
 
 def test_progress_ends_at_the_whole_size(aws: Aws, upload: Upload) -> None:

@@ -244,7 +244,7 @@ def test_an_image_that_cannot_tell_is_not_proved_and_ours_is_named(world: World)
     with pytest.raises(NotProved, match="does not tell") as untold:
         world.deploy(a_plan())
 
-    assert "peagle render dockerfile" in untold.value.fix
+    assert "peagle image build PAIR --push" in untold.value.fix
     assert "--image" in untold.value.fix
     assert _state(world) == "Unproved"
 

@@ -110,6 +110,24 @@ def test_the_user_s_own_catalogue_is_the_place_for_it(terminal: Terminal, mine: 
     assert price_in(data_folder("model_catalog")) == 1.408
 
 
+def test_digests_of_images_are_asked_of_ecr_and_written(terminal: Terminal, mine: Path) -> None:
+    shutil.copy(data_folder("model_catalog") / "runtimes.yaml", mine)
+    runtime = next(r for r in load_catalog().runtimes.runtimes if r.vllm == "0.28.0")
+    digests = ("sha256:" + "a" * 64, "sha256:" + "b" * 64)
+
+    for digest in digests:
+        terminal.cloud.digests = {runtime.tag: digest}
+        done = terminal.run("catalog", "refresh", "--digests", "--to", str(mine), "--yes")
+        assert done.code == 0, done.err
+        assert digest in done.out
+        known = {one.vllm: one.digest for one in load_catalog(mine).runtimes.runtimes}
+        assert known["0.28.0"] == digest
+    assert known["0.25.0"] is None
+    assert "tells no digest of vLLM 0.19.0, " in done.err
+    made = terminal.run("--catalog", str(mine), "catalog", "refresh", "--digests", "--dry-run")
+    assert "up to date" in made.err
+
+
 def test_who_is_denied_is_told_in_one_line(terminal: Terminal, mine: Path) -> None:
     def deny(operation: str) -> None:
         if operation == "get_products":
@@ -164,12 +182,13 @@ def test_who_cannot_ask_is_not_told_that_all_is_up_to_date(
         raise error("nobody to ask", "wait")
 
     monkeypatch.setattr(Aws, "items", nobody)
-    monkeypatch.setitem(PARTS, "images", lambda tables, regions, connect: tables)
+    for part in ("images", "digests"):
+        monkeypatch.setitem(PARTS, part, lambda tables, regions, connect: tables)
 
     done = terminal.run("catalog", "refresh", "--to", str(mine), "--yes")
 
     assert done.code == code
-    assert done.err.splitlines()[-1] == "3 of 4 parts could not be asked."
+    assert done.err.splitlines()[-1] == "3 of 5 parts could not be asked."
     assert done.err.count("nobody to ask") == 1
     assert "up to date" not in done.err
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import boto3
 import pytest
 
 from tests.support import Peagle
@@ -32,12 +34,15 @@ def test_codebuild_builds_and_destroy_removes_all_of_it(place: Environment, peag
     assert built.returncode == 0, built.stderr
     address = json.loads(built.stdout)["pushed"]
     assert "/peagle-gpt-oss-20b:0.28.0-gpu-" in address
+    assert re.search(r"uploading the build context \(\d+ kB\)", built.stderr)
+    assert "note" not in built.stderr
+    assert "by its tag: ECR tells no digest of it" in built.stderr
     refused = peagle("destroy", "--images", "--sandbox", env=place)
     assert refused.returncode == 2
     assert "Role peagle-gpt-oss-20b-us-east-1" in refused.stderr
     removed = peagle("destroy", "--images", "--sandbox", "--yes", "--json", env=place)
     kinds = [one["type"] for one in json.loads(removed.stdout)["removed"]]
-    assert kinds == ["Project", "Role", "Object", "Bucket", "Repository"]
+    assert kinds == ["Project", "LogGroup", "Role", "Object", "Bucket", "Repository"]
     again = peagle("destroy", "--images", "--sandbox", "--yes", "--json", env=place)
     assert json.loads(again.stdout) == {"removed": []}
 
@@ -52,6 +57,107 @@ def test_the_sandboxs_ecr_holds_no_images_and_says_so(
     done = peagle("image", "push", "peagle-tiny:1", "--sandbox", env=place)
     assert done.returncode == 3
     assert "--registry" in done.stderr
+
+
+@pytest.mark.sandbox
+def test_what_a_colleague_has_pushed_is_not_pushed_again(
+    place: Environment, peagle: Peagle, docker: FakeDocker
+) -> None:
+    content = "0123456789abcdef"
+    own, named = f"peagle-tiny:0.28.0-cpu-{content[:12]}", "peagle-tiny:mine"
+    docker.answers("version", out="20.10")
+    for name in (own, named):
+        docker.has_image(name, {**LABELS, "peagle.content": content})
+    place["PATH"] = os.environ["PATH"]
+    push = ("image", "push", own, "--sandbox", "--json")
+    assert peagle(*push, env=place).returncode == 3, "it is not there yet"
+    digest = _put(place, peagle, own.partition(":")[2])
+    _put(place, peagle, "mine")
+
+    done = peagle(*push, env=place)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["pushed"].endswith(f"/peagle-tiny@{digest}")
+    assert "is there already" in done.stderr
+    assert not [one for one in docker.asked if one["argv"][0] == "push"]
+    another = peagle("image", "push", named, "--sandbox", env=place)
+    assert another.returncode == 3, "what else is called so may be another image"
+
+
+def _put(place: Environment, peagle: Peagle, tag: str) -> str:
+    """An image with that tag in the sandbox's ECR; its digest."""
+    said = json.loads(peagle("sandbox", "env", "--json", env=place).stdout)
+    client = boto3.client(
+        "ecr", region_name="us-east-1", endpoint_url=said["AWS_ENDPOINT_URL"],
+        aws_access_key_id="testing", aws_secret_access_key="testing",
+    )  # fmt: skip
+    manifest = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
+                "config": {"digest": "sha256:0", "size": 1, "mediaType": "x"},
+                "layers": [], "annotations": {"tag": tag}}  # fmt: skip
+    put = client.put_image(repositoryName="peagle-tiny", imageTag=tag,
+                           imageManifest=json.dumps(manifest))  # fmt: skip
+    return str(put["image"]["imageId"]["imageDigest"])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("build", "tiny", "--tag", "myrepo"),
+        ("build", "tiny", "--tag", "UPPER:1", "--builder", "codebuild"),
+        ("build", "tiny", "--runtime", "cpu", "--base", "a b"),
+        ("build", "gpt-oss-20b", "--base", "http://x/y"),
+        ("push", ":x"),
+        ("push", "host:5000/r:1"),
+    ],
+)
+def test_a_name_that_nobody_takes_is_refused_before_anything_runs(
+    peagle: Peagle, docker: FakeDocker, words: tuple[str, ...]
+) -> None:
+    done = peagle("image", *words)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert docker.asked == []
+
+
+def test_images_of_this_machine_are_listed_and_removed(peagle: Peagle, docker: FakeDocker) -> None:
+    row = {"Repository": "peagle-tiny", "Tag": "1"}
+    docker.answers("version", out="20.10")
+    docker.answers("ls", out=row)
+    docker.has_image("peagle-tiny:1")
+    docker.answers("rm", "peagle-tiny:1")
+    listed = peagle("image", "list")
+    assert listed.stdout == "peagle-tiny:1: peagle/tiny+p-eagle, cpu, 2 MB, 2026-11-21\n"
+    (found,) = json.loads(peagle("image", "list", "--json").stdout)["images"]
+    assert found["name"] == "peagle-tiny:1"
+    removed = peagle("image", "remove", "peagle-tiny:1", "--json")
+    assert json.loads(removed.stdout) == {"removed": ["peagle-tiny:1"]}
+    gone = peagle("image", "remove", "peagle-tiny:2")
+    assert gone.returncode == 2
+    assert "no image peagle-tiny:2" in gone.stderr
+
+
+def test_an_image_of_this_machine_runs_here_and_another_pair_s_does_not(
+    peagle: Peagle, docker: FakeDocker
+) -> None:
+    docker.answers("version", out="20.10")
+    docker.has_image("mine:1")
+    compose = ("local", "up", "tiny", "--engine", "docker", "--image", "mine:1",
+               "--emit-compose", "-")  # fmt: skip
+    done = peagle(*compose)
+    assert done.returncode == 0, done.stderr
+    assert "image: mine:1" in done.stdout
+    assert "ECR" not in done.stderr
+    other = peagle("local", "up", "tiny+eagle3", "--engine", "docker", "--image", "mine:1")
+    assert other.returncode == 2
+    assert "was built for peagle/tiny+p-eagle, and this is" in other.stderr
+    assert "mine:1 is not one" in peagle("local", "up", "tiny", "--image", "mine:1").stderr
+
+
+def test_rendering_our_image_does_not_warn_of_aws_s(peagle: Peagle, tmp_path: Path) -> None:
+    done = peagle("render", "dockerfile", "tiny", "-o", str(tmp_path / "out"))
+    assert done.returncode == 0, done.stderr
+    assert "does not tell how many drafts" not in done.stderr
+    plain = peagle("render", "terraform", "tiny", "-o", str(tmp_path / "plain"))
+    assert "does not tell how many drafts" in plain.stderr
 
 
 def test_without_docker_there_is_no_build_and_the_error_says_what_can_be_done(

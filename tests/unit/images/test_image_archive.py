@@ -75,6 +75,12 @@ def test_a_link_that_leaves_the_folder_is_refused(folder: Path, goal: str) -> No
 
 def test_a_link_to_nowhere_is_refused(folder: Path) -> None:
     (folder / "link").symlink_to("gone")
+    with pytest.raises(UserError, match="is a link to nothing"):
+        members_of(folder, "w")
+
+
+def test_what_is_neither_file_nor_folder_is_refused(folder: Path) -> None:
+    os.mkfifo(folder / "pipe")
     with pytest.raises(UserError, match="is no file"):
         members_of(folder, "w")
 

@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import hashlib
 import re
+import subprocess
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.unit.images.conftest import LABELS, FakeDocker
 from toolkit.catalog import load_catalog
 from toolkit.errors import NotFound, UserError
-from toolkit.images import Docker, build, image_name, repository_of, show
+from toolkit.images import Docker, build, image_name, remove, repository_of, show, with_digest
+from toolkit.images.baking import baked
 from toolkit.images.build import archive
-from toolkit.images.engine import Packages, context_of, engine_image, engine_name
+from toolkit.images.engine import Packages, context_of, engine_image, engine_image_name
 from toolkit.images.show import check_pair
+from toolkit.images.source import source_revision
 from toolkit.planning import Options, Plan, make_plan
 from toolkit.rendering.image import Recipe
 
 RECIPE = Recipe("cpu", "base")
 
 
-def plan_for(pair: str) -> Plan:
-    return make_plan(Options(pair=pair), load_catalog())
+def plan_for(pair: str, **options: Any) -> Plan:
+    return make_plan(Options(pair=pair, **options), load_catalog())
 
 
 @pytest.fixture
@@ -51,6 +56,69 @@ def test_another_content_is_another_tag() -> None:
     assert image_name(plan, Recipe("cpu", "another")) != name
 
 
+def test_plans_that_differ_in_nothing_inside_share_an_image() -> None:
+    plan = plan_for("tiny")
+    for other in (
+        {"name": "mine"},
+        {"concurrency": 3},
+        {"instance_type": "ml.g6.xlarge"},
+        {"region": "eu-west-1"},
+    ):
+        assert image_name(plan_for("tiny", **other), RECIPE) == image_name(plan, RECIPE)
+    assert image_name(plan, replace(RECIPE, revision="1234-dirty")) == image_name(plan, RECIPE)
+
+
+def test_a_base_of_one_digest_is_the_same_in_every_region() -> None:
+    plan, digest = plan_for("gpt-oss-20b"), "sha256:" + "a" * 64
+    here, there = (Recipe("gpu", f"{host}.example.com/vllm:1@{digest}") for host in ("a", "b"))
+    assert image_name(plan, here) == image_name(plan, there)
+    assert image_name(plan, Recipe("gpu", f"vllm:1@{digest[:-1]}b")) != image_name(plan, here)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout of its own in which the toolkit seems to lie."""
+    (tmp_path / "containers").mkdir()
+    (tmp_path / "containers" / "file").write_text("as committed")
+    who = ("-c", "user.name=me", "-c", "user.email=me@example.com")
+    for words in (("init", "-q"), ("add", "."), (*who, "commit", "-q", "-m", "first")):
+        subprocess.run(["git", "-C", str(tmp_path), *words], check=True, capture_output=True)
+    monkeypatch.setattr("toolkit.images.source.data_folder", lambda name: tmp_path / name)
+    return tmp_path
+
+
+def test_a_tree_that_is_not_as_committed_says_so(checkout: Path) -> None:
+    clean = source_revision()
+    assert clean is not None
+    assert re.fullmatch("[0-9a-f]{40}", clean)
+    (checkout / "containers" / "file").write_text("changed")
+    assert source_revision() == f"{clean}-dirty"
+
+
+REGISTRY_BASE = "registry.example.com/vllm:1"
+
+
+def test_a_base_is_known_by_its_digest_once_it_is_here(docker: FakeDocker) -> None:
+    digest = "sha256:" + "a" * 64
+    known = ["other/x@sha256:1", f"registry.example.com/vllm@{digest}"]
+    docker.has_image(REGISTRY_BASE, RepoDigests=known)
+    assert with_digest(Docker(), REGISTRY_BASE) == f"{REGISTRY_BASE}@{digest}"
+    assert with_digest(Docker(), f"a:1@{digest}") == f"a:1@{digest}"
+
+
+def test_a_base_that_is_not_here_is_fetched(docker: FakeDocker) -> None:
+    docker.answers("pull")
+    told: list[str] = []
+    assert with_digest(Docker(), REGISTRY_BASE, told.append) == REGISTRY_BASE
+    assert ["pull", REGISTRY_BASE] in [one["argv"] for one in docker.asked]
+    assert told == [f"fetching {REGISTRY_BASE}"]
+
+
+def test_a_base_of_this_machine_alone_stays_as_it_is_called(docker: FakeDocker) -> None:
+    assert with_digest(Docker(), "mine:local") == "mine:local"
+    assert docker.asked == []
+
+
 def test_what_docker_gets_is_the_same_every_time_and_no_credential(docker: FakeDocker) -> None:
     plan = plan_for("tiny")
     docker.has_image(image_name(plan, RECIPE))
@@ -66,7 +134,7 @@ def test_what_docker_gets_is_the_same_every_time_and_no_credential(docker: FakeD
 
 def test_baked_weights_are_in_the_context(docker: FakeDocker) -> None:
     plan = plan_for("tiny")
-    size = sum(map(len, archive(plan, Recipe("cpu", "base", bake_weights=True))))
+    size = sum(map(len, archive(plan, Recipe("cpu", "base", weights=baked(plan)))))
     assert size > plan.target.weight_bytes
 
 
@@ -76,6 +144,24 @@ def test_the_layer_is_what_lies_on_the_base(docker: FakeDocker) -> None:
     found = show(Docker(), "mine")
     assert found.layer_bytes == 50_000
     assert (found.pair, found.runtime, found.user) == (LABELS["peagle.pair"], "cpu", "10001:10001")
+
+
+def test_the_layer_on_a_base_that_was_fetched_by_its_digest(docker: FakeDocker) -> None:
+    digest = "sha256:" + "a" * 64
+    labels = {**LABELS, "org.opencontainers.image.base.digest": digest}
+    docker.has_image("mine", labels, Size=2_050_000)
+    docker.has_image(f"base@{digest}", labels={}, RootFS={"Layers": ["a"]})
+    assert show(Docker(), "mine").layer_bytes == 50_000
+
+
+def test_only_an_image_of_ours_is_removed(docker: FakeDocker) -> None:
+    docker.has_image("mine")
+    docker.has_image("debian", labels={})
+    docker.answers("rm")
+    assert remove(Docker(), "mine").pair == LABELS["peagle.pair"]
+    with pytest.raises(UserError, match="no image of this toolkit"):
+        remove(Docker(), "debian")
+    assert [one["argv"][2:] for one in docker.asked if "rm" in one["argv"]] == [["mine"]]
 
 
 def test_an_image_that_is_none_of_ours_is_told_apart(docker: FakeDocker) -> None:
@@ -97,7 +183,7 @@ def test_an_image_of_another_pair_is_refused(docker: FakeDocker) -> None:
 
 def test_the_engines_image_is_made_once(docker: FakeDocker, packages: Packages) -> None:
     docker.has_image("base", labels={})
-    name = engine_name("sha256:base", packages)
+    name = engine_image_name("sha256:base", packages)
     docker.answers("image", "inspect", name, code=1, err="Error: No such image")
     docker.answers("run", out="3.11")
     docker.answers("build")

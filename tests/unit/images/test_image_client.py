@@ -37,7 +37,7 @@ SAID: list[tuple[str, type[PeagleError], str]] = [
      "already allocated.", UserError, "--port"),
     ('docker: Error response from daemon: could not select device driver "" with capabilities: '
      "[[gpu]].", UserError, "--gpus"),
-    ("The command '/bin/sh -c false' returned a non-zero code: 1", EngineError, "above"),
+    ("The command '/bin/sh -c false' returned a non-zero code: 1", EngineError, "said last"),
 ]  # fmt: skip
 
 
@@ -80,6 +80,36 @@ def test_a_command_that_ends_before_it_read_everything_says_why_itself(
     (docker.folder / "docker").write_text("#!/bin/sh\necho 'no space left on device' >&2; exit 1\n")
     with pytest.raises(UserError, match="the disk is full"):
         Docker().stream("build", "-", doing="building", given=[b"x" * 10**6] * 20)
+
+
+def test_the_reason_is_told_and_not_how_docker_is_to_be_called(docker: FakeDocker) -> None:
+    docker.answers(
+        code=125, err='invalid argument "Bad:Tag:1" for "-t, --tag" flag: invalid reference format'
+        "\n\nUsage:  docker build [OPTIONS] PATH\n\nRun 'docker build --help' for more information"
+    )  # fmt: skip
+    with pytest.raises(EngineError, match="invalid reference format") as raised:
+        Docker().stream("build", "-", doing="building Bad:Tag:1")
+    assert "--help" not in raised.value.message
+
+
+def test_an_error_without_such_a_word_comes_with_the_lines_before_it(docker: FakeDocker) -> None:
+    docker.answers(code=1, err="Step 3/9\nfour is not five\nThe command returned code 1")
+    with pytest.raises(EngineError) as raised:
+        Docker().stream("build", "-", doing="building")
+    assert raised.value.message == (
+        "building: Step 3/9 | four is not five | The command returned code 1"
+    )
+
+
+def test_what_docker_says_of_its_builder_each_time_is_left_out(docker: FakeDocker) -> None:
+    docker.answers(
+        err="DEPRECATED: The legacy builder is deprecated and will be removed.\n"
+        "            Install the buildx component to build images with BuildKit:\n"
+        "            https://docs.example.com/buildx/\n\nSending build context\n  indented"
+    )
+    told: list[str] = []
+    Docker().stream("build", "-", doing="building", each_line=told.append)
+    assert told == ["Sending build context", "  indented"]
 
 
 def test_every_line_is_told_as_it_comes(docker: FakeDocker) -> None:

@@ -23,10 +23,31 @@ SHAPES: dict[str, dict[str, Any]] = {
         "model_source": "s3://models/qwen3-8b",
         "drafter": "s3://heads/qwen3-8b",
     },
+    "streamed": {
+        "pair": "gpt-oss-120b",
+        "model_source": "s3://models/gpt-oss-120b/target/",
+        "drafter": "s3://models/gpt-oss-120b/drafter/",
+        "weights_by": "stream",
+    },
+    "streamed-and-uploaded": {
+        "pair": "gpt-oss-20b",
+        "model_source": "s3://models/gpt-oss-20b",
+        "drafter": "/data/head",
+        "weights_by": "stream",
+    },
     "no-ami": {"pair": "gemma-4-31b", "instance_type": "ml.g7e.2xlarge"},
     "no-speculation": {"pair": "gpt-oss-20b", "speculation": False},
     "draftless": {"pair": "gpt-oss-20b+ngram", "name": "a" * 63},
+    "baked": {
+        "pair": "tiny",
+        "name": "tiny",
+        "image": f"123456789012.dkr.ecr.us-east-1.amazonaws.com/peagle-tiny@sha256:{'a' * 64}",
+        "baked_weights": True,
+    },
 }
+
+BUILT = [shape for shape in SHAPES if shape != "baked"]
+"""Those of which an image can be built; the others name one that is made already."""
 
 ALL_PAIRS = [
     f"{target.short_name}+{drafter.name}"

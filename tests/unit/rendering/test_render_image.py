@@ -5,22 +5,26 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from dataclasses import replace
 
 import pytest
 
 from tests.unit.rendering.plans import plan_of
+from toolkit.catalog import load_catalog
 from toolkit.data import data_folder
-from toolkit.errors import Unsupported, UserError
+from toolkit.errors import UserError
 from toolkit.planning import Plan
+from toolkit.rendering import render
+from toolkit.rendering.baking import Copied, Download
 from toolkit.rendering.image import (
     LAYER_LIMIT_BYTES,
     Recipe,
-    baked_folders,
-    context_digest,
+    content_digest,
     context_files,
     dockerfile,
     labels,
 )
+from toolkit.rendering.image_names import base_of
 
 GPU = Recipe("gpu", "registry.example.com/vllm@sha256:" + "a" * 64, revision="1234abcd")
 
@@ -74,6 +78,7 @@ def test_labels_say_pair_runtime_plan_licences_and_source() -> None:
     plan = plan_of("from-hub")
     found = read_labels(dockerfile(plan, GPU))
     assert found == labels(plan, GPU)
+    assert found["org.opencontainers.image.base.name"] == "registry.example.com/vllm"
     assert found["peagle.pair"] == plan.pair
     assert found["peagle.runtime"] == "gpu"
     assert found["peagle.licence.target"] == plan.target.licence
@@ -82,6 +87,12 @@ def test_labels_say_pair_runtime_plan_licences_and_source() -> None:
     assert re.fullmatch("[0-9a-f]{64}", found["peagle.plan"])
     assert found["org.opencontainers.image.revision"] == "1234abcd"
     assert found["org.opencontainers.image.base.digest"] == "sha256:" + "a" * 64
+
+
+def test_what_is_not_known_hides_the_base_s_own_label() -> None:
+    found = read_labels(dockerfile(plan_of("uploaded"), Recipe("gpu", "base")))
+    assert found["org.opencontainers.image.base.digest"] == ""
+    assert found["org.opencontainers.image.revision"] == ""
 
 
 def test_a_label_is_what_it_says_whatever_stands_in_it() -> None:
@@ -95,12 +106,34 @@ def test_the_same_plan_gives_the_same_bytes_and_another_plan_others() -> None:
     plan = plan_of("uploaded")
     assert context_files(plan, GPU) == context_files(plan_of("uploaded"), GPU)
     other = plan.model_copy(update={"max_model_len": 1024})
-    digests = {context_digest(plan, GPU), context_digest(other, GPU),
-               context_digest(plan, Recipe("gpu", "other"))}  # fmt: skip
-    assert len(digests) == 3
+    assert context_files(plan, GPU) != context_files(other, GPU)
 
 
-@pytest.mark.parametrize("base", ["", "a b", "x\nRUN rm -rf /", "-v", "a${B}"])
+def test_only_what_is_inside_decides_what_an_image_is() -> None:
+    plan = plan_of("uploaded")
+    other = plan.model_copy(update={"max_model_len": 1024})
+    digest = content_digest(plan, GPU)
+    assert content_digest(other, GPU) == content_digest(plan, replace(GPU, revision="x")) == digest
+    copied = Copied("weights/model/target", "/data", ("config.json",), "1")
+    baked = replace(GPU, weights=(copied,))
+    found = {
+        digest,
+        content_digest(plan_of("from-hub"), GPU),
+        content_digest(plan, replace(GPU, base="other")),
+        content_digest(plan, replace(GPU, runtime="cpu")),
+        content_digest(with_licence(plan, "another"), GPU),
+        content_digest(plan, baked),
+        content_digest(plan, replace(GPU, weights=(replace(copied, digest="2"),))),
+    }
+    assert len(found) == 7
+    elsewhere = replace(GPU, weights=(replace(copied, folder="/elsewhere"),))
+    assert content_digest(plan, elsewhere) == content_digest(plan, baked)
+    assert labels(plan, GPU)["peagle.content"] == digest
+
+
+@pytest.mark.parametrize(
+    "base", ["", "a b", "x\nRUN rm -rf /", "-v", "a${B}", "http://x/y", "DEBIAN:1", "a@sha256:1"]
+)
 def test_a_base_that_is_no_image_is_refused(base: str) -> None:
     with pytest.raises(UserError, match="no name of an image"):
         dockerfile(plan_of("uploaded"), Recipe("gpu", base))
@@ -109,22 +142,38 @@ def test_a_base_that_is_no_image_is_refused(base: str) -> None:
 def test_weights_stay_out_unless_asked_for() -> None:
     plan = plan_of("uploaded")
     assert "weights" not in dockerfile(plan, GPU).replace("peagle.weights", "")
-    baked = dockerfile(plan, Recipe("gpu", "base", bake_weights=True))
+    copied = tuple(
+        Copied(f"weights/model/{part}", f"/data/{part}", ("config.json",), part)
+        for part in ("target", "drafter")
+    )
+    baked = dockerfile(plan, replace(GPU, weights=copied))
     assert ("COPY", "weights /opt/peagle/ml") in instructions(baked)
     assert 'PEAGLE_ML_ROOT="/opt/peagle/ml"' in baked
-    assert set(baked_folders(plan)) == {"weights/model/target", "weights/model/drafter"}
+    assert "/data" not in baked
 
 
-def test_weights_of_the_hub_are_downloaded_at_the_plans_revision() -> None:
+def test_only_the_named_files_of_the_hub_are_downloaded_at_one_commit() -> None:
+    plan, commit = plan_of("from-hub"), "a" * 40
+    download = Download("openai/gpt-oss-20b", "main", commit, ("config.json", "model [1].txt"))
+    made = instructions(dockerfile(plan, replace(GPU, weights=(download,))))
+    (run,) = [json.loads(given) for name, given in made if name == "RUN"]
+    assert run[3:] == [
+        "openai/gpt-oss-20b", commit, "main", "/opt/peagle/ml/hub", "config.json", "model [1].txt",
+    ]  # fmt: skip
+    compile(run[2], "<download>", "exec")
+    assert "RUN" not in [name for name, _ in instructions(dockerfile(plan, GPU))]
+
+
+def test_the_recipe_of_both_commands_is_pinned_where_the_digest_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    digest, catalog = "sha256:" + "b" * 64, load_catalog()
+    runtimes = [r.model_copy(update={"digest": digest}) for r in catalog.runtimes.runtimes]
+    table = catalog.runtimes.model_copy(update={"runtimes": tuple(runtimes)})
+    known = catalog.model_copy(update={"runtimes": table})
+    monkeypatch.setattr("toolkit.rendering.image_names.load_catalog", lambda: known)
     plan = plan_of("from-hub")
-    made = instructions(dockerfile(plan, Recipe("gpu", "base", bake_weights=True)))
-    runs = [json.loads(given) for name, given in made if name == "RUN"]
-    assert runs[0][3] == "openai/gpt-oss-20b"
-    assert runs[0][4] == plan.target.weights.revision
-    assert len(runs) == 2
-
-
-def test_weights_in_s3_cannot_be_baked_in_and_the_error_says_what_can() -> None:
-    with pytest.raises(Unsupported, match="s3://models/qwen3-8b") as raised:
-        dockerfile(plan_of("two-prefixes"), Recipe("gpu", "base", bake_weights=True))
-    assert "--bake-weights" in raised.value.fix
+    (rendered,) = [file for file in render("dockerfile", plan) if file.path == "Dockerfile"]
+    assert f"ARG BASE={plan.runtime.image}@{digest}\n" in rendered.content.decode()
+    assert base_of(plan) == f"{plan.runtime.image}@{digest}"
+    assert read_labels(rendered.content.decode())["org.opencontainers.image.base.digest"] == digest

@@ -38,8 +38,10 @@ def _options(draw: st.DrawFn) -> dict[str, Any]:
         "drafter": _HEADS,
         "image": _IMAGES,
         "model_source": st.one_of(_S3, _DEEP),
+        "baked_weights": st.booleans(),
+        "weights_by": st.sampled_from(["mount", "stream"]),
     }
-    given_ = draw(st.sets(st.sampled_from(sorted(choices)), max_size=3))
+    given_ = draw(st.sets(st.sampled_from(sorted(choices)), max_size=4))
     return {"pair": draw(st.sampled_from(ALL_PAIRS)), **{n: draw(choices[n]) for n in given_}}
 
 

@@ -10,7 +10,7 @@ from toolkit.catalog.tables import Instance, InstanceTable, Price, Runtime, Runt
 
 _INSTANCE_KEYS = ("gpu_count", "gpu_memory_mib", "vcpus", "memory_gib", "nvme_gb", "quota_code",
                   "quota_default")  # fmt: skip
-_RUNTIME_KEYS = ("repository", "tag", "cuda", "ami")
+_RUNTIME_KEYS = ("repository", "tag", "digest", "cuda", "ami")
 
 
 @dataclass(frozen=True)
@@ -96,4 +96,6 @@ def _dollars(price: Price) -> str:
 
 
 def _shown(value: Any) -> str:
+    if value is None:
+        return "none"
     return f"{value:g}" if isinstance(value, float) else str(value)

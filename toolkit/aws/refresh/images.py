@@ -69,6 +69,7 @@ def with_images(table: RuntimeTable, images: Images) -> RuntimeTable:
             update={
                 "repository": new.repository,
                 "tag": new.tag,
+                "digest": old.digest if _same_image(old, new) else None,
                 "cuda": new.cuda,
                 "regions": old.regions if set(old.regions) == set(new.regions) else new.regions,
             }
@@ -77,6 +78,10 @@ def with_images(table: RuntimeTable, images: Images) -> RuntimeTable:
     return table.model_copy(
         update={"accounts": {**table.accounts, **images.accounts}, "runtimes": ordered}
     )
+
+
+def _same_image(old: Runtime, new: Runtime) -> bool:
+    return (old.repository, old.tag) == (new.repository, new.tag)
 
 
 def _images(versions: Mapping[str, Any], source: str, table: RuntimeTable) -> Images:

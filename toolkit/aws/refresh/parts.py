@@ -9,6 +9,7 @@ from typing import Literal
 
 from toolkit.aws.prices import ask_prices
 from toolkit.aws.quotas import default_quotas
+from toolkit.aws.refresh.digests import with_digests
 from toolkit.aws.refresh.images import sdk_images, with_images
 from toolkit.aws.refresh.instances import endpoint_types, numbers_of, with_types
 from toolkit.aws.session import Aws
@@ -16,7 +17,7 @@ from toolkit.catalog.tables import Instance, InstanceTable, RuntimeTable
 from toolkit.errors import PeagleError
 from toolkit.findings import Finding, note, warning
 
-Part = Literal["images", "instances", "prices", "quotas"]
+Part = Literal["images", "digests", "instances", "prices", "quotas"]
 
 Connect = Callable[[str], Aws]
 """A connection to a region, made only when a part needs one."""
@@ -65,6 +66,15 @@ def _images(tables: Refreshed, _regions: Sequence[str], _connect: Connect) -> Re
     return replace(told if found.unread else tables, runtimes=new)
 
 
+def _digests(tables: Refreshed, regions: Sequence[str], connect: Connect) -> Refreshed:
+    table, unknown = with_digests(tables.runtimes, connect(regions[0]))
+    if unknown:
+        message = f"ECR in {regions[0]} tells no digest of vLLM {', '.join(unknown)}"
+        fix = "images of ours are FROM their tags then; try another --region"
+        tables = _saying(tables, note("digests-unknown", "runtimes", message, fix))
+    return replace(tables, runtimes=table)
+
+
 def _instances(tables: Refreshed, regions: Sequence[str], connect: Connect) -> Refreshed:
     known = {instance.type for instance in tables.instances.instances}
     types = [*dict.fromkeys([*sorted(known), *endpoint_types()])]
@@ -104,11 +114,12 @@ def _quotas(tables: Refreshed, regions: Sequence[str], connect: Connect) -> Refr
 
 PARTS: dict[Part, Callable[[Refreshed, Sequence[str], Connect], Refreshed]] = {
     "images": _images,
+    "digests": _digests,
     "instances": _instances,
     "prices": _prices,
     "quotas": _quotas,
 }
-"""In the order in which they run: a new type gets its price and its quota too."""
+"""In the order in which they run: a new image gets its digest, a new type its price and quota."""
 
 
 def _left(failed: Mapping[Part, PeagleError]) -> Iterator[Finding]:

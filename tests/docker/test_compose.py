@@ -1,0 +1,164 @@
+"""The compose file that `peagle local up --emit-compose` writes, run by Compose itself."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.support import Peagle
+from toolkit.catalog import load_catalog
+from toolkit.images import Docker, show
+from toolkit.local import client
+from toolkit.local.containers import CACHE_VOLUME, run_arguments
+from toolkit.local.hosts import DockerHost
+from toolkit.local.process import free_port, is_healthy
+from toolkit.planning import Options, make_plan
+from toolkit.wire import request_body
+
+pytestmark = pytest.mark.docker
+
+NAME = "composed"
+START_SECONDS = 240
+
+SAME = ("CapAdd", "CapDrop", "PidMode", "PortBindings", "Privileged", "ReadonlyRootfs",
+        "SecurityOpt", "ShmSize", "Tmpfs", "UsernsMode")  # fmt: skip
+"""Of a container's HostConfig: what it may do, and what it sees of this machine."""
+
+
+@pytest.fixture(scope="module")
+def compose() -> list[str]:
+    """The plugin where Docker has it, else Debian's program."""
+    for command in (["docker", "compose"], ["docker-compose"]):
+        if shutil.which(command[0]) and _run([*command, "version"]).returncode == 0:
+            return command
+    pytest.skip("there is no docker compose (Debian: apt-get install docker-compose)")
+
+
+@pytest.fixture(scope="module")
+def file(image: dict[str, Any], peagle: Peagle, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What ``peagle local up tiny --engine docker --emit-compose`` writes."""
+    written = tmp_path_factory.mktemp(NAME) / "compose.yaml"
+    done = peagle("local", "up", "tiny", "--name", NAME, "--engine", "docker",
+                  "--emit-compose", str(written), "--port", str(free_port()))  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return written
+
+
+@pytest.fixture(scope="module")
+def running(compose: list[str], file: Path, docker: Docker) -> Iterator[dict[str, Any]]:
+    """The container that ``up`` started, as Docker sees it; it answers /ping."""
+    (name,) = yaml.safe_load(file.read_text())["services"]
+    begun = _run([*compose, "--file", str(file), "up", "--detach"])
+    try:
+        assert begun.returncode == 0, begun.stderr
+        yield _healthy(docker, _container_of(docker, name))
+    finally:
+        _run([*compose, "--file", str(file), "down"])
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+def _container_of(docker: Docker, service: str) -> str:
+    label = f"label=com.docker.compose.service={service}"
+    return docker.run("ps", "--all", "--quiet", "--filter", label, doing="looking").strip()
+
+
+def _healthy(docker: Docker, container: str) -> dict[str, Any]:
+    until = time.monotonic() + START_SECONDS
+    while True:
+        found = docker.inspect("container", container)
+        assert found is not None
+        ((published,),) = found["HostConfig"]["PortBindings"].values()
+        if is_healthy(int(published["HostPort"])):
+            return found
+        log = docker.run("logs", "--tail", "20", container, doing="reading the log")
+        assert found["State"]["Running"], log
+        assert time.monotonic() < until, log
+        time.sleep(0.2)
+
+
+def test_compose_takes_the_file(compose: list[str], file: Path) -> None:
+    done = _run([*compose, "--file", str(file), "config", "--quiet"])
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+def test_it_answers_and_drafts(running: dict[str, Any]) -> None:
+    ((published,),) = running["HostConfig"]["PortBindings"].values()
+    port = int(published["HostPort"])
+    body = {"model": "peagle/tiny", **request_body("What is re?", chat=True, max_tokens=24)}
+    before = client.counters(port)
+
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=120)) as connection:
+        connection.request("POST", "/v1/chat/completions", json.dumps(body),
+                           {"Content-Type": "application/json"})  # fmt: skip
+        answer = json.loads(connection.getresponse().read())
+
+    assert answer["usage"]["completion_tokens"] == 24
+    assert client.counters(port).since(before).accepted_tokens > 0
+
+
+def test_it_may_do_what_the_container_of_local_up_may(
+    running: dict[str, Any], image: dict[str, Any], docker: Docker
+) -> None:
+    """The same container, made (and not started) as `peagle local up` makes it."""
+    plan = make_plan(Options(pair="tiny", name=NAME), load_catalog())
+    host = DockerHost(docker, show(docker, image["name"]))
+    environment, _ = host.runnable(plan)
+    port = int(running["HostConfig"]["PortBindings"]["8080/tcp"][0]["HostPort"])
+    chosen = host.container(plan, environment, port)
+    _, *arguments = run_arguments(chosen)
+    maker = Docker({**docker.environment, **chosen.environment})
+    made = maker.run("create", *arguments, doing="making it").strip()
+    try:
+        ours = docker.inspect("container", made)
+    finally:
+        docker.run("rm", "--volumes", made, doing="removing it")
+
+    assert ours is not None
+    given, wanted = _told(running), _told(ours)
+    assert given == wanted
+    assert wanted["HostConfig"]["ReadonlyRootfs"] is True
+    assert wanted["HostConfig"]["CapDrop"] == ["ALL"]
+    assert wanted["Mounts"]["/var/cache/peagle"] == ("volume", CACHE_VOLUME, True)
+
+
+def _told(container: dict[str, Any]) -> dict[str, Any]:
+    """What decides over a container, without names and the order of lists."""
+    settings, config = container["HostConfig"], container["Config"]
+    mounts = {
+        one["Destination"]: (one["Type"], one.get("Name") or one["Source"], one["RW"])
+        for one in container["Mounts"]
+    }
+    bare = {name: settings[name] or None for name in SAME}
+    bare["SecurityOpt"] = [one.replace(":true", "") for one in settings["SecurityOpt"]]
+    return {
+        "HostConfig": bare,
+        "Mounts": mounts,
+        "Env": set(config["Env"]),
+        "User": config["User"],
+        "Cmd": config["Cmd"],
+        "Entrypoint": config["Entrypoint"],
+        "Healthcheck": {n: v for n, v in config["Healthcheck"].items() if v},
+    }
+
+
+def test_down_leaves_no_container_but_the_cache(
+    running: dict[str, Any], compose: list[str], file: Path, docker: Docker
+) -> None:
+    done = _run([*compose, "--file", str(file), "down"])
+
+    assert done.returncode == 0, done.stderr
+    assert docker.inspect("container", running["Id"]) is None
+    assert docker.inspect("volume", CACHE_VOLUME) is not None

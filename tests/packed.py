@@ -1,0 +1,52 @@
+"""A container that has compiled something, as far as `peagle warm` can see, and its faults."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+from toolkit.warm import PIECE_BYTES, Answer
+
+KEY = "0123456789abcdef0123456789abcdef"
+
+
+@dataclass
+class Packed:
+    """What it answers. ``faults`` are the answers to the next questions, whatever they are:
+    an answer, an exception, or ``None`` for the right one."""
+
+    content: bytes = field(default_factory=lambda: random.Random(1).randbytes(PIECE_BYTES + 1000))
+    manifest: dict[str, Any] = field(default_factory=dict)
+    faults: list[Answer | BaseException | None] = field(default_factory=list)
+    asked: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def document(self) -> bytes:
+        """The manifest, as a container sends it."""
+        said = {
+            "format": 1,
+            "key": KEY,
+            "subject": {"device": {"name": "H200"}},
+            "size": len(self.content),
+            "sha256": hashlib.sha256(self.content).hexdigest(),
+            "files": 12,
+            "unpacked_bytes": 3 * len(self.content),
+            "seconds_cold": 132.5,
+            "made": "2026-11-20T10:00:00Z",
+        }
+        return json.dumps({**said, **self.manifest}).encode()
+
+    def answer(self, body: dict[str, Any]) -> Answer:
+        """One question."""
+        self.asked.append(body)
+        fault = self.faults.pop(0) if self.faults else None
+        if isinstance(fault, BaseException):
+            raise fault
+        if fault is not None:
+            return fault
+        if not body:
+            return Answer(200, self.document)
+        return Answer(200, self.content[body["offset"] : body["offset"] + body["length"]])

@@ -1,0 +1,56 @@
+"""`peagle doctor` on what containers need."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import Peagle
+from tests.unit.images.conftest import FakeDocker, docker
+
+__all__ = ["docker"]
+
+PLUGINS = [{"Name": "buildx", "Version": "v0.20"}, {"Name": "compose", "Version": "2.3"}]
+NVIDIA = {"DiscoveredDevices": [{"Source": "cdi", "ID": "nvidia.com/gpu=0"}]}
+
+
+def checks(peagle: Peagle, **environment: str) -> dict[str, dict[str, Any]]:
+    done = peagle("doctor", "--json", env={**os.environ, **environment})
+    assert "Traceback" not in done.stderr
+    return {check["what"]: check for check in json.loads(done.stdout)["checks"]}
+
+
+def test_without_docker_only_that_is_said(peagle: Peagle, tmp_path: Path) -> None:
+    found = checks(peagle, PATH=str(tmp_path))
+    assert found["Docker"]["fine"] is False
+    assert "no docker command" in found["Docker"]["found"]
+    assert "process engine" in found["Docker"]["fix"]
+    assert "Docker Compose" not in found
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"ClientInfo": {"Plugins": PLUGINS}, **NVIDIA}, (True, True, "buildx v0.20")),
+        ({"Runtimes": {"runc": {}, "nvidia": {}}}, (False, True, "without buildx")),
+        ({"ClientInfo": {"Plugins": None}, "Runtimes": {"runc": {}}},
+         (False, False, "without buildx")),
+    ],
+)  # fmt: skip
+def test_builder_compose_and_gpus_are_told(
+    peagle: Peagle, docker: FakeDocker, said: dict[str, Any], told: tuple[bool, bool, str]
+) -> None:
+    docker.answers("version", out="28.2.2")
+    docker.answers("info", out={"ServerVersion": "28.2.2", **said})
+    found = checks(peagle, PATH=str(docker.folder))
+    compose, gpus, builder = told
+    assert found["Docker"]["fine"]
+    assert "28.2.2" in found["Docker"]["found"]
+    assert builder in found["Docker"]["found"]
+    assert found["Docker Compose"]["fine"] is compose
+    assert found["GPUs in containers"]["fine"] is gpus
+    assert all(check["fine"] or check["fix"] for check in found.values())

@@ -1,0 +1,187 @@
+"""What goes wrong while an image is built or pushed: one line, a way out, and nothing left."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from moto import mock_aws
+
+from tests.support import Peagle
+from tests.unit.images.conftest import FakeDocker, docker
+from toolkit.aws import codebuild, images
+from toolkit.aws.session import Keys, connect
+from toolkit.cli.cloud import Account
+from toolkit.cli.image_push import deploy_command, words_for
+from toolkit.errors import UserError
+from toolkit.images import Docker
+from toolkit.images.archive import member_of
+from toolkit.images.push import Login, logged_in
+
+__all__ = ["docker"]
+
+BASE = "debian:bookworm-slim"
+BUILD = ("image", "build", "gpt-oss-20b", "--base", BASE)
+NO_ENGINE = (
+    "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon "
+    "running?"
+)
+FULL = "failed to register layer: write /opt/peagle/serve: no space left on device"
+DENIED = "denied: requested access to the resource is denied"
+
+
+@pytest.fixture
+def place(tmp_path: Path, own_home: Path) -> Iterator[dict[str, str]]:
+    """A home and a temporary folder of their own, which must be empty in the end."""
+    folders = {"PEAGLE_HOME": tmp_path / "home", "TMPDIR": tmp_path / "tmp"}
+    for folder in folders.values():
+        folder.mkdir()
+    yield {**os.environ, **{name: str(folder) for name, folder in folders.items()}}
+    left = [path for folder in folders.values() for path in folder.rglob("*") if path.is_file()]
+    assert left == []
+
+
+def _only_error(done: subprocess.CompletedProcess[str]) -> str:
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error:")]
+    assert len(errors) == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    return errors[0]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        BUILD,
+        ("image", "build", "tiny", "--runtime", "cpu"),
+        ("image", "push", "peagle-tiny:1"),
+        ("image", "show", "peagle-tiny:1"),
+        ("local", "up", "tiny", "--engine", "docker"),
+        ("local", "up", "tiny", "--engine", "docker", "--build"),
+    ],
+    ids=lambda words: " ".join(words[:3]),
+)
+def test_docker_that_does_not_run_is_told_with_the_way_without_it(
+    peagle: Peagle, docker: FakeDocker, place: dict[str, str], words: tuple[str, ...]
+) -> None:
+    docker.answers(code=1, err=NO_ENGINE)
+
+    done = peagle(*words, env=place)
+
+    assert done.returncode == 2
+    assert "no Docker engine answers" in _only_error(done)
+    assert "the process engine needs none" in done.stderr
+
+
+def test_a_disk_that_is_full_while_building_is_told_and_leaves_no_image(
+    peagle: Peagle, docker: FakeDocker, place: dict[str, str]
+) -> None:
+    docker.answers("version", out="28.2")
+    docker.answers("build", code=1, err=FULL)
+
+    done = peagle(*BUILD, env=place)
+
+    assert done.returncode == 2
+    assert "the disk is full: building peagle-gpt-oss-20b:" in _only_error(done)
+    assert "docker system prune" in done.stderr
+    asked = [one["argv"] for one in docker.asked]
+    assert next(argv for argv in asked if argv[0] == "build")[1] == "--force-rm"
+    assert not [argv for argv in asked if argv[0] in ("tag", "push")]
+
+
+def test_a_registry_that_refuses_the_push_is_told(
+    peagle: Peagle, docker: FakeDocker, place: dict[str, str]
+) -> None:
+    docker.answers("version", out="28.2")
+    docker.has_image("peagle-tiny:1")
+    docker.answers("tag")
+    docker.answers("push", code=1, err=DENIED)
+
+    done = peagle("image", "push", "peagle-tiny:1", "--registry", "reg.example.com", env=place)
+
+    assert done.returncode == 4
+    said = _only_error(done)
+    assert "pushing reg.example.com/peagle-tiny:1: denied" in said
+    assert "log in to that registry" in said
+
+
+def test_a_registry_that_refuses_the_base_is_told(
+    peagle: Peagle, docker: FakeDocker, place: dict[str, str]
+) -> None:
+    docker.answers("version", out="28.2")
+    docker.answers(
+        "build", code=1, err=f"pull {DENIED} for private/base, repository does not exist"
+    )
+
+    done = peagle(*BUILD, env=place)
+
+    assert done.returncode == 4
+    assert "log in to that registry" in _only_error(done)
+
+
+def test_a_full_disk_before_codebuild_gets_the_context_is_told_and_nothing_is_sent(
+    own_home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+
+    def full(members: object, path: Path) -> None:
+        path.write_bytes(b"half of it")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(codebuild, "zip_file", full)
+    order = codebuild.BuildOrder("peagle-x", "1", "", [member_of("Dockerfile", b"FROM a")], "d")
+    with mock_aws():
+        aws = connect("us-east-1", keys=Keys("testing", "testing"))
+        with pytest.raises(UserError, match="is full: the build context") as told:
+            codebuild.build(aws, order, print)
+
+        assert "TMPDIR" in told.value.fix
+        assert not [made for made in images.listed(aws) if made.kind in ("Object", "Project")]
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_a_full_disk_where_docker_learns_the_login_is_told_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    def full(path: Path, *_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+
+    login = Login("reg.example.com", "AWS", "s3cret")
+    with pytest.raises(UserError, match="is full") as told, logged_in(Docker(), [login]):
+        pass
+
+    assert "s3cret" not in str(told.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("pair", "baked", "region", "command"),
+    [
+        (["tiny"], False, "us-east-1", "peagle deploy tiny --image A --sandbox"),
+        (["tiny"], True, "us-east-1", "peagle deploy tiny --image A --baked-weights --sandbox"),
+        (
+            ["a/b", "--drafter", "my head"], True, "eu-west-1",
+            "peagle deploy a/b --drafter 'my head' --image A --baked-weights --region eu-west-1 "
+            "--sandbox",
+        ),
+    ],
+)  # fmt: skip
+def test_what_was_pushed_comes_with_the_command_that_deploys_it(
+    pair: list[str], baked: bool, region: str, command: str
+) -> None:
+    assert deploy_command(pair, "A", baked, region, Account(sandbox=True)) == command
+
+
+def test_a_head_that_no_command_line_can_name_is_left_to_the_user() -> None:
+    assert words_for("a/b+s3://models/head/") == ["PAIR"]
+    assert words_for("a/b+/data/head") == ["PAIR"]
+    assert words_for("a/b+c/d") == ["a/b+c/d"]

@@ -1,0 +1,168 @@
+"""Weights that go into an image: those that vLLM reads, as `peagle weights sync` copies them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.unit.aws.syncing import CONFIG, index_of, shard
+from tests.unit.checkpoints.fake_hub import COMMIT, REPO, FakeHub, running
+from tests.unit.checkpoints.web import Asked, Reply
+from toolkit.aws.weights import origin_of
+from toolkit.catalog import load_catalog
+from toolkit.errors import CheckpointError, PeagleError, Unsupported, UserError
+from toolkit.images.baking import baked, members
+from toolkit.planning import Options, Plan, make_plan
+from toolkit.planning.models import Weights
+from toolkit.rendering.baking import Copied, Download
+
+PINNED = COMMIT + "0" * (40 - len(COMMIT))
+MODEL = {
+    "config.json": CONFIG,
+    "tokenizer.json": b"{}",
+    "chat_template.jinja": b"x",
+    "model-00001-of-00002.safetensors": shard("a", 64),
+    "model-00002-of-00002.safetensors": shard("b", 64),
+    "model.safetensors.index.json": index_of(
+        {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
+    ),
+}
+NOT_READ = {
+    "pytorch_model.bin": b"a duplicate",
+    "README.md": b"# read me",
+    "LICENSE": b"yes",
+    "training_args.bin": b"x",
+    ".gitattributes": b"x",
+}
+
+
+def plan_with(weights: Weights) -> Plan:
+    """A plan without a drafter, with these weights."""
+    plan = make_plan(Options(pair="tiny", speculation=False), load_catalog())
+    return plan.model_copy(update={"target": plan.target.model_copy(update={"weights": weights})})
+
+
+def directory(folder: Path) -> Weights:
+    return Weights(kind="directory", location=str(folder), engine_path="/opt/ml/model/target")
+
+
+HUB = Weights(kind="hub", location=REPO, engine_path=REPO)
+
+
+class Hub(FakeHub):
+    """The fake hub, which also says at what commit its branch is, and whom it lets in."""
+
+    closed: dict[str, object] = {}
+
+    def _hub(self, asked: Asked) -> Reply:
+        path = urlsplit(asked.path).path
+        if path == f"/api/models/{REPO}/revision/main":
+            said = {"sha": PINNED, "gated": False, "private": False, **self.closed}
+            return Reply(200, json.dumps(said).encode())
+        return super()._hub(replace(asked, path=asked.path.replace(PINNED, COMMIT)))
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    for name in ("TRANSFORMERS_OFFLINE", "HUGGING_FACE_HUB_TOKEN", "HTTP_PROXY", "http_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    hub = Hub()
+    hub.files = {**MODEL, **NOT_READ, "original/model.safetensors": b"again"}
+    with running(hub):
+        monkeypatch.setenv("HF_ENDPOINT", hub.hub.url)
+        yield hub
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "model"
+    (made / "original").mkdir(parents=True)
+    for name, content in (MODEL | NOT_READ).items():
+        (made / name).write_bytes(content)
+    (made / "original" / "model.safetensors").write_bytes(b"again")
+    return made
+
+
+def no_aws() -> None:
+    raise AssertionError("AWS is not asked")
+
+
+def test_a_folder_brings_what_sync_would_copy_and_nothing_else(folder: Path) -> None:
+    (found,) = baked(plan_with(directory(folder)))
+
+    assert isinstance(found, Copied)
+    synced = origin_of(directory(folder), no_aws)  # type: ignore[arg-type]
+    assert set(found.files) == {file.name for file in synced.files} == set(MODEL)
+    assert {m.path for m in members(found)} == {f"weights/model/target/{name}" for name in MODEL}
+
+
+def test_the_hub_s_files_are_those_that_sync_would_copy_at_the_commit_of_now(hub: Hub) -> None:
+    (found,) = baked(plan_with(HUB))
+
+    synced = origin_of(HUB, no_aws)  # type: ignore[arg-type]
+    assert found == Download(REPO, "main", PINNED, tuple(sorted(MODEL)))
+    assert {file.name for file in synced.files} == set(MODEL)
+
+
+@pytest.mark.parametrize("closed", [{"gated": "auto"}, {"gated": "manual"}, {"private": True}])
+def test_a_gated_model_is_refused_before_anything_is_built(
+    hub: Hub, closed: dict[str, object]
+) -> None:
+    hub.closed = closed
+    with pytest.raises(Unsupported, match="gated on the hub") as refused:
+        baked(plan_with(HUB))
+    assert "peagle weights sync" in refused.value.fix
+
+
+def test_weights_in_s3_cannot_be_baked_in_and_the_error_says_what_can() -> None:
+    there = Weights(kind="s3", location="s3://models/a/", engine_path="/opt/ml/model")
+    with pytest.raises(Unsupported, match="s3://models/a/") as refused:
+        baked(plan_with(there))
+    assert "--bake-weights" in refused.value.fix
+
+
+def test_other_contents_are_another_digest(folder: Path) -> None:
+    (before,) = baked(plan_with(directory(folder)))
+    (folder / "README.md").write_text("another one")
+    (same,) = baked(plan_with(directory(folder)))
+    (folder / "tokenizer.json").write_text('{"a": 1}')
+    (after,) = baked(plan_with(directory(folder)))
+
+    assert isinstance(before, Copied)
+    assert isinstance(after, Copied)
+    assert same == before
+    assert after.digest != before.digest
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error"),
+    [
+        ("model-00002-of-00002.safetensors", CheckpointError),
+        ("config.json", CheckpointError),
+    ],
+)
+def test_a_half_copied_folder_is_refused(
+    folder: Path, spoil: str, error: type[PeagleError]
+) -> None:
+    (folder / spoil).unlink()
+    with pytest.raises(error):
+        baked(plan_with(directory(folder)))
+
+
+def test_a_link_out_of_the_folder_is_refused(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("{}")
+    (folder / "vocab.json").symlink_to(tmp_path / "secret")
+    with pytest.raises(UserError, match="leads out of its folder"):
+        baked(plan_with(directory(folder)))
+
+
+def test_a_link_to_nothing_is_refused_and_not_left_out(folder: Path) -> None:
+    (folder / "vocab.json").symlink_to("gone")
+    with pytest.raises(UserError, match="is a link to nothing"):
+        baked(plan_with(directory(folder)))

@@ -1,0 +1,76 @@
+"""Names of images that Docker and ECR both take, and those that one of them refuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from toolkit.errors import UserError
+from toolkit.rendering.image_names import has_host, parse_tag, split_image, without_tag
+
+DIGEST = "sha256:" + "a" * 64
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "digest"),
+    [
+        ("debian", "debian", None),
+        ("debian:bookworm-slim", "debian:bookworm-slim", None),
+        ("a/b__c/d.e-f:V1", "a/b__c/d.e-f:V1", None),
+        ("localhost:5000/x", "localhost:5000/x", None),
+        (f"1.dkr.ecr.us-east-1.example.com/vllm:1@{DIGEST}",
+         "1.dkr.ecr.us-east-1.example.com/vllm:1", DIGEST),
+    ],
+)  # fmt: skip
+def test_an_image_s_name_and_digest(text: str, name: str, digest: str | None) -> None:
+    assert split_image(text) == (name, digest)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", ":", "a:", ":a", "a b", "a\n", "A:1", "a//b", "/a", "a/", "-a", "a@b", "http://x/y",
+     "a:" + "x" * 129, "a" * 600, "ä", "a:1:2", f"a@{DIGEST}0"],
+)  # fmt: skip
+def test_what_is_no_image_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match="no name of an image"):
+        split_image(text)
+
+
+@pytest.mark.parametrize("text", ["peagle-tiny:1", "team/my.repo:V1_x", "a1:" + "x" * 128])
+def test_a_tag_is_name_and_tag(text: str) -> None:
+    assert ":".join(parse_tag(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("myrepo", "has no tag"),
+        ("team/repo", "has no tag"),
+        ("r:", "no name and tag"),
+        (":x", "no name and tag"),
+        ("r:x", "no name and tag"),  # ECR wants two characters
+        ("UPPER:1", "no name and tag"),
+        ("Bad:Tag:1", "no name and tag"),
+        ("a__b:1", "no name and tag"),  # Docker takes it, ECR does not
+        ("ab:1\n", "no name and tag"),
+        (DIGEST, "no name and tag"),
+        ("host:5000/r:1", "names a registry"),
+        ("localhost/r:1", "names a registry"),
+        ("1.dkr.ecr.us-east-1.amazonaws.com/peagle-tiny:1", "names a registry"),
+        ("host:5000/r", "has no tag"),
+    ],
+)
+def test_a_tag_that_docker_or_ecr_would_refuse_is_refused_with_an_example(
+    text: str, why: str
+) -> None:
+    with pytest.raises(UserError, match=why) as refused:
+        parse_tag(text)
+    assert "peagle-tiny:1" in refused.value.fix or "--registry" in refused.value.fix
+
+
+def test_hosts_and_tags() -> None:
+    assert has_host("localhost/a")
+    assert has_host("a:5000/b")
+    assert not has_host("team/b:1")
+    assert not has_host("b:1")
+    assert without_tag("a:5000/b:1") == "a:5000/b"
+    assert without_tag("a:5000/b") == "a:5000/b"
