@@ -1,11 +1,12 @@
-"""``python -m benchmarks``: every benchmark, one after the other; exits with 1 when `check`,
-`catalog_size` or `weights_sync` missed a goal."""
+"""``python -m benchmarks``: every benchmark, one after the other; exits with 1 when `entrypoint`,
+`images`, `crash`, `check`, `catalog_size` or `weights_sync` missed a goal."""
 
 import sys
 
 from benchmarks import (
     catalog_size,
     check,
+    crash,
     entrypoint,
     first_token,
     images,
@@ -15,9 +16,8 @@ from benchmarks import (
 )
 
 startup.main()
-entrypoint.main()
-images.main()
+met = [entrypoint.main(), images.main(), crash.main()]
 first_token.main()
 streaming_overhead.main()
-met = [check.main(), catalog_size.main(), weights_sync.main()]
+met += [check.main(), catalog_size.main(), weights_sync.main()]
 sys.exit(0 if all(met) else 1)

@@ -8,12 +8,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from benchmarks import (
     catalog_size,
     check,
+    crash,
     entrypoint,
     first_token,
     images,
@@ -21,6 +23,8 @@ from benchmarks import (
     streaming_overhead,
     weights_sync,
 )
+from toolkit.errors import PeagleError
+from toolkit.local.engine import Engine
 
 
 @pytest.mark.parametrize(
@@ -88,21 +92,85 @@ def _noted(ran: list[bool], good: bool) -> Callable[[], bool]:
     return main
 
 
-@pytest.mark.parametrize(
-    ("met", "code"),
-    [((True, True, True), 0), ((False, True, True), 1), ((True, True, False), 1)],
-)
-def test_all_run_before_the_first_miss_is_told(
-    monkeypatch: pytest.MonkeyPatch, met: tuple[bool, bool, bool], code: int
+@pytest.mark.parametrize(("added", "met"), [(0.14, True), (0.16, False)])
+def test_the_entrypoint_before_vllm(
+    monkeypatch: pytest.MonkeyPatch, added: float, met: bool
 ) -> None:
-    ran: list[bool] = []
-    for module in (startup, entrypoint, images, first_token, streaming_overhead):
+    def seconds(command: list[str], environment: dict[str, str]) -> float:
+        return 0.1 + (added if command[-1] == "serve" else 0)
+
+    monkeypatch.setattr("toolkit.local.engine.find_engine", lambda vllm: Engine(Path("py"), vllm))
+    monkeypatch.setattr(entrypoint, "stand_in", lambda place, python: None)
+    monkeypatch.setattr(entrypoint, "_seconds", seconds)
+
+    assert entrypoint.main() is met
+
+
+class NoDocker:
+    def check(self) -> None:
+        raise PeagleError("no Docker engine answers", "start Docker")
+
+
+class AnyDocker:
+    def check(self) -> None: ...
+
+    def inspect(self, kind: str, name: str) -> dict[str, str]:
+        return {"Id": name}
+
+
+@pytest.mark.parametrize(
+    ("docker", "limit", "built", "met"),
+    [
+        (NoDocker, 5_000_000, 0, True),
+        (NoDocker, 10_000, 0, False),
+        (AnyDocker, 5_000_000, 90_000, True),
+        (AnyDocker, 5_000_000, 5_100_000, False),
+    ],
+)
+def test_the_layer_of_an_image(
+    monkeypatch: pytest.MonkeyPatch, docker: type, limit: int, built: int, met: bool
+) -> None:
+    monkeypatch.setattr(images, "Docker", docker)
+    monkeypatch.setattr(images, "LAYER_LIMIT_BYTES", limit)
+    monkeypatch.setattr(images, "_build", lambda name: built)
+
+    assert images.main() is met
+
+
+@pytest.mark.parametrize(("slowest", "met"), [(4.9, True), (5.1, False)])
+def test_the_end_of_a_container_whose_engine_ended(
+    monkeypatch: pytest.MonkeyPatch, slowest: float, met: bool
+) -> None:
+    ended = iter([0.2, slowest, 0.1])
+    monkeypatch.setattr(crash, "refusals", lambda: [0.05])
+    monkeypatch.setattr(crash, "crash", lambda: (next(ended), "head-does-not-fit"))
+
+    assert crash.main() is met
+
+
+COUNTED = (entrypoint, images, crash, check, catalog_size, weights_sync)
+
+
+@pytest.mark.parametrize("missed", [None, *COUNTED], ids=lambda one: one and one.__name__)
+def test_all_run_before_the_first_miss_is_told(
+    monkeypatch: pytest.MonkeyPatch, missed: ModuleType | None
+) -> None:
+    ran: list[ModuleType] = []
+
+    def noted(module: ModuleType) -> Callable[[], bool]:
+        def main() -> bool:
+            ran.append(module)
+            return module is not missed
+
+        return main
+
+    for module in (startup, first_token, streaming_overhead):
         monkeypatch.setattr(module, "main", lambda: None)
-    for module, good in zip((check, catalog_size, weights_sync), met, strict=True):
-        monkeypatch.setattr(module, "main", _noted(ran, good))
+    for module in COUNTED:
+        monkeypatch.setattr(module, "main", noted(module))
     monkeypatch.setattr(sys, "path", [str(Path(check.__file__).parents[1]), *sys.path])
 
     with pytest.raises(SystemExit) as ended:
         runpy.run_module("benchmarks", run_name="__main__", alter_sys=False)
 
-    assert (ended.value.code, ran) == (code, list(met))
+    assert (ended.value.code, tuple(ran)) == (0 if missed is None else 1, COUNTED)
