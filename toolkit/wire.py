@@ -14,6 +14,9 @@ COUNTERS_ATTRIBUTE = "peagle=counters"
 """CustomAttributes of an InvokeEndpoint call that asks the container for its speculation counters
 instead of an answer (``containers/serve`` replies; a plain vLLM does not know it)."""
 
+WARM_ATTRIBUTE = "peagle=warm"
+"""The same for what the engine has compiled (``toolkit.warm``)."""
+
 COUNTERS_HEADER = "X-Amzn-SageMaker-Custom-Attributes"
 """The header in which SageMaker hands CustomAttributes to the container."""
 
@@ -141,7 +144,8 @@ def log_text(line: str) -> str:
         process = f"({told['process']}) " if "process" in told else ""
         place = f"{told['level']} [{told['place']}] " if "place" in told else ""
         return f"{process}{place}{message}"
-    who = "serve: error:" if told.get("stage") == "checking" and "fix" in told else "serve:"
+    checking = told.get("stage") == "checking" and "fix" in told
+    who = "serve: error:" if checking or told.get("cause") == "environment" else "serve:"
     fix = f" ({told['fix']})" if told.get("fix") else ""
     argv = f": {json.dumps(told['argv'], ensure_ascii=False)}" if "argv" in told else ""
     return f"{who} {message}{fix}{argv}"

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -102,14 +103,39 @@ def test_a_wrong_request_gets_the_engines_own_error(running: dict[str, Any]) -> 
         client.ask(running["port"], {"messages": "no list"})
 
 
-def test_down_leaves_no_process(running: dict[str, Any], peagle: Peagle) -> None:
+@contextmanager
+def begun(port: int, tokens: int) -> Iterator[http.client.HTTPResponse]:
+    """A streamed answer of so many tokens, of which the first event has come."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+    asked = {**request_body(QUESTION, chat=True, max_tokens=tokens, stream=True),
+             "model": "peagle/tiny", "ignore_eos": True}  # fmt: skip
+    headers = {"Content-Type": "application/json"}
+    with closing(connection):
+        connection.request("POST", "/v1/chat/completions", json.dumps(asked), headers)
+        with connection.getresponse() as reply:
+            assert reply.readline().startswith(b"data:")
+            yield reply
+
+
+def test_down_lets_a_running_answer_finish_and_leaves_no_process(
+    running: dict[str, Any], peagle: Peagle
+) -> None:
     engine = records.read(NAME)
     assert engine is not None
     assert len(processes_of(engine.process)) > 1
+    command = [sys.executable, "-m", "toolkit.cli", "local", "down", NAME]
 
-    done = peagle("local", "down", NAME)
+    with (
+        begun(running["port"], tokens=1800) as reply,
+        subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as typed,
+    ):
+        assert typed.stderr is not None
+        assert "may finish what it answers" in typed.stderr.readline()
+        events = list(EventSplitter().feed(b"\n" + reply.read()))
+        assert typed.wait(60) == 0
 
-    assert done.returncode == 0
+    assert events[-1] == "[DONE]"
+    assert list(pieces(iter(events)))[-1].output_tokens == 1800
     assert processes_of(engine.process) == ()
     assert peagle("local", "list", "--json").stdout.strip() == '{\n  "engines": []\n}'
 

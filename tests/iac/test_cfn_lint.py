@@ -22,7 +22,7 @@ def test_every_bundled_pair_passes(pair: str) -> None:
     assert complaints(plan_for(pair)) == []
 
 
-@pytest.mark.parametrize("shape", ["own-folder", "two-instances", "one-prefix"])
+@pytest.mark.parametrize("shape", ["own-folder", "two-instances", "one-prefix", "streamed"])
 def test_every_shape_of_plan_passes(shape: str) -> None:
     assert complaints(plan_of(shape)) == []
 

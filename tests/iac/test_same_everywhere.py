@@ -12,7 +12,7 @@ from tests.iac.formats import (
     from_script,
     from_terraform,
 )
-from tests.unit.rendering.plans import ALL_PAIRS, SHAPES, plan_for, plan_of
+from tests.unit.rendering.plans import ALL_PAIRS, BUILT, SHAPES, plan_for, plan_of
 from toolkit.errors import Unsupported
 from toolkit.rendering import render
 
@@ -52,9 +52,29 @@ def test_what_is_compared_is_the_plan() -> None:
     assert from_requests(plan_of("uploaded")).mounts == {
         None: "s3://my-models/peagle-toolkit/tiny/"
     }
+    streamed = from_requests(plan_of("streamed"))
+    assert streamed.mounts == {}
+    assert streamed.environment["SM_VLLM_MODEL"] == "s3://models/gpt-oss-120b/target/"
+    assert streamed.environment["SM_VLLM_LOAD_FORMAT"] == "runai_streamer"
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+def test_an_image_with_the_weights_in_it_needs_no_bucket_and_names_its_own_paths(
+    tmp_path: Path,
+) -> None:
+    plan = plan_of("baked")
+    for described in (from_requests(plan), from_cloudformation(plan), from_terraform(plan),
+                      from_script(plan, tmp_path)):  # fmt: skip
+        assert described.image == plan.runtime.image
+        assert described.mounts == {}
+        assert described.environment["SM_VLLM_MODEL"] == "/opt/ml/model/target"
+        assert "ModelDataDownloadTimeoutInSeconds" not in described.variant
+    for format in ("cloudformation", "terraform", "boto3"):
+        files = {file.path: file.content.lower() for file in render(format, plan)}
+        files.pop("deploy.py", None)  # which has the same words for every plan
+        assert not [path for path, content in files.items() if b"bucket" in content]
+
+
+@pytest.mark.parametrize("shape", BUILT)
 def test_the_image_is_built_on_the_plans(shape: str) -> None:
     plan = plan_of(shape)
     (dockerfile,) = [f for f in render("dockerfile", plan) if f.path == "Dockerfile"]

@@ -6,14 +6,15 @@ import json
 import shlex
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 from toolkit.cli.console import json_option, print_json, say
-from toolkit.cli.image_recipes import findings_of_own
-from toolkit.cli.local_docker import docker_host
+from toolkit.cli.image_recipes import findings_here
+from toolkit.cli.local_docker import compose_host, docker_host
 from toolkit.cli.local_docker import emit_compose as write_compose
 from toolkit.cli.options import plan_options, refuse_errors
 from toolkit.cli.waiting import StatusLine
@@ -21,6 +22,7 @@ from toolkit.errors import UserError
 from toolkit.local import LocalEngine, listing, records
 from toolkit.local import down as end
 from toolkit.local import up as run
+from toolkit.local.hosts import ProcessHost
 from toolkit.local.process import is_healthy
 from toolkit.planning import Plan
 from toolkit.wire import log_text, request_body
@@ -52,6 +54,7 @@ def local() -> None:
     help="As a process of this machine, or in a container.",
 )
 @click.option("--gpus", is_flag=True, help="Docker: the image for GPUs, with all of this machine.")
+@click.option("--compile", "compiled", is_flag=True, help="On a CPU: compile the model, too.")
 @click.option("--build", "build_first", is_flag=True, help="Docker: build the image first.")
 @click.option("--base", metavar="IMAGE", help="Docker, with --build: image to build on.")
 @click.option(
@@ -66,6 +69,7 @@ def up(
     port: int | None,
     engine_kind: str,
     gpus: bool,
+    compiled: bool,
     build_first: bool,
     base: str | None,
     emit_compose: Path | None,
@@ -74,19 +78,23 @@ def up(
     """Run PAIR or PLAN, and prove that it drafts.
 
     Returns when it answers; it goes on running until `peagle local down`. Doing it again changes
-    nothing. Only this machine can reach it.
+    nothing. Only this machine can reach it. On a CPU it runs without being compiled, unless
+    --compile says so; what `peagle warm --local` kept then makes the start quick.
     """
-    refuse_errors(findings_of_own(plan) if engine_kind == "docker" else plan.findings)
+    refuse_errors(findings_here(plan, engine_kind))
     host = None
+    if compiled and gpus:
+        raise UserError("with --gpus the engine compiles anyway", "leave out --compile")
     if engine_kind == "docker":
-        host = docker_host(plan, gpus, build_first, base)
+        found = compose_host if emit_compose else docker_host
+        host = replace(found(plan, gpus, build_first, base), compiled=compiled)
     elif gpus or build_first or base or emit_compose:
         raise UserError("--gpus, --build, --base and --emit-compose are for containers",
                         "add --engine docker")  # fmt: skip
     if host and emit_compose:
         return _tell_compose(emit_compose, write_compose(host, plan, port, emit_compose), as_json)
     with StatusLine() as status:
-        engine = run(plan, port, progress=status.show, host=host)
+        engine = run(plan, port, progress=status.show, host=host or ProcessHost(compiled))
     if as_json:
         return print_json(document(engine))
     return _show_result(engine)
@@ -95,13 +103,17 @@ def up(
 @local.command(epilog="Example: peagle local down peagle-tiny")
 @click.argument("name", required=False)
 @click.option("--all", "everything", is_flag=True, help="End all of them.")
+@click.option("--now", is_flag=True, help="Cut off requests that run.")
 @json_option
-def down(name: str | None, everything: bool, as_json: bool) -> None:
-    """End the engine NAME, and remove its log and state."""
+def down(name: str | None, everything: bool, now: bool, as_json: bool) -> None:
+    """End the engine NAME, and remove its log and state.
+
+    Waits until requests that run are answered, a minute at most; new ones are refused meanwhile.
+    """
     if everything == (name is not None):
         raise UserError("which one?", "give a NAME, or --all")
     chosen = records.names() if everything else (str(name),)
-    ended = [one for one in chosen if end(one)]
+    ended = [one for one in chosen if _end(one, now)]
     if as_json:
         print_json({"ended": ended, "removed": list(chosen)})
         return
@@ -171,6 +183,16 @@ def _tell_compose(file: Path, port: int, as_json: bool) -> None:
         print_json({"file": str(file), "port": port})
     elif str(file) != "-":
         say(f"{file} publishes port {port}: docker compose --file {file} up")
+
+
+def _end(name: str, now: bool) -> bool:
+    """Whether the engine ran. Says for what is waited."""
+    with StatusLine() as status:
+
+        def waiting(seconds: float) -> None:
+            status.show(f"{name} may finish what it answers, {seconds:.0f} s at most (--now: none)")
+
+        return end(name, now, waiting) is not None
 
 
 def _health(engine: LocalEngine) -> str:

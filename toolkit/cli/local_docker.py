@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import click
 
+from toolkit.cli.cloud import chosen_account
+from toolkit.cli.console import say
 from toolkit.cli.files import write_file
-from toolkit.cli.image_recipes import cpu_recipe, gpu_recipe, is_own_image
-from toolkit.cli.waiting import StatusLine
-from toolkit.errors import NotFound
-from toolkit.images import Docker, Image, build
+from toolkit.cli.image_build import build_here
+from toolkit.cli.image_recipes import Request
+from toolkit.errors import DockerMissing, NotFound
+from toolkit.images import Docker
+from toolkit.images.show import unseen
 from toolkit.local.compose import compose_file
 from toolkit.local.containers import find_image
 from toolkit.local.hosts import DockerHost
 from toolkit.local.process import free_port
 from toolkit.planning import Plan
 from toolkit.rendering.image import RuntimeKind
+from toolkit.rendering.image_names import is_own_image
 
 
 def docker_host(plan: Plan, gpus: bool, build_first: bool, base: str | None = None) -> DockerHost:
@@ -30,7 +35,9 @@ def docker_host(plan: Plan, gpus: bool, build_first: bool, base: str | None = No
     docker.check()
     runtime: RuntimeKind = "gpu" if gpus else "cpu"
     if build_first:
-        return DockerHost(docker, built(docker, plan, runtime, base), gpus)
+        account = chosen_account(None, False, os.environ)  # for a base in ECR
+        built = build_here(docker, Request(plan, runtime, base=base), account)
+        return DockerHost(docker, built.image, gpus)
     named = plan.runtime.image if is_own_image(plan) else None
     found = find_image(docker, plan, runtime, named)
     if found is None:
@@ -41,19 +48,17 @@ def docker_host(plan: Plan, gpus: bool, build_first: bool, base: str | None = No
     return DockerHost(docker, found, gpus)
 
 
-def built(docker: Docker, plan: Plan, runtime: RuntimeKind, base: str | None) -> Image:
-    """The plan's image, built now; what has not changed is quick."""
-    with StatusLine() as status:
-
-        def progress(line: str) -> None:
-            status.show("building the image", line)
-
-        recipe = (
-            gpu_recipe(plan, base, bake_weights=False)
-            if runtime == "gpu"
-            else cpu_recipe(docker, plan, base, bake_weights=False, progress=progress)
-        )
-        return build(docker, plan, recipe, progress=progress).image
+def compose_host(plan: Plan, gpus: bool, build_first: bool, base: str | None = None) -> DockerHost:
+    """The same for a compose file, which starts nothing: an image that was named with ``--image``
+    may be somewhere else, and Docker too."""
+    try:
+        return docker_host(plan, gpus, build_first, base)
+    except (DockerMissing, NotFound) as missing:
+        if build_first or not is_own_image(plan):
+            raise
+        named = plan.runtime.image
+        say(f"Nobody looked whether {named} is for {plan.pair}: {missing.message}.")
+        return DockerHost(Docker(), unseen(named), gpus)
 
 
 def emit_compose(host: DockerHost, plan: Plan, port: int | None, file: Path) -> int:

@@ -31,6 +31,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "render": ("toolkit.cli.render:render", "Write the plan as CloudFormation, Terraform, ..."),
     "image": ("toolkit.cli.image:image", "Build, show and push container images."),
     "weights": ("toolkit.cli.weights:weights", "Copy a pair's weights to S3, and see what lies."),
+    "warm": ("toolkit.cli.warm:warm", "Keep what an engine compiles, for quick starts."),
     "local": ("toolkit.cli.local:local", "Run a plan on this machine, without AWS."),
     "sandbox": ("toolkit.cli.sandbox:sandbox", "AWS on this machine, whose endpoints serve."),
     "engine": ("toolkit.cli.engine:engine", "Install vLLM for this machine's CPU."),

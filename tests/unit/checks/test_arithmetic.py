@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from toolkit.catalog.models import AttentionGroup
 from toolkit.checkpoints.heads import Head, read_head
+from toolkit.checks.facts import default_layers
 from toolkit.checks.kv_groups import draft_groups
 from toolkit.checks.layout import layers_in, required
-from toolkit.checks.rules.aux_layers_collide import default_layers
 
 RATIO = 1.5
 few = st.integers(1, 64)

@@ -57,6 +57,19 @@ def test_one_sees_that_the_quota_was_asked(terminal: Terminal) -> None:
     assert "the quota 'ml.g5.xlarge for endpoint usage' is 4, and none is in use" in words
 
 
+def test_weights_in_s3_are_looked_at(terminal: Terminal) -> None:
+    """Until the plan is deployed they may be copied, so that is a warning."""
+    words = ("plan", "tiny", "--model-source", "s3://models/tiny/target/", "--online", "--json")
+
+    def found() -> dict[str, str]:
+        findings = terminal.run(*words).document["findings"]
+        return {f["code"]: f["level"] for f in findings if f["code"].startswith("weights-")}
+
+    assert found() == {"weights-missing": "warning"}
+    deny(terminal, "head_bucket", "list_objects_v2", "get_object")
+    assert found() == {"weights-not-seen": "warning"}
+
+
 def test_without_credentials_the_way_to_them_is_told_once(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,7 +52,7 @@ def test_what_does_not_fit_adds_up() -> None:
 def test_findings_are_printed_as_check_prints_them() -> None:
     seen = run("plan", "gpt-oss-20b").stdout
     assert "warning  image-without-counters (image)\n         AWS's own image" in seen
-    assert "         mend: build ours with" in seen
+    assert "         mend: `peagle image build gpt-oss-20b+p-eagle --push` makes" in seen
     assert "nothing is to be done" not in seen
 
 
@@ -98,7 +98,7 @@ def test_the_longest_context_of_the_target_bounds_what_is_planned() -> None:
 def test_the_next_command_and_the_advice_know_the_catalogue(tmp_path: Path) -> None:
     done = run("--catalog", str(tmp_path), "plan", "tiny").stdout
     assert f"Next: peagle --catalog {tmp_path} deploy tiny\n" in done
-    assert f"`peagle --catalog {tmp_path} render" in " ".join(done.split())
+    assert f"`peagle --catalog {tmp_path} image build tiny" in " ".join(done.split())
     assert "Next: peagle deploy tiny\n" in run("plan", "tiny", PEAGLE_CATALOG=str(tmp_path)).stdout
 
 

@@ -70,7 +70,7 @@ def test_the_artefact_lies_in_the_home_and_nothing_runs(engine_home: Path, typed
     assert "without it the engine took 70 s to start" in done.stdout
     assert f"peagle local up tiny --name {NAME} --compile" in done.stdout
     assert listing() == ()
-    assert processes_with("PEAGLE_WARM=collect") == []
+    assert processes_with(f"PEAGLE_ML_ROOT={engine_home}") == []
     assert records.names() == ()
 
 
