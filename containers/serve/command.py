@@ -22,7 +22,7 @@ from serve.redaction import Redactor
 from serve.settings import COLLECT, OFF, Settings, settings_of
 from serve.streaming import check_streamer
 from serve.supervisor import Supervisor
-from serve.warm.places import artefact_folder
+from serve.warm.places import has_artefact_folder, is_folder_named
 
 SERVER = "vllm.entrypoints.openai.api_server"
 MIDDLEWARES = (
@@ -90,7 +90,7 @@ def _warm(
     environment: Mapping[str, str], chosen: Mapping[str, str], settings: Settings, log: Log
 ) -> dict[bytes, bytes]:
     """The variables of a warm start; none where there is nothing to start from."""
-    there = artefact_folder(environment).is_dir()
+    there = is_folder_named(environment) or has_artefact_folder(environment)
     if settings.warm == OFF or not (there or settings.warm == COLLECT):
         return {}
     from serve.warm.prepare import prepare  # takes time, and most containers do without

@@ -64,6 +64,26 @@ def test_one_of_the_same_key_is_replaced(tmp_path: Path) -> None:
     assert len(names(tmp_path)) == 2
 
 
+def test_cut_off_while_it_replaces_no_old_manifest_tells_of_a_new_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brought(Packed(b"old"), tmp_path)
+    replace = Path.replace
+
+    def replace_and_end(path: Path, target: Path) -> None:
+        replace(path, target)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", replace_and_end)
+    with pytest.raises(KeyboardInterrupt):
+        brought(Packed(b"newer"), tmp_path)
+
+    monkeypatch.setattr(Path, "replace", replace)
+    assert names(tmp_path) == [f"{KEY}.tar.gz"], "without a manifest it is no artefact"
+    assert brought(Packed(b"newer"), tmp_path).archive.read_bytes() == b"newer"
+    assert len(names(tmp_path)) == 2
+
+
 BROKEN: list[Answer | BaseException] = [
     Answer(200, b"too short"),
     Answer(503, b'{"error": "draining"}'),

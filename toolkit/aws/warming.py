@@ -7,6 +7,7 @@ mounts them mounts it too: no request and no template changes.
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -159,8 +160,10 @@ def _of_container(error: PeagleError) -> Answer | None:
 
 
 def _store(work: Work, artefact: Artefact, place: Place) -> None:
-    """The manifest last: what has none is no artefact."""
+    """The old manifest goes first and the new one comes last: what has none is no artefact, so
+    wherever this is cut off, no start takes a new archive for the old one."""
     done = 0
+    _forget_old(Bucket(work.aws, place.bucket), place.key(warm.FOLDER, artefact.manifest.name))
 
     def advance(count: int) -> None:
         nonlocal done
@@ -170,6 +173,14 @@ def _store(work: Work, artefact: Artefact, place: Place) -> None:
     for path in (artefact.archive, artefact.manifest):
         key = place.key(warm.FOLDER, path.name)
         work.aws.upload(path, place.bucket, key, {}, advance)
+
+
+def _forget_old(bucket: Bucket, manifest: str) -> None:
+    if manifest not in bucket.sizes(manifest):
+        return  # In a bucket with versions, deleting what is not there leaves a marker.
+    # Whoever may write and not delete has paid for the artefact all the same, and replaces it.
+    with suppress(AccessDenied):
+        bucket.delete(manifest)
 
 
 def _others(aws: Aws, artefact: Artefact, place: Place) -> dict[str, int]:

@@ -14,6 +14,7 @@ from toolkit.cli.image_recipes import findings_here
 from toolkit.cli.local_docker import docker_host
 from toolkit.cli.options import command_words, peagle_words, refuse_errors
 from toolkit.cli.waiting import StatusLine
+from toolkit.cli.warm_ending import ended_politely
 from toolkit.cli.warm_words import kept_document, print_kept
 from toolkit.errors import UserError
 from toolkit.local.artefacts import warm_folder
@@ -31,7 +32,7 @@ def keep_here(plan: Plan, engine_kind: str, gpus: bool, to: str | None, as_json:
     folder = _folder(to)
     refuse_errors(findings_here(plan, engine_kind))
     host = _host(plan, engine_kind, gpus)
-    with StatusLine() as status:
+    with ended_politely(), StatusLine() as status:
         artefact = collect(plan, host, folder, status.show)
     folder.chmod(0o755)  # the container's own user reads it
     if as_json:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +24,7 @@ from toolkit.cli.deploy_words import show_left
 from toolkit.cli.local_warm import keep_here
 from toolkit.cli.options import plan_options, refuse_errors
 from toolkit.cli.progress import Ticker
+from toolkit.cli.warm_ending import ended_politely
 from toolkit.cli.warm_words import print_stored, show_intent, stored_document
 from toolkit.errors import PeagleError, Refused, UserError
 from toolkit.local.compiler import check_compiler
@@ -144,7 +142,7 @@ class _Run:
     def collect(self) -> tuple[Stored, float]:
         """The artefact in S3, and the seconds for which the endpoint was paid. The endpoint is
         gone afterwards, whatever happened."""
-        with _ended_politely(), Ticker(free=self.account.sandbox) as ticker:
+        with ended_politely(), Ticker(free=self.account.sandbox) as ticker:
             work = Work(self.aws, self._record(), ticker.show, explain)
             try:
                 with tempfile.TemporaryDirectory(prefix="peagle-warm-") as folder:
@@ -178,16 +176,6 @@ class _Run:
 
     def _removal(self, work: Work) -> str:
         return f"peagle destroy {work.record.name}{self.account.option}"
-
-
-@contextmanager
-def _ended_politely() -> Iterator[None]:
-    """SIGTERM as Ctrl-C: a pipeline that is cancelled must not leave an endpoint behind."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _ask() -> None:

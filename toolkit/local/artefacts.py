@@ -55,6 +55,12 @@ def for_container(
     return variables, {}
 
 
+def apart(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """What a process with that environment is given besides to collect in ``folder``, where no
+    other engine's caches are; nothing for one that does not collect."""
+    return {CACHE_VARIABLE: str(folder)} if environment.get(MODE_VARIABLE) == COLLECT else {}
+
+
 def digest_of(image: Image) -> str:
     """The digest by which a registry knows the image, else its id on this machine; empty for one
     that nobody has looked at."""

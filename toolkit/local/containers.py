@@ -21,6 +21,7 @@ from toolkit.local.process import LOOPBACK, EngineProcess, start_program
 from toolkit.local.removal import remove_container
 from toolkit.planning.models import Plan
 from toolkit.rendering.image import CACHE_FOLDER, RuntimeKind, serve_digest
+from toolkit.warm import COLLECT, MODE_VARIABLE
 
 PORT = 8080
 """The port that the container listens on, as SageMaker has it."""
@@ -72,7 +73,7 @@ def run_arguments(container: Container) -> list[str]:
     given = ["run", "--rm", "--name", container.name]
     given += ["--publish", f"{LOOPBACK}:{container.port}:{PORT}"]
     given += ["--read-only", "--tmpfs", TMPFS, "--shm-size", SHARED_MEMORY]
-    given += ["--mount", f"type=volume,src={CACHE_VOLUME},dst={CACHE_FOLDER}"]
+    given += ["--mount", f"type=volume,{_volume(container)}dst={CACHE_FOLDER}"]
     given += ["--cap-drop", "ALL", "--security-opt", "no-new-privileges"]
     given += ["--health-cmd", shlex.join(HEALTH_COMMAND), "--health-interval", "10s",
               "--health-start-period", START_PERIOD]  # fmt: skip
@@ -119,6 +120,14 @@ def find_image(
         other = "with --gpus" if image.runtime == "gpu" else "without --gpus"
         raise UserError(f"the image {named} is for the {image.runtime}", f"start it {other}")
     return image
+
+
+def _volume(container: Container) -> str:
+    """The shared one; none that has a name for a container that collects. That empties the folder
+    of its key, from which others may run, so its volume is new and goes with it. The path is the
+    same: some caches (Triton's) hold absolute ones."""
+    collects = container.environment.get(MODE_VARIABLE) == COLLECT
+    return "" if collects else f"src={CACHE_VOLUME},"
 
 
 def _bind(folder: Path, path: str) -> str:

@@ -44,11 +44,11 @@ def _collect(own: Plan, host: Host, folder: Path, progress: Progress) -> Artefac
     try:
         progress("packing", "what the engine compiled")
         artefact = warm.fetch(client.asking_warm(engine.process.port), folder, tell)
+        down(own.name, now=True)
     except BaseException as error:
         stop_engine(engine.process, STOP_SECONDS)
         records.forget(own.name)
         if isinstance(error, PeagleError):
             error.fix = error.fix.replace("see its log", f"see {engine.process.log}")
         raise
-    down(own.name, now=True)
     return artefact

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import time
 from collections.abc import Iterable, Mapping
@@ -17,7 +18,16 @@ from serve.settings import COLLECT, OFF, WARM_VARIABLE
 from serve.warm import caches
 from serve.warm.device import UnknownDevice
 from serve.warm.manifest import MANIFEST, Damaged, Manifest, read_manifest
-from serve.warm.places import CACHE_VARIABLE, archive_of, artefact_folder, cache_folder
+from serve.warm.places import (
+    CACHE_VARIABLE,
+    FOLDER_VARIABLE,
+    LARGER_DISK,
+    archive_of,
+    artefact_folder,
+    cache_folder,
+    has_artefact_folder,
+    is_folder_named,
+)
 from serve.warm.readahead import read_ahead
 from serve.warm.restore import remove, restore
 from serve.warm.subject import canonical, differences, key_of, subject_of
@@ -40,27 +50,32 @@ def prepare(
         return {}
     if warm == COLLECT:
         return _collect(environment, chosen, log)
-    folder = artefact_folder(environment)
-    if not folder.is_dir():
-        return {}
-    keys = [name for name in names_in(folder) if name.endswith(MANIFEST)]
-    if not keys:
-        log.info(f"no warm start: {folder} holds no artefact")
-        return {}
     try:
-        return _restored(environment, chosen, folder, keys, log)
-    except (Damaged, UnknownDevice, OSError) as error:
-        log.warning(f"no warm start, the engine compiles anew: {error}")
-        return {}
+        return _restored(environment, chosen, log)
+    except (Damaged, UnknownDevice) as error:
+        reason = str(error)
+    except OSError as error:
+        reason = _with_way_out(error, environment)
+    except Exception as error:  # somebody else's file must never keep an engine from its work
+        reason = f"{type(error).__name__}: {error}"
+    log.warning(f"no warm start, the engine compiles anew: {reason}")
+    return {}
 
 
 def _restored(
-    environment: Mapping[str, str],
-    chosen: Mapping[str, str],
-    folder: Path,
-    names: list[str],
-    log: Log,
+    environment: Mapping[str, str], chosen: Mapping[str, str], log: Log
 ) -> dict[str, str]:
+    """The variables of a restored artefact; none where there is nothing to be restored."""
+    folder = artefact_folder(environment)
+    if not has_artefact_folder(environment):
+        if is_folder_named(environment):
+            raise Damaged(f"{FOLDER_VARIABLE} is {folder}, and there is no such folder "
+                          "(mount one there, or leave the variable out)")  # fmt: skip
+        return {}
+    names = [name for name in names_in(folder) if name.endswith(MANIFEST)]
+    if not names:
+        log.info(f"no warm start: {folder} holds no artefact")
+        return {}
     subject = subject_of(environment, chosen)
     key = key_of(subject)
     if f"{key}{MANIFEST}" not in names:
@@ -72,6 +87,20 @@ def _restored(
     fresh = restore(manifest, folder, cache)
     _say(log, manifest, time.monotonic() - begin, fresh)
     return caches.variables(cache / key, environment, _for_cpu(subject))
+
+
+def _with_way_out(error: OSError, environment: Mapping[str, str]) -> str:
+    """What went wrong with a file, and what helps: with those of an artefact, or of the cache."""
+    what = error.strerror or str(error)
+    named = str(error.filename or "")
+    if named.startswith(f"{artefact_folder(environment)}/"):
+        return f"{named}: {what} (copy the artefact again, both of its files, or remove it)"
+    cache = str(cache_folder(environment))
+    if named and not (named.startswith(cache) or cache.startswith(named)):
+        return f"{named}: {what} (make it a file that can be read)"
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    helps = LARGER_DISK if full else f"set {CACHE_VARIABLE} to a folder that can be written"
+    return f"{named or cache}: {what} ({helps})"
 
 
 def _weights(chosen: Mapping[str, str]) -> list[str]:

@@ -11,7 +11,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from serve.warm.manifest import ARCHIVE, Damaged, Manifest
+from serve.warm.manifest import ARCHIVE, LARGEST, Damaged, Manifest, open_plain
+from serve.warm.places import LARGER_DISK
 from serve.warm.unpack import unpack
 
 _PARTIAL = ".partial"
@@ -34,7 +35,8 @@ def restore(manifest: Manifest, artefacts: Path, cache: Path) -> bool:
         free = shutil.disk_usage(cache).free
         if free < manifest.unpacked_bytes:
             raise Damaged(f"{cache} has {free / 1e6:.1f} MB free, "
-                          f"and {manifest.unpacked_bytes / 1e6:.1f} MB are needed")  # fmt: skip
+                          f"and {manifest.unpacked_bytes / 1e6:.1f} MB are needed "
+                          f"({LARGER_DISK})")  # fmt: skip
         unpack(artefacts / f"{manifest.key}{ARCHIVE}", manifest, folder)
         (folder / _MARK).write_text(json.dumps({"sha256": manifest.sha256}), encoding="ascii")
         return _put(folder, place, manifest)
@@ -79,7 +81,8 @@ def _put(folder: Path, place: Path, manifest: Manifest) -> bool:
 
 def _is_restored(place: Path, manifest: Manifest) -> bool:
     try:
-        mark = json.loads((place / _MARK).read_text(encoding="ascii"))
-    except (OSError, ValueError):
+        with open_plain(place / _MARK) as file:
+            mark = json.loads(file.read(LARGEST))
+    except (Damaged, OSError, ValueError, RecursionError):
         return False
     return bool(mark == {"sha256": manifest.sha256})

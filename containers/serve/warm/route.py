@@ -91,7 +91,10 @@ class WarmMiddleware:
         except (_Refused, OSError) as error:
             self._packing = None  # the next one may have more luck
             if isinstance(error, OSError):
-                raise _Refused(500, f"the archive cannot be written: {error.strerror}") from None
+                from serve.warm.places import LARGER_DISK
+
+                why = f"the archive cannot be written: {error.strerror} ({LARGER_DISK})"
+                raise _Refused(500, why) from None
             raise
 
 

@@ -21,6 +21,8 @@ FORMAT = 1
 IMAGE_VARIABLE = "PEAGLE_IMAGE_DIGEST"
 _KEY_LENGTH = 32
 _LONGEST_SHOWN = 80
+_MOST_SHOWN = 12
+"""Names of a foreign subject, which may hold any number of them."""
 
 _OF_NO_MATTER = frozenset(
     [
@@ -130,7 +132,7 @@ def differences(subject: Mapping[str, Any], other: Any) -> list[str]:
         found.append(f"the device ({theirs}; here {ours})")
     names = _changed(subject["engine"], other.get("engine"))
     if names:
-        found.append(f"the engine's arguments ({', '.join(names)})")
+        found.append(f"the engine's arguments ({_listed(names)})")
     return found or ["the format"]
 
 
@@ -154,13 +156,21 @@ def _model(path: str, revision: object) -> str:
 
 
 def _parts(ours: dict[str, Any], theirs: Any) -> list[str]:
-    return [f"the {name}" for name in _changed(ours, theirs)]
+    known = [f"the {name}" for name in _changed(ours, theirs) if name in ours]
+    return known or ["the pair"]
 
 
 def _changed(ours: dict[str, Any], theirs: Any) -> list[str]:
     """The names whose values differ."""
     other = theirs if isinstance(theirs, dict) else {}
     return sorted(name for name in {*ours, *other} if ours.get(name) != other.get(name))
+
+
+def _listed(names: list[str]) -> str:
+    """Some of the names, and how many there are more."""
+    shown = [name[:_LONGEST_SHOWN] for name in names[:_MOST_SHOWN]]
+    more = [f"{len(names) - len(shown)} more"] if len(names) > len(shown) else []
+    return ", ".join(shown + more)
 
 
 def _shown(device: Any) -> str:

@@ -14,13 +14,23 @@ from pathlib import Path
 from typing import BinaryIO
 
 from serve.warm.caches import is_cache_path
-from serve.warm.manifest import Damaged, Manifest
+from serve.warm.manifest import Damaged, Manifest, open_plain
 
 _CHUNK = 1 << 18
 _PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE)
 _PER_FILE = 8192
 """Bytes that an archive may take beside a file's content: headers, a long name, padding."""
 _AROUND = 1 << 16
+_DEEPEST = 64
+"""Folders in each other; Python removes them by calling itself, and that has an end."""
+_UNREADABLE = (
+    tarfile.TarError,
+    zlib.error,
+    EOFError,
+    ValueError,
+    OverflowError,
+    RecursionError,  # one header after another: tarfile calls itself for each
+)
 _GZIP = 31
 _LATEST = 1 << 33
 """Seconds; a time that no file has."""
@@ -32,7 +42,7 @@ def unpack(archive: Path, manifest: Manifest, folder: Path) -> None:
     Raises Damaged for anything that is not as the manifest says, and OSError. What was written
     until then is the caller's to remove.
     """
-    with archive.open("rb") as file:
+    with open_plain(archive) as file:
         size = os.fstat(file.fileno()).st_size
         if size != manifest.size:
             raise Damaged(f"{archive.name} has {size} bytes, and its manifest says {manifest.size}")
@@ -40,7 +50,7 @@ def unpack(archive: Path, manifest: Manifest, folder: Path) -> None:
         try:
             files, unpacked = _members(content, folder)
             content.finish()
-        except (tarfile.TarError, zlib.error, EOFError, ValueError, OverflowError) as error:
+        except _UNREADABLE as error:
             raise Damaged(f"{archive.name} cannot be read: {error}") from None
         except (FileExistsError, NotADirectoryError, IsADirectoryError):
             raise Damaged(f"{archive.name} holds a path that is file and folder at once") from None
@@ -116,6 +126,8 @@ def _checked_name(member: tarfile.TarInfo, seen: set[str]) -> str:
     shown = repr(name[:100])
     if name.startswith("/") or not {"", ".", ".."}.isdisjoint(parts) or "\0" in name:
         raise Damaged(f"the archive holds the path {shown}, which may leave its folder")
+    if len(parts) > _DEEPEST:
+        raise Damaged(f"the archive holds {shown}, which lies too deep")
     if not is_cache_path(parts):
         raise Damaged(f"the archive holds {shown}, which is no cache of an engine")
     plain = member.type in _PLAIN and not member.sparse and len(parts) > 1

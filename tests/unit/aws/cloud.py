@@ -423,6 +423,10 @@ class Cloud:
         self._bucket(Bucket)
         return {}
 
+    def _delete_object(self, Bucket: str, Key: str) -> Any:
+        self._bucket(Bucket).pop(Key, None)
+        return {}
+
     def _delete_objects(self, Bucket: str, Delete: Any) -> Any:
         for entry in Delete["Objects"]:
             self._bucket(Bucket).pop(entry["Key"], None)

@@ -149,6 +149,49 @@ def test_again_it_replaces_its_own_and_tells_of_others(stocked: World, tmp_path:
     assert len(warm_keys(stocked)) == 4
 
 
+def anew(stocked: World, folder: Path) -> None:
+    """Collected once before; what is compiled next is something else."""
+    collected(stocked, folder)
+    stocked.cloud.packed.content = b"compiled anew"
+
+
+@pytest.mark.parametrize("upload", [1, 2], ids=["after the archive", "after the manifest"])
+def test_cut_off_while_it_replaces_no_old_manifest_tells_of_a_new_archive(
+    stocked: World, tmp_path: Path, upload: int
+) -> None:
+    anew(stocked, tmp_path)
+    uploads = []
+
+    def end(operation: str) -> None:
+        uploads.extend([operation] if operation == "upload_file" else [])
+        if len(uploads) == upload:
+            raise KeyboardInterrupt
+
+    stocked.cloud.after = end
+    with pytest.raises(KeyboardInterrupt):
+        collected(stocked, tmp_path)
+
+    there = stocked.cloud.buckets["models"]
+    assert there[f"pair/warm/{KEY}.tar.gz"]["Content"] == b"compiled anew"
+    manifest = there.get(f"pair/warm/{KEY}.json", {"Content": None})["Content"]
+    assert manifest == (None if upload == 1 else stocked.cloud.packed.document)
+
+
+def test_who_may_not_delete_replaces_it_all_the_same(stocked: World, tmp_path: Path) -> None:
+    anew(stocked, tmp_path)
+
+    def refuse(operation: str) -> None:
+        if operation == "delete_object":
+            raise service_error("AccessDenied", "Access Denied", "DeleteObject")
+
+    stocked.cloud.before = refuse
+    collected(stocked, tmp_path)
+
+    manifest = stocked.cloud.buckets["models"][f"pair/warm/{KEY}.json"]
+    assert manifest["Content"] == stocked.cloud.packed.document
+    assert stocked.cloud.calls.count("delete_object") == 1
+
+
 @pytest.mark.parametrize("part", ["", "target/"], ids=["a pair's", "a target's alone"])
 def test_what_is_stored_does_not_keep_the_weights_from_being_synced_again(part: str) -> None:
     place = warming.place_beside_weights(in_s3())

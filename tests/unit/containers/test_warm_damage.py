@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,7 @@ SPOILED_ARCHIVES: list[tuple[str, list[tuple[tarfile.TarInfo, bytes]], str]] = [
     ("folder as file", [member("vllm/x/y"), member("vllm/x")], "file and folder at once"),
     ("no cache", [member("bin/sh")], "no cache of an engine"),
     ("no folder", [member("vllm")], "neither a file nor a folder"),
+    ("deep", [member("vllm/" + "d/" * 500 + "x")], "lies too deep"),
     ("empty", [], "holds 0 files"),
 ]  # fmt: skip
 
@@ -136,6 +138,21 @@ def test_a_spoiled_archive_is_refused(
     assert nothing_is_left(cache)
 
 
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME], ids=["x", "L"])
+def test_an_archive_of_headers_without_end_is_refused(
+    artefacts: Path, whole: Manifest, cache: Path, kind: bytes
+) -> None:
+    header = tarfile.TarInfo("vllm/x")
+    header.type, header.size = kind, 12
+    block = header.tobuf(tarfile.USTAR_FORMAT) + b"12 path=abc\n".ljust(512, b"\0")
+    spoiled = with_archive(artefacts, whole, gzip.compress(block * 3000), files=1000)
+
+    with pytest.raises(Damaged, match="recursion"):
+        restore(spoiled, artefacts, cache)
+
+    assert nothing_is_left(cache)
+
+
 @pytest.mark.parametrize(
     "changed",
     [{"sha256": "0" * 64}, {"files": 1}, {"unpacked_bytes": 10**7}, {"size": 5}],
@@ -174,16 +191,51 @@ def test_a_manifest_that_is_none_is_refused(
 @pytest.mark.parametrize(
     "changed",
     [{"size": -1}, {"size": "5"}, {"files": True}, {"unpacked_bytes": 10**30}, {"sha256": "abc"},
-     {"sha256": None}, {"subject": None}, {"subject": {}}, {"key": "0" * 32}, {"key": None}],
-    ids=str,
+     {"sha256": None}, {"subject": None}, {"subject": {}}, {"key": "0" * 32}, {"key": None},
+     {"seconds_cold": float("nan")}, {"seconds_cold": float("inf")}, {"seconds_cold": 10**400},
+     {"seconds_cold": -1}, {"seconds_cold": "1"}, {"made": float("nan")}, {"format": "x" * 9999}],
+    ids=lambda changed: str(changed)[:40],
 )  # fmt: skip
 def test_a_manifest_with_a_wrong_member_is_refused(
     artefacts: Path, whole: Manifest, changed: dict[str, Any]
 ) -> None:
     write(artefacts, whole, **changed)
 
-    with pytest.raises(Damaged):
+    with pytest.raises(Damaged) as refused:
         read_manifest(artefacts / f"{whole.key}.json")
+
+    assert len(str(refused.value)) < 200
+
+
+def test_a_number_that_json_can_hold_and_python_cannot_is_refused(
+    artefacts: Path, whole: Manifest
+) -> None:
+    file = artefacts / f"{whole.key}.json"
+    file.write_text(file.read_text().replace('"seconds_cold": 101.0', '"seconds_cold": 1e999'))
+
+    with pytest.raises(Damaged, match="has the seconds_cold inf"):
+        read_manifest(file)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", ["pipe", "folder"])
+def test_what_is_no_file_is_refused_and_not_waited_for(
+    artefacts: Path, whole: Manifest, cache: Path, kind: str
+) -> None:
+    manifest, archive = artefacts / f"{whole.key}.json", artefacts / f"{whole.key}.tar.gz"
+    for file in (manifest, archive):
+        file.unlink()
+        if kind == "pipe":
+            os.mkfifo(file)
+        else:
+            file.mkdir()
+
+    with pytest.raises(Damaged, match="json is no plain file"):
+        read_manifest(manifest)
+    with pytest.raises(Damaged, match=r"tar\.gz is no plain file"):
+        restore(whole, artefacts, cache)
+
+    assert nothing_is_left(cache)
 
 
 def test_a_manifest_under_another_name_is_refused(artefacts: Path, whole: Manifest) -> None:

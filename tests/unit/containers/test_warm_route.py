@@ -170,7 +170,8 @@ def test_an_archive_that_cannot_be_written_says_so(monkeypatch: pytest.MonkeyPat
     answer = Asked().ask()
 
     assert (answer[0], error_of(answer)) == (
-        500, "the archive cannot be written: No space left on device"
+        500, "the archive cannot be written: No space left on device "
+        "(free some space there, or set PEAGLE_CACHE to a folder of a larger disk)"
     )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from tests.unit.containers.artefacts import (
     held,
     member,
     with_archive,
+    write,
 )
 from tests.unit.containers.recording import PORT, SERVE
 from tests.unit.containers.warm_worlds import World, is_cold, warnings
@@ -171,7 +172,7 @@ def test_an_artefact_of_other_software_is_ignored(world: World) -> None:
     assert warnings(told)[0].endswith("differs in the software")
 
 
-@pytest.mark.parametrize("spoil", ["cut", "manifest", "no archive", "link"])
+@pytest.mark.parametrize("spoil", ["cut", "manifest", "no archive", "link", "pipe", "number"])
 def test_a_damaged_artefact_is_a_warning_and_a_cold_start(world: World, spoil: str) -> None:
     manifest = world.collected()
     archive = world.artefacts / f"{manifest.key}.tar.gz"
@@ -181,6 +182,11 @@ def test_a_damaged_artefact_is_a_warning_and_a_cold_start(world: World, spoil: s
         (world.artefacts / f"{manifest.key}.json").write_text("{")
     elif spoil == "no archive":
         archive.unlink()
+    elif spoil == "pipe":
+        archive.unlink()
+        os.mkfifo(archive)
+    elif spoil == "number":
+        write(world.artefacts, manifest, seconds_cold=10**400)
     else:
         with_archive(world.artefacts, manifest, archive_of([member("../../../out")]))
 
@@ -199,7 +205,8 @@ def test_a_cache_that_cannot_be_written_is_a_warning(world: World) -> None:
 
     told, given = world.start(PEAGLE_CACHE=str(world.folder / "file"))
 
-    assert "Not a directory" in warnings(told)[0]
+    (said,) = warnings(told)
+    assert "Not a directory (set PEAGLE_CACHE to a folder that can be written)" in said
     assert is_cold(given)
 
 

@@ -143,6 +143,7 @@ def test_models_of_the_hub_are_known_by_their_revision() -> None:
         ({"software": "other"}, "the software"),
         ({"pair": {**SUBJECT["pair"], "drafter": None}}, "the drafter"),
         ({"pair": None}, "the drafter; the target"),
+        ({"pair": {**SUBJECT["pair"], "x" * 5000: "1"}}, "the pair"),
         ({"engine": {}}, "the engine's arguments (SM_VLLM_MAX_MODEL_LEN)"),
         ({"engine": {**SUBJECT["engine"], "VLLM_Y": "1"}}, "the engine's arguments (VLLM_Y)"),
         (
@@ -155,6 +156,17 @@ def test_models_of_the_hub_are_known_by_their_revision() -> None:
 )
 def test_the_differences_are_named(changed: dict[str, Any], words: str) -> None:
     assert "; ".join(differences(SUBJECT, {**SUBJECT, **changed})) == words
+
+
+def test_of_many_differences_some_are_named_and_the_others_counted() -> None:
+    foreign = {f"SM_VLLM_{number:04}": "1" for number in range(1000)}
+    foreign["SM_VLLM_" + "0" * 5000] = "1"
+
+    (words,) = differences(SUBJECT, {**SUBJECT, "engine": {**SUBJECT["engine"], **foreign}})
+
+    assert len(words) < 500
+    assert words.startswith("the engine's arguments (SM_VLLM_0000, ")
+    assert words.endswith(", 989 more)")
 
 
 def test_somebody_elses_json_differs_in_everything() -> None:

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from click.exceptions import Abort
 from click.testing import CliRunner, Result
 
 from tests.unit.images.conftest import LABELS, FakeDocker, docker
 from tests.unit.local.conftest import NAME, PlanFor, processes_with
 from tests.unit.local.stand_in_server import PACKED
 from toolkit.cli.local import local
+from toolkit.cli.waiting import StatusLine
 from toolkit.cli.warm import warm
 from toolkit.errors import PeagleError, Refused, UserError
 from toolkit.images import Docker, Image, show
-from toolkit.local import listing, records, up
+from toolkit.local import listing, records, up, warming
 from toolkit.local.compiler import check_compiler
 from toolkit.local.compose import compose_file
 from toolkit.local.containers import run_arguments
@@ -152,6 +155,47 @@ def test_interrupted_in_the_middle_nothing_runs_and_nothing_is_kept(
     assert os.listdir(engine_home / "warm") == []
 
 
+@pytest.mark.parametrize("moment", ["starting", "packing", "fetching"])
+def test_a_pipeline_that_is_cancelled_leaves_no_engine(
+    engine_home: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """As Ctrl-C: what cancels a job sends SIGTERM."""
+
+    def end(status: StatusLine, step: str, detail: str = "") -> None:
+        if step == moment:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def before(number: int, frame: object) -> None:
+        """Instead of the end of these tests, where nobody else listens."""
+
+    monkeypatch.setattr(StatusLine, "show", end)
+    usual = signal.signal(signal.SIGTERM, before)
+    try:
+        with pytest.raises(Abort):
+            typed("warm", "tiny", "--name", NAME, "--local")
+        assert signal.getsignal(signal.SIGTERM) is before
+    finally:
+        signal.signal(signal.SIGTERM, usual)
+
+    assert listing() == ()
+    assert processes_with("PEAGLE_WARM=collect") == []
+    assert list(engine_home.glob("warm/*")) == []
+
+
+def test_interrupted_at_its_very_end_nothing_runs_either(
+    engine_home: Path, plan_for: PlanFor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(name: str, now: bool) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(warming, "down", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        collect(plan_for("mark"), COLLECTING, engine_home / "warm", lambda step, detail: None)
+
+    assert listing() == ()
+    assert processes_with("STAND_IN=mark") == []
+
+
 def test_up_gets_what_is_kept_by_itself(engine_home: Path, kept: Path, typed: Typed) -> None:
     typed("local", "up", "tiny", "--name", NAME, "--compile")
 
@@ -278,6 +322,21 @@ def test_a_container_that_collects_is_told_so(
 
     assert host.container(plan, {}, 1).environment["PEAGLE_WARM"] == "collect"
     assert "/opt/ml/warm" not in host.container(plan, {}, 1).mounts
+
+
+def test_a_container_that_collects_leaves_the_shared_cache_alone_and_nothing_behind(
+    docker: FakeDocker, own_home: Path, plan_for: PlanFor
+) -> None:
+    """It empties the folder of its key, and others may run from the one in the shared cache."""
+
+    def volumes(collecting: bool) -> list[str]:
+        host = DockerHost(Docker(), image(docker), collecting=collecting)
+        given = run_arguments(host.container(plan_for(), {}, 1))
+        assert "--rm" in given, "which removes a volume without a name too"
+        return [word for word in given if word.startswith("type=volume")]
+
+    assert volumes(collecting=True) == ["type=volume,dst=/var/cache/peagle"]
+    assert volumes(collecting=False) == ["type=volume,src=peagle-cache,dst=/var/cache/peagle"]
 
 
 def test_an_image_without_a_compiler_is_refused_before_it_starts(

@@ -32,7 +32,9 @@ def test_it_does_not_usually(account: Account, live: str) -> None:
 def test_it_does_to_collect_and_says_so(account: Account) -> None:
     name = account.endpoint({"PEAGLE_WARM": "collect"})
 
-    assert EAGER not in variables_of(account, name)
+    variables = variables_of(account, name)
+    assert EAGER not in variables
+    assert "PEAGLE_CACHE" in variables, "not where engines of this machine have theirs"
     account.wait_for_line(name, "sandbox: the model is compiled")
     account.gone(name)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from toolkit.errors import NotFound, PeagleError
 from toolkit.images import Docker, Image, images, show
-from toolkit.local.artefacts import digest_of
+from toolkit.local.artefacts import apart, digest_of
 from toolkit.local.containers import Container, container_name, start_container
 from toolkit.local.engine import find_engine
 from toolkit.local.process import EngineProcess, free_port, start_engine
@@ -38,7 +38,8 @@ def as_process(
 ) -> None:
     """The CPU engine of this machine, whatever image is named."""
     engine = find_engine(engine_version())
-    start_engine(engine, environment, ml_root, free_port(), log, record=record)
+    given = {**environment, **apart(environment, ml_root.parent / "collected")}
+    start_engine(engine, given, ml_root, free_port(), log, record=record)
 
 
 def as_container(

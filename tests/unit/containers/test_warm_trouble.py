@@ -1,0 +1,92 @@
+"""Whatever goes wrong before a warm start is one warning that says what helps, and a cold start."""
+
+from __future__ import annotations
+
+import errno
+import json
+from pathlib import Path
+
+import pytest
+
+from serve.logs import Log
+from serve.model import with_model
+from serve.redaction import Redactor
+from serve.warm.prepare import prepare
+from tests.unit.containers.warm_worlds import World, is_cold, warnings
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["nowhere", "n" * 300], ids=["missing", "too long"])
+def test_a_folder_of_artefacts_that_is_named_and_not_there_is_a_warning(
+    world: World, name: str
+) -> None:
+    told, given = world.start(PEAGLE_WARM_FOLDER=f"/opt/ml/{name}")
+
+    (said,) = warnings(told)
+    folder = world.folder / "ml" / name
+    assert f"PEAGLE_WARM_FOLDER is {folder}, and there is no such folder (mount one" in said
+    assert is_cold(given)
+
+
+def test_a_folder_that_is_named_does_not_matter_where_warm_starts_are_off(world: World) -> None:
+    told, _ = world.start(PEAGLE_WARM_FOLDER="/opt/ml/nowhere", PEAGLE_WARM="off")
+
+    assert warnings(told) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (KeyError("surprise"), ["KeyError: 'surprise'"]),
+        (RecursionError("too deep"), ["RecursionError: too deep"]),
+        (MemoryError(), ["MemoryError"]),
+        (
+            OSError(errno.ENOSPC, "No space left on device"),
+            ["{cache}: No space left on device (free some space there", "PEAGLE_CACHE"],
+        ),
+        (
+            OSError(errno.EROFS, "Read-only file system", "{cache}/vllm"),
+            ["{cache}/vllm: Read-only file system (set PEAGLE_CACHE to a folder"],
+        ),
+        (
+            OSError(errno.EACCES, "Permission denied", "{artefacts}/x.tar.gz"),
+            ["{artefacts}/x.tar.gz: Permission denied (copy the artefact again"],
+        ),
+        (
+            OSError(errno.EACCES, "Permission denied", "/elsewhere"),
+            ["/elsewhere: Permission denied (make it a file that can be read)"],
+        ),
+    ],
+    ids=["key", "recursion", "memory", "full", "read-only", "artefact", "elsewhere"],
+)
+def test_what_goes_wrong_is_one_warning_and_a_cold_start(
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    error: Exception,
+    words: list[str],
+) -> None:
+    places = {"cache": str(world.cache), "artefacts": str(world.artefacts)}
+    if isinstance(error, OSError) and error.filename:
+        error = OSError(error.errno, error.strerror, error.filename.format(**places))
+
+    def failing(*given: object) -> None:
+        raise error
+
+    manifest = world.collected()
+    monkeypatch.setattr("serve.warm.prepare.subject_of", lambda *given: manifest.subject)
+    monkeypatch.setattr("serve.warm.prepare.restore", failing)
+    environment = world.variables()
+
+    assert prepare(environment, with_model(environment), "auto", Log(Redactor({}))) == {}
+
+    (line,) = capfd.readouterr().err.splitlines()
+    said = json.loads(line)
+    assert said["level"] == "WARNING"
+    assert said["message"].startswith("no warm start, the engine compiles anew: ")
+    for word in words:
+        assert word.format(**places) in said["message"]
