@@ -81,9 +81,11 @@ def own_head(drafter: str, aws_of: AwsOf | None = None) -> dict[str, Any]:
 
     ``heads/mine`` is a folder where there is one, else a Hugging Face id; a word without a slash
     is a drafter of the catalogue (write ``./word`` for a folder). Raises UserError for a folder
-    that holds no whole weights or no config.json.
+    that holds no whole weights or no config.json, and for a bucket in capitals.
     """
     if not means_folder(drafter):
+        if is_s3(drafter):
+            _check_bucket(drafter)
         if aws_of is None or not is_location(drafter):
             return {"drafter": drafter}
         return {"drafter": drafter, "drafter_checkpoint": checkpoint_at(drafter, aws_of)}

@@ -9,11 +9,19 @@ import click
 from toolkit.cli.cloud import DEFAULT_REGION, Account, account_options
 from toolkit.cli.console import json_option, print_json, say
 from toolkit.cli.image_build import build_here, build_there
-from toolkit.cli.image_push import deploy_command, push_image, words_for
+from toolkit.cli.image_push import (
+    check_pushing,
+    deploy_command,
+    next_command,
+    push_built,
+    push_image,
+    words_for,
+)
 from toolkit.cli.image_recipes import Request, findings_for_building
+from toolkit.cli.image_use import remove_unused
 from toolkit.cli.options import plan_options, refuse_errors
 from toolkit.errors import Unsupported
-from toolkit.images import Docker, Image, images, remove, show
+from toolkit.images import Docker, Image, images, show
 from toolkit.planning import Plan
 from toolkit.rendering.image import RuntimeKind
 from toolkit.rendering.image_names import parse_tag
@@ -77,17 +85,20 @@ def build_(
         there = build_there(request, account)
         use = deploy_command(pair_words(plan), there, bake_weights, plan.region, account)
         return _pushed(there, use, as_json)
+    if push:
+        check_pushing(account, plan.region)
     docker = Docker()
     docker.check()
     built = build_here(docker, request, account)
-    address = push_image(docker, built.image, None, plan.region, account) if push else None
+    if not as_json:
+        _describe(built.image)
+        click.echo(f"built in {built.seconds:.1f} s")
+    address = push_built(docker, built.image, plan.region, account) if push else None
     if as_json:
         told = {"seconds": round(built.seconds, 1), "pushed": address}
         return print_json({**document(built.image), **told})
-    _describe(built.image)
-    click.echo(f"built in {built.seconds:.1f} s")
     if address is None:
-        return None
+        return say(f"Next: {next_command(plan, built.image, account)}")
     use = deploy_command(pair_words(plan), address, bake_weights, plan.region, account)
     return _pushed(address, use, as_json)
 
@@ -117,12 +128,12 @@ def push_(name: str, registry: str | None, region: str, account: Account, as_jso
     _pushed(address, use, as_json)
 
 
-def _pushed(address: str, use: str, as_json: bool) -> None:
+def _pushed(address: str, use: str | None, as_json: bool) -> None:
     if as_json:
         print_json({"pushed": address, "next": use})
         return
     click.echo(address)
-    say(f"deploy it: {use}")
+    say(f"deploy it: {use}" if use else "SageMaker takes images from ECR only, so not from there.")
 
 
 @image.command("show", epilog="Example: peagle image show peagle-tiny:0.28.0-cpu-3f2a9c1b7d20")
@@ -164,7 +175,7 @@ def remove_(names: tuple[str, ...], as_json: bool) -> None:
     """Remove images from this machine; what was pushed stays where it is."""
     docker = Docker()
     docker.check()
-    removed = [remove(docker, name).name for name in names]
+    removed = [remove_unused(docker, name).name for name in names]
     if as_json:
         return print_json({"removed": removed})
     for name in removed:

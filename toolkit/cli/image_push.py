@@ -11,11 +11,13 @@ from toolkit.checks.images import in_ecr
 from toolkit.cli.cloud import DEFAULT_REGION, Account
 from toolkit.cli.console import say
 from toolkit.cli.waiting import StatusLine
-from toolkit.errors import Unsupported
+from toolkit.errors import PeagleError, Unsupported
 from toolkit.images import Docker, Image, Login, push
 from toolkit.images.build import named_by_content
+from toolkit.planning import Plan
 from toolkit.planning.own_heads import is_folder, is_s3
 from toolkit.rendering.image_names import parse_tag, pinned, without_tag
+from toolkit.rendering.readme import pair_words
 
 
 def logins_for(docker: Docker, base: str, account: Account) -> Sequence[Login]:
@@ -27,6 +29,47 @@ def logins_for(docker: Docker, base: str, account: Account) -> Sequence[Login]:
     if found is None or docker.inspect("image", base):
         return ()
     return (ecr.login(account.connect(found.region), base.partition("/")[0]),)
+
+
+def check_pushing(account: Account, region: str) -> None:
+    """Raise, before an image is built for many minutes, what would keep it from being pushed to
+    ECR: Unsupported for the sandbox, and what is wrong with the credentials."""
+    if account.sandbox:
+        raise Unsupported(
+            "the sandbox's ECR keeps no images, so there is nowhere to push to",
+            f"leave out --push, then: {_elsewhere('NAME')}",
+        )
+    # Who we are is asked of AWS here, so credentials that are missing or too old are found out.
+    say(f"Will be pushed to account {account.connect(region).account}, {region}")
+
+
+def push_built(docker: Docker, image: Image, region: str, account: Account) -> str:
+    """Push what was just built to ECR; where that fails, say that it is built all the same."""
+    try:
+        return push_image(docker, image, None, region, account)
+    except (PeagleError, KeyboardInterrupt):
+        say(f"{image.name} is built. To push it: {_push_command(image, region, account)}")
+        raise
+
+
+def next_command(plan: Plan, image: Image, account: Account) -> str:
+    """What to do with an image that was built and not pushed: a CPU's runs here, and one for GPUs
+    is pushed."""
+    if image.runtime == "gpu" and account.sandbox:
+        return _elsewhere(image.name)
+    if image.runtime == "gpu":
+        return _push_command(image, plan.region, account)
+    pair = shlex.join(pair_words(plan))
+    return f"peagle local up {pair} --engine docker --image {image.name}"
+
+
+def _elsewhere(name: str) -> str:
+    return f"peagle image push {name} --registry HOST"
+
+
+def _push_command(image: Image, region: str, account: Account) -> str:
+    where = f" --region {region}" if region != DEFAULT_REGION else ""
+    return f"peagle image push {image.name}{where}{account.option}"
 
 
 def push_image(
@@ -53,7 +96,7 @@ def push_image(
     elif account.sandbox and not registry:
         raise Unsupported(
             f"{uri} is in the sandbox, whose ECR keeps no images",
-            "name a registry of this machine with --registry",
+            f"name a registry of this machine: {_elsewhere(image.name)}",
         )
     else:
         pushed = _push(docker, image.name, address, (ecr.login(aws, host),))
@@ -70,8 +113,11 @@ def words_for(pair: str) -> list[str]:
 
 def deploy_command(
     pair: list[str], address: str, baked: bool, region: str, account: Account
-) -> str:
-    """The command that deploys what was pushed; ``pair`` are the words for it."""
+) -> str | None:
+    """The command that deploys what was pushed; ``pair`` are the words for it. ``None`` where it
+    was pushed to a registry from which SageMaker takes nothing."""
+    if in_ecr(address) is None:
+        return None
     words = ["peagle", "deploy", *pair, "--image", address]
     words += ["--baked-weights"] if baked else []
     words += ["--region", region] if region != DEFAULT_REGION else []

@@ -6,6 +6,7 @@ Loaded only when it is asked for: it brings boto3, and a plan without it asks no
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -16,11 +17,13 @@ from toolkit.aws.session import Aws
 from toolkit.aws.weights.mounted import mounted_at_plan
 from toolkit.catalog import load_catalog
 from toolkit.catalog.models import Catalog
+from toolkit.cli.checkpoints import AwsOf
 from toolkit.cli.cloud import DEFAULT_REGION, Account, chosen_account
 from toolkit.cli.resolving import catalog_of, is_plan_file, resolve_plan
 from toolkit.cli.weights_words import in_account
 from toolkit.findings import Finding
-from toolkit.planning import Plan
+from toolkit.planning import Plan, errors
+from toolkit.planning.own_heads import NOT_READ, is_s3
 
 _LEVELS = ("error", "warning", "note")
 
@@ -41,11 +44,35 @@ def online_plan(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> Plan:
     fresh: list[FreshPrices] = []
 
     def priced(catalog: Catalog) -> Catalog:
-        fresh.append(fresh_prices(asked, catalog.instances))
+        if not fresh:
+            fresh.append(fresh_prices(asked, catalog.instances))
         return catalog.model_copy(update={"instances": fresh[0].table})
 
-    plan = resolve_plan(pair, chosen, catalog_of(ctx), priced, aws_of=lambda: aws)
-    return _with_findings(plan, _looked(account, asked, plan, fresh[0]))
+    def planned(aws_of: AwsOf | None) -> Plan:
+        return resolve_plan(pair, chosen, catalog_of(ctx), priced, aws_of)
+
+    if is_s3(chosen.get("drafter") or ""):
+        plan, stored = _manifest_first(asked, planned, lambda: aws)
+    else:
+        plan = planned(lambda: aws)
+        stored = mounted_at_plan(asked, plan)
+    return _with_findings(plan, _looked(account, asked, plan, fresh[0], stored))
+
+
+def _manifest_first(
+    asked: Aws, planned: Callable[[AwsOf | None], Plan], aws_of: AwsOf
+) -> tuple[Plan, tuple[Finding, ...]]:
+    """The plan with a head in S3, and what is to be said of the weights there.
+
+    The head is read only where the weights are as deploy, which reads no head, wants them: what a
+    half-copied prefix lacks may be the head, and another pair's is not to be planned with.
+    """
+    unread = planned(None)
+    stored = mounted_at_plan(asked, unread)
+    if not errors(stored):
+        return planned(aws_of), stored
+    kept = tuple(finding for finding in unread.findings if finding.code != NOT_READ)
+    return unread.model_copy(update={"findings": kept}), stored
 
 
 def account_of(ctx: click.Context) -> Account:
@@ -67,13 +94,17 @@ def _plan_of_file(account: Account, plan: Plan, own_catalog: Any) -> Plan:
         total = round(price.usd_per_hour * plan.instance_count, 4)
         changed = {"price_per_hour_usd": total, "price_date": price.date.isoformat()}
         plan = plan.model_copy(update=changed)
-    return _with_findings(plan, _looked(account, aws, plan, fresh))
+    stored = mounted_at_plan(aws, plan)
+    return _with_findings(plan, _looked(account, aws, plan, fresh, stored))
 
 
-def _looked(account: Account, aws: Aws, plan: Plan, fresh: FreshPrices) -> tuple[Finding, ...]:
+def _looked(
+    account: Account, aws: Aws, plan: Plan, fresh: FreshPrices, stored: tuple[Finding, ...]
+) -> tuple[Finding, ...]:
+    """Findings about the price, the quota, and the weights (``stored``)."""
     price = (*fresh.findings, *unlisted_findings(fresh.listed, plan.instance_type))
     quota = quotas_at_plan(aws, plan.instance_type, plan.instance_count)
-    weights = (in_account(finding, account) for finding in mounted_at_plan(aws, plan))
+    weights = (in_account(finding, account) for finding in stored)
     return (*price, *(_not_again(price, finding) for finding in (*quota, *weights)))
 
 

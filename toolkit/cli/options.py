@@ -156,7 +156,8 @@ def command_words(ctx: click.Context) -> list[str]:
         field = _field(name)
         if ctx.get_parameter_source(field) is not ParameterSource.COMMANDLINE:
             continue
-        value = str(ctx.params[field]).removesuffix(".0")
+        value = ctx.params[field]
+        value = str(value).removesuffix(".0") if isinstance(value, float) else str(value)
         words += [name] if settings.get("is_flag") else [name, value]
     return words
 

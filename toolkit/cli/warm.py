@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -22,10 +23,10 @@ from toolkit.cli.console import json_option, print_json, say
 from toolkit.cli.deploy import explain, refuse_unknown_price, show_and_refuse
 from toolkit.cli.deploy_words import show_left
 from toolkit.cli.local_warm import keep_here
-from toolkit.cli.options import plan_options, refuse_errors
+from toolkit.cli.options import command_words, plan_options, refuse_errors
 from toolkit.cli.progress import Ticker
 from toolkit.cli.warm_ending import ended_politely
-from toolkit.cli.warm_words import print_stored, show_intent, stored_document
+from toolkit.cli.warm_words import print_stored, show_heard, show_intent, stored_document
 from toolkit.errors import PeagleError, Refused, UserError
 from toolkit.local.compiler import check_compiler
 from toolkit.local.engine import find_engine
@@ -116,7 +117,9 @@ def _keep_in_s3(
         warming.check_writable(aws, place)
         if not asked.yes:
             _ask()
-        stored, seconds = _Run(aws, found, account, place).collect()
+        words = shlex.join(command_words(click.get_current_context()))
+        again = f"peagle warm {words}{account.option}"
+        stored, seconds = _Run(aws, found, account, place, again).collect()
     if as_json:
         print_json(stored_document(found.wanted.plan, stored, seconds))
     else:
@@ -132,12 +135,13 @@ def _check_engine() -> None:
 
 @dataclass(frozen=True)
 class _Run:
-    """One warm start, after the question."""
+    """One warm start, after the question; ``again`` is the command that goes on with it."""
 
     aws: Aws
     found: Preflight
     account: Account
     place: Place
+    again: str
 
     def collect(self) -> tuple[Stored, float]:
         """The artefact in S3, and the seconds for which the endpoint was paid. The endpoint is
@@ -165,17 +169,16 @@ class _Run:
         the endpoint lived."""
         begun = work.record.billing_since
         try:
+            if isinstance(because, KeyboardInterrupt):
+                show_heard(self.found.wanted, work.record, self.account.sandbox)
             destroy(work)
         except BaseException:
             if isinstance(because, PeagleError):
                 say(f"Before it could not be removed: {because}")
             left = records.load(work.record.scope, work.record.region, work.record.name)
-            show_left(left or work.record, self.account, self._removal(work))
+            show_left(left or work.record, self.account, self.again)
             raise
         return work.clock.now() - begun if begun else 0.0
-
-    def _removal(self, work: Work) -> str:
-        return f"peagle destroy {work.record.name}{self.account.option}"
 
 
 def _ask() -> None:

@@ -6,12 +6,14 @@ from typing import Any
 
 import click
 
+from toolkit.aws.records import Deployment
 from toolkit.aws.steps import limit_of
 from toolkit.aws.wanted import Wanted
 from toolkit.aws.warming import Stored
 from toolkit.aws.weights import Place
 from toolkit.cli.console import say
 from toolkit.cli.durations import in_words
+from toolkit.cli.money import price_words
 from toolkit.cli.weights_words import size_words
 from toolkit.planning import Plan
 from toolkit.warm import FOLDER, Artefact
@@ -31,6 +33,18 @@ def show_intent(wanted: Wanted, place: Place, sandbox: bool) -> None:
     free = " on AWS (nothing in the sandbox)" if sandbox and about else ""
     say(f"  {'then':<12}stores what it compiled in {place.folder(FOLDER)} and removes the endpoint")
     say(f"  {'takes':<12}about {minutes} minutes, {at_most:.0f} at most{about}{free}")
+
+
+def show_heard(wanted: Wanted, record: Deployment, sandbox: bool) -> None:
+    """An interrupt was heard: what is done about it, for how long at most, and what a second one
+    leaves. On stderr."""
+    if not record.of_type("Endpoint"):
+        return say("Interrupted: removing what was made; no endpoint was begun.")
+    at_most = limit_of(wanted.generation) / 60
+    price = price_words(wanted.plan.price_per_hour_usd, sandbox)
+    say(f"Interrupted: removing {record.name}. SageMaker deletes no endpoint that is still being "
+        f"created, so this can wait for {at_most:.0f} minutes at most.")  # fmt: skip
+    return say(f"A second Ctrl-C leaves it there, at a price of: {price}.")
 
 
 def print_stored(plan: Plan, stored: Stored, seconds: float, sandbox: bool) -> None:

@@ -21,9 +21,10 @@ from toolkit.aws.weights import (
     survey,
     sync,
 )
+from toolkit.aws.weights.halves import half_bytes
+from toolkit.aws.weights.looking import Look, remove
 from toolkit.aws.weights.looking import look as look_at
-from toolkit.aws.weights.looking import remove
-from toolkit.aws.weights.manifest import Copied, Manifest
+from toolkit.aws.weights.manifest import Copied
 from toolkit.catalog import load_catalog
 from toolkit.catalog.loading import load_storage
 from toolkit.cli.checkpoints import means_folder
@@ -32,14 +33,19 @@ from toolkit.cli.console import json_option, print_json, say, show_findings
 from toolkit.cli.options import refuse_errors
 from toolkit.cli.resolving import catalog_of
 from toolkit.cli.waiting import StatusLine
+from toolkit.cli.weights_used import refuse_used
 from toolkit.cli.weights_words import (
     describe,
+    fix_in_account,
+    in_account,
     look_document,
+    other_origins,
     say_done,
     say_left,
     show_look,
     show_survey,
     sync_document,
+    use_command,
 )
 from toolkit.errors import NotFound, PeagleError, Refused, UserError
 from toolkit.findings import Finding
@@ -109,15 +115,17 @@ def sync_command(
         origins = {part: origin_of(w, lambda: aws) for part, w in wanted.items()}
         _refuse_itself(place, origins)
         found = survey(aws, place, origins)
+        half = half_bytes(aws, found)
     price = load_storage(catalog_of(ctx)).price_in(region)
-    show_survey(pair, found, price, account.sandbox)
-    refuse_errors((*findings, *found.findings))
+    show_survey(pair, found, price, account.sandbox, half)
+    about = (*other_origins(found), *found.findings)
+    refuse_errors((*findings, *(in_account(finding, account) for finding in about)))
     if not yes:
         _ask(f"Copy this to {place.uri}?", "not copied")
     started = time.monotonic()
     outcome = _run(aws, found, copied, take_over, _commands(ctx, account))
     seconds = time.monotonic() - started
-    use = _use(pair, place, outcome.manifest, region)
+    use = use_command(pair, place, outcome.manifest, region)
     if as_json:
         print_json(sync_document(pair, found, outcome, seconds, price, use))
     else:
@@ -218,18 +226,6 @@ def _commands(ctx: click.Context, account: Account) -> tuple[str, str]:
     return shlex.join(go_on) + account.option, shlex.join(back) + account.option
 
 
-def _use(pair: str, place: Place, manifest: Manifest, region: str) -> str:
-    """The command that plans with what lies there now."""
-    words = ["peagle", "plan", pair]
-    if "target" in manifest:
-        words += ["--model-source", place.folder("target")]
-    if "drafter" in manifest:
-        words += ["--drafter", place.folder("drafter")]
-    if region != DEFAULT_REGION:
-        words += ["--region", region]
-    return shlex.join(words)
-
-
 @weights.command("list")
 @click.argument("place", metavar="S3://BUCKET/PREFIX")
 @_REGION
@@ -240,13 +236,22 @@ def list_command(
     ctx: click.Context, place: str, region: str, account: Account, as_json: bool
 ) -> None:
     """Show what lies at a prefix: whole or half, file by file, with its checksums."""
-    found = look_at(account.connect(region), place_of(place))
+    found = _look(account.connect(region), place, account)
     price = load_storage(catalog_of(ctx)).price_in(region)
     if as_json:
-        print_json(look_document(found, price))
+        print_json(look_document(found, price, account.option))
         return
-    show_look(found, price)
-    show_findings(found.findings)
+    show_look(found, price, account.option)
+    show_findings(tuple(in_account(finding, account) for finding in found.findings))
+
+
+def _look(aws: Aws, place: str, account: Account) -> Look:
+    """What lies there. Raises NotFound, whose fix is a command that works in that account."""
+    try:
+        return look_at(aws, place_of(place))
+    except NotFound as missing:
+        missing.fix = fix_in_account(missing.fix, account)
+        raise
 
 
 @weights.command("remove")
@@ -254,21 +259,32 @@ def list_command(
 @_REGION
 @account_options
 @_TAKE_OVER
+@click.option("--even-if-used", is_flag=True, help="Although an endpoint starts from them.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @click.pass_context
 def remove_command(
-    ctx: click.Context, place: str, region: str, account: Account, take_over: bool, yes: bool
+    ctx: click.Context,
+    place: str,
+    region: str,
+    account: Account,
+    take_over: bool,
+    even_if_used: bool,
+    yes: bool,
 ) -> None:
     """Remove what `peagle weights sync` brought to a prefix, half-uploaded files included, and the
     warm starts beside it.
 
-    Other objects stay where they are.
+    Other objects stay where they are. Refused while an endpoint that was deployed from this machine
+    starts from these weights.
     """
     aws = account.connect(region)
-    found = look_at(aws, place_of(place))
+    found = _look(aws, place, account)
+    uri = found.place.uri
     if not (found.manifest or found.warm):
-        raise NotFound(f"`peagle weights sync` brought nothing to {found.place.uri}",
-                       f"see it: aws s3 ls --recursive {found.place.uri}")  # fmt: skip
+        raise NotFound(f"`peagle weights sync` brought nothing to {uri}",
+                       f"see it: peagle weights list {uri}{account.option}")  # fmt: skip
+    if not even_if_used:
+        refuse_used(found.place, aws.scope, account)
     show_look(found, load_storage(catalog_of(ctx)).price_in(region))
     if not yes:
         _ask(f"Remove this from {found.place.uri}?", "not removed")

@@ -2,31 +2,46 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterator
 from typing import Any
 
 import click
 
 from toolkit.aws.weights import Moment, Outcome, Place, Survey
 from toolkit.aws.weights.looking import Look
+from toolkit.aws.weights.manifest import Manifest
 from toolkit.aws.weights.mounted import WEIGHTS_CODES
 from toolkit.aws.weights.origins import Origin
 from toolkit.catalog.storage import StoragePrice
-from toolkit.cli.cloud import Account
+from toolkit.cli.cloud import DEFAULT_REGION, Account
 from toolkit.cli.console import say
 from toolkit.cli.durations import in_words
-from toolkit.findings import Finding
+from toolkit.findings import Finding, warning
 
 
 def in_account(finding: Finding, account: Account) -> Finding:
     """A finding about weights in S3, with the command that it ends with as it works there."""
-    command = "peagle weights " in finding.fix and "`" not in finding.fix
-    if finding.code not in WEIGHTS_CODES or not command:
+    if finding.code not in WEIGHTS_CODES:
         return finding
-    return finding.model_copy(update={"fix": finding.fix + account.option})
+    return finding.model_copy(update={"fix": fix_in_account(finding.fix, account)})
 
 
-def show_survey(pair: str, found: Survey, price: StoragePrice | None, sandbox: bool) -> None:
-    """What would be copied, where to, and what keeping it costs."""
+def fix_in_account(fix: str, account: Account) -> str:
+    """What to do, with the command that it ends with as it works in that account. The AWS CLI has
+    no ``--sandbox``: it finds the sandbox by its environment."""
+    if "peagle weights " in fix and "`" not in fix:
+        return fix + account.option
+    if "aws s3" in fix and account.option:
+        led = " (after `peagle sandbox env`, else it goes to AWS)"
+        return fix + (led if account.sandbox else account.option)
+    return fix
+
+
+def show_survey(pair: str, found: Survey, price: StoragePrice | None, sandbox: bool,
+                half: int = 0) -> None:  # fmt: skip
+    """What would be copied, where to, and what keeping it costs; ``half``: bytes in parts of files
+    that are not whole yet."""
     say(f"{click.style(pair, bold=True)} to {found.place.uri} ({found.region})")
     for part, origin in found.origins.items():
         say(f"  {part:8} {_origin(origin)} -> {part}/")
@@ -36,12 +51,30 @@ def show_survey(pair: str, found: Survey, price: StoragePrice | None, sandbox: b
         size = size_words(sum(item.file.size for item in found.present))
         say(f"  there    {_files(len(found.present))}, {size}, of the same size: compared by "
             "checksum, and written anew where they differ")  # fmt: skip
+    if half:
+        say(
+            f"  half     {size_words(half)} more in parts of files that are not whole: gone on with"
+        )
     for part, origin in found.origins.items():
         count, left = origin.left_out
         if count:
             say(f"  left out {_files(count)}, {size_words(left)}, of the {part}'s, which vLLM does "
                 "not read")  # fmt: skip
     say(f"  storage  {month_words(found.size, price, found.region, sandbox)}")
+
+
+def other_origins(found: Survey) -> Iterator[Finding]:
+    """That other weights were copied there, and which."""
+    for part, origin in found.origins.items():
+        folder = found.manifest.get(part)
+        if folder is not None and folder.source != origin.location:
+            of = f"of {folder.pair}, " if folder.pair else ""
+            yield warning(
+                "other-weights-there", found.place.folder(part),
+                f"the {part} {of}from {folder.source}, lies there, and is replaced",
+                "name another prefix to keep both; an endpoint that reads this one would then "
+                "start with other weights",
+            )  # fmt: skip
 
 
 def _origin(origin: Origin) -> str:
@@ -105,6 +138,18 @@ def say_done(found: Survey, outcome: Outcome, seconds: float, use: str) -> None:
     say(f"Use it: {use}")
 
 
+def use_command(pair: str, place: Place, manifest: Manifest, region: str) -> str:
+    """The command that plans with what lies there now."""
+    words = ["peagle", "plan", pair]
+    if "target" in manifest:
+        words += ["--model-source", place.folder("target")]
+    if "drafter" in manifest:
+        words += ["--drafter", place.folder("drafter")]
+    if region != DEFAULT_REGION:
+        words += ["--region", region]
+    return shlex.join(words)
+
+
 def sync_document(pair: str, found: Survey, outcome: Outcome, seconds: float,
                   price: StoragePrice | None, use: str) -> dict[str, Any]:  # fmt: skip
     """What ``sync --json`` prints."""
@@ -131,10 +176,13 @@ def sync_document(pair: str, found: Survey, outcome: Outcome, seconds: float,
     }
 
 
-def show_look(found: Look, price: StoragePrice | None) -> None:
-    """What lies there, on stdout."""
+def show_look(found: Look, price: StoragePrice | None, option: str = "") -> None:
+    """What lies there, on stdout; ``option`` is what commands need to work in that account."""
     state = "whole" if found.complete else "not whole"
-    click.echo(f"{found.place.uri}: {state}, {size_words(found.size)}")
+    pairs = f", {' and '.join(found.pairs)}" if found.pairs else ""
+    click.echo(f"{found.place.uri}: {state}, {size_words(found.size)}{pairs}")
+    if found.finish:
+        click.echo(f"finish it: {found.finish}{option}")
     for part, files in found.files.items():
         click.echo(f"{part}/ from {found.manifest[part].source}")
         for file in files:
@@ -156,11 +204,13 @@ def show_look(found: Look, price: StoragePrice | None) -> None:
         click.echo(f"storage: {month_words(found.size, price, price.region)}")
 
 
-def look_document(found: Look, price: StoragePrice | None) -> dict[str, Any]:
+def look_document(found: Look, price: StoragePrice | None, option: str = "") -> dict[str, Any]:
     """What ``list --json`` prints."""
     return {
         "uri": found.place.uri,
         "complete": found.complete,
+        "pairs": list(found.pairs),
+        "finish": found.finish + option if found.finish else None,
         "bytes": found.size,
         "usd_per_month": _month(found.size, price),
         "folders": {

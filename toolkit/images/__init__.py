@@ -5,7 +5,7 @@ from toolkit.images.build import Built, build, image_name, repository_of
 from toolkit.images.client import Docker
 from toolkit.images.engine import Packages, engine_image
 from toolkit.images.push import Login, push
-from toolkit.images.show import Image, images, remove, show
+from toolkit.images.show import Image, images, remove, show, users
 
 __all__ = [
     "Built",
@@ -21,5 +21,6 @@ __all__ = [
     "remove",
     "repository_of",
     "show",
+    "users",
     "with_digest",
 ]

@@ -105,6 +105,15 @@ def remove(docker: Docker, name: str) -> Image:
     return found
 
 
+def users(docker: Docker, name: str) -> tuple[str, ...]:
+    """The names of the containers that were made from the image, also of those that ended."""
+    printed = docker.run(
+        "container", "ls", "--all", "--filter", f"ancestor={name}", "--format", "{{.Names}}",
+        doing=f"looking for containers of {name}",
+    )  # fmt: skip
+    return tuple(sorted(printed.split()))
+
+
 def check_pair(image: Image, pair: str) -> None:
     """Raise UserError for an image that was built for another pair."""
     if image.pair != pair:

@@ -16,6 +16,9 @@ from toolkit.planning.models import Options
 OWN = "own"
 """The name of a head that is not in the catalogue."""
 
+NOT_READ = "head-not-read"
+"""The finding that nobody has looked into the head."""
+
 _HUB = re.compile(r"[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*(@[\w.\-/]+)?", re.ASCII)
 _FOLDER = re.compile(r"[/~.]")
 
@@ -101,8 +104,8 @@ def _like(parallel_drafting: bool, kind: Drafter, target: Target) -> Drafter:
 def _not_read(location: str, kind: Drafter) -> Finding:
     called = "P-EAGLE" if kind.parallel_drafting else "EAGLE-3"
     message = f"{location} is taken for a head like {kind.title} ({called}); it was not read"
-    fix = "add --online to have it read and checked, or give the head as a folder"
-    return note("head-not-read", "drafter", message, fix)
+    fix = "`peagle plan` with --online reads and checks it; or give the head as a folder"
+    return note(NOT_READ, "drafter", message, fix)
 
 
 def _of_another_target(wanted: str, target: Target, catalog: Catalog) -> tuple[Finding, ...]:

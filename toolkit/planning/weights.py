@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.catalog.models import Catalog, Drafter, Target
+from toolkit.checks.images import in_ecr
 from toolkit.data import SHIPPED, data_folder
 from toolkit.errors import UserError
 from toolkit.findings import Finding, note, warning
@@ -60,7 +61,7 @@ def place_weights(options: Options, catalog: Catalog, pair: Chosen, name: str) -
     if options.weights_by == "stream":
         target, drafter = by_stream(options, target, drafter)
     elif options.baked_weights:
-        return Choice(_in_image(options, target, drafter))
+        return Choice(_in_image(options, catalog, target, drafter))
     elif drafter is not None:
         if _are_folders_of_one_prefix(target, drafter):
             target, drafter = _below_model(target, "target"), _below_model(drafter, "drafter")
@@ -92,11 +93,14 @@ def mounts_of(target: Weights, drafter: Weights | None) -> tuple[Mount, ...]:
     return tuple(Mount(channel=channel, s3_uri=uri) for channel, uri in uris.items())
 
 
-def _in_image(options: Options, target: Weights, drafter: Weights | None) -> Placed:
+def _in_image(
+    options: Options, catalog: Catalog, target: Weights, drafter: Weights | None
+) -> Placed:
     """Both as the image has them. Raises UserError where none can have them."""
-    if options.image is None:
+    image = in_ecr(options.image or "")
+    if options.image is None or (image and image.account in catalog.runtimes.accounts.values()):
         raise UserError(
-            "--baked-weights says of an image of yours what is in it, and none is named",
+            "--baked-weights says of an image of yours what is in it, and none of yours is named",
             "add --image URI; `peagle image build PAIR --bake-weights --push` makes one",
         )
     for weights in (target, drafter):

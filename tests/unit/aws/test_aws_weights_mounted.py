@@ -183,6 +183,34 @@ def test_a_manifest_of_another_pair_is_refused(
     assert said in found[-1].message
 
 
+@pytest.mark.parametrize("mounted", [True, False], ids=["mounted", "streamed"])
+def test_the_target_s_folder_is_no_drafter_and_the_manifest_says_so(
+    copied: Aws, mounted: bool
+) -> None:
+    target = "s3://models/pair/target/"
+    plan = stored_plan(target, target, *[target, target][: 2 * mounted])
+
+    finding = only(mounted_findings(copied, plan))
+
+    assert (finding.level, finding.code) == ("error", "weights-of-the-other-part")
+    assert finding.message == "peagle-weights.json says that a target lies there, and no drafter"
+    assert finding.fix == "give --drafter s3://models/pair/drafter/"
+
+
+def test_the_drafter_s_folder_is_no_target_even_for_who_may_not_list(
+    copied: Aws, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drafter = "s3://models/pair/drafter/"
+    _denied(copied, monkeypatch, "head_bucket", "list_objects_v2")
+
+    found = mounted_findings(copied, stored_plan(drafter, None, drafter))
+
+    assert [finding.code for finding in found] == [
+        "weights-of-the-other-part", "weights-not-seen"
+    ]  # fmt: skip
+    assert found[0].fix == "give --model-source s3://models/pair/target/"
+
+
 @pytest.mark.parametrize("manifest", [b"{", b"{}", b'{"format": 9, "folders": 1}'])
 def test_a_manifest_that_nobody_can_read_counts_as_none(copied: Aws, manifest: bytes) -> None:
     put(copied, PLACE.manifest, manifest)

@@ -89,3 +89,5 @@ def test_an_own_head_in_a_folder_is_read(folder: Path) -> None:
         own_head("a/b")
     with pytest.raises(UserError, match=r"there is no folder \./gone"):
         own_head("./gone")
+    with pytest.raises(UserError, match="bucket names are in lower case"):
+        own_head("s3://MyBucket/head")

@@ -143,7 +143,9 @@ def test_a_list_tells_what_lies_there(sandbox: Sandbox, account: Account) -> Non
     told = sandbox.peagle("weights", "list", "s3://models/listed", "--sandbox")
 
     assert told.returncode == 0, told.stderr
-    assert "s3://models/listed/: not whole" in told.stdout
+    assert re.search(r"s3://models/listed/: not whole, .* MB, \S*tiny\S*\n", told.stdout)
+    assert re.search(r"finish it: peagle weights sync .* s3://models/listed/ .*--sandbox\n",
+                     told.stdout)  # fmt: skip
     assert re.search(r"missing +529 +config\.json", told.stdout)
     assert re.search(r"whole .*9,191,704 +model\.safetensors +SHA256:", told.stdout)
 

@@ -82,6 +82,42 @@ def test_weights_of_another_pair_are_refused(sandbox: Sandbox, copied: Account) 
     assert "says that the target there is that of peagle/tiny+p-eagle" in refused.stderr
 
 
+@pytest.mark.parametrize(
+    ("pair", "drafter", "gone", "said"),
+    [
+        ("tiny", "drafter", "drafter/config.json", "only half copied: config.json is not there"),
+        ("tiny", "drafter", "target/config.json", "the target is only half copied"),
+        ("tiny+eagle3", "drafter", "", "the plan starts a head that drafts one token at a time"),
+        ("tiny", "target", "", "says that a target lies there, and no drafter"),
+    ],
+    ids=["half-drafter", "half-target", "another-pair", "no-drafter"],
+)
+def test_a_plan_that_asks_is_refused_in_the_words_of_deploy(
+    sandbox: Sandbox, copied: Account, pair: str, drafter: str, gone: str, said: str
+) -> None:
+    if gone:
+        copied.s3.delete_object(Bucket="models", Key=f"tiny/{gone}")
+    weights = ("--model-source", f"{PAIR}target/", "--drafter", f"{PAIR}{drafter}/")
+    words = (pair, *DEPLOY[2:-1], *weights)
+
+    planned = sandbox.peagle("plan", *words, "--online")
+    deployed = sandbox.peagle("deploy", *words, "--yes")
+
+    assert (planned.returncode, deployed.returncode) == (3, 3)
+    assert said in planned.stderr
+    assert planned.stderr.splitlines()[-1] == deployed.stderr.splitlines()[-1]
+    assert "Next:" not in planned.stdout
+    assert copied.sagemaker.list_models()["Models"] == []
+
+
+def test_a_plan_of_a_whole_pair_has_its_head_read(sandbox: Sandbox, copied: Account) -> None:
+    document = sandbox.told("plan", "tiny", *DEPLOY[2:-1], *IN_S3, "--online")
+
+    codes = {finding["code"] for finding in document["findings"]}
+    assert "head-not-read" not in codes
+    assert not {code for code in codes if code.startswith("weights-")}
+
+
 def test_a_warm_start_and_the_lock_of_a_killed_copy_do_not_keep_it_from_being_deployed(
     sandbox: Sandbox, copied: Account
 ) -> None:

@@ -178,7 +178,9 @@ def test_a_full_disk_where_docker_learns_the_login_is_told_and_leaves_nothing(
 def test_what_was_pushed_comes_with_the_command_that_deploys_it(
     pair: list[str], baked: bool, region: str, command: str
 ) -> None:
-    assert deploy_command(pair, "A", baked, region, Account(sandbox=True)) == command
+    address = f"123456789012.dkr.ecr.{region}.amazonaws.com/peagle-tiny:1"
+    told = deploy_command(pair, address, baked, region, Account(sandbox=True))
+    assert told == command.replace("--image A", f"--image {address}")
 
 
 def test_a_head_that_no_command_line_can_name_is_left_to_the_user() -> None:

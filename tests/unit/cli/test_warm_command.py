@@ -282,6 +282,37 @@ def test_where_the_removal_fails_too_it_says_what_is_left(
     assert is_removed(stocked)
 
 
+def test_ctrl_c_says_at_once_that_it_was_heard_and_what_a_second_one_leaves(
+    stocked: Terminal,
+) -> None:
+    stocked.cloud.packed.faults = [None, KeyboardInterrupt()]
+
+    done = warmed(stocked)
+
+    assert done.code == 130
+    heard = done.err.index(f"Interrupted: removing {NAME}-warm.")
+    assert heard < done.err.index("Removing")
+    assert "minutes at most" in done.err
+    assert f"A second Ctrl-C leaves it there, at a price of: {price_shown()}" in done.err
+
+
+def test_a_second_ctrl_c_tells_how_to_go_on_and_how_to_remove_it(stocked: Terminal) -> None:
+    def interrupt(called: str) -> None:
+        if called == "delete_endpoint":
+            raise KeyboardInterrupt
+
+    stocked.cloud.before = interrupt
+    stocked.cloud.packed.faults = [None, KeyboardInterrupt()]
+
+    done = warmed(stocked)
+
+    assert done.code == 130
+    (again,) = [line for line in done.err.splitlines() if line.startswith("Go on    ")]
+    assert again.startswith("Go on    peagle warm tiny --")
+    assert f"--image {IMAGE}" in again
+    assert f"Remove   peagle destroy {NAME}-warm" in done.err
+
+
 def test_after_a_removal_that_failed_it_goes_on_with_what_is_there(stocked: Terminal) -> None:
     refuse(stocked, "delete_endpoint", "AccessDenied")
     first = warmed(stocked)

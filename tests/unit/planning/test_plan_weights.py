@@ -12,6 +12,8 @@ from toolkit.errors import UserError
 from toolkit.planning import Plan
 
 IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/chat:0.28.0"
+AWS_IMAGE = plan(name="n").runtime.image
+"""Which has vLLM in it, and no weights."""
 BUCKET = "s3://${ModelBucket}/peagle-toolkit"
 ADDITIONAL = "/opt/ml/additional-model-data-sources/drafter"
 
@@ -106,7 +108,8 @@ def test_baked_weights_keep_their_paths_and_nothing_is_mounted_or_uploaded(
 @pytest.mark.parametrize(
     ("options", "said", "fix"),
     [
-        ({}, "none is named", "--image URI"),
+        ({}, "none of yours is named", "--image URI"),
+        ({"image": AWS_IMAGE}, "none of yours is named", "--image URI"),
         ({"image": IMAGE, "model_source": "s3://bucket/model/"}, "never baked in", "--baked-"),
         ({"image": IMAGE, "drafter": "s3://bucket/head/"}, "s3://bucket/head/", "--baked-weights"),
     ],

@@ -13,6 +13,7 @@ from typing import Any
 
 from toolkit.aws.errors import Missing
 from toolkit.aws.weights.bucket import Bucket
+from toolkit.aws.weights.foreign import printable
 from toolkit.aws.weights.layout import Place
 from toolkit.warm import FOLDER
 
@@ -53,7 +54,7 @@ def _artefact(bucket: Bucket, place: Place, name: str, objects: Mapping[str, int
         document = json.loads(bucket.read(f"{stem}.json"))
         device = device_words(document["subject"]["device"])
         whole = document["size"] == objects.get(f"{stem}.tar.gz")
-    except (Missing, ValueError, KeyError, TypeError):
+    except (Missing, ValueError, LookupError, TypeError, RecursionError):
         return Artefact(name, objects, "", whole=False)
     return Artefact(name, objects, device, whole)
 
@@ -66,4 +67,4 @@ def device_words(device: Any) -> str:
         text = f"{facts.get('used', len(gpus))} x {gpus[0]}, driver {facts.get('driver')}"
     else:
         text = str(facts.get("cpu") or "")
-    return "".join(c for c in text if c.isprintable())[:_LONGEST_WORDS]
+    return printable(text, _LONGEST_WORDS)

@@ -76,6 +76,15 @@ def place_of(uri: str) -> Place:
     return Place(found[1], f"{prefix}/" if prefix else "")
 
 
+def synced_below(place: Place, there: Mapping[str, int]) -> tuple[Place, ...]:
+    """Prefixes below the place that have a manifest of their own."""
+    return tuple(
+        Place(place.bucket, key.removesuffix(MANIFEST))
+        for key in sorted(there)
+        if key.endswith(f"/{MANIFEST}") and key != place.manifest
+    )
+
+
 def strangers(place: Place, there: Mapping[str, int], wanted: Collection[str],
               others: Collection[str]) -> Iterator[Finding]:  # fmt: skip
     """Why the prefix could not be mounted with what lies there already.
@@ -109,6 +118,13 @@ def strangers(place: Place, there: Mapping[str, int], wanted: Collection[str],
     left = tuple(f"{place.prefix}{part}/" for part in others)
     known = {*ours, *folders, *both}
     foreign = sorted(key for key in there if key not in known and not key.startswith(left))
+    pairs = synced_below(place, {key: there[key] for key in there.keys() - ours})
+    if pairs:
+        yield _pairs_below(place, pairs)
+        within = tuple(pair.prefix for pair in pairs)
+        # Who is one level too high is told so, and of nothing that could be removed.
+        loose = [key for key in foreign if not key.startswith(within)]
+        foreign = loose if place.manifest in there else []
     if foreign:
         size = sum(there[key] for key in foreign)
         yield error(
@@ -118,6 +134,16 @@ def strangers(place: Place, there: Mapping[str, int], wanted: Collection[str],
             f"choose another prefix, or remove what is not needed: aws s3 rm s3://{place.bucket}/"
             f"{foreign[0]}",
         )  # fmt: skip
+
+
+def _pairs_below(place: Place, pairs: tuple[Place, ...]) -> Finding:
+    names = [pair.prefix.removeprefix(place.prefix) for pair in pairs]
+    return error(
+        "foreign-objects", place.uri,
+        f"below it lies what `peagle weights sync` brought to {_some(names)}, which every start "
+        "would download too",
+        f"name the prefix of one pair: peagle weights list {pairs[0].uri}",
+    )  # fmt: skip
 
 
 def _parents(keys: Collection[str]) -> Iterator[str]:

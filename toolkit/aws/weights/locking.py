@@ -25,6 +25,7 @@ from uuid import uuid4
 
 from toolkit.aws.errors import Missing
 from toolkit.aws.weights.bucket import Bucket
+from toolkit.aws.weights.foreign import printable
 from toolkit.aws.weights.layout import Place
 from toolkit.errors import CloudError, PeagleError, Refused
 from toolkit.home import home
@@ -217,12 +218,7 @@ def _holder(content: bytes) -> Holder:
     """What is written in the lock; somebody, where that cannot be read."""
     try:
         found: dict[str, Any] = json.loads(content)
-        holder = Holder(**{name: _shown(value) for name, value in found.items()})
-    except (ValueError, TypeError, AttributeError):
+        holder = Holder(**{name: printable(value, _LONGEST) for name, value in found.items()})
+    except (ValueError, TypeError, AttributeError, RecursionError):
         return Holder("", "somebody", "some machine", "works", "some time")
     return holder if _ID.fullmatch(holder.id) else replace(holder, id="")
-
-
-def _shown(value: object) -> str:
-    """What somebody else has written, safe for a terminal."""
-    return "".join(c for c in str(value) if c.isprintable())[:_LONGEST]

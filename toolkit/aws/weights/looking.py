@@ -12,7 +12,8 @@ from toolkit.aws.weights.artefacts import Artefact, artefacts
 from toolkit.aws.weights.bucket import Bucket, region_of
 from toolkit.aws.weights.layout import PARTS, Place, strangers
 from toolkit.aws.weights.locking import Held, held, read_lock
-from toolkit.aws.weights.manifest import Entry, Manifest, read_manifest
+from toolkit.aws.weights.manifest import Entry, Manifest, command_for, read_manifest
+from toolkit.aws.weights.nearby import refuse_beside
 from toolkit.errors import NotFound, Refused
 from toolkit.findings import Finding
 
@@ -53,6 +54,22 @@ class Look:
         return bool(said) and all(said) and all(seen) and not self.findings
 
     @property
+    def pairs(self) -> tuple[str, ...]:
+        """The catalogue's names of the pairs that were copied there, usually one."""
+        names = (folder.pair for folder in self.manifest.values())
+        return tuple(dict.fromkeys(name for name in names if name))
+
+    @property
+    def finish(self) -> str:
+        """The command that brings what is not there yet; "" when all is, or nobody knows it."""
+        half = [
+            part
+            for part, folder in self.manifest.items()
+            if not folder.complete or any(f.state != "whole" for f in self.files[part])
+        ]
+        return command_for(self.place, self.manifest, half) if half else ""
+
+    @property
     def size(self) -> int:
         """Bytes that are there and cost, what is half uploaded included."""
         files = (file.there for files in self.files.values() for file in files)
@@ -60,7 +77,8 @@ class Look:
 
 
 def look(aws: Aws, place: Place) -> Look:
-    """Look at it. Raises NotFound when bucket or prefix hold nothing."""
+    """Look at it. Raises NotFound when bucket or prefix hold nothing, or when the pair that is
+    meant lies one level above or below."""
     if (found := region_of(aws, place.bucket)) is None:
         raise NotFound(f"there is no bucket {place.bucket}", "check the address")
     if found != aws.region:
@@ -70,6 +88,7 @@ def look(aws: Aws, place: Place) -> Look:
     there = bucket.sizes(place.prefix)
     if not there and not begun:
         raise NotFound(f"nothing lies below {place.uri}", "check the address")
+    refuse_beside(bucket, place, there)
     manifest = read_manifest(bucket, place) if place.manifest in there else {}
     named = {place.key(part, name) for part, folder in manifest.items() for name in folder.files}
     warm = artefacts(bucket, place, there)

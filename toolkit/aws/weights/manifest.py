@@ -14,6 +14,7 @@ from typing import Any
 
 from toolkit.aws.errors import Missing
 from toolkit.aws.weights.bucket import Bucket
+from toolkit.aws.weights.foreign import printable
 from toolkit.aws.weights.layout import PARTS, Place
 from toolkit.errors import UserError
 
@@ -68,11 +69,13 @@ def read_manifest(bucket: Bucket, place: Place) -> Manifest:
     """
     try:
         document = json.loads(bucket.read(place.manifest))
+        if document["format"] != _FORMAT:
+            raise ValueError("another format")
         found = document["folders"]
         return {part: _folder(found[part]) for part in PARTS if part in found}
     except Missing:
         return {}
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(
             f"{place.uri}{place.manifest.rpartition('/')[2]} is damaged, or of a newer toolkit",
             "remove it; what lies there is then compared anew",
@@ -92,13 +95,20 @@ def write_manifest(bucket: Bucket, place: Place, manifest: Manifest) -> None:
 def _folder(document: dict[str, Any]) -> Folder:
     drafting = document.get("parallel_drafting")
     return Folder(
-        source=str(document["source"]),
+        source=printable(document["source"]),
         complete=bool(document["complete"]),
-        files={name: Entry(**entry) for name, entry in document["files"].items()},
-        pair=str(document.get("pair", "")),
+        files={name: _entry(entry) for name, entry in document["files"].items()},
+        pair=printable(document.get("pair", "")),
         parallel_drafting=drafting if isinstance(drafting, bool) else None,
         given=bool(document.get("given", False)),
     )
+
+
+def _entry(document: dict[str, Any]) -> Entry:
+    entry = Entry(**document)
+    if type(entry.size) is not int or entry.size < 0:
+        raise ValueError("no size")
+    return entry
 
 
 def command_for(place: Place, manifest: Manifest, parts: Collection[str]) -> str:

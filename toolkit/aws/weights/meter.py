@@ -38,24 +38,35 @@ class Meter:
     ) -> None:
         self._total, self._tell, self._clock = total, tell, clock
         self._done = self._moved = 0
+        self._expected: dict[str, int] = {}
         self._file = ""
         self._begin = clock()
         self._marks: deque[tuple[float, int]] = deque([(self._begin, 0)])
 
     @property
     def done(self) -> int:
-        """Bytes in place."""
-        return self._done
+        """Bytes in place, those of earlier runs included that are still to be compared."""
+        return min(self._total, self._done + sum(self._expected.values()))
 
     @property
     def moved(self) -> int:
         """Bytes that this run moved."""
         return self._moved
 
+    def expect(self, file: str, count: int) -> None:
+        """An earlier run left so many bytes of ``file`` there."""
+        self._expected[file] = count
+
+    def settled(self, file: str) -> None:
+        """Nothing more is expected of ``file``."""
+        self._expected.pop(file, None)
+
     def advance(self, file: str, count: int, moved: bool) -> None:
         """``count`` bytes of ``file`` are in place, ``moved`` just now or there already."""
         self._file = file
         self._done += count
+        if not moved and file in self._expected:
+            self._expected[file] = max(0, self._expected[file] - count)
         self._moved += count if moved else 0
         self._marks.append((self._clock(), self._moved))
         self.tick()
@@ -72,5 +83,5 @@ class Meter:
         since, before = self._marks[0]
         speed = (self._moved - before) / (now - since) if now > since else 0.0
         settled = speed > 0 and now - self._begin >= _SETTLED_SECONDS
-        left = (self._total - self._done) / speed if settled else None
-        self._tell(Moment(self._done, self._total, self._moved, speed, left, self._file))
+        left = (self._total - self.done) / speed if settled else None
+        self._tell(Moment(self.done, self._total, self._moved, speed, left, self._file))

@@ -19,23 +19,22 @@ from toolkit.aws.weights.bucket import Bucket
 from toolkit.aws.weights.layout import MANIFEST, PARTS, Place, strangers
 from toolkit.aws.weights.locking import read_lock
 from toolkit.aws.weights.manifest import Folder, Manifest, command_for, read_manifest
+from toolkit.aws.weights.verdicts import another_pair, incomplete
 from toolkit.checkpoints.selection import files_read
 from toolkit.errors import CheckpointError, PeagleError, UserError
 from toolkit.findings import Finding, error, warning
 from toolkit.planning.models import MODEL_BUCKET, Plan, Weights
 
 HALF, ANOTHER, MISSING = "weights-half", "weights-of-another-pair", "weights-missing"
-UNSEEN = "weights-not-seen"
+UNSEEN, OTHER_PART = "weights-not-seen", "weights-of-the-other-part"
 WEIGHTS_CODES = frozenset(
-    {HALF, ANOTHER, MISSING, UNSEEN, "weights-elsewhere", "file-and-folder", "folder-keys",
-     "foreign-objects"}
+    {HALF, ANOTHER, MISSING, UNSEEN, OTHER_PART, "weights-elsewhere", "file-and-folder",
+     "folder-keys", "foreign-objects"}
 )  # fmt: skip
 """Findings about mounted weights; each look settles them anew."""
 
 MOST_OBJECTS = 5_000
 """More are not listed: some lists would take minutes."""
-
-_SHOWN = 3
 
 
 def mounted_findings(aws: Aws, plan: Plan) -> tuple[Finding, ...]:
@@ -53,11 +52,10 @@ def mounted_findings(aws: Aws, plan: Plan) -> tuple[Finding, ...]:
 
 
 def mounted_at_plan(aws: Aws, plan: Plan) -> tuple[Finding, ...]:
-    """The same for a plan, until whose deployment a copy may come to its end: a warning here."""
+    """The same for a plan: what nobody has begun to copy may be copied until it is deployed, so
+    that is a warning here."""
     return tuple(
-        finding.model_copy(update={"level": "warning"})
-        if finding.code in (HALF, MISSING)
-        else finding
+        finding.model_copy(update={"level": "warning"}) if finding.code == MISSING else finding
         for finding in mounted_findings(aws, plan)
     )
 
@@ -184,6 +182,7 @@ class _Stored:
             folder = self._manifest(part.pair).get(part.name)
             if folder is not None:
                 yield from self._judged(part, folder, None)
+            yield from self._other_part(part)
 
     def _part(self, part: _Part, there: Mapping[str, int]) -> Iterator[Finding]:
         below = {
@@ -194,6 +193,8 @@ class _Stored:
         folder = self._manifest(part.pair).get(part.name)
         if folder is not None:
             yield from self._judged(part, folder, below)
+        elif mistaken := tuple(self._other_part(part)):
+            yield from mistaken
         elif not below:
             yield error(MISSING, part.place.uri, f"nothing lies there, and the {part.name}'s "
                         "weights should", f"check {part.option}, or bring them there: `peagle "
@@ -203,6 +204,21 @@ class _Stored:
                         f"give {part.option} {part.place.folder(part.name)}")  # fmt: skip
         else:
             yield from self._by_names(part, below)
+
+    def _other_part(self, part: _Part) -> Iterator[Finding]:
+        """An error when the manifest says that it is the target's folder, and the plan takes the
+        drafter from it, or the other way round."""
+        other = "target" if part.name == "drafter" else "drafter"
+        if not part.place.uri.endswith(f"/{other}/"):
+            return
+        pair = _place(part.place.uri.removesuffix(f"{other}/"))
+        manifest = self._manifest(pair)
+        if other not in manifest:
+            return
+        right = f"give {part.option} {pair.folder(part.name)}"
+        yield error(OTHER_PART, part.place.uri,
+                    f"{MANIFEST} says that a {other} lies there, and no {part.name}",
+                    right if part.name in manifest else f"give another {part.option}")  # fmt: skip
 
     def _by_names(self, part: _Part, below: Mapping[str, int]) -> Iterator[Finding]:
         """Without a manifest: config, weights, and every shard that the index names."""
@@ -216,12 +232,12 @@ class _Stored:
         self, part: _Part, folder: Folder, below: Mapping[str, int] | None
     ) -> Iterator[Finding]:
         """What the manifest says of the folder, and of what lies there if that is known."""
-        other = _another_pair(self._plan, part, folder)
+        other = another_pair(self._plan, part.name, folder)
         if other:
             yield error(ANOTHER, part.place.uri, other,
                         f"give another {part.option}, or plan for that pair")  # fmt: skip
             return
-        wrong = _incomplete(folder, below)
+        wrong = incomplete(folder, below)
         if wrong:
             place = part.pair or part.place
             command = command_for(place, self._manifest(part.pair), [part.name])
@@ -251,39 +267,3 @@ def _place(uri: str) -> Place:
     """Of an address that planning has looked at."""
     bucket, _, prefix = uri.removeprefix("s3://").partition("/")
     return Place(bucket, prefix)
-
-
-def _another_pair(plan: Plan, part: _Part, folder: Folder) -> str:
-    """Why the folder is not the plan's; "" when it is, or when nobody knows."""
-    target = folder.pair.partition("+")[0]
-    if target and target != plan.target.id:
-        return f"{MANIFEST} says that the {part.name} there is that of {folder.pair}"
-    speculation = plan.speculation
-    if part.name != "drafter" or speculation is None or folder.parallel_drafting is None:
-        return ""
-    if folder.parallel_drafting == speculation.parallel_drafting:
-        return ""
-    kinds = {True: "a P-EAGLE head", False: "a head that drafts one token at a time"}
-    return (
-        f"{MANIFEST} says that {kinds[folder.parallel_drafting]} lies there, of {folder.pair}, and "
-        f"the plan starts {kinds[speculation.parallel_drafting]}"
-    )
-
-
-def _incomplete(folder: Folder, below: Mapping[str, int] | None) -> str:
-    """What is not there as the manifest has it; "" when all is."""
-    seen = below or {}
-    missing = [name for name in folder.files if name not in seen]
-    other = [n for n, entry in folder.files.items() if n in seen and seen[n] != entry.size]
-    if below is not None and missing:
-        return f"{_some(missing)} not there"
-    if other:
-        return f"{_some(other)} of another size than was copied"
-    return "" if folder.complete else "the copy has not come to its end"
-
-
-def _some(names: list[str]) -> str:
-    shown = ", ".join(sorted(names)[:_SHOWN])
-    if len(names) > _SHOWN:
-        return f"{len(names)} files, such as {shown}, are"
-    return f"{shown} {'is' if len(names) == 1 else 'are'}"

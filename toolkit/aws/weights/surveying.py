@@ -9,6 +9,7 @@ from toolkit.aws.session import Aws
 from toolkit.aws.weights.bucket import Bucket, region_of
 from toolkit.aws.weights.layout import PARTS, Place, strangers
 from toolkit.aws.weights.manifest import Manifest, read_manifest
+from toolkit.aws.weights.nearby import within_a_pair
 from toolkit.aws.weights.origins import Origin, OriginFile
 from toolkit.errors import Refused
 from toolkit.findings import Finding, warning
@@ -67,7 +68,7 @@ def survey(aws: Aws, place: Place, origins: Mapping[str, Origin]) -> Survey:
     bucket = Bucket(aws, place.bucket)
     there = bucket.sizes(place.prefix)
     others = [part for part in PARTS if part not in origins]
-    findings = (
+    findings = tuple(within_a_pair(bucket, place)) or (
         *strangers(place, there, {item.key for item in items}, others),
         *_replaced(place, items, there),
     )

@@ -17,6 +17,7 @@ from toolkit.aws.session import Aws
 from toolkit.aws.storage import create_bucket
 from toolkit.aws.weights.bucket import Bucket
 from toolkit.aws.weights.copying import ServerCopy
+from toolkit.aws.weights.halves import from_here, kept_bytes
 from toolkit.aws.weights.locking import Lock, held
 from toolkit.aws.weights.manifest import (
     Copied,
@@ -77,22 +78,35 @@ def _copy(
     _forget_other_origins(bucket, survey, begun)
     write_manifest(bucket, survey.place, known | _folders(survey, copied, {}))
     meter = Meter(survey.size, tell)
+    _expect(meter, survey, kept_bytes(bucket, survey.items, begun))
     workers = Workers()
+    line = _Line(meter, workers, lock.keep)
     try:
-        _Line(meter, workers, lock.keep).run(_runs(bucket, survey, begun))
+        line.run(_runs(bucket, survey, begun))
     finally:
         workers.end()
+        line.count_done()
     manifest = known | _folders(survey, copied, _checksums(bucket, survey.items))
     lock.keep(now=True)
     write_manifest(bucket, survey.place, manifest)
     return Outcome(meter.moved, manifest)
 
 
+def _expect(meter: Meter, survey: Survey, kept: Mapping[str, int]) -> None:
+    """What earlier runs left counts from the start, parts of unfinished files included."""
+    for item in survey.present:
+        meter.expect(item.name, item.file.size)
+    for item in survey.items:
+        if item.key in kept:
+            meter.expect(item.name, kept[item.key])
+    if meter.done:
+        meter.tick()
+
+
 def _forget_other_origins(bucket: Bucket, survey: Survey, begun: dict[str, list[str]]) -> None:
     """Unfinished uploads of other weights are not gone on with."""
     for item in survey.items:
-        before = survey.manifest.get(item.part)
-        if before is not None and before.source == item.origin.location:
+        if from_here(item, survey.manifest):
             continue
         for upload in begun.pop(item.key, ()):
             bucket.abort(item.key, upload)
@@ -160,6 +174,14 @@ class _Line:
             if not run.parts:
                 self._put(run, run.close)
 
+    def count_done(self) -> None:
+        """Count the parts that came there out of order, once it has ended early."""
+        for run, future in self._waiting:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                result = future.result()
+                if isinstance(result, Done):
+                    self._meter.advance(run.item.name, result.part.size, result.moved)
+
     def _next(self, runs: Iterator[Run]) -> Run | None:
         """The next one; where there is none, what is under way may still hand one back."""
         while not self._again:
@@ -178,15 +200,18 @@ class _Line:
 
     def _settle(self) -> None:
         """Take the result that has waited longest; after a run's last part comes its end."""
-        run, future = self._waiting.popleft()
-        result = self._result(future)
+        run, future = self._waiting[0]
+        result = self._result(future)  # when this is interrupted, ``count_done`` sees it still
+        self._waiting.popleft()
         if isinstance(result, Done):
             run.take(result)
             self._meter.advance(run.item.name, result.part.size, result.moved)
             if result.part is run.parts[-1]:
+                self._meter.settled(run.item.name)
                 self._waiting.append((run, self._workers.submit(run.close)))
         elif result is not None:
             self._meter.withdraw(sum(part.size for part in run.parts))
+            self._meter.settled(run.item.name)
             self._again.append(result)
         elif not run.parts:
             self._meter.advance(run.item.name, run.item.file.size, moved=False)

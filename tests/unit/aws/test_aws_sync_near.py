@@ -1,0 +1,122 @@
+"""An address one level beside the pair's prefix, and parts that an interrupted copy left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from moto import mock_aws
+
+from tests.unit.aws.syncing import (
+    COPIED,
+    MIB,
+    PLACE,
+    Calls,
+    bring,
+    folder_weights,
+    look,
+    write_model,
+)
+from toolkit.aws.session import Aws, Keys, connect
+from toolkit.aws.weights import Moment, place_of, sync
+from toolkit.aws.weights.bucket import Bucket
+from toolkit.aws.weights.halves import half_bytes
+from toolkit.aws.weights.looking import look as look_at
+from toolkit.errors import NotFound
+
+KEY = "pair/target/model.safetensors"
+
+
+@pytest.fixture
+def aws() -> Iterator[Aws]:
+    with mock_aws():
+        aws = connect("us-east-1", keys=Keys("testing", "testing"))
+        aws.call("s3", "create_bucket", Bucket="models")
+        yield aws
+
+
+@pytest.fixture
+def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model whose weights go in five parts."""
+    monkeypatch.setattr("toolkit.aws.weights.parts.PART_BYTES", 5 * MIB)
+    return write_model(tmp_path / "target", 20 * MIB)
+
+
+@pytest.mark.parametrize("uri", ["s3://models", "s3://models/pair/target"])
+def test_one_level_beside_names_the_prefix_of_the_pair_and_removes_nothing(
+    aws: Aws, tmp_path: Path, uri: str
+) -> None:
+    weights = folder_weights(write_model(tmp_path / "target"))
+    bring(aws, target=weights)
+
+    with pytest.raises(NotFound) as missing:
+        look_at(aws, place_of(uri))
+    (finding,) = look(aws, place_of(uri), target=weights).findings
+
+    assert "peagle weights list s3://models/pair/" in missing.value.fix
+    assert finding.level == "error"
+    assert finding.fix.endswith("peagle weights list s3://models/pair/")
+
+
+def test_a_pair_below_another_is_named_and_only_loose_objects_may_be_removed(
+    aws: Aws, tmp_path: Path
+) -> None:
+    weights = folder_weights(write_model(tmp_path / "target"))
+    bring(aws, target=weights)
+    bring(aws, place_of("s3://models/pair/other"), target=weights)
+    aws.call("s3", "put_object", Bucket="models", Key="pair/zebra.txt", Body=b"x")
+
+    below, loose = look_at(aws, PLACE).findings
+
+    assert "peagle weights list s3://models/pair/other/" in below.fix
+    assert "1 other object lies there" in loose.message
+    assert loose.fix.endswith("aws s3 rm s3://models/pair/zebra.txt")
+
+
+def _interrupted(aws: Aws, target: Path, monkeypatch: pytest.MonkeyPatch) -> list[Moment]:
+    """All parts but the first have come there when it ends."""
+    moments: list[Moment] = []
+    bucket = Bucket(aws, "models")
+
+    def before(operation: str, given: dict[str, Any]) -> None:
+        if operation == "upload_part" and given["PartNumber"] == 1:
+            until = time.monotonic() + 30
+            while len(bucket.kept(KEY, given["UploadId"])) < 4 and time.monotonic() < until:
+                time.sleep(0.01)
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        Calls(aws, patched).before = before
+        with pytest.raises(KeyboardInterrupt):
+            sync(aws, look(aws, target=folder_weights(target)), COPIED, moments.append)
+    return moments
+
+
+def test_parts_that_are_there_count_in_what_is_left_and_when_it_goes_on(
+    aws: Aws, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = _interrupted(aws, target, monkeypatch)[-1]
+    survey = look(aws, target=folder_weights(target))
+    listed = look_at(aws, PLACE)
+    again: list[Moment] = []
+
+    half = half_bytes(aws, survey)
+    sync(aws, survey, COPIED, again.append)
+
+    total = survey.size
+    assert left.done == total - 5 * MIB
+    assert half + sum(item.file.size for item in survey.present) == left.done
+    assert [moment.done for moment in again][:1] == [left.done]
+    assert all(left.done <= moment.done <= total for moment in again)
+    assert (again[-1].done, again[-1].moved) == (total, 5 * MIB)
+    assert listed.pairs == ("acme/chat+head",)
+    assert listed.finish == "peagle weights sync acme/chat+head s3://models/pair/ --target-only"
+
+
+def test_a_whole_pair_has_nothing_to_finish(aws: Aws, tmp_path: Path) -> None:
+    bring(aws, target=folder_weights(write_model(tmp_path / "target")))
+
+    assert look_at(aws, PLACE).finish == ""

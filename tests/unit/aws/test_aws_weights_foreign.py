@@ -1,0 +1,64 @@
+"""peagle-weights.json as others left it: damaged, of another toolkit, with codes of a terminal."""
+
+from __future__ import annotations
+
+import json
+from typing import cast
+
+import pytest
+
+from toolkit.aws.weights.bucket import Bucket
+from toolkit.aws.weights.layout import place_of
+from toolkit.aws.weights.manifest import read_manifest
+from toolkit.errors import UserError
+
+PLACE = place_of("s3://my-models/tiny/")
+FOLDER = {"source": "org/name", "complete": True, "files": {"config.json": {"size": 3}}}
+
+
+class _Bucket:
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+
+    def read(self, key: str) -> bytes:
+        assert key == "tiny/peagle-weights.json"
+        return self.content
+
+
+def _bucket(document: object) -> Bucket:
+    content = document if isinstance(document, bytes) else json.dumps(document).encode()
+    return cast(Bucket, _Bucket(content))
+
+
+def test_what_a_sync_wrote_is_read() -> None:
+    manifest = read_manifest(_bucket({"format": 1, "folders": {"target": FOLDER}}), PLACE)
+    assert manifest["target"].files["config.json"].size == 3
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        b"",
+        b"{",
+        b"[" * 100_000,
+        [],
+        {"format": 1},
+        {"format": 2, "folders": {"target": FOLDER}},
+        {"format": 1, "folders": ["target"]},
+        {"format": 1, "folders": {"target": "whole"}},
+        {"format": 1, "folders": {"target": {**FOLDER, "files": ["config.json"]}}},
+        {"format": 1, "folders": {"target": {**FOLDER, "files": {"a": {"size": "3"}}}}},
+        {"format": 1, "folders": {"target": {**FOLDER, "files": {"a": {"size": -3}}}}},
+        {"format": 1, "folders": {"target": {**FOLDER, "files": {"a": {"bytes": 3}}}}},
+    ],
+    ids=lambda document: str(document)[:60],
+)
+def test_a_damaged_one_is_one_clear_error(document: object) -> None:
+    with pytest.raises(UserError, match="damaged, or of a newer toolkit"):
+        read_manifest(_bucket(document), PLACE)
+
+
+def test_no_code_of_a_terminal_comes_through() -> None:
+    hostile = {**FOLDER, "source": "org/\x1b[2Jname", "pair": "a\rb"}
+    folder = read_manifest(_bucket({"format": 1, "folders": {"target": hostile}}), PLACE)["target"]
+    assert (folder.source, folder.pair) == ("org/[2Jname", "ab")

@@ -1,0 +1,124 @@
+"""What `peagle image` asks for before it builds, and what it says comes next."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support import Peagle
+from tests.unit.images.conftest import LABELS, FakeDocker, docker
+from tests.unit.rendering.plans import plan_of
+from toolkit.cli import image_push
+from toolkit.cli.cloud import Account
+from toolkit.cli.image_use import remove_unused
+from toolkit.errors import CloudError, UserError
+from toolkit.home import write_json
+from toolkit.images import Docker
+from toolkit.images.show import unseen
+from toolkit.local.containers import container_name
+
+__all__ = ["docker"]
+
+
+def test_pushing_to_the_sandbox_is_refused_before_anything_is_built(
+    peagle: Peagle, docker: FakeDocker
+) -> None:
+    docker.answers("version", out="20.10")
+    done = peagle("image", "build", "tiny", "--base", "base:1", "--push", "--sandbox")
+    assert done.returncode == 3
+    assert "peagle image push NAME --registry HOST" in done.stderr
+    assert not [one for one in docker.asked if one["argv"][0] != "version"]
+
+
+def test_without_credentials_nothing_is_built_to_be_pushed(
+    peagle: Peagle, docker: FakeDocker, tmp_path: Path
+) -> None:
+    docker.answers("version", out="20.10")
+    nobody = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    nowhere = str(tmp_path / "nothing")
+    nobody |= {"AWS_CONFIG_FILE": nowhere, "AWS_SHARED_CREDENTIALS_FILE": nowhere,
+               "AWS_EC2_METADATA_DISABLED": "true"}  # fmt: skip
+    done = peagle("image", "build", "tiny", "--base", "base:1", "--push", env=nobody)
+    assert done.returncode != 0
+    assert "no AWS credentials" in done.stderr
+    assert not [one for one in docker.asked if one["argv"][0] != "version"]
+
+
+def test_a_push_that_fails_tells_the_name_of_what_was_built(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(*given: object) -> str:
+        raise CloudError("no", "mend it")
+
+    monkeypatch.setattr(image_push, "push_image", refused)
+    with pytest.raises(CloudError):
+        image_push.push_built(Docker(), unseen("mine:1"), "eu-west-1", Account("work"))
+    told = capsys.readouterr().err
+    assert "mine:1 is built" in told
+    assert "peagle image push mine:1 --region eu-west-1 --profile work" in told
+
+
+@pytest.mark.parametrize(
+    ("runtime", "account", "command"),
+    [
+        ("cpu", Account(), "peagle local up peagle/tiny+p-eagle --engine docker --image mine:1"),
+        ("gpu", Account(), "peagle image push mine:1"),
+        ("gpu", Account(sandbox=True), "peagle image push mine:1 --registry HOST"),
+    ],
+)
+def test_what_is_built_comes_with_the_next_step(
+    runtime: str, account: Account, command: str
+) -> None:
+    built = replace(unseen("mine:1"), labels={**LABELS, "peagle.runtime": runtime})
+    assert image_push.next_command(plan_of("uploaded"), built, account) == command
+
+
+def test_what_sagemaker_cannot_take_is_not_said_to_be_deployed(
+    peagle: Peagle, docker: FakeDocker
+) -> None:
+    docker.answers("version", out="20.10")
+    docker.has_image("peagle-tiny:1")
+    docker.answers("tag")
+    docker.answers("push")
+    push = ("image", "push", "peagle-tiny:1", "--registry", "localhost:5999")
+    done = peagle(*push)
+    assert done.returncode == 0, done.stderr
+    assert "SageMaker takes images from ECR only" in done.stderr
+    assert "peagle deploy" not in done.stderr
+    assert json.loads(peagle(*push, "--json").stdout)["next"] is None
+
+
+def test_an_image_in_use_is_named_with_the_command_that_frees_it(
+    peagle: Peagle, docker: FakeDocker, own_home: Path
+) -> None:
+    process = {"pid": 1, "started": 0, "port": 8080, "log": "", "container": "peagle-local-x-0"}
+    state = {"name": "peagle-tiny", "pair": "peagle/tiny+p-eagle", "served_as": "tiny",
+             "vllm": "0.28.0", "environment": {}, "notes": [], "process": process,
+             "started_at": 0.0}  # fmt: skip
+    write_json(own_home / "local" / "peagle-tiny" / "state.json", state)
+    docker.answers("version", out="20.10")
+    docker.has_image("peagle-tiny:1")
+    docker.answers("ls", "ancestor=peagle-tiny:1", out="somebodys\npeagle-local-x-0")
+    docker.answers("rm", code=1, err="Error response from daemon: conflict: unable to remove "
+                   "repository reference (must force) - container 94aa is using it")  # fmt: skip
+    place = {**os.environ, "PEAGLE_HOME": str(own_home)}
+    done = peagle("image", "remove", "peagle-tiny:1", env=place)
+    assert done.returncode == 2
+    assert "in use by peagle-tiny, somebodys" in done.stderr
+    assert "peagle local down peagle-tiny" in done.stderr
+    assert "docker rm --force somebodys" in done.stderr
+
+
+def test_an_image_that_the_sandbox_runs_is_not_freed_behind_its_back(
+    docker: FakeDocker, own_home: Path
+) -> None:
+    docker.has_image("peagle-tiny:1")
+    docker.answers("ls", out=container_name("sandbox", "peagle-tiny-1"))
+    docker.answers("rm", code=1, err="conflict: container 94aa is using it (must force)")
+    with pytest.raises(UserError, match="peagle sandbox stop") as raised:
+        remove_unused(Docker(), "peagle-tiny:1")
+    assert "docker rm" not in raised.value.fix
