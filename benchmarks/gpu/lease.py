@@ -8,7 +8,8 @@ limits, and one that fails or is cut short leaves its results, so the next ones 
 Before: ``python -m benchmarks.gpu.carry make``. After each call that gives rows: collect them (see
 ``COLLECT``), since a row that the evidence has is not measured again by a later call. Between the
 machines: put the ``warm-*`` pieces that came back into ``.gpu/warm/``, ask for this plan again (it
-then knows the pieces), and hand the first machine back. Where ``first`` says that pieces are left:
+then knows the pieces), and hand the first machine back. Speed comes last: there is evidence of it,
+if from a busy host. Where ``first`` says that pieces are left:
 ``python3 -m benchmarks.gpu.warm hand --out "$OUT"`` on the same machine brings them.
 """
 
@@ -69,16 +70,20 @@ def calls(gpus: int, warm: Path = WARM) -> Iterator[Call]:
     """All calls in order. ``gpus``: of the machine's kind, 1 or 2; ``warm``: where the artefacts'
     pieces lie, once there are some."""
     seconds, names = SECONDS[gpus], ",".join(map(str, range(gpus)))
+
+    def step(machine: int, name: str) -> Call:
+        return _measured(machine, name, f"benchmarks.gpu.steps {name}", names, seconds[name],
+                         f"{name}/rows.jsonl, {name}/logs.tar.xz")  # fmt: skip
+
     yield from _engine(1)
-    for step in ("memory", "speed"):
-        yield _measured(1, step, f"benchmarks.gpu.steps {step}", names, seconds[step],
-                        f"{step}/rows.jsonl, {step}/logs.tar.xz")  # fmt: skip
+    yield step(1, "memory")
     yield _measured(1, "first", "benchmarks.gpu.warm first", names, seconds["first"],
                     "warm-first.json, warm-PAIR.N")  # fmt: skip
     yield from _engine(2)
     yield from warm_calls(warm)
     yield _measured(2, "second", "benchmarks.gpu.warm second", names, seconds["second"],
                     "warm-second.json")  # fmt: skip
+    yield step(2, "speed")
 
 
 def warm_calls(folder: Path) -> Iterator[Call]:
