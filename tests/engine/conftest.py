@@ -10,23 +10,28 @@ from typing import Any
 import pytest
 
 from tests.conftest import DEFAULT_VLLM
-from tests.unit.sandbox.sandboxes import Sandbox, until
-from toolkit.local.engine import find_engine
+from tests.unit.sandbox.sandboxes import Sandbox, started
+from toolkit.errors import EngineMissing
+from toolkit.local.engine import Engine, find_engine
 
 TINY = "tiny"
 
 
 @pytest.fixture(scope="session")
 def sandbox(_nothing_of_this_machine: None) -> Iterator[Sandbox]:
-    """A running sandbox in the tests' own home, where ``peagle`` finds it too.
+    """A running sandbox in the tests' own home, where ``peagle`` finds it too."""
+    home = Path(os.environ["PEAGLE_HOME"])
+    with started(Sandbox(home, find_engine(DEFAULT_VLLM).python)) as running:
+        yield running
 
-    When all is over nothing of it is left running.
-    """
-    home = Sandbox(Path(os.environ["PEAGLE_HOME"]), find_engine(DEFAULT_VLLM).python)
-    home.told("sandbox", "start")
-    yield home
-    home.peagle("sandbox", "stop")
-    until(home.processes, lambda left: left == [], seconds=5)
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    """The CPU engine; without it the tests that need it skip."""
+    try:
+        return find_engine(DEFAULT_VLLM)
+    except EngineMissing as missing:
+        pytest.skip(str(missing))
 
 
 @pytest.fixture(scope="session")

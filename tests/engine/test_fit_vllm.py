@@ -13,12 +13,11 @@ import pytest
 from tests.unit.checks.damage import tiny
 from tests.unit.fit.geometry import TARGETS, case
 from toolkit.catalog.models import AttentionGroup
-from toolkit.errors import EngineMissing
 from toolkit.fit.accounting import cache_layout, fit_of
 from toolkit.fit.cache import layers_on_one_gpu, layout_of
 from toolkit.fit.engine import cache_element_bytes, in_flight_tokens, padding_ratio
 from toolkit.fit.models import FitCase
-from toolkit.local.engine import Engine, find_engine
+from toolkit.local.engine import Engine
 
 pytestmark = pytest.mark.engine
 
@@ -61,14 +60,6 @@ print("RESULT" + json.dumps([capacity(question) for question in json.load(sys.st
 """
 
 GIB = 1 << 30
-
-
-@pytest.fixture(scope="module")
-def engine() -> Engine:
-    try:
-        return find_engine("0.28.0")
-    except EngineMissing as missing:
-        pytest.skip(str(missing))
 
 
 def ask(engine: Engine, program: str, questions: Any) -> Any:

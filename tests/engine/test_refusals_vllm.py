@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import DEFAULT_VLLM
 from tests.engine import expected, trials
 from tests.engine.damage import Outcome, Trial, outcomes_of
 from tests.engine.verdicts import (
@@ -29,8 +28,7 @@ from tests.engine.verdicts import (
 from tests.unit.checks.corpus_heads import HEADS
 from tests.unit.checks.corpus_rest import REST
 from toolkit.checks import Case, Rule, check, rules_found
-from toolkit.errors import EngineMissing
-from toolkit.local.engine import Engine, find_engine
+from toolkit.local.engine import Engine
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]
 
@@ -81,14 +79,6 @@ class Tried:
 
     cases: dict[str, Case]
     outcomes: dict[str, Outcome]
-
-
-@pytest.fixture(scope="module")
-def engine() -> Engine:
-    try:
-        return find_engine(DEFAULT_VLLM)
-    except EngineMissing as missing:
-        pytest.skip(str(missing))
 
 
 @pytest.fixture(scope="module")

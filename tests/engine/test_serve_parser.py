@@ -15,8 +15,7 @@ from serve.names import KNOWN, check_arguments, check_names
 from serve.names import SPECULATION as SPECULATIVE_CONFIG
 from tests.engine.parsing import SPECULATION, told_by
 from toolkit.catalog import load_catalog
-from toolkit.errors import EngineMissing
-from toolkit.local.engine import Engine, find_engine
+from toolkit.local.engine import Engine
 from toolkit.planning import Options, Plan, make_plan
 
 pytestmark = pytest.mark.engine
@@ -48,14 +47,6 @@ PLANS: dict[str, Plan] = {
     for drafter in target.drafters
 }
 """Every pair of the catalogue."""
-
-
-@pytest.fixture(scope="module")
-def engine() -> Engine:
-    try:
-        return find_engine("0.28.0")
-    except EngineMissing as missing:
-        pytest.skip(str(missing))
 
 
 @pytest.fixture(scope="module")

@@ -17,19 +17,10 @@ from typing import Any
 import pytest
 
 from tests.engine.serving import TINY, Container, speculation
-from toolkit.errors import EngineMissing
-from toolkit.local.engine import Engine, find_engine
+from toolkit.local.engine import Engine
 from toolkit.wire import WARM_ATTRIBUTE
 
 pytestmark = pytest.mark.engine
-
-
-@pytest.fixture(scope="module")
-def engine() -> Engine:
-    try:
-        return find_engine("0.28.0")
-    except EngineMissing as missing:
-        pytest.skip(str(missing))
 
 
 @pytest.fixture(scope="module")

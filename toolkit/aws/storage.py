@@ -98,22 +98,32 @@ def bucket_exists(aws: Aws, bucket: str) -> bool:
     Raises Refused when it belongs to somebody else (names can be taken by strangers) or lies in
     another region, from which SageMaker would not read it.
     """
-    try:
-        found = aws.call("s3", "head_bucket", Bucket=bucket, ExpectedBucketOwner=aws.account)
-    except Missing:
+    region = region_of(aws, bucket, "name a bucket of your own with --bucket")
+    if region is None:
         return False
-    except AccessDenied as denied:
-        raise Refused(
-            f"the bucket {bucket} belongs to another account, or these credentials may not list it",
-            "name a bucket of your own with --bucket",
-        ) from denied
-    region = found.get("BucketRegion") or aws.region
     if region != aws.region:
         raise Refused(
             f"the bucket {bucket} is in {region}, the endpoint would be in {aws.region}",
             f"name a bucket in {aws.region} with --bucket",
         )
     return True
+
+
+def region_of(aws: Aws, bucket: str, fix: str) -> str | None:
+    """The region of a bucket of this account; ``None`` when there is no such bucket.
+
+    Raises Refused, with ``fix``, when it belongs to somebody else.
+    """
+    try:
+        found = aws.call("s3", "head_bucket", Bucket=bucket, ExpectedBucketOwner=aws.account)
+    except Missing:
+        return None
+    except AccessDenied as denied:
+        raise Refused(
+            f"the bucket {bucket} belongs to another account, or these credentials may not list it",
+            fix,
+        ) from denied
+    return str(found.get("BucketRegion") or aws.region)
 
 
 def create_bucket(aws: Aws, bucket: str) -> None:

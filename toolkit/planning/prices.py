@@ -37,9 +37,3 @@ def usd_per_million(usd_per_hour: float | None, tokens_per_second: float | None)
     if usd_per_hour is None or tokens_per_second is None:
         return None
     return round(usd_per_hour / (tokens_per_second * 3600) * 1_000_000, 4)
-
-
-def cost_order(instance: Instance, region: str) -> tuple[bool, float, str]:
-    """Sorts instances from cheap to dear, those without a price last."""
-    price = price_of(instance, region).value
-    return (price is None, price.usd_per_hour if price else 0.0, instance.type)

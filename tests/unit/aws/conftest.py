@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from moto import mock_aws
 
 from tests.unit.aws.world import World
+from toolkit.aws.session import Aws, Keys, connect
 
 
 @pytest.fixture
 def world(own_home: Path) -> World:
     """An empty account, and a home without records."""
     return World()
+
+
+@pytest.fixture
+def aws(own_home: Path) -> Iterator[Aws]:
+    """An account of moto's with the bucket ``models``."""
+    with mock_aws():
+        aws = connect("us-east-1", keys=Keys("testing", "testing"))
+        aws.call("s3", "create_bucket", Bucket="models")
+        yield aws
 
 
 @pytest.fixture

@@ -45,10 +45,11 @@ def write_model(folder: Path, size: int = 1000, seed: int = 0) -> Path:
 
 
 class Calls:
-    """Every call of S3, and a hook before it."""
+    """Every call of S3, those that were answered, and a hook before it."""
 
     def __init__(self, aws: Aws, monkeypatch: Any) -> None:
         self.made: list[tuple[str, str]] = []
+        self.answered: list[str] = []
         self.before: Callable[[str, dict[str, Any]], None] = lambda operation, given: None
         self._lock = threading.Lock()
         original = aws.call
@@ -57,7 +58,10 @@ class Calls:
             self.before(operation, given)
             with self._lock:
                 self.made.append((operation, str(given.get("Key", ""))))
-            return original(service, operation, **given)
+            answer = original(service, operation, **given)
+            with self._lock:
+                self.answered.append(operation)
+            return answer
 
         monkeypatch.setattr(aws, "call", call)
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from moto import mock_aws
 
 from tests.unit.aws.syncing import (
     COPIED,
@@ -25,7 +23,7 @@ from tests.unit.aws.syncing import (
     unfinished,
     write_model,
 )
-from toolkit.aws.session import Aws, Keys, connect
+from toolkit.aws.session import Aws
 from toolkit.aws.weights import Moment, sync, uploading
 from toolkit.aws.weights.bucket import Bucket
 from toolkit.aws.weights.looking import look as look_at
@@ -34,14 +32,6 @@ from toolkit.errors import CloudError, NotFound, Refused
 
 LARGE = 20 * MIB
 """Of a file in parts; S3 takes none of less than 5 MiB but the last."""
-
-
-@pytest.fixture
-def aws() -> Iterator[Aws]:
-    with mock_aws():
-        aws = connect("us-east-1", keys=Keys("testing", "testing"))
-        aws.call("s3", "create_bucket", Bucket="models")
-        yield aws
 
 
 @pytest.fixture(autouse=True)

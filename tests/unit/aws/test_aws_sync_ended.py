@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from moto import mock_aws
 
 from tests.unit.aws.syncing import MIB, Calls, bring, folder_weights, shard, stored, write_model
-from toolkit.aws.session import Aws, Keys, connect
+from toolkit.aws.session import Aws
 from toolkit.aws.weights.bucket import Bucket
 
 LARGE = 20 * MIB
 KEY = "pair/target/model.safetensors"
-
-
-@pytest.fixture
-def aws() -> Iterator[Aws]:
-    with mock_aws():
-        aws = connect("us-east-1", keys=Keys("testing", "testing"))
-        aws.call("s3", "create_bucket", Bucket="models")
-        yield aws
 
 
 @pytest.fixture

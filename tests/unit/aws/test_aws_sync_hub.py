@@ -11,7 +11,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from moto import mock_aws
 
 from tests.unit.aws.syncing import (
     CONFIG,
@@ -27,7 +26,7 @@ from tests.unit.aws.syncing import (
 )
 from tests.unit.checkpoints.fake_hub import COMMIT, REPO, FakeHub, refused, running
 from tests.unit.checkpoints.web import Asked, Reply
-from toolkit.aws.session import Aws, Keys, connect
+from toolkit.aws.session import Aws
 from toolkit.aws.weights import Outcome, origin_of, survey, sync
 from toolkit.errors import CheckpointError, CloudError
 from toolkit.planning.models import Weights
@@ -62,14 +61,6 @@ class Hub(FakeHub):
         if self.spoilt and first:
             return replace(reply, body=b"\0" * int(reply.length or 0))
         return reply
-
-
-@pytest.fixture
-def aws() -> Iterator[Aws]:
-    with mock_aws():
-        aws = connect("us-east-1", keys=Keys("testing", "testing"))
-        aws.call("s3", "create_bucket", Bucket="models")
-        yield aws
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.aws.syncing import CONFIG, MIB, index_of
-from tests.unit.sandbox.sandboxes import Account, Sandbox, until
+from tests.unit.sandbox.sandboxes import Account, Sandbox, started, until
 from toolkit.aws.weights.parts import PART_BYTES, combined, parts_of, sha256
 from toolkit.aws.weights.workers import WORKERS
 
@@ -32,10 +32,8 @@ KILLED_AFTER = 50
 
 @pytest.fixture(scope="module")
 def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    running = Sandbox(tmp_path_factory.mktemp("sandbox"), Path(sys.executable))
-    running.told("sandbox", "start")
-    yield running
-    running.peagle("sandbox", "stop")
+    with started(Sandbox(tmp_path_factory.mktemp("sandbox"), Path(sys.executable))) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")

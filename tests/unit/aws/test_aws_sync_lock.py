@@ -9,13 +9,11 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from moto import mock_aws
 
 from tests.unit.aws.syncing import (
     COPIED,
@@ -29,7 +27,7 @@ from tests.unit.aws.syncing import (
     stored,
     write_model,
 )
-from toolkit.aws.session import Aws, Keys, connect
+from toolkit.aws.session import Aws
 from toolkit.aws.weights import sync
 from toolkit.aws.weights.bucket import Bucket
 from toolkit.aws.weights.locking import RENEW_SECONDS, Lock, held, read_lock
@@ -38,14 +36,6 @@ from toolkit.aws.weights.looking import remove
 from toolkit.errors import CloudError, Refused
 
 LOCKING = "toolkit.aws.weights.locking"
-
-
-@pytest.fixture
-def aws(own_home: Path) -> Iterator[Aws]:
-    with mock_aws():
-        aws = connect("us-east-1", keys=Keys("testing", "testing"))
-        aws.call("s3", "create_bucket", Bucket="models")
-        yield aws
 
 
 @pytest.fixture

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from moto import mock_aws
 
 from tests.unit.aws.syncing import (
     COPIED,
@@ -20,22 +18,13 @@ from tests.unit.aws.syncing import (
     look,
     write_model,
 )
-from toolkit.aws.session import Aws, Keys, connect
+from toolkit.aws.session import Aws
 from toolkit.aws.weights import Moment, place_of, sync
-from toolkit.aws.weights.bucket import Bucket
 from toolkit.aws.weights.halves import half_bytes
 from toolkit.aws.weights.looking import look as look_at
 from toolkit.errors import NotFound
 
 KEY = "pair/target/model.safetensors"
-
-
-@pytest.fixture
-def aws() -> Iterator[Aws]:
-    with mock_aws():
-        aws = connect("us-east-1", keys=Keys("testing", "testing"))
-        aws.call("s3", "create_bucket", Bucket="models")
-        yield aws
 
 
 @pytest.fixture
@@ -77,19 +66,21 @@ def test_a_pair_below_another_is_named_and_only_loose_objects_may_be_removed(
 
 
 def _interrupted(aws: Aws, target: Path, monkeypatch: pytest.MonkeyPatch) -> list[Moment]:
-    """All parts but the first have come there when it ends."""
+    """All parts but the first have come there when it ends. S3 is not asked for them meanwhile:
+    moto reckons a part's ETag when it is first asked for, and wrongly when two ask at once."""
     moments: list[Moment] = []
-    bucket = Bucket(aws, "models")
-
-    def before(operation: str, given: dict[str, Any]) -> None:
-        if operation == "upload_part" and given["PartNumber"] == 1:
-            until = time.monotonic() + 30
-            while len(bucket.kept(KEY, given["UploadId"])) < 4 and time.monotonic() < until:
-                time.sleep(0.01)
-            raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        Calls(aws, patched).before = before
+        calls = Calls(aws, patched)
+
+        def before(operation: str, given: dict[str, Any]) -> None:
+            if operation == "upload_part" and given["PartNumber"] == 1:
+                until = time.monotonic() + 30
+                while calls.answered.count("upload_part") < 4 and time.monotonic() < until:
+                    time.sleep(0.01)
+                raise KeyboardInterrupt
+
+        calls.before = before
         with pytest.raises(KeyboardInterrupt):
             sync(aws, look(aws, target=folder_weights(target)), COPIED, moments.append)
     return moments
@@ -111,9 +102,7 @@ def test_parts_that_are_there_count_in_what_is_left_and_when_it_goes_on(
     assert half + sum(item.file.size for item in survey.present) == left.done
     assert [moment.done for moment in again][:1] == [left.done]
     assert all(left.done <= moment.done <= total for moment in again)
-    assert again[-1].done == total
-    # On a busy machine a part whose receipt the interrupted run did not see may go once more.
-    assert 5 * MIB <= again[-1].moved <= 10 * MIB
+    assert (again[-1].done, again[-1].moved) == (total, 5 * MIB)
     assert listed.pairs == ("acme/chat+head",)
     assert listed.finish == "peagle weights sync acme/chat+head s3://models/pair/ --target-only"
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from moto import mock_aws
 
 from tests.unit.aws.cloud import service_error
 from tests.unit.aws.plans import a_plan
@@ -24,7 +22,7 @@ from tests.unit.aws.syncing import (
 )
 from tests.unit.aws.world import World
 from toolkit.aws.errors import translated
-from toolkit.aws.session import Aws, Keys, connect
+from toolkit.aws.session import Aws
 from toolkit.aws.weights import sync
 from toolkit.aws.weights.bucket import Bucket
 from toolkit.aws.weights.locking import Lock
@@ -35,14 +33,6 @@ from toolkit.findings import Finding
 from toolkit.planning.models import Mount, Plan, Weights
 
 OURS = Copied("a/target+a/head", parallel_drafting=True)
-
-
-@pytest.fixture
-def aws(own_home: Path) -> Iterator[Aws]:
-    with mock_aws():
-        aws = connect("us-east-1", keys=Keys("testing", "testing"))
-        aws.call("s3", "create_bucket", Bucket="models")
-        yield aws
 
 
 def stored_plan(target: str, drafter: str | None = None, *mounts: str, **changes: Any) -> Plan:

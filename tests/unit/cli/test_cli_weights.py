@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.support import Peagle
-from tests.unit.sandbox.sandboxes import Account, Sandbox
+from tests.unit.sandbox.sandboxes import Account, Sandbox, started
 from toolkit.aws.weights import Moment
 from toolkit.catalog.loading import load_storage
 from toolkit.catalog.storage import GB
@@ -28,10 +28,8 @@ BUCKET = "models"
 
 @pytest.fixture(scope="module")
 def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    running = Sandbox(tmp_path_factory.mktemp("sandbox"), Path(sys.executable))
-    running.told("sandbox", "start")
-    yield running
-    running.peagle("sandbox", "stop")
+    with started(Sandbox(tmp_path_factory.mktemp("sandbox"), Path(sys.executable))) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.unit.containers.weights import safetensors
-from tests.unit.sandbox.sandboxes import Account, Sandbox, fake_engine, until
+from tests.unit.sandbox.sandboxes import Account, Sandbox, fake_engine, started
 from toolkit.sandbox import set_quota
 
 pytestmark = pytest.mark.sandbox
@@ -28,13 +28,9 @@ DEPLOY = ("deploy", "tiny", "--instance-type", "ml.g5.xlarge", "--sandbox", "--y
 @pytest.fixture(scope="module")
 def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     """A running sandbox, whose engine is quick."""
-    running = Sandbox(
-        tmp_path_factory.mktemp("sandbox"), fake_engine(tmp_path_factory.mktemp("engine"))
-    )
-    running.told("sandbox", "start")
-    yield running
-    running.peagle("sandbox", "stop")
-    until(running.processes, lambda left: left == [], seconds=5)
+    engine = fake_engine(tmp_path_factory.mktemp("engine"))
+    with started(Sandbox(tmp_path_factory.mktemp("sandbox"), engine)) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")

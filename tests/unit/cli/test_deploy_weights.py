@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.sandbox.sandboxes import Account, Sandbox, fake_engine, until
+from tests.unit.sandbox.sandboxes import Account, Sandbox, fake_engine, started
 
 pytestmark = pytest.mark.sandbox
 
@@ -24,13 +24,9 @@ IMAGE = f"123456789012.dkr.ecr.us-east-1.amazonaws.com/peagle-tiny@sha256:{'a' *
 @pytest.fixture(scope="module")
 def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     """A running sandbox, whose engine is quick and tells no counters."""
-    running = Sandbox(
-        tmp_path_factory.mktemp("sandbox"), fake_engine(tmp_path_factory.mktemp("engine"))
-    )
-    running.told("sandbox", "start")
-    yield running
-    running.peagle("sandbox", "stop")
-    until(running.processes, lambda left: left == [], seconds=5)
+    engine = fake_engine(tmp_path_factory.mktemp("engine"))
+    with started(Sandbox(tmp_path_factory.mktemp("sandbox"), engine)) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")

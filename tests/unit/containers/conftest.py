@@ -1,4 +1,4 @@
-"""The entrypoint with a stand-in for vLLM, ended when the test is over."""
+"""The entrypoint with a stand-in for vLLM, and the folders of a warm start."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from serve.warm.manifest import Manifest
+from tests.unit.containers.artefacts import artefact
 from tests.unit.containers.supervised import Run, runs_in
 
 
@@ -15,3 +17,21 @@ def run(tmp_path: Path) -> Iterator[Run]:
     """``run("crash()")``: the entrypoint, with an engine that does that."""
     with runs_in(tmp_path) as run:
         yield run
+
+
+@pytest.fixture
+def artefacts(tmp_path: Path) -> Path:
+    """Where artefacts lie."""
+    return tmp_path / "warm"
+
+
+@pytest.fixture
+def whole(artefacts: Path) -> Manifest:
+    """One that is there, and whole."""
+    return artefact(artefacts)
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    """Where caches are restored."""
+    return tmp_path / "cache"

@@ -15,7 +15,6 @@ from serve.warm.restore import restore
 from serve.warm.unpack import unpack
 from tests.unit.containers.artefacts import (
     archive_of,
-    artefact,
     held,
     member,
     nothing_is_left,
@@ -24,21 +23,6 @@ from tests.unit.containers.artefacts import (
 )
 
 LINK = {"type": tarfile.SYMTYPE, "linkname": "/etc/passwd", "size": 0}
-
-
-@pytest.fixture
-def artefacts(tmp_path: Path) -> Path:
-    return tmp_path / "warm"
-
-
-@pytest.fixture
-def whole(artefacts: Path) -> Manifest:
-    return artefact(artefacts)
-
-
-@pytest.fixture
-def cache(tmp_path: Path) -> Path:
-    return tmp_path / "cache"
 
 
 SPOILED_ARCHIVES: list[tuple[str, list[tuple[tarfile.TarInfo, bytes]], str]] = [

@@ -18,7 +18,6 @@ from serve.warm.restore import restore
 from tests.unit.containers.artefacts import (
     CACHES,
     archive_of,
-    artefact,
     filled,
     held,
     member,
@@ -27,21 +26,6 @@ from tests.unit.containers.artefacts import (
 )
 
 ROOT = Path(__file__).resolve().parents[3]
-
-
-@pytest.fixture
-def artefacts(tmp_path: Path) -> Path:
-    return tmp_path / "warm"
-
-
-@pytest.fixture
-def whole(artefacts: Path) -> Manifest:
-    return artefact(artefacts)
-
-
-@pytest.fixture
-def cache(tmp_path: Path) -> Path:
-    return tmp_path / "cache"
 
 
 def test_what_was_packed_is_restored_with_its_times(

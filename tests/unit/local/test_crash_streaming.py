@@ -24,7 +24,7 @@ CASES = [
             "(APIServer pid=7) pydantic_core._pydantic_core.ValidationError: 1 validation error "
             "for ModelConfig",
             "(APIServer pid=7)   Value error, Invalid repository ID or local directory specified:"
-            " '/root/.cache/vllm/assets/model_streamer/b3717505'.",
+            " '/var/cache/peagle/.cache/vllm/assets/model_streamer/b3717505'.",
             "(APIServer pid=7) Please verify the following requirements:",
         ],
         "missing-weights",

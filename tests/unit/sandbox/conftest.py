@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.containers.weights import safetensors
-from tests.unit.sandbox.sandboxes import Account, Sandbox, fake_engine, until
+from tests.unit.sandbox.sandboxes import Account, Sandbox, fake_engine, started
 
 WEIGHTS = {"config.json": b"{}", "model.safetensors": safetensors({"a.weight": [1]})}
 
@@ -31,11 +31,8 @@ def home(tmp_path: Path, engine: Path) -> Iterator[Sandbox]:
 @pytest.fixture(scope="session")
 def sandbox(tmp_path_factory: pytest.TempPathFactory, engine: Path) -> Iterator[Sandbox]:
     """A running sandbox."""
-    running = Sandbox(tmp_path_factory.mktemp("sandbox"), engine)
-    running.told("sandbox", "start")
-    yield running
-    running.peagle("sandbox", "stop")
-    until(running.processes, lambda left: left == [], seconds=5)
+    with started(Sandbox(tmp_path_factory.mktemp("sandbox"), engine)) as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

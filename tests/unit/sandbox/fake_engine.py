@@ -96,12 +96,20 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
+class Server(ThreadingHTTPServer):
+    """Says nothing of clients that hang up: its output is the engine's log."""
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
+
 def main() -> None:
     print("fake: INFO starting with", json.dumps(sys.argv[1:]), flush=True)
     if HOW == "crash":
         sys.exit("ValueError: the head does not belong to this target")
     port = int(sys.argv[sys.argv.index("--port") + 1])
-    ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
+    Server(("127.0.0.1", port), Handler).serve_forever()
 
 
 if __name__ == "__main__":

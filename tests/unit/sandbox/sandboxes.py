@@ -199,6 +199,15 @@ class Account:
         return json.loads(answer["Body"].read())
 
 
+@contextmanager
+def started(sandbox: Sandbox) -> Iterator[Sandbox]:
+    """It runs; when all is over nothing of it is left running."""
+    sandbox.told("sandbox", "start")
+    yield sandbox
+    sandbox.peagle("sandbox", "stop")
+    until(sandbox.processes, lambda left: left == [], seconds=5)
+
+
 def folder_on_s3(prefix: str) -> dict[str, str]:
     return {
         "S3Uri": f"s3://{BUCKET}/{prefix}",

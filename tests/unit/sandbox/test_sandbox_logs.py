@@ -34,11 +34,9 @@ def test_tokens_lead_from_old_lines_to_new_ones(account: Account, live: str) -> 
     account.runtime.invoke_endpoint(EndpointName=live, Body=b'{"do": "say", "text": "line 2"}')
     grown = until(
         lambda: account.logs.get_log_events(**where, nextToken=token),
-        lambda answer: "line 2" in str(answer["events"]),
+        lambda answer: answer["events"],
     )
-    # A busy machine's health check may give up, and the stand-in's server tells of that too.
-    lines = [log_text(event["message"]) for event in grown["events"]]
-    assert [line for line in lines if line.startswith("fake:")] == ["fake: line 2"]
+    assert [log_text(event["message"]) for event in grown["events"]] == ["fake: line 2"]
     assert grown["nextForwardToken"] != token
 
 

@@ -8,7 +8,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from toolkit.aws.errors import AccessDenied, Missing, translated
+from toolkit.aws import storage
+from toolkit.aws.errors import Missing, translated
 from toolkit.aws.session import Aws
 from toolkit.errors import CloudError, Refused
 
@@ -145,22 +146,11 @@ def checksums_in(answer: Mapping[str, Any]) -> dict[str, str]:
 
 
 def region_of(aws: Aws, bucket: str) -> str | None:
-    """The region of a bucket of this account; ``None`` when there is no such bucket.
-
-    Raises Refused when it belongs to somebody else: names can be taken by strangers.
-    """
+    """``storage.region_of``, where S3 may also answer that the bucket is elsewhere."""
     try:
-        found = aws.call("s3", "head_bucket", Bucket=bucket, ExpectedBucketOwner=aws.account)
-    except Missing:
-        return None
-    except AccessDenied as denied:
-        raise Refused(
-            f"the bucket {bucket} belongs to another account, or these credentials may not list it",
-            "name a bucket of your own",
-        ) from denied
+        return storage.region_of(aws, bucket, "name a bucket of your own")
     except CloudError as error:
         if error.code not in ("301", "PermanentRedirect"):
             raise
         raise Refused(f"the bucket {bucket} is in another region than {aws.region}",
                       "name its region with --region") from error  # fmt: skip
-    return str(found.get("BucketRegion") or aws.region)
