@@ -9,10 +9,15 @@ but for the tensors that a head keeps for itself (see the package's docstring).
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
+
+VARIABLE = "PEAGLE_GPU_PROBE"
+"""Environment variable with the stem of the probe's files and the tensors that a head keeps."""
+EXTENSION = "benchmarks.gpu.extension.Probed"
 
 Facts = dict[str, Any]
 
@@ -28,6 +33,12 @@ class Probe:
     def write(self) -> None:
         path = self.stem.with_name(f"{self.stem.name}-{self.rank}.json")
         path.write_text(json.dumps(self.facts, default=str))
+
+
+def announce(stem: Path, own: Iterable[str]) -> dict[str, Any]:
+    """Says in the environment what is to be noted; returns the engine argument that does it."""
+    os.environ[VARIABLE] = json.dumps({"stem": str(stem.resolve()), "own": list(own)})
+    return {"worker_extension_cls": EXTENSION}
 
 
 def install(stem: Path, own: Iterable[str]) -> None:

@@ -26,7 +26,7 @@ def run_row(setting: Setting, lock: Path, stem: Path) -> dict[str, Any]:
     from vllm.v1.executor import Executor
 
     # Before the engine and its workers, which learn of it by the environment.
-    from benchmarks.gpu.extension import announce
+    from benchmarks.gpu.probe import announce
 
     row |= {"vllm": vllm.__version__, "torch": torch.__version__}
     probed = announce(stem, setting.own())

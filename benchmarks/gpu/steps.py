@@ -24,7 +24,7 @@ from pathlib import Path
 
 from benchmarks.gpu.carry import ROOT
 
-PHASES = (("gemma-4-31b.*_tp1", 0.35), ("_tp2$", 0.75), ("", 1.0))
+PHASES = (("gemma-4-31b.*_tp1", 0.8), ("_tp2$", 0.9), ("", 1.0))
 """Of the missing rows of memory: which come first, and until what share of the seconds."""
 _EVERY_SECONDS = 3.0
 _END_SECONDS = 8.0

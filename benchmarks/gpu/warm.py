@@ -35,7 +35,7 @@ from pathlib import Path
 
 from benchmarks.gpu import warm_artefacts, warm_evidence
 from benchmarks.gpu.warm_places import PAIRS, TINY_PAIR, Place
-from benchmarks.gpu.warm_starts import Machine, Start, Starts
+from benchmarks.gpu.warm_starts import KINDS, Machine, Start, Starts
 
 ROOT = Path("/tmp/peagle/warm")
 
@@ -76,7 +76,8 @@ def run(step: str, do: Steps, given: argparse.Namespace) -> bool:
     python = given.python or sys.executable
     machine = Machine.here(python, None if given.cpu else "gpu")
     results = given.out / f"warm-{step}.json"
-    starts = Starts(step, results, machine, python, given.root, time.monotonic() + given.seconds)
+    end = time.monotonic() + given.seconds
+    starts = Starts(step, results, machine, python, given.root, end, given.kinds.split(","))
     gpus: list[str | None] = [None] if given.cpu else list(given.gpus.split(","))
     pairs = [TINY_PAIR] if given.cpu else given.pairs.split(",")
 
@@ -105,6 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--root", type=Path, default=ROOT)
     parser.add_argument("--gpus", default="0")
     parser.add_argument("--pairs", default=",".join(PAIRS))
+    parser.add_argument("--kinds", default=",".join(KINDS), help="of starts; others are left out")
     parser.add_argument("--seconds", type=float, default=340)
     parser.add_argument("--cpu", action="store_true")
     parser.add_argument("--python", help="of the engine; this one, where it is not named")

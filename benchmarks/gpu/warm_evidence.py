@@ -57,22 +57,29 @@ def document(folders: Sequence[Path], rehearsed: bool = False) -> Document:
 
 
 def summary(runs: dict[str, Document]) -> list[Document]:
-    """For each pair and machine: the times cold and otherwise, and how many times faster."""
+    """For each pair and machine: the times cold and otherwise, and how many times faster.
+
+    Cold is the same machine's start; where it had none, that of the machine that collected.
+    """
+    by = {
+        (step, start["pair"], start["kind"]): times(start)
+        for step, run in runs.items()
+        for start in run["starts"]
+        if "error" not in start
+    }
     found = []
-    for step, run in runs.items():
-        good = [start for start in run["starts"] if "error" not in start]
-        by = {(start["pair"], start["kind"]): times(start) for start in good}
-        for pair in dict.fromkeys(start["pair"] for start in good):
-            cold = by.get((pair, "cold"), {})
-            for kind in ("kept", "restored"):
-                if seconds := by.get((pair, kind)):
-                    faster = {
-                        name: round(cold[name] / value, 2)
-                        for name, value in seconds.items()
-                        if name in cold and value
-                    }
-                    found.append({"pair": pair, "machine": step, "kind": kind, "cold": cold,
-                                  "warm": seconds, "times_faster": faster})  # fmt: skip
+    for (step, pair, kind), seconds in by.items():
+        cold = by.get((step, pair, "cold")) or by.get(("first", pair, "cold"))
+        if kind != "cold" and cold:
+            own = (step, pair, "cold") in by
+            faster = {
+                name: round(cold[name] / value, 2)
+                for name, value in seconds.items()
+                if name in cold and value
+            }
+            found.append({"pair": pair, "machine": step, "kind": kind, "warm": seconds,
+                          "cold": cold, "cold_machine": step if own else "first",
+                          "times_faster": faster})  # fmt: skip
     return found
 
 

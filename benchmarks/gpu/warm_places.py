@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu import probe
 from benchmarks.gpu.geometry import CARD_K, ROOT, Setting, engine_arguments, speculation
 
 TINY = Path(__file__).resolve().parents[2] / "model_catalog" / "peagle" / "tiny"
@@ -103,8 +104,8 @@ class Place:
             **variables,
             "CUDA_VISIBLE_DEVICES": gpu,
             # The head keeps its own embedding, as the published ones do.
-            "SM_VLLM_WORKER_EXTENSION_CLS": "benchmarks.gpu.extension.Probed",
-            "PEAGLE_GPU_PROBE": json.dumps(own),
+            "SM_VLLM_WORKER_EXTENSION_CLS": probe.EXTENSION,
+            probe.VARIABLE: json.dumps(own),
         }
 
     def _setting(self) -> Setting:

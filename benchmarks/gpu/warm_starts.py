@@ -10,7 +10,7 @@ import platform
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from toolkit import warm
 from toolkit.errors import PeagleError
 from toolkit.wire import COUNTERS_HEADER, WARM_ATTRIBUTE
 
+KINDS = ("cold", "kept", "restored")
 LEAST_SECONDS = 40.0
 """With less left, no start is begun."""
 
@@ -81,9 +82,16 @@ class Starts:
     """All starts of one step, by several threads; ``results`` is written after each."""
 
     def __init__(
-        self, step: str, results: Path, machine: Machine, python: str, root: Path, end: float
+        self,
+        step: str,
+        results: Path,
+        machine: Machine,
+        python: str,
+        root: Path,
+        end: float,
+        kinds: Sequence[str] = KINDS,
     ) -> None:
-        self.root, self.good = root, True
+        self.root, self.good, self._kinds = root, True, kinds
         self._step, self._results, self._machine = step, results, machine
         self._python, self._end = python, end
         self._records: list[Record] = []
@@ -102,6 +110,8 @@ class Starts:
 
         A start with PEAGLE_WARM=collect leaves its artefact beside the weights.
         """
+        if start.kind not in self._kinds:
+            return {}
         left = self._end - time.monotonic()
         if left < LEAST_SECONDS:
             self._tell(start.place.pair, f"{start.kind}: left out, {left:.0f} s are left")

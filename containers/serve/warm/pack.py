@@ -18,6 +18,7 @@ from serve.warm.caches import FOLDERS
 
 _LEVEL = 3
 """Of gzip: kernels hardly get smaller with more, and somebody waits."""
+NANOSECONDS = 1_000_000_000
 _NO_CACHE = ("vllm/assets", "vllm/media", "vllm/xla_cache")
 _WEIGHTS = (".safetensors", ".gguf", ".pt", ".pth", ".ckpt")
 _OF_THE_MOMENT = (".lock", ".tmp", ".pid")
@@ -88,7 +89,11 @@ def _write(file: IO[bytes], place: Path, paths: list[str], hidden: list[bytes]) 
 
 
 def _read(place: Path, path: str) -> tuple[bytes, tarfile.TarInfo | None]:
-    """A file as it is now, with its time; nothing if it has gone, or is no plain file."""
+    """A file as it is now, with its time; nothing if it has gone, or is no plain file.
+
+    The time is kept to the nanosecond: ninja, which builds FlashInfer's kernels, builds all anew
+    that looks newer than its own record says, and a float rounds up as often as down.
+    """
     try:
         descriptor = os.open(place / path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -100,7 +105,8 @@ def _read(place: Path, path: str) -> tuple[bytes, tarfile.TarInfo | None]:
         content = file.read()
     member = tarfile.TarInfo(path)
     member.size = len(content)
-    member.mtime = facts.st_mtime_ns / 1e9
+    member.mtime = facts.st_mtime_ns // NANOSECONDS
+    member.pax_headers = {"mtime": "{}.{:09}".format(*divmod(facts.st_mtime_ns, NANOSECONDS))}
     member.mode = 0o755 if facts.st_mode & stat.S_IXUSR else 0o644
     return content, member
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import tarfile
 import zlib
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import BinaryIO
 
 from serve.warm.caches import is_cache_path
 from serve.warm.manifest import Damaged, Manifest, open_plain
+from serve.warm.pack import NANOSECONDS
 
 _CHUNK = 1 << 18
 _PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE)
@@ -32,6 +34,7 @@ _UNREADABLE = (
     RecursionError,  # one header after another: tarfile calls itself for each
 )
 _GZIP = 31
+_EXACT = re.compile(r"([0-9]{1,10})\.([0-9]{1,9})")
 _LATEST = 1 << 33
 """Seconds; a time that no file has."""
 
@@ -151,5 +154,13 @@ def _write(content: object, member: tarfile.TarInfo, place: Path) -> None:
                 raise Damaged("the archive is cut short")
             file.write(part)
             left -= len(part)
-    moment = min(max(float(member.mtime), 0.0), _LATEST)
-    os.utime(place, (moment, moment))
+    moment = min(max(_nanoseconds(member), 0), _LATEST * NANOSECONDS)
+    os.utime(place, ns=(moment, moment))
+
+
+def _nanoseconds(member: tarfile.TarInfo) -> int:
+    """The member's time, as its header says it: ``TarInfo.mtime`` is a float, and rounded."""
+    said = member.pax_headers.get("mtime", "")
+    if exact := _EXACT.fullmatch(said):
+        return int(exact[1]) * NANOSECONDS + int(exact[2].ljust(9, "0"))
+    return int(member.mtime * NANOSECONDS)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.gpu import evidence, extension, probe
+from benchmarks.gpu import evidence
 from benchmarks.gpu.memory import left
 from benchmarks.gpu.rows import settings
 
+ROOT = Path(__file__).resolve().parents[3]
 REFUSED = "Value error, max_num_scheduled_tokens is set to -1"
 
 
@@ -77,13 +79,36 @@ def test_rows_of_another_vllm_are_not_mixed_in() -> None:
         evidence.merged(document([]), [row("a", vllm="0.28.0")])
 
 
-def test_every_worker_gets_the_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As vLLM does it: it imports the class that the engine was told of, in each process."""
-    installed: list[Any] = []
-    monkeypatch.setattr(probe, "install", lambda *given: installed.append(given))
-    monkeypatch.setenv(extension.VARIABLE, "")
-    said = extension.announce(tmp_path / "row", ("lm_head",))
-    module, _, name = said["worker_extension_cls"].rpartition(".")
-    monkeypatch.delitem(sys.modules, module)
-    assert getattr(__import__(module, fromlist=[name]), name)
-    assert installed == [(tmp_path / "row", ["lm_head"])]
+_ENGINE = """
+import importlib
+from pathlib import Path
+import benchmarks.gpu.memory, benchmarks.gpu.row
+from benchmarks.gpu import probe
+probe.install = lambda stem, own: print("installed", stem.name, own)
+said = probe.announce(Path("row"), ("lm_head",))
+"""
+_AS_VLLM_DOES = """
+module, _, name = said["worker_extension_cls"].rpartition(".")
+getattr(importlib.import_module(module), name)
+"""
+
+
+def test_a_worker_in_the_process_of_the_engine_gets_the_probe() -> None:
+    """One GPU: vLLM imports the class that it was told of where the row was begun."""
+    assert _said(_ENGINE + _AS_VLLM_DOES) == "installed row ['lm_head']\n"
+
+
+def test_a_worker_in_a_process_of_its_own_gets_the_probe() -> None:
+    """Several GPUs: each worker is spawned, and knows the environment alone."""
+    worker = """
+from benchmarks.gpu import probe
+probe.install = lambda stem, own: print("spawned", stem.name, own)
+import benchmarks.gpu.extension
+"""
+    spawn = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {worker!r}])"
+    assert _said(_ENGINE + spawn) == "spawned row ['lm_head']\n"
+
+
+def _said(program: str) -> str:
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout

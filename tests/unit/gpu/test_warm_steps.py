@@ -79,6 +79,24 @@ def test_another_machine_restores_what_was_handed_over(run: Run, tmp_path: Path)
     assert set(rows) == {("first", "kept"), ("first", "restored"), ("second", "restored")}
 
 
+def test_a_short_lease_leaves_starts_out_and_compares_with_the_other_machine(
+    run: Run, tmp_path: Path
+) -> None:
+    assert run("first", "--kinds", "cold") == 0
+    other = ("--root", str(tmp_path / "other"))
+    assert warm.main(["take", str(tmp_path / "first" / "warm-tiny.1"), *other]) == 0
+    assert run("second", *other, "--kinds", "restored") == 0
+
+    assert [one["kind"] for one in starts(tmp_path, "first")] == ["cold"]
+    assert [one["kind"] for one in starts(tmp_path, "second")] == ["restored"]
+    evidence = tmp_path / "evidence.json"
+    folders = [str(tmp_path / "first"), str(tmp_path / "second")]
+    assert warm.main(["collect", *folders, "--cpu", "--evidence", str(evidence)]) == 0
+    (row,) = json.loads(evidence.read_text())["summary"]
+    assert (row["machine"], row["cold_machine"]) == ("second", "first")
+    assert row["times_faster"]["engine_start_seconds"] == 20.6
+
+
 def test_a_start_that_fails_is_told_and_the_rest_goes_on(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
