@@ -12,6 +12,7 @@ from typing import Any
 EVIDENCE = Path(__file__).resolve().parents[2] / "model_catalog" / "evidence" / "memory-h200.json"
 
 _NO_GRAPHS = "stopped after the cache was laid out, so no CUDA graphs were captured"
+_REFUSAL = re.compile(r"(?:Value error, |NotImplementedError: ).*?(?= \[type=|$)", re.MULTILINE)
 _LEFT_OUT = ("log_tail", "vllm", "torch")
 
 Row = dict[str, Any]
@@ -57,10 +58,11 @@ def finished(row: Row) -> Row | None:
     kept = {key: value for key, value in row.items() if key not in _LEFT_OUT}
     if "error" not in row:
         return kept
+    refusal = _REFUSAL.search(row.get("log_tail", ""))
     if "kv_cache_tokens" in row["logged"]:
         del kept["error"]
-        return {**kept, "incomplete": _NO_GRAPHS}
-    refusal = re.search(r"Value error, .*?(?= \[type=|$)", row.get("log_tail", ""), re.MULTILINE)
+        end = {"ended_with": refusal[0]} if refusal else {}
+        return {**kept, "incomplete": _NO_GRAPHS, **end}
     return {**kept, "error": f"refused: {refusal[0]}"} if refusal else None
 
 

@@ -38,11 +38,16 @@ def logged(text: str) -> dict[str, Any]:
     return numbers
 
 
+def without_folders(line: str) -> str:
+    """The line with nothing left of paths but their last names."""
+    return re.sub(r"/(?:[\w.+-]+/)+", "", line)
+
+
 def log_lines(text: str) -> list[str]:
     """The lines of a log that speak of memory and of what decides on it, without folders."""
     lines = [line for line in text.splitlines() if LOG_LINES.search(line)]
     lines = [line for line in lines if not line.startswith("DEBUG") or re.search("[GM]iB", line)]
     short = [re.sub(r"^.*?\] ", "", line)[:400] for line in lines]
-    short = [re.sub(r"/(?:[\w.+-]+/)+", "", line) for line in short]
+    short = [without_folders(line) for line in short]
     kept = [line for line in short if not re.search("Initializing a V1|init_method", line)]
     return list(dict.fromkeys(kept))[:120]

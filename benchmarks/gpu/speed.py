@@ -71,6 +71,8 @@ def rates(drafter: str, k: int) -> list[float]:
 def measure(setting: Setting, out: Path, lock: Path) -> None:
     """One engine, all loads; a line for each, written as it comes."""
     cpus = cores.wait_aside()
+    import torch
+    import vllm
     from vllm import LLM
 
     probe.keep_own_tensors(setting.own())
@@ -83,6 +85,7 @@ def measure(setting: Setting, out: Path, lock: Path) -> None:
             "rejection_sample_method": "synthetic",
             "synthetic_acceptance_rates": rates(setting.drafter, setting.k),
         }
+    software = {"vllm": vllm.__version__, "torch": torch.__version__, "driver": driver()}
     begin = time.perf_counter()
     llm = LLM(**arguments, disable_log_stats=False)
     start = round(time.perf_counter() - begin, 1)
@@ -100,6 +103,7 @@ def measure(setting: Setting, out: Path, lock: Path) -> None:
             "output_tokens": OUTPUT_TOKENS,
             "tries": [speed for speed, _ in tries],
             "start_seconds": start,
+            **software,
         }
         with out.open("a") as file:
             file.write(json.dumps(line) + "\n")
@@ -146,6 +150,17 @@ def accepted(llm: Any) -> tuple[int, int]:
         int(values.get("vllm:spec_decode_num_drafts", 0)),
         int(values.get("vllm:spec_decode_num_accepted_tokens", 0)),
     )
+
+
+def driver() -> str:
+    """The version of NVIDIA's driver."""
+    from vllm.third_party import pynvml
+
+    pynvml.nvmlInit()
+    try:
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    finally:
+        pynvml.nvmlShutdown()
 
 
 def run_all(out: Path, gpus: Sequence[str], pair: str, seconds: float) -> None:
@@ -196,17 +211,24 @@ def run_one(setting: Setting, gpu: str, cpus: Sequence[int], out: Path, end: flo
         print(f"{log.name}: exit code {process.returncode}", *lines[-25:], sep="\n", flush=True)
 
 
-def evidence(folders: Sequence[Path], driver: str, torch: str) -> dict[str, Any]:
-    """One document of all lines, in the order of drafter, K and load."""
+def evidence(folders: Sequence[Path]) -> dict[str, Any]:
+    """One document of all lines, in the order of drafter, K and load.
+
+    Raises ValueError for lines of several versions of vLLM, torch or the driver.
+    """
     files = [folder / "rows.jsonl" for folder in folders]
     rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
     keys = ("drafter", "k", "concurrency", "output_tokens_per_second", "acceptance_length",
             "prompt_tokens", "output_tokens")  # fmt: skip
     found = {(row["drafter"] or "", row["k"], row["concurrency"]): row for row in rows}
+    software = {tuple(row[name] for name in ("vllm", "torch", "driver")) for row in rows}
+    if len(software) != 1:
+        raise ValueError(f"these rows are of several versions: {sorted(software)}")
+    ((vllm, torch, driver),) = software
     return {
         "pair": "openai/gpt-oss-20b",
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "engine": {"name": "vllm", "version": "0.26.0"},
+        "engine": {"name": "vllm", "version": vllm.partition("+")[0]},
         "device": "NVIDIA H200",
         "gpu": "H200",
         "gpu_count": 1,
@@ -231,8 +253,6 @@ def main() -> None:
     parser.add_argument("--lock", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--collect", type=Path, nargs="*")
     parser.add_argument("--evidence", type=Path)
-    parser.add_argument("--driver", default="")
-    parser.add_argument("--torch", default="")
     given = parser.parse_args()
     if given.variant:
         drafter, k = given.variant.split(":")
@@ -245,7 +265,7 @@ def main() -> None:
             sys.stdout.flush()
             os._exit(1)
     elif given.collect:
-        document = evidence(given.collect, given.driver, given.torch)
+        document = evidence(given.collect)
         given.evidence.write_text(json.dumps(document, indent=1) + "\n")
     else:
         run_all(given.out, given.gpus.split(","), given.pair, given.seconds)

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu.logs import without_folders
+
 EVIDENCE = (
     Path(__file__).resolve().parents[2] / "model_catalog" / "evidence" / "warm-starts-h200.json"
 )
@@ -17,7 +19,9 @@ METHOD = (
     " engine.engine_start_seconds: what vLLM itself counts (profiling, KV cache, warm-up, CUDA"
     " graphs). first, one machine: cold with PEAGLE_WARM=collect, then the same caches kept where"
     " they are, then all removed and restored from the artefact. second, another machine that had"
-    " none of it: restored from that artefact, then cold with PEAGLE_WARM=off. Home, temporary"
+    " none of it: restored from that artefact, then cold with PEAGLE_WARM=off. Where one of these"
+    " is not among the starts, there was no time for it, and cold_machine says whose cold start it"
+    " is compared with. Home, temporary"
     " files and caches are empty before each start but kept; Python's bytecode and the files of"
     " vLLM are warm before all. anew_bytes: compiled although caches were there; elsewhere_bytes:"
     " written to other places than the caches of an artefact."
@@ -28,15 +32,21 @@ Document = dict[str, Any]
 
 
 def document(folders: Sequence[Path], rehearsed: bool = False) -> Document:
-    """One document of the results in these folders. Raises ValueError where they do not belong
-    together: no first run, two of a kind, other versions, or (unless it is ``rehearsed``) a second
-    run on the machine of the first."""
+    """One document of the results in these folders; a step may have taken several commands.
+
+    Raises ValueError where they do not belong together: no first run, one step on two machines,
+    other versions, or (unless it is ``rehearsed``) a second run on the machine of the first.
+    """
     runs: dict[str, Document] = {}
     for path in (path for folder in folders for path in sorted(folder.glob("warm-*.json"))):
         run = json.loads(path.read_text())
-        if run["step"] in runs:
-            raise ValueError(f"{path}: there are two runs of the step {run['step']}")
-        runs[run["step"]] = run
+        before = runs.setdefault(run["step"], {**run, "starts": []})
+        if before["machine"] != run["machine"]:
+            raise ValueError(f"{path}: there are two machines of the step {run['step']}")
+        before["starts"] += [
+            {**start, "log": [without_folders(line) for line in start.get("log", ())]}
+            for start in run["starts"]
+        ]
     if "first" not in runs:
         raise ValueError("no warm-first.json is in these folders")
     machine = runs["first"]["machine"]

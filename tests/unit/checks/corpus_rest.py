@@ -402,6 +402,16 @@ VERSIONS = (
         "watermarking",
     ),
     Broken(
+        "a small cache for wide sliding heads on Hopper",
+        lambda f: catalog_case(
+            "gemma-4-31b",
+            instance_type="ml.p5.48xlarge",
+            ami=NEW_AMI,
+            settings={"kv-cache-dtype": "fp8"},
+        ),
+        "sliding-flashinfer",
+    ),
+    Broken(
         "the broken build for the CPU",
         lambda f: tiny_case(f, vllm="0.30.0", on_cpu=True),
         "vllm-cpu-broken",

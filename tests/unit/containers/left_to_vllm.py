@@ -80,6 +80,7 @@ LEFT: dict[str, str] = {
     "model-runner-v2": VERSION,
     "vllm-cpu-broken": VERSION,
     "watermarking": VERSION,
+    "sliding-flashinfer": LOUD,
     "dynamic-k": VERSION,
     "lora": VERSION,
     "prefix-caching": VERSION,

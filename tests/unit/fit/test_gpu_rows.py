@@ -31,9 +31,8 @@ def test_a_session_starts_with_what_was_not_measured(tmp_path: Path) -> None:
     known = evidence.measured(evidence.read(evidence.EVIDENCE))
     rows = left(tmp_path, "", known)
     assert not {row.name for row in rows} & known
-    assert [row.pair for row in rows[:4]] == ["gemma-4-31b"] * 4
-    assert {row.drafter for row in rows[:4]} == {"p-eagle", "eagle3"}
-    assert {row.max_num_batched_tokens for row in rows[4:10]} == {2048, 16384, 32768}
+    assert "gemma-4-31b" not in {row.pair for row in rows if row.tensor_parallel_size == 1}
+    assert {row.max_num_batched_tokens for row in rows[:6]} == {2048, 16384, 32768}
     assert any(row.tensor_parallel_size == 2 for row in rows)
     assert len(rows) < len(settings())
 
@@ -72,6 +71,27 @@ def test_new_rows_join_the_old_ones() -> None:
     assert merged["date"] > old["date"]
     again = evidence.merged(merged, [row("a", error="exit code 1")])
     assert again["rows"] == merged["rows"], "a complete row does not give way to less"
+
+
+@pytest.mark.parametrize(
+    ("last", "kept"),
+    [
+        (f"{REFUSED} [type=value_error]", REFUSED),
+        ("NotImplementedError: FlashInfer backend on SM90", "NotImplementedError: FlashInfer"),
+    ],
+)
+def test_a_refusal_is_kept_and_a_crash_is_not(last: str, kept: str) -> None:
+    refused = row("a", error="exit code 1", logged={}, log_tail=f"Traceback\n{last}\n")
+    (found,) = evidence.merged(document([]), [refused])["rows"]
+    assert found["error"].startswith(f"refused: {kept}")
+    crashed = row("a", error="exit code 1", logged={}, log_tail="Segmentation fault")
+    assert evidence.merged(document([]), [crashed])["rows"] == []
+
+
+def test_what_came_before_the_refusal_is_kept_with_it() -> None:
+    late = row("a", error="exit code 1", log_tail="NotImplementedError: too late")
+    (found,) = evidence.merged(document([]), [late])["rows"]
+    assert (found["ended_with"], "error" in found) == ("NotImplementedError: too late", False)
 
 
 def test_rows_of_another_vllm_are_not_mixed_in() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
@@ -81,3 +82,20 @@ def test_streams_share_the_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {5})
     assert cores.share(1, 2) == [5]
     assert cores.wait_aside() == [5]
+
+
+def test_the_evidence_says_of_itself_what_measured_it(tmp_path: Path) -> None:
+    row = {"drafter": "p-eagle", "k": 3, "concurrency": 1, "output_tokens_per_second": 1.0,
+           "acceptance_length": 2.0, "prompt_tokens": 128, "output_tokens": 400,
+           "vllm": "0.26.0+cu130", "torch": "2.11.0+cu130", "driver": "580.1"}  # fmt: skip
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(json.dumps(row))
+    document = speed.evidence([tmp_path])
+    assert (document["engine"]["version"], document["torch"], document["driver"]) == (
+        "0.26.0",
+        "2.11.0+cu130",
+        "580.1",
+    )
+    rows.write_text(f"{json.dumps(row)}\n{json.dumps({**row, 'k': 5, 'driver': '581.0'})}")
+    with pytest.raises(ValueError, match=r"several versions.*581\.0"):
+        speed.evidence([tmp_path])

@@ -163,7 +163,7 @@ def results(step: str, **machine: str) -> dict[str, Any]:
     [
         (results("second", boot="first"), "not a fresh one"),
         (results("second", driver="581"), "differ in driver: 580, 581"),
-        (results("first"), "two runs of the step first"),
+        (results("first", boot="other"), "two machines of the step first"),
     ],
 )
 def test_runs_that_do_not_belong_together_are_refused(
