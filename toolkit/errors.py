@@ -4,6 +4,7 @@
     ├── UserError           2    something that the user asked for cannot be
     │   ├── CatalogError         a catalogue file is wrong
     │   ├── CheckpointError      a model's config.json or weights cannot be read, or are damaged
+    │   │   └── HubFailed   4    ... since the hub does not answer, which nobody asked wrongly
     │   ├── NotFound             a pair, instance type, endpoint ... that is not there
     │   ├── PlanFileError        a plan file that cannot be read or does not agree with itself
     │   ├── EngineMissing        no vLLM on this machine
@@ -52,6 +53,12 @@ class CatalogError(UserError):
 
 class CheckpointError(UserError):
     """config.json or weights cannot be read, or are damaged; the message names place and key."""
+
+
+class HubFailed(CheckpointError):
+    """The hub cannot be reached, does not answer or fails: later the same may go well."""
+
+    exit_code = 4
 
 
 class NotFound(UserError):

@@ -16,13 +16,14 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from toolkit.errors import EngineError, PeagleError, Refused, UserError
+from toolkit.wire import log_text
 
 FOLDER = "warm"
 """Where artefacts lie: a folder of this name beside the weights, or in the toolkit's home."""
@@ -45,6 +46,8 @@ PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0)
 _FORMAT = 1
 _KEY = re.compile(r"[0-9a-f]{32}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_RESTORED = re.compile(r"serve: warm start: (.*\(key ([0-9a-f]{32})\b.*\))")
+_NOT_RESTORED = re.compile(r"serve: no warm start(?:, the engine compiles anew)?: (.*)")
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _REBUILD = "build the image anew with this toolkit: peagle image build PAIR --push"
 
@@ -88,6 +91,36 @@ class Artefact:
     files: int
     unpacked_bytes: int
     seconds_cold: float
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """How a container said that it started: from the artefact ``key``, or without one (``None``);
+    ``detail`` is what was restored and how quickly, or why nothing was."""
+
+    key: str | None
+    detail: str
+
+    @property
+    def words(self) -> str:
+        """One line for people."""
+        return f"{'Warm' if self.key else 'No warm'} start: {self.detail}"
+
+    def document(self) -> dict[str, Any]:
+        """What ``--json`` prints."""
+        return {"restored": self.key is not None, "key": self.key, "detail": self.detail}
+
+
+def warm_start_in(log: Iterable[str]) -> WarmStart | None:
+    """What the last start in a container's log says of it; ``None`` where there was nothing that
+    could have been restored."""
+    last = None
+    for line in map(log_text, log):
+        if found := _RESTORED.match(line):
+            last = WarmStart(found[2], found[1])
+        elif found := _NOT_RESTORED.match(line):
+            last = WarmStart(None, found[1])
+    return last
 
 
 def fetch(

@@ -22,7 +22,8 @@ METHOD = (
     " none of it: restored from that artefact, then cold with PEAGLE_WARM=off. Where one of these"
     " is not among the starts, there was no time for it, and cold_machine says whose cold start it"
     " is compared with. Home, temporary"
-    " files and caches are empty before each start but kept; Python's bytecode and the files of"
+    " files and caches are empty before each start but kept; the artefact lies on the machine's own"
+    " disk, packed by gzip again after its way there; Python's bytecode and the files of"
     " vLLM are warm before all. anew_bytes: compiled although caches were there; elsewhere_bytes:"
     " written to other places than the caches of an artefact."
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,16 @@ import pytest
 from tests.packed import KEY, Packed
 from toolkit import warm
 from toolkit.errors import CloudError, EngineError, PeagleError, Refused, UserError
-from toolkit.warm import PAUSES, PIECE_BYTES, Answer, Artefact, Interrupted, digest_in, fetch
+from toolkit.warm import (
+    PAUSES,
+    PIECE_BYTES,
+    Answer,
+    Artefact,
+    Interrupted,
+    digest_in,
+    fetch,
+    warm_start_in,
+)
 
 
 class Waiting:
@@ -224,3 +234,32 @@ def test_a_digest_is_read_from_an_image_that_is_pinned() -> None:
     assert digest_in("host/name:tag@sha256:abc") == "sha256:abc"
     assert digest_in("host/name:tag") is None
     assert digest_in("@sha256:abc") is None
+
+
+RESTORED = f"warm start: restored 4 files, 0.1 MB in 0.01 s (key {KEY}; cold it took 70 s)"
+NOT_RESTORED = "no warm start, the engine compiles anew: the image is another"
+
+
+def entry(message: str) -> str:
+    """A line of the container's log."""
+    return json.dumps({"time": "t", "level": "INFO", "stage": "checking", "message": message})
+
+
+@pytest.mark.parametrize("shape", [entry, lambda message: f"serve: {message}"])
+def test_a_log_says_whether_it_was_a_warm_start(shape: Callable[[str], str]) -> None:
+    assert warm_start_in(["Hello", shape("starting")]) is None
+    told = warm_start_in([shape(NOT_RESTORED), shape(RESTORED), "INFO warm start: (key none)"])
+    cold = warm_start_in([shape(RESTORED), shape(NOT_RESTORED)])
+
+    assert told is not None
+    assert cold is not None
+    assert told.words == f"Warm{RESTORED.removeprefix('warm')}"
+    assert told.document()["key"] == KEY
+    assert cold.words == "No warm start: the image is another"
+    assert cold.document() == {"restored": False, "key": None, "detail": "the image is another"}
+
+
+def test_an_engine_cannot_say_it() -> None:
+    line = json.loads(entry(f"serve: {RESTORED}"))
+
+    assert warm_start_in([json.dumps({**line, "from": "engine", "process": "EngineCore"})]) is None

@@ -20,7 +20,7 @@ from urllib.request import HTTPHandler, HTTPSHandler, OpenerDirector, ProxyHandl
 
 from toolkit import __version__
 from toolkit.checkpoints.hub_errors import Refusal
-from toolkit.errors import CheckpointError
+from toolkit.errors import CheckpointError, HubFailed
 
 _SECONDS = 10.0
 """For how long the hub may be silent."""
@@ -63,8 +63,8 @@ class Hub:
     ) -> Answer:
         """The answer to a GET of ``path``, an address or what follows the endpoint.
 
-        Redirects are followed. Raises CheckpointError when there is no answer, or it is a refusal
-        of ``repo`` at ``revision``.
+        Redirects are followed. Raises HubFailed when there is no answer, and CheckpointError when
+        it is a refusal of ``repo`` at ``revision``.
         """
         if self.offline:
             raise CheckpointError(
@@ -81,7 +81,7 @@ class Hub:
                 if response.status not in _REDIRECTS:
                     raise Refusal(repo, revision, self.endpoint, self.token_from).of(response)
                 url = self._redirected(url, response.headers, repo)
-        raise CheckpointError(f"{repo}: {self.endpoint} redirects without end", _NETWORK_FIX)
+        raise HubFailed(f"{repo}: {self.endpoint} redirects without end", _NETWORK_FIX)
 
     def _get(self, url: str, headers: Mapping[str, str]) -> HTTPResponse:
         request = Request(url, headers={**headers, "User-Agent": f"peagle-toolkit/{__version__}"})
@@ -99,7 +99,7 @@ class Hub:
             origin = None
         if origin is None or (url.startswith("https:") and origin[0] != "https"):
             message = f"{repo}: {self.endpoint} redirects to no https:// address"
-            raise CheckpointError(message, _NETWORK_FIX)
+            raise HubFailed(message, _NETWORK_FIX)
         return following
 
 
@@ -143,7 +143,7 @@ def _opener() -> OpenerDirector:
 
 @contextmanager
 def _told(endpoint: str, repo: str, seconds: float) -> Iterator[None]:
-    """Raise what goes wrong on the way as CheckpointError."""
+    """Raise what goes wrong on the way as HubFailed."""
     try:
         yield
     except (OSError, HTTPException, ValueError) as error:
@@ -156,7 +156,7 @@ def _told(endpoint: str, repo: str, seconds: float) -> Iterator[None]:
             message = f"{repo}: {endpoint} cannot be reached: {reason.strerror}"
         else:
             message = f"{repo}: the connection to {endpoint} broke ({type(reason).__name__})"
-        raise CheckpointError(message, _NETWORK_FIX) from error
+        raise HubFailed(message, _NETWORK_FIX) from error
 
 
 def _origin(url: str) -> tuple[str, str, int | None] | None:

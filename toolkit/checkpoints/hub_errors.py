@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from http.client import HTTPResponse
 
-from toolkit.errors import CheckpointError
+from toolkit.errors import CheckpointError, HubFailed
 
 _SET_TOKEN = "set HF_TOKEN, or run `hf auth login`"
 
@@ -20,7 +20,8 @@ class Refusal:
     token_from: str
 
     def of(self, answer: HTTPResponse) -> CheckpointError:
-        """The user's error for the hub's answer, which carries the reason in ``X-Error-Code``."""
+        """The user's error for the hub's answer, which carries the reason in ``X-Error-Code``;
+        HubFailed where it is none of the user's."""
         reason, status = answer.headers.get("X-Error-Code", ""), answer.status
         if reason == "GatedRepo":
             return self._gated()
@@ -83,10 +84,10 @@ class Refusal:
         if status == 429:
             wait = f"{retry_after} seconds" if retry_after.isdigit() else "some minutes"
             more = "" if self.token_from else f"; to be allowed more, {_SET_TOKEN}"
-            return CheckpointError(
+            return HubFailed(
                 f"{self.repo}: the hub has been asked too often from here",
                 f"repeat it in {wait}{more}",
             )
-        return CheckpointError(
+        return HubFailed(
             f"{self.repo}: {self.endpoint} answers with an error ({status})", "repeat it later"
         )

@@ -28,6 +28,7 @@ from toolkit.local.engine import find_engine
 from toolkit.planning import Plan, errors
 from toolkit.planning.runtimes import IMAGE_WITHOUT_COUNTERS
 from toolkit.sandbox.bundled import engine_version
+from toolkit.warm import WarmStart, warm_start_in
 
 _ABOUT_IMAGES = frozenset({IMAGE_WITHOUT_COUNTERS})
 """Findings about an image that the sandbox does not run: it serves with our own entrypoint."""
@@ -94,6 +95,7 @@ class _Run:
         with Ticker(free=self.account.sandbox) as ticker:
             work = Work(self.aws, self._record(), ticker.show, explain)
             unproved: NotProved | None = None
+            begun = work.clock.now()
             try:
                 bring(work, self.found.change, self.found.wanted, self.wait)
             except NotProved as error:
@@ -101,7 +103,10 @@ class _Run:
             except (PeagleError, KeyboardInterrupt):
                 self._keep_or_forget(work.record)
                 raise
-        self._report(work.record, proved=unproved is None)
+            warm = self._warm_start(work, begun)
+        if warm:
+            say(warm.words)
+        self._report(work.record, unproved is None, warm)
         if unproved:
             show_left(work.record, self.account, self.again)
             raise unproved
@@ -121,9 +126,23 @@ class _Run:
             records.remove(record)
             say("Nothing was created.")
 
-    def _report(self, record: Deployment, proved: bool) -> None:
+    def _warm_start(self, work: Work, begun: float) -> WarmStart | None:
+        """What the log of the start just waited for says of a warm one, which comes with mounted
+        weights only; ``begun`` is when this deploy was, in epoch seconds."""
+        change = self.found.change
+        if not (self.wait and change in ("create", "update") and self.found.wanted.plan.mounts):
+            return None
+        live = endpoints.describe(self.aws, work.record.name)
+        since = live.created if live and change == "create" else begun
+        try:
+            return warm_start_in([event.message for event in work.tail(since).drain()])
+        except PeagleError:
+            return None  # It is in service; that its log cannot be read just now is no matter.
+
+    def _report(self, record: Deployment, proved: bool, warm: WarmStart | None) -> None:
         document = status.document(self.aws, record, endpoints.describe(self.aws, record.name))
         document["changed"] = self.found.change in ("create", "update")
+        document["warm_start"] = warm.document() if warm else None
         if self.as_json:
             print_json(document)
         elif self.wait and proved:

@@ -18,6 +18,7 @@ from toolkit.cli.image_push import (
     words_for,
 )
 from toolkit.cli.image_recipes import Request, findings_for_building
+from toolkit.cli.image_table import table
 from toolkit.cli.image_use import remove_unused
 from toolkit.cli.options import plan_options, refuse_errors
 from toolkit.errors import Unsupported
@@ -159,13 +160,9 @@ def list_(as_json: bool) -> None:
     found = images(docker)
     if as_json:
         return print_json({"images": [document(one) for one in found]})
-    for one in found:
-        weights = ", weights baked in" if one.baked else ""
-        size = f"{one.size / _MB:,.0f} MB"
-        click.echo(f"{one.name}: {one.pair}, {one.runtime}, {size}{weights}, {one.created[:10]}")
     if not found:
-        say("There are none (peagle image build PAIR).")
-    return None
+        return say("There are none (peagle image build PAIR).")
+    return click.echo("\n".join(table(found)))
 
 
 @image.command("remove", epilog="Example: peagle image remove peagle-tiny:0.28.0-cpu-3f2a9c1b7d20")

@@ -22,6 +22,7 @@ from toolkit.errors import UserError
 from toolkit.local import LocalEngine, listing, records
 from toolkit.local import down as end
 from toolkit.local import up as run
+from toolkit.local.artefacts import warm_start_of
 from toolkit.local.hosts import ProcessHost
 from toolkit.local.process import is_healthy
 from toolkit.planning import Plan
@@ -157,6 +158,7 @@ def list_(as_json: bool) -> None:
 
 def document(engine: LocalEngine) -> dict[str, Any]:
     """The engine as one JSON document."""
+    warm = warm_start_of(Path(engine.process.log))
     return {
         "name": engine.name,
         "state": engine.state,
@@ -167,6 +169,7 @@ def document(engine: LocalEngine) -> dict[str, Any]:
         "pair": engine.pair,
         "acceptance_length": engine.acceptance_length,
         "drafts": engine.drafts,
+        "warm_start": warm.document() if warm else None,
         "openai_base_url": engine.openai_base_url,
         "served_as": engine.served_as,
         "vllm": engine.vllm,
@@ -207,6 +210,8 @@ def _show_result(engine: LocalEngine) -> None:
         )
     else:
         click.echo(f"{engine.pair} answers.")
+    if warm := warm_start_of(Path(engine.process.log)):
+        click.echo(warm.words)
     if engine.notes:
         click.echo(f"On a CPU {len(engine.notes)} settings differ: the log begins with them.")
     click.echo(f"OpenAI base URL:  {engine.openai_base_url}")

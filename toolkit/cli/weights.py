@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 import time
 from pathlib import Path
 
@@ -22,21 +21,19 @@ from toolkit.aws.weights import (
     sync,
 )
 from toolkit.aws.weights.halves import half_bytes
-from toolkit.aws.weights.looking import Look, remove
-from toolkit.aws.weights.looking import look as look_at
 from toolkit.aws.weights.manifest import Copied
 from toolkit.catalog import load_catalog
 from toolkit.catalog.loading import load_storage
 from toolkit.cli.checkpoints import means_folder
-from toolkit.cli.cloud import DEFAULT_REGION, Account, account_options
-from toolkit.cli.console import json_option, print_json, say, show_findings
+from toolkit.cli.cloud import Account, account_options
+from toolkit.cli.console import json_option, print_json, show_findings
 from toolkit.cli.options import refuse_errors
 from toolkit.cli.resolving import catalog_of
 from toolkit.cli.waiting import StatusLine
-from toolkit.cli.weights_used import refuse_used
+from toolkit.cli.weights_options import ask, look_there, region_option, take_over_option
+from toolkit.cli.weights_remove import remove_command
 from toolkit.cli.weights_words import (
     describe,
-    fix_in_account,
     in_account,
     look_document,
     other_origins,
@@ -47,24 +44,12 @@ from toolkit.cli.weights_words import (
     sync_document,
     use_command,
 )
-from toolkit.errors import NotFound, PeagleError, Refused, UserError
+from toolkit.errors import PeagleError, Refused, UserError
 from toolkit.findings import Finding
 from toolkit.planning.drafters import choose_drafter
 from toolkit.planning.models import Options, Weights
 from toolkit.planning.own_heads import is_location, is_s3, split_revision
 from toolkit.planning.weights import place_weights
-
-_REGION = click.option(
-    "--region",
-    envvar=["AWS_REGION", "AWS_DEFAULT_REGION"],
-    default=DEFAULT_REGION,
-    help="Region of the bucket.  [env: AWS_REGION; default: us-east-1]",
-)
-
-
-_TAKE_OVER = click.option(
-    "--take-over", is_flag=True, help="Although somebody else is at work there, who has died."
-)
 
 
 @click.group(epilog="Example: peagle weights sync gpt-oss-20b s3://my-models/gpt-oss-20b")
@@ -79,9 +64,9 @@ def weights() -> None:
 @click.option("--drafter-only", is_flag=True, help="Copy the drafter's weights only.")
 @click.option("--target-from", metavar="PLACE", help="Folder, s3://... or hub id of the target.")
 @click.option("--drafter-from", metavar="PLACE", help="The same of the drafter.")
-@_REGION
+@region_option
 @account_options
-@_TAKE_OVER
+@take_over_option
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @json_option
 @click.pass_context
@@ -121,11 +106,11 @@ def sync_command(
     about = (*other_origins(found), *found.findings)
     refuse_errors((*findings, *(in_account(finding, account) for finding in about)))
     if not yes:
-        _ask(f"Copy this to {place.uri}?", "not copied")
+        ask(f"Copy this to {place.uri}?", "not copied")
     started = time.monotonic()
     outcome = _run(aws, found, copied, take_over, _commands(ctx, account))
     seconds = time.monotonic() - started
-    use = use_command(pair, place, outcome.manifest, region)
+    use = use_command(pair, place, outcome.manifest, region, account)
     if as_json:
         print_json(sync_document(pair, found, outcome, seconds, price, use))
     else:
@@ -145,7 +130,10 @@ def _run(
 
     try:
         with StatusLine() as status:
-            return sync(aws, found, copied, tell, take_over)
+            outcome = sync(aws, found, copied, tell, take_over)
+            if last is not None:
+                status.tell(describe(last), news=True)
+            return outcome
     except Refused:
         raise
     except (PeagleError, KeyboardInterrupt):
@@ -205,13 +193,6 @@ def _refuse_itself(place: Place, origins: dict[str, Origin]) -> None:
             raise UserError(f"the {part} would be copied onto itself", "name another prefix")
 
 
-def _ask(question: str, refused: str) -> None:
-    if not sys.stdin.isatty():
-        raise UserError("there is no terminal to ask on", "read the lines above, then add --yes")
-    if not click.confirm(question, err=True):
-        raise UserError(refused, "nothing was changed")
-
-
 def _commands(ctx: click.Context, account: Account) -> tuple[str, str]:
     """The command as it was given, for going on with it, and the one that takes it all back."""
     go_on = ["peagle", "weights", "sync", ctx.params["pair"], ctx.params["destination"]]
@@ -228,67 +209,27 @@ def _commands(ctx: click.Context, account: Account) -> tuple[str, str]:
 
 @weights.command("list")
 @click.argument("place", metavar="S3://BUCKET/PREFIX")
-@_REGION
+@region_option
 @account_options
 @json_option
 @click.pass_context
 def list_command(
     ctx: click.Context, place: str, region: str, account: Account, as_json: bool
 ) -> None:
-    """Show what lies at a prefix: whole or half, file by file, with its checksums."""
-    found = _look(account.connect(region), place, account)
+    """Show what lies at a prefix: whole or half, file by file, with its checksums; and what was
+    compiled for it.
+
+    The exit code is 3 when a copy is not whole, or may not be mounted.
+    """
+    found = look_there(account.connect(region), place, account)
     price = load_storage(catalog_of(ctx)).price_in(region)
     if as_json:
         print_json(look_document(found, price, account.option))
-        return
-    show_look(found, price, account.option)
-    show_findings(tuple(in_account(finding, account) for finding in found.findings))
+    else:
+        show_look(found, price, account.option)
+        show_findings(tuple(in_account(finding, account) for finding in found.findings))
+    if not found.mountable:
+        ctx.exit(Refused.exit_code)
 
 
-def _look(aws: Aws, place: str, account: Account) -> Look:
-    """What lies there. Raises NotFound, whose fix is a command that works in that account."""
-    try:
-        return look_at(aws, place_of(place))
-    except NotFound as missing:
-        missing.fix = fix_in_account(missing.fix, account)
-        raise
-
-
-@weights.command("remove")
-@click.argument("place", metavar="S3://BUCKET/PREFIX")
-@_REGION
-@account_options
-@_TAKE_OVER
-@click.option("--even-if-used", is_flag=True, help="Although an endpoint starts from them.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-@click.pass_context
-def remove_command(
-    ctx: click.Context,
-    place: str,
-    region: str,
-    account: Account,
-    take_over: bool,
-    even_if_used: bool,
-    yes: bool,
-) -> None:
-    """Remove what `peagle weights sync` brought to a prefix, half-uploaded files included, and the
-    warm starts beside it.
-
-    Other objects stay where they are. Refused while an endpoint that was deployed from this machine
-    starts from these weights.
-    """
-    aws = account.connect(region)
-    found = _look(aws, place, account)
-    uri = found.place.uri
-    if not (found.manifest or found.warm):
-        raise NotFound(f"`peagle weights sync` brought nothing to {uri}",
-                       f"see it: peagle weights list {uri}{account.option}")  # fmt: skip
-    if not even_if_used:
-        refuse_used(found.place, aws.scope, account)
-    show_look(found, load_storage(catalog_of(ctx)).price_in(region))
-    if not yes:
-        _ask(f"Remove this from {found.place.uri}?", "not removed")
-    remove(aws, found, take_over)
-    count = len(found.warm)
-    warm = f", {count} warm start{'s' if count > 1 else ''} with it" if count else ""
-    say(f"Removed from {found.place.uri}{warm}; {len(found.others)} other objects are left there.")
+weights.add_command(remove_command)

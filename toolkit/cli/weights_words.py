@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from toolkit.aws.weights import Moment, Outcome, Place, Survey
+from toolkit.aws.weights.artefacts import Artefact
 from toolkit.aws.weights.looking import Look
 from toolkit.aws.weights.manifest import Manifest
 from toolkit.aws.weights.mounted import WEIGHTS_CODES
@@ -138,8 +139,9 @@ def say_done(found: Survey, outcome: Outcome, seconds: float, use: str) -> None:
     say(f"Use it: {use}")
 
 
-def use_command(pair: str, place: Place, manifest: Manifest, region: str) -> str:
-    """The command that plans with what lies there now."""
+def use_command(pair: str, place: Place, manifest: Manifest, region: str, account: Account) -> str:
+    """The command that plans with what lies there now. Where it lies in another account than the
+    usual one, that is asked, and ``plan`` asks nobody without ``--online``."""
     words = ["peagle", "plan", pair]
     if "target" in manifest:
         words += ["--model-source", place.folder("target")]
@@ -147,7 +149,7 @@ def use_command(pair: str, place: Place, manifest: Manifest, region: str) -> str
         words += ["--drafter", place.folder("drafter")]
     if region != DEFAULT_REGION:
         words += ["--region", region]
-    return shlex.join(words)
+    return shlex.join(words) + (f" --online{account.option}" if account.option else "")
 
 
 def sync_document(pair: str, found: Survey, outcome: Outcome, seconds: float,
@@ -178,7 +180,7 @@ def sync_document(pair: str, found: Survey, outcome: Outcome, seconds: float,
 
 def show_look(found: Look, price: StoragePrice | None, option: str = "") -> None:
     """What lies there, on stdout; ``option`` is what commands need to work in that account."""
-    state = "whole" if found.complete else "not whole"
+    state = "whole" if found.complete else "not synced" if found.mountable else "not whole"
     pairs = f", {' and '.join(found.pairs)}" if found.pairs else ""
     click.echo(f"{found.place.uri}: {state}, {size_words(found.size)}{pairs}")
     if found.finish:
@@ -191,8 +193,7 @@ def show_look(found: Look, price: StoragePrice | None, option: str = "") -> None
     if found.warm:
         click.echo("warm/: what engines compiled")
     for warm in found.warm:
-        state = "whole" if warm.whole else "half"
-        click.echo(f"  {state:9} {warm.size:>15,}  {warm.key}  {warm.device}")
+        click.echo(f"  {warm_words(warm)}")
     if found.lock is not None:
         state = "left behind" if found.lock.stale else "at work"
         click.echo(f"{state}: {found.lock.words}")
@@ -202,6 +203,31 @@ def show_look(found: Look, price: StoragePrice | None, option: str = "") -> None
         click.echo(f"            {size:>15,}  {key.removeprefix(found.place.prefix)}")
     if price is not None:
         click.echo(f"storage: {month_words(found.size, price, price.region)}")
+
+
+def warm_words(warm: Artefact) -> str:
+    """A warm start in one line: whether it is whole, size and key; for what it is, when it was
+    made, and how long the engine took without it."""
+    drafts = "" if warm.k is None else f"K={warm.k}" if warm.k else "no speculation"
+    cold = f"{warm.seconds_cold:.0f} s cold" if warm.seconds_cold else ""
+    facts = filter(None, (warm.pair, drafts, warm.device, warm.made, cold))
+    state = "whole" if warm.whole else "half"
+    return f"{state:9} {warm.size:>15,}  {warm.key}  {', '.join(facts)}".rstrip()
+
+
+def warm_document(warm: Artefact) -> dict[str, Any]:
+    """What ``--json`` prints of it; ``None`` is what is not known, and ``k`` is 0 without
+    speculation."""
+    return {
+        "key": warm.key,
+        "complete": warm.whole,
+        "bytes": warm.size,
+        "pair": warm.pair or None,
+        "k": warm.k,
+        "device": warm.device or None,
+        "made": warm.made or None,
+        "seconds_cold": warm.seconds_cold,
+    }
 
 
 def look_document(found: Look, price: StoragePrice | None, option: str = "") -> dict[str, Any]:
@@ -224,10 +250,7 @@ def look_document(found: Look, price: StoragePrice | None, option: str = "") -> 
             }
             for part, files in found.files.items()
         },
-        "warm": [
-            {"key": w.key, "complete": w.whole, "bytes": w.size, "device": w.device or None}
-            for w in found.warm
-        ],
+        "warm": [warm_document(one) for one in found.warm],
         "at_work": found.lock.words if found.lock and not found.lock.stale else None,
         "others": dict(found.others),
         "findings": [finding.model_dump() for finding in found.findings],

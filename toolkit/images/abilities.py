@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from toolkit.errors import EngineError
-from toolkit.images.client import Docker
+from toolkit.errors import EngineError, PeagleError
+from toolkit.images.client import DOCKER, Docker
 
 _NVIDIA = "nvidia"
 
@@ -36,6 +37,17 @@ def abilities(docker: Docker) -> Abilities:
         return Abilities(str(said.get("ServerVersion", "")), plugins, gpus)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise EngineError("docker info says nothing readable", "update Docker") from error
+
+
+def compose_command(docker: Docker) -> str:
+    """How Compose is called on this machine: Docker's plugin, or Debian's program of its own. As
+    the plugin is called where neither is there."""
+    program, plugin = "docker-compose", f"{DOCKER} compose"
+    try:
+        docker.run("compose", "version", doing="asking for Compose")
+    except PeagleError:
+        return program if shutil.which(program) else plugin
+    return plugin
 
 
 def _listed(said: Mapping[str, Any], key: str) -> list[dict[str, Any]]:

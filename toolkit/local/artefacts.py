@@ -15,11 +15,16 @@ from toolkit.warm import (
     FOLDER,
     FOLDER_VARIABLE,
     MODE_VARIABLE,
+    WarmStart,
     digest_in,
+    warm_start_in,
 )
 
 MOUNTED_AT = "/opt/ml/warm"
 """Where a container finds the folder."""
+
+_HEAD_BYTES = 256 * 1024
+"""Of a log, which can be long: how much of its beginning is searched."""
 
 
 def warm_folder() -> Path:
@@ -59,6 +64,16 @@ def apart(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
     """What a process with that environment is given besides to collect in ``folder``, where no
     other engine's caches are; nothing for one that does not collect."""
     return {CACHE_VARIABLE: str(folder)} if environment.get(MODE_VARIABLE) == COLLECT else {}
+
+
+def warm_start_of(log: Path) -> WarmStart | None:
+    """What the engine with that log says of its warm start, before anything else that it says."""
+    try:
+        with log.open("rb") as stream:
+            head = stream.read(_HEAD_BYTES)
+    except FileNotFoundError:
+        return None
+    return warm_start_in(head.decode("utf-8", errors="replace").splitlines())
 
 
 def digest_of(image: Image) -> str:

@@ -47,6 +47,10 @@ CACHE_FOLDER = "/var/cache/peagle"
 CONTENT_LABEL = "peagle.content"
 """The label with ``content_digest``."""
 
+CONTENT_VARIABLE = "PEAGLE_IMAGE_CONTENT"
+"""The same for the entrypoint, which knows by it what a warm start was collected in, however the
+image is named. Only where it says all: a base that is named by its tag may be another tomorrow."""
+
 RuntimeKind = Literal["gpu", "cpu"]
 
 _OF_THE_MAKING = (
@@ -211,16 +215,26 @@ def dockerfile(plan: Plan, recipe: Recipe) -> str:
             "leave out --baked-weights; `peagle image build PAIR --bake-weights` makes such images",
         )
     split_image(recipe.base)
-    return _text(plan, recipe, labels(plan, recipe))
+    labelled = labels(plan, recipe)
+    # Also an empty one: a base of ours has its own.
+    content = f"sha256:{labelled[CONTENT_LABEL]}" if _is_exact(recipe) else ""
+    return _text(plan, recipe, labelled, {CONTENT_VARIABLE: content})
 
 
-def _text(plan: Plan, recipe: Recipe, labelled: Mapping[str, str]) -> str:
+def _is_exact(recipe: Recipe) -> bool:
+    """Whether the base's name allows one image only. That of a CPU's engine ends in a digest."""
+    return recipe.runtime == "cpu" or split_image(recipe.base)[1] is not None
+
+
+def _text(
+    plan: Plan, recipe: Recipe, labelled: Mapping[str, str], known: Mapping[str, str] | None = None
+) -> str:
     return _DOCKERFILE.format(
         vllm=plan.runtime.vllm,
         base=recipe.base,
         labels=_settings("LABEL", labelled),
         weights=baking.instructions(recipe.weights),
-        environment=_settings("ENV", _environment(recipe)),
+        environment=_settings("ENV", {**_environment(recipe), **(known or {})}),
         user=USER,
         cache=CACHE_FOLDER,
     )

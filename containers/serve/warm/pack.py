@@ -27,7 +27,7 @@ _NOT_COMPILED = "vllm/modelinfos/"
 
 
 class NothingCompiled(Exception):
-    """The engine has compiled nothing."""
+    """The engine has compiled nothing, or nothing that others may have."""
 
 
 class Packed(NamedTuple):
@@ -47,7 +47,7 @@ def pack(place: Path, archive: Path, secrets: Iterable[str]) -> Packed:
     """
     hidden = [secret.encode() for secret in secrets]
     paths = list(_paths(place))
-    if all(path.startswith(_NOT_COMPILED) for path in paths):
+    if not _is_compiled(paths):
         raise NothingCompiled("the engine has compiled nothing: does it run with --enforce-eager?")
     descriptor, temporary = tempfile.mkstemp(prefix=archive.name, dir=archive.parent)
     try:
@@ -59,6 +59,11 @@ def pack(place: Path, archive: Path, secrets: Iterable[str]) -> Packed:
             os.unlink(temporary)
         raise
     return packed
+
+
+def _is_compiled(paths: Iterable[str]) -> bool:
+    """Whether there is compiled code among the files."""
+    return not all(path.startswith(_NOT_COMPILED) for path in paths)
 
 
 def _paths(place: Path) -> Iterator[str]:
@@ -73,7 +78,9 @@ def _paths(place: Path) -> Iterator[str]:
 
 
 def _write(file: IO[bytes], place: Path, paths: list[str], hidden: list[bytes]) -> Packed:
-    files = unpacked = 0
+    """Write the archive. Raises NothingCompiled if only what is of no use was left."""
+    written: list[str] = []
+    unpacked = 0
     hashed = _Hashed(file)
     with (
         gzip.GzipFile(filename="", fileobj=hashed, mode="wb", compresslevel=_LEVEL, mtime=0) as out,
@@ -84,8 +91,14 @@ def _write(file: IO[bytes], place: Path, paths: list[str], hidden: list[bytes]) 
             if member is None or any(secret in content for secret in hidden):
                 continue
             archive.addfile(member, io.BytesIO(content))
-            files, unpacked = files + 1, unpacked + member.size
-    return Packed(hashed.size, hashed.digest(), files, unpacked)
+            written.append(path)
+            unpacked += member.size
+    if not _is_compiled(written):
+        raise NothingCompiled(
+            "nothing is left to pack: each compiled file holds the value of a secret variable, "
+            "or has gone (is a key or token so short that it is found everywhere?)"
+        )
+    return Packed(hashed.size, hashed.digest(), len(written), unpacked)
 
 
 def _read(place: Path, path: str) -> tuple[bytes, tarfile.TarInfo | None]:

@@ -13,63 +13,20 @@ from serve.folder import CONFIGURATIONS, is_folder_path
 from serve.json_text import members
 from serve.model import MODEL, drafter_of
 from serve.names import SPECULATION
-from serve.redaction import Redactor, is_secret
+from serve.redaction import Redactor
 from serve.warm import device
+from serve.warm.of_no_matter import matters
 from serve.warm.software import distributions, is_for_cpu, software_digest
 
 FORMAT = 1
+CONTENT_VARIABLE = "PEAGLE_IMAGE_CONTENT"
+"""The image's own: the digest of what is in it, the same under whichever name it is started."""
 IMAGE_VARIABLE = "PEAGLE_IMAGE_DIGEST"
+"""The toolkit's: of an image that does not know its content, where its name says the digest."""
 _KEY_LENGTH = 32
 _LONGEST_SHOWN = 80
 _MOST_SHOWN = 12
 """Names of a foreign subject, which may hold any number of them."""
-
-_OF_NO_MATTER = frozenset(
-    [
-        f"{PREFIX}{flag}"
-        for flag in (
-            "HOST",
-            "PORT",
-            "UDS",
-            "ROOT_PATH",
-            "ALLOWED_ORIGINS",
-            "ALLOWED_METHODS",
-            "ALLOWED_HEADERS",
-            "ALLOW_CREDENTIALS",
-            "SERVED_MODEL_NAME",
-            "MIDDLEWARE",
-            "CHAT_TEMPLATE",
-            "CHAT_TEMPLATE_CONTENT_FORMAT",
-            "RESPONSE_ROLE",
-            "ENABLE_LOG_REQUESTS",
-            "ENABLE_LOG_OUTPUTS",
-            "DISABLE_LOG_STATS",
-            "DISABLE_LOG_REQUESTS",
-            "DISABLE_UVICORN_ACCESS_LOG",
-            "UVICORN_LOG_LEVEL",
-            "LOG_CONFIG_FILE",
-            "MAX_LOG_LEN",
-        )
-    ]
-    + [
-        "VLLM_HOST_IP",
-        "VLLM_PORT",
-        "VLLM_CACHE_ROOT",
-        "VLLM_CONFIG_ROOT",
-        "VLLM_ASSETS_CACHE",
-        "VLLM_CONFIGURE_LOGGING",
-        "VLLM_LOG_STATS_INTERVAL",
-        "VLLM_DEBUG_LOG_API_SERVER_RESPONSE",
-        "VLLM_HTTP_TIMEOUT_KEEP_ALIVE",
-        "VLLM_DO_NOT_TRACK",
-        "VLLM_NO_USAGE_STATS",
-        "VLLM_USAGE_SOURCE",
-        "VLLM_USAGE_STATS_SERVER",
-        "VLLM_CPU_KVCACHE_SPACE",
-    ]
-)
-"""vLLM itself leaves the same ones out of the keys of its caches (its ``envs.compile_factors``)."""
-_PREFIXES_OF_NO_MATTER = (f"{PREFIX}SSL_", "VLLM_LOGGING_")
 
 
 def subject_of(environment: Mapping[str, str], chosen: Mapping[str, str]) -> dict[str, Any]:
@@ -82,7 +39,7 @@ def subject_of(environment: Mapping[str, str], chosen: Mapping[str, str]) -> dic
     visible = environment.get("CUDA_VISIBLE_DEVICES", "")
     return {
         "format": FORMAT,
-        "image": environment.get(IMAGE_VARIABLE, ""),
+        "image": environment.get(CONTENT_VARIABLE) or environment.get(IMAGE_VARIABLE, ""),
         "software": software_digest(installed),
         "device": device.cpu() if is_for_cpu(installed) else device.gpus(visible),
         "engine": engine_variables(environment),
@@ -104,7 +61,7 @@ def canonical(subject: Mapping[str, Any]) -> bytes:
 def engine_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables that may change what the engine compiles."""
     redactor = Redactor(environment)
-    names = sorted(name for name in environment if _matters(name))
+    names = sorted(name for name in environment if matters(name))
     return {name: redactor.text(environment[name]) for name in names}
 
 
@@ -124,7 +81,8 @@ def differences(subject: Mapping[str, Any], other: Any) -> list[str]:
     if not isinstance(other, dict):
         return ["everything"]
     found = []
-    for part, word in (("image", "the image"), ("software", "the software"), ("pair", "")):
+    image = _image(subject["image"], other.get("image"))
+    for part, word in (("image", image), ("software", "the software"), ("pair", "")):
         if subject[part] != other.get(part):
             found += _parts(subject[part], other.get(part)) if part == "pair" else [word]
     if subject["device"] != other.get("device"):
@@ -136,15 +94,6 @@ def differences(subject: Mapping[str, Any], other: Any) -> list[str]:
     return found or ["the format"]
 
 
-def _matters(name: str) -> bool:
-    return (
-        name.startswith((PREFIX, "VLLM_"))
-        and name not in _OF_NO_MATTER
-        and not name.startswith(_PREFIXES_OF_NO_MATTER)
-        and not is_secret(name)
-    )
-
-
 def _model(path: str, revision: object) -> str:
     if not is_folder_path(path):
         return f"{path}@{revision or ''}"
@@ -153,6 +102,14 @@ def _model(path: str, revision: object) -> str:
         if file.is_file():
             return hashlib.sha256(file.read_bytes()).hexdigest()
     return ""
+
+
+def _image(ours: str, theirs: Any) -> str:
+    """The image, and what helps where only one of the two is known."""
+    if bool(ours) is bool(theirs):
+        return "the image"
+    whose = "the artefact's" if ours else "this one"
+    return f"the image (of {whose} nobody has said the digest: name both NAME@sha256:...)"
 
 
 def _parts(ours: dict[str, Any], theirs: Any) -> list[str]:

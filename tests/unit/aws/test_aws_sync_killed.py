@@ -104,7 +104,9 @@ def test_killed_in_the_middle_no_part_is_sent_twice(sandbox: Sandbox, model: Pat
     first.kill()
     assert first.wait(10) < 0
     before = _settled(sandbox)
-    half = sandbox.told("weights", "list", "s3://models/big", "--sandbox")
+    listed = sandbox.peagle("weights", "list", "s3://models/big", "--sandbox", "--json")
+    assert listed.returncode == 3
+    half = json.loads(listed.stdout)
 
     second = subprocess.run(
         [sys.executable, "-m", "toolkit.cli", *command, "--json"],

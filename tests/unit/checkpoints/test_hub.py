@@ -187,6 +187,7 @@ def test_a_refusal_says_what_to_do(
     error = refusal()
     assert message in error.message
     assert fix in error.fix
+    assert error.exit_code == (4 if answer.status in (429, 503) else 2), "4: later it may go well"
     if "gated" in message:
         assert f"{hub.hub.url}/{REPO}" in error.fix
 
@@ -245,7 +246,9 @@ def test_nobody_at_the_address_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{port}")
-    assert "nobody answers at" in refusal().message
+    found = refusal()
+    assert "nobody answers at" in found.message
+    assert found.exit_code == 4, "not the user's mistake"
 
 
 def test_a_silent_hub_is_given_up() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shlex
@@ -59,6 +60,8 @@ def test_a_pair_is_copied_and_the_plan_that_uses_it_has_one_mount(
     assert {*weights, "peagle-weights.json"} <= _keys(account, "tiny")
     assert "per month on AWS (nothing in the sandbox)" in done.stderr
     assert "s3://models/tiny/ is whole" in done.stderr
+    (*_, last) = re.findall(r"Copying \| (\S+) of (\S+) MB", done.stderr)
+    assert last[0] == last[1], "without a terminal, too, progress comes to its end"
     use = re.search(r"Use it: peagle (plan .*)", done.stderr)
     assert use is not None
     plan = tmp_path / "plan.json"
@@ -81,6 +84,7 @@ def test_json_is_one_document_and_nothing_else(sandbox: Sandbox, account: Accoun
     assert again["bytes_moved"] == 0
     assert document["folders"]["drafter"]["uri"] == "s3://models/json/drafter/"
     assert document["next"].startswith("peagle plan tiny --model-source s3://models/json/target/")
+    assert document["next"].endswith(" --online --sandbox")
 
 
 @pytest.mark.sandbox
@@ -130,7 +134,8 @@ def test_a_head_of_the_users_own_goes_in_the_place_of_one_that_is_not_public(
     own = sandbox.told(*words, "--drafter-from", str(head))
 
     assert own["folders"]["drafter"]["source"] == str(head.resolve())
-    assert own["next"] == f"peagle plan gemma-4-31b --drafter {to}/drafter/"
+    next_command = f"peagle plan gemma-4-31b --drafter {to}/drafter/ --online --sandbox"
+    assert own["next"] == next_command
 
 
 @pytest.mark.sandbox
@@ -140,12 +145,28 @@ def test_a_list_tells_what_lies_there(sandbox: Sandbox, account: Account) -> Non
 
     told = sandbox.peagle("weights", "list", "s3://models/listed", "--sandbox")
 
-    assert told.returncode == 0, told.stderr
+    assert told.returncode == 3, told.stderr
     assert re.search(r"s3://models/listed/: not whole, .* MB, \S*tiny\S*\n", told.stdout)
     assert re.search(r"finish it: peagle weights sync .* s3://models/listed/ .*--sandbox\n",
                      told.stdout)  # fmt: skip
     assert re.search(r"missing +529 +config\.json", told.stdout)
     assert re.search(r"whole .*9,191,704 +model\.safetensors +SHA256:", told.stdout)
+
+
+@pytest.mark.sandbox
+def test_of_folders_that_nobody_synced_nobody_says_that_they_are_not_whole(
+    sandbox: Sandbox, account: Account
+) -> None:
+    account.s3.put_object(Bucket=BUCKET, Key="by-hand/target/config.json", Body=b"{}")
+    account.s3.put_object(Bucket=BUCKET, Key="strange/notes.txt", Body=b"x")
+
+    by_hand = sandbox.peagle("weights", "list", "s3://models/by-hand", "--sandbox")
+    strange = sandbox.peagle("weights", "list", "s3://models/strange", "--sandbox", "--json")
+
+    assert by_hand.returncode == 0, by_hand.stderr
+    assert "s3://models/by-hand/: not synced" in by_hand.stdout
+    assert strange.returncode == 3
+    assert json.loads(strange.stdout)["complete"] is False
 
 
 @pytest.mark.sandbox
@@ -195,24 +216,98 @@ def test_who_comes_second_is_told_who_is_first_and_how_to_take_over(
     assert "peagle-weights.lock" not in _keys(account, "busy")
 
 
+def _put_warm(account: Account, prefix: str, key: str, **manifest: Any) -> None:
+    """A warm start with that manifest."""
+    for name, body in {"json": json.dumps(manifest).encode(), "tar.gz": b"code"}.items():
+        account.s3.put_object(Bucket=BUCKET, Key=f"{prefix}/warm/{key}.{name}", Body=body)
+
+
+def _of_tiny(account: Account, prefix: str, k: int) -> dict[str, Any]:
+    """What the subject of a warm start of the pair at the prefix says."""
+    bodies = {
+        part: account.s3.get_object(Bucket=BUCKET, Key=f"{prefix}/{part}/config.json")["Body"]
+        for part in ("target", "drafter")
+    }
+    return {
+        "device": {"gpus": ["NVIDIA L40S (8.9)"], "driver": "580"},
+        "engine": {"SM_VLLM_SPECULATIVE_CONFIG": json.dumps({"num_speculative_tokens": k})},
+        "pair": {part: hashlib.sha256(body.read()).hexdigest() for part, body in bodies.items()},
+    }
+
+
 @pytest.mark.sandbox
-def test_warm_starts_are_listed_with_their_device_and_removed_with_the_weights(
+def test_warm_starts_are_listed_with_what_they_are_for_and_removed_with_the_weights(
     sandbox: Sandbox, account: Account
 ) -> None:
     _sync(sandbox, "warm", "--yes")
-    manifest = {"size": 4, "subject": {"device": {"gpus": ["NVIDIA L40S (8.9)"], "driver": "580"}}}
-    objects = {"json": json.dumps(manifest).encode(), "tar.gz": b"code"}
-    for name, body in objects.items():
-        key = f"warm/warm/{'0a' * 16}.{name}"
-        account.s3.put_object(Bucket=BUCKET, Key=key, Body=body)
+    subject = _of_tiny(account, "warm", 5)
+    known = {"size": 4, "made": "2026-11-20T11:34:26Z", "seconds_cold": 131.6}
+    _put_warm(account, "warm", "0a" * 16, subject=subject, **known)
+    other = {**subject, "pair": {"target": "0" * 64, "drafter": None}, "engine": {}}
+    _put_warm(account, "warm", "0b" * 16, subject=other, size=5)
 
-    listed = sandbox.peagle("weights", "list", "s3://models/warm", "--sandbox").stdout
+    listed = sandbox.peagle("weights", "list", "s3://models/warm", "--sandbox")
+    told = sandbox.told("weights", "list", "s3://models/warm", "--sandbox")["warm"]
     removed = sandbox.peagle("weights", "remove", "s3://models/warm", "--sandbox", "--yes")
 
-    assert "s3://models/warm/: whole" in listed
-    assert re.search(rf"whole +\d+  {'0a' * 16}  1 x NVIDIA L40S \(8\.9\), driver 580", listed)
-    assert "1 warm start with it" in removed.stderr
+    assert listed.returncode == 0, "a start that finds it half compiles anew"
+    assert "s3://models/warm/: whole" in listed.stdout
+    facts = "peagle/tiny+p-eagle, K=5, 1 x NVIDIA L40S (8.9), driver 580, 2026-11-20T11:34:26Z, "
+    assert f"  {'0a' * 16}  {facts}132 s cold\n" in listed.stdout
+    assert re.search(r"half +\d+  (0b){16}  no speculation, 1 x NVIDIA L40S", listed.stdout)
+    assert (told[0]["pair"], told[0]["k"]) == ("peagle/tiny+p-eagle", 5)
+    assert (told[0]["made"], told[0]["seconds_cold"]) == (known["made"], known["seconds_cold"])
+    assert (told[1]["pair"], told[1]["k"], told[1]["complete"]) == (None, 0, False)
+    assert "2 warm starts with it" in removed.stderr
     assert _keys(account, "warm") == set()
+
+
+@pytest.mark.sandbox
+def test_a_warm_start_of_the_target_alone_is_one_of_the_pairs_prefix(
+    sandbox: Sandbox, account: Account
+) -> None:
+    _sync(sandbox, "alone", "--yes")
+    subject = _of_tiny(account, "alone", 5)
+    subject = {**subject, "engine": {}, "pair": {**subject["pair"], "drafter": None}}
+    _put_warm(account, "alone/target", "0a" * 16, size=4, subject=subject)
+
+    listed = sandbox.told("weights", "list", "s3://models/alone", "--sandbox")
+    sandbox.peagle("weights", "remove", "s3://models/alone", "--sandbox", "--yes")
+
+    assert listed["complete"] is True
+    assert [(warm["pair"], warm["k"]) for warm in listed["warm"]] == [("peagle/tiny", 0)]
+    assert listed["others"] == {}
+    assert _keys(account, "alone") == set()
+
+
+@pytest.mark.sandbox
+def test_one_warm_start_is_removed_and_nothing_else(sandbox: Sandbox, account: Account) -> None:
+    _sync(sandbox, "one", "--yes")
+    weights = _keys(account, "one")
+    for key in ("0a" * 16, "0b" * 16):
+        _put_warm(account, "one", key, size=4, subject={"device": {"cpu": "Some CPU"}})
+    remove = ("weights", "remove", "s3://models/one", "--sandbox", "--warm")
+
+    unknown = sandbox.peagle(*remove, "0c" * 16, "--yes")
+    asked = sandbox.peagle(*remove, "0a" * 16)
+    mixed = sandbox.peagle(*remove, "0a" * 16, "--even-if-used", "--yes")
+    both = {f"warm/{'0b' * 16}.{name}" for name in ("json", "tar.gz")}
+    assert _keys(account, "one") == {*weights, *both, *(key.replace("0b", "0a") for key in both)}
+    done = sandbox.told(*remove, "0a" * 16, "--yes")
+
+    assert (unknown.returncode, asked.returncode, mixed.returncode) == (2, 2, 2)
+    said = (
+        f"no warm start {'0c' * 16} lies at s3://models/one/ (there are {'0a' * 16}, {'0b' * 16})"
+    )
+    assert said in unknown.stderr
+    assert "add --yes" in asked.stderr
+    assert "which --warm leaves" in mixed.stderr
+    assert done["warm"] == ["0a" * 16]
+    assert done["folders"] == []
+    assert _keys(account, "one") == {*weights, *both}
+    told = sandbox.peagle(*remove, "0b" * 16, "--yes")
+    assert f"Removed the warm start {'0b' * 16} from s3://models/one/" in told.stderr
+    assert _keys(account, "one") == weights
 
 
 @pytest.mark.sandbox

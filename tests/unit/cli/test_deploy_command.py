@@ -74,6 +74,20 @@ def test_json_is_one_document_with_the_agreed_keys(terminal: Terminal) -> None:
     assert document["changed"] is True
 
 
+def test_that_it_started_warm_is_read_from_the_log(terminal: Terminal) -> None:
+    key = "0a" * 16
+    terminal.cloud.write_log(f"serve: warm start: restored 4 files in 0.01 s (key {key})")
+    for part in ("target", "drafter"):
+        for name in ("config.json", "model.safetensors"):
+            terminal.cloud.put("models", f"pair/{part}/{name}", b"{}")
+    where = ("--model-source", "s3://models/pair/target/", "--drafter", "s3://models/pair/drafter/")
+
+    done = terminal.run(*FIRST, *where, "--yes", "--json")
+
+    assert f"Warm start: restored 4 files in 0.01 s (key {key})\n" in done.err
+    assert done.document["warm_start"]["key"] == key
+
+
 def test_the_same_again_changes_nothing_and_says_so(terminal: Terminal) -> None:
     terminal.run(*FIRST, "--yes")
     before = len(terminal.cloud.calls)

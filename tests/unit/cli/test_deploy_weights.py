@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -126,6 +127,21 @@ def test_a_warm_start_and_the_lock_of_a_killed_copy_do_not_keep_it_from_being_de
     assert "does not tell how many drafts it accepts" in deployed.stderr, "it serves"
     for name in ("warm/" + "0a" * 16 + ".tar.gz", "peagle-weights.lock"):
         copied.s3.delete_object(Bucket="models", Key=f"tiny/{name}")
+
+
+def test_deploy_says_why_what_lies_there_was_not_restored(
+    sandbox: Sandbox, copied: Account
+) -> None:
+    key = f"tiny/warm/{'0a' * 16}.json"
+    copied.s3.put_object(Bucket="models", Key=key, Body=b"{}")
+
+    deployed = sandbox.peagle(*DEPLOY, *IN_S3, "--json")
+
+    copied.s3.delete_object(Bucket="models", Key=key)
+    assert "No warm start: " in deployed.stderr
+    told = json.loads(deployed.stdout)["warm_start"]
+    assert told["restored"] is False
+    assert "holds no artefact that can be read" in told["detail"]
 
 
 def test_an_image_with_its_weights_gets_no_mount_and_nothing_is_uploaded(

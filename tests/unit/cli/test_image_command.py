@@ -119,15 +119,25 @@ def test_a_name_that_nobody_takes_is_refused_before_anything_runs(
 
 
 def test_images_of_this_machine_are_listed_and_removed(peagle: Peagle, docker: FakeDocker) -> None:
-    row = {"Repository": "peagle-tiny", "Tag": "1"}
+    rows = [{"Repository": "peagle-tiny", "Tag": tag} for tag in ("1", "all-in")]
+    base = "763104351884.dkr.ecr.us-east-1.amazonaws.com/vllm:0.28.0-gpu"
+    baked = {**LABELS, "peagle.runtime": "gpu", "peagle.weights": "baked",
+             "org.opencontainers.image.base.name": base}  # fmt: skip
     docker.answers("version", out="20.10")
-    docker.answers("ls", out=row)
+    docker.answers("ls", out="\n".join(map(json.dumps, rows)))
     docker.has_image("peagle-tiny:1")
+    docker.has_image("peagle-tiny:all-in", baked, Size=12_345_000_000, Created="2026-11-22T1")
     docker.answers("rm", "peagle-tiny:1")
     listed = peagle("image", "list")
-    assert listed.stdout == "peagle-tiny:1: peagle/tiny+p-eagle, cpu, 2 MB, 2026-11-21\n"
-    (found,) = json.loads(peagle("image", "list", "--json").stdout)["images"]
-    assert found["name"] == "peagle-tiny:1"
+    assert [line.split(maxsplit=3) for line in listed.stdout.splitlines()] == [
+        ["NAME", "PAIR", "RUNTIME", "SIZE  WEIGHTS   CREATED     BASE"],
+        ["peagle-tiny:all-in", "peagle/tiny+p-eagle", "gpu",
+         "12,345 MB  baked in  2026-11-22  vllm:0.28.0-gpu"],
+        ["peagle-tiny:1", "peagle/tiny+p-eagle", "cpu", "2 MB  mounted   2026-11-21  base"],
+    ]  # fmt: skip
+    found = json.loads(peagle("image", "list", "--json").stdout)["images"]
+    assert [one["name"] for one in found] == ["peagle-tiny:all-in", "peagle-tiny:1"]
+    assert found[0]["base"] == base
     removed = peagle("image", "remove", "peagle-tiny:1", "--json")
     assert json.loads(removed.stdout) == {"removed": ["peagle-tiny:1"]}
     gone = peagle("image", "remove", "peagle-tiny:2")

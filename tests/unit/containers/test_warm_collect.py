@@ -8,6 +8,7 @@ import pytest
 
 from serve.errors import WrongEnvironment
 from serve.settings import settings_of
+from serve.warm.places import archive_of
 from tests.unit.containers.artefacts import filled, held
 from tests.unit.containers.recording import documents
 from tests.unit.containers.warm_worlds import World, warnings
@@ -20,7 +21,7 @@ def world(tmp_path: Path) -> World:
 
 def test_collecting_begins_with_empty_folders_and_says_so(world: World) -> None:
     manifest = world.collected()
-    filled(world.cache / manifest.key)
+    archive_of(filled(world.cache / manifest.key)).write_bytes(b"of an earlier engine")
 
     told, given = world.start(PEAGLE_WARM="collect")
 

@@ -42,6 +42,7 @@ SPOILED_ARCHIVES: list[tuple[str, list[tuple[tarfile.TarInfo, bytes]], str]] = [
     ("no cache", [member("bin/sh")], "no cache of an engine"),
     ("no folder", [member("vllm")], "neither a file nor a folder"),
     ("deep", [member("vllm/" + "d/" * 500 + "x")], "lies too deep"),
+    ("a little too deep", [member("vllm/" + "d/" * 63 + "x")], "lies too deep"),
     ("empty", [], "holds 0 files"),
 ]  # fmt: skip
 

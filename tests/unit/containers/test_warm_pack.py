@@ -15,6 +15,7 @@ from serve.warm.unpack import unpack
 from tests.unit.containers.artefacts import CACHES, SUBJECT, filled, held
 
 SECRET = "a-key-of-ours"
+WEIGHTS = ("safetensors", "gguf", "pt", "pth", "ckpt")
 
 
 def packed(place: Path, archive: Path, secrets: tuple[str, ...] = ()) -> dict[str, bytes]:
@@ -34,6 +35,7 @@ def test_the_caches_are_packed_and_the_same_ones_give_the_same_bytes(tmp_path: P
 
     assert packed(place, tmp_path / "second") == CACHES
     assert (tmp_path / "first").read_bytes() == (tmp_path / "second").read_bytes()
+    assert (tmp_path / "first").read_bytes()[4:8] == bytes(4), "gzip's own time: tomorrow as well"
     assert first.files == len(CACHES)
     assert first.unpacked_bytes == sum(map(len, CACHES.values()))
 
@@ -46,9 +48,12 @@ def test_what_is_no_cache_stays_out(tmp_path: Path) -> None:
             "restored.json": b"{}",
             "other/file": b"x",
             "vllm/assets/model_streamer/model/config.json": b"{}",
-            "triton/model.safetensors": b"weights",
+            "vllm/media/picture": b"a user's",
+            "vllm/xla_cache/x": b"x",
+            **{f"triton/model.{end}": b"weights" for end in WEIGHTS},
             "triton/x.lock": b"",
             "triton/x.123.tmp": b"",
+            "triton/x.pid": b"1",
             "vllm/torch_compile_cache/cache_key_factors.json": f"{{'K': '{SECRET}'}}".encode(),
         },
     )
@@ -58,6 +63,17 @@ def test_what_is_no_cache_stays_out(tmp_path: Path) -> None:
     os.mkfifo(place / "triton" / "pipe")
 
     assert packed(place, tmp_path / "archive", (SECRET,)) == CACHES
+
+
+def test_a_program_among_the_caches_can_still_be_run_when_it_is_unpacked(tmp_path: Path) -> None:
+    place = filled(tmp_path / "place", {"triton/a/tool": b"#!/bin/sh", "triton/a/data": b"x"})
+    (place / "triton" / "a" / "tool").chmod(0o700)
+
+    packed(place, tmp_path / "archive")
+
+    unpacked = tmp_path / "unpacked" / "triton" / "a"
+    assert os.access(unpacked / "tool", os.X_OK)
+    assert (unpacked / "data").stat().st_mode & 0o111 == 0
 
 
 @pytest.mark.parametrize("files", [{}, {"vllm/modelinfos/a.json": b"{}"}, {"other/x": b"x"}])
@@ -70,6 +86,16 @@ def test_where_nothing_was_compiled_there_is_nothing_to_pack(
         pack(place, tmp_path / "archive", [])
 
     assert not (tmp_path / "archive").exists()
+
+
+def test_where_every_compiled_file_holds_a_secret_nothing_is_left_to_pack(tmp_path: Path) -> None:
+    files = {"triton/a/k.cubin": f"code {SECRET}".encode(), "vllm/modelinfos/a.json": b"{}"}
+    place = filled(tmp_path / "place", files)
+
+    with pytest.raises(NothingCompiled, match="each compiled file holds the value of a secret"):
+        pack(place, tmp_path / "archive", [SECRET])
+
+    assert [path.name for path in tmp_path.iterdir()] == ["place"], "no archive, nor half of one"
 
 
 def test_a_disk_that_is_full_leaves_no_half_archive(

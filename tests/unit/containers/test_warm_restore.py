@@ -7,7 +7,9 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,6 +41,33 @@ def test_what_was_packed_is_restored_with_its_times(
         before = (tmp_path / "collected" / whole.key / name).stat().st_mtime_ns
         assert (cache / whole.key / name).stat().st_mtime_ns == before
     assert [path.name for path in cache.iterdir()] == [whole.key]
+
+
+@pytest.mark.parametrize(
+    ("said", "nanoseconds"),
+    [(123, 123 * 10**9), (5.5, 5_500_000_000), (-5, 0), (1 << 40, (1 << 33) * 10**9)],
+    ids=["whole seconds", "a part of one", "before 1970", "no time at all"],
+)
+def test_a_file_gets_the_time_that_the_archive_says_as_far_as_files_can_have_it(
+    artefacts: Path, whole: Manifest, cache: Path, said: float, nanoseconds: int
+) -> None:
+    archive = archive_of([member("triton/a/b", mtime=said)])
+
+    restore(with_archive(artefacts, whole, archive, files=1, unpacked_bytes=1), artefacts, cache)
+
+    assert (cache / whole.key / "triton" / "a" / "b").stat().st_mtime_ns == nanoseconds
+
+
+def test_a_folder_of_the_archive_is_there_even_if_it_is_empty(
+    artefacts: Path, whole: Manifest, cache: Path
+) -> None:
+    folder = member("triton/empty", b"", type=tarfile.DIRTYPE)
+    made = with_archive(artefacts, whole, archive_of([folder, member("vllm/x")]), files=1,
+                        unpacked_bytes=1)  # fmt: skip
+
+    assert restore(made, artefacts, cache)
+
+    assert (cache / whole.key / "triton" / "empty").is_dir()
 
 
 def test_what_was_restored_before_is_not_restored_again(
@@ -96,9 +125,9 @@ def test_many_restore_into_one_cache_at_once(artefacts: Path, whole: Manifest, c
 def test_half_unpacked_folders_of_others_go_when_they_are_old(
     artefacts: Path, whole: Manifest, cache: Path
 ) -> None:
-    for name in ("old.partial", "new.partial"):
-        filled(cache / name)
-    os.utime(cache / "old.partial", (1, 1))
+    for name, minutes in (("old.partial", 61), ("new.partial", 59)):
+        changed = time.time() - 60 * minutes
+        os.utime(filled(cache / name), (changed, changed))
 
     restore(whole, artefacts, cache)
 

@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from serve.warm.subject import key_of
 from tests.unit.containers.artefacts import (
     CACHES,
     archive_of,
+    artefact,
     held,
     member,
     with_archive,
@@ -46,6 +48,16 @@ def test_a_matching_artefact_is_restored_and_the_engine_led_to_it(world: World) 
     assert given["VLLM_USE_AOT_COMPILE"] == "0"
     assert {name: held(place)[name] for name in CACHES} == CACHES
     assert "PEAGLE_WARM_SUBJECT" not in given
+
+
+def test_collected_in_an_image_named_by_tag_and_found_under_its_digest(world: World) -> None:
+    inside = {"PEAGLE_IMAGE_CONTENT": "sha256:inside"}
+    manifest = world.collected(**inside)
+
+    told, _ = world.start(**inside, PEAGLE_IMAGE_DIGEST="sha256:1", SM_VLLM_TOOL_CALL_PARSER="x")
+
+    assert warnings(told) == []
+    assert any(line.get("warm") == manifest.key for line in told)
 
 
 def test_what_was_restored_serves_the_next_start_too(world: World) -> None:
@@ -135,7 +147,10 @@ def test_off_is_off(world: World) -> None:
     [
         ({"SM_VLLM_MAX_NUM_SEQS": "8"}, "the engine's arguments (SM_VLLM_MAX_NUM_SEQS)"),
         ({"SM_VLLM_DTYPE": "float32"}, "the engine's arguments (SM_VLLM_DTYPE)"),
-        ({"PEAGLE_IMAGE_DIGEST": "sha256:other"}, "the image"),
+        (
+            {"PEAGLE_IMAGE_DIGEST": "sha256:other"},
+            "the image (of the artefact's nobody has said the digest: name both NAME@sha256:...)",
+        ),
     ],
 )
 def test_an_artefact_of_another_container_is_ignored_and_the_difference_named(
@@ -149,6 +164,20 @@ def test_an_artefact_of_another_container_is_ignored_and_the_difference_named(
     assert said.startswith("no warm start, the engine compiles anew: no artefact in ")
     assert said.endswith(f"differs in {named}")
     assert is_cold(given)
+
+
+def test_of_several_artefacts_the_nearest_is_named(world: World) -> None:
+    here = world.collected().subject
+    near = artefact(world.artefacts, {**here, "software": "other"})
+    for number in range(5):
+        far = {"software": "other", "image": f"sha256:{number}", "engine": {}}
+        artefact(world.artefacts, {**here, **far})
+    for end in ("json", "tar.gz"):
+        (world.artefacts / f"{key_of(here)}.{end}").unlink()
+
+    told, _ = world.start()
+
+    assert f"{near.key} differs in the software" in warnings(told)[0]
 
 
 def test_an_artefact_of_another_pair_is_ignored(world: World) -> None:

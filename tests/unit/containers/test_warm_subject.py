@@ -39,8 +39,18 @@ OF_NO_MATTER = {
     "SM_VLLM_MIDDLEWARE": "own.Class",
     "SM_VLLM_SSL_KEYFILE": "/key",
     "SM_VLLM_CHAT_TEMPLATE": "{{ messages }}",
+    "SM_VLLM_DEFAULT_CHAT_TEMPLATE_KWARGS": "{}",
+    "SM_VLLM_TOOL_CALL_PARSER": "openai",
+    "SM_VLLM_ENABLE_AUTO_TOOL_CHOICE": "true",
+    "SM_VLLM_REASONING_PARSER": "openai_gptoss",
+    "SM_VLLM_ENABLE_FORCE_INCLUDE_USAGE": "true",
+    "SM_VLLM_ALLOWED_ORIGINS": '["*"]',
     "SM_VLLM_UVICORN_LOG_LEVEL": "debug",
+    "SM_VLLM_NO_ENABLE_LOG_DELTAS": "true",
+    "SM_VLLM_OTLP_TRACES_ENDPOINT": "http://collector:4317",
     "VLLM_LOGGING_LEVEL": "DEBUG",
+    "VLLM_MEDIA_CACHE": "/media",
+    "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "600",
     "VLLM_API_KEY": "a-key-of-ours",
     "VLLM_CACHE_ROOT": "/elsewhere",
     "VLLM_NO_USAGE_STATS": "1",
@@ -84,6 +94,17 @@ def test_what_does_not_matter_to_compiled_code_does_not_change_the_key(
     )
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["SM_VLLM_TOOL_PARSER_PLUGIN", "SM_VLLM_GENERATION_CONFIG", "SM_VLLM_NO_ENABLE_PREFIX_CACHING",
+     "SM_VLLM_PORTS", "VLLM_TUNED_CONFIG_FOLDER", "VLLM_CONFIGURE_LOGGING"],
+    ids=["code of the user's", "in vLLM's own key", "turned round", "unknown", "kernels",
+         "in vLLM's own key as well"],
+)  # fmt: skip
+def test_what_may_change_compiled_code_is_in_the_key(name: str) -> None:
+    assert key_with({name: "x"}) != key_with({})
+
+
 @given(st.sampled_from(["SM_VLLM_API_KEY", "VLLM_API_KEY", "HF_TOKEN", "SM_VLLM_X_PASSWORD"]),
        st.text(st.characters(categories=["L", "N"]), min_size=8))  # fmt: skip
 def test_no_secret_is_in_the_subject(name: str, secret: str) -> None:
@@ -100,6 +121,18 @@ def test_every_argument_that_matters_most_is_in_the_key() -> None:
     left_out = {name for name in KNOWN if name not in engine_variables(dict.fromkeys(KNOWN, "x"))}
 
     assert left_out == {"SM_VLLM_SERVED_MODEL_NAME", "SM_VLLM_CHAT_TEMPLATE"}
+
+
+@pytest.mark.usefixtures("_this_processor")
+@pytest.mark.parametrize("named", [{}, {"PEAGLE_IMAGE_DIGEST": "sha256:1"}], ids=["tag", "digest"])
+def test_an_image_that_knows_its_content_is_the_same_however_it_is_named(
+    tmp_path: Path, named: dict[str, str]
+) -> None:
+    chosen = pair(tmp_path)
+
+    subject = subject_of({**chosen, "PEAGLE_IMAGE_CONTENT": "sha256:inside", **named}, chosen)
+
+    assert subject["image"] == "sha256:inside"
 
 
 @pytest.mark.usefixtures("_this_processor")
@@ -140,6 +173,10 @@ def test_models_of_the_hub_are_known_by_their_revision() -> None:
     ("changed", "words"),
     [
         ({"image": "sha256:other"}, "the image"),
+        (
+            {"image": ""},
+            "the image (of the artefact's nobody has said the digest: name both NAME@sha256:...)",
+        ),
         ({"software": "other"}, "the software"),
         ({"pair": {**SUBJECT["pair"], "drafter": None}}, "the drafter"),
         ({"pair": None}, "the drafter; the target"),
@@ -150,7 +187,7 @@ def test_models_of_the_hub_are_known_by_their_revision() -> None:
             {"device": {"gpus": ["NVIDIA L4 (8.9)"], "used": 1, "driver": "580"}},
             "the device (1 x NVIDIA L4 (8.9), driver 580; here 1 x NVIDIA H200 (9.0), driver 580)",
         ),
-        ({"image": "", "software": ""}, "the image; the software"),
+        ({"image": "sha256:other", "software": ""}, "the image; the software"),
         ({"format": 2}, "the format"),
     ],
 )
@@ -171,7 +208,7 @@ def test_of_many_differences_some_are_named_and_the_others_counted() -> None:
 
 def test_somebody_elses_json_differs_in_everything() -> None:
     assert differences(SUBJECT, None) == ["everything"]
-    assert "the image" in differences(SUBJECT, {})
+    assert "the software" in differences(SUBJECT, {})
 
 
 def test_software_is_every_distribution_with_its_version(tmp_path: Path) -> None:

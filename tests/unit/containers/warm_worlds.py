@@ -45,9 +45,10 @@ class World:
         record = json.loads(self.container.record.read_text(encoding="utf-8"))
         return told, record["environment"]
 
-    def collected(self) -> Manifest:
+    def collected(self, **more: str) -> Manifest:
         """An artefact for this very container, as if its engine had compiled it."""
-        _, given = self.start(PEAGLE_WARM="collect", PEAGLE_CACHE=str(self.folder / "first"))
+        first = str(self.folder / "first")
+        _, given = self.start(PEAGLE_WARM="collect", PEAGLE_CACHE=first, **more)
         return artefact(self.artefacts, json.loads(given["PEAGLE_WARM_SUBJECT"]))
 
     @property

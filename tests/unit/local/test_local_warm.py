@@ -14,9 +14,11 @@ import yaml
 from click.exceptions import Abort
 from click.testing import CliRunner, Result
 
+from tests.unit.containers.artefacts import artefact
 from tests.unit.images.conftest import LABELS, FakeDocker, docker
 from tests.unit.local.conftest import NAME, PlanFor, processes_with
 from tests.unit.local.stand_in_server import PACKED
+from toolkit.catalog import load_catalog
 from toolkit.cli.local import local
 from toolkit.cli.waiting import StatusLine
 from toolkit.cli.warm import warm
@@ -29,6 +31,7 @@ from toolkit.local.containers import run_arguments
 from toolkit.local.engine import Engine
 from toolkit.local.hosts import DockerHost, ProcessHost
 from toolkit.local.warming import collect
+from toolkit.planning import Options, make_plan
 
 __all__ = ["docker"]
 
@@ -204,6 +207,48 @@ def test_up_gets_what_is_kept_by_itself(engine_home: Path, kept: Path, typed: Ty
     assert "PEAGLE_WARM" not in given
     assert "SM_VLLM_ENFORCE_EAGER" not in given
     assert "the model is compiled" in records.log_of(NAME).read_text()
+
+
+def test_up_says_that_it_started_warm(engine_home: Path, kept: Path, typed: Typed) -> None:
+    subjects: list[dict[str, Any]] = []
+
+    def look(step: str, detail: str) -> None:
+        if step == "packing":
+            subjects.append(json.loads(given_to(f"{NAME}-warm")["PEAGLE_WARM_SUBJECT"]))
+
+    words = ("local", "up", "tiny", "--name", NAME, "--compile")
+    collect(make_plan(Options(pair="tiny", name=NAME), load_catalog()), COLLECTING, kept, look)
+    made = artefact(kept, subjects[0])
+
+    said = typed(*words).stdout
+    document = json.loads(typed(*words, "--json").stdout)
+
+    assert f"\nWarm start: restored {made.files} files" in said
+    assert f"(key {made.key}; cold it took 101 s)" in said
+    assert document["warm_start"]["restored"] is True
+    assert document["warm_start"]["key"] == made.key
+
+
+def test_up_says_why_it_did_not_start_warm(engine_home: Path, kept: Path, typed: Typed) -> None:
+    made = artefact(kept)
+    words = ("local", "up", "tiny", "--name", NAME, "--compile")
+
+    said = typed(*words).stdout
+    document = json.loads(typed(*words, "--json").stdout)
+
+    assert f"\nNo warm start: no artefact in {kept} is for this container; {made.key}" in said
+    assert "differs in the image" in document["warm_start"]["detail"]
+    assert (document["warm_start"]["restored"], document["warm_start"]["key"]) == (False, None)
+
+
+def test_where_nothing_could_be_restored_nothing_is_said_of_it(
+    engine_home: Path, typed: Typed
+) -> None:
+    said = typed("local", "up", "tiny", "--name", NAME).stdout
+    listed = json.loads(typed("local", "list", "--json").stdout)
+
+    assert "warm" not in said.lower()
+    assert listed["engines"][0]["warm_start"] is None
 
 
 def test_without_anything_kept_up_is_as_it_always_was(engine_home: Path, typed: Typed) -> None:

@@ -57,6 +57,16 @@ def test_the_image_is_the_base_with_our_entrypoint_and_no_setting_of_the_engine(
     assert not set(plan.environment) & set(re.findall(r"\w+", made))
 
 
+def test_the_image_knows_its_content_where_its_base_cannot_become_another() -> None:
+    plan = plan_of("from-hub")
+    told = f'PEAGLE_IMAGE_CONTENT="sha256:{content_digest(plan, GPU)}"'
+    assert told in dict(instructions(dockerfile(plan, GPU)))["ENV"]
+    by_tag = replace(GPU, base="registry.example.com/vllm:1")
+    assert 'PEAGLE_IMAGE_CONTENT=""' in dockerfile(plan, by_tag), "and not that of a base of ours"
+    engine = replace(GPU, runtime="cpu", base="peagle-engine-cpu:0.28.0-3f2a9c1b7d20")
+    assert 'CONTENT="sha256:' in dockerfile(plan, engine), "its tag ends in a digest"
+
+
 def test_the_container_runs_as_a_user_who_may_write_to_the_cache_only() -> None:
     made = dict(instructions(dockerfile(plan_of("uploaded"), GPU)))
     assert made["USER"] == "10001:10001"

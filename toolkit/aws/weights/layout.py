@@ -57,6 +57,12 @@ class Place:
         """The key of the lock."""
         return self.prefix + LOCK
 
+    @property
+    def mounted(self) -> tuple[Place, ...]:
+        """What may be mounted, and holds warm starts then: all of it, or one of its folders, as
+        for a target that is served without its drafter."""
+        return (self, *(Place(self.bucket, f"{self.prefix}{part}/") for part in PARTS))
+
     def artefact(self, key: str) -> str | None:
         """Of which warm start an object is a part; ``None`` for other objects."""
         folder = f"{self.prefix}{FOLDER}/"
@@ -94,9 +100,7 @@ def strangers(place: Place, there: Mapping[str, int], wanted: Collection[str],
     folder keys and for keys that are file and folder at once, and mounts every other object too;
     what engines compiled, below ``warm/``, is meant to be mounted.
     """
-    # A target that is served alone is mounted without its drafter, and has warm/ within its folder.
-    mounted = (place, *(Place(place.bucket, f"{place.prefix}{part}/") for part in PARTS))
-    warm = (key for key in there if any(at.artefact(key) for at in mounted))
+    warm = (key for key in there if any(at.artefact(key) for at in place.mounted))
     ours = {place.manifest, place.lock, *wanted, *warm}
     folders = sorted(key for key in there if key.endswith("/"))
     if folders:

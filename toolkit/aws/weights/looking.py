@@ -60,6 +60,12 @@ class Look:
         return tuple(dict.fromkeys(name for name in names if name))
 
     @property
+    def mountable(self) -> bool:
+        """Whether nothing is known that keeps it from being mounted; of folders that nobody synced
+        nobody knows whether they are whole."""
+        return self.complete or not (self.manifest or self.findings)
+
+    @property
     def finish(self) -> str:
         """The command that brings what is not there yet; "" when all is, or nobody knows it."""
         half = [
@@ -68,6 +74,15 @@ class Look:
             if not folder.complete or any(f.state != "whole" for f in self.files[part])
         ]
         return command_for(self.place, self.manifest, half) if half else ""
+
+    def artefact(self, key: str) -> Artefact:
+        """The warm start with that key. Raises NotFound, with the keys that there are."""
+        for one in self.warm:
+            if one.key == key:
+                return one
+        known = ", ".join(one.key for one in self.warm)
+        raise NotFound(f"no warm start {key} lies at {self.place.uri}",
+                       f"there are {known}" if known else "none is there")  # fmt: skip
 
     @property
     def size(self) -> int:
@@ -91,7 +106,7 @@ def look(aws: Aws, place: Place) -> Look:
     refuse_beside(bucket, place, there)
     manifest = read_manifest(bucket, place) if place.manifest in there else {}
     named = {place.key(part, name) for part, folder in manifest.items() for name in folder.files}
-    warm = artefacts(bucket, place, there)
+    warm = tuple(one for at in place.mounted for one in artefacts(bucket, at, there, manifest))
     ours = {*named, place.manifest, place.lock, *(key for one in warm for key in one.objects)}
     return Look(
         place,
@@ -102,6 +117,12 @@ def look(aws: Aws, place: Place) -> Look:
         warm,
         read_lock(bucket, place) if place.lock in there else None,
     )
+
+
+def remove_warm(aws: Aws, place: Place, one: Artefact) -> None:
+    """Remove one warm start, the manifest first: without it the rest is none."""
+    for name in sorted(one.objects):
+        delete_objects(aws, place.bucket, [name])
 
 
 def remove(aws: Aws, found: Look, take_over: bool = False) -> None:

@@ -1,0 +1,29 @@
+"""Compose is called by the name under which this machine has it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.images.conftest import FakeDocker, docker
+from toolkit.images import Docker
+from toolkit.images.abilities import compose_command
+
+__all__ = ["docker"]
+
+
+@pytest.mark.parametrize(
+    ("plugin", "program", "called"),
+    [(True, True, "docker compose"), (True, False, "docker compose"),
+     (False, True, "docker-compose"), (False, False, "docker compose")],
+    ids=["both", "plugin", "Debian's program", "none"],
+)  # fmt: skip
+def test_compose_is_called_as_this_machine_has_it(
+    docker: FakeDocker, monkeypatch: pytest.MonkeyPatch, plugin: bool, program: bool, called: str
+) -> None:
+    said = {} if plugin else {"code": 1, "err": "docker: 'compose' is not a docker command."}
+    docker.answers("compose", "version", **said)  # type: ignore[arg-type]
+    monkeypatch.setenv("PATH", str(docker.folder))
+    if program:
+        (docker.folder / "docker-compose").touch(mode=0o755)
+
+    assert compose_command(Docker()) == called
