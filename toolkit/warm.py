@@ -35,7 +35,8 @@ COLLECT = "collect"
 FOLDER_VARIABLE = "PEAGLE_WARM_FOLDER"
 CACHE_VARIABLE = "PEAGLE_CACHE"
 DIGEST_VARIABLE = "PEAGLE_IMAGE_DIGEST"
-"""``sha256:...`` of the image that a container was made from; a part of the key."""
+"""``sha256:...`` of the image that a container was made from; a part of the key, unless the image
+knows its own content."""
 
 PIECE_BYTES = 4 * 1024 * 1024
 """The most that a container gives at once: InvokeEndpoint answers with no more than 6 MB."""
@@ -209,7 +210,7 @@ def _cut_short(answer: Answer, length: int) -> PeagleError:
 def _refusal(answer: Answer) -> PeagleError:
     words = _words(answer.body)
     if answer.status == 409:
-        return Refused(f"there is nothing to collect: {words}", "an eager engine compiles nothing")
+        return Refused(f"there is nothing to collect: {words}", "see the container's log")
     if answer.status == 403:
         return Refused(f"the container does not collect: {words}",
                        f"it must be started with {MODE_VARIABLE}={COLLECT}")  # fmt: skip

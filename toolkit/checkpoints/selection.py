@@ -42,7 +42,7 @@ def files_read(
             raise CheckpointError(f"{index} has {sizes[index]:,} bytes", "copy it again")
         shards = weight_files(names, parse_index(read(index), index) if index in names else None)
     except CheckpointError as found:
-        raise CheckpointError(f"{location}: {found.message}", found.fix) from found
+        raise type(found)(f"{location}: {found.message}", found.fix) from found
     weights = shards or _older(names)
     if not weights:
         raise CheckpointError(f"{location} holds no weights", "copy the *.safetensors files too")

@@ -19,6 +19,8 @@ from toolkit.cli.local_docker import emit_compose as write_compose
 from toolkit.cli.options import plan_options, refuse_errors
 from toolkit.cli.waiting import StatusLine
 from toolkit.errors import UserError
+from toolkit.images import Docker
+from toolkit.images.abilities import compose_command
 from toolkit.local import LocalEngine, listing, records
 from toolkit.local import down as end
 from toolkit.local import up as run
@@ -185,7 +187,7 @@ def _tell_compose(file: Path, port: int, as_json: bool) -> None:
     if as_json:
         print_json({"file": str(file), "port": port})
     elif str(file) != "-":
-        say(f"{file} publishes port {port}: docker compose --file {file} up")
+        say(f"{file} publishes port {port}: {compose_command(Docker())} --file {file} up")
 
 
 def _end(name: str, now: bool) -> bool:

@@ -113,7 +113,8 @@ def cli(ctx: click.Context, catalog_folder: str | None) -> None:
     PAIR is a target, or a target and a drafter: gpt-oss-20b, gpt-oss-20b+eagle3,
     openai/gpt-oss-20b+amazon/GPT-OSS-20B-P-EAGLE.
 
-    Exit codes: 0 done, 2 wrong use, 3 refused by a check, 4 refused by AWS or the engine.
+    Exit codes: 0 done, 2 wrong use, 3 refused by a check, 4 refused by AWS, a
+    registry, the hub or the engine.
     """
     ctx.obj = catalog_folder
 

@@ -22,7 +22,7 @@ from toolkit.rendering.image import CACHE_FOLDER
 _CACHE = "cache"
 _HEADING = """\
 # {name}: the same as `peagle local up --engine docker`.
-# Start it with: docker compose --file FILE up
+# Start it with Docker Compose: --file FILE up
 """
 
 
