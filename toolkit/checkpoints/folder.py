@@ -6,12 +6,15 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from stat import S_ISREG
+from stat import S_ISDIR, S_ISREG
 
+from toolkit.checkpoints.config import CONFIG
 from toolkit.errors import CheckpointError
 
 _LONGEST_HASHED = 100_000_000
 """Bytes. The largest tokenizers have 30 MB; hashing 100 takes a quarter of a second."""
+
+_INDEX = ".safetensors.index.json"
 
 
 class FolderSource:
@@ -26,7 +29,11 @@ class FolderSource:
         return str(self._folder)
 
     def names(self) -> dict[str, int]:
-        """The files of the folder with their sizes in bytes; links count as what they lead to."""
+        """The files of the folder with their sizes in bytes; links count as what they lead to.
+
+        Raises CheckpointError for weights, or a config.json, that are there by name only, as an
+        aborted download leaves them.
+        """
         if not self._folder.is_dir():
             is_file = self._folder.is_file()
             raise CheckpointError(
@@ -34,7 +41,7 @@ class FolderSource:
                 "name the folder that holds config.json",
             )
         with _told(self._folder):
-            return dict(_regular_files(self._folder))
+            return _regular_files(self._folder)
 
     def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
         """A part of a file."""
@@ -59,15 +66,33 @@ class FolderSource:
         }
 
 
-def _regular_files(folder: Path) -> Iterator[tuple[str, int]]:
+def _regular_files(folder: Path) -> dict[str, int]:
     """A pipe that is called model.safetensors would keep its reader waiting, so it is none."""
+    sizes: dict[str, int] = {}
+    broken: dict[str, str] = {}
     for path in folder.iterdir():
         try:
             found = path.stat()
-        except FileNotFoundError:  # a link to nothing
+        except OSError as error:
+            gone = isinstance(error, FileNotFoundError)
+            broken[path.name] = "is a link to nothing" if gone else f"is none ({error.strerror})"
             continue
         if S_ISREG(found.st_mode):
-            yield path.name, found.st_size
+            sizes[path.name] = found.st_size
+        else:
+            broken[path.name] = "is a folder" if S_ISDIR(found.st_mode) else "is no regular file"
+    _refuse_needed(folder, broken, indexed=any(name.endswith(_INDEX) for name in sizes))
+    return sizes
+
+
+def _refuse_needed(folder: Path, broken: Mapping[str, str], *, indexed: bool) -> None:
+    """Raise CheckpointError for what vLLM would read and nobody can. Where an index names the
+    weights, it tells which of them are missing."""
+    for name, what in sorted(broken.items()):
+        weights = name.endswith(".safetensors") and not name.startswith(".") and not indexed
+        if weights or name == CONFIG:
+            message = f"{folder}/{name} {what}, so it cannot be read"
+            raise CheckpointError(message, "copy it again; an aborted download leaves such a thing")
 
 
 @contextmanager

@@ -71,11 +71,17 @@ def weight_files(names: Iterable[str], index: Mapping[str, str] | None) -> tuple
     missing = sorted(named.difference(found))
     if missing:
         raise CheckpointError(
-            f"{kind} names {len(named)} files, and {len(missing)} of them "
-            f"{'is' if len(missing) == 1 else 'are'} not there: {_some(missing)}",
-            "copy the missing files too",
+            f"{kind} names {_missing_words(len(named), len(missing))} not there: {_some(missing)}",
+            "copy the missing files too; a folder, or a link to nothing, is no file",
         )
     return tuple(name for name in found if name in named)
+
+
+def _missing_words(named: int, missing: int) -> str:
+    """``2 files, and 1 of them is``, ``1 file, which is``."""
+    if named == 1:
+        return "1 file, which is"
+    return f"{named} files, and {missing} of them {'is' if missing == 1 else 'are'}"
 
 
 def other_weights(names: Iterable[str]) -> tuple[str, ...]:
@@ -107,7 +113,8 @@ def check_tensors(index: Mapping[str, str], tensors: Iterable[str], file: str) -
     """Raise CheckpointError when the index called ``file`` names tensors that no file holds."""
     missing = sorted(set(index).difference(tensors))
     if missing:
-        message = f"{file} names {len(missing):,} tensors that no file holds: {_some(missing)}"
+        count = f"{len(missing):,} tensor{'s' if len(missing) > 1 else ''}"
+        message = f"{file} names {count} that no file holds: {_some(missing)}"
         raise CheckpointError(message, "copy index and weights again: they are of two savings")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TypedDict, Unpack
 
 from toolkit.catalog import versions
@@ -71,6 +71,15 @@ def runtime_of(table: RuntimeTable, vllm: str | None) -> Runtime:
     made_up = {"vllm": version, "tag": "", "regions": (), "cpu": "untried", "cpu_note": None,
                "streamer": None}  # fmt: skip
     return known.get(version) or usual.model_copy(update=made_up)
+
+
+def nearest_version(version: str, known: Iterable[str]) -> str:
+    """Of the versions ``known`` the one to take instead of ``version``: the newest of its own
+    minor version, else the oldest that is newer, else the newest."""
+    ordered = sorted(known, key=versions.parse)
+    family = [name for name in ordered if versions.parse(name)[:2] == versions.parse(version)[:2]]
+    newer = [name for name in ordered if versions.compare(name, version) > 0]
+    return (family or newer[:1] or ordered)[-1]
 
 
 def ami_for(table: RuntimeTable, runtime: Runtime, instance_type: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,11 @@ from toolkit.checkpoints.models import Checkpoint, Tensor
 from toolkit.checks.models import Case
 from toolkit.errors import CheckpointError
 from toolkit.findings import Finding
+
+Value = str | int | float | bool
+
+_KEYS = {"attention-backend": ("attention-config", "backend")}
+"""Arguments of vLLM that can also be given as a key of another one."""
 
 
 def read(case: Case) -> Checkpoint | None:
@@ -94,11 +100,25 @@ def entries(case: Case, code: str) -> tuple[VersionRule, ...]:
     return holding(case.version_rules, code, case.runtime.vllm)
 
 
-def setting(case: Case, name: str) -> str | int | float | bool | None:
-    """The value of vLLM's argument ``name``; ``False`` where ``no-<name>`` is set."""
+def setting(case: Case, name: str) -> Value | None:
+    """The value of vLLM's argument ``name``, also where it is said as a key of another argument;
+    ``False`` where ``no-<name>`` is set."""
     if name in case.settings:
         return case.settings[name]
-    return False if case.settings.get(f"no-{name}") is True else None
+    if case.settings.get(f"no-{name}") is True:
+        return False
+    holder, key = _KEYS.get(name, ("", ""))
+    return case.settings.get(f"{holder}.{key}", _key_of(case.settings.get(holder), key))
+
+
+def _key_of(value: Value | None, key: str) -> Value | None:
+    """What an argument that is a JSON object says under ``key``."""
+    try:
+        document = json.loads(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
+    said = document.get(key) if isinstance(document, dict) else None
+    return said if isinstance(said, str | int | float | bool) else None
 
 
 def location_of(case: Case) -> str:

@@ -22,8 +22,9 @@ from toolkit.cli.checkpoints import checkpoint_at, folder_hint, means_folder
 from toolkit.cli.resolving import catalog_of
 from toolkit.errors import NotFound, UserError
 from toolkit.findings import Finding
+from toolkit.planning.environment import settings_in
 from toolkit.planning.own_heads import OWN, is_location, split_revision
-from toolkit.planning.settings import engine_settings
+from toolkit.planning.settings import Value, engine_settings
 
 HUB = "hf"
 """Says: the pair's own place on the Hugging Face hub."""
@@ -190,13 +191,15 @@ def _case(
 def _hosted(case: Case, ami: str | None, chosen: Given) -> Case:
     """The case with the AMI, and vLLM's arguments, that a plan would have."""
     gpu = case.instance.gpu_architecture if case.instance else ""
-    settings = engine_settings(case.target, case.drafter, gpu, case.runtime.vllm)
+    planned = engine_settings(case.target, case.drafter, gpu, case.runtime.vllm)
+    settings: dict[str, Value | None] = {name: each.value for name, each in planned.items()}
+    settings |= settings_in(chosen.environment) | chosen.settings
     if ami is None and case.instance_type is not None:
         ami = ami_for(case.runtimes, case.runtime, case.instance_type)
     return replace(
         case,
         ami=None if ami == DEFAULT_AMI else ami,
-        settings={name: setting.value for name, setting in settings.items()} | chosen.settings,
+        settings={name: value for name, value in settings.items() if value is not None},
     )
 
 

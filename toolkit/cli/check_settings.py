@@ -54,7 +54,12 @@ def setting_options(command: Callable[..., Any]) -> Callable[..., Any]:
     decorated: Callable[..., Any] = with_settings
     for option in (
         click.option("--cpu", is_flag=True, help="On vLLM for the CPU, as the sandbox runs it."),
-        click.option("--env", metavar="NAME=VALUE", multiple=True, help="Environment variable."),
+        click.option(
+            "--env",
+            metavar="NAME=VALUE",
+            multiple=True,
+            help="Environment variable; SM_VLLM_* are vLLM's arguments, as in the container.",
+        ),
         click.option(
             "--speculative",
             metavar="KEY=VALUE",

@@ -11,7 +11,7 @@ from toolkit.catalog import load_catalog
 from toolkit.cli.console import json_option, print_json
 from toolkit.cli.fit_case import HARDWARE_HELP
 from toolkit.cli.fit_options import gib, share
-from toolkit.cli.fit_report import document, report_of
+from toolkit.cli.fit_report import document, option_of, report_of
 from toolkit.cli.options import raise_first_error
 from toolkit.cli.resolving import catalog_of
 from toolkit.errors import Refused
@@ -72,8 +72,6 @@ def fit(ctx: click.Context, /, pair: str | None, as_json: bool, **given: Any) ->
 
         print_report(report)
     if report.refusal:
-        first = report.advice[0] if report.advice else None
-        raise Refused(
-            report.refusal, f"--{first.knob} {first.value}" if first else "no single change helps"
-        )
+        first = option_of(report.advice[0]) if report.advice else "no single change helps"
+        raise Refused(report.refusal, first)
     raise_first_error(report.findings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -131,7 +132,7 @@ def _length(pair: Pair | None, target: TargetModel, given: dict[str, Any]) -> in
 def _engine(catalog: Catalog, pair: Pair | None, given: dict[str, Any], length: int) -> Engine:
     """The hardware, and what vLLM is told or takes by itself."""
     vllm = normalise(given["vllm"] or catalog.runtimes.default)
-    on, memory = _instance(catalog, given), given["gpu_memory_gib"]
+    on, memory = instance_of(catalog, given), given["gpu_memory_gib"]
     if memory is None:
         visible = visible_gib(on.gpu, on.gpu_memory_mib)
         driver = on.gpu_memory_mib / 1024 - visible
@@ -172,7 +173,7 @@ def _settings(
     return {name: setting.value for name, setting in settings.items()}
 
 
-def _instance(catalog: Catalog, given: dict[str, Any]) -> Instance:
+def instance_of(catalog: Catalog, given: Mapping[str, Any]) -> Instance:
     """The instance type that was named, else one with the GPU whose memory is nearest; of two such
     GPUs the newer."""
     memory = given["gpu_memory_gib"]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from toolkit.catalog import find_pair, pair_name
 from toolkit.catalog.models import Catalog, Pair
-from toolkit.cli.fit_case import Places, case_of, read_places
-from toolkit.cli.fit_findings import findings_of
+from toolkit.cli.fit_asked import Question
+from toolkit.cli.fit_case import case_of, read_places
+from toolkit.cli.fit_findings import findings_of, refused_by_rules
 from toolkit.cli.fit_options import refuse_contradictions
 from toolkit.errors import UserError
 from toolkit.findings import Finding
@@ -40,10 +41,9 @@ class Report:
 def report_of(catalog: Catalog, name: str | None, given: dict[str, Any]) -> Report:
     """All that is shown. Raises what finding the pair and reading the places raise."""
     pair = find_pair(catalog, name) if name else None
-    drafts = given["drafter"] or (pair and pair.drafter) or given["no_speculation"]
-    refuse_contradictions(given, bool(drafts) or not given["target"])
-    places, on = read_places(given), given["instance_type"]
-    case = case_of(catalog, pair, places, given)
+    refuse_contradictions(given, _drafts(pair, given))
+    question = Question(catalog, pair, read_places(given), given)
+    case = case_of(catalog, pair, question.places, given)
     reckoned = fit_of(case)
     refusal = why_not(case)
     return Report(
@@ -52,29 +52,45 @@ def report_of(catalog: Catalog, name: str | None, given: dict[str, Any]) -> Repo
         fit=reckoned,
         without_speculation=compare(case, reckoned),
         refusal=refusal,
-        advice=_advice(catalog, pair, places, given, case) if refusal else (),
-        findings=findings_of(catalog, pair, case, (places.target, places.drafter), on),
-        instance_type=on,
+        advice=_advice(question, case) if refusal else (),
+        findings=findings_of(question, case),
+        instance_type=given["instance_type"],
         unasked=_unasked(pair, case, given),
     )
 
 
-def _advice(
-    catalog: Catalog, pair: Pair | None, places: Places, given: dict[str, Any], case: FitCase
-) -> tuple[Advice, ...]:
+def option_of(advice: Advice) -> str:
+    """The option as it is typed."""
+    return f"--{advice.knob}" + ("" if advice.value == advice.knob else f" {advice.value}")
+
+
+def _drafts(pair: Pair | None, given: dict[str, Any]) -> bool:
+    """Whether anything that drafts was named, or may have been."""
+    named = given["drafter"] or (pair and pair.drafter) or given["no_speculation"]
+    return bool(named) or not given["target"]
+
+
+def _advice(question: Question, case: FitCase) -> tuple[Advice, ...]:
     """What would make it fit, each as it comes out when that option is typed instead."""
 
     def turn(knob: str, value: object) -> FitCase | None:
-        other = given | {knob.replace("-", "_"): value}
-        if knob == "instance-type":
-            other["gpu_memory_gib"] = None
-        try:
-            return case_of(catalog, pair, places, other)
-        except UserError:
-            return None  # the --tp that was asked for is too much for it
+        gone = {"gpu_memory_gib": None} if knob == "instance-type" else {}
+        return _typed(question, {**gone, knob.replace("-", "_"): value})
 
-    most = case.engine.gpu_count if given["instance_type"] else MOST_GPUS
-    return advise(case, turn, catalog.instances, most)
+    most = case.engine.gpu_count if question.given["instance_type"] else MOST_GPUS
+    return advise(case, turn, question.catalog.instances, most)
+
+
+def _typed(question: Question, changed: dict[str, Any]) -> FitCase | None:
+    """The case with these options instead; ``None`` where they contradict others, such as a --tp
+    that is too much for an instance type, and where the rules refuse it."""
+    given = {**question.given, **changed}
+    try:
+        refuse_contradictions(given, _drafts(question.pair, given))
+        case = case_of(question.catalog, question.pair, question.places, given)
+    except UserError:
+        return None
+    return None if refused_by_rules(replace(question, given=given), case) else case
 
 
 def document(report: Report) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from rich.text import Text
 from toolkit.cli.bars import bar
 from toolkit.cli.console import paper
 from toolkit.cli.findings_view import print_findings
-from toolkit.cli.fit_report import Report
+from toolkit.cli.fit_report import Report, option_of
 from toolkit.fit.accounting import INSIDE
 from toolkit.fit.engine import schedules_ahead
 from toolkit.fit.models import Advice, Fit
@@ -45,9 +45,11 @@ KNOBS: dict[str, str] = {
     "kv-cache-dtype": "a cache of 8-bit numbers, half the size",
     "gpu-memory-utilization": "more of the GPU for vLLM",
     "max-num-seqs": "fewer requests at a time; more wait their turn",
-    "max-num-batched-tokens": "more tokens in a step, with room for requests and drafts",
+    "max-num-batched-tokens": "another number of tokens in a step",
     "tp": "divided over more GPUs",
     "no-speculation": "the target alone",
+    "text-only": "no images",
+    "enforce-eager": "no CUDA graphs, which makes short steps slower",
     "instance-type": "another machine",
 }
 
@@ -190,7 +192,6 @@ def _shown(name: str) -> str:
 def _advice(advice: tuple[Advice, ...]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     for item in advice:
-        value = "" if item.value == item.knob else f" {item.value}"
         holds = f"{item.kv_cache_tokens:,} tokens, {item.max_concurrency:.2f} requests"
-        table.add_row(f"--{item.knob}{value}", KNOBS[item.knob], f"[dim]{holds}[/]")
+        table.add_row(option_of(item), KNOBS[item.knob], f"[dim]{holds}[/]")
     return table

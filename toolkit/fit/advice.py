@@ -5,20 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from toolkit.catalog.tables import Instance, InstanceTable
-from toolkit.fit.accounting import fit_of
+from toolkit.fit.accounting import fit_of, is_multimodal
 from toolkit.fit.engine import extra_slots
 from toolkit.fit.gpus import can_compute, capability_of
 from toolkit.fit.models import Advice, Fit, FitCase, TargetModel
 
 Turn = Callable[[str, object], FitCase | None]
 """(knob, new value) -> the case as it is when that alone is asked for otherwise: what follows from
-it, such as the defaults of another GPU, is turned too. ``None`` where that cannot be."""
+it, such as the defaults of another GPU, is turned too. ``None`` where that cannot be or would be
+refused for other reasons than memory."""
 
 MOST_GPUS = 8
 """GPUs of the largest machine, where it is not known which one is meant."""
 
 HIGHEST_UTILIZATION = 0.97
 """Above it, what other processes and late CUDA graphs take is missing."""
+
+MOST_DRAFTED = 64
+"""The largest K that is tried: the catalogue's heads are trained for 18 at most. None below it is
+left out, since more may take less: CUDA graphs are captured for whole steps of K + 1 tokens."""
+
+_VIDEO_TOKENS = 32 * 78
+"""Tokens of Gemma-4's longest video: 32 frames, each of 70 and those around it, which a step must
+hold whole (get_mm_max_tokens_per_item of gemma4_mm.py; v1/core/encoder_cache_manager.py)."""
 
 
 def advise(
@@ -32,13 +41,15 @@ def advise(
         return ()
     found = [
         _longest_context(case, turn),
-        _first(turn, "k", range(case.engine.k - 1, 0, -1) if case.drafter else ()),
+        _first(turn, "k", range(min(case.engine.k - 1, MOST_DRAFTED), 0, -1)),
         _first(turn, "kv-cache-dtype", _smaller_types(case)),
         _first(turn, "gpu-memory-utilization", _higher_shares(case)),
         _first(turn, "max-num-seqs", _halves(case.engine.max_num_seqs)),
-        _first(turn, "max-num-batched-tokens", _larger_steps(case)),
+        _first(turn, "max-num-batched-tokens", _other_steps(case)),
         _first(turn, "tp", _more_gpus(case, most_gpus)),
-        _first(turn, "no-speculation", ("no-speculation",) if case.drafter else ()),
+        _flag(turn, "no-speculation", case.engine.k > 0),
+        _flag(turn, "text-only", case.engine.images and is_multimodal(case.target)),
+        _flag(turn, "enforce-eager", not case.engine.enforce_eager),
         _instance(case, turn, table) if table else None,
     ]
     return tuple(advice for advice in found if advice)
@@ -56,8 +67,11 @@ def parallel_sizes(target: TargetModel, gpus: int) -> list[int]:
 
 
 def _longest_context(case: FitCase, turn: Turn) -> Advice | None:
-    """The longest context that fits; more context never takes less."""
-    low, high = 1, case.engine.max_model_len - 1
+    """The longest context that fits, of those that target and drafter were made for; more context
+    never takes less."""
+    made_for = [case.target.architecture.max_positions]
+    made_for += [case.drafter.max_positions] if case.drafter else []
+    low, high = 1, min(case.engine.max_model_len - 1, *made_for)
     best = None
     while low <= high:
         middle = (low + high) // 2
@@ -78,10 +92,22 @@ def _higher_shares(case: FitCase) -> Iterator[float]:
     return (share / 100 for share in range(now + 1, top + 1))
 
 
-def _larger_steps(case: FitCase) -> list[int]:
-    """A step with a token for every request, and one beside the slots of K."""
-    needed = max(extra_slots(case.engine, case.drafter) + 1, case.engine.max_num_seqs)
-    return [1 << (needed - 1).bit_length()] if needed > case.engine.max_num_batched_tokens else []
+def _other_steps(case: FitCase) -> list[int]:
+    """Tokens of a step: as many as are needed, else fewer than now, largest first."""
+    least, now = _least_step(case), case.engine.max_num_batched_tokens
+    enough = 1 << (least - 1).bit_length()
+    if least > now:
+        return [enough, least]
+    powers = (1 << power for power in range((now - 1).bit_length() - 1, -1, -1))
+    return [step for step in powers if least < step < now] + ([least] if least < now else [])
+
+
+def _least_step(case: FitCase) -> int:
+    """A token for every request and one beside the slots of K, else vLLM does not start; and, of
+    images, a whole video."""
+    engine = case.engine
+    images = _VIDEO_TOKENS if engine.images and is_multimodal(case.target) else 1
+    return max(extra_slots(engine, case.drafter) + 1, engine.max_num_seqs, images)
 
 
 def _more_gpus(case: FitCase, most: int) -> list[int]:
@@ -124,6 +150,11 @@ def _first(turn: Turn, knob: str, values: Iterable[object]) -> Advice | None:
         if fit and fit.fits:
             return _advice(knob, str(value), fit)
     return None
+
+
+def _flag(turn: Turn, name: str, possible: bool) -> Advice | None:
+    """An option without a value."""
+    return _first(turn, name, (name,) if possible else ())
 
 
 def _advice(knob: str, value: str, fit: Fit) -> Advice:

@@ -17,6 +17,7 @@ from toolkit.checkpoints.architecture import (
 )
 from toolkit.checkpoints.heads import DEFAULT_AUXILIARY, read_head
 from toolkit.checkpoints.models import Checkpoint, Tensor
+from toolkit.checkpoints.served import served_dtype, served_tensors
 from toolkit.fit.draft_weights import intermediate_of
 from toolkit.fit.header_weights import stored_bytes
 from toolkit.fit.models import DraftModel, TargetModel, Vision
@@ -34,11 +35,13 @@ _WIDE = 4
 
 def target_model(target: Target, dtype: str | None = None) -> TargetModel:
     """The catalogue's target; ``dtype`` where it is served in another type than its own."""
+    served = dtype or served_dtype(target.dtype)
+    narrowed = dtype is None and target.dtype == "float32"
     return TargetModel(
         architecture=target.architecture,
-        dtype=dtype or target.dtype,
+        dtype=served,
         quantization=target.quantization,
-        checkpoint_bytes=target.weight_bytes,
+        checkpoint_bytes=target.weight_bytes // 2 if narrowed else target.weight_bytes,
     )
 
 
@@ -51,11 +54,12 @@ def read_target(checkpoint: Checkpoint) -> TargetModel:
     refuse_unknown(checkpoint)
     config = checkpoint.config
     text = decoder_config(config)
-    tensors = checkpoint.tensors or None
+    quantization = read_quantization(config)
+    tensors = served_tensors(checkpoint.tensors or {}, quantization) or None
     return TargetModel(
         architecture=read_architecture(config),
         dtype=read_dtype(config) or "bfloat16",
-        quantization=read_quantization(config),
+        quantization=quantization,
         checkpoint_bytes=stored_bytes(tensors) if tensors else None,
         tensors=tensors,
         vision=_vision(config),

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from toolkit.errors import UserError
+from toolkit.planning.settings import Value
 
 PREFIX = "SM_VLLM_"
 MAX_ENTRIES = 100
@@ -48,6 +49,28 @@ def to_environment(arguments: Iterable[str]) -> dict[str, str]:
 def engine_part(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables that become arguments of vLLM."""
     return {key: value for key, value in environment.items() if key.startswith(PREFIX)}
+
+
+def settings_in(environment: Mapping[str, str]) -> dict[str, Value | None]:
+    """vLLM's arguments, without the dashes, that the container makes of these variables; ``None``
+    for one that it leaves out, as it does with ``false``."""
+    return {
+        key.removeprefix(PREFIX).lower().replace("_", "-"): _setting(value)
+        for key, value in engine_part(environment).items()
+    }
+
+
+def _setting(value: str) -> Value | None:
+    text = value.strip()
+    if text.lower() == "false":
+        return None
+    if text == "" or text.lower() == "true":
+        return True
+    try:
+        number = json.loads(text)
+    except ValueError:
+        return value
+    return number if type(number) in (int, float) else value
 
 
 def check_environment(environment: Mapping[str, str]) -> None:

@@ -90,6 +90,12 @@ class Market:
         places = (self.place(i) for i in self._table.instances if capability_of(i) >= oldest)
         return sorted((p for p in places if p.hosting.fit.fits), key=lambda place: place.cost)
 
+    def alone(self) -> Market:
+        """The same market for the target without a drafter."""
+        asked = replace(self.asked, drafter=None, k=None)
+        work = replace(self.work, drafter=None, k=0)
+        return Market(self.options, self._table, self._runs, asked, work, self._region)
+
     def largest(self) -> Place:
         """The type with most GPU memory."""
         types = self._table.instances

@@ -11,7 +11,7 @@ from toolkit.errors import UserError
 from toolkit.findings import Finding, warning
 from toolkit.planning.choice import Choice, chosen
 from toolkit.planning.hosting import HELD_WORDS, parallel_reason
-from toolkit.planning.limited import price_findings, speed_findings
+from toolkit.planning.limited import known, price_findings, speed_findings, words
 from toolkit.planning.market import Market, Place, reaches
 from toolkit.planning.models import Alternative, Options, Reason
 from toolkit.planning.remarks import dollars, none_fits, remarks, too_old, too_small
@@ -49,6 +49,7 @@ def choose_place(options: Options, table: InstanceTable, market: Market) -> Choi
         *price_findings(options, place, fitting),
         *speed_findings(options, market, place, fitting),
         *_raised(options, place),
+        *_cheaper_alone(options, market, place),
     )
     parallel = parallel_reason(place.hosting, place.load)
     reasons = (_instance_reason(options, place, fitting), *parallel)
@@ -132,6 +133,7 @@ def _the_users(
         *price_findings(options, place, fitting),
         *speed_findings(options, market, place, fitting),
         *_raised(options, place),
+        *_cheaper_alone(options, market, place),
     )
     return Choice(Ranked(place, best), parallel_reason(place.hosting, place.load), findings)
 
@@ -179,6 +181,36 @@ def _alike(options: Options, place: Place, other: Place) -> bool:
         for one in (place, other)
     )
     return ours == theirs
+
+
+def _cheaper_alone(options: Options, market: Market, place: Place) -> Iterator[Finding]:
+    """A warning when the target alone makes the speed asked for with less money."""
+    wanted, drafter = options.min_tokens_per_second, place.verdict.drafter
+    if wanted is None or drafter is None:
+        return
+    alone = market.alone()
+    others = [alone.place(place.instance)]
+    if options.instance_type is None:
+        others += rank(options, alone.fitting())[:1]
+    enough = [other for other in others if reaches(other, wanted) and _dearer(place, other)]
+    if enough:
+        best = min(enough, key=lambda other: other.cost)
+        cost = f" at {dollars(best)}" if best.usd_per_hour else ""
+        message = (
+            f"{market.work.target.title} alone makes that speed for less: "
+            f"{best.tokens_per_second:,.0f} tokens/s, {known(best)}, on {words(best)}{cost}, where "
+            f"{drafter.title} takes {words(place)}"
+        )
+        yield warning("speculation-costs-more", "drafter", message, "use --no-speculation")
+
+
+def _dearer(place: Place, other: Place) -> bool:
+    """Whether ``place`` is known to cost more than ``other``: of one type it is when it is more."""
+    if place.instance.type == other.instance.type:
+        return place.count > other.count
+    if place.usd_per_hour is None or other.usd_per_hour is None:
+        return False
+    return place.usd_per_hour > other.usd_per_hour
 
 
 def _raised(options: Options, place: Place) -> Iterator[Finding]:

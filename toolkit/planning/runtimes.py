@@ -11,9 +11,9 @@ from toolkit.catalog.models import Drafter, Target
 from toolkit.catalog.regions import region_hint
 from toolkit.catalog.tables import InstanceTable, Runtime, RuntimeTable
 from toolkit.checks import Case, check
-from toolkit.checks.cases import ami_for, family_of
+from toolkit.checks.cases import ami_for, family_of, nearest_version
 from toolkit.checks.rules.vllm_below_minimum import NEWER, minimum_of
-from toolkit.errors import NotFound, Refused, UserError, nearest
+from toolkit.errors import NotFound, Refused, UserError
 from toolkit.planning.choice import Choice, chosen
 from toolkit.planning.drafters import Chosen
 from toolkit.planning.models import Options
@@ -63,7 +63,8 @@ def choose_runtime(
             raise Refused(f"{who} needs vLLM {minimum} or later, not {version}", NEWER)
         known = sorted(by_version, key=versions.parse)
         fit = [name for name in known if versions.compare(name, minimum) >= 0]
-        near, there = nearest(version, fit), ", ".join(fit) or "none"
+        near = f"did you mean {nearest_version(version, fit)}?" if fit else ""
+        there = ", ".join(fit) or "none"
         hint = f"{near} this pair needs {minimum} or later; there are {there}".strip()
         raise NotFound(f"the catalogue has no image with vLLM {version}", hint)
     runtime = by_version[version]

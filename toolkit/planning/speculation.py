@@ -9,10 +9,11 @@ from typing import Any
 from toolkit.catalog.models import Drafter
 from toolkit.errors import UserError
 from toolkit.findings import Finding, error, note, warning
+from toolkit.planning.better import better_words
 from toolkit.planning.choice import Choice, chosen
 from toolkit.planning.drafters import Chosen
 from toolkit.planning.models import Options, Speculation, Weights
-from toolkit.planning.speeds import Comparison
+from toolkit.planning.speeds import Comparison, Estimate
 from toolkit.planning.verdict import Verdict
 from toolkit.planning.words import at_a_time
 
@@ -77,12 +78,7 @@ def speculation_findings(pair: Chosen, verdict: Verdict) -> tuple[Finding, ...]:
             f"{alone.tokens_per_second:,.0f} tokens/s, and {best.tokens_per_second:,.0f} at best "
             f"(K={best.k}) with {pair.drafter.title}: {best.source}"
         )
-        fix = "use --no-speculation, unless your requests are more predictable"
-        if verdict.drafter is None:
-            name = f"{pair.target.short_name}+{pair.drafter.name}"
-            fix = (
-                f"planned without speculation; to speculate all the same, name {name}, or give --k"
-            )
+        fix = _instead(pair, pair.drafter, alone, planned=verdict.drafter is not None)
         return (warning("speculation-loses", "drafter", message, fix),)
     speed = verdict.speed
     if speed is None or speed.tokens_per_second >= _WORTH_A_WORD * best.tokens_per_second:
@@ -92,6 +88,20 @@ def speculation_findings(pair: Chosen, verdict: Verdict) -> tuple[Finding, ...]:
         f"and K={best.k} {best.tokens_per_second:,.0f}: {best.source}"
     )
     return (note("k-below-fastest", "k", message, f"use --k {best.k}, or leave --k out"),)
+
+
+def _instead(pair: Chosen, loser: Drafter, alone: Estimate, *, planned: bool) -> str:
+    """What to use instead of a drafter that loses, with the speeds that evidence has of it."""
+    better = [*better_words(pair.target, loser, alone)]
+    if planned:
+        without = f"--no-speculation ({alone.tokens_per_second:,.0f} tokens/s)"
+        choices = " or ".join([*better, without])
+        return f"use {choices}, unless your requests are more predictable"
+    faster = "".join(f"; faster: {words}" for words in better)
+    name = f"{pair.target.short_name}+{loser.name}"
+    return (
+        f"planned without speculation{faster}; to speculate all the same, name {name}, or give --k"
+    )
 
 
 def _beyond_training(k: int, drafter: Drafter) -> tuple[Finding, ...]:

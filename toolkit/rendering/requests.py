@@ -18,6 +18,7 @@ from toolkit.rendering.models import Request
 VARIANT = "AllTraffic"
 """The only production variant."""
 
+PAIR_TAG = "peagle:pair"
 _SERVICE = "sagemaker"
 _HASH_DIGITS = 8
 
@@ -34,7 +35,7 @@ def requests(plan: Plan) -> tuple[Request, ...]:
     stem = plan.name[: MAX_NAME_LENGTH - _HASH_DIGITS - 1].rstrip("-")
     tags = [
         {"Key": "peagle:deployment", "Value": plan.name},
-        {"Key": "peagle:pair", "Value": tag_value(plan.pair)},
+        {"Key": PAIR_TAG, "Value": tag_value(plan.pair)},
         {"Key": "peagle:plan", "Value": digest},
     ]
     return _requests(plan, f"{stem}-{digest}", tags)

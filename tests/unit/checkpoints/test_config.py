@@ -44,6 +44,8 @@ GEOMETRY = Path(__file__).parents[2] / "geometry"
         ),
         ('{"text_config": []}', "text_config is [], not an object"),
         ('{"eagle_config": "x"}', 'eagle_config is "x", not an object'),
+        ('{"quantization_config": "fp8"}', 'quantization_config is "fp8", not an object'),
+        ('{"text_config": {"quantization_config": [8]}}', "text_config.quantization_config is [8]"),
         ('{"hidden_size": "' + "x" * 500 + '"}', "xxx..., not a whole number"),
     ],
 )

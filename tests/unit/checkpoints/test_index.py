@@ -56,7 +56,7 @@ def test_missing_shards_are_named() -> None:
         f"{INDEX} names 6 files, and 5 of them are not there: "
         "s1.safetensors, s2.safetensors, s3.safetensors, ..."
     )
-    with pytest.raises(CheckpointError, match=r"1 of them is not there: s\.safetensors"):
+    with pytest.raises(CheckpointError, match=r"names 1 file, which is not there: s\.safetensors"):
         weight_files([], {"a": "s.safetensors"})
 
 
@@ -92,7 +92,7 @@ def test_a_good_index_says_where_each_tensor_is() -> None:
 
 def test_tensors_that_no_file_holds_are_named() -> None:
     check_tensors({"a": "x"}, ["a", "b"], INDEX)
-    with pytest.raises(CheckpointError, match=r"names 1 tensors that no file holds: b"):
+    with pytest.raises(CheckpointError, match=r"names 1 tensor that no file holds: b"):
         check_tensors({"a": "x", "b": "x"}, ["a"], INDEX)
 
 

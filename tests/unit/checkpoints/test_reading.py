@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import struct
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -120,7 +121,7 @@ def test_a_file_without_tensors_is_not_a_checkpoint_without_files() -> None:
         ({INDEX: index_of(a="../x")}, "memory/"),
         (
             {INDEX: index_of(fc__weight="a.safetensors", gone="b.safetensors")},
-            f"memory/{INDEX} names 1 tensors that no file holds: gone",
+            f"memory/{INDEX} names 1 tensor that no file holds: gone",
         ),
     ],
 )
@@ -184,8 +185,59 @@ def folder_of_names(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir() if path.is_file()]
 
 
-def test_a_pipe_is_no_weight_file(tmp_path: Path) -> None:
-    os.mkfifo(folder_of(tmp_path, {"config.json": CONFIG}) / "model.safetensors")
+def _pipe(place: Path) -> None:
+    os.mkfifo(place)
+
+
+def _dangling(place: Path) -> None:
+    place.symlink_to("../../blobs/gone")
+
+
+def _loop(place: Path) -> None:
+    place.symlink_to(place.name)
+
+
+BROKEN = [
+    (_dangling, "is a link to nothing"),
+    (_loop, r"is none \(Too many levels of symbolic links\)"),
+    (Path.mkdir, "is a folder"),
+    (_pipe, "is no regular file"),
+]
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "model-00002-of-00002.safetensors"])
+@pytest.mark.parametrize(("make", "words"), BROKEN)
+def test_weights_that_are_there_by_name_only_are_told(
+    make: Callable[[Path], None], words: str, name: str, tmp_path: Path
+) -> None:
+    make(folder_of(tmp_path, {"config.json": CONFIG}) / name)
+    with pytest.raises(CheckpointError, match=f"{name} {words}, so it cannot be read") as told:
+        read_checkpoint(FolderSource(tmp_path))
+    assert "copy it again" in str(told.value)
+
+
+@pytest.mark.parametrize(("make", "words"), BROKEN)
+def test_so_is_a_config(make: Callable[[Path], None], words: str, tmp_path: Path) -> None:
+    make(tmp_path / "config.json")
+    with pytest.raises(CheckpointError, match=rf"config\.json {words}"):
+        read_checkpoint(FolderSource(tmp_path))
+
+
+@pytest.mark.parametrize(("make", "_"), BROKEN)
+def test_a_shard_that_is_there_by_name_only_is_missing(
+    make: Callable[[Path], None], _: str, tmp_path: Path
+) -> None:
+    folder_of(tmp_path, SHARDED)
+    shard = sorted(path.name for path in tmp_path.glob("*.safetensors"))[-1]
+    (tmp_path / shard).unlink()
+    make(tmp_path / shard)
+    with pytest.raises(CheckpointError, match=rf"1 of them is not there: {shard}") as told:
+        read_checkpoint(FolderSource(tmp_path))
+    assert "a link to nothing, is no file" in str(told.value)
+
+
+def test_other_folders_and_pipes_beside_the_weights_are_not_read(tmp_path: Path) -> None:
+    os.mkfifo(folder_of(tmp_path, {"config.json": CONFIG}) / "pipe")
     (tmp_path / "sub").mkdir()
     assert FolderSource(tmp_path).names() == {"config.json": len(CONFIG)}
     assert read_checkpoint(FolderSource(tmp_path)).tensors is None

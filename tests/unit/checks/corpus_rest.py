@@ -410,6 +410,32 @@ VERSIONS = (
             settings={"kv-cache-dtype": "fp8"},
         ),
         "sliding-flashinfer",
+        left="the GPU is vLLM's to know, which refuses it while it starts",
+        not_shown="needs an H200 (vLLM 0.26.0 there: memory-h200.json holds the refusal)",
+    ),
+    Broken(
+        "a small cache for sinks before Ada",
+        lambda f: catalog_case(
+            "gpt-oss-20b",
+            instance_type="ml.g5.12xlarge",
+            ami=NEW_AMI,
+            settings={"kv-cache-dtype": "fp8"},
+        ),
+        "fp8-cache-triton",
+        left="the GPU is vLLM's to know, which refuses it while it starts",
+        not_shown="needs a GPU before Ada (v1/attention/backends/triton_attn.py)",
+    ),
+    Broken(
+        "a small cache for heads of two sizes before Ada",
+        lambda f: catalog_case(
+            "gemma-4-31b",
+            instance_type="ml.p4de.24xlarge",
+            ami=NEW_AMI,
+            settings={"kv-cache-dtype": "fp8_e5m2"},
+        ),
+        "fp8-cache-triton",
+        left="the GPU is vLLM's to know, which refuses it while it starts",
+        not_shown="needs a GPU before Ada (v1/attention/backends/triton_attn.py)",
     ),
     Broken(
         "the broken build for the CPU",

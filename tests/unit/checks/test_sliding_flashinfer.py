@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.unit.checks.cases import catalog_case
+from toolkit.catalog import load_catalog
+from toolkit.checks.rules import fp8_cache_triton
 from toolkit.checks.rules.sliding_flashinfer import check
 
 HOPPER, ADA = "ml.p5.48xlarge", "ml.g6e.12xlarge"
@@ -19,11 +22,14 @@ SMALL = {"kv-cache-dtype": "fp8"}
         ("gemma-4-31b", HOPPER, SMALL, "--kv-cache-dtype"),
         ("gemma-4-31b", HOPPER, {"kv-cache-dtype": "fp8_e4m3"}, "--kv-cache-dtype"),
         ("gpt-oss-20b", HOPPER, {"attention-backend": "flashinfer"}, "--attention-backend"),
+        ("gemma-4-31b", HOPPER, {"kv-cache-dtype": "fp8_e5m2"}, "--kv-cache-dtype"),
         ("gemma-4-31b", HOPPER, {}, None),
+        ("gemma-4-31b", HOPPER, {"kv-cache-dtype": "fp8_per_token_head"}, None),
         ("gemma-4-31b", HOPPER, SMALL | {"attention-backend": "TRITON_ATTN"}, None),
         ("gemma-4-31b", ADA, SMALL, None),
         ("gemma-4-31b", None, SMALL, None),
         ("gpt-oss-20b", HOPPER, SMALL, None),
+        ("gpt-oss-20b", HOPPER, {"kv-cache-dtype": "fp8_e5m2"}, None),
         ("qwen3-coder-30b", HOPPER, {"attention-backend": "FLASHINFER"}, None),
     ],
 )
@@ -38,3 +44,25 @@ def test_only_what_ends_on_flashinfer_is_refused(
 def test_older_vllm_does_not_refuse_it() -> None:
     case = catalog_case("gemma-4-31b", instance_type=HOPPER, settings=SMALL, vllm="0.24.0")
     assert not list(check(case))
+
+
+def test_a_narrow_head_goes_to_flashinfer_with_e5m2_only() -> None:
+    """FlashAttention 3 keeps fp8_e4m3 for heads of 128 numbers, and never knows e5m2."""
+    case = catalog_case("gemma-4-31b", instance_type=HOPPER, settings=SMALL)
+    groups = tuple(
+        group.model_copy(update={"head_dim": 128}) for group in case.target.architecture.attention
+    )
+    shape = case.target.architecture.model_copy(update={"attention": groups})
+    narrow = replace(case, target=case.target.model_copy(update={"architecture": shape}))
+    assert not list(check(narrow))
+    assert list(check(replace(narrow, settings={"kv-cache-dtype": "fp8_e5m2"})))
+
+
+@pytest.mark.parametrize("pair", ["gpt-oss-20b", "gemma-4-31b"])
+def test_the_gpus_of_the_mend_are_refused_by_no_rule(pair: str) -> None:
+    instances = load_catalog().instances.instances
+    named = [i for i in instances if i.gpu in ("L4", "L40S") or int(i.gpu_architecture[3:]) >= 100]
+    assert {i.gpu_architecture for i in named} >= {"sm_89", "sm_100", "sm_120"}
+    for instance in named:
+        case = catalog_case(pair, instance_type=instance.type, settings=SMALL)
+        assert not [*check(case), *fp8_cache_triton.check(case)], instance.type

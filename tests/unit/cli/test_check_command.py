@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,9 @@ from toolkit.cli.main import cli
 from toolkit.errors import PeagleError
 
 NOT_FOR_A_DOCUMENT = ("boto3", "botocore", "moto", "torch", "vllm", "rich", "huggingface_hub")
+
+GEMMA = ("gemma-4-31b", "--instance-type", "ml.p5en.48xlarge")
+FLASHINFER = '{"backend": "FLASHINFER"}'
 
 
 def run(*arguments: str) -> Result:
@@ -54,6 +60,12 @@ def refusal(*arguments: str) -> PeagleError:
 def without_mask(tmp_path: Path) -> str:
     """The folder of a head whose mask is not there."""
     return str(damaged(tiny("p-eagle"), tmp_path / "head", Damage(drop=("mask_hidden",))))
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """The folder of a good head of one's own."""
+    return Path(shutil.copytree(tiny("p-eagle"), tmp_path / "own"))
 
 
 def test_a_good_pair_ends_well_and_says_what_was_read() -> None:
@@ -129,6 +141,21 @@ def test_a_target_that_is_another_model_is_an_error(tmp_path: Path) -> None:
         (["tiny", "--image", "docker.io/me/mine:1"], "image-not-in-ecr", "error"),
         (["tiny", "--region", "us-east-9"], "region-unknown", "error"),
         (["tiny", "--engine", "enable-lora"], "lora", "error"),
+        (["tiny", "--env", "SM_VLLM_ENABLE_LORA=true"], "lora", "error"),
+        (["tiny", "--env", "SM_VLLM_PIPELINE_PARALLEL_SIZE=2"], "pipeline-parallel", "error"),
+        (["tiny", "--env", "SM_VLLM_FOO=bar"], "engine-argument", "error"),
+        ([*GEMMA, "--env", "SM_VLLM_KV_CACHE_DTYPE=fp8"], "sliding-flashinfer", "error"),
+        ([*GEMMA, "--engine", f"attention-config={FLASHINFER}"], "sliding-flashinfer", "error"),
+        (
+            [*GEMMA, "--env", f"SM_VLLM_ATTENTION_CONFIG={FLASHINFER}"],
+            "sliding-flashinfer",
+            "error",
+        ),
+        (
+            [*GEMMA, "--engine", "attention-config.backend=FLASHINFER"],
+            "sliding-flashinfer",
+            "error",
+        ),
         (["tiny", "--engine", "--pipeline-parallel-size=2"], "pipeline-parallel", "error"),
         (["tiny", "--env", "VLLM_USE_V2_MODEL_RUNNER=1"], "model-runner-v2", "error"),
         (["tiny", "--speculative", "disable_by_batch_size=8"], "speculative-setting", "error"),
@@ -144,6 +171,36 @@ def test_a_target_that_is_another_model_is_an_error(tmp_path: Path) -> None:
 )
 def test_every_option_reaches_its_rule(arguments: list[str], code: str, level: str) -> None:
     assert code in codes(document(*arguments), level)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["tiny", "--env", "SM_VLLM_ENABLE_LORA=false"],
+        ["tiny", "--env", "SM_VLLM_ENABLE_LORA=true", "--engine", "enable-lora=false"],
+        [*GEMMA, "--engine", 'attention-config={"backend": "TRITON_ATTN"}'],
+        [*GEMMA, "--engine", 'attention-config="FLASHINFER"'],
+        [*GEMMA, "--engine", "attention-config=[1"],
+    ],
+)
+def test_what_turns_nothing_on_is_no_error(arguments: list[str]) -> None:
+    assert codes(document(*arguments)) == []
+
+
+def test_a_variable_wins_over_the_plans_own_argument() -> None:
+    assert "prefix-caching" in codes(document("gpt-oss-20b"), "note")
+    turned_on = document("gpt-oss-20b", "--env", "SM_VLLM_ENABLE_PREFIX_CACHING=true")
+    assert "prefix-caching" in codes(turned_on, "warning")
+
+
+@pytest.mark.parametrize("make", [lambda path: path.symlink_to("gone"), Path.mkdir, os.mkfifo])
+def test_half_of_a_downloaded_head_is_one_error(make: Callable[[Path], None], own: Path) -> None:
+    (own / "model.safetensors").unlink()
+    make(own / "model.safetensors")
+    error = refusal("tiny", "--drafter", str(own))
+    assert "model.safetensors is" in error.message
+    assert "so it cannot be read" in error.message
+    assert "aborted download" in error.fix
 
 
 def test_the_ami_is_the_one_that_a_plan_would_name() -> None:

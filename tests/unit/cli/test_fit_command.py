@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from tests.unit.cli.fitting import GEOMETRY, H200, answer, folder, peagle, shown
+from tests.unit.cli.fitting import H200, answer, changed, folder, peagle, shown
 from toolkit.cli.fit_view import KNOBS, MEANINGS
 from toolkit.cli.main import cli
 from toolkit.errors import CheckpointError, NotFound, Refused, UserError
@@ -225,57 +224,6 @@ def test_draftless_methods_take_no_weights() -> None:
     assert fit["drafter_gib"] == 0
     assert fit["settings"]["k"] == 5
     assert fit["without_speculation"]["max_concurrency"] > 0
-
-
-WIDTHS = {"hidden_size": 256, "target_hidden_size": 256}
-
-
-def changed(tmp_path: Path, name: str, part: str, **numbers: int) -> str:
-    """A copy of that geometry with other numbers."""
-    config = json.loads((GEOMETRY / name / part / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(config | numbers))
-    return str(tmp_path)
-
-
-def refused(*arguments: str) -> Any:
-    """What is shown of a case that the checks refuse: the fit all the same."""
-    result = peagle(*arguments, "--json")
-    assert isinstance(result.exception, Refused), result.output
-    shown = json.loads(result.stdout)
-    assert shown["weights_gib"] > 0
-    assert shown["findings"][0]["level"] == "error"
-    return {finding["code"] for finding in shown["findings"]}
-
-
-def test_a_pair_that_cannot_work_is_refused_with_the_fit_still_shown(tmp_path: Path) -> None:
-    twenty, seqs = folder("gpt-oss-20b"), ("--max-num-seqs", "64")
-    narrow = changed(tmp_path, "gpt-oss-20b", "p-eagle", **WIDTHS)
-    named, placed = ("gpt-oss-20b", *H200, *seqs), ("--target", twenty, *H200, *seqs)
-    assert "hidden-size-mismatch" in refused(*named, "--drafter", narrow)
-    assert "hidden-size-mismatch" in refused(*placed, "--drafter", narrow)
-    assert "head-not-a-drafter" in refused(*placed, "--drafter", twenty)
-    assert "k-above-trained" in refused(*named, "--k", "12")
-    assert "vllm-below-minimum" in refused(*named, "--vllm", "0.9.0")
-    assert "context-above-target" in refused(*named, "--max-model-len", "200000")
-    assert "target-differs" in refused(*named, "--target", folder("gpt-oss-120b"))
-    old = ("--instance-type", "ml.g4dn.xlarge", *seqs)
-    assert "gpu-too-old" in refused("gpt-oss-20b", *old)
-    result = peagle(*named, "--k", "12")
-    assert "fits: the cache holds" in result.stdout
-    assert "Findings" in result.stdout
-    assert "K=12 is more than the 10" in str(result.exception)
-
-
-def test_a_pair_that_can_work_has_no_findings() -> None:
-    for pair in ("gpt-oss-20b", "gpt-oss-120b", "qwen3-coder-30b", "gemma-4-31b+eagle3"):
-        assert (
-            answer(pair, *H200, "--max-num-seqs", "64", "--max-model-len", "8192")["findings"] == []
-        ), pair
-
-
-def test_text_only_for_a_text_model_is_remarked() -> None:
-    (found,) = answer("gpt-oss-20b", *H200, "--max-num-seqs", "64", "--text-only")["findings"]
-    assert (found["level"], found["code"]) == ("note", "text-only-unneeded")
 
 
 def test_speculation_never_costs_less_than_nothing() -> None:

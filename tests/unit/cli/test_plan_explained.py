@@ -35,16 +35,35 @@ def words(done: Result) -> str:
     return " ".join(done.stdout.split())
 
 
+Curve = tuple[str | None, int, tuple[int, int, int]]
+PAYS: tuple[Curve, ...] = (
+    (None, 0, (50, 300, 900)),
+    ("p-eagle", 3, (90, 400, 800)),
+    ("p-eagle", 7, (120, 350, 700)),
+)
+"""Speeds with 1, 8 and 32 requests at a time: speculation pays with 1 and 8."""
+LOSES: tuple[Curve, ...] = (
+    (None, 0, (50, 300, 900)),
+    ("p-eagle", 3, (45, 290, 800)),
+    ("p-eagle", 7, (40, 280, 700)),
+    ("eagle3", 3, (42, 250, 600)),
+)
+"""Speculation never pays, whatever drafts."""
+MIXED: tuple[Curve, ...] = (*PAYS, ("eagle3", 3, (40, 250, 600)))
+"""P-EAGLE pays, and EAGLE-3 does not."""
+
+
 @pytest.fixture
 def own(tmp_path: Path) -> str:
     """A catalogue folder with speeds of gpt-oss-20b on an L4, which is the cheapest that fits."""
+    return measured(tmp_path, PAYS)
+
+
+def measured(place: Path, curves: tuple[Curve, ...]) -> str:
+    """A catalogue folder in which this was measured."""
     rows = [
         {"drafter": drafter, "k": k, "concurrency": load, "output_tokens_per_second": speed}
-        for drafter, k, speeds in (
-            (None, 0, (50, 300, 900)),
-            ("p-eagle", 3, (90, 400, 800)),
-            ("p-eagle", 7, (120, 350, 700)),
-        )
+        for drafter, k, speeds in curves
         for load, speed in zip((1, 8, 32), speeds, strict=True)
     ]
     document: dict[str, Any] = {
@@ -56,9 +75,9 @@ def own(tmp_path: Path) -> str:
         "synthetic": True,
         "speeds": rows,
     }
-    (tmp_path / "evidence").mkdir()
-    (tmp_path / "evidence" / "speed.json").write_text(json.dumps(document))
-    return str(tmp_path)
+    (place / "evidence").mkdir()
+    (place / "evidence" / "speed.json").write_text(json.dumps(document))
+    return str(place)
 
 
 @pytest.mark.parametrize("pair", PAIRS)
@@ -148,6 +167,57 @@ def test_where_speculation_loses_the_plan_proposes_none(own: str) -> None:
     assert made["speed"]["tokens_per_second"] == 900
     kept = json.loads(run("--catalog", own, "plan", "gpt-oss-20b+p-eagle", *arguments).stdout)
     assert kept["speculation"]["k"] == 3
+
+
+def planned(catalog: str, *arguments: str) -> Any:
+    return json.loads(run("--catalog", catalog, "plan", *arguments, "--json").stdout)
+
+
+def fix_of(made: Any, code: str) -> str:
+    (finding,) = [finding for finding in made["findings"] if finding["code"] == code]
+    return str(finding["fix"])
+
+
+@pytest.mark.parametrize("asked", [(), ("--min-tokens-per-second", "200"), ("--concurrency", "1")])
+def test_where_all_drafters_lose_the_plan_proposes_none(
+    asked: tuple[str, ...], tmp_path: Path
+) -> None:
+    losing = measured(tmp_path, LOSES)
+    made = planned(losing, "gpt-oss-20b", *asked)
+    assert (made["speculation"], made["drafter"]) == (None, None)
+    assert made["instance_type"] == "ml.g6.xlarge"
+    assert "--speculative-config" not in made["engine_arguments"]
+    assert fix_of(made, "speculation-loses").startswith("planned without speculation; to")
+    seen = words(run("--catalog", losing, "plan", "gpt-oss-20b", *asked))
+    assert "alone makes" in seen
+    assert "at best (K=3) with P-EAGLE" in seen
+
+
+def test_who_names_a_drafter_that_loses_is_told_what_the_same_evidence_has_instead(
+    tmp_path: Path,
+) -> None:
+    catalog = measured(tmp_path, MIXED)
+    made = planned(catalog, "gpt-oss-20b+eagle3", "--instance-type", "ml.g6.xlarge")
+    assert made["speculation"]["k"] == 3, "it was named"
+    assert fix_of(made, "speculation-loses") == (
+        "use gpt-oss-20b+p-eagle --k 3 (400 tokens/s) or --no-speculation (300 tokens/s), unless "
+        "your requests are more predictable"
+    )
+    for better, speed in ((("gpt-oss-20b+p-eagle", "--k", "3"), 400),
+                          (("gpt-oss-20b+eagle3", "--no-speculation"), 300)):  # fmt: skip
+        again = planned(catalog, *better, "--instance-type", "ml.g6.xlarge")
+        assert again["speed"]["tokens_per_second"] == speed
+        assert "speculation-loses" not in [finding["code"] for finding in again["findings"]]
+
+
+def test_a_drafter_that_takes_more_instances_than_none_is_told() -> None:
+    asked = ("--concurrency", "64", "--min-tokens-per-second", "12000", "--json")
+    made = json.loads(run("plan", "gpt-oss-20b+eagle3", *asked).stdout)
+    assert made["instance_count"] == 2
+    assert fix_of(made, "speculation-costs-more") == "use --no-speculation"
+    alone = json.loads(run("plan", "gpt-oss-20b+eagle3", "--no-speculation", *asked).stdout)
+    assert alone["instance_count"] == 1
+    assert alone["speed"]["tokens_per_second"] >= 12000
 
 
 def test_the_document_has_the_places_and_the_speed(own: str) -> None:

@@ -80,7 +80,6 @@ LEFT: dict[str, str] = {
     "model-runner-v2": VERSION,
     "vllm-cpu-broken": VERSION,
     "watermarking": VERSION,
-    "sliding-flashinfer": LOUD,
     "dynamic-k": VERSION,
     "lora": VERSION,
     "prefix-caching": VERSION,

@@ -218,6 +218,36 @@ def test_a_limit_that_is_none_is_refused(option: str, limit: float) -> None:
         plan("chat", CATALOG, **{option: limit})
 
 
+def test_a_drafter_with_which_the_speed_costs_more_is_told() -> None:
+    asked: dict[str, Any] = {"concurrency": 32, "min_tokens_per_second": 1500}
+    made = plan("chat+eagle3", MEASURED, **asked)
+    assert (made.instance_type, made.instance_count) == ("ml.g7e.2xlarge", 3)
+    (finding,) = [f for f in made.findings if f.code == "speculation-costs-more"]
+    assert finding.level == "warning"
+    assert finding.message == (
+        "Chat alone makes that speed for less: 1,600 tokens/s, measured, on ml.g7e.2xlarge at "
+        "$4.20 an hour, where EAGLE-3 head for Chat takes 3 x ml.g7e.2xlarge"
+    )
+    alone = plan("chat+eagle3", MEASURED, speculation=False, **asked)
+    assert (alone.instance_count, alone.price_per_hour_usd) == (1, 4.2)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"concurrency": 8, "min_tokens_per_second": 700},
+        {"concurrency": 8, "min_tokens_per_second": 3000},
+        {"concurrency": 32, "min_tokens_per_second": 900},
+        {"concurrency": 32},
+    ],
+    ids=["one is needed either way", "faster than alone", "one is enough", "no speed is asked for"],
+)
+def test_a_drafter_with_which_it_costs_no_more_is_not(options: dict[str, Any]) -> None:
+    for pair in ("chat+p-eagle", "chat+eagle3"):
+        made = plan(pair, MEASURED, **options)
+        assert "speculation-costs-more" not in codes(made), pair
+
+
 def test_where_speculation_loses_on_one_gpu_only_that_place_goes_without() -> None:
     made = plan(catalog=MEASURED, concurrency=32)
     by_type = {place.instance_type: place.k for place in made.alternatives}

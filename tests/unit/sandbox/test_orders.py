@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from tests.unit.sandbox.sandboxes import Sandbox
+from toolkit.images import Image
 from toolkit.sandbox.hosting.deployment import Deployment, DeploymentFailed
+from toolkit.sandbox.hosting.launching import nearest_to
 from toolkit.sandbox.hosting.order import ModelData, Order, order_of
 
 FOLDER = {"S3Uri": "s3://b/p/", "S3DataType": "S3Prefix", "CompressionType": "None"}
@@ -22,6 +24,7 @@ VARIANT: dict[str, Any] = {"VariantName": "v", "ModelName": "m", "InitialInstanc
 class SomeModel:
     container: Mapping[str, Any]
     others: list[Mapping[str, Any]] = field(default_factory=list)
+    tags: list[dict[str, str]] = field(default_factory=list)
 
     @property
     def all_containers(self) -> list[Mapping[str, Any]]:
@@ -48,6 +51,39 @@ def test_weights_go_where_the_container_looks_for_them() -> None:
         ModelData("s3://b/p/", more / "drafter", archive=True),
         ModelData("s3://b/p/", more / "one", single=True),
     )
+
+
+def test_the_pair_is_the_one_that_the_model_is_tagged_with() -> None:
+    tags = [{"Key": "other", "Value": "x"}, {"Key": "peagle:pair", "Value": "a/b+c"}]
+    assert order_of("r", "e", [VARIANT], SomeModel({}, tags=tags)).pair == "a/b+c"
+    assert order().pair == ""
+
+
+@pytest.mark.parametrize(
+    ("pair", "expected"),
+    [
+        ("a/b+c", "old"),
+        ("a/b+d_e", "special"),
+        ("a/b", "alone"),
+        ("a/b+unknown", "newest of it"),
+        ("x/y", "another"),
+        ("z/z+z", "another"),
+        ("", "another"),
+    ],
+)
+def test_a_container_is_made_from_the_image_of_its_pair(pair: str, expected: str) -> None:
+    newest_first = {
+        "another": "x/y+z",
+        "newest of it": "a/b+z",
+        "alone": "a/b",
+        "special": "a/b+d#e",
+        "old": "a/b+c",
+    }
+    found = [
+        Image(name, "id", "", 0, None, "", {"peagle.pair": served}, ())
+        for name, served in newest_first.items()
+    ]
+    assert nearest_to(pair, found).name == expected
 
 
 def test_the_startup_time_is_the_variant_s() -> None:

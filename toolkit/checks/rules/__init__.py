@@ -9,5 +9,5 @@ A rule's file has
 - ``check(case)``: yields findings, and nothing where it does not know enough, or where another
   rule has already refused for the same cause.
 
-A new rule also needs a line in the corpus, ``tests/unit/checks/corpus*.py``.
+A new rule also needs a fixture, one ``Broken`` in ``tests/unit/checks/corpus*.py``, and no more.
 """

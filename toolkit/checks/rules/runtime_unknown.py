@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from toolkit.catalog import versions
+from toolkit.checks.cases import nearest_version
 from toolkit.checks.models import Case
 from toolkit.findings import Finding, error
 
@@ -17,12 +18,11 @@ VLLM_NOTICES = "never"
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """An error for a version that the catalogue has no image of, with the nearest newer one."""
+    """An error for a version that the catalogue has no image of, with the nearest one."""
     known = [versions.normalise(runtime.vllm) for runtime in case.runtimes.runtimes]
     version = case.runtime.vllm
     if version in known or case.image is not None:
         return
-    newer = [name for name in known if versions.compare(name, version) > 0]
-    near = min(newer, key=versions.parse) if newer else max(known, key=versions.parse)
+    near = nearest_version(version, known)
     message = f"the catalogue has no image with vLLM {version}"
     yield error(CODE, "vllm", message, f"use --vllm {near}, or your own image with --image")

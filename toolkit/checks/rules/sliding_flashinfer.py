@@ -2,7 +2,7 @@
 
 vLLM's FlashInfer backend refuses them there, after the weights are loaded. Nobody has to ask for
 FlashInfer: with a cache in 8-bit floats vLLM takes it by itself for heads that are too wide for
-FlashAttention 3, such as Gemma-4's.
+FlashAttention 3, such as Gemma-4's, and with fp8_e5m2, which FlashAttention does not know, for all.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from toolkit.checks.facts import entries, setting, shape_of, told
 from toolkit.checks.models import Case
+from toolkit.checks.rules.fp8_cache_triton import E5M2, FLASHINFER_CACHES, flashinfer_can
 from toolkit.findings import Finding
 
 CODE = "sliding-flashinfer"
@@ -38,6 +39,9 @@ def _leads_to_flashinfer(case: Case) -> str | None:
     backend = setting(case, "attention-backend")
     if backend:
         return "attention-backend" if str(backend).upper() == "FLASHINFER" else None
-    small = str(setting(case, "kv-cache-dtype") or "").startswith("fp8")
-    widest = max(group.head_dim for group in shape_of(case).attention)
-    return "kv-cache-dtype" if small and widest > _WIDEST_FOR_FLASH_ATTENTION else None
+    kind, shape = setting(case, "kv-cache-dtype"), shape_of(case)
+    if kind not in FLASHINFER_CACHES or not flashinfer_can(shape):
+        return None
+    widest = max(group.head_dim for group in shape.attention)
+    too_much = kind == E5M2 or widest > _WIDEST_FOR_FLASH_ATTENTION
+    return "kv-cache-dtype" if too_much else None

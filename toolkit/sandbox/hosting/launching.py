@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from toolkit.errors import NotFound, PeagleError
@@ -12,6 +12,7 @@ from toolkit.local.containers import Container, container_name, start_container
 from toolkit.local.engine import find_engine
 from toolkit.local.process import EngineProcess, free_port, start_engine
 from toolkit.rendering.image import serve_digest
+from toolkit.rendering.requests import tag_value
 from toolkit.sandbox.bundled import engine_version
 from toolkit.sandbox.hosting.order import Order
 from toolkit.sandbox.state import EngineKind
@@ -51,9 +52,9 @@ def as_container(
     record: Record,
 ) -> None:
     """The image that is named, if it is on this machine and made for a CPU; else the newest one
-    that is."""
+    that is, of the pair that is asked for if there is one."""
     docker = Docker()
-    image = _image(docker, order.image)
+    image = _image(docker, order.image, order.pair)
     chosen = Container(
         name=container_name("sandbox", name),
         image=image.id,
@@ -75,7 +76,7 @@ def mounts_of(ml_root: Path) -> dict[str, Path]:
     return {f"/opt/ml/{path.relative_to(ml_root).as_posix()}": path.resolve() for path in folders}
 
 
-def _image(docker: Docker, named: str) -> Image:
+def _image(docker: Docker, named: str, pair: str) -> Image:
     try:
         found = show(docker, named)
         if found.runtime == "cpu":
@@ -88,4 +89,16 @@ def _image(docker: Docker, named: str) -> Image:
         raise NotFound(
             "there is no image for a CPU on this machine", "peagle image build tiny --runtime cpu"
         )
-    return fitting[0]
+    return nearest_to(pair, fitting)
+
+
+def nearest_to(pair: str, found: Sequence[Image]) -> Image:
+    """The first of the pair, else the first of its target: that one also serves the target alone.
+    Else simply the first; its own entrypoint says what is wrong with it.
+
+    ``pair`` is what a tag says, in which some characters are replaced.
+    """
+    target = pair.partition("+")[0]
+    of_pair = (image for image in found if tag_value(image.pair) == pair)
+    of_target = (image for image in found if image.pair.partition("+")[0] == target)
+    return next(of_pair, None) or next(of_target, found[0])

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Protocol
 
+from toolkit.rendering.requests import PAIR_TAG
+
 DEFAULT_STARTUP_SECONDS = 600
 """How long a container may take to answer /ping when the request does not say. A choice of ours;
 API_ProductionVariant gives the range 60-3600 and no default."""
@@ -18,6 +20,9 @@ class ModelLike(Protocol):
 
     @property
     def all_containers(self) -> list[Mapping[str, Any]]: ...
+
+    @property
+    def tags(self) -> list[dict[str, str]]: ...
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,8 @@ class ModelData:
 class Order:
     """An engine to start. ``remarks`` say what of the request the sandbox does not do.
 
-    ``vllm`` is the version in the tag of ``image``, if it names one.
+    ``vllm`` is the version in the tag of ``image``, if it names one; ``pair`` is what the model's
+    tags say that it serves, as everything that the toolkit renders says it.
     """
 
     region: str
@@ -50,6 +56,7 @@ class Order:
     remarks: tuple[str, ...] = ()
     vllm: str | None = None
     image: str = ""
+    pair: str = ""
 
 
 def order_of(
@@ -69,6 +76,7 @@ def order_of(
         remarks=tuple(_remarks(variants, model)),
         vllm=_version_of(container.get("Image", "")),
         image=container.get("Image", ""),
+        pair=next((tag["Value"] for tag in model.tags if tag["Key"] == PAIR_TAG), ""),
     )
 
 

@@ -1,0 +1,43 @@
+"""Which caches and backends lead to Triton on a GPU without 8-bit floats, as in vLLM's source."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.checks.cases import catalog_case
+from toolkit.checks.rules.fp8_cache_triton import check
+
+A10G, A100, L40S, HOPPER = "ml.g5.12xlarge", "ml.p4de.24xlarge", "ml.g6e.12xlarge", "ml.p5.48xlarge"
+SMALL = {"kv-cache-dtype": "fp8"}
+
+
+@pytest.mark.parametrize(
+    ("pair", "instance", "settings", "refused"),
+    [
+        ("gpt-oss-20b", A10G, SMALL, True),
+        ("gpt-oss-20b", A100, {"kv-cache-dtype": "fp8_e4m3"}, True),
+        ("gpt-oss-20b", A100, {"kv-cache-dtype": "fp8_e5m2"}, True),
+        ("gemma-4-31b", A100, SMALL, True),
+        ("qwen3-coder-30b", A100, SMALL | {"attention-backend": "triton_attn"}, True),
+        ("qwen3-coder-30b", A100, {"kv-cache-dtype": "fp8_per_token_head"}, True),
+        ("qwen3-coder-30b", A100, SMALL, False),
+        ("gemma-4-31b", A100, SMALL | {"attention-backend": "FLASHINFER"}, False),
+        ("gpt-oss-20b", A100, {"kv-cache-dtype": "bfloat16"}, False),
+        ("gpt-oss-20b", A100, {}, False),
+        ("gpt-oss-20b", L40S, SMALL, False),
+        ("gpt-oss-20b", HOPPER, SMALL, False),
+        ("gpt-oss-20b", None, SMALL, False),
+    ],
+)
+def test_only_what_ends_on_triton_before_ada_is_refused(
+    pair: str, instance: str | None, settings: dict[str, Any], refused: bool
+) -> None:
+    """FlashInfer takes Qwen3-Coder; GPT-OSS has sinks and Gemma-4 heads of two sizes."""
+    found = list(check(catalog_case(pair, instance_type=instance, settings=settings)))
+    assert bool(found) == refused
+    for finding in found:
+        assert finding.level == "error"
+        assert f"--kv-cache-dtype {settings['kv-cache-dtype']} on A1" in finding.message
+        assert "leave --kv-cache-dtype out" in (finding.fix or "")

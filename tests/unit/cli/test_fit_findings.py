@@ -1,0 +1,63 @@
+"""What ``peagle fit`` says of a pair beside its memory: the checks, with the fit's own settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.unit.cli.fitting import H200, answer, changed, folder, peagle, refused
+
+WIDTHS = {"hidden_size": 256, "target_hidden_size": 256}
+
+
+def test_a_pair_that_cannot_work_is_refused_with_the_fit_still_shown(tmp_path: Path) -> None:
+    twenty, seqs = folder("gpt-oss-20b"), ("--max-num-seqs", "64")
+    narrow = changed(tmp_path, "gpt-oss-20b", "p-eagle", **WIDTHS)
+    named, placed = ("gpt-oss-20b", *H200, *seqs), ("--target", twenty, *H200, *seqs)
+    assert "hidden-size-mismatch" in refused(*named, "--drafter", narrow)
+    assert "hidden-size-mismatch" in refused(*placed, "--drafter", narrow)
+    assert "head-not-a-drafter" in refused(*placed, "--drafter", twenty)
+    assert "k-above-trained" in refused(*named, "--k", "12")
+    assert "vllm-below-minimum" in refused(*named, "--vllm", "0.9.0")
+    assert "context-above-target" in refused(*named, "--max-model-len", "200000")
+    assert "target-differs" in refused(*named, "--target", folder("gpt-oss-120b"))
+    old = ("--instance-type", "ml.g4dn.xlarge", *seqs)
+    assert "gpu-too-old" in refused("gpt-oss-20b", *old)
+    result = peagle(*named, "--k", "12")
+    assert "fits: the cache holds" in result.stdout
+    assert "Findings" in result.stdout
+    assert "K=12 is more than the 10" in str(result.exception)
+
+
+def test_the_rules_see_what_the_fit_is_asked() -> None:
+    small = ("--kv-cache-dtype", "fp8", "--max-num-seqs", "8", "--max-model-len", "8192")
+    hopper = ("gemma-4-31b", "--instance-type", "ml.p5en.48xlarge")
+    assert refused(*hopper, *small) == {"sliding-flashinfer"}
+    assert "sliding-flashinfer" in refused(*hopper, *small, "--no-speculation")
+    assert "sliding-flashinfer" in refused("gemma-4-31b", *H200, *small), "taken to be an H200"
+    assert refused("gpt-oss-20b", "--instance-type", "ml.g5.12xlarge", *small) == {
+        "fp8-cache-triton"
+    }
+    assert answer("gpt-oss-20b", *H200, *small)["findings"] == []
+    assert answer("gpt-oss-20b", "--instance-type", "ml.g6e.xlarge", *small)["findings"] == []
+
+
+def test_a_step_that_drafts_for_some_requests_only_is_warned_about() -> None:
+    asked = ("gpt-oss-20b", *H200, "--max-model-len", "8192")
+    (found,) = answer(*asked, "--max-num-seqs", "2000")["findings"]
+    assert (found["level"], found["code"]) == ("warning", "drafting-slots")
+    assert "drafts K=7 for 585 of 2,000 requests" in found["message"]
+    room = ("--max-num-batched-tokens", "32768")
+    assert answer(*asked, "--max-num-seqs", "2000", *room)["findings"] == []
+    assert answer(*asked)["findings"] == [], "nobody asked for so many"
+
+
+def test_a_pair_that_can_work_has_no_findings() -> None:
+    for pair in ("gpt-oss-20b", "gpt-oss-120b", "qwen3-coder-30b", "gemma-4-31b+eagle3"):
+        assert (
+            answer(pair, *H200, "--max-num-seqs", "64", "--max-model-len", "8192")["findings"] == []
+        ), pair
+
+
+def test_text_only_for_a_text_model_is_remarked() -> None:
+    (found,) = answer("gpt-oss-20b", *H200, "--max-num-seqs", "64", "--text-only")["findings"]
+    assert (found["level"], found["code"]) == ("note", "text-only-unneeded")

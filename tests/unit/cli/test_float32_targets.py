@@ -1,0 +1,81 @@
+"""Targets that were saved in float32, of which vLLM serves half as many bytes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.unit.checkpoints.files import file_of, header_of
+from tests.unit.cli.fitting import H200, folder, shown
+from toolkit.catalog import load_catalog
+from toolkit.fit.building import target_model
+
+SHORT = ("--max-model-len", "8192", "--max-num-seqs", "64")
+LLAMA_8B: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096,
+    "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+    "intermediate_size": 14336, "vocab_size": 128256, "max_position_embeddings": 131072,
+    "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+def saved_as(dtype: str, place: Path, config: dict[str, Any]) -> str:
+    """A folder with this config and no weights, saved in this type."""
+    place.mkdir()
+    (place / "config.json").write_text(json.dumps(config | {"torch_dtype": dtype}))
+    return str(place)
+
+
+def test_a_target_in_float32_takes_what_it_takes_in_bfloat16(tmp_path: Path) -> None:
+    config = json.loads(Path(folder("qwen3-coder-30b"), "config.json").read_text())
+    config.pop("dtype", None)
+    fits = [
+        shown("--target", saved_as(dtype, tmp_path / dtype, config), *H200, *SHORT)
+        for dtype in ("float32", "bfloat16")
+    ]
+    assert fits[0]["terms"] == fits[1]["terms"]
+    assert fits[0]["kv_cache_tokens"] == fits[1]["kv_cache_tokens"] > 500_000
+
+
+def test_a_target_in_float32_fits_a_gpu_that_holds_half_of_its_files(tmp_path: Path) -> None:
+    place = saved_as("float32", tmp_path / "llama", LLAMA_8B)
+    fit = shown("--target", place, "--gpu-memory-gib", "23.6", *SHORT)
+    assert fit["fits"]
+    assert 14.5 < fit["weights_gib"] < 15.5
+
+
+def weights_of(config: dict[str, Any], dtype: str, place: Path) -> None:
+    """A whole weight file of such a Llama, all holes: only its header takes room on disk."""
+    hidden, width = config["hidden_size"], config["intermediate_size"]
+    kv = config["num_key_value_heads"] * hidden // config["num_attention_heads"]
+    shapes = {f"{name}.weight": (dtype, (config["vocab_size"], hidden))
+              for name in ("model.embed_tokens", "lm_head")}  # fmt: skip
+    for layer in range(config["num_hidden_layers"]):
+        for name, shape in (
+            ("self_attn.q_proj", (hidden, hidden)), ("self_attn.k_proj", (kv, hidden)),
+            ("self_attn.v_proj", (kv, hidden)), ("self_attn.o_proj", (hidden, hidden)),
+            ("mlp.gate_proj", (width, hidden)), ("mlp.up_proj", (width, hidden)),
+            ("mlp.down_proj", (hidden, width)),
+        ):  # fmt: skip
+            shapes[f"model.layers.{layer}.{name}.weight"] = (dtype, shape)
+    header, size = header_of(shapes)
+    with (place / "model.safetensors").open("wb") as file:
+        file.truncate(file.write(file_of(header, 0)) + size)
+
+
+def test_weights_in_float32_count_as_what_the_config_serves_them_in(tmp_path: Path) -> None:
+    seen = {}
+    for dtype in ("F32", "BF16"):
+        place = saved_as("bfloat16", tmp_path / dtype, LLAMA_8B)
+        weights_of(LLAMA_8B, dtype, Path(place))
+        seen[dtype] = shown("--target", place, "--gpu-memory-gib", "23.6", *SHORT)
+    assert seen["F32"]["terms"] == seen["BF16"]["terms"]
+    assert 14.5 < seen["F32"]["weights_gib"] < 15.5
+
+
+def test_so_does_a_target_of_the_catalogue() -> None:
+    target = load_catalog().targets["Qwen/Qwen3-Coder-30B-A3B-Instruct"]
+    wide = target.model_copy(update={"dtype": "float32", "weight_bytes": 2 * target.weight_bytes})
+    assert target_model(wide) == target_model(target)
+    assert target_model(wide, "float32").dtype == "float32", "it was asked for"

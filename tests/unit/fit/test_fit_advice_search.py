@@ -1,0 +1,75 @@
+"""What is tried to make a case fit, and how often: the answer comes at once, whatever was asked."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from tests.unit.fit.geometry import case, turned, turning
+from toolkit.fit.accounting import fit_of
+from toolkit.fit.advice import MOST_DRAFTED, advise
+from toolkit.fit.models import FitCase
+
+
+def told(one: FitCase) -> dict[str, str]:
+    return {advice.knob: advice.value for advice in advise(one, turning(one))}
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        {"k": 100_000},
+        {"k": 10**9, "vllm": "0.28.0"},
+        {"max_num_batched_tokens": 10**12},
+        {"max_model_len": 10**12},
+        {"max_num_seqs": 10**12},
+    ],
+)
+def test_no_number_is_too_large_for_an_answer_at_once(engine: dict[str, Any]) -> None:
+    one, tried = case("gpt-oss-20b", **engine), Counter[str]()
+    plain = turning(one)
+
+    def counting(knob: str, value: object) -> FitCase | None:
+        tried[knob] += 1
+        return plain(knob, value)
+
+    advise(one, counting)
+    assert tried
+    assert max(tried.values()) <= MOST_DRAFTED, tried
+
+
+@pytest.mark.parametrize("gib", [16.4, 16.6, 16.8, 17.0])
+def test_the_largest_k_that_fits_is_advised(gib: float) -> None:
+    """More may take less where a batch is rounded up to whole steps, so that none is left out."""
+    one = case("gpt-oss-20b", k=18, gpu_memory_gib=gib, max_num_seqs=64, max_model_len=4096)
+    fitting = [k for k in range(1, 18) if fit_of(turned(one, k=k)).fits]
+    if not fit_of(one).fits:
+        assert told(one).get("k") == (str(fitting[-1]) if fitting else None)
+
+
+def test_the_context_advised_is_no_longer_than_target_and_head_were_made_for() -> None:
+    long = case("gpt-oss-20b", max_model_len=10_000_000)
+    assert told(long)["max-model-len"] == "131072"
+    asked = case("qwen3-coder-30b", max_model_len=10_000_000)
+    assert asked.drafter is not None
+    most = min(asked.target.architecture.max_positions, asked.drafter.max_positions)
+    assert told(asked)["max-model-len"] == str(most)
+
+
+def test_a_step_that_is_too_large_is_made_as_small_as_needed_and_no_smaller() -> None:
+    large = case("gpt-oss-20b", gpu_memory_gib=23.6, max_num_seqs=8, max_num_batched_tokens=65536)
+    step = int(told(large)["max-num-batched-tokens"])
+    assert fit_of(turned(large, max_num_batched_tokens=step)).fits
+    assert not fit_of(turned(large, max_num_batched_tokens=2 * step)).fits
+
+
+@pytest.mark.parametrize("vllm", ["0.27.1", "0.28.0"])
+def test_no_step_below_what_vllm_needs_is_advised(vllm: str) -> None:
+    """A token for every request, and one beside the slots: of all requests before 0.28."""
+    crowded = case("gpt-oss-20b", vllm=vllm, max_num_seqs=1000, max_num_batched_tokens=2**30)
+    step = int(told(crowded)["max-num-batched-tokens"])
+    assert step > (6 * 1000 if vllm == "0.27.1" else 999)
+    small = case("gpt-oss-20b", vllm=vllm, gpu_memory_gib=15.8, max_num_seqs=1000)
+    assert "max-num-batched-tokens" not in told(small), "no step for as many requests fits"
