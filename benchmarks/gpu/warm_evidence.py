@@ -19,12 +19,13 @@ METHOD = (
     " engine.engine_start_seconds: what vLLM itself counts (profiling, KV cache, warm-up, CUDA"
     " graphs). first, one machine: cold with PEAGLE_WARM=collect, then the same caches kept where"
     " they are, then all removed and restored from the artefact. second, another machine that had"
-    " none of it: restored from that artefact, then cold with PEAGLE_WARM=off. Where one of these"
-    " is not among the starts, there was no time for it, and cold_machine says whose cold start it"
-    " is compared with. Home, temporary"
-    " files and caches are empty before each start but kept; the artefact lies on the machine's own"
+    " none of it: restored from that artefact, then cold with PEAGLE_WARM=off. Which of these"
+    " ran stands under runs (a short lease takes --kinds cold,kept and --kinds restored), and"
+    " cold_machine says whose cold start one is compared with. The goal, four times faster on the"
+    " second machine, is of engine_start_seconds. Home, temporary files and caches are empty before each start but kept; the artefact lies on the machine's own"
     " disk, packed by gzip again after its way there; Python's bytecode and the files of"
-    " vLLM are warm before all. anew_bytes: compiled although caches were there; elsewhere_bytes:"
+    " vLLM are warm before all. anew_bytes: written although caches were there (vLLM saves its"
+    " compiled functions again after loading them); elsewhere_bytes:"
     " written to other places than the caches of an artefact."
 )
 TIMES = ("green_seconds", "healthy_seconds", "engine_start_seconds")

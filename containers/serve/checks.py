@@ -53,6 +53,16 @@ _NEED_DRAFTER = ("eagle", "eagle3", "medusa", "mlp_speculator", "draft_model", "
 _LAST_PORT = 65535
 _LONGEST_SHOWN = 200
 
+_ONE_NAME = f"write it into {SPECULATION}, as method, model and {_K}"
+_UNSEEN = {
+    f"{PREFIX}CONFIG": "give each argument of the file as a variable of its own",
+    f"{PREFIX}SPEC_METHOD": _ONE_NAME,
+    f"{PREFIX}SPEC_MODEL": _ONE_NAME,
+    f"{PREFIX}SPEC_TOKENS": _ONE_NAME,
+}
+"""Other ways to give vLLM arguments: head, counters and the image's pair would go unchecked, and
+the key of a warm start would not know them."""
+
 
 def check(environment: Mapping[str, str]) -> None:
     """Raise WrongEnvironment for the first thing that cannot be meant."""
@@ -72,6 +82,9 @@ def check(environment: Mapping[str, str]) -> None:
     _check_lengths(environment)
     _check_choices(environment)
     _check_memory_share(environment)
+    for name, fix in _UNSEEN.items():
+        if name in environment:
+            raise WrongEnvironment(f"{name} is not looked into, and nothing would check it", fix)
     if SPECULATION in environment:
         _check_speculation(environment[SPECULATION])
         _check_counted(environment)
@@ -135,6 +148,11 @@ def _check_speculation(text: str) -> None:
     if not isinstance(k, int) or isinstance(k, bool) or k < 1:
         said = f"has {_K} {json.dumps(k)}" if _K in config else f"has no {_K}"
         raise WrongEnvironment(f"{SPECULATION} {said}", "set it to a whole number of at least 1")
+    if method is None and config.get("model"):
+        raise WrongEnvironment(
+            f"{SPECULATION} has a model and no method, so vLLM would guess one from its name",
+            'add "method": "eagle3"; for P-EAGLE also "parallel_drafting": true',
+        )
     if method in _NEED_DRAFTER and not config.get("model"):
         raise WrongEnvironment(
             f"{SPECULATION} has the method {method} and no drafter",

@@ -59,7 +59,7 @@ def up(
     """
     host = host or ProcessHost()
     environment, notes = host.runnable(plan)
-    with _alone(plan.name):
+    with alone(plan.name, "local up"):
         running = records.read(plan.name)
         if running and is_alive(running.process) and running.ready:
             return _same(running, environment, port, host)
@@ -116,16 +116,19 @@ def last_line(log: Path) -> str:
 
 
 @contextmanager
-def _alone(name: str) -> Iterator[None]:
-    """Only one ``up`` of a name at a time. The lock goes with the process that holds it."""
+def alone(name: str, command: str) -> Iterator[None]:
+    """Only one ``command`` of a name at a time. The lock goes with the process that holds it.
+
+    Raises UserError where another one holds it.
+    """
     folder = records.folder_of(name)
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as stream:
+    with (folder / f"{command.replace(' ', '-')}.lock").open("w") as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UserError(
-                f"another `peagle local up` of {name} is at work", "wait for it, or give --name"
+                f"another `peagle {command}` of {name} is at work", "wait for it, or give --name"
             ) from None
         yield
 

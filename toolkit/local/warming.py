@@ -12,7 +12,7 @@ from toolkit.local import client, records
 from toolkit.local.artefacts import collected_by
 from toolkit.local.hosts import Host
 from toolkit.local.process import stop_engine
-from toolkit.local.running import STOP_SECONDS, down, up
+from toolkit.local.running import STOP_SECONDS, alone, down, up
 from toolkit.planning.models import Plan
 from toolkit.warm import Artefact
 
@@ -30,10 +30,11 @@ def collect(plan: Plan, host: Host, folder: Path, progress: Progress) -> Artefac
     and ``toolkit.warm.fetch`` raise.
     """
     own = plan.model_copy(update={"name": f"{plan.name}{NAME_ENDS_WITH}"})
-    try:
-        return _collect(own, host, folder, progress)
-    finally:
-        shutil.rmtree(collected_by(own.name), ignore_errors=True)
+    with alone(own.name, "warm --local"):
+        try:
+            return _collect(own, host, folder, progress)
+        finally:
+            shutil.rmtree(collected_by(own.name), ignore_errors=True)
 
 
 def _collect(own: Plan, host: Host, folder: Path, progress: Progress) -> Artefact:

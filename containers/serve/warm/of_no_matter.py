@@ -10,6 +10,7 @@ from __future__ import annotations
 from serve.environment import PREFIX
 from serve.names import NEGATION
 from serve.redaction import is_secret
+from serve.warm.caches import FOLDERS
 
 _WHERE_IT_LISTENS = (
     "HOST",
@@ -115,12 +116,15 @@ _VLLMS_OWN = frozenset(
 """vLLM itself leaves these out of the keys of its caches (its ``envs.compile_factors``). Not all
 that it leaves out are here: some of them choose a kernel, or a model."""
 
+_COMPILERS = ("TORCHINDUCTOR_", "TRITON_", "TORCH_", "PYTORCH_", "NVCC_")
+"""Beginnings of what the compilers below vLLM listen to; all of it counts."""
+
 _BEGINNINGS = (f"{PREFIX}SSL_", "VLLM_LOGGING_", "VLLM_MEDIA_")
 
 
 def matters(name: str) -> bool:
     """Whether the variable is the engine's and may change what it compiles."""
-    if not name.startswith((PREFIX, "VLLM_")) or is_secret(name):
+    if not name.startswith((PREFIX, "VLLM_", *_COMPILERS)) or is_secret(name) or name in FOLDERS:
         return False
     plain = name.replace(NEGATION, PREFIX, 1)
     return plain not in _ARGUMENTS | _VLLMS_OWN and not plain.startswith(_BEGINNINGS)

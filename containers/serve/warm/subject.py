@@ -23,6 +23,8 @@ CONTENT_VARIABLE = "PEAGLE_IMAGE_CONTENT"
 """The image's own: the digest of what is in it, the same under whichever name it is started."""
 IMAGE_VARIABLE = "PEAGLE_IMAGE_DIGEST"
 """The toolkit's: of an image that does not know its content, where its name says the digest."""
+QUANTIZATION = "hf_quant_config.json"
+"""What some checkpoints say of their quantisation beside config.json; vLLM reads both."""
 _KEY_LENGTH = 32
 _LONGEST_SHOWN = 80
 _MOST_SHOWN = 12
@@ -98,9 +100,10 @@ def _model(path: str, revision: object) -> str:
     if not is_folder_path(path):
         return f"{path}@{revision or ''}"
     for name in CONFIGURATIONS:
-        file = Path(path) / name
+        file, beside = Path(path) / name, Path(path) / QUANTIZATION
         if file.is_file():
-            return hashlib.sha256(file.read_bytes()).hexdigest()
+            more = beside.read_bytes() if beside.is_file() else b""
+            return hashlib.sha256(file.read_bytes() + more).hexdigest()
     return ""
 
 

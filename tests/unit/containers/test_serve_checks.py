@@ -43,6 +43,7 @@ GOOD = '{"method": "eagle3", "model": "a/b", "num_speculative_tokens": 7}'
         ('{"num_speculative_tokens": 1.5}', "num_speculative_tokens 1.5", "at least 1"),
         ('{"num_speculative_tokens": null}', "num_speculative_tokens null", "at least 1"),
         ('{"method": "eagle3", "num_speculative_tokens": 7}', "no drafter", '"model"'),
+        ('{"model": "a/eagle3", "num_speculative_tokens": 7}', "no method", '"method": "eagle3"'),
     ],
 )
 def test_a_speculation_that_cannot_be_meant_is_refused(config: str, what: str, fix: str) -> None:
@@ -63,7 +64,7 @@ def test_a_speculation_that_cannot_be_meant_is_refused(config: str, what: str, f
         '{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4}',
         '{"method": "mtp"}',
         '{"method": "suffix"}',
-        '{"model": "a/100%b", "num_speculative_tokens": 1}',
+        '{"method": "eagle3", "model": "a/100%b", "num_speculative_tokens": 1}',
     ],
 )
 def test_a_speculation_that_vllm_takes_is_taken(config: str) -> None:
@@ -285,3 +286,10 @@ def test_a_port_that_does_not_exist_is_refused(port: int) -> None:
 def test_a_variable_without_an_argument_is_refused() -> None:
     with pytest.raises(WrongEnvironment, match="remove it"):
         check({"SM_VLLM_": "1"})
+
+
+@pytest.mark.parametrize("name", ["CONFIG", "SPEC_METHOD", "SPEC_MODEL", "SPEC_TOKENS"])
+def test_arguments_by_another_way_are_refused(name: str) -> None:
+    """A head named there would be neither checked nor proved, nor be in a warm start's key."""
+    with pytest.raises(WrongEnvironment, match=f"SM_VLLM_{name} is not looked into"):
+        check({f"SM_VLLM_{name}": "x"})

@@ -53,6 +53,7 @@ OF_NO_MATTER = {
     "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "600",
     "VLLM_API_KEY": "a-key-of-ours",
     "VLLM_CACHE_ROOT": "/elsewhere",
+    "TRITON_CACHE_DIR": "/elsewhere",
     "VLLM_NO_USAGE_STATS": "1",
     "HF_TOKEN": "another-token",
     "PEAGLE_DRAIN_SECONDS": "5",
@@ -97,9 +98,10 @@ def test_what_does_not_matter_to_compiled_code_does_not_change_the_key(
 @pytest.mark.parametrize(
     "name",
     ["SM_VLLM_TOOL_PARSER_PLUGIN", "SM_VLLM_GENERATION_CONFIG", "SM_VLLM_NO_ENABLE_PREFIX_CACHING",
-     "SM_VLLM_PORTS", "VLLM_TUNED_CONFIG_FOLDER", "VLLM_CONFIGURE_LOGGING"],
+     "SM_VLLM_PORTS", "VLLM_TUNED_CONFIG_FOLDER", "VLLM_CONFIGURE_LOGGING",
+     "TORCHINDUCTOR_MAX_AUTOTUNE"],
     ids=["code of the user's", "in vLLM's own key", "turned round", "unknown", "kernels",
-         "in vLLM's own key as well"],
+         "in vLLM's own key as well", "the compiler's"],
 )  # fmt: skip
 def test_what_may_change_compiled_code_is_in_the_key(name: str) -> None:
     assert key_with({name: "x"}) != key_with({})
@@ -159,6 +161,14 @@ def test_a_pair_is_known_by_what_its_config_says(tmp_path: Path) -> None:
     other = pair_of(pair(tmp_path / "three", target={**TARGET, "hidden_size": 16}))
     assert other["target"] != one["target"]
     assert other["drafter"] == one["drafter"]
+
+
+def test_a_quantisation_that_stands_beside_the_config_is_a_part_of_the_pair(tmp_path: Path) -> None:
+    chosen = pair(tmp_path)
+    before = pair_of(chosen)
+    (Path(chosen["SM_VLLM_MODEL"]) / "hf_quant_config.json").write_text("{}")
+    assert pair_of(chosen)["target"] != before["target"]
+    assert pair_of(chosen)["drafter"] == before["drafter"]
 
 
 def test_models_of_the_hub_are_known_by_their_revision() -> None:

@@ -25,6 +25,7 @@ from toolkit.cli.warm import warm
 from toolkit.errors import PeagleError, Refused, UserError
 from toolkit.images import Docker, Image, show
 from toolkit.local import listing, records, up, warming
+from toolkit.local.artefacts import collected_by
 from toolkit.local.compiler import check_compiler
 from toolkit.local.compose import compose_file
 from toolkit.local.containers import run_arguments
@@ -160,7 +161,7 @@ def test_interrupted_in_the_middle_nothing_runs_and_nothing_is_kept(
 
 @pytest.mark.parametrize("moment", ["starting", "packing", "fetching"])
 def test_a_pipeline_that_is_cancelled_leaves_no_engine(
-    engine_home: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch, moment: str
+    engine_home: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     """As Ctrl-C: what cancels a job sends SIGTERM."""
 
@@ -172,17 +173,40 @@ def test_a_pipeline_that_is_cancelled_leaves_no_engine(
         """Instead of the end of these tests, where nobody else listens."""
 
     monkeypatch.setattr(StatusLine, "show", end)
+    words = ["--name", NAME, "--local", "--to", str(engine_home / "kept")]
     usual = signal.signal(signal.SIGTERM, before)
     try:
-        with pytest.raises(Abort):
-            typed("warm", "tiny", "--name", NAME, "--local")
+        done = CliRunner().invoke(warm, ["tiny", *words], standalone_mode=False)
+        assert isinstance(done.exception, Abort)
         assert signal.getsignal(signal.SIGTERM) is before
     finally:
         signal.signal(signal.SIGTERM, usual)
 
+    assert f"begin anew: peagle warm tiny {' '.join(words)}" in done.stderr
     assert listing() == ()
     assert processes_with("PEAGLE_WARM=collect") == []
-    assert list(engine_home.glob("warm/*")) == []
+    assert list(engine_home.glob("kept/*")) == []
+
+
+def test_a_second_one_is_refused_and_takes_nothing_away(
+    engine_home: Path, plan_for: PlanFor
+) -> None:
+    refused: list[str] = []
+
+    def again(step: str, detail: str) -> None:
+        if step == "packing" and not refused:
+            compiled = collected_by(f"{NAME}-warm") / "triton" / "kernel"
+            compiled.parent.mkdir(parents=True, exist_ok=True)
+            compiled.touch()
+            with pytest.raises(UserError, match="another `peagle warm --local`") as told:
+                collect(plan_for("mark"), COLLECTING, engine_home / "warm", again)
+            refused.append(told.value.message)
+            assert compiled.is_file()
+
+    collect(plan_for("mark"), COLLECTING, engine_home / "warm", again)
+
+    assert refused
+    assert listing() == ()
 
 
 def test_interrupted_at_its_very_end_nothing_runs_either(
