@@ -13,6 +13,7 @@ from toolkit.cli.console import say
 from toolkit.cli.files import write_file
 from toolkit.cli.image_build import build_here
 from toolkit.cli.image_recipes import Request
+from toolkit.cli.options import build_command
 from toolkit.errors import DockerMissing, NotFound
 from toolkit.images import Docker
 from toolkit.images.show import unseen
@@ -38,12 +39,14 @@ def docker_host(plan: Plan, gpus: bool, build_first: bool, base: str | None = No
         account = chosen_account(None, False, os.environ)  # for a base in ECR
         built = build_here(docker, Request(plan, runtime, base=base), account)
         return DockerHost(docker, built.image, gpus)
+    ctx = click.get_current_context()
+    command = build_command(ctx, "--runtime", runtime)
     named = plan.runtime.image if is_own_image(plan) else None
-    found = find_image(docker, plan, runtime, named)
+    found = find_image(docker, plan, runtime, named, command)
     if found is None:
         raise NotFound(
             f"there is no image of {plan.pair} for the {runtime} on this machine",
-            f"add --build, or: peagle image build {plan.target.id} --runtime {runtime}",
+            f"add --build, or: {command}" if "build_first" in ctx.params else command,
         )
     return DockerHost(docker, found, gpus)
 

@@ -9,17 +9,18 @@ from pathlib import Path
 
 import click
 
-from toolkit.cli.console import print_json
+from toolkit.cli.console import print_json, say
 from toolkit.cli.image_recipes import findings_here
 from toolkit.cli.local_docker import docker_host
 from toolkit.cli.options import command_words, peagle_words, refuse_errors
 from toolkit.cli.waiting import StatusLine
 from toolkit.cli.warm_ending import ended_politely
-from toolkit.cli.warm_words import kept_document, print_kept
+from toolkit.cli.warm_words import kept_document, print_kept, say_ended
 from toolkit.errors import UserError
+from toolkit.local import records
 from toolkit.local.artefacts import warm_folder
 from toolkit.local.hosts import Host, ProcessHost
-from toolkit.local.warming import collect
+from toolkit.local.warming import NAME_ENDS_WITH, collect
 from toolkit.planning import Plan
 from toolkit.planning.own_heads import is_s3
 
@@ -32,8 +33,17 @@ def keep_here(plan: Plan, engine_kind: str, gpus: bool, to: str | None, as_json:
     folder = _folder(to)
     refuse_errors(findings_here(plan, engine_kind))
     host = _host(plan, engine_kind, gpus)
-    with ended_politely(), StatusLine() as status:
-        artefact = collect(plan, host, folder, status.show)
+    try:
+        with ended_politely(), StatusLine() as status:
+            artefact = collect(plan, host, folder, status.show)
+    except KeyboardInterrupt:
+        name = f"{plan.name}{NAME_ENDS_WITH}"
+        engine = records.read(name)
+        if engine is not None and engine.state != "dead":  # a second Ctrl-C
+            say(f"Its engine still runs. End it: peagle local down {name}")
+        else:
+            say_ended("its engine has ended", _again(engine_kind, gpus, to))
+        raise
     folder.chmod(0o755)  # the container's own user reads it
     if as_json:
         print_json(kept_document(plan.pair, artefact))
@@ -64,6 +74,16 @@ def _host(plan: Plan, engine_kind: str, gpus: bool) -> Host:
     if gpus:
         raise UserError("--gpus is for containers", "add --engine docker")
     return ProcessHost(compiled=True, collecting=True)
+
+
+def _again(engine_kind: str, gpus: bool, to: str | None) -> str:
+    """The command as it was given."""
+    ctx = click.get_current_context()
+    words = [*peagle_words(ctx), "warm", *command_words(ctx), "--local"]
+    words += ["--engine", "docker"] if engine_kind == "docker" else []
+    words += ["--gpus"] if gpus else []
+    words += ["--to", to] if to else []
+    return shlex.join(words)
 
 
 def _next(engine_kind: str, gpus: bool) -> str:

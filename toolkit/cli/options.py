@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import shlex
+from collections.abc import Callable, Collection, Sequence
 from functools import wraps
 from typing import Any
 
@@ -149,12 +150,18 @@ def peagle_words(ctx: click.Context) -> list[str]:
     return ["peagle", "--catalog", str(root.params["catalog_folder"])]
 
 
-def command_words(ctx: click.Context) -> list[str]:
+def build_command(ctx: click.Context, *more: str) -> str:
+    """The command that builds the image for what was asked here; ``more`` are its own options."""
+    words = command_words(ctx, without=("--image", "--baked-weights"))
+    return shlex.join([*peagle_words(ctx), "image", "build", *words, *more])
+
+
+def command_words(ctx: click.Context, without: Collection[str] = ()) -> list[str]:
     """PAIR|PLAN and the planning options as they were given, for the command to type next."""
     words = [str(ctx.params["pair"])]
     for name, settings in _OPTIONS:
         field = _field(name)
-        if ctx.get_parameter_source(field) is not ParameterSource.COMMANDLINE:
+        if name in without or ctx.get_parameter_source(field) is not ParameterSource.COMMANDLINE:
             continue
         value = ctx.params[field]
         value = str(value).removesuffix(".0") if isinstance(value, float) else str(value)

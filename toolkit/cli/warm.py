@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import tempfile
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,10 +24,10 @@ from toolkit.cli.console import json_option, print_json, say
 from toolkit.cli.deploy import explain, refuse_unknown_price, show_and_refuse
 from toolkit.cli.deploy_words import show_left
 from toolkit.cli.local_warm import keep_here
-from toolkit.cli.options import command_words, plan_options, refuse_errors
+from toolkit.cli.options import build_command, command_words, plan_options, refuse_errors
 from toolkit.cli.progress import Ticker
 from toolkit.cli.warm_ending import ended_politely
-from toolkit.cli.warm_words import print_stored, show_heard, show_intent, stored_document
+from toolkit.cli.warm_words import print_stored, say_ended, show_heard, show_intent, stored_document
 from toolkit.errors import PeagleError, Refused, UserError
 from toolkit.local.compiler import check_compiler
 from toolkit.local.engine import find_engine
@@ -104,8 +105,8 @@ def _keep_in_s3(
     elif not is_own_image(plan):
         raise Refused(
             "AWS's image cannot tell what its engine compiled",
-            f"build and push ours, then give --image URI: peagle image build {plan.target.id} "
-            "--push",
+            "build and push ours, then give --image URI: "
+            f"{build_command(click.get_current_context(), '--push')}",
         )
     account.start()
     aws = account.connect(plan.region)
@@ -146,7 +147,8 @@ class _Run:
     def collect(self) -> tuple[Stored, float]:
         """The artefact in S3, and the seconds for which the endpoint was paid. The endpoint is
         gone afterwards, whatever happened."""
-        with ended_politely(), Ticker(free=self.account.sandbox) as ticker:
+        ticking = Ticker(free=self.account.sandbox)
+        with ended_politely(), ExitStack() as ending, ticking as ticker:
             work = Work(self.aws, self._record(), ticker.show, explain)
             try:
                 with tempfile.TemporaryDirectory(prefix="peagle-warm-") as folder:
@@ -155,6 +157,8 @@ class _Run:
                     )
             except BaseException as error:
                 self._remove(work, error)
+                if isinstance(error, KeyboardInterrupt):
+                    ending.callback(say_ended, f"{work.record.name} is removed", self.again)
                 raise
             return stored, self._remove(work)
 

@@ -47,6 +47,11 @@ def show_heard(wanted: Wanted, record: Deployment, sandbox: bool) -> None:
     return say(f"A second Ctrl-C leaves it there, at a price of: {price}.")
 
 
+def say_ended(removed: str, again: str) -> None:
+    """After an interrupt: what is gone, and the command that begins anew. On stderr."""
+    say(f"Interrupted: {removed}. A warm start is kept at the end only, so begin anew: {again}")
+
+
 def print_stored(plan: Plan, stored: Stored, seconds: float, sandbox: bool) -> None:
     """What lies in S3 now, and who finds it."""
     click.secho(f"{stored.uri} is there: {_contents(stored.artefact)}", bold=True)

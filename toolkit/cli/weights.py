@@ -30,21 +30,28 @@ from toolkit.cli.console import json_option, print_json, show_findings
 from toolkit.cli.options import refuse_errors
 from toolkit.cli.resolving import catalog_of
 from toolkit.cli.waiting import StatusLine
-from toolkit.cli.weights_options import ask, look_there, region_option, take_over_option
+from toolkit.cli.weights_left import Left
+from toolkit.cli.weights_options import (
+    ask,
+    even_if_used_option,
+    look_there,
+    region_option,
+    take_over_option,
+)
 from toolkit.cli.weights_remove import remove_command
+from toolkit.cli.weights_used import refuse_replaced
 from toolkit.cli.weights_words import (
     describe,
     in_account,
     look_document,
     other_origins,
     say_done,
-    say_left,
     show_look,
     show_survey,
     sync_document,
     use_command,
 )
-from toolkit.errors import PeagleError, Refused, UserError
+from toolkit.errors import Refused, UserError
 from toolkit.findings import Finding
 from toolkit.planning.drafters import choose_drafter
 from toolkit.planning.models import Options, Weights
@@ -67,6 +74,7 @@ def weights() -> None:
 @region_option
 @account_options
 @take_over_option
+@even_if_used_option
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @json_option
 @click.pass_context
@@ -81,6 +89,7 @@ def sync_command(
     region: str,
     account: Account,
     take_over: bool,
+    even_if_used: bool,
     yes: bool,
     as_json: bool,
 ) -> None:
@@ -88,28 +97,27 @@ def sync_command(
 
     Only files that vLLM reads, in parts, several at a time, verified by checksums. Shows what,
     where and at what price, and asks. The same command again goes on where it was interrupted.
-    Who comes while another copies there is told who that is.
+    Who comes while another copies there is told who that is. Other weights are not replaced while
+    an endpoint that was deployed from this machine starts from them.
     """
     place = place_of(destination)
     given = {"target": target_from, "drafter": drafter_from}
     wanted, copied, findings = _wanted(pair, given, target_only, drafter_only, catalog_of(ctx))
     account.start()
     aws = account.connect(region)
-    with StatusLine() as status:
-        status.show("Looking", place.uri)
-        origins = {part: origin_of(w, lambda: aws) for part, w in wanted.items()}
-        _refuse_itself(place, origins)
-        found = survey(aws, place, origins)
-        half = half_bytes(aws, found)
     price = load_storage(catalog_of(ctx)).price_in(region)
-    show_survey(pair, found, price, account.sandbox, half)
-    about = (*other_origins(found), *found.findings)
-    refuse_errors((*findings, *(in_account(finding, account) for finding in about)))
-    if not yes:
-        ask(f"Copy this to {place.uri}?", "not copied")
-    started = time.monotonic()
-    outcome = _run(aws, found, copied, take_over, _commands(ctx, account))
-    seconds = time.monotonic() - started
+    with Left(place, *_commands(ctx, account)) as left:
+        found, half = _look(aws, place, wanted)
+        show_survey(pair, found, price, account.sandbox, half)
+        about = (*other_origins(found), *found.findings)
+        refuse_errors((*findings, *(in_account(finding, account) for finding in about)))
+        if not even_if_used:
+            refuse_replaced(about, aws.scope, account)
+        if not yes:
+            ask(f"Copy this to {place.uri}?", "not copied")
+        started = time.monotonic()
+        outcome = _copy(aws, found, copied, take_over, left)
+        seconds = time.monotonic() - started
     use = use_command(pair, place, outcome.manifest, region, account)
     if as_json:
         print_json(sync_document(pair, found, outcome, seconds, price, use))
@@ -117,28 +125,29 @@ def sync_command(
         say_done(found, outcome, seconds, use)
 
 
-def _run(
-    aws: Aws, found: Survey, copied: Copied, take_over: bool, commands: tuple[str, str]
-) -> Outcome:
-    """Copy; whatever ends it early, say what is left."""
-    last: Moment | None = None
+def _look(aws: Aws, place: Place, wanted: dict[str, Weights]) -> tuple[Survey, int]:
+    """What a copy would do, and the bytes there in parts of files that are not whole yet."""
+    with StatusLine() as status:
+        status.show("Looking", place.uri)
+        origins = {part: origin_of(w, lambda: aws) for part, w in wanted.items()}
+        _refuse_itself(place, origins)
+        found = survey(aws, place, origins)
+        return found, half_bytes(aws, found)
+
+
+def _copy(aws: Aws, found: Survey, copied: Copied, take_over: bool, left: Left) -> Outcome:
+    """Copy, and keep in ``left`` how far that is."""
 
     def tell(moment: Moment) -> None:
-        nonlocal last
-        last = moment
+        left.last = moment
         status.tell(describe(moment))
 
-    try:
-        with StatusLine() as status:
-            outcome = sync(aws, found, copied, tell, take_over)
-            if last is not None:
-                status.tell(describe(last), news=True)
-            return outcome
-    except Refused:
-        raise
-    except (PeagleError, KeyboardInterrupt):
-        say_left(found.place, last, *commands)
-        raise
+    left.copies = True
+    with StatusLine() as status:
+        outcome = sync(aws, found, copied, tell, take_over)
+        if left.last is not None:
+            status.tell(describe(left.last), news=True)
+        return outcome
 
 
 def _wanted(
@@ -197,7 +206,8 @@ def _commands(ctx: click.Context, account: Account) -> tuple[str, str]:
     """The command as it was given, for going on with it, and the one that takes it all back."""
     go_on = ["peagle", "weights", "sync", ctx.params["pair"], ctx.params["destination"]]
     back = ["peagle", "weights", "remove", ctx.params["destination"]]
-    for name in ("target_only", "drafter_only", "target_from", "drafter_from", "region"):
+    for name in ("target_only", "drafter_only", "target_from", "drafter_from", "even_if_used",
+                 "region"):  # fmt: skip
         if ctx.get_parameter_source(name) is not click.core.ParameterSource.COMMANDLINE:
             continue
         flag, value = f"--{name.replace('_', '-')}", ctx.params[name]

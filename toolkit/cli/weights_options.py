@@ -24,6 +24,10 @@ take_over_option = click.option(
     "--take-over", is_flag=True, help="Although somebody else is at work there, who has died."
 )
 
+even_if_used_option = click.option(
+    "--even-if-used", is_flag=True, help="Although an endpoint starts from them."
+)
+
 
 def look_there(aws: Aws, place: str, account: Account) -> Look:
     """What lies there. Raises NotFound, whose fix is a command that works in that account."""

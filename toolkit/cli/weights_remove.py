@@ -10,7 +10,13 @@ from toolkit.catalog.loading import load_storage
 from toolkit.cli.cloud import Account, account_options
 from toolkit.cli.console import json_option, print_json, say
 from toolkit.cli.resolving import catalog_of
-from toolkit.cli.weights_options import ask, look_there, region_option, take_over_option
+from toolkit.cli.weights_options import (
+    ask,
+    even_if_used_option,
+    look_there,
+    region_option,
+    take_over_option,
+)
 from toolkit.cli.weights_used import refuse_used
 from toolkit.cli.weights_words import show_look, size_words, warm_words
 from toolkit.errors import NotFound, UserError
@@ -25,7 +31,7 @@ from toolkit.errors import NotFound, UserError
 @account_options
 @take_over_option
 @click.option("--warm", "key", metavar="KEY", help="Only the warm start of that key.")
-@click.option("--even-if-used", is_flag=True, help="Although an endpoint starts from them.")
+@even_if_used_option
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @json_option
 @click.pass_context

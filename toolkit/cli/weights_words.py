@@ -116,17 +116,6 @@ def describe(moment: Moment) -> str:
     return " | ".join(parts)
 
 
-def say_left(place: Place, last: Moment | None, go_on: str, back: str) -> None:
-    """What an interrupted copy leaves, and the commands to go on or to be rid of it."""
-    if last is None:
-        say(f"Nothing was copied to {place.uri} by this run.")
-        return
-    say(f"Left at {place.uri}: {size_words(last.done)} of {size_words(last.total)}. Parts that are "
-        "there are kept, and cost as storage does.")  # fmt: skip
-    say(f"Go on: {go_on}")
-    say(f"Remove it: {back}")
-
-
 def say_done(found: Survey, outcome: Outcome, seconds: float, use: str) -> None:
     """That all is there, and the command that uses it."""
     if outcome.moved:

@@ -114,12 +114,13 @@ def users(docker: Docker, name: str) -> tuple[str, ...]:
     return tuple(sorted(printed.split()))
 
 
-def check_pair(image: Image, pair: str) -> None:
-    """Raise UserError for an image that was built for another pair."""
+def check_pair(image: Image, pair: str, command: str) -> None:
+    """Raise UserError for an image that was built for another pair; ``command`` builds the right
+    one."""
     if image.pair != pair:
         raise UserError(
             f"the image {image.name} was built for {image.pair}, and this is {pair}",
-            f"peagle image build {pair}, or leave out --image",
+            f"{command}, or leave out --image",
         )
 
 

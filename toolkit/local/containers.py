@@ -102,11 +102,12 @@ def start_container(
 
 
 def find_image(
-    docker: Docker, plan: Plan, runtime: RuntimeKind, named: str | None = None
-) -> Image | None:
+    docker: Docker, plan: Plan, runtime: RuntimeKind, named: str | None = None,
+    command: str = "peagle image build PAIR",
+) -> Image | None:  # fmt: skip
     """The image for the plan: the one ``named``, else the newest of its pair, version and runtime
     with today's entrypoint and without weights, which may be others than the plan's; ``None`` if
-    there is none.
+    there is none. ``command`` builds it.
 
     Raises UserError for a named one that was built for another pair or runtime.
     """
@@ -115,7 +116,7 @@ def find_image(
                        serve=serve_digest(), weights="mounted")  # fmt: skip
         return found[0] if found else None
     image = show(docker, named)
-    check_pair(image, plan.pair)
+    check_pair(image, plan.pair, command)
     if image.runtime != runtime:
         other = "with --gpus" if image.runtime == "gpu" else "without --gpus"
         raise UserError(f"the image {named} is for the {image.runtime}", f"start it {other}")

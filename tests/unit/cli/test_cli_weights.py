@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.support import Peagle
+from tests.unit.cli.endpoints import deployed
 from tests.unit.sandbox.sandboxes import Account, Sandbox, started
 from toolkit.aws.weights import Moment
 from toolkit.catalog.loading import load_storage
@@ -311,6 +312,33 @@ def test_one_warm_start_is_removed_and_nothing_else(sandbox: Sandbox, account: A
 
 
 @pytest.mark.sandbox
+def test_weights_of_an_endpoint_are_replaced_by_no_others_unless_that_is_said(
+    sandbox: Sandbox, account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _sync(sandbox, "served", "--yes")
+    head = account.s3.get_object(Bucket=BUCKET, Key="served/drafter/config.json")["Body"].read()
+    monkeypatch.setenv("PEAGLE_HOME", sandbox.environment["PEAGLE_HOME"])
+    deployed("s3://models/served/", name="peagle-served")
+    other = ("weights", "sync", "tiny+eagle3", "s3://models/served", "--sandbox", "--yes")
+
+    refused = sandbox.peagle(*other)
+    kept = account.s3.get_object(Bucket=BUCKET, Key="served/drafter/config.json")["Body"].read()
+    account.s3.delete_object(Bucket=BUCKET, Key="served/target/config.json")
+    same = _sync(sandbox, "served", "--yes")
+    replaced = sandbox.peagle(*other, "--even-if-used")
+
+    assert refused.returncode == 3
+    assert "endpoint peagle-served starts from s3://models/served/drafter/" in refused.stderr
+    assert "--even-if-used" in refused.stderr.splitlines()[-1]
+    assert "Copying" not in refused.stderr
+    assert kept == head
+    assert same.returncode == 0, same.stderr
+    assert replaced.returncode == 0, replaced.stderr
+    left = account.s3.get_object(Bucket=BUCKET, Key="served/drafter/config.json")["Body"].read()
+    assert left != head
+
+
+@pytest.mark.sandbox
 def test_ctrl_c_says_what_is_left_and_how_to_go_on(
     sandbox: Sandbox, account: Account, tmp_path: Path
 ) -> None:
@@ -340,7 +368,7 @@ def test_ctrl_c_says_what_is_left_and_how_to_go_on(
     assert process.wait(60) == 130, said
     assert "Traceback" not in said
     assert "Parts that are there are kept" in said
-    assert f"Go on: peagle {shlex.join(words)}\n" in said
+    assert f"Go on where it stopped: peagle {shlex.join(words)}\n" in said
     assert "Remove it: peagle weights remove s3://models/stopped --sandbox\n" in said
     again = sandbox.told(*words, "--yes")
     assert again["bytes_moved"] < again["bytes"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import signal
 from pathlib import Path
 
@@ -125,7 +127,8 @@ def test_awss_own_image_is_refused_with_the_command(stocked: Terminal) -> None:
     done = stocked.run("warm", *PLAN[:3], *IN_S3, "--yes")
 
     assert done.code == 3
-    assert "peagle image build peagle/tiny --push" in done.error
+    words = shlex.join([*PLAN[:3], *IN_S3[2:], *IN_S3[:2]])
+    assert f"peagle image build {words} --push" in done.error
     assert stocked.cloud.calls == []
 
 
@@ -294,6 +297,9 @@ def test_ctrl_c_says_at_once_that_it_was_heard_and_what_a_second_one_leaves(
     assert heard < done.err.index("Removing")
     assert "minutes at most" in done.err
     assert f"A second Ctrl-C leaves it there, at a price of: {price_shown()}" in done.err
+    assert f"Interrupted: {NAME}-warm is removed. A warm start is kept at the end" in done.err
+    (again,) = re.findall("begin anew: peagle (.*)", done.err)
+    assert sorted(shlex.split(again)) == sorted([*WARM, "--name", NAME])
 
 
 def test_a_second_ctrl_c_tells_how_to_go_on_and_how_to_remove_it(stocked: Terminal) -> None:

@@ -1,32 +1,24 @@
-"""`peagle weights remove` names the endpoints that start from a prefix; sync what lies there."""
+"""`peagle weights` names the endpoints that start from a prefix, and sync what lies there."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from tests.unit.aws.plans import a_plan
-from toolkit.aws import records
-from toolkit.aws.records import Deployment, Generation, Resource, ResourceType
+from tests.unit.cli.endpoints import deployed
 from toolkit.aws.weights import Origin, Survey, place_of
 from toolkit.aws.weights.manifest import Folder
 from toolkit.checkpoints import FolderSource
 from toolkit.cli.cloud import Account
-from toolkit.cli.weights_used import refuse_used
+from toolkit.cli.weights_used import refuse_replaced, refuse_used
 from toolkit.cli.weights_words import fix_in_account, other_origins
 from toolkit.errors import Refused
-from toolkit.planning.models import MODEL_BUCKET, Mount
+from toolkit.findings import warning
+from toolkit.planning.models import MODEL_BUCKET
 
 PLACE = place_of("s3://models/pair")
-
-
-def _deployed(uri: str, kind: ResourceType = "Endpoint", scope: str = "sandbox") -> None:
-    plan = a_plan(mounts=(Mount(channel=None, s3_uri=uri),))
-    wanted = Generation(fingerprint="0a", plan=plan, role="r", bucket="models", config="c")
-    made = Resource(type=kind, name="n", made=True, generation="0a")
-    records.save(Deployment(name="peagle-chat", scope=scope, account="1", region="us-east-1",
-                            wanted=wanted, resources=(made,)))  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -34,7 +26,7 @@ def _deployed(uri: str, kind: ResourceType = "Endpoint", scope: str = "sandbox")
     ["s3://models/pair/", "s3://models/pair/target/", "s3://models/", f"s3://{MODEL_BUCKET}/pair/"],
 )
 def test_weights_that_an_endpoint_starts_from_are_not_removed(own_home: Path, uri: str) -> None:
-    _deployed(uri)
+    deployed(uri)
 
     with pytest.raises(Refused, match="peagle-chat starts from s3://models/pair/") as refused:
         refuse_used(PLACE, "sandbox", Account(sandbox=True))
@@ -43,12 +35,34 @@ def test_weights_that_an_endpoint_starts_from_are_not_removed(own_home: Path, ur
     assert "--even-if-used" in refused.value.fix
 
 
+@pytest.mark.parametrize(
+    ("read", "code", "refused"),
+    [("s3://models/pair/", "other-weights-there", True),
+     ("s3://models/pair/drafter/", "other-weights-there", True),
+     ("s3://models/pair/target/", "other-weights-there", False),
+     ("s3://models/pair/drafter/", "objects-are-replaced", True),
+     ("s3://models/pair/drafter/", "another-finding", False)],
+)  # fmt: skip
+def test_weights_that_an_endpoint_starts_from_are_not_replaced(
+    own_home: Path, read: str, code: str, refused: bool
+) -> None:
+    deployed(read)
+    found = warning(code, "s3://models/pair/drafter/", "is replaced", "")
+
+    with pytest.raises(Refused) if refused else nullcontext() as said:
+        refuse_replaced([found], "sandbox", Account(sandbox=True))
+
+    if said is not None:
+        assert "peagle-chat starts from s3://models/pair/drafter/" in said.value.message
+        assert "peagle destroy peagle-chat --sandbox, or add --even-if-used" in said.value.fix
+
+
 def test_other_prefixes_accounts_and_what_has_no_endpoint_do_not_matter(own_home: Path) -> None:
-    _deployed("s3://models/pair-2/")
+    deployed("s3://models/pair-2/")
     refuse_used(PLACE, "sandbox", Account(sandbox=True))
-    _deployed("s3://models/pair/", "S3Objects")
+    deployed("s3://models/pair/", "S3Objects")
     refuse_used(PLACE, "sandbox", Account(sandbox=True))
-    _deployed("s3://models/pair/", scope="111122223333")
+    deployed("s3://models/pair/", scope="111122223333")
     refuse_used(PLACE, "sandbox", Account(sandbox=True))
 
 

@@ -176,9 +176,12 @@ def test_an_image_that_is_none_of_ours_is_told_apart(docker: FakeDocker) -> None
 def test_an_image_of_another_pair_is_refused(docker: FakeDocker) -> None:
     docker.has_image("mine")
     found = show(Docker(), "mine")
-    check_pair(found, LABELS["peagle.pair"])
-    with pytest.raises(UserError, match=r"built for peagle/tiny.*this is openai/gpt-oss-20b"):
-        check_pair(found, "openai/gpt-oss-20b")
+    check_pair(found, LABELS["peagle.pair"], "build")
+    with pytest.raises(
+        UserError, match=r"built for peagle/tiny.*this is openai/gpt-oss-20b"
+    ) as raised:
+        check_pair(found, "openai/gpt-oss-20b", "build")
+    assert raised.value.fix == "build, or leave out --image"
 
 
 def test_the_engines_image_is_made_once(docker: FakeDocker, packages: Packages) -> None:

@@ -11,9 +11,12 @@ from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from tests.unit.images.conftest import LABELS, FakeDocker, docker
 from toolkit.catalog import load_catalog
+from toolkit.cli.local import local
+from toolkit.cli.warm import warm
 from toolkit.errors import CloudError, DockerMissing, NotFound, PeagleError, Refused, UserError
 from toolkit.images import Docker, Image, show
 from toolkit.local import records, up
@@ -204,13 +207,52 @@ def test_the_newest_image_with_todays_entrypoint_is_found(docker: FakeDocker) ->
 
 def test_a_named_image_for_another_pair_or_runtime_is_refused(docker: FakeDocker) -> None:
     docker.has_image("mine")
-    with pytest.raises(UserError, match="built for peagle/tiny"):
-        find_image(Docker(), plan_for("gpt-oss-20b"), "gpu", "mine")
+    build = "peagle image build gpt-oss-20b"
+    with pytest.raises(UserError, match="built for peagle/tiny") as other:
+        find_image(Docker(), plan_for("gpt-oss-20b"), "gpu", "mine", build)
+    assert other.value.fix == f"{build}, or leave out --image"
     with pytest.raises(UserError, match="for the cpu") as raised:
         find_image(Docker(), plan_for("tiny"), "gpu", "mine")
     assert raised.value.fix == "start it without --gpus"
     with pytest.raises(NotFound):
         find_image(Docker(), plan_for("tiny"), "gpu", "none")
+
+
+@pytest.mark.parametrize("gpus", [False, True])
+@pytest.mark.parametrize(
+    "asked",
+    ["tiny+eagle3", "tiny+ngram", "tiny --no-speculation", "tiny --drafter s3://models/head/",
+     "tiny+eagle3 --drafter s3://models/head/ --model-source s3://models/target/"],
+)  # fmt: skip
+def test_without_an_image_the_command_that_builds_it_is_for_what_was_asked(
+    docker: FakeDocker, own_home: Path, asked: str, gpus: bool
+) -> None:
+    words = [*asked.split(), "--engine", "docker", *(["--gpus"] if gpus else [])]
+    docker.answers("version", out="27.0")
+    docker.answers("ls")
+    built = f"peagle image build {asked} --runtime {'gpu' if gpus else 'cpu'}"
+
+    with pytest.raises(NotFound) as up:
+        CliRunner().invoke(local, ["up", *words], catch_exceptions=False, standalone_mode=False)
+    with pytest.raises(NotFound) as collected:
+        CliRunner().invoke(warm, ["--local", *words], catch_exceptions=False, standalone_mode=False)
+
+    assert up.value.fix == f"add --build, or: {built}"
+    assert collected.value.fix == built
+
+
+def test_an_image_of_another_pair_is_refused_with_the_command_that_builds_the_right_one(
+    docker: FakeDocker, own_home: Path
+) -> None:
+    docker.answers("version", out="27.0")
+    docker.has_image("mine")
+    words = ["up", "tiny+eagle3", "--engine", "docker", "--image", "mine"]
+
+    with pytest.raises(UserError, match="built for peagle/tiny") as refused:
+        CliRunner().invoke(local, words, catch_exceptions=False, standalone_mode=False)
+
+    build = "peagle image build tiny+eagle3 --runtime cpu"
+    assert refused.value.fix == f"{build}, or leave out --image"
 
 
 def test_baked_weights_are_not_mounted_over(docker: FakeDocker) -> None:

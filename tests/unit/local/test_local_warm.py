@@ -209,6 +209,22 @@ def test_a_second_one_is_refused_and_takes_nothing_away(
     assert listing() == ()
 
 
+def test_a_second_ctrl_c_tells_how_to_end_the_engine(
+    engine_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("toolkit.warm.fetch", interrupted)
+    monkeypatch.setattr(warming, "stop_engine", interrupted)
+
+    done = CliRunner().invoke(warm, ["tiny", "--name", NAME, "--local"], standalone_mode=False)
+
+    assert isinstance(done.exception, Abort)
+    assert f"still runs. End it: peagle local down {NAME}-warm\n" in done.stderr
+    assert [engine.name for engine in listing()] == [f"{NAME}-warm"]
+
+
 def test_interrupted_at_its_very_end_nothing_runs_either(
     engine_home: Path, plan_for: PlanFor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

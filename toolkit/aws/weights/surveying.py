@@ -84,11 +84,14 @@ def _items(place: Place, origins: Mapping[str, Origin]) -> Iterable[Item]:
 
 
 def _replaced(place: Place, items: Iterable[Item], there: Mapping[str, int]) -> Iterable[Finding]:
-    other = [i for i in items if i.key in there and there[i.key] != i.file.size]
-    if other:
+    every = [i for i in items if i.key in there and there[i.key] != i.file.size]
+    for part in PARTS:
+        other = [item for item in every if item.part == part]
+        if not other:
+            continue
         yield warning(
-            "objects-are-replaced", place.uri,
+            "objects-are-replaced", place.folder(part),
             f"{len(other)} of the files lie there with another size and are written anew: "
             f"{', '.join(item.name for item in other[:3])}",
-            "an endpoint that reads this prefix would then start with other weights",
+            "an endpoint that reads this folder would then start with other weights",
         )  # fmt: skip

@@ -42,4 +42,5 @@ def _words(case: Case) -> list[str]:
     if known or drafter.weights is None:
         return [f"{target.short_name}+{drafter.name}"]
     revision = f"@{drafter.revision}" if drafter.revision else ""
-    return [target.short_name, "--drafter", f"{drafter.weights}{revision}"]
+    kind = "" if drafter.parallel_drafting else "+eagle3"
+    return [f"{target.short_name}{kind}", "--drafter", f"{drafter.weights}{revision}"]

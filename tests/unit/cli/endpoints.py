@@ -1,0 +1,19 @@
+"""Endpoints as the records of this machine have them."""
+
+from __future__ import annotations
+
+from tests.unit.aws.plans import a_plan
+from toolkit.aws import records
+from toolkit.aws.records import Deployment, Generation, Resource, ResourceType
+from toolkit.planning.models import Mount
+
+
+def deployed(
+    uri: str, kind: ResourceType = "Endpoint", scope: str = "sandbox", name: str = "peagle-chat"
+) -> None:
+    """Record one that has mounted ``uri``, or with another ``kind`` what was made before it."""
+    plan = a_plan(mounts=(Mount(channel=None, s3_uri=uri),))
+    wanted = Generation(fingerprint="0a", plan=plan, role="r", bucket="models", config="c")
+    made = Resource(type=kind, name="n", made=True, generation="0a")
+    records.save(Deployment(name=name, scope=scope, account="1", region="us-east-1",
+                            wanted=wanted, resources=(made,)))  # fmt: skip
