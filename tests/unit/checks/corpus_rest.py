@@ -443,6 +443,14 @@ VERSIONS = (
         "vllm-cpu-broken",
     ),
     Broken(
+        "a head that nobody publishes",
+        lambda f: catalog_case("gemma-4-31b+p-eagle"),
+        "head-not-public",
+        "warning",
+        left="the container sees weights or none, not who publishes them",
+        not_shown="not what vLLM does, but what can be had",
+    ),
+    Broken(
         "a problem that the catalogue knows",
         lambda f: catalog_case("gpt-oss-20b+suffix"),
         "known-problem",

@@ -31,7 +31,7 @@ def test_a_pair_that_cannot_work_is_refused_with_the_fit_still_shown(tmp_path: P
 def test_the_rules_see_what_the_fit_is_asked() -> None:
     small = ("--kv-cache-dtype", "fp8", "--max-num-seqs", "8", "--max-model-len", "8192")
     hopper = ("gemma-4-31b", "--instance-type", "ml.p5en.48xlarge")
-    assert refused(*hopper, *small) == {"sliding-flashinfer"}
+    assert refused(*hopper, *small) == {"sliding-flashinfer", "head-not-public"}
     assert "sliding-flashinfer" in refused(*hopper, *small, "--no-speculation")
     assert "sliding-flashinfer" in refused("gemma-4-31b", *H200, *small), "taken to be an H200"
     assert refused("gpt-oss-20b", "--instance-type", "ml.g5.12xlarge", *small) == {
