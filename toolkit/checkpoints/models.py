@@ -26,7 +26,8 @@ class Checkpoint:
     ``other_weights`` are files with weights in another format, of which nothing is read.
     ``tokenizer`` holds what can be compared of a tokenizer without reading a large file, as
     ``tokenizer.describe_tokenizer`` says. ``bytes_read`` is what was read of all files together;
-    listings are not counted.
+    listings are not counted. ``takes_media``: what turns images and the like into numbers lies
+    beside it, without which vLLM serves text alone.
     """
 
     location: str
@@ -35,3 +36,4 @@ class Checkpoint:
     tokenizer: Mapping[str, Any] = field(default_factory=dict)
     bytes_read: int = 0
     other_weights: tuple[str, ...] = ()
+    takes_media: bool = True

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -32,6 +32,9 @@ from toolkit.errors import CheckpointError
 SECONDS = 60.0
 """What reading one checkpoint may take in all."""
 
+_PROCESSORS = {"preprocessor_config.json", "processor_config.json"}
+"""vLLM asks Transformers for the processor of a model that takes media; either file names one."""
+
 FIRST_BYTES = 64 * 1024
 """What is read of a weight file at first. GPT-OSS-120B's longest header has 8 kB."""
 
@@ -52,7 +55,9 @@ def read_checkpoint(
         )
     if config_only:
         (config,) = reader.at_once(partial(reader.config, sizes))
-        return Checkpoint(source.location, config, bytes_read=reader.bytes_read)
+        return Checkpoint(
+            source.location, config, bytes_read=reader.bytes_read, takes_media=_takes_media(sizes)
+        )
     config, index = reader.at_once(partial(reader.config, sizes), partial(reader.index, sizes))
     with reader.place():
         files = weight_files(sizes, index)
@@ -69,7 +74,12 @@ def read_checkpoint(
         tokenizer=described,
         bytes_read=reader.bytes_read,
         other_weights=other_weights(sizes),
+        takes_media=_takes_media(sizes),
     )
+
+
+def _takes_media(names: Iterable[str]) -> bool:
+    return not _PROCESSORS.isdisjoint(names)
 
 
 class _Reader:

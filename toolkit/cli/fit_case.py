@@ -14,7 +14,7 @@ from toolkit.checkpoints import Checkpoint
 from toolkit.checkpoints.heads import is_head
 from toolkit.cli.checkpoints import checkpoint_at
 from toolkit.errors import CheckpointError, UserError
-from toolkit.fit.accounting import fit_of, missing_bytes
+from toolkit.fit.accounting import fit_of, is_multimodal, missing_bytes
 from toolkit.fit.advice import MOST_GPUS, parallel_sizes
 from toolkit.fit.building import (
     draft_model,
@@ -65,10 +65,17 @@ def case_of(catalog: Catalog, pair: Pair | None, places: Places, given: dict[str
     engine = _engine(catalog, pair, given, _length(pair, target, given))
     engine = replace(
         engine,
+        images=engine.images and not lacks_processor(places, target),
         k=_k(pair, drafter, given) if _speculates(pair, drafter, given) else 0,
         draftless=_draftless(pair, drafter, given),
     )
     return _divided(FitCase(target, drafter, engine), given)
+
+
+def lacks_processor(places: Places, target: TargetModel) -> bool:
+    """Whether the target would take images, and lies in a folder with which vLLM cannot."""
+    read = places.target
+    return read is not None and not read.takes_media and is_multimodal(target)
 
 
 def _target(pair: Pair | None, places: Places) -> TargetModel:

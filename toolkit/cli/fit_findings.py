@@ -11,7 +11,7 @@ from toolkit.checks.models import Case
 from toolkit.checks.running import About
 from toolkit.checks.strangers import stranger
 from toolkit.cli.fit_asked import Question, asked, on_assumed_gpu
-from toolkit.cli.fit_case import Places
+from toolkit.cli.fit_case import Places, lacks_processor
 from toolkit.findings import Finding, note, warning
 from toolkit.fit.accounting import is_multimodal
 from toolkit.fit.models import FitCase
@@ -38,6 +38,7 @@ def findings_of(question: Question, case: FitCase) -> tuple[Finding, ...]:
         strange = stranger(split_revision(read.drafter.location)[0], pair.target, question.catalog)
         found += [strange] if strange else []
     found += _unneeded(case)
+    found += _without_processor(question, case)
     found += _quantized(read)
     return tuple(sorted(found, key=lambda f: ("error", "warning", "note").index(f.level)))
 
@@ -74,6 +75,17 @@ def _unneeded(case: FitCase) -> list[Finding]:
         return []
     message = "the target takes no images, so that --text-only changes nothing"
     return [note("text-only-unneeded", "--text-only", message, "leave it out")]
+
+
+def _without_processor(question: Question, case: FitCase) -> list[Finding]:
+    """A note that nothing is reckoned for images, where nobody asked for text only."""
+    if question.given["text_only"] or not lacks_processor(question.places, case.target):
+        return []
+    message = (
+        "no preprocessor_config.json lies beside the target's config.json, so that vLLM can take "
+        "no images: reckoned for text"
+    )
+    return [note("text-only-assumed", "--target", message, "put it there to reckon with images")]
 
 
 def _quantized(read: Places) -> list[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -42,13 +43,28 @@ def test_two_folders_that_hold_a_config_only() -> None:
     assert (alone["drafter_gib"], alone["without_speculation"]) == (0, None)
 
 
-def test_a_pair_and_the_geometry_it_was_made_of_agree() -> None:
+def test_a_pair_and_the_geometry_it_was_made_of_agree(tmp_path: Path) -> None:
     asked = (*H200, "--max-model-len", "16384", "--max-num-seqs", "64", "--no-speculation")
+    whole = tmp_path / "gemma"
+    shutil.copytree(folder("gemma-4-31b"), whole)
+    (whole / "preprocessor_config.json").write_text("{}")
     by_name = answer("gemma-4-31b", *asked)
-    by_folder = answer("--target", folder("gemma-4-31b"), *asked)
+    by_folder = answer("--target", str(whole), *asked)
     assert by_name["terms"] == by_folder["terms"]
     text = answer("gemma-4-31b", *asked, "--text-only")
     assert by_name["weights_gib"] - text["weights_gib"] == pytest.approx(1.07, abs=0.01)
+
+
+def test_a_folder_without_a_processor_is_reckoned_for_text() -> None:
+    """vLLM cannot take images with it; that is how the engine was measured."""
+    asked = ("--target", folder("gemma-4-31b"), *H200, "--max-model-len", "16384",
+             "--max-num-seqs", "64", "--no-speculation")  # fmt: skip
+    found, told = answer(*asked), answer(*asked, "--text-only")
+    assert found["terms"] == told["terms"]
+    assert "text-only-assumed" in {finding["code"] for finding in found["findings"]}
+    assert "text-only-assumed" not in {finding["code"] for finding in told["findings"]}
+    other = answer("--target", folder("gpt-oss-20b"), *H200)
+    assert "text-only-assumed" not in {finding["code"] for finding in other["findings"]}
 
 
 def test_every_flag_counts() -> None:
