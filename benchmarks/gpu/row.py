@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from benchmarks.gpu.geometry import Setting, engine_arguments
+from benchmarks.gpu.probe import announce
 
 IDLE_GPU_BYTES = 3 << 30
 
@@ -25,10 +26,8 @@ def run_row(setting: Setting, lock: Path, stem: Path) -> dict[str, Any]:
     from vllm.v1.engine.core import EngineCore
     from vllm.v1.executor import Executor
 
-    # Before the engine and its workers, which learn of it by the environment.
-    from benchmarks.gpu.probe import announce
-
     row |= {"vllm": vllm.__version__, "torch": torch.__version__}
+    # Before the engine and its workers, which learn of it by the environment.
     probed = announce(stem, setting.own())
     with lock.open("w") as handle:
         wait_for(handle, setting.tensor_parallel_size)

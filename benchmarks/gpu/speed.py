@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu import cores, probe
+from benchmarks.gpu.device import gpu_and_driver
 from benchmarks.gpu.geometry import Setting, engine_arguments
 from benchmarks.gpu.row import wait_for
 
@@ -85,7 +86,8 @@ def measure(setting: Setting, out: Path, lock: Path) -> None:
             "rejection_sample_method": "synthetic",
             "synthetic_acceptance_rates": rates(setting.drafter, setting.k),
         }
-    software = {"vllm": vllm.__version__, "torch": torch.__version__, "driver": driver()}
+    _, driver = gpu_and_driver()
+    software = {"vllm": vllm.__version__, "torch": torch.__version__, "driver": driver}
     begin = time.perf_counter()
     llm = LLM(**arguments, disable_log_stats=False)
     start = round(time.perf_counter() - begin, 1)
@@ -150,17 +152,6 @@ def accepted(llm: Any) -> tuple[int, int]:
         int(values.get("vllm:spec_decode_num_drafts", 0)),
         int(values.get("vllm:spec_decode_num_accepted_tokens", 0)),
     )
-
-
-def driver() -> str:
-    """The version of NVIDIA's driver."""
-    from vllm.third_party import pynvml
-
-    pynvml.nvmlInit()
-    try:
-        return str(pynvml.nvmlSystemGetDriverVersion())
-    finally:
-        pynvml.nvmlShutdown()
 
 
 def run_all(out: Path, gpus: Sequence[str], pair: str, seconds: float) -> None:

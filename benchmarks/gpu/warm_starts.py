@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu import cores
+from benchmarks.gpu.device import gpu_and_driver
 from benchmarks.gpu.served import NotGreen, Served, facts, wait_for_idle
 from benchmarks.gpu.warm_places import Place, sizes
 from toolkit import warm
@@ -61,7 +62,7 @@ class Machine:
         said = subprocess.run(
             [python, "-c", _VERSIONS], capture_output=True, text=True, check=True
         ).stdout.split("\n")
-        device, driver = _gpu() if gpu else (f"{platform.machine()} CPU", "")
+        device, driver = gpu_and_driver() if gpu else (f"{platform.machine()} CPU", "")
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         cpus = len(os.sched_getaffinity(0))
         return cls(boot, device, driver, cpus, platform.release(), *said[:3])
@@ -220,10 +221,3 @@ def _written(place: Place, since: float) -> Record:
         },
         "steps": json.loads(steps.read_text())["seconds"] if steps.is_file() else {},
     }
-
-
-def _gpu() -> tuple[str, str]:
-    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    said = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()
-    name, _, driver = said[0].partition(", ")
-    return f"{len(said)} x {name}" if len(said) > 1 else name, driver

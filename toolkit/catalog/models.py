@@ -65,6 +65,10 @@ class Architecture(Entry):
     experts_per_token: Positive | None = None
 
 
+Value = str | int | float | bool
+"""Of one of vLLM's arguments; an object is its JSON."""
+
+
 class EngineSetting(Entry):
     """One argument for vLLM, or one environment variable, and why it is there.
 
@@ -74,7 +78,7 @@ class EngineSetting(Entry):
     """
 
     name: str
-    value: str | int | float | bool
+    value: Value
     because: str
     gpu_architectures: tuple[str, ...] = ()
     vllm: VersionRange | None = None
@@ -132,7 +136,7 @@ class Drafter(Entry):
     fallback: str | None = None
     use: str | None = None
     engine_arguments: tuple[EngineSetting, ...] = ()
-    speculative_settings: dict[str, str | int | float | bool] = {}
+    speculative_settings: dict[str, Value] = {}
     published: tuple[PublishedAcceptance, ...] = ()
     problems: tuple[KnownProblem, ...] = ()
     source: str

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TypedDict, Unpack
 
 from toolkit.catalog import versions
-from toolkit.catalog.models import Catalog, Drafter, Target
+from toolkit.catalog.models import Catalog, Drafter, Target, Value
 from toolkit.catalog.tables import Instance, InstanceTable, Runtime, RuntimeTable
 from toolkit.checkpoints.models import Checkpoint
 from toolkit.checks.models import Case
@@ -24,7 +24,7 @@ class Known(TypedDict, total=False):
     ami: str | None
     tensor_parallel_size: int
     on_cpu: bool
-    settings: Mapping[str, str | int | float | bool]
+    settings: Mapping[str, Value]
     speculative_settings: Mapping[str, object]
     environment: Mapping[str, str]
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from toolkit.catalog.models import Architecture
+from toolkit.catalog.models import Architecture, Value
 from toolkit.catalog.tables import VersionRule
 from toolkit.catalog.version_rules import holding
 from toolkit.checkpoints.architecture import read_architecture
@@ -15,8 +15,6 @@ from toolkit.checkpoints.models import Checkpoint, Tensor
 from toolkit.checks.models import Case
 from toolkit.errors import CheckpointError
 from toolkit.findings import Finding
-
-Value = str | int | float | bool
 
 _KEYS = {"attention-backend": ("attention-config", "backend")}
 """Arguments of vLLM that can also be given as a key of another one."""
@@ -118,7 +116,7 @@ def _key_of(value: Value | None, key: str) -> Value | None:
     except ValueError:
         return None
     said = document.get(key) if isinstance(document, dict) else None
-    return said if isinstance(said, str | int | float | bool) else None
+    return said if isinstance(said, Value) else None
 
 
 def location_of(case: Case) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from toolkit.catalog.models import Drafter, Target
+from toolkit.catalog.models import Drafter, Target, Value
 from toolkit.catalog.tables import (
     NO_VERSION_RULES,
     Instance,
@@ -50,6 +50,6 @@ class Case:
     ami: str | None = None
     tensor_parallel_size: int = 1
     on_cpu: bool = False
-    settings: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    settings: Mapping[str, Value] = field(default_factory=dict)
     speculative_settings: Mapping[str, object] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from toolkit.catalog import find_drafter, find_pair, load_catalog, pair_name
-from toolkit.catalog.models import Catalog, Drafter, Pair
+from toolkit.catalog.models import Catalog, Drafter, Pair, Value
 from toolkit.catalog.rules import DRAFTLESS
 from toolkit.checkpoints import Checkpoint
 from toolkit.checks import Case, make_case, rules_found
@@ -24,7 +24,7 @@ from toolkit.errors import NotFound, UserError
 from toolkit.findings import Finding
 from toolkit.planning.environment import settings_in
 from toolkit.planning.own_heads import OWN, is_location, split_revision
-from toolkit.planning.settings import Value, engine_settings
+from toolkit.planning.settings import engine_settings
 
 HUB = "hf"
 """Says: the pair's own place on the Hugging Face hub."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from toolkit.catalog.models import Value
 from toolkit.errors import UserError
 
 _SAID_BY = {
@@ -25,7 +26,7 @@ _SAID_BY = {
 class Given:
     """vLLM's arguments without the dashes, keys of ``--speculative-config``, the environment."""
 
-    settings: dict[str, str | int | float | bool]
+    settings: dict[str, Value]
     speculative: dict[str, object]
     environment: dict[str, str]
     on_cpu: bool
@@ -108,5 +109,5 @@ def _value(text: str) -> object:
         return text
 
 
-def _scalar(value: object) -> str | int | float | bool:
-    return value if isinstance(value, str | int | float | bool) else json.dumps(value)
+def _scalar(value: object) -> Value:
+    return value if isinstance(value, Value) else json.dumps(value)

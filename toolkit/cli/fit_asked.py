@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from toolkit.catalog.models import Catalog, Drafter, Pair, Proof, Target
+from toolkit.catalog.models import Catalog, Drafter, Pair, Proof, Target, Value
 from toolkit.checkpoints.heads import read_head
 from toolkit.checkpoints.models import Checkpoint
 from toolkit.checks import make_case
@@ -17,7 +17,7 @@ from toolkit.cli.fit_case import Places, instance_of
 from toolkit.fit.models import Engine, FitCase
 from toolkit.planning import Options
 from toolkit.planning.own_heads import own_head
-from toolkit.planning.settings import Value, engine_settings
+from toolkit.planning.settings import engine_settings
 
 _OLDEST = "0.1.0"
 """The minimum of a model that nobody describes: the version rules know what its parts need."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from toolkit.catalog import find_instance
-from toolkit.catalog.models import Catalog, Drafter, Pair
+from toolkit.catalog.models import Catalog, Drafter, Pair, Value
 from toolkit.catalog.tables import Instance
 from toolkit.catalog.versions import normalise
 from toolkit.checkpoints import Checkpoint
@@ -26,7 +26,7 @@ from toolkit.fit.building import (
 from toolkit.fit.engine import GPU_MEMORY_UTILIZATION, batch_of
 from toolkit.fit.gpus import capability_of, seen_of, visible_gib
 from toolkit.fit.models import DraftModel, Engine, FitCase, TargetModel
-from toolkit.planning.settings import Value, engine_settings
+from toolkit.planning.settings import engine_settings
 
 HARDWARE_HELP = "Memory of one GPU as CUDA sees it, such as 139.8 for an H200."
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from toolkit.catalog.models import EngineSetting
+from toolkit.catalog.models import EngineSetting, Value
 from toolkit.planning.choice import Choice
 from toolkit.planning.memory import GPU_MEMORY_UTILIZATION
 from toolkit.planning.models import Reason, Speculation
-from toolkit.planning.settings import Value, text_of
+from toolkit.planning.settings import text_of
 from toolkit.planning.speculation import speculative_config
 from toolkit.planning.streaming import LOADER
 from toolkit.planning.weights import Placed

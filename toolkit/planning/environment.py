@@ -12,8 +12,8 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 
+from toolkit.catalog.models import Value
 from toolkit.errors import UserError
-from toolkit.planning.settings import Value
 
 PREFIX = "SM_VLLM_"
 MAX_ENTRIES = 100

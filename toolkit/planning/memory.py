@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from toolkit.catalog.models import Drafter, Target
+from toolkit.catalog.models import Drafter, Target, Value
 from toolkit.catalog.tables import Instance
 from toolkit.fit.accounting import GIB, INSIDE, drafter_on_gpu, fit_of
 from toolkit.fit.building import draft_model, target_model
@@ -34,7 +34,7 @@ class Workload:
     concurrency: int
 
 
-Settings = Mapping[str, str | int | float | bool]
+Settings = Mapping[str, Value]
 """vLLM's arguments on one GPU architecture, without the dashes."""
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from toolkit.catalog import versions
-from toolkit.catalog.models import Drafter, EngineSetting, Target
+from toolkit.catalog.models import Drafter, EngineSetting, Target, Value
 from toolkit.planning.choice import Choice
 from toolkit.planning.models import Reason
-
-Value = str | int | float | bool
 
 NO_RESTART = "PROCESS_AUTO_RECOVERY"
 """Switch of AWS's process supervisor (model-hosting-container-standards)."""

@@ -216,6 +216,21 @@ LOADS = (
     ),
 )
 
+
+def _small_cache(name: str, where: tuple[str, str, str], code: str, not_shown: str) -> Broken:
+    """A cache in 8-bit floats that vLLM cannot keep there: pair, instance type, type of cache."""
+    pair, instance, kind = where
+    return Broken(
+        name,
+        lambda f: catalog_case(
+            pair, instance_type=instance, ami=NEW_AMI, settings={"kv-cache-dtype": kind}
+        ),
+        code,
+        left="the GPU is vLLM's to know, which refuses it while it starts",
+        not_shown=not_shown,
+    )
+
+
 VERSIONS = (
     Broken(
         "the 20b head before 0.18",
@@ -401,40 +416,22 @@ VERSIONS = (
         lambda f: tiny_case(f, settings={"watermark-config": "{}"}, vllm="0.30.0", image=OWN_IMAGE),
         "watermarking",
     ),
-    Broken(
+    _small_cache(
         "a small cache for wide sliding heads on Hopper",
-        lambda f: catalog_case(
-            "gemma-4-31b",
-            instance_type="ml.p5.48xlarge",
-            ami=NEW_AMI,
-            settings={"kv-cache-dtype": "fp8"},
-        ),
+        ("gemma-4-31b", "ml.p5.48xlarge", "fp8"),
         "sliding-flashinfer",
-        left="the GPU is vLLM's to know, which refuses it while it starts",
         not_shown="needs an H200 (vLLM 0.26.0 there: memory-h200.json holds the refusal)",
     ),
-    Broken(
+    _small_cache(
         "a small cache for sinks before Ada",
-        lambda f: catalog_case(
-            "gpt-oss-20b",
-            instance_type="ml.g5.12xlarge",
-            ami=NEW_AMI,
-            settings={"kv-cache-dtype": "fp8"},
-        ),
+        ("gpt-oss-20b", "ml.g5.12xlarge", "fp8"),
         "fp8-cache-triton",
-        left="the GPU is vLLM's to know, which refuses it while it starts",
         not_shown="needs a GPU before Ada (v1/attention/backends/triton_attn.py)",
     ),
-    Broken(
+    _small_cache(
         "a small cache for heads of two sizes before Ada",
-        lambda f: catalog_case(
-            "gemma-4-31b",
-            instance_type="ml.p4de.24xlarge",
-            ami=NEW_AMI,
-            settings={"kv-cache-dtype": "fp8_e5m2"},
-        ),
+        ("gemma-4-31b", "ml.p4de.24xlarge", "fp8_e5m2"),
         "fp8-cache-triton",
-        left="the GPU is vLLM's to know, which refuses it while it starts",
         not_shown="needs a GPU before Ada (v1/attention/backends/triton_attn.py)",
     ),
     Broken(
