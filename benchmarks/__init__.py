@@ -1,1 +1,1 @@
-"""The numbers that the README names, measured on the machine at hand."""
+"""Benchmarks: the numbers in the README, measured on this machine. See ``benchmarks/README.md``."""

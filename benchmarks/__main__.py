@@ -1,5 +1,7 @@
-"""``python -m benchmarks``: every benchmark, one after the other; exits with 1 when `entrypoint`,
-`images`, `crash`, `check`, `catalog_size` or `weights_sync` missed a goal."""
+"""``python -m benchmarks``: every benchmark, one after the other.
+
+Exits with 1 if entrypoint, images, crash, check, catalog_size or weights_sync misses its goal.
+"""
 
 import sys
 

@@ -1,7 +1,7 @@
-"""What a large catalogue costs.
+"""The time that a large catalogue takes.
 
-Goals, with 2,000 targets of one's own: ``peagle --catalog DIR catalog list`` at most 1.5 s, as
-JSON and as a table; ``peagle --catalog DIR plan`` at most 0.2 s more than without the folder.
+Goals, with 2,000 targets in a folder: ``peagle --catalog DIR catalog list`` at most 1.5 s, as JSON
+and as a table; ``peagle --catalog DIR plan`` at most 0.2 s more than without the folder.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ GOAL_MORE_SECONDS = 0.2
 
 
 def generate(folder: Path, count: int = TARGETS) -> None:
-    """``count`` targets below ``folder``: the bundled files in turns, under other names."""
+    """Write ``count`` targets below ``folder``: copies of the bundled files under other names."""
     templates = [path for path in target_files(None).values() if "./" not in path.read_text()]
     for number in range(count):
         text = templates[number % len(templates)].read_text(encoding="utf-8")
@@ -35,7 +35,7 @@ def generate(folder: Path, count: int = TARGETS) -> None:
 
 
 def main() -> bool:
-    """Measure and print, one line per goal; whether all were met."""
+    """Measure and print one line per goal; whether all are met."""
     with tempfile.TemporaryDirectory() as place:
         generate(Path(place))
         large = [PEAGLE, "--catalog", place]

@@ -1,8 +1,8 @@
-"""How long ``peagle check`` reads a 120B target in S3, and how much of it.
+"""The time and the bytes that ``peagle check`` needs for a 120B target in S3.
 
 The sandbox's S3 gets a target with the files, tensor names and header lengths of GPT-OSS-120B in
-15 shards; only the tensors themselves are smaller, so that they can be uploaded. What crosses the
-wire is counted by a relay in front of S3, requests and listings included.
+15 shards; only the tensors are smaller, to keep the upload short. A proxy in front of S3 counts the
+bytes received, including listings.
 
 Goals: at most 2 s and 5 MB.
 """
@@ -94,12 +94,12 @@ def _header(held: Mapping[str, Shape]) -> tuple[bytes, int]:
 
 
 def _smaller(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """As many dimensions, and at most 1 MB."""
+    """A shape with the same number of dimensions and at most 1 MB."""
     return (1, 500, *shape[2:]) if len(shape) > 2 else tuple(min(size, 500) for size in shape)
 
 
 def files() -> Iterator[tuple[str, bytes]]:
-    """All objects of the target: key below the prefix, and content."""
+    """All objects of the target: the key below the prefix and the content."""
     everything = list(tensors())
     each = -(-len(everything) // SHARDS)
     weight_map: dict[str, str] = {}
@@ -116,7 +116,7 @@ def files() -> Iterator[tuple[str, bytes]]:
 
 
 def upload(url: str) -> int:
-    """Put the target into the S3 at ``url``; the bytes of all its objects."""
+    """Upload the target to the S3 at ``url``; the size of all objects in bytes."""
     s3 = boto3.client("s3", endpoint_url=url)
     s3.create_bucket(Bucket=BUCKET)
     total = 0
@@ -126,13 +126,13 @@ def upload(url: str) -> int:
     return total
 
 
-class Relay:
-    """Passes TCP connections on to ``port`` and counts the bytes that come back."""
+class Proxy:
+    """Forwards TCP connections to ``port`` and counts the bytes that come back."""
 
     def __init__(self, port: int) -> None:
         self.received = 0
-        self._to = port
-        self._counting = threading.Lock()
+        self._port = port
+        self._lock = threading.Lock()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
@@ -140,17 +140,17 @@ class Relay:
     def _accept(self) -> None:
         while True:
             client, _ = self._listener.accept()
-            server = socket.create_connection(("127.0.0.1", self._to))
+            server = socket.create_connection(("127.0.0.1", self._port))
             for source, sink, counted in ((client, server, False), (server, client, True)):
                 threading.Thread(
-                    target=self._pass, args=(source, sink, counted), daemon=True
+                    target=self._forward, args=(source, sink, counted), daemon=True
                 ).start()
 
-    def _pass(self, source: socket.socket, sink: socket.socket, counted: bool) -> None:
+    def _forward(self, source: socket.socket, sink: socket.socket, counted: bool) -> None:
         with suppress(OSError):
             while piece := source.recv(1 << 16):
                 if counted:
-                    with self._counting:
+                    with self._lock:
                         self.received += len(piece)
                 sink.sendall(piece)
             sink.shutdown(socket.SHUT_WR)
@@ -158,7 +158,7 @@ class Relay:
 
 @contextmanager
 def sandbox() -> Iterator[str]:
-    """A sandbox in a home of its own: its address, with the environment of its clients set."""
+    """A sandbox with its own PEAGLE_HOME: its address; the environment is set for its clients."""
     with tempfile.TemporaryDirectory() as home:
         os.environ["PEAGLE_HOME"] = home
         address = ensure_started()
@@ -170,16 +170,16 @@ def sandbox() -> Iterator[str]:
 
 
 def main() -> bool:
-    """Measure and print, one line per goal; whether all were met."""
+    """Measure and print one line per goal; whether all are met."""
     with sandbox() as url:
         total = upload(url)
-        relay = Relay(int(url.rpartition(":")[2]))
-        os.environ["AWS_ENDPOINT_URL"] = relay.url
+        proxy = Proxy(int(url.rpartition(":")[2]))
+        os.environ["AWS_ENDPOINT_URL"] = proxy.url
         place = f"s3://{BUCKET}/{PREFIX}"
         command = [sys.executable, "-m", "toolkit.cli", "check", "gpt-oss-120b",
                    "--target", place, "--json"]  # fmt: skip
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
-        read = relay.received
+        read = proxy.received
         assert [entry["location"] for entry in json.loads(done.stdout)["read"]] == [place]
         taken = statistics.median(seconds(command) for _ in range(ROUNDS))
     print(f"a 120B target in S3      {SHARDS} shards, {total / 1e6:.0f} MB in the sandbox")

@@ -1,8 +1,8 @@
-"""How soon a container ends whose speculation cannot work.
+"""The time until a container exits whose speculation cannot work.
 
-A head that does not fit its target is refused before any engine starts: where vLLM's server would
-be stands one that notes that it was started. What only vLLM can find out ends the real engine; the
-goal is then at most 5 s from the engine's exit to the container's, and a cause in its last line.
+A head that does not fit its target is refused before an engine starts; a fake of vLLM's server
+records any start. Other mistakes make the real engine fail: the goal is then at most 5 s from the
+engine's exit to the container's, with a cause in the last line of its log.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.entrypoint import VLLM, environment_for, stand_in
+from benchmarks.entrypoint import VLLM, environment_for, fake_vllm
 from benchmarks.timing import ROUNDS
 
 GOAL_SECONDS = 5.0
@@ -32,7 +32,7 @@ SPECULATION = "SM_VLLM_SPECULATIVE_CONFIG"
 
 
 def main() -> bool:
-    """Measure and print; whether both goals were met."""
+    """Measure and print; whether both goals are met."""
     refused = refusals()
     middle, worst = statistics.median(refused) * 1000, max(refused) * 1000
     print(f"mismatch refused         {middle:.0f} ms (worst {worst:.0f})   no engine was started")
@@ -47,7 +47,7 @@ def main() -> bool:
 
 
 def refusals() -> list[float]:
-    """Seconds from a container's start to its end, with a head that is no P-EAGLE head."""
+    """Seconds from a container's start to its exit, with a head that is not a P-EAGLE head."""
     from toolkit.data import data_folder
     from toolkit.local.engine import find_engine
 
@@ -56,7 +56,7 @@ def refusals() -> list[float]:
     taken = []
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        stand_in(place, python)
+        fake_vllm(place, python)
         environment = environment_for(place, tiny, tiny / "eagle3")
         for _ in range(ROUNDS):
             begin = time.monotonic()
@@ -71,8 +71,10 @@ def refusals() -> list[float]:
 
 
 def crash() -> tuple[float, str]:
-    """Seconds from the real engine's exit to its container's, and the cause that was named: one of
-    the head's tensors has another shape than vLLM gives it."""
+    """Seconds from the real engine's exit to the container's, and the cause that the log names.
+
+    One of the head's tensors has a shape that vLLM does not expect.
+    """
     from toolkit.catalog import load_catalog
     from toolkit.local.engine import find_engine
     from toolkit.local.hosts import ProcessHost
@@ -100,7 +102,7 @@ def crash() -> tuple[float, str]:
 
 
 def _misshape_head(folder: Path) -> None:
-    """Take a copy's place; ``norm.weight`` has two columns then, of as many values."""
+    """Replace the linked head by a copy whose ``norm.weight`` has two columns."""
     original = folder.resolve()
     folder.unlink()
     shutil.copytree(original, folder)
@@ -115,7 +117,7 @@ def _misshape_head(folder: Path) -> None:
 
 
 def _engine_of(container: int, log: Path) -> int:
-    """The process id of vLLM's server, once the entrypoint has started it."""
+    """The process ID of vLLM's server, once the entrypoint has started it."""
     ended = os.WEXITED | os.WNOHANG | os.WNOWAIT
     while os.waitid(os.P_PID, container, ended) is None:
         children = Path(f"/proc/{container}/task/{container}/children").read_text().split()
@@ -130,7 +132,7 @@ def _wait_for_end(pid: int) -> None:
     handle = os.pidfd_open(pid)
     try:
         readable, _, _ = select.select([handle], [], [], START_SECONDS)
-        assert readable, f"process {pid} does not end"
+        assert readable, f"process {pid} does not exit"
     finally:
         os.close(handle)
 

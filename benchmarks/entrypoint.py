@@ -1,7 +1,7 @@
-"""What the container's entrypoint adds before vLLM starts: reading, checking, the pair, the log.
+"""The time that the container's entrypoint adds before vLLM starts.
 
-Goal: at most 150 ms. Measured from the start of ``containers/serve`` to the first line of what it
-starts, less the same without it, in turns. That first line stands where vLLM's server would be; the
+Goal: at most 150 ms. Measured from the start of ``containers/serve`` to the first line of the
+server, minus the same without the entrypoint, in alternation. A fake replaces vLLM's server; the
 sources that the entrypoint reads are vLLM's own.
 """
 
@@ -28,14 +28,14 @@ NOTE = "import os, time\nopen(os.environ['NOTE'], 'w').write(str(time.monotonic(
 
 
 def main() -> bool:
-    """Measure and print the milliseconds; whether the goal was met."""
+    """Measure and print the milliseconds; whether the goal is met."""
     from toolkit.data import data_folder
     from toolkit.local.engine import find_engine
 
     python = str(find_engine(VLLM).python)
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        stand_in(place, python)
+        fake_vllm(place, python)
         tiny = data_folder("model_catalog") / "peagle" / "tiny"
         environment = environment_for(place, tiny, tiny / "p-eagle")
         served = [python, str(data_folder("containers") / "serve"), "serve"]
@@ -52,8 +52,8 @@ def main() -> bool:
     return middle <= GOAL_MS
 
 
-def stand_in(place: Path, python: str) -> None:
-    """A package ``vllm`` whose server notes the time and ends, with vLLM's own sources."""
+def fake_vllm(place: Path, python: str) -> None:
+    """Write a package ``vllm`` with vLLM's own sources, whose server records the time and exits."""
     find = "import importlib.util as u; print(u.find_spec('vllm').submodule_search_locations[0])"
     found = subprocess.run([python, "-c", find], check=True, capture_output=True, text=True)
     real = Path(found.stdout.strip())
@@ -65,8 +65,8 @@ def stand_in(place: Path, python: str) -> None:
 
 
 def environment_for(place: Path, tiny: Path, head: Path) -> dict[str, str]:
-    """That of a container with the tiny target and ``head``, drafting in parallel, whose engine is
-    the one in ``place``."""
+    """The environment of a container with the tiny target, ``head`` with parallel drafting, and the
+    engine in ``place``."""
     from toolkit.local.process import free_port
 
     config = {"method": "eagle3", "model": str(head), "num_speculative_tokens": 5}

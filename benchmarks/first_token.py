@@ -1,4 +1,4 @@
-"""From ``peagle deploy tiny --sandbox --yes`` to the first streamed token.
+"""The time from ``peagle deploy tiny --sandbox --yes`` to the first streamed token.
 
 Goal: at most 90 s on 2 cores, with the engine installed.
 """
@@ -21,7 +21,7 @@ def _peagle(*arguments: str) -> str:
 
 
 def main() -> None:
-    """Deploy in a home of its own, ask once, clean up, and print the seconds."""
+    """Deploy with its own PEAGLE_HOME, send one request, clean up, and print the seconds."""
     from toolkit.local.engine import find_engine
 
     os.environ.setdefault("PEAGLE_ENGINE_PYTHON", str(find_engine("0.28.0").python))

@@ -1,8 +1,7 @@
-"""How large the layer of an image is, and how long building one takes.
+"""The size of an image's layer, and the time to build one.
 
-Goal: at most 5 MB on top of the runtime beside weights. Sizes and seconds of a real build need a
-Docker engine and the image that `.ci/docker-engine base` makes; without them that part is left
-out, and said so.
+Goal: at most 5 MB on top of the runtime, without weights. A real build needs a Docker engine and
+the image from `.ci/docker-engine base`; without them it is reported as not measured.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ BASE = os.environ.get("PEAGLE_TEST_BASE", "peagle-test-base:local")
 
 
 def main() -> bool:
-    """Measure and print, one line per number; whether the layer is small enough."""
+    """Measure and print one line per number; whether the layer is small enough."""
     plan = make_plan(Options(pair="gpt-oss-20b"), load_catalog())
     begin = time.perf_counter()
     files = context(plan, Recipe("gpu", plan.runtime.image))
@@ -49,17 +48,17 @@ def main() -> bool:
 
 
 def _build(name: str) -> int:
-    """The bytes of the layer that was built."""
+    """Build an image; the size of the layer in bytes."""
     command = [PEAGLE, "image", "build", "tiny", "--runtime", "cpu", "--base", BASE, "--json"]
     begin = time.perf_counter()
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     seconds = time.perf_counter() - begin
-    told = json.loads(done.stdout)
+    built = json.loads(done.stdout)
     print(
-        f"{name:<24} {seconds:.1f} s   image {told['size_bytes'] / 1e6:.0f} MB   "
-        f"layer {told['layer_bytes']} bytes"
+        f"{name:<24} {seconds:.1f} s   image {built['size_bytes'] / 1e6:.0f} MB   "
+        f"layer {built['layer_bytes']} bytes"
     )
-    return int(told["layer_bytes"])
+    return int(built["layer_bytes"])
 
 
 if __name__ == "__main__":

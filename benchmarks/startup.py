@@ -1,4 +1,4 @@
-"""How long a user waits for ``--help`` and for a plan.
+"""The time that ``--help`` and a plan take.
 
 Goals: ``peagle --help`` at most 1.5 times ``python -c "import click"`` plus 100 ms;
 ``peagle plan gpt-oss-20b --json`` at most 0.5 s.
@@ -15,7 +15,7 @@ PEAGLE = str(Path(sys.executable).with_name("peagle"))
 
 
 def main() -> None:
-    """Measure and print, one line per goal."""
+    """Measure and print one line per goal."""
     click, help_, plan, listing = medians(
         [sys.executable, "-c", "import click"],
         [PEAGLE, "--help"],

@@ -1,8 +1,8 @@
-"""What the sandbox adds to the first token, over asking the engine directly.
+"""The time that the sandbox adds to the first token, compared with the engine itself.
 
-Goal: at most 20 ms, by either way of streaming. Each round asks all three ways, one after the
-other, so that a drifting machine bends them alike; the same client code measures them, from the
-connection to the first byte of the answer's body.
+Goal: at most 20 ms for both streaming paths. Each round measures all three paths, one after the
+other, so that changes in the machine's load affect them equally; the same client code measures them
+from the connection to the first byte of the response's body.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BODY = json.dumps(
 
 
 def main() -> None:
-    """Deploy in a home of its own, ask, clean up, and print the milliseconds."""
+    """Deploy with its own PEAGLE_HOME, measure, clean up, and print the milliseconds."""
     from toolkit.local.engine import find_engine
 
     os.environ.setdefault("PEAGLE_ENGINE_PYTHON", str(find_engine("0.28.0").python))
@@ -40,13 +40,13 @@ def main() -> None:
         os.environ["PEAGLE_HOME"] = home
         try:
             _peagle("deploy", "tiny", "--name", NAME, "--sandbox", "--yes")
-            _show(_measure(_ways()))
+            _show(_measure(_paths()))
         finally:
             _peagle("sandbox", "stop")
 
 
-def _ways() -> dict[str, Callable[[], float]]:
-    """Three ways to the same engine; each gives the milliseconds to its first byte."""
+def _paths() -> dict[str, Callable[[], float]]:
+    """Three paths to the same engine; each function gives the milliseconds to the first byte."""
     from toolkit.aws.session import Keys, connect
     from toolkit.sandbox import status
 
@@ -70,7 +70,7 @@ def _ways() -> dict[str, Callable[[], float]]:
 
 
 def _signature() -> str:
-    """A signature's scope, which is all that the sandbox reads of it."""
+    """An authorization header; the sandbox reads only the scope of the signature."""
     return "AWS4-HMAC-SHA256 Credential=testing/20260101/us-east-1/sagemaker/aws4_request"
 
 
@@ -78,22 +78,22 @@ def _first_byte(host: str, path: str, headers: Mapping[str, str]) -> float:
     begin = time.perf_counter()
     connection = http.client.HTTPConnection(host)
     connection.request("POST", path, BODY, {"Content-Type": "application/json", **headers})
-    answer = connection.getresponse()
-    assert answer.status == http.HTTPStatus.OK, answer.read()
-    answer.read1(1)
+    response = connection.getresponse()
+    assert response.status == http.HTTPStatus.OK, response.read()
+    response.read1(1)
     taken = time.perf_counter() - begin
-    answer.read()
+    response.read()
     connection.close()
     return taken * 1000
 
 
-def _measure(ways: Mapping[str, Callable[[], float]]) -> dict[str, list[float]]:
-    for ask in ways.values():
-        ask()
-    taken: dict[str, list[float]] = {name: [] for name in ways}
+def _measure(paths: Mapping[str, Callable[[], float]]) -> dict[str, list[float]]:
+    for request in paths.values():
+        request()
+    taken: dict[str, list[float]] = {name: [] for name in paths}
     for _ in range(ROUNDS):
-        for name, ask in ways.items():
-            taken[name].append(ask())
+        for name, request in paths.items():
+            taken[name].append(request())
     return taken
 
 

@@ -1,4 +1,4 @@
-"""Timing of whole commands, in turns, so that a drifting machine bends both alike."""
+"""Timing of whole commands, in alternation, so that changes in load affect all of them equally."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def seconds(command: Sequence[str]) -> float:
 
 
 def medians(*commands: Sequence[str], rounds: int = ROUNDS) -> list[float]:
-    """The median wall time of each command, in seconds, after one round that does not count."""
+    """The median wall time of each command, in seconds, after one warm-up round."""
     for command in commands:
         seconds(command)
     taken = [[seconds(command) for command in commands] for _ in range(rounds)]

@@ -1,10 +1,10 @@
-"""How fast ``peagle weights sync`` fills S3, beside ``aws s3 cp --recursive``.
+"""The throughput of ``peagle weights sync``, compared with ``aws s3 cp --recursive``.
 
-Goal: at least 0.8 of its throughput. Both send the same folder to the same S3, the sandbox's, in
-turns, each time to a fresh prefix; wall time of whole commands counts. ``aws`` is the one on the
-path, or is installed from PyPI into an environment of its own that goes again.
+Goal: at least 0.8 of its throughput. Both upload the same folder to the sandbox's S3, in
+alternation, each time to an empty prefix; the wall time of whole commands counts. Without ``aws``
+on the path, it is installed from PyPI into a temporary environment.
 
-The folder's files are sparse, so that no disk is measured. Exits with 1 when the goal is missed.
+The folder's files are sparse, so that the disk is not measured. Exits with 1 if the goal is missed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ GOAL = 0.8
 
 
 def main() -> bool:
-    """Measure, print the ratio, clean up; whether the goal was met."""
+    """Measure, print the ratio, clean up; whether the goal is met."""
     with tempfile.TemporaryDirectory() as folder:
         home, model = Path(folder, "home"), Path(folder, "model")
         _make_model(model)
@@ -48,7 +48,7 @@ def main() -> bool:
 
 
 def _compare(aws: str, peagle: Sequence[str], model: Path, environment: Mapping[str, str]) -> float:
-    """The ratio of the two throughputs: the median of some rounds."""
+    """The ratio of the two throughputs: the median of all rounds."""
     _run([aws, "s3", "mb", f"s3://{BUCKET}"], environment)
     taken: dict[str, list[float]] = {"aws s3 cp --recursive": [], "peagle weights sync": []}
     for _ in range(ROUNDS):
@@ -79,7 +79,7 @@ def _show(taken: Mapping[str, Sequence[float]]) -> float:
 
 
 def _make_model(folder: Path) -> None:
-    """Safetensors files that are whole, and empty but for their headers."""
+    """Complete safetensors files whose tensors are zeros."""
     folder.mkdir()
     (folder / "config.json").write_text('{"hidden_size": 4, "vocab_size": 8}')
     where = {f"w{number}": f"model-{number}.safetensors" for number in range(SHARDS)}
@@ -94,7 +94,7 @@ def _make_model(folder: Path) -> None:
 
 
 def _install_aws(folder: Path) -> str:
-    print("installing awscli into an environment of its own", flush=True)
+    print("installing awscli into a temporary environment", flush=True)
     venv.create(folder, with_pip=True)
     pip = [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "-qq"]
     subprocess.run([*pip, "install", "awscli"], check=True)

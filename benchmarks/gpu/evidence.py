@@ -1,4 +1,8 @@
-"""The evidence file of memory.py: what it has, and new rows put into it."""
+"""The evidence files: how the results of memory, speed and warm become documents.
+
+Each document names its script, engine, GPU and method. Evidence of memory grows by rows; a document
+of speed or of warm starts is made from the results of one measurement.
+"""
 
 from __future__ import annotations
 
@@ -9,42 +13,105 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-EVIDENCE = Path(__file__).resolve().parents[2] / "model_catalog" / "evidence" / "memory-h200.json"
+from benchmarks.gpu.geometry import CATALOG_IDS
+from benchmarks.gpu.logs import without_folders
+
+_FOLDER = Path(__file__).resolve().parents[2] / "model_catalog" / "evidence"
+MEMORY_EVIDENCE = _FOLDER / "memory-h200.json"
+WARM_EVIDENCE = _FOLDER / "warm-starts-h200.json"
 
 _NO_GRAPHS = "stopped after the cache was laid out, so no CUDA graphs were captured"
 _REFUSAL = re.compile(r"(?:Value error, |NotImplementedError: ).*?(?= \[type=|$)", re.MULTILINE)
-_LEFT_OUT = ("log_tail", "vllm", "torch")
+_ONE_PER_DOCUMENT = ("pair", "device", "vllm", "torch", "driver")
+_SPEED_KEYS = ("drafter", "k", "concurrency", "output_tokens_per_second", "acceptance_length",
+               "prompt_tokens", "output_tokens")  # fmt: skip
+_NOT_KEPT = ("log_tail", "vllm", "torch")
+
+MEMORY_METHOD = (
+    "Starts vLLM once per row and records the memory that it counts. Real geometry"
+    " (tests/geometry), dummy weights, a server's usage context; raw numbers in bytes as the worker"
+    " counts them."
+)
+SPEED_METHOD = (
+    "Real geometry (tests/geometry), dummy weights and synthetic acceptance: vLLM's synthetic"
+    " rejection sampler at the acceptance that vLLM's blog gives for GPT-OSS-20B on SPEED-Bench"
+    " (P-EAGLE 2.87 at K=3, 3.38 at K=7; EAGLE-3 2.24 at K=3; K=5 is on the decay through the"
+    " other two, 3.24). Prompts of random tokens, all sent at once, output of a fixed length,"
+    " best of three, or of up to six until the two best are within 3 %; acceptance_length is the"
+    " engine's own count."
+)
+WARM_METHOD = (
+    "Starts of containers/serve with real geometry (tests/geometry) and dummy weights, K from the"
+    " head's card. green_seconds: from the start of the entrypoint until /ping answers 200, which"
+    " needs a draft; healthy_seconds: the same from the start of vLLM, from the entrypoint's log;"
+    " engine.engine_start_seconds: vLLM's own count (profiling, KV cache, warm-up, CUDA graphs)."
+    " first, one machine: cold with PEAGLE_WARM=collect, kept with the same caches, restored from"
+    " the artefact with all caches removed. second, a fresh machine: restored from that artefact,"
+    " then cold with PEAGLE_WARM=off. runs"
+    " lists the starts that were made (--kinds selects them); cold_machine names the machine whose"
+    " cold start is compared. The goal, four times faster on the second machine, is for"
+    " engine_start_seconds. Home, temporary files and caches are empty before each start except"
+    " kept; the artefact is on the machine's own disk; Python's bytecode and vLLM's files are in"
+    " the page cache. anew_bytes: written although caches existed (vLLM saves its compiled"
+    " functions again after loading them); elsewhere_bytes: written outside an artefact's caches."
+)
+TIMES = ("green_seconds", "healthy_seconds", "engine_start_seconds")
 
 Row = dict[str, Any]
+Document = dict[str, Any]
+
+
+def new_memory_document(rows: Sequence[Row]) -> Document:
+    """An empty document of memory for the engine and GPU of these rows.
+
+    Raises ValueError if no row has both.
+    """
+    for row in rows:
+        if "vllm" in row and row.get("ranks"):
+            return {
+                "date": "",
+                "engine": {"name": "vllm", "version": row["vllm"].partition("+")[0]},
+                "device": row["ranks"][0]["device"],
+                "torch": row["torch"],
+                "script": "benchmarks/gpu/memory.py",
+                "method": MEMORY_METHOD,
+                "rows": [],
+                "log_rows": [],
+            }
+    raise ValueError("no row with an engine that started")
 
 
 def measured(document: Mapping[str, Any]) -> set[str]:
-    """Names of the rows that need not be run again: the engine laid out its cache, or refused."""
+    """Names of the measured memory rows: the engine laid out its cache or refused to start."""
     return {row["name"] for row in document.get("rows", ())}
 
 
-def merged(document: Mapping[str, Any], rows: Sequence[Row]) -> dict[str, Any]:
-    """The document with these rows added, each in the place of the one of its name.
+def merge_rows(document: Mapping[str, Any], rows: Sequence[Row]) -> dict[str, Any]:
+    """The document of memory with these rows added; a row replaces the one of the same name.
 
-    A row without a probe's facts goes to ``log_rows``; one in which nothing was reached is left
-    out, and a row that is complete gives way to a complete one only. Without anything new the
-    document stays as it is. Raises ValueError for rows of another vLLM.
+    A row without a probe's facts goes to ``log_rows``. A row without any result is dropped, and
+    only a complete row replaces a complete one. Without new rows the document is unchanged.
+    Raises ValueError for rows of another vLLM version or GPU.
     """
     version, kept = document["engine"]["version"], {r["name"]: r for r in document["rows"]}
     logs = {row["name"]: row for row in document["log_rows"]}
     host = 1 + max((row["host"] for row in [*kept.values(), *logs.values()]), default=0)
     new = 0
     for raw in rows:
+        devices = {rank["device"] for rank in raw.get("ranks", ()) if "device" in rank}
+        if "device" in document and devices - {document["device"]}:
+            raise ValueError(f"{raw['name']} is from {devices}, not from {document['device']}")
         if raw.get("vllm", version).partition("+")[0] != version:
-            raise ValueError(f"{raw['name']} is of vLLM {raw['vllm']}, the evidence of {version}")
-        row = finished({**raw, "host": raw.get("host", host)})
+            found = raw["vllm"]
+            raise ValueError(f"{raw['name']} is from vLLM {found}, the evidence from {version}")
+        row = _finished({**raw, "host": raw.get("host", host)})
         if row is None:
             continue
-        place = logs if not row["ranks"] and "error" not in row else kept
-        before = place.get(row["name"])
+        rows_by_name = logs if not row["ranks"] and "error" not in row else kept
+        before = rows_by_name.get(row["name"])
         if before is None or ("incomplete" not in row and "error" not in row):
             new += before != row
-            place[row["name"]] = row
+            rows_by_name[row["name"]] = row
     if not new:
         return dict(document)
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
@@ -52,10 +119,10 @@ def merged(document: Mapping[str, Any], rows: Sequence[Row]) -> dict[str, Any]:
     return {**document, **changed}
 
 
-def finished(row: Row) -> Row | None:
-    """The row as the evidence keeps it; ``None`` when the engine neither laid out its cache nor
-    said why it would not start."""
-    kept = {key: value for key, value in row.items() if key not in _LEFT_OUT}
+def _finished(row: Row) -> Row | None:
+    """The row for the evidence; ``None`` if the engine neither laid out its cache nor gave a reason
+    for not starting."""
+    kept = {key: value for key, value in row.items() if key not in _NOT_KEPT}
     if "error" not in row:
         return kept
     refusal = _REFUSAL.search(row.get("log_tail", ""))
@@ -67,14 +134,14 @@ def finished(row: Row) -> Row | None:
 
 
 def rows_of(folders: Sequence[Path]) -> list[Row]:
-    """The rows that the folders hold."""
+    """The rows in ``rows.jsonl`` of these folders."""
     files = [folder / "rows.jsonl" for folder in folders]
     lines = [line for file in files if file.exists() for line in file.read_text().splitlines()]
     return [json.loads(line) for line in lines]
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The evidence file; an empty document where there is none."""
+    """The document in an evidence file; empty if there is no file."""
     if path.exists():
         document: dict[str, Any] = json.loads(path.read_text())
         return document
@@ -82,5 +149,114 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def write(path: Path, document: Mapping[str, Any]) -> None:
-    """The evidence file, always laid out alike."""
+    """Write an evidence file."""
     path.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def speed_document(folders: Sequence[Path]) -> dict[str, Any]:
+    """The document of all speeds, sorted by drafter, K and load.
+
+    Raises ValueError without rows, or if they are from several versions of vLLM, torch or the
+    driver, several pairs or several GPUs.
+    """
+    rows = rows_of(folders)
+    if not rows:
+        raise ValueError("these folders contain no rows")
+    software = {tuple(row[name] for name in _ONE_PER_DOCUMENT) for row in rows}
+    if len(software) != 1:
+        raise ValueError(f"these rows are from several versions: {sorted(software)}")
+    ((pair, device, vllm, torch, driver),) = software
+    by_load = {(row["drafter"] or "", row["k"], row["concurrency"]): row for row in rows}
+    ordered = [row for _, row in sorted(by_load.items())]
+    return {
+        "pair": CATALOG_IDS[pair],
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "engine": {"name": "vllm", "version": vllm.partition("+")[0]},
+        "device": device,
+        "gpu": device.removeprefix("NVIDIA ").split()[0],
+        "gpu_count": 1,
+        "tensor_parallel_size": 1,
+        "driver": driver,
+        "torch": torch,
+        "method": SPEED_METHOD,
+        "synthetic": True,
+        "script": "benchmarks/gpu/speed.py",
+        "speeds": [{key: row[key] for key in _SPEED_KEYS} for row in ordered],
+        "raw": ordered,
+    }
+
+
+def warm_document(folders: Sequence[Path], rehearsal: bool = False) -> Document:
+    """The document of the warm starts in these folders; a step may consist of several runs.
+
+    Raises ValueError for results that do not belong together: no first run, one step on two
+    machines, different versions, or (except for a ``rehearsal``) both steps on one machine.
+    """
+    runs: dict[str, Document] = {}
+    for path in (path for folder in folders for path in sorted(folder.glob("warm-*.json"))):
+        run = json.loads(path.read_text())
+        before = runs.setdefault(run["step"], {**run, "starts": []})
+        if before["machine"] != run["machine"]:
+            raise ValueError(f"{path}: step {run['step']} ran on two machines")
+        before["starts"] += [
+            {**start, "log": [without_folders(line) for line in start.get("log", ())]}
+            for start in run["starts"]
+        ]
+    if "first" not in runs:
+        raise ValueError("these folders contain no warm-first.json")
+    machine = runs["first"]["machine"]
+    if "second" in runs:
+        _check_same_kind(machine, runs["second"]["machine"], rehearsal)
+    begins = [start["begin"] for run in runs.values() for start in run["starts"]]
+    return {
+        "date": max(begins)[:10],
+        "engine": {"name": "vllm", "version": machine["vllm"]},
+        "device": machine["device"],
+        "driver": machine["driver"],
+        "torch": machine["torch"],
+        "script": "benchmarks/gpu/warm.py",
+        "method": WARM_METHOD,
+        "summary": warm_summary(runs),
+        "runs": runs,
+    }
+
+
+def warm_summary(runs: dict[str, Document]) -> list[Document]:
+    """For each pair and machine: warm and cold durations, and how many times faster warm is.
+
+    The cold start is the same machine's, or else that of the machine that made the artefact.
+    """
+    by = {
+        (step, start["pair"], start["kind"]): start_times(start)
+        for step, run in runs.items()
+        for start in run["starts"]
+        if "error" not in start
+    }
+    found = []
+    for (step, pair, kind), seconds in by.items():
+        cold = by.get((step, pair, "cold")) or by.get(("first", pair, "cold"))
+        if kind != "cold" and cold:
+            own = (step, pair, "cold") in by
+            faster = {
+                name: round(cold[name] / value, 2)
+                for name, value in seconds.items()
+                if name in cold and value
+            }
+            found.append({"pair": pair, "machine": step, "kind": kind, "warm": seconds,
+                          "cold": cold, "cold_machine": step if own else "first",
+                          "times_faster": faster})  # fmt: skip
+    return found
+
+
+def start_times(start: Document) -> dict[str, float]:
+    """The measured durations of one start: those of ``TIMES`` that it has, in seconds."""
+    values = {**start, **start.get("engine", {})}
+    return {name: values[name] for name in TIMES if name in values}
+
+
+def _check_same_kind(first: Document, second: Document, rehearsal: bool) -> None:
+    for name in ("vllm", "torch", "device", "driver"):
+        if first[name] != second[name]:
+            raise ValueError(f"the runs differ in {name}: {first[name]}, {second[name]}")
+    if first["boot"] == second["boot"] and not rehearsal:
+        raise ValueError("both runs are from one machine, so the second machine was not fresh")

@@ -1,6 +1,9 @@
-"""Brings the probe into every worker: vLLM imports its ``worker_extension_cls`` in each worker's
-process, forked or spawned or its own, before the worker's device is made. Nobody else may import
-it: what is imported already is not imported again."""
+"""Installs the probe in every vLLM worker.
+
+vLLM imports its ``worker_extension_cls`` in each worker's process, whether forked, spawned or its
+own, before it creates the worker's device. Import this module nowhere else: a second import has no
+effect.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,9 @@ from benchmarks.gpu import probe
 
 
 class Probed:
-    """Nothing is added to the worker; that this module is imported is what counts."""
+    """Adds nothing to the worker; importing this module installs the probe."""
 
 
 if probe.VARIABLE in os.environ:
-    _said = json.loads(os.environ[probe.VARIABLE])
-    probe.install(Path(_said["stem"]), _said["own"])
+    _options = json.loads(os.environ[probe.VARIABLE])
+    probe.install(Path(_options["stem"]), _options["own"])

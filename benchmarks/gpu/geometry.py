@@ -1,17 +1,24 @@
-"""The pairs: where their config.json files lie, and the engine arguments that serve them."""
+"""The measured pairs: their config.json files, engine arguments, and the settings to measure."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2] / "tests" / "geometry"
 PAIRS = ("gpt-oss-20b", "gpt-oss-120b", "qwen3-coder-30b", "gemma-4-31b")
+CATALOG_IDS = {
+    "gpt-oss-20b": "openai/gpt-oss-20b",
+    "gpt-oss-120b": "openai/gpt-oss-120b",
+    "qwen3-coder-30b": "Qwen/Qwen3-Coder-30B-A3B-Instruct",
+    "gemma-4-31b": "google/gemma-4-31B-it",
+}
 CARD_K = {"gpt-oss-20b": 7, "gpt-oss-120b": 5, "qwen3-coder-30b": 10, "gemma-4-31b": 7}
 SECOND_K = {"gpt-oss-20b": 3, "gpt-oss-120b": 3, "qwen3-coder-30b": 5, "gemma-4-31b": 3}
 
-# What a head's checkpoint holds beside its own layers; the rest it shares with the target.
+# What a head's checkpoint contains besides its own layers; it shares the rest with the target.
 OWN_TENSORS: dict[tuple[str, str], tuple[str, ...]] = {
     **{(pair, "p-eagle"): ("embed_tokens", "lm_head") for pair in PAIRS},
     ("gpt-oss-20b", "eagle3"): ("embed_tokens", "lm_head"),
@@ -23,7 +30,7 @@ OWN_TENSORS: dict[tuple[str, str], tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Setting:
-    """One start of the engine."""
+    """The configuration of one engine start."""
 
     pair: str
     drafter: str | None = None
@@ -40,7 +47,7 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """A name that tells it from every other, and serves as a file name."""
+        """A unique name, also used as a file name."""
         drafter = f"{self.drafter}-k{self.k}" if self.drafter else "none"
         parts = [self.pair, drafter, f"u{self.gpu_memory_utilization}", f"l{self.max_model_len}"]
         parts += [f"s{self.max_num_seqs}", f"t{self.max_num_batched_tokens or 'default'}"]
@@ -50,14 +57,14 @@ class Setting:
         return "_".join(parts)
 
     def own(self) -> tuple[str, ...]:
-        """The tensors that the head keeps for itself."""
+        """The tensors that the head does not share with the target."""
         if not self.drafter or not self.own_tensors:
             return ()
         return OWN_TENSORS[self.pair, self.drafter]
 
 
 def speculation(setting: Setting) -> dict[str, Any] | None:
-    """vLLM's --speculative-config, as the toolkit's plans give it."""
+    """vLLM's ``--speculative-config``, as in the toolkit's plans; ``None`` without a drafter."""
     if not setting.drafter:
         return None
     config: dict[str, Any] = {
@@ -90,6 +97,69 @@ def engine_arguments(setting: Setting) -> dict[str, Any]:
     if setting.drafter:
         arguments["speculative_config"] = speculation(setting)
     if setting.pair.startswith("gemma"):
-        # Its image processor is a file that is not here; text alone needs none.
+        # tests/geometry has no image processor; text input does not need one.
         arguments["limit_mm_per_prompt"] = {"image": 0, "video": 0, "audio": 0}
     return arguments
+
+
+_FIRST = ("gemma-4-31b", "gpt-oss-20b", "qwen3-coder-30b", "gpt-oss-120b")
+"""Pairs by how little evidence exists: Gemma, with two head widths, has the least."""
+
+_VARIED = ("gpt-oss-20b", "qwen3-coder-30b")
+"""Pairs for varying one setting at a time: one with and one without sliding windows."""
+
+
+def memory_settings() -> list[Setting]:
+    """Every setting that ``memory`` measures, the most valuable first."""
+    rows = [make(pair) for pair in _FIRST for make in (_second_k, _fp8, _card_at_80, _eagle3)]
+    for changes in _VARIATIONS:
+        rows += [replace(_card(pair), **change) for pair in _VARIED for change in changes]
+    rows += [replace(_none(pair), max_num_seqs=seqs) for seqs in (16, 1024) for pair in _VARIED]
+    rows += [replace(_none(pair), max_num_batched_tokens=16384) for pair in _VARIED]
+    rows += list(_two_gpus())
+    rows += [make(pair) for make in (_card, _none, _none_fp8) for pair in PAIRS]
+    return list(dict.fromkeys(rows))
+
+
+_VARIATIONS: tuple[tuple[dict[str, Any], ...], ...] = (
+    tuple({"max_num_batched_tokens": tokens} for tokens in (16384, 2048, 32768)),
+    tuple({"max_model_len": length} for length in (131072, 8192)),
+    ({"enforce_eager": True}, {"enable_prefix_caching": True}),
+    tuple({"max_num_seqs": requests} for requests in (1024, 16)),
+    ({"own_tensors": False},),
+)
+"""Changes of one setting each, in groups."""
+
+
+def _none(pair: str) -> Setting:
+    return Setting(pair)
+
+
+def _card(pair: str) -> Setting:
+    return Setting(pair, "p-eagle", CARD_K[pair])
+
+
+def _second_k(pair: str) -> Setting:
+    return Setting(pair, "p-eagle", SECOND_K[pair])
+
+
+def _eagle3(pair: str) -> Setting:
+    return Setting(pair, "eagle3", 3)
+
+
+def _fp8(pair: str) -> Setting:
+    return replace(_card(pair), kv_cache_dtype="fp8")
+
+
+def _none_fp8(pair: str) -> Setting:
+    return Setting(pair, kv_cache_dtype="fp8")
+
+
+def _card_at_80(pair: str) -> Setting:
+    return replace(_card(pair), gpu_memory_utilization=0.8)
+
+
+def _two_gpus() -> Iterator[Setting]:
+    for make in (_card, _none):
+        for pair in PAIRS:
+            yield replace(make(pair), tensor_parallel_size=2)

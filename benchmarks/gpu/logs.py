@@ -1,17 +1,18 @@
-"""What vLLM's own log says of its memory."""
+"""What the logs of vLLM and of the container report about a start."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-LOG_LINES = re.compile(
+_MEMORY_LINES = re.compile(
     r"GiB|MiB|KV cache size|Maximum concurrency|backend|padding layers|[Mm]xfp4|MXFP4|model runner"
     r"|Model Runner|max_num_scheduled_tokens|Defaulting|Raising|Sharing|Keeping separate"
     r"|cudagraph|CUDA graph|capture|Asynchronous|compil|took"
 )
 
-LOGGED = {
+_NUMBERS = {
     "weights_gib": r"Model loading took ([\d.]+) GiB",
     "activations_gib": r"([\d.]+) GiB for peak activation",
     "non_torch_gib": r"([\d.]+) GiB for non-torch memory",
@@ -25,9 +26,9 @@ LOGGED = {
 }
 
 
-def logged(text: str) -> dict[str, Any]:
-    """What the engine itself said of its memory, and whether it found its compiled code."""
-    found = {key: re.search(pattern, text) for key, pattern in LOGGED.items()}
+def engine_numbers(text: str) -> dict[str, Any]:
+    """The engine's own numbers about memory and start-up, and whether it found compiled code."""
+    found = {key: re.search(pattern, text) for key, pattern in _NUMBERS.items()}
     numbers: dict[str, Any] = {
         key: float(match[1].replace(",", "")) for key, match in found.items() if match
     }
@@ -39,15 +40,40 @@ def logged(text: str) -> dict[str, Any]:
 
 
 def without_folders(line: str) -> str:
-    """The line with nothing left of paths but their last names."""
+    """The line with every path shortened to its last component."""
     return re.sub(r"/(?:[\w.+-]+/)+", "", line)
 
 
-def log_lines(text: str) -> list[str]:
-    """The lines of a log that speak of memory and of what decides on it, without folders."""
-    lines = [line for line in text.splitlines() if LOG_LINES.search(line)]
+def memory_lines(text: str) -> list[str]:
+    """The log lines about memory and what determines it, without folders; at most 120."""
+    lines = [line for line in text.splitlines() if _MEMORY_LINES.search(line)]
     lines = [line for line in lines if not line.startswith("DEBUG") or re.search("[GM]iB", line)]
     short = [re.sub(r"^.*?\] ", "", line)[:400] for line in lines]
     short = [without_folders(line) for line in short]
     kept = [line for line in short if not re.search("Initializing a V1|init_method", line)]
     return list(dict.fromkeys(kept))[:120]
+
+
+_START_LINES = re.compile(
+    r"warm start|collecting|starting vLLM|healthy|\btook\b|[Cc]ompil|[Cc]aptur|KV cache size"
+    r"|Loading|[Dd]irectly load|the engine ended|told to"
+)
+
+
+def start_facts(log: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Durations of a container's start, in seconds, and the log lines about it.
+
+    ``log`` are the entries of the container's log, vLLM's lines among them.
+    """
+    text = "\n".join(str(entry.get("message", "")) for entry in log)
+    facts: dict[str, Any] = {"engine": engine_numbers(text)}
+    if match := re.search(r"restored .*? in ([\d.]+) s", text):
+        facts["restore_seconds"] = float(match[1])
+    for entry in log:
+        if entry.get("message") == "the engine is healthy" and "seconds" in entry:
+            facts["healthy_seconds"] = entry["seconds"]
+    if match := re.search(r"init engine .*?\(compilation: ([\d.]+) s\)", text):
+        facts["engine"]["compilation_seconds"] = float(match[1])
+    kept = [entry for entry in log if _START_LINES.search(str(entry.get("message", "")))]
+    facts["log"] = [f"{entry.get('time', '')} {str(entry['message'])[:240]}" for entry in kept][:80]
+    return facts

@@ -1,9 +1,9 @@
-"""Notes what vLLM's worker counts while it starts, by wrapping the steps of its start.
+"""Records what vLLM's worker measures during its start, by wrapping the steps of the start.
 
-The wrapped steps run in the worker of one GPU, which writes its facts into a file of its rank.
-Workers of several GPUs are processes of their own, which vLLM spawns rather than forks when CUDA
-has been touched: ``extension`` brings the probe into each. Nothing the engine decides is changed,
-but for the tensors that a head keeps for itself (see the package's docstring).
+The wrapped steps run in the worker of one GPU, which writes its facts to a file for its rank.
+With several GPUs each worker is a process of its own, which vLLM spawns if CUDA is initialised:
+``extension`` installs the probe in each. The probe changes no decision of the engine, except which
+tensors a head keeps (see the package's docstring).
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class Probe:
 
 
 def announce(stem: Path, own: Iterable[str]) -> dict[str, Any]:
-    """Says in the environment what is to be noted; returns the engine argument that does it."""
+    """Configure the probe through the environment; returns the engine argument that loads it."""
     os.environ[VARIABLE] = json.dumps({"stem": str(stem.resolve()), "own": list(own)})
     return {"worker_extension_cls": EXTENSION}
 
 
 def install(stem: Path, own: Iterable[str]) -> None:
-    """Wraps the worker's steps; once in a process, before the worker's device is made."""
+    """Wrap the worker's steps: once per process, before the worker creates its device."""
     from vllm.v1.worker.gpu_worker import Worker
 
     probe = Probe(stem)
@@ -58,10 +58,10 @@ def install(stem: Path, own: Iterable[str]) -> None:
 
 
 def keep_own_tensors(own: tuple[str, ...]) -> None:
-    """Makes a head with dummy weights look as if its checkpoint had brought these tensors.
+    """Make a head with dummy weights keep these tensors, as if its checkpoint contained them.
 
-    Dummy weights of one shape are all the same, and vLLM shares what is the same, so the head's
-    are changed in one place.
+    Dummy weights of one shape are equal, and vLLM shares equal tensors, so one row of the head's
+    tensor is changed.
     """
     from vllm.model_executor.model_loader.dummy_loader import DummyModelLoader
 
@@ -103,7 +103,7 @@ def _wrap(owner: Any, step: str, probe: Probe, after: Callable[[Any, Facts, Any]
 
 
 def memory() -> Facts:
-    """What the device and torch's allocator say now, in bytes."""
+    """Current memory of the device and of torch's allocator, in bytes."""
     import torch
 
     free, total = torch.cuda.mem_get_info()
@@ -154,7 +154,7 @@ def _watch_loading(worker: Any, facts: Facts) -> None:
 
 
 def _storages(model: Any) -> dict[int, tuple[int, str]]:
-    """The storages behind a model's tensors: address -> (bytes, first name)."""
+    """The storages of a model's tensors: address -> (bytes, first name)."""
     found: dict[int, tuple[int, str]] = {}
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if tensor.device.type == "cuda":
@@ -197,7 +197,7 @@ def _after_load(worker: Any, facts: Facts, _: Any) -> None:
 
 
 def _watch_profile(worker: Any, facts: Facts) -> None:
-    """Notes which part of the profiling run sets the peak."""
+    """Record which part of the profiling run sets the peak."""
     import torch
 
     runner = worker.model_runner
@@ -217,8 +217,8 @@ def _watch_profile(worker: Any, facts: Facts) -> None:
                 torch.cuda.synchronize()
                 after = (torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated())
                 shapes = [list(a.shape) if hasattr(a, "shape") else a for a in args]
-                note = {"step": name, "arguments": shapes, "before": before, "after": after}
-                peaks.append(note)
+                entry = {"step": name, "arguments": shapes, "before": before, "after": after}
+                peaks.append(entry)
             return result
 
         setattr(owner, name, watched)
@@ -264,7 +264,7 @@ def _group(group: Any) -> Facts:
 
 
 def _inner(spec: Any) -> list[Facts]:
-    """The kinds of layers in a group of mixed ones, with their number."""
+    """The layer kinds of a mixed group, with their counts."""
     kinds: dict[str, Facts] = {}
     for inner in getattr(spec, "kv_cache_specs", {}).values():
         entry = kinds.setdefault(repr(inner), {"spec": repr(inner), "layers": 0})

@@ -1,26 +1,24 @@
-"""How much sooner an engine starts with what another one compiled, here and on a fresh machine.
+"""Measure how much faster an engine starts with another engine's compiled code.
 
-Each start is one of ``containers/serve`` with the real geometry of a pair and weights drawn at
-random. On the first machine:
+Each start is one of containers/serve with the real geometry of a pair and random weights. Example,
+from the root of the repository; on the first machine, with one GPU, vLLM and the toolkit:
 
-    python -m benchmarks.gpu.warm first --out FOLDER [--gpus 0,1] [--seconds 340]
+    python -m benchmarks.gpu.warm first
 
-    cold       PEAGLE_WARM=collect; then the artefact is fetched, and packed for the way
-    kept       the same caches again, where they are
+    cold       PEAGLE_WARM=collect; the artefact is saved in FOLDER/artefacts
+    kept       the same caches again
     restored   all caches removed; PEAGLE_WARM=auto with the artefact beside the weights
 
-On another machine, after ``take`` for each piece of what came back:
+On another machine with the same kind and number of GPUs, with FOLDER/artefacts of the first:
 
-    python -m benchmarks.gpu.warm take PIECE
-    python -m benchmarks.gpu.warm second --out FOLDER [--gpus 0,1] [--seconds 280]
+    python -m benchmarks.gpu.warm second --artefacts FOLDER/artefacts
 
-    restored   the first start ever of this pair on this machine, from the artefact
-    cold       PEAGLE_WARM=off, nothing kept: what the start above is compared with
+    restored   the first start of this pair on this machine, from the artefact
+    cold       PEAGLE_WARM=off without caches, to compare with
 
-``hand`` copies pieces to the folder that did not fit there before (at most 8 files and 64 MiB come
-back from one command). ``collect FOLDER...`` makes the evidence file of both runs' results. With
-``--cpu`` it is the tiny pair and the engine of this machine, so that all can be tried without a
-GPU. Every start is a line on the terminal and in the results as soon as it is over.
+Then, with the results of both: python -m benchmarks.gpu.warm collect FIRST SECOND --evidence FILE.
+Without a GPU, --cpu rehearses everything with the tiny pair. Results go to FOLDER/warm-STEP.json
+and logs to FOLDER/logs after each start.
 """
 
 from __future__ import annotations
@@ -33,59 +31,63 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks.gpu import warm_artefacts, warm_evidence
-from benchmarks.gpu.warm_places import PAIRS, TINY_PAIR, Place
+from benchmarks.gpu import evidence
+from benchmarks.gpu.container import PAIRS, TINY_PAIR, PairFolder
 from benchmarks.gpu.warm_starts import KINDS, Machine, Start, Starts
 
 ROOT = Path("/tmp/peagle/warm")
 
 
-def first(starts: Starts, place: Place, gpu: str | None, out: Path) -> None:
-    """Cold, kept, restored: on the machine that collects."""
-    place.prepare()
+class NoArtefact(Exception):
+    """There is no artefact of a pair; the message says where it was looked for."""
+
+
+def first(starts: Starts, folder: PairFolder, gpu: str | None, artefacts: Path) -> None:
+    """Start cold, kept and restored, on the machine that makes the artefact."""
+    folder.prepare()
     caches: dict[str, str] = {}
-    cold = starts.run(Start(place, "cold", "collect", gpu), keep=caches)
+    cold = starts.run(Start(folder, "cold", "collect", gpu), keep=caches)
     if cold.get("artefact"):
-        with starts.telling(place.pair, "packed for the way"):
-            made = warm_artefacts.pack(place, starts.root / "parcels")
-            handed = warm_artefacts.hand(starts.root / "parcels", out)
-        starts.note(cold, pieces=len(made), handed=[path.name for path in handed])
-        starts.run(Start(place, "kept", "off", gpu, more=caches))
-        place.forget()
-        starts.run(Start(place, "restored", "auto", gpu))
-    place.forget()
+        shutil.copytree(folder.artefacts, artefacts / folder.pair, dirs_exist_ok=True)
+        starts.run(Start(folder, "kept", "off", gpu, more=caches))
+        folder.clear()
+        starts.run(Start(folder, "restored", "auto", gpu))
+    folder.clear()
 
 
-def second(starts: Starts, place: Place, gpu: str | None, out: Path) -> None:
-    """Restored and cold: on a machine that never ran this pair."""
-    place.prepare()
-    with starts.telling(place.pair, "artefact put together"):
-        warm_artefacts.unpack(place, starts.root / "kept")
-    starts.run(Start(place, "restored", "auto", gpu))
-    place.forget()
-    starts.run(Start(place, "cold", "off", gpu))
-    place.forget()
+def second(starts: Starts, folder: PairFolder, gpu: str | None, artefacts: Path) -> None:
+    """Start restored and cold, on a machine that never ran this pair. Raises NoArtefact."""
+    folder.prepare()
+    source = artefacts / folder.pair
+    if not list(source.glob("*.json")):
+        raise NoArtefact(f"no artefact of {folder.pair} in {source}")
+    shutil.copytree(source, folder.artefacts)
+    starts.run(Start(folder, "restored", "auto", gpu))
+    folder.clear()
+    starts.run(Start(folder, "cold", "off", gpu))
+    folder.clear()
 
 
-Steps = Callable[[Starts, Place, "str | None", Path], None]
+Step = Callable[[Starts, PairFolder, "str | None", Path], None]
+STEPS: dict[str, Step] = {"first": first, "second": second}
 
 
-def run(step: str, do: Steps, given: argparse.Namespace) -> bool:
-    """All pairs, each GPU at the same time; True if every start became ready."""
-    given.out.mkdir(parents=True, exist_ok=True)
-    python = given.python or sys.executable
-    machine = Machine.here(python, None if given.cpu else "gpu")
-    results = given.out / f"warm-{step}.json"
-    end = time.monotonic() + given.seconds
-    starts = Starts(step, results, machine, python, given.root, end, given.kinds.split(","))
-    gpus: list[str | None] = [None] if given.cpu else list(given.gpus.split(","))
-    pairs = [TINY_PAIR] if given.cpu else given.pairs.split(",")
+def run(step: str, options: argparse.Namespace) -> bool:
+    """Measure all pairs, one GPU each at the same time; whether every start became ready."""
+    options.out.mkdir(parents=True, exist_ok=True)
+    python = options.python or sys.executable
+    machine = Machine.here(python, None if options.cpu else "gpu")
+    end = time.monotonic() + options.seconds
+    starts = Starts(step, options.out, machine, python, end, options.kinds.split(","))
+    artefacts = options.artefacts or options.out / "artefacts"
+    gpus: list[str | None] = [None] if options.cpu else list(options.gpus.split(","))
+    pairs = [TINY_PAIR] if options.cpu else options.pairs.split(",")
 
     def stream(gpu: str | None, number: int) -> None:
         starts.pin(number, len(gpus))
         for pair in pairs[number :: len(gpus)]:
             try:
-                do(starts, Place(given.root, pair), gpu, given.out)
+                STEPS[step](starts, PairFolder(options.root, pair), gpu, artefacts)
             except Exception as error:
                 starts.failed(pair, error)
 
@@ -94,35 +96,42 @@ def run(step: str, do: Steps, given: argparse.Namespace) -> bool:
         thread.start()
     for thread in threads:
         thread.join()
-    shutil.copy(results, given.root / results.name)
-    return starts.good
+    return starts.all_ready
+
+
+def collect(folders: Sequence[Path], path: Path, rehearsal: bool) -> None:
+    """Write the evidence file of these results and print its summary."""
+    document = evidence.warm_document(folders, rehearsal)
+    evidence.write(path, document)
+    for row in document["summary"]:
+        print(f"{row['pair']}, {row['machine']} machine, {row['kind']}: {row['times_faster']}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("step", choices=("first", "second", "take", "hand", "collect"))
-    parser.add_argument("given", type=Path, nargs="*", help="take: pieces; collect: folders")
-    parser.add_argument("--out", type=Path, default=Path("gpu-warm"))
-    parser.add_argument("--root", type=Path, default=ROOT)
-    parser.add_argument("--gpus", default="0")
-    parser.add_argument("--pairs", default=",".join(PAIRS))
-    parser.add_argument("--kinds", default=",".join(KINDS), help="of starts; others are left out")
-    parser.add_argument("--seconds", type=float, default=340)
-    parser.add_argument("--cpu", action="store_true")
-    parser.add_argument("--python", help="of the engine; this one, where it is not named")
-    parser.add_argument("--evidence", type=Path, default=warm_evidence.EVIDENCE)
-    given = parser.parse_intermixed_args(arguments)
-    if given.step == "take":
-        for piece in given.given:
-            warm_artefacts.take(piece, given.root / "kept")
-    elif given.step == "hand":
-        given.out.mkdir(parents=True, exist_ok=True)
-        warm_artefacts.hand(given.root / "parcels", given.out)
-    elif given.step == "collect":
-        warm_evidence.write(given.evidence, warm_evidence.document(given.given, given.cpu))
-    else:
-        return 0 if run(given.step, {"first": first, "second": second}[given.step], given) else 1
-    return 0
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu.warm",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("step", choices=(*STEPS, "collect"))
+    add("folders", type=Path, nargs="*", help="collect: folders with results")
+    add("--out", type=Path, default=Path(".gpu/warm"), help="results (default: .gpu/warm)")
+    add("--artefacts", type=Path, help="first saves here, second reads (default: OUT/artefacts)")
+    add("--root", type=Path, default=ROOT,
+        help=f"the pairs' folders; the same on both machines (default: {ROOT})")  # fmt: skip
+    add("--gpus", default="0", help="devices, such as 0,1 (default: 0)")
+    add("--pairs", default=",".join(PAIRS), help=f"default: {','.join(PAIRS)}")
+    add("--kinds", default=",".join(KINDS), help=f"starts to make (default: {','.join(KINDS)})")
+    add("--seconds", type=float, default=340, help="end of the measurement (default: 340)")
+    add("--cpu", action="store_true", help="rehearse on the CPU with the tiny pair")
+    add("--python", help="Python of the engine's environment (default: this one)")
+    add("--evidence", type=Path, default=evidence.WARM_EVIDENCE, help="the evidence file")
+    options = parser.parse_intermixed_args(arguments)
+    if options.step == "collect":
+        collect(options.folders, options.evidence, options.cpu)
+        return 0
+    return 0 if run(options.step, options) else 1
 
 
 if __name__ == "__main__":

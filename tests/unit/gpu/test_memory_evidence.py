@@ -1,4 +1,4 @@
-"""The next measuring session: what it starts with, and how its rows come into the evidence."""
+"""The rows that a memory measurement starts with, and how its results join the evidence."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from benchmarks.gpu import evidence
-from benchmarks.gpu.memory import left
-from benchmarks.gpu.rows import settings
+from benchmarks.gpu.geometry import CATALOG_IDS, PAIRS, memory_settings
+from benchmarks.gpu.memory import remaining
+from toolkit.catalog import load_catalog
 
 ROOT = Path(__file__).resolve().parents[3]
 REFUSED = "Value error, max_num_scheduled_tokens is set to -1"
@@ -27,28 +28,28 @@ def row(name: str, **more: Any) -> dict[str, Any]:
     return {"name": name, "ranks": [{}], "logged": {"kv_cache_tokens": 1.0}, **more}
 
 
-def test_a_session_starts_with_what_was_not_measured(tmp_path: Path) -> None:
-    known = evidence.measured(evidence.read(evidence.EVIDENCE))
-    rows = left(tmp_path, "", known)
+def test_a_measurement_starts_with_the_missing_rows(tmp_path: Path) -> None:
+    known = evidence.measured(evidence.read(evidence.MEMORY_EVIDENCE))
+    rows = remaining(tmp_path, "", known)
     assert not {row.name for row in rows} & known
     assert "gemma-4-31b" not in {row.pair for row in rows if row.tensor_parallel_size == 1}
     assert {row.max_num_batched_tokens for row in rows[:6]} == {2048, 16384, 32768}
     assert any(row.tensor_parallel_size == 2 for row in rows)
-    assert len(rows) < len(settings())
+    assert len(rows) < len(memory_settings())
 
 
-def test_what_a_folder_has_is_not_run_again(tmp_path: Path) -> None:
-    first, second, *_ = settings()
+def test_measured_rows_of_a_folder_are_not_repeated(tmp_path: Path) -> None:
+    first, second, *_ = memory_settings()
     lines = [{"name": first.name}, {"name": second.name, "error": "timeout"}]
     (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    assert left(tmp_path, "", set())[0] == second
+    assert remaining(tmp_path, "", set())[0] == second
 
 
-def test_without_new_rows_the_evidence_stays_as_it_is(tmp_path: Path) -> None:
+def test_without_new_rows_the_evidence_is_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "evidence.json"
-    path.write_bytes(evidence.EVIDENCE.read_bytes())
-    evidence.write(path, evidence.merged(evidence.read(path), []))
-    assert path.read_bytes() == evidence.EVIDENCE.read_bytes()
+    path.write_bytes(evidence.MEMORY_EVIDENCE.read_bytes())
+    evidence.write(path, evidence.merge_rows(evidence.read(path), []))
+    assert path.read_bytes() == evidence.MEMORY_EVIDENCE.read_bytes()
 
 
 def test_new_rows_join_the_old_ones() -> None:
@@ -59,18 +60,18 @@ def test_new_rows_join_the_old_ones() -> None:
         row("d", error="exit code 1", logged={}, ranks=[], log_tail=f"x\n  {REFUSED} [type=x]"),
         row("e", error="timeout", logged={}, ranks=[], log_tail="loading"),
     ]
-    merged = evidence.merged(old, new)
+    merged = evidence.merge_rows(old, new)
     assert merged["notes"] == ["kept"]
     assert merged["log_rows"] == old["log_rows"]
     rows = {row["name"]: row for row in merged["rows"]}
-    assert list(rows) == ["a", "b", "c", "d"], "e reached nothing"
-    assert rows["b"] == row("b", host=3), "complete now, of a third host"
+    assert list(rows) == ["a", "b", "c", "d"], "e has no result"
+    assert rows["b"] == row("b", host=3), "now complete, from a third host"
     assert "no CUDA graphs" in rows["c"]["incomplete"]
     assert rows["d"]["error"] == f"refused: {REFUSED}"
     assert "log_tail" not in rows["d"]
     assert merged["date"] > old["date"]
-    again = evidence.merged(merged, [row("a", error="exit code 1")])
-    assert again["rows"] == merged["rows"], "a complete row does not give way to less"
+    again = evidence.merge_rows(merged, [row("a", error="exit code 1")])
+    assert again["rows"] == merged["rows"], "an incomplete row does not replace a complete one"
 
 
 @pytest.mark.parametrize(
@@ -82,53 +83,75 @@ def test_new_rows_join_the_old_ones() -> None:
 )
 def test_a_refusal_is_kept_and_a_crash_is_not(last: str, kept: str) -> None:
     refused = row("a", error="exit code 1", logged={}, log_tail=f"Traceback\n{last}\n")
-    (found,) = evidence.merged(document([]), [refused])["rows"]
+    (found,) = evidence.merge_rows(document([]), [refused])["rows"]
     assert found["error"].startswith(f"refused: {kept}")
     crashed = row("a", error="exit code 1", logged={}, log_tail="Segmentation fault")
-    assert evidence.merged(document([]), [crashed])["rows"] == []
+    assert evidence.merge_rows(document([]), [crashed])["rows"] == []
 
 
-def test_what_came_before_the_refusal_is_kept_with_it() -> None:
+def test_results_before_a_refusal_are_kept_with_it() -> None:
     late = row("a", error="exit code 1", log_tail="NotImplementedError: too late")
-    (found,) = evidence.merged(document([]), [late])["rows"]
+    (found,) = evidence.merge_rows(document([]), [late])["rows"]
     assert (found["ended_with"], "error" in found) == ("NotImplementedError: too late", False)
 
 
 def test_rows_of_another_vllm_are_not_mixed_in() -> None:
     with pytest.raises(ValueError, match=r"0\.28\.0"):
-        evidence.merged(document([]), [row("a", vllm="0.28.0")])
+        evidence.merge_rows(document([]), [row("a", vllm="0.28.0")])
+
+
+def test_rows_of_another_gpu_are_not_mixed_in() -> None:
+    found = {**document([]), "device": "NVIDIA H200"}
+    with pytest.raises(ValueError, match="NVIDIA H100"):
+        evidence.merge_rows(found, [row("a", ranks=[{"device": "NVIDIA H100"}])])
+
+
+def test_evidence_of_another_gpu_starts_from_nothing() -> None:
+    measured = row("a", vllm="0.28.0", torch="2.13.0", ranks=[{"device": "NVIDIA L4"}])
+    crashed = row("b", ranks=[], error="exit code 1")
+    found = evidence.merge_rows(evidence.new_memory_document([crashed, measured]), [measured])
+    assert (found["engine"]["version"], found["device"]) == ("0.28.0", "NVIDIA L4")
+    assert [one["name"] for one in found["rows"]] == ["a"]
+    with pytest.raises(ValueError, match="no row"):
+        evidence.new_memory_document([crashed])
+
+
+def test_every_measured_pair_is_in_the_catalogue() -> None:
+    catalog = load_catalog()
+    assert set(CATALOG_IDS) == set(PAIRS)
+    assert set(CATALOG_IDS.values()) <= set(catalog.targets)
 
 
 _ENGINE = """
 import importlib
 from pathlib import Path
-import benchmarks.gpu.memory, benchmarks.gpu.row
+import benchmarks.gpu.memory
 from benchmarks.gpu import probe
 probe.install = lambda stem, own: print("installed", stem.name, own)
-said = probe.announce(Path("row"), ("lm_head",))
+arguments = probe.announce(Path("row"), ("lm_head",))
 """
 _AS_VLLM_DOES = """
-module, _, name = said["worker_extension_cls"].rpartition(".")
+module, _, name = arguments["worker_extension_cls"].rpartition(".")
 getattr(importlib.import_module(module), name)
 """
 
 
 def test_a_worker_in_the_process_of_the_engine_gets_the_probe() -> None:
-    """One GPU: vLLM imports the class that it was told of where the row was begun."""
-    assert _said(_ENGINE + _AS_VLLM_DOES) == "installed row ['lm_head']\n"
+    """One GPU: vLLM imports the extension in the process of the row."""
+    assert _output(_ENGINE + _AS_VLLM_DOES) == "installed row ['lm_head']\n"
 
 
 def test_a_worker_in_a_process_of_its_own_gets_the_probe() -> None:
-    """Several GPUs: each worker is spawned, and knows the environment alone."""
+    """Several GPUs: each worker is spawned and gets only the environment."""
     worker = """
 from benchmarks.gpu import probe
 probe.install = lambda stem, own: print("spawned", stem.name, own)
 import benchmarks.gpu.extension
 """
     spawn = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {worker!r}])"
-    assert _said(_ENGINE + spawn) == "spawned row ['lm_head']\n"
+    assert _output(_ENGINE + spawn) == "spawned row ['lm_head']\n"
 
 
-def _said(program: str) -> str:
+def _output(program: str) -> str:
     command = [sys.executable, "-c", program]
     return subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout

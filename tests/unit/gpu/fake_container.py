@@ -1,7 +1,7 @@
-"""Stands in for ``containers/serve``: the protocol of warm starts over HTTP, and no engine.
+"""A fake ``containers/serve``: the protocol of warm starts over HTTP, without an engine.
 
-Compiling is writing one file into the cache, which ``VLLM_CACHE_ROOT`` names for its child as it
-does for the real engine. ``FAILS`` in the environment names the mode in which it ends at once.
+To compile is to write one file to the cache, which ``VLLM_CACHE_ROOT`` names for the child process
+as for the real engine. ``FAILS`` in the environment is the mode in which it exits at once.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ def log(message: str, **more: object) -> None:
 
 
 def caches() -> dict[str, str]:
-    """As the entrypoint does it before it starts the engine."""
+    """Restore or create caches, as the entrypoint does before it starts the engine."""
     if MODE == "off":
         return {}
     if MODE == "collect":
         CACHE.mkdir(parents=True)
     elif (manifest := ARTEFACTS / f"{KEY}.json").is_file():
-        told = json.loads(manifest.read_text())
+        expected = json.loads(manifest.read_text())
         archive = (ARTEFACTS / f"{KEY}.tar.gz").read_bytes()
-        assert hashlib.sha256(archive).hexdigest() == told["sha256"]
-        assert len(archive) == told["size"]
+        assert hashlib.sha256(archive).hexdigest() == expected["sha256"]
+        assert len(archive) == expected["size"]
         with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
             tar.extractall(CACHE, filter="data")
         log("warm start: restored 1 files, 0.0 MB in 0.25 s (key x)")
@@ -49,7 +49,7 @@ def caches() -> dict[str, str]:
 
 
 def compile_into(folder: Path) -> None:
-    """What the engine does: quick where it has been done."""
+    """Compile as the engine does: quickly if the cache has the code."""
     known = (folder / "model").is_file()
     if not known:
         folder.mkdir(parents=True, exist_ok=True)
@@ -72,19 +72,23 @@ def packed() -> tuple[bytes, dict[str, object]]:
 
 class Server(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        self.answer(b"")
+        self.reply(b"")
 
     def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        requested = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if self.headers.get("X-Amzn-SageMaker-Custom-Attributes") != "peagle=warm":
-            self.answer(b"{}")
+            self.reply(b"{}")
             return
         archive, manifest = packed()
-        begin = asked.get("offset", 0)
-        part = archive[begin : begin + asked["length"]] if asked else json.dumps(manifest).encode()
-        self.answer(part)
+        begin = requested.get("offset", 0)
+        part = (
+            archive[begin : begin + requested["length"]]
+            if requested
+            else json.dumps(manifest).encode()
+        )
+        self.reply(part)
 
-    def answer(self, body: bytes) -> None:
+    def reply(self, body: bytes) -> None:
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -105,11 +109,11 @@ compile_into(Path(root))
 log("the engine is healthy", seconds=60.0)
 
 
-def end(*_: object) -> None:
+def stop(*_: object) -> None:
     child.kill()
     child.wait()
     os._exit(0)
 
 
-signal.signal(signal.SIGTERM, end)
+signal.signal(signal.SIGTERM, stop)
 server.serve_forever()
