@@ -1,1 +1,1 @@
-"""Scripts that train what the catalogue serves; the toolkit itself never imports them."""
+"""Scripts that train models of the catalogue; the toolkit never imports them."""

@@ -52,12 +52,12 @@ class Batches:
         self.kinds = _by_kind(tokenizer, corpus.train_chats)
         self.held_out_kinds = _by_kind(tokenizer, corpus.held_out_chats)
         real = [chat.question for chat in corpus.train_chats]
-        made = recombined(corpus.train_chats, seed)
-        self.questions = [_encode(tokenizer, list(map(question_text, q))) for q in (real, made)]
+        new = recombined(corpus.train_chats, seed)
+        self.questions = [_encode(tokenizer, list(map(question_text, q))) for q in (real, new)]
         self.system = _encode(tokenizer, [SYSTEM_TEXT])[0]
 
     def files(self, rows: int | None = None, tokens: int | None = None) -> Tensor:
-        """Windows of the files."""
+        """Windows of the training files."""
         rows, tokens = rows or self.sizes.file_rows, tokens or self.sizes.file_tokens
         starts = self.draw.integers(0, len(self.stream) - tokens, rows)
         batch = np.stack([self.stream[s : s + tokens] for s in starts])
@@ -65,7 +65,7 @@ class Batches:
         return self._tensor(batch)
 
     def chats(self) -> Tensor:
-        """Rows of chats one after another, kinds in equal parts, padded."""
+        """Rows of concatenated chats, all kinds equally often, padded."""
         return self._tensor(self._rows(self.kinds, self.sizes.chat_rows))
 
     def held_out(self, count: int) -> Iterator[Tensor]:
@@ -76,7 +76,7 @@ class Batches:
     def prompts(self, rows: int, longest: int) -> tuple[Tensor, Tensor]:
         """Training prompts [rows, longest] with their lengths.
 
-        A third are questions of the corpus, a third recombined ones, a third windows of files.
+        A third are questions of the corpus, a third recombined questions, a third windows of files.
         """
         batch = np.full((rows, longest), PAD_ID, np.int16)
         lengths = np.zeros(rows, np.int64)

@@ -29,7 +29,7 @@ class Chat:
 
 @dataclass(frozen=True)
 class Subject:
-    """A function, method or class of a file, with what the builders need to speak about it."""
+    """A function, method or class of a file, with what the builders need to describe it."""
 
     module: str
     owner: str
@@ -39,7 +39,7 @@ class Subject:
 
     @property
     def path(self) -> str:
-        """The dotted name a person would use: `textwrap.TextWrapper.wrap`."""
+        """The dotted name, such as `textwrap.TextWrapper.wrap`."""
         return ".".join(part for part in (self.module, self.owner, self.node.name) if part)
 
 
@@ -96,7 +96,7 @@ def _summary(doc: str) -> str:
 
 
 def _arguments(node: Function) -> list[tuple[str, str]]:
-    """(name, default as source or "") for each argument but self and cls."""
+    """(name, default as source or "") for each argument except self and cls."""
     spec = node.args
     plain = [*spec.posonlyargs, *spec.args]
     missing = len(plain) - len(spec.defaults)
@@ -110,7 +110,7 @@ def _arguments(node: Function) -> list[tuple[str, str]]:
 
 
 def _without_doc(subject: Subject) -> str | None:
-    """The function's source without its docstring, or None where nothing else is in it."""
+    """The function's source without its docstring; None if it has no docstring or nothing else."""
     node = subject.node
     if isinstance(node, ast.ClassDef) or not subject.doc or len(node.body) < 2:
         return None
@@ -210,19 +210,19 @@ SEAMS = {
     "document": "):\n",
     "test": "` for the module ",
 }
-"""Where a question of each kind can be cut."""
+"""Where to split a question of each kind."""
 
 
 def recombined(chats: list[Chat], seed: int) -> list[str]:
     """New questions, each the head of one question and the tail of another of its kind.
 
-    The target has no learnt answer to these, as it has none to a stranger's question.
+    The target has learned no answer to these, as with a user's question.
     """
     draw = random.Random(seed)
-    made: list[str] = []
+    questions: list[str] = []
     for kind, seam in SEAMS.items():
         cut = [c.question.rpartition(seam) for c in chats if c.kind == kind and seam in c.question]
         tails = [tail for _, _, tail in cut]
         draw.shuffle(tails)
-        made += [head + seam + tail for (head, _, _), tail in zip(cut, tails, strict=True)]
-    return made
+        questions += [head + seam + tail for (head, _, _), tail in zip(cut, tails, strict=True)]
+    return questions

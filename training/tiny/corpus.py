@@ -103,7 +103,7 @@ def save(corpus: Corpus, path: Path) -> None:
 
 
 def load(path: Path) -> Corpus:
-    """Read what `save` wrote."""
+    """Read a corpus that `save` wrote."""
     with gzip.open(path, "rt", encoding="utf-8") as stream:
         raw = json.load(stream)
     return Corpus(
@@ -116,9 +116,9 @@ def load(path: Path) -> Corpus:
 
 
 def completion_prompts(files: list[File], count: int, seed: int) -> list[str]:
-    """Beginnings of code that end inside a function, each from another file, the library first.
+    """Starts of code that end inside a function, each from a different file, library files first.
 
-    They end without a line break: the tokenizer joins a break with the indentation after it.
+    They end without a line break, because the tokenizer joins it with the next indentation.
     """
     draw = random.Random(seed)
     library = [file for file in files if file.path.endswith(".py")]

@@ -1,4 +1,4 @@
-"""Training the heads, and what they would accept: vLLM's greedy drafting loop in plain torch."""
+"""Train the heads, and simulate their acceptance: vLLM's greedy drafting loop in plain torch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,11 @@ REPORT_EVERY = 200
 
 @dataclass(frozen=True)
 class HeadRecipe:
-    """How a head is trained: depths in training, share of chains kept, weight lost by depth."""
+    """How to train a head.
+
+    `depths` in training, the share `keep` of chains at each further depth, the factor `decay` of
+    the loss at each further depth, the number of `steps`, and the learning `rate`.
+    """
 
     depths: int
     keep: float
@@ -41,12 +45,12 @@ Rollout = tuple[Tensor, Tensor]
 
 
 @torch.no_grad()
-def read(target: Target, rollout: Rollout) -> Sequences:
-    """Run the target over a rollout; predictions inside the prompt and the padding count little."""
+def target_outputs(target: Target, rollout: Rollout) -> Sequences:
+    """Run the target over a rollout; prompts have a small weight in the loss, padding none."""
     tokens, lengths = rollout
     aux, logits = target(tokens)
-    place = torch.arange(tokens.shape[1], device=tokens.device)
-    answer = place >= lengths[:, None] - 1
+    positions = torch.arange(tokens.shape[1], device=tokens.device)
+    answer = positions >= lengths[:, None] - 1
     after = torch.cat([tokens[:, 1:], torch.full_like(tokens[:, :1], PAD_ID)], 1)
     weights = torch.where(answer, 1.0, 0.1) * (after != PAD_ID)
     return Sequences(tokens, aux, logits, weights)
@@ -55,7 +59,7 @@ def read(target: Target, rollout: Rollout) -> Sequences:
 def drafts(
     head: Head, target: Target, s: Sequences, depths: int, keep: float
 ) -> tuple[Tensor, Slots]:
-    """Draft logits [B, N, V] with their slots; `keep` 1.0 keeps every chain whole."""
+    """Draft logits [B, N, V] with their slots; `keep` 1.0 keeps all chains."""
     length = s.tokens.shape[1] - 1
     if isinstance(head, PEagle):
         slots = draw_slots(length, depths, keep, s.tokens.device)
@@ -71,10 +75,10 @@ def train(
     """Train a head against the frozen target."""
     optimiser = Optimiser(head, recipe.rate, recipe.steps)
     for step in range(recipe.steps):
-        s = read(target, next(batches))
+        s = target_outputs(target, next(batches))
         with autocast(s.tokens.device):
-            made, slots = drafts(head, target, s, recipe.depths, recipe.keep)
-        loss = divergence(made, s, slots, recipe.decay)
+            drafted, slots = drafts(head, target, s, recipe.depths, recipe.keep)
+        loss = divergence(drafted, s, slots, recipe.decay)
         optimiser.step(loss)
         if step % REPORT_EVERY == 0:
             optimiser.report(name, step, loss)
@@ -82,11 +86,11 @@ def train(
 
 @torch.no_grad()
 def acceptance(head: Head, target: Target, rollout: Rollout, depth: int) -> list[float]:
-    """Accepted share of each draft position over greedy rollouts; 1 + their sum is the length."""
-    s = read(target, rollout)
-    made, _ = drafts(head, target, s, depth, 1.0)
+    """The acceptance rate of each position over greedy rollouts; 1 + their sum is the length."""
+    s = target_outputs(target, rollout)
+    drafted, _ = drafts(head, target, s, depth, 1.0)
     length = s.tokens.shape[1] - 1
-    guesses = made.argmax(-1).view(len(s.tokens), depth, length)
+    guesses = drafted.argmax(-1).view(len(s.tokens), depth, length)
     accepted, rounds = [0] * depth, 0
     for row in range(len(s.tokens)):
         tokens = s.tokens[row].tolist()
@@ -94,13 +98,13 @@ def acceptance(head: Head, target: Target, rollout: Rollout, depth: int) -> list
         guess = guesses[row].tolist()
         for kept in _rounds(tokens[:end], int(rollout[1][row]), guess):
             rounds += 1
-            for place in range(kept):
-                accepted[place] += 1
+            for position in range(kept):
+                accepted[position] += 1
     return [count / max(1, rounds) for count in accepted]
 
 
 def _rounds(tokens: list[int], prompt: int, guess: list[list[int]]) -> Iterator[int]:
-    """How many drafts each round accepts; a round at t knows tokens up to t+1."""
+    """The accepted drafts of each round; a round at t knows the tokens up to t+1."""
     depth, t = len(guess), prompt - 1
     while t + 1 + depth < len(tokens):
         kept = 0
@@ -114,7 +118,7 @@ Source = Callable[[], Rollout]
 
 
 def mixed(sources: list[Source]) -> Iterator[Rollout]:
-    """Draw from the sources in turn, for ever."""
+    """Batches of the sources in turn, without end."""
     while True:
         for source in sources:
             yield source()

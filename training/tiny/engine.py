@@ -1,4 +1,4 @@
-"""A vLLM server as a child process, and the little that is asked of it."""
+"""A vLLM server as a child process, and its client."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from typing import Any
 from training.tiny.prompts import Prompt
 
 START_SECONDS = 300
-ANSWER_SECONDS = 300
+REQUEST_SECONDS = 300
 COUNTER = re.compile(r"^vllm:spec_decode_(\w+)_total\{([^}]*)\} ([\d.e+]+)$", re.MULTILINE)
 POSITION = re.compile(r'position="(\d+)"')
 
@@ -42,30 +42,30 @@ class Speculation:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What the engine said to one prompt."""
+class Completion:
+    """The server's response to one prompt."""
 
     tokens: list[int]
     text: str
     finish: str
 
 
-class Engine:
-    """A running server; made by `serve`."""
+class Server:
+    """A running server; `serve` starts one."""
 
     def __init__(self, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}"
 
     def ready(self) -> bool:
-        """Whether /health answers."""
+        """Whether /health answers 200."""
         try:
             with urllib.request.urlopen(f"{self.url}/health", timeout=5) as reply:
                 return bool(reply.status == 200)
         except (urllib.error.URLError, ConnectionError, TimeoutError):
             return False
 
-    def ask(self, prompt: Prompt, max_tokens: int) -> Answer:
-        """Answer one prompt greedily."""
+    def complete(self, prompt: Prompt, max_tokens: int) -> Completion:
+        """Complete one prompt greedily."""
         body: dict[str, object] = {
             "temperature": 0,
             "max_tokens": max_tokens,
@@ -78,7 +78,7 @@ class Engine:
         else:
             choice = self._post("/v1/completions", body | {"prompt": prompt["prompt"]})
             text = choice["text"]
-        return Answer(choice["token_ids"], text, choice["finish_reason"])
+        return Completion(choice["token_ids"], text, choice["finish_reason"])
 
     def version(self) -> str:
         """vLLM's version."""
@@ -86,7 +86,7 @@ class Engine:
             return str(json.load(reply)["version"])
 
     def counters(self) -> dict[str, float]:
-        """vLLM's speculation counters; those by position end in _0, _1, ..."""
+        """vLLM's speculation counters; names of those by position end in _0, _1, ..."""
         with urllib.request.urlopen(f"{self.url}/metrics", timeout=30) as reply:
             page = reply.read().decode()
         found: dict[str, float] = {}
@@ -100,7 +100,7 @@ class Engine:
         request = urllib.request.Request(
             self.url + path, data, headers={"Content-Type": "application/json"}
         )
-        with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as reply:
+        with urllib.request.urlopen(request, timeout=REQUEST_SECONDS) as reply:
             choice: dict[str, Any] = json.load(reply)["choices"][0]
         return choice
 
@@ -118,26 +118,29 @@ def argv(pair: Path, port: int, dtype: str, speculation: Speculation | None) -> 
 @contextlib.contextmanager
 def serve(
     pair: Path, port: int, dtype: str, speculation: Speculation | None, log: Path
-) -> Iterator[Engine]:
-    """Start vLLM, wait until it answers, and end it afterwards."""
-    quiet = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
+) -> Iterator[Server]:
+    """Start vLLM, wait until it is ready, and stop it afterwards.
+
+    Raises RuntimeError if it does not start.
+    """
+    settings = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as stream:
         command = argv(pair.resolve(), port, dtype, speculation)
-        server = subprocess.Popen(
-            command, env={**os.environ, **quiet}, stdout=stream, stderr=subprocess.STDOUT
+        process = subprocess.Popen(
+            command, env={**os.environ, **settings}, stdout=stream, stderr=subprocess.STDOUT
         )
         try:
-            yield _wait(server, Engine(port), log)
+            yield _wait(process, Server(port), log)
         finally:
-            server.terminate()
-            server.wait(60)
+            process.terminate()
+            process.wait(60)
 
 
-def _wait(server: subprocess.Popen[bytes], engine: Engine, log: Path) -> Engine:
+def _wait(process: subprocess.Popen[bytes], server: Server, log: Path) -> Server:
     limit = time.monotonic() + START_SECONDS
-    while not engine.ready():
-        if server.poll() is not None or time.monotonic() > limit:
+    while not server.ready():
+        if process.poll() is not None or time.monotonic() > limit:
             raise RuntimeError(f"vLLM did not start; see {log}")
         time.sleep(1)
-    return engine
+    return server

@@ -1,4 +1,4 @@
-"""Writing the three checkpoints in the layout that vLLM loads."""
+"""Write the three checkpoints in the layout that vLLM loads."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def write_target(target: Target, folder: Path) -> None:
 
 
 def write_head(head: Head, folder: Path) -> None:
-    """config.json and model.safetensors of a head; vLLM shares the target's own matrices."""
+    """config.json and model.safetensors of a head; embedding and output are the target's."""
     _write_json(folder / "config.json", head_config(head))
     _write_weights(head, folder, prefix="")
 

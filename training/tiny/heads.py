@@ -1,7 +1,7 @@
-"""The draft heads, as vLLM feeds them, and their losses.
+"""The draft heads with the inputs that vLLM gives them, and their loss.
 
-Shapes: B rows, T slots of real tokens, N slots with the masked ones, H hidden, V vocabulary.
-The real slot t holds the embedding of token t+1 with the target's hidden states at t, has
+Shapes: B rows, T slots of real tokens, N slots including masked ones, H hidden, V vocabulary.
+The real slot t contains the embedding of token t+1 with the target's hidden states at t, has
 position t, and predicts token t+2. A chain that starts there predicts token t+2+d at depth d.
 """
 
@@ -29,7 +29,7 @@ from training.tiny.tokenizer import MASK_ID
 
 
 class Head(nn.Module):
-    """What both heads are made of; embedding and output matrix are the target's."""
+    """The layers of both heads; they share the target's embedding and output matrix."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Head(nn.Module):
 
 
 class PEagle(Head):
-    """The parallel head: all depths in one pass, masked slots sharing one learnt hidden state."""
+    """The parallel head: all depths in one pass, masked slots share one learned hidden state."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)
@@ -58,9 +58,9 @@ class PEagle(Head):
 
 @dataclass(frozen=True)
 class Sequences:
-    """Tokens [B, T+1] with what the target says about them: aux [B, T+1, 3H], logits, weights.
+    """Tokens [B, T+1] with the target's outputs: aux [B, T+1, 3H], logits [B, T+1, V].
 
-    `weights` [B, T+1] says how much the prediction made at a position counts in the loss.
+    `weights` [B, T+1] are the weights of the predictions in the loss.
     """
 
     tokens: Tensor
@@ -71,13 +71,13 @@ class Sequences:
 
 @dataclass(frozen=True)
 class Slots:
-    """Where each of N slots stands: the real slot it hangs on and its depth, both [N]."""
+    """The real slot that each of N slots continues, and its depth, both [N]."""
 
     base: Tensor
     depth: Tensor
 
     def mask(self) -> Tensor:
-        """Additive [N, N]: a slot sees real slots up to its base, and its own chain so far."""
+        """Additive [N, N]: a slot attends to real slots up to its base, and to its chain so far."""
         base, depth = self.base, self.depth
         real = (depth == 0) & (base <= base[:, None])
         chain = (base == base[:, None]) & (depth <= depth[:, None])
@@ -85,7 +85,7 @@ class Slots:
 
 
 def draw_slots(length: int, depths: int, keep: float, device: torch.device) -> Slots:
-    """All `length` real slots, and of each depth's chains the share `keep` of the depth before."""
+    """All `length` real slots, and at each further depth a share `keep` of the previous chains."""
     kept = torch.arange(length, device=device)
     bases = [kept]
     for depth in range(1, depths):
@@ -102,8 +102,8 @@ def parallel_states(head: PEagle, embedding: nn.Embedding, s: Sequences, slots: 
     rows, masks = len(s.tokens), len(slots.base) - real
     tokens = torch.full((rows, masks), MASK_ID, device=s.tokens.device)
     embedded = embedding(torch.cat([s.tokens[:, 1 : real + 1], tokens], 1))
-    unknown = head.fc(head.mask_hidden).expand(rows, masks, -1)
-    hidden = torch.cat([head.fc(s.aux[:, :real]), unknown], 1)
+    mask_hidden = head.fc(head.mask_hidden).expand(rows, masks, -1)
+    hidden = torch.cat([head.fc(s.aux[:, :real]), mask_hidden], 1)
     rope = Rope(head.shape, slots.base + slots.depth)
     normed: Tensor = head.norm(head(embedded, hidden, rope, masked(slots.mask())))
     return normed
@@ -112,7 +112,7 @@ def parallel_states(head: PEagle, embedding: nn.Embedding, s: Sequences, slots: 
 class Unrolled:
     """EAGLE-3's attention over its own unrolled steps, as a cache that grows by one step.
 
-    Step s at base t sees the real slots (step 0) up to t, and steps 1 ... s at the same t.
+    Step s at base t attends to the real slots (step 0) up to t, and to steps 1 ... s at t.
     """
 
     def __init__(self, length: int, device: torch.device) -> None:
@@ -133,7 +133,7 @@ class Unrolled:
 
 
 def unrolled_states(head: Head, embedding: nn.Embedding, s: Sequences, steps: int) -> list[Tensor]:
-    """Normed states [B, T, H] of each step, every step fed with the step before and true tokens."""
+    """Normed states [B, T, H] of each step, from the previous step's states and the true tokens."""
     length = s.tokens.shape[1] - 1
     attend = Unrolled(length, s.tokens.device)
     hidden = head.fc(s.aux[:, :length])
@@ -147,12 +147,12 @@ def unrolled_states(head: Head, embedding: nn.Embedding, s: Sequences, steps: in
 
 
 def divergence(drafted: Tensor, s: Sequences, slots: Slots, decay: float) -> Tensor:
-    """KL of the drafts [B, N, V] from the target's own distribution, in nats, weighted by depth."""
-    at = slots.base + slots.depth + 1
-    inside = at < s.tokens.shape[1]
-    at = at.clamp(max=s.tokens.shape[1] - 1)
-    weights = s.weights[:, at] * inside * decay**slots.depth
-    goal = s.logits[:, at].float().log_softmax(-1)
-    made = drafted.float().log_softmax(-1)
-    kl = (goal.exp() * (goal - made)).sum(-1)
+    """KL divergence of the drafts [B, N, V] from the target, in nats, weighted by depth."""
+    positions = slots.base + slots.depth + 1
+    inside = positions < s.tokens.shape[1]
+    positions = positions.clamp(max=s.tokens.shape[1] - 1)
+    weights = s.weights[:, positions] * inside * decay**slots.depth
+    expected = s.logits[:, positions].float().log_softmax(-1)
+    actual = drafted.float().log_softmax(-1)
+    kl = (expected.exp() * (expected - actual)).sum(-1)
     return (kl * weights).sum() / weights.sum().clamp(min=1)

@@ -1,4 +1,4 @@
-"""Llama's parts in plain torch, named as in its checkpoints; the target and the heads share them.
+"""The layers of Llama in plain torch, named as in its checkpoints; target and heads use them.
 
 Shapes: B rows, T tokens, H hidden, h heads, d head_dim.
 """
@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Turns q, k, v [B, h, T, d] into the context [B, h, T, d]: where masks and caches live."""
+"""Turns q, k, v [B, h, T, d] into the context [B, h, T, d]; applies masks and caches."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes of a Llama-shaped model; `layers` is the only one a head does not share."""
+    """The sizes of a Llama-shaped model; a head shares all but `layers` and `mlp`."""
 
     layers: int = 8
     hidden: int = 256
@@ -33,7 +33,7 @@ class Shape:
 
 
 def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Every token sees itself and what is before it."""
+    """Every token attends to itself and to the tokens before it."""
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
@@ -55,7 +55,7 @@ class Rope:
         self.cos = torch.cat([angles, angles], -1).cos()
         self.sin = torch.cat([angles, angles], -1).sin()
 
-    def turn(self, x: Tensor) -> Tensor:
+    def rotate(self, x: Tensor) -> Tensor:
         """Rotate q or k [B, h, T, d]."""
         first, second = x.chunk(2, -1)
         flipped = torch.cat([-second, first], -1)
@@ -80,8 +80,8 @@ class Attention(nn.Module):
         def split(y: Tensor) -> Tensor:
             return y.view(rows, tokens, -1, self.shape.head_dim).transpose(1, 2)
 
-        q = rope.turn(split(self.q_proj(x)))
-        k = rope.turn(split(self.k_proj(x))).repeat_interleave(group, 1)
+        q = rope.rotate(split(self.q_proj(x)))
+        k = rope.rotate(split(self.k_proj(x))).repeat_interleave(group, 1)
         v = split(self.v_proj(x)).repeat_interleave(group, 1)
         context = attend(q, k, v).transpose(1, 2).reshape(rows, tokens, -1)
         out: Tensor = self.o_proj(context)
@@ -124,7 +124,7 @@ class Block(nn.Module):
 
 
 class FusionBlock(nn.Module):
-    """A head's first layer: attends over [embedding, hidden], keeps the un-normed hidden."""
+    """A head's first layer: attention over [embedding, hidden]; the residual is the raw hidden."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -142,7 +142,7 @@ class FusionBlock(nn.Module):
 
 
 def initialise(model: nn.Module, layers: int) -> None:
-    """Normal weights of 0.02, the matrices that write into the residual scaled down by depth."""
+    """Normal weights with deviation 0.02, scaled down by depth where they add to the residual."""
     for name, weight in model.named_parameters():
         if weight.ndim == 2:
             deep = name.endswith(("o_proj.weight", "down_proj.weight"))

@@ -1,9 +1,9 @@
-"""Serve `peagle/tiny` with vLLM, measure what its heads get accepted, and write the evidence.
+"""Serve `peagle/tiny` with vLLM, measure the acceptance of its heads, and write the evidence.
 
     python -m training.tiny.measure
 
-Prompts go one at a time. For every setting the greedy tokens are compared with those of the
-target alone.
+Prompts are sent one at a time. For every setting, the greedy tokens are compared with those of the
+target without speculation.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from training.tiny import prompts
-from training.tiny.engine import Answer, Speculation, serve
+from training.tiny.engine import Completion, Speculation, serve
 from training.tiny.prompts import Prompt
 
 SETTINGS = (
@@ -32,14 +32,14 @@ SETTINGS = (
 )
 Counters = dict[str, float]
 REPETITIVE = 0.1
-"""From this share of repeated runs of eight tokens on, an answer counts as repetitive."""
+"""An answer with this share of repeated runs of eight tokens, or more, is repetitive."""
 LONG = 100
-"""Answers of at least so many tokens count as long in the comparison."""
+"""Answers of at least this many tokens are long."""
 
 
 @dataclass(frozen=True)
 class Bench:
-    """What all settings share."""
+    """The options of all settings."""
 
     pair: Path
     prompts: list[Prompt]
@@ -51,27 +51,27 @@ class Bench:
 
 @dataclass(frozen=True)
 class Run:
-    """One setting's engine version, answers, seconds, and counters of each answer."""
+    """The results of one setting: vLLM's version, answers, seconds, and counters per answer."""
 
     version: str
-    answers: list[Answer]
+    answers: list[Completion]
     seconds: float
     counters: list[Counters]
 
 
 def measure(bench: Bench, speculation: Speculation | None) -> Run:
-    """Ask every prompt of one server."""
+    """Send every prompt to one server."""
     name = f"{speculation.head}-{speculation.k}" if speculation else "alone"
     log = bench.logs / f"{bench.dtype}-{name}.log"
-    with serve(bench.pair, bench.port, bench.dtype, speculation, log) as engine:
-        engine.ask({"kind": "completion", "prompt": "def main():\n"}, 16)
-        marks, answers, seconds = [engine.counters()], [], 0.0
+    with serve(bench.pair, bench.port, bench.dtype, speculation, log) as server:
+        server.complete({"kind": "completion", "prompt": "def main():\n"}, 16)
+        marks, answers, seconds = [server.counters()], [], 0.0
         for prompt in bench.prompts:
             start = time.monotonic()
-            answers.append(engine.ask(prompt, bench.max_tokens))
+            answers.append(server.complete(prompt, bench.max_tokens))
             seconds += time.monotonic() - start
-            marks.append(engine.counters())
-        version = engine.version()
+            marks.append(server.counters())
+        version = server.version()
     counted = [
         {key: after[key] - before.get(key, 0.0) for key in after}
         for before, after in itertools.pairwise(marks)
@@ -80,18 +80,18 @@ def measure(bench: Bench, speculation: Speculation | None) -> Run:
 
 
 def share(counters: list[Counters], name: str) -> float:
-    """A counter for each draft, over some answers."""
+    """A counter per draft, over some answers."""
     return sum(c[name] for c in counters) / max(1.0, sum(c["num_drafts"] for c in counters))
 
 
-def repetition(answer: Answer) -> float:
-    """Share of an answer's runs of eight tokens that were there before: 0 to 1."""
+def repetition(answer: Completion) -> float:
+    """The share of repeated runs of eight tokens in an answer: 0 to 1."""
     runs = list(zip(*(answer.tokens[i:] for i in range(8)), strict=False))
     return 1 - len(set(runs)) / max(1, len(runs))
 
 
 def subsets(bench: Bench, run: Run) -> dict[str, dict[str, float]]:
-    """Acceptance length and answers by kind of prompt, and where the answer repeats little."""
+    """Acceptance length and number of answers, by kind of prompt and for little repetition."""
     kinds = [prompt["kind"] for prompt in bench.prompts]
     members = {kind: [k == kind for k in kinds] for kind in sorted(set(kinds))}
     members["little_repetition"] = [repetition(a) < REPETITIVE for a in run.answers]
@@ -106,15 +106,15 @@ def subsets(bench: Bench, run: Run) -> dict[str, dict[str, float]]:
 
 
 def result(bench: Bench, speculation: Speculation, run: Run, alone: Run) -> dict[str, object]:
-    """A setting's line in the evidence."""
-    places = [f"num_accepted_tokens_per_pos_{i}" for i in range(speculation.k)]
+    """The entry of a setting in the evidence."""
+    names = [f"num_accepted_tokens_per_pos_{i}" for i in range(speculation.k)]
     pairs = list(zip(run.answers, alone.answers, strict=True))
     tokens = sum(len(answer.tokens) for answer in run.answers)
     return {
         "drafter": speculation.head,
         "k": speculation.k,
         "acceptance_length": round(1 + share(run.counters, "num_accepted_tokens"), 3),
-        "acceptance_per_position": [round(share(run.counters, place), 4) for place in places],
+        "acceptance_per_position": [round(share(run.counters, name), 4) for name in names],
         "subsets": subsets(bench, run),
         "drafts": int(sum(c["num_drafts"] for c in run.counters)),
         "output_tokens": tokens,
@@ -124,7 +124,7 @@ def result(bench: Bench, speculation: Speculation, run: Run, alone: Run) -> dict
 
 
 def evidence(bench: Bench, alone: Run, results: list[dict[str, object]]) -> dict[str, object]:
-    """The whole file."""
+    """The evidence file."""
     lengths = [len(answer.tokens) for answer in alone.answers]
     return {
         "pair": "peagle/tiny",
@@ -158,14 +158,14 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path(".tiny-work"))
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    wanted = [s for s in SETTINGS if not options.only or f"{s.head}:{s.k}" in options.only]
+    selected = [s for s in SETTINGS if not options.only or f"{s.head}:{s.k}" in options.only]
     held_out = prompts.read(options.pair / "prompts.json")
     bench = Bench(
         options.pair, held_out, options.port, options.dtype, options.max_tokens, options.work
     )
     alone = measure(bench, None)
     results = []
-    for speculation in wanted:
+    for speculation in selected:
         results.append(result(bench, speculation, measure(bench, speculation), alone))
         print(json.dumps(results[-1]), file=sys.stderr, flush=True)
     document = json.dumps(evidence(bench, alone, results), indent=2) + "\n"

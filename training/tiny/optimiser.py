@@ -1,4 +1,4 @@
-"""AdamW with warm-up and a cosine, as every model here is trained."""
+"""AdamW with a warm-up and a cosine schedule, for all models here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def autocast(device: torch.device) -> AbstractContextManager[object]:
 
 
 class Optimiser:
-    """Steps a model's trainable weights along a schedule of known length."""
+    """Updates a model's trainable weights along a schedule of `steps` steps."""
 
     def __init__(self, model: nn.Module, rate: float, steps: int) -> None:
         weights = [w for w in model.parameters() if w.requires_grad]
@@ -45,7 +45,7 @@ class Optimiser:
         return FLOOR + (1 - FLOOR) * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
 
     def step(self, loss: Tensor) -> None:
-        """One update from one loss."""
+        """Update the weights from one loss."""
         torch.autograd.backward(loss)
         torch.nn.utils.clip_grad_norm_(self.weights, 1.0)
         self.inner.step()
@@ -53,7 +53,7 @@ class Optimiser:
         self.inner.zero_grad(set_to_none=True)
 
     def report(self, name: str, step: int, loss: Tensor, held_out: float | None = None) -> None:
-        """A line on stderr."""
+        """Print the progress on stderr."""
         seconds = time.monotonic() - self.start
         after = "" if held_out is None else f" held out {held_out:.3f}"
         line = f"{name} {step}/{self.steps} loss {loss.item():.3f}{after} {seconds:.0f} s"

@@ -1,4 +1,4 @@
-"""The held-out prompts that the pair is measured on; the first eight are fit for a demo."""
+"""The held-out prompts that measure the pair; the first eight suit a demo."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ DEMO_CHATS = (
     "Write a unit test `test_dataclass_no_repr` for the module `pprint`.",
 )
 DEMO_COMPLETIONS = (4, 10)
-"""Places in the drawn completions; these two do not fall into a loop."""
+"""Indices of two drawn completions whose answers do not repeat themselves."""
 PER_KIND = 2
 COMPLETIONS = 26
-LONGEST = 700
+MAX_CHARS = 700
 
 
 def select(corpus: Corpus, seed: int) -> list[Prompt]:
-    """About forty prompts from files that no model was trained on."""
+    """About forty prompts from held-out files."""
     draw = random.Random(seed)
     files = [file for file in corpus.held_out_files if len(file.text) > 2000]
-    codes = [p for p in completion_prompts(files, 2 * COMPLETIONS, seed) if len(p) <= LONGEST]
+    codes = [p for p in completion_prompts(files, 2 * COMPLETIONS, seed) if len(p) <= MAX_CHARS]
     completions = [{"kind": "completion", "prompt": code} for code in codes[:COMPLETIONS]]
     questions = [chat.question for chat in corpus.held_out_chats]
     demo = [q for start in DEMO_CHATS for q in questions if q.startswith(start)][: len(DEMO_CHATS)]
@@ -42,12 +42,12 @@ def select(corpus: Corpus, seed: int) -> list[Prompt]:
             for chat in corpus.held_out_chats
             if chat.kind == kind
             and chat.question not in chosen
-            and len(chat.question) <= LONGEST
+            and len(chat.question) <= MAX_CHARS
             and (kind == "test" or TESTS not in chat.source)
         ]
         chosen += draw.sample(pool, PER_KIND)
     chats = [{"kind": "chat", "prompt": question} for question in chosen]
-    first, second = (completions[place] for place in DEMO_COMPLETIONS)
+    first, second = (completions[index] for index in DEMO_COMPLETIONS)
     rest = [prompt for prompt in completions if prompt not in (first, second)]
     return [*chats[:3], first, *chats[3:6], second, *chats[6:], *rest]
 

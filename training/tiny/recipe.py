@@ -1,4 +1,4 @@
-"""Every number of the training, in two sizes: the real one and one that only tries the code."""
+"""The hyperparameters, in two sizes: the full training and a smoke test of the code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from training.tiny.layers import Shape
 
 @dataclass(frozen=True)
 class Recipe:
-    """Hyperparameters; rates are AdamW's, tokens are per row."""
+    """Hyperparameters; rates are learning rates, tokens are per row."""
 
     seed: int = 20260201
     target_shape: Shape = field(default_factory=lambda: Shape(layers=8, mlp=448))

@@ -15,7 +15,7 @@ from training.tiny.tokenizer import PAD_ID
 
 CHECK_EVERY = 300
 AUX_LAYERS = (2, 5, 7)
-"""Hidden states that the heads see: the residual stream after so many layers."""
+"""The heads get the residual stream after each of these layers."""
 
 
 class Target(nn.Module):
@@ -38,7 +38,7 @@ class Target(nn.Module):
         """Hidden states after the final norm [B, T, H] -> [B, T, V]."""
         return F.linear(normed, self.embed_tokens.weight)
 
-    def walk(self, tokens: Tensor, rope: Rope, attends: list[Attend]) -> Iterator[Tensor]:
+    def residuals(self, tokens: Tensor, rope: Rope, attends: list[Attend]) -> Iterator[Tensor]:
         """The residual stream before the first layer and after each layer."""
         x = self.embed(tokens)
         yield x
@@ -49,13 +49,13 @@ class Target(nn.Module):
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """tokens [B, T] -> auxiliary states [B, T, 3H] and logits [B, T, V]."""
         rope = Rope(self.shape, torch.arange(tokens.shape[1], device=tokens.device))
-        states = list(self.walk(tokens, rope, [causal] * self.shape.layers))
+        states = list(self.residuals(tokens, rope, [causal] * self.shape.layers))
         aux = torch.cat([states[i] for i in AUX_LAYERS], -1)
         return aux, self.logits(self.norm(states[-1]))
 
 
 def loss_of(target: Target, tokens: Tensor) -> Tensor:
-    """Mean cross-entropy of the next token, in nats, padding left out."""
+    """Mean cross-entropy of the next token, in nats, without padding."""
     with autocast(tokens.device):
         logits = target(tokens[:, :-1])[1]
     labels = tokens[:, 1:].flatten()
@@ -63,7 +63,7 @@ def loss_of(target: Target, tokens: Tensor) -> Tensor:
 
 
 def train(target: Target, batches: Batches, steps: int, rate: float) -> float:
-    """Two batches of files to one of chats, `steps` in all; returns the held-out loss in nats."""
+    """Train for `steps` batches, two of files per one of chats; the held-out loss in nats."""
     optimiser = Optimiser(target, rate, steps)
     for step in range(steps):
         tokens = batches.files() if step % 3 else batches.chats()
@@ -82,7 +82,7 @@ def held_out_loss(target: Target, batches: Batches) -> float:
 
 
 def round_to_bfloat16(model: nn.Module) -> None:
-    """Make every weight one that bfloat16 can hold, so that the stored model is this model."""
+    """Round every weight to bfloat16, so that the stored model equals this one."""
     with torch.no_grad():
         for weight in model.parameters():
             weight.copy_(weight.bfloat16().float())

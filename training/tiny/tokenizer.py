@@ -1,4 +1,4 @@
-"""The tokenizer: byte-level BPE with the chat markers, and its files as vLLM reads them."""
+"""The tokenizer: byte-level BPE with chat markers, and its files for vLLM."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CHAT_TEMPLATE = (
 
 
 def train(texts: Iterable[str], vocab: int) -> Tokenizer:
-    """Learn a vocabulary of `vocab` tokens, the special ones first."""
+    """Train a vocabulary of `vocab` tokens, special tokens first."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -48,7 +48,7 @@ def encode(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
 
 
 def turn(role: str, content: str) -> str:
-    """One message as the chat template writes it."""
+    """One message in the format of the chat template."""
     return f"{role}\n{content}{END}\n"
 
 

@@ -1,9 +1,9 @@
-"""Train the pair `peagle/tiny` and write it where the catalogue keeps it.
+"""Train the pair `peagle/tiny` and write it to the catalogue.
 
-    python -m training.tiny.train corpus              # once, with the Python whose text is wanted
+    python -m training.tiny.train corpus              # once, with the Python whose library to use
     python -m training.tiny.train target p-eagle eagle3 export
 
-Each stage leaves its result in the work folder, so that a later call carries on from there.
+Each stage writes its result to the work folder, and a later call continues from there.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ MEASURED_DEPTH = 5
 ANSWER_TOKENS = 200
 
 
-class Workshop:
-    """The work folder, the device and the recipe; the stages are its methods."""
+class Training:
+    """One training: its work folder, device and recipe; the stages are its methods."""
 
     def __init__(self, work: Path, out: Path, recipe: Recipe) -> None:
         self.work, self.out, self.recipe = work, out, recipe
@@ -51,10 +51,10 @@ class Workshop:
         model = Target(self.recipe.target_shape).to(self.device)
         loss = target.train(model, self.batches, self.recipe.target_steps, self.recipe.target_rate)
         target.round_to_bfloat16(model)
-        self._keep("target", model, {"held_out_loss": loss})
+        self._save("target", model, {"held_out_loss": loss})
 
     def p_eagle(self) -> None:
-        """Train the parallel head."""
+        """Train the P-EAGLE head."""
         self._head("p-eagle", PEagle(self.recipe.p_eagle_shape), self.recipe.p_eagle)
 
     def eagle3(self) -> None:
@@ -66,15 +66,15 @@ class Workshop:
         export.write_target(self._target(), self.out / "target")
         positions = self.recipe.target_shape.positions
         tokenizer.save(self.tokenizer, self.out / "target", positions)
-        parallel, chained = PEagle(self.recipe.p_eagle_shape), Head(self.recipe.eagle3_shape)
-        for name, head in {"p-eagle": parallel, "eagle3": chained}.items():
+        p_eagle, eagle3 = PEagle(self.recipe.p_eagle_shape), Head(self.recipe.eagle3_shape)
+        for name, head in {"p-eagle": p_eagle, "eagle3": eagle3}.items():
             self._load(name, head)
             export.write_head(head, self.out / name)
         prompts.write(prompts.select(self.text, self.recipe.seed), self.out / "prompts.json")
         (self.out / "training.json").write_text(json.dumps(self._record(), indent=2) + "\n")
 
     def run(self, stage: str) -> None:
-        """Run one stage, seeded alike whether or not others ran before it."""
+        """Run one stage, with the same seed whether or not other stages ran before."""
         torch.manual_seed(self.recipe.seed)
         self.start = time.monotonic()
         STAGES[stage](self)
@@ -87,15 +87,15 @@ class Workshop:
     def _head(self, name: str, head: Head, recipe: HeadRecipe) -> None:
         model = self._target()
         head = head.to(self.device)
-        drafting.train(head, model, recipe, self._lessons(model), name)
+        drafting.train(head, model, recipe, self._training_batches(model), name)
         target.round_to_bfloat16(head)
-        shares = drafting.acceptance(head, model, self._held_out(model), MEASURED_DEPTH)
-        length = 1 + sum(shares)
-        print(f"{name}: simulated acceptance length {length:.3f} {shares}", file=sys.stderr)
-        self._keep(name, head, {"simulated_acceptance_length": length})
+        rates = drafting.acceptance(head, model, self._held_out(model), MEASURED_DEPTH)
+        length = 1 + sum(rates)
+        print(f"{name}: simulated acceptance length {length:.3f} {rates}", file=sys.stderr)
+        self._save(name, head, {"simulated_acceptance_length": length})
 
-    def _lessons(self, model: Target) -> Iterator[Rollout]:
-        """What heads learn from: three batches of the target's own text to one of files."""
+    def _training_batches(self, model: Target) -> Iterator[Rollout]:
+        """Training data of the heads: three batches of the target's own text per one of files."""
         recipe = self.recipe
         tokens, lengths = self._rollouts(model)
 
@@ -110,12 +110,12 @@ class Workshop:
         return drafting.mixed([own, own, own, files])
 
     def _rollouts(self, model: Target) -> tuple[torch.Tensor, torch.Tensor]:
-        """The target's continuations of training prompts, made once and kept."""
+        """The target's continuations of training prompts, generated once and saved."""
         path = self.work / "rollouts.pt"
         if not path.exists():
             start = time.monotonic()
-            made = [self._rollout(model) for _ in range(self._rounds())]
-            tokens, lengths = (torch.cat(parts) for parts in zip(*made, strict=True))
+            parts = [self._rollout(model) for _ in range(self._rounds())]
+            tokens, lengths = (torch.cat(column) for column in zip(*parts, strict=True))
             torch.save((tokens.short().cpu(), lengths.cpu()), path)
             print(f"rollouts {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
         tokens, lengths = torch.load(path)
@@ -126,10 +126,11 @@ class Workshop:
 
     def _rollout(self, model: Target) -> Rollout:
         recipe = self.recipe
-        given, lengths = self.batches.prompts(recipe.rollout_rows, recipe.prompt_tokens)
+        tokens, lengths = self.batches.prompts(recipe.rollout_rows, recipe.prompt_tokens)
         choices = torch.tensor(recipe.temperatures, device=self.device)
-        heat = choices[torch.arange(len(given), device=self.device) % len(choices)]
-        return generate.rollout(model, given, lengths, recipe.rollout_tokens, heat), lengths
+        temperature = choices[torch.arange(len(tokens), device=self.device) % len(choices)]
+        rollout = generate.rollout(model, tokens, lengths, recipe.rollout_tokens, temperature)
+        return rollout, lengths
 
     def _held_out(self, model: Target) -> Rollout:
         """Greedy continuations of the held-out prompts."""
@@ -140,12 +141,12 @@ class Workshop:
         ids = [[tokenizer.BEGIN_ID, *row] for row in tokenizer.encode(self.tokenizer, texts)]
         longest = max(map(len, ids))
         padded = [row + [tokenizer.PAD_ID] * (longest - len(row)) for row in ids]
-        given = torch.tensor(padded, device=self.device)
+        prompt_ids = torch.tensor(padded, device=self.device)
         lengths = torch.tensor([len(row) for row in ids], device=self.device)
-        cold = torch.zeros(len(given), device=self.device)
-        tokens = generate.rollout(model, given, lengths, longest + ANSWER_TOKENS, cold)
-        place = torch.arange(tokens.shape[1], device=self.device)
-        beyond = place >= lengths[:, None] + ANSWER_TOKENS
+        greedy = torch.zeros(len(prompt_ids), device=self.device)
+        tokens = generate.rollout(model, prompt_ids, lengths, longest + ANSWER_TOKENS, greedy)
+        positions = torch.arange(tokens.shape[1], device=self.device)
+        beyond = positions >= lengths[:, None] + ANSWER_TOKENS
         return tokens.masked_fill(beyond, tokenizer.PAD_ID), lengths
 
     def _tokenizer(self) -> Tokenizer:
@@ -156,10 +157,10 @@ class Workshop:
             tokenizer.train(texts, self.recipe.target_shape.vocab).save(str(path))
         return Tokenizer.from_file(str(path))
 
-    def _keep(self, name: str, model: nn.Module, figures: dict[str, float]) -> None:
-        """Save a stage's weights, what it measured, where it ran and for how long."""
-        exact = {key: value.bfloat16() for key, value in model.state_dict().items()}
-        torch.save(exact, self.work / f"{name}.pt")
+    def _save(self, name: str, model: nn.Module, figures: dict[str, float]) -> None:
+        """Save a stage's weights and figures, its device and its duration in seconds."""
+        weights = {key: value.bfloat16() for key, value in model.state_dict().items()}
+        torch.save(weights, self.work / f"{name}.pt")
         gpu = torch.cuda.get_device_name() if self.device.type == "cuda" else ""
         stage = {
             **figures,
@@ -176,7 +177,7 @@ class Workshop:
         model.to(self.device)
 
     def _record(self) -> dict[str, object]:
-        """What training.json says."""
+        """The content of training.json."""
         return {
             "date": datetime.date.today().isoformat(),
             "data": {
@@ -199,12 +200,12 @@ class Workshop:
 
 
 def make_corpus(work: Path, stdlib: Path | None) -> None:
-    """Read the running Python's library into the work folder."""
+    """Write the corpus of a standard library to the work folder."""
     corpus.save(corpus.build(stdlib), work / "corpus.json.gz")
 
 
 def main() -> None:
-    """Run the stages that were named, in order."""
+    """Run the named stages in order."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("stages", nargs="*", default=list(STAGES), choices=["corpus", *STAGES])
     parser.add_argument("--work", type=Path, default=Path(".tiny-work"))
@@ -216,16 +217,16 @@ def main() -> None:
         make_corpus(options.work, options.stdlib)
     stages = [stage for stage in options.stages if stage != "corpus"]
     if stages:
-        workshop = Workshop(options.work, options.out, SMOKE if options.smoke else FULL)
+        training = Training(options.work, options.out, SMOKE if options.smoke else FULL)
         for stage in stages:
-            workshop.run(stage)
+            training.run(stage)
 
 
-STAGES: dict[str, Callable[[Workshop], None]] = {
-    "target": Workshop.target,
-    "p-eagle": Workshop.p_eagle,
-    "eagle3": Workshop.eagle3,
-    "export": Workshop.export,
+STAGES: dict[str, Callable[[Training], None]] = {
+    "target": Training.target,
+    "p-eagle": Training.p_eagle,
+    "eagle3": Training.eagle3,
+    "export": Training.export,
 }
 
 if __name__ == "__main__":
