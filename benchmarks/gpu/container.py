@@ -27,7 +27,8 @@ from benchmarks.gpu import probe
 from benchmarks.gpu.geometry import CARD_K, ROOT, Setting, engine_arguments, speculation
 from benchmarks.gpu.host import ENGINE_ENVIRONMENT
 
-SERVE = Path(__file__).resolve().parents[2] / "containers" / "serve"
+REPOSITORY = Path(__file__).resolve().parents[2]
+SERVE = REPOSITORY / "containers" / "serve"
 STOP_SECONDS = 40.0
 _POLL_SECONDS = 0.1
 _NOT_PASSED_ON = re.compile(
@@ -36,7 +37,7 @@ _NOT_PASSED_ON = re.compile(
 )
 REQUEST = {"prompt": "def main(", "max_tokens": 64, "temperature": 0, "ignore_eos": True}
 
-TINY = Path(__file__).resolve().parents[2] / "model_catalog" / "peagle" / "tiny"
+TINY = REPOSITORY / "model_catalog" / "peagle" / "tiny"
 PAIRS = ("gpt-oss-20b", "qwen3-coder-30b")
 TINY_PAIR = "tiny"
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
@@ -118,10 +119,13 @@ class PairFolder:
             for name, value in arguments.items()
             if name not in _NOT_FOR_CONTAINER
         }
+        inherited = os.environ.get("PYTHONPATH")
         own = {"stem": str(self.folder / "tmp" / "probe"), "own": self._setting().own()}
         return {
             **variables,
             "CUDA_VISIBLE_DEVICES": gpu,
+            # The engine imports the probe, from outside of the repository's root.
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(REPOSITORY), inherited])),
             # The head keeps its own embedding, as the published heads do.
             "SM_VLLM_WORKER_EXTENSION_CLS": probe.EXTENSION,
             probe.VARIABLE: json.dumps(own),

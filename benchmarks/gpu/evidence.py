@@ -25,7 +25,7 @@ _REFUSAL = re.compile(r"(?:Value error, |NotImplementedError: ).*?(?= \[type=|$)
 _ONE_PER_DOCUMENT = ("pair", "device", "vllm", "torch", "driver")
 _SPEED_KEYS = ("drafter", "k", "concurrency", "output_tokens_per_second", "acceptance_length",
                "prompt_tokens", "output_tokens")  # fmt: skip
-_NOT_KEPT = ("log_tail", "vllm", "torch")
+_NOT_KEPT = ("log_tail", "vllm", "torch", "driver")
 
 MEMORY_METHOD = (
     "Starts vLLM once per row and records the memory that it counts. Real geometry"
@@ -72,6 +72,7 @@ def new_memory_document(rows: Sequence[Row]) -> Document:
                 "date": "",
                 "engine": {"name": "vllm", "version": row["vllm"].partition("+")[0]},
                 "device": row["ranks"][0]["device"],
+                "driver": row["driver"],
                 "torch": row["torch"],
                 "script": "benchmarks/gpu/memory.py",
                 "method": MEMORY_METHOD,

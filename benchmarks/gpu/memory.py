@@ -209,6 +209,7 @@ def run_row(setting: Setting, lock: Path, stem: Path) -> None:
     from vllm.v1.executor import Executor
 
     row: dict[str, Any] = {"vllm": vllm.__version__, "torch": torch.__version__}
+    _, row["driver"] = host.gpu_and_driver()
     # Before the engine and its workers, which read it from the environment.
     probed = announce(stem, setting.own())
     with lock.open("w") as handle:

@@ -20,13 +20,16 @@ def test_the_entrypoint_accepts_the_environment(pair: str, tmp_path: Path) -> No
     folder = PairFolder(tmp_path, pair)
     folder.prepare()
 
-    argv = command(folder.environment("collect", "1"))
+    environment = folder.environment("collect", "1")
+    argv = command(environment)
 
     values = dict(itertools.pairwise(argv))
     assert values["--model"] == str(tmp_path / pair / "ml" / "model" / "target")
     assert values["--load-format"] == "dummy"
     assert values["--worker-extension-cls"] == "benchmarks.gpu.extension.Probed"
     assert values["--max-model-len"] == "32768"
+    root = Path(environment["PYTHONPATH"].split(os.pathsep)[0])
+    assert (root / "benchmarks" / "gpu" / "extension.py").is_file(), "the engine imports it"
     head = json.loads(values["--speculative-config"])
     assert head["model"] == str(tmp_path / pair / "ml" / "model" / "drafter")
     assert head["parallel_drafting"] is True

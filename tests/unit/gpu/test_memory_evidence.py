@@ -107,10 +107,12 @@ def test_rows_of_another_gpu_are_not_mixed_in() -> None:
 
 
 def test_evidence_of_another_gpu_starts_from_nothing() -> None:
-    measured = row("a", vllm="0.28.0", torch="2.13.0", ranks=[{"device": "NVIDIA L4"}])
+    measured = row("a", vllm="0.28.0", torch="2.13.0", driver="580.1",
+                   ranks=[{"device": "NVIDIA L4"}])  # fmt: skip
     crashed = row("b", ranks=[], error="exit code 1")
     found = evidence.merge_rows(evidence.new_memory_document([crashed, measured]), [measured])
     assert (found["engine"]["version"], found["device"]) == ("0.28.0", "NVIDIA L4")
+    assert found["driver"] == "580.1"
     assert [one["name"] for one in found["rows"]] == ["a"]
     with pytest.raises(ValueError, match="no row"):
         evidence.new_memory_document([crashed])
