@@ -10,8 +10,6 @@ from tests.unit.cli.commands import Terminal
 
 
 @pytest.fixture
-def terminal(
-    own_home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Terminal:
+def terminal(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> Terminal:
     """Somebody at a terminal, with an empty account and a home of their own."""
-    return Terminal(monkeypatch, capsys)
+    return Terminal(monkeypatch)

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from tests.support import Done
 from tests.unit.aws.cloud import service_error
-from tests.unit.cli.commands import NAME, Done, Terminal
+from tests.unit.cli.commands import NAME, Terminal
 from toolkit.aws import prices
 from toolkit.aws.errors import CREDENTIALS_FIX
 from toolkit.aws.records import SANDBOX

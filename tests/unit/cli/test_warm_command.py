@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.packed import KEY
-from tests.support import Peagle
+from tests.support import Done, Peagle
 from tests.unit.aws.cloud import service_error
-from tests.unit.cli.commands import Done, Terminal, price_of, price_shown
+from tests.unit.cli.commands import Terminal, price_of, price_shown
 from toolkit.warm import Answer
 
 IMAGE = "111122223333.dkr.ecr.us-east-1.amazonaws.com/peagle:0.28.0"

@@ -56,12 +56,12 @@ class Sandbox:
     engine: Path
 
     @property
+    def settings(self) -> dict[str, str]:
+        return {"PEAGLE_HOME": str(self.home), "PEAGLE_ENGINE_PYTHON": str(self.engine)}
+
+    @property
     def environment(self) -> dict[str, str]:
-        return {
-            **os.environ,
-            "PEAGLE_HOME": str(self.home),
-            "PEAGLE_ENGINE_PYTHON": str(self.engine),
-        }
+        return {**os.environ, **self.settings}
 
     def peagle(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "toolkit.cli", *arguments]
@@ -79,8 +79,8 @@ class Sandbox:
     def at_home(self) -> Iterator[None]:
         """This process as a user of the sandbox."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("PEAGLE_HOME", str(self.home))
-            patch.setenv("PEAGLE_ENGINE_PYTHON", str(self.engine))
+            for name, value in self.settings.items():
+                patch.setenv(name, value)
             yield
 
     def processes(self) -> list[int]:

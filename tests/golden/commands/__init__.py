@@ -1,0 +1,32 @@
+"""What scripts of users rest on: commands, options, exit codes and the keys of JSON documents.
+
+``commands.txt``   command lines that need no engine, no Docker and no AWS, one a line
+``sandbox.txt``    command lines against the sandbox, which run one after the other
+``interface.json`` every command with its options and arguments, as recorded
+``runs.json``      how each command line ends, as recorded
+
+``python -m tests.golden.commands`` writes the two recordings anew from the build at hand. Read the
+difference before it is committed: a line that goes or changes breaks somebody's script.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent
+INTERFACE = FOLDER / "interface.json"
+RUNS = FOLDER / "runs.json"
+
+
+def command_lines(name: str) -> tuple[str, ...]:
+    """The command lines in ``commands.txt`` or ``sandbox.txt``; blank lines and remarks go."""
+    lines = (FOLDER / name).read_text(encoding="utf-8").splitlines()
+    return tuple(line for line in lines if line and not line.startswith("#"))
+
+
+def recorded(path: Path) -> dict[str, Any]:
+    """The recording in ``path``."""
+    document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return document

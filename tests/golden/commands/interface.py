@@ -1,0 +1,104 @@
+"""The commands with their options and arguments, as data that can be kept and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from toolkit.cli.main import cli
+
+Description = dict[str, Any]
+"""One command: ``options`` and ``arguments``, each a list of descriptions."""
+
+_SCALARS = (str, int, float, bool)
+
+
+def interface() -> dict[str, Description]:
+    """Every command of the build at hand, by the words that call it: ``peagle image build``."""
+    return dict(_commands(cli, "peagle"))
+
+
+def losses(before: Description, now: Description) -> list[str]:
+    """What worked with a command before and does not now; additions are no losses."""
+    found = []
+    for option in before["options"]:
+        for spelling in option["spellings"]:
+            same = next((one for one in now["options"] if spelling in one["spellings"]), None)
+            found += [f"{spelling}: {loss}" for loss in _parameter_losses(option, same)]
+    for at, argument in enumerate(before["arguments"]):
+        same = now["arguments"][at] if at < len(now["arguments"]) else None
+        if same is not None and same["metavar"] != argument["metavar"]:
+            found.append(f"{argument['metavar']}: is called {same['metavar']}")
+        found += [f"{argument['metavar']}: {loss}" for loss in _parameter_losses(argument, same)]
+    new_options = [
+        one for one in now["options"]
+        if not any(set(one["spellings"]) & set(old["spellings"]) for old in before["options"])
+    ]  # fmt: skip
+    for one in (*new_options, *now["arguments"][len(before["arguments"]) :]):
+        if one["required"]:
+            found.append(f"{one.get('metavar') or one['spellings']}: is new, and required")
+    return found
+
+
+def _commands(command: click.Command, words: str) -> Iterator[tuple[str, Description]]:
+    context = click.Context(command, info_name=words)
+    described = [_described(one, context) for one in command.get_params(context)]
+    yield (
+        words,
+        {
+            "options": [one for one in described if "spellings" in one],
+            "arguments": [one for one in described if "spellings" not in one],
+        },
+    )
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None, f"{words} {name} is listed, and is not there"
+            yield from _commands(below, f"{words} {name}")
+
+
+def _described(parameter: click.Parameter, context: click.Context) -> Description:
+    default = parameter.get_default(context)
+    said: Description = {
+        "type": parameter.type.name,
+        "required": parameter.required,
+        "values": parameter.nargs,
+        "default": default if isinstance(default, _SCALARS) else None,
+    }
+    if isinstance(parameter.type, click.Choice):
+        said["choices"] = [str(choice) for choice in parameter.type.choices]
+    if isinstance(parameter.type, click.IntRange | click.FloatRange):
+        said["range"] = [parameter.type.min, parameter.type.max]
+    if isinstance(parameter, click.Option):
+        variables = parameter.envvar or []
+        return {
+            "spellings": [*parameter.opts, *parameter.secondary_opts],
+            "flag": parameter.is_flag,
+            "multiple": parameter.multiple,
+            "variables": [variables] if isinstance(variables, str) else list(variables),
+            **said,
+        }
+    return {"metavar": parameter.make_metavar(context), **said}
+
+
+def _parameter_losses(before: Description, now: Description | None) -> Iterator[str]:
+    if now is None:
+        yield "is gone"
+        return
+    for key in ("type", "values", "default", "flag", "multiple"):
+        if before.get(key) != now.get(key):
+            yield f"{key} was {before.get(key)!r}, is {now.get(key)!r}"
+    if now["required"] and not before["required"]:
+        yield "is required now"
+    for key in ("choices", "variables"):
+        for value in before.get(key, ()):
+            if value not in now.get(key, ()):
+                yield f"{key} no longer have {value}"
+    if "range" in before:
+        (least, most), (least_now, most_now) = before["range"], now.get("range", (None, None))
+        if least_now is not None and (least is None or least_now > least):
+            yield f"least was {least}, is {least_now}"
+        if most_now is not None and (most is None or most_now < most):
+            yield f"most was {most}, is {most_now}"

@@ -1,0 +1,74 @@
+"""Every command, option, exit code and JSON key that users had still works.
+
+What counts is recorded in ``tests/golden/commands``: the interface of every command, and how each
+line of ``commands.txt`` and ``sandbox.txt`` ends. Additions are fine. What goes or changes is a
+failure: scripts of users rest on it. Sentences for people are not recorded.
+
+A new command, option or line is recorded with ``python -m tests.golden.commands``, which writes
+everything anew from the build at hand: read the difference before it is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.golden.commands import INTERFACE, RUNS, command_lines, outline, recorded
+from tests.golden.commands.interface import Description, interface, losses
+from tests.golden.commands.workplace import Workplace
+from tests.unit.sandbox.sandboxes import Sandbox, fake_engine, started
+
+COMMANDS = recorded(INTERFACE)
+RECORDED = recorded(RUNS)
+
+
+@pytest.fixture(scope="module")
+def commands() -> dict[str, Description]:
+    """The commands of the build at hand."""
+    return interface()
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
+    """The folder in which the lines of ``commands.txt`` run."""
+    place = Workplace(tmp_path_factory.mktemp("workplace"))
+    place.furnish()
+    return place
+
+
+@pytest.fixture(scope="module")
+def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    """A running sandbox, whose engine is quick."""
+    engine = fake_engine(tmp_path_factory.mktemp("engine"))
+    with started(Sandbox(tmp_path_factory.mktemp("sandbox"), engine)) as running:
+        yield running
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_takes_what_it_took(commands: dict[str, Description], command: str) -> None:
+    assert command in commands
+    assert losses(COMMANDS[command], commands[command]) == []
+
+
+@pytest.mark.parametrize("line", RECORDED["commands"])
+def test_a_command_line_ends_as_it_did(workplace: Workplace, line: str) -> None:
+    before = outline.with_shared(line, RECORDED["commands"][line], RECORDED["shared"])
+    assert outline.losses(before, workplace.outline(line)) == []
+
+
+@pytest.mark.sandbox
+def test_command_lines_against_the_sandbox_end_as_they_did(
+    sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    workplace = Workplace(tmp_path_factory.mktemp("workplace"), sandbox.settings)
+    lost = {}
+    for line, kept in RECORDED["sandbox"].items():
+        before = outline.with_shared(line, kept, RECORDED["shared"])
+        lost[line] = outline.losses(before, workplace.outline(line))
+    assert {line: found for line, found in lost.items() if found} == {}
+
+
+def test_every_line_is_recorded() -> None:
+    assert list(RECORDED["commands"]) == list(command_lines("commands.txt"))
+    assert list(RECORDED["sandbox"]) == list(command_lines("sandbox.txt"))
