@@ -20,6 +20,7 @@ from serve.names import check_arguments
 from serve.pair import check_pair
 from serve.redaction import Redactor
 from serve.settings import COLLECT, OFF, Settings, settings_of
+from serve.small_layers import variables as small_layers
 from serve.streaming import check_streamer
 from serve.supervisor import Supervisor
 from serve.warm.places import has_artefact_folder, is_folder_named
@@ -83,6 +84,7 @@ def _prepared(given: Sequence[str], environment: Mapping[str, str], log: Log) ->
     warm = _warm(environment, chosen, settings, log)
     log.info("starting vLLM", argv)
     variables = {**os.environb, **_settings(os.environb), **warm}
+    variables |= small_layers(variables)
     return Supervisor(passed, variables, log, settings, check_again)
 
 

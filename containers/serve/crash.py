@@ -77,6 +77,13 @@ _KNOWN: tuple[tuple[str, re.Pattern[str], str], ...] = tuple(
             "and is not above the number of GPUs",
         ),
         (
+            "amx-small-layers",
+            r"Dimension out of range \(expected to be in range of \[-1, 0\], but got -2\)",
+            "on a CPU with AMX tiles vLLM 0.28.0 cannot start a small P-EAGLE head in bfloat16: "
+            "set SM_VLLM_DTYPE=float32, or start vLLM with today's containers/serve, which keeps "
+            "it off that kernel",
+        ),
+        (
             "weights-and-config",
             r"assert .*(loaded_weight|param)\w*\.(shape|size)|org_vocab_size"
             r"|There is no module or parameter named|not initialized from checkpoint"

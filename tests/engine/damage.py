@@ -17,11 +17,16 @@ from toolkit.data import data_folder
 from toolkit.local.engine import Engine
 
 DRIVER = Path(__file__).parent / "drafting.py"
-PATIENCE_SECONDS = 1200
 WORKERS = 2
 """Engines at a time, each with one core."""
 
 MAX_TOKENS = 60
+TILES = ("tiles", "pretend")
+"""Before a case: vLLM chooses its kernels as on a CPU with AMX tiles."""
+
+GUARD = ("serve.small_layers", "install")
+"""Before a case: what the container's own start of vLLM does on a CPU."""
+
 PROMPTS: tuple[str, ...] = tuple(
     entry["prompt"]
     for entry in json.loads((data_folder("model_catalog") / "peagle/tiny/prompts.json").read_text())
@@ -61,13 +66,15 @@ class Outcome:
 class Trial:
     """A pair that the engine is given: the case that the rules see, and what is beside it.
 
-    ``engine`` are arguments of vLLM that no rule looks at, or that replace those of the case.
+    ``engine`` are arguments of vLLM that no rule looks at, or that replace those of the case;
+    ``before`` are functions, each with its module, that are called in the engine's process.
     """
 
     make: Callable[[Path], Case]
     engine: Mapping[str, Any] = field(default_factory=dict)
     prompts: tuple[str, ...] = PROMPTS
     autodetected: bool = False
+    before: tuple[tuple[str, str], ...] = ()
 
 
 def outcomes_of(
@@ -115,7 +122,6 @@ def _outcomes(share: list[dict[str, Any]], engine: Engine, folder: Path) -> dict
         capture_output=True,
         text=True,
         check=False,
-        timeout=PATIENCE_SECONDS,
         env={
             **os.environ,
             "OMP_NUM_THREADS": "1",
@@ -135,6 +141,7 @@ def _asked(name: str, trial: Trial, case: Case) -> dict[str, Any]:
         "engine": arguments,
         "environment": dict(case.environment),
         "config_only": stages > 1,  # this machine has one device
+        "before": trial.before,
         "prompts": trial.prompts,
         "max_tokens": MAX_TOKENS,
     }

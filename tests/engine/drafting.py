@@ -3,19 +3,36 @@
     python drafting.py CASES.json OUTCOMES.json
 
 Each case runs in a fork of a process that has imported vLLM already (half a minute, once), so
-that a case takes seconds, and one that dies takes nobody along. Nothing of the toolkit is needed.
+that a case takes seconds, and one that dies takes nobody along. Nothing of the toolkit is needed
+but its plugin for vLLM, where a case asks for it.
+
+A case is given up when it has used too much of the processor's time, or none for long: a busy
+machine makes neither happen.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import select
 import signal
 import sys
 import traceback
+from pathlib import Path
 from typing import Any
 
-PATIENCE_SECONDS = 120.0
+HERE = Path(__file__).resolve().parent
+PLACES = (HERE / "tiles", HERE.parents[1] / "containers")
+"""Where modules lie that a case may name."""
+
+PROCESSOR_SECONDS = 300.0
+"""A case takes 5 to 15."""
+
+IDLE_SECONDS = 120.0
+"""Without any use of the processor; then it waits for something that never comes."""
+
+LOOK_SECONDS = 2.0
 SETTINGS = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -31,6 +48,7 @@ def main() -> None:
     with open(cases_file) as file:
         cases = json.load(file)
     os.environ.update(SETTINGS)
+    sys.path += map(str, PLACES)
     warm_up(cases[0]["engine"])
     outcomes = {case["name"]: in_a_fork(case) for case in cases}
     with open(outcomes_file, "w") as file:
@@ -38,11 +56,17 @@ def main() -> None:
 
 
 def warm_up(engine: dict[str, Any]) -> None:
-    """Import what every case needs, and fill vLLM's caches of model classes."""
+    """Import what every case needs, and fill vLLM's caches of model classes.
+
+    On a CPU with AMX tiles torch gives products of 8-bit floats to oneDNN, which has no fast code
+    for them before AMX-FP16: 27 s for one of 2048 x 256 x 1024, where torch's own takes 25 ms.
+    """
+    import torch
     import vllm.v1.engine.llm_engine
     import vllm.v1.worker.cpu_model_runner  # noqa: F401
     from vllm.engine.arg_utils import EngineArgs
 
+    torch.backends.mkldnn.set_flags(False)
     EngineArgs(**engine).create_engine_config()
 
 
@@ -57,23 +81,37 @@ def in_a_fork(case: dict[str, Any]) -> dict[str, Any]:
             json.dump(outcome(case), told)
         os._exit(0)
     os.close(writer)
-    text = read_all(reader, child)
+    text, reason = read_all(reader, child)
     status = os.waitpid(child, 0)[1]
     if not text:
-        return {"stage": "killed", "error": f"exit {os.waitstatus_to_exitcode(status)}"}
+        ended = f"exit {os.waitstatus_to_exitcode(status)}"
+        return {"stage": "killed", "error": f"{ended}: {reason}" if reason else ended}
     found: dict[str, Any] = json.loads(text)
     return found
 
 
-def read_all(reader: int, child: int) -> str:
-    """What comes through the pipe, until its end or until patience is over."""
-    signal.signal(signal.SIGALRM, lambda *_: os.killpg(child, signal.SIGKILL))
-    signal.setitimer(signal.ITIMER_REAL, PATIENCE_SECONDS)
-    try:
-        with os.fdopen(reader) as file:
-            return file.read()
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+def read_all(reader: int, child: int) -> tuple[bytes, str]:
+    """What comes through the pipe until its end; and why the child was ended, if it was."""
+    text, reason, used, idle = b"", "", 0.0, 0.0
+    while True:
+        if select.select([reader], [], [], LOOK_SECONDS)[0]:
+            part = os.read(reader, 65536)
+            text += part
+            if not part:
+                os.close(reader)
+                return text, reason
+            continue
+        before, used = used, processor_seconds(child)
+        idle = 0.0 if used > before else idle + LOOK_SECONDS
+        if used > PROCESSOR_SECONDS or idle > IDLE_SECONDS:
+            reason = f"given up after {used:.0f} s of processor time, {idle:.0f} s idle"
+            os.killpg(child, signal.SIGKILL)
+
+
+def processor_seconds(process: int) -> float:
+    """How long all threads of this process have run, on any core."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def outcome(case: dict[str, Any]) -> dict[str, Any]:
@@ -81,6 +119,8 @@ def outcome(case: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {"stage": "config", "error": ""}
     try:
         os.environ.update(case["environment"])
+        for module, function in case["before"]:
+            getattr(importlib.import_module(module), function)()
         run(case, found)
     except BaseException as error:  # whatever ends the engine is what is asked for
         where = traceback.extract_tb(error.__traceback__)[-1].name

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from tests.engine.damage import TILES
 from tests.engine.verdicts import (
     Accepts,
     Dies,
@@ -28,6 +31,7 @@ GOOD: dict[str, Verdict] = {
     "half of the vocabulary": Accepts(1.15),
     "a long request": Accepts(2.5),
     "the layer after the last": Accepts(2.5),
+    "bfloat16 on a CPU with tiles, started as the container does": Accepts(2.6),
     "a hybrid target of 12 and 12 layers": Accepts(1.0),
 }
 
@@ -115,14 +119,19 @@ CORPUS: dict[str, Verdict] = {
     "a key that is gone": Refuses("Unexpected keyword argument"),
     "a way of sampling that is gone": Refuses("should be 'standard', 'synthetic' or 'block'"),
     "synthetic acceptance on a CPU": Dies("not supported with CPU sampling"),
+    "bfloat16 on a CPU with tiles": Refuses("Dimension out of range"),
 }
 """Names of cases in the rules' corpus, which are given to the engine as they are."""
 
-ENGINE = {
+ENGINE: dict[str, dict[str, Any]] = {
     "hidden states of another width": {"max_num_seqs": 1},
     "no room beside the masked slots": {"max_num_seqs": 4},
+    "bfloat16 on a CPU with tiles": {"dtype": "bfloat16"},
 }
 """What the engine needs beside a case of the corpus, for the damage to be what it meets first."""
+
+BEFORE = {"bfloat16 on a CPU with tiles": (TILES,)}
+"""What is called in the engine's process before a case of the corpus."""
 
 _AWS = "AWS, its images and its instances; no vLLM takes part"
 _KNOWN = "not what vLLM does, but what is known of the pair"

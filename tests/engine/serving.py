@@ -19,6 +19,9 @@ from toolkit.wire import COUNTERS_HEADER
 
 TINY = data_folder("model_catalog") / "peagle" / "tiny"
 SERVE = data_folder("containers") / "serve"
+TILES = Path(__file__).parent / "tiles"
+"""With it on PYTHONPATH vLLM chooses kernels as on a CPU with AMX tiles."""
+
 CPU = {
     "SM_VLLM_ENFORCE_EAGER": "true",
     "SM_VLLM_DISTRIBUTED_EXECUTOR_BACKEND": "uni",
@@ -28,6 +31,7 @@ CPU = {
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
     "OMP_NUM_THREADS": "1",
+    "PYTHONPATH": str(TILES),
 }
 START_SECONDS = 240
 

