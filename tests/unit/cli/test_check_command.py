@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 
 from tests.support import Peagle
 from tests.unit.checks.damage import Damage, damaged, tiny
+from tests.unit.cli.commands import Terminal
 from toolkit.checks import rules_found
 from toolkit.cli.main import cli
 from toolkit.errors import PeagleError
@@ -345,3 +346,19 @@ def test_the_installed_command_ends_with_three(peagle: Peagle, without_mask: str
     assert done.returncode == 3
     assert "head-without-mask" in done.stdout
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("k", [5, 7])
+def test_plan_and_check_say_the_same_of_a_k_whose_training_is_unknown(
+    terminal: Terminal, k: int
+) -> None:
+    """7 is the recommended K: advice to try it would lead nowhere."""
+    asked = ("qwen3-8b", "--k", str(k), "--json")
+    planned, checked = (terminal.run(name, *asked).document for name in ("plan", "check"))
+    notes = [
+        [finding for finding in found["findings"] if finding["code"] == "k-training-unknown"]
+        for found in (planned, checked)
+    ]
+
+    assert notes[0] == notes[1]
+    assert len(notes[0]) == (1 if k == 5 else 0)
