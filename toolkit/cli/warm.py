@@ -26,13 +26,13 @@ from toolkit.cli.deploy_words import show_left
 from toolkit.cli.local_warm import keep_here
 from toolkit.cli.options import build_command, command_words, plan_options, refuse_errors
 from toolkit.cli.progress import Ticker
+from toolkit.cli.resolving import names_own_image
 from toolkit.cli.warm_ending import ended_politely
 from toolkit.cli.warm_words import print_stored, say_ended, show_heard, show_intent, stored_document
 from toolkit.errors import PeagleError, Refused, UserError
 from toolkit.local.compiler import check_compiler
 from toolkit.local.engine import find_engine
 from toolkit.planning import Plan, errors
-from toolkit.rendering.image_names import is_own_image
 from toolkit.sandbox.bundled import engine_version
 from toolkit.sandbox.state import read_engine_kind
 
@@ -102,7 +102,7 @@ def _keep_in_s3(
     own = warming.collecting(plan)
     if account.sandbox:
         _check_engine()
-    elif not is_own_image(plan):
+    elif not names_own_image(plan):
         raise Refused(
             "AWS's image cannot tell what its engine compiled",
             "build and push ours, then give --image URI: "
