@@ -23,7 +23,7 @@ from toolkit.aws.records import SANDBOX, Deployment
 from toolkit.aws.session import Aws, Keys, connect
 from toolkit.cli.console import say
 from toolkit.errors import NotFound, PeagleError, UserError
-from toolkit.sandbox import ensure_started, running
+from toolkit.sandbox import ensure_started, running, status, stop
 
 DEFAULT_REGION = "us-east-1"
 
@@ -62,11 +62,25 @@ class Account:
         """False for a sandbox that does not run, in which nothing can be."""
         return not self.sandbox or running() is not None
 
-    def start(self) -> None:
-        """Start the sandbox, when it is meant and does not run."""
-        if not self.is_there:
-            say("Starting the sandbox")
-            ensure_started()
+    def start(self) -> bool:
+        """Start the sandbox, when it is meant and does not run. Whether it was started."""
+        if self.is_there:
+            return False
+        say("Starting the sandbox")
+        ensure_started()
+        return True
+
+    @contextmanager
+    def deciding(self, started: bool) -> Iterator[None]:
+        """While it is decided whether anything is done: a no, or a refusal, stops the sandbox
+        again that was ``started`` for it, unless somebody else uses it by now."""
+        try:
+            yield
+        except BaseException:
+            if started and not records.names(SANDBOX) and not status().endpoints:
+                stop()
+                say("The sandbox is stopped again.")
+            raise
 
     def connect(self, region: str) -> Aws:
         """A connection. Raises NotFound when the sandbox is meant and does not run."""

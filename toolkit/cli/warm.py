@@ -108,16 +108,17 @@ def _keep_in_s3(
             "build and push ours, then give --image URI: "
             f"{build_command(click.get_current_context(), '--push')}",
         )
-    account.start()
+    started = account.start()
     aws = account.connect(plan.region)
     with records.held(aws.scope, plan.region, own.name):
-        found = preflight(aws, own, Choices(role))
-        show_and_refuse(found, account)
-        show_intent(found.wanted, place, account.sandbox)
-        refuse_unknown_price(found.wanted.plan, asked.unknown_price)
-        warming.check_writable(aws, place)
-        if not asked.yes:
-            _ask()
+        with account.deciding(started):
+            found = preflight(aws, own, Choices(role))
+            show_and_refuse(found, account)
+            show_intent(found.wanted, place, account.sandbox)
+            refuse_unknown_price(found.wanted.plan, asked.unknown_price)
+            warming.check_writable(aws, place)
+            if not asked.yes:
+                _ask()
         words = shlex.join(command_words(click.get_current_context()))
         again = f"peagle warm {words}{account.option}"
         stored, seconds = _Run(aws, found, account, place, again).collect()
