@@ -68,7 +68,7 @@ def _print(found: list[dict[str, Any]]) -> None:
                 row["name"],
                 row["state"],
                 row["region"],
-                "?" if price is None else f"{price:.2f}",
+                "?" if price is None else f"{price:,.2f}",
                 "-" if length is None else f"{length:.2f}{'*' if row['stand_in'] else ' '}",
                 row["pair"],
             )

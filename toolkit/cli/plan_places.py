@@ -6,6 +6,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from toolkit.money import dollars
 from toolkit.planning import Plan
 from toolkit.planning.models import Alternative
 from toolkit.planning.words import at_a_time
@@ -33,7 +34,7 @@ def speed_text(plan: Plan) -> str:
     if speed.alone_tokens_per_second is not None and plan.speculation is not None:
         words += f" ({speed.alone_tokens_per_second:,.0f} without speculation)"
     if speed.usd_per_million_tokens is not None:
-        words += f", ${speed.usd_per_million_tokens:.2f} per million"
+        words += f", {dollars(speed.usd_per_million_tokens)} per million"
     return f"{words}; {speed.source}"
 
 

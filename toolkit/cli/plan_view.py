@@ -20,9 +20,6 @@ from toolkit.planning import Plan
 from toolkit.planning.models import Speculation
 from toolkit.planning.words import at_a_time, requests
 
-HOURS_A_MONTH = 730
-"""As AWS's own price calculator counts."""
-
 _PIPE_WIDTH = 120
 """Columns when nobody's terminal sets the width."""
 
@@ -62,13 +59,12 @@ def _explanations(plan: Plan) -> Iterator[tuple[str, RenderableType]]:
 
 def price_text(plan: Plan) -> str:
     """The price per hour, day and month of 730 hours."""
-    words, hour = price_words(plan.price_per_hour_usd), plan.price_per_hour_usd
-    if hour is None:
+    words = price_words(plan.price_per_hour_usd, month=True)
+    if plan.price_per_hour_usd is None:
         return words
-    month = f"${hour * HOURS_A_MONTH:,.0f} per month"
     invented = any(finding.code == "price-not-amazons" for finding in plan.findings)
     of = "not AWS's own, asked on" if invented else "list price of"
-    return f"{words}, {month} ({of} {plan.price_date})"
+    return f"{words} ({of} {plan.price_date})"
 
 
 def speculation_text(speculation: Speculation | None) -> str:

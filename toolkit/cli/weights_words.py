@@ -19,6 +19,7 @@ from toolkit.cli.cloud import DEFAULT_REGION, Account
 from toolkit.cli.console import say
 from toolkit.cli.durations import in_words
 from toolkit.findings import Finding, warning
+from toolkit.money import dollars, rate
 
 
 def in_account(finding: Finding, account: Account) -> Finding:
@@ -97,10 +98,10 @@ def month_words(size: int, price: StoragePrice | None, region: str, sandbox: boo
         return f"the price of S3 Standard in {region} is not known here"
     free = " on AWS (nothing in the sandbox)" if sandbox else ""
     usd = price.month_usd(size)
-    words = f"${usd:,.2f}" if usd >= 0.01 else "less than $0.01"
+    words = dollars(usd) if usd >= 0.01 else "less than $0.01"
     return (
         f"{words} per month{free}: S3 Standard in {region}, "
-        f"${price.usd_per_gb_month:g} per GB-month (list price of {price.date})"
+        f"{rate(price.usd_per_gb_month)} per GB-month (list price of {price.date})"
     )
 
 
