@@ -38,8 +38,8 @@ from toolkit.sandbox.state import read_engine_kind
 
 
 @click.command(
-    epilog="Examples: peagle warm gpt-oss-20b --model-source s3://b/p/target/ --drafter "
-    "s3://b/p/drafter/ --image URI    peagle warm tiny --local"
+    epilog="Examples: peagle warm gpt-oss-20b --model-source s3://my-models/gpt-oss-20b/target/ "
+    "--drafter s3://my-models/gpt-oss-20b/drafter/ --image URI    peagle warm tiny --local"
 )
 @plan_options
 @account_options
