@@ -186,16 +186,14 @@ def endpoint_options(command: Command) -> Command:
 
     @wraps(command)
     def with_endpoint(*, name: str, region: str | None, account: Account, **given: Any) -> Any:
-        record, aws = _find_endpoint(account, name, region)
+        record, aws = find_endpoint(account, name, region)
         return command(aws=aws, name=name, record=record, account=account, **given)
 
     named = click.argument("name", shell_complete=complete_name)
     return named(cloud_options(with_endpoint))
 
 
-def _find_endpoint(
-    account: Account, name: str, region: str | None
-) -> tuple[Deployment | None, Aws]:
+def find_endpoint(account: Account, name: str, region: str | None) -> tuple[Deployment | None, Aws]:
     """The record if there is one; else the account must have an endpoint of that name.
 
     Where the account does not let us look, the endpoint is taken to be there.

@@ -27,7 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "list": ("toolkit.cli.listing:listing", "List what deploy made."),
     "status": ("toolkit.cli.status:status", "Show one deployment."),
     "logs": ("toolkit.cli.logs:logs", "Show an endpoint's log."),
-    "invoke": ("toolkit.cli.invoke:invoke", "Ask an endpoint."),
+    "invoke": ("toolkit.cli.invoke:invoke", "Ask an endpoint or a local engine."),
     "token": ("toolkit.cli.token:token", "Print a key for the OpenAI-compatible address."),
     "destroy": ("toolkit.cli.destroy:destroy", "Remove everything that deploy made."),
     "render": ("toolkit.cli.render:render", "Write the plan as CloudFormation, Terraform, ..."),
