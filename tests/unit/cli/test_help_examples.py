@@ -1,4 +1,4 @@
-"""Every example of every ``--help`` is a command that the tool takes, with buckets of real names."""
+"""Every example of every ``--help`` is a command that the tool takes, with real bucket names."""
 
 from __future__ import annotations
 
