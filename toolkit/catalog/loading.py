@@ -134,14 +134,19 @@ def read_short_names(files: Mapping[str, Path]) -> tuple[dict[str, str], list[Pr
     """Ids by short name, and a problem for every name that a second target takes.
 
     From a glance at each file for a ``short_name`` at the left margin; whether the file is right
-    is found when it is read.
+    is found when it is read. Bundled targets come first, whatever their ids: of two files the
+    user's own is to be changed.
     """
+    (bundled,) = folders(None)
     ids: dict[str, str] = {}
     problems: list[Problem] = []
-    for target_id, path in files.items():
+    own_last = sorted(files.items(), key=lambda item: not item[1].is_relative_to(bundled))
+    for target_id, path in own_last:
         found = _short_name_in(path)
         if found and found[1] in ids:
-            message = f"{found[1]} is already the short name of {ids[found[1]]}"
+            other = ids[found[1]]
+            whose = "the bundled " if files[other].is_relative_to(bundled) else ""
+            message = f"{found[1]} is already the short name of {whose}{other}"
             problems.append(Problem(shown(path), None, "short_name", message, "choose another"))
         elif found:
             ids[found[1]] = target_id

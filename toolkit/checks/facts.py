@@ -12,12 +12,16 @@ from toolkit.catalog.version_rules import holding
 from toolkit.checkpoints.architecture import read_architecture
 from toolkit.checkpoints.heads import Head, has_mask, is_head, read_head
 from toolkit.checkpoints.models import Checkpoint, Tensor
+from toolkit.checks.layout import plain_name, required
 from toolkit.checks.models import Case
 from toolkit.errors import CheckpointError
 from toolkit.findings import Finding
 
 _KEYS = {"attention-backend": ("attention-config", "backend")}
 """Arguments of vLLM that can also be given as a key of another one."""
+
+_NORMS = ("norm.weight", "layers.0.input_layernorm.weight", "layers.0.hidden_norm.weight")
+"""Tensors of every head whose shape is its width and nothing else."""
 
 
 def read(case: Case) -> Checkpoint | None:
@@ -117,6 +121,21 @@ def _key_of(value: Value | None, key: str) -> Value | None:
         return None
     said = document.get(key) if isinstance(document, dict) else None
     return said if isinstance(said, Value) else None
+
+
+def stored_width(case: Case) -> int | None:
+    """The width that all of the head's weights have, where its config.json says another one.
+
+    Then config.json alone is wrong, and what else is derived from its number is no fault of its
+    own. ``None`` where they agree, or nobody can tell.
+    """
+    head = head_of(case)
+    if head is None or required(head) is None:
+        return None
+    shapes = {plain_name(name): tensor.shape for name, tensor in tensors_of(case).items()}
+    found = {shapes.get(name) for name in _NORMS}
+    width = found.pop() if len(found) == 1 else None
+    return width[0] if width and width != (head.hidden_size,) else None
 
 
 def location_of(case: Case) -> str:

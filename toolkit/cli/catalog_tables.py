@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import click
@@ -13,10 +13,13 @@ from rich.table import Table
 from toolkit.catalog.evidence import Evidence
 from toolkit.catalog.geometry import kv_bytes
 from toolkit.catalog.models import Drafter, EngineSetting, Pair, Target
+from toolkit.cli.columns import aligned, fitted, width_of
 from toolkit.cli.console import paper
 
 _COLUMNS = ("", "pair", "method", "K", "vLLM", "licence", "evidence")
-_LICENCE = _COLUMNS.index("licence")
+_DISPENSABLE = ("licence", "vLLM", "method")
+"""Columns that go where the terminal is too narrow, in this order."""
+
 _GIB = 2**30
 _PIPE_WIDTH = 160
 """Columns when nobody's terminal sets the width."""
@@ -26,22 +29,19 @@ def print_list(targets: list[dict[str, Any]]) -> None:
     """One block per target, one line per drafter; ``*`` marks the default.
 
     Laid out here, because rich takes 10 ms for each table and there may be thousands. Where the
-    terminal is too narrow the licence of the heads is left out; what then does not fit is left to
-    rich, which folds it.
+    terminal is too narrow some columns are left out; what then does not fit is left to rich, which
+    folds it.
     """
     console = _console()
     for target in targets:
         needs = f"vLLM {target['min_vllm']} or later, {target['licence']}"
         rows = [_COLUMNS, *_rows(target)]
-        if _width(rows) > console.width:
-            rows = [(*row[:_LICENCE], *row[_LICENCE + 1 :]) for row in rows]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        if _width(rows) > console.width or not f"{needs}{rows}".isascii():
+        rows, _ = fitted(rows, console.width, _DISPENSABLE)
+        if width_of(rows) > console.width or not f"{needs}{rows}".isascii():
             console.print(f"[bold]{escape(target['id'])}[/]  {escape(needs)}")
             console.print(_drafters(console, target))
             continue
-        cells = (zip(row, widths, strict=True) for row in rows)
-        lines = ["".join(f"{cell:<{width}}  " for cell, width in row).rstrip() for row in cells]
+        lines = [*aligned(rows)]
         click.echo(f"{click.style(target['id'], bold=True)}  {needs}")
         click.echo("\n".join([click.style(lines[0], dim=True), *lines[1:]]))
     console.print("* is the default. K: drafted per step, of how many trained for. -: not known.")
@@ -66,21 +66,12 @@ def _console() -> Console:
     return paper(_PIPE_WIDTH)
 
 
-def _width(rows: Sequence[tuple[str, ...]]) -> int:
-    """Columns of the terminal that these rows take, with two between them."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return sum(widths) + 2 * (len(widths) - 1)
-
-
 def _drafters(console: Console, target: dict[str, Any]) -> Table:
-    rows, columns = list(_rows(target)), list(_COLUMNS)
-    if _width([_COLUMNS, *rows]) > console.width:
-        del columns[_LICENCE]
-        rows = [(*row[:_LICENCE], *row[_LICENCE + 1 :]) for row in rows]
-    table = _table(*columns)
-    for column in table.columns[:5]:
+    rows, _ = fitted([_COLUMNS, *_rows(target)], console.width, _DISPENSABLE)
+    table = _table(*rows[0])
+    for column in table.columns[:-1]:
         column.no_wrap = True
-    for row in rows:
+    for row in rows[1:]:
         table.add_row(*map(escape, row))
     return table
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING
@@ -12,12 +11,18 @@ from rich.markup import escape
 from rich.table import Table
 
 from toolkit.checks import Rule
+from toolkit.cli.console import paper
 from toolkit.cli.findings_view import print_findings
 
 if TYPE_CHECKING:
     from toolkit.cli.check_report import Report
 
 _INDENT = " " * 9
+
+_RULE_HEADINGS = ("rule", "about", "vLLM notices", "what it guards")
+
+_NARROW = 90
+"""Columns below which the rules have no room for all headings."""
 
 _PIPE_WIDTH = 120
 """Columns when nobody's terminal sets the width."""
@@ -38,7 +43,8 @@ def print_report(report: Report) -> None:
         )
     if report.unread:
         what, command = report.unread.split("\n")
-        lines = [*wrap(what, console.width - len(_INDENT), break_on_hyphens=False), command]
+        width = console.width - len(_INDENT)
+        lines = [*wrap(what, width, break_long_words=False, break_on_hyphens=False), command]
         for number, line in enumerate(lines):
             word = "" if number else "not read"
             console.print(f"{word:<{len(_INDENT)}}{escape(line)}", soft_wrap=True)
@@ -50,13 +56,16 @@ def print_report(report: Report) -> None:
 
 
 def print_rules(rules: Sequence[Rule]) -> None:
-    """All rules as a table."""
+    """All rules as a table; on a narrow terminal without what each is about and who notices."""
     console = _console()
+    narrow = console.width < _NARROW
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in ("rule", "about", "vLLM notices", "what it guards"):
-        table.add_column(heading, overflow="fold")
+    headings = ("rule", "what it guards") if narrow else _RULE_HEADINGS
+    for heading in headings:
+        table.add_column(heading, overflow="fold", no_wrap=heading == "rule")
     for rule in rules:
-        table.add_row(rule.code, rule.about, rule.vllm_notices, escape(rule.guards))
+        between = () if narrow else (rule.about, rule.vllm_notices)
+        table.add_row(rule.code, *between, escape(rule.guards))
     console.print(table)
 
 
@@ -83,4 +92,4 @@ def _limits(report: Report) -> str:
 
 
 def _console() -> Console:
-    return Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+    return paper(_PIPE_WIDTH)

@@ -23,7 +23,7 @@ from toolkit.aws.records import SANDBOX, Deployment
 from toolkit.aws.session import Aws, Keys, connect
 from toolkit.cli.console import say
 from toolkit.errors import NotFound, PeagleError, UserError
-from toolkit.sandbox import ensure_started, running
+from toolkit.sandbox import ensure_started, running, status, stop
 
 DEFAULT_REGION = "us-east-1"
 
@@ -62,11 +62,25 @@ class Account:
         """False for a sandbox that does not run, in which nothing can be."""
         return not self.sandbox or running() is not None
 
-    def start(self) -> None:
-        """Start the sandbox, when it is meant and does not run."""
-        if not self.is_there:
-            say("Starting the sandbox")
-            ensure_started()
+    def start(self) -> bool:
+        """Start the sandbox, when it is meant and does not run. Whether it was started."""
+        if self.is_there:
+            return False
+        say("Starting the sandbox")
+        ensure_started()
+        return True
+
+    @contextmanager
+    def deciding(self, started: bool) -> Iterator[None]:
+        """While it is decided whether anything is done: a no, or a refusal, stops the sandbox
+        again that was ``started`` for it, unless somebody else uses it by now."""
+        try:
+            yield
+        except BaseException:
+            if started and not records.names(SANDBOX) and not status().endpoints:
+                stop()
+                say("The sandbox is stopped again.")
+            raise
 
     def connect(self, region: str) -> Aws:
         """A connection. Raises NotFound when the sandbox is meant and does not run."""
@@ -172,16 +186,14 @@ def endpoint_options(command: Command) -> Command:
 
     @wraps(command)
     def with_endpoint(*, name: str, region: str | None, account: Account, **given: Any) -> Any:
-        record, aws = _find_endpoint(account, name, region)
+        record, aws = find_endpoint(account, name, region)
         return command(aws=aws, name=name, record=record, account=account, **given)
 
     named = click.argument("name", shell_complete=complete_name)
     return named(cloud_options(with_endpoint))
 
 
-def _find_endpoint(
-    account: Account, name: str, region: str | None
-) -> tuple[Deployment | None, Aws]:
+def find_endpoint(account: Account, name: str, region: str | None) -> tuple[Deployment | None, Aws]:
     """The record if there is one; else the account must have an endpoint of that name.
 
     Where the account does not let us look, the endpoint is taken to be there.

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+TYPED_AT = "peagle.typed_at"
+"""Key in click's ``Context.meta``: when the command was typed, in epoch seconds."""
+
 _PADDING = re.compile(r" +$", re.MULTILINE)
 
 

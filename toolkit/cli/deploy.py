@@ -65,15 +65,16 @@ def deploy(
     _refuse(plan.findings)
     if account.sandbox:
         find_engine(engine_version())
-    account.start()
+    started = account.start()
     aws = account.connect(plan.region)
     with records.held(aws.scope, plan.region, plan.name):
-        found = preflight(aws, plan, Choices(role, bucket))
-        show_and_refuse(found, account)
-        if found.change in ("create", "update"):
-            refuse_unknown_price(found.wanted.plan, accept_unknown_price)
-            if not yes:
-                _ask(found)
+        with account.deciding(started):
+            found = preflight(aws, plan, Choices(role, bucket))
+            show_and_refuse(found, account)
+            if found.change in ("create", "update"):
+                refuse_unknown_price(found.wanted.plan, accept_unknown_price)
+                if not yes:
+                    _ask(found)
         again = f"peagle deploy {shlex.join(command_words(ctx))}{account.option}"
         run = _Run(aws, found, account, again, wait=not no_wait, as_json=as_json)
         run.deploy()

@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 
 from toolkit.catalog import load_catalog
+from toolkit.cli.columns import WIDE, folded, room
 from toolkit.cli.console import json_option, print_json
 from toolkit.errors import EngineMissing, PeagleError
 from toolkit.home import home
@@ -58,8 +59,10 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
 
 def _show(check: Check) -> None:
     mark = click.style("ok", fg="green") if check.fine else click.style("--", fg="yellow")
-    mend = "" if check.fine else f"\n   needed for {check.needed_for}: {check.fix}"
-    click.echo(f"{mark} {check.what}: {check.found}{mend}")
+    texts = [f"{check.what}: {check.found}"]
+    texts += [] if check.fine else [f"needed for {check.needed_for}: {check.fix}"]
+    lines = [folded(text, room(WIDE), 3) for text in texts]
+    click.echo("\n   ".join([f"{mark} {lines[0]}", *lines[1:]]))
 
 
 def _python() -> Check:

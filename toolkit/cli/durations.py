@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import click
@@ -14,10 +15,18 @@ def duration(context: click.Context, parameter: click.Parameter, value: str | No
     """A click callback: the option's value as seconds, or a usage error."""
     if value is None:
         return None
-    written = _WRITTEN.fullmatch(value)
-    if not written:
+    found = _WRITTEN.fullmatch(value)
+    if not found:
         raise click.BadParameter(f"{value!r} is not a duration such as 90s, 10m, 12h or 2d")
-    return int(written["number"]) * _UNITS[written["unit"]]
+    return int(found["number"]) * _UNITS[found["unit"]]
+
+
+def written(seconds: float) -> str:
+    """The shortest duration that ``duration`` reads and that is not shorter: ``200`` -> ``4m``."""
+    for unit, size in reversed(_UNITS.items()):
+        if seconds > size:
+            return f"{math.ceil(seconds / size)}{unit}"
+    return "1s"
 
 
 def in_words(seconds: float) -> str:

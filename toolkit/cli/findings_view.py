@@ -29,5 +29,6 @@ def print_findings(console: Console, findings: Iterable[Finding]) -> None:
 
 def _indented(console: Console, text: str) -> None:
     """The text below the code; addresses and commands are not broken at hyphens."""
-    for line in wrap(text, console.width - len(_INDENT), break_on_hyphens=False):
+    width = console.width - len(_INDENT)
+    for line in wrap(text, width, break_long_words=False, break_on_hyphens=False):
         console.print(f"{_INDENT}{escape(line)}", soft_wrap=True)

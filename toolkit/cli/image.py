@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from toolkit.cli.cloud import DEFAULT_REGION, Account, account_options
+from toolkit.cli.columns import WIDE, room
 from toolkit.cli.console import json_option, print_json, say
 from toolkit.cli.image_build import build_here, build_there
 from toolkit.cli.image_push import (
@@ -162,7 +163,7 @@ def list_(as_json: bool) -> None:
         return print_json({"images": [document(one) for one in found]})
     if not found:
         return say("There are none (peagle image build PAIR).")
-    return click.echo("\n".join(table(found)))
+    return click.echo("\n".join(table(found, room(WIDE))))
 
 
 @image.command("remove", epilog="Example: peagle image remove peagle-tiny:0.28.0-cpu-3f2a9c1b7d20")

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from toolkit.cli.columns import WIDE, aligned, fitted, folded, left_out
 from toolkit.images import Image
 
 _HEADINGS = ("NAME", "PAIR", "RUNTIME", "SIZE", "WEIGHTS", "CREATED", "BASE")
-_TO_THE_RIGHT = _HEADINGS.index("SIZE")
+_DISPENSABLE = ("BASE", "CREATED", "WEIGHTS", "RUNTIME", "PAIR", "SIZE")
+"""Columns that go where the terminal is too narrow, in this order."""
+
 _MB = 1e6
 
 
-def table(images: Sequence[Image]) -> Iterator[str]:
-    """A line of headings and one for each image; columns as wide as what is in them.
+def table(images: Sequence[Image], width: int = WIDE) -> Iterator[str]:
+    """A line of headings and one for each image, in ``width`` columns of the terminal; and what
+    is left out of them.
 
     The base comes last and without its registry, since it is long: `image show` has all of it.
     """
-    rows = [_HEADINGS, *(_row(one) for one in images)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = zip(row, widths, strict=True)
-        yield "  ".join(
-            f"{cell:>{width}}" if number == _TO_THE_RIGHT else f"{cell:<{width}}"
-            for number, (cell, width) in enumerate(cells)
-        ).rstrip()
+    rows, gone = fitted([_HEADINGS, *map(_row, images)], width, _DISPENSABLE)
+    yield from aligned(rows, ("SIZE",))
+    if gone:
+        yield folded(left_out(gone), width, 0)
 
 
 def _row(image: Image) -> tuple[str, ...]:

@@ -10,9 +10,13 @@ from toolkit.aws import endpoints, records, status
 from toolkit.aws.records import SANDBOX, Deployment
 from toolkit.aws.session import Aws
 from toolkit.cli.cloud import DEFAULT_REGION, Account, cloud_options
+from toolkit.cli.columns import WIDE, aligned, fitted, left_out, room
 from toolkit.cli.console import json_option, print_json, say
 
-_COLUMNS = "{:<28} {:<12} {:<15} {:>9} {:>10}  {}"
+_COLUMNS = ("NAME", "STATE", "REGION", "USD/HOUR", "ACCEPTANCE", "PAIR")
+_NUMBERS = ("USD/HOUR", "ACCEPTANCE")
+_DISPENSABLE = ("PAIR", "REGION", "ACCEPTANCE")
+"""Columns that go where the terminal is too narrow, in this order."""
 
 
 @click.command("list", epilog="Example: peagle list --json")
@@ -60,18 +64,22 @@ def _row(aws: Aws, record: Deployment) -> dict[str, Any]:
 
 
 def _print(found: list[dict[str, Any]]) -> None:
-    click.echo(_COLUMNS.format("NAME", "STATE", "REGION", "USD/HOUR", "ACCEPTANCE", "PAIR"))
-    for row in found:
-        price, length = row["price_per_hour_usd"], row["acceptance_length"]
-        click.echo(
-            _COLUMNS.format(
-                row["name"],
-                row["state"],
-                row["region"],
-                "?" if price is None else f"{price:.2f}",
-                "-" if length is None else f"{length:.2f}{'*' if row['stand_in'] else ' '}",
-                row["pair"],
-            )
-        )
+    rows, gone = fitted([_COLUMNS, *map(_cells, found)], room(WIDE), _DISPENSABLE)
+    for line in aligned(rows, _NUMBERS):
+        click.echo(line)
+    if gone:
+        say(left_out(gone))
     for stand_in in sorted({row["stand_in"] for row in found if row["stand_in"]}):
         click.echo(f"* of {stand_in}, which stands in for a pair that this machine cannot run")
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    price, length = row["price_per_hour_usd"], row["acceptance_length"]
+    return (
+        row["name"],
+        row["state"],
+        row["region"],
+        "?" if price is None else f"{price:,.2f}",
+        "-" if length is None else f"{length:.2f}{'*' if row['stand_in'] else ' '}",
+        row["pair"],
+    )

@@ -14,6 +14,7 @@ from toolkit.cli.files import write_file
 from toolkit.cli.image_build import build_here
 from toolkit.cli.image_recipes import Request
 from toolkit.cli.options import build_command
+from toolkit.cli.resolving import names_own_image
 from toolkit.errors import DockerMissing, NotFound
 from toolkit.images import Docker
 from toolkit.images.show import unseen
@@ -23,7 +24,6 @@ from toolkit.local.hosts import DockerHost
 from toolkit.local.process import free_port
 from toolkit.planning import Plan
 from toolkit.rendering.image import RuntimeKind
-from toolkit.rendering.image_names import is_own_image
 
 
 def docker_host(plan: Plan, gpus: bool, build_first: bool, base: str | None = None) -> DockerHost:
@@ -41,7 +41,7 @@ def docker_host(plan: Plan, gpus: bool, build_first: bool, base: str | None = No
         return DockerHost(docker, built.image, gpus)
     ctx = click.get_current_context()
     command = build_command(ctx, "--runtime", runtime)
-    named = plan.runtime.image if is_own_image(plan) else None
+    named = plan.runtime.image if names_own_image(plan) else None
     found = find_image(docker, plan, runtime, named, command)
     if found is None:
         raise NotFound(
@@ -57,7 +57,7 @@ def compose_host(plan: Plan, gpus: bool, build_first: bool, base: str | None = N
     try:
         return docker_host(plan, gpus, build_first, base)
     except (DockerMissing, NotFound) as missing:
-        if build_first or not is_own_image(plan):
+        if build_first or not names_own_image(plan):
             raise
         named = plan.runtime.image
         say(f"Nobody looked whether {named} is for {plan.pair}: {missing.message}.")

@@ -12,12 +12,15 @@ from toolkit.aws.logs import LogEvent, Tail
 from toolkit.aws.records import Deployment
 from toolkit.aws.session import Aws
 from toolkit.cli.cloud import Account, deployment_options
-from toolkit.cli.console import json_option, print_json, say
+from toolkit.cli.console import TYPED_AT, json_option, print_json, say
 from toolkit.cli.durations import duration as as_seconds
+from toolkit.cli.durations import in_words, written
 from toolkit.errors import UserError
 
 POLL_SECONDS = 2.0
 _INTERRUPTED = 130
+_WIDER = 10
+"""How many times longer the next look back is, where there was no line."""
 
 
 @click.command(epilog="Example: peagle logs peagle-tiny -f --sandbox")
@@ -38,7 +41,9 @@ def logs(
     """Show the log of the deployment NAME, from CloudWatch."""
     if follow and as_json:
         raise UserError("--follow has no end, and --json is one document", "leave one out")
-    tail = Tail(aws, record.name, _start(aws, record, since))
+    typed = click.get_current_context().meta[TYPED_AT]
+    start = _created(aws, record) if since is None else typed - since
+    tail = Tail(aws, record.name, start)
     if as_json:
         print_json({"name": record.name, "events": [_document(event) for event in tail.new()]})
         return
@@ -46,7 +51,7 @@ def logs(
     if follow:
         _follow(tail)
     elif not shown:
-        say("No line yet.")
+        say(_nothing(aws, record, account, since))
 
 
 def _follow(tail: Tail) -> None:
@@ -59,11 +64,29 @@ def _follow(tail: Tail) -> None:
         click.get_current_context().exit(_INTERRUPTED)
 
 
-def _start(aws: Aws, record: Deployment, since: int | None) -> float:
-    if since is not None:
-        return time.time() - since
+def _created(aws: Aws, record: Deployment) -> float:
     live = endpoints.describe(aws, record.name)
     return live.created if live else record.billing_since or 0.0
+
+
+def _nothing(aws: Aws, record: Deployment, account: Account, since: int | None) -> str:
+    """That there is no line; or, where ``since`` leaves out all of them, how to see the newest.
+
+    An engine that nobody asks may write nothing for hours, so the look back widens step by step.
+    """
+    now, created = time.time(), _created(aws, record)
+    seconds = float(max(since or 0, 1))
+    while since is not None and seconds < now - created:
+        seconds *= _WIDER
+        newest = max(
+            (event.time for event in Tail(aws, record.name, now - seconds).new()), default=0
+        )
+        if newest:
+            age = now - newest
+            command = f"peagle logs {record.name} --since {written(age + 1)}{account.option}"
+            nothing = f"No line in the last {in_words(since)}"
+            return f"{nothing}; the newest is {in_words(age)} old: {command}"
+    return "No line yet."
 
 
 def _show(tail: Tail) -> int:

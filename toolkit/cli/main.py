@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import time
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
@@ -12,6 +13,7 @@ from typing import Any, NoReturn
 import click
 
 from toolkit import __version__
+from toolkit.cli.console import TYPED_AT
 from toolkit.errors import PeagleError, nearest
 from toolkit.home import home
 
@@ -25,7 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "list": ("toolkit.cli.listing:listing", "List what deploy made."),
     "status": ("toolkit.cli.status:status", "Show one deployment."),
     "logs": ("toolkit.cli.logs:logs", "Show an endpoint's log."),
-    "invoke": ("toolkit.cli.invoke:invoke", "Ask an endpoint."),
+    "invoke": ("toolkit.cli.invoke:invoke", "Ask an endpoint or a local engine."),
     "token": ("toolkit.cli.token:token", "Print a key for the OpenAI-compatible address."),
     "destroy": ("toolkit.cli.destroy:destroy", "Remove everything that deploy made."),
     "render": ("toolkit.cli.render:render", "Write the plan as CloudFormation, Terraform, ..."),
@@ -62,6 +64,12 @@ class LazyGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
+
+    def make_context(self, *given: Any, **more: Any) -> click.Context:
+        """Note when the command was typed, before anything is loaded for it."""
+        ctx = super().make_context(*given, **more)
+        ctx.meta[TYPED_AT] = time.time()
+        return ctx
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command. A reader that has left is met here, before click hides what happened;

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from toolkit.cli.columns import fitted
+from toolkit.money import dollars
 from toolkit.planning import Plan
 from toolkit.planning.models import Alternative
 from toolkit.planning.words import at_a_time
@@ -13,8 +14,13 @@ from toolkit.planning.words import at_a_time
 UNVERIFIED = "unverified"
 """What a plan says of a speed that nobody measured."""
 
+_UNKNOWN = (UNVERIFIED, "-")
+
 
 HEADS = ("", "instances", "on each", "USD/hour", "holds", "K", "tokens/s", "USD/1M")
+
+_DISPENSABLE = ("on each", "USD/1M", "tokens/s")
+"""Columns that go where the terminal is too narrow, in this order."""
 
 LEGEND = (
     "*: planned. holds: full requests in the cache. tokens/s: output of all together. "
@@ -33,21 +39,23 @@ def speed_text(plan: Plan) -> str:
     if speed.alone_tokens_per_second is not None and plan.speculation is not None:
         words += f" ({speed.alone_tokens_per_second:,.0f} without speculation)"
     if speed.usd_per_million_tokens is not None:
-        words += f", ${speed.usd_per_million_tokens:.2f} per million"
+        words += f", {dollars(speed.usd_per_million_tokens)} per million"
     return f"{words}; {speed.source}"
 
 
-def places_table(plan: Plan) -> Table:
+def places_table(plan: Plan, width: int) -> Table:
     """One line for each of the best places, and for the planned one, which has a star."""
+    places = [*plan.alternatives]
+    if not any(_planned(plan, place) for place in places):
+        places.insert(0, _own(plan))
+    rows, _ = fitted([HEADS, *(_row(plan, place) for place in places)], width, _DISPENSABLE)
     table = Table.grid(padding=(0, 2))
-    for head in HEADS:
+    for head in rows[0]:
         words = head in ("", "instances", "on each")
-        table.add_column(justify="left" if words else "right", no_wrap=not words, overflow="fold")
-    table.add_row(*(Text(head, "dim") for head in HEADS))
-    if not any(_planned(plan, place) for place in plan.alternatives):
-        table.add_row(*_row(plan, _own(plan)))
-    for place in plan.alternatives:
-        table.add_row(*_row(plan, place))
+        table.add_column(justify="left" if words else "right", no_wrap=True)
+    table.add_row(*(Text(head, "dim") for head in rows[0]))
+    for row in rows[1:]:
+        table.add_row(*(Text(cell, "dim" if cell in _UNKNOWN else "") for cell in row))
     return table
 
 
@@ -79,12 +87,12 @@ def _row(plan: Plan, place: Alternative) -> tuple[str, ...]:
     speed = place.tokens_per_second
     return (
         "*" if _planned(plan, place) else "",
-        escape(_counted(place.instance_count, place.instance_type)),
-        escape(f"{place.tensor_parallel_size} x {place.gpu}"),
+        _counted(place.instance_count, place.instance_type),
+        f"{place.tensor_parallel_size} x {place.gpu}",
         _dollars(place.price_per_hour_usd),
         f"{place.max_concurrency * place.instance_count:,.1f}",
         str(place.k) if place.k else "none",
-        f"[dim]{UNVERIFIED}[/]" if speed is None else f"{speed:,.0f}",
+        UNVERIFIED if speed is None else f"{speed:,.0f}",
         _dollars(place.usd_per_million_tokens),
     )
 
@@ -94,4 +102,4 @@ def _counted(count: int, what: str) -> str:
 
 
 def _dollars(amount: float | None) -> str:
-    return "[dim]-[/]" if amount is None else f"{amount:,.2f}"
+    return "-" if amount is None else f"{amount:,.2f}"

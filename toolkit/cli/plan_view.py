@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from toolkit.cli.bars import bar
+from toolkit.cli.columns import folded
 from toolkit.cli.console import paper
 from toolkit.cli.findings_view import print_findings
 from toolkit.cli.flags import explained
@@ -20,15 +21,13 @@ from toolkit.planning import Plan
 from toolkit.planning.models import Speculation
 from toolkit.planning.words import at_a_time, requests
 
-HOURS_A_MONTH = 730
-"""As AWS's own price calculator counts."""
-
 _PIPE_WIDTH = 120
 """Columns when nobody's terminal sets the width."""
 
 _BAR_WIDTH = 48
 
 _INDENT = len("GPU memory") + 2
+_FACTS = len("speculation") + 2
 
 PLACES = "Best places for this load"
 
@@ -37,13 +36,15 @@ def print_plan(plan: Plan, next_command: str | None = None) -> None:
     """The plan on stdout."""
     console = paper(_PIPE_WIDTH)
     console.print(f"[bold]{escape(plan.pair)}[/]\n")
-    console.print(_facts(plan))
+    for name, value in _facts(plan).items():
+        text = folded(value, console.width, _FACTS)
+        console.print(f"[bold]{name:<{_FACTS}}[/]{escape(text)}", soft_wrap=True)
     console.print()
     console.print(_memory(plan.fit))
     console.print(f"{' ' * _INDENT}{_verdict(plan)}")
     if plan.alternatives:
         console.print(f"\n[bold]{PLACES}[/]")
-        console.print(places_table(plan))
+        console.print(places_table(plan, console.width))
         console.print(f"[dim]{LEGEND}[/]")
     if plan.findings:
         console.print("\n[bold]Findings[/]")
@@ -62,13 +63,12 @@ def _explanations(plan: Plan) -> Iterator[tuple[str, RenderableType]]:
 
 def price_text(plan: Plan) -> str:
     """The price per hour, day and month of 730 hours."""
-    words, hour = price_words(plan.price_per_hour_usd), plan.price_per_hour_usd
-    if hour is None:
+    words = price_words(plan.price_per_hour_usd, month=True)
+    if plan.price_per_hour_usd is None:
         return words
-    month = f"${hour * HOURS_A_MONTH:,.0f} per month"
     invented = any(finding.code == "price-not-amazons" for finding in plan.findings)
     of = "not AWS's own, asked on" if invented else "list price of"
-    return f"{words}, {month} ({of} {plan.price_date})"
+    return f"{words} ({of} {plan.price_date})"
 
 
 def speculation_text(speculation: Speculation | None) -> str:
@@ -84,12 +84,11 @@ def speculation_text(speculation: Speculation | None) -> str:
     return text if floor is None else f"{text}; proved from an acceptance length of {floor:g}"
 
 
-def _facts(plan: Plan) -> Table:
+def _facts(plan: Plan) -> dict[str, str]:
     fit = plan.fit
-    table = _grid("bold", "")
     count = f"{plan.instance_count} x {plan.instance_type}"
     gpus = f"{fit.gpu_count} x {fit.gpu}, {fit.gpu_memory_gib:.1f} GiB each"
-    facts = {
+    return {
         "endpoint": f"{plan.name} in {plan.region}",
         "instance": f"{count} ({gpus})",
         "price": price_text(plan),
@@ -101,9 +100,6 @@ def _facts(plan: Plan) -> Table:
         "host AMI": plan.runtime.ami or "SageMaker's default",
         "weights": _weights(plan),
     }
-    for name, value in facts.items():
-        table.add_row(name, escape(value))
-    return table
 
 
 def _weights(plan: Plan) -> str:

@@ -9,6 +9,7 @@ from types import TracebackType
 from toolkit.aws.watch import Progress
 from toolkit.cli.durations import in_words
 from toolkit.cli.waiting import StatusLine
+from toolkit.money import dollars
 
 
 class Ticker:
@@ -46,7 +47,7 @@ def describe(progress: Progress, free: bool = False) -> str:
     if progress.seconds:
         parts.append(in_words(progress.seconds))
     if progress.cost_usd is not None:
-        parts.append(f"${progress.cost_usd:.2f} {'on AWS' if free else 'so far'}")
+        parts.append(f"{dollars(progress.cost_usd)} {'on AWS' if free else 'so far'}")
     if progress.line:
         parts.append(progress.line)
     return " | ".join(parts)

@@ -14,12 +14,20 @@ from toolkit.cli.checkpoints import AwsOf, own_head
 from toolkit.errors import NotFound, UserError
 from toolkit.planning import Options, Plan, make_plan
 from toolkit.rendering import read_plan
+from toolkit.rendering.image_names import is_own_image
 
 
 def catalog_of(ctx: click.Context) -> Path | None:
     """The user's own catalogue folder, from ``peagle --catalog``."""
     folder = ctx.find_root().obj
     return Path(folder) if folder else None
+
+
+def names_own_image(plan: Plan) -> bool:
+    """Whether the plan of the running command names an image of the user's, and not AWS's as the
+    bundled catalogue or the user's own has it."""
+    catalog = load_catalog(catalog_of(click.get_current_context()))
+    return is_own_image(plan, catalog.runtimes)
 
 
 def is_plan_file(pair: str) -> bool:

@@ -11,6 +11,7 @@ from toolkit.aws import status as deployment_status
 from toolkit.aws.records import Deployment
 from toolkit.aws.session import Aws
 from toolkit.cli.cloud import Account, deployment_options
+from toolkit.cli.columns import WIDE, folded, room
 from toolkit.cli.console import json_option, print_json
 from toolkit.cli.deploy_words import engine_words
 from toolkit.cli.money import price_words
@@ -36,9 +37,10 @@ def _print(document: dict[str, Any], account: Account) -> None:
     click.secho(f"{document['name']}: {document['state']}", bold=True)
     for label, text in _lines(document, account).items():
         if text:
-            click.echo(f"  {label:<14}{text}")
+            click.echo(f"  {label:<14}{folded(text, room(WIDE), 16)}")
     for resource in document["resources"]:
-        click.echo(f"  {'resource':<14}{resource['type']} {resource['name']}")
+        made = folded(f"{resource['type']} {resource['name']}", room(WIDE), 16)
+        click.echo(f"  {'resource':<14}{made}")
 
 
 def _lines(document: dict[str, Any], account: Account) -> dict[str, str]:

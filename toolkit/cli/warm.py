@@ -26,20 +26,20 @@ from toolkit.cli.deploy_words import show_left
 from toolkit.cli.local_warm import keep_here
 from toolkit.cli.options import build_command, command_words, plan_options, refuse_errors
 from toolkit.cli.progress import Ticker
+from toolkit.cli.resolving import names_own_image
 from toolkit.cli.warm_ending import ended_politely
 from toolkit.cli.warm_words import print_stored, say_ended, show_heard, show_intent, stored_document
 from toolkit.errors import PeagleError, Refused, UserError
 from toolkit.local.compiler import check_compiler
 from toolkit.local.engine import find_engine
 from toolkit.planning import Plan, errors
-from toolkit.rendering.image_names import is_own_image
 from toolkit.sandbox.bundled import engine_version
 from toolkit.sandbox.state import read_engine_kind
 
 
 @click.command(
-    epilog="Examples: peagle warm gpt-oss-20b --model-source s3://b/p/target/ --drafter "
-    "s3://b/p/drafter/ --image URI    peagle warm tiny --local"
+    epilog="Examples: peagle warm gpt-oss-20b --model-source s3://my-models/gpt-oss-20b/target/ "
+    "--drafter s3://my-models/gpt-oss-20b/drafter/ --image URI    peagle warm tiny --local"
 )
 @plan_options
 @account_options
@@ -102,22 +102,23 @@ def _keep_in_s3(
     own = warming.collecting(plan)
     if account.sandbox:
         _check_engine()
-    elif not is_own_image(plan):
+    elif not names_own_image(plan):
         raise Refused(
             "AWS's image cannot tell what its engine compiled",
             "build and push ours, then give --image URI: "
             f"{build_command(click.get_current_context(), '--push')}",
         )
-    account.start()
+    started = account.start()
     aws = account.connect(plan.region)
     with records.held(aws.scope, plan.region, own.name):
-        found = preflight(aws, own, Choices(role))
-        show_and_refuse(found, account)
-        show_intent(found.wanted, place, account.sandbox)
-        refuse_unknown_price(found.wanted.plan, asked.unknown_price)
-        warming.check_writable(aws, place)
-        if not asked.yes:
-            _ask()
+        with account.deciding(started):
+            found = preflight(aws, own, Choices(role))
+            show_and_refuse(found, account)
+            show_intent(found.wanted, place, account.sandbox)
+            refuse_unknown_price(found.wanted.plan, asked.unknown_price)
+            warming.check_writable(aws, place)
+            if not asked.yes:
+                _ask()
         words = shlex.join(command_words(click.get_current_context()))
         again = f"peagle warm {words}{account.option}"
         stored, seconds = _Run(aws, found, account, place, again).collect()

@@ -15,6 +15,7 @@ from toolkit.cli.console import say
 from toolkit.cli.durations import in_words
 from toolkit.cli.money import price_words
 from toolkit.cli.weights_words import size_words
+from toolkit.money import dollars
 from toolkit.planning import Plan
 from toolkit.warm import FOLDER, Artefact
 
@@ -29,7 +30,7 @@ def show_intent(wanted: Wanted, place: Place, sandbox: bool) -> None:
     minutes = _SANDBOX_MINUTES if sandbox else _USUAL_MINUTES
     at_most = limit_of(wanted.generation) / 60
     price = wanted.plan.price_per_hour_usd
-    about = "" if price is None else f", about ${price * minutes / 60:.2f}"
+    about = "" if price is None else f", about {dollars(price * minutes / 60)}"
     free = " on AWS (nothing in the sandbox)" if sandbox and about else ""
     say(f"  {'then':<12}stores what it compiled in {place.folder(FOLDER)} and removes the endpoint")
     say(f"  {'takes':<12}about {minutes} minutes, {at_most:.0f} at most{about}{free}")
@@ -58,7 +59,7 @@ def print_stored(plan: Plan, stored: Stored, seconds: float, sandbox: bool) -> N
     if stored.stand_in:
         click.echo(f"{stored.stand_in} stood in for the pair, and only starts of it can use this.")
     price = plan.price_per_hour_usd
-    cost = f", about ${price * seconds / 3600:.2f}" if price is not None and not sandbox else ""
+    cost = f", about {dollars(price * seconds / 3600)}" if price is not None and not sandbox else ""
     click.echo(f"{plan.name} is removed; it was there for {in_words(seconds)}{cost}.")
     click.echo("The next start with the same image, GPU and options restores it.")
     if stored.others:

@@ -64,7 +64,10 @@ def weights() -> None:
     """Copy the weights of a pair to S3, and see what lies there."""
 
 
-@weights.command("sync")
+@weights.command(
+    "sync",
+    epilog="Example: peagle weights sync gpt-oss-20b s3://my-models/gpt-oss-20b --region eu-west-1",
+)
 @click.argument("pair")
 @click.argument("destination", metavar="S3://BUCKET/PREFIX")
 @click.option("--target-only", is_flag=True, help="Copy the target's weights only.")
@@ -217,7 +220,7 @@ def _commands(ctx: click.Context, account: Account) -> tuple[str, str]:
     return shlex.join(go_on) + account.option, shlex.join(back) + account.option
 
 
-@weights.command("list")
+@weights.command("list", epilog="Example: peagle weights list s3://my-models/gpt-oss-20b")
 @click.argument("place", metavar="S3://BUCKET/PREFIX")
 @region_option
 @account_options

@@ -24,7 +24,8 @@ from toolkit.errors import NotFound, UserError
 
 @click.command(
     "remove",
-    epilog="Examples: peagle weights remove s3://b/p    peagle weights remove s3://b/p --warm KEY",
+    epilog="Examples: peagle weights remove s3://my-models/tiny    "
+    "peagle weights remove s3://my-models/tiny --warm KEY",
 )
 @click.argument("place", metavar="S3://BUCKET/PREFIX")
 @region_option

@@ -16,9 +16,11 @@ from toolkit.aws.weights.mounted import WEIGHTS_CODES
 from toolkit.aws.weights.origins import Origin
 from toolkit.catalog.storage import StoragePrice
 from toolkit.cli.cloud import DEFAULT_REGION, Account
+from toolkit.cli.columns import WIDE, room
 from toolkit.cli.console import say
 from toolkit.cli.durations import in_words
 from toolkit.findings import Finding, warning
+from toolkit.money import dollars, rate
 
 
 def in_account(finding: Finding, account: Account) -> Finding:
@@ -97,10 +99,10 @@ def month_words(size: int, price: StoragePrice | None, region: str, sandbox: boo
         return f"the price of S3 Standard in {region} is not known here"
     free = " on AWS (nothing in the sandbox)" if sandbox else ""
     usd = price.month_usd(size)
-    words = f"${usd:,.2f}" if usd >= 0.01 else "less than $0.01"
+    words = dollars(usd) if usd >= 0.01 else "less than $0.01"
     return (
         f"{words} per month{free}: S3 Standard in {region}, "
-        f"${price.usd_per_gb_month:g} per GB-month (list price of {price.date})"
+        f"{rate(price.usd_per_gb_month)} per GB-month (list price of {price.date})"
     )
 
 
@@ -178,7 +180,7 @@ def show_look(found: Look, price: StoragePrice | None, option: str = "") -> None
         click.echo(f"{part}/ from {found.manifest[part].source}")
         for file in files:
             half = f" ({size_words(file.there)} are there)" if file.state == "half" else ""
-            click.echo(f"  {file.state:9} {file.size:>15,}  {file.name}{half}  {file.checksum}")
+            click.echo(file_line(file.state, file.size, file.name, half, file.checksum, room(WIDE)))
     if found.warm:
         click.echo("warm/: what engines compiled")
     for warm in found.warm:
@@ -192,6 +194,14 @@ def show_look(found: Look, price: StoragePrice | None, option: str = "") -> None
         click.echo(f"            {size:>15,}  {key.removeprefix(found.place.prefix)}")
     if price is not None:
         click.echo(f"storage: {month_words(found.size, price, price.region)}")
+
+
+def file_line(state: str, size: int, name: str, half: str, checksum: str, width: int) -> str:
+    """A file of a synced folder; its checksum in a second line where one is too narrow."""
+    line = f"  {state:9} {size:>15,}  {name}{half}"
+    if len(line) + 2 + len(checksum) <= width:
+        return f"{line}  {checksum}"
+    return f"{line}\n{' ' * 12}{checksum}" if checksum else line
 
 
 def warm_words(warm: Artefact) -> str:

@@ -19,7 +19,8 @@ class LocalEngine:
 
     ``environment`` is what it was started with, which tells one plan from another; ``notes`` say
     what of the plan a CPU runs otherwise. ``acceptance_length`` and ``drafts`` are the proof's,
-    ``None`` before it and without speculation. ``started_at`` is in seconds since 1970. ``image``
+    ``None`` before it and without speculation. ``chat`` is whether the target is made for chat.
+    ``started_at`` is in seconds since 1970. ``image``
     is what its container was made from, ``None`` for a process of this machine.
     """
 
@@ -35,6 +36,12 @@ class LocalEngine:
     image: str | None = None
     acceptance_length: float | None = None
     drafts: int | None = None
+    chat: bool = True
+
+    @property
+    def speculates(self) -> bool:
+        """Whether it was started with a drafter."""
+        return "SM_VLLM_SPECULATIVE_CONFIG" in self.environment
 
     @property
     def state(self) -> State:

@@ -178,6 +178,7 @@ def _start(
             process=process,
             started_at=time.time(),
             image=host.image,
+            chat=plan.proof.chat,
         )
         records.write(engine)
         begun.append(engine)

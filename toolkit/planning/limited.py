@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from toolkit.findings import Finding, error, warning
+from toolkit.money import dollars
 from toolkit.planning.market import MOST_TRIED, Market, Place, reaches
 from toolkit.planning.models import Options
 from toolkit.planning.words import at_a_time, requests
@@ -18,10 +19,12 @@ def price_findings(options: Options, place: Place, fitting: Sequence[Place]) -> 
         return
     if place.usd_per_hour is None:
         message = (
-            f"what {words(place)} costs is not known, so it is not below ${limit:,.2f} an hour"
+            f"what {words(place)} costs is not known, so it is not below {dollars(limit)} an hour"
         )
     else:
-        message = f"{words(place)} costs ${place.usd_per_hour:,.2f} an hour, not ${limit:,.2f}"
+        message = (
+            f"{words(place)} costs {dollars(place.usd_per_hour)} an hour, not {dollars(limit)}"
+        )
     yield error("price-above-limit", "max_price_per_hour", message, _cheaper(place, fitting, limit))
 
 
@@ -29,7 +32,7 @@ def _cheaper(place: Place, fitting: Sequence[Place], limit: float) -> str:
     cheapest = next((other for other in fitting if other.usd_per_hour is not None), None)
     if cheapest is None or cheapest.usd_per_hour is None:
         return "leave --max-price-per-hour out: no price is known of what fits"
-    price = f"${cheapest.usd_per_hour:,.2f} an hour"
+    price = f"{dollars(cheapest.usd_per_hour)} an hour"
     if cheapest.usd_per_hour <= limit:
         return f"use {words(cheapest)}, the cheapest that fits, at {price}"
     if cheapest.instance == place.instance:
@@ -86,7 +89,7 @@ def _measured_elsewhere(fitting: Sequence[Place], wanted: float) -> str:
         return "measure it before you rely on it"
     cost = "at a price that is not known"
     if enough.usd_per_hour is not None:
-        cost = f"at ${enough.usd_per_hour:.2f} an hour"
+        cost = f"at {dollars(enough.usd_per_hour)} an hour"
     return (
         f"measure it before you rely on it; {words(enough)} is {known(enough)} to make "
         f"{enough.tokens_per_second:,.0f}, {cost}"

@@ -14,7 +14,7 @@ from toolkit.planning.hosting import HELD_WORDS, parallel_reason
 from toolkit.planning.limited import known, price_findings, speed_findings, words
 from toolkit.planning.market import Market, Place, reaches
 from toolkit.planning.models import Alternative, Options, Reason
-from toolkit.planning.remarks import dollars, none_fits, remarks, too_old, too_small
+from toolkit.planning.remarks import cost_per_hour, none_fits, remarks, too_old, too_small
 
 BEST = 3
 """How many of the ranking a plan shows."""
@@ -150,7 +150,9 @@ def _instance_reason(options: Options, place: Place, fitting: Sequence[Place]) -
     wanted = options.min_tokens_per_second
     if wanted is not None and place.tokens_per_second is not None and not reaches(place, wanted):
         because = "the fastest that was measured"
-        cost = f"at {dollars(place)}" if place.usd_per_hour else "at a price that is not known"
+        cost = (
+            f"at {cost_per_hour(place)}" if place.usd_per_hour else "at a price that is not known"
+        )
         return Reason(what="instance_type", value=place.instance.type, because=f"{because}, {cost}")
     peers = sum(_alike(options, place, other) for other in fitting)
     which = ""
@@ -160,7 +162,7 @@ def _instance_reason(options: Options, place: Place, fitting: Sequence[Place]) -
         which += f", measured to make {wanted:,.0f} tokens/s"
     elif wanted is not None:
         which += ", which nobody has measured"
-    best, cost = "the cheapest", f"at {dollars(place)}" if place.usd_per_hour else ""
+    best, cost = "the cheapest", f"at {cost_per_hour(place)}" if place.usd_per_hour else ""
     if place.usd_per_hour is None:
         best, cost = "one", f"no price is known of {'it' if peers == 1 else 'any of them'}"
     among = "the only type that fits" if peers == 1 else f"{best} of {peers} types that fit"
@@ -195,7 +197,7 @@ def _cheaper_alone(options: Options, market: Market, place: Place) -> Iterator[F
     enough = [other for other in others if reaches(other, wanted) and _dearer(place, other)]
     if enough:
         best = min(enough, key=lambda other: other.cost)
-        cost = f" at {dollars(best)}" if best.usd_per_hour else ""
+        cost = f" at {cost_per_hour(best)}" if best.usd_per_hour else ""
         message = (
             f"{market.work.target.title} alone makes that speed for less: "
             f"{best.tokens_per_second:,.0f} tokens/s, {known(best)}, on {words(best)}{cost}, where "

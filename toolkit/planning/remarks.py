@@ -9,6 +9,7 @@ from toolkit.catalog.models import Target
 from toolkit.catalog.tables import Instance
 from toolkit.findings import Finding, error, note, warning
 from toolkit.fit.gpus import capability_of
+from toolkit.money import dollars
 from toolkit.planning.hosting import HELD_SHARE, HELD_WORDS, needed_capability, why_too_small
 from toolkit.planning.market import Market, Place
 from toolkit.planning.memory import GIB, drafter_bytes
@@ -89,7 +90,7 @@ def _more_room(market: Market, place: Place, fitting: Sequence[Place]) -> Iterat
     """What gives the load room: another type, fewer requests, or shorter ones."""
     other = next((other for other in fitting if other.holds_load), None)
     if other is not None:
-        cost = f" at {dollars(other)}" if other.usd_per_hour is not None else ""
+        cost = f" at {cost_per_hour(other)}" if other.usd_per_hour is not None else ""
         yield f"use {other.instance.type}{cost}, which holds {HELD_WORDS} of that load"
     fewer = math.floor(place.hosting.fit.max_concurrency / HELD_SHARE) * place.count
     yield f"lower --concurrency to {fewer}"
@@ -130,7 +131,7 @@ def _idle(options: Options, place: Place, fitting: Sequence[Place]) -> Iterator[
     busy = next((other for other in fitting if _all_busy(other)), None)
     fix = "no type of which all GPUs are used fits"
     if busy is not None:
-        cost = f", at {dollars(busy)}" if busy.usd_per_hour is not None else ""
+        cost = f", at {cost_per_hour(busy)}" if busy.usd_per_hour is not None else ""
         fix = f"all GPUs are used on {busy.instance.type}{cost}: name it with --instance-type"
         if options.min_tokens_per_second is not None and busy.tokens_per_second is None:
             fix += ", though nobody has measured its speed"
@@ -149,7 +150,7 @@ def _larger(fitting: Sequence[Place]) -> str:
     smallest = min(
         fitting, key=lambda p: (p.instance.gpu_count * p.instance.gpu_memory_mib, *p.cost)
     ).instance.type
-    cost = f" at {dollars(cheapest)}" if cheapest.usd_per_hour is not None else ""
+    cost = f" at {cost_per_hour(cheapest)}" if cheapest.usd_per_hour is not None else ""
     if smallest == cheapest.instance.type:
         return f"use {smallest}, the smallest and cheapest that fits{cost}"
     return (
@@ -157,7 +158,7 @@ def _larger(fitting: Sequence[Place]) -> str:
     )
 
 
-def dollars(place: Place) -> str:
+def cost_per_hour(place: Place) -> str:
     """``$4.20 an hour``, of all its instances."""
     together = f" for {place.count}" if place.count > 1 else ""
-    return f"${place.usd_per_hour:.2f} an hour{together}"
+    return f"{dollars(place.usd_per_hour or 0.0)} an hour{together}"

@@ -109,7 +109,8 @@ def _beyond_training(k: int, drafter: Drafter) -> tuple[Finding, ...]:
         message = f"K={k} is more than the {drafter.k_trained} that {drafter.title} was trained for"
         fix = f"use --k {drafter.k_trained} or less; {drafter.k_recommended} is recommended"
         return (error("k-above-trained", "k", message, fix),)
-    if drafter.k_trained is None and drafter.parallel_drafting:
+    unknown = drafter.k_trained is None and drafter.parallel_drafting
+    if unknown and k != drafter.k_recommended:
         message = f"it is not known which K {drafter.title} was trained for"
         fix = f"if few drafts are accepted, try --k {drafter.k_recommended}"
         return (note("k-training-unknown", "k", message, fix),)

@@ -6,7 +6,7 @@ import re
 
 from toolkit.catalog import load_catalog
 from toolkit.catalog.images import image_uri
-from toolkit.catalog.tables import Runtime
+from toolkit.catalog.tables import Runtime, RuntimeTable
 from toolkit.errors import NotFound, UserError
 from toolkit.planning.models import Plan
 
@@ -79,18 +79,21 @@ def pinned(name: str, digest: str | None) -> str:
 def base_of(plan: Plan) -> str:
     """What an image for GPUs is FROM: the plan's own, AWS's by its digest where the catalogue
     knows it."""
-    runtime = _aws_runtime(plan)
+    runtime = _aws_runtime(plan, load_catalog().runtimes)
     return pinned(plan.runtime.image, runtime.digest if runtime else None)
 
 
-def is_own_image(plan: Plan) -> bool:
-    """Whether the plan names another image than AWS's: one that was given with --image."""
-    return _aws_runtime(plan) is None
+def is_own_image(plan: Plan, table: RuntimeTable) -> bool:
+    """Whether the plan names another image than AWS's: one that was given with --image.
+
+    ``table`` is of the catalogue that the plan was made with, whose runtimes may be newer than
+    the bundled ones.
+    """
+    return _aws_runtime(plan, table) is None
 
 
-def _aws_runtime(plan: Plan) -> Runtime | None:
-    """The runtime of the catalogue whose AWS image the plan names."""
-    table = load_catalog().runtimes
+def _aws_runtime(plan: Plan, table: RuntimeTable) -> Runtime | None:
+    """The runtime of ``table`` whose AWS image the plan names."""
     for runtime in table.runtimes:
         try:
             if image_uri(table, runtime, plan.region) == plan.runtime.image:

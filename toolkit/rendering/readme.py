@@ -6,6 +6,7 @@ import json
 import shlex
 
 from toolkit.catalog.images import domain
+from toolkit.money import dollars
 from toolkit.planning.models import Plan
 from toolkit.planning.own_heads import OWN
 from toolkit.rendering.addresses import openai_base_url
@@ -111,7 +112,7 @@ def _price(plan: Plan) -> str:
         return ", at a price that the catalogue does not know"
     invented = any(finding.code == "price-not-amazons" for finding in plan.findings)
     of = "not AWS's own, asked on" if invented else "list price of"
-    return f", for ${plan.price_per_hour_usd:.2f} an hour ({of} {plan.price_date})"
+    return f", for {dollars(plan.price_per_hour_usd)} an hour ({of} {plan.price_date})"
 
 
 def _upload(plan: Plan) -> str:

@@ -498,8 +498,22 @@ def test_a_wrong_table_of_the_users_own_is_told(
 def test_two_targets_of_one_short_name_are_refused(tmp_path: Path) -> None:
     write_target(tmp_path, GOOD.replace("short_name: chat-7b", "short_name: gpt-oss-20b"))
 
-    with pytest.raises(CatalogError, match="gpt-oss-20b is already the short name of"):
+    with pytest.raises(CatalogError, match="gpt-oss-20b is already the short name of the bundled"):
         load_catalog(tmp_path)
+
+
+@pytest.mark.parametrize("org", ["acme", "zeta"])
+def test_a_short_name_of_a_bundled_target_blames_the_users_file(org: str, tmp_path: Path) -> None:
+    """Wherever the id stands in the order of the ids: the bundled file is not theirs to change."""
+    text = GOOD.replace("short_name: chat-7b", "short_name: gpt-oss-20b")
+    path = write_target(tmp_path, text.replace("id: acme/", f"id: {org}/"), f"{org}/chat-7b")
+
+    with pytest.raises(CatalogError) as told:
+        load_catalog(tmp_path)
+
+    message = str(told.value)
+    assert message.startswith(str(path))
+    assert "gpt-oss-20b is already the short name of the bundled openai/gpt-oss-20b" in message
 
 
 def test_files_that_nobody_would_read_are_told(tmp_path: Path) -> None:

@@ -468,7 +468,6 @@ UNREAD = (
         "weights in another format",
         lambda f: unread(f, "pytorch_model.bin"),
         "weights-unread",
-        "warning",
     ),
 )
 

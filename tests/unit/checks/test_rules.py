@@ -212,3 +212,21 @@ def test_a_problem_of_some_instances_is_told_of_these(
 ) -> None:
     found = check(catalog_case("gpt-oss-120b", instance_type=instance_type))
     assert ("harmony-errors" in {finding.code for finding in found}) == told
+
+
+@pytest.mark.parametrize("width", [64, 512])
+def test_a_wrong_hidden_size_is_one_error_that_names_it(tmp_path: Path, width: int) -> None:
+    """The weights are right, so neither fc, embeddings nor the target is to blame."""
+    for key in ("hidden_size", "target_hidden_size"):
+        case = tiny_case(tmp_path / key, Damage(set_keys={key: width}))
+        (told,) = [finding for finding in check(case) if finding.level == "error"]
+        assert f"says {key} {width}" in told.message
+        assert "256" in told.message
+        assert f"set {key} to 256" in told.fix
+
+
+def test_a_wrong_hidden_size_that_stands_for_the_targets_too_is_one_error(tmp_path: Path) -> None:
+    damage = Damage(set_keys={"hidden_size": 512}, drop_keys=("target_hidden_size",))
+    case = tiny_case(tmp_path, damage)
+    (told,) = [finding for finding in check(case) if finding.level == "error"]
+    assert "says hidden_size 512" in told.message

@@ -28,7 +28,7 @@ def price_shown() -> str:
     """How commands show the price of ``FIRST``."""
     price = price_of()
     assert price is not None
-    return f"${price:.2f} per hour, ${price * 24:.2f} per day"
+    return f"${price:,.2f} per hour, ${price * 24:,.2f} per day"
 
 
 class Terminal:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from click.testing import CliRunner, Result
 
 from tests.support import Peagle
 from tests.unit.checks.damage import Damage, damaged, tiny
+from tests.unit.cli.commands import Terminal
 from toolkit.checks import rules_found
 from toolkit.cli.main import cli
 from toolkit.errors import PeagleError
@@ -257,10 +259,21 @@ def test_weights_that_were_not_checked_are_said_plainly(tmp_path: Path) -> None:
     assert done.exit_code == 0
     assert "no *.safetensors, config.json only" in " ".join(done.stdout.split())
     assert "nothing wrong in what was read (1 warning)" in done.stdout
+
+
+def test_a_head_without_safetensors_is_refused_with_the_way_to_convert_it(tmp_path: Path) -> None:
+    """vLLM would load it; nobody could say what, without unpickling it."""
+    (tmp_path / "config.json").write_bytes((tiny("p-eagle") / "config.json").read_bytes())
     (tmp_path / "pytorch_model.bin").touch()
+    assert run("tiny", "--drafter", str(tmp_path)).exit_code == 3
     made = document("tiny", "--drafter", str(tmp_path))
-    assert codes(made, "warning") == ["weights-unread"]
-    assert "pytorch_model.bin" in made["findings"][0]["message"]
+    assert codes(made, "error") == ["weights-unread"]
+    (told,) = [finding for finding in made["findings"] if finding["code"] == "weights-unread"]
+    assert "has pytorch_model.bin, no *.safetensors" in told["message"]
+    program = shlex.split(told["fix"].partition(": ")[2])
+    assert program[:2] == ["python", "-c"]
+    compile(program[2], "fix", "exec")
+    assert "save_file" in program[2]
 
 
 def test_half_of_a_copied_head_is_one_error(tmp_path: Path) -> None:
@@ -346,3 +359,19 @@ def test_the_installed_command_ends_with_three(peagle: Peagle, without_mask: str
     assert done.returncode == 3
     assert "head-without-mask" in done.stdout
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("k", [5, 7])
+def test_plan_and_check_say_the_same_of_a_k_whose_training_is_unknown(
+    terminal: Terminal, k: int
+) -> None:
+    """7 is the recommended K: advice to try it would lead nowhere."""
+    asked = ("qwen3-8b", "--k", str(k), "--json")
+    planned, checked = (terminal.run(name, *asked).document for name in ("plan", "check"))
+    notes = [
+        [finding for finding in found["findings"] if finding["code"] == "k-training-unknown"]
+        for found in (planned, checked)
+    ]
+
+    assert notes[0] == notes[1]
+    assert len(notes[0]) == (1 if k == 5 else 0)

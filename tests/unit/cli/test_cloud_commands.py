@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.shell_completion import ShellComplete
@@ -12,6 +13,7 @@ from tests.support import Peagle
 from tests.unit.aws.cloud import START
 from tests.unit.cli.commands import FIRST, NAME, Terminal, price_of, price_shown
 from toolkit.aws.session import Keys, connect
+from toolkit.cli.cloud import find_deployment
 from toolkit.cli.main import cli
 
 
@@ -206,6 +208,48 @@ def test_logs_since_leaves_out_what_is_older(
     monkeypatch.setattr("toolkit.cli.logs.time.time", lambda: START + 3700)
 
     assert deployed.run("logs", NAME, "--since", "30m").out == "new\n"
+
+
+def test_older_lines_than_since_are_told_of(
+    deployed: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An idle engine writes nothing: that is not the same as an empty log."""
+    deployed.cloud.write_log("old")
+    monkeypatch.setattr("toolkit.cli.logs.time.time", lambda: START + 200)
+
+    done = deployed.run("logs", NAME, "--since", "5s")
+
+    assert done.out == ""
+    assert done.err == (
+        "No line in the last 5s; the newest is 3m 20s old: peagle logs peagle-tiny --since 4m\n"
+    )
+    shown = deployed.run("logs", NAME, "--since", "4m")
+    assert shown.out == "old\n"
+
+
+def test_without_any_line_since_says_so(
+    deployed: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolkit.cli.logs.time.time", lambda: START + 200)
+
+    assert deployed.run("logs", NAME, "--since", "5s").err == "No line yet.\n"
+
+
+def test_since_counts_from_when_the_command_was_typed(
+    deployed: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loading boto3 and asking AWS take seconds, which must not use up a short --since."""
+    deployed.cloud.write_log("just now")
+    clock = [START + 3]
+
+    def slowly(*asked: Any) -> Any:
+        clock[0] += 4
+        return find_deployment(*asked)
+
+    monkeypatch.setattr("toolkit.cli.logs.time.time", lambda: clock[0])
+    monkeypatch.setattr("toolkit.cli.cloud.find_deployment", slowly)
+
+    assert deployed.run("logs", NAME, "--since", "5s").out == "just now\n"
 
 
 def test_following_goes_on_until_ctrl_c(

@@ -6,6 +6,8 @@ vLLM has its own tests in ``tests/engine``.
 
 from __future__ import annotations
 
+import os
+import pty
 import signal
 import subprocess
 import sys
@@ -82,6 +84,52 @@ def test_what_cannot_be_proved_serves_as_unproved_and_goes_completely(
     assert done.returncode == 0, done.stderr
     assert _left(account) == {}
     assert _records(sandbox) == []
+
+
+@pytest.fixture
+def fresh(sandbox: Sandbox, tmp_path: Path) -> Iterator[Sandbox]:
+    """A home where no sandbox runs yet."""
+    home = Sandbox(tmp_path, sandbox.engine)
+    yield home
+    home.peagle("sandbox", "stop")
+
+
+def _declined(sandbox: Sandbox) -> tuple[int, str]:
+    """Exit code of a deploy whose question is answered with no, and what the terminal showed."""
+    keyboard, terminal = pty.openpty()
+    os.write(keyboard, b"n\n")
+    command = [sys.executable, "-m", "toolkit.cli", *DEPLOY[:-1]]
+    done = subprocess.run(
+        command,
+        env=sandbox.environment,
+        stdin=terminal,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    os.close(terminal)
+    os.close(keyboard)
+    return done.returncode, done.stderr
+
+
+def test_a_declined_deploy_stops_the_sandbox_that_it_started(fresh: Sandbox) -> None:
+    code, said = _declined(fresh)
+
+    assert code == 2
+    assert "not deployed (nothing was changed)" in said
+    assert fresh.told("sandbox", "status")["running"] is False
+    assert fresh.processes() == []
+
+
+def test_a_declined_deploy_leaves_a_sandbox_that_ran_before(
+    sandbox: Sandbox, account: Account
+) -> None:
+    code, _ = _declined(sandbox)
+
+    assert code == 2
+    assert sandbox.told("sandbox", "status")["running"] is True
+    assert _left(account) == {}
 
 
 def test_records_of_the_sandbox_are_not_seen_without_it(sandbox: Sandbox, deployed: Any) -> None:

@@ -143,7 +143,7 @@ def test_nothing_is_cut_off_in_a_narrow_terminal() -> None:
     """As drawn at 80 columns; a pipe gets 120."""
     made = make_plan(Options(pair="gpt-oss-20b", instance_type="ml.p6-b200.48xlarge"), CATALOG)
     console = Console(width=80, file=StringIO(), highlight=False)
-    console.print(places_table(made))
+    console.print(places_table(made, console.width))
     assert isinstance(console.file, StringIO)
     drawn = console.file.getvalue()
     assert "ml.p6-b200.48xlarge" in drawn

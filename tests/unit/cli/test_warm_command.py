@@ -14,6 +14,7 @@ from tests.packed import KEY
 from tests.support import Done, Peagle
 from tests.unit.aws.cloud import service_error
 from tests.unit.cli.commands import Terminal, price_of, price_shown
+from toolkit.data import data_folder
 from toolkit.warm import Answer
 
 IMAGE = "111122223333.dkr.ecr.us-east-1.amazonaws.com/peagle:0.28.0"
@@ -129,6 +130,24 @@ def test_awss_own_image_is_refused_with_the_command(stocked: Terminal) -> None:
     assert done.code == 3
     words = shlex.join([*PLAN[:3], *IN_S3[2:], *IN_S3[:2]])
     assert f"peagle image build {words} --push" in done.error
+    assert stocked.cloud.calls == []
+
+
+def test_awss_own_image_of_the_users_catalogue_is_refused_too(
+    stocked: Terminal, tmp_path: Path
+) -> None:
+    """Newer than the bundled catalogue knows: still AWS's, and no endpoint is paid for."""
+    newer = ("runtimes.yaml", "0.28.0-gpu", "0.28.0-1-gpu")
+    text = (data_folder("model_catalog") / newer[0]).read_text(encoding="utf-8")
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / newer[0]).write_text(text.replace(*newer[1:]), encoding="utf-8")
+
+    done = stocked.run("--catalog", str(own), "warm", *PLAN[:3], *IN_S3, "--yes")
+
+    assert done.code == 3
+    assert "AWS's image cannot tell what its engine compiled" in done.error
+    assert f"peagle --catalog {own} image build" in done.error
     assert stocked.cloud.calls == []
 
 

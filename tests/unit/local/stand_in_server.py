@@ -2,8 +2,9 @@
 
 ``STAND_IN`` in its environment says how it behaves: ``crash`` at start, ``silent`` (dies without a
 word), ``deaf`` (never healthy), ``refusing`` (answers, and accepts no draft), ``stubborn`` (it and
-a child of it ignore SIGTERM), ``eager`` (has compiled nothing). What it was given lies in
-``given.json`` beside its log. With ``PEAGLE_WARM=collect`` it answers as the container does.
+a child of it ignore SIGTERM), ``eager`` (has compiled nothing), ``broken-off`` (streams no end).
+What it was given lies in ``given.json`` beside its log. With ``PEAGLE_WARM=collect`` it answers as
+the container does.
 """
 
 from __future__ import annotations
@@ -45,14 +46,23 @@ class Handler(BaseHTTPRequestHandler):
             return self._answer(200, counted)
         if self.headers.get("X-Amzn-SageMaker-Custom-Attributes") == "peagle=warm":
             return self._warm(json.loads(body))
-        if not json.loads(body).get("messages"):
-            return self._answer(400, {"error": "no messages"})
+        asked = json.loads(body)
+        if not (asked.get("messages") or asked.get("prompt")):
+            return self._answer(400, {"error": "no prompt"})
         accepted = 0 if HOW == "refusing" else 3
         counted["drafts"] += 2
         counted["draft_tokens"] += 4
         counted["accepted_tokens"] += accepted
         counted["accepted_per_position"] = [counted["drafts"], counted["drafts"] // 2]
-        return self._answer(200, ANSWER)
+        return self._stream() if asked.get("stream") else self._answer(200, ANSWER)
+
+    def _stream(self) -> None:
+        """The same answer as server-sent events; ``broken-off`` leaves out the end."""
+        text = {"choices": [{"delta": {"content": "Hello"}}]}
+        used = {"choices": [], "usage": ANSWER["usage"]}
+        events = [json.dumps(text), json.dumps(used), "[DONE]"]
+        events = events[:1] if HOW == "broken-off" else events
+        self._send(200, "".join(f"data: {event}\n\n" for event in events).encode())
 
     def _warm(self, asked: dict[str, Any]) -> None:
         if os.environ.get("PEAGLE_WARM") != "collect":

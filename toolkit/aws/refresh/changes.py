@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from toolkit.catalog.tables import Instance, InstanceTable, Price, Runtime, RuntimeTable
+from toolkit.money import rate
 
 _INSTANCE_KEYS = ("gpu_count", "gpu_memory_mib", "vcpus", "memory_gib", "nvme_gb", "quota_code",
                   "quota_default")  # fmt: skip
@@ -92,7 +93,7 @@ def _prices(file: str, old: Instance, new: Instance) -> Iterator[Change]:
 
 
 def _dollars(price: Price) -> str:
-    return f"${price.usd_per_hour:g} ({price.date.isoformat()})"
+    return f"{rate(price.usd_per_hour)} ({price.date.isoformat()})"
 
 
 def _shown(value: Any) -> str:

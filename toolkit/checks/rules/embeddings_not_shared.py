@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from toolkit.checks.facts import head_of, location_of, shape_of, tensors_of
+from toolkit.checks.facts import head_of, location_of, shape_of, stored_width, tensors_of
 from toolkit.checks.models import Case
 from toolkit.checks.rules import hidden_size_mismatch
 from toolkit.findings import Finding, error
@@ -25,6 +25,8 @@ def check(case: Case) -> Iterator[Finding]:
         return
     width = shape_of(case).hidden_size
     if head.hidden_size in (None, width, case.target.architecture.hidden_size):
+        return
+    if stored_width(case) is not None:  # config.json is wrong, not the head
         return
     if any(hidden_size_mismatch.check(case)):  # the head of another model
         return

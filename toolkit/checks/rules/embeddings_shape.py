@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from toolkit.checks.facts import head_of, location_of, shape_of, tensors_of
+from toolkit.checks.facts import head_of, location_of, shape_of, stored_width, tensors_of
 from toolkit.checks.models import Case
 from toolkit.findings import Finding, error
 
@@ -22,7 +22,7 @@ def check(case: Case) -> Iterator[Finding]:
     if head is None or table is None or head.quantized:
         return
     wanted = (head.vocab_size or shape_of(case).vocab_size, head.hidden_size)
-    if table.shape != wanted:
+    if table.shape != wanted and table.shape[-1:] != (stored_width(case),):
         message = (
             f"embed_tokens.weight of {location_of(case)} has the shape {list(table.shape)}, and "
             f"its config.json makes it {list(wanted)}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from toolkit.checks.facts import head_of, location_of, tensors_of
+from toolkit.checks.facts import head_of, location_of, shape_of, stored_width, tensors_of
 from toolkit.checks.models import Case
 from toolkit.checks.rules import aux_layer_count
 from toolkit.findings import Finding, error
@@ -25,7 +25,17 @@ def check(case: Case) -> Iterator[Finding]:
     if head.hidden_size is None or head.target_hidden_size is None:
         return
     wanted = (head.hidden_size, head.built_for * head.target_hidden_size)
-    if fc.shape == wanted or any(aux_layer_count.check(case)):
+    if fc.shape == wanted or any(aux_layer_count.check(case)) or stored_width(case) is not None:
+        return
+    width = shape_of(case).hidden_size
+    if fc.shape == (head.hidden_size, head.built_for * width):
+        message = (
+            f"config.json of {location_of(case)} says target_hidden_size "
+            f"{head.target_hidden_size}, and its fc.weight takes {head.built_for} hidden states of "
+            f"{width}, as {case.target.id} has them"
+        )
+        fix = f"set target_hidden_size to {width}, or copy the head again"
+        yield error(CODE, "drafter", message, fix)
         return
     message = (
         f"fc.weight of {location_of(case)} has the shape {list(fc.shape)}, and its config.json "

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from toolkit.checks.facts import head_of, location_of, shape_of
+from toolkit.checkpoints.heads import Head
+from toolkit.checkpoints.models import Tensor
+from toolkit.checks.facts import head_of, location_of, shape_of, tensors_of
 from toolkit.checks.models import Case
 from toolkit.findings import Finding, error
 
@@ -18,13 +20,23 @@ VLLM_NOTICES = "on a request"
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """An error for another width, unless it is the target that is another one."""
-    head = head_of(case)
+    """An error for another width, unless it is the target that is another one, or only the head's
+    config.json says so: then its weights contradict it, which other rules tell."""
+    head, fc = head_of(case), tensors_of(case).get("fc.weight")
     width = head.target_hidden_size if head else None
     if width in (None, shape_of(case).hidden_size, case.target.architecture.hidden_size):
+        return
+    if head is None or _fits(head, fc, shape_of(case).hidden_size):
         return
     message = (
         f"{location_of(case)}: the head takes hidden states of size {width:,} and {case.target.id} "
         f"has {shape_of(case).hidden_size:,}"
     )
     yield error(CODE, "drafter", message, "give a head that was trained for this target")
+
+
+def _fits(head: Head, fc: Tensor | None, width: int) -> bool:
+    """Whether the weights take hidden states of this width, whatever config.json says."""
+    if fc is None or head.quantized or not head.uses_auxiliary:
+        return False
+    return fc.shape[-1:] == (head.built_for * width,)

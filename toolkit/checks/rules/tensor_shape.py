@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from toolkit.checks.facts import head_of, location_of, tensors_of
+from toolkit.checks.facts import head_of, location_of, stored_width, tensors_of
 from toolkit.checks.layout import differing, own_rule, plain_name, required
 from toolkit.checks.models import Case
 from toolkit.findings import Finding, error
@@ -19,10 +19,22 @@ VLLM_NOTICES = "at start"
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """An error that names the first tensor of another shape."""
+    """An error that names the first tensor of another shape, or the number that is wrong of all."""
     head, tensors = head_of(case), tensors_of(case)
     shapes = required(head) if head else None
-    if shapes is None:
+    if head is None or shapes is None:
+        return
+    width = stored_width(case)
+    if width is not None:
+        message = (
+            f"config.json of {location_of(case)} says hidden_size {head.hidden_size}, and its "
+            f"weights are {width} wide"
+        )
+        fix = (
+            f"set hidden_size to {width}, or copy the head again: config.json and weights are not "
+            "of the same head"
+        )
+        yield error(CODE, "drafter", message, fix)
         return
     wanted = {name: shape for name, shape in shapes.items() if not own_rule(name)}
     found = {plain_name(name): tensor.shape for name, tensor in tensors.items()}

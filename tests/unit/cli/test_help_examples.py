@@ -1,0 +1,74 @@
+"""Every example of every ``--help`` is a command that the tool takes, with real bucket names."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from toolkit.aws.weights.layout import place_of
+from toolkit.cli.main import cli
+
+_COMMAND = re.compile(r"peagle .+?(?=    |\n| && |\)\"|$)")
+
+
+def _commands(
+    command: click.Command, words: tuple[str, ...] = ("peagle",)
+) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    yield words, command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            yield from _commands(below, (*words, name))
+
+
+COMMANDS = {" ".join(words): command for words, command in _commands(cli)}
+EXAMPLES = sorted(
+    {
+        example.strip()
+        for command in COMMANDS.values()
+        for example in _COMMAND.findall(command.epilog or "")
+    }
+)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_an_example_of_itself(name: str) -> None:
+    examples = _COMMAND.findall(COMMANDS[name].epilog or "")
+
+    assert examples
+    assert any(example.startswith(name) for example in examples)
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_the_command_line_takes_it(
+    example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = shlex.split(example)[1:]
+    for word in words:
+        if word.endswith(".yaml"):  # a file of the user's, which must be there
+            Path(word).parent.mkdir(parents=True)
+            Path(word).touch()
+    command: click.Command = cli
+    context = command.make_context("peagle", words)
+    while isinstance(command, click.Group):
+        _, below, words = command.resolve_command(
+            context, [*context._protected_args, *context.args]
+        )
+        assert below is not None
+        command = below
+        context = command.make_context(command.name, words, parent=context)
+
+
+@pytest.mark.parametrize("example", [one for one in EXAMPLES if "s3://" in one])
+def test_its_buckets_have_names_that_are_taken(example: str) -> None:
+    for word in shlex.split(example):
+        if word.startswith("s3://"):
+            place_of(word)

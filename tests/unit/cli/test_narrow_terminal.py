@@ -1,0 +1,121 @@
+"""On 60 columns tables stay readable: columns go or fold, and no word is broken."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.unit.cli.commands import FIRST, NAME, Terminal
+from toolkit.catalog import load_catalog
+from toolkit.cli.columns import aligned, fitted, folded
+from toolkit.cli.image_table import table
+from toolkit.cli.weights_words import file_line
+from toolkit.images import Image
+
+WIDTH = 60
+CATALOG = load_catalog()
+
+
+@pytest.fixture
+def narrow(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    monkeypatch.setenv("COLUMNS", str(WIDTH))
+    return terminal
+
+
+def _words(text: str) -> set[str]:
+    return set(text.split())
+
+
+def test_the_catalogue_has_one_line_for_each_pair(narrow: Terminal) -> None:
+    shown = narrow.run("catalog", "list").out
+
+    rows = [line for line in shown.splitlines() if re.match(r"[* ]  \S+\+\S+ ", line)]
+    assert len(rows) == sum(len(CATALOG.targets[name].drafters) for name in CATALOG.targets)
+    assert max(map(len, rows)) <= WIDTH
+    assert {"unverified", "gemma-4-31b+eagle3-thoughtworks"} <= _words(shown)
+
+
+def test_a_plan_breaks_no_name(narrow: Terminal) -> None:
+    for pair in ("qwen3-8b", "gpt-oss-120b"):
+        plan = narrow.run("plan", pair, "--json").document
+        shown = narrow.run("plan", pair).out
+
+        places = [place["instance_type"] for place in plan["alternatives"]]
+        assert {plan["runtime"]["image"], *places} <= _words(shown)
+
+
+def test_check_folds_and_breaks_no_address(narrow: Terminal) -> None:
+    shown = narrow.run("check", "qwen3-8b").out
+
+    assert "(https://github.com/vllm-project/vllm/pull/44816)" in shown
+    texts = [line for line in shown.splitlines() if not line.startswith("read")]
+    assert max(map(len, texts)) <= WIDTH
+
+
+def test_the_rules_break_no_code(narrow: Terminal) -> None:
+    shown = narrow.run("check", "--rules").out
+
+    codes = {rule["code"] for rule in narrow.run("check", "--rules", "--json").document["rules"]}
+    assert codes <= _words(shown)
+
+
+def test_the_list_says_which_columns_it_leaves_out(narrow: Terminal) -> None:
+    assert narrow.run(*FIRST, "--yes").code == 0
+
+    done = narrow.run("list")
+
+    assert {NAME, "InService", "NAME", "STATE", "USD/HOUR"} <= _words(done.out)
+    assert max(map(len, done.out.splitlines())) <= WIDTH
+    assert "Left out for want of room: PAIR" in done.err
+
+
+def test_the_doctor_folds(narrow: Terminal) -> None:
+    shown = narrow.run("doctor").out
+
+    longest = max(shown.split(), key=len)
+    assert max(map(len, shown.splitlines())) <= max(WIDTH, len(longest) + 3)
+
+
+def test_status_folds(narrow: Terminal) -> None:
+    assert narrow.run(*FIRST, "--yes").code == 0
+
+    shown = narrow.run("status", NAME).out
+
+    too_long = [line for line in shown.splitlines() if len(line) > WIDTH]
+    assert [line for line in too_long if len(line.split()) > 1 and "http" not in line] == []
+
+
+def test_images_lose_columns() -> None:
+    image = Image(
+        name="peagle-gpt-oss-20b:0.28.0-gpu-3f2a9c1b7d20", id="sha256:0", size=5_000_000,
+        created="2026-11-01T00:00:00Z", layer_bytes=None, user="10001", digests=(),
+        labels={"peagle.pair": "openai/gpt-oss-20b+amazon/head", "peagle.runtime": "gpu"},
+    )  # fmt: skip
+    lines = [*table([image], WIDTH)]
+
+    assert "peagle-gpt-oss-20b:0.28.0-gpu-3f2a9c1b7d20" in lines[1]
+    assert max(map(len, lines[:2])) <= WIDTH
+
+
+def test_what_fits_is_left_as_it_is() -> None:
+    rows = [("NAME", "SIZE"), ("a", "10")]
+
+    assert fitted(rows, 10, ("SIZE",)) == (rows, ())
+    assert fitted(rows, 9, ("SIZE",)) == ([("NAME",), ("a",)], ("SIZE",))
+    assert [*aligned(rows, {"SIZE"})] == ["NAME  SIZE", "a       10"]
+
+
+def test_a_word_that_is_too_long_stays_whole() -> None:
+    assert folded("see https://example.com/a-b-c now", 10, 2) == (
+        "see\n  https://example.com/a-b-c\n  now"
+    )
+
+
+def test_weights_list_keeps_each_checksum_whole() -> None:
+    name = "model-00001-of-00005.safetensors"
+    line = file_line("whole", 15_000_000_000, name, "", "ab" * 32, WIDTH)
+
+    first, second = line.split("\n")
+    assert len(first) <= WIDTH + 8
+    assert second.strip() == "ab" * 32

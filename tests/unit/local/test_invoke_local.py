@@ -1,0 +1,61 @@
+"""``peagle invoke`` finds the engines of ``peagle local up`` by their names."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.unit.local.conftest import NAME, PlanFor
+from toolkit.cli.main import cli
+from toolkit.errors import NotFound, UserError
+from toolkit.local import records, up
+from toolkit.local.process import stop_engine
+
+
+def _typed(*words: str) -> Result:
+    return CliRunner().invoke(cli, words, catch_exceptions=False, standalone_mode=False)
+
+
+@pytest.mark.parametrize("stream", ["--stream", "--no-stream"])
+@pytest.mark.parametrize("kind", ["--chat", "--completion"])
+def test_an_engine_of_this_machine_is_asked(
+    engine_home: Path, plan_for: PlanFor, stream: str, kind: str
+) -> None:
+    up(plan_for())
+
+    document = json.loads(_typed("invoke", NAME, "Hi", stream, kind, "--json").stdout)
+    shown = _typed("invoke", NAME, "Hi", stream, kind)
+
+    assert document["text"] == "Hello"
+    assert document["output_tokens"] == 8
+    assert document["acceptance_length"] == 2.5
+    assert (document["first_token_seconds"] is not None) == (stream == "--stream")
+    assert shown.stdout == "Hello\n"
+    assert "8 tokens" in shown.stderr
+
+
+def test_an_engine_that_has_ended_is_told(engine_home: Path, plan_for: PlanFor) -> None:
+    stop_engine(up(plan_for()).process, 1.0)
+
+    with pytest.raises(UserError, match=f"the local engine {NAME} does not run"):
+        _typed("invoke", NAME, "Hi")
+
+
+def test_options_about_aws_lead_to_aws_alone(engine_home: Path, plan_for: PlanFor) -> None:
+    up(plan_for())
+
+    with pytest.raises(NotFound):
+        _typed("invoke", NAME, "Hi", "--sandbox")
+
+
+def test_a_stream_that_breaks_off_is_an_error(engine_home: Path, plan_for: PlanFor) -> None:
+    engine = up(plan_for("broken-off"))
+
+    with pytest.raises(Exception, match="broke off before its end") as told:
+        _typed("invoke", NAME, "Hi")
+
+    assert type(told.value).__name__ == "EngineError"
+    assert records.read(NAME) == engine
