@@ -52,10 +52,9 @@ def _group(item: pytest.Item) -> str:
 
 
 def _slowness(item: pytest.Item) -> int:
-    """0 for unit tests, 1 for those with a sandbox, 2 for real vLLM, 3 for containers."""
-    marks = ("docker", "engine", "sandbox")
-    found = next((i for i, mark in enumerate(marks) if item.get_closest_marker(mark)), len(marks))
-    return len(marks) - found
+    """0 for quick tests; then those that install, use a sandbox, vLLM, containers."""
+    marks = ("install", "sandbox", "engine", "docker")
+    return max((1 + n for n, mark in enumerate(marks) if item.get_closest_marker(mark)), default=0)
 
 
 @pytest.fixture(scope="session", autouse=True)

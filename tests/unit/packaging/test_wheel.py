@@ -14,6 +14,8 @@ import pytest
 
 from tests.support import bundled_catalog
 
+pytestmark = pytest.mark.install
+
 ROOT = Path(__file__).resolve().parents[3]
 CORE_LIMIT_MB = 100
 
