@@ -1,6 +1,8 @@
 # make demo   everything from nothing: set up, deploy the tiny pair in the sandbox, stream an answer
+# make check  before a commit: format, style, types, unit tests
+# make unit   the unit tests alone, on all cores
 # make test   set up and run all tests, real vLLM among them
-.PHONY: help demo test unit lint format lock benchmark engine clean
+.PHONY: help demo test unit check lint style types format lock benchmark engine clean
 
 PYTHON ?= $(shell for candidate in python3 python3.13 python3.12 python3.11; do \
 	$$candidate -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null \
@@ -14,18 +16,25 @@ help:
 demo: .venv/sandbox.ready engine
 	@$(BIN)/peagle demo
 
+# Quick tests first; a group of slow ones, which share an engine, stays on one worker.
 test: .venv/dev.ready engine
-	$(BIN)/pytest
+	$(BIN)/pytest -n logical --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
 
 unit: .venv/dev.ready
-	$(BIN)/pytest tests/unit -m "not sandbox"
+	$(BIN)/pytest tests/unit -n logical --dist worksteal -m "not (sandbox or install)"
+
+check: style types unit
+
+style: .venv/dev.ready
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+
+types: .venv/dev.ready
+	$(BIN)/mypy toolkit containers/serve tests benchmarks
 
 # torch, which training needs, is in the engine's environment and not in ours.
-lint: .venv/dev.ready engine
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/lint-imports
-	$(BIN)/mypy toolkit containers/serve tests benchmarks
+lint: style types engine
 	$(BIN)/mypy --python-executable "$$($(BIN)/peagle engine status --json | \
 		$(BIN)/python -c 'import json, sys; print(json.load(sys.stdin)["python"])')" training
 

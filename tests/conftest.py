@@ -3,25 +3,57 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from botocore.loaders import JSONFileLoader
 
-from tests.support import Peagle
+from tests.support import Peagle, run_as_process, run_in_process
+from toolkit.data import BUNDLED_CATALOG
 from toolkit.errors import EngineMissing
 from toolkit.local.engine import find_engine
 
 DEFAULT_VLLM = "0.28.0"
+FROZEN_CATALOG = Path(__file__).parent / "catalog"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Remember the engine of the user's own home before tests get another home."""
+    """Before any module is imported: the frozen catalogue, and the engine of the user's own home,
+    since tests get another home. Compiled files are kept, since so many processes need them."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
+    os.environ[BUNDLED_CATALOG] = str(FROZEN_CATALOG)
+    load = functools.cache(functools.partial(JSONFileLoader.load_file, JSONFileLoader()))
+    JSONFileLoader.load_file = lambda _, path: load(path)  # once, and not for every test again
     with contextlib.suppress(EngineMissing):
         os.environ.setdefault("PEAGLE_ENGINE_PYTHON", str(find_engine(DEFAULT_VLLM).python))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Quick tests first. With pytest-xdist slow tests that share something stay on one worker, so
+    that it is made once."""
+    items.sort(key=_slowness)
+    for item in items:
+        if _slowness(item):
+            item.add_marker(pytest.mark.xdist_group(_group(item)))
+
+
+def _group(item: pytest.Item) -> str:
+    """The folder for those that use its one sandbox, else the file."""
+    shares = item.path.parent.name in ("engine", "sandbox")
+    if shares and "sandbox" in getattr(item, "fixturenames", ()):
+        return f"{item.path.parent.name} with a sandbox"
+    return item.path.name
+
+
+def _slowness(item: pytest.Item) -> int:
+    """0 for quick tests; then those that install, use a sandbox, vLLM, containers."""
+    marks = ("install", "sandbox", "engine", "docker")
+    return max((1 + n for n, mark in enumerate(marks) if item.get_closest_marker(mark)), default=0)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -40,14 +72,14 @@ def _nothing_of_this_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture(scope="session")
 def peagle() -> Peagle:
-    """Run ``peagle`` as a process: ``peagle("plan", "tiny", "--json")``."""
+    """Run ``peagle`` in this process: ``peagle("plan", "tiny", "--json")``."""
+    return run_in_process
 
-    def run(*arguments: str, **settings: object) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "toolkit.cli", *arguments]
-        options: dict[str, object] = {"capture_output": True, "text": True, "timeout": 300}
-        return subprocess.run(command, check=False, **{**options, **settings})  # type: ignore[call-overload,no-any-return]
 
-    return run
+@pytest.fixture(scope="session")
+def peagle_process() -> Peagle:
+    """Run ``peagle`` as a process, for tests of pipes, signals, terminals and of the start."""
+    return run_as_process
 
 
 @pytest.fixture

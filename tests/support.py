@@ -1,4 +1,4 @@
-"""What tests share: ``peagle`` as a process, and ``peagle`` within this process."""
+"""What tests share: ``peagle`` in this process and as a process, and the two catalogues."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from toolkit.cli.main import main
+from toolkit.data import BUNDLED_CATALOG
 
 Peagle = Callable[..., subprocess.CompletedProcess[str]]
-"""Runs ``peagle`` as a process with these arguments; keywords go to ``subprocess.run``."""
+"""Runs ``peagle`` with these arguments; ``env``, ``cwd`` and ``input`` as of ``subprocess.run``."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -58,13 +61,37 @@ def in_process(
     """
     typed = io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8")
     typed.isatty = lambda: terminal  # type: ignore[method-assign]
-    out, err = _paper(), _paper()
+    variables = os.environ if environment is None else environment
+    encoding = variables.get("PYTHONIOENCODING", "utf-8")
+    out, err = _stream(encoding), _stream(encoding)
     with _as_program(["peagle", *arguments], (typed, out, err), environment, folder):
         try:
             main()
         except SystemExit as ended:
             code = _exit_code(ended)
     return Done(code, _written(out), _written(err))
+
+
+def run_in_process(
+    *arguments: str,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | str | None = None,
+    input: str = "",
+    **_: object,
+) -> subprocess.CompletedProcess[str]:
+    """``in_process`` with the arguments and the result of ``subprocess.run``."""
+    folder = Path(cwd) if cwd else None
+    done = in_process(*arguments, stdin=input.encode(), environment=env, folder=folder)
+    return subprocess.CompletedProcess(["peagle", *arguments], done.code, done.out, done.err)
+
+
+def run_as_process(*arguments: str, **settings: object) -> subprocess.CompletedProcess[str]:
+    """``peagle`` as a process; keywords go to ``subprocess.run``."""
+    command = [sys.executable, "-m", "toolkit.cli", *arguments]
+    # Python's view of the environment: a library that pytest loads puts COLUMNS beside it.
+    options: dict[str, object] = {"env": dict(os.environ), "capture_output": True, "text": True,
+                                  "timeout": 300}  # fmt: skip
+    return subprocess.run(command, check=False, **{**options, **settings})  # type: ignore[call-overload,no-any-return]
 
 
 @contextmanager
@@ -106,11 +133,19 @@ def _exit_code(ended: SystemExit) -> int:
     return ended.code if isinstance(ended.code, int) else 1
 
 
-def _paper() -> io.TextIOWrapper:
-    return io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+def _stream(encoding: str) -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BytesIO(), encoding=encoding, write_through=True)
 
 
 def _written(stream: io.TextIOWrapper) -> str:
     stream.flush()
     content: bytes = stream.buffer.getvalue()  # type: ignore[attr-defined]
-    return content.decode("utf-8")
+    return content.decode(stream.encoding).replace("\r\n", "\n")
+
+
+@contextmanager
+def bundled_catalog() -> Iterator[None]:
+    """The catalogue that ships, instead of the frozen one of the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(BUNDLED_CATALOG)
+        yield

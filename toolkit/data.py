@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
@@ -10,8 +11,15 @@ SHIPPED = "catalog:"
 """Begins the location of weights that ship with the catalogue."""
 
 
+BUNDLED_CATALOG = "PEAGLE_BUNDLED_CATALOG"
+"""Environment variable: a folder to use as the bundled catalogue. Tests set it, so that they see
+the same catalogue whatever a refresh writes into ours."""
+
+
 def data_folder(name: str) -> Path:
     """The folder ``model_catalog`` or ``containers``, as installed or as checked out."""
+    if name == "model_catalog" and (elsewhere := os.environ.get(BUNDLED_CATALOG)):
+        return Path(elsewhere)
     packaged = _PACKAGE / "_data" / name
     return packaged if packaged.is_dir() else _PACKAGE.parent / name
 

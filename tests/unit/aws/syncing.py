@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 import struct
@@ -23,6 +24,7 @@ PLACE = place_of("s3://models/pair")
 COPIED = Copied("acme/chat+head", parallel_drafting=True)
 
 
+@functools.lru_cache(maxsize=8)
 def shard(tensor: str, size: int, seed: int = 0) -> bytes:
     """A safetensors file with one tensor of so many bytes, all different."""
     entry = {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}

@@ -1,6 +1,6 @@
-"""Several GiB to the sandbox's S3, killed in the middle: the next run goes on where it was.
+"""Many parts to the sandbox's S3, killed in the middle: the next run goes on where it was.
 
-The files are sparse, with a mark in every part, so that no two parts are alike.
+Parts are of 1 MiB here, and a run that shall be killed waits for it after so many of them.
 """
 
 from __future__ import annotations
@@ -18,22 +18,46 @@ import pytest
 
 from tests.unit.aws.syncing import CONFIG, MIB, index_of
 from tests.unit.sandbox.sandboxes import Account, Sandbox, started, until
-from toolkit.aws.weights.parts import PART_BYTES, combined, parts_of, sha256
+from toolkit.aws.weights.parts import combined, parts_of, sha256
 from toolkit.aws.weights.workers import WORKERS
 
 pytestmark = pytest.mark.sandbox
 
-SHARDS = {"model-1.safetensors": 1024 * MIB, "model-2.safetensors": 1024 * MIB,
-          "model-3.safetensors": 512 * MIB}  # fmt: skip
+PART_BYTES = MIB
+SHARDS = {"model-1.safetensors": 64 * MIB, "model-2.safetensors": 64 * MIB,
+          "model-3.safetensors": 32 * MIB}  # fmt: skip
 PARTS = sum(-(-(size + 200) // PART_BYTES) for size in SHARDS.values())
 KILLED_AFTER = 50
 """Parts: in the middle of a file, since small ones go first."""
 
+COMMAND = """
+import itertools, sys, threading
+from toolkit.aws.session import Aws
+from toolkit.aws.weights import parts
+from toolkit.cli.main import main
+
+parts.PART_BYTES = {part_bytes}
+call, count = Aws.call, itertools.count()
+
+def call_or_wait(self, service, operation, **parameters):
+    if operation == "upload_part" and next(count) >= {most}:
+        threading.Event().wait()
+    return call(self, service, operation, **parameters)
+
+Aws.call = call_or_wait
+sys.argv[0] = "peagle"
+main()
+"""
+"""``peagle`` that sends no more than ``most`` parts, and then waits."""
+
 
 @pytest.fixture(scope="module")
 def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    with started(Sandbox(tmp_path_factory.mktemp("sandbox"), Path(sys.executable))) as running:
-        yield running
+    own = Sandbox(tmp_path_factory.mktemp("sandbox"), Path(sys.executable))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("S3_UPLOAD_PART_MIN_SIZE", str(PART_BYTES))
+        with started(own) as running:
+            yield running
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +80,11 @@ def _write_sparse(path: Path, tensor: str, size: int) -> None:
         for number in range(1, size // PART_BYTES):
             file.seek(number * PART_BYTES)
             file.write(f"{tensor}, part {number}".encode())
+
+
+def _python(most: int, *arguments: str) -> list[str]:
+    """The command line of a process that sends so many parts at most."""
+    return [sys.executable, "-c", COMMAND.format(part_bytes=PART_BYTES, most=most), *arguments]
 
 
 def _checksum(path: Path) -> str:
@@ -97,7 +126,7 @@ def test_killed_in_the_middle_no_part_is_sent_twice(sandbox: Sandbox, model: Pat
     command = ("weights", "sync", "tiny", "s3://models/big", "--target-only", "--target-from",
                str(model), "--sandbox", "--yes")  # fmt: skip
     first = subprocess.Popen(
-        [sys.executable, "-m", "toolkit.cli", *command],
+        _python(KILLED_AFTER + WORKERS, *command),
         env=sandbox.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     until(lambda: _is_in_the_middle(sandbox), bool, seconds=120)
@@ -109,7 +138,7 @@ def test_killed_in_the_middle_no_part_is_sent_twice(sandbox: Sandbox, model: Pat
     half = json.loads(listed.stdout)
 
     second = subprocess.run(
-        [sys.executable, "-m", "toolkit.cli", *command, "--json"],
+        _python(2 * PARTS, *command, "--json"),
         env=sandbox.environment, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import struct
+from datetime import date
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from botocore.session import get_session
 
+from tests.support import bundled_catalog
 from toolkit.catalog import load_catalog
 from toolkit.catalog.checking import check_catalog
 from toolkit.catalog.evidence import load_evidence
@@ -21,7 +23,13 @@ from toolkit.catalog.tables import Instance
 from toolkit.catalog.versions import compare, in_range
 from toolkit.data import data_folder
 
-CATALOG = load_catalog()
+with bundled_catalog():
+    CATALOG = load_catalog()
+    EVIDENCE = load_evidence()
+    TINY = data_folder("model_catalog") / "peagle" / "tiny"
+FIRST_CHECKED = date(2026, 11, 20)
+"""When the instances were written down at first, from moto and botocore."""
+
 TARGETS = list(CATALOG.targets.values())
 DRAFTERS = [(target, drafter) for target in TARGETS for drafter in target.drafters]
 DRAFTER_IDS = [f"{target.short_name}+{drafter.name}" for target, drafter in DRAFTERS]
@@ -32,7 +40,8 @@ def drafter(pair: str) -> Drafter:
 
 
 def test_nothing_is_wrong_with_it() -> None:
-    files_checked, problems = check_catalog()
+    with bundled_catalog():
+        files_checked, problems = check_catalog()
 
     assert problems == []
     assert files_checked >= len(TARGETS) + 2
@@ -169,7 +178,11 @@ def ec2_types() -> dict[str, Any]:
 
 @pytest.mark.parametrize("instance", CATALOG.instances.instances, ids=lambda i: i.type)
 def test_an_instance_is_as_ec2_says(instance: Instance, ec2_types: dict[str, Any]) -> None:
-    facts = ec2_types[instance.type.removeprefix("ml.")]
+    """A type that moto does not know yet is AWS's own word, by a refresh."""
+    facts = ec2_types.get(instance.type.removeprefix("ml."))
+    if facts is None:
+        assert CATALOG.instances.checked > FIRST_CHECKED
+        return
     (gpu,) = facts["GpuInfo"]["Gpus"]
 
     assert instance.gpu_count == gpu["Count"]
@@ -184,7 +197,7 @@ def test_all_gpu_types_of_these_families_that_sagemaker_knows_are_there() -> Non
     ours = {instance.type for instance in CATALOG.instances.instances}
     families = {name.split(".")[1] for name in ours}
 
-    assert ours == {name for name in shape.enum if name.split(".")[1] in families}
+    assert ours >= {name for name in shape.enum if name.split(".")[1] in families}
 
 
 def test_prices_rise_with_the_size_within_a_family() -> None:
@@ -201,13 +214,11 @@ def test_prices_rise_with_the_size_within_a_family() -> None:
 def test_every_price_has_a_date_a_region_and_a_source() -> None:
     prices = [price for instance in CATALOG.instances.instances for price in instance.prices]
 
-    assert len(prices) == 38
-    assert {price.date.isoformat() for price in prices} == {"2026-07-01"}
-    assert {price.region for price in prices} == {"us-east-1"}
-    assert all("second-hand" in price.source for price in prices)
+    assert len(prices) >= 38
+    assert all(price.date <= CATALOG.instances.checked for price in prices)
+    assert all(price.region and price.source for price in prices)
 
 
-TINY = data_folder("model_catalog") / "peagle" / "tiny"
 TINY_TARGET = CATALOG.targets["peagle/tiny"]
 needs_tiny = pytest.mark.skipif(
     not (TINY / "target" / "model.safetensors").is_file(), reason="peagle/tiny is not trained"
@@ -271,7 +282,7 @@ def test_tinys_proof_asks_what_training_never_saw() -> None:
 def test_tinys_head_is_verified() -> None:
     lengths = [
         item.acceptance_length
-        for item in load_evidence()
+        for item in EVIDENCE
         if (item.target, item.drafter, item.k) == ("peagle/tiny", "p-eagle", 5)
     ]
 

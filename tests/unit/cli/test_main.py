@@ -58,6 +58,24 @@ def test_every_command_exists_and_its_help_has_an_example(name: str) -> None:
     assert "peagle" in (command.epilog or ""), f"`peagle {name} --help` shows no example"
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_starts_as_a_process(peagle_process: Peagle, name: str) -> None:
+    done = peagle_process(name, "--help")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"Usage: peagle {name} ")
+
+
+@pytest.mark.parametrize(("words", "code"), [(("list", "--nonsense"), 2), (("plan", "tiny"), 0)])
+def test_a_process_ends_as_a_command_in_this_one(
+    peagle_process: Peagle, peagle: Peagle, words: tuple[str, ...], code: int
+) -> None:
+    alone, here = peagle_process(*words), peagle(*words)
+
+    assert alone.returncode == here.returncode == code
+    assert (alone.stdout, alone.stderr) == (here.stdout, here.stderr)
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -93,9 +111,9 @@ def test_no_command_shows_the_help(peagle: Peagle) -> None:
     assert done.stderr.startswith("Usage: peagle")
 
 
-def test_a_full_disk_is_one_line_and_no_traceback(peagle: Peagle) -> None:
+def test_a_full_disk_is_one_line_and_no_traceback(peagle_process: Peagle) -> None:
     with open("/dev/full", "w") as full:
-        done = peagle(
+        done = peagle_process(
             "plan", "tiny", "--json", capture_output=False, stdout=full, stderr=subprocess.PIPE
         )
 
@@ -105,11 +123,11 @@ def test_a_full_disk_is_one_line_and_no_traceback(peagle: Peagle) -> None:
 
 
 @pytest.mark.parametrize("options", [(), ("--json",)])
-def test_a_reader_that_leaves_is_no_error(peagle: Peagle, options: tuple[str, ...]) -> None:
+def test_a_reader_that_leaves_is_no_error(peagle_process: Peagle, options: tuple[str, ...]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:
-        done = peagle(
+        done = peagle_process(
             "catalog",
             "list",
             *options,

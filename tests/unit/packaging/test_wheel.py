@@ -12,6 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import bundled_catalog
+
+pytestmark = pytest.mark.install
+
 ROOT = Path(__file__).resolve().parents[3]
 CORE_LIMIT_MB = 100
 
@@ -55,7 +59,8 @@ def test_an_installed_wheel_lists_the_catalogue_away_from_the_checkout(
 ) -> None:
     command = [str(empty_environment / "bin" / "peagle"), "catalog", "list", "--json"]
 
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    with bundled_catalog():
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
 
     assert "gpt-oss-20b" in json.dumps(json.loads(done.stdout))
 

@@ -1,4 +1,4 @@
-"""Plans of the bundled catalogue: every pair, the same bytes every time, and no side effects."""
+"""Plans of the frozen catalogue: the same bytes every time, and no side effects."""
 
 from __future__ import annotations
 
@@ -10,15 +10,10 @@ import pytest
 
 from tests.golden import assert_golden
 from toolkit.catalog import load_catalog
-from toolkit.planning import Options, Plan, errors, make_plan
+from toolkit.planning import Options, Plan, make_plan
 from toolkit.rendering import plan_bytes
 
 CATALOG = load_catalog()
-PAIRS = [
-    f"{target.short_name}+{drafter.name}"
-    for target in CATALOG.targets.values()
-    for drafter in target.drafters
-]
 
 GOLDEN: dict[str, Options] = {
     "tiny": Options(pair="tiny"),
@@ -55,22 +50,6 @@ GOLDEN: dict[str, Options] = {
 def test_golden_plans(name: str) -> None:
     made = make_plan(GOLDEN[name], CATALOG)
     assert_golden(f"plans/{name}.json", plan_bytes(made))
-
-
-@pytest.mark.parametrize("pair", PAIRS)
-def test_every_bundled_pair_has_a_plan_without_errors(pair: str) -> None:
-    made = make_plan(Options(pair=pair), CATALOG)
-    assert errors(made.findings) == []
-    assert made.fit.fits
-    assert made.price_per_hour_usd is not None
-    assert made.speculation is not None
-
-
-@pytest.mark.parametrize("target", [target.short_name for target in CATALOG.targets.values()])
-def test_every_bundled_target_can_be_served_alone(target: str) -> None:
-    made = make_plan(Options(pair=target, speculation=False), CATALOG)
-    assert errors(made.findings) == []
-    assert made.drafter is None
 
 
 def test_the_tiny_pair_is_served_from_its_own_folders() -> None:

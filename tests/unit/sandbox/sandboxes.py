@@ -1,4 +1,4 @@
-"""A sandbox for tests: a home of its own, the command line as a process, boto3 as users have it."""
+"""A sandbox for tests: a home of its own, the command line, boto3 as users have it."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from typing import Any
 import boto3
 import pytest
 
+from tests.support import run_as_process, run_in_process
 from toolkit.wire import log_text
 
 ROLE = "arn:aws:iam::123456789012:role/peagle-sandbox-role"
@@ -64,10 +65,10 @@ class Sandbox:
         return {**os.environ, **self.settings}
 
     def peagle(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "toolkit.cli", *arguments]
-        return subprocess.run(
-            command, env=self.environment, capture_output=True, text=True, timeout=120, check=False
-        )
+        """Run a command; in this process, unless it starts or stops the sandbox."""
+        of_its_own = arguments[:2] in (("sandbox", "start"), ("sandbox", "stop"))
+        run = run_as_process if of_its_own else run_in_process
+        return run(*arguments, env=self.environment)
 
     def told(self, *arguments: str) -> Any:
         """The JSON document of a command that succeeds."""

@@ -1,0 +1,75 @@
+"""Tests read a frozen catalogue: what a refresh writes into the bundled one breaks none of them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import FROZEN_CATALOG
+from tests.golden import FOLDER
+from tests.support import bundled_catalog, run_as_process, run_in_process
+from tests.unit.planning.test_plan_bundled import GOLDEN
+from toolkit.catalog import load_catalog
+from toolkit.catalog.checking import check_catalog
+from toolkit.data import data_folder
+from toolkit.planning import make_plan
+from toolkit.rendering import plan_bytes
+
+CHANGES = {
+    "instances.yaml": (
+        (r"usd_per_hour: (\d)", r"usd_per_hour: 1\1"),
+        (r"\n  - \{type: ml\.g6\.xlarge,(?:.|\n)*?(?=\n  [-#])", ""),
+    ),
+    "runtimes.yaml": ((r"-ubuntu24\.04-sagemaker", "-ubuntu26.04-sagemaker"),),
+}
+"""What a refresh may do: other prices, an instance type that is gone, other images."""
+
+
+@pytest.fixture
+def refreshed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A bundled catalogue after a refresh."""
+    with bundled_catalog():
+        bundled = data_folder("model_catalog")
+    copy = tmp_path / "model_catalog"
+    shutil.copytree(bundled, copy, ignore=shutil.ignore_patterns("tiny"))
+    (copy / "peagle" / "tiny").symlink_to(bundled / "peagle" / "tiny")
+    for name, changes in CHANGES.items():
+        text = (copy / name).read_text()
+        for pattern, other in changes:
+            text, found = re.subn(pattern, other, text)
+            assert found, pattern
+        (copy / name).write_text(text)
+    monkeypatch.setattr("toolkit.data._PACKAGE", tmp_path / "toolkit")
+    return copy
+
+
+def _golden(name: str) -> bytes:
+    return (FOLDER / "plans" / f"{name}.json").read_bytes()
+
+
+def test_golden_plans_do_not_read_the_bundled_catalogue(refreshed: Path) -> None:
+    with bundled_catalog():
+        assert check_catalog()[1] == []
+        assert plan_bytes(make_plan(GOLDEN["tiny"], load_catalog())) != _golden("tiny")
+
+    for name, options in GOLDEN.items():
+        assert plan_bytes(make_plan(options, load_catalog())) == _golden(name)
+
+
+@pytest.mark.parametrize("run", [run_in_process, run_as_process])
+def test_commands_of_tests_do_not_read_it_either(refreshed: Path, run: object) -> None:
+    done = run("plan", "tiny", "--json", env=dict(os.environ))  # type: ignore[operator]
+
+    assert done.stdout.encode() == _golden("tiny")
+
+
+def test_its_weights_are_those_that_ship() -> None:
+    with bundled_catalog():
+        bundled = data_folder("model_catalog")
+
+    assert data_folder("model_catalog") == FROZEN_CATALOG
+    assert (FROZEN_CATALOG / "peagle/tiny").resolve() == (bundled / "peagle/tiny").resolve()
