@@ -31,7 +31,7 @@ style: .venv/dev.ready
 	$(BIN)/lint-imports
 
 types: .venv/dev.ready
-	$(BIN)/mypy toolkit containers/serve tests benchmarks
+	$(BIN)/mypy toolkit/peagle containers/peagle_serve tests benchmarks
 
 # torch, which training needs, is in the engine's environment and not in ours.
 lint: style types engine

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.timing import medians
-from toolkit.catalog.loading import target_files
+from peagle.catalog.loading import target_files
 
 PEAGLE = str(Path(sys.executable).with_name("peagle"))
 TARGETS = 2000

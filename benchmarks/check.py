@@ -25,7 +25,7 @@ from pathlib import Path
 import boto3
 
 from benchmarks.timing import seconds
-from toolkit.sandbox import ensure_started, stop
+from peagle.sandbox import ensure_started, stop
 
 ROUNDS = 7
 GOAL_SECONDS = 2.0
@@ -176,7 +176,7 @@ def main() -> bool:
         proxy = Proxy(int(url.rpartition(":")[2]))
         os.environ["AWS_ENDPOINT_URL"] = proxy.url
         place = f"s3://{BUCKET}/{PREFIX}"
-        command = [sys.executable, "-m", "toolkit.cli", "check", "gpt-oss-120b",
+        command = [sys.executable, "-m", "peagle.cli", "check", "gpt-oss-120b",
                    "--target", place, "--json"]  # fmt: skip
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
         read = proxy.received

@@ -22,6 +22,7 @@ from typing import Any
 
 from benchmarks.entrypoint import VLLM, environment_for, fake_vllm
 from benchmarks.timing import ROUNDS
+from peagle.data import entrypoint_folder
 
 GOAL_SECONDS = 5.0
 CRASHES = 3
@@ -48,8 +49,8 @@ def main() -> bool:
 
 def refusals() -> list[float]:
     """Seconds from a container's start to its exit, with a head that is not a P-EAGLE head."""
-    from toolkit.data import data_folder
-    from toolkit.local.engine import find_engine
+    from peagle.data import data_folder
+    from peagle.engine.installed import find_engine
 
     python = str(find_engine(VLLM).python)
     tiny = data_folder("model_catalog") / "peagle" / "tiny"
@@ -60,7 +61,7 @@ def refusals() -> list[float]:
         environment = environment_for(place, tiny, tiny / "eagle3")
         for _ in range(ROUNDS):
             begin = time.monotonic()
-            done = subprocess.run([python, str(data_folder("containers") / "serve"), "serve"],
+            done = subprocess.run([python, str(entrypoint_folder()), "serve"],
                                   env=environment, capture_output=True, check=False)  # fmt: skip
             taken.append(time.monotonic() - begin)
             last = json.loads(done.stderr.splitlines()[-1])
@@ -75,12 +76,12 @@ def crash() -> tuple[float, str]:
 
     One of the head's tensors has a shape that vLLM does not expect.
     """
-    from toolkit.catalog import load_catalog
-    from toolkit.local.engine import find_engine
-    from toolkit.local.hosts import ProcessHost
-    from toolkit.local.process import free_port, start_engine, stop_engine
-    from toolkit.local.weights import link
-    from toolkit.planning import Options, make_plan
+    from peagle.catalog import load_catalog
+    from peagle.engine.cpu import link
+    from peagle.engine.installed import find_engine
+    from peagle.engine.process import free_port, start_engine, stop_engine
+    from peagle.engine.runner import ProcessHost
+    from peagle.planning import Options, make_plan
 
     plan = make_plan(Options(pair="tiny"), load_catalog())
     environment, _ = ProcessHost().runnable(plan)

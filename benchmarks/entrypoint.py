@@ -1,6 +1,6 @@
 """The time that the container's entrypoint adds before vLLM starts.
 
-Goal: at most 150 ms. Measured from the start of ``containers/serve`` to the first line of the
+Goal: at most 150 ms. Measured from the start of ``peagle_serve`` to the first line of the
 server, minus the same without the entrypoint, in alternation. A fake replaces vLLM's server; the
 sources that the entrypoint reads are vLLM's own.
 """
@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.timing import ROUNDS
+from peagle.data import entrypoint_folder
 
 GOAL_MS = 150.0
 VLLM = "0.28.0"
@@ -29,8 +30,8 @@ NOTE = "import os, time\nopen(os.environ['NOTE'], 'w').write(str(time.monotonic(
 
 def main() -> bool:
     """Measure and print the milliseconds; whether the goal is met."""
-    from toolkit.data import data_folder
-    from toolkit.local.engine import find_engine
+    from peagle.data import data_folder
+    from peagle.engine.installed import find_engine
 
     python = str(find_engine(VLLM).python)
     with tempfile.TemporaryDirectory() as folder:
@@ -38,7 +39,7 @@ def main() -> bool:
         fake_vllm(place, python)
         tiny = data_folder("model_catalog") / "peagle" / "tiny"
         environment = environment_for(place, tiny, tiny / "p-eagle")
-        served = [python, str(data_folder("containers") / "serve"), "serve"]
+        served = [python, str(entrypoint_folder()), "serve"]
         commands = ([python, "-m", SERVER], served)
         for command in commands:
             _seconds(command, environment)
@@ -67,7 +68,7 @@ def fake_vllm(place: Path, python: str) -> None:
 def environment_for(place: Path, tiny: Path, head: Path) -> dict[str, str]:
     """The environment of a container with the tiny target, ``head`` with parallel drafting, and the
     engine in ``place``."""
-    from toolkit.local.process import free_port
+    from peagle.engine.process import free_port
 
     config = {"method": "eagle3", "model": str(head), "num_speculative_tokens": 5}
     return {

@@ -16,13 +16,13 @@ NAME = "first-token"
 
 
 def _peagle(*arguments: str) -> str:
-    command = [sys.executable, "-m", "toolkit.cli", *arguments]
+    command = [sys.executable, "-m", "peagle.cli", *arguments]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def main() -> None:
     """Deploy with its own PEAGLE_HOME, send one request, clean up, and print the seconds."""
-    from toolkit.local.engine import find_engine
+    from peagle.engine.installed import find_engine
 
     os.environ.setdefault("PEAGLE_ENGINE_PYTHON", str(find_engine("0.28.0").python))
     with tempfile.TemporaryDirectory() as home:

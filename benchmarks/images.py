@@ -13,13 +13,13 @@ import sys
 import time
 from pathlib import Path
 
-from toolkit.catalog import load_catalog
-from toolkit.errors import PeagleError
-from toolkit.images import Docker
-from toolkit.images.archive import tar
-from toolkit.images.build import context
-from toolkit.planning import Options, make_plan
-from toolkit.rendering.image import LAYER_LIMIT_BYTES, Recipe
+from peagle.catalog import load_catalog
+from peagle.errors import PeagleError
+from peagle.images import Docker
+from peagle.images.build import context
+from peagle.images.context import tar
+from peagle.planning import Options, make_plan
+from peagle.render.image import LAYER_LIMIT_BYTES, Recipe
 
 PEAGLE = str(Path(sys.executable).with_name("peagle"))
 BASE = os.environ.get("PEAGLE_TEST_BASE", "peagle-test-base:local")

@@ -33,7 +33,7 @@ BODY = json.dumps(
 
 def main() -> None:
     """Deploy with its own PEAGLE_HOME, measure, clean up, and print the milliseconds."""
-    from toolkit.local.engine import find_engine
+    from peagle.engine.installed import find_engine
 
     os.environ.setdefault("PEAGLE_ENGINE_PYTHON", str(find_engine("0.28.0").python))
     with tempfile.TemporaryDirectory() as home:
@@ -47,8 +47,8 @@ def main() -> None:
 
 def _paths() -> dict[str, Callable[[], float]]:
     """Three paths to the same engine; each function gives the milliseconds to the first byte."""
-    from toolkit.aws.session import Keys, connect
-    from toolkit.sandbox import status
+    from peagle.aws.client import Keys, connect
+    from peagle.sandbox import status
 
     found = status()
     assert found.url is not None
@@ -108,7 +108,7 @@ def _show(taken: Mapping[str, list[float]]) -> None:
 
 
 def _peagle(*arguments: str) -> None:
-    command = [sys.executable, "-m", "toolkit.cli", *arguments]
+    command = [sys.executable, "-m", "peagle.cli", *arguments]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 

@@ -35,7 +35,7 @@ def main() -> bool:
         home, model = Path(folder, "home"), Path(folder, "model")
         _make_model(model)
         aws = shutil.which("aws") or _install_aws(Path(folder, "aws"))
-        peagle = [sys.executable, "-m", "toolkit.cli"]
+        peagle = [sys.executable, "-m", "peagle.cli"]
         environment = {**os.environ, "PEAGLE_HOME": str(home), "AWS_CONFIG_FILE": os.devnull}
         environment.pop("AWS_PROFILE", None)
         try:

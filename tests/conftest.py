@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from botocore.loaders import JSONFileLoader
 
+from peagle.data import BUNDLED_CATALOG
+from peagle.engine.installed import find_engine
+from peagle.errors import EngineMissing
 from tests.support import Peagle, run_as_process, run_in_process
-from toolkit.data import BUNDLED_CATALOG
-from toolkit.errors import EngineMissing
-from toolkit.local.engine import find_engine
 
 DEFAULT_VLLM = "0.28.0"
 FROZEN_CATALOG = Path(__file__).parent / "catalog"

@@ -8,7 +8,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from toolkit.warm import PIECE_BYTES, Answer
+from peagle.warm.transfer import PIECE_BYTES, Answer
 
 KEY = "0123456789abcdef0123456789abcdef"
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from toolkit.cli.main import main
-from toolkit.data import BUNDLED_CATALOG
+from peagle.cli.main import main
+from peagle.data import BUNDLED_CATALOG
 
 Peagle = Callable[..., subprocess.CompletedProcess[str]]
 """Runs ``peagle`` with these arguments; ``env``, ``cwd`` and ``input`` as of ``subprocess.run``."""
@@ -87,7 +87,7 @@ def run_in_process(
 
 def run_as_process(*arguments: str, **settings: object) -> subprocess.CompletedProcess[str]:
     """``peagle`` as a process; keywords go to ``subprocess.run``."""
-    command = [sys.executable, "-m", "toolkit.cli", *arguments]
+    command = [sys.executable, "-m", "peagle.cli", *arguments]
     # Python's view of the environment: a library that pytest loads puts COLUMNS beside it.
     options: dict[str, object] = {"env": dict(os.environ), "capture_output": True, "text": True,
                                   "timeout": 300}  # fmt: skip

@@ -9,7 +9,7 @@ GPU and vLLM; ``benchmarks/README.md`` has the commands:
   activations, CUDA graphs, the KV cache and its groups.
 * ``python -m benchmarks.gpu.speed`` generates with every drafter and K at several loads, with
   vLLM's synthetic rejection sampler set to published acceptance rates.
-* ``python -m benchmarks.gpu.warm`` starts ``containers/serve`` cold, with existing caches, and
+* ``python -m benchmarks.gpu.warm`` starts ``peagle_serve`` cold, with existing caches, and
   from an artefact, on this machine and on a fresh one.
 
 Each appends its results as it goes, so an interrupted run keeps what it measured, and collects

@@ -1,4 +1,4 @@
-"""One pair in a container: its folders, its environment, and ``containers/serve`` as a process.
+"""One pair in a container: its folders, its environment, and ``peagle_serve`` as a process.
 
 The container starts as on SageMaker. Everything that a start may write is below one folder (home,
 temporary files, caches), so a cold start is one without that folder, and files that a start
@@ -165,7 +165,7 @@ class NotReady(Exception):
 
 
 class Container:
-    """``containers/serve`` as a process. Call ``stop`` in any case."""
+    """``peagle_serve`` as a process. Call ``stop`` in any case."""
 
     def __init__(
         self,

@@ -41,7 +41,7 @@ SPEED_METHOD = (
     " engine's own count."
 )
 WARM_METHOD = (
-    "Starts of containers/serve with real geometry (tests/geometry) and dummy weights, K from the"
+    "Starts of peagle_serve with real geometry (tests/geometry) and dummy weights, K from the"
     " head's card. green_seconds: from the start of the entrypoint until /ping answers 200, which"
     " needs a draft; healthy_seconds: the same from the start of vLLM, from the entrypoint's log;"
     " engine.engine_start_seconds: vLLM's own count (profiling, KV cache, warm-up, CUDA graphs)."

@@ -1,6 +1,6 @@
 """Measure how much faster an engine starts with another engine's compiled code.
 
-Each start is one of containers/serve with the real geometry of a pair and random weights. Example,
+Each start is one of peagle_serve with the real geometry of a pair and random weights. Example,
 from the root of the repository; on the first machine, with one GPU, vLLM and the toolkit:
 
     python -m benchmarks.gpu.warm first

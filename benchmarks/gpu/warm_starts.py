@@ -17,9 +17,9 @@ from typing import Any
 from benchmarks.gpu import host
 from benchmarks.gpu.container import Container, NotReady, PairFolder, folder_sizes
 from benchmarks.gpu.logs import start_facts
-from toolkit import warm
-from toolkit.errors import PeagleError
-from toolkit.wire import COUNTERS_HEADER, WARM_ATTRIBUTE
+from peagle.errors import PeagleError
+from peagle.protocol import COUNTERS_HEADER, WARM_ATTRIBUTE
+from peagle.warm import transfer as warm
 
 KINDS = ("cold", "kept", "restored")
 MIN_SECONDS = 40.0

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from peagle.engine.install import engine_packages
+from peagle.errors import PeagleError
+from peagle.images import Docker, images
 from tests.conftest import DEFAULT_VLLM
 from tests.support import Peagle
-from toolkit.errors import PeagleError
-from toolkit.images import Docker, images
-from toolkit.local.packages import engine_packages
 
 BASE = os.environ.get("PEAGLE_TEST_BASE", "peagle-test-base:local")
 """What `.ci/docker-engine base` makes."""

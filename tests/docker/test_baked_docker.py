@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from peagle.images import Docker
 from tests.docker.conftest import BASE, Build
 from tests.support import Peagle
-from toolkit.images import Docker
 
 pytestmark = [pytest.mark.docker, pytest.mark.sandbox]
 

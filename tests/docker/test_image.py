@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from peagle.engine.process import free_port
+from peagle.errors import EngineError
+from peagle.images import Docker
+from peagle.images.context import member_of, tar
+from peagle.render.image import LAYER_LIMIT_BYTES
 from tests.docker.conftest import BASE, Build
 from tests.support import Peagle
-from toolkit.errors import EngineError
-from toolkit.images import Docker
-from toolkit.images.archive import member_of, tar
-from toolkit.local.process import free_port
-from toolkit.rendering.image import LAYER_LIMIT_BYTES
 
 pytestmark = pytest.mark.docker
 

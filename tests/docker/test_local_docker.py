@@ -15,16 +15,16 @@ from typing import Any
 import pytest
 import yaml
 
+from peagle.catalog import load_catalog
+from peagle.engine import client
+from peagle.engine.container import Container, run_arguments
+from peagle.engine.process import free_port, is_healthy
+from peagle.engine.runner import DockerHost
+from peagle.images import Docker, show
+from peagle.planning import Options, make_plan
+from peagle.protocol import EventSplitter, pieces, request_body
 from tests.docker.conftest import BASE, Build
 from tests.support import Peagle
-from toolkit.catalog import load_catalog
-from toolkit.images import Docker, show
-from toolkit.local import client
-from toolkit.local.containers import Container, run_arguments
-from toolkit.local.hosts import DockerHost
-from toolkit.local.process import free_port, is_healthy
-from toolkit.planning import Options, make_plan
-from toolkit.wire import EventSplitter, pieces, request_body
 
 pytestmark = pytest.mark.docker
 

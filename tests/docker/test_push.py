@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+from peagle.engine.process import free_port
+from peagle.errors import CloudError
+from peagle.images import Docker, Login, push
+from peagle.images.context import member_of, tar
+from peagle.render.image import LAYER_LIMIT_BYTES
 from tests.docker.conftest import Build
 from tests.support import Peagle
-from toolkit.errors import CloudError
-from toolkit.images import Docker, Login, push
-from toolkit.images.archive import member_of, tar
-from toolkit.local.process import free_port
-from toolkit.rendering.image import LAYER_LIMIT_BYTES
 
 pytestmark = [pytest.mark.docker, pytest.mark.sandbox]
 

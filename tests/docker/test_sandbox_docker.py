@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from peagle.images import Docker
 from tests.support import Peagle
-from toolkit.images import Docker
 
 pytestmark = [pytest.mark.docker, pytest.mark.sandbox]
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from peagle.images import Docker
+from peagle.protocol import EventSplitter, pieces, request_body
 from tests.support import Peagle
-from toolkit.images import Docker
-from toolkit.wire import EventSplitter, pieces, request_body
 
 pytestmark = pytest.mark.docker
 
@@ -59,7 +59,7 @@ def ended_while_answering(port: int, tokens: int) -> int | None:
         connection.request("POST", "/v1/chat/completions", json.dumps(asked), headers)
         with connection.getresponse() as reply:
             assert reply.readline().startswith(b"data:")
-            command = [sys.executable, "-m", "toolkit.cli", "local", "down", NAME]
+            command = [sys.executable, "-m", "peagle.cli", "local", "down", NAME]
             with subprocess.Popen(command, cwd=Path.cwd(), env=dict(os.environ)) as typed:
                 events = list(EventSplitter().feed(b"\n" + reply.read()))
                 assert typed.wait(60) == 0

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from peagle.engine.installed import Engine, find_engine
+from peagle.errors import EngineMissing
 from tests.conftest import DEFAULT_VLLM
 from tests.unit.sandbox.sandboxes import Sandbox, started
-from toolkit.errors import EngineMissing
-from toolkit.local.engine import Engine, find_engine
 
 TINY = "tiny"
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from toolkit.checks import Case
-from toolkit.data import data_folder
-from toolkit.local.engine import Engine
+from peagle.checks import Case
+from peagle.data import data_folder
+from peagle.engine.installed import Engine
 
 DRIVER = Path(__file__).parent / "drafting.py"
 WORKERS = 2
@@ -24,7 +24,7 @@ MAX_TOKENS = 60
 TILES = ("tiles", "pretend")
 """Before a case: vLLM chooses its kernels as on a CPU with AMX tiles."""
 
-GUARD = ("serve.small_layers", "install")
+GUARD = ("peagle_serve.small_layers", "install")
 """Before a case: what the container's own start of vLLM does on a CPU."""
 
 PROMPTS: tuple[str, ...] = tuple(

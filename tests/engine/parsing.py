@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Mapping
 from typing import Any
 
-from toolkit.local.engine import Engine
+from peagle.engine.installed import Engine
 
 PARSE = """
 import contextlib, io, json, sys

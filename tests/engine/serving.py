@@ -11,14 +11,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from toolkit.data import data_folder
-from toolkit.local import table
-from toolkit.local.engine import Engine
-from toolkit.local.process import free_port
-from toolkit.wire import COUNTERS_HEADER
+from peagle.data import data_folder, entrypoint_folder
+from peagle.engine import process as table
+from peagle.engine.installed import Engine
+from peagle.engine.process import free_port
+from peagle.protocol import COUNTERS_HEADER
 
 TINY = data_folder("model_catalog") / "peagle" / "tiny"
-SERVE = data_folder("containers") / "serve"
+SERVE = entrypoint_folder()
 TILES = Path(__file__).parent / "tiles"
 """With it on PYTHONPATH vLLM chooses kernels as on a CPU with AMX tiles."""
 

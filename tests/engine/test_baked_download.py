@@ -14,10 +14,10 @@ from urllib.parse import unquote
 
 import pytest
 
+from peagle.engine.installed import find_engine
+from peagle.errors import EngineMissing
+from peagle.render.baked_weights import Download, instructions
 from tests.conftest import DEFAULT_VLLM
-from toolkit.errors import EngineMissing
-from toolkit.local.engine import find_engine
-from toolkit.rendering.baking import Download, instructions
 
 pytestmark = pytest.mark.engine
 

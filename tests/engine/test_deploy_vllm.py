@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
+from peagle.data import data_folder
+from peagle.engine.installed import find_engine
+from peagle.errors import EngineMissing
+from peagle.protocol import EventSplitter, pieces
 from tests.support import Peagle
-from toolkit.data import data_folder
-from toolkit.errors import EngineMissing
-from toolkit.local.engine import find_engine
-from toolkit.wire import EventSplitter, pieces
 
 pytestmark = [pytest.mark.engine, pytest.mark.sandbox]
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
+from peagle.catalog.schema import AttentionGroup
+from peagle.engine.installed import Engine
+from peagle.fit.estimate import cache_layout, fit_of
+from peagle.fit.kv_cache import layers_on_one_gpu, layout_of
+from peagle.fit.models import FitCase
+from peagle.vllm.defaults import cache_element_bytes, in_flight_tokens, padding_ratio
 from tests.unit.checks.damage import tiny
 from tests.unit.fit.geometry import TARGETS, case
-from toolkit.catalog.models import AttentionGroup
-from toolkit.fit.accounting import cache_layout, fit_of
-from toolkit.fit.cache import layers_on_one_gpu, layout_of
-from toolkit.fit.engine import cache_element_bytes, in_flight_tokens, padding_ratio
-from toolkit.fit.models import FitCase
-from toolkit.local.engine import Engine
 
 pytestmark = pytest.mark.engine
 

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
+from peagle.catalog.schema import AttentionGroup
+from peagle.checks import check
+from peagle.checks.facts import shape_of
+from peagle.checks.head_layout import draft_groups
+from peagle.checks.rules.kv_group_rule import drafted
+from peagle.engine.installed import find_engine
+from peagle.errors import EngineMissing
 from tests.conftest import DEFAULT_VLLM
 from tests.engine.damage import Trial, engine_arguments
 from tests.unit.checks.cases import GEOMETRY, geometry_case, tiny_case
-from toolkit.catalog.models import AttentionGroup
-from toolkit.checks import check
-from toolkit.checks.facts import shape_of
-from toolkit.checks.kv_groups import draft_groups
-from toolkit.checks.rules.kv_group_rule import drafted
-from toolkit.errors import EngineMissing
-from toolkit.local.engine import find_engine
 
 pytestmark = pytest.mark.engine
 

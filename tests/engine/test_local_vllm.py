@@ -15,14 +15,16 @@ from typing import Any
 
 import pytest
 
+from peagle.catalog import load_catalog
+from peagle.engine import client, up
+from peagle.engine import process as table
+from peagle.engine import state as records
+from peagle.engine.installed import find_engine
+from peagle.engine.process import EngineProcess, is_alive
+from peagle.errors import EngineError, EngineMissing
+from peagle.planning import Options, make_plan
+from peagle.protocol import EventSplitter, acceptance_length, pieces, request_body
 from tests.support import Peagle
-from toolkit.catalog import load_catalog
-from toolkit.errors import EngineError, EngineMissing
-from toolkit.local import client, records, table, up
-from toolkit.local.engine import find_engine
-from toolkit.local.process import EngineProcess, is_alive
-from toolkit.planning import Options, make_plan
-from toolkit.wire import EventSplitter, acceptance_length, pieces, request_body
 
 pytestmark = pytest.mark.engine
 
@@ -123,7 +125,7 @@ def test_down_lets_a_running_answer_finish_and_leaves_no_process(
     engine = records.read(NAME)
     assert engine is not None
     assert len(processes_of(engine.process)) > 1
-    command = [sys.executable, "-m", "toolkit.cli", "local", "down", NAME]
+    command = [sys.executable, "-m", "peagle.cli", "local", "down", NAME]
 
     with (
         begun(running["port"], tokens=1800) as reply,
@@ -153,7 +155,7 @@ def test_a_speculation_that_vllm_refuses_ends_with_its_reason() -> None:
 
 
 def test_after_a_kill_of_the_command_line_down_ends_what_it_began(peagle: Peagle) -> None:
-    command = [sys.executable, "-m", "toolkit.cli", "local", "up", "tiny", "--name", "killed"]
+    command = [sys.executable, "-m", "peagle.cli", "local", "up", "tiny", "--name", "killed"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as typed:
         log = records.log_of("killed")
         while not (log.is_file() and "EngineCore pid=" in log.read_text(errors="replace")):

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 import pytest
 
+from peagle.data import data_folder
+from peagle.engine import client
+from peagle.protocol import acceptance_length, piece_of, request_body
 from tests.support import Peagle
-from toolkit.data import data_folder
-from toolkit.local import client
-from toolkit.wire import acceptance_length, piece_of, request_body
 
 pytestmark = pytest.mark.engine
 

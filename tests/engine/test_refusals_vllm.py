@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from peagle.checks import Case, Rule, check, rules_found
+from peagle.engine.installed import Engine
 from tests.engine import expected, trials
 from tests.engine.damage import Outcome, Trial, outcomes_of
 from tests.engine.verdicts import (
@@ -27,8 +29,6 @@ from tests.engine.verdicts import (
 )
 from tests.unit.checks.corpus_heads import HEADS
 from tests.unit.checks.corpus_rest import REST
-from toolkit.checks import Case, Rule, check, rules_found
-from toolkit.local.engine import Engine
 
 # No time limit that a busy machine could break: the driver itself gives up a case that hangs.
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(0)]

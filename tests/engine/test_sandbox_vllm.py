@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from peagle.aws.client import Keys, connect
+from peagle.protocol import EventSplitter, piece_of, request_body
 from tests.unit.sandbox.sandboxes import Account, Sandbox, until
-from toolkit.aws.session import Keys, connect
-from toolkit.wire import EventSplitter, piece_of, request_body
 
 pytestmark = pytest.mark.engine
 

@@ -1,4 +1,4 @@
-"""What vLLM's own parser makes of the arguments that ``containers/serve`` gives it."""
+"""What vLLM's own parser makes of the arguments that ``peagle_serve`` gives it."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from serve.checks import check
-from serve.command import command
-from serve.environment import PREFIX, arguments
-from serve.errors import WrongEnvironment
-from serve.names import KNOWN, check_arguments, check_names
-from serve.names import SPECULATION as SPECULATIVE_CONFIG
+from peagle.catalog import load_catalog
+from peagle.engine.installed import Engine
+from peagle.planning import Options, Plan, make_plan
+from peagle_serve.checks import check
+from peagle_serve.command import command
+from peagle_serve.environment import PREFIX, arguments
+from peagle_serve.names import KNOWN, check_arguments, check_names
+from peagle_serve.names import SPECULATION as SPECULATIVE_CONFIG
+from peagle_serve.settings import WrongEnvironment
 from tests.engine.parsing import SPECULATION, told_by
-from toolkit.catalog import load_catalog
-from toolkit.local.engine import Engine
-from toolkit.planning import Options, Plan, make_plan
 
 pytestmark = pytest.mark.engine
 
@@ -106,9 +106,9 @@ def test_vllm_reads_every_kind_of_setting(told: dict[str, Any]) -> None:
     assert settings["seed"] == -1
     assert settings["middleware"] == [
         "own.middleware.Class",
-        "serve.counters.CountersMiddleware",
-        "serve.warm.route.WarmMiddleware",
-        "serve.lifecycle.LifecycleMiddleware",
+        "peagle_serve.counters.CountersMiddleware",
+        "peagle_serve.warm.route.WarmMiddleware",
+        "peagle_serve.lifecycle.LifecycleMiddleware",
     ]
     assert "'two words'" not in str(settings["lora_modules"])
     assert "x y" in str(settings["lora_modules"])

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from serve.command import command
-from serve.environment import PREFIX, arguments
-from serve.errors import WrongEnvironment
+from peagle.engine.installed import find_engine
+from peagle.errors import EngineMissing
+from peagle_serve.command import command
+from peagle_serve.environment import PREFIX, arguments
+from peagle_serve.settings import WrongEnvironment
 from tests.conftest import DEFAULT_VLLM
 from tests.engine.parsing import SPECULATION, told_by
-from toolkit.errors import EngineMissing
-from toolkit.local.engine import find_engine
 
 pytestmark = pytest.mark.engine
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
+from peagle.engine.installed import Engine
+from peagle.protocol import WARM_ATTRIBUTE
 from tests.engine.serving import TINY, Container, speculation
-from toolkit.local.engine import Engine
-from toolkit.wire import WARM_ATTRIBUTE
 
 pytestmark = pytest.mark.engine
 

@@ -15,17 +15,14 @@ from typing import Any
 
 import pytest
 
-from tests.unit.sandbox.sandboxes import Account, Sandbox, until
-from toolkit import proof
-from toolkit.catalog import load_catalog
-from toolkit.data import data_folder
-from toolkit.errors import EngineMissing
-from toolkit.local import client
-from toolkit.local.cpu import for_cpu
-from toolkit.local.crash import crash_of
-from toolkit.local.engine import find_engine
-from toolkit.local.machine import this_machine
-from toolkit.local.process import (
+from peagle import proof
+from peagle.catalog import load_catalog
+from peagle.data import data_folder
+from peagle.engine import client
+from peagle.engine.cpu import for_cpu
+from peagle.engine.crash import crash_of
+from peagle.engine.installed import find_engine, this_machine
+from peagle.engine.process import (
     EngineProcess,
     free_port,
     is_alive,
@@ -33,8 +30,10 @@ from toolkit.local.process import (
     start_engine,
     stop_engine,
 )
-from toolkit.planning import Options, Plan, errors, make_plan
-from toolkit.wire import piece_of, request_body
+from peagle.errors import EngineMissing
+from peagle.planning import Options, Plan, errors, make_plan
+from peagle.protocol import piece_of, request_body
+from tests.unit.sandbox.sandboxes import Account, Sandbox, until
 
 pytestmark = [pytest.mark.engine, pytest.mark.sandbox]
 

@@ -12,12 +12,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from peagle.engine.installed import Engine, check_compiler, find_engine
+from peagle.errors import EngineMissing, UserError
+from peagle.protocol import COUNTERS_ATTRIBUTE, WARM_ATTRIBUTE
 from tests.conftest import DEFAULT_VLLM
 from tests.engine.serving import TINY, Container, speculation
-from toolkit.errors import EngineMissing, UserError
-from toolkit.local.compiler import check_compiler
-from toolkit.local.engine import Engine, find_engine
-from toolkit.wire import COUNTERS_ATTRIBUTE, WARM_ATTRIBUTE
 
 pytestmark = pytest.mark.engine
 

@@ -11,10 +11,9 @@ from typing import Any
 import boto3
 import pytest
 
+from peagle.engine.installed import check_compiler, find_engine
+from peagle.errors import EngineMissing, UserError
 from tests.support import Peagle
-from toolkit.errors import EngineMissing, UserError
-from toolkit.local.compiler import check_compiler
-from toolkit.local.engine import find_engine
 
 pytestmark = [pytest.mark.engine, pytest.mark.sandbox]
 

@@ -11,6 +11,8 @@ import struct
 from pathlib import Path
 from typing import Any
 
+from peagle.catalog import find_pair
+from peagle.checks import Case, make_case
 from tests.engine.damage import GUARD, PROMPTS, TILES, Trial
 from tests.unit.checks.cases import CATALOG, read, speculators_case, tiny_case
 from tests.unit.checks.damage import (
@@ -24,8 +26,6 @@ from tests.unit.checks.damage import (
     read_tensors,
     tiny,
 )
-from toolkit.catalog import find_pair
-from toolkit.checks import Case, make_case
 
 EMBEDDINGS = "model.embed_tokens.weight"
 LONG = (PROMPTS[0] * 8, *PROMPTS[1:6])

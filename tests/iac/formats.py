@@ -12,9 +12,9 @@ from typing import Any
 
 import yaml
 
+from peagle.planning import Plan
+from peagle.render import render, requests
 from tests.unit.rendering.plans import BUCKET, ROLE
-from toolkit.planning import Plan
-from toolkit.rendering import render, requests
 
 
 @dataclass(frozen=True)

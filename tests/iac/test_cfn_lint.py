@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from cfnlint.api import ManualArgs, lint
 
+from peagle.planning import Plan
+from peagle.render import render
 from tests.unit.rendering.plans import ALL_PAIRS, plan_for, plan_of
-from toolkit.planning import Plan
-from toolkit.rendering import render
 
 
 def complaints(plan: Plan) -> list[str]:

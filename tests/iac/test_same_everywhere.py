@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from peagle.errors import Unsupported
+from peagle.render import render
 from tests.iac.formats import (
     from_cloudformation,
     from_requests,
@@ -13,8 +15,6 @@ from tests.iac.formats import (
     from_terraform,
 )
 from tests.unit.rendering.plans import ALL_PAIRS, BUILT, SHAPES, plan_for, plan_of
-from toolkit.errors import Unsupported
-from toolkit.rendering import render
 
 
 @pytest.mark.parametrize("shape", SHAPES)

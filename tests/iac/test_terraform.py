@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
+from peagle.planning import Plan
+from peagle.render import render
 from tests.unit.rendering.plans import plan_of
-from toolkit.planning import Plan
-from toolkit.rendering import render
 
 PROVIDER = Path("registry.terraform.io/hashicorp/aws")
 PLACES = ("/opt", "/usr/share/terraform", "/usr/local/share/terraform", "~/.terraform.d")

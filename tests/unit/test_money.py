@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-import toolkit
-from toolkit.cli.money import price_words
-from toolkit.money import dollars
+import peagle
+from peagle.text import dollars, price_words
 
 _OF_ITS_OWN = re.compile(r"\$\{[^{}]*:[^{}]*[fg]\}")
 """An f-string that formats an amount by itself, such as ``${price:.2f}``."""
@@ -37,11 +36,11 @@ def test_hour_day_and_month_are_written_alike() -> None:
 
 
 def test_no_module_formats_money_by_itself() -> None:
-    root = Path(toolkit.__file__).parent
+    root = Path(peagle.__file__).parent
     by_themselves = [
         path.relative_to(root).as_posix()
         for path in root.rglob("*.py")
-        if _OF_ITS_OWN.search(path.read_text(encoding="utf-8")) and path.name != "money.py"
+        if _OF_ITS_OWN.search(path.read_text(encoding="utf-8")) and path.name != "text.py"
     ]
 
     assert by_themselves == []

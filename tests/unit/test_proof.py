@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.errors import NotProved
-from toolkit.proof import Proof, judge, prove, require
-from toolkit.wire import Counters
+from peagle.errors import NotProved
+from peagle.proof import Proof, judge, prove, require
+from peagle.protocol import Counters
 
 COUNTS = st.integers(min_value=0, max_value=10**9)
 

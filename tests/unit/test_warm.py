@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.packed import KEY, Packed
-from toolkit import warm
-from toolkit.errors import CloudError, EngineError, PeagleError, Refused, UserError
-from toolkit.warm import (
+from peagle.errors import CloudError, EngineError, PeagleError, Refused, UserError
+from peagle.warm import transfer as warm
+from peagle.warm.transfer import (
     PAUSES,
     PIECE_BYTES,
     Answer,
@@ -24,6 +23,7 @@ from toolkit.warm import (
     fetch,
     warm_start_in,
 )
+from tests.packed import KEY, Packed
 
 
 class Waiting:

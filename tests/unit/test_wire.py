@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.wire import (
+from peagle.protocol import (
     Counters,
     EventSplitter,
     acceptance_length,

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from toolkit.cli.main import cli
+from peagle.cli.main import cli
 
 Description = dict[str, Any]
 """One command: ``options`` and ``arguments``, each a list of descriptions."""

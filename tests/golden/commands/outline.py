@@ -41,7 +41,7 @@ CONTRACTS = (
 SPECULATION = ("method", "parallel_drafting", "k", "settings")
 """Keys of a plan's ``speculation`` whose values are kept."""
 
-OWN_SOURCES = "peagle/serve/"
+OWN_SOURCES = "peagle/peagle_serve/"
 """Below it a build context has the entrypoint's own files, which are nobody's contract."""
 
 GROUPS = ("catalog", "engine", "image", "local", "sandbox", "weights")

@@ -16,8 +16,8 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
+from peagle.aws.client import Aws
 from tests.packed import Packed
-from toolkit.aws.session import Aws
 
 ACCOUNT = "111122223333"
 ROLE = f"arn:aws:iam::{ACCOUNT}:role/service/peagle-execution"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from moto import mock_aws
 
+from peagle.aws.client import Aws, Keys, connect
 from tests.unit.aws.world import World
-from toolkit.aws.session import Aws, Keys, connect
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from toolkit.fit.models import Fit
-from toolkit.planning.models import (
+from peagle.fit.models import Fit
+from peagle.planning.plan import (
     DrafterChoice,
     Mount,
     Plan,

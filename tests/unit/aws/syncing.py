@@ -12,11 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from toolkit.aws.session import Aws
-from toolkit.aws.weights import Moment, Outcome, Survey, origin_of, place_of, survey, sync
-from toolkit.aws.weights.layout import Place
-from toolkit.aws.weights.manifest import Copied
-from toolkit.planning.models import Weights
+from peagle.aws.client import Aws
+from peagle.planning.plan import Weights
+from peagle.weights import Moment, Outcome, Survey, origin_of, place_of, survey, sync
+from peagle.weights.layout import Place
+from peagle.weights.manifest import Copied
 
 MIB = 1024 * 1024
 CONFIG = b'{"hidden_size": 4, "vocab_size": 8}'

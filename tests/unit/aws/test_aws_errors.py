@@ -9,9 +9,9 @@ from boto3.exceptions import S3UploadFailedError
 from botocore import exceptions as boto
 from urllib3.exceptions import ProtocolError
 
+from peagle.aws.errors import AccessDenied, AlreadyThere, Busy, Missing, translated
+from peagle.errors import CloudError, EngineError, PeagleError, UserError
 from tests.unit.aws.cloud import service_error
-from toolkit.aws.errors import AccessDenied, AlreadyThere, Busy, Missing, translated
-from toolkit.errors import CloudError, EngineError, PeagleError, UserError
 
 
 def _raised(error: BaseException, service: str = "sagemaker") -> PeagleError:

@@ -10,9 +10,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from toolkit.aws import hurry
-from toolkit.aws.session import Aws, Keys, connect
-from toolkit.errors import CloudError
+from peagle.aws import client as hurry
+from peagle.aws.client import Aws, Keys, connect
+from peagle.errors import CloudError
 
 LISTING = ("service-quotas", "list_service_quotas", "Quotas")
 
@@ -58,7 +58,7 @@ def test_no_question_takes_longer_than_all_may() -> None:
 
 
 def test_after_one_silence_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolkit.aws.session.PATIENCE", (2, 1, 0.2))
+    monkeypatch.setattr("peagle.aws.client.PATIENCE", (2, 1, 0.2))
     with socket.create_server(("127.0.0.1", 0)) as silent:
         aws = hurried(f"http://127.0.0.1:{silent.getsockname()[1]}")
         with pytest.raises(CloudError, match="Read timeout"):

@@ -13,14 +13,18 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from toolkit.aws import codebuild, ecr, images
-from toolkit.aws.codebuild_role import Scope, policy
-from toolkit.aws.session import Aws, Keys, connect
-from toolkit.aws.watch import Clock
-from toolkit.errors import CloudError
-from toolkit.images.archive import member_of
+from peagle.aws import codebuild, ecr
+from peagle.aws import image_records as images
+from peagle.aws.client import Aws, Keys, connect
+from peagle.aws.roles import Scope, policy
+from peagle.deploy.watch import Clock
+from peagle.errors import CloudError
+from peagle.images.context import member_of
 
-CONTEXT = [member_of("Dockerfile", b"FROM base\n"), member_of("peagle/serve/a.py", b"x = 1\n")]
+CONTEXT = [
+    member_of("Dockerfile", b"FROM base\n"),
+    member_of("peagle/peagle_serve/a.py", b"x = 1\n"),
+]
 ORDER = codebuild.BuildOrder("peagle-tiny", "v1", "1.dkr.ecr.example", CONTEXT, "d1")
 
 
@@ -281,7 +285,7 @@ def test_the_context_is_the_same_zip_every_time(tmp_path: Path) -> None:
     codebuild.zip_file(reversed(CONTEXT), tmp_path / "b.zip")
     assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
     with zipfile.ZipFile(tmp_path / "a.zip") as archive:
-        assert archive.read("peagle/serve/a.py") == b"x = 1\n"
+        assert archive.read("peagle/peagle_serve/a.py") == b"x = 1\n"
 
 
 def test_the_build_logs_in_without_the_password_in_an_argv() -> None:

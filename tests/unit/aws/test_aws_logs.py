@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from peagle.aws.logs import Tail, clean
 from tests.unit.aws.cloud import START, service_error
 from tests.unit.aws.world import NAME, World
-from toolkit.aws.logs import Tail, clean
 
 
 def test_every_line_comes_once_also_when_two_have_the_same_time(world: World) -> None:

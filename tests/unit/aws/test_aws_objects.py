@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from moto.server import ThreadedMotoServer
 
+from peagle.aws.client import Aws, Keys, connect
+from peagle.aws.errors import AccessDenied
+from peagle.aws.s3_source import S3Source
+from peagle.checkpoints import Checkpoint, read_checkpoint
+from peagle.errors import CheckpointError, CloudError, PeagleError
 from tests.unit.checkpoints.files import CONFIG, ONE, head_of, index_of, weights
 from tests.unit.checkpoints.web import MEGABYTE, Asked, Reply, Web, serve, zeros
-from toolkit.aws.errors import AccessDenied
-from toolkit.aws.objects import S3Source
-from toolkit.aws.session import Aws, Keys, connect
-from toolkit.checkpoints import Checkpoint, read_checkpoint
-from toolkit.errors import CheckpointError, CloudError, PeagleError
 
 KEYS = Keys("AKIDEXAMPLE", "a-secret")
 BUCKET = "my-models"
@@ -62,7 +62,7 @@ def moto() -> Iterator[Aws]:
 def other() -> Iterator[tuple[Web, Aws]]:
     """A server in S3's place, and a connection that asks it once."""
     with pytest.MonkeyPatch.context() as patch, serve(Web()) as web:
-        patch.setattr("toolkit.aws.session._ATTEMPTS", 1)
+        patch.setattr("peagle.aws.client._ATTEMPTS", 1)
         aws = connect("us-east-1", endpoint_url=web.url, keys=KEYS)
         aws.client("s3")
         yield web, aws

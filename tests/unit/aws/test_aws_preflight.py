@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from peagle.aws.roles import find_role
+from peagle.deploy.preflight import Preflight
+from peagle.errors import CloudError, Refused, UserError
+from peagle.findings import warning
 from tests.unit.aws.cloud import ACCOUNT, ROLE, TRUSTS_SAGEMAKER, service_error
 from tests.unit.aws.plans import a_plan, another
 from tests.unit.aws.world import NAME, World
-from toolkit.aws.preflight import Preflight
-from toolkit.aws.roles import find_role
-from toolkit.errors import CloudError, Refused, UserError
-from toolkit.findings import warning
 
 READING = ("describe", "filter", "get", "head", "list")
 

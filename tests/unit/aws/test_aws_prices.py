@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from tests.unit.aws.cloud import service_error
-from tests.unit.aws.world import World
-from toolkit.aws.prices import (
+from peagle.aws.client import Keys, connect
+from peagle.aws.prices import (
     fresh_prices,
     hosting_prices,
     hourly_price,
     prices_in,
     unlisted_findings,
 )
-from toolkit.aws.session import Keys, connect
-from toolkit.catalog.tables import Instance, InstanceTable, Price
-from toolkit.home import home
+from peagle.catalog.tables import Instance, InstanceTable, Price
+from peagle.store import home
+from tests.unit.aws.cloud import service_error
+from tests.unit.aws.world import World
 
 SNAPSHOT = date(2026, 7, 1)
 
@@ -96,7 +96,7 @@ def test_it_is_asked_once_a_day(world: World, monkeypatch: pytest.MonkeyPatch) -
     assert world.cloud.calls.count("get_products") == 1
 
     tomorrow = time.time() + 24 * 3600 + 1
-    monkeypatch.setattr("toolkit.aws.day_cache.time.time", lambda: tomorrow)
+    monkeypatch.setattr("peagle.aws.prices.time.time", lambda: tomorrow)
 
     assert hosting_prices(world.aws).usd == {"ml.g5.xlarge": 9.0}
 
@@ -172,7 +172,7 @@ def test_who_is_denied_gets_the_snapshot_and_a_warning(world: World, code: str, 
 def test_nobody_at_the_address_is_the_snapshot_too(
     own_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("toolkit.aws.session._PATIENCE", {"pricing": (1, 1, 1)})
+    monkeypatch.setattr("peagle.aws.client._PATIENCE", {"pricing": (1, 1, 1)})
     nobody = connect("us-east-1", endpoint_url="http://127.0.0.1:9", keys=Keys("a", "b"))
 
     fresh = fresh_prices(nobody, TABLE)
@@ -185,7 +185,7 @@ def test_nobody_at_the_address_is_the_snapshot_too(
 def test_who_never_answers_is_not_waited_for(
     own_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("toolkit.aws.session._PATIENCE", {"pricing": (1, 1, 1)})
+    monkeypatch.setattr("peagle.aws.client._PATIENCE", {"pricing": (1, 1, 1)})
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         fresh = fresh_prices(connect("us-east-1", endpoint_url=url, keys=Keys("a", "b")), TABLE)

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from peagle.aws.image_records import Pushed, forget, remember
+from peagle.planning.plan import Plan, Weights
 from tests.unit.aws.plans import IMAGE, a_plan
 from tests.unit.aws.world import World
-from toolkit.aws.pushed import Pushed, forget, remember
-from toolkit.planning.models import Plan, Weights
 
 OURS = "a/target+a/head"
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
+from peagle.aws import quotas
+from peagle.aws import quotas as quota_use
+from peagle.aws.quotas import Need, Quota, endpoint_quota, judged, quota_findings, quotas_at_plan
+from peagle.findings import Finding
+from peagle.store import home
 from tests.unit.aws.cloud import service_error
 from tests.unit.aws.plans import a_plan
 from tests.unit.aws.world import World
-from toolkit.aws import quota_use, quotas
-from toolkit.aws.quota_findings import Need, judged, quota_findings, quotas_at_plan
-from toolkit.aws.quotas import Quota, endpoint_quota
-from toolkit.findings import Finding
-from toolkit.home import home
 
 TYPE = "ml.g5.xlarge"
 NAME = f"{TYPE} for endpoint usage"

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from peagle.deploy import state as records
+from peagle.deploy.state import Deployment, Generation, Resource
+from peagle.errors import NotFound, UserError
 from tests.unit.aws.plans import a_plan
-from toolkit.aws import records
-from toolkit.aws.records import Deployment, Generation, Resource
-from toolkit.errors import NotFound, UserError
 
 
 def _record(name: str = "peagle-pair", scope: str = "111122223333", region: str = "us-east-1"):  # type: ignore[no-untyped-def]

@@ -10,15 +10,20 @@ from typing import Any
 
 import pytest
 
+from peagle.aws.client import Aws
+from peagle.aws.refresh import PARTS, changes, refreshed
+from peagle.aws.refresh_sources import (
+    DATA_FILE,
+    endpoint_types,
+    sdk_images,
+    with_images,
+    with_types,
+)
+from peagle.catalog import load_catalog
+from peagle.catalog.tables import Runtime
+from peagle.errors import UserError
 from tests.unit.aws.cloud import service_error
 from tests.unit.aws.world import World
-from toolkit.aws.refresh import PARTS, changes, refreshed
-from toolkit.aws.refresh.images import DATA_FILE, sdk_images, with_images
-from toolkit.aws.refresh.instances import endpoint_types, with_types
-from toolkit.aws.session import Aws
-from toolkit.catalog import load_catalog
-from toolkit.catalog.tables import Runtime
-from toolkit.errors import UserError
 
 CATALOG = load_catalog()
 TABLES = (CATALOG.runtimes, CATALOG.instances)

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from peagle.aws import runtime
+from peagle.errors import CloudError, EngineError, UserError
+from peagle.protocol import request_body
 from tests.unit.aws.plans import a_plan
 from tests.unit.aws.world import NAME, World
-from toolkit.aws import runtime
-from toolkit.errors import CloudError, EngineError, UserError
-from toolkit.wire import request_body
 
 BODY = request_body("Hello", chat=True, max_tokens=5, stream=True)
 

@@ -8,9 +8,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from toolkit.aws.endpoints import describe
-from toolkit.aws.session import Aws, Keys, connect
-from toolkit.errors import CloudError, UserError
+from peagle.aws.client import Aws, Keys, connect
+from peagle.aws.sagemaker import describe
+from peagle.errors import CloudError, UserError
 
 KEYS = Keys("AKIDEXAMPLE", "a-secret")
 NOBODY = "http://127.0.0.1:9"
@@ -60,7 +60,7 @@ def test_an_unknown_profile_is_the_users_mistake() -> None:
 
 
 def test_nobody_at_the_address_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolkit.aws.session._ATTEMPTS", 1)
+    monkeypatch.setattr("peagle.aws.client._ATTEMPTS", 1)
 
     with pytest.raises(CloudError, match="cannot be reached") as unreachable:
         describe(connect("us-east-1", endpoint_url=NOBODY, keys=KEYS), "x")

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from moto import mock_aws
 
-from toolkit.aws import storage
-from toolkit.aws.session import Aws, Keys, connect
-from toolkit.aws.storage import Upload, files_below
-from toolkit.errors import UserError
+from peagle.aws import s3 as storage
+from peagle.aws.client import Aws, Keys, connect
+from peagle.aws.s3 import Upload, files_below
+from peagle.errors import UserError
 
 BUCKET = "peagle-sagemaker-eu-west-1-123456789012"
 PREFIX = "peagle-toolkit/name/drafter/"

@@ -8,6 +8,13 @@ from typing import Any
 
 import pytest
 
+from peagle.aws.client import Aws
+from peagle.errors import CloudError, NotFound, Refused
+from peagle.weights import Moment, sync
+from peagle.weights import transfer as uploading
+from peagle.weights.bucket import Bucket
+from peagle.weights.inspect import look as look_at
+from peagle.weights.inspect import remove
 from tests.unit.aws.syncing import (
     COPIED,
     MIB,
@@ -23,12 +30,6 @@ from tests.unit.aws.syncing import (
     unfinished,
     write_model,
 )
-from toolkit.aws.session import Aws
-from toolkit.aws.weights import Moment, sync, uploading
-from toolkit.aws.weights.bucket import Bucket
-from toolkit.aws.weights.looking import look as look_at
-from toolkit.aws.weights.looking import remove
-from toolkit.errors import CloudError, NotFound, Refused
 
 LARGE = 20 * MIB
 """Of a file in parts; S3 takes none of less than 5 MiB but the last."""
@@ -36,7 +37,7 @@ LARGE = 20 * MIB
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolkit.aws.weights.parts.PART_BYTES", 5 * MIB)
+    monkeypatch.setattr("peagle.weights.sources.PART_BYTES", 5 * MIB)
 
 
 @pytest.fixture
@@ -242,7 +243,7 @@ def test_a_file_of_another_size_is_announced(aws: Aws, target: Path) -> None:
 
 
 def test_a_bucket_that_is_not_there_is_made(aws: Aws, drafter: Path) -> None:
-    from toolkit.aws.weights import place_of
+    from peagle.weights import place_of
 
     place = place_of("s3://new-models/pair")
     assert look(aws, place, drafter=folder_weights(drafter)).makes_bucket
@@ -256,7 +257,7 @@ def test_a_bucket_of_another_region_is_refused(aws: Aws, drafter: Path) -> None:
     elsewhere = {"LocationConstraint": "eu-west-1"}
     west = aws.in_region("eu-west-1")
     west.call("s3", "create_bucket", Bucket="west", CreateBucketConfiguration=elsewhere)
-    from toolkit.aws.weights import place_of
+    from peagle.weights import place_of
 
     with pytest.raises(Refused, match="eu-west-1") as refused:
         look(aws, place_of("s3://west/pair"), drafter=folder_weights(drafter))

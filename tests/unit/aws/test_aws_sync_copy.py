@@ -9,6 +9,11 @@ from typing import Any
 import pytest
 from moto import mock_aws
 
+from peagle.aws.client import Aws, Keys, connect
+from peagle.errors import CheckpointError, CloudError
+from peagle.planning.plan import Weights
+from peagle.weights import place_of, sync
+from peagle.weights.bucket import Bucket
 from tests.unit.aws.syncing import (
     CONFIG,
     COPIED,
@@ -23,11 +28,6 @@ from tests.unit.aws.syncing import (
     unfinished,
     write_model,
 )
-from toolkit.aws.session import Aws, Keys, connect
-from toolkit.aws.weights import place_of, sync
-from toolkit.aws.weights.bucket import Bucket
-from toolkit.errors import CheckpointError, CloudError
-from toolkit.planning.models import Weights
 
 FROM = Weights(kind="s3", location="s3://theirs/head/", engine_path="")
 WEIGHTS = shard("w", 17 * MIB)
@@ -49,8 +49,8 @@ def aws() -> Iterator[Aws]:
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolkit.aws.weights.copying._PIECE", 6 * MIB)
-    monkeypatch.setattr("toolkit.aws.weights.parts.PART_BYTES", 5 * MIB)
+    monkeypatch.setattr("peagle.weights.transfer._PIECE", 6 * MIB)
+    monkeypatch.setattr("peagle.weights.sources.PART_BYTES", 5 * MIB)
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from peagle.aws.client import Aws
+from peagle.weights.bucket import Bucket
 from tests.unit.aws.syncing import MIB, Calls, bring, folder_weights, shard, stored, write_model
-from toolkit.aws.session import Aws
-from toolkit.aws.weights.bucket import Bucket
 
 LARGE = 20 * MIB
 KEY = "pair/target/model.safetensors"
@@ -18,7 +18,7 @@ KEY = "pair/target/model.safetensors"
 @pytest.fixture
 def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A model whose weights go in five parts."""
-    monkeypatch.setattr("toolkit.aws.weights.parts.PART_BYTES", 5 * MIB)
+    monkeypatch.setattr("peagle.weights.sources.PART_BYTES", 5 * MIB)
     return write_model(tmp_path / "target", LARGE)
 
 

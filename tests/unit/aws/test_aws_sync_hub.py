@@ -12,6 +12,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from peagle.aws.client import Aws
+from peagle.errors import CheckpointError, CloudError
+from peagle.planning.plan import Weights
+from peagle.weights import Outcome, origin_of, survey, sync
 from tests.unit.aws.syncing import (
     CONFIG,
     COPIED,
@@ -26,10 +30,6 @@ from tests.unit.aws.syncing import (
 )
 from tests.unit.checkpoints.fake_hub import COMMIT, REPO, FakeHub, refused, running
 from tests.unit.checkpoints.web import Asked, Reply
-from toolkit.aws.session import Aws
-from toolkit.aws.weights import Outcome, origin_of, survey, sync
-from toolkit.errors import CheckpointError, CloudError
-from toolkit.planning.models import Weights
 
 PINNED = COMMIT + "0" * (40 - len(COMMIT))
 WEIGHTS = shard("w", 12 * MIB)
@@ -65,7 +65,7 @@ class Hub(FakeHub):
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
-    monkeypatch.setattr("toolkit.aws.weights.parts.PART_BYTES", 5 * MIB)
+    monkeypatch.setattr("peagle.weights.sources.PART_BYTES", 5 * MIB)
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     for name in ("TRANSFORMERS_OFFLINE", "HUGGING_FACE_HUB_TOKEN", "HTTP_PROXY", "http_proxy"):
         monkeypatch.delenv(name, raising=False)

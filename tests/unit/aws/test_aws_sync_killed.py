@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from peagle.weights.queue import WORKERS
+from peagle.weights.sources import combined, parts_of, sha256
 from tests.unit.aws.syncing import CONFIG, MIB, index_of
 from tests.unit.sandbox.sandboxes import Account, Sandbox, started, until
-from toolkit.aws.weights.parts import combined, parts_of, sha256
-from toolkit.aws.weights.workers import WORKERS
 
 pytestmark = pytest.mark.sandbox
 
@@ -32,9 +32,9 @@ KILLED_AFTER = 50
 
 COMMAND = """
 import itertools, sys, threading
-from toolkit.aws.session import Aws
-from toolkit.aws.weights import parts
-from toolkit.cli.main import main
+from peagle.aws.client import Aws
+from peagle.weights import parts
+from peagle.cli.main import main
 
 parts.PART_BYTES = {part_bytes}
 call, count = Aws.call, itertools.count()

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from peagle.errors import CheckpointError, UserError
+from peagle.weights import origin_of, place_of
+from peagle.weights.layout import strangers
+from peagle.weights.sources import PART_BYTES, part_bytes, parts_of
 from tests.packed import KEY
 from tests.unit.aws.syncing import CONFIG, folder_weights, index_of, shard, write_model
-from toolkit.aws.weights import origin_of, place_of
-from toolkit.aws.weights.layout import strangers
-from toolkit.aws.weights.parts import PART_BYTES, part_bytes, parts_of
-from toolkit.errors import CheckpointError, UserError
 
 
 def _nobody() -> None:

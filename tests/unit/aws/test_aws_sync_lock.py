@@ -15,6 +15,13 @@ from typing import Any
 
 import pytest
 
+from peagle.aws.client import Aws
+from peagle.errors import CloudError, Refused
+from peagle.weights import sync
+from peagle.weights.bucket import Bucket
+from peagle.weights.inspect import look as look_at
+from peagle.weights.inspect import remove
+from peagle.weights.lock import RENEW_SECONDS, Lock, held, read_lock
 from tests.unit.aws.syncing import (
     COPIED,
     PLACE,
@@ -27,15 +34,8 @@ from tests.unit.aws.syncing import (
     stored,
     write_model,
 )
-from toolkit.aws.session import Aws
-from toolkit.aws.weights import sync
-from toolkit.aws.weights.bucket import Bucket
-from toolkit.aws.weights.locking import RENEW_SECONDS, Lock, held, read_lock
-from toolkit.aws.weights.looking import look as look_at
-from toolkit.aws.weights.looking import remove
-from toolkit.errors import CloudError, Refused
 
-LOCKING = "toolkit.aws.weights.locking"
+LOCKING = "peagle.weights.lock"
 
 
 @pytest.fixture

@@ -7,8 +7,7 @@ import time
 
 import pytest
 
-from toolkit.aws.weights.meter import Meter, Moment
-from toolkit.aws.weights.workers import Workers
+from peagle.weights.queue import Meter, Moment, Workers
 
 
 def test_what_was_there_counts_as_done_and_not_as_speed() -> None:

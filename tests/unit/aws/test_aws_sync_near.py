@@ -8,6 +8,11 @@ from typing import Any
 
 import pytest
 
+from peagle.aws.client import Aws
+from peagle.errors import NotFound
+from peagle.weights import Moment, place_of, sync
+from peagle.weights.inspect import look as look_at
+from peagle.weights.sync_plan import half_bytes
 from tests.unit.aws.syncing import (
     COPIED,
     MIB,
@@ -18,11 +23,6 @@ from tests.unit.aws.syncing import (
     look,
     write_model,
 )
-from toolkit.aws.session import Aws
-from toolkit.aws.weights import Moment, place_of, sync
-from toolkit.aws.weights.halves import half_bytes
-from toolkit.aws.weights.looking import look as look_at
-from toolkit.errors import NotFound
 
 KEY = "pair/target/model.safetensors"
 
@@ -30,7 +30,7 @@ KEY = "pair/target/model.safetensors"
 @pytest.fixture
 def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A model whose weights go in five parts."""
-    monkeypatch.setattr("toolkit.aws.weights.parts.PART_BYTES", 5 * MIB)
+    monkeypatch.setattr("peagle.weights.sources.PART_BYTES", 5 * MIB)
     return write_model(tmp_path / "target", 20 * MIB)
 
 

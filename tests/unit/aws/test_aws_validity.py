@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from peagle.errors import PeagleError
+from peagle.request_validation import InvalidRequest, is_write, problems, problems_of, require_valid
+from peagle.request_validation.model import matches
 from tests.unit.aws.cloud import ROLE, FakeAws
 from tests.unit.aws.plans import IMAGE, a_plan, another
 from tests.unit.aws.world import World
-from toolkit.aws.validity import InvalidRequest, is_write, problems, problems_of, require_valid
-from toolkit.aws.validity_patterns import matches
-from toolkit.errors import PeagleError
 
 REGION = "us-east-1"
 S3 = {"S3Uri": "s3://models/pair/", "S3DataType": "S3Prefix", "CompressionType": "None"}
@@ -278,7 +278,7 @@ def test_everything_that_deploy_sends_is_looked_at(
         looked.append(operation)
         require_valid(service, operation, *more)
 
-    monkeypatch.setattr("toolkit.aws.session.require_valid", remember)
+    monkeypatch.setattr("peagle.aws.client.require_valid", remember)
 
     world.deploy(a_plan())
     world.deploy(another(a_plan()))

@@ -7,10 +7,10 @@ from typing import cast
 
 import pytest
 
-from toolkit.aws.weights.bucket import Bucket
-from toolkit.aws.weights.layout import place_of
-from toolkit.aws.weights.manifest import read_manifest
-from toolkit.errors import UserError
+from peagle.errors import UserError
+from peagle.weights.bucket import Bucket
+from peagle.weights.layout import place_of
+from peagle.weights.manifest import read_manifest
 
 PLACE = place_of("s3://my-models/tiny/")
 FOLDER = {"source": "org/name", "complete": True, "files": {"config.json": {"size": 3}}}

@@ -10,6 +10,16 @@ from typing import Any
 
 import pytest
 
+from peagle.aws.client import Aws
+from peagle.aws.errors import translated
+from peagle.errors import CloudError
+from peagle.findings import Finding
+from peagle.planning.plan import Mount, Plan, Weights
+from peagle.weights import sync
+from peagle.weights.bucket import Bucket
+from peagle.weights.lock import Lock
+from peagle.weights.manifest import Copied
+from peagle.weights.mounted import mounted_findings
 from tests.unit.aws.cloud import service_error
 from tests.unit.aws.plans import a_plan
 from tests.unit.aws.syncing import (
@@ -21,16 +31,6 @@ from tests.unit.aws.syncing import (
     write_model,
 )
 from tests.unit.aws.world import World
-from toolkit.aws.errors import translated
-from toolkit.aws.session import Aws
-from toolkit.aws.weights import sync
-from toolkit.aws.weights.bucket import Bucket
-from toolkit.aws.weights.locking import Lock
-from toolkit.aws.weights.manifest import Copied
-from toolkit.aws.weights.mounted import mounted_findings
-from toolkit.errors import CloudError
-from toolkit.findings import Finding
-from toolkit.planning.models import Mount, Plan, Weights
 
 OURS = Copied("a/target+a/head", parallel_drafting=True)
 
@@ -274,7 +274,7 @@ def test_warm_starts_and_a_lock_that_was_left_are_nothing_foreign(copied: Aws) -
 def test_a_prefix_with_everything_in_it_is_not_listed_to_its_end(
     copied: Aws, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("toolkit.aws.weights.mounted.MOST_OBJECTS", 4)
+    monkeypatch.setattr("peagle.weights.mounted.MOST_OBJECTS", 4)
 
     finding = only(mounted_findings(copied, PAIR))
 
@@ -340,7 +340,7 @@ def test_an_update_that_changes_nothing_asks_nothing(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("toolkit.aws.preflight.mounted_findings", lambda aws, plan: ())
+        patch.setattr("peagle.deploy.preflight.mounted_findings", lambda aws, plan: ())
         world.deploy(PAIR)
 
     assert world.look(PAIR).findings == ()

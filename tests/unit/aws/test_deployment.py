@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from peagle.aws.sagemaker import describe, update
+from peagle.deploy.status import document, state_of
+from peagle.errors import CloudError, NotProved, Refused
 from tests.unit.aws.cloud import ROLE, Engine, service_error
 from tests.unit.aws.plans import a_plan, another
 from tests.unit.aws.world import NAME, World
-from toolkit.aws.endpoints import describe, update
-from toolkit.aws.status import document, state_of
-from toolkit.errors import CloudError, NotProved, Refused
 
 READING = ("describe", "filter", "get", "head", "list")
 UPLOADED = "peagle-toolkit/peagle-pair/drafter/"

@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 from botocore.exceptions import EndpointConnectionError
 
+from peagle.aws.errors import AccessDenied, Missing
+from peagle.deploy.state import Deployment
+from peagle.errors import CloudError, EngineError, NotProved, Refused, UserError
+from peagle.planning.plan import Mount, Plan, Weights
+from peagle.warm import endpoint as warming
+from peagle.warm.endpoint import Stored
+from peagle.warm.transfer import PAUSES, Answer
+from peagle.weights.layout import strangers
 from tests.packed import KEY
 from tests.unit.aws.cloud import service_error
 from tests.unit.aws.plans import a_plan
 from tests.unit.aws.world import World
-from toolkit.aws import warming
-from toolkit.aws.errors import AccessDenied, Missing
-from toolkit.aws.records import Deployment
-from toolkit.aws.warming import Stored
-from toolkit.aws.weights.layout import strangers
-from toolkit.errors import CloudError, EngineError, NotProved, Refused, UserError
-from toolkit.planning.models import Mount, Plan, Weights
-from toolkit.warm import PAUSES, Answer
 
 PREFIX = "s3://models/pair/"
 TARGET = ("pair/target/config.json", "pair/target/model.safetensors")

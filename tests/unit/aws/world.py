@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from peagle.deploy import state as records
+from peagle.deploy.apply import deploy
+from peagle.deploy.context import Work
+from peagle.deploy.destroy import destroy
+from peagle.deploy.preflight import Choices, Preflight, preflight
+from peagle.deploy.state import Deployment
+from peagle.deploy.watch import Clock, Progress
+from peagle.engine.crash import find_crash
+from peagle.planning.plan import Plan
 from tests.unit.aws.cloud import Cloud, FakeAws
-from toolkit.aws import records
-from toolkit.aws.deployment import deploy
-from toolkit.aws.destruction import destroy
-from toolkit.aws.preflight import Choices, Preflight, preflight
-from toolkit.aws.records import Deployment
-from toolkit.aws.watch import Clock, Progress
-from toolkit.aws.work import Work
-from toolkit.local.crash import find_crash
-from toolkit.planning.models import Plan
 
 NAME = "peagle-pair"
 

@@ -23,8 +23,8 @@ from benchmarks import (
     streaming_overhead,
     weights_sync,
 )
-from toolkit.errors import PeagleError
-from toolkit.local.engine import Engine
+from peagle.engine.installed import Engine
+from peagle.errors import PeagleError
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,9 @@ def test_the_entrypoint_before_vllm(
     def seconds(command: list[str], environment: dict[str, str]) -> float:
         return 0.1 + (added if command[-1] == "serve" else 0)
 
-    monkeypatch.setattr("toolkit.local.engine.find_engine", lambda vllm: Engine(Path("py"), vllm))
+    monkeypatch.setattr(
+        "peagle.engine.installed.find_engine", lambda vllm: Engine(Path("py"), vllm)
+    )
     monkeypatch.setattr(entrypoint, "fake_vllm", lambda place, python: None)
     monkeypatch.setattr(entrypoint, "_seconds", seconds)
 

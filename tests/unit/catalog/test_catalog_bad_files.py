@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from peagle.catalog import find_pair, load_catalog
+from peagle.catalog.loading import check_catalog, check_file
+from peagle.errors import CatalogError
 from tests.unit.catalog.catalog_files import GOOD, write_target
-from toolkit.catalog import find_pair, load_catalog
-from toolkit.catalog.checking import check_catalog, check_file
-from toolkit.errors import CatalogError
 
 
 class Damage(NamedTuple):

@@ -13,15 +13,14 @@ from typing import Any
 import pytest
 from botocore.session import get_session
 
+from peagle.catalog import load_catalog
+from peagle.catalog.evidence import load_evidence
+from peagle.catalog.loading import check_catalog
+from peagle.catalog.schema import Drafter, Target, kv_bytes
+from peagle.catalog.tables import Instance
+from peagle.data import data_folder
+from peagle.vllm.versions import compare, in_range
 from tests.support import bundled_catalog
-from toolkit.catalog import load_catalog
-from toolkit.catalog.checking import check_catalog
-from toolkit.catalog.evidence import load_evidence
-from toolkit.catalog.geometry import kv_bytes
-from toolkit.catalog.models import Drafter, Target
-from toolkit.catalog.tables import Instance
-from toolkit.catalog.versions import compare, in_range
-from toolkit.data import data_folder
 
 with bundled_catalog():
     CATALOG = load_catalog()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from peagle.catalog import load_catalog
+from peagle.planning import Options, errors, make_plan
 from tests.support import bundled_catalog
-from toolkit.catalog import load_catalog
-from toolkit.planning import Options, errors, make_plan
 
 with bundled_catalog():
     CATALOG = load_catalog()

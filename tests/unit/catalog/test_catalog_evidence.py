@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from toolkit.catalog import find_pair, load_catalog
-from toolkit.catalog.checking import check_file
-from toolkit.catalog.evidence import evidence_for, load_evidence
-from toolkit.errors import CatalogError
+from peagle.catalog import find_pair, load_catalog
+from peagle.catalog.evidence import evidence_for, load_evidence
+from peagle.catalog.loading import check_file
+from peagle.errors import CatalogError
 
 MEASURED: dict[str, Any] = {
     "pair": "openai/gpt-oss-20b",

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from peagle.catalog import find as module
+from peagle.catalog import load_catalog
+from peagle.catalog.find import TargetGlance, glance_at_targets, glance_of
+from peagle.catalog.loading import read_target
+from peagle.catalog.schema import Drafter, Target
+from peagle.errors import CatalogError
 from tests.unit.catalog.catalog_files import GOOD, write_target
-from toolkit.catalog import glance as module
-from toolkit.catalog import load_catalog
-from toolkit.catalog.glance import TargetGlance, glance_at_targets, glance_of
-from toolkit.catalog.loading import read_target
-from toolkit.catalog.models import Drafter, Target
-from toolkit.errors import CatalogError
 
 AT_COLUMN_0 = re.sub(
     r"^  ", "", GOOD.partition("drafters:\n")[2].partition("proof:")[0], flags=re.M

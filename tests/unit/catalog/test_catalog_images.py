@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from botocore.session import get_session
 
-from toolkit.catalog import image_uri, load_catalog
-from toolkit.catalog.tables import Runtime
-from toolkit.errors import NotFound
+from peagle.catalog import image_uri, load_catalog
+from peagle.catalog.tables import Runtime
+from peagle.errors import NotFound
 
 TABLE = load_catalog().runtimes
 RUNTIMES = {runtime.vllm: runtime for runtime in TABLE.runtimes}

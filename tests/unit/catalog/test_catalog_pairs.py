@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from peagle.catalog import find_instance, find_pair, load_catalog, pair_name
+from peagle.catalog.loading import Targets
+from peagle.data import data_folder
+from peagle.errors import NotFound, UserError
 from tests.unit.catalog.catalog_files import GOOD, write_target
-from toolkit.catalog import find_instance, find_pair, load_catalog, pair_name
-from toolkit.catalog.loading import Targets
-from toolkit.data import data_folder
-from toolkit.errors import NotFound, UserError
 
 CATALOG = load_catalog()
 GPT = "openai/gpt-oss-20b"

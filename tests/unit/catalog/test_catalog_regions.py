@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit.catalog import load_catalog
-from toolkit.catalog.regions import ALL_REGIONS, USUAL, region_hint
-from toolkit.errors import NotFound
-from toolkit.planning import Options, make_plan
+from peagle.catalog import load_catalog
+from peagle.catalog.tables import ALL_REGIONS, USUAL, region_hint
+from peagle.errors import NotFound
+from peagle.planning import Options, make_plan
 
 
 def test_a_near_one_is_named() -> None:

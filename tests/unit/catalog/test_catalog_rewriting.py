@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 
-from toolkit.catalog import load_catalog
-from toolkit.catalog.loading import examine
-from toolkit.catalog.rewriting import rewritten_instances
-from toolkit.catalog.rewriting_runtimes import rewritten_runtimes
-from toolkit.catalog.tables import Instance, InstanceTable, Price, Runtime, RuntimeTable
-from toolkit.catalog.writing import (
+from peagle.catalog import load_catalog
+from peagle.catalog.loading import examine
+from peagle.catalog.tables import Instance, InstanceTable, Price, Runtime, RuntimeTable
+from peagle.catalog.writing import (
     Tables,
     folder_for_tables,
     new_texts,
     refuse_unwritable,
+    rewritten_instances,
+    rewritten_runtimes,
     write_texts,
 )
-from toolkit.data import data_folder
-from toolkit.errors import UserError
+from peagle.data import data_folder
+from peagle.errors import UserError
 
 BUNDLED = data_folder("model_catalog")
 INSTANCES = (BUNDLED / "instances.yaml").read_text(encoding="utf-8")
@@ -177,7 +177,7 @@ def a_runtime(version: str, **changed: Any) -> Runtime:
 
 @pytest.mark.parametrize("version", ["0.18.0", "0.28.1", "0.31.0"])
 def test_a_new_version_stands_in_its_place(version: str, tmp_path: Path) -> None:
-    from toolkit.catalog.versions import parse
+    from peagle.vllm.versions import parse
 
     runtimes = (*CATALOG.runtimes.runtimes, a_runtime(version))
     wanted = with_runtimes(runtimes=tuple(sorted(runtimes, key=lambda one: parse(one.vllm))))
@@ -290,7 +290,7 @@ def test_a_file_in_another_style_is_refused_and_left_alone(tmp_path: Path) -> No
 def test_where_nothing_can_be_written_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("toolkit.catalog.writing.os.access", lambda *_: False)
+    monkeypatch.setattr("peagle.catalog.writing.os.access", lambda *_: False)
 
     with pytest.raises(UserError, match="cannot be written") as refused:
         refuse_unwritable(folder_for_tables(None))

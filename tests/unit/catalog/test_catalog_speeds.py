@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from toolkit.catalog import load_catalog
-from toolkit.catalog.checking import check_catalog, check_file
-from toolkit.catalog.evidence import load_evidence
-from toolkit.errors import CatalogError
+from peagle.catalog import load_catalog
+from peagle.catalog.evidence import load_evidence
+from peagle.catalog.loading import check_catalog, check_file
+from peagle.errors import CatalogError
 
 ROW: dict[str, Any] = {
     "drafter": "p-eagle",

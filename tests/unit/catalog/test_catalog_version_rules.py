@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.catalog import load_catalog, versions
-from toolkit.catalog.checking import check_catalog, check_file
-from toolkit.catalog.version_rules import holding
-from toolkit.data import data_folder
-from toolkit.errors import CatalogError
+from peagle.catalog import load_catalog
+from peagle.catalog.consistency import holding
+from peagle.catalog.loading import check_catalog, check_file
+from peagle.data import data_folder
+from peagle.errors import CatalogError
+from peagle.vllm import versions
 
 GOOD = """\
 checked: 2026-11-20

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.catalog.versions import compare, in_range, normalise, parse
-from toolkit.errors import UserError
+from peagle.errors import UserError
+from peagle.vllm.versions import compare, in_range, normalise, parse
 
 NUMBERS = st.tuples(*[st.integers(min_value=0, max_value=10_000)] * 3)
 VERSIONS = NUMBERS.map(lambda numbers: ".".join(map(str, numbers)))

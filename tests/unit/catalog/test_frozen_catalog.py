@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from peagle.catalog import load_catalog
+from peagle.catalog.loading import check_catalog
+from peagle.data import data_folder
+from peagle.planning import make_plan
+from peagle.render import plan_bytes
 from tests.conftest import FROZEN_CATALOG
 from tests.golden import FOLDER
 from tests.support import bundled_catalog, run_as_process, run_in_process
 from tests.unit.planning.test_plan_bundled import GOLDEN
-from toolkit.catalog import load_catalog
-from toolkit.catalog.checking import check_catalog
-from toolkit.data import data_folder
-from toolkit.planning import make_plan
-from toolkit.rendering import plan_bytes
 
 CHANGES = {
     "instances.yaml": (
@@ -43,7 +43,7 @@ def refreshed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             text, found = re.subn(pattern, other, text)
             assert found, pattern
         (copy / name).write_text(text)
-    monkeypatch.setattr("toolkit.data._PACKAGE", tmp_path / "toolkit")
+    monkeypatch.setattr("peagle.data._PACKAGE", tmp_path / "toolkit" / "peagle")
     return copy
 
 

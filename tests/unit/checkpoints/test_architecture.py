@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from toolkit.catalog import load_catalog
-from toolkit.catalog.models import AttentionGroup
-from toolkit.checkpoints.architecture import (
+from peagle.catalog import load_catalog
+from peagle.catalog.schema import AttentionGroup
+from peagle.checkpoints.architecture import (
     class_name,
     read_architecture,
     read_dtype,
     read_quantization,
 )
-from toolkit.errors import CheckpointError
+from peagle.errors import CheckpointError
 
 GEOMETRY = Path(__file__).parents[2] / "geometry"
 PAIRS = ("gpt-oss-20b", "gpt-oss-120b", "qwen3-coder-30b", "gemma-4-31b")

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from toolkit.checkpoints.at_once import WORKERS, at_once
+from peagle.parallel import WORKERS, at_once
 
 
 def test_results_have_the_order_of_the_calls() -> None:

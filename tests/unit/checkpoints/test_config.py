@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.checkpoints.config import COUNTS, SIZES, TOKENS, parse_config
-from toolkit.errors import CheckpointError
+from peagle.checkpoints.config import COUNTS, SIZES, TOKENS, parse_config
+from peagle.errors import CheckpointError
 
 GEOMETRY = Path(__file__).parents[2] / "geometry"
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from safetensors import SafetensorError
 from safetensors import deserialize as deserialize_untyped
 
+from peagle.checkpoints.safetensors import LONGEST_HEADER, header_bytes, parse_header
+from peagle.errors import CheckpointError
 from tests.unit.checkpoints.files import BITS, ONE, Shapes, file_of, header_of, weights
-from toolkit.checkpoints.header import LONGEST_HEADER, header_bytes, parse_header
-from toolkit.errors import CheckpointError
 
 deserialize: Callable[[bytes], list[tuple[str, dict[str, Any]]]] = deserialize_untyped
 

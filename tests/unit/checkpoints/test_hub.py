@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from peagle.checkpoints import Checkpoint, read_checkpoint
+from peagle.checkpoints.hub import HubSource
+from peagle.checkpoints.hub_client import Hub
+from peagle.errors import CheckpointError
 from tests.unit.checkpoints.fake_hub import COMMIT, REPO, SIGNED, FakeHub, refused, running
 from tests.unit.checkpoints.files import CONFIG, ONE, OTHER, file_of, head_of, index_of
 from tests.unit.checkpoints.web import MEGABYTE, Reply
-from toolkit.checkpoints import Checkpoint, read_checkpoint
-from toolkit.checkpoints.hub import HubSource
-from toolkit.checkpoints.hub_client import Hub
-from toolkit.errors import CheckpointError
 
 TOKEN = "hf_a-secret"
 LARGE = 300 * MEGABYTE

@@ -6,15 +6,15 @@ import json
 
 import pytest
 
-from tests.unit.checkpoints.files import index_of
-from toolkit.checkpoints.index import (
+from peagle.checkpoints.index import (
     check_tensors,
     index_name,
     other_weights,
     parse_index,
     weight_files,
 )
-from toolkit.errors import CheckpointError
+from peagle.errors import CheckpointError
+from tests.unit.checkpoints.files import index_of
 
 INDEX = "model.safetensors.index.json"
 

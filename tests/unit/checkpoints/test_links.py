@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.checkpoints.links import check_links, followed, homes_of
-from toolkit.errors import UserError
+from peagle.checkpoints.folder import check_links, followed, homes_of
+from peagle.errors import UserError
 
 
 @pytest.fixture

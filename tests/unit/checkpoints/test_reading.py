@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from peagle.checkpoints import FolderSource, Tensor, read_checkpoint
+from peagle.checkpoints.reading import FIRST_BYTES
+from peagle.data import data_folder
+from peagle.errors import CheckpointError
 from tests.unit.checkpoints.files import CONFIG, ONE, OTHER, Memory, file_of, index_of, weights
-from toolkit.checkpoints import FolderSource, Tensor, read_checkpoint
-from toolkit.checkpoints.reading import FIRST_BYTES
-from toolkit.data import data_folder
-from toolkit.errors import CheckpointError
 
 INDEX = "model.safetensors.index.json"
 SHARDED = {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit.checkpoints import Tensor
-from toolkit.checkpoints.architecture import read_dtype
-from toolkit.checkpoints.served import served_tensors
+from peagle.checkpoints import Tensor
+from peagle.checkpoints.architecture import read_dtype
+from peagle.vllm.dtypes import served_tensors
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from toolkit.checkpoints.tokenizer import describe_tokenizer, same_tokenizer
+from peagle.checkpoints.reading import describe_tokenizer, same_tokenizer
 
 BPE = {"model": {"type": "BPE", "vocab": {"a": 0, "b": 1}},
        "added_tokens": [{"id": 2, "content": "<end>"}]}  # fmt: skip

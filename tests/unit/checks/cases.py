@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from peagle.catalog import find_pair, load_catalog
+from peagle.catalog.schema import Target
+from peagle.checkpoints import Checkpoint, FolderSource, read_checkpoint
+from peagle.checks import Case, make_case
 from tests.unit.checks.damage import Damage, as_speculators, config_only, damaged, tiny
-from toolkit.catalog import find_pair, load_catalog
-from toolkit.catalog.models import Target
-from toolkit.checkpoints import Checkpoint, FolderSource, read_checkpoint
-from toolkit.checks import Case, make_case
 
 GEOMETRY = Path(__file__).parents[2] / "geometry"
 """``<short name>/{target,p-eagle,eagle3}/config.json``: real targets, and heads made for them."""

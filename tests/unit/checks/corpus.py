@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolkit.checks import Case
-from toolkit.findings import Level
+from peagle.checks import Case
+from peagle.findings import Level
 
 
 @dataclass(frozen=True)

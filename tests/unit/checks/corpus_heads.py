@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from peagle.checks import Case
 from tests.unit.checks.cases import OWN_IMAGE, geometry_case, read, speculators_case, tiny_case
 from tests.unit.checks.corpus import Broken
 from tests.unit.checks.damage import Damage, booleans, config_only, filled, integers
-from toolkit.checks import Case
 
 EAGLE = "eagle_config.eagle_aux_hidden_state_layer_ids"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from peagle.checks import Case
 from tests.unit.checks.cases import (
     CATALOG,
     OWN_IMAGE,
@@ -14,7 +15,6 @@ from tests.unit.checks.cases import (
 )
 from tests.unit.checks.corpus import Broken
 from tests.unit.checks.damage import Damage, RawTensor, filled
-from toolkit.checks import Case
 
 AWS = CATALOG.runtimes.accounts["us-east-1"]
 REGISTRY = f"{AWS}.dkr.ecr.us-east-1.amazonaws.com/vllm"

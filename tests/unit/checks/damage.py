@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from toolkit.data import data_folder
+from peagle.data import data_folder
 
 WEIGHTS = "model.safetensors"
 ITEM_BYTES = {"BF16": 2, "F16": 2, "F32": 4, "I64": 8, "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1}

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from peagle.checks import Case, check
 from tests.unit.checks.cases import catalog_case, geometry_case, tiny_case
-from toolkit.checks import Case, check
 
 CODE = "amx-small-layers"
 

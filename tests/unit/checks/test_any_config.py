@@ -9,10 +9,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from peagle.checkpoints import Checkpoint, Tensor
+from peagle.checks import Case, check
+from peagle.errors import CheckpointError
 from tests.unit.checks.cases import GEOMETRY, catalog_case, read
-from toolkit.checkpoints import Checkpoint, Tensor
-from toolkit.checks import Case, check
-from toolkit.errors import CheckpointError
 
 HEAD = dict(read(GEOMETRY / "gpt-oss-20b/p-eagle").config)
 TARGET = dict(read(GEOMETRY / "gpt-oss-20b/target").config)

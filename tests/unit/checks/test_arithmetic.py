@@ -5,11 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.catalog.models import AttentionGroup
-from toolkit.checkpoints.heads import Head, read_head
-from toolkit.checks.facts import default_layers
-from toolkit.checks.kv_groups import draft_groups
-from toolkit.checks.layout import layers_in, required
+from peagle.catalog.schema import AttentionGroup
+from peagle.checkpoints.heads import Head, read_head
+from peagle.checks.facts import default_layers
+from peagle.checks.head_layout import draft_groups, layers_in, required
 
 RATIO = 1.5
 few = st.integers(1, 64)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from peagle.catalog.schema import Drafter, Target
+from peagle.checks import Case, check, make_case, rules_found
 from tests.unit.checks.cases import (
     CATALOG,
     GEOMETRY,
@@ -18,8 +20,6 @@ from tests.unit.checks.cases import (
 from tests.unit.checks.corpus import Broken
 from tests.unit.checks.corpus_heads import HEADS, REDUCED
 from tests.unit.checks.corpus_rest import REST
-from toolkit.catalog.models import Drafter, Target
-from toolkit.checks import Case, check, make_case, rules_found
 
 CORPUS = (*HEADS, *REST)
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from peagle.checks.rules.fp8_cache_triton import check
 from tests.unit.checks.cases import catalog_case
-from toolkit.checks.rules.fp8_cache_triton import check
 
 A10G, A100, L40S, HOPPER = "ml.g5.12xlarge", "ml.p4de.24xlarge", "ml.g6e.12xlarge", "ml.p5.48xlarge"
 SMALL = {"kv-cache-dtype": "fp8"}

@@ -7,21 +7,20 @@ from pathlib import Path
 
 import pytest
 
+from peagle.catalog import find_pair
+from peagle.checkpoints import Checkpoint
+from peagle.checks import check, make_case, rules_found
+from peagle.checks.facts import in_ecr, in_tag, stranger
+from peagle.errors import CheckpointError, UserError
 from tests.unit.checks.cases import CATALOG, catalog_case, geometry_case, tiny_case
 from tests.unit.checks.damage import Damage
-from toolkit.catalog import find_pair
-from toolkit.checkpoints import Checkpoint
-from toolkit.checks import check, make_case, rules_found
-from toolkit.checks.images import in_ecr, in_tag
-from toolkit.checks.strangers import stranger
-from toolkit.errors import CheckpointError, UserError
 
 RULES = rules_found()
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
 def test_a_rule_says_what_it_guards_and_lies_in_the_file_of_its_code(rule: object) -> None:
-    from toolkit.checks.running import Rule
+    from peagle.checks.registry import Rule
 
     assert isinstance(rule, Rule)
     assert rule.guards.endswith(".")

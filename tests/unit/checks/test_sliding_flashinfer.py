@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from peagle.catalog import load_catalog
+from peagle.checks.rules import fp8_cache_triton
+from peagle.checks.rules.sliding_flashinfer import check
 from tests.unit.checks.cases import catalog_case
-from toolkit.catalog import load_catalog
-from toolkit.checks.rules import fp8_cache_triton
-from toolkit.checks.rules.sliding_flashinfer import check
 
 HOPPER, ADA = "ml.p5.48xlarge", "ml.g6e.12xlarge"
 SMALL = {"kv-cache-dtype": "fp8"}

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from peagle.aws.client import Aws
+from peagle.catalog import load_catalog
+from peagle.cli.account import Account
+from peagle.deploy.watch import Clock
+from peagle.planning import Options, make_plan
 from tests.support import Done, in_process
 from tests.unit.aws.cloud import Cloud
 from tests.unit.aws.world import World
-from toolkit.aws.session import Aws
-from toolkit.aws.watch import Clock
-from toolkit.catalog import load_catalog
-from toolkit.cli.cloud import Account
-from toolkit.planning import Options, make_plan
 
 NAME = "peagle-tiny"
 FIRST = ("deploy", "tiny", "--instance-type", "ml.g5.xlarge")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from peagle.deploy import state as records
+from peagle.deploy.state import Deployment, Generation, Resource, ResourceType
+from peagle.planning.plan import Mount
 from tests.unit.aws.plans import a_plan
-from toolkit.aws import records
-from toolkit.aws.records import Deployment, Generation, Resource, ResourceType
-from toolkit.planning.models import Mount
 
 
 def deployed(

@@ -8,8 +8,8 @@ from typing import Any
 
 from click.testing import CliRunner, Result
 
-from toolkit.cli.main import cli
-from toolkit.errors import Refused
+from peagle.cli.main import cli
+from peagle.errors import Refused
 
 GEOMETRY = Path(__file__).parents[2] / "geometry"
 H200 = ("--gpu-memory-gib", "139.8")

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from peagle.catalog import load_catalog
+from peagle.cli.main import cli
+from peagle.errors import CatalogError, NotFound
 from tests.unit.catalog.catalog_files import GOOD, write_target
-from toolkit.catalog import load_catalog
-from toolkit.cli.main import cli
-from toolkit.errors import CatalogError, NotFound
 
 
 def peagle(*arguments: str) -> Result:

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from peagle.aws.client import Aws
+from peagle.aws.refresh import PARTS
+from peagle.catalog import load_catalog
+from peagle.data import data_folder
+from peagle.errors import CloudError, PeagleError, UserError
 from tests.unit.aws.cloud import service_error
 from tests.unit.cli.commands import Terminal
-from toolkit.aws.refresh import PARTS
-from toolkit.aws.session import Aws
-from toolkit.catalog import load_catalog
-from toolkit.data import data_folder
-from toolkit.errors import CloudError, PeagleError, UserError
 
 PRICES = ("catalog", "refresh", "--prices", "--to")
 

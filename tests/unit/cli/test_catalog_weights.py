@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from peagle.cli.main import cli
 from tests.unit.checks.damage import tiny
-from toolkit.cli.main import cli
 
 
 @pytest.fixture

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from peagle.checks import rules_found
+from peagle.cli.main import cli
+from peagle.errors import PeagleError
 from tests.support import Peagle
 from tests.unit.checks.damage import Damage, damaged, tiny
 from tests.unit.cli.commands import Terminal
-from toolkit.checks import rules_found
-from toolkit.cli.main import cli
-from toolkit.errors import PeagleError
 
 NOT_FOR_A_DOCUMENT = ("boto3", "botocore", "moto", "torch", "vllm", "rich", "huggingface_hub")
 
@@ -32,7 +32,7 @@ def run(*arguments: str) -> Result:
     settings = {"AWS_REGION": None, "AWS_DEFAULT_REGION": None}
     done = CliRunner().invoke(cli, ["check", *arguments], env=settings)
     if isinstance(done.exception, PeagleError):
-        done.exit_code = done.exception.exit_code  # as toolkit.cli.main ends it
+        done.exit_code = done.exception.exit_code  # as peagle.cli.main ends it
     return done
 
 
@@ -84,7 +84,7 @@ def test_a_broken_head_is_told_with_code_place_and_fix(without_mask: str) -> Non
     done = run("tiny", "--drafter", without_mask)
     assert done.exit_code == 3
     assert "head-without-mask (drafter)" in done.stdout
-    assert "mend: copy the head again" in done.stdout
+    assert "fix: copy the head again" in done.stdout
     assert "1 error" in done.stdout
     assert not any(line != line.rstrip() for line in done.stdout.splitlines())
 
@@ -346,7 +346,7 @@ def test_a_target_of_ones_own_catalogue_is_a_pair_too(tmp_path: Path) -> None:
 
 def test_a_document_needs_no_heavy_library() -> None:
     code = (
-        "import sys; from toolkit.cli.main import cli;"
+        "import sys; from peagle.cli.main import cli;"
         "cli(['check', 'tiny', '--json'], standalone_mode=False);"
         f"print([m for m in {NOT_FOR_A_DOCUMENT!r} if m in sys.modules], file=sys.stderr)"
     )

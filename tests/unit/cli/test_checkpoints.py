@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from peagle.aws.client import Aws, Keys, connect
+from peagle.aws.s3_source import S3Source
+from peagle.checkpoints import FolderSource
+from peagle.checkpoints.hub import HubSource
+from peagle.cli.locations import checkpoint_at, own_head, source_of
+from peagle.errors import CheckpointError, UserError
 from tests.unit.checkpoints.files import CONFIG, ONE
-from toolkit.aws.objects import S3Source
-from toolkit.aws.session import Aws, Keys, connect
-from toolkit.checkpoints import FolderSource
-from toolkit.checkpoints.hub import HubSource
-from toolkit.cli.checkpoints import checkpoint_at, own_head, source_of
-from toolkit.errors import CheckpointError, UserError
 
 
 def aws() -> Aws:

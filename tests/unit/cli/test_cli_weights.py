@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 
+from peagle.catalog.consistency import GB
+from peagle.catalog.loading import load_storage
+from peagle.cli.output.weights import describe, month_words
+from peagle.data import data_folder
+from peagle.weights import Moment
 from tests.support import Peagle
 from tests.unit.cli.endpoints import deployed
 from tests.unit.sandbox.sandboxes import Account, Sandbox, started
-from toolkit.aws.weights import Moment
-from toolkit.catalog.loading import load_storage
-from toolkit.catalog.storage import GB
-from toolkit.cli.weights_words import describe, month_words
-from toolkit.data import data_folder
 
 BUCKET = "models"
 
@@ -352,7 +352,7 @@ def test_ctrl_c_says_what_is_left_and_how_to_go_on(
     words = ["weights", "sync", "tiny", "s3://models/stopped", "--target-only", "--target-from",
              str(tmp_path), "--sandbox"]  # fmt: skip
     process = subprocess.Popen(
-        [sys.executable, "-m", "toolkit.cli", *words, "--yes"],
+        [sys.executable, "-m", "peagle.cli", *words, "--yes"],
         env=sandbox.environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
     )  # fmt: skip
     assert process.stderr is not None

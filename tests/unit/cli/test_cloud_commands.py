@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from click.shell_completion import ShellComplete
 
+from peagle.aws.client import Keys, connect
+from peagle.cli.account import find_deployment
+from peagle.cli.main import cli
 from tests.support import Peagle
 from tests.unit.aws.cloud import START
 from tests.unit.cli.commands import FIRST, NAME, Terminal, price_of, price_shown
-from toolkit.aws.session import Keys, connect
-from toolkit.cli.cloud import find_deployment
-from toolkit.cli.main import cli
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_a_stand_ins_acceptance_is_marked_in_the_list(deployed: Terminal) -> Non
 
 def _without_record(terminal: Terminal) -> None:
     """Make of the deployment one that something else than ``peagle deploy`` made."""
-    from toolkit.aws import records
+    from peagle.deploy import state as records
 
     (record,) = records.all_records()
     records.remove(record)
@@ -205,7 +205,7 @@ def test_logs_since_leaves_out_what_is_older(
     deployed.cloud.write_log("old")
     deployed.cloud.now += 3600
     deployed.cloud.write_log("new")
-    monkeypatch.setattr("toolkit.cli.logs.time.time", lambda: START + 3700)
+    monkeypatch.setattr("peagle.cli.logs.time.time", lambda: START + 3700)
 
     assert deployed.run("logs", NAME, "--since", "30m").out == "new\n"
 
@@ -215,7 +215,7 @@ def test_older_lines_than_since_are_told_of(
 ) -> None:
     """An idle engine writes nothing: that is not the same as an empty log."""
     deployed.cloud.write_log("old")
-    monkeypatch.setattr("toolkit.cli.logs.time.time", lambda: START + 200)
+    monkeypatch.setattr("peagle.cli.logs.time.time", lambda: START + 200)
 
     done = deployed.run("logs", NAME, "--since", "5s")
 
@@ -230,7 +230,7 @@ def test_older_lines_than_since_are_told_of(
 def test_without_any_line_since_says_so(
     deployed: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("toolkit.cli.logs.time.time", lambda: START + 200)
+    monkeypatch.setattr("peagle.cli.logs.time.time", lambda: START + 200)
 
     assert deployed.run("logs", NAME, "--since", "5s").err == "No line yet.\n"
 
@@ -246,8 +246,8 @@ def test_since_counts_from_when_the_command_was_typed(
         clock[0] += 4
         return find_deployment(*asked)
 
-    monkeypatch.setattr("toolkit.cli.logs.time.time", lambda: clock[0])
-    monkeypatch.setattr("toolkit.cli.cloud.find_deployment", slowly)
+    monkeypatch.setattr("peagle.cli.logs.time.time", lambda: clock[0])
+    monkeypatch.setattr("peagle.cli.account.find_deployment", slowly)
 
     assert deployed.run("logs", NAME, "--since", "5s").out == "just now\n"
 
@@ -264,7 +264,7 @@ def test_following_goes_on_until_ctrl_c(
         deployed.cloud.now += seconds
         deployed.cloud.write_log(line)
 
-    monkeypatch.setattr("toolkit.cli.logs.time.sleep", write_or_interrupt)
+    monkeypatch.setattr("peagle.cli.logs.time.sleep", write_or_interrupt)
 
     done = deployed.run("logs", NAME, "-f")
 
@@ -396,7 +396,7 @@ def test_destroy_waits_for_an_endpoint_that_is_being_changed(deployed: Terminal)
 
 
 def test_two_commands_at_once_exclude_each_other(deployed: Terminal) -> None:
-    from toolkit.aws import records
+    from peagle.deploy import state as records
 
     with records.held("111122223333", "us-east-1", NAME):
         done = deployed.run("destroy", NAME, "--yes")

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from peagle.catalog import load_catalog
 from tests.support import Peagle
 from tests.unit.aws.cloud import service_error
 from tests.unit.cli.commands import FIRST, NAME, Terminal, price_shown
-from toolkit.catalog import load_catalog
 
 KEYS = {
     "name", "state", "pair", "acceptance_length", "drafts", "openai_base_url",

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.aws.watch import Progress
-from toolkit.cli.durations import duration, in_words
-from toolkit.cli.money import price_words
-from toolkit.cli.progress import Ticker, describe
+from peagle.cli.output.progress import Ticker, describe
+from peagle.deploy.watch import Progress
+from peagle.text import duration, in_words, price_words
 
 CONTEXT = click.Context(click.Command("x"))
 OPTION = click.Option(["--since"])

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
+from peagle.sandbox import set_quota
 from tests.unit.containers.weights import safetensors
 from tests.unit.sandbox.sandboxes import Account, Sandbox, fake_engine, started
-from toolkit.sandbox import set_quota
 
 pytestmark = pytest.mark.sandbox
 
@@ -98,7 +98,7 @@ def _declined(sandbox: Sandbox) -> tuple[int, str]:
     """Exit code of a deploy whose question is answered with no, and what the terminal showed."""
     keyboard, terminal = pty.openpty()
     os.write(keyboard, b"n\n")
-    command = [sys.executable, "-m", "toolkit.cli", *DEPLOY[:-1]]
+    command = [sys.executable, "-m", "peagle.cli", *DEPLOY[:-1]]
     done = subprocess.run(
         command,
         env=sandbox.environment,
@@ -210,7 +210,7 @@ STEPS = [
 def _interrupted_at(sandbox: Sandbox, step: str) -> tuple[int, str]:
     """Deploy, and press Ctrl-C as soon as progress says ``step``; exit code and all of stderr."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "toolkit.cli", *DEPLOY],
+        [sys.executable, "-m", "peagle.cli", *DEPLOY],
         env=sandbox.environment,
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
@@ -266,7 +266,7 @@ def test_plain_aws_clients_variables_lead_deploy_to_the_sandbox_too(
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "toolkit.cli", *arguments],
+            [sys.executable, "-m", "peagle.cli", *arguments],
             env={**sandbox.environment, **variables},
             capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from peagle.catalog import load_catalog
 from tests.unit.cli.fitting import answer, folder, peagle, shown
-from toolkit.catalog import load_catalog
 
 FLAGS = ("--no-speculation", "--text-only", "--enforce-eager", "--compiled")
 

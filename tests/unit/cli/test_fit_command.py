@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from peagle.cli.main import cli
+from peagle.cli.output.fit import KNOBS, MEANINGS
+from peagle.errors import CheckpointError, NotFound, Refused, UserError
 from tests.unit.cli.fitting import H200, answer, changed, folder, peagle, shown
-from toolkit.cli.fit_view import KNOBS, MEANINGS
-from toolkit.cli.main import cli
-from toolkit.errors import CheckpointError, NotFound, Refused, UserError
 
 KEYS = ("weights_gib", "drafter_gib", "kv_cache_gib", "kv_cache_tokens", "max_concurrency", "terms")
 

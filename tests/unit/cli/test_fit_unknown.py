@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from peagle.errors import UserError
 from tests.unit.checks.damage import WEIGHTS, RawTensor, write_tensors
 from tests.unit.cli.fitting import H200, answer, folder, peagle, shown
-from toolkit.errors import UserError
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

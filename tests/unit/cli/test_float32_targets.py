@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from peagle.catalog import load_catalog
+from peagle.fit.building import target_model
 from tests.unit.checkpoints.files import file_of, header_of
 from tests.unit.cli.fitting import H200, folder, shown
-from toolkit.catalog import load_catalog
-from toolkit.fit.building import target_model
 
 SHORT = ("--max-model-len", "8192", "--max-num-seqs", "64")
 LLAMA_8B: dict[str, Any] = {

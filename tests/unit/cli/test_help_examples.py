@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 import pytest
 
-from toolkit.aws.weights.layout import place_of
-from toolkit.cli.main import cli
+from peagle.cli.main import cli
+from peagle.weights.layout import place_of
 
 _COMMAND = re.compile(r"peagle .+?(?=    |\n| && |\)\"|$)")
 

@@ -11,16 +11,17 @@ from pathlib import Path
 import pytest
 from moto import mock_aws
 
+from peagle.aws import codebuild
+from peagle.aws import image_records as images
+from peagle.aws.client import Keys, connect
+from peagle.cli.account import Account
+from peagle.cli.image_push import deploy_command, words_for
+from peagle.errors import UserError
+from peagle.images import Docker
+from peagle.images.context import member_of
+from peagle.images.push import Login, logged_in
 from tests.support import Peagle
 from tests.unit.images.conftest import FakeDocker, docker
-from toolkit.aws import codebuild, images
-from toolkit.aws.session import Keys, connect
-from toolkit.cli.cloud import Account
-from toolkit.cli.image_push import deploy_command, words_for
-from toolkit.errors import UserError
-from toolkit.images import Docker
-from toolkit.images.archive import member_of
-from toolkit.images.push import Login, logged_in
 
 __all__ = ["docker"]
 
@@ -30,7 +31,7 @@ NO_ENGINE = (
     "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon "
     "running?"
 )
-FULL = "failed to register layer: write /opt/peagle/serve: no space left on device"
+FULL = "failed to register layer: write /opt/peagle/peagle_serve: no space left on device"
 DENIED = "denied: requested access to the resource is denied"
 
 

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from peagle.cli import image_push
+from peagle.cli.account import Account
+from peagle.cli.image import remove_unused
+from peagle.engine.container import container_name
+from peagle.errors import CloudError, UserError
+from peagle.images import Docker
+from peagle.images.inspect import unseen
+from peagle.store import write_json
 from tests.support import Peagle
 from tests.unit.images.conftest import LABELS, FakeDocker, docker
 from tests.unit.rendering.plans import plan_of
-from toolkit.cli import image_push
-from toolkit.cli.cloud import Account
-from toolkit.cli.image_use import remove_unused
-from toolkit.errors import CloudError, UserError
-from toolkit.home import write_json
-from toolkit.images import Docker
-from toolkit.images.show import unseen
-from toolkit.local.containers import container_name
 
 __all__ = ["docker"]
 

@@ -11,8 +11,8 @@ from importlib import import_module
 import click
 import pytest
 
+from peagle.cli.main import COMMANDS
 from tests.support import Peagle
-from toolkit.cli.main import COMMANDS
 
 HEAVY = ("boto3", "botocore", "moto", "torch", "vllm", "sagemaker")
 
@@ -32,7 +32,7 @@ def test_reading_commands_import_nothing_heavy(arguments: list[str], tmp_path: o
     given = [argument.format(folder=f"{tmp_path}/out") for argument in arguments]
     script = (
         "import sys\n"
-        "from toolkit.cli.main import main\n"
+        "from peagle.cli.main import main\n"
         f"sys.argv = ['peagle', *{given!r}]\n"
         "try:\n    main()\n"
         "finally:\n"
@@ -153,7 +153,7 @@ def test_a_home_that_cannot_be_is_the_users_to_mend(peagle: Peagle) -> None:
 def test_the_demo_stops_only_a_sandbox_that_it_started(
     started_before: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from toolkit.cli import demo
+    from peagle.cli import demo
 
     ran: list[str] = []
     monkeypatch.setattr(demo, "running", lambda: object() if started_before else None)

@@ -6,12 +6,12 @@ import re
 
 import pytest
 
+from peagle.catalog import load_catalog
+from peagle.cli.output.columns import aligned, fitted, folded
+from peagle.cli.output.image import table
+from peagle.cli.output.weights import file_line
+from peagle.images import Image
 from tests.unit.cli.commands import FIRST, NAME, Terminal
-from toolkit.catalog import load_catalog
-from toolkit.cli.columns import aligned, fitted, folded
-from toolkit.cli.image_table import table
-from toolkit.cli.weights_words import file_line
-from toolkit.images import Image
 
 WIDTH = 60
 CATALOG = load_catalog()

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from peagle.cli.main import cli
+from peagle.data import data_folder
+from peagle.errors import PeagleError
+from peagle.render import plan_bytes, read_plan
 from tests.support import Peagle
 from tests.unit.checks.damage import Damage, damaged, tiny
-from toolkit.cli.main import cli
-from toolkit.data import data_folder
-from toolkit.errors import PeagleError
-from toolkit.rendering import plan_bytes, read_plan
 
 NOT_FOR_A_DOCUMENT = ("boto3", "botocore", "moto", "torch", "vllm", "sagemaker", "rich")
 
@@ -35,7 +35,7 @@ def run(*arguments: str, **environment: str | None) -> Result:
     settings: dict[str, str | None] = {"AWS_REGION": None, "AWS_DEFAULT_REGION": None}
     done = CliRunner().invoke(cli, ["plan", *arguments], env={**settings, **environment})
     if isinstance(done.exception, PeagleError):
-        done.exit_code = done.exception.exit_code  # as toolkit.cli.main ends it
+        done.exit_code = done.exception.exit_code  # as peagle.cli.main ends it
     return done
 
 
@@ -284,7 +284,7 @@ def test_a_head_without_its_mask_is_refused(head: Path) -> None:
 def test_a_document_costs_no_heavy_import() -> None:
     script = (
         "import sys\n"
-        "from toolkit.cli.main import main\n"
+        "from peagle.cli.main import main\n"
         "sys.argv = ['peagle', 'plan', 'gpt-oss-20b', '--json']\n"
         "try:\n"
         "    main()\n"

@@ -11,11 +11,11 @@ import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
 
-from toolkit.catalog import load_catalog
-from toolkit.cli.flags import MEANINGS, SPECULATION, explained
-from toolkit.cli.main import cli
-from toolkit.cli.plan_places import places_table
-from toolkit.planning import Options, make_plan
+from peagle.catalog import load_catalog
+from peagle.cli.main import cli
+from peagle.cli.output.flags import MEANINGS, SPECULATION, explained
+from peagle.cli.output.plan import places_table
+from peagle.planning import Options, make_plan
 
 CATALOG = load_catalog()
 PAIRS = [

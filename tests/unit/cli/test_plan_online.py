@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
+from peagle.aws import prices
+from peagle.aws.client import Aws, Keys, connect
+from peagle.aws.errors import CREDENTIALS_FIX
+from peagle.catalog import load_catalog
+from peagle.deploy.state import SANDBOX
+from peagle.errors import UserError
 from tests.support import Done
 from tests.unit.aws.cloud import service_error
 from tests.unit.cli.commands import NAME, Terminal
-from toolkit.aws import prices
-from toolkit.aws.errors import CREDENTIALS_FIX
-from toolkit.aws.records import SANDBOX
-from toolkit.aws.session import Aws, Keys, connect
-from toolkit.catalog import load_catalog
-from toolkit.errors import UserError
 
 PLAN = ("plan", "tiny", "--instance-type", "ml.g5.xlarge", "--online")
 
@@ -215,7 +215,7 @@ def test_a_second_plan_asks_no_prices(terminal: Terminal) -> None:
 def test_who_never_answers_is_asked_once(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("toolkit.aws.session.PATIENCE", (2, 1, 1))
+    monkeypatch.setattr("peagle.aws.client.PATIENCE", (2, 1, 1))
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         aws = connect("us-east-1", endpoint_url=url, keys=Keys("a", "b"))

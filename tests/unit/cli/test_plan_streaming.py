@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from toolkit.cli.main import cli
-from toolkit.errors import PeagleError, UserError
+from peagle.cli.main import cli
+from peagle.errors import PeagleError, UserError
 
 SOURCES = ("--model-source", "s3://bucket/tiny/target/", "--drafter", "s3://bucket/tiny/drafter/")
 STREAM = ("--weights-by", "stream")

@@ -11,10 +11,10 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from peagle.cli import completion as completing
+from peagle.cli.main import cli
+from peagle.errors import NotFound
 from tests.support import Peagle
-from toolkit.cli import completing
-from toolkit.cli.main import cli
-from toolkit.errors import NotFound
 
 
 def run(*arguments: str, **settings: str) -> Result:
@@ -30,7 +30,7 @@ def test_a_cache_for_a_part_of_the_load_is_no_plain_fit() -> None:
     seen = words("plan", "qwen3-8b", "--concurrency", "64", "--instance-type", "ml.g6e.xlarge")
     assert re.search(r"fits, for 3\.\d of the 64 requests at full length: the cache holds", seen)
     assert "warning cache-below-concurrency (concurrency)" in seen
-    assert "mend: use ml." in seen
+    assert "fix: use ml." in seen
 
 
 def test_a_load_that_was_asked_for_is_held_by_a_quarter() -> None:
@@ -52,7 +52,7 @@ def test_what_does_not_fit_adds_up() -> None:
 def test_findings_are_printed_as_check_prints_them() -> None:
     seen = run("plan", "gpt-oss-20b").stdout
     assert "warning  image-without-counters (image)\n         AWS's own image" in seen
-    assert "         mend: `peagle image build gpt-oss-20b+p-eagle --push` makes" in seen
+    assert "         fix: `peagle image build gpt-oss-20b+p-eagle --push` makes" in seen
     assert "nothing is to be done" not in seen
 
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from peagle.catalog import load_catalog
+from peagle.cli.main import cli
+from peagle.cli.output.files import write_folder
+from peagle.errors import PeagleError, Refused, Unsupported, UserError
+from peagle.planning import Options, make_plan
+from peagle.render import RenderedFile, plan_bytes, render
+from peagle.render.plan_file import read_plan
 from tests.support import Peagle
-from toolkit.catalog import load_catalog
-from toolkit.cli.files import write_folder
-from toolkit.cli.main import cli
-from toolkit.errors import PeagleError, Refused, Unsupported, UserError
-from toolkit.planning import Options, make_plan
-from toolkit.rendering import RenderedFile, plan_bytes, render
-from toolkit.rendering.document import read_plan
 
 
 def run(*arguments: str) -> Result:
@@ -49,7 +49,7 @@ def test_the_files_are_written_and_listed(format: str, files: list[str], tmp_pat
 
 def test_the_build_context_is_complete(tmp_path: Path) -> None:
     assert run("dockerfile", "tiny", "-o", str(tmp_path / "image")).exit_code == 0
-    assert (tmp_path / "image" / "peagle" / "serve" / "__main__.py").is_file()
+    assert (tmp_path / "image" / "peagle" / "peagle_serve" / "__main__.py").is_file()
     assert (tmp_path / "image" / "Dockerfile").is_file()
 
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from toolkit.cli.waiting import StatusLine
+from peagle.cli.output.progress import StatusLine
 
 
 def test_in_a_file_there_is_a_line_now_and_then(

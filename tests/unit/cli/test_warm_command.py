@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from peagle.data import data_folder
+from peagle.warm.transfer import Answer
 from tests.packed import KEY
 from tests.support import Done, Peagle
 from tests.unit.aws.cloud import service_error
 from tests.unit.cli.commands import Terminal, price_of, price_shown
-from toolkit.data import data_folder
-from toolkit.warm import Answer
 
 IMAGE = "111122223333.dkr.ecr.us-east-1.amazonaws.com/peagle:0.28.0"
 PLAN = ("tiny", "--instance-type", "ml.g5.xlarge", "--image", IMAGE)

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from peagle.checkpoints import FolderSource
+from peagle.cli.account import Account
+from peagle.cli.output.weights import fix_in_account, other_origins
+from peagle.cli.weights_remove import refuse_replaced, refuse_used
+from peagle.errors import Refused
+from peagle.findings import warning
+from peagle.planning.plan import MODEL_BUCKET
+from peagle.weights import Origin, Survey, place_of
+from peagle.weights.manifest import Folder
 from tests.unit.cli.endpoints import deployed
-from toolkit.aws.weights import Origin, Survey, place_of
-from toolkit.aws.weights.manifest import Folder
-from toolkit.checkpoints import FolderSource
-from toolkit.cli.cloud import Account
-from toolkit.cli.weights_used import refuse_replaced, refuse_used
-from toolkit.cli.weights_words import fix_in_account, other_origins
-from toolkit.errors import Refused
-from toolkit.findings import warning
-from toolkit.planning.models import MODEL_BUCKET
 
 PLACE = place_of("s3://models/pair")
 

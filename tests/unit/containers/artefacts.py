@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from serve.warm.manifest import Manifest
-from serve.warm.pack import pack
-from serve.warm.subject import key_of
+from peagle_serve.warm.archive import pack
+from peagle_serve.warm.cache_key import key_of
+from peagle_serve.warm.manifest import Manifest
 
 SUBJECT: dict[str, Any] = {
     "format": 1,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 
-from serve.checks import check
-from serve.errors import WrongEnvironment
-from serve.model import with_model
-from serve.names import check_arguments
-from serve.pair import check_pair
+from peagle.checkpoints import Checkpoint
+from peagle.checks import Case
+from peagle_serve.checks import check
+from peagle_serve.model import with_model
+from peagle_serve.names import check_arguments
+from peagle_serve.pair import check_pair
+from peagle_serve.settings import WrongEnvironment
 from tests.unit.containers.arguments import SOURCE
-from toolkit.checkpoints import Checkpoint
-from toolkit.checks import Case
 
 
 def refusal(case: Case) -> str | None:

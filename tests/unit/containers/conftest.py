@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from serve.warm.manifest import Manifest
+from peagle_serve.warm.manifest import Manifest
 from tests.unit.containers.artefacts import artefact
 from tests.unit.containers.supervised import Run, runs_in
 

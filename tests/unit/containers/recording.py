@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from toolkit.local.process import free_port
+from peagle.engine.process import free_port
 
-SERVE = Path(__file__).resolve().parents[3] / "containers" / "serve"
+SERVE = Path(__file__).resolve().parents[3] / "containers" / "peagle_serve"
 RECORDER = """
 import json, os, sys
 with open(os.environ["RECORD"], "w", encoding="utf-8") as record:

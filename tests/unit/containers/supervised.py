@@ -15,15 +15,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from peagle.engine.process import free_port
 from tests.unit.local.conftest import processes_with
-from toolkit.local.process import free_port
 
 CONTAINERS = Path(__file__).resolve().parents[3] / "containers"
 RUN = """
 import sys
-import serve.supervisor
-serve.supervisor.STOP_SECONDS = 0.5
-from serve.command import main
+import peagle_serve.supervisor
+peagle_serve.supervisor.STOP_SECONDS = 0.5
+from peagle_serve.command import main
 main(["serve"])
 """
 HEALTHY = "tell('hello'); tell('healthy');"

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve.environment import arguments, flag_of
-from serve.errors import WrongEnvironment
-from toolkit.planning.environment import to_environment
+from peagle.vllm.environment import to_environment
+from peagle_serve.environment import arguments, flag_of
+from peagle_serve.settings import WrongEnvironment
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
 JSON = st.recursive(

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from serve.built_for import PAIR_FILE, check_built_for
-from serve.errors import WrongEnvironment
+from peagle.data import data_folder
+from peagle.render.image import pair_document
+from peagle_serve.checks import PAIR_FILE, check_built_for
+from peagle_serve.settings import WrongEnvironment
 from tests.unit.containers.recording import SERVE, container_in, documents
 from tests.unit.containers.weights import HEAD, TARGET, pair
 from tests.unit.rendering.plans import ALL_PAIRS, plan_for, plan_of
-from toolkit.data import data_folder
-from toolkit.rendering.image import pair_document
 
 GEOMETRY = Path(__file__).resolve().parents[2] / "geometry"
 TINY = data_folder("model_catalog") / "peagle" / "tiny"
@@ -173,11 +173,11 @@ def test_an_image_of_the_tiny_pair_refuses_its_other_head(tmp_path: Path) -> Non
 def test_the_container_refuses_before_it_starts_the_engine(tmp_path: Path) -> None:
     container = container_in(tmp_path / "engine")
     image = tmp_path / "image"
-    shutil.copytree(SERVE, image / "serve", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(SERVE, image / "peagle_serve", ignore=shutil.ignore_patterns("__pycache__"))
     (image / "pair.json").write_text(json.dumps(BUILT))
 
-    refused = container.run({"SM_VLLM_MODEL": "b/other"}, serve=image / "serve")
-    taken = container.run({"SM_VLLM_MODEL": "a/target"}, serve=image / "serve")
+    refused = container.run({"SM_VLLM_MODEL": "b/other"}, serve=image / "peagle_serve")
+    taken = container.run({"SM_VLLM_MODEL": "a/target"}, serve=image / "peagle_serve")
 
     assert refused.returncode == 2
     (said,) = documents(refused)

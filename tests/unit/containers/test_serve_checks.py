@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve.checks import check, port_of
-from serve.errors import WrongEnvironment
-from serve.names import KNOWN, OWN, SPECULATION, check_arguments
+from peagle.data import entrypoint_folder
+from peagle_serve.checks import check, port_of
+from peagle_serve.names import KNOWN, OWN, SPECULATION, check_arguments
+from peagle_serve.settings import WrongEnvironment
 from tests.unit.containers.arguments import SOURCE
-from toolkit.data import data_folder
 
 HANDED_ON = {
     "PEAGLE_ENGINE_STARTED",
@@ -133,7 +133,7 @@ def test_a_name_of_others_is_left_alone_where_ours_is_there_too() -> None:
 
 
 def test_every_setting_that_the_entrypoint_reads_is_known() -> None:
-    sources = (data_folder("containers") / "serve").rglob("*.py")
+    sources = (entrypoint_folder()).rglob("*.py")
     read = {name for file in sources for name in re.findall(r"\bPEAGLE_\w+", file.read_text())}
 
     assert read - {"PEAGLE_", *HANDED_ON} == set(OWN)

@@ -27,9 +27,9 @@ def test_vllm_gets_port_arguments_and_middleware(container: Container) -> None:
 
     assert argv == [
         *("--port", str(PORT), "--max-model-len", "4096", "--model", "a/b"),
-        *("--middleware", "serve.counters.CountersMiddleware"),
-        *("--middleware", "serve.warm.route.WarmMiddleware"),
-        *("--middleware", "serve.lifecycle.LifecycleMiddleware"),
+        *("--middleware", "peagle_serve.counters.CountersMiddleware"),
+        *("--middleware", "peagle_serve.warm.route.WarmMiddleware"),
+        *("--middleware", "peagle_serve.lifecycle.LifecycleMiddleware"),
     ]
 
 
@@ -155,6 +155,6 @@ def test_it_needs_python_3_10_and_the_standard_library_only(file: Path) -> None:
     outside = {
         name
         for name in imported
-        if name.partition(".")[0] not in {*sys.stdlib_module_names, "serve"}
+        if name.partition(".")[0] not in {*sys.stdlib_module_names, "peagle_serve"}
     }
     assert outside == set()

@@ -13,7 +13,11 @@ from typing import Any
 import pytest
 
 from benchmarks.gpu.geometry import OWN_TENSORS
-from serve.crash import find_crash
+from peagle.catalog.schema import Drafter, Target
+from peagle.checkpoints.heads import Head, read_head
+from peagle.checks import Case, make_case
+from peagle.checks.head_layout import required
+from peagle_serve.crash import find_crash
 from tests.engine import trials
 from tests.unit.checks.cases import CATALOG, GEOMETRY, geometry_case, tiny_case
 from tests.unit.checks.corpus import Broken
@@ -22,10 +26,6 @@ from tests.unit.checks.corpus_rest import REST
 from tests.unit.checks.damage import Damage
 from tests.unit.containers.broken_pairs import refusal
 from tests.unit.containers.left_to_vllm import LEFT, LOUD, REFUSED
-from toolkit.catalog.models import Drafter, Target
-from toolkit.checkpoints.heads import Head, read_head
-from toolkit.checks import Case, make_case
-from toolkit.checks.layout import required
 
 CORPUS = {broken.name: broken for broken in (*HEADS, *REST)}
 SAID: dict[str, list[str]] = json.loads(

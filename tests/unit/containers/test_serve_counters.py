@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
-from serve.attributes import HEADER
-from serve.counters import ATTRIBUTE, CountersMiddleware, counters_of
-from serve.inner import Message
-from toolkit.wire import COUNTERS_ATTRIBUTE, COUNTERS_HEADER
-from toolkit.wire import counters_of as read_counters
+from peagle.protocol import COUNTERS_ATTRIBUTE, COUNTERS_HEADER
+from peagle.protocol import counters_of as read_counters
+from peagle_serve.counters import ATTRIBUTE, HEADER, CountersMiddleware, Message, counters_of
 
 PAGE = """\
 # HELP vllm:spec_decode_num_drafts_total Number of spec decoding drafts.

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from serve.crash import find_crash
-from serve.errors import WrongEnvironment
+from peagle_serve.crash import find_crash
+from peagle_serve.settings import WrongEnvironment
 
 LOGS = Path(__file__).parent / "crashes"
 

@@ -26,7 +26,7 @@ IMPORTS = """
 import os, runpy, signal, sys
 class Slow:
     def find_spec(self, name, path, target=None):
-        if name == "serve.command":
+        if name == "peagle_serve.command":
             os.kill(os.getpid(), signal.SIGTERM)
             raise AssertionError("the signal was not heeded")
 sys.meta_path.insert(0, Slow())

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 import sys
 
-from toolkit.data import data_folder
+from peagle.data import entrypoint_folder
 
 
 def test_serve_imports_the_standard_library_only() -> None:
     imported: set[str] = set()
-    for file in (data_folder("containers") / "serve").rglob("*.py"):
+    for file in (entrypoint_folder()).rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Import):
                 imported |= {name.name for name in node.names}
@@ -18,4 +18,4 @@ def test_serve_imports_the_standard_library_only() -> None:
                 imported.add(node.module or "")
 
     packages = {name.partition(".")[0] for name in imported}
-    assert packages - set(sys.stdlib_module_names) == {"serve"}
+    assert packages - set(sys.stdlib_module_names) == {"peagle_serve"}

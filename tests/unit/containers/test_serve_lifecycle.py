@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 
-from serve.inner import Message, call
-from serve.lifecycle import STARTED_AFTER, LifecycleMiddleware
-from serve.proof import asked_for
+from peagle_serve.counters import Message, call
+from peagle_serve.lifecycle import STARTED_AFTER, LifecycleMiddleware, asked_for
 
 SPECULATION = "SM_VLLM_SPECULATIVE_CONFIG"
 CONFIG = '{"method": "eagle3", "model": "a/b", "num_speculative_tokens": 5}'
@@ -137,7 +136,7 @@ def test_it_is_ready_when_a_draft_was_counted(play: Play) -> None:
 def test_without_a_draft_it_is_not_ready_and_says_why(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("serve.proof._PATIENCE_SECONDS", 0.02)
+    monkeypatch.setattr("peagle_serve.lifecycle._PATIENCE_SECONDS", 0.02)
 
     async def scene(world: World) -> None:
         await world.begin()
@@ -201,7 +200,7 @@ def test_drafts_are_awaited_where_they_must_come(
 def test_a_healthy_engine_tells_other_middleware_how_long_it_took(
     play: Play, monkeypatch: pytest.MonkeyPatch, drafts: int
 ) -> None:
-    monkeypatch.setattr("serve.proof._PATIENCE_SECONDS", 0.02)
+    monkeypatch.setattr("peagle_serve.lifecycle._PATIENCE_SECONDS", 0.02)
     monkeypatch.setenv("PEAGLE_ENGINE_STARTED", str(time.monotonic() - 47))
 
     async def scene(world: World) -> None:

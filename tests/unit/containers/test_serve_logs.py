@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve.engine_lines import EngineLines
-from serve.logs import LONGEST, SERVING, STARTING, Log
-from serve.redaction import Redactor
-from toolkit.wire import log_text
+from peagle.protocol import log_text
+from peagle_serve.engine import EngineLines
+from peagle_serve.logs import LONGEST, SERVING, STARTING, Log, Redactor
 
 
 class Written:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from serve.errors import WrongEnvironment
-from serve.pair import check_pair
+from peagle.catalog import load_catalog
+from peagle.data import data_folder
+from peagle_serve.pair import check_pair
+from peagle_serve.settings import WrongEnvironment
 from tests.unit.containers.weights import HEAD, HEAD_TENSORS, TARGET, pair
-from toolkit.catalog import load_catalog
-from toolkit.data import data_folder
 
 AUX = "eagle_aux_hidden_state_layer_ids"
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve.redaction import Redactor
+from peagle_serve.logs import Redactor
 
 HUB_TOKEN = "hf_" + "a1B2c3D4" * 4
 AWS_KEY = "AKIA" + "ABCDEFGH23456789"

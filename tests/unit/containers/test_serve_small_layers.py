@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from serve.small_layers import FOLDER, NAME
+from peagle_serve.small_layers import FOLDER, NAME
 from tests.unit.containers.recording import SERVE, Container, container_in
 
 LAYERS = """

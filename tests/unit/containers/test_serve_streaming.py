@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from serve import streaming
-from serve.built_for import check_built_for
-from serve.command import command
-from serve.errors import WrongEnvironment
-from serve.model import unused, with_model
-from serve.pair import check_pair
-from serve.streaming import check_streamer
+from peagle_serve import model as streaming
+from peagle_serve.checks import check_built_for
+from peagle_serve.command import command
+from peagle_serve.model import check_streamer, unused, with_model
+from peagle_serve.pair import check_pair
+from peagle_serve.settings import WrongEnvironment
 from tests.unit.containers.weights import HEAD_TENSORS, model, pair, safetensors
 from tests.unit.rendering.plans import plan_of
 

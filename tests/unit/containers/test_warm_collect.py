@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from serve.errors import WrongEnvironment
-from serve.settings import settings_of
-from serve.warm.places import archive_of
+from peagle_serve.settings import WrongEnvironment, settings_of
+from peagle_serve.warm.caches import archive_of
 from tests.unit.containers.artefacts import filled, held
 from tests.unit.containers.recording import documents
 from tests.unit.containers.warm_worlds import World, warnings

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from serve.warm.manifest import LARGEST, Damaged, Manifest, read_manifest
-from serve.warm.restore import restore
-from serve.warm.unpack import unpack
+from peagle_serve.warm.archive import unpack
+from peagle_serve.warm.manifest import LARGEST, Damaged, Manifest, read_manifest
+from peagle_serve.warm.prepare import restore
 from tests.unit.containers.artefacts import (
     archive_of,
     held,

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from serve.warm.caches import FOLDERS, folders_set_by_user, variables
-from serve.warm.manifest import Manifest
-from serve.warm.pack import NothingCompiled, pack
-from serve.warm.unpack import unpack
+from peagle_serve.warm.archive import NothingCompiled, pack, unpack
+from peagle_serve.warm.caches import FOLDERS, folders_set_by_user, variables
+from peagle_serve.warm.manifest import Manifest
 from tests.unit.containers.artefacts import CACHES, SUBJECT, filled, held
 
 SECRET = "a-key-of-ours"
@@ -106,7 +105,7 @@ def test_a_disk_that_is_full_leaves_no_half_archive(
     def full(old: str, new: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("serve.warm.pack.os.replace", full)
+    monkeypatch.setattr("peagle_serve.warm.archive.os.replace", full)
     with pytest.raises(OSError, match="No space left"):
         pack(place, tmp_path / "archive", [])
 

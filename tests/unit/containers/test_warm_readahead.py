@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from serve.logs import Log
-from serve.redaction import Redactor
-from serve.warm import prepare as preparing
-from serve.warm import readahead
-from serve.warm.restore import restore
+from peagle_serve.logs import Log, Redactor
+from peagle_serve.warm import prepare as preparing
+from peagle_serve.warm import prepare as readahead
+from peagle_serve.warm.prepare import restore
 from tests.unit.containers.artefacts import SUBJECT, artefact
 
 STEP = 128 * 1024

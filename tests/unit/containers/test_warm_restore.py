@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from serve.warm.manifest import Damaged, Manifest, read_manifest
-from serve.warm.restore import restore
+from peagle_serve.warm.manifest import Damaged, Manifest, read_manifest
+from peagle_serve.warm.prepare import restore
 from tests.unit.containers.artefacts import (
     CACHES,
     archive_of,
@@ -169,8 +169,8 @@ def test_a_disk_that_is_too_small_is_told_before_anything_is_written(
 RESTORE = """
 import resource, sys
 from pathlib import Path
-from serve.warm.manifest import read_manifest
-from serve.warm.restore import restore
+from peagle_serve.warm.manifest import read_manifest
+from peagle_serve.warm.prepare import restore
 manifest, cache, limit = sys.argv[1:]
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), int(limit)))
 try:

@@ -10,16 +10,15 @@ from typing import Any
 
 import pytest
 
-from serve.attributes import HEADER
-from serve.inner import Message
-from serve.lifecycle import STARTED_AFTER
-from serve.warm import pack as packing
-from serve.warm.manifest import manifest_of
-from serve.warm.route import ATTRIBUTE, LONGEST_PART, WarmMiddleware
-from serve.warm.subject import canonical, key_of
-from serve.warm.words import PLACE_VARIABLE, SUBJECT_VARIABLE
+from peagle.protocol import WARM_ATTRIBUTE
+from peagle_serve.counters import HEADER, Message
+from peagle_serve.lifecycle import STARTED_AFTER
+from peagle_serve.warm import archive as packing
+from peagle_serve.warm.cache_key import canonical, key_of
+from peagle_serve.warm.caches import PLACE_VARIABLE, SUBJECT_VARIABLE
+from peagle_serve.warm.manifest import manifest_of
+from peagle_serve.warm.route import ATTRIBUTE, LONGEST_PART, WarmMiddleware
 from tests.unit.containers.artefacts import SUBJECT, filled
-from toolkit.wire import WARM_ATTRIBUTE
 
 KEY = key_of(SUBJECT)
 

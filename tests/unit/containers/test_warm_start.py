@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from serve.warm.subject import key_of
+from peagle_serve.warm.cache_key import key_of
 from tests.unit.containers.artefacts import (
     CACHES,
     archive_of,

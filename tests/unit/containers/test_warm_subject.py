@@ -10,15 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve.names import KNOWN
-from serve.warm import device
-from serve.warm.software import distributions, is_for_cpu, software_digest
-from serve.warm.subject import (
+from peagle_serve.names import KNOWN
+from peagle_serve.warm import device
+from peagle_serve.warm.cache_key import (
     canonical,
     differences,
+    distributions,
     engine_variables,
+    is_for_cpu,
     key_of,
     pair_of,
+    software_digest,
     subject_of,
 )
 from tests.unit.containers.artefacts import SUBJECT

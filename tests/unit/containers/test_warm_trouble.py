@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from serve.logs import Log
-from serve.model import with_model
-from serve.redaction import Redactor
-from serve.warm.prepare import prepare
+from peagle_serve.logs import Log, Redactor
+from peagle_serve.model import with_model
+from peagle_serve.warm.prepare import prepare
 from tests.unit.containers.warm_worlds import World, is_cold, warnings
 
 
@@ -78,8 +77,8 @@ def test_what_goes_wrong_is_one_warning_and_a_cold_start(
         raise error
 
     manifest = world.collected()
-    monkeypatch.setattr("serve.warm.prepare.subject_of", lambda *given: manifest.subject)
-    monkeypatch.setattr("serve.warm.prepare.restore", failing)
+    monkeypatch.setattr("peagle_serve.warm.prepare.subject_of", lambda *given: manifest.subject)
+    monkeypatch.setattr("peagle_serve.warm.prepare.restore", failing)
     environment = world.variables()
 
     assert prepare(environment, with_model(environment), "auto", Log(Redactor({}))) == {}

@@ -11,8 +11,8 @@ from pathlib import Path
 import click
 import pytest
 
+from peagle.cli.main import cli
 from tests.support import Peagle
-from toolkit.cli.main import cli
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCUMENTS = [ROOT / "README.md", ROOT / "infra" / "README.md"]

@@ -20,7 +20,7 @@ NAMED_OTHERWISE = {
 """S3's actions are not called as its operations are (service authorization reference)."""
 
 
-IMAGES = ("codebuild.py", "codebuild_role.py", "ecr.py", "images.py")
+IMAGES = ("codebuild.py", "ecr.py", "image_records.py")
 """The modules that `peagle image` and `peagle destroy --images` use."""
 
 
@@ -28,7 +28,7 @@ def _called(where: Callable[[str], bool]) -> set[str]:
     """``service:Operation`` of every ``aws.call`` and ``aws.items`` with literal names, in the
     modules of that name."""
     found = set()
-    for file in (ROOT / "toolkit" / "aws").glob("*.py"):
+    for file in (ROOT / "toolkit" / "peagle").rglob("*.py"):
         if not where(file.name):
             continue
         for node in ast.walk(ast.parse(file.read_text())):

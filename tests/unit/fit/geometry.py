@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from toolkit.checkpoints.models import Checkpoint
-from toolkit.fit.accounting import without_speculation
-from toolkit.fit.advice import Turn
-from toolkit.fit.building import read_drafter, read_target
-from toolkit.fit.models import DraftModel, Engine, FitCase, TargetModel
+from peagle.checkpoints.models import Checkpoint
+from peagle.fit.advice import Turn
+from peagle.fit.building import read_drafter, read_target
+from peagle.fit.estimate import without_speculation
+from peagle.fit.models import DraftModel, Engine, FitCase, TargetModel
 
 ROOT = Path(__file__).resolve().parents[2] / "geometry"
 TARGETS = ("gpt-oss-20b", "gpt-oss-120b", "qwen3-coder-30b", "gemma-4-31b")

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from peagle.fit.advice import advise, parallel_sizes
+from peagle.fit.estimate import INSIDE, compare, fit_of, missing_bytes, why_not
 from tests.unit.fit.geometry import TARGETS, case, target, turned, turning
-from toolkit.fit.accounting import INSIDE, compare, fit_of, missing_bytes, why_not
-from toolkit.fit.advice import advise, parallel_sizes
 
 GIB = 1 << 30
 KNOBS = ("max_model_len", "max_num_seqs", "max_num_batched_tokens")

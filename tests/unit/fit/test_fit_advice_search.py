@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from peagle.fit.advice import MOST_DRAFTED, advise
+from peagle.fit.estimate import fit_of
+from peagle.fit.models import FitCase
 from tests.unit.fit.geometry import case, turned, turning
-from toolkit.fit.accounting import fit_of
-from toolkit.fit.advice import MOST_DRAFTED, advise
-from toolkit.fit.models import FitCase
 
 
 def told(one: FitCase) -> dict[str, str]:

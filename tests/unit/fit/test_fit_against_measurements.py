@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from benchmarks.gpu.geometry import PAIRS, Setting
+from peagle.checks import check
+from peagle.fit.estimate import GIB, cache_layout, fit_of, why_not
+from peagle.fit.models import FitCase
+from peagle.vllm.defaults import in_flight_tokens
 from tests.unit.checks.cases import catalog_case
 from tests.unit.fit.geometry import H200, drafter, target
-from toolkit.checks import check
-from toolkit.fit.accounting import GIB, cache_layout, fit_of, why_not
-from toolkit.fit.engine import in_flight_tokens
-from toolkit.fit.models import FitCase
 
 EVIDENCE = Path(__file__).parents[3] / "model_catalog" / "evidence" / "memory-h200.json"
 MOST_TOKENS_OFF = 0.03

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.catalog.models import AttentionGroup
-from toolkit.fit.cache import Layers, Layout, layers_on_one_gpu, layout_of
+from peagle.catalog.schema import AttentionGroup
+from peagle.fit.kv_cache import Layers, Layout, layers_on_one_gpu, layout_of
 
 GIB = 1 << 30
 RATIO = 1.5

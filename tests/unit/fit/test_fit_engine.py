@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.fit.geometry import case
-from toolkit.catalog import load_catalog
-from toolkit.catalog.version_rules import holding
-from toolkit.fit.engine import (
+from peagle.catalog import load_catalog
+from peagle.catalog.consistency import holding
+from peagle.vllm.defaults import (
     batch_of,
     capture_sizes,
     default_batched_tokens,
@@ -21,7 +20,8 @@ from toolkit.fit.engine import (
     new_runner,
     padding_ratio,
 )
-from toolkit.fit.gpus import seen_of, visible_gib
+from peagle.vllm.gpus import seen_of, visible_gib
+from tests.unit.fit.geometry import case
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from peagle.checkpoints.models import Tensor
+from peagle.fit.drafter_weights import bytes_from_headers, drafter_bytes, stored_parameters
+from peagle.fit.estimate import drafter_on_gpu, target_on_gpu
+from peagle.fit.models import TargetModel
+from peagle.fit.target_weights import (
+    MIB,
+    allotted,
+    checkpoint_bytes,
+    rotary_bytes,
+    target_bytes,
+    vision_bytes,
+)
 from tests.unit.fit.geometry import H200, TARGETS, drafter, target
-from toolkit.checkpoints.models import Tensor
-from toolkit.fit.accounting import drafter_on_gpu, target_on_gpu
-from toolkit.fit.allocator import MIB, allotted
-from toolkit.fit.draft_weights import drafter_bytes, stored_parameters
-from toolkit.fit.header_weights import bytes_from_headers
-from toolkit.fit.models import TargetModel
-from toolkit.fit.target_weights import checkpoint_bytes, rotary_bytes, target_bytes, vision_bytes
 
 PUBLISHED = {
     "gpt-oss-20b": 13_761_264_768,

@@ -6,9 +6,14 @@ from typing import Any
 
 import pytest
 
+from peagle.fit.activations import (
+    buffer_bytes,
+    expert_workspace,
+    graph_bytes,
+    library_bytes,
+    working_memory,
+)
 from tests.unit.fit.geometry import case
-from toolkit.fit.overheads import buffer_bytes, graph_bytes, library_bytes
-from toolkit.fit.working import expert_workspace, working_memory
 
 MIB = 1 << 20
 

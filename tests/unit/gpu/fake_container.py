@@ -1,4 +1,4 @@
-"""A fake ``containers/serve``: the protocol of warm starts over HTTP, without an engine.
+"""A fake ``peagle_serve``: the protocol of warm starts over HTTP, without an engine.
 
 To compile is to write one file to the cache, which ``VLLM_CACHE_ROOT`` names for the child process
 as for the real engine. ``FAILS`` in the environment is the mode in which it exits at once.

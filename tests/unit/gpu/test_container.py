@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.gpu.container import PAIRS, PairFolder, folder_sizes
 from benchmarks.gpu.logs import start_facts
-from serve.command import command
+from peagle_serve.command import command
 
 
 @pytest.mark.parametrize("pair", PAIRS)

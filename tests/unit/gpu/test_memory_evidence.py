@@ -13,7 +13,7 @@ import pytest
 from benchmarks.gpu import evidence
 from benchmarks.gpu.geometry import CATALOG_IDS, PAIRS, memory_settings
 from benchmarks.gpu.memory import remaining
-from toolkit.catalog import load_catalog
+from peagle.catalog import load_catalog
 
 ROOT = Path(__file__).resolve().parents[3]
 REFUSED = "Value error, max_num_scheduled_tokens is set to -1"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from peagle.images import Docker
+from peagle.images.docker import compose_command
 from tests.unit.images.conftest import FakeDocker, docker
-from toolkit.images import Docker
-from toolkit.images.abilities import compose_command
 
 __all__ = ["docker"]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.errors import UserError
-from toolkit.images.archive import Member, member_of, members_of, tar, tar_member
+from peagle.errors import UserError
+from peagle.images.context import Member, member_of, members_of, tar, tar_member
 
 
 def read(data: bytes) -> dict[str, bytes]:

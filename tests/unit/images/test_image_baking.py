@@ -10,16 +10,16 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from peagle.catalog import load_catalog
+from peagle.errors import CheckpointError, PeagleError, Unsupported, UserError
+from peagle.images.bake import baked, members
+from peagle.planning import Options, Plan, make_plan
+from peagle.planning.plan import Weights
+from peagle.render.baked_weights import Copied, Download
+from peagle.weights import origin_of
 from tests.unit.aws.syncing import CONFIG, index_of, shard
 from tests.unit.checkpoints.fake_hub import COMMIT, REPO, FakeHub, running
 from tests.unit.checkpoints.web import Asked, Reply
-from toolkit.aws.weights import origin_of
-from toolkit.catalog import load_catalog
-from toolkit.errors import CheckpointError, PeagleError, Unsupported, UserError
-from toolkit.images.baking import baked, members
-from toolkit.planning import Options, Plan, make_plan
-from toolkit.planning.models import Weights
-from toolkit.rendering.baking import Copied, Download
 
 PINNED = COMMIT + "0" * (40 - len(COMMIT))
 MODEL = {

@@ -11,17 +11,16 @@ from typing import Any
 
 import pytest
 
+from peagle.catalog import load_catalog
+from peagle.errors import NotFound, UserError
+from peagle.images import Docker, build, image_name, remove, repository_of, show, with_digest
+from peagle.images.bake import baked
+from peagle.images.build import Packages, archive, context_of, engine_image, engine_image_name
+from peagle.images.context import source_revision
+from peagle.images.inspect import check_pair
+from peagle.planning import Options, Plan, make_plan
+from peagle.render.image import Recipe
 from tests.unit.images.conftest import LABELS, FakeDocker
-from toolkit.catalog import load_catalog
-from toolkit.errors import NotFound, UserError
-from toolkit.images import Docker, build, image_name, remove, repository_of, show, with_digest
-from toolkit.images.baking import baked
-from toolkit.images.build import archive
-from toolkit.images.engine import Packages, context_of, engine_image, engine_image_name
-from toolkit.images.show import check_pair
-from toolkit.images.source import source_revision
-from toolkit.planning import Options, Plan, make_plan
-from toolkit.rendering.image import Recipe
 
 RECIPE = Recipe("cpu", "base")
 
@@ -83,7 +82,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     who = ("-c", "user.name=me", "-c", "user.email=me@example.com")
     for words in (("init", "-q"), ("add", "."), (*who, "commit", "-q", "-m", "first")):
         subprocess.run(["git", "-C", str(tmp_path), *words], check=True, capture_output=True)
-    monkeypatch.setattr("toolkit.images.source.data_folder", lambda name: tmp_path / name)
+    monkeypatch.setattr("peagle.images.context.data_folder", lambda name: tmp_path / name)
     return tmp_path
 
 

@@ -7,16 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from peagle.errors import CloudError, DockerMissing, EngineError, NotFound, PeagleError, UserError
+from peagle.images.docker import Docker
 from tests.unit.images.conftest import FakeDocker
-from toolkit.errors import (
-    CloudError,
-    DockerMissing,
-    EngineError,
-    NotFound,
-    PeagleError,
-    UserError,
-)
-from toolkit.images.client import Docker
 
 SAID: list[tuple[str, type[PeagleError], str]] = [
     ("Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon "

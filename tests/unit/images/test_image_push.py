@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from peagle.errors import UserError
+from peagle.images import Docker, Login, push
+from peagle.images.push import logged_in, repository_part
 from tests.unit.images.conftest import FakeDocker
-from toolkit.errors import UserError
-from toolkit.images import Docker, Login, push
-from toolkit.images.push import logged_in, repository_part
 
 LOGIN = Login("registry.example.com:5000", "AWS", "s3cret-token")
 

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from toolkit.catalog import load_catalog
-from toolkit.local import down, records
-from toolkit.local.engine import Engine
-from toolkit.planning import Options, Plan, make_plan
+from peagle.catalog import load_catalog
+from peagle.engine import down
+from peagle.engine import state as records
+from peagle.engine.installed import Engine
+from peagle.planning import Options, Plan, make_plan
 
 VLLM = "0.28.0"
 NAME = "stand-in"

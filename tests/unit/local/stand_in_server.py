@@ -1,4 +1,4 @@
-"""A stand-in for vLLM's server, put where ``containers/serve`` looks for it.
+"""A stand-in for vLLM's server, put where ``peagle_serve`` looks for it.
 
 ``STAND_IN`` in its environment says how it behaves: ``crash`` at start, ``silent`` (dies without a
 word), ``deaf`` (never healthy), ``refusing`` (answers, and accepts no draft), ``stubborn`` (it and

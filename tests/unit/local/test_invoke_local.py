@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from peagle.cli.main import cli
+from peagle.engine import state as records
+from peagle.engine import up
+from peagle.engine.process import stop_engine
+from peagle.errors import NotFound, UserError
 from tests.unit.local.conftest import NAME, PlanFor
-from toolkit.cli.main import cli
-from toolkit.errors import NotFound, UserError
-from toolkit.local import records, up
-from toolkit.local.process import stop_engine
 
 
 def _typed(*words: str) -> Result:

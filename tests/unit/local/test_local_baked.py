@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.catalog import load_catalog
-from toolkit.errors import Refused
-from toolkit.images import Docker, Image
-from toolkit.local.hosts import DockerHost, ProcessHost
-from toolkit.planning import Options, Plan, make_plan
+from peagle.catalog import load_catalog
+from peagle.engine.runner import DockerHost, ProcessHost
+from peagle.errors import Refused
+from peagle.images import Docker, Image
+from peagle.planning import Options, Plan, make_plan
 
 IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/peagle-tiny:0.28.0"
 

@@ -13,14 +13,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from peagle.cli.engine import engine
+from peagle.cli.local import local
+from peagle.engine import state as records
+from peagle.engine import up
+from peagle.engine.process import is_alive
+from peagle.errors import NotFound, UserError
+from peagle.render import plan_bytes
 from tests.support import Peagle
 from tests.unit.local.conftest import NAME, PlanFor
-from toolkit.cli.engine import engine
-from toolkit.cli.local import local
-from toolkit.errors import NotFound, UserError
-from toolkit.local import records, up
-from toolkit.local.process import is_alive
-from toolkit.rendering import plan_bytes
 
 Typed = Callable[..., Result]
 
@@ -89,7 +90,7 @@ def test_logs_are_printed_and_followed_to_the_end(
     up(plan_for())
     assert "beginning" in typed("local", "logs", NAME).stdout
 
-    command = [sys.executable, "-m", "toolkit.cli", "local", "logs", NAME, "-f"]
+    command = [sys.executable, "-m", "peagle.cli", "local", "logs", NAME, "-f"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as follow:
         assert follow.stdout is not None
         while "beginning" not in follow.stdout.readline():

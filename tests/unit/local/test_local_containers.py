@@ -13,19 +13,25 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from peagle.catalog import load_catalog
+from peagle.cli.local import local
+from peagle.cli.warm import warm
+from peagle.engine import state as records
+from peagle.engine import up
+from peagle.engine.container import (
+    Container,
+    compose_file,
+    find_image,
+    run_arguments,
+    start_container,
+)
+from peagle.engine.process import EngineProcess, is_alive, stop_engine
+from peagle.engine.runner import DockerHost
+from peagle.errors import CloudError, DockerMissing, NotFound, PeagleError, Refused, UserError
+from peagle.images import Docker, Image, show
+from peagle.planning import Options, Plan, make_plan
+from peagle.render.image import serve_digest
 from tests.unit.images.conftest import LABELS, FakeDocker, docker
-from toolkit.catalog import load_catalog
-from toolkit.cli.local import local
-from toolkit.cli.warm import warm
-from toolkit.errors import CloudError, DockerMissing, NotFound, PeagleError, Refused, UserError
-from toolkit.images import Docker, Image, show
-from toolkit.local import records, up
-from toolkit.local.compose import compose_file
-from toolkit.local.containers import Container, find_image, run_arguments, start_container
-from toolkit.local.hosts import DockerHost
-from toolkit.local.process import EngineProcess, is_alive, stop_engine
-from toolkit.planning import Options, Plan, make_plan
-from toolkit.rendering.image import serve_digest
 
 __all__ = ["docker"]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from serve.engine_lines import EngineLines
-from toolkit.local.crash import Crash, bare_line, crash_error, crash_of, crash_reason, find_crash
+from peagle.engine.crash import Crash, bare_line, crash_error, crash_of, crash_reason, find_crash
+from peagle_serve.engine import EngineLines
 
 BEGINNING = [
     'serve: ["python", "-m", "vllm.entrypoints.openai.api_server", "--port", "8080"]',

@@ -16,11 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.catalog import load_catalog
-from toolkit.data import data_folder
-from toolkit.errors import EngineError, EngineMissing, UserError
-from toolkit.local import install
-from toolkit.local.engine import (
+from peagle.catalog import load_catalog
+from peagle.data import data_folder
+from peagle.engine import install
+from peagle.engine.installed import (
     ENGINE_VARIABLE,
     MARKER,
     Engine,
@@ -29,6 +28,7 @@ from toolkit.local.engine import (
     installed_engines,
     version_of,
 )
+from peagle.errors import EngineError, EngineMissing, UserError
 
 VLLM = "0.28.0"
 LOCK = data_folder("containers") / "engine" / VLLM

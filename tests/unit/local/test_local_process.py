@@ -16,9 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.local.conftest import processes_with
-from toolkit.local.engine import Engine
-from toolkit.local.process import (
+from peagle.engine.installed import Engine
+from peagle.engine.process import (
     EngineProcess,
     crash_reason,
     drain_engine,
@@ -30,6 +29,7 @@ from toolkit.local.process import (
     start_program,
     stop_engine,
 )
+from tests.unit.local.conftest import processes_with
 
 Start = Callable[..., EngineProcess]
 
@@ -216,8 +216,8 @@ def test_killed_before_it_wrote_it_down_the_starter_leaves_nothing(
     starter = textwrap.dedent("""
         import os, sys
         from pathlib import Path
-        from toolkit.local.engine import Engine
-        from toolkit.local.process import start_engine
+        from peagle.engine.installed import Engine
+        from peagle.engine.process import start_engine
         folder = Path(sys.argv[2])
         def record(process):
             (folder / "pid").write_text(f"{process.pid} {process.started}")

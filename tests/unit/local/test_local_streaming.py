@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from peagle.engine import state as records
+from peagle.engine import up
+from peagle.engine.cpu import cannot_run
+from peagle.engine.installed import this_machine
+from peagle.errors import Refused
 from tests.unit.local.conftest import PlanFor
-from toolkit.errors import Refused
-from toolkit.local import records, up
-from toolkit.local.cpu import cannot_run
-from toolkit.local.machine import this_machine
 
 STREAMED = {
     "model_source": "s3://bucket/tiny/target/",

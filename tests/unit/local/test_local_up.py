@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from peagle.engine import down, listing, up
+from peagle.engine import state as records
+from peagle.engine.process import is_alive, is_port_free
+from peagle.errors import EngineError, EngineMissing, NotFound, NotProved, Refused, UserError
+from peagle.planning import Plan
 from tests.unit.local.conftest import NAME, PlanFor, processes_with
-from toolkit.errors import EngineError, EngineMissing, NotFound, NotProved, Refused, UserError
-from toolkit.local import down, listing, records, up
-from toolkit.local.process import is_alive, is_port_free
-from toolkit.planning import Plan
 
 
 def test_up_runs_the_plan_and_measures_that_it_drafts(engine_home: Path, plan_for: PlanFor) -> None:
@@ -130,7 +131,7 @@ def test_interrupted_it_leaves_nothing_running(engine_home: Path, plan_for: Plan
 def starting(plan: Plan) -> subprocess.Popen[bytes]:
     """A process that does ``up`` and has just begun an engine."""
     program = (
-        "import sys; from toolkit.local import up; from toolkit.planning import Plan; "
+        "import sys; from peagle.engine import up; from peagle.planning import Plan; "
         "up(Plan.model_validate_json(sys.argv[1]))"
     )
     command = [sys.executable, "-c", program, plan.model_dump_json()]

@@ -14,25 +14,25 @@ import yaml
 from click.exceptions import Abort
 from click.testing import CliRunner, Result
 
+from peagle.catalog import load_catalog
+from peagle.cli.local import local
+from peagle.cli.output.progress import StatusLine
+from peagle.cli.warm import warm
+from peagle.engine import listing, up
+from peagle.engine import local as warming
+from peagle.engine import state as records
+from peagle.engine.container import compose_file, run_arguments
+from peagle.engine.installed import Engine, check_compiler
+from peagle.engine.local import collect
+from peagle.engine.runner import DockerHost, ProcessHost
+from peagle.engine.state import collected_by
+from peagle.errors import PeagleError, Refused, UserError
+from peagle.images import Docker, Image, show
+from peagle.planning import Options, make_plan
 from tests.unit.containers.artefacts import artefact
 from tests.unit.images.conftest import LABELS, FakeDocker, docker
 from tests.unit.local.conftest import NAME, PlanFor, processes_with
 from tests.unit.local.stand_in_server import PACKED
-from toolkit.catalog import load_catalog
-from toolkit.cli.local import local
-from toolkit.cli.waiting import StatusLine
-from toolkit.cli.warm import warm
-from toolkit.errors import PeagleError, Refused, UserError
-from toolkit.images import Docker, Image, show
-from toolkit.local import listing, records, up, warming
-from toolkit.local.artefacts import collected_by
-from toolkit.local.compiler import check_compiler
-from toolkit.local.compose import compose_file
-from toolkit.local.containers import run_arguments
-from toolkit.local.engine import Engine
-from toolkit.local.hosts import DockerHost, ProcessHost
-from toolkit.local.warming import collect
-from toolkit.planning import Options, make_plan
 
 __all__ = ["docker"]
 
@@ -215,7 +215,7 @@ def test_a_second_ctrl_c_tells_how_to_end_the_engine(
     def interrupted(*given: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("toolkit.warm.fetch", interrupted)
+    monkeypatch.setattr("peagle.warm.transfer.fetch", interrupted)
     monkeypatch.setattr(warming, "stop_engine", interrupted)
 
     done = CliRunner().invoke(warm, ["tiny", "--name", NAME, "--local"], standalone_mode=False)

@@ -46,10 +46,10 @@ def test_the_wheel_carries_catalogue_and_container_files(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
 
     for needed in (
-        "toolkit/_data/model_catalog/openai/gpt-oss-20b.yaml",
-        "toolkit/_data/model_catalog/peagle/tiny/p-eagle/model.safetensors",
-        "toolkit/_data/containers/serve/__main__.py",
-        "toolkit/_data/containers/serve/plugin/peagle_serve-1.dist-info/entry_points.txt",
+        "peagle/_data/model_catalog/openai/gpt-oss-20b.yaml",
+        "peagle/_data/model_catalog/peagle/tiny/p-eagle/model.safetensors",
+        "peagle_serve/__main__.py",
+        "peagle_serve/plugin/peagle_serve-1.dist-info/entry_points.txt",
     ):
         assert needed in names
 

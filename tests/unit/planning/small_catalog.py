@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import date
 from typing import Any
 
-from toolkit.catalog.models import (
+from peagle.catalog.schema import (
     Architecture,
     AttentionGroup,
     Catalog,
@@ -15,9 +15,9 @@ from toolkit.catalog.models import (
     Proof,
     Target,
 )
-from toolkit.catalog.tables import Instance, InstanceTable, Price, Runtime, RuntimeTable
-from toolkit.data import data_folder
-from toolkit.planning import Options, Plan, make_plan
+from peagle.catalog.tables import Instance, InstanceTable, Price, Runtime, RuntimeTable
+from peagle.data import data_folder
+from peagle.planning import Options, Plan, make_plan
 
 GB = 1_000_000_000
 TODAY = date(2026, 7, 1)

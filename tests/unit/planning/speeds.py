@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import date
 from typing import Any
 
+from peagle.catalog.schema import Catalog, Speed, SpeedRun
 from tests.unit.planning.small_catalog import CATALOG, CHAT
-from toolkit.catalog.models import Catalog, Speed, SpeedRun
 
 SLOW, FAST = "GPU-sm_89", "GPU-sm_120"
 """The GPUs of ml.g6e.xlarge ($3.00 in eu-west-1) and ml.g7e.2xlarge ($4.20 in us-east-1)."""

@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
+from peagle.catalog import load_catalog
+from peagle.planning import Options, Plan, make_plan
+from peagle.render import plan_bytes
 from tests.golden import assert_golden
-from toolkit.catalog import load_catalog
-from toolkit.planning import Options, Plan, make_plan
-from toolkit.rendering import plan_bytes
 
 CATALOG = load_catalog()
 
@@ -63,9 +63,9 @@ def test_the_tiny_pair_is_served_from_its_own_folders() -> None:
 def test_the_same_input_gives_the_same_bytes_in_every_process() -> None:
     script = (
         "import sys\n"
-        "from toolkit.catalog import load_catalog\n"
-        "from toolkit.planning import Options, make_plan\n"
-        "from toolkit.rendering import plan_bytes\n"
+        "from peagle.catalog import load_catalog\n"
+        "from peagle.planning import Options, make_plan\n"
+        "from peagle.render import plan_bytes\n"
         "plan = make_plan(Options(pair='gemma-4-31b', drafter='s3://b-b/h'), load_catalog())\n"
         "sys.stdout.buffer.write(plan_bytes(plan))\n"
     )
@@ -87,9 +87,9 @@ def test_planning_asks_neither_network_nor_disk() -> None:
     """Every target is read beforehand; from then on an audit hook sees all that is touched."""
     script = (
         "import sys\n"
-        "from toolkit.catalog import load_catalog\n"
-        "from toolkit.planning import Options, make_plan\n"
-        "from toolkit.rendering import plan_bytes\n"
+        "from peagle.catalog import load_catalog\n"
+        "from peagle.planning import Options, make_plan\n"
+        "from peagle.render import plan_bytes\n"
         "catalog = load_catalog()\n"
         "list(catalog.targets.values())\n"
         "plan_bytes(make_plan(Options(pair='gpt-oss-20b'), catalog))\n"

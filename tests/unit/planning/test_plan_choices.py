@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from peagle.errors import NotFound, Refused, UserError
 from tests.unit.planning.small_catalog import (
     CATALOG,
     CHAT,
@@ -15,7 +16,6 @@ from tests.unit.planning.small_catalog import (
     plan,
     with_target,
 )
-from toolkit.errors import NotFound, Refused, UserError
 
 
 def test_k_is_the_recommended_one_with_its_source() -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from peagle.checkpoints import Checkpoint, Tensor
+from peagle.errors import NotFound, UserError
 from tests.unit.planning.small_catalog import because, codes, plan
-from toolkit.checkpoints import Checkpoint, Tensor
-from toolkit.errors import NotFound, UserError
 
 HEAD: dict[str, Any] = {
     "architectures": ["LlamaForCausalLMEagle3"],

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from peagle.catalog.schema import EngineSetting
+from peagle.data import data_folder
+from peagle.errors import UserError
+from peagle.vllm.environment import check_environment, to_environment
 from tests.unit.planning.small_catalog import CHAT, plan, with_target
-from toolkit.catalog.models import EngineSetting
-from toolkit.data import data_folder
-from toolkit.errors import UserError
-from toolkit.planning.environment import check_environment, to_environment
 
 ONE_TOKEN = ("--allowed-origins", "--allowed-methods", "--allowed-headers", "--middleware")
 
@@ -117,7 +117,7 @@ def test_nasty_values_survive(value: str) -> None:
 def test_our_own_entrypoint_reads_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(data_folder("containers")))
     made = plan("chat", drafter="s3://bucket/head", model_source="s3://bucket/model")
-    read = import_module("serve.environment").arguments(made.environment)
+    read = import_module("peagle_serve.environment").arguments(made.environment)
     said = to_environment(read)
     assert said == to_environment(made.engine_arguments)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from peagle.errors import NotFound
+from peagle.planning.memory import Workload, memory_fit, missing_gib
 from tests.unit.planning.small_catalog import (
     CATALOG,
     CHAT,
@@ -15,8 +17,6 @@ from tests.unit.planning.small_catalog import (
     with_target,
 )
 from tests.unit.planning.speeds import measured, run
-from toolkit.errors import NotFound
-from toolkit.planning.memory import Workload, memory_fit, missing_gib
 
 GIB = 1024**3
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit.catalog import load_catalog
-from toolkit.errors import Unsupported
-from toolkit.planning import Options, Plan, make_plan
-from toolkit.rendering import cloudformation
-from toolkit.rendering.document import plan_bytes, read_plan
+from peagle.catalog import load_catalog
+from peagle.errors import Unsupported
+from peagle.planning import Options, Plan, make_plan
+from peagle.render.formats import cloudformation
+from peagle.render.plan_file import plan_bytes, read_plan
 
 TARGET = "s3://models/pair/target/"
 

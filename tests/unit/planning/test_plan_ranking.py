@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from peagle.errors import NotFound, UserError
+from peagle.planning import Plan
 from tests.unit.planning.small_catalog import CATALOG, CHAT, because, codes, plan, with_target
 from tests.unit.planning.speeds import FAST, SLOW, measured, run
-from toolkit.errors import NotFound, UserError
-from toolkit.planning import Plan
 
 MEASURED = measured(run(FAST))
 

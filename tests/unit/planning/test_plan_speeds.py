@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from peagle.catalog.schema import Speed
+from peagle.planning import Plan
+from peagle.planning.speeds import TARGET_ALONE, compare
 from tests.unit.planning.small_catalog import because, codes, plan
 from tests.unit.planning.speeds import FAST, measured, run
-from toolkit.catalog.models import Speed
-from toolkit.planning import Plan
-from toolkit.planning.speeds import TARGET_ALONE, compare
 
 MEASURED = measured(run())
 ON_FAST: dict[str, Any] = {"instance_type": "ml.g7e.2xlarge", "catalog": MEASURED}

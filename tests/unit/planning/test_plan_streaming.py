@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
+from peagle.catalog import load_catalog
+from peagle.catalog.schema import Catalog
+from peagle.catalog.tables import Streamer
+from peagle.errors import PlanFileError, UserError
+from peagle.planning import Options, Plan, make_plan
+from peagle.render.plan_file import digest, plan_bytes, plan_document, plan_from, read_plan
+from peagle.render.readme import plan_words
 from tests.unit.planning.small_catalog import CATALOG, because, codes, plan
-from toolkit.catalog import load_catalog
-from toolkit.catalog.models import Catalog
-from toolkit.catalog.tables import Streamer
-from toolkit.errors import PlanFileError, UserError
-from toolkit.planning import Options, Plan, make_plan
-from toolkit.rendering.document import digest, plan_bytes, plan_document, plan_from, read_plan
-from toolkit.rendering.readme import plan_words
 
 PAIR = {"model_source": "s3://bucket/chat/target", "drafter": "s3://bucket/chat/drafter/"}
 KNOWN = Streamer(package="runai-model-streamer[s3]", checked=date(2026, 7, 1), source="here")

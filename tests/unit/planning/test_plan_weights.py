@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from peagle.errors import UserError
+from peagle.planning import Plan
 from tests.unit.planning.small_catalog import CATALOG, plan
-from toolkit.errors import UserError
-from toolkit.planning import Plan
 
 IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/chat:0.28.0"
 AWS_IMAGE = plan(name="n").runtime.image

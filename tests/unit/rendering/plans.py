@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from toolkit.catalog import load_catalog
-from toolkit.planning import Options, Plan, make_plan
+from peagle.catalog import load_catalog
+from peagle.planning import Options, Plan, make_plan
 
 ROLE = "arn:aws:iam::123456789012:role/peagle"
 BUCKET = "my-models"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit.errors import UserError
-from toolkit.rendering.image_names import has_host, parse_tag, split_image, without_tag
+from peagle.errors import UserError
+from peagle.render.image_names import has_host, parse_tag, split_image, without_tag
 
 DIGEST = "sha256:" + "a" * 64
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from peagle.errors import PlanFileError
+from peagle.render import plan_bytes, plan_document, plan_from, read_plan
+from peagle.render.plan_file import digest
 from tests.unit.rendering.plans import ALL_PAIRS, SHAPES, plan_for, plan_of
-from toolkit.errors import PlanFileError
-from toolkit.rendering import plan_bytes, plan_document, plan_from, read_plan
-from toolkit.rendering.document import digest
 
 WRITTEN = plan_bytes(plan_of("uploaded"))
 

@@ -12,15 +12,15 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from peagle.errors import NotFound, Unsupported
+from peagle.planning import Options, Plan, make_plan
+from peagle.render import FORMATS, RenderedFile, render
+from peagle.render.formats.boto3 import script
+from peagle.render.formats.terraform import configuration, literal
+from peagle.render.image import serve_digest
+from peagle.render.readme import plan_words
 from tests.golden import assert_golden
 from tests.unit.rendering.plans import BUILT, CATALOG, SHAPES, plan_of
-from toolkit.errors import NotFound, Unsupported
-from toolkit.planning import Options, Plan, make_plan
-from toolkit.rendering import FORMATS, RenderedFile, render
-from toolkit.rendering.image import serve_digest
-from toolkit.rendering.readme import plan_words
-from toolkit.rendering.script import script
-from toolkit.rendering.terraform import configuration, literal
 
 
 def files(format: str, plan: Plan) -> dict[str, RenderedFile]:
@@ -35,7 +35,7 @@ def text(format: str, plan: Plan, path: str) -> str:
 @pytest.mark.parametrize("format", FORMATS)
 def test_golden_files(format: str, shape: str) -> None:
     for file in render(format, plan_of(shape)):
-        if not file.path.startswith("peagle/serve/"):
+        if not file.path.startswith("peagle/peagle_serve/"):
             # Not as .py: it is output to read, not a module of the tests.
             name = file.path.replace(".py", ".py.txt")
             # The entrypoint's digest changes with every line of it, and so does the image's.
@@ -205,7 +205,7 @@ def test_another_partition_has_its_own_addresses() -> None:
     china = plan.model_copy(update={"region": "cn-north-1", "runtime": runtime})
     for format in FORMATS:
         for path, file in files(format, china).items():
-            if not path.startswith("peagle/serve/"):
+            if not path.startswith("peagle/peagle_serve/"):
                 wrong = re.findall(rb"cn-north-1\.amazonaws\.com(?!\.cn)", file.content)
                 assert not wrong, (format, path)
     for format in ("terraform", "boto3"):

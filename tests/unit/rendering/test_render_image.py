@@ -9,14 +9,13 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.rendering.plans import plan_of
-from toolkit.catalog import load_catalog
-from toolkit.data import data_folder
-from toolkit.errors import UserError
-from toolkit.planning import Plan
-from toolkit.rendering import render
-from toolkit.rendering.baking import Copied, Download
-from toolkit.rendering.image import (
+from peagle.catalog import load_catalog
+from peagle.data import entrypoint_folder
+from peagle.errors import UserError
+from peagle.planning import Plan
+from peagle.render import render
+from peagle.render.baked_weights import Copied, Download
+from peagle.render.image import (
     LAYER_LIMIT_BYTES,
     Recipe,
     content_digest,
@@ -24,7 +23,8 @@ from toolkit.rendering.image import (
     dockerfile,
     labels,
 )
-from toolkit.rendering.image_names import base_of
+from peagle.render.image_names import base_of
+from tests.unit.rendering.plans import plan_of
 
 GPU = Recipe("gpu", "registry.example.com/vllm@sha256:" + "a" * 64, revision="1234abcd")
 
@@ -53,7 +53,7 @@ def test_the_image_is_the_base_with_our_entrypoint_and_no_setting_of_the_engine(
     assert ("ARG", f"BASE={GPU.base}") in instructions(made)
     assert ("FROM", "${BASE}") in instructions(made)
     (entrypoint,) = [given for name, given in instructions(made) if name == "ENTRYPOINT"]
-    assert json.loads(entrypoint) == ["python3", "/opt/peagle/serve"]
+    assert json.loads(entrypoint) == ["python3", "/opt/peagle/peagle_serve"]
     assert not set(plan.environment) & set(re.findall(r"\w+", made))
 
 
@@ -76,13 +76,15 @@ def test_the_container_runs_as_a_user_who_may_write_to_the_cache_only() -> None:
 
 def test_the_context_holds_the_entrypoint_as_it_is_and_stays_small() -> None:
     files = {file.path: file.content for file in context_files(plan_of("from-hub"), GPU)}
-    serve = data_folder("containers") / "serve"
-    sources = {f"peagle/serve/{path.relative_to(serve).as_posix()}": path.read_bytes()
+    serve = entrypoint_folder()
+    sources = {f"peagle/peagle_serve/{path.relative_to(serve).as_posix()}": path.read_bytes()
                for path in serve.rglob("*")
                if path.is_file() and "__pycache__" not in path.parts}  # fmt: skip
-    assert {path: files[path] for path in files if path.startswith("peagle/serve/")} == sources
-    assert "peagle/serve/__main__.py" in sources
-    assert "peagle/serve/plugin/peagle_serve-1.dist-info/entry_points.txt" in sources
+    assert {
+        path: files[path] for path in files if path.startswith("peagle/peagle_serve/")
+    } == sources
+    assert "peagle/peagle_serve/__main__.py" in sources
+    assert "peagle/peagle_serve/plugin/peagle_serve-1.dist-info/entry_points.txt" in sources
     assert sum(map(len, files.values())) < LAYER_LIMIT_BYTES
 
 
@@ -183,7 +185,7 @@ def test_the_recipe_of_both_commands_is_pinned_where_the_digest_is_known(
     runtimes = [r.model_copy(update={"digest": digest}) for r in catalog.runtimes.runtimes]
     table = catalog.runtimes.model_copy(update={"runtimes": tuple(runtimes)})
     known = catalog.model_copy(update={"runtimes": table})
-    monkeypatch.setattr("toolkit.rendering.image_names.load_catalog", lambda: known)
+    monkeypatch.setattr("peagle.render.image_names.load_catalog", lambda: known)
     plan = plan_of("from-hub")
     (rendered,) = [file for file in render("dockerfile", plan) if file.path == "Dockerfile"]
     assert f"ARG BASE={plan.runtime.image}@{digest}\n" in rendered.content.decode()

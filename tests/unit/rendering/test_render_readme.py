@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from peagle.cli.output.plan import price_text
+from peagle.findings import note
+from peagle.planning.plan import Plan
+from peagle.render.readme import readme
 from tests.unit.aws.plans import a_plan
-from toolkit.cli.plan_view import price_text
-from toolkit.findings import note
-from toolkit.planning.models import Plan
-from toolkit.rendering.readme import readme
 
 STAND_IN = note("price-not-amazons", "price", "asked of the sandbox", "an account knows")
 

@@ -6,10 +6,10 @@ import re
 
 import pytest
 
+from peagle.planning import Plan
+from peagle.render import requests
+from peagle.request_validation import problems_of
 from tests.unit.rendering.plans import ALL_PAIRS, SHAPES, plan_for, plan_of
-from toolkit.aws.validity import problems_of
-from toolkit.planning import Plan
-from toolkit.rendering import requests
 
 
 def parameters(plan: Plan) -> list[dict[str, object]]:

@@ -7,10 +7,10 @@ from typing import Any
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from peagle.errors import PeagleError
+from peagle.planning import Options, errors, make_plan
+from peagle.request_validation import problems_of
 from tests.unit.rendering.plans import ALL_PAIRS, CATALOG
-from toolkit.aws.validity import problems_of
-from toolkit.errors import PeagleError
-from toolkit.planning import Options, errors, make_plan
 
 _ODD = st.text(alphabet="aZ09-_./:%=+@ \t\n\"'\\{}[]$äß漢🙂\0", max_size=80)
 _WORDS = st.text(alphabet="aZ09-_.=+@'\"\\{}[]$äß漢🙂", min_size=1, max_size=80)

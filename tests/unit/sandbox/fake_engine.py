@@ -1,6 +1,6 @@
 """A stand-in for vLLM's server that does on demand what the real one cannot be made to do.
 
-It is put where ``containers/serve`` looks for vLLM, so everything before it is the real thing.
+It is put where ``peagle_serve`` looks for vLLM, so everything before it is the real thing.
 ``FAKE_ENGINE`` in the model's environment says how it starts: ``crash``, ``never-healthy``.
 The body of a request says how it answers: ``{"do": ...}``.
 """

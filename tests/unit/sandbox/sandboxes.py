@@ -17,8 +17,8 @@ from typing import Any
 import boto3
 import pytest
 
+from peagle.protocol import log_text
 from tests.support import run_as_process, run_in_process
-from toolkit.wire import log_text
 
 ROLE = "arn:aws:iam::123456789012:role/peagle-sandbox-role"
 IMAGE = "763104351884.dkr.ecr.us-east-1.amazonaws.com/vllm:0.28.0"

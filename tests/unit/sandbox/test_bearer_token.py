@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.aws.session import Keys, connect
-from toolkit.sandbox.runtime.token import PREFIX, BadToken, region_of
+from peagle.aws.client import Keys, connect
+from peagle.sandbox.runtime.invoke import PREFIX, BadToken, region_of
 
 
 def made(region: str = "eu-west-1", seconds: int = 3600) -> str:

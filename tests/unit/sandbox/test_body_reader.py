@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.sandbox.runtime.body import BodyReader, BrokenAnswer, Head, split_head
+from peagle.sandbox.runtime.relay import BodyReader, BrokenAnswer, Head, split_head
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: a/b\r\n"
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"

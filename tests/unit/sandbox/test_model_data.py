@@ -9,9 +9,9 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+from peagle.sandbox.hosting.launch import NoModelData, download, weight_bytes
+from peagle.sandbox.hosting.spec import ModelData
 from tests.unit.sandbox.sandboxes import BUCKET, Account
-from toolkit.sandbox.hosting.model_data import NoModelData, download, weight_bytes
-from toolkit.sandbox.hosting.order import ModelData
 
 pytestmark = pytest.mark.sandbox
 

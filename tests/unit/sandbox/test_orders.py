@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from peagle.images import Image
+from peagle.sandbox.hosting.deployment import Deployment, DeploymentFailed
+from peagle.sandbox.hosting.launch import nearest_to
+from peagle.sandbox.hosting.spec import ModelData, Order, order_of
 from tests.unit.sandbox.sandboxes import Sandbox
-from toolkit.images import Image
-from toolkit.sandbox.hosting.deployment import Deployment, DeploymentFailed
-from toolkit.sandbox.hosting.launching import nearest_to
-from toolkit.sandbox.hosting.order import ModelData, Order, order_of
 
 FOLDER = {"S3Uri": "s3://b/p/", "S3DataType": "S3Prefix", "CompressionType": "None"}
 VARIANT: dict[str, Any] = {"VariantName": "v", "ModelName": "m", "InitialInstanceCount": 1}

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from peagle import sandbox as aws_sandbox
+from peagle.errors import UserError
 from tests.unit.sandbox.conftest import WEIGHTS
 from tests.unit.sandbox.sandboxes import Account, Sandbox, until
-from toolkit import sandbox as aws_sandbox
-from toolkit.errors import UserError
 
 pytestmark = pytest.mark.sandbox
 
@@ -219,7 +219,7 @@ def test_a_moto_that_was_not_extended_here_is_refused(
 
 
 def test_the_package_and_the_commands_do_not_load_moto() -> None:
-    code = "import sys, toolkit.cli.sandbox; print([m for m in sys.modules if 'moto' in m])"
+    code = "import sys, peagle.cli.sandbox; print([m for m in sys.modules if 'moto' in m])"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout == "[]\n"
 

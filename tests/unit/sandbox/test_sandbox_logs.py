@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from peagle.protocol import log_text
 from tests.unit.sandbox.sandboxes import Account, until
-from toolkit.wire import log_text
 
 pytestmark = pytest.mark.sandbox
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from peagle import sandbox as aws_sandbox
 from tests.unit.sandbox.sandboxes import INSTANCE_TYPE, Account, Sandbox
-from toolkit import sandbox as aws_sandbox
 
 pytestmark = pytest.mark.sandbox
 

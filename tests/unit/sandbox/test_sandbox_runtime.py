@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 import pytest
 from botocore.exceptions import ClientError, EventStreamError
 
+from peagle.aws.client import Keys, connect
 from tests.unit.sandbox.sandboxes import Account
-from toolkit.aws.session import Keys, connect
 
 pytestmark = pytest.mark.sandbox
 

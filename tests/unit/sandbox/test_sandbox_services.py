@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pytest
 from botocore.exceptions import ClientError
 
+from peagle import sandbox as aws_sandbox
+from peagle.aws.client import Keys, connect
+from peagle.catalog import load_catalog
+from peagle.errors import UserError
 from tests.unit.sandbox.sandboxes import INSTANCE_TYPE, ROLE, Account, Sandbox
-from toolkit import sandbox as aws_sandbox
-from toolkit.aws.session import Keys, connect
-from toolkit.catalog import load_catalog
-from toolkit.errors import UserError
 
 pytestmark = pytest.mark.sandbox
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from peagle.catalog import load_catalog
+from peagle.sandbox.hosting.spec import DRAFTER_PATH, TARGET_PATH, stand_in_for
 from tests.unit.sandbox.sandboxes import Account
-from toolkit.catalog import load_catalog
-from toolkit.sandbox.hosting.stand_in import DRAFTER_PATH, TARGET_PATH, stand_in_for
 
 TINY = load_catalog().targets["peagle/tiny"]
 ASKED = {

@@ -1,0 +1,291 @@
+"""Whether this image was built for the pair that its environment names.
+
+``pair.json`` lies beside the entrypoint in an image that was built from a plan (the toolkit's
+``rendering/image.py`` writes it). A mistake is
+
+* another target, or another drafter: by their ids where the environment names ids, else by what
+  their config.json say of them, as far as that tells them apart
+* another method, or the other value of ``parallel_drafting``: a P-EAGLE head then drafts badly, and
+  nothing warns
+
+Another K is none, nor is no speculation at all: who measures wants both of the same image. What
+cannot be told, or has no ``pair.json`` beside it, is not spoken of.
+
+Whether the environment's values can be what their author meant, before vLLM is started.
+
+vLLM finds these out too, but only after it was imported: half a minute on a machine that is paid
+by the hour, and with a page of traceback instead of a line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from peagle_serve.environment import PREFIX, members
+from peagle_serve.folder import is_folder_path
+from peagle_serve.model import MODEL, drafter_of
+from peagle_serve.names import NEGATION, SPECULATION, check_names, check_switch
+from peagle_serve.settings import WrongEnvironment
+
+PAIR_FILE = Path(__file__).resolve().parent.parent / "pair.json"
+_OTHER_IMAGE = "take an image of that pair: peagle image build PAIR; or name this image's own pair"
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
+_NAMES = {
+    "architecture": "architecture",
+    "hidden_size": "hidden size",
+    "num_hidden_layers": "number of layers",
+    "vocab_size": "vocabulary",
+}
+
+Document = dict[str, Any]
+
+
+def check_built_for(chosen: Mapping[str, str], file: Path = PAIR_FILE) -> None:
+    """Raise WrongEnvironment if ``file`` says that the image is for another pair.
+
+    ``chosen`` is the environment with its model found (``with_model``).
+    """
+    built = _object(file)
+    if not built.get("pair"):
+        return
+    for difference in _differences(built, chosen):
+        raise WrongEnvironment(
+            f"this image was built for {built['pair']}, and {difference}", _OTHER_IMAGE
+        )
+
+
+def _differences(built: Document, chosen: Mapping[str, str]) -> Iterator[str]:
+    yield from _model("target", built, chosen[MODEL], MODEL)
+    if SPECULATION not in chosen:
+        return
+    asked = {name: part.value for name, part in members(chosen[SPECULATION]).items()}
+    if built.get("method") is None:
+        yield f"{SPECULATION} asks for speculation"
+        return
+    if asked.get("method") not in (None, built["method"]):
+        yield f"{SPECULATION} has the method {asked['method']}, not {built['method']}"
+    if bool(asked.get("parallel_drafting")) is not bool(built.get("parallel_drafting")):
+        word = "without" if built.get("parallel_drafting") else "with"
+        yield f"{SPECULATION} is {word} parallel_drafting"
+    drafter = drafter_of(chosen)
+    if drafter:
+        yield from _model("drafter", built, drafter, f'"model" of {SPECULATION}')
+
+
+def _model(role: str, built: Document, named: str, where: str) -> Iterator[str]:
+    """In what the model that is named is not the one of the image."""
+    if named.lower().startswith("s3://"):
+        return  # What lies there is not read from here.
+    if not is_folder_path(named):
+        own, is_id = built.get(role), _HUB_ID.fullmatch(named)
+        if is_id and isinstance(own, str) and own.casefold() != named.casefold():
+            yield f"{where} is {named}"
+        return
+    facts = built.get("facts")
+    known = facts.get(role) if isinstance(facts, dict) else None
+    found = _facts(_object(Path(named) / "config.json"))
+    for name, value in (known if isinstance(known, dict) else {}).items():
+        if name in _NAMES and found.get(name, value) != value:
+            yield f"{where} is {named}, whose {_NAMES[name]} is {found[name]}, not {value}"
+
+
+def _facts(config: Document) -> Document:
+    """The facts in a config.json that ``pair.json`` has too; of a text model inside of it."""
+    inner = config.get("text_config")
+    text = inner if isinstance(inner, dict) else config
+    found = {name: text[name] for name in _NAMES if isinstance(text.get(name), int)}
+    architectures = config.get("architectures")
+    if isinstance(architectures, list) and architectures:
+        found["architecture"] = architectures[0]
+    return found
+
+
+def _object(file: Path) -> Document:
+    """The object in a file of JSON; an empty one where there is none."""
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        document = json.loads(file.read_text(encoding="utf-8"))
+        if isinstance(document, dict):
+            return document
+    return {}
+
+
+DEFAULT_PORT = 8080
+PORT_VARIABLE = "SAGEMAKER_BIND_TO_PORT"
+"""SageMaker's own variable for the port of a container."""
+
+_COUNTS = (
+    "TENSOR_PARALLEL_SIZE",
+    "PIPELINE_PARALLEL_SIZE",
+    "DATA_PARALLEL_SIZE",
+    "MAX_NUM_SEQS",
+)
+_SWITCHES = (
+    "ENFORCE_EAGER",
+    "TRUST_REMOTE_CODE",
+    "ENABLE_PREFIX_CACHING",
+    "ENABLE_CHUNKED_PREFILL",
+    "ENABLE_EXPERT_PARALLEL",
+    "ENABLE_AUTO_TOOL_CHOICE",
+    "ENABLE_LORA",
+    "ASYNC_SCHEDULING",
+    "DISABLE_LOG_STATS",
+)
+_PROMPTS_IN_LOGS = (f"{PREFIX}ENABLE_LOG_REQUESTS", f"{PREFIX}ENABLE_LOG_OUTPUTS",
+                    "VLLM_DEBUG_LOG_API_SERVER_RESPONSE")  # fmt: skip
+_TOKENS = r"(?=.*[1-9])\d+(\.\d+)?[kKmMgGtT]?"
+_LENGTHS = {
+    "MAX_MODEL_LEN": (re.compile(rf"-1|auto|{_TOKENS}", re.ASCII), "16384, 16k or auto"),
+    "MAX_NUM_BATCHED_TOKENS": (re.compile(_TOKENS, re.ASCII), "8192 or 8k"),
+}
+"""vLLM's own spelling of a number of tokens: 16384, 16k, 16K, auto; -1 as auto."""
+_CHOICES = {"MODEL_IMPL": ("auto", "vllm", "transformers", "terratorch")}
+"""Of these vLLM 0.28.0 takes any value, and heeds none that it does not know."""
+_K = "num_speculative_tokens"
+_K_IS_OPTIONAL = ("suffix", "mtp")
+_NEED_DRAFTER = ("eagle", "eagle3", "medusa", "mlp_speculator", "draft_model", "dflash")
+_LAST_PORT = 65535
+_LONGEST_SHOWN = 200
+
+_ONE_NAME = f"write it into {SPECULATION}, as method, model and {_K}"
+_UNSEEN = {
+    f"{PREFIX}CONFIG": "give each argument of the file as a variable of its own",
+    f"{PREFIX}SPEC_METHOD": _ONE_NAME,
+    f"{PREFIX}SPEC_MODEL": _ONE_NAME,
+    f"{PREFIX}SPEC_TOKENS": _ONE_NAME,
+}
+"""Other ways to give vLLM arguments: head, counters and the image's pair would go unchecked, and
+the key of a warm start would not know them."""
+
+
+def check(environment: Mapping[str, str]) -> None:
+    """Raise WrongEnvironment for the first thing that cannot be meant."""
+    check_names(environment)
+    for flag in _COUNTS:
+        if PREFIX + flag in environment:
+            _count(PREFIX + flag, environment[PREFIX + flag])
+    switches = {PREFIX + flag for flag in _SWITCHES}
+    for name in sorted(environment):
+        if name in switches or name.startswith(NEGATION):
+            check_switch(name, environment[name])
+    for name in _PROMPTS_IN_LOGS:
+        if environment.get(name, "false").strip().lower() not in ("false", "0"):
+            raise WrongEnvironment(
+                f"{name} writes what users ask into the log", "remove it: logs here hold no prompts"
+            )
+    _check_lengths(environment)
+    _check_choices(environment)
+    _check_memory_share(environment)
+    for name, fix in _UNSEEN.items():
+        if name in environment:
+            raise WrongEnvironment(f"{name} is not looked into, and nothing would check it", fix)
+    if SPECULATION in environment:
+        _check_speculation(environment[SPECULATION])
+        _check_counted(environment)
+    chosen = environment.get(f"{PREFIX}PORT")
+    if chosen is not None and chosen.strip() != str(port_of(environment)):
+        raise WrongEnvironment(
+            f"{PREFIX}PORT is {chosen}, but SageMaker asks on {port_of(environment)}",
+            f"remove {PREFIX}PORT",
+        )
+
+
+def port_of(environment: Mapping[str, str]) -> int:
+    """The port that SageMaker asks on: its own variable, else 8080."""
+    port = _count(PORT_VARIABLE, environment.get(PORT_VARIABLE) or str(DEFAULT_PORT))
+    if port > _LAST_PORT:
+        raise WrongEnvironment(f"{PORT_VARIABLE} is {port}", f"at most {_LAST_PORT}")
+    return port
+
+
+def _count(name: str, text: str) -> int:
+    digits = text.strip()
+    if not (digits.isascii() and digits.isdigit() and int(digits) >= 1):
+        raise WrongEnvironment(f"{name} is {text!r}", "a whole number of at least 1 is needed")
+    return int(digits)
+
+
+def _check_lengths(environment: Mapping[str, str]) -> None:
+    for flag, (spelling, examples) in _LENGTHS.items():
+        name = PREFIX + flag
+        if name in environment and not spelling.fullmatch(environment[name].strip()):
+            raise WrongEnvironment(
+                f"{name} is {environment[name]!r}", f"a number of tokens is needed: {examples}"
+            )
+
+
+def _check_choices(environment: Mapping[str, str]) -> None:
+    for flag, choices in _CHOICES.items():
+        name = PREFIX + flag
+        if environment.get(name, choices[0]).strip() not in choices:
+            raise WrongEnvironment(f"{name} is {environment[name]!r}", f"one of {choices}")
+
+
+def _check_memory_share(environment: Mapping[str, str]) -> None:
+    name = f"{PREFIX}GPU_MEMORY_UTILIZATION"
+    try:
+        share = float(environment.get(name, "1"))
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 1:
+        raise WrongEnvironment(
+            f"{name} is {environment[name]!r}", "a number above 0 and up to 1 is needed"
+        )
+
+
+def _check_speculation(text: str) -> None:
+    config = _json_object(text)
+    method = config.get("method")
+    k = config.get(_K)
+    if k is None and str(method).endswith(_K_IS_OPTIONAL):
+        return
+    if not isinstance(k, int) or isinstance(k, bool) or k < 1:
+        said = f"has {_K} {json.dumps(k)}" if _K in config else f"has no {_K}"
+        raise WrongEnvironment(f"{SPECULATION} {said}", "set it to a whole number of at least 1")
+    if method is None and config.get("model"):
+        raise WrongEnvironment(
+            f"{SPECULATION} has a model and no method, so vLLM would guess one from its name",
+            'add "method": "eagle3"; for P-EAGLE also "parallel_drafting": true',
+        )
+    if method in _NEED_DRAFTER and not config.get("model"):
+        raise WrongEnvironment(
+            f"{SPECULATION} has the method {method} and no drafter",
+            'set "model" to the head\'s Hugging Face id or folder',
+        )
+
+
+def _check_counted(environment: Mapping[str, str]) -> None:
+    """Without its counters nobody can tell whether the drafter drafts: neither ``/ping`` nor who
+    asks for them."""
+    name = f"{PREFIX}DISABLE_LOG_STATS"
+    if environment.get(name, "false").strip().lower() != "false":
+        raise WrongEnvironment(
+            f"{name} turns off the counters that show whether the drafter works",
+            f"remove it, or {SPECULATION}",
+        )
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        return {name: part.value for name, part in members(text).items()}
+    except json.JSONDecodeError as error:
+        lost = "'" in text or (":" in text and '"' not in text)
+        fix = 'names and texts need double quotes: {"method": ...}' if lost else "mend the JSON"
+        raise WrongEnvironment(
+            f"{SPECULATION} is not JSON: {error.msg} at character {error.pos + 1} "
+            f"of {_short(text)}",
+            fix,
+        ) from None
+    except ValueError:
+        raise WrongEnvironment(
+            f"{SPECULATION} is not a JSON object: {_short(text)}",
+            'such as {"method": "eagle3", "model": ..., "num_speculative_tokens": 7}',
+        ) from None
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}...")

@@ -1,0 +1,147 @@
+"""Read the environment, check it, say what will run, and look after it until it ends."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NoReturn
+
+from peagle_serve.checks import check, check_built_for, port_of
+from peagle_serve.engine import check_port
+from peagle_serve.environment import PREFIX, arguments
+from peagle_serve.logs import STARTING, Log, Redactor
+from peagle_serve.model import check_streamer, unused, with_model
+from peagle_serve.names import check_arguments
+from peagle_serve.pair import check_pair
+from peagle_serve.settings import COLLECT, OFF, Settings, WrongEnvironment, settings_of
+from peagle_serve.small_layers import variables as small_layers
+from peagle_serve.supervisor import Supervisor
+from peagle_serve.warm.caches import has_artefact_folder, is_folder_named
+
+SERVER = "vllm.entrypoints.openai.api_server"
+MIDDLEWARES = (
+    "peagle_serve.counters.CountersMiddleware",
+    "peagle_serve.warm.route.WarmMiddleware",
+    "peagle_serve.lifecycle.LifecycleMiddleware",
+)
+"""The last one is the outermost."""
+EXIT_CODE = 2
+
+_READ = (PREFIX, "HF_MODEL_ID", "PEAGLE_", "SAGEMAKER_BIND_TO_PORT")
+
+
+def main(given: Sequence[str]) -> NoReturn:
+    """Run vLLM until it ends or is told to, or end with one line and exit code 2."""
+    log = Log(Redactor({}))
+    try:
+        environment = decoded(os.environb)
+        log = Log(Redactor(environment))
+        supervisor = _prepared(given, environment, log)
+    except WrongEnvironment as error:
+        log.error(error.message, error.fix, cause="environment", exit_code=EXIT_CODE)
+        sys.exit(EXIT_CODE)
+    sys.exit(supervisor.run())
+
+
+def command(environment: Mapping[str, str]) -> list[str]:
+    """vLLM's whole argv. Raises WrongEnvironment."""
+    check(environment)
+    return _argv(with_model(environment))
+
+
+def _prepared(given: Sequence[str], environment: Mapping[str, str], log: Log) -> Supervisor:
+    """All that can be found out before vLLM is started. Raises WrongEnvironment."""
+    if list(given) not in ([], ["serve"]):
+        raise WrongEnvironment(
+            f"unknown arguments: {' '.join(given)}", "the only one is: serve; see SM_VLLM_*"
+        )
+    settings: Settings = settings_of(environment)
+    check(environment)
+    if find_spec("vllm") is None:
+        raise WrongEnvironment(f"{sys.executable} has no vLLM", "use an image that has")
+    check_arguments(environment)
+    chosen = with_model(environment)
+    check_built_for(chosen)
+    check_streamer(chosen)
+    check_pair(chosen)
+    argv = _argv(chosen)
+    passed = [_encoded(token) for token in argv]
+
+    def check_again() -> None:
+        check_port(environment.get(f"{PREFIX}HOST", ""), port_of(environment))
+
+    check_again()
+    for line in filter(None, [unused(environment, chosen)]):
+        log.warning(line)
+    log.stage = STARTING
+    warm = _warm(environment, chosen, settings, log)
+    log.info("starting vLLM", argv)
+    variables = {**os.environb, **_settings(os.environb), **warm}
+    variables |= small_layers(variables)
+    return Supervisor(passed, variables, log, settings, check_again)
+
+
+def _warm(
+    environment: Mapping[str, str], chosen: Mapping[str, str], settings: Settings, log: Log
+) -> dict[bytes, bytes]:
+    """The variables of a warm start; none where there is nothing to start from."""
+    there = is_folder_named(environment) or has_artefact_folder(environment)
+    if settings.warm == OFF or not (there or settings.warm == COLLECT):
+        return {}
+    from peagle_serve.warm.prepare import prepare  # takes time, and most containers do without
+
+    found = prepare(environment, chosen, settings.warm, log)
+    return {os.fsencode(name): os.fsencode(value) for name, value in found.items()}
+
+
+def _argv(chosen: Mapping[str, str]) -> list[str]:
+    """vLLM's argv, of an environment whose model has been chosen."""
+    others = {name: value for name, value in chosen.items() if name != f"{PREFIX}PORT"}
+    middlewares = [token for name in MIDDLEWARES for token in ("--middleware", name)]
+    server = [sys.executable, "-m", SERVER, "--port", str(port_of(chosen))]
+    return [*server, *arguments(others), *middlewares]
+
+
+def decoded(environment: Mapping[bytes, bytes]) -> dict[str, str]:
+    """The variables as text. Raises WrongEnvironment if one that is read here is not UTF-8."""
+    texts = {}
+    for name, value in environment.items():
+        label = name.decode("utf-8", errors="replace")
+        try:
+            texts[label] = value.decode("utf-8")
+        except UnicodeDecodeError as error:
+            if label.startswith(_READ):
+                raise WrongEnvironment(
+                    f"{label} is not UTF-8 (byte {error.start + 1})", "encode it as UTF-8"
+                ) from None
+            texts[label] = ""
+    return texts
+
+
+def _encoded(token: str) -> bytes:
+    try:
+        encoded = token.encode("utf-8")
+    except UnicodeEncodeError:
+        encoded = b"\0"
+    if b"\0" in encoded:
+        raise WrongEnvironment(
+            f"the argument {token!r} cannot be passed to a program",
+            "remove the \\u0000 or the half of a \\ud800 pair",
+        )
+    return encoded
+
+
+def _settings(environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """What vLLM needs to read its arguments as they were written, and to find the middleware;
+    and no module of the working folder takes the place of one of vLLM's."""
+    paths = [os.fsencode(Path(__file__).resolve().parent.parent)]
+    paths += [environment[b"PYTHONPATH"]] if environment.get(b"PYTHONPATH") else []
+    return {
+        b"PYTHONUTF8": b"1",
+        b"PYTHONSAFEPATH": b"1",
+        b"PYTHONUNBUFFERED": b"1",
+        b"PYTHONPATH": os.pathsep.encode().join(paths),
+    }

@@ -1,0 +1,153 @@
+"""The server asks itself: a request straight into the application, without a connection.
+
+Questions to the container itself, through the one route that SageMaker offers.
+
+A request to ``/invocations`` with the header ``X-Amzn-SageMaker-Custom-Attributes: peagle=...`` is
+for the container and not for the model.
+
+vLLM's speculation counters through ``/invocations``, the one route that SageMaker offers.
+
+vLLM loads the class by ``--middleware``. A request with the header
+``X-Amzn-SageMaker-Custom-Attributes: peagle=counters`` is answered from the server's own
+``/metrics``; every other one goes on untouched, so nothing is buffered or slowed down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Message, Receive, Send], Awaitable[None]]
+
+
+async def call(
+    app: Application, scope: Message, method: str, path: str, body: bytes = b""
+) -> tuple[int, str]:
+    """Status and text of the answer. ``scope`` is that of any call to the same application."""
+    status, page = 500, bytearray()
+    parts = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive() -> Message:
+        """The body once; after it nothing, as from a client that waits for its answer."""
+        if parts:
+            return parts.pop()
+        await asyncio.Event().wait()
+        raise AssertionError("nobody sets it")
+
+    async def send(message: Message) -> None:
+        nonlocal status
+        if message["type"] == "http.response.start":
+            status = message["status"]
+        page.extend(message.get("body", b""))
+
+    await app(_request(scope, method, path, len(body)), receive, send)
+    return status, page.decode("utf-8", errors="replace")
+
+
+def _request(scope: Message, method: str, path: str, length: int) -> dict[str, Any]:
+    return {
+        "type": "http",
+        "asgi": scope.get("asgi", {"version": "3.0"}),
+        "app": scope.get("app"),
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "root_path": "",
+        "query_string": b"",
+        "headers": [
+            (b"host", b"localhost"),
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % length),
+        ],
+        "client": ("127.0.0.1", 0),
+        "server": ("127.0.0.1", 0),
+        "state": dict(scope.get("state", {})),
+    }
+
+
+HEADER = b"x-amzn-sagemaker-custom-attributes"
+
+
+def asks_for(scope: Message, attribute: bytes) -> bool:
+    """Whether a request has that attribute, such as ``peagle=counters``."""
+    return (
+        scope["type"] == "http"
+        and scope["path"] == "/invocations"
+        and any(name.lower() == HEADER and value.strip() == attribute
+                for name, value in scope["headers"])
+    )  # fmt: skip
+
+
+async def answer(send: Send, status: int, document: dict[str, Any]) -> None:
+    """Answer with a JSON document."""
+    await answer_bytes(send, status, json.dumps(document).encode(), b"application/json")
+
+
+async def answer_bytes(
+    send: Send, status: int, body: bytes, kind: bytes = b"application/octet-stream"
+) -> None:
+    """Answer with bytes."""
+    headers = [(b"content-type", kind), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+ATTRIBUTE = b"peagle=counters"
+
+_SAMPLE = re.compile(
+    r"^vllm:spec_decode_num_(?P<name>drafts|draft_tokens|accepted_tokens|accepted_tokens_per_pos)"
+    r"_total(?:\{(?P<labels>.*)\})? (?P<value>\S+)",
+    re.MULTILINE,
+)
+_POSITION = re.compile(r'(?:^|,)position="(\d+)"')
+
+
+class CountersMiddleware:
+    """An ASGI application around vLLM's."""
+
+    def __init__(self, app: Application) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if asks_for(scope, ATTRIBUTE):
+            await answer(send, *await self._counters(scope))
+        else:
+            await self._app(scope, receive, send)
+
+    async def _counters(self, scope: Message) -> tuple[int, dict[str, Any]]:
+        """Status and document."""
+        status, page = await call(self._app, scope, "GET", "/metrics")
+        if status != 200:
+            return 502, {"error": f"the engine answered {status} for its metrics"}
+        return 200, counters_of(page)
+
+
+def counters_of(page: str) -> dict[str, Any]:
+    """The counters in a page of Prometheus text, summed over engines.
+
+    All are zero without speculation, and ``speculation`` tells that from zero drafts so far.
+    """
+    totals = {"drafts": 0, "draft_tokens": 0, "accepted_tokens": 0}
+    positions: dict[int, int] = {}
+    samples = list(_SAMPLE.finditer(page))
+    for sample in samples:
+        count = int(float(sample["value"]))
+        position = _POSITION.search(sample["labels"] or "")
+        if sample["name"] in totals:
+            totals[sample["name"]] += count
+        elif position:
+            place = int(position[1])
+            positions[place] = positions.get(place, 0) + count
+    return {
+        "speculation": bool(samples),
+        **totals,
+        "accepted_per_position": [positions[place] for place in sorted(positions)],
+    }

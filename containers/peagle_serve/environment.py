@@ -1,0 +1,186 @@
+"""Parts of a JSON text as they are spelled in it, so that nothing is written anew.
+
+``SM_VLLM_*`` variables as vLLM's arguments, exactly as AWS's vLLM container reads them.
+
+Source: aws/deep-learning-containers, scripts/docker/vllm/sagemaker_args.py (2026-08).
+
+    SM_VLLM_X_Y=v           --x-y v
+    SM_VLLM_X=true          --x            (also the empty value)
+    SM_VLLM_X=false         nothing
+    SM_VLLM_X={"a": 1}      --x {"a": 1}   an object is one token, byte for byte
+    SM_VLLM_X=["a", {}]     --x a {}       an array is a token for each element; empty: nothing
+
+One thing is added: a value that begins with a dash is joined to its flag with ``=``, because
+argparse would take it for a flag of its own. Of several values none may begin with one: there is
+no way to say that to argparse.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from peagle_serve.settings import WrongEnvironment
+
+_DECODER = json.JSONDecoder()
+_BLANK = " \t\n\r"
+
+
+class Part(NamedTuple):
+    """A value, and where its spelling begins and ends in the text."""
+
+    value: Any
+    start: int
+    end: int
+
+
+def elements(text: str) -> list[Part]:
+    """The elements of the array that ``text`` is. Raises ValueError if it is no JSON array."""
+    whole = _load(text)
+    if not isinstance(whole, list):
+        raise ValueError("not a JSON array")
+    parts = []
+    at = text.index("[") + 1
+    for _ in whole:
+        part = _value_at(text, at)
+        parts.append(part)
+        at = _skip_blank(text, part.end) + 1
+    return parts
+
+
+def members(text: str) -> dict[str, Part]:
+    """The members of the object that ``text`` is, by name; of equal names the last, as vLLM reads
+    them. Raises ValueError if it is no JSON object."""
+    whole = _load(text, object_pairs_hook=_Pairs)
+    if not isinstance(whole, _Pairs):
+        raise ValueError("not a JSON object")
+    found = {}
+    at = text.index("{") + 1
+    for _ in whole:
+        name = _value_at(text, at)
+        part = _value_at(text, _skip_blank(text, name.end) + 1)
+        found[str(name.value)] = part
+        at = _skip_blank(text, part.end) + 1
+    return found
+
+
+def object_sequence(text: str) -> list[Part]:
+    """The objects of ``{...} {...}``; empty if ``text`` is anything else."""
+    try:
+        parts = list(_values(text))
+    except (ValueError, RecursionError):
+        return []
+    return parts if all(isinstance(part.value, dict) for part in parts) else []
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """An object with all its members, also those of equal names."""
+
+
+def _load(text: str, **settings: Any) -> Any:
+    try:
+        return json.loads(text, **settings)
+    except RecursionError:
+        raise ValueError("JSON nested too deeply") from None
+
+
+def _values(text: str) -> Iterator[Part]:
+    at = _skip_blank(text, 0)
+    while at < len(text):
+        part = _value_at(text, at)
+        yield part
+        at = _skip_blank(text, part.end)
+
+
+def _value_at(text: str, at: int) -> Part:
+    start = _skip_blank(text, at)
+    value, end = _DECODER.raw_decode(text, start)
+    return Part(value, start, end)
+
+
+def _skip_blank(text: str, at: int) -> int:
+    while at < len(text) and text[at] in _BLANK:
+        at += 1
+    return at
+
+
+PREFIX = "SM_VLLM_"
+
+_NEGATIVE_NUMBER = re.compile(r"-\d+|-\d*\.\d+")
+"""As argparse knows them: these are values to it."""
+
+WHOLE_ARRAY_FLAGS = frozenset(
+    {"--allowed-origins", "--allowed-methods", "--allowed-headers", "--middleware"}
+)
+"""vLLM parses the values of these itself; an array stays one token."""
+
+
+def arguments(environment: Mapping[str, str]) -> list[str]:
+    """vLLM's arguments for every ``SM_VLLM_*`` variable, in the order of their names.
+
+    Raises WrongEnvironment for what cannot be said in arguments.
+    """
+    argv: list[str] = []
+    for name in sorted(name for name in environment if name.startswith(PREFIX)):
+        try:
+            argv += _argument(flag_of(name), environment[name])
+        except ValueError as error:
+            raise WrongEnvironment(f"{name} has {error}", "vLLM takes it for an argument") from None
+    return argv
+
+
+def flag_of(name: str) -> str:
+    """``--max-model-len`` of ``SM_VLLM_MAX_MODEL_LEN``."""
+    return "--" + name[len(PREFIX) :].lower().replace("_", "-")
+
+
+def _argument(flag: str, value: str) -> list[str]:
+    switch = value.strip().lower()
+    if switch == "false":
+        return []
+    if switch == "true" or not value:
+        return [flag]
+    tokens = _tokens(flag, value)
+    if not tokens:
+        return []
+    if "--" in tokens:  # argparse drops it, wherever it stands
+        raise ValueError("the value '--'")
+    if len(tokens) == 1 and tokens[0].startswith("-"):
+        return [f"{flag}={tokens[0]}"]
+    for token in tokens:
+        if token.startswith("-") and not _NEGATIVE_NUMBER.fullmatch(token):
+            raise ValueError(f"several values, one of which begins with a dash: {token!r}")
+    return [flag, *tokens]
+
+
+def _tokens(flag: str, value: str) -> list[str]:
+    text = value.strip()
+    if flag in WHOLE_ARRAY_FLAGS:
+        return [value]
+    if text.startswith("[") and text.endswith("]"):
+        return _element_tokens(text) if _is_array(text) else [value]
+    objects = object_sequence(text) if text.startswith("{") else []
+    if len(objects) > 1:
+        return [text[part.start : part.end] for part in objects]
+    return [value]
+
+
+def _is_array(text: str) -> bool:
+    try:
+        elements(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _element_tokens(text: str) -> list[str]:
+    """A string element without its quotes, ``null`` as nothing, all else as it is spelled."""
+    tokens = []
+    for part in elements(text):
+        if isinstance(part.value, str):
+            tokens.append(part.value)
+        else:
+            tokens.append("" if part.value is None else text[part.start : part.end])
+    return tokens

@@ -1,0 +1,143 @@
+"""Which weights vLLM is to load, and whether they are there.
+
+Weights that vLLM is to stream from S3 itself: whether it is told how, and has what it takes.
+
+vLLM finds both out late: the one after its imports, the other when it has loaded the target.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+from peagle_serve.environment import members
+from peagle_serve.folder import CONFIGURATIONS, check_folder, has_any, is_folder_path, names_in
+from peagle_serve.names import SPECULATION
+from peagle_serve.settings import WrongEnvironment
+
+ML_ROOT = "/opt/ml"
+MODEL_FOLDER = f"{ML_ROOT}/model"
+ROOT_VARIABLE = "PEAGLE_ML_ROOT"
+"""Where ``/opt/ml`` really is, outside a container."""
+
+WARM_FOLDER = "warm"
+"""Below the model's folder; holds artefacts of warm starts (see ``warm``), and no model."""
+
+MODEL = "SM_VLLM_MODEL"
+LOAD_FORMAT = "SM_VLLM_LOAD_FORMAT"
+HUB_MODEL = "HF_MODEL_ID"
+_PATH_VARIABLES = (MODEL, "SM_VLLM_TOKENIZER")
+
+
+def with_model(environment: Mapping[str, str]) -> dict[str, str]:
+    """``environment`` with ``SM_VLLM_MODEL`` set, and every ``/opt/ml`` path made a real one.
+
+    The model is ``SM_VLLM_MODEL``, else a populated ``/opt/ml/model`` (or its ``target`` folder,
+    where target and drafter lie side by side), else ``HF_MODEL_ID``. Raises WrongEnvironment when
+    there is none, or when a folder that is named lacks what vLLM needs.
+    """
+    root = ml_root(environment)
+    chosen = dict(environment)
+    chosen[MODEL] = environment.get(MODEL) or _found_model(environment, root)
+    for name in _PATH_VARIABLES:
+        if name in chosen:
+            chosen[name] = real_path(chosen[name], root)
+    if SPECULATION in chosen:
+        chosen[SPECULATION] = _real_drafter(chosen[SPECULATION], root)
+    needs_weights = loads_files(environment)
+    named = {MODEL: chosen[MODEL], f'"model" of {SPECULATION}': drafter_of(chosen)}
+    for where, path in named.items():
+        if path and is_folder_path(path):
+            check_folder(where, path, root, needs_weights, ROOT_VARIABLE in environment)
+    return chosen
+
+
+def loads_files(environment: Mapping[str, str]) -> bool:
+    """Whether vLLM reads weights from files of the usual form; other formats it checks itself."""
+    return environment.get(LOAD_FORMAT, "auto").strip() in ("auto", "runai_streamer")
+
+
+def drafter_of(environment: Mapping[str, str]) -> str | None:
+    """What the speculation names as its drafter."""
+    if SPECULATION not in environment:
+        return None
+    part = members(environment[SPECULATION]).get("model")
+    return part.value if part and isinstance(part.value, str) else None
+
+
+def unused(environment: Mapping[str, str], chosen: Mapping[str, str]) -> str:
+    """A warning, where ``HF_MODEL_ID`` names a model and another one is served; else ""."""
+    named = environment.get(HUB_MODEL)
+    if not named or named == chosen[MODEL]:
+        return ""
+    why = f"{MODEL} is set" if environment.get(MODEL) else f"weights lie in {MODEL_FOLDER}"
+    return f"{HUB_MODEL} ({named}) is not used: {why}, and {chosen[MODEL]} is served"
+
+
+def ml_root(environment: Mapping[str, str]) -> str:
+    """Where ``/opt/ml`` really is."""
+    return environment.get(ROOT_VARIABLE, ML_ROOT).rstrip("/")
+
+
+def _found_model(environment: Mapping[str, str], root: str) -> str:
+    folder = Path(real_path(MODEL_FOLDER, root))
+    if set(names_in(folder)) - {WARM_FOLDER}:
+        beside = folder / "target"
+        side_by_side = not has_any(folder, CONFIGURATIONS) and has_any(beside, CONFIGURATIONS)
+        return str(beside if side_by_side else folder)
+    if environment.get(HUB_MODEL):
+        return environment[HUB_MODEL]
+    raise WrongEnvironment(
+        "no model is named",
+        f"set {MODEL} or {HUB_MODEL}, or mount weights at {MODEL_FOLDER}",
+    )
+
+
+def real_path(path: str, root: str) -> str:
+    """``path`` with ``/opt/ml`` made what it really is."""
+    if path == ML_ROOT or path.startswith(f"{ML_ROOT}/"):
+        return root + path[len(ML_ROOT) :]
+    return path
+
+
+def _real_drafter(config: str, root: str) -> str:
+    """The speculative configuration with its ``model`` made real, all other bytes as they were."""
+    part = members(config).get("model")
+    if part is None or not isinstance(part.value, str):
+        return config
+    real = real_path(part.value, root)
+    if real == part.value:
+        return config
+    return config[: part.start] + json.dumps(real, ensure_ascii=False) + config[part.end :]
+
+
+STREAMERS = ("runai_streamer", "runai_streamer_sharded", "modelexpress")
+"""What vLLM's ``--load-format`` may be for ``s3://`` addresses; with such a target it takes the
+first of them by itself."""
+
+_S3 = "s3://"
+_PACKAGES = ("runai_model_streamer", "runai_model_streamer_s3")
+
+
+def check_streamer(environment: Mapping[str, str]) -> None:
+    """Raise WrongEnvironment for an ``s3://`` address that this vLLM would not load."""
+    target, drafter = environment[MODEL], drafter_of(environment) or ""
+    named = {MODEL: target, f'"model" of {SPECULATION}': drafter}
+    streamed = {where: path for where, path in named.items() if path.lower().startswith(_S3)}
+    if not streamed:
+        return
+    where, path = next(iter(streamed.items()))
+    missing = [name for name in _PACKAGES if find_spec(name) is None]
+    if missing:
+        raise WrongEnvironment(
+            f"{where} is {path}, and this image has no {missing[0]} to stream it with",
+            "take an image with runai-model-streamer[s3], or have the weights mounted",
+        )
+    given = environment.get(LOAD_FORMAT, "auto").strip()
+    if given not in STREAMERS and (given != "auto" or MODEL not in streamed):
+        raise WrongEnvironment(
+            f"{where} is {path}, which {LOAD_FORMAT} {given} cannot load",
+            f"set {LOAD_FORMAT}={STREAMERS[0]}",
+        )

@@ -1,0 +1,61 @@
+"""A plugin for vLLM's CPU build: small layers use the kernel that every CPU has.
+
+On a CPU with AMX tiles vLLM 0.28.0 sends a layer of at most 1 MiB in 16 bits to
+``weight_packed_linear``, which takes a matrix only. ``load_model`` gives a P-EAGLE head's ``fc``
+a single row of numbers (``mask_hidden``), so every head with so small an ``fc`` ends the start:
+"IndexError: Dimension out of range (expected to be in range of [-1, 0], but got -2)". Without
+that choice such layers go to oneDNN, as the large ones do, and as they do on other CPUs.
+
+vLLM loads its plugins in all of its processes, by the entry point in ``plugin``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+
+from peagle_serve.warm.cache_key import distributions, is_for_cpu
+
+NAME = "peagle-small-layers"
+"""Of the entry point."""
+
+FOLDER = Path(__file__).resolve().parent / "plugin"
+"""For PYTHONPATH: there Python finds the entry point."""
+
+_ALLOWED = b"VLLM_PLUGINS"
+_LAYERS = "vllm.model_executor.layers.utils"
+_CHOICE = "check_cpu_sgl_kernel"
+
+
+def variables(environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """PYTHONPATH, and the list of allowed plugins if there is one, with this plugin in them.
+
+    Empty unless torch, and so vLLM, is a build for the CPU.
+    """
+    if not is_for_cpu(distributions()):
+        return {}
+    found = {b"PYTHONPATH": _joined(environment, b"PYTHONPATH", os.pathsep, str(FOLDER))}
+    if _ALLOWED in environment:
+        found[_ALLOWED] = _joined(environment, _ALLOWED, ",", NAME)
+    return found
+
+
+def install() -> None:
+    """Let vLLM choose these kernels for 8-bit integers only, which cannot go where others go."""
+    layers = import_module(_LAYERS)
+    choose = getattr(layers, _CHOICE, None)
+    if choose is None:
+        return  # a version of vLLM without the choice
+    integers = import_module("torch").int8
+
+    def choose_for_integers(n: int, k: int, dtype: object) -> bool:
+        return dtype is integers and bool(choose(n, k, dtype))
+
+    setattr(layers, _CHOICE, choose_for_integers)
+
+
+def _joined(environment: Mapping[bytes, bytes], name: bytes, separator: str, value: str) -> bytes:
+    given = [environment[name]] if environment.get(name) else []
+    return os.fsencode(separator).join([*given, os.fsencode(value)])

@@ -1,0 +1,301 @@
+"""Which software runs: every installed distribution with its version.
+
+Variables that change nothing of what an engine compiles, and so belong to no artefact's key.
+
+What is not listed counts: an engine that compiles once more is better than one that runs code made
+for another. So arguments that load code of the user's own count (``--tool-parser-plugin``), and
+those that vLLM makes a part of its own caches' keys, such as ``--generation-config``.
+
+What compiled code depends on: the subject of an artefact, and the key made of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from peagle_serve.environment import PREFIX, members
+from peagle_serve.folder import CONFIGURATIONS, is_folder_path
+from peagle_serve.logs import Redactor, is_secret
+from peagle_serve.model import MODEL, drafter_of
+from peagle_serve.names import NEGATION, SPECULATION
+from peagle_serve.warm import device
+from peagle_serve.warm.caches import FOLDERS
+
+_ENDING = ".dist-info"
+_TORCH_FOR_CPU = re.compile(r"torch-[^-]*\+cpu", re.IGNORECASE)
+
+
+def distributions(places: Iterable[str] | None = None) -> list[str]:
+    """``name-version`` of all distributions in ``places`` (``sys.path``), sorted."""
+    found = set()
+    for place in sys.path if places is None else places:
+        try:
+            with os.scandir(place or ".") as entries:
+                names = [entry.name for entry in entries]
+        except OSError:
+            continue
+        found |= {name[: -len(_ENDING)] for name in names if name.endswith(_ENDING)}
+    return sorted(found)
+
+
+def software_digest(installed: Iterable[str]) -> str:
+    """SHA-256 over these distributions, Python's version and the kind of machine."""
+    lines = [*sorted(installed), platform.python_version(), os.uname().machine]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def is_for_cpu(installed: Iterable[str]) -> bool:
+    """Whether torch was built for the CPU only."""
+    return any(_TORCH_FOR_CPU.fullmatch(one) for one in installed)
+
+
+_WHERE_IT_LISTENS = (
+    "HOST",
+    "PORT",
+    "UDS",
+    "ROOT_PATH",
+    "ENABLE_SSL_REFRESH",
+)
+_WHO_MAY_ASK = (
+    "ALLOWED_ORIGINS",
+    "ALLOWED_METHODS",
+    "ALLOWED_HEADERS",
+    "ALLOW_CREDENTIALS",
+    "MIDDLEWARE",
+)
+_HOW_IT_ANSWERS = (
+    "SERVED_MODEL_NAME",
+    "RESPONSE_ROLE",
+    "RETURN_TOKENS_AS_TOKEN_IDS",
+    "ENABLE_PROMPT_TOKENS_DETAILS",
+    "ENABLE_FORCE_INCLUDE_USAGE",
+    "ENABLE_PER_REQUEST_METRICS",
+    "ENABLE_SERVER_LOAD_TRACKING",
+    "ENABLE_TOKENIZER_INFO_ENDPOINT",
+    "ENABLE_REQUEST_ID_HEADERS",
+    "DISABLE_FASTAPI_DOCS",
+    "ENABLE_OFFLINE_DOCS",
+    "FINGERPRINT_MODE",
+    "FINGERPRINT_VALUE",
+)
+_HOW_CHATS_ARE_READ = (
+    "CHAT_TEMPLATE",
+    "CHAT_TEMPLATE_CONTENT_FORMAT",
+    "TRUST_REQUEST_CHAT_TEMPLATE",
+    "DEFAULT_CHAT_TEMPLATE_KWARGS",
+    "ENABLE_AUTO_TOOL_CHOICE",
+    "EXCLUDE_TOOLS_WHEN_TOOL_CHOICE_NONE",
+    "TOOL_CALL_PARSER",
+    "TOOL_SERVER",
+    "REASONING_PARSER",
+)
+_WHAT_IT_LOGS = (
+    "ENABLE_LOG_REQUESTS",
+    "ENABLE_LOG_OUTPUTS",
+    "ENABLE_LOG_DELTAS",
+    "ENABLE_LOGGING_ITERATION_DETAILS",
+    "AGGREGATE_ENGINE_LOGGING",
+    "DISABLE_LOG_STATS",
+    "DISABLE_LOG_REQUESTS",
+    "DISABLE_ACCESS_LOG_FOR_ENDPOINTS",
+    "DISABLE_UVICORN_ACCESS_LOG",
+    "UVICORN_LOG_LEVEL",
+    "LOG_CONFIG_FILE",
+    "LOG_ERROR_STACK",
+    "MAX_LOG_LEN",
+    "SHOW_HIDDEN_METRICS_FOR_VERSION",
+    "OTLP_TRACES_ENDPOINT",
+    "COLLECT_DETAILED_TRACES",
+    "KV_CACHE_METRICS",
+    "KV_CACHE_METRICS_SAMPLE",
+)
+_ARGUMENTS = frozenset(
+    PREFIX + name
+    for group in (
+        _WHERE_IT_LISTENS,
+        _WHO_MAY_ASK,
+        _HOW_IT_ANSWERS,
+        _HOW_CHATS_ARE_READ,
+        _WHAT_IT_LOGS,
+    )
+    for name in group
+)
+
+_VLLMS_OWN = frozenset(
+    [
+        "VLLM_HOST_IP",
+        "VLLM_PORT",
+        "VLLM_RPC_BASE_PATH",
+        "VLLM_CACHE_ROOT",
+        "VLLM_CONFIG_ROOT",
+        "VLLM_ASSETS_CACHE",
+        "VLLM_ASSETS_CACHE_MODEL_CLEAN",
+        "VLLM_DEBUG_DUMP_PATH",
+        "VLLM_DEBUG_LOG_API_SERVER_RESPONSE",
+        "VLLM_LOG_STATS_INTERVAL",
+        "VLLM_RINGBUFFER_WARNING_INTERVAL",
+        "VLLM_DO_NOT_TRACK",
+        "VLLM_NO_USAGE_STATS",
+        "VLLM_USAGE_STATS_SERVER",
+        "VLLM_SERVER_DEV_MODE",
+        "VLLM_SKIP_MODEL_NAME_VALIDATION",
+        "VLLM_HTTP_TIMEOUT_KEEP_ALIVE",
+        "VLLM_ENGINE_ITERATION_TIMEOUT_S",
+        "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS",
+        "VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS",
+        "VLLM_KEEP_ALIVE_ON_ENGINE_DEATH",
+        "VLLM_IMAGE_FETCH_TIMEOUT",
+        "VLLM_VIDEO_FETCH_TIMEOUT",
+        "VLLM_AUDIO_FETCH_TIMEOUT",
+        "VLLM_CPU_KVCACHE_SPACE",
+    ]
+)
+"""vLLM itself leaves these out of the keys of its caches (its ``envs.compile_factors``). Not all
+that it leaves out are here: some of them choose a kernel, or a model."""
+
+_COMPILERS = ("TORCHINDUCTOR_", "TRITON_", "TORCH_", "PYTORCH_", "NVCC_")
+"""Beginnings of what the compilers below vLLM listen to; all of it counts."""
+
+_BEGINNINGS = (f"{PREFIX}SSL_", "VLLM_LOGGING_", "VLLM_MEDIA_")
+
+
+def matters(name: str) -> bool:
+    """Whether the variable is the engine's and may change what it compiles."""
+    if not name.startswith((PREFIX, "VLLM_", *_COMPILERS)) or is_secret(name) or name in FOLDERS:
+        return False
+    plain = name.replace(NEGATION, PREFIX, 1)
+    return plain not in _ARGUMENTS | _VLLMS_OWN and not plain.startswith(_BEGINNINGS)
+
+
+FORMAT = 1
+CONTENT_VARIABLE = "PEAGLE_IMAGE_CONTENT"
+"""The image's own: the digest of what is in it, the same under whichever name it is started."""
+IMAGE_VARIABLE = "PEAGLE_IMAGE_DIGEST"
+"""The toolkit's: of an image that does not know its content, where its name says the digest."""
+QUANTIZATION = "hf_quant_config.json"
+"""What some checkpoints say of their quantisation beside config.json; vLLM reads both."""
+_KEY_LENGTH = 32
+_LONGEST_SHOWN = 80
+_MOST_SHOWN = 12
+"""Names of a foreign subject, which may hold any number of them."""
+
+
+def subject_of(environment: Mapping[str, str], chosen: Mapping[str, str]) -> dict[str, Any]:
+    """The subject of this container.
+
+    ``environment`` is as it was given, ``chosen`` with the model found and its folders made real.
+    Holds no secret. Raises UnknownDevice.
+    """
+    installed = distributions()
+    visible = environment.get("CUDA_VISIBLE_DEVICES", "")
+    return {
+        "format": FORMAT,
+        "image": environment.get(CONTENT_VARIABLE) or environment.get(IMAGE_VARIABLE, ""),
+        "software": software_digest(installed),
+        "device": device.cpu() if is_for_cpu(installed) else device.gpus(visible),
+        "engine": engine_variables(environment),
+        "pair": pair_of(chosen),
+    }
+
+
+def key_of(subject: Mapping[str, Any]) -> str:
+    """The first 32 hexadecimal digits of the SHA-256 over the subject's canonical JSON."""
+    return hashlib.sha256(canonical(subject)).hexdigest()[:_KEY_LENGTH]
+
+
+def canonical(subject: Mapping[str, Any]) -> bytes:
+    """JSON with sorted keys and no spaces."""
+    text = json.dumps(subject, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return text.encode()
+
+
+def engine_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that may change what the engine compiles."""
+    redactor = Redactor(environment)
+    names = sorted(name for name in environment if matters(name))
+    return {name: redactor.text(environment[name]) for name in names}
+
+
+def pair_of(chosen: Mapping[str, str]) -> dict[str, str | None]:
+    """Target and drafter: what their config.json holds, or which revision of the hub's they are."""
+    drafter = drafter_of(chosen)
+    speculation = members(chosen[SPECULATION]) if SPECULATION in chosen else {}
+    revision = speculation["revision"].value if "revision" in speculation else None
+    return {
+        "target": _model(chosen[MODEL], chosen.get(f"{PREFIX}REVISION")),
+        "drafter": _model(drafter, revision) if drafter else None,
+    }
+
+
+def differences(subject: Mapping[str, Any], other: Any) -> list[str]:
+    """In what ``other``, somebody's subject, is not like ``subject``; a few words for each."""
+    if not isinstance(other, dict):
+        return ["everything"]
+    found = []
+    image = _image(subject["image"], other.get("image"))
+    for part, word in (("image", image), ("software", "the software"), ("pair", "")):
+        if subject[part] != other.get(part):
+            found += _parts(subject[part], other.get(part)) if part == "pair" else [word]
+    if subject["device"] != other.get("device"):
+        theirs, ours = _shown(other.get("device")), _shown(subject["device"])
+        found.append(f"the device ({theirs}; here {ours})")
+    names = _changed(subject["engine"], other.get("engine"))
+    if names:
+        found.append(f"the engine's arguments ({_listed(names)})")
+    return found or ["the format"]
+
+
+def _model(path: str, revision: object) -> str:
+    if not is_folder_path(path):
+        return f"{path}@{revision or ''}"
+    for name in CONFIGURATIONS:
+        file, beside = Path(path) / name, Path(path) / QUANTIZATION
+        if file.is_file():
+            more = beside.read_bytes() if beside.is_file() else b""
+            return hashlib.sha256(file.read_bytes() + more).hexdigest()
+    return ""
+
+
+def _image(ours: str, theirs: Any) -> str:
+    """The image, and what helps where only one of the two is known."""
+    if bool(ours) is bool(theirs):
+        return "the image"
+    whose = "the artefact's" if ours else "this one"
+    return f"the image (of {whose} nobody has said the digest: name both NAME@sha256:...)"
+
+
+def _parts(ours: dict[str, Any], theirs: Any) -> list[str]:
+    known = [f"the {name}" for name in _changed(ours, theirs) if name in ours]
+    return known or ["the pair"]
+
+
+def _changed(ours: dict[str, Any], theirs: Any) -> list[str]:
+    """The names whose values differ."""
+    other = theirs if isinstance(theirs, dict) else {}
+    return sorted(name for name in {*ours, *other} if ours.get(name) != other.get(name))
+
+
+def _listed(names: list[str]) -> str:
+    """Some of the names, and how many there are more."""
+    shown = [name[:_LONGEST_SHOWN] for name in names[:_MOST_SHOWN]]
+    more = [f"{len(names) - len(shown)} more"] if len(names) > len(shown) else []
+    return ", ".join(shown + more)
+
+
+def _shown(device: Any) -> str:
+    """A device in a few words."""
+    facts = device if isinstance(device, dict) else {}
+    gpus = facts.get("gpus")
+    if isinstance(gpus, list) and gpus:
+        text = f"{len(gpus)} x {gpus[0]}, driver {facts.get('driver')}"
+    else:
+        text = f"{facts.get('cpu')} {str(facts.get('instructions'))[:8]}"
+    return text[:_LONGEST_SHOWN]

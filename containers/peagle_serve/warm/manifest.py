@@ -1,0 +1,119 @@
+"""What is said of an artefact, in the file beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from peagle_serve.warm.cache_key import FORMAT, key_of
+
+ARCHIVE = ".tar.gz"
+MANIFEST = ".json"
+LARGEST = 1 << 20
+"""Bytes of a manifest."""
+
+_MANY = 1 << 50
+_LONGEST_SECONDS = 1e9
+_LONGEST_SHOWN = 40
+_DIGEST = re.compile("[0-9a-f]{64}")
+
+
+class Damaged(Exception):
+    """An artefact that is not what it should be. The text says in what."""
+
+
+class Manifest(NamedTuple):
+    """``size`` and ``sha256`` are those of the archive, ``files`` and ``unpacked_bytes`` of what it
+    holds. ``seconds_cold``: how long the engine took that compiled it, from start to healthy."""
+
+    key: str
+    subject: Mapping[str, Any]
+    size: int
+    sha256: str
+    files: int
+    unpacked_bytes: int
+    seconds_cold: float
+    made: str
+
+    def document(self) -> dict[str, Any]:
+        """As it stands in the file."""
+        return {"format": FORMAT, **self._asdict()}
+
+
+def open_plain(file: Path) -> BinaryIO:
+    """A plain file, to be read. A pipe, which nobody may ever write to, is not waited for.
+
+    Raises Damaged for anything but a file, OSError.
+    """
+    descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise Damaged(f"{file.name} is no plain file")
+    return os.fdopen(descriptor, "rb")
+
+
+def read_manifest(file: Path) -> Manifest:
+    """The manifest in ``file``, whose name is its key. Raises Damaged, OSError."""
+    with open_plain(file) as stream:
+        text = stream.read(LARGEST + 1)
+    if len(text) > LARGEST:
+        raise Damaged(f"{file.name} has more than {LARGEST} bytes, and is no manifest")
+    try:
+        document = json.loads(text, parse_constant=_no_constant)
+        return manifest_of(document, file.name)
+    except (ValueError, RecursionError) as error:
+        raise Damaged(f"{file.name} is not JSON: {error}") from None
+
+
+def manifest_of(document: Any, name: str) -> Manifest:
+    """The manifest that ``document`` is; ``name`` is that of its file. Raises Damaged."""
+    if not isinstance(document, dict):
+        raise Damaged(f"{name} is no JSON object")
+    if document.get("format") != FORMAT:
+        raise Damaged(f"{name} has the format {_shown(document.get('format'))}, not {FORMAT}")
+    numbers = {one: _count(document, one, name) for one in ("size", "files", "unpacked_bytes")}
+    subject, digest = document.get("subject"), document.get("sha256")
+    if not isinstance(subject, dict) or key_of(subject) != document.get("key"):
+        raise Damaged(f"{name} has a subject that its key was not made of")
+    if name != f"{document['key']}{MANIFEST}":
+        raise Damaged(f"{name} has the key {document['key']}")
+    if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+        raise Damaged(f"{name} has no sha256")
+    return Manifest(
+        key=document["key"],
+        subject=subject,
+        sha256=digest,
+        seconds_cold=_seconds(document, name),
+        made=str(document.get("made", ""))[:_LONGEST_SHOWN],
+        **numbers,
+    )
+
+
+def _count(document: dict[str, Any], name: str, file: str) -> int:
+    value = document.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _MANY:
+        raise Damaged(f"{file} has the {name} {_shown(value)}")
+    return value
+
+
+def _seconds(document: dict[str, Any], file: str) -> float:
+    """0 where nobody says. Raises Damaged for what is no number of seconds."""
+    value = document.get("seconds_cold", 0)
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not 0 <= value <= _LONGEST_SECONDS:
+        raise Damaged(f"{file} has the seconds_cold {_shown(value)}")
+    return float(value)
+
+
+def _no_constant(name: str) -> None:
+    """NaN and Infinity, which JSON does not have and Python reads all the same."""
+    raise ValueError(f"it holds {name}")
+
+
+def _shown(value: object) -> str:
+    return repr(value)[:_LONGEST_SHOWN]

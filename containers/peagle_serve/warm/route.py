@@ -1,0 +1,158 @@
+"""What was collected, through ``/invocations``, the one route that SageMaker offers.
+
+A request with the header ``X-Amzn-SageMaker-Custom-Attributes: peagle=warm`` and a JSON body:
+
+    {}                           the manifest; the first time the caches are packed for it
+    {"offset": 0, "length": n}   n bytes of the archive, at most 4 MiB
+
+403 without ``PEAGLE_WARM=collect``, 503 before the engine is healthy, 409 where nothing was
+compiled, 400 for another body, 500 where the archive cannot be written. Always an object with
+``error`` then. Such a request never reaches vLLM.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from peagle_serve.counters import (
+    Application,
+    Message,
+    Receive,
+    Send,
+    answer,
+    answer_bytes,
+    asks_for,
+)
+from peagle_serve.lifecycle import STARTED_AFTER
+from peagle_serve.settings import COLLECT, WARM_VARIABLE
+from peagle_serve.warm.caches import PLACE_VARIABLE, SUBJECT_VARIABLE
+
+ATTRIBUTE = b"peagle=warm"
+LONGEST_PART = 4 << 20
+"""Bytes; InvokeEndpoint answers with at most 6 MB."""
+_LONGEST_BODY = 4096
+
+
+class WarmMiddleware:
+    """An ASGI application around vLLM's."""
+
+    def __init__(self, app: Application) -> None:
+        self._app = app
+        self._packing: asyncio.Task[dict[str, Any]] | None = None
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if not asks_for(scope, ATTRIBUTE):
+            await self._app(scope, receive, send)
+            return
+        try:
+            given = await self._given(scope, receive)
+            manifest = await self._packed(scope[STARTED_AFTER])
+        except _Refused as refused:
+            await answer(send, refused.status, {"error": str(refused)})
+            return
+        if not given:
+            await answer(send, 200, manifest)
+            return
+        offset, length = given["offset"], given["length"]
+        if offset > manifest["size"]:
+            error = f"the archive has {manifest['size']} bytes"
+            await answer(send, 400, {"error": error})
+            return
+        await answer_bytes(send, 200, await asyncio.to_thread(_part, offset, length))
+
+    async def _given(self, scope: Message, receive: Receive) -> dict[str, int]:
+        """The body of a request that may be answered. Raises _Refused."""
+        if SUBJECT_VARIABLE not in os.environ:
+            raise _Refused(403, f"nothing is collected here: start with {WARM_VARIABLE}={COLLECT}")
+        if STARTED_AFTER not in scope:
+            raise _Refused(503, "the engine is not healthy yet")
+        body = await _body(receive)
+        try:
+            given = json.loads(body or b"{}")
+        except (ValueError, RecursionError):
+            raise _Refused(400, "the body is not JSON") from None
+        if given == {}:
+            return {}
+        if not isinstance(given, dict) or set(given) != {"offset", "length"}:
+            raise _Refused(400, 'the body is neither {} nor {"offset": ..., "length": ...}')
+        numbers = all(type(value) is int for value in given.values())
+        if not numbers or given["offset"] < 0 or not 1 <= given["length"] <= LONGEST_PART:
+            raise _Refused(400, f"offset from 0 up, and length from 1 to {LONGEST_PART}")
+        return given
+
+    async def _packed(self, seconds: float) -> dict[str, Any]:
+        """The manifest. Packs once, however many ask, and however soon they give up.
+
+        Raises _Refused.
+        """
+        if self._packing is None:
+            self._packing = asyncio.create_task(asyncio.to_thread(_pack, seconds))
+        packing = self._packing
+        try:
+            return await asyncio.shield(packing)
+        except (_Refused, OSError) as error:
+            self._packing = None  # the next one may have more luck
+            if isinstance(error, OSError):
+                from peagle_serve.warm.caches import LARGER_DISK
+
+                why = f"the archive cannot be written: {error.strerror} ({LARGER_DISK})"
+                raise _Refused(500, why) from None
+            raise
+
+
+class _Refused(Exception):
+    """An answer other than 200."""
+
+    def __init__(self, status: int, why: str) -> None:
+        self.status = status
+        super().__init__(why)
+
+
+def _pack(seconds: float) -> dict[str, Any]:
+    """Pack, and make the manifest of it. Raises _Refused, OSError."""
+    # Needed once in a life, and then only by who collects.
+    from peagle_serve.logs import Redactor
+    from peagle_serve.warm.archive import NothingCompiled, pack
+    from peagle_serve.warm.caches import archive_of
+    from peagle_serve.warm.manifest import Manifest
+
+    place = Path(os.environ[PLACE_VARIABLE])
+    try:
+        packed = pack(place, archive_of(place), Redactor(os.environ).secrets)
+    except NothingCompiled as error:
+        raise _Refused(409, str(error)) from None
+    manifest = Manifest(
+        key=place.name,
+        subject=json.loads(os.environ[SUBJECT_VARIABLE]),
+        seconds_cold=round(seconds, 1),
+        made=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        **packed._asdict(),
+    )
+    return manifest.document()
+
+
+def _part(offset: int, length: int) -> bytes:
+    from peagle_serve.warm.caches import archive_of
+
+    with archive_of(Path(os.environ[PLACE_VARIABLE])).open("rb") as file:
+        file.seek(offset)
+        return file.read(length)
+
+
+async def _body(receive: Receive) -> bytes:
+    """The body of a request. Raises _Refused for one that is too long, or was cut off."""
+    body, more = b"", True
+    while more:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise _Refused(400, "the request was cut off")
+        body += message.get("body", b"")
+        if len(body) > _LONGEST_BODY:
+            raise _Refused(400, f"the body has more than {_LONGEST_BODY} bytes")
+        more = message.get("more_body", False)
+    return body

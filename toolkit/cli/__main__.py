@@ -1,5 +1,0 @@
-"""``python -m toolkit.cli`` is ``peagle``."""
-
-from toolkit.cli.main import main
-
-main()

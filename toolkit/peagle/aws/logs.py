@@ -1,0 +1,84 @@
+"""An endpoint's log in CloudWatch: all of it, what is new, and its last line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from peagle.aws.client import Aws
+from peagle.aws.errors import AccessDenied, Missing
+from peagle.protocol import log_text
+
+LATE_MILLISECONDS = 30_000
+"""Events that arrive this late are still shown."""
+
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f]")
+"""Colours and other orders to a terminal, which a log must not give to the reader's."""
+
+
+@dataclass(frozen=True)
+class LogEvent:
+    """One line, as people read it.
+
+    ``time`` is epoch seconds; ``stream`` is ``<variant>/<instance>``.
+    """
+
+    time: float
+    stream: str
+    message: str
+
+
+def group_of(endpoint: str) -> str:
+    """The log group that SageMaker writes an endpoint's output to."""
+    return f"/aws/sagemaker/Endpoints/{endpoint}"
+
+
+class Tail:
+    """Reads an endpoint's log from ``since`` (epoch seconds) on, every event once.
+
+    Streams reach CloudWatch with delays of their own, so each look goes back a little.
+    """
+
+    def __init__(self, aws: Aws, endpoint: str, since: float) -> None:
+        self.since = since
+        self.last_line = ""
+        self._aws = aws
+        self._group = group_of(endpoint)
+        self._newest = int(since * 1000)
+        self._seen: dict[str, int] = {}
+
+    def new(self) -> Iterator[LogEvent]:
+        """What was written since the last call; nothing while there is no log yet."""
+        start = max(int(self.since * 1000), self._newest - LATE_MILLISECONDS)
+        self._seen = {event: time for event, time in self._seen.items() if time >= start}
+        listed = self._aws.items(
+            "logs", "filter_log_events", "events", logGroupName=self._group, startTime=start
+        )
+        try:
+            for entry in listed:
+                if entry["eventId"] not in self._seen:
+                    yield self._note(entry)
+        except Missing:
+            return
+
+    def _note(self, entry: dict[str, Any]) -> LogEvent:
+        self._seen[entry["eventId"]] = entry["timestamp"]
+        self._newest = max(self._newest, entry["timestamp"])
+        message = log_text(clean(entry["message"]))
+        self.last_line = message.strip() or self.last_line
+        return LogEvent(entry["timestamp"] / 1000, entry["logStreamName"], message)
+
+    def drain(self) -> list[LogEvent]:
+        """``new`` as a list; nothing when the log may not be read: it is a comfort, not a need."""
+        try:
+            return list(self.new())
+        except AccessDenied:
+            self.last_line = "(the log may not be read: logs:FilterLogEvents)"
+            return []
+
+
+def clean(message: str) -> str:
+    """The text without line end, colours and control characters."""
+    return _CONTROL.sub("", message.rstrip("\r\n")).replace("\n", " ")

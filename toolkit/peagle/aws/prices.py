@@ -1,0 +1,263 @@
+"""What AWS said today, so that it is not asked again: prices and quotas, kept for a day.
+
+    $PEAGLE_HOME/online/<place>/<region>/<name>.json
+
+``place`` is an account id, ``amazon`` for what is the same for all accounts, ``sandbox``, or a
+hash of another address that answers instead of AWS. A file that is damaged, of another version,
+older than a day or from the future counts as not there, and one that cannot be written is missed
+by nobody.
+
+What hosting costs today: the Pricing API, kept for a day, else the catalogue's snapshot.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import re
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+from peagle.aws.client import Aws
+from peagle.catalog.tables import Instance, InstanceTable, Price
+from peagle.deploy.state import SANDBOX
+from peagle.errors import PeagleError
+from peagle.findings import Finding, note, warning
+from peagle.store import home, read_json, write_json
+
+DAY_SECONDS = 24 * 3600.0
+
+_FORMAT = 1
+_UNSAFE = re.compile(r"[^A-Za-z0-9.\-]")
+
+
+class DayCache:
+    """The answers of one region and one place."""
+
+    def __init__(self, place: str, region: str) -> None:
+        self._folder = home() / "online" / _UNSAFE.sub("_", place) / _UNSAFE.sub("_", region)
+
+    def get(self, name: str) -> tuple[Any, float] | None:
+        """What was kept under ``name`` in the last 24 hours, and when it was asked (epoch)."""
+        try:
+            document = read_json(self._file(name))
+            asked = float(document["asked"])
+            good = document["format"] == _FORMAT and 0 <= time.time() - asked < DAY_SECONDS
+            return (document["value"], asked) if good else None
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+
+    def put(self, name: str, value: Any) -> float:
+        """Keep ``value`` under ``name``; gives the time that it bears."""
+        asked = time.time()
+        with contextlib.suppress(OSError):
+            document = {"format": _FORMAT, "asked": asked, "value": value}
+            write_json(self._file(name), document)
+        return asked
+
+    def _file(self, name: str) -> Path:
+        return self._folder / f"{_UNSAFE.sub('_', name)}.json"
+
+
+def for_everybody(aws: Aws, service: str) -> DayCache:
+    """The cache of what ``service`` tells everybody alike, such as prices."""
+    return DayCache(aws.own_scope or _address(aws, service) or "amazon", aws.region)
+
+
+def for_account(aws: Aws, service: str) -> DayCache:
+    """The cache of what ``service`` tells this account; the account must be known for it."""
+    return DayCache(aws.own_scope or _address(aws, service) or aws.account, aws.region)
+
+
+def _address(aws: Aws, service: str) -> str:
+    """A hash of the address that answers, unless that is Amazon's."""
+    url = str(aws.client(service).meta.endpoint_url)
+    return "" if ".amazonaws." in url else hashlib.sha256(url.encode()).hexdigest()[:12]
+
+
+SOURCE = "AWS Pricing API"
+STAND_IN = "a stand-in for the AWS Pricing API"
+"""What a price from here names as its source: Amazon, ``sandbox``, or who else answers."""
+
+PRICE_SNAPSHOT = "price-snapshot"
+"""The finding that prices are those of the catalogue, because AWS could not be asked."""
+
+NOT_LISTED = "price-not-listed"
+"""The finding that AWS has prices for the region and none for the instance type."""
+
+NOT_AMAZONS = "price-not-amazons"
+"""The finding that the prices are those of the sandbox, or of another stand-in."""
+
+COMPONENT = "Hosting"
+"""Part of the question: the same instance has other prices for notebooks and training."""
+
+_WHO = {SANDBOX: "the sandbox, which tells those of the catalogue"}
+_SERVICE_CODE = "AmazonSageMaker"
+_CACHED = "hosting-prices"
+_HOST_USAGE = re.compile(r"(?:^|-)Host:")
+
+
+@dataclass(frozen=True)
+class PriceList:
+    """On-demand USD per hour of hosting in a region, by instance type, as asked on a day."""
+
+    region: str
+    asked: date
+    usd: Mapping[str, float]
+    source: str = SOURCE
+
+    def price(self, instance_type: str) -> Price | None:
+        """The price of one instance; ``None`` when the list does not have it."""
+        usd = self.usd.get(instance_type)
+        if usd is None:
+            return None
+        return Price(usd_per_hour=usd, region=self.region, date=self.asked, source=self.source)
+
+    def applied_to(self, table: InstanceTable) -> InstanceTable:
+        """The table with these prices of the region; what the list lacks stays as it is."""
+        priced = tuple(_repriced(instance, self) for instance in table.instances)
+        return table.model_copy(update={"instances": priced})
+
+
+@dataclass(frozen=True)
+class FreshPrices:
+    """A table of instances as it is priced today, and the list behind it, if AWS gave one."""
+
+    table: InstanceTable
+    listed: PriceList | None
+    findings: tuple[Finding, ...] = ()
+
+
+def hosting_prices(aws: Aws) -> PriceList:
+    """Prices of all instance types in the connection's region, asked at most once a day.
+
+    Raises CloudError and UserError when AWS cannot be asked.
+    """
+    cache = for_everybody(aws, "pricing")
+    kept = cache.get(_CACHED)
+    usd = _checked(kept[0]) if kept else None
+    if kept is not None and usd is not None:
+        return PriceList(aws.region, _day(kept[1]), usd, _source(aws))
+    return ask_prices(aws)
+
+
+def ask_prices(aws: Aws) -> PriceList:
+    """As ``hosting_prices``, but asked now, whatever is kept."""
+    usd = _asked(aws)
+    asked = for_everybody(aws, "pricing").put(_CACHED, usd)
+    return PriceList(aws.region, _day(asked), usd, _source(aws))
+
+
+def hourly_price(aws: Aws, instance_type: str) -> Price | None:
+    """The price of one instance in the connection's region; ``None`` when it cannot be had."""
+    try:
+        return hosting_prices(aws).price(instance_type)
+    except PeagleError:
+        return None
+
+
+def fresh_prices(aws: Aws, table: InstanceTable) -> FreshPrices:
+    """The table with today's prices of the connection's region.
+
+    Where AWS cannot be asked, the table as it is, and a warning that says why.
+    """
+    try:
+        listed = hosting_prices(aws)
+    except PeagleError as error:
+        return FreshPrices(table, None, (snapshot_finding(table, error),))
+    return FreshPrices(listed.applied_to(table), listed, _stand_in_findings(listed))
+
+
+def snapshot_finding(table: InstanceTable, error: PeagleError) -> Finding:
+    """The warning that prices are not today's."""
+    days = sorted(price.date for instance in table.instances for price in instance.prices)
+    of = f" of {days[-1].isoformat()}" if days else ""
+    message = f"prices are the catalogue's snapshot{of}: {error.message}"
+    return warning(PRICE_SNAPSHOT, "price", message, error.fix or "repeat it later")
+
+
+def unlisted_findings(listed: PriceList | None, instance_type: str) -> tuple[Finding, ...]:
+    """The warning that AWS sells other types in the region, and perhaps not this one."""
+    if listed is None or not listed.usd or instance_type in listed.usd:
+        return ()
+    message = f"AWS has no price for hosting on {instance_type} in {listed.region}"
+    fix = "it may not be offered there: choose another --region or --instance-type"
+    return (warning(NOT_LISTED, "price", message, fix),)
+
+
+def _stand_in_findings(listed: PriceList) -> tuple[Finding, ...]:
+    """The note that these prices are made up."""
+    if listed.source == SOURCE:
+        return ()
+    message = f"the prices are not AWS's own: they are asked of {_WHO.get(listed.source, STAND_IN)}"
+    return (note(NOT_AMAZONS, "price", message, "an account is told the real ones"),)
+
+
+def _repriced(instance: Instance, listed: PriceList) -> Instance:
+    fresh = listed.price(instance.type)
+    if fresh is None:
+        return instance
+    regions = {price.region: price for price in instance.prices} | {fresh.region: fresh}
+    return instance.model_copy(update={"prices": tuple(regions.values())})
+
+
+def _source(aws: Aws) -> str:
+    """``sandbox`` for the AWS of this machine, whose prices are the catalogue's."""
+    if ".amazonaws." in str(aws.client("pricing").meta.endpoint_url):
+        return SOURCE
+    return aws.own_scope or STAND_IN
+
+
+def _asked(aws: Aws) -> dict[str, float]:
+    wanted = {"regionCode": aws.region, "component": COMPONENT}
+    filters = [{"Type": "TERM_MATCH", "Field": k, "Value": v} for k, v in wanted.items()]
+    rows = aws.items(
+        "pricing", "get_products", "PriceList", ServiceCode=_SERVICE_CODE, Filters=filters
+    )
+    return prices_in(rows, aws.region)
+
+
+def prices_in(products: Iterable[Any], region: str) -> dict[str, float]:
+    """USD per hour by instance type, from rows of the Pricing API (each a JSON text).
+
+    Of several rows for a type the one whose usage is ``Host:`` counts, else the dearest.
+    """
+    found: dict[str, list[tuple[bool, float]]] = {}
+    for row in products:
+        try:
+            product = json.loads(row)
+            attributes = product["product"]["attributes"]
+            usd = _usd(product)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            continue
+        is_hosting = attributes.get("component") == COMPONENT
+        if usd and is_hosting and attributes.get("regionCode", region) == region:
+            of_host = bool(_HOST_USAGE.search(str(attributes.get("usagetype", ""))))
+            found.setdefault(str(attributes.get("instanceName", "")), []).append((of_host, usd))
+    return {name: max(rows)[1] for name, rows in sorted(found.items()) if name}
+
+
+def _usd(product: Mapping[str, Any]) -> float | None:
+    for term in product.get("terms", {}).get("OnDemand", {}).values():
+        for dimension in term.get("priceDimensions", {}).values():
+            usd = float(dimension.get("pricePerUnit", {}).get("USD", 0))
+            if usd > 0:
+                return usd
+    return None
+
+
+def _checked(value: Any) -> dict[str, float] | None:
+    """A kept list, if it is one."""
+    if not isinstance(value, dict) or not value:
+        return None
+    good = all(isinstance(usd, (int, float)) and usd > 0 for usd in value.values())
+    return {str(name): float(usd) for name, usd in value.items()} if good else None
+
+
+def _day(epoch: float) -> date:
+    return datetime.fromtimestamp(epoch, UTC).date()

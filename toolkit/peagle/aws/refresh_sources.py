@@ -1,0 +1,248 @@
+"""The digest of each of AWS's images, from ECR.
+
+Images from the table that the SageMaker SDK carries: versions, tags, regions and accounts.
+
+Only the package's data file is read: importing it takes seconds.
+
+Instance types from botocore's list, with the numbers that EC2 knows of them.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import botocore
+
+from peagle.aws import ecr
+from peagle.aws.client import Aws
+from peagle.catalog.tables import Instance, InstanceTable, Runtime, RuntimeTable, image_uri
+from peagle.errors import NotFound, UserError
+from peagle.request_validation.model import service_model
+from peagle.vllm.versions import parse
+
+
+def with_digests(table: RuntimeTable, aws: Aws) -> tuple[RuntimeTable, tuple[str, ...]]:
+    """The table with the digests that ECR tells in the connection's region, and the versions of
+    which it tells none: these stay as they are."""
+    runtimes, unknown = [], []
+    for runtime in table.runtimes:
+        try:
+            digest = ecr.digest_of(aws, image_uri(table, runtime, aws.region))
+        except NotFound:
+            digest = None
+        if digest is None:
+            unknown.append(runtime.vllm)
+        found = runtime if digest is None else runtime.model_copy(update={"digest": digest})
+        runtimes.append(found)
+    return table.model_copy(update={"runtimes": tuple(runtimes)}), tuple(unknown)
+
+
+PACKAGE = "sagemaker-core"
+INSTALL = "pip install 'peagle-toolkit[sagemaker]'"
+DATA_FILE = "sagemaker/core/image_uri_config/vllm.json"
+
+_CUDA = re.compile(r"\bcu(\d+)(\d)\b")
+_VERSION = re.compile(r"\d+\.\d+\.\d+")
+
+
+@dataclass(frozen=True)
+class Images:
+    """The SDK's table: images by vLLM version, accounts by region, and where it is from.
+
+    ``unread`` says which entries were not understood.
+    """
+
+    source: str
+    accounts: Mapping[str, str]
+    runtimes: Mapping[str, Runtime]
+    unread: tuple[str, ...]
+
+
+def sdk_images(table: RuntimeTable) -> Images:
+    """The images of the installed SDK; ``table`` tells which AMI a version of CUDA needs.
+
+    Raises UserError when the SDK is not installed, or its table is not there or not readable.
+    """
+    try:
+        package = importlib.metadata.distribution(PACKAGE)
+    except importlib.metadata.PackageNotFoundError:
+        raise UserError(f"the table of images comes with {PACKAGE}, which is not installed",
+                        INSTALL) from None  # fmt: skip
+    path = Path(str(package.locate_file(DATA_FILE)))
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        versions = document["inference"]["versions"]
+        return _images(versions, f"{PACKAGE} {package.version}, image_uri_config/vllm.json", table)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"{PACKAGE} {package.version} has no readable table of vLLM images: {error!r}",
+            f"install another version: {INSTALL}",
+        ) from error
+
+
+def with_images(table: RuntimeTable, images: Images) -> RuntimeTable:
+    """The table with the SDK's images; what the SDK does not have stays as it is."""
+    kept = {runtime.vllm: runtime for runtime in table.runtimes}
+    for version, new in images.runtimes.items():
+        old = kept.get(version)
+        kept[version] = new if old is None else old.model_copy(
+            update={
+                "repository": new.repository,
+                "tag": new.tag,
+                "digest": old.digest if _same_image(old, new) else None,
+                "cuda": new.cuda,
+                "regions": old.regions if set(old.regions) == set(new.regions) else new.regions,
+            }
+        )  # fmt: skip
+    ordered = tuple(kept[version] for version in sorted(kept, key=parse))
+    return table.model_copy(
+        update={"accounts": {**table.accounts, **images.accounts}, "runtimes": ordered}
+    )
+
+
+def _same_image(old: Runtime, new: Runtime) -> bool:
+    return (old.repository, old.tag) == (new.repository, new.tag)
+
+
+def _images(versions: Mapping[str, Any], source: str, table: RuntimeTable) -> Images:
+    accounts: dict[str, str] = {}
+    runtimes: dict[str, Runtime] = {}
+    unread: list[str] = []
+    for version, entry in versions.items():
+        runtime = _runtime(version, entry, table)
+        if runtime is None:
+            unread.append(version)
+            continue
+        runtimes[version] = runtime
+        accounts |= {str(region): str(account) for region, account in entry["registries"].items()}
+    return Images(source, dict(sorted(accounts.items())), runtimes, tuple(unread))
+
+
+def _runtime(version: str, entry: Mapping[str, Any], table: RuntimeTable) -> Runtime | None:
+    """``None`` for an entry that names no CUDA, or one whose AMI nobody knows."""
+    container = str(entry["container_version"]["gpu"])
+    found = _CUDA.search(container)
+    cuda = f"{found[1]}.{found[2]}" if found else ""
+    ami = _ami(cuda, table)
+    if ami is None or not _VERSION.fullmatch(version):
+        return None
+    python = "-".join(entry["py_versions"][:1])
+    parts = (str(entry["tag_prefix"]), "gpu", python, container)
+    return Runtime(
+        vllm=version,
+        repository=str(entry["repository"]),
+        tag="-".join(part for part in parts if part),
+        cuda=cuda,
+        ami=ami,
+        regions=tuple(sorted(entry["registries"])),
+    )
+
+
+def _ami(cuda: str, table: RuntimeTable) -> str | None:
+    """The AMI of the newest runtime on the same CUDA, else on the same major version of it."""
+    newest = sorted(table.runtimes, key=lambda runtime: parse(runtime.vllm), reverse=True)
+    for length in (len(cuda), cuda.find(".") + 1):
+        for runtime in newest:
+            if length > 0 and runtime.cuda[:length] == cuda[:length]:
+                return runtime.ami
+    return None
+
+
+SOURCE = f"ec2.describe_instance_types, botocore {botocore.__version__}"
+
+_GPU_TYPE = re.compile(r"ml\.(?:g|p)\d")
+_AT_ONCE = 100
+_MIB_IN_GIB = 1024
+
+_ARCHITECTURES = {
+    "T4": "sm_75", "T4g": "sm_75", "A100": "sm_80", "A10G": "sm_86", "L4": "sm_89", "L40S": "sm_89",
+    "H100": "sm_90", "H200": "sm_90", "B200": "sm_100", "B300": "sm_103",
+    "RTX PRO 4500": "sm_120", "RTX PRO Server 6000": "sm_120",
+}  # fmt: skip
+"""GPU as EC2 names it -> NVIDIA's compute capability, which EC2 does not tell. The table's own
+instances say it too."""
+
+_TOO_OLD = re.compile(r"ml\.p[23]\.")
+"""K80 and V100: vLLM's images do not run there, so they are left out on purpose."""
+
+
+def endpoint_types() -> tuple[str, ...]:
+    """The types with NVIDIA GPUs that botocore lists for endpoints, but those that are too old."""
+    types = service_model("sagemaker").shape_for("ProductionVariantInstanceType").enum
+    return tuple(name for name in types if _GPU_TYPE.match(name) and not _TOO_OLD.match(name))
+
+
+def numbers_of(aws: Aws, types: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """What EC2 says in the connection's region of those types (``ml.g5.xlarge``); a type that it
+    does not offer there is left out. Raises CloudError."""
+    names = [name.removeprefix("ml.") for name in types]
+    found: dict[str, dict[str, Any]] = {}
+    for start in range(0, len(names), _AT_ONCE):
+        filters = [{"Name": "instance-type", "Values": names[start : start + _AT_ONCE]}]
+        for entry in aws.items("ec2", "describe_instance_types", "InstanceTypes", Filters=filters):
+            found[f"ml.{entry['InstanceType']}"] = entry
+    return found
+
+
+def with_types(
+    table: InstanceTable, types: Iterable[str], told: Mapping[str, Mapping[str, Any]]
+) -> tuple[InstanceTable, tuple[str, ...]]:
+    """The table with new types and corrected numbers, and the new types nobody has numbers of."""
+    known = {instance.type: instance for instance in table.instances}
+    architectures = {one.gpu: one.gpu_architecture for one in table.instances}
+    instances = {
+        name: _corrected(old, told[name]) if name in told else old for name, old in known.items()
+    }
+    unknown: list[str] = []
+    for name in types:
+        if name not in known:
+            new = _new(name, told.get(name), architectures)
+            if new is None:
+                unknown.append(name)
+            else:
+                instances[name] = new
+    source = SOURCE if len(instances) > len(known) else table.source
+    changed = {"instances": tuple(instances.values()), "source": source}
+    return table.model_copy(update=changed), tuple(unknown)
+
+
+def _corrected(old: Instance, entry: Mapping[str, Any]) -> Instance:
+    numbers = _numbers(entry)
+    return old.model_copy(update=numbers) if numbers else old
+
+
+def _new(
+    name: str, entry: Mapping[str, Any] | None, architectures: Mapping[str, str]
+) -> Instance | None:
+    numbers = _numbers(entry) if entry else None
+    if entry is None or numbers is None:
+        return None
+    gpu = str(entry["GpuInfo"]["Gpus"][0].get("Name"))
+    architecture = architectures.get(gpu) or _ARCHITECTURES.get(gpu)
+    if architecture is None:
+        return None
+    named: dict[str, Any] = {"type": name, "gpu": gpu, "gpu_architecture": architecture}
+    return Instance(**named, **numbers)
+
+
+def _numbers(entry: Mapping[str, Any]) -> dict[str, Any] | None:
+    """``None`` when EC2 does not tell all of it, or the GPUs differ from each other."""
+    gpus = (entry.get("GpuInfo") or {}).get("Gpus") or []
+    if len(gpus) != 1 or gpus[0].get("Manufacturer") != "NVIDIA":
+        return None
+    try:
+        return {
+            "gpu_count": int(gpus[0]["Count"]),
+            "gpu_memory_mib": int(gpus[0]["MemoryInfo"]["SizeInMiB"]),
+            "vcpus": int(entry["VCpuInfo"]["DefaultVCpus"]),
+            "memory_gib": int(entry["MemoryInfo"]["SizeInMiB"]) // _MIB_IN_GIB,
+            "nvme_gb": int((entry.get("InstanceStorageInfo") or {}).get("TotalSizeInGB") or 0),
+        }
+    except (KeyError, TypeError, ValueError):
+        return None

@@ -1,0 +1,140 @@
+"""A checkpoint below an S3 prefix, read in parts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from typing import Any
+
+from peagle.aws.client import Aws
+from peagle.aws.errors import AccessDenied, Missing, translated
+from peagle.errors import CheckpointError, CloudError
+
+_URI = re.compile(r"(?i:s3)://([a-z0-9][a-z0-9.\-]{1,61}[a-z0-9])(/.*)?", re.DOTALL)
+_MOST_FILES = 5_000
+_MD5 = re.compile(r"[0-9a-f]{32}")
+_ELSEWHERE = (
+    "301", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException",
+    "PermanentRedirect",
+)  # fmt: skip
+_CHECK = "check the address; a folder of S3 is a prefix: s3://bucket/folder"
+
+
+class S3Source:
+    """The objects right below an ``s3://`` prefix."""
+
+    def __init__(self, aws: Aws, uri: str) -> None:
+        """Raises CheckpointError for what is no ``s3://`` address. Nothing is sent yet."""
+        found = _URI.fullmatch(uri)
+        if found is None:
+            raise CheckpointError(f"{uri!r} is no s3:// prefix", "write it like s3://bucket/folder")
+        self._aws = aws
+        self._bucket = found[1]
+        folder = (found[2] or "").strip("/")
+        self._prefix = f"{folder}/" if folder else ""
+        self._listing: dict[str, dict[str, Any]] = {}
+
+    @property
+    def location(self) -> str:
+        """``s3://bucket/prefix``."""
+        return f"s3://{self._bucket}/{self._prefix}".rstrip("/")
+
+    def names(self) -> dict[str, int]:
+        """The objects right below the prefix with their sizes in bytes.
+
+        Raises CheckpointError when bucket or prefix hold nothing, and CloudError.
+        """
+        self._listing = self._list()
+        if not self._listing:
+            raise CheckpointError(self._nothing(), _CHECK)
+        return {name: entry["Size"] for name, entry in self._listing.items()}
+
+    def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
+        """A part of an object; the connection is closed on what was not asked for."""
+        end = "" if length is None else str(start + length - 1)
+        with self._told("s3:GetObject", f"{self._bucket}/{self._prefix}{name}"):
+            answer = self._aws.call(
+                "s3",
+                "get_object",
+                Bucket=self._bucket,
+                Key=self._prefix + name,
+                Range=f"bytes={start}-{end}",
+            )
+        with closing(answer["Body"]) as body:
+            if start and not str(answer.get("ContentRange", "")).startswith(f"bytes {start}-"):
+                raise CheckpointError(
+                    f"{self.location}/{name}: the server sends no parts of objects, and nothing is "
+                    "downloaded whole",
+                    "copy the model to this machine",
+                )
+            with translated("s3", self._aws.region):
+                content: bytes = body.read(length)
+        return content
+
+    def digests(self, name: str) -> Mapping[str, str]:
+        """md5 of an object that was uploaded in one part and is not encrypted by KMS."""
+        tag = str(self._listing.get(name, {}).get("ETag", "")).strip('"')
+        return {"md5": tag} if _MD5.fullmatch(tag) else {}
+
+    def _list(self) -> dict[str, dict[str, Any]]:
+        """S3's entries of the objects right below the prefix, by what follows it."""
+        entries: dict[str, dict[str, Any]] = {}
+        with self._told("s3:ListBucket", self._bucket):
+            for entry in self._aws.items(
+                "s3",
+                "list_objects_v2",
+                "Contents",
+                Bucket=self._bucket,
+                Prefix=self._prefix,
+                Delimiter="/",
+            ):
+                name = str(entry["Key"])[len(self._prefix) :]
+                if name and "/" not in name:  # the folder itself can be an object, too
+                    entries[name] = entry
+                if len(entries) > _MOST_FILES:
+                    raise CheckpointError(
+                        f"{self.location} holds more than {_MOST_FILES:,} objects", _CHECK
+                    )
+        return entries
+
+    def _nothing(self) -> str:
+        """Why there is nothing: perhaps the address is of one object."""
+        key = self._prefix.rstrip("/")
+        found = self._aws.call("s3", "list_objects_v2", Bucket=self._bucket, Prefix=key, MaxKeys=1)
+        first = next(iter(found.get("Contents") or ()), None)
+        if key and first and first["Key"] == key:
+            return f"{self.location} is one object, not a folder"
+        return f"there is nothing right below {self.location}/"
+
+    @contextmanager
+    def _told(self, action: str, resource: str) -> Iterator[None]:
+        """Say of AWS's refusals which permission, bucket or region they are about."""
+        try:
+            yield
+        except AccessDenied as error:
+            raise AccessDenied(
+                f"not allowed: {action} on arn:aws:s3:::{resource} ({_words(error)})",
+                f"ask for a policy that allows s3:ListBucket on arn:aws:s3:::{self._bucket} and "
+                f"s3:GetObject on arn:aws:s3:::{self._bucket}/{self._prefix}*; an encrypted bucket "
+                "needs kms:Decrypt, too",
+                error.code,
+            ) from error
+        except Missing as error:
+            if error.code == "NoSuchBucket":
+                raise CheckpointError(f"there is no bucket {self._bucket}", _CHECK) from error
+            message = f"s3://{resource} is gone"
+            raise CheckpointError(message, "somebody changes it just now: repeat it") from error
+        except CloudError as error:
+            if error.code not in _ELSEWHERE:
+                raise
+            raise CloudError(
+                f"the bucket {self._bucket} is in another region than {self._aws.region}",
+                "name its region with --region",
+                error.code,
+            ) from error
+
+
+def _words(error: CloudError) -> str:
+    """AWS's own words within the error."""
+    return error.message.partition("(")[2].rstrip(")") or error.code

@@ -1,0 +1,145 @@
+"""SageMaker's models, endpoint configurations and endpoints: one typed function per call."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from peagle.aws.client import Aws
+from peagle.aws.errors import AlreadyThere, Missing
+from peagle.deploy.state import ResourceType
+from peagle.errors import Refused
+
+OWNER_TAG = "peagle:id"
+"""Tag that holds the id of the deployment record: proof that a resource is ours."""
+
+STAND_IN_TAG = "peagle:stand-in"
+"""Set by the sandbox on an endpoint that serves something smaller than the target."""
+
+ENGINE_TAG = "peagle:engine"
+"""Set by the sandbox to ``vllm <version>`` when it runs another version than the image names."""
+
+BUSY = frozenset({"Creating", "Updating", "SystemUpdating", "RollingBack", "Deleting"})
+"""States that end by themselves."""
+
+BROKEN = frozenset({"Failed", "OutOfService", "UpdateRollbackFailed"})
+"""States that only deleting mends."""
+
+_DESCRIBE = {
+    "Model": ("describe_model", "ModelName", "ModelArn"),
+    "EndpointConfig": ("describe_endpoint_config", "EndpointConfigName", "EndpointConfigArn"),
+    "Endpoint": ("describe_endpoint", "EndpointName", "EndpointArn"),
+}
+_DELETE = {
+    "Model": ("delete_model", "ModelName"),
+    "EndpointConfig": ("delete_endpoint_config", "EndpointConfigName"),
+    "Endpoint": ("delete_endpoint", "EndpointName"),
+}
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """An endpoint as SageMaker describes it. ``created`` and ``changed`` are epoch seconds.
+
+    ``pending_config`` is set while SageMaker replaces ``config``.
+    """
+
+    name: str
+    arn: str
+    status: str
+    config: str
+    failure: str | None
+    created: float
+    changed: float
+    pending_config: str | None = None
+
+
+def describe(aws: Aws, name: str) -> Endpoint | None:
+    """The endpoint, or ``None`` when there is none of that name."""
+    try:
+        found = aws.call("sagemaker", "describe_endpoint", EndpointName=name)
+    except Missing:
+        return None
+    pending = found.get("PendingDeploymentSummary") or {}
+    return Endpoint(
+        name=name,
+        arn=found["EndpointArn"],
+        status=found["EndpointStatus"],
+        config=found.get("EndpointConfigName", ""),
+        failure=found.get("FailureReason"),
+        created=found["CreationTime"].timestamp(),
+        changed=found["LastModifiedTime"].timestamp(),
+        pending_config=pending.get("EndpointConfigName"),
+    )
+
+
+def tags_of(aws: Aws, arn: str) -> dict[str, str]:
+    """The tags of a SageMaker resource."""
+    listed = aws.items("sagemaker", "list_tags", "Tags", ResourceArn=arn)
+    return {entry["Key"]: entry["Value"] for entry in listed}
+
+
+def owner(aws: Aws, kind: ResourceType, name: str) -> str | None:
+    """The deployment id that the resource bears ("" when it bears none); ``None``: not there."""
+    operation, parameter, arn = _DESCRIBE[kind]
+    try:
+        found = aws.call("sagemaker", operation, **{parameter: name})
+    except Missing:
+        return None
+    return tags_of(aws, found[arn]).get(OWNER_TAG, "")
+
+
+def create(
+    aws: Aws, kind: ResourceType, name: str, parameters: dict[str, Any], record_id: str
+) -> None:
+    """Create a model, configuration or endpoint that bears ``record_id``.
+
+    What this very deployment created earlier is left as it is: names carry a hash of the content.
+    Raises Refused when the name belongs to somebody else.
+    """
+    operation = {"Model": "create_model", "EndpointConfig": "create_endpoint_config",
+                 "Endpoint": "create_endpoint"}[kind]  # fmt: skip
+    tags = [*parameters.get("Tags", ()), {"Key": OWNER_TAG, "Value": record_id}]
+    try:
+        aws.call("sagemaker", operation, **{**parameters, "Tags": tags})
+    except AlreadyThere as error:
+        if owner(aws, kind, name) != record_id:
+            raise Refused(
+                f"the {kind} {name} exists already and is not ours", "choose another --name"
+            ) from error
+
+
+def update(aws: Aws, parameters: dict[str, Any], instance_count: int) -> None:
+    """Move the endpoint to another configuration.
+
+    Several instances are replaced in the smallest batches that SageMaker takes (5 % of them, says
+    API_RollingUpdatePolicy), because a second fleet of scarce GPUs is rarely to be had; a single
+    instance can only be replaced by starting its successor first.
+    """
+    batch = {"Type": "INSTANCE_COUNT", "Value": batch_of(instance_count)}
+    rolling = {"RollingUpdatePolicy": {"MaximumBatchSize": batch, "WaitIntervalInSeconds": 60}}
+    given = {key: parameters[key] for key in ("EndpointName", "EndpointConfigName")}
+    if instance_count > 1:
+        given["DeploymentConfig"] = parameters.get("DeploymentConfig", rolling)
+    aws.call("sagemaker", "update_endpoint", **given)
+
+
+def batch_of(instance_count: int) -> int:
+    """How many instances more than it has an endpoint uses while it is updated."""
+    return math.ceil(instance_count / 20)
+
+
+def retag(aws: Aws, arn: str, tags: list[dict[str, str]]) -> None:
+    """Bring the tags of an updated endpoint up to date (UpdateEndpoint takes none)."""
+    if tags:
+        aws.call("sagemaker", "add_tags", ResourceArn=arn, Tags=tags)
+
+
+def delete(aws: Aws, kind: ResourceType, name: str) -> None:
+    """Ask for deletion; tolerates what is gone."""
+    operation, parameter = _DELETE[kind]
+    try:
+        aws.call("sagemaker", operation, **{parameter: name})
+    except Missing:
+        return

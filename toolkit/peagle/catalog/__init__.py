@@ -1,0 +1,14 @@
+"""Reads and validates the catalogue; every error says file, key, and what was expected."""
+
+from peagle.catalog.find import find_drafter, find_instance, find_pair, pair_name
+from peagle.catalog.loading import load_catalog
+from peagle.catalog.tables import image_uri
+
+__all__ = [
+    "find_drafter",
+    "find_instance",
+    "find_pair",
+    "image_uri",
+    "load_catalog",
+    "pair_name",
+]

@@ -1,0 +1,237 @@
+"""Where a catalogue's files lie, and how messages name them.
+
+What is wrong with a catalogue file: where, what was expected, what was found, how to mend it.
+
+Reads one YAML file into plain data, and knows the line of everything in it.
+
+Of YAML's scalars only ``true``, ``false``, ``null``, whole numbers (``13_761_264_768`` too) and
+decimal fractions have a type; everything else is text. So ``no`` is text, a date is text, and a
+version such as ``0.20`` without quotes is a number, which the catalogue's models refuse with a word
+on quotes. There are no merge keys and no tags, and a key that stands twice is an error.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from peagle.data import data_folder
+from peagle.errors import CatalogError
+
+
+def folders(own: Path | None) -> list[Path]:
+    """The folders that make up the catalogue; a later one counts before an earlier one."""
+    bundled = data_folder("model_catalog")
+    if own is None or own.resolve() == bundled.resolve():
+        return [bundled]
+    return [bundled, own]
+
+
+def evidence_files(own: Path | None) -> list[Path]:
+    """The JSON files that may hold evidence."""
+    return [path for folder in folders(own) for path in sorted(folder.glob("evidence/*.json"))]
+
+
+def shown(path: Path) -> str:
+    """The path as messages show it: relative to where the user stands, when it lies below."""
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith("..") else relative
+
+
+Location = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong. ``key`` is a path such as ``drafters[2].k_trained``, or empty."""
+
+    file: str
+    line: int | None
+    key: str
+    message: str
+    fix: str
+
+    @property
+    def where(self) -> str:
+        """File and line."""
+        return f"{self.file}:{self.line}" if self.line else self.file
+
+    @property
+    def text(self) -> str:
+        """Everything but the fix, as one sentence."""
+        return ": ".join(part for part in (self.where, self.key, self.message) if part)
+
+
+class BadFile(Exception):
+    """A file could not even be turned into data; caught inside this room."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.text)
+        self.problem = problem
+
+
+def dotted(location: Location) -> str:
+    """A location as people write it: ``drafters[2].k_trained``."""
+    text = ""
+    for step in location:
+        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
+    return text
+
+
+def catalog_error(problems: Sequence[Problem]) -> CatalogError:
+    """The first problem as an error; it says where to see the others."""
+    first, *others = problems
+    more = f"{len(others)} more: see `peagle catalog check`" if others else ""
+    return CatalogError(first.text, "; ".join(part for part in (first.fix, more) if part))
+
+
+_BASE: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+_WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None, "~": None, "": None}
+_WHOLE = re.compile(r"[-+]?\d+(?:_\d+)*", re.ASCII)
+_FRACTION = re.compile(r"[-+]?(?:\d+(?:_\d+)*)?\.?\d+(?:[eE][-+]?\d{1,2})?", re.ASCII)
+_LONGEST_NUMBER = 40  # anything longer is no number that a catalogue holds
+
+
+class _Loader(_BASE):  # type: ignore[misc]
+    """YAML's resolving of tags, which takes a third of the time, is left out: ``_scalar`` does what
+    is wanted of it."""
+
+    def resolve(self, *_: object) -> str:
+        """No tag."""
+        return ""
+
+    def descend_resolver(self, *_: object) -> None:
+        """Nothing."""
+
+    def ascend_resolver(self) -> None:
+        """Nothing."""
+
+
+class Document:
+    """One file's data, with the text and line of every value for error messages."""
+
+    def __init__(self, file: str, root: yaml.Node | None) -> None:
+        self.file = file
+        self._root = root
+        self.data = _Conversion(file).value(root) if root is not None else None
+
+    def node(self, location: Location) -> yaml.Node | None:
+        """The node at ``location``; ``None`` when nothing is there."""
+        node = self._root
+        for step in location:
+            node = _child(node, step)
+        return node
+
+    def line(self, location: Location) -> int | None:
+        """The line of what is at ``location``, or of the nearest thing around it."""
+        for length in range(len(location), -1, -1):
+            node = self.node(location[:length])
+            if node is not None:
+                return int(node.start_mark.line) + 1
+        return None
+
+    def source(self, location: Location) -> str | None:
+        """A scalar as it is written in the file, without its quotes."""
+        node = self.node(location)
+        return str(node.value) if isinstance(node, yaml.ScalarNode) else None
+
+
+def read_document(path: Path, file: str) -> Document:
+    """The YAML file ``path``, named ``file`` in messages; raises BadFile when it is not YAML."""
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except OSError as error:
+        raise BadFile(Problem(file, None, "", f"cannot be read: {error.strerror}", "")) from error
+    except UnicodeDecodeError as error:
+        raise BadFile(
+            Problem(file, None, "", f"is not UTF-8 (byte {error.start})", "save it as UTF-8")
+        ) from error
+    return parse_document(text, file)
+
+
+def parse_document(text: str, file: str) -> Document:
+    """As ``read_document``, of a text that was read already."""
+    try:
+        return Document(file, yaml.compose(text, Loader=_Loader))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        what = " ".join(part for part in (error.context, error.problem) if part)
+        line = mark.line + 1 if mark else None
+        raise BadFile(Problem(file, line, "", f"is not YAML: {what}", "")) from error
+    except (yaml.YAMLError, RecursionError) as error:
+        raise BadFile(Problem(file, None, "", f"is not YAML: {error}", "")) from error
+
+
+class _Conversion:
+    """From YAML's nodes to plain data. A node that is used twice (an alias) is converted once."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self._done: dict[int, Any] = {}
+        self._open: set[int] = set()
+
+    def value(self, node: yaml.Node) -> Any:
+        if isinstance(node, yaml.ScalarNode):
+            return _scalar(node)
+        identity = id(node)
+        if identity not in self._done:
+            if identity in self._open:
+                self._refuse(node, "", "refers to itself", "remove the alias")
+            self._open.add(identity)
+            self._done[identity] = (
+                [self.value(item) for item in node.value]
+                if isinstance(node, yaml.SequenceNode)
+                else self._mapping(node)
+            )
+            self._open.discard(identity)
+        return self._done[identity]
+
+    def _mapping(self, node: yaml.Node) -> dict[str, Any]:
+        mapping: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            key = key_node.value
+            if not isinstance(key_node, yaml.ScalarNode):
+                self._refuse(key_node, "", "a key must be a word", "write `name: value`")
+            if key in mapping:
+                self._refuse(key_node, key, "the key stands twice", "keep one of the two")
+            mapping[key] = self.value(value_node)
+        return mapping
+
+    def _refuse(self, node: yaml.Node, key: str, message: str, fix: str) -> None:
+        raise BadFile(Problem(self._file, node.start_mark.line + 1, key, message, fix))
+
+
+def plain_value(text: str) -> Any:
+    """What a scalar without quotes means."""
+    if text in _WORDS:
+        return _WORDS[text]
+    if len(text) > _LONGEST_NUMBER:
+        return text
+    if _WHOLE.fullmatch(text):
+        return int(text)
+    if _FRACTION.fullmatch(text):
+        return float(text)
+    return text
+
+
+def _scalar(node: yaml.ScalarNode) -> Any:
+    quoted_or_block = bool(node.style)
+    return node.value if quoted_or_block else plain_value(node.value)
+
+
+def _child(node: yaml.Node | None, step: str | int) -> yaml.Node | None:
+    if isinstance(node, yaml.SequenceNode) and isinstance(step, int):
+        items: Sequence[yaml.Node] = node.value
+        return items[step] if step < len(items) else None
+    if isinstance(node, yaml.MappingNode) and isinstance(step, str):
+        for key_node, value_node in node.value:
+            if key_node.value == step:
+                found: yaml.Node = value_node
+                return found
+    return None

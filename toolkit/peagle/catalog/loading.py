@@ -1,0 +1,260 @@
+"""From the files of a catalogue folder to a Catalog.
+
+    <folder>/<org>/<name>.yaml    one target; its path is its id
+    <folder>/runtimes.yaml        vLLM versions and images
+    <folder>/instances.yaml       instance types
+    <folder>/storage.yaml         prices of keeping weights in S3
+    <folder>/version_rules.yaml   what holds on some vLLM versions only
+    <folder>/evidence/*.json      measured results (see evidence.py, speeds.py)
+
+A folder of the user's own has the same layout. Its targets are added to the bundled ones or
+replace those of the same id, and its tables replace the bundled ones.
+
+Looks at whole catalogues, or at one file, for everything that is wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel
+
+from peagle.catalog.consistency import (
+    Broken,
+    StorageTable,
+    broken_in_instances,
+    broken_in_runtimes,
+    broken_in_storage,
+    broken_in_target,
+    broken_in_version_rules,
+)
+from peagle.catalog.documents import (
+    BadFile,
+    Problem,
+    catalog_error,
+    evidence_files,
+    folders,
+    read_document,
+    shown,
+)
+from peagle.catalog.evidence import Speeds, read_evidence, read_speeds
+from peagle.catalog.schema import Catalog, SpeedRun, Target
+from peagle.catalog.tables import InstanceTable, RuntimeTable, VersionRuleTable
+from peagle.catalog.validation import problem_at, validate
+from peagle.errors import nearest
+
+Model = TypeVar("Model", bound=BaseModel)
+
+_SHORT_NAME = re.compile(r"^short_name:[ \t]*[\"']?([^\s\"'#]+)", re.MULTILINE)
+_HEAD = 1024
+_RULES: dict[type[BaseModel], Callable[..., Iterator[Broken]]] = {
+    Target: broken_in_target,
+    RuntimeTable: broken_in_runtimes,
+    InstanceTable: broken_in_instances,
+    StorageTable: broken_in_storage,
+    VersionRuleTable: broken_in_version_rules,
+}
+
+
+class Targets(Mapping[str, Target]):
+    """Targets by id, each read from its file when it is first asked for.
+
+    Reading raises CatalogError when the file is wrong. ``short_names`` leads to the ids.
+    """
+
+    def __init__(self, files: Mapping[str, Path], short_names: Mapping[str, str]) -> None:
+        self.short_names = short_names
+        self._files = files
+        self._read: dict[str, Target] = {}
+
+    def __getitem__(self, target_id: str) -> Target:
+        if target_id not in self._read:
+            self._read[target_id] = _read(self._files[target_id], Target)
+        return self._read[target_id]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+
+def load_catalog(own: Path | None = None) -> Catalog:
+    """The bundled catalogue, with what the folder ``own`` adds to it or replaces in it.
+
+    Raises CatalogError for a wrong table, or two targets of one short name; a wrong target is
+    told when it is asked for.
+    """
+    files = target_files(own)
+    short_names, problems = read_short_names(files)
+    if problems:
+        raise catalog_error(problems)
+    return Catalog(
+        targets=Targets(files, short_names),
+        runtimes=_read(table_file("runtimes.yaml", own), RuntimeTable),
+        instances=_read(table_file("instances.yaml", own), InstanceTable),
+        origins={target_id: shown(path) for target_id, path in files.items()},
+        speeds=Speeds(own),
+        version_rules=_read(table_file("version_rules.yaml", own), VersionRuleTable),
+    )
+
+
+def load_storage(own: Path | None = None) -> StorageTable:
+    """The prices of storage. Raises CatalogError for a wrong table."""
+    return _read(table_file("storage.yaml", own), StorageTable)
+
+
+def target_files(own: Path | None) -> dict[str, Path]:
+    """The file of every target, by id, in the order of the ids."""
+    files: dict[str, Path] = {}
+    for folder in folders(own):
+        found = {f"{path.parent.name}/{path.stem}": path for path in folder.glob("*/*.yaml")}
+        replaced = {target_id.lower() for target_id in found}
+        files = {key: path for key, path in files.items() if key.lower() not in replaced} | found
+    return dict(sorted(files.items(), key=lambda item: item[0].lower()))
+
+
+def read_target(path: Path) -> Target:
+    """The target in the file ``path``; raises CatalogError when the file is wrong."""
+    return _read(path, Target)
+
+
+def table_file(name: str, own: Path | None) -> Path:
+    """The user's own table, when there is one; else the bundled one."""
+    return next(folder / name for folder in reversed(folders(own)) if (folder / name).is_file())
+
+
+def examine(path: Path, model: type[Model]) -> tuple[Model | None, list[Problem]]:
+    """What the file ``path`` holds, and everything that is wrong with it."""
+    try:
+        document = read_document(path, shown(path))
+    except BadFile as bad:
+        return None, [bad.problem]
+    entry, problems = validate(document, model)
+    if entry is not None:
+        broken = _RULES[model](entry, path.absolute())
+        problems = [problem_at(document, *rule) for rule in broken]
+    return entry, problems
+
+
+def read_short_names(files: Mapping[str, Path]) -> tuple[dict[str, str], list[Problem]]:
+    """Ids by short name, and a problem for every name that a second target takes.
+
+    From a glance at each file for a ``short_name`` at the left margin; whether the file is right
+    is found when it is read. Bundled targets come first, whatever their ids: of two files the
+    user's own is to be changed.
+    """
+    (bundled,) = folders(None)
+    ids: dict[str, str] = {}
+    problems: list[Problem] = []
+    own_last = sorted(files.items(), key=lambda item: not item[1].is_relative_to(bundled))
+    for target_id, path in own_last:
+        found = _short_name_in(path)
+        if found and found[1] in ids:
+            other = ids[found[1]]
+            whose = "the bundled " if files[other].is_relative_to(bundled) else ""
+            message = f"{found[1]} is already the short name of {whose}{other}"
+            problems.append(Problem(shown(path), None, "short_name", message, "choose another"))
+        elif found:
+            ids[found[1]] = target_id
+    return ids, problems
+
+
+def _short_name_in(path: Path) -> re.Match[str] | None:
+    """Mostly it stands in the first lines, and there may be thousands of files."""
+    with path.open(encoding="utf-8", errors="replace") as stream:
+        head = stream.read(_HEAD)
+        found = _SHORT_NAME.search(head)
+        if found and found.end() < len(head):
+            return found
+        return _SHORT_NAME.search(head + stream.read())
+
+
+def _read(path: Path, model: type[Model]) -> Model:
+    entry, problems = examine(path, model)
+    if entry is None or problems:
+        raise catalog_error(problems)
+    return entry
+
+
+_TABLES: dict[str, type[BaseModel]] = {
+    "runtimes.yaml": RuntimeTable,
+    "instances.yaml": InstanceTable,
+    "storage.yaml": StorageTable,
+    "version_rules.yaml": VersionRuleTable,
+}
+
+
+def check_catalog(own: Path | None = None) -> tuple[int, list[Problem]]:
+    """How many files the catalogue has, bundled and own, and everything that is wrong with them."""
+    targets = target_files(own)
+    checked = [*targets.values(), *(table_file(name, own) for name in _TABLES)]
+    problems = [problem for path in checked for problem in check_file(path)]
+    problems += read_short_names(targets)[1]
+    for folder in folders(own):
+        problems += _never_read(folder)
+    for path in evidence_files(own):
+        problems += _check_evidence(path)
+    problems += _misnamed(own, targets)
+    return len(checked) + len(evidence_files(own)), problems
+
+
+def check_file(path: Path) -> list[Problem]:
+    """Everything that is wrong with one file; its name says what it must hold."""
+    if path.suffix == ".json":
+        return _check_evidence(path)
+    return examine(path, _TABLES.get(path.name, Target))[1]
+
+
+def _check_evidence(path: Path) -> list[Problem]:
+    try:
+        read_evidence(path)
+        read_speeds(path)
+    except BadFile as bad:
+        return [bad.problem]
+    return []
+
+
+def _misnamed(own: Path | None, targets: dict[str, Path]) -> Iterator[Problem]:
+    """Speeds of what the catalogue does not have, which nobody would find.
+
+    Only of the user's own folder when there is one: it may replace what bundled speeds are of.
+    """
+    table = examine(table_file("instances.yaml", own), InstanceTable)[0]
+    gpus = {instance.gpu for instance in table.instances} if table else set()
+    for path in sorted(folders(own)[-1].glob("evidence/*.json")):
+        try:
+            run = read_speeds(path)
+        except BadFile:
+            continue  # told already
+        if run is None:
+            continue
+        names = _names(run, targets)
+        for key, name, known in names if not table else [("gpu", run.gpu, gpus), *names]:
+            if name not in known:
+                hint = nearest(name, known) or f"there are {', '.join(sorted(known))}"
+                yield Problem(
+                    shown(path), None, key, f"there is no {name!r} in the catalogue", hint
+                )
+
+
+def _names(run: SpeedRun, targets: dict[str, Path]) -> list[tuple[str, str, set[str]]]:
+    """Key, name, and the names that there are, of what was measured."""
+    found = [("pair", run.target, set(targets))]
+    target = examine(targets[run.target], Target)[0] if run.target in targets else None
+    if target is not None:
+        known = {name for d in target.drafters for name in (d.name, d.weights) if name}
+        for name in sorted({row.drafter for row in run.speeds if row.drafter is not None}):
+            found.append(("speeds", name, known))
+    return found
+
+
+def _never_read(folder: Path) -> Iterator[Problem]:
+    """Files that look like a catalogue's and lie where nobody reads them."""
+    read = {*folder.glob("*/*.yaml"), *(folder / name for name in _TABLES)}
+    for path in sorted({*folder.rglob("*.yaml"), *folder.rglob("*.yml")} - read):
+        fix = "targets are <org>/<name>.yaml"
+        yield Problem(shown(path), None, "", "is not read from this place", fix)

@@ -1,0 +1,263 @@
+"""What a catalogue holds: targets, drafters, measured speeds, and the tables. Data without
+behaviour.
+
+Sizes are bytes unless a name says otherwise, GPU memory is MiB, prices are USD per hour.
+
+What follows from an architecture's numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import date
+from typing import Annotated, Literal, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field, SkipValidation
+
+from peagle.catalog.tables import (
+    NO_VERSION_RULES,
+    Entry,
+    InstanceTable,
+    NotNegative,
+    Positive,
+    RuntimeTable,
+    ShortName,
+    Version,
+    VersionRange,
+    VersionRuleTable,
+)
+from peagle.findings import Level
+
+
+class NamedTarget(Protocol):
+    """What a target is known by."""
+
+    @property
+    def id(self) -> str: ...
+
+
+class NamedDrafter(Protocol):
+    """What a drafter is known by."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def weights(self) -> str | None: ...
+
+
+class AttentionGroup(Entry):
+    """Layers that keep the same kind of key-value cache. ``window`` is in tokens."""
+
+    kind: Literal["full", "sliding"]
+    layers: Positive
+    kv_heads: Positive
+    head_dim: Positive
+    window: Positive | None = None
+
+
+class Architecture(Entry):
+    """The numbers of a model's config.json that the memory fit needs."""
+
+    class_name: str
+    hidden_size: Positive
+    layers: Positive
+    query_heads: Positive
+    attention: tuple[AttentionGroup, ...]
+    vocab_size: Positive
+    intermediate_size: Positive
+    max_positions: Positive
+    tied_embeddings: bool = False
+    experts: Positive | None = None
+    experts_per_token: Positive | None = None
+
+
+Value = str | int | float | bool
+"""Of one of vLLM's arguments; an object is its JSON."""
+
+
+class EngineSetting(Entry):
+    """One argument for vLLM, or one environment variable, and why it is there.
+
+    An argument's ``name`` is written without its two hyphens, and ``true`` means the bare flag.
+    ``gpu_architectures`` limits it to those GPUs (``sm_100``), ``vllm`` to those versions; empty
+    means all.
+    """
+
+    name: str
+    value: Value
+    because: str
+    gpu_architectures: tuple[str, ...] = ()
+    vllm: VersionRange | None = None
+
+
+class PublishedAcceptance(Entry):
+    """An acceptance length that somebody published: a claim, not evidence."""
+
+    benchmark: str
+    k: Positive
+    acceptance_length: float = Field(ge=1)
+    source: str
+
+
+class KnownProblem(Entry):
+    """A problem that hits this drafter on some vLLM versions, and on some families of instances
+    such as ``g7e`` only where they are named."""
+
+    code: ShortName
+    level: Level
+    summary: str
+    vllm: VersionRange | None = None
+    instance_families: tuple[str, ...] = ()
+    fix: str
+    source: str
+
+
+class Drafter(Entry):
+    """What proposes tokens for a target.
+
+    P-EAGLE is vLLM's method ``eagle3`` with ``parallel_drafting``. ``weights`` is a Hugging Face
+    id, a folder beside the catalogue file, or nothing: for draftless methods (n-gram, suffix) and
+    for heads that are not public.
+    """
+
+    name: ShortName
+    title: str
+    method: Literal["eagle3", "mtp", "dflash", "dspark", "ngram", "suffix"]
+    parallel_drafting: bool = False
+    public: bool = True
+    weights: str | None = None
+    revision: str | None = None
+    format: Literal["vllm", "speculators"] | None = None
+    licence: str | None = None
+    min_vllm: Version
+    k_trained: Positive | None = None
+    k_recommended: Positive
+    hidden_layers: Positive | None = None
+    parameters: Positive | None = None
+    weight_bytes: Positive | None = None
+    max_positions: Positive | None = None
+    attention: tuple[AttentionGroup, ...] = ()
+    own_embeddings: bool | None = None
+    acceptance_floor: float | None = Field(default=None, ge=1)
+    fallback: str | None = None
+    use: str | None = None
+    engine_arguments: tuple[EngineSetting, ...] = ()
+    speculative_settings: dict[str, Value] = {}
+    published: tuple[PublishedAcceptance, ...] = ()
+    problems: tuple[KnownProblem, ...] = ()
+    source: str
+
+
+class Proof(Entry):
+    """The fixed prompts that must show accepted drafts before an endpoint counts as done."""
+
+    prompts: tuple[str, ...]
+    chat: bool = True
+    max_tokens: Positive = 64
+
+
+class Target(Entry):
+    """A model that is served. ``weights`` is its Hugging Face id or a folder beside the file."""
+
+    id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*$")]
+    short_name: ShortName
+    title: str
+    weights: str
+    revision: str
+    licence: str
+    gated: bool = False
+    weight_bytes: Positive
+    weight_patterns: tuple[str, ...] = ("*.safetensors",)
+    parameters: Positive
+    dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
+    quantization: Literal["mxfp4", "fp8", "nvfp4"] | None = None
+    min_vllm: Version
+    default_max_model_len: Positive
+    architecture: Architecture
+    engine_arguments: tuple[EngineSetting, ...] = ()
+    environment: tuple[EngineSetting, ...] = ()
+    default_drafter: ShortName
+    drafters: tuple[Drafter, ...]
+    proof: Proof
+    source: str
+
+
+class Speed(BaseModel):
+    """Output tokens per second of one engine, with this drafter and K, at this load.
+
+    ``drafter`` is a drafter's name or the id of its weights, ``None`` with ``k`` 0 for the target
+    alone; ``concurrency`` is requests at a time, the tokens are those of one request.
+    """
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    drafter: str | None
+    k: NotNegative
+    concurrency: Positive
+    output_tokens_per_second: float = Field(gt=0, allow_inf_nan=False)
+    acceptance_length: float | None = Field(default=None, ge=1, allow_inf_nan=False)
+    prompt_tokens: Positive | None = None
+    output_tokens: Positive | None = None
+
+
+class SpeedRun(BaseModel):
+    """The speeds that one file under ``evidence/`` measured: of which target, on what, when.
+
+    ``synthetic`` is whether acceptance was set by hand instead of coming from a trained head.
+    """
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    target: str
+    date: date
+    vllm: Version
+    gpu: str
+    tensor_parallel_size: Positive
+    synthetic: bool
+    file: str
+    speeds: tuple[Speed, ...]
+
+
+class Catalog(Entry):
+    """Targets by id, and the tables. ``origins`` maps a target's id to the file it came from.
+
+    ``targets`` reads a file when its target is asked for, so a big catalogue costs a plan no more
+    than a small one; ``speeds``, measured speeds by the target's id, is as lazy.
+    """
+
+    targets: SkipValidation[Mapping[str, Target]]
+    runtimes: RuntimeTable
+    instances: InstanceTable
+    origins: SkipValidation[Mapping[str, str]]
+    speeds: SkipValidation[Mapping[str, tuple[SpeedRun, ...]]] = {}
+    version_rules: VersionRuleTable = NO_VERSION_RULES
+
+
+class Pair(Entry):
+    """A target with the drafter that was asked for, or with none."""
+
+    target: Target
+    drafter: Drafter | None
+
+
+BYTES_OF_BF16 = 2
+
+
+def kv_bytes(
+    groups: Iterable[AttentionGroup], tokens: int, element_bytes: int = BYTES_OF_BF16
+) -> int:
+    """Bytes of key-value cache of one sequence of ``tokens``.
+
+    Each layer keeps a key and a value per token and key-value head; a sliding layer keeps no more
+    tokens than its window. How an engine pads and pages this is not part of it.
+    """
+    return sum(
+        2
+        * group.layers
+        * group.kv_heads
+        * group.head_dim
+        * element_bytes
+        * (min(tokens, group.window) if group.window else tokens)
+        for group in groups
+    )

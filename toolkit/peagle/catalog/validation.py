@@ -1,0 +1,164 @@
+"""Turns a document into a model, and pydantic's errors into words about the file.
+
+Every problem says which key, what was expected and what stands there.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, TypeVar, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from peagle.catalog.documents import Document, Location, Problem, dotted
+from peagle.errors import nearest
+
+Model = TypeVar("Model", bound=BaseModel)
+
+_EXPECTED = {
+    "string_type": "text",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "int_parsing_size": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "tuple_type": "a list",
+    "dict_type": "keys with values",
+    "model_type": "keys with values",
+    "date_type": "a date such as 2026-07-01",
+    "date_parsing": "a date such as 2026-07-01",
+    "date_from_datetime_parsing": "a date such as 2026-07-01",
+    "date_from_datetime_inexact": "a date such as 2026-07-01",
+}
+"""What pydantic's error types mean to somebody who edits YAML."""
+
+_PATTERNS = (
+    (r"^\d+\.\d+", 'a version such as "0.28.0"'),
+    (r"^(>=|", 'a range of versions such as ">=0.18.0,<0.22.0"'),
+    (r"^[a-z0-9][", "lower-case letters, digits, dots and hyphens"),
+    (r"^[A-Za-z0-9]", "a Hugging Face id such as openai/gpt-oss-20b"),
+    (r"^ml\.", "an instance type such as ml.g6e.2xlarge"),
+    (r"^sm_", "a GPU architecture such as sm_90"),
+)
+"""How a pattern of the models begins, and what it asks for."""
+
+_MISSING = "the key is missing"
+_YES_AND_NO = {"yes": "true", "on": "true", "no": "false", "off": "false"}
+
+
+def validate(document: Document, model: type[Model]) -> tuple[Model | None, list[Problem]]:
+    """The document as ``model``, or ``None`` and everything that is wrong with it."""
+    if not isinstance(document.data, dict):
+        message = f"expected keys with values, found {_kind(document.data)}"
+        return None, [Problem(document.file, 1, "", message, "")]
+    try:
+        return model.model_validate_json(json.dumps(document.data)), []
+    except ValidationError as error:
+        found = list(_explain(error, document, model))
+        # A misspelt key is also a missing one, and its own line helps more.
+        return None, sorted(found, key=lambda problem: (problem.message == _MISSING, problem.line))
+
+
+def problem_at(document: Document, location: Location, message: str, fix: str) -> Problem:
+    """A problem with its file, line and key."""
+    return Problem(document.file, document.line(location), dotted(location), message, fix)
+
+
+def _explain(
+    error: ValidationError, document: Document, model: type[BaseModel]
+) -> Iterator[Problem]:
+    # A value that may have several types draws one error for each; they are told as one.
+    together: dict[Location, list[ErrorDetails]] = {}
+    for detail in error.errors(include_url=False):
+        together.setdefault(_existing(document, detail), []).append(detail)
+    for location, details in together.items():
+        yield problem_at(document, location, *_words(details, location, document, model))
+
+
+def _existing(document: Document, detail: ErrorDetails) -> Location:
+    """The error's location without what pydantic adds to it, such as the member of a union."""
+    location: Location = ()
+    for step in detail["loc"]:
+        if document.node((*location, step)) is None:
+            break
+        location = (*location, step)
+    return (*location, str(detail["loc"][-1])) if detail["type"] == "missing" else location
+
+
+def _words(
+    details: list[ErrorDetails], location: Location, document: Document, model: type[BaseModel]
+) -> tuple[str, str]:
+    """What is wrong, and how to mend it."""
+    first = details[0]
+    if first["type"] == "missing":
+        return _MISSING, "add it"
+    if first["type"] == "extra_forbidden":
+        known = sorted(_model_at(model, location[:-1]).model_fields)
+        hint = nearest(str(location[-1]), known) or f"known keys: {', '.join(known)}"
+        return "there is no such key", hint
+    expected = " or ".join(dict.fromkeys(_expected(detail) for detail in details))
+    source, value = document.source(location), first["input"]
+    found = repr(source) if isinstance(value, str) else source or _kind(value)
+    return f"expected {expected}, found {found}", _fix(first, source or "", value)
+
+
+def _expected(detail: ErrorDetails) -> str:
+    kind, context = detail["type"], detail.get("ctx", {})
+    if kind == "literal_error":
+        return f"one of {', '.join(_choices(detail))}"
+    if kind == "string_pattern_mismatch":
+        pattern = str(context["pattern"])
+        words = [words for start, words in _PATTERNS if pattern.startswith(start)]
+        return words[0] if words else f"text that matches {pattern}"
+    if kind == "greater_than_equal":
+        return f"a number of at least {context['ge']}"
+    if kind == "greater_than":
+        return f"a number above {context['gt']}"
+    return _EXPECTED.get(kind, detail["msg"])
+
+
+def _fix(detail: ErrorDetails, source: str, value: Any) -> str:
+    kind = detail["type"]
+    if kind == "string_type" and isinstance(value, bool | int | float):
+        return f'write it in quotes: "{source}"'
+    if kind == "string_type" and isinstance(value, dict):
+        return "put text that holds a colon and a space in quotes"
+    if kind == "literal_error":
+        return nearest(source, _choices(detail))
+    if kind == "bool_type" and source.lower() in _YES_AND_NO:
+        return f"write {_YES_AND_NO[source.lower()]}"
+    if kind == "tuple_type" and source:
+        return f"write [{source}]"
+    return ""
+
+
+def _choices(detail: ErrorDetails) -> list[str]:
+    return re.findall("'([^']*)'", detail["ctx"]["expected"])
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, dict):
+        return "keys with values"
+    return "a list" if isinstance(value, list) else repr(value)
+
+
+def _model_at(model: type[BaseModel], location: Location) -> type[BaseModel]:
+    """The model that describes the keys at ``location``."""
+    for step in location:
+        if isinstance(step, str) and step in model.model_fields:
+            model = _model_in(model.model_fields[step].annotation) or model
+    return model
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """The model inside ``Thing``, ``Thing | None``, ``tuple[Thing, ...]`` and the like."""
+    if get_origin(annotation) is None:
+        is_model = isinstance(annotation, type) and issubclass(annotation, BaseModel)
+        return annotation if is_model else None
+    inside = (_model_in(argument) for argument in get_args(annotation))
+    return next((found for found in inside if found), None)

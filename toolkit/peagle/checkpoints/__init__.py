@@ -1,0 +1,8 @@
+"""What lies where weights lie: config.json and the headers of safetensors files, never the
+weights."""
+
+from peagle.checkpoints.folder import FolderSource
+from peagle.checkpoints.models import Checkpoint, Source, Tensor
+from peagle.checkpoints.reading import read_checkpoint
+
+__all__ = ["Checkpoint", "FolderSource", "Source", "Tensor", "read_checkpoint"]

@@ -1,0 +1,223 @@
+"""A model's architecture from its config.json, as Hugging Face writes it and vLLM reads it.
+
+Known by name: gpt_oss, qwen3, qwen3_moe, llama, gemma4 (nested under ``text_config``, with two
+kinds of heads) and the ``speculators`` heads (nested under ``transformer_layer_config``). Any other
+decoder is read by the usual keys.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from peagle.catalog.schema import Architecture, AttentionGroup
+from peagle.errors import CheckpointError
+from peagle.vllm.dtypes import served_dtype
+
+Config = Mapping[str, Any]
+
+_NESTED = ("text_config", "llm_config", "transformer_layer_config")
+"""Where the decoder's numbers stand in the config of a larger whole."""
+
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
+_EXPERTS_PER_TOKEN = ("num_experts_per_tok", "experts_per_token", "top_k_experts")
+
+_LARGEST = 1 << 31
+"""No size of a model reaches it; what does is a damaged file."""
+
+
+def read_architecture(config: Config) -> Architecture:
+    """The decoder that ``config`` describes.
+
+    ``intermediate_size`` is that of one expert where there are experts. Raises CheckpointError,
+    with the key, for a number that is missing, no number, or not positive.
+    """
+    text = decoder_config(config)
+    hidden, layers = number(text, "hidden_size"), number(text, "num_hidden_layers")
+    heads, experts = number(text, "num_attention_heads"), _experts(text)
+    mixture = bool(experts) and _count(text, "moe_intermediate_size") is not None
+    try:
+        return Architecture(
+            class_name=class_name(config),
+            hidden_size=hidden,
+            layers=layers,
+            query_heads=heads,
+            attention=_attention(text, layers, hidden, heads),
+            vocab_size=number(text, "vocab_size"),
+            intermediate_size=number(
+                text, "moe_intermediate_size" if mixture else "intermediate_size"
+            ),
+            max_positions=number(text, "max_position_embeddings"),
+            tied_embeddings=_tied(config, text),
+            experts=experts,
+            experts_per_token=_first(text, _EXPERTS_PER_TOKEN) if experts else None,
+        )
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise CheckpointError(f"config.json: {where}: {first['msg']}", _MEND) from error
+
+
+_MEND = "compare config.json with the model's own"
+
+
+def decoder_config(config: Config) -> Config:
+    """The part of ``config`` that describes the decoder: all of it, or what it nests."""
+    for key in _NESTED:
+        nested = config.get(key)
+        if nested is None:
+            continue
+        if not isinstance(nested, Mapping):
+            raise CheckpointError(f"config.json: {key} is {nested!r}, not an object", _MEND)
+        return nested
+    return config
+
+
+def class_name(config: Config) -> str:
+    """The first of ``architectures``; ``unknown`` where none is named."""
+    names = config.get("architectures")
+    if isinstance(names, list) and names and isinstance(names[0], str):
+        return names[0]
+    return "unknown"
+
+
+def read_dtype(config: Config) -> str | None:
+    """The type that vLLM computes in on a GPU, such as ``bfloat16``; ``None``: not said.
+
+    That is the type that the weights were saved in, except where ``served_dtype`` says another.
+    """
+    for part in (decoder_config(config), config):
+        for key in ("dtype", "torch_dtype"):
+            if isinstance(part.get(key), str):
+                return served_dtype(part[key])
+    return None
+
+
+def read_quantization(config: Config) -> str | None:
+    """How the weights are quantised: ``mxfp4``, ``fp8``, ``nvfp4``, another name, or ``None``.
+
+    compressed-tensors and ModelOpt say it by the format of their weights.
+    """
+    settings = config.get("quantization_config") or decoder_config(config).get(
+        "quantization_config"
+    )
+    if not isinstance(settings, Mapping):
+        return None
+    method = str(settings.get("quant_method", "unknown")).lower()
+    if method == "compressed-tensors":
+        return _compressed(settings)
+    if method == "modelopt":
+        algorithm = str(settings.get("quant_algo", "")).lower()
+        return {"fp8": "fp8", "nvfp4": "nvfp4"}.get(algorithm, "modelopt")
+    return {"fbgemm_fp8": "fp8"}.get(method, method)
+
+
+def number(config: Config, key: str) -> int:
+    """The positive whole number under ``key``. Raises CheckpointError with key and value."""
+    value = optional_number(config, key)
+    if value is None:
+        raise CheckpointError(f"config.json has no {key}", _MEND)
+    return value
+
+
+def optional_number(config: Config, key: str) -> int | None:
+    """As ``number``, with ``None`` for a key that is missing or null."""
+    value = config.get(key)
+    if value is None:
+        return None
+    if type(value) is not int or not 0 < value < _LARGEST:
+        raise CheckpointError(
+            f"config.json: {key} is {value!r}, not a positive whole number", _MEND
+        )
+    return value
+
+
+def _count(config: Config, key: str) -> int | None:
+    """As ``optional_number``; 0 counts as not said, as configs write it for what is not there."""
+    return None if config.get(key) == 0 else optional_number(config, key)
+
+
+def _compressed(settings: Config) -> str:
+    """compressed-tensors: 8-bit floats are ``fp8``, 4-bit ones ``nvfp4`` or ``mxfp4``."""
+    groups = settings.get("config_groups")
+    for group in groups.values() if isinstance(groups, Mapping) else ():
+        weights = group.get("weights") if isinstance(group, Mapping) else None
+        if isinstance(weights, Mapping) and weights.get("type") == "float":
+            if weights.get("num_bits") == 8:
+                return "fp8"
+            return "mxfp4" if weights.get("group_size") == 32 else "nvfp4"
+    return "compressed-tensors"
+
+
+def _experts(text: Config) -> int | None:
+    if text.get("enable_moe_block") is False:
+        return None
+    return _first(text, _EXPERTS)
+
+
+def _first(text: Config, keys: tuple[str, ...]) -> int | None:
+    return next((found for key in keys if (found := _count(text, key))), None)
+
+
+def _tied(config: Config, text: Config) -> bool:
+    """Gemma ties its matrices without saying so; elsewhere the config says it."""
+    default = str(text.get("model_type", "")).startswith("gemma")
+    value = text.get("tie_word_embeddings", config.get("tie_word_embeddings", default))
+    return bool(value)
+
+
+def _attention(text: Config, layers: int, hidden: int, heads: int) -> tuple[AttentionGroup, ...]:
+    """Layers by the cache that they keep. Layers that use another's cache keep none."""
+    width = optional_number(text, "head_dim") or hidden // heads
+    kv_heads = optional_number(text, "num_key_value_heads") or heads
+    shared = (
+        optional_number(text, "num_kv_shared_layers") if text.get("num_kv_shared_layers") else 0
+    )
+    kinds = _layer_kinds(text, layers)[: layers - (shared or 0)]
+    full_heads, full_width = kv_heads, optional_number(text, "global_head_dim") or width
+    if text.get("attention_k_eq_v"):
+        full_heads = optional_number(text, "num_global_key_value_heads") or kv_heads
+    counts = Counter(kinds)
+    groups = []
+    for kind in dict.fromkeys(kinds):
+        sliding = kind == "sliding"
+        groups.append(
+            AttentionGroup(
+                kind="sliding" if sliding else "full",
+                layers=counts[kind],
+                kv_heads=kv_heads if sliding else full_heads,
+                head_dim=width if sliding else full_width,
+                window=number(text, "sliding_window") if sliding else None,
+            )
+        )
+    return tuple(groups)
+
+
+def _layer_kinds(text: Config, layers: int) -> list[str]:
+    """``full`` or ``sliding`` for each layer, from ``layer_types`` or from the older keys."""
+    types = text.get("layer_types")
+    if types is None:
+        return _older_kinds(text, layers)
+    if not isinstance(types, list) or len(types) != layers:
+        found = len(types) if isinstance(types, list) else repr(types)
+        raise CheckpointError(
+            f"config.json: layer_types has {found} entries and num_hidden_layers is {layers}", _MEND
+        )
+    return ["sliding" if "sliding" in str(kind) else "full" for kind in types]
+
+
+def _older_kinds(text: Config, layers: int) -> list[str]:
+    window = text.get("sliding_window")
+    if not window or text.get("use_sliding_window") is False:
+        return ["full"] * layers
+    if text.get("model_type") == "gpt_oss":
+        return ["full" if layer % 2 else "sliding" for layer in range(layers)]
+    pattern = optional_number(text, "sliding_window_pattern")
+    if pattern:
+        return ["sliding" if (layer + 1) % pattern else "full" for layer in range(layers)]
+    first = text.get("max_window_layers", 0) if text.get("use_sliding_window") else 0
+    first = first if type(first) is int else 0
+    return ["sliding" if layer >= first else "full" for layer in range(layers)]

@@ -1,0 +1,155 @@
+"""The tensors that vLLM expects of a Llama or Qwen3 EAGLE-3 head, by name and shape.
+
+From vLLM 0.28.0, model_executor/models/llama_eagle3.py and qwen3_eagle3.py. Names are those of
+checkpoints with ``midlayer`` written as ``layers.0``, as vLLM itself renames it.
+
+Into which groups vLLM divides the layers' key-value caches, and where the drafter's layers fall.
+
+From vLLM's v1/core/kv_cache_utils.py (get_kv_cache_groups, _get_kv_cache_groups_uniform_page_size)
+and v1/spec_decode/llm_base_proposer.py (validate_same_kv_cache_group).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from peagle.catalog.schema import AttentionGroup
+from peagle.checkpoints.heads import Head
+
+Shapes = dict[str, tuple[int, ...]]
+
+_LAYER = re.compile(r"layers\.(\d+)\.")
+_ELSEWHERE = ("fc.weight", "lm_head.weight", "embed_tokens.weight", "mask_hidden", "d2t", "t2d")
+"""Tensors whose shape a rule of their own looks at."""
+
+_QWEN = "qwen3"
+_KNOWN = ("llama", _QWEN)
+
+
+def plain_name(name: str) -> str:
+    """The name as vLLM sees it after its own renaming."""
+    return name.replace("midlayer.", "layers.0.")
+
+
+def own_rule(name: str) -> bool:
+    """Whether a rule of its own looks at this tensor."""
+    return name in _ELSEWHERE or any(part in name for part in ("mask_hidden", "d2t", "t2d"))
+
+
+def layers_in(names: Iterable[str]) -> set[int]:
+    """The numbers of the layers that have a tensor among these names."""
+    found = (_LAYER.match(plain_name(name)) for name in names)
+    return {int(match[1]) for match in found if match}
+
+
+def layer_of(name: str) -> int | None:
+    """The number of the layer that the tensor belongs to."""
+    match = _LAYER.match(plain_name(name))
+    return int(match[1]) if match else None
+
+
+def required(head: Head) -> Shapes | None:
+    """What a checkpoint of this head must hold beside what it may share with the target.
+
+    ``None`` for a head whose layout is not known here: of another class, quantised, or with a
+    config that leaves out numbers.
+    """
+    sizes = (head.hidden_size, head.intermediate_size, head.query_heads, head.layers)
+    if head.quantized or head.model_type not in _KNOWN or None in sizes or not head.attention:
+        return None
+    hidden, target_hidden = head.hidden_size or 0, head.target_hidden_size or 0
+    shapes: Shapes = {"norm.weight": (hidden,)}
+    if head.uses_auxiliary:
+        width = head.built_for * target_hidden
+        shapes["fc.weight"] = (hidden, width)
+        if head.norm_before_fc:
+            shapes["input_norm.weight"] = (width,)
+        if head.fc_norm:
+            shapes |= {f"fc_norm.{n}.weight": (target_hidden,) for n in range(head.built_for)}
+    for layer in range(head.layers or 0):
+        shapes |= _layer(head, layer)
+    return shapes
+
+
+def allowed(head: Head, shapes: Shapes) -> Shapes:
+    """All that a checkpoint of this head may hold; the shapes of biases are not looked at."""
+    hidden = head.hidden_size or 0
+    more: Shapes = dict.fromkeys(_ELSEWHERE, ())
+    for layer in range(head.layers or 0):
+        more[f"layers.{layer}.hidden_norm.weight"] = (hidden,)
+        more[f"layers.{layer}.self_attn.rotary_emb.inv_freq"] = ()
+    return more | shapes
+
+
+def _layer(head: Head, layer: int) -> Shapes:
+    hidden, inner = head.hidden_size or 0, head.intermediate_size or 0
+    group, queries = head.attention[0], head.query_heads or 0
+    wide = 2 * hidden if layer == 0 else hidden
+    q, kv = queries * group.head_dim, group.kv_heads * group.head_dim
+    shapes: Shapes = {
+        "input_layernorm.weight": (hidden,),
+        "post_attention_layernorm.weight": (hidden,),
+        "self_attn.q_proj.weight": (q, wide),
+        "self_attn.k_proj.weight": (kv, wide),
+        "self_attn.v_proj.weight": (kv, wide),
+        "self_attn.o_proj.weight": (hidden, q),
+        "mlp.gate_proj.weight": (inner, hidden),
+        "mlp.up_proj.weight": (inner, hidden),
+        "mlp.down_proj.weight": (hidden, inner),
+    }
+    if layer == 0:
+        shapes["hidden_norm.weight"] = (hidden,)
+    if head.model_type == _QWEN:
+        shapes |= {f"self_attn.{n}_norm.weight": (group.head_dim,) for n in ("q", "k")}
+    if head.attention_bias:
+        shapes |= {"self_attn.q_proj.bias": (q,), "self_attn.o_proj.bias": (hidden,)}
+        shapes |= {f"self_attn.{n}_proj.bias": (kv,) for n in ("k", "v")}
+    return {f"layers.{layer}.{name}": shape for name, shape in shapes.items()}
+
+
+def differing(shapes: Shapes, found: Mapping[str, tuple[int, ...]]) -> list[str]:
+    """The names whose shape was found to be another one, in the order of ``shapes``."""
+    return [name for name, shape in shapes.items() if name in found and found[name] != shape]
+
+
+def draft_groups(
+    target: Sequence[AttentionGroup], draft: Sequence[AttentionGroup], ratio: float
+) -> int | None:
+    """In how many groups the drafter's layers lie; vLLM starts with one only.
+
+    Layers of one kind and size share a bucket. A group has as many layers as the smallest bucket,
+    or as the largest when that has fewer than ``ratio`` times as many. ``None``: the pages of the
+    buckets cannot be brought to one size by arithmetic alone, so this does not tell.
+    """
+    kinds = {group.kind for group in (*target, *draft)}
+    windows = {group.window for group in (*target, *draft)}
+    if len(kinds) == 1 and len(windows) == 1:
+        return 1
+    buckets: dict[tuple[object, ...], int] = {}
+    for group in (*target, *draft):
+        buckets[_bucket(group)] = buckets.get(_bucket(group), 0) + group.layers
+    pages = [_page(group) for group in (*target, *draft)]
+    if any(max(pages) % page for page in pages):
+        return None
+    fewest, most = min(buckets.values()), max(buckets.values())
+    size = most if most < fewest * ratio else fewest
+    return max(_groups_of(group, buckets[_bucket(group)], size) for group in draft)
+
+
+def _groups_of(group: AttentionGroup, layers: int, size: int) -> int:
+    """The groups among which vLLM deals out a bucket, of which the drafter's layers are the last.
+
+    vLLM deals layer after layer, so consecutive layers lie in as many groups as there are.
+    """
+    return min(group.layers, math.ceil(layers / size))
+
+
+def _bucket(group: AttentionGroup) -> tuple[object, ...]:
+    return (group.kind, group.kv_heads, group.head_dim, group.window)
+
+
+def _page(group: AttentionGroup) -> int:
+    """Numbers that one token takes in one layer."""
+    return 2 * group.kv_heads * group.head_dim

@@ -1,0 +1,27 @@
+"""The drafter is divided over one GPU, or over as many as the target.
+
+vLLM refuses another draft_tensor_parallel_size when it starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from peagle.case import Case
+from peagle.checks.facts import speculative_settings
+from peagle.findings import Finding, error
+
+CODE = "draft-tensor-parallel"
+ABOUT = "load"
+VLLM_NOTICES = "at start"
+
+
+def check(case: Case) -> Iterator[Finding]:
+    """An error for another number."""
+    size, target = (
+        speculative_settings(case).get("draft_tensor_parallel_size"),
+        (case.tensor_parallel_size),
+    )
+    if size not in (None, 1, target):
+        message = f"draft_tensor_parallel_size {size} is neither 1 nor the target's {target}"
+        yield error(CODE, "drafter", message, "leave it out")

@@ -1,0 +1,26 @@
+"""A K that follows the batch size is known to cost more than it brings.
+
+vLLM takes num_speculative_tokens_per_batch_size with P-EAGLE, and changes to slower CUDA graphs
+with one line in its log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from peagle.case import Case
+from peagle.checks.facts import entries, is_eagle, speculative_settings, told
+from peagle.findings import Finding
+
+CODE = "dynamic-k"
+ABOUT = "version"
+VLLM_NOTICES = "never"
+
+_KEY = "num_speculative_tokens_per_batch_size"
+
+
+def check(case: Case) -> Iterator[Finding]:
+    """A finding when the schedule is set."""
+    if is_eagle(case) and speculative_settings(case).get(_KEY) is not None:
+        for entry in entries(case, CODE):
+            yield told(entry, "k", _KEY)

@@ -1,0 +1,55 @@
+"""The target's class can give an EAGLE-3 head the hidden states of its layers.
+
+vLLM refuses others when it starts: by an allow-list of model types up to 0.21, by the class since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from peagle.case import Case
+from peagle.catalog.tables import VersionRule
+from peagle.checks.facts import entries, is_eagle, shape_of, told
+from peagle.findings import Finding
+
+CODE = "eagle3-target-support"
+ABOUT = "version"
+VLLM_NOTICES = "at start"
+
+_TYPES = {
+    "Llama": "llama",
+    "Qwen": "qwen",
+    "MiniCPM": "minicpm",
+    "GptOss": "gpt_oss",
+    "HunYuanVL": "hunyuan_vl",
+    "HunYuanDenseV1": "hunyuan_v1_dense",
+    "Afmoe": "afmoe",
+    "Gemma4": "gemma4",
+}
+"""How a class begins -> its model_type, for targets of which only the class is known."""
+
+
+def check(case: Case) -> Iterator[Finding]:
+    """A finding when the target is none of those that this version takes."""
+    if not is_eagle(case):
+        return
+    name = shape_of(case).class_name
+    for entry in entries(case, CODE):
+        if not _supported(case, name, entry):
+            yield told(entry, "target", f"{case.target.id} ({name})")
+
+
+def _supported(case: Case, name: str, entry: VersionRule) -> bool:
+    if entry.value == "not-class":
+        return name not in entry.names
+    kind = _model_type(case, name)
+    # vLLM asks whether a name of the list stands anywhere in the model type.
+    return any(part in kind for part in entry.names)
+
+
+def _model_type(case: Case, name: str) -> str:
+    config = case.target_checkpoint.config if case.target_checkpoint else {}
+    inner = config.get("text_config") or config
+    said = inner.get("model_type") if isinstance(inner, dict) else None
+    known = (kind for start, kind in _TYPES.items() if name.startswith(start))
+    return str(said) if said else next(known, name.lower())

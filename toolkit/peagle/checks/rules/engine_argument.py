@@ -1,0 +1,32 @@
+"""The arguments given to vLLM are ones that it has.
+
+vLLM refuses a name that it does not know when it starts, after the instance was paid for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from peagle.case import Case
+from peagle.checks.facts import entries, told
+from peagle.errors import nearest
+from peagle.findings import Finding
+
+CODE = "engine-argument"
+ABOUT = "version"
+VLLM_NOTICES = "at start"
+
+
+def check(case: Case) -> Iterator[Finding]:
+    """A finding for each unknown name, with the nearest that there is."""
+    for entry in entries(case, CODE):
+        for name in sorted(case.settings):
+            if plain(name) not in entry.names:
+                fix = nearest(plain(name), entry.names) or entry.fix
+                yield told(entry.model_copy(update={"fix": fix}), "vllm", f"--{name}")
+
+
+def plain(name: str) -> str:
+    """The name without the ``no-`` of a switch turned off, and without a key: vLLM takes
+    ``compilation-config.mode`` for a key of ``compilation-config``."""
+    return name.partition(".")[0].removeprefix("no-")

@@ -1,0 +1,28 @@
+"""AWS has the image of this version in the endpoint's region.
+
+SageMaker fails to pull an image that is not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from peagle.case import Case
+from peagle.findings import Finding, error
+
+CODE = "image-not-in-region"
+ABOUT = "hardware"
+VLLM_NOTICES = "never"
+
+
+def check(case: Case) -> Iterator[Finding]:
+    """An error with the newest version that the region has, unless the image is the user's own."""
+    runtime, region = case.runtime, case.region
+    if case.image is not None or region is None or region not in case.runtimes.accounts:
+        return
+    if not runtime.regions or region in runtime.regions:
+        return
+    others = [r.vllm for r in case.runtimes.runtimes if not r.regions or region in r.regions]
+    fix = f"use --vllm {others[-1]}" if others else "use another --region"
+    message = f"AWS has no image of vLLM {runtime.vllm} in {region}"
+    yield error(CODE, "region", message, f"{fix}, or --image")

@@ -1,0 +1,46 @@
+"""Drafts that are accepted can be counted from outside.
+
+AWS's own image drafts, but no endpoint shows the engine's counters: whether anything is accepted
+stays unknown, and deploy ends as not proved.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+from peagle.case import Case
+from peagle.checks.facts import in_ecr
+from peagle.findings import Finding, warning
+
+CODE = "image-without-counters"
+ABOUT = "hardware"
+VLLM_NOTICES = "never"
+
+
+def check(case: Case) -> Iterator[Finding]:
+    """A warning of an image from one of AWS's own accounts."""
+    found = in_ecr(case.image) if case.image is not None else None
+    ours = case.runtimes.accounts.values()
+    if case.drafter is None or found is None or found.account not in ours:
+        return
+    message = (
+        "AWS's own image does not tell how many drafts it accepts, so deploy on AWS ends as not "
+        "proved"
+    )
+    made = f"peagle image build {shlex.join(_words(case))} --push"
+    fix = f"`{made}` makes ours, a small layer on it; then give --image URI"
+    yield warning(CODE, "image", message, fix)
+
+
+def _words(case: Case) -> list[str]:
+    """The pair as the command line takes it."""
+    drafter, target = case.drafter, case.target
+    if drafter is None:
+        return [target.short_name]
+    known = any((d.name, d.weights) == (drafter.name, drafter.weights) for d in target.drafters)
+    if known or drafter.weights is None:
+        return [f"{target.short_name}+{drafter.name}"]
+    revision = f"@{drafter.revision}" if drafter.revision else ""
+    kind = "" if drafter.parallel_drafting else "+eagle3"
+    return [f"{target.short_name}{kind}", "--drafter", f"{drafter.weights}{revision}"]

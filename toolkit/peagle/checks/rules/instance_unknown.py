@@ -1,0 +1,28 @@
+"""The instance type is one that endpoints with a GPU can use.
+
+SageMaker refuses others; this says so before anything is uploaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from peagle.case import Case
+from peagle.catalog.find import find_instance
+from peagle.errors import NotFound
+from peagle.findings import Finding, error
+
+CODE = "instance-unknown"
+ABOUT = "hardware"
+VLLM_NOTICES = "never"
+
+
+def check(case: Case) -> Iterator[Finding]:
+    """An error with the types of its family, else the nearest ones."""
+    if case.instance_type is None or case.instance is not None:
+        return
+    try:
+        find_instance(case.instances, case.instance_type)
+    except NotFound as missing:
+        fix = missing.fix or "leave --instance-type out to get the cheapest that fits"
+        yield error(CODE, "instance_type", missing.message, fix)

@@ -1,0 +1,41 @@
+"""K is no more than the head was trained to draft.
+
+vLLM takes any K. What is drafted beyond the training is noise that the target has to verify: slower
+than without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from peagle.case import Case
+from peagle.checks.facts import config_of
+from peagle.findings import Finding, error
+
+CODE = "k-above-trained"
+ABOUT = "load"
+VLLM_NOTICES = "never"
+
+
+def check(case: Case) -> Iterator[Finding]:
+    """An error above the K that the catalogue, or the head's own config, names."""
+    trained, drafter = k_trained(case), case.drafter
+    if drafter is None or trained is None or case.k <= trained:
+        return
+    message = f"K={case.k} is more than the {trained} that {drafter.title} was trained for"
+    best = min(drafter.k_recommended, trained)
+    yield error(CODE, "k", message, f"use --k {trained} or less; {best} is recommended")
+
+
+def k_trained(case: Case) -> int | None:
+    """The K of the training: the catalogue's, else what a parallel speculators head proposes."""
+    if case.drafter is None:
+        return None
+    config = config_of(case)
+    outer = config.get("speculators_config")
+    methods = outer.get("proposal_methods") if isinstance(outer, Mapping) else None
+    first = methods[0] if isinstance(methods, list) and methods else {}
+    said = first.get("speculative_tokens") if isinstance(first, Mapping) else None
+    parallel = config.get("speculators_model_type") == "peagle"
+    said = said if parallel and type(said) is int and said > 0 else None
+    return case.drafter.k_trained or said

@@ -1,0 +1,49 @@
+"""The drafter's layers fall into one group of vLLM's key-value cache.
+
+vLLM deals the layers of a hybrid target (sliding and full attention) out to groups of one size,
+and refuses to start when the drafter's layers lie in two of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from peagle.case import Case
+from peagle.catalog.schema import AttentionGroup
+from peagle.catalog.tables import VersionRule
+from peagle.checks.facts import entries, head_of, is_eagle, shape_of, told
+from peagle.checks.head_layout import draft_groups
+from peagle.findings import Finding
+
+CODE = "kv-group-rule"
+ABOUT = "version"
+VLLM_NOTICES = "at start"
+
+
+def check(case: Case) -> Iterator[Finding]:
+    """A finding when this version divides the pair's layers so."""
+    drafter, target = case.drafter, shape_of(case).attention
+    draft = drafted(case)
+    if drafter is None or not is_eagle(case) or not draft:
+        return
+    for entry in entries(case, CODE):
+        groups = draft_groups(target, draft, _ratio(entry))
+        if groups is not None and groups > 1:
+            layers = sum(group.layers for group in draft)
+            who = f"the {layers} layers of {drafter.title} fall into {groups} groups"
+            yield told(entry, "drafter", who)
+
+
+def drafted(case: Case) -> tuple[AttentionGroup, ...]:
+    """The head's layers: as read, as in the catalogue, or as the target's full layers are."""
+    head, drafter = head_of(case), case.drafter
+    known = (head.attention if head else ()) or (drafter.attention if drafter else ())
+    if known or drafter is None or drafter.hidden_layers is None:
+        return known
+    alike = [group for group in shape_of(case).attention if group.kind == "full"]
+    layers = drafter.hidden_layers
+    return tuple(group.model_copy(update={"layers": layers}) for group in alike[:1])
+
+
+def _ratio(entry: VersionRule) -> float:
+    return float(entry.value or 0)

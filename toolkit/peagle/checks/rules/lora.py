@@ -1,0 +1,37 @@
+"""LoRA adapters are used with care beside a drafter.
+
+vLLM gives the adapter to the target only, so less is accepted. A P-EAGLE head that shares the
+target's embeddings ends vLLM 0.28.0 with the first request, adapter or not: its masked slots have
+none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from peagle.case import Case
+from peagle.checks.facts import entries, is_eagle, is_parallel, setting, tensors_of, told
+from peagle.findings import Finding
+
+CODE = "lora"
+ABOUT = "version"
+VLLM_NOTICES = "on a request"
+
+
+def check(case: Case) -> Iterator[Finding]:
+    """A finding when adapters are turned on."""
+    if not is_eagle(case) or setting(case, "enable-lora") is not True:
+        return
+    kind = "shared" if is_parallel(case) and case.k > 1 and _shares(case) else "own"
+    known = {entry.value: entry for entry in entries(case, CODE)}
+    entry = known.get(kind) or known.get("own")
+    if entry is not None:
+        yield told(entry, "vllm", "--enable-lora")
+
+
+def _shares(case: Case) -> bool:
+    """Whether the head is known to use the target's embeddings."""
+    tensors = tensors_of(case)
+    if tensors:
+        return not any("embed_tokens" in name for name in tensors)
+    return case.drafter is not None and case.drafter.own_embeddings is False

@@ -1,0 +1,29 @@
+"""The share of a GPU's memory that vLLM may use is a share.
+
+vLLM refuses a number that is not above 0 and at most 1 when it starts: 90 per cent is 0.9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from peagle.case import Case
+from peagle.checks.facts import setting
+from peagle.findings import Finding, error
+
+CODE = "memory-utilization"
+ABOUT = "load"
+VLLM_NOTICES = "at start"
+
+_NAME = "gpu-memory-utilization"
+
+
+def check(case: Case) -> Iterator[Finding]:
+    """An error for any other number, or no number."""
+    share = setting(case, _NAME)
+    if share is None or (type(share) in (int, float) and 0 < float(share) <= 1):
+        return
+    percent = type(share) in (int, float) and 1 < float(share) <= 100
+    fix = f"write {float(share) / 100:g}" if percent else "leave it out for vLLM's own, 0.92"
+    message = f"--{_NAME} is {share}, not a number above 0 and at most 1"
+    yield error(CODE, _NAME, message, fix)

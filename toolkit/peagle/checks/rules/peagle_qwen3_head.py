@@ -1,0 +1,27 @@
+"""A P-EAGLE head of Qwen3 layers in the speculators format runs on a vLLM that has its class.
+
+Older versions refuse it when they start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from peagle.case import Case
+from peagle.checks.facts import entries, head_of, location_of, told
+from peagle.checks.rules import speculators_format
+from peagle.findings import Finding
+
+CODE = "peagle-qwen3-head"
+ABOUT = "version"
+VLLM_NOTICES = "at start"
+
+
+def check(case: Case) -> Iterator[Finding]:
+    """A finding for such a head on such a version, unless the format itself is refused."""
+    head = head_of(case)
+    if head is None or (head.speculators, head.model_type) != ("peagle", "qwen3"):
+        return
+    if not any(speculators_format.check(case)):
+        for entry in entries(case, CODE):
+            yield told(entry, "vllm", location_of(case))

@@ -1,0 +1,47 @@
+"""A target with sliding layers does not run on FlashInfer on Hopper.
+
+vLLM's FlashInfer backend refuses them there, after the weights are loaded. Nobody has to ask for
+FlashInfer: with a cache in 8-bit floats vLLM takes it by itself for heads that are too wide for
+FlashAttention 3, such as Gemma-4's, and with fp8_e5m2, which FlashAttention does not know, for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from peagle.case import Case
+from peagle.checks.facts import entries, setting, shape_of, told
+from peagle.checks.rules.fp8_cache_triton import E5M2, FLASHINFER_CACHES, flashinfer_can
+from peagle.findings import Finding
+
+CODE = "sliding-flashinfer"
+ABOUT = "version"
+VLLM_NOTICES = "at start"
+
+_HOPPER = "sm_90"
+_WIDEST_FOR_FLASH_ATTENTION = 256
+"""Numbers in one attention head (FlashAttention 3; version 4 has no cache in 8-bit floats)."""
+
+
+def check(case: Case) -> Iterator[Finding]:
+    """A finding where vLLM would run sliding layers on FlashInfer."""
+    if case.on_cpu or case.instance is None or case.instance.gpu_architecture != _HOPPER:
+        return
+    if not any(group.kind == "sliding" for group in shape_of(case).attention):
+        return
+    if argument := _leads_to_flashinfer(case):
+        for entry in entries(case, CODE):
+            yield told(entry, "vllm", f"--{argument}")
+
+
+def _leads_to_flashinfer(case: Case) -> str | None:
+    """The argument that makes vLLM take FlashInfer, if one does."""
+    backend = setting(case, "attention-backend")
+    if backend:
+        return "attention-backend" if str(backend).upper() == "FLASHINFER" else None
+    kind, shape = setting(case, "kv-cache-dtype"), shape_of(case)
+    if kind not in FLASHINFER_CACHES or not flashinfer_can(shape):
+        return None
+    widest = max(group.head_dim for group in shape.attention)
+    too_much = kind == E5M2 or widest > _WIDEST_FOR_FLASH_ATTENTION
+    return "kv-cache-dtype" if too_much else None

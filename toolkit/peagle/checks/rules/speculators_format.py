@@ -1,0 +1,27 @@
+"""A P-EAGLE head in the speculators format runs on a vLLM that knows the format.
+
+Older versions refuse it when they start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from peagle.case import Case
+from peagle.checks.facts import entries, head_of, is_parallel, told
+from peagle.findings import Finding
+
+CODE = "speculators-format"
+ABOUT = "version"
+VLLM_NOTICES = "at start"
+
+
+def check(case: Case) -> Iterator[Finding]:
+    """A finding for such a head, read or in the catalogue, on such a version."""
+    head, drafter = head_of(case), case.drafter
+    if drafter is None or not is_parallel(case):
+        return
+    nested = head.speculators == "peagle" if head else drafter.format == "speculators"
+    if nested:
+        for entry in entries(case, CODE):
+            yield told(entry, "vllm", drafter.title)

@@ -1,0 +1,23 @@
+"""Watermarking is off with P-EAGLE.
+
+vLLM refuses the two together. Its argument --watermark is another thing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from peagle.case import Case
+from peagle.checks.facts import entries, is_parallel, told
+from peagle.findings import Finding
+
+CODE = "watermarking"
+ABOUT = "version"
+VLLM_NOTICES = "at start"
+
+
+def check(case: Case) -> Iterator[Finding]:
+    """A finding when the argument is given."""
+    if is_parallel(case) and "watermark-config" in case.settings:
+        for entry in entries(case, CODE):
+            yield told(entry, "vllm", "--watermark-config")

@@ -1,0 +1,55 @@
+"""What the shell completes: names from the catalogue, which is read only when Tab is pressed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from peagle.catalog.schema import Catalog
+
+Complete = Callable[[click.Context, click.Parameter, str], list[str]]
+
+
+def pairs(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+    """Targets, and after a ``+`` the drafters of that target; and plan files."""
+    catalog = _catalog(ctx)
+    if catalog is None:
+        return []
+    target, plus, _ = begun.partition("+")
+    named = {t.short_name: t for t in catalog.targets.values()}
+    if plus and target in named:
+        return _from(begun, (f"{target}+{d.name}" for d in named[target].drafters))
+    return [*_from(begun, named), *_from(begun, map(str, sorted(Path().glob("*.json"))))]
+
+
+def _names(of: Callable[[Catalog], Iterable[str]]) -> Complete:
+    def complete(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+        catalog = _catalog(ctx)
+        return _from(begun, of(catalog)) if catalog is not None else []
+
+    return complete
+
+
+instance_types = _names(lambda catalog: (i.type for i in catalog.instances.instances))
+versions = _names(lambda catalog: (r.vllm for r in catalog.runtimes.runtimes))
+regions = _names(lambda catalog: sorted(catalog.runtimes.accounts))
+
+
+def _catalog(ctx: click.Context) -> Catalog | None:
+    """The catalogue, or ``None`` where it cannot be read: Tab is no place for errors."""
+    from peagle.catalog import load_catalog
+    from peagle.errors import PeagleError
+
+    folder = ctx.find_root().params.get("catalog_folder")
+    try:
+        return load_catalog(Path(folder) if folder else None)
+    except PeagleError:
+        return None
+
+
+def _from(begun: str, names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(name for name in names if name.startswith(begun)))

@@ -1,0 +1,120 @@
+"""Options of the user's own command line that every printed command keeps."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from peagle.errors import PeagleError, fix_text
+
+_KEPT = ("--catalog", "--profile", "--sandbox", "--region", "--role", "--bucket")
+"""Options that decide what a command sees and which account it changes."""
+
+
+class PeagleCommand(click.Command):
+    """A command whose errors know the options that the user typed."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; complete the command in the fix of an error that ends it."""
+        try:
+            return super().invoke(ctx)
+        except PeagleError as error:
+            error.command = in_context(error.command, ctx)
+            error.as_json = bool(ctx.params.get("as_json"))
+            raise
+
+
+def in_context(command: Sequence[str], ctx: click.Context | None = None) -> tuple[str, ...]:
+    """``command`` with the kept options of the user's command line that it accepts.
+
+    ``--profile`` also reaches commands of the AWS CLI.
+    """
+    words = tuple(command)
+    ctx = ctx or click.get_current_context(silent=True)
+    if ctx is None or words[:1] not in (("peagle",), ("aws",)):
+        return words
+    accepted = {"--profile"} if words[0] == "aws" else _options_of(ctx.find_root(), words[1:])
+    head: list[str] = []
+    tail: list[str] = []
+    for flag, value in _typed(ctx).items():
+        if any(word == flag or word.startswith(f"{flag}=") for word in words):
+            continue
+        if flag == "--catalog" and words[0] == "peagle":
+            head += [flag, value]
+        elif flag in accepted:
+            tail += [flag, value] if value else [flag]
+    return (words[0], *head, *words[1:], *tail)
+
+
+def command_text(command: Sequence[str], ctx: click.Context | None = None) -> str:
+    """``command`` in the context of the user's command line, quoted for a shell."""
+    return shlex.join(in_context(command, ctx))
+
+
+def fix_in_context(fix: str, command: Sequence[str] | None) -> str:
+    """A fix as text, with its command in the context of the user's command line."""
+    return fix_text(fix, in_context(command) if command else None)
+
+
+def typed_command(ctx: click.Context, *name: str, without: Collection[str] = ()) -> tuple[str, ...]:
+    """The arguments and options as the user typed them, for ``peagle NAME``.
+
+    ``name`` replaces the user's own command; options in ``without`` and those that ``name`` does
+    not accept are left out.
+    """
+    words = ["peagle", *name]
+    accepted = _options_of(ctx.find_root(), name)
+    for parameter in ctx.command.params:
+        field = parameter.name or ""
+        if ctx.get_parameter_source(field) is not ParameterSource.COMMANDLINE:
+            continue
+        value = ctx.params.get(field)
+        if isinstance(parameter, click.Argument):
+            words += [str(each) for each in (value or () if parameter.nargs != 1 else (value,))]
+        elif isinstance(parameter, click.Option):
+            flag = max(parameter.opts, key=len)
+            if flag in without or flag not in accepted:
+                continue
+            if parameter.is_flag:
+                words.append(flag if value else max(parameter.secondary_opts, key=len))
+            else:
+                for each in value or () if parameter.multiple else (value,):
+                    words += [flag, _word(each)]
+    return in_context(words, ctx)
+
+
+def _word(value: object) -> str:
+    """An option's value as it is typed: 20.0 is 20."""
+    return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
+
+
+def _typed(ctx: click.Context) -> dict[str, str]:
+    """The kept options that stand on the command line, with their values ("" for flags)."""
+    found: dict[str, str] = {}
+    at: click.Context | None = ctx
+    while at is not None:
+        for parameter in at.command.params:
+            flag = next((opt for opt in parameter.opts if opt in _KEPT), None)
+            source = at.get_parameter_source(parameter.name or "")
+            if flag is None or source is not ParameterSource.COMMANDLINE:
+                continue
+            is_flag = isinstance(parameter, click.Option) and parameter.is_flag
+            found[flag] = "" if is_flag else str(at.params[parameter.name or ""])
+        at = at.parent
+    return {flag: found[flag] for flag in _KEPT if flag in found}
+
+
+def _options_of(root: click.Context, words: Sequence[str]) -> set[str]:
+    """The options that the command named by ``words`` accepts."""
+    command: click.Command | None = root.command
+    for word in words:
+        if not isinstance(command, click.Group):
+            break
+        command = command.get_command(root, word)
+    if command is None:
+        return set()
+    return {opt for parameter in command.params for opt in parameter.opts}

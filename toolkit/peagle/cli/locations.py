@@ -1,0 +1,99 @@
+"""Places of weights as they are written on the command line, and what lies there.
+
+A folder (``./x``, ``/x``, ``~/x``, or ``a/b`` where there is one), ``s3://bucket/prefix``, or
+``org/name`` of the Hugging Face hub, with ``@revision`` or without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from peagle.checkpoints import Checkpoint, FolderSource, Source, read_checkpoint
+from peagle.errors import UserError
+from peagle.planning.drafter import is_folder, is_location, is_s3, split_revision
+
+if TYPE_CHECKING:
+    from peagle.aws.client import Aws
+
+AwsOf = Callable[[], "Aws"]
+
+
+def checkpoint_at(
+    location: str, aws_of: AwsOf | None = None, *, config_only: bool = False
+) -> Checkpoint:
+    """What lies at ``location``; with ``config_only`` no more than its config.json.
+
+    ``aws_of`` connects to AWS, and is called for an ``s3://`` address only; without it there is no
+    such address. Raises UserError for what is no place, and whatever reading raises.
+    """
+    return read_checkpoint(source_of(location, aws_of), config_only=config_only)
+
+
+def source_of(location: str, aws_of: AwsOf | None = None) -> Source:
+    """The place itself; nothing of it has been read."""
+    if is_s3(location):
+        if aws_of is None:
+            raise UserError(f"{location} cannot be read here", "name a folder")
+        _check_bucket(location)
+        from peagle.aws.s3_source import S3Source
+
+        return S3Source(aws_of(), location)
+    if means_folder(location):
+        return FolderSource(Path(location).expanduser())
+    if not is_location(location):
+        raise UserError(
+            f"{location!r} is no place of weights",
+            folder_hint(location)
+            or "write ./folder, s3://bucket/prefix, or org/name of the Hugging Face hub",
+        )
+    from peagle.checkpoints.hub import HubSource
+
+    return HubSource(*split_revision(location))
+
+
+def folder_hint(word: str) -> str:
+    """What to write for a folder that is there under this name; empty where none is."""
+    there = bool(word) and "/" not in word and Path(word).is_dir()
+    return f"there is a folder ./{word}: write ./{word}" if there else ""
+
+
+def _check_bucket(location: str) -> None:
+    bucket, slash, key = location.partition("//")[2].partition("/")
+    if bucket != bucket.lower():
+        raise UserError(
+            f"{location} names the bucket {bucket}, and bucket names are in lower case",
+            f"write s3://{bucket.lower()}{slash}{key} if that is the one",
+        )
+
+
+def means_folder(location: str) -> bool:
+    """Whether this is a folder: written as one, or like a hub id where such a folder lies."""
+    if is_s3(location):
+        return False
+    return is_folder(location) or ("/" in location and Path(location).expanduser().is_dir())
+
+
+def own_head(drafter: str, aws_of: AwsOf | None = None) -> dict[str, Any]:
+    """The options ``drafter`` and ``drafter_checkpoint``: what lies in a folder, and with
+    ``aws_of`` also what lies in S3 or on the hub.
+
+    ``heads/mine`` is a folder where there is one, else a Hugging Face id; a word without a slash
+    is a drafter of the catalogue (write ``./word`` for a folder). Raises UserError for a folder
+    that holds no whole weights or no config.json, and for a bucket in capitals.
+    """
+    if not means_folder(drafter):
+        if is_s3(drafter):
+            _check_bucket(drafter)
+        if aws_of is None or not is_location(drafter):
+            return {"drafter": drafter}
+        return {"drafter": drafter, "drafter_checkpoint": checkpoint_at(drafter, aws_of)}
+    folder = Path(drafter).expanduser()
+    if not folder.is_dir():
+        raise UserError(f"there is no folder {drafter}", "check the path given with --drafter")
+    # A plan says the same from wherever it is made.
+    head = read_checkpoint(FolderSource(folder.resolve()))
+    if head.tensors is None:
+        raise UserError(f"{drafter} holds no *.safetensors", "name the folder with the head itself")
+    return {"drafter": str(folder.resolve()), "drafter_checkpoint": head}

@@ -1,0 +1,1 @@
+"""What commands print: tables, progress and messages, one module per command."""

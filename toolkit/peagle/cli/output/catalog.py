@@ -1,0 +1,206 @@
+"""The catalogue for people, in tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from peagle.catalog.evidence import Evidence
+from peagle.catalog.schema import Drafter, EngineSetting, Pair, Target, kv_bytes
+from peagle.cli.output.columns import aligned, fitted, width_of
+from peagle.cli.output.console import paper
+
+_COLUMNS = ("", "pair", "method", "K", "vLLM", "licence", "evidence")
+_DISPENSABLE = ("licence", "vLLM", "method")
+"""Columns that go where the terminal is too narrow, in this order."""
+
+_GIB = 2**30
+_PIPE_WIDTH = 160
+"""Columns when nobody's terminal sets the width."""
+
+
+def print_list(targets: list[dict[str, Any]]) -> None:
+    """One block per target, one line per drafter; ``*`` marks the default.
+
+    Laid out here, because rich takes 10 ms for each table and there may be thousands. Where the
+    terminal is too narrow some columns are left out; what then does not fit is left to rich, which
+    folds it.
+    """
+    console = _console()
+    for target in targets:
+        needs = f"vLLM {target['min_vllm']} or later, {target['licence']}"
+        rows = [_COLUMNS, *_rows(target)]
+        rows, _ = fitted(rows, console.width, _DISPENSABLE)
+        if width_of(rows) > console.width or not f"{needs}{rows}".isascii():
+            console.print(f"[bold]{escape(target['id'])}[/]  {escape(needs)}")
+            console.print(_drafters(console, target))
+            continue
+        lines = [*aligned(rows)]
+        click.echo(f"{click.style(target['id'], bold=True)}  {needs}")
+        click.echo("\n".join([click.style(lines[0], dim=True), *lines[1:]]))
+    console.print("* is the default. K: drafted per step, of how many trained for. -: not known.")
+    console.print("More of a pair: peagle catalog show PAIR")
+
+
+def print_pair(pair: Pair, measured: tuple[Evidence, ...], target: dict[str, Any]) -> None:
+    """Everything about a pair."""
+    console = _console()
+    _section(console, pair.target.title, _target_facts(pair.target))
+    if pair.drafter:
+        _section(console, pair.drafter.title, _drafter_facts(pair.drafter))
+        _print_published(console, pair.drafter, measured)
+        _print_problems(console, pair.drafter)
+    _print_settings(console, pair)
+    _section(console, "Proof", enumerate(pair.target.proof.prompts, start=1))
+    console.print("\n[bold]All drafters[/]")
+    console.print(_drafters(console, target))
+
+
+def _console() -> Console:
+    return paper(_PIPE_WIDTH)
+
+
+def _drafters(console: Console, target: dict[str, Any]) -> Table:
+    rows, _ = fitted([_COLUMNS, *_rows(target)], console.width, _DISPENSABLE)
+    table = _table(*rows[0])
+    for column in table.columns[:-1]:
+        column.no_wrap = True
+    for row in rows[1:]:
+        table.add_row(*map(escape, row))
+    return table
+
+
+def _rows(target: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    """A line for each drafter, as ``_COLUMNS`` are."""
+    for drafter in target["drafters"]:
+        trained = f" of {drafter['k_trained']}" if drafter["k_trained"] else ""
+        yield (
+            "*" if drafter["name"] == target["default_drafter"] else "",
+            f"{target['short_name']}+{drafter['name']}",
+            drafter["kind"],
+            f"{drafter['k_recommended']}{trained}",
+            drafter["min_vllm"],
+            drafter["licence"] or "-",
+            _evidence(drafter) if drafter["public"] else "not public",
+        )
+
+
+def _evidence(drafter: dict[str, Any]) -> str:
+    """The acceptance length that was measured nearest to the recommended K."""
+    if not drafter["evidence"]:
+        return "unverified"
+    near = min(drafter["evidence"], key=lambda item: abs(item["k"] - drafter["k_recommended"]))
+    return f"{near['acceptance_length']:.2f} at K={near['k']}"
+
+
+def _target_facts(target: Target) -> Iterable[tuple[str, Any]]:
+    shape = target.architecture
+    yield "id", f"{target.id} (short: {target.short_name})"
+    yield "weights", f"{target.weights} at {target.revision}, {_size(target.weight_bytes)}"
+    yield "licence", target.licence + (", gated" if target.gated else "")
+    yield "parameters", f"{target.parameters:,}, {target.quantization or target.dtype}"
+    yield "vLLM", f"{target.min_vllm} or later"
+    yield "context", f"{target.default_max_model_len} by default, at most {shape.max_positions}"
+    yield "architecture", f"{shape.class_name}, {shape.layers} layers, hidden {shape.hidden_size}"
+    for group in shape.attention:
+        window = f", window {group.window}" if group.window else ""
+        heads = f"{group.kv_heads} key-value heads of {group.head_dim}"
+        yield "attention", f"{group.layers} {group.kind} layers, {heads}{window}"
+    if shape.experts:
+        yield "experts", f"{shape.experts}, {shape.experts_per_token} per token"
+    cache = kv_bytes(shape.attention, target.default_max_model_len)
+    yield "cache", f"{_size(cache)} in bf16 for {target.default_max_model_len} tokens"
+    yield "source", target.source
+
+
+def _drafter_facts(drafter: Drafter) -> Iterable[tuple[str, Any]]:
+    parallel = ", drafts in parallel" if drafter.parallel_drafting else ""
+    yield "name", drafter.name
+    yield "method", drafter.method + parallel
+    if drafter.weights:
+        size = f", {_size(drafter.weight_bytes)}" if drafter.weight_bytes else ""
+        at = f" at {drafter.revision}" if drafter.revision else ""
+        yield "weights", f"{drafter.weights}{at}, format {drafter.format}{size}"
+    if not drafter.public:
+        yield "weights", f"not public; instead: {drafter.fallback or 'nothing'}"
+    trained = drafter.k_trained or "not known"
+    yield "K", f"{drafter.k_recommended} recommended, trained for {trained}"
+    yield "vLLM", f"{drafter.min_vllm} or later"
+    yield "licence", drafter.licence or "not known"
+    if drafter.hidden_layers:
+        yield "layers", drafter.hidden_layers
+    if drafter.max_positions:
+        yield "context", f"at most {drafter.max_positions}"
+    yield "floor", f"{drafter.acceptance_floor or 'none'} (acceptance length that proves it)"
+    if drafter.use:
+        yield "for", drafter.use
+    yield "source", drafter.source
+
+
+def _print_published(console: Console, drafter: Drafter, measured: tuple[Evidence, ...]) -> None:
+    console.print("\n[bold]Acceptance length[/]")
+    table = _table("", "K", "accepted", "source")
+    for item in measured:
+        source = f"{item.file}: vLLM {item.vllm} on {item.device}, {item.date}"
+        table.add_row("measured", str(item.k), f"{item.acceptance_length:.2f}", source)
+    if not measured:
+        table.add_row("unverified", "", "", "no file under evidence/ shows this drafter")
+    for claim in drafter.published:
+        length = f"{claim.acceptance_length:.2f}"
+        table.add_row(f"claimed, {claim.benchmark}", str(claim.k), length, escape(claim.source))
+    console.print(table)
+
+
+def _print_problems(console: Console, drafter: Drafter) -> None:
+    if not drafter.problems:
+        return
+    console.print("\n[bold]Known problems[/]")
+    table = _table("", "vLLM", "what", "source")
+    for problem in drafter.problems:
+        what = f"{problem.summary}; {problem.fix}"
+        table.add_row(problem.level, problem.vllm or "all", escape(what), escape(problem.source))
+    console.print(table)
+
+
+def _print_settings(console: Console, pair: Pair) -> None:
+    arguments = [*pair.target.engine_arguments]
+    arguments += pair.drafter.engine_arguments if pair.drafter else ()
+    settings = [(f"--{setting.name}", setting) for setting in arguments]
+    settings += [(setting.name, setting) for setting in pair.target.environment]
+    if not settings:
+        return
+    console.print("\n[bold]Engine settings[/]")
+    table = _table("", "where", "because")
+    for name, setting in settings:
+        value = "" if setting.value is True else f" {setting.value}"
+        table.add_row(escape(f"{name}{value}"), _where(setting), escape(setting.because))
+    console.print(table)
+
+
+def _where(setting: EngineSetting) -> str:
+    limits = [*setting.gpu_architectures, *([f"vLLM {setting.vllm}"] if setting.vllm else [])]
+    return ", ".join(limits) or "everywhere"
+
+
+def _section(console: Console, title: str, facts: Iterable[tuple[Any, Any]]) -> None:
+    console.print(f"\n[bold]{escape(title)}[/]")
+    table = _table("", "", header=False)
+    for name, value in facts:
+        table.add_row(str(name), escape(str(value)))
+    console.print(table)
+
+
+def _table(*columns: str, header: bool = True) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=header, header_style="dim")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _size(size: int) -> str:
+    return f"{size / _GIB:.2f} GiB" if size >= _GIB // 10 else f"{size / 2**20:.2f} MiB"

@@ -1,0 +1,94 @@
+"""A report for people: what was read, what is wrong, how to mend it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from textwrap import wrap
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from peagle.checks import Rule
+from peagle.cli.output.console import paper, print_findings
+
+if TYPE_CHECKING:
+    from peagle.cli.check_report import Report
+
+_INDENT = " " * 9
+
+_RULE_HEADINGS = ("rule", "about", "vLLM notices", "what it guards")
+
+_NARROW = 90
+"""Columns below which the rules have no room for all headings."""
+
+_PIPE_WIDTH = 120
+"""Columns when nobody's terminal sets the width."""
+
+
+def print_report(report: Report) -> None:
+    """The report on stdout."""
+    console = _console()
+    console.print(f"[bold]{escape(report.pair)}[/] on vLLM {report.case.runtime.vllm}\n")
+    for finding in report.findings:
+        print_findings(console, [finding])
+        console.print()
+    for checkpoint in report.read:
+        headers = "" if checkpoint.tensors is not None else ", no weights there"
+        console.print(
+            f"read     {escape(checkpoint.location)} ({checkpoint.bytes_read:,} bytes{headers})",
+            soft_wrap=True,
+        )
+    if report.unread:
+        what, command = report.unread.split("\n")
+        width = console.width - len(_INDENT)
+        lines = [*wrap(what, width, break_long_words=False, break_on_hyphens=False), command]
+        for number, line in enumerate(lines):
+            word = "" if number else "not read"
+            console.print(f"{word:<{len(_INDENT)}}{escape(line)}", soft_wrap=True)
+    total = sum(checkpoint.bytes_read for checkpoint in report.read)
+    console.print(
+        f"checked  {report.rules} rules in {report.seconds:.2f} s, {total:,} bytes read: "
+        f"{_verdict(report)}"
+    )
+
+
+def print_rules(rules: Sequence[Rule]) -> None:
+    """All rules as a table; on a narrow terminal without what each is about and who notices."""
+    console = _console()
+    narrow = console.width < _NARROW
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    headings = ("rule", "what it guards") if narrow else _RULE_HEADINGS
+    for heading in headings:
+        table.add_column(heading, overflow="fold", no_wrap=heading == "rule")
+    for rule in rules:
+        between = () if narrow else (rule.about, rule.vllm_notices)
+        table.add_row(rule.code, *between, escape(rule.guards))
+    console.print(table)
+
+
+def _verdict(report: Report) -> str:
+    """``2 errors, 1 note``, or that nothing is wrong, and in what."""
+    findings = report.findings
+    counts = [
+        f"{count} {level}{'s' if count > 1 else ''}"
+        for level in ("error", "warning", "note")
+        if (count := sum(finding.level == level for finding in findings))
+    ]
+    words = ", ".join(counts)
+    if any(finding.level == "error" for finding in findings):
+        return words
+    return f"nothing wrong{_limits(report)}{f' ({words})' if words else ''}"
+
+
+def _limits(report: Report) -> str:
+    """In what nothing is wrong, where that is not all there is."""
+    if not report.read:
+        return " in the catalogue's numbers"
+    whole = report.unread is None and all(c.tensors is not None for c in report.read)
+    return "" if whole else " in what was read"
+
+
+def _console() -> Console:
+    return paper(_PIPE_WIDTH)

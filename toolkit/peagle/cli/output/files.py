@@ -1,0 +1,70 @@
+"""Files that commands write: whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from peagle.errors import UserError
+from peagle.render import RenderedFile
+
+_EXECUTABLE, _READABLE = 0o755, 0o644
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write ``content`` so that a reader sees the old file or the new one, never half of it.
+
+    Raises UserError when that cannot be.
+    """
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        try:
+            draft.write_bytes(content)
+            draft.replace(path)
+        finally:
+            draft.unlink(missing_ok=True)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}", "check the path") from error
+
+
+def write_folder(folder: Path, files: Iterable[RenderedFile], force: bool) -> None:
+    """Write the files below ``folder``, which appears whole or not at all.
+
+    Raises UserError when the folder holds something, unless ``force``: then files of these names
+    are replaced, and others are left alone.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file", "name a folder with -o")
+    if folder.is_dir() and any(folder.iterdir()) and not force:
+        raise UserError(f"the folder {folder} is not empty", "name another, or add --force")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as beside:
+            draft = Path(beside) / "files"
+            for file in files:
+                _write(draft / file.path, file)
+            _put_in_place(draft, folder)
+    except OSError as error:
+        raise UserError(
+            f"{folder} cannot be written: {error.strerror}", "check the path"
+        ) from error
+
+
+def _write(path: Path, file: RenderedFile) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(file.content)
+    path.chmod(_EXECUTABLE if file.executable else _READABLE)
+
+
+def _put_in_place(draft: Path, folder: Path) -> None:
+    if not folder.is_dir() or not any(folder.iterdir()):
+        # A folder can be renamed onto an empty one, in one step.
+        draft.replace(folder)
+        return
+    for source in sorted(path for path in draft.rglob("*") if path.is_file()):
+        goal = folder / source.relative_to(draft)
+        goal.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(source, goal)

@@ -1,0 +1,195 @@
+"""The fit for people: a picture of the GPU's memory, every term in plain words, what to change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from peagle.cli.fit_report import Report, option_of
+from peagle.cli.output.console import bar, paper, print_findings
+from peagle.fit.estimate import INSIDE
+from peagle.fit.models import Advice, Fit
+from peagle.vllm.defaults import schedules_ahead
+
+_PIPE_WIDTH = 120
+"""Columns when nobody's terminal sets the width."""
+
+_BAR_WIDTH = 60
+
+MEANINGS: dict[str, str] = {
+    "kept_by_driver": "what the GPU's driver keeps for itself",
+    "kept_free": "what vLLM leaves alone (1 - gpu-memory-utilization)",
+    "target_weights": "the model that answers",
+    "drafter_weights": "the model that guesses tokens ahead, for the target to check",
+    "activations_estimate": "what one step of max-num-batched-tokens computes with",
+    "logits_estimate": "choosing the next token for max-num-seqs requests, beyond the line above",
+    "cuda_graphs_estimate": "GPU work recorded in advance, which makes short steps fast",
+    "libraries_estimate": "CUDA's own libraries, and between GPUs what NCCL takes",
+    "buffers_estimate": "what vLLM sets aside for its inputs",
+    "kv_cache": "keys and values of all requests: what is left is theirs",
+    "cache_of_one_full_request": "one request of max-model-len tokens",
+    "cache_padding_in_it": "of that, padding: layers are kept in groups of one size",
+    "cache_of_drafter_in_it": "of that, what the drafter's layers add",
+    "cache_of_draft_slots": "slots for the K drafted tokens of max-num-seqs requests",
+}
+"""Term -> what it is, for who has never seen vLLM's flags."""
+
+KNOBS: dict[str, str] = {
+    "max-model-len": "the longest context that fits",
+    "k": "fewer drafted tokens",
+    "kv-cache-dtype": "a cache of 8-bit numbers, half the size",
+    "gpu-memory-utilization": "more of the GPU for vLLM",
+    "max-num-seqs": "fewer requests at a time; more wait their turn",
+    "max-num-batched-tokens": "another number of tokens in a step",
+    "tp": "divided over more GPUs",
+    "no-speculation": "the target alone",
+    "text-only": "no images",
+    "enforce-eager": "no CUDA graphs, which makes short steps slower",
+    "instance-type": "another machine",
+}
+
+
+def print_report(report: Report) -> None:
+    """The report on stdout."""
+    console = paper(_PIPE_WIDTH)
+    console.print(f"[bold]{escape(report.pair)}[/]  {escape(_setting(report))}")
+    console.print(f"[dim]{escape(_settings(report))}[/]\n")
+    console.print(_bar(report.fit))
+    console.print(_legend(report.fit))
+    console.print(f"\n{_verdict(report)}")
+    if report.without_speculation:
+        console.print(_cost(report))
+    if report.unasked:
+        console.print(f"[dim]{_as_planned(report)}[/]")
+    console.print()
+    console.print(_terms(report.fit))
+    if report.advice:
+        console.print("\n[bold]Any one of these makes it fit[/]")
+        console.print(_advice(report.advice))
+    if report.findings:
+        console.print("\n[bold]Findings[/]")
+        print_findings(console, report.findings)
+
+
+def _setting(report: Report) -> str:
+    """Where, on which vLLM, and how many tokens ahead."""
+    engine, memory = report.case.engine, f"{report.fit.gpu_memory_gib:.1f} GiB"
+    over = f"{engine.tensor_parallel_size} x " if engine.tensor_parallel_size > 1 else ""
+    drafts = f", K={engine.k}" if engine.k else ""
+    if report.instance_type:
+        where = f"{over}{engine.gpu} ({memory}) of {report.instance_type}"
+    else:
+        where = f"{over}{memory} (GPU taken to be {engine.gpu})"
+    return f"on {where}, vLLM {engine.vllm}{drafts}"
+
+
+def _settings(report: Report) -> str:
+    """What was reckoned with, asked for or taken as ``vllm serve`` does."""
+    engine = report.case.engine
+    return (
+        f"with {engine.max_model_len:,} tokens of context, {_requests(engine.max_num_seqs)} at a "
+        f"time, steps of {engine.max_num_batched_tokens:,} tokens, "
+        f"{engine.gpu_memory_utilization:g} of the memory, cache in {_cache_type(report)}"
+    )
+
+
+def _cache_type(report: Report) -> str:
+    dtype = report.case.engine.kv_cache_dtype
+    return report.case.target.dtype if dtype == "auto" else dtype
+
+
+def _requests(count: int) -> str:
+    return f"{count:,} request{'' if count == 1 else 's'}"
+
+
+def _as_planned(report: Report) -> str:
+    flags = (f"--{name.replace('_', '-')} {value:g}" for name, value in report.unasked.items())
+    return f"a plan takes other values where nothing is asked: {' '.join(flags)}"
+
+
+def _parts(fit: Fit) -> Iterator[tuple[str, str, float]]:
+    """Style, name and GiB of what the picture shows, from left to right."""
+    terms = fit.terms
+    yield "cyan", "target", fit.weights_gib
+    yield "magenta", "drafter", fit.drafter_gib
+    yield "yellow", "engine", sum(terms[name] for name in terms if name.endswith("_estimate"))
+    yield "green", "cache", fit.kv_cache_gib
+    yield "dim", "left free", terms["kept_free"] + terms.get("kept_by_driver", 0.0)
+
+
+def _bar(fit: Fit) -> Text:
+    taken = ((style, gib) for style, name, gib in _parts(fit) if name != "left free")
+    return bar(taken, fit.gpu_memory_gib, _BAR_WIDTH)
+
+
+def _legend(fit: Fit) -> str:
+    words = (f"[{style}]{name} {gib:.1f}[/]" for style, name, gib in _parts(fit) if gib >= 0.05)
+    return f"{'  '.join(words)}  of {fit.gpu_memory_gib:.1f} GiB"
+
+
+def _verdict(report: Report) -> str:
+    fit, engine = report.fit, report.case.engine
+    if report.refusal:
+        return f"[red]does not fit[/]: {escape(report.refusal)}"
+    return (
+        f"[green]fits[/]: the cache holds [bold]{fit.kv_cache_tokens:,} tokens[/], or "
+        f"{fit.max_concurrency:.2f} requests of {engine.max_model_len:,} tokens at a time"
+    )
+
+
+def _cost(report: Report) -> str:
+    without = report.without_speculation
+    assert without is not None
+    alone = f"{without.kv_cache_tokens:,} tokens, or {without.max_concurrency:.2f} requests"
+    kept = without.concurrency_kept
+    if without.max_concurrency < 1:
+        return "without speculation it would not fit either"
+    if report.refusal or kept is None:
+        return f"without speculation the cache would hold {alone}"
+    return f"without speculation it would hold {alone}:{_price(report, kept)}"
+
+
+def _price(report: Report, kept: float) -> str:
+    """What speculation costs, where ``kept`` is the share of requests that remains with it."""
+    engine = report.case.engine
+    if kept > 1 and not schedules_ahead(engine, report.case.drafter):
+        return (
+            f"\n{engine.draftless} drafting turns asynchronous scheduling off, so that a request's "
+            "sliding layers keep one step less;\nthat costs speed, not memory"
+        )
+    return (
+        f" speculation costs {1 - kept:.0%}" if kept < 0.995 else " speculation costs next to none"
+    )
+
+
+def _terms(fit: Fit) -> Table:
+    """Every term with GiB; those inside the cache are set in."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("term")
+    table.add_column("GiB", justify="right")
+    table.add_column("what it is", overflow="fold")
+    for name, gib in fit.terms.items():
+        if not name.startswith(INSIDE):
+            table.add_row(_shown(name), f"{gib:.2f}", MEANINGS[name])
+    table.add_row("[bold]kv cache[/]", f"[bold]{fit.kv_cache_gib:.2f}[/]", MEANINGS["kv_cache"])
+    for name, gib in fit.terms.items():
+        if name.startswith(INSIDE):
+            table.add_row(f"[dim]  {_shown(name)}[/]", f"[dim]{gib:.2f}[/]", MEANINGS[name])
+    return table
+
+
+def _shown(name: str) -> str:
+    """A term's name as words; an estimate says so by a tilde."""
+    words = name.removesuffix("_estimate").removeprefix(INSIDE).replace("_", " ")
+    return f"{words} ~" if name.endswith("_estimate") else words
+
+
+def _advice(advice: tuple[Advice, ...]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    for item in advice:
+        holds = f"{item.kv_cache_tokens:,} tokens, {item.max_concurrency:.2f} requests"
+        table.add_row(option_of(item), KNOBS[item.knob], f"[dim]{holds}[/]")
+    return table

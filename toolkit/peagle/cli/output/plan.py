@@ -1,0 +1,291 @@
+"""The best instance types for the load, and what is known of their speed, for people.
+
+A plan for people: what, where, at what price, how it fits, what is to be said, and why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from peagle.cli.output.columns import fitted, folded
+from peagle.cli.output.console import bar, paper, print_findings
+from peagle.cli.output.flags import explained
+from peagle.fit.estimate import INSIDE
+from peagle.fit.models import Fit
+from peagle.planning import Plan
+from peagle.planning.plan import Alternative, Speculation
+from peagle.text import at_a_time, dollars, price_words, requests
+
+UNVERIFIED = "unverified"
+"""What a plan says of a speed that nobody measured."""
+
+_UNKNOWN = (UNVERIFIED, "-")
+
+
+HEADS = ("", "instances", "on each", "USD/hour", "holds", "K", "tokens/s", "USD/1M")
+
+_DISPENSABLE = ("on each", "USD/1M", "tokens/s")
+"""Columns that go where the terminal is too narrow, in this order."""
+
+LEGEND = (
+    "*: planned. holds: full requests in the cache. tokens/s: output of all together. "
+    "USD/1M: for a million of them. -: not known."
+)
+
+
+def speed_text(plan: Plan) -> str:
+    """What evidence says of the speed of the plan, and where it comes from."""
+    speed = plan.speed
+    if speed is None:
+        gpus = f"{plan.fit.tensor_parallel_size} x {plan.fit.gpu}"
+        load = at_a_time(plan.concurrency)
+        return f"{UNVERIFIED}: nobody measured it on {gpus} with {load}"
+    words = f"{speed.tokens_per_second:,.0f} tokens/s in all"
+    if speed.alone_tokens_per_second is not None and plan.speculation is not None:
+        words += f" ({speed.alone_tokens_per_second:,.0f} without speculation)"
+    if speed.usd_per_million_tokens is not None:
+        words += f", {dollars(speed.usd_per_million_tokens)} per million"
+    return f"{words}; {speed.source}"
+
+
+def places_table(plan: Plan, width: int) -> Table:
+    """One line for each of the best places, and for the planned one, which has a star."""
+    places = [*plan.alternatives]
+    if not any(_planned(plan, place) for place in places):
+        places.insert(0, _own(plan))
+    rows, _ = fitted([HEADS, *(_row(plan, place) for place in places)], width, _DISPENSABLE)
+    table = Table.grid(padding=(0, 2))
+    for head in rows[0]:
+        words = head in ("", "instances", "on each")
+        table.add_column(justify="left" if words else "right", no_wrap=True)
+    table.add_row(*(Text(head, "dim") for head in rows[0]))
+    for row in rows[1:]:
+        table.add_row(*(Text(cell, "dim" if cell in _UNKNOWN else "") for cell in row))
+    return table
+
+
+def _planned(plan: Plan, place: Alternative) -> bool:
+    ours = (plan.instance_type, plan.instance_count)
+    return (place.instance_type, place.instance_count) == ours
+
+
+def _own(plan: Plan) -> Alternative:
+    """The place of the plan itself, which the user named."""
+    fit, speed = plan.fit, plan.speed
+    return Alternative(
+        instance_type=plan.instance_type,
+        instance_count=plan.instance_count,
+        gpu=fit.gpu,
+        tensor_parallel_size=fit.tensor_parallel_size,
+        price_per_hour_usd=plan.price_per_hour_usd,
+        max_concurrency=fit.max_concurrency,
+        kv_cache_tokens=fit.kv_cache_tokens,
+        k=plan.speculation.k if plan.speculation else 0,
+        tokens_per_second=speed.tokens_per_second if speed else None,
+        speed_source=speed.source if speed else None,
+        usd_per_million_tokens=speed.usd_per_million_tokens if speed else None,
+        verified=speed is not None,
+    )
+
+
+def _row(plan: Plan, place: Alternative) -> tuple[str, ...]:
+    speed = place.tokens_per_second
+    return (
+        "*" if _planned(plan, place) else "",
+        _counted(place.instance_count, place.instance_type),
+        f"{place.tensor_parallel_size} x {place.gpu}",
+        _dollars(place.price_per_hour_usd),
+        f"{place.max_concurrency * place.instance_count:,.1f}",
+        str(place.k) if place.k else "none",
+        UNVERIFIED if speed is None else f"{speed:,.0f}",
+        _dollars(place.usd_per_million_tokens),
+    )
+
+
+def _counted(count: int, what: str) -> str:
+    return what if count == 1 else f"{count} x {what}"
+
+
+def _dollars(amount: float | None) -> str:
+    return "-" if amount is None else f"{amount:,.2f}"
+
+
+_PIPE_WIDTH = 120
+"""Columns when nobody's terminal sets the width."""
+
+_BAR_WIDTH = 48
+
+_INDENT = len("GPU memory") + 2
+_FACTS = len("speculation") + 2
+
+PLACES = "Best places for this load"
+
+
+def print_plan(plan: Plan, next_command: str | None = None) -> None:
+    """The plan on stdout."""
+    console = paper(_PIPE_WIDTH)
+    console.print(f"[bold]{escape(plan.pair)}[/]\n")
+    for name, value in _facts(plan).items():
+        text = folded(value, console.width, _FACTS)
+        console.print(f"[bold]{name:<{_FACTS}}[/]{escape(text)}", soft_wrap=True)
+    console.print()
+    console.print(_memory(plan.fit))
+    console.print(f"{' ' * _INDENT}{_verdict(plan)}")
+    if plan.alternatives:
+        console.print(f"\n[bold]{PLACES}[/]")
+        console.print(places_table(plan, console.width))
+        console.print(f"[dim]{LEGEND}[/]")
+    if plan.findings:
+        console.print("\n[bold]Findings[/]")
+        print_findings(console, plan.findings)
+    for title, section in _explanations(plan):
+        console.print(f"\n[bold]{title}[/]")
+        console.print(section)
+    if next_command:
+        console.print(f"\nNext: [bold]{escape(next_command)}[/]", soft_wrap=True)
+
+
+def _explanations(plan: Plan) -> Iterator[tuple[str, RenderableType]]:
+    yield "What the engine is told", _arguments(plan)
+    yield "Chosen for you", _reasons(plan)
+
+
+def price_text(plan: Plan) -> str:
+    """The price per hour, day and month of 730 hours."""
+    words = price_words(plan.price_per_hour_usd, month=True)
+    if plan.price_per_hour_usd is None:
+        return words
+    invented = any(finding.code == "price-not-amazons" for finding in plan.findings)
+    of = "not AWS's own, asked on" if invented else "list price of"
+    return f"{words} ({of} {plan.price_date})"
+
+
+def speculation_text(speculation: Speculation | None) -> str:
+    """The method as people call it, and K."""
+    if speculation is None:
+        return "none"
+    names = {"eagle3": "EAGLE-3", "mtp": "MTP", "dflash": "DFlash", "ngram": "n-gram"}
+    if speculation.parallel_drafting:
+        text = f"P-EAGLE ({speculation.method} with parallel_drafting), K={speculation.k}"
+    else:
+        text = f"{names.get(speculation.method, speculation.method)}, K={speculation.k}"
+    floor = speculation.acceptance_floor
+    return text if floor is None else f"{text}; proved from an acceptance length of {floor:g}"
+
+
+def _facts(plan: Plan) -> dict[str, str]:
+    fit = plan.fit
+    count = f"{plan.instance_count} x {plan.instance_type}"
+    gpus = f"{fit.gpu_count} x {fit.gpu}, {fit.gpu_memory_gib:.1f} GiB each"
+    return {
+        "endpoint": f"{plan.name} in {plan.region}",
+        "instance": f"{count} ({gpus})",
+        "price": price_text(plan),
+        "speculation": speculation_text(plan.speculation),
+        "speed": speed_text(plan),
+        "context": f"{plan.max_model_len:,} tokens, {at_a_time(plan.concurrency)}",
+        "engine": f"vLLM {plan.runtime.vllm}, CUDA {plan.runtime.cuda}",
+        "image": plan.runtime.image,
+        "host AMI": plan.runtime.ami or "SageMaker's default",
+        "weights": _weights(plan),
+    }
+
+
+def _weights(plan: Plan) -> str:
+    """Where target and drafter come from."""
+    parts = [plan.target.weights, plan.drafter.weights if plan.drafter else None]
+    how = {
+        "hub": "Hugging Face",
+        "s3": "mounted",
+        "directory": "copied to your bucket",
+        "image": "baked into the image",
+    }
+    return "; ".join(
+        f"{w.location} ({'streamed by the engine' if w.streamed else how[w.kind]})"
+        for w in parts
+        if w is not None
+    )
+
+
+def _memory(fit: Fit) -> Table:
+    """The memory of one GPU: a bar, and its parts in words."""
+    drawn = [(style, gib) for name, style, gib, _ in _parts(fit) if name != "free"]
+    table = _grid("bold", "")
+    table.add_row("GPU memory", bar(drawn, fit.gpu_memory_gib, _BAR_WIDTH))
+    parts = Table.grid(padding=(0, 2))
+    for column in ("left", "right", "left"):
+        parts.add_column(justify="right" if column == "right" else "left")
+    for name, style, gib, what in _parts(fit):
+        parts.add_row(f"[{style}]{name}[/]", f"{gib:.1f} GiB", f"[dim]{what}[/]")
+    table.add_row("", parts)
+    return table
+
+
+def _verdict(plan: Plan) -> str:
+    """Whether it fits, and for how much of the load; or what is needed and is not there."""
+    fit, length = plan.fit, plan.max_model_len
+    if not fit.fits:
+        needed = sum(gib for name, gib in fit.terms.items() if not name.startswith(INSIDE))
+        needed += fit.terms["cache_of_one_full_request"]
+        if needed <= fit.gpu_memory_gib:
+            return "[red]does not fit[/]: see the findings"
+        return (
+            f"[red]does not fit[/]: with one request of {length:,} tokens in the cache "
+            f"{needed:.1f} of {fit.gpu_memory_gib:.1f} GiB are needed"
+        )
+    load = -(-plan.concurrency // plan.instance_count)
+    size = f", on {fit.tensor_parallel_size} GPUs" if fit.tensor_parallel_size > 1 else ""
+    holds = f"the cache holds {fit.kv_cache_tokens:,} tokens"
+    if fit.max_concurrency >= load:
+        full = f"{fit.max_concurrency:,.1f} requests of {length:,} tokens"
+        return f"[green]fits[/]{size}: {holds}, or {full}"
+    part = f"for {fit.max_concurrency:,.1f} of the {requests(load)} at full length"
+    return f"[yellow]fits, {part}[/]{size}: {holds}"
+
+
+def _parts(fit: Fit) -> Iterator[tuple[str, str, float, str]]:
+    """Name, colour, GiB and meaning of each part of the memory of one GPU; all of it, when it
+    fits, else what is needed."""
+    engine = sum(gib for name, gib in fit.terms.items() if name.endswith("_estimate"))
+    free = fit.terms.get("kept_free", 0.0) + fit.terms.get("kept_by_driver", 0.0)
+    yield "target", "cyan", fit.weights_gib, "weights of the model that answers"
+    if fit.drafter_gib:
+        yield "drafter", "magenta", fit.drafter_gib, "weights of the head that drafts"
+    yield "engine", "yellow", engine, "room to compute in, and CUDA's own"
+    yield "cache", "green", fit.kv_cache_gib, "what is kept of each request while it runs"
+    yield "free", "dim", free, "left alone, as the engine is told to, or kept by the driver"
+
+
+def _arguments(plan: Plan) -> Table:
+    """Every argument with what it means, and why the catalogue sets it."""
+    because = {reason.what: reason.because for reason in plan.reasons}
+    table = _grid("", "")
+    for argument in explained(plan.engine_arguments):
+        name = argument.name if argument.name.startswith("--") else f"  {argument.name}"
+        value = f"[bold]{escape(argument.value)}[/]  " if argument.value else ""
+        said = (argument.meaning, because.get(argument.name))
+        table.add_row(name, f"{value}[dim]{escape('; '.join(filter(None, said)))}[/]")
+    return table
+
+
+def _reasons(plan: Plan) -> Table:
+    """Why each thing was chosen; those of the engine's arguments stand beside them."""
+    table = _grid("", "")
+    for reason in plan.reasons:
+        if not reason.what.startswith("--"):
+            because = f"[dim]{escape(reason.because)}[/]"
+            table.add_row(reason.what, f"{escape(reason.value)}  {because}")
+    return table
+
+
+def _grid(*styles: str) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for style in styles:
+        table.add_column(style=style or None, overflow="fold")
+    table.columns[0].no_wrap = True
+    return table

@@ -1,0 +1,45 @@
+"""``peagle token``: a key for the OpenAI-compatible address."""
+
+from __future__ import annotations
+
+import click
+
+from peagle.aws.client import LONGEST_TOKEN_SECONDS, Aws
+from peagle.cli.account import endpoint_options
+from peagle.cli.context import PeagleCommand
+from peagle.cli.output.console import json_option, print_json
+from peagle.errors import UserError
+from peagle.text import duration as as_seconds
+
+
+@click.command(
+    cls=PeagleCommand, epilog='Example: export OPENAI_API_KEY="$(peagle token peagle-tiny)"'
+)
+@endpoint_options
+@click.option(
+    "--duration",
+    callback=as_seconds,
+    default="12h",
+    show_default=True,
+    help="As in 30m; 12h at most.",
+)
+@json_option
+def token(aws: Aws, name: str, duration: int, as_json: bool, **_: object) -> None:
+    """Print a bearer token that OpenAI clients can use for the endpoint NAME.
+
+    It is made from your credentials without asking AWS, opens every endpoint that you may invoke
+    in the region, and needs sagemaker:CallWithBearerToken and sagemaker:InvokeEndpoint.
+    """
+    if not 0 < duration <= LONGEST_TOKEN_SECONDS:
+        raise UserError("a token lasts from 1s to 12h", "choose another --duration")
+    key = aws.bearer_token(duration)
+    if as_json:
+        print_json(
+            {
+                "token": key,
+                "expires_in_seconds": duration,
+                "openai_base_url": aws.openai_base_url(name),
+            }
+        )
+        return
+    click.echo(key)

@@ -1,0 +1,39 @@
+"""The folders that are data, not code: in a wheel inside the package, else in the checkout."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import peagle_serve
+
+_PACKAGE = Path(__file__).resolve().parent
+
+SHIPPED = "catalog:"
+"""Begins the location of weights that ship with the catalogue."""
+
+
+BUNDLED_CATALOG = "PEAGLE_BUNDLED_CATALOG"
+"""Environment variable: a folder to use as the bundled catalogue. Tests set it, so that they see
+the same catalogue whatever a refresh writes into ours."""
+
+
+def data_folder(name: str) -> Path:
+    """The folder ``model_catalog`` or ``containers``, as installed or as checked out."""
+    if name == "model_catalog" and (elsewhere := os.environ.get(BUNDLED_CATALOG)):
+        return Path(elsewhere)
+    packaged = _PACKAGE / "_data" / name
+    return packaged if packaged.is_dir() else _PACKAGE.parent.parent / name
+
+
+def weights_folder(location: str) -> Path:
+    """The folder that a plan's ``directory`` weights mean: ``catalog:...`` ships with us."""
+    inside = location.removeprefix(SHIPPED)
+    if inside == location:
+        return Path(location).expanduser()
+    return data_folder("model_catalog") / inside
+
+
+def entrypoint_folder() -> Path:
+    """The folder of ``peagle_serve``, the package that an image and a local engine start."""
+    return Path(peagle_serve.__file__).resolve().parent

@@ -1,0 +1,1 @@
+"""Deploy a plan to SageMaker, update it, prove it and remove it."""

@@ -1,0 +1,105 @@
+"""Ask an engine of this machine."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from peagle.engine.process import LOOPBACK
+from peagle.errors import EngineError
+from peagle.protocol import (
+    COUNTERS_ATTRIBUTE,
+    COUNTERS_HEADER,
+    WARM_ATTRIBUTE,
+    Counters,
+    EventSplitter,
+    Piece,
+    counters_of,
+    piece_of,
+)
+from peagle.warm.transfer import Answer, Ask, Interrupted
+
+_SECONDS = 600.0
+_CHUNK_BYTES = 65_536
+_JSON = {"Content-Type": "application/json"}
+
+
+def ask(port: int, body: dict[str, Any]) -> dict[str, Any]:
+    """The whole answer to one request body for ``/invocations``. Raises EngineError."""
+    return _post(port, json.dumps(body).encode(), _JSON)
+
+
+def stream(port: int, body: dict[str, Any]) -> Iterator[Piece]:
+    """The answer piece by piece, as it arrives. ``body`` must ask the engine to stream.
+
+    Raises EngineError when the stream carries an error, or ends before the engine said it is done.
+    """
+    splitter = EventSplitter()
+    with _reply(port, json.dumps(body).encode(), _JSON) as reply:
+        if reply.status != http.HTTPStatus.OK:
+            raise _refused(reply.status, reply.read())
+        while chunk := reply.read1(_CHUNK_BYTES):
+            for data in splitter.feed(chunk):
+                if data == "[DONE]":
+                    return
+                document = json.loads(data)
+                if "error" in document or document.get("object") == "error":
+                    raise EngineError(f"the engine broke off: {data[:300]}", "see its log")
+                yield piece_of(document)
+    raise EngineError("the answer broke off before its end", "see its log")
+
+
+def counters(port: int) -> Counters:
+    """The engine's speculation counters. Raises EngineError."""
+    return counters_of(_post(port, b"", {COUNTERS_HEADER: COUNTERS_ATTRIBUTE}))
+
+
+def asking_warm(port: int) -> Ask:
+    """Questions to the engine's container about what was compiled, for ``peagle.warm.transfer``."""
+
+    def ask(body: dict[str, Any]) -> Answer:
+        headers = {"Content-Type": "application/json", COUNTERS_HEADER: WARM_ATTRIBUTE}
+        try:
+            return Answer(*_exchange(port, json.dumps(body).encode(), headers))
+        except EngineError as error:
+            raise Interrupted(error) from error
+
+    return ask
+
+
+def _post(port: int, body: bytes, headers: dict[str, str]) -> dict[str, Any]:
+    status, text = _exchange(port, body, headers)
+    if status != http.HTTPStatus.OK:
+        raise _refused(status, text)
+    document: dict[str, Any] = json.loads(text)
+    return document
+
+
+def _refused(status: int, text: bytes) -> EngineError:
+    said = text[:300].decode("utf-8", errors="replace")
+    return EngineError(f"the engine refused a request ({status}): {said}", "see its log")
+
+
+def _exchange(port: int, body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
+    """Status and body of the answer. Raises EngineError when none comes."""
+    with _reply(port, body, headers) as reply:
+        return reply.status, reply.read()
+
+
+@contextmanager
+def _reply(port: int, body: bytes, headers: dict[str, str]) -> Iterator[http.client.HTTPResponse]:
+    """The answer, to be read meanwhile. Raises EngineError when none comes, or it breaks off."""
+    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=_SECONDS)
+    try:
+        connection.request("POST", "/invocations", body, headers)
+        with connection.getresponse() as reply:
+            yield reply
+    except (OSError, http.client.HTTPException) as error:
+        raise EngineError(
+            f"the engine on port {port} does not answer: {error}", "see its log"
+        ) from error
+    finally:
+        connection.close()

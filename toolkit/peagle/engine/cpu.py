@@ -1,0 +1,226 @@
+"""What vLLM on a CPU can take of an environment that was planned for a GPU. Pure.
+
+The plan's weights where ``peagle_serve`` looks for them, without copying a byte.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from peagle.data import weights_folder
+from peagle.engine.installed import Machine
+from peagle.errors import UserError
+from peagle.planning.plan import Plan, Weights
+
+ML_ROOT = PurePosixPath("/opt/ml")
+LARGEST_SHARE_OF_MEMORY = 0.5
+"""Weights may take this share of the memory; the rest is for the KV cache, vLLM, and others."""
+
+_DROPPED: dict[str, str] = {
+    "SM_VLLM_KV_CACHE_DTYPE": "the KV cache keeps the model's own type on a CPU",
+    "SM_VLLM_QUANTIZATION": "the CPU engine runs unquantised weights",
+    "SM_VLLM_GPU_MEMORY_UTILIZATION": "there is no GPU memory",
+    "SM_VLLM_ENABLE_EXPERT_PARALLEL": "there is one rank",
+    "SM_VLLM_ATTENTION_BACKEND": "the CPU has one attention backend of its own",
+    "SM_VLLM_MAX_CUDAGRAPH_CAPTURE_SIZE": "there are no CUDA graphs",
+    "SM_VLLM_CUDAGRAPH_CAPTURE_SIZES": "there are no CUDA graphs",
+    "SM_VLLM_COMPILATION_CONFIG": "it was chosen for a GPU",
+    "SM_VLLM_MOE_BACKEND": "its kernels need a GPU",
+}
+_DROPPED_PREFIXES: dict[str, str] = {
+    "VLLM_USE_FLASHINFER": "FlashInfer needs a GPU",
+    "VLLM_FLASHINFER": "FlashInfer needs a GPU",
+    "VLLM_ATTENTION_BACKEND": "the CPU has one attention backend of its own",
+    "CUDA_": "there is no GPU",
+    "NCCL_": "there is no GPU",
+}
+_ONE_RANK = (
+    "SM_VLLM_TENSOR_PARALLEL_SIZE",
+    "SM_VLLM_PIPELINE_PARALLEL_SIZE",
+    "SM_VLLM_DATA_PARALLEL_SIZE",
+)
+_ADDED: dict[str, tuple[str, str]] = {
+    "HF_HUB_OFFLINE": ("1", "all weights are on this machine"),
+    "VLLM_NO_USAGE_STATS": ("1", "nothing is reported to anybody"),
+    "SM_VLLM_DISTRIBUTED_EXECUTOR_BACKEND": ("uni", "a process less: starts a third sooner"),
+    "VLLM_ENABLE_V1_MULTIPROCESSING": ("0", "without it vLLM takes uni back on a CPU"),
+}
+_EAGER = "SM_VLLM_ENFORCE_EAGER"
+_UNCOMPILED = {_EAGER: ("true", "compiling takes a minute and gains little on a CPU")}
+_COMPILED = (
+    "the model is compiled, as it is on a GPU: a start takes a minute longer, unless what an "
+    "earlier one compiled is restored (peagle warm)"
+)
+_DRAFT_SETTINGS_DROPPED: dict[str, str] = {
+    "quantization": "the CPU engine runs unquantised weights",
+    "attention_backend": "the CPU has one attention backend of its own",
+    "rejection_sample_method": "the CPU engine has the standard sampler only",
+}
+_NOT_INSTALLED = {"suffix": "Arctic Inference"}
+_KV_CACHE_SHARE = 16
+_KV_CACHE_LARGEST_GIB = 8
+
+
+def for_cpu(
+    environment: Mapping[str, str], machine: Machine, compiled: bool = False
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The same environment as the CPU engine can take it, and one note for each change.
+
+    What a CPU can do is left byte for byte as it was; that it compiles only if ``compiled``.
+    """
+    kept: dict[str, str] = {}
+    notes: list[str] = []
+    for name, value in environment.items():
+        because = _why_dropped(name)
+        if because is None:
+            kept[name] = value
+        else:
+            notes.append(f"{name}={value} is left out: {because}")
+    _limit_ranks(kept, notes)
+    _limit_speculation(kept, notes)
+    added = {**_ADDED, **_sizes(machine), **({} if compiled else _UNCOMPILED)}
+    for name, (value, because) in added.items():
+        if name not in kept:
+            kept[name] = value
+            notes.append(f"{name}={value}: {because}")
+    if compiled and _EAGER not in kept:
+        notes.append(_COMPILED)
+    return kept, tuple(notes)
+
+
+def cannot_run(environment: Mapping[str, str], weight_bytes: int, machine: Machine) -> str | None:
+    """Why this machine's CPU engine cannot run ``environment``; ``None`` if it can.
+
+    ``weight_bytes`` is the size of all weights that lie on this machine, target and drafter.
+    """
+    if machine.system != "Linux":
+        return f"vLLM for a CPU exists for Linux only, and this is {machine.system}"
+    for what, path in model_paths(environment).items():
+        if path.startswith("s3://"):
+            return f"its {what} ({path}) is streamed, and the CPU engine has no streamer"
+        if not path.startswith(f"{ML_ROOT}/"):
+            return f"its {what} ({path}) would have to be downloaded"
+    if "SM_VLLM_QUANTIZATION" in environment:
+        return f"its weights are quantised ({environment['SM_VLLM_QUANTIZATION']})"
+    method = _speculation(environment).get("method")
+    if method in _NOT_INSTALLED:
+        return f"its method {method} needs {_NOT_INSTALLED[method]}, which the CPU engine lacks"
+    allowed = machine.memory_bytes * LARGEST_SHARE_OF_MEMORY
+    if weight_bytes > allowed:
+        return (
+            f"its weights take {weight_bytes / 2**30:.1f} GiB, and half of this machine's memory "
+            f"is {allowed / 2**30:.1f} GiB"
+        )
+    return None
+
+
+def model_paths(environment: Mapping[str, str]) -> dict[str, str]:
+    """What vLLM is told to load: ``target``, and ``drafter`` where it has weights."""
+    paths = {"target": environment.get("SM_VLLM_MODEL", f"{ML_ROOT}/model")}
+    drafter = _speculation(environment).get("model")
+    if isinstance(drafter, str):
+        paths["drafter"] = drafter
+    return paths
+
+
+def _speculation(environment: Mapping[str, str]) -> dict[str, Any]:
+    try:
+        config = json.loads(environment.get("SM_VLLM_SPECULATIVE_CONFIG", "{}"))
+    except ValueError:
+        return {}
+    return config if isinstance(config, dict) else {}
+
+
+def _sizes(machine: Machine) -> dict[str, tuple[str, str]]:
+    """KV cache: a sixteenth of the memory, in whole GiB, from 1 to 8; vLLM takes it at start.
+    Threads: all cores but the one that the server needs."""
+    gib = max(1, min(_KV_CACHE_LARGEST_GIB, machine.memory_bytes // 2**30 // _KV_CACHE_SHARE))
+    return {
+        "VLLM_CPU_KVCACHE_SPACE": (str(gib), "GiB for the KV cache"),
+        "OMP_NUM_THREADS": (str(max(1, machine.cores - 1)), "one core is left to the server"),
+    }
+
+
+def _why_dropped(name: str) -> str | None:
+    by_prefix = (why for prefix, why in _DROPPED_PREFIXES.items() if name.startswith(prefix))
+    return _DROPPED.get(name) or next(by_prefix, None)
+
+
+def _limit_ranks(kept: dict[str, str], notes: list[str]) -> None:
+    for name in _ONE_RANK:
+        if kept.get(name, "1") != "1":
+            notes.append(f"{name}={kept[name]} becomes 1: there is one rank on a CPU")
+            kept[name] = "1"
+
+
+def _limit_speculation(kept: dict[str, str], notes: list[str]) -> None:
+    config = _speculation(kept)
+    for key, because in _DRAFT_SETTINGS_DROPPED.items():
+        if key in config and (key != "rejection_sample_method" or config[key] == "synthetic"):
+            notes.append(f"{key} of the speculation is left out: {because}")
+            del config[key]
+            kept["SM_VLLM_SPECULATIVE_CONFIG"] = json.dumps(config, ensure_ascii=False)
+    if config.get("draft_tensor_parallel_size", 1) != 1:
+        notes.append("draft_tensor_parallel_size becomes 1: there is one rank on a CPU")
+        config["draft_tensor_parallel_size"] = 1
+        kept["SM_VLLM_SPECULATIVE_CONFIG"] = json.dumps(config, ensure_ascii=False)
+
+
+_WEIGHTS = ("*.safetensors", "*.bin", "*.gguf")
+
+
+def folders(plan: Plan) -> dict[str, Path]:
+    """Path in the container -> folder on this machine, for all weights that lie here.
+
+    Raises UserError for a folder that is not there.
+    """
+    chosen = {plan.target.weights.engine_path: plan.target.weights}
+    if plan.drafter and plan.drafter.weights:
+        chosen[plan.drafter.weights.engine_path] = plan.drafter.weights
+    return {path: _folder(weights) for path, weights in chosen.items() if _is_here(weights)}
+
+
+def only_in_s3(plan: Plan) -> str | None:
+    """The first weights that only AWS can mount, if any."""
+    drafter = plan.drafter.weights if plan.drafter else None
+    for weights in (plan.target.weights, drafter):
+        if weights is not None and weights.kind == "s3":
+            return weights.location
+    return None
+
+
+def only_in_image(plan: Plan) -> bool:
+    """Whether the plan takes its weights from its image."""
+    return plan.target.weights.kind == "image"
+
+
+def weight_bytes(plan: Plan) -> int:
+    """The size of all weights that lie on this machine, in bytes."""
+    files = (file for folder in folders(plan).values() for kind in _WEIGHTS
+             for file in folder.glob(kind))  # fmt: skip
+    return sum(file.stat().st_size for file in files)
+
+
+def link(plan: Plan, ml_root: Path) -> None:
+    """Make every folder appear below ``ml_root``, which stands for ``/opt/ml``."""
+    for path, folder in folders(plan).items():
+        place = ml_root / PurePosixPath(path).relative_to(ML_ROOT)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(folder.resolve(), target_is_directory=True)
+
+
+def _is_here(weights: Weights) -> bool:
+    return weights.kind == "directory"
+
+
+def _folder(weights: Weights) -> Path:
+    folder = weights_folder(weights.location)
+    if not folder.is_dir():
+        raise UserError(
+            f"the plan's weights {weights.location} are not on this machine",
+            "make the plan on this machine, or copy the folder",
+        )
+    return folder

@@ -1,0 +1,59 @@
+"""Why an engine ended, read from its log: the line that decides, and what mends it.
+
+The patterns are the container's own: ``peagle_serve.crash``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from peagle.errors import EngineError
+from peagle.protocol import log_text
+from peagle_serve import crash as _container
+from peagle_serve.crash import Crash
+
+__all__ = ["READ_BYTES", "Crash", "bare_line", "crash_error", "crash_of", "crash_reason",
+           "find_crash"]  # fmt: skip
+
+READ_BYTES = 512 * 1024
+"""How much of the log's end is searched."""
+
+
+def crash_reason(log: Path | str) -> str:
+    """The line of the log that says why the engine ended; "" when it was ended from outside."""
+    return crash_of(Path(log)).line
+
+
+def crash_error(log: Path | str) -> EngineError:
+    """The error that tells the user why the engine ended, and how to mend it."""
+    crash = crash_of(Path(log))
+    said = (
+        f": {crash.line}" if crash.line else " without a word: killed, perhaps for want of memory"
+    )
+    return EngineError(f"the engine ended{said}", crash.fix or f"the whole log: {log}")
+
+
+def crash_of(log: Path) -> Crash:
+    """The crash as the file ``log`` tells it."""
+    try:
+        with log.open("rb") as stream:
+            size = stream.seek(0, 2)
+            stream.seek(max(0, size - READ_BYTES))
+            text = stream.read().decode("utf-8", errors="replace")
+    except FileNotFoundError:
+        return Crash("")
+    return find_crash(text.splitlines())
+
+
+def find_crash(lines: Iterable[str]) -> Crash:
+    """The first message with a known cause; else the last message.
+
+    The lines may be those of ``peagle_serve``, of AWS's own container, or of both.
+    """
+    return _container.find_crash(log_text(line) for line in lines)
+
+
+def bare_line(line: str) -> str:
+    """A line of the log without process, level, date and place."""
+    return _container.bare_line(log_text(line))

@@ -1,0 +1,53 @@
+"""Findings: what a check reports about an option, a file or a pair; and fixes, their remedies."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from peagle.errors import Fix
+
+Level = Literal["error", "warning", "note"]
+"""An error prevents any change; a warning deserves a look before one; a note is information."""
+
+
+class Finding(BaseModel):
+    """``where`` names the option, file or key; ``fix`` is a sentence, ``command`` an argv."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    code: str
+    level: Level
+    where: str
+    message: str
+    fix: str
+    command: tuple[str, ...] | None = None
+
+
+def finding(level: Level, code: str, where: str, message: str, fix: str | Fix) -> Finding:
+    """A finding of this level."""
+    remedy = fix if isinstance(fix, Fix) else Fix(fix)
+    return Finding(
+        code=code,
+        level=level,
+        where=where,
+        message=message,
+        fix=remedy.sentence,
+        command=remedy.command or None,
+    )
+
+
+def error(code: str, where: str, message: str, fix: str | Fix) -> Finding:
+    """A finding that prevents any change."""
+    return finding("error", code, where, message, fix)
+
+
+def warning(code: str, where: str, message: str, fix: str | Fix) -> Finding:
+    """A finding to read before anything is created."""
+    return finding("warning", code, where, message, fix)
+
+
+def note(code: str, where: str, message: str, fix: str | Fix) -> Finding:
+    """A finding for information."""
+    return finding("note", code, where, message, fix)

@@ -1,0 +1,310 @@
+"""Working memory: the most that lives at once in vLLM's profiling run.
+
+Before it allots the cache, vLLM runs one step of ``max_num_batched_tokens`` tokens through target
+and drafter and samples ``max_num_seqs`` tokens (profile_run of v1/worker/gpu_model_runner.py, and
+of v1/worker/gpu/model_runner.py for the second runner), and keeps the peak free for later. Here
+each phase of that run is counted from the tensors that live at the same time in it. Bytes.
+
+What vLLM takes beside weights, working memory and cache: CUDA graphs, libraries, buffers.
+
+These are estimates. Each constant is one for all pairs, with what it stands for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from peagle.catalog.schema import Architecture
+from peagle.fit.models import DraftModel, FitCase
+from peagle.fit.target_weights import (
+    has_mxfp4_experts,
+    has_query_key_norm,
+    kernel_of,
+    padded_sizes,
+    padded_vocabulary,
+)
+from peagle.vllm import versions
+from peagle.vllm.defaults import capture_sizes, element_bytes, new_runner
+from peagle.vllm.gpus import round_up
+
+_SAMPLED = 14
+"""Bytes for one logit of one request: bfloat16 from the model, then float32 thrice: scaled logits,
+probabilities, and noise or filtered probabilities (Sampler.forward, TopKTopPSampler)."""
+
+_REJECTED = 30
+"""The same in the rejection sampler's dummy run, with one draft per request: two rows of logits,
+the bonus row and its copy for log probabilities, the target's row raw, scaled and as
+probabilities, noise and its inverse (RejectionSampler.forward, sample_recovered_tokens)."""
+
+_SAMPLED_BY_NEW_RUNNER = 4
+"""The second runner keeps bfloat16 and changes it in place; a soft cap copies it once."""
+
+_FILTER_ROWS = 128
+"""Rows that the top-k and top-p kernel keeps for itself, one per multiprocessor, a power of two."""
+
+_FILTER_FROM = 8
+"""Requests from which that kernel is used instead of sorting."""
+
+_CUBLAS = 32 << 20
+"""What cuBLAS takes for its workspace, once, on Hopper and later."""
+
+_CACHE_FLUSH = 60 << 20
+"""What the compiler clears the GPU's second-level cache with between two timings."""
+
+
+@dataclass(frozen=True)
+class Working:
+    """``kept`` stays allotted after the run; each of ``phases`` is what one part takes beyond."""
+
+    kept: dict[str, int]
+    phases: dict[str, int]
+
+    @property
+    def peak(self) -> int:
+        """The most that is allotted at once."""
+        return sum(self.kept.values()) + max(self.phases.values())
+
+
+def working_memory(case: FitCase) -> Working:
+    """What the profiling run of this case allots."""
+    kept = {"cublas": _CUBLAS, "experts": expert_workspace(case)}
+    phases = {"target": target_step(case)}
+    if case.drafter:
+        phases["drafter"] = drafter_step(case, case.drafter)
+    if not case.engine.compiled and not case.engine.enforce_eager:
+        # The experts' workspace is not there yet when the first layer is compiled.
+        phases["compiling"] = compiling(case) - kept["experts"]
+        if case.drafter:
+            phases["compiling_drafter"] = compiling_drafter(case, case.drafter)
+    phases["sampling"] = sampling_step(case)
+    if not new_runner(case):
+        phases["sampling"] += _filter_bytes(case)
+    return Working(kept, phases)
+
+
+def expert_workspace(case: FitCase) -> int:
+    """What vLLM's workspace manager keeps for the experts' two products (workspace_shapes)."""
+    shape, engine = case.target.architecture, case.engine
+    if not shape.experts or not shape.experts_per_token:
+        return 0
+    routed = engine.max_num_batched_tokens * shape.experts_per_token
+    hidden, inter = shape.hidden_size, _expert_width(case)
+    if has_mxfp4_experts(case.target):
+        kernel = kernel_of(engine.capability)
+        if kernel != "marlin":
+            return 0
+        hidden, inter = padded_sizes(kernel, hidden, inter)
+    return routed * (max(inter, hidden) + max(2 * inter, hidden)) * _element(case)
+
+
+def target_step(case: FitCase) -> int:
+    """The target's forward pass: what its widest layer makes, and the hidden states that the
+    drafter will read."""
+    shape, tokens = case.target.architecture, case.engine.max_num_batched_tokens
+    numbers = _auxiliary(case) * shape.hidden_size + max(_attention(case), _feed_forward(case))
+    return int(tokens * numbers * _element(case)) + tokens * (shape.experts or 0) * 4
+
+
+def drafter_step(case: FitCase, drafter: DraftModel) -> int:
+    """The drafter's forward pass over as many tokens, beside the target's hidden states."""
+    tp, tokens = case.engine.tensor_parallel_size, case.engine.max_num_batched_tokens
+    hidden, queries = drafter.hidden_size, drafter.query_heads * drafter.head_dim / tp
+    keys = drafter.kv_heads * drafter.head_dim / tp
+    # Residual stream and the first layer's two inputs; q, k, v, q and k turned, and the answer.
+    attention = 3 * hidden + 3 * queries + 3 * keys
+    feed_forward = 2 * hidden + queries + 3 * drafter.intermediate_size / tp
+    numbers = _read_by_drafter(case) + max(attention, feed_forward)
+    return int(tokens * numbers * _element(case))
+
+
+def compiling(case: FitCase) -> int:
+    """While the first start compiles: the compiler times its kernels on a second embedding."""
+    shape, tokens = case.target.architecture, case.engine.max_num_batched_tokens
+    rows = padded_vocabulary(shape.vocab_size, case.engine.tensor_parallel_size)
+    return (rows + 2 * tokens) * shape.hidden_size * _element(case)
+
+
+def compiling_drafter(case: FitCase, drafter: DraftModel) -> int:
+    """The same for the drafter, whose first part takes and makes five hidden states a token."""
+    tokens = case.engine.max_num_batched_tokens
+    rows = padded_vocabulary(drafter.vocab_size, case.engine.tensor_parallel_size)
+    numbers = (rows + 5 * tokens) * drafter.hidden_size + tokens * _read_by_drafter(case)
+    return numbers * _element(case) + _CACHE_FLUSH
+
+
+def sampling_step(case: FitCase) -> int:
+    """Sampling for all requests at once, beside the step's hidden states."""
+    shape, engine = case.target.architecture, case.engine
+    requests = min(engine.max_num_seqs, engine.max_num_batched_tokens)
+    if new_runner(case):
+        per_logit = _SAMPLED_BY_NEW_RUNNER
+    else:
+        per_logit = _REJECTED if _speculates(case) else _SAMPLED
+    states = (engine.max_num_batched_tokens + 2 * requests) * shape.hidden_size * _element(case)
+    return states + requests * shape.vocab_size * per_logit
+
+
+def step_per_token(case: FitCase) -> int:
+    """Bytes for each token of a step through target and drafter, at their widest."""
+    tokens = case.engine.max_num_batched_tokens
+    total = target_step(case)
+    if case.drafter:
+        total += drafter_step(case, case.drafter) - tokens * _read_by_drafter(case) * _element(case)
+    return total // tokens
+
+
+def _attention(case: FitCase) -> float:
+    """Numbers per token while attention runs: residual stream and input; queries, keys and values
+    in one; queries and keys turned by their positions; the answer; and normed queries."""
+    shape, tp = case.target.architecture, case.engine.tensor_parallel_size
+    queries = 4 if has_query_key_norm(case.target) else 3
+    return 2 * shape.hidden_size + max(
+        (queries * shape.query_heads + 3 * group.kv_heads) * group.head_dim / tp
+        for group in shape.attention
+    )
+
+
+def _feed_forward(case: FitCase) -> float:
+    """Numbers per token at the widest point of a feed-forward block, which attention's answer
+    outlives: residual stream, input, and what the block makes of it."""
+    shape, tp = case.target.architecture, case.engine.tensor_parallel_size
+    before = 2 * shape.hidden_size + _widest_answer(shape) / tp
+    if not shape.experts or not shape.experts_per_token:
+        # Gate and up together, and their product.
+        return before + 3 * shape.intermediate_size / tp
+    before += 2 * shape.hidden_size
+    if has_mxfp4_experts(case.target) and kernel_of(case.engine.capability) != "marlin":
+        # The first product, and the second one before its rows are summed.
+        return before + shape.experts_per_token * (_expert_width(case) + shape.hidden_size)
+    return before
+
+
+def _widest_answer(shape: Architecture) -> int:
+    return shape.query_heads * max(group.head_dim for group in shape.attention)
+
+
+def _expert_width(case: FitCase) -> int:
+    shape, tp = case.target.architecture, case.engine.tensor_parallel_size
+    width = -(-shape.intermediate_size // tp)
+    return round_up(width, 64) if has_mxfp4_experts(case.target) else width
+
+
+def _filter_bytes(case: FitCase) -> int:
+    engine = case.engine
+    requests = min(engine.max_num_seqs, engine.max_num_batched_tokens)
+    if requests < _FILTER_FROM:
+        return 0
+    rows = min(1 << (requests - 1).bit_length(), _FILTER_ROWS)
+    return rows * case.target.architecture.vocab_size * 4
+
+
+def _read_by_drafter(case: FitCase) -> int:
+    """Numbers per token of the target's hidden states that wait for the drafter."""
+    return (1 + _auxiliary(case)) * case.target.architecture.hidden_size
+
+
+def _auxiliary(case: FitCase) -> int:
+    drafter = case.drafter
+    return drafter.auxiliary if drafter and drafter.method == "eagle3" else 0
+
+
+def _speculates(case: FitCase) -> bool:
+    return case.drafter is not None or case.engine.draftless is not None
+
+
+def _element(case: FitCase) -> int:
+    return element_bytes(case.target.dtype)
+
+
+MIB = 1 << 20
+
+_GRAPHS_COUNTED = ">=0.21.0"
+"""vLLM that estimates its CUDA graphs and takes them off before it allots the cache."""
+
+_ALL_COUNTED = ">=0.27.0"
+"""vLLM that counts all that is gone from the GPU, instead of weights and peak by themselves: 0.27.1
+does, 0.26.0 does not."""
+
+_STREAMS = 2 * 32 * MIB
+"""cuBLAS's workspace once more, for each of the two streams of a capture."""
+
+_PIECE = 144 << 10
+"""What the driver keeps of one graph, of which a piecewise capture has one per layer."""
+
+_WHOLE = 2 * MIB
+"""What a capture in one graph takes: the driver allots no less at a time."""
+
+_SPLITS = 32
+"""Parts into which attention may split the cache inside a graph; their sums are float32
+(AttentionConfig.flash_attn_max_num_splits_for_cuda_graph). FlashAttention 3 on Hopper keeps room
+for all; FlashAttention 4, for heads wider than 256, decides while it runs: the same bound holds."""
+
+_LIBRARIES = 240 * MIB
+"""Kernels and cuBLAS, loaded into the GPU on first use."""
+
+_FRAGMENTS = 150 * MIB
+"""Segments of which a small part is still in use after the profiling run."""
+
+_NCCL = 200 * MIB
+"""What NCCL takes on first use between GPUs, beyond what it has when vLLM looks first."""
+
+_FUSED_MIB = {9: {2: 64, 4: 2, 8: 1}, 10: {2: 64, 4: 32, 8: 1}}
+"""MiB of the largest sum over GPUs that is fused with the norm behind it, by compute capability
+and GPUs (FI_ALLREDUCE_FUSION_MAX_SIZE_MB)."""
+
+_FUSED_BUFFERS = 4
+"""Buffers of that size, for every GPU, that each GPU keeps: one, and three that take turns."""
+
+
+def graph_bytes(case: FitCase) -> int:
+    """CUDA graphs, as far as vLLM takes them off before it allots the cache.
+
+    As profile_cudagraph_memory reckons: the largest first capture, and one small capture for every
+    further size. The second runner takes nothing off: its graphs come out of what
+    ``gpu_memory_utilization`` leaves.
+    """
+    if new_runner(case) or not versions.in_range(case.engine.vllm, _GRAPHS_COUNTED):
+        return 0
+    piecewise, full = capture_sizes(case)
+    if not piecewise:
+        return 0
+    step = step_per_token(case)
+    first = [_STREAMS + piecewise[-1] * step]
+    first += [full[-1] * (step + _split_bytes(case))] if full else []
+    further = (len(piecewise) - 1) * _pieces(case) * _PIECE + max(len(full) - 1, 0) * _WHOLE
+    return max(first) + further
+
+
+def library_bytes(case: FitCase) -> int:
+    """What kernels, cuBLAS and NCCL take from the driver after vLLM looked first."""
+    tp = case.engine.tensor_parallel_size
+    if tp == 1:
+        return _LIBRARIES
+    fused = _FUSED_MIB.get(case.engine.capability // 10, {}).get(tp, 0)
+    eager = case.engine.enforce_eager
+    return _LIBRARIES + _NCCL + (0 if eager else _FUSED_BUFFERS * tp * fused * MIB)
+
+
+def buffer_bytes(case: FitCase) -> int:
+    """What vLLM counts since 0.27 besides: the runner's own buffers (one hidden state per token,
+    and two for a drafter), and what torch's allocator cannot give back."""
+    if not versions.in_range(case.engine.vllm, _ALL_COUNTED):
+        return 0
+    shape, tokens = case.target.architecture, case.engine.max_num_batched_tokens
+    states = (1 + 2 * bool(case.drafter)) * tokens
+    return _FRAGMENTS + states * shape.hidden_size * element_bytes(case.target.dtype)
+
+
+def _pieces(case: FitCase) -> int:
+    """Graphs of one piecewise capture: what lies between attention layers, of both models."""
+    drafter = case.drafter.layers + 1 if case.drafter else 0
+    return case.target.architecture.layers + 1 + drafter
+
+
+def _split_bytes(case: FitCase) -> int:
+    """Bytes per token for the sums of attention's parts."""
+    if case.engine.capability // 10 != 9:
+        return 0
+    shape = case.target.architecture
+    width = shape.query_heads * max(group.head_dim for group in shape.attention)
+    return _SPLITS * width // case.engine.tensor_parallel_size * 4

@@ -1,0 +1,166 @@
+"""What would make it fit: for every knob the smallest change that does, found by trying."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from peagle.catalog.tables import Instance, InstanceTable
+from peagle.fit.estimate import fit_of, is_multimodal
+from peagle.fit.models import Advice, Fit, FitCase, TargetModel
+from peagle.vllm.defaults import extra_slots
+from peagle.vllm.gpus import can_compute, capability_of
+
+Turn = Callable[[str, object], FitCase | None]
+"""(knob, new value) -> the case as it is when that alone is asked for otherwise: what follows from
+it, such as the defaults of another GPU, is turned too. ``None`` where that cannot be or would be
+refused for other reasons than memory."""
+
+MOST_GPUS = 8
+"""GPUs of the largest machine, where it is not known which one is meant."""
+
+HIGHEST_UTILIZATION = 0.97
+"""Above it, what other processes and late CUDA graphs take is missing."""
+
+MOST_DRAFTED = 64
+"""The largest K that is tried: the catalogue's heads are trained for 18 at most. None below it is
+left out, since more may take less: CUDA graphs are captured for whole steps of K + 1 tokens."""
+
+_VIDEO_TOKENS = 32 * 78
+"""Tokens of Gemma-4's longest video: 32 frames, each of 70 and those around it, which a step must
+hold whole (get_mm_max_tokens_per_item of gemma4_mm.py; v1/core/encoder_cache_manager.py)."""
+
+
+def advise(
+    case: FitCase, turn: Turn, table: InstanceTable | None = None, most_gpus: int = MOST_GPUS
+) -> tuple[Advice, ...]:
+    """One change for every knob that makes it fit by itself; none when it fits already.
+
+    ``table`` are the instance types to look among, ``most_gpus`` what the machine has.
+    """
+    if fit_of(case).fits:
+        return ()
+    found = [
+        _longest_context(case, turn),
+        _first(turn, "k", range(min(case.engine.k - 1, MOST_DRAFTED), 0, -1)),
+        _first(turn, "kv-cache-dtype", _smaller_types(case)),
+        _first(turn, "gpu-memory-utilization", _higher_shares(case)),
+        _first(turn, "max-num-seqs", _halves(case.engine.max_num_seqs)),
+        _first(turn, "max-num-batched-tokens", _other_steps(case)),
+        _first(turn, "tp", _more_gpus(case, most_gpus)),
+        _flag(turn, "no-speculation", case.engine.k > 0),
+        _flag(turn, "text-only", case.engine.images and is_multimodal(case.target)),
+        _flag(turn, "enforce-eager", not case.engine.enforce_eager),
+        _instance(case, turn, table) if table else None,
+    ]
+    return tuple(advice for advice in found if advice)
+
+
+def parallel_sizes(target: TargetModel, gpus: int) -> list[int]:
+    """Powers of two up to ``gpus`` that divide the attention heads."""
+    heads = target.architecture.query_heads
+    key_value_heads = {group.kv_heads for group in target.architecture.attention}
+    return [
+        size
+        for size in (2**power for power in range(gpus.bit_length()))
+        if heads % size == 0 and all(max(n, size) % min(n, size) == 0 for n in key_value_heads)
+    ]
+
+
+def _longest_context(case: FitCase, turn: Turn) -> Advice | None:
+    """The longest context that fits, of those that target and drafter were made for; more context
+    never takes less."""
+    made_for = [case.target.architecture.max_positions]
+    made_for += [case.drafter.max_positions] if case.drafter else []
+    low, high = 1, min(case.engine.max_model_len - 1, *made_for)
+    best = None
+    while low <= high:
+        middle = (low + high) // 2
+        advice = _first(turn, "max-model-len", (middle,))
+        if advice:
+            best, low = advice, middle + 1
+        else:
+            high = middle - 1
+    return best
+
+
+def _smaller_types(case: FitCase) -> tuple[str, ...]:
+    return () if case.engine.kv_cache_dtype.startswith("fp8") else ("fp8",)
+
+
+def _higher_shares(case: FitCase) -> Iterator[float]:
+    now, top = round(case.engine.gpu_memory_utilization * 100), round(HIGHEST_UTILIZATION * 100)
+    return (share / 100 for share in range(now + 1, top + 1))
+
+
+def _other_steps(case: FitCase) -> list[int]:
+    """Tokens of a step: as many as are needed, else fewer than now, largest first."""
+    least, now = _least_step(case), case.engine.max_num_batched_tokens
+    enough = 1 << (least - 1).bit_length()
+    if least > now:
+        return [enough, least]
+    powers = (1 << power for power in range((now - 1).bit_length() - 1, -1, -1))
+    return [step for step in powers if least < step < now] + ([least] if least < now else [])
+
+
+def _least_step(case: FitCase) -> int:
+    """A token for every request and one beside the slots of K, else vLLM does not start; and, of
+    images, a whole video."""
+    engine = case.engine
+    images = _VIDEO_TOKENS if engine.images and is_multimodal(case.target) else 1
+    return max(extra_slots(engine, case.drafter) + 1, engine.max_num_seqs, images)
+
+
+def _more_gpus(case: FitCase, most: int) -> list[int]:
+    sizes = parallel_sizes(case.target, most)
+    return [size for size in sizes if size > case.engine.tensor_parallel_size]
+
+
+def _halves(number: int) -> Iterator[int]:
+    """The half, the quarter, ... of the requests at a time."""
+    while number > 1:
+        number //= 2
+        yield number
+
+
+def _instance(case: FitCase, turn: Turn, table: InstanceTable) -> Advice | None:
+    """The cheapest instance type that fits; those without a price come last."""
+    target = case.target
+    for instance in sorted(table.instances, key=_cost):
+        if not can_compute(capability_of(instance), target.dtype, target.quantization):
+            continue
+        moved = turn("instance-type", instance.type)
+        fit = fit_of(moved) if moved else None
+        if fit and fit.fits:
+            gpus = f"{fit.tensor_parallel_size} of its {instance.gpu_count} GPUs"
+            text = instance.type if instance.gpu_count == 1 else f"{instance.type}, {gpus}"
+            return _advice("instance-type", text, fit)
+    return None
+
+
+def _cost(instance: Instance) -> tuple[float, int, str]:
+    price = min((p.usd_per_hour for p in instance.prices), default=float("inf"))
+    return price, instance.gpu_count * instance.gpu_memory_mib, instance.type
+
+
+def _first(turn: Turn, knob: str, values: Iterable[object]) -> Advice | None:
+    """The first of the values with which it fits."""
+    for value in values:
+        turned = turn(knob, value)
+        fit = fit_of(turned) if turned else None
+        if fit and fit.fits:
+            return _advice(knob, str(value), fit)
+    return None
+
+
+def _flag(turn: Turn, name: str, possible: bool) -> Advice | None:
+    """An option without a value."""
+    return _first(turn, name, (name,) if possible else ())
+
+
+def _advice(knob: str, value: str, fit: Fit) -> Advice:
+    return Advice(
+        knob=knob,
+        value=value,
+        kv_cache_tokens=fit.kv_cache_tokens,
+        max_concurrency=fit.max_concurrency,
+    )

@@ -1,0 +1,187 @@
+"""From what the catalogue or a checkpoint says to what the fit looks at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from peagle.catalog.schema import AttentionGroup, Drafter, Target
+from peagle.checkpoints.architecture import (
+    decoder_config,
+    number,
+    optional_number,
+    read_architecture,
+    read_dtype,
+    read_quantization,
+)
+from peagle.checkpoints.heads import DEFAULT_AUXILIARY, read_head
+from peagle.checkpoints.models import Checkpoint, Tensor
+from peagle.fit.drafter_weights import intermediate_of, stored_bytes
+from peagle.fit.estimate import refuse_unknown
+from peagle.fit.models import DraftModel, TargetModel, Vision
+from peagle.vllm.dtypes import served_dtype, served_tensors
+
+_PARALLEL_LAYERS = 4
+"""Layers of a P-EAGLE head that does not say: all the published ones have as many."""
+
+_USUAL_HEADS = (8, 128)
+"""Key-value heads and their size, in most Llama-like decoders."""
+
+_WIDE = 4
+"""Feed-forward width in hidden sizes, where neither config nor size of a head is known."""
+
+
+def target_model(target: Target, dtype: str | None = None) -> TargetModel:
+    """The catalogue's target; ``dtype`` where it is served in another type than its own."""
+    served = dtype or served_dtype(target.dtype)
+    narrowed = dtype is None and target.dtype == "float32"
+    return TargetModel(
+        architecture=target.architecture,
+        dtype=served,
+        quantization=target.quantization,
+        checkpoint_bytes=target.weight_bytes // 2 if narrowed else target.weight_bytes,
+    )
+
+
+def read_target(checkpoint: Checkpoint) -> TargetModel:
+    """The target in a checkpoint, with its headers where they were read.
+
+    Raises CheckpointError for a config.json that does not say enough, or something that the fit
+    does not know.
+    """
+    refuse_unknown(checkpoint)
+    config = checkpoint.config
+    text = decoder_config(config)
+    quantization = read_quantization(config)
+    tensors = served_tensors(checkpoint.tensors or {}, quantization) or None
+    return TargetModel(
+        architecture=read_architecture(config),
+        dtype=read_dtype(config) or "bfloat16",
+        quantization=quantization,
+        checkpoint_bytes=stored_bytes(tensors) if tensors else None,
+        tensors=tensors,
+        vision=_vision(config),
+        attention_bias=bool(text.get("attention_bias") or text.get("qkv_bias")),
+        query_key_norm=bool(text.get("use_qk_norm")),
+    )
+
+
+def draft_model(drafter: Drafter, target: TargetModel) -> DraftModel | None:
+    """The catalogue's drafter, ``None`` for one without weights.
+
+    What its entry leaves open is taken from the target, and its feed-forward width from its size.
+    """
+    if drafter.weights is None and not drafter.method.startswith(("eagle", "mtp")):
+        return None
+    shape = target.architecture
+    group = drafter.attention[0] if drafter.attention else _like(target)
+    layers = _layers(drafter)
+    model = DraftModel(
+        method=drafter.method,
+        parallel_drafting=drafter.parallel_drafting,
+        layers=layers,
+        hidden_size=shape.hidden_size,
+        target_hidden_size=shape.hidden_size,
+        intermediate_size=_WIDE * shape.hidden_size,
+        query_heads=shape.query_heads,
+        head_dim=group.head_dim,
+        kv_heads=group.kv_heads,
+        vocab_size=shape.vocab_size,
+        draft_vocab_size=shape.vocab_size,
+        max_positions=drafter.max_positions or shape.max_positions,
+        auxiliary=DEFAULT_AUXILIARY,
+        own_embeddings=drafter.own_embeddings is not False,
+        own_output=drafter.own_embeddings is not False,
+        attention=_draft_attention(drafter, target),
+        checkpoint_bytes=drafter.weight_bytes or (2 * (drafter.parameters or 0) or None),
+    )
+    if drafter.method == "eagle3" and model.checkpoint_bytes:
+        width = intermediate_of(model.checkpoint_bytes // 2, model)
+        return replace(model, intermediate_size=min(width, 8 * shape.hidden_size))
+    return model
+
+
+def with_matrices(drafter: DraftModel, own: bool | None) -> DraftModel:
+    """The drafter with matrices of its own or with the target's; ``None`` leaves it as it is."""
+    if own is None or drafter.own_embeddings == own:
+        return drafter
+    return replace(drafter, own_embeddings=own, own_output=own, checkpoint_bytes=None)
+
+
+def read_drafter(
+    checkpoint: Checkpoint, target: TargetModel, own: bool | None, parallel: bool | None = None
+) -> DraftModel:
+    """The EAGLE-3 or P-EAGLE head in a checkpoint.
+
+    ``own``: whether it brings its own embedding and output matrix, for a checkpoint whose headers
+    were not read; ``None`` takes it that it does. Raises CheckpointError.
+    """
+    refuse_unknown(checkpoint)
+    config = checkpoint.config
+    shape, head = read_architecture(config), read_head(config)
+    group = shape.attention[0]
+    tensors = checkpoint.tensors or None
+    return DraftModel(
+        method="eagle3",
+        parallel_drafting=head.parallel_drafting if parallel is None else parallel,
+        layers=shape.layers,
+        hidden_size=shape.hidden_size,
+        target_hidden_size=head.target_hidden_size or target.architecture.hidden_size,
+        intermediate_size=shape.intermediate_size,
+        query_heads=shape.query_heads,
+        head_dim=group.head_dim,
+        kv_heads=group.kv_heads,
+        vocab_size=shape.vocab_size,
+        draft_vocab_size=head.draft_vocab_size or shape.vocab_size,
+        max_positions=shape.max_positions,
+        auxiliary=len(head.auxiliary_layers or ()) or head.built_for,
+        own_embeddings=_brings(tensors, "embed_tokens", own),
+        own_output=_brings(tensors, "lm_head", own),
+        attention=shape.attention,
+        attention_bias=head.attention_bias,
+        tensors=tensors,
+    )
+
+
+def _brings(tensors: Mapping[str, Tensor] | None, name: str, own: bool | None) -> bool:
+    if tensors is None:
+        return own is not False
+    return any(name in tensor for tensor in tensors)
+
+
+def _layers(drafter: Drafter) -> int:
+    return drafter.hidden_layers or (_PARALLEL_LAYERS if drafter.parallel_drafting else 1)
+
+
+def _like(target: TargetModel) -> AttentionGroup:
+    """Heads as the target's where those are all alike, else the usual ones of a small decoder."""
+    sizes = {(group.kv_heads, group.head_dim) for group in target.architecture.attention}
+    kv_heads, width = sizes.pop() if len(sizes) == 1 else _USUAL_HEADS
+    return AttentionGroup(kind="full", layers=1, kv_heads=kv_heads, head_dim=width)
+
+
+def _draft_attention(drafter: Drafter, target: TargetModel) -> tuple[AttentionGroup, ...]:
+    """The layers of its own that keep a cache. A drafter that reads the target's has none."""
+    if drafter.attention:
+        return drafter.attention
+    if drafter.method == "mtp" and drafter.hidden_layers is None:
+        return ()
+    return (_like(target).model_copy(update={"layers": _layers(drafter)}),)
+
+
+def _vision(config: Mapping[str, Any]) -> Vision | None:
+    tower = config.get("vision_config")
+    if not isinstance(tower, Mapping) or not tower.get("num_hidden_layers"):
+        return None
+    hidden, heads = number(tower, "hidden_size"), number(tower, "num_attention_heads")
+    width = optional_number(tower, "head_dim") or hidden // heads
+    return Vision(
+        layers=number(tower, "num_hidden_layers"),
+        hidden_size=hidden,
+        intermediate_size=number(tower, "intermediate_size"),
+        attention_size=heads * width,
+        head_dim=width,
+        patch_values=3 * (optional_number(tower, "patch_size") or 16) ** 2,
+        positions=optional_number(tower, "position_embedding_size") or 0,
+    )

@@ -1,0 +1,275 @@
+"""The fit of one GPU rank: what vLLM takes off before it allots the cache, and what is left.
+
+    cache = gpu_memory x gpu_memory_utilization - weights - working memory - graphs - libraries
+
+as determine_available_memory of vLLM's GPU worker reckons it; then the cache is cut as ``cache``
+has it. The engine starts when one request of full length fits (check_enough_kv_cache_memory).
+
+What the fit does not know: caches of another kind, weights of another size.
+
+It would come out with a number all the same, so these are refused, or said.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from peagle.checkpoints.architecture import decoder_config, read_quantization
+from peagle.checkpoints.models import Checkpoint
+from peagle.errors import CheckpointError
+from peagle.fit.activations import buffer_bytes, graph_bytes, library_bytes, working_memory
+from peagle.fit.drafter_weights import (
+    bytes_from_headers,
+    draft_rotary_bytes,
+    drafter_bytes,
+    stored_parameters,
+)
+from peagle.fit.kv_cache import Layout, layers_on_one_gpu, layout_of
+from peagle.fit.models import Comparison, DraftModel, Engine, Fit, FitCase, TargetModel
+from peagle.fit.target_weights import (
+    QUANTIZED_BYTES,
+    checkpoint_bytes,
+    rotary_bytes,
+    target_bytes,
+    vision_bytes,
+)
+from peagle.vllm.defaults import (
+    cache_element_bytes,
+    extra_slots,
+    in_flight_tokens,
+    keeps_slots_of_all,
+    padding_ratio,
+)
+
+GIB = 1 << 30
+
+INSIDE = "cache_"
+"""Terms that begin so lie inside the cache; all others and the cache make up the GPU's memory."""
+
+
+def fit_of(case: FitCase) -> Fit:
+    """What one GPU holds. It fits when one request of full length fits beside the rest."""
+    engine = case.engine
+    taken = bytes_taken(case)
+    available = engine.gpu_memory_gib * GIB - sum(taken.values())
+    layout, in_flight = cache_layout(case), in_flight_tokens(engine, case.drafter)
+    one = layout.request_bytes(engine.max_model_len, in_flight)
+    tokens, concurrency = layout.capacity(int(available), engine.max_model_len, in_flight)
+    fits = available >= one and not _step_too_small(case)
+    terms = {"kept_by_driver": engine.driver_gib} if engine.driver_gib else {}
+    terms |= {name: size / GIB for name, size in {**taken, **_inside(case, layout)}.items()}
+    return Fit(
+        fits=fits,
+        gpu=engine.gpu,
+        gpu_count=engine.gpu_count,
+        gpu_memory_gib=_rounded(engine.gpu_memory_gib + engine.driver_gib),
+        tensor_parallel_size=engine.tensor_parallel_size,
+        weights_gib=_rounded(taken["target_weights"] / GIB),
+        drafter_gib=_rounded(taken["drafter_weights"] / GIB),
+        kv_cache_gib=_rounded(max(available, 0) / GIB),
+        kv_cache_tokens=tokens,
+        max_concurrency=_rounded(concurrency),
+        terms={name: _rounded(size) for name, size in terms.items()},
+    )
+
+
+def compare(case: FitCase, fit: Fit) -> Comparison | None:
+    """The same engine without its drafter; ``None`` when there is none."""
+    if case.drafter is None and case.engine.draftless is None:
+        return None
+    alone = fit_of(without_speculation(case))
+    kept = fit.max_concurrency / alone.max_concurrency if alone.max_concurrency else None
+    return Comparison(
+        kv_cache_gib=alone.kv_cache_gib,
+        kv_cache_tokens=alone.kv_cache_tokens,
+        max_concurrency=alone.max_concurrency,
+        concurrency_kept=None if kept is None else _rounded(kept),
+    )
+
+
+def without_speculation(case: FitCase) -> FitCase:
+    """The case with the target alone."""
+    return replace(case, drafter=None, engine=replace(case.engine, k=0, draftless=None))
+
+
+def why_not(case: FitCase) -> str | None:
+    """Why vLLM would not start so, in one line; ``None`` when it would."""
+    engine = case.engine
+    too_small = _step_too_small(case)
+    if too_small:
+        return too_small
+    missing = missing_bytes(case)
+    if not missing:
+        return None
+    each = " on each GPU" if engine.tensor_parallel_size > 1 else ""
+    return (
+        f"{max(missing / GIB, 0.01):.2f} GiB are missing{each} for one request of "
+        f"{engine.max_model_len:,} tokens"
+    )
+
+
+def _step_too_small(case: FitCase) -> str | None:
+    """Why a step of so many tokens is refused, if it is (_set_max_num_scheduled_tokens and
+    SchedulerConfig.verify_max_model_len)."""
+    engine, slots = case.engine, extra_slots(case.engine, case.drafter)
+    requests, step = f"{engine.max_num_seqs:,} requests", engine.max_num_batched_tokens
+    if slots >= step:
+        whose = requests if keeps_slots_of_all(engine) else "a request"
+        return (
+            f"drafting K={engine.k} in parallel takes {slots:,} slots for {whose}, and a step has "
+            f"{step:,} tokens"
+        )
+    if engine.max_num_seqs > step:
+        return f"{requests} at a time need a token each, and a step has {step:,} tokens"
+    return None
+
+
+def missing_bytes(case: FitCase) -> int:
+    """Bytes that one GPU lacks for a single request of full length; 0 when it fits."""
+    engine = case.engine
+    one = cache_layout(case).request_bytes(
+        engine.max_model_len, in_flight_tokens(engine, case.drafter)
+    )
+    available = engine.gpu_memory_gib * GIB - sum(bytes_taken(case).values())
+    return max(int(one - available), 0)
+
+
+def bytes_taken(case: FitCase) -> dict[str, int]:
+    """All that is gone before the cache, in bytes, by term."""
+    engine, tp = case.engine, case.engine.tensor_parallel_size
+    working = working_memory(case)
+    steps = max(size for name, size in working.phases.items() if name != "sampling")
+    return {
+        "kept_free": int(engine.gpu_memory_gib * GIB * (1 - engine.gpu_memory_utilization)),
+        "target_weights": target_on_gpu(case.target, engine),
+        "drafter_weights": drafter_on_gpu(case.drafter, tp) if case.drafter else 0,
+        "activations_estimate": sum(working.kept.values()) + steps,
+        "logits_estimate": max(working.phases["sampling"] - steps, 0),
+        "cuda_graphs_estimate": graph_bytes(case),
+        "libraries_estimate": library_bytes(case),
+        "buffers_estimate": buffer_bytes(case),
+    }
+
+
+def target_on_gpu(target: TargetModel, engine: Engine) -> int:
+    """Bytes of the target's weights on one GPU: from its headers, else from its geometry, which is
+    set right by the size of its weight files where that is known."""
+    tp, around = engine.tensor_parallel_size, rotary_bytes(target)
+    hidden = target.architecture.hidden_size
+    tower = vision_bytes(target.vision, hidden) if target.vision else 0
+    if target.tensors:
+        size = bytes_from_headers(target, target.tensors, tp, engine.capability)
+        return size + around - (0 if engine.images else tower)
+    size = target_bytes(target, tp, engine.capability)
+    if target.checkpoint_bytes is not None:
+        stored = checkpoint_bytes(target)
+        if is_multimodal(target):
+            # What the files hold beyond the text is the tower, which each rank holds whole.
+            tower = max(target.checkpoint_bytes - stored, 0)
+        else:
+            size = int(size * target.checkpoint_bytes / stored)
+    return size + around + (tower if engine.images else 0)
+
+
+def is_multimodal(target: TargetModel) -> bool:
+    """Whether it takes images too."""
+    return target.architecture.class_name.endswith("ForConditionalGeneration")
+
+
+def drafter_on_gpu(drafter: DraftModel, tensor_parallel_size: int) -> int:
+    """Bytes of the drafter's weights on one GPU."""
+    size = drafter_bytes(drafter, tensor_parallel_size)
+    if drafter.checkpoint_bytes is not None:
+        # The share of a rank follows from the geometry, the whole from the weight files.
+        size = size * drafter.checkpoint_bytes // (2 * stored_parameters(drafter))
+    return size + draft_rotary_bytes(drafter)
+
+
+def cache_layout(case: FitCase) -> Layout:
+    """How vLLM cuts the cache for the layers of target and drafter."""
+    groups = case.target.architecture.attention
+    if case.drafter:
+        groups = (*groups, *case.drafter.attention)
+    engine = case.engine
+    element = cache_element_bytes(engine, case.target.dtype)
+    layers = layers_on_one_gpu(groups, engine.tensor_parallel_size, element)
+    return layout_of(layers, padding_ratio(engine.vllm))
+
+
+def _inside(case: FitCase, layout: Layout) -> dict[str, float]:
+    """What a full request takes of the cache, what of that padding of the groups and the drafter's
+    layers take, and what the slots for drafted tokens of all requests take."""
+    engine = case.engine
+    in_flight = in_flight_tokens(engine, case.drafter)
+    one = layout.request_bytes(engine.max_model_len, in_flight)
+    terms: dict[str, float] = {"cache_of_one_full_request": one}
+    terms["cache_padding_in_it"] = one - layout.used_bytes(engine.max_model_len, in_flight)
+    if case.drafter:
+        alone = cache_layout(replace(case, drafter=None))
+        terms["cache_of_drafter_in_it"] = one - alone.request_bytes(engine.max_model_len, in_flight)
+        token = one / engine.max_model_len
+        terms["cache_of_draft_slots"] = engine.k * engine.max_num_seqs * token
+    return terms
+
+
+def _rounded(number: float) -> float:
+    return round(number, 3)
+
+
+_KNOWN_LAYERS = ("full_attention", "attention", "sliding_attention")
+"""Entries of ``layer_types`` whose layers keep keys and values of every token or of a window."""
+
+_ALWAYS_OTHER = ("kv_lora_rank", "compress_ratios", "attention_chunk_size", "block_configs")
+"""Keys of latent attention, of compressed and chunked caches, and of layers of several shapes."""
+
+_STATE = re.compile(
+    r"mamba_|ssm_|linear_attn|linear_(num|key|value|conv)_|full_attention_interval$|conv_L_cache$|"
+    r"attn_layer_(period|indices)$|hybrid_(override|layer)_pattern$|layers_block_type$|"
+    r"block_types$|time_mix|rwkv"
+)
+"""Keys of configs whose layers keep a state instead, where no ``layer_types`` says which do."""
+
+
+def refuse_unknown(checkpoint: Checkpoint) -> None:
+    """Raise CheckpointError for a cache that the fit cannot count, and for quantised weights that
+    only their headers could tell the size of when these were not read."""
+    config = checkpoint.config
+    text = decoder_config(config)
+    reason = _other_cache(text)
+    if reason:
+        model = text.get("model_type") or config.get("model_type") or "unknown"
+        raise CheckpointError(
+            f"the cache of model type {model} cannot be reckoned: config.json has {reason}",
+            "start vLLM with it and read its log; full and sliding attention are known here",
+        )
+    kind = unknown_quantization(checkpoint)
+    if kind and not checkpoint.tensors:
+        raise CheckpointError(
+            f"how large weights quantised by {kind} are is not known from config.json alone",
+            "name a place that has the weight files too: their headers tell it",
+        )
+
+
+def unknown_quantization(checkpoint: Checkpoint) -> str | None:
+    """The quantisation when it is one whose sizes the fit takes from the weight files only."""
+    kind = read_quantization(checkpoint.config)
+    return kind if kind is not None and kind not in QUANTIZED_BYTES else None
+
+
+def _other_cache(text: Mapping[str, Any]) -> str | None:
+    """The key that tells of another cache than the fit's, with its value where that is short."""
+    for key in _ALWAYS_OTHER:
+        if text.get(key):
+            return key
+    kinds = text.get("layer_types")
+    if isinstance(kinds, list):
+        return next(
+            (f"layer_types with {kind}" for kind in kinds if kind not in _KNOWN_LAYERS), None
+        )
+    mixed = text.get("attn_type_list")
+    if isinstance(mixed, list) and not all(mixed):
+        return "attn_type_list with linear attention"
+    return next((key for key, value in text.items() if value and _STATE.match(key)), None)

@@ -1,0 +1,145 @@
+"""The key-value cache as vLLM allots it: groups of layers, one page size, blocks.
+
+vLLM keeps layers of one kind in a group and cuts the cache into blocks of one size that every
+group draws from (v1/core/kv_cache_utils.py of vLLM 0.26 and 0.28, which agree here). So a hybrid
+target's groups are padded to the same number of layers, and a drafter's layers can cost more than
+their share: GPT-OSS-20B has 12 sliding and 12 full layers, and with 4 drafter layers both groups
+are kept for 16. Where heads have different sizes (Gemma), small layers take longer blocks, or
+their pages are padded to the largest. Whole numbers throughout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import ceil
+
+from peagle.catalog.schema import AttentionGroup
+
+BLOCK_TOKENS = 16
+"""vLLM's ``--block-size`` on NVIDIA GPUs."""
+
+
+@dataclass(frozen=True)
+class Layers:
+    """Layers that keep the same cache on one GPU. ``window`` in tokens, ``None``: everything."""
+
+    count: int
+    window: int | None
+    token_bytes: int
+
+
+@dataclass(frozen=True)
+class Group:
+    """``layers`` layers in ``tables`` block tables, whose blocks hold ``block_tokens`` tokens.
+
+    ``token_bytes`` is what all its layers keep of one token, without padding.
+    """
+
+    layers: int
+    tables: int
+    block_tokens: int
+    window: int | None
+    token_bytes: int
+
+    def blocks(self, length: int, in_flight: int) -> int:
+        """Blocks that one request of ``length`` tokens holds in all of the group's tables.
+
+        A sliding layer keeps its window and the tokens scheduled but not settled (``in_flight``),
+        and one block more, since a window need not begin at the beginning of a block.
+        """
+        if self.window is None:
+            return ceil(length / self.block_tokens) * self.tables
+        kept = min(self.window - 1 + in_flight, length)
+        return (ceil(kept / self.block_tokens) + 1) * self.tables
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the cache of one GPU is cut: ``block_bytes`` is one block with all layers it serves."""
+
+    groups: tuple[Group, ...]
+    block_bytes: int
+
+    def request_blocks(self, length: int, in_flight: int) -> int:
+        """Blocks that one request of ``length`` tokens takes."""
+        return sum(group.blocks(length, in_flight) for group in self.groups)
+
+    def request_bytes(self, length: int, in_flight: int) -> int:
+        """Bytes of cache that one request of ``length`` tokens takes on one GPU."""
+        return self.request_blocks(length, in_flight) * self.block_bytes
+
+    def used_bytes(self, length: int, in_flight: int) -> int:
+        """What of ``request_bytes`` holds keys and values; the rest is padding."""
+        return sum(
+            group.blocks(length, in_flight) // group.tables * group.block_tokens * group.token_bytes
+            for group in self.groups
+        )
+
+    def capacity(self, available: int, length: int, in_flight: int) -> tuple[int, float]:
+        """What vLLM prints as ``GPU KV cache size`` in tokens, and as ``Maximum concurrency``.
+
+        ``available`` is in bytes (get_kv_cache_capacity).
+        """
+        blocks = max(available, 0) // self.block_bytes
+        concurrency = blocks / self.request_blocks(length, in_flight)
+        return int(concurrency * length), concurrency
+
+
+def layers_on_one_gpu(
+    groups: Iterable[AttentionGroup], tensor_parallel_size: int, element_bytes: int
+) -> tuple[Layers, ...]:
+    """The layers as one of ``tensor_parallel_size`` GPUs keeps them, alike ones together.
+
+    A token takes a key and a value per layer and head: 2 x heads x head_dim x element_bytes. Heads
+    are divided among the GPUs, and each GPU keeps at least one. Layers are alike for vLLM when
+    heads, head size and window are.
+    """
+    counts: dict[tuple[int | None, int, int], int] = {}
+    for group in groups:
+        heads = ceil(group.kv_heads / tensor_parallel_size)
+        window = group.window if group.kind == "sliding" else None
+        kind = (window, heads, group.head_dim)
+        counts[kind] = counts.get(kind, 0) + group.layers
+    return tuple(
+        Layers(count, window, 2 * heads * width * element_bytes)
+        for (window, heads, width), count in counts.items()
+    )
+
+
+def layout_of(layers: tuple[Layers, ...], padding_ratio: float) -> Layout:
+    """How vLLM groups these layers and how large its blocks are (get_kv_cache_groups).
+
+    Groups whose layer counts are nearer than ``padding_ratio`` are padded to the larger one.
+    """
+    windows = {kind.window for kind in layers}
+    if len(windows) == 1:
+        # All keep the same tokens: one group, and each layer has pages of its own size.
+        token = sum(kind.count * kind.token_bytes for kind in layers)
+        count = sum(kind.count for kind in layers)
+        group = Group(count, 1, BLOCK_TOKENS, windows.pop(), token)
+        return Layout((group,), token * BLOCK_TOKENS)
+    page = max(kind.token_bytes for kind in layers) * BLOCK_TOKENS
+    size = _group_size([kind.count for kind in layers], padding_ratio)
+    groups = tuple(
+        Group(
+            layers=kind.count,
+            tables=ceil(kind.count / size),
+            block_tokens=_block_tokens(page, kind.token_bytes),
+            window=kind.window,
+            token_bytes=kind.count * kind.token_bytes,
+        )
+        for kind in layers
+    )
+    return Layout(groups, page * size)
+
+
+def _group_size(counts: list[int], padding_ratio: float) -> int:
+    smallest, largest = min(counts), max(counts)
+    return largest if largest < padding_ratio * smallest else smallest
+
+
+def _block_tokens(page: int, token_bytes: int) -> int:
+    """Tokens of a block: small layers take longer blocks, so that all pages have one size."""
+    smaller = token_bytes * BLOCK_TOKENS
+    return BLOCK_TOKENS * (page // smaller) if page % smaller == 0 else BLOCK_TOKENS

@@ -1,0 +1,264 @@
+"""How torch's allocator rounds what vLLM asks of it while it loads.
+
+Small tensors share segments and lose at most 511 bytes. From 10 MiB on a tensor gets a segment of
+its own, a multiple of 2 MiB; vLLM loads with ``max_split_size_mb`` 20, so that what is larger is
+never shared, and what is smaller is cut off where more than 1 MiB would be lost
+(c10/cuda/CUDACachingAllocator.cpp; Worker.load_model).
+
+GPT-OSS's experts in MXFP4, as the kernels of each GPU hold them.
+
+Two numbers take a byte and 32 share a scale of a byte. vLLM picks the kernels by the GPU and pads
+for them (fused_moe/oracle/mxfp4.py, quantization/utils/mxfp4_utils.py).
+
+The target's weights on one GPU, from the numbers of its config.json.
+
+What tensor parallelism divides and what every rank keeps, as vLLM's layers do it: projections,
+experts and the two vocabulary matrices are divided; norms, routers, biases of divided inputs and
+image towers are not. Key and value heads are divided until each rank has one. The vocabulary is
+padded to 64. Every function gives the bytes of single tensors, since the allocator rounds each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from math import ceil
+from typing import Literal
+
+from peagle.catalog.schema import Architecture, AttentionGroup
+from peagle.fit.models import TargetModel, Vision
+from peagle.vllm.defaults import element_bytes
+from peagle.vllm.gpus import round_up
+
+MIB = 1 << 20
+
+_SMALLEST = 512
+_OWN_SEGMENT = 10 * MIB
+_SEGMENT = 2 * MIB
+_NEVER_CUT = 20 * MIB
+_CUT_FROM = 1 * MIB
+
+
+def allotted(size: float) -> int:
+    """Bytes that a tensor of ``size`` bytes takes while loading."""
+    rounded = round_up(int(size), _SMALLEST)
+    if rounded < _OWN_SEGMENT:
+        return rounded
+    segment = round_up(rounded, _SEGMENT)
+    if rounded < _NEVER_CUT and segment - rounded > _CUT_FROM:
+        return rounded
+    return segment
+
+
+def allotted_all(sizes: Iterable[float]) -> int:
+    """Bytes that tensors of these sizes take."""
+    return sum(map(allotted, sizes))
+
+
+BLOCK = 32
+"""Numbers that share one scale."""
+
+Kernel = Literal["triton", "trtllm", "marlin"]
+
+
+def kernel_of(capability: int) -> Kernel:
+    """OpenAI's Triton kernels on Hopper, FlashInfer's TensorRT-LLM ones on Blackwell's data-centre
+    GPUs, else Marlin."""
+    if capability // 10 == 9:
+        return "triton"
+    return "trtllm" if capability // 10 == 10 else "marlin"
+
+
+def padded_sizes(kernel: Kernel, hidden: int, intermediate: int) -> tuple[int, int]:
+    """Hidden and intermediate size as the kernels want them
+    (mxfp4_round_up_hidden_size_and_intermediate_size)."""
+    if kernel == "triton":
+        return hidden, round_up(intermediate, 64)
+    if kernel == "trtllm":
+        return round_up(hidden, 256), round_up(intermediate, 256)
+    return round_up(hidden, 256), round_up(intermediate, 128)
+
+
+def mxfp4_expert_tensors(shape: Architecture, tp: int, capability: int) -> Iterator[float]:
+    """Bytes of one layer's experts on one of ``tp`` GPUs: values, scales and biases.
+
+    OpenAI's kernels swizzle the scales in tiles of 256 rows and 4 columns; they and TensorRT-LLM's
+    keep the biases in float32.
+    """
+    kernel, experts = kernel_of(capability), shape.experts or 0
+    hidden, inter = padded_sizes(kernel, shape.hidden_size, ceil(shape.intermediate_size / tp))
+    for rows, columns in ((2 * inter, hidden), (hidden, inter)):
+        yield experts * rows * columns // 2
+        if kernel == "triton":
+            yield experts * round_up(rows, 256) * round_up(ceil(columns / BLOCK), 4)
+        else:
+            yield experts * rows * columns // BLOCK
+        yield experts * rows * (2 if kernel == "marlin" else 4)
+
+
+VOCABULARY_PADDING = 64
+"""DEFAULT_VOCAB_PADDING_SIZE of vLLM's VocabParallelEmbedding."""
+
+QUANTIZED_BYTES = {"fp8": 1 + 4 / 128**2, "nvfp4": 0.5 + 1 / 16, "mxfp4": 0.5 + 1 / 32}
+"""Bytes of one number of a quantised projection, its share of the scales included. Another
+quantisation is counted by its headers only (``unknown``)."""
+
+
+def target_bytes(target: TargetModel, tensor_parallel_size: int, capability: int) -> int:
+    """Bytes on one of ``tensor_parallel_size`` GPUs, without an image tower."""
+    tp = tensor_parallel_size
+    shape = target.architecture
+    size = sum(
+        group.layers * allotted_all(attention_tensors(target, group, tp))
+        for group in shape.attention
+    )
+    size += _cacheless_layers(shape) * allotted_all(attention_tensors(target, _like(shape), tp))
+    size += shape.layers * allotted_all(feed_forward_tensors(target, tp, capability))
+    size += shape.layers * allotted_all(_norm_tensors(target))
+    return size + allotted_all([*vocabulary_tensors(target, tp), _norm(target)])
+
+
+def checkpoint_bytes(target: TargetModel) -> int:
+    """Bytes that the weight files of such a target hold: nothing divided, padded or rounded.
+
+    Gemma 4's full layers keep one projection for keys and values.
+    """
+    shape, element = target.architecture, element_bytes(target.dtype)
+    size = sum(group.layers * sum(attention_tensors(target, group, 1)) for group in shape.attention)
+    size += _cacheless_layers(shape) * sum(attention_tensors(target, _like(shape), 1))
+    if shape.class_name.startswith("Gemma4") and len(shape.attention) > 1:
+        for group in shape.attention:
+            once = group.kv_heads * group.head_dim * shape.hidden_size
+            size -= (group.kind == "full") * group.layers * once * element
+    size += shape.layers * sum(_feed_forward_as_stored(target))
+    size += shape.layers * sum(_norm_tensors(target)) + _norm(target)
+    matrices = 1 if shape.tied_embeddings else 2
+    return int(size + matrices * shape.vocab_size * shape.hidden_size * element)
+
+
+def rotary_bytes(target: TargetModel) -> int:
+    """Tables of sines and cosines, which vLLM makes while it loads: one for each size of heads,
+    for every position. GPT-OSS keeps them in float32."""
+    shape = target.architecture
+    element = 4 if is_gpt_oss(shape) else element_bytes(target.dtype)
+    widths = {group.head_dim for group in shape.attention}
+    return allotted_all(shape.max_positions * width * element for width in widths)
+
+
+def padded_vocabulary(vocabulary: int, tensor_parallel_size: int) -> int:
+    """Rows of a vocabulary matrix on one GPU."""
+    return ceil(round_up(vocabulary, VOCABULARY_PADDING) / tensor_parallel_size)
+
+
+def is_gpt_oss(shape: Architecture) -> bool:
+    """Whether this is GPT-OSS, whose attention and experts have biases."""
+    return shape.class_name.startswith("GptOss")
+
+
+def has_mxfp4_experts(target: TargetModel) -> bool:
+    """Whether the kernels for GPT-OSS's experts hold them."""
+    return is_gpt_oss(target.architecture) and target.quantization == "mxfp4"
+
+
+def has_query_key_norm(target: TargetModel) -> bool:
+    """Whether queries and keys are normed, head by head."""
+    named = target.architecture.class_name.startswith(("Qwen3", "Gemma"))
+    return named or target.query_key_norm
+
+
+def attention_tensors(target: TargetModel, group: AttentionGroup, tp: int) -> Iterator[float]:
+    """Bytes of one layer's projections; GPT-OSS adds biases and one sink per head."""
+    shape, element = target.architecture, element_bytes(target.dtype)
+    heads, kv = shape.query_heads / tp, ceil(group.kv_heads / tp)
+    width, inner = (heads + 2 * kv) * group.head_dim, heads * group.head_dim
+    yield linear_bytes(target, width * shape.hidden_size)
+    yield linear_bytes(target, inner * shape.hidden_size)
+    if target.attention_bias or is_gpt_oss(shape):
+        yield width * element
+    if is_gpt_oss(shape):
+        yield shape.hidden_size * element
+        yield heads * element
+    if has_query_key_norm(target):
+        yield group.head_dim * element
+        yield group.head_dim * element
+
+
+def feed_forward_tensors(target: TargetModel, tp: int, capability: int) -> Iterator[float]:
+    """Bytes of one layer's feed-forward block: gate and up, down; of all experts and the router."""
+    shape = target.architecture
+    if shape.experts:
+        yield from _router_tensors(target)
+    if shape.experts and has_mxfp4_experts(target):
+        yield from mxfp4_expert_tensors(shape, tp, capability)
+        return
+    numbers = (shape.experts or 1) * shape.hidden_size * shape.intermediate_size / tp
+    yield linear_bytes(target, 2 * numbers)
+    yield linear_bytes(target, numbers)
+
+
+def linear_bytes(target: TargetModel, numbers: float) -> float:
+    """Bytes of a projection of so many numbers. GPT-OSS quantises its experts only."""
+    if target.quantization is None or is_gpt_oss(target.architecture):
+        return numbers * element_bytes(target.dtype)
+    return numbers * QUANTIZED_BYTES[target.quantization]
+
+
+def vocabulary_tensors(target: TargetModel, tp: int) -> Iterator[float]:
+    """Bytes of the embedding and, unless it is the same, of the output matrix."""
+    shape = target.architecture
+    rows = padded_vocabulary(shape.vocab_size, tp)
+    for _ in range(1 if shape.tied_embeddings else 2):
+        yield rows * shape.hidden_size * element_bytes(target.dtype)
+
+
+def vision_bytes(vision: Vision, hidden_size: int) -> int:
+    """Gemma 4's image tower in bfloat16, whole on every rank: layers of attention and a gated
+    feed-forward block with four norms, patches and positions, and the projection to the text."""
+    size = vision.hidden_size
+    per_layer = (
+        4 * size * vision.attention_size
+        + 2 * vision.head_dim
+        + 3 * size * vision.intermediate_size
+        + 4 * size
+    )
+    around = 2 * vision.positions * size + vision.patch_values * size + 2 * size
+    return 2 * (vision.layers * per_layer + around + size * hidden_size)
+
+
+def _cacheless_layers(shape: Architecture) -> int:
+    """Layers that read another layer's cache, and so stand in no attention group."""
+    return max(shape.layers - sum(group.layers for group in shape.attention), 0)
+
+
+def _like(shape: Architecture) -> AttentionGroup:
+    return max(shape.attention, key=lambda group: group.layers)
+
+
+def _norm(target: TargetModel) -> float:
+    return target.architecture.hidden_size * element_bytes(target.dtype)
+
+
+def _norm_tensors(target: TargetModel) -> Iterator[float]:
+    """One layer's norms; Gemma has two more, and a scalar."""
+    gemma = target.architecture.class_name.startswith("Gemma")
+    for _ in range(4 if gemma else 2):
+        yield _norm(target)
+    if gemma:
+        yield element_bytes(target.dtype)
+
+
+def _router_tensors(target: TargetModel) -> Iterator[float]:
+    shape, element = target.architecture, element_bytes(target.dtype)
+    yield (shape.experts or 0) * shape.hidden_size * element
+    if is_gpt_oss(shape):
+        yield (shape.experts or 0) * element
+
+
+def _feed_forward_as_stored(target: TargetModel) -> Iterator[float]:
+    shape = target.architecture
+    if not (shape.experts and has_mxfp4_experts(target)):
+        yield from feed_forward_tensors(target, 1, 0)
+        return
+    yield from _router_tensors(target)
+    numbers = 3 * shape.hidden_size * shape.intermediate_size
+    bias = (2 * shape.intermediate_size + shape.hidden_size) * 2
+    yield shape.experts * (numbers // 2 + numbers // 32 + bias)

@@ -1,0 +1,90 @@
+"""Which weights go into an image: what vLLM reads of them, and nothing else.
+
+The rule is that of `peagle weights sync` (``peagle.checkpoints.index``): the copies in other
+formats that some models bring would be pulled at every start.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+
+from peagle.checkpoints import FolderSource, Source
+from peagle.checkpoints.folder import check_links
+from peagle.checkpoints.hub import HubSource, revision_of
+from peagle.checkpoints.hub_client import Hub
+from peagle.checkpoints.index import files_read
+from peagle.data import weights_folder
+from peagle.errors import Unsupported
+from peagle.images.context import Member, members_of
+from peagle.planning.plan import Plan, Weights
+from peagle.render.baked_weights import Baked, Copied, Download
+
+Progress = Callable[[str], object]
+
+
+def baked(plan: Plan, progress: Progress = lambda line: None) -> tuple[Baked, ...]:
+    """The plan's weights as they come into an image; of the hub a branch becomes its commit of now.
+
+    Raises Unsupported for weights that cannot be baked in, CheckpointError for such that are not
+    there, only half there, or cannot be asked for, and UserError for a link out of their folder.
+    """
+    of_drafter = plan.drafter.weights if plan.drafter else None
+    found = [plan.target.weights, *([of_drafter] if of_drafter else [])]
+    return tuple(_baked(weights, progress) for weights in found if weights.kind != "image")
+
+
+def members(copied: Copied) -> list[Member]:
+    """Its files, for the build context."""
+    folder = Path(copied.folder)
+    wanted = {folder / name for name in copied.files}
+    return members_of(folder, copied.path, skip=lambda path: path not in wanted)
+
+
+def _baked(weights: Weights, progress: Progress) -> Baked:
+    if weights.kind == "s3":
+        raise Unsupported(
+            f"weights in S3 cannot be baked into an image: {weights.location}",
+            "leave out --bake-weights (SageMaker mounts them), or copy them to a folder first",
+        )
+    progress(f"looking at {weights.location}")
+    return _download(weights) if weights.kind == "hub" else _copied(weights)
+
+
+def _download(weights: Weights) -> Download:
+    """Listed now, fetched by whoever builds, who has no token."""
+    hub = Hub.of_environment()
+    found = revision_of(hub, weights.location, weights.revision)
+    if not found.open_to_all:
+        raise Unsupported(
+            f"{weights.location} is gated on the hub, and no build gets your token",
+            "leave out --bake-weights: `peagle weights sync` copies it to S3 with HF_TOKEN, and "
+            "SageMaker mounts it from there",
+        )
+    files = _files(HubSource(weights.location, found.commit, hub))
+    return Download(weights.location, weights.revision or "main", found.commit, files)
+
+
+def _copied(weights: Weights) -> Copied:
+    folder = weights_folder(weights.location)
+    check_links(Path(folder))
+    below = PurePosixPath(weights.engine_path).relative_to("/opt/ml")
+    chosen = Copied(f"weights/{below}", str(folder), _files(FolderSource(Path(folder))), "")
+    return Copied(chosen.path, chosen.folder, chosen.files, _digest(members(chosen)))
+
+
+def _files(source: Source) -> tuple[str, ...]:
+    sizes = source.names()
+    return files_read(source.location, sizes, lambda name: source.read(name, 0, sizes[name]))
+
+
+def _digest(found: list[Member]) -> str:
+    """SHA-256 over names and contents."""
+    digest = hashlib.sha256()
+    for member in found:
+        own = hashlib.sha256()
+        for chunk in member.chunks():
+            own.update(chunk)
+        digest.update(f"{member.path}\0{own.hexdigest()}\n".encode())
+    return digest.hexdigest()

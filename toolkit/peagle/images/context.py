@@ -1,0 +1,205 @@
+"""A build context as a tar: the same files, the same bytes, whoever makes it and when.
+
+Sorted by path; owner, group and times are zero; modes are 644 and 755. Large files are read while
+the archive is written, so that nothing is copied to a disk first.
+
+Which source the toolkit is.
+
+The image that ours is FROM: fetched if need be, and known by its digest.
+
+A full disk, told in the user's words.
+"""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from peagle.checkpoints.folder import followed, homes_of
+from peagle.data import data_folder
+from peagle.errors import UserError
+from peagle.images.docker import Docker
+from peagle.render.image_names import has_host, pinned, split_image, without_tag
+
+_FILE_MODE, _FOLDER_MODE = 0o644, 0o755
+_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Member:
+    """A file of an archive: its path, its size in bytes, and how to read it, in chunks."""
+
+    path: str
+    size: int
+    chunks: Callable[[], Iterable[bytes]]
+
+
+def member_of(path: str, content: bytes) -> Member:
+    """A small file."""
+    return Member(path, len(content), lambda: (content,))
+
+
+def members_of(
+    folder: Path, into: str, skip: Callable[[Path], bool] = lambda path: False
+) -> list[Member]:
+    """Every file below ``folder``, at ``into`` in the archive; a link becomes what it leads to.
+
+    Raises UserError for a link that leaves the folder or leads nowhere: what is meant to be in an
+    image must be in the folder that was named.
+    """
+    homes = homes_of(folder)
+    found = []
+    for path in sorted(folder.rglob("*")):
+        if skip(path):
+            continue
+        real = followed(path, homes)
+        if real.is_dir():
+            continue
+        if not real.is_file():
+            raise UserError(f"{path} is no file", "remove it, or name another folder")
+        inside = path.relative_to(folder).as_posix()
+        found.append(Member(f"{into}/{inside}", real.stat().st_size, _reader(real)))
+    return found
+
+
+def tar(members: Iterable[Member]) -> Iterator[bytes]:
+    """The archive, in chunks. Raises UserError when a file changes its size meanwhile."""
+    total = 0
+    for header, member in _entries(members):
+        yield header
+        yield from _content(member)
+        total += len(header) + _padded(member.size)
+    yield b"\0" * (_end_of(total) - total)
+
+
+def tar_member(path: str, members: Iterable[Member]) -> Member:
+    """An archive of ``members`` as a file of another archive."""
+    held = list(members)
+    total = sum(len(header) + _padded(member.size) for header, member in _entries(held))
+    return Member(path, _end_of(total), lambda: tar(held))
+
+
+def _entries(members: Iterable[Member]) -> Iterator[tuple[bytes, Member]]:
+    """Each member with its header; before its first file, each folder."""
+    known = {""}
+    for member in sorted(members, key=lambda one: one.path):
+        for parent in reversed(PurePosixPath(member.path).parents):
+            folder = "" if parent == PurePosixPath() else parent.as_posix()
+            if folder not in known:
+                known.add(folder)
+                yield _header(folder, 0, _FOLDER_MODE, tarfile.DIRTYPE), member_of(folder, b"")
+        yield _header(member.path, member.size, _FILE_MODE, tarfile.REGTYPE), member
+
+
+def _header(path: str, size: int, mode: int, kind: bytes) -> bytes:
+    """Owner, group and time are zero where nothing else is said."""
+    info = tarfile.TarInfo(path)
+    info.size, info.mode, info.type = size, mode, kind
+    return info.tobuf(tarfile.PAX_FORMAT)
+
+
+def _content(member: Member) -> Iterator[bytes]:
+    """The file's bytes, and zeros up to a whole block."""
+    left = member.size
+    for chunk in member.chunks():
+        left -= len(chunk)
+        if left < 0:
+            break
+        yield chunk
+    if left != 0:
+        raise UserError(f"{member.path} changed while it was read", "repeat it when it is at rest")
+    yield b"\0" * (_padded(member.size) - member.size)
+
+
+def _reader(path: Path) -> Callable[[], Iterator[bytes]]:
+    def chunks() -> Iterator[bytes]:
+        with path.open("rb") as stream:
+            while chunk := stream.read(_CHUNK_BYTES):
+                yield chunk
+
+    return chunks
+
+
+def _padded(size: int) -> int:
+    return size + -size % tarfile.BLOCKSIZE
+
+
+def _end_of(total: int) -> int:
+    """Where the archive ends: after two empty blocks, at a whole record."""
+    closed = total + 2 * tarfile.BLOCKSIZE
+    return closed + -closed % tarfile.RECORDSIZE
+
+
+def source_revision() -> str | None:
+    """The commit of the toolkit's source, with ``-dirty`` if it is not as committed; ``None`` for
+    an installed package."""
+    root = data_folder("containers").parent
+    if not (root / ".git").exists():
+        return None
+    asked = [
+        "git",
+        "-C",
+        str(root),
+        "describe",
+        "--always",
+        "--abbrev=40",
+        "--dirty",
+        "--exclude=*",
+    ]
+    try:
+        done = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None
+
+
+Progress = Callable[[str], object]
+
+
+def fetched(docker: Docker, name: str, progress: Progress) -> dict[str, Any]:
+    """What Docker knows of the image ``name``, which is on this machine then."""
+    found = docker.inspect("image", name)
+    if found is None:
+        progress(f"fetching {name}")
+        docker.stream("pull", name, doing=f"fetching {name}", each_line=progress)
+        found = docker.inspect("image", name) or {}
+    return found
+
+
+def with_digest(docker: Docker, base: str, progress: Progress = lambda line: None) -> str:
+    """``base`` with its digest, so that what is built now can be built again.
+
+    As it is for an image that no registry knows: one without a host may be of this machine only.
+    """
+    name, digest = split_image(base)
+    if digest or not has_host(name):
+        return base
+    repository = without_tag(name)
+    known = fetched(docker, name, progress).get("RepoDigests") or ()
+    mine = [digest for place, _, digest in (one.partition("@") for one in known)
+            if place == repository]  # fmt: skip
+    return pinned(name, mine[0] if mine else None)
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@contextmanager
+def room_in_temporary(what: str) -> Iterator[None]:
+    """Around what writes to the temporary folder. Raises UserError when that is full."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        raise UserError(
+            f"the disk of {tempfile.gettempdir()} is full: {what} does not fit there",
+            "make room, or name another folder with TMPDIR; nothing was kept",
+        ) from error

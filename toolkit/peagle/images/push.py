@@ -1,0 +1,128 @@
+"""Push an image to a registry, with credentials that never lie on a disk.
+
+``docker login`` would write them into a file. Here Docker asks for them as it asks a credential
+store: a helper of ours hands it what stands in the environment of this one command.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from peagle.errors import UserError
+from peagle.images.context import room_in_temporary
+from peagle.images.docker import Docker
+from peagle.render.image_names import has_host, without_tag
+
+_HELPER = "peagle"
+_VARIABLE = "PEAGLE_REGISTRY_LOGINS"
+_KEPT = ("contexts", "cli-plugins", "buildx")
+"""What of the user's Docker configuration a command still needs: where the engine is, and how to
+build. Their own logins are not needed and not copied."""
+
+_PROGRAM = """\
+import json, os, sys
+logins = json.loads(os.environ.get("{variable}", "{{}}"))
+if sys.argv[1:] == ["list"]:
+    print(json.dumps({{host: user for host, (user, _) in logins.items()}}))
+elif sys.argv[1:] == ["get"]:
+    host = sys.stdin.read().strip()
+    if host not in logins:
+        sys.exit(print("credentials not found in native keychain") or 1)
+    print(json.dumps({{"ServerURL": host, "Username": logins[host][0], "Secret": logins[host][1]}}))
+"""
+
+Progress = Callable[[str], object]
+
+
+@dataclass(frozen=True)
+class Login:
+    """Who we are to the registry ``host``."""
+
+    host: str
+    user: str
+    password: str = field(repr=False)
+
+
+@contextmanager
+def logged_in(docker: Docker, logins: Sequence[Login]) -> Iterator[Docker]:
+    """An engine that knows these logins for as long as this lasts, and none of the user's.
+
+    Without logins: the engine as it is, with whatever the user has logged in to.
+    """
+    if not logins:
+        yield docker
+        return
+    with tempfile.TemporaryDirectory(prefix="peagle-docker-") as name:
+        folder = Path(name)
+        with room_in_temporary("Docker's configuration for one command"):
+            _configure(folder, [login.host for login in logins])
+        known = {login.host: (login.user, login.password) for login in logins}
+        path = os.pathsep.join((str(folder / "bin"), os.environ.get("PATH", os.defpath)))
+        yield Docker(
+            {**docker.environment, "DOCKER_CONFIG": str(folder), "PATH": path,
+             _VARIABLE: json.dumps(known)}
+        )  # fmt: skip
+
+
+def push(
+    docker: Docker,
+    name: str,
+    address: str,
+    logins: Sequence[Login] = (),
+    progress: Progress = lambda line: None,
+) -> str:
+    """Push the image ``name`` as ``address``; returns the address with its digest.
+
+    Raises what Docker says: CloudError when the registry refuses, or when the tag is taken.
+    """
+    doing = f"pushing {address}"
+    repository = repository_part(address)
+    docker.run("tag", name, address, doing=doing)
+    with logged_in(docker, logins) as engine:
+        engine.stream("push", address, doing=doing, each_line=progress)
+    found = docker.inspect("image", address) or {}
+    known = [one.partition("@") for one in found.get("RepoDigests") or ()]
+    digests = [digest for place, _, digest in known if place == repository]
+    return f"{repository}@{digests[-1]}" if digests else address
+
+
+def repository_part(address: str) -> str:
+    """``host:5000/name`` of ``host:5000/name:tag``. Raises UserError without a registry's host."""
+    if not has_host(address):
+        raise UserError(f"{address!r} names no registry", "such as registry.example.com/name:tag")
+    return without_tag(address)
+
+
+def _configure(folder: Path, hosts: Sequence[str]) -> None:
+    """A Docker configuration that holds names of registries, and no secret."""
+    own = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
+    for kept in _KEPT:
+        if (own / kept).is_dir():
+            (folder / kept).symlink_to(own / kept)
+    document = {"credHelpers": dict.fromkeys(hosts, _HELPER)}
+    context = _current_context(own)
+    document |= {"currentContext": context} if context else {}  # type: ignore[dict-item]
+    (folder / "config.json").write_text(json.dumps(document), encoding="utf-8")
+    helper = folder / "bin" / f"docker-credential-{_HELPER}"
+    helper.parent.mkdir()
+    source = folder / "helper.py"
+    source.write_text(_PROGRAM.format(variable=_VARIABLE), encoding="utf-8")
+    words = shlex.join([sys.executable, "-I", str(source)])
+    helper.write_text(f'#!/bin/sh\nexec {words} "$@"\n', encoding="utf-8")
+    helper.chmod(0o700)
+
+
+def _current_context(own: Path) -> str | None:
+    try:
+        found = json.loads((own / "config.json").read_text(encoding="utf-8"))
+        return str(found["currentContext"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,288 @@
+"""A model on one instance type: over how many of its GPUs, and whether its cache holds the load.
+
+Every instance type as a place for the asked load: how it fits, drafts, how fast, how dear.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from peagle.catalog.schema import EngineSetting, SpeedRun, Target
+from peagle.catalog.tables import Instance, InstanceTable
+from peagle.fit.estimate import why_not
+from peagle.fit.models import Fit, FitCase
+from peagle.planning.engine_settings import engine_settings
+from peagle.planning.memory import Workload, fit_case, memory_fit, missing_gib
+from peagle.planning.plan import Options, Reason
+from peagle.planning.price import price_of_all, usd_per_million
+from peagle.planning.speculation import Asked, Verdict, judge
+from peagle.planning.speeds import measured_loads, names_of, runs_on
+from peagle.text import at_a_time
+from peagle.vllm.gpus import capability_of
+
+HELD_SHARE = 0.25
+"""What the cache must hold of the load, if all its requests had full length. Most requests are much
+shorter than the longest context, so asking for all would pay for memory that stays empty; with
+less, requests wait or are stopped for want of cache (vLLM preempts them)."""
+
+HELD_WORDS = "a quarter"
+
+OLDEST_GPU = 75
+"""Oldest compute capability that vLLM runs on with CUDA 13, times ten."""
+
+OLDEST_GPU_FOR_BFLOAT16 = 80
+"""Oldest that computes in bfloat16, and that vLLM's kernels for 4-bit weights take."""
+
+
+@dataclass(frozen=True)
+class Hosting:
+    """An instance, the engine's settings for its GPU, and how the model fits."""
+
+    instance: Instance
+    settings: dict[str, EngineSetting]
+    fit: Fit
+
+
+def host(work: Workload, instance: Instance, load: int) -> Hosting:
+    """The model on this instance, over as few GPUs as hold ``load`` requests at a time; else over
+    those that hold most, or that lack least."""
+    settings = engine_settings(work.target, work.drafter, instance.gpu_architecture, work.vllm)
+    values = {name: setting.value for name, setting in settings.items()}
+    fits: list[Fit] = []
+    for size in _sizes(work.target, instance):
+        fits.append(memory_fit(work, values, instance, size))
+        if holds(fits[-1], load):
+            return Hosting(instance, settings, fits[-1])
+    fitting = [fit for fit in fits if fit.fits]
+    if fitting:
+        return Hosting(instance, settings, max(fitting, key=lambda fit: fit.max_concurrency))
+    return Hosting(instance, settings, min(fits, key=missing_gib))
+
+
+def holds(fit: Fit, load: float) -> bool:
+    """Whether it fits, and the cache holds ``HELD_SHARE`` of ``load`` requests of full length."""
+    return fit.fits and fit.max_concurrency >= HELD_SHARE * load
+
+
+def case_of(work: Workload, hosting: Hosting) -> FitCase:
+    """What the fit of this hosting was reckoned from."""
+    values = {name: setting.value for name, setting in hosting.settings.items()}
+    return fit_case(work, values, hosting.instance, hosting.fit.tensor_parallel_size)
+
+
+def why_too_small(work: Workload, hosting: Hosting) -> str:
+    """Why it does not fit, in one line; "" when it does."""
+    return why_not(case_of(work, hosting)) or ""
+
+
+def needed_capability(target: Target) -> int:
+    """The compute capability that the target needs, times ten."""
+    small_numbers = target.dtype == "bfloat16" or target.quantization in ("mxfp4", "nvfp4")
+    return OLDEST_GPU_FOR_BFLOAT16 if small_numbers else OLDEST_GPU
+
+
+def fit_key(instance: Instance) -> tuple[str, int, int, str]:
+    """What the fit depends on: instance types that are alike in this fit alike."""
+    return (
+        instance.gpu,
+        instance.gpu_count,
+        instance.gpu_memory_mib,
+        instance.gpu_architecture,
+    )
+
+
+def _sizes(target: Target, instance: Instance) -> list[int]:
+    """Powers of two up to the GPU count that divide the attention heads."""
+    heads = target.architecture.query_heads
+    key_value_heads = {group.kv_heads for group in target.architecture.attention}
+    return [
+        size
+        for size in (2**power for power in range(instance.gpu_count.bit_length()))
+        if heads % size == 0 and all(max(n, size) % min(n, size) == 0 for n in key_value_heads)
+    ]
+
+
+def parallel_reason(hosting: Hosting, load: int) -> tuple[Reason, ...]:
+    """Why it is divided over so many GPUs, for ``load`` requests at a time."""
+    fit = hosting.fit
+    size, count = fit.tensor_parallel_size, fit.gpu_count
+    if count == 1:
+        because = "the instance has one GPU"
+    elif not fit.fits:
+        because = "the division that lacks least"
+    elif not holds(fit, load):
+        because = f"of the {count} GPUs, so many hold most requests"
+    elif size == 1:
+        because = f"one of the {count} GPUs holds the load, and dividing a model costs time"
+    else:
+        because = f"the fewest of the {count} GPUs that hold the load and divide its heads"
+    return (Reason(what="tensor_parallel_size", value=str(size), because=because),)
+
+
+MOST_TRIED = 100
+"""Numbers of instances of one type that are tried to make a speed."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """``count`` instances of one type that share the load.
+
+    ``load`` is the most requests that one of them has at a time. ``usd_per_hour`` and
+    ``tokens_per_second`` are of all of them, ``None`` where not known.
+    """
+
+    hosting: Hosting
+    verdict: Verdict
+    count: int
+    load: int
+    usd_per_hour: float | None
+    tokens_per_second: float | None
+
+    @property
+    def instance(self) -> Instance:
+        """The instance type."""
+        return self.hosting.instance
+
+    @property
+    def holds_load(self) -> bool:
+        """Whether the cache of each holds enough of the load."""
+        return holds(self.hosting.fit, self.load)
+
+    @property
+    def usd_per_million_tokens(self) -> float | None:
+        """USD for a million output tokens while the load lasts."""
+        return usd_per_million(self.usd_per_hour, self.tokens_per_second)
+
+    @property
+    def cost(self) -> tuple[bool, float, str]:
+        """Sorts from cheap to dear, what has no price last."""
+        return (self.usd_per_hour is None, self.usd_per_hour or 0.0, self.instance.type)
+
+    @property
+    def source(self) -> str | None:
+        """Where the speed comes from, in words; ``None`` where it is not known."""
+        speed = self.verdict.speed
+        if speed is None or self.count == 1:
+            return speed.source if speed else None
+        return f"{speed.source}; {self.count} times what one makes of {at_a_time(speed.load)}"
+
+
+class Market:
+    """The table of instances, seen by who wants to serve this work.
+
+    ``work`` is with the drafter and K of ``asked``; its concurrency is the whole endpoint's.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        table: InstanceTable,
+        runs: tuple[SpeedRun, ...],
+        asked: Asked,
+        work: Workload,
+        region: str,
+    ) -> None:
+        self.options, self.asked, self.work = options, asked, work
+        self._table, self._runs, self._region = table, runs, region
+        self._hosted: dict[tuple[object, ...], Hosting] = {}
+
+    def fitting(self) -> list[Place]:
+        """A place on every instance type that is new and large enough, from cheap to dear."""
+        oldest = needed_capability(self.work.target)
+        places = (self.place(i) for i in self._table.instances if capability_of(i) >= oldest)
+        return sorted((p for p in places if p.hosting.fit.fits), key=lambda place: place.cost)
+
+    def alone(self) -> Market:
+        """The same market for the target without a drafter."""
+        asked = replace(self.asked, drafter=None, k=None)
+        work = replace(self.work, drafter=None, k=0)
+        return Market(self.options, self._table, self._runs, asked, work, self._region)
+
+    def largest(self) -> Place:
+        """The type with most GPU memory."""
+        types = self._table.instances
+        return self.place(max(types, key=lambda i: (i.gpu_count * i.gpu_memory_mib, i.type)))
+
+    def place(self, instance: Instance) -> Place:
+        """On so many of these as the user says; else on as many as make the speed asked for.
+
+        Where no number of them is known to make it, on those that make most.
+        """
+        if self.options.instance_count is not None:
+            return self.shared(instance, self.options.instance_count)
+        one, wanted = self.shared(instance, 1), self.options.min_tokens_per_second
+        if wanted is None or reaches(one, wanted) or not self.runs(one.hosting):
+            return one
+        best = one
+        for place in self._more(instance, one):
+            if (place.tokens_per_second or 0) > (best.tokens_per_second or 0):
+                best = place
+            if reaches(place, wanted):
+                break
+        return best
+
+    def shared(self, instance: Instance, count: int, load: int | None = None) -> Place:
+        """``count`` of these share the load evenly; ``load`` is another than the asked one."""
+        load = self.work.concurrency if load is None else load
+        busy = min(count, load)
+        most = math.ceil(load / busy)
+        hosting = self._host(instance, self.asked.drafter is not None, self.asked.usual_k, most)
+        verdict = judge(self.asked, self.runs(hosting), load / busy)
+        if verdict.k != self.asked.usual_k:
+            again = self._host(instance, verdict.drafter is not None, verdict.k, most)
+            if again.fit.tensor_parallel_size == hosting.fit.tensor_parallel_size:
+                hosting = again
+            else:  # the evidence is not of so many GPUs
+                verdict = Verdict(self.asked.drafter, self.asked.usual_k)
+        speed = verdict.speed
+        return Place(
+            hosting,
+            verdict,
+            count,
+            most,
+            price_of_all(instance, count, self._region),
+            None if speed is None else round(speed.tokens_per_second * busy, 1),
+        )
+
+    def starts(self, instance: Instance, concurrency: int) -> bool:
+        """Whether an engine that is told to take so many requests at a time fits there."""
+        return host(replace(self.work, concurrency=concurrency), instance, 0).fit.fits
+
+    def work_on(self, place: Place) -> Workload:
+        """The work with what drafts there."""
+        return replace(self.work, drafter=place.verdict.drafter, k=place.verdict.k)
+
+    def runs(self, hosting: Hosting) -> tuple[SpeedRun, ...]:
+        """The evidence for such GPUs."""
+        parallel = hosting.fit.tensor_parallel_size
+        return runs_on(self._runs, hosting.instance.gpu, parallel, self.work.vllm)
+
+    def loads(self, place: Place) -> tuple[int, ...]:
+        """The loads of one engine that were measured on such GPUs with what drafts there."""
+        names = names_of(place.verdict.drafter, self.asked.own)
+        return measured_loads(self.runs(place.hosting), names)
+
+    def _more(self, instance: Instance, one: Place) -> Iterator[Place]:
+        """More than one instance, from so many that each has a load that somebody measured."""
+        loads = self.loads(one)
+        first = max(2, math.ceil(self.work.concurrency / loads[-1])) if loads else 2
+        for count in range(first, min(self.work.concurrency, first + MOST_TRIED) + 1):
+            place = self.shared(instance, count)
+            if place.tokens_per_second is None:
+                return
+            yield place
+
+    def _host(self, instance: Instance, drafts: bool, k: int, load: int) -> Hosting:
+        """The fit, reckoned once for all types that are alike in what it depends on."""
+        key = (*fit_key(instance), drafts, k, load)
+        if key not in self._hosted:
+            drafter = self.asked.drafter if drafts else None
+            self._hosted[key] = host(replace(self.work, drafter=drafter, k=k), instance, load)
+        return replace(self._hosted[key], instance=instance)
+
+
+def reaches(place: Place, wanted: float) -> bool:
+    """Whether evidence says that it makes so many tokens per second."""
+    return place.tokens_per_second is not None and place.tokens_per_second >= wanted

@@ -1,0 +1,224 @@
+"""The user's own head as a drafter: what its config says, and else what such heads are like.
+
+Which drafter: the pair's, the one the user named, the user's own head, a fallback, or none.
+
+A pair names the kind of drafter, ``--drafter`` may name its weights: ``gpt-oss-20b+eagle3`` with
+``--drafter s3://bucket/head/`` is the user's own head, run as the catalogue's EAGLE-3 head is.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from peagle.catalog import find_drafter, find_pair, pair_name
+from peagle.catalog.schema import Catalog, Drafter, Target
+from peagle.checkpoints import Checkpoint
+from peagle.checkpoints.heads import read_head, weight_bytes
+from peagle.checks import check, make_case
+from peagle.checks.facts import stranger
+from peagle.errors import NotFound, UserError
+from peagle.findings import Finding, note, warning
+from peagle.planning.decision import Choice, chosen
+from peagle.planning.plan import Options
+
+OWN = "own"
+"""The name of a head that is not in the catalogue."""
+
+NOT_READ = "head-not-read"
+"""The finding that nobody has looked into the head."""
+
+_HUB = re.compile(r"[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*(@[\w.\-/]+)?", re.ASCII)
+_FOLDER = re.compile(r"[/~.]")
+
+
+def is_location(text: str) -> bool:
+    """Whether ``--drafter`` names weights (``s3://``, folder, Hugging Face id), not a drafter."""
+    return is_s3(text) or is_folder(text) or _HUB.fullmatch(text) is not None
+
+
+def is_s3(text: str) -> bool:
+    """Whether this is an ``s3://`` address."""
+    return text.lower().startswith("s3://")
+
+
+def is_folder(text: str) -> bool:
+    """Whether this is written as a folder: ``/...``, ``./...``, ``../...`` or ``~/...``."""
+    return _FOLDER.match(text) is not None
+
+
+def split_revision(location: str) -> tuple[str, str | None]:
+    """A Hugging Face id and the revision after its ``@``; other places have none."""
+    name, _, revision = location.partition("@")
+    return (name, revision) if revision and _HUB.fullmatch(location) else (location, None)
+
+
+def own_head(
+    location: str, options: Options, target: Target, kind: Drafter, catalog: Catalog
+) -> Choice[Drafter]:
+    """The head at ``location`` as a drafter of the kind of ``kind``.
+
+    ``options`` hold the head's checkpoint when somebody has read it; what is no head, or does
+    not belong to the target, is a finding. When ``kind`` is not public, the head is taken for that
+    very head.
+    """
+    wanted, revision = split_revision(location)
+    strangers = _of_another_target(wanted, target, catalog)
+    own = {
+        "title": f"your own head {location}",
+        "public": True,
+        "weights": wanted,
+        "revision": revision,
+        "licence": None,
+        "fallback": None,
+    }
+    unknown = {} if not kind.public else {"name": OWN, "k_trained": None, "published": ()}
+    read = options.drafter_checkpoint
+    if read is None:
+        drafter = kind.model_copy(update=own | unknown)
+        return Choice(_sourced(drafter, kind), findings=(*strangers, _not_read(location, kind)))
+    head = read_head(read.config)
+    if head.parallel_drafting != kind.parallel_drafting:
+        unknown = {"name": OWN, "k_trained": None, "published": ()}
+        kind = _like(head.parallel_drafting, kind, target)
+    said = {
+        "parallel_drafting": head.parallel_drafting,
+        "format": "speculators" if head.speculators_format else "vllm",
+        "hidden_layers": head.layers,
+        "weight_bytes": _bytes_of(read) or weight_bytes(head) or kind.weight_bytes,
+        "max_positions": head.max_positions,
+        "attention": head.attention or kind.attention,
+    }
+    drafter = _sourced(kind.model_copy(update=own | unknown | said), kind)
+    case = make_case(catalog, target, drafter, vllm=options.vllm, drafter_checkpoint=read)
+    return Choice(drafter, findings=(*strangers, *check(case, about="head")))
+
+
+def _bytes_of(read: Checkpoint) -> int:
+    """Bytes of the tensors whose headers were read."""
+    return sum(tensor.size for tensor in (read.tensors or {}).values())
+
+
+def _sourced(own: Drafter, kind: Drafter) -> Drafter:
+    """The own head with the truth about its numbers: they are those of the catalogue's head."""
+    return own.model_copy(update={"source": f"{kind.title} ({kind.source})"})
+
+
+def _like(parallel_drafting: bool, kind: Drafter, target: Target) -> Drafter:
+    """A drafter of the target that drafts as the head does, for its K and its settings."""
+    alike = (d for d in target.drafters if d.method == kind.method)
+    return next((d for d in alike if d.parallel_drafting == parallel_drafting), kind)
+
+
+def _not_read(location: str, kind: Drafter) -> Finding:
+    called = "P-EAGLE" if kind.parallel_drafting else "EAGLE-3"
+    message = f"{location} is taken for a head like {kind.title} ({called}); it was not read"
+    fix = "`peagle plan` with --online reads and checks it; or give the head as a folder"
+    return note(NOT_READ, "drafter", message, fix)
+
+
+def _of_another_target(wanted: str, target: Target, catalog: Catalog) -> tuple[Finding, ...]:
+    """An error when the catalogue knows this Hugging Face id as another target's head."""
+    found = stranger(wanted, target, catalog) if _HUB.fullmatch(wanted) else None
+    return (found,) if found else ()
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The target and what drafts for it. ``own`` is where the user's own head lies.
+
+    ``usual`` is whether this is what the bare target gives; it decides the endpoint's name.
+    """
+
+    target: Target
+    drafter: Drafter | None
+    own: str | None = None
+    usual: bool = True
+
+    @property
+    def name(self) -> str:
+        """The pair in full: ``target+drafter``, or the target alone."""
+        own = f"{self.target.id}+{self.own}"
+        return own if self.own is not None else pair_name(self.target, self.drafter)
+
+
+def choose_drafter(options: Options, catalog: Catalog) -> Choice[Chosen]:
+    """The pair to plan. Raises NotFound and UserError for what cannot be meant."""
+    _refuse_contradictions(options)
+    pair = find_pair(catalog, options.pair)
+    target, named = pair.target, pair.drafter if "+" in options.pair else None
+    if not options.speculation:
+        return Choice(Chosen(target, None, usual=False))
+    if options.drafter is None:
+        return _from_catalogue(target, named)
+    name, revision = split_revision(options.drafter)
+    drafter = _known(target, name)
+    if drafter is None:
+        return _own(options, options.drafter, target, named, catalog)
+    if named not in (None, drafter):
+        raise UserError(
+            f"{options.pair} and --drafter {options.drafter} name two drafters", "name one of them"
+        )
+    if revision is not None:
+        drafter = drafter.model_copy(update={"revision": revision})
+    return _from_catalogue(target, drafter)
+
+
+def _refuse_contradictions(options: Options) -> None:
+    for given, flag in ((options.drafter, "--drafter"), (options.k, "--k")):
+        if given is not None and not options.speculation:
+            raise UserError(
+                f"{flag} and --no-speculation contradict each other", "give one of the two"
+            )
+
+
+def _known(target: Target, name: str) -> Drafter | None:
+    try:
+        return find_drafter(target, name)
+    except NotFound:
+        if is_location(name):
+            return None
+        raise
+
+
+def _from_catalogue(target: Target, named: Drafter | None) -> Choice[Chosen]:
+    """The drafter that was named, else the usual one; or what stands in for it."""
+    drafter = named or find_drafter(target, target.default_drafter)
+    usual = drafter.name == target.default_drafter
+    if not drafter.public:
+        return _stand_in(target, drafter, usual)
+    choice = Chosen(target, drafter, usual=usual)
+    if named is not None:
+        return Choice(choice)
+    use = f", for {drafter.use}" if drafter.use else ""
+    because = f"the catalogue's choice for {target.id}{use}"
+    return chosen(choice, "drafter", because, shown=drafter.name)
+
+
+def _stand_in(target: Target, drafter: Drafter, usual: bool) -> Choice[Chosen]:
+    """What drafts while the weights of ``drafter`` are not public."""
+    fix = "give your own with --drafter s3://..., a Hugging Face id, or a folder"
+    if drafter.fallback is None:
+        raise UserError(f"{drafter.title} is not public", fix)
+    stand_in = find_drafter(target, drafter.fallback)
+    message = f"{drafter.title} is not public, so {stand_in.title} drafts instead"
+    finding = warning("head-not-public", "drafter", message, fix)
+    return Choice(Chosen(target, stand_in, usual=usual), findings=(finding,))
+
+
+def _own(
+    options: Options, location: str, target: Target, named: Drafter | None, catalog: Catalog
+) -> Choice[Chosen]:
+    usual = find_drafter(target, target.default_drafter)
+    eagle = [drafter for drafter in (usual, *target.drafters) if drafter.method == "eagle3"]
+    kind = named or next(iter(eagle), None)
+    if kind is None or kind.method != "eagle3":
+        raise UserError(
+            f"{location} cannot draft as {kind.title if kind else 'nothing'}: it is not a head",
+            f"name the pair as {target.short_name}, or with an EAGLE-3 or P-EAGLE drafter",
+        )
+    head = own_head(location, options, target, kind, catalog)
+    where, _ = split_revision(location)
+    # A head for a pair whose usual head is not public takes that head's place.
+    taken = kind is usual and not usual.public
+    return Choice(Chosen(target, head.value, where, taken), head.reasons, head.findings)

@@ -1,0 +1,154 @@
+"""How long a context, and how many requests at the same time.
+
+How long SageMaker must wait before it gives up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from peagle.catalog.schema import Drafter, Target
+from peagle.errors import UserError
+from peagle.findings import Finding, error, warning
+from peagle.planning.decision import Choice, chosen
+from peagle.planning.plan import Options, Weights
+from peagle.planning.weights import Placed
+from peagle.text import size_text
+
+USUAL_CONCURRENCY = 8
+"""Where no one says more. P-EAGLE gains most with few requests at a time: +55-69 % with one,
++5-25 % with 64 (vLLM's blog of 2026-03-13, GPT-OSS-20B on a B200)."""
+
+CHAT_TEMPLATE_TOKENS = 128
+"""Room for what a chat template puts around a prompt; that of GPT-OSS takes about 70 tokens."""
+
+
+def choose_length(options: Options, target: Target, drafter: Drafter | None) -> Choice[int]:
+    """The longest context in tokens, at most what the target can do; asking for more is a
+    finding."""
+    length = options.max_model_len
+    if length is None:
+        because = f"the catalogue's choice for {target.id}, which could do more"
+        if target.default_max_model_len >= target.architecture.max_positions:
+            because = f"all that {target.id} can do"
+        length = target.default_max_model_len
+        choice = chosen(length, "max_model_len", because, shown=f"{length:,}")
+    elif length < 1:
+        raise UserError(f"--max-model-len {length} is less than 1", "give the longest context")
+    else:
+        choice = Choice(length)
+    findings = (*_too_short(choice.value, target), *_too_long(choice.value, target, drafter))
+    # Beyond that the plan is refused; what it shows is for the longest context that there is.
+    possible = min(choice.value, target.architecture.max_positions)
+    return Choice(possible, choice.reasons, findings)
+
+
+def _too_short(length: int, target: Target) -> tuple[Finding, ...]:
+    """An endpoint whose context is too short for the proof would answer it with errors only."""
+    proof = target.proof
+    # A token has at least one byte, so this is more than any prompt can take.
+    longest = max((len(prompt.encode()) for prompt in proof.prompts), default=0)
+    least = longest + proof.max_tokens + (CHAT_TEMPLATE_TOKENS if proof.chat else 0)
+    if length >= least:
+        return ()
+    message = f"the prompts of the proof and their answers do not fit into {length:,} tokens"
+    fix = f"use --max-model-len {least} or more"
+    return (error("context-too-small", "max_model_len", message, fix),)
+
+
+def _too_long(length: int, target: Target, drafter: Drafter | None) -> tuple[Finding, ...]:
+    if length > target.architecture.max_positions:
+        most = target.architecture.max_positions
+        message = f"{length:,} tokens are more than the {most:,} that {target.id} can do"
+        fix = f"use --max-model-len {most} or less"
+        return (error("context-above-target", "max_model_len", message, fix),)
+    if drafter is not None and drafter.max_positions and length > drafter.max_positions:
+        most = drafter.max_positions
+        message = (
+            f"{drafter.title} was made for {most:,} tokens, and the context may have {length:,}"
+        )
+        fix = f"use --max-model-len {most}, or expect few accepted drafts beyond that"
+        return (warning("context-above-drafter", "max_model_len", message, fix),)
+    return ()
+
+
+def choose_concurrency(options: Options, drafter: Drafter | None) -> Choice[int]:
+    """How many requests run at the same time; more wait their turn."""
+    if options.concurrency is not None:
+        if options.concurrency < 1:
+            raise UserError(f"--concurrency {options.concurrency} is less than 1", "use 1")
+        return Choice(options.concurrency)
+    because = "speculation gains most with few requests at a time; more than these wait"
+    if drafter is None:
+        because = "the same as with speculation, so that the two compare"
+    return chosen(USUAL_CONCURRENCY, "concurrency", because)
+
+
+SHORTEST, LONGEST = 60, 3600
+"""Seconds that SageMaker takes for either timeout, from its service model."""
+
+ENGINE_START_SECONDS = 600
+"""Compilation, profiling and graph capture of a first start: four times the 147 s measured on an
+H200 for a 20B target."""
+
+MOUNT_BYTES_PER_SECOND = 100_000_000
+HUB_BYTES_PER_SECOND = 50_000_000
+LOAD_BYTES_PER_SECOND = 200_000_000
+"""Slow cases of S3 to the instance, Hugging Face to the instance, and disk to GPU."""
+
+
+def choose_download_timeout(placed: Placed, target_bytes: int, drafter_bytes: int) -> Choice[int]:
+    """ModelDataDownloadTimeoutInSeconds: for what SageMaker itself copies from S3."""
+    mounted = _bytes(placed, _is_mounted, target_bytes, drafter_bytes)
+    seconds = _in_minutes(SHORTEST + mounted / MOUNT_BYTES_PER_SECOND)
+    because = f"{size_text(mounted)} from S3 at 100 MB/s, and a minute"
+    if placed.target.kind == "image":
+        because = "SageMaker copies no weights; the image has them"
+    elif not placed.mounts:
+        does = "streams" if placed.target.streamed else "downloads"
+        because = f"SageMaker copies no weights; the engine {does} them"
+    return chosen(seconds, "download_timeout_seconds", because)
+
+
+def choose_startup_timeout(
+    placed: Placed, target_bytes: int, drafter_bytes: int, gpus: int
+) -> Choice[int]:
+    """ContainerStartupHealthCheckTimeoutInSeconds: download from the hub, load, compile.
+
+    What is streamed from S3 comes once for each of the ``gpus`` that share a model, and goes to
+    the GPU as it comes.
+    """
+    from_hub = _bytes(placed, lambda weights: weights.kind == "hub", target_bytes, drafter_bytes)
+    from_s3 = _bytes(placed, lambda weights: weights.streamed, target_bytes, drafter_bytes) * gpus
+    loaded = _bytes(placed, lambda weights: not weights.streamed, target_bytes, drafter_bytes)
+    seconds = _in_minutes(
+        ENGINE_START_SECONDS
+        + from_hub / HUB_BYTES_PER_SECOND
+        + from_s3 / MOUNT_BYTES_PER_SECOND
+        + loaded / LOAD_BYTES_PER_SECOND
+    )
+    parts = (
+        (from_hub, "from the hub at 50 MB/s"),
+        (from_s3, "from S3 at 100 MB/s" + (f" ({gpus} GPUs read all)" if gpus > 1 else "")),
+        (loaded, "to the GPU at 200 MB/s"),
+    )
+    told = "".join(f"{size_text(size)} {how}, " for size, how in parts if size)
+    because = f"{told}and {ENGINE_START_SECONDS // 60} minutes to compile"
+    return chosen(seconds, "startup_timeout_seconds", because)
+
+
+def _is_mounted(weights: Weights) -> bool:
+    return weights.kind in ("s3", "directory") and not weights.streamed
+
+
+def _bytes(
+    placed: Placed, counts: Callable[[Weights], bool], target_bytes: int, drafter_bytes: int
+) -> int:
+    total = target_bytes if counts(placed.target) else 0
+    if placed.drafter is not None and counts(placed.drafter):
+        total += drafter_bytes
+    return total
+
+
+def _in_minutes(seconds: float) -> int:
+    return min(max(-int(-seconds // 60) * 60, SHORTEST), LONGEST)

@@ -1,0 +1,229 @@
+"""What the user asks for, and the whole answer. Data without behaviour."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from peagle.checkpoints import Checkpoint
+from peagle.findings import Finding
+from peagle.fit.models import Fit
+
+PLAN_FORMAT = 1
+"""Raised when a plan file of an older toolkit can no longer be read."""
+
+EXECUTION_ROLE = "${ExecutionRoleArn}"
+"""Stands in a plan for the role that is known only when the plan is applied."""
+
+MODEL_BUCKET = "${ModelBucket}"
+"""Stands in a plan for the bucket that takes weights that lie on the user's machine."""
+
+
+class Frozen(BaseModel):
+    """Immutable; an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Options(Frozen):
+    """What the user asked for. ``None`` means: choose for me, and say why.
+
+    ``drafter`` is a drafter's name in the catalogue, or the user's own head: ``s3://...``,
+    a Hugging Face id (``org/name`` or ``org/name@revision``), or a folder. ``drafter_checkpoint``
+    is what lies there, for whoever has read it. ``model_source`` is an ``s3://`` prefix that holds
+    the target's weights. ``image`` replaces AWS's image; with ``baked_weights`` it has the weights
+    of target and drafter in it. ``weights_by`` is how weights in S3 reach the engine: SageMaker
+    mounts them, or the engine itself streams them. ``min_tokens_per_second`` is what
+    the endpoint must make of output tokens at that concurrency, ``max_price_per_hour`` what all its
+    instances may cost together, in USD.
+    """
+
+    pair: str
+    name: str | None = None
+    region: str | None = None
+    instance_type: str | None = None
+    instance_count: int | None = None
+    min_tokens_per_second: float | None = None
+    max_price_per_hour: float | None = None
+    k: int | None = None
+    max_model_len: int | None = None
+    concurrency: int | None = None
+    speculation: bool = True
+    drafter: str | None = None
+    drafter_checkpoint: Checkpoint | None = None
+    vllm: str | None = None
+    image: str | None = None
+    model_source: str | None = None
+    baked_weights: bool = False
+    weights_by: Literal["mount", "stream"] = "mount"
+
+    @property
+    def asks_for_load(self) -> bool:
+        """Whether the user said how many requests, or how long ones: then the cache must hold a
+        good part of that load, else what planning takes for usual need not."""
+        return self.concurrency is not None or self.max_model_len is not None
+
+
+class Reason(Frozen):
+    """A choice that was made for the user: ``what`` got ``value``, ``because``."""
+
+    what: str
+    value: str
+    because: str
+
+
+class Weights(Frozen):
+    """Where weights come from and where the container finds them.
+
+    ``hub``: ``location`` is a Hugging Face id, downloaded by the engine at ``revision``.
+    ``s3``: ``location`` is an ``s3://`` prefix that SageMaker mounts, or that the engine streams.
+    ``directory``: ``location`` is a folder on the user's machine (``catalog:...`` for one that
+    ships with the catalogue); it is uploaded to ``s3_uri`` before the model is created.
+    ``image``: the plan's image has them in it, from ``location``; nothing is uploaded or mounted.
+    ``engine_path`` is what vLLM is given: the id, the folder inside the container, or the
+    ``s3://`` prefix that it streams.
+    """
+
+    kind: Literal["hub", "s3", "directory", "image"]
+    location: str
+    revision: str | None = None
+    s3_uri: str | None = None
+    engine_path: str
+
+    @property
+    def streamed(self) -> bool:
+        """Whether the engine itself reads them from S3, and nothing is mounted."""
+        return self.kind == "s3" and self.engine_path == self.location
+
+
+class TargetChoice(Frozen):
+    """The target as planned."""
+
+    id: str
+    licence: str
+    weight_bytes: int
+    weights: Weights
+
+
+class DrafterChoice(Frozen):
+    """The drafter as planned. ``weights`` is ``None`` for draftless methods."""
+
+    name: str
+    id: str
+    licence: str | None
+    weights: Weights | None
+
+
+class Speculation(Frozen):
+    """``method`` and the rest as in vLLM's ``--speculative-config``; ``k`` is
+    ``num_speculative_tokens``. P-EAGLE is ``eagle3`` with ``parallel_drafting``.
+    ``acceptance_floor`` is the mean acceptance length below which nothing counts as proved.
+    """
+
+    method: str
+    parallel_drafting: bool
+    k: int
+    settings: dict[str, Any] = {}
+    acceptance_floor: float | None = None
+
+
+class RuntimeChoice(Frozen):
+    """vLLM version, image, CUDA, and the host AMI (``None``: SageMaker's default)."""
+
+    vllm: str
+    image: str
+    cuda: str
+    ami: str | None
+
+
+class Mount(Frozen):
+    """An S3 prefix that SageMaker makes a folder of. ``channel`` is ``None`` for ``/opt/ml/model``,
+    else the folder is ``/opt/ml/additional-model-data-sources/<channel>``."""
+
+    channel: str | None
+    s3_uri: str
+
+
+class SpeedEstimate(Frozen):
+    """What evidence says of the endpoint's speed: output tokens per second of all instances.
+
+    ``alone`` is the same without speculation, where the same run measured it. ``source`` says in
+    words what was measured, ``file`` where; ``synthetic`` is whether acceptance was set by hand,
+    ``interpolated`` whether the load lies between two that were measured.
+    """
+
+    tokens_per_second: float
+    alone_tokens_per_second: float | None
+    usd_per_million_tokens: float | None
+    acceptance_length: float | None
+    source: str
+    file: str
+    vllm: str
+    synthetic: bool
+    interpolated: bool
+
+
+class Alternative(Frozen):
+    """One of the best places for this load. Prices and speeds are of all instances together.
+
+    ``k`` is 0 where the target would run alone. ``verified`` is whether evidence says how fast it
+    is, and that it is fast enough where a speed was asked for.
+    """
+
+    instance_type: str
+    instance_count: int
+    gpu: str
+    tensor_parallel_size: int
+    price_per_hour_usd: float | None
+    max_concurrency: float
+    kv_cache_tokens: int
+    k: int
+    tokens_per_second: float | None
+    speed_source: str | None
+    usd_per_million_tokens: float | None
+    verified: bool
+
+
+class ProofPlan(Frozen):
+    """The prompts whose drafts must be accepted before the endpoint counts as done."""
+
+    prompts: tuple[str, ...]
+    chat: bool
+    max_tokens: int
+
+
+class Plan(Frozen):
+    """The whole, immutable answer; ``peagle.render.plan_file`` writes and reads it.
+
+    ``engine_arguments`` is vLLM's argv; ``environment`` says the same to the container.
+    Neither holds a secret: ``DescribeModel`` shows the environment to anybody who may call it.
+    ``alternatives`` are the best places for this load, the planned one among them unless the user
+    named another; ``speed`` is ``None`` where nobody measured it.
+    """
+
+    format: int = PLAN_FORMAT
+    name: str
+    pair: str
+    region: str
+    target: TargetChoice
+    drafter: DrafterChoice | None
+    speculation: Speculation | None
+    runtime: RuntimeChoice
+    instance_type: str
+    instance_count: int = Field(ge=1)
+    max_model_len: int = Field(ge=1)
+    concurrency: int = Field(ge=1)
+    engine_arguments: tuple[str, ...]
+    environment: dict[str, str]
+    mounts: tuple[Mount, ...]
+    download_timeout_seconds: int = Field(ge=60, le=3600)
+    startup_timeout_seconds: int = Field(ge=60, le=3600)
+    fit: Fit
+    price_per_hour_usd: float | None
+    price_date: str | None
+    speed: SpeedEstimate | None = None
+    alternatives: tuple[Alternative, ...] = ()
+    proof: ProofPlan
+    findings: tuple[Finding, ...]
+    reasons: tuple[Reason, ...]

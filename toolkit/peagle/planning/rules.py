@@ -1,0 +1,52 @@
+"""All rules, asked of what was planned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from peagle.catalog.schema import Catalog
+from peagle.catalog.tables import Runtime
+from peagle.checks import check, make_case
+from peagle.findings import Finding
+from peagle.planning.candidates import Hosting
+from peagle.planning.drafter import Chosen
+from peagle.planning.memory import Workload
+from peagle.planning.plan import Options
+
+
+def check_plan(
+    options: Options,
+    catalog: Catalog,
+    *,
+    pair: Chosen,
+    work: Workload,
+    hosting: Hosting,
+    runtime: Runtime,
+    region: str,
+    image: str,
+    ami: str | None,
+    environment: Mapping[str, str],
+) -> tuple[Finding, ...]:
+    """What the rules say of the plan that is made of these choices, errors first.
+
+    Steps of planning ask some of the rules on their way; what those found is found again, in the
+    same words.
+    """
+    case = make_case(
+        catalog,
+        pair.target,
+        pair.drafter,
+        k=work.k,
+        max_model_len=work.max_model_len,
+        vllm=runtime.vllm,
+        concurrency=work.concurrency,
+        drafter_checkpoint=options.drafter_checkpoint,
+        instance_type=hosting.instance.type,
+        region=region,
+        image=image,
+        ami=ami,
+        tensor_parallel_size=hosting.fit.tensor_parallel_size,
+        settings={name: setting.value for name, setting in hosting.settings.items()},
+        environment=environment,
+    )
+    return check(case)

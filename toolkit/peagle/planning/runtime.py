@@ -1,0 +1,168 @@
+"""Which vLLM, in which image, on which host AMI, and what is known against them.
+
+Names of endpoints.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from peagle.case import ami_for, family_of, nearest_version
+from peagle.catalog.schema import Drafter, Target
+from peagle.catalog.tables import (
+    InstanceTable,
+    Runtime,
+    RuntimeTable,
+    domain,
+    image_uri,
+    region_hint,
+)
+from peagle.checks import Case, check
+from peagle.checks.rules.vllm_below_minimum import NEWER, minimum_of
+from peagle.errors import NotFound, Refused, UserError
+from peagle.planning.decision import Choice, chosen
+from peagle.planning.drafter import Chosen
+from peagle.planning.plan import Options
+from peagle.vllm import versions
+
+DEFAULT_REGION = "us-east-1"
+
+IMAGE_WITHOUT_COUNTERS = "image-without-counters"
+"""Code of the finding that the image cannot prove speculation, for who would say it again."""
+
+_MAX_IMAGE_LENGTH = 255  # of a container's Image, from SageMaker's service model
+_IMAGE = re.compile(r"[A-Za-z0-9][\w.\-/:@]*", re.ASCII)
+_ABOUT_VERSIONS = frozenset({"vllm-below-minimum", "known-problem"})
+_ABOUT_IMAGES = frozenset(
+    {
+        "image-not-in-ecr",
+        "image-in-another-region",
+        "image-version",
+        "image-without-counters",
+    }
+)
+"""Codes of the rules that can be asked before the rest is chosen."""
+
+
+def choose_region(options: Options, table: RuntimeTable) -> Choice[str]:
+    """The region. Raises NotFound for one in which AWS's images are not known."""
+    if options.region is None:
+        return chosen(DEFAULT_REGION, "region", "neither --region nor AWS_REGION was given")
+    if options.region not in table.accounts and options.image is None:
+        hint = region_hint(options.region, table.accounts)
+        raise NotFound(f"{options.region!r} is not a region with AWS's vLLM images", hint)
+    return Choice(options.region)
+
+
+def choose_runtime(
+    options: Options, table: RuntimeTable, target: Target, drafter: Drafter | None
+) -> Choice[Runtime]:
+    """The vLLM version. Below what the pair needs, or with a known problem: a finding.
+
+    Raises NotFound for a version that the catalogue has no image of, and Refused when that is
+    also older than what the pair needs.
+    """
+    by_version = {versions.normalise(runtime.vllm): runtime for runtime in table.runtimes}
+    version = versions.normalise(options.vllm or table.default)
+    if version not in by_version:
+        who, minimum = minimum_of(target, drafter)
+        if versions.compare(version, minimum) < 0:
+            raise Refused(f"{who} needs vLLM {minimum} or later, not {version}", NEWER)
+        known = sorted(by_version, key=versions.parse)
+        fit = [name for name in known if versions.compare(name, minimum) >= 0]
+        near = f"did you mean {nearest_version(version, fit)}?" if fit else ""
+        there = ", ".join(fit) or "none"
+        hint = f"{near} this pair needs {minimum} or later; there are {there}".strip()
+        raise NotFound(f"the catalogue has no image with vLLM {version}", hint)
+    runtime = by_version[version]
+    findings = check(_case(table, runtime, target, drafter), only=_ABOUT_VERSIONS)
+    if options.vllm is not None:
+        return Choice(runtime, findings=findings)
+    because = f"the catalogue's default, checked {table.checked.isoformat()}"
+    return Choice(runtime, chosen(runtime, "vllm", because, shown=version).reasons, findings)
+
+
+def choose_image(
+    options: Options, table: RuntimeTable, runtime: Runtime, region: str, pair: Chosen
+) -> Choice[str]:
+    """The image: AWS's of that version in that region, or the user's."""
+    case = _case(table, runtime, pair.target, pair.drafter)
+    case = replace(case, region=region, image=options.image)
+    if options.image is not None:
+        _refuse_nonsense(options.image, region)
+        return Choice(options.image, findings=check(case, only=_ABOUT_IMAGES))
+    image = image_uri(table, runtime, region)
+    because = f"AWS's image of vLLM {runtime.vllm} in {region}"
+    missing = check(case, only={"image-not-in-region"})
+    mute = check(replace(case, image=image), only={IMAGE_WITHOUT_COUNTERS})
+    return Choice(image, chosen(image, "image", because).reasons, (*missing, *mute))
+
+
+def choose_ami(table: RuntimeTable, runtime: Runtime, instance_type: str) -> Choice[str | None]:
+    """The host AMI to name in the request; ``None`` leaves it to SageMaker."""
+    ami, family = ami_for(table, runtime, instance_type), family_of(instance_type)
+    if ami is not None:
+        because = f"the image is on CUDA {runtime.cuda}, and the default AMI of {family} is older"
+        return chosen(ami, "ami", because)
+    because = f"not known to need another on {family}"
+    return chosen(ami, "ami", because, shown="SageMaker's default")
+
+
+def _case(table: RuntimeTable, runtime: Runtime, target: Target, drafter: Drafter | None) -> Case:
+    """A case of which no more is known than these."""
+    return Case(
+        target=target,
+        drafter=drafter,
+        k=0,
+        max_model_len=1,
+        runtime=runtime,
+        runtimes=table,
+        instances=InstanceTable(checked=table.checked, source=table.source, instances=()),
+    )
+
+
+def _refuse_nonsense(image: str, region: str) -> None:
+    """Raise UserError for what is not even the name of an image."""
+    if len(image) > _MAX_IMAGE_LENGTH or not _IMAGE.fullmatch(image):
+        raise UserError(
+            f"{image[:60]!r} is not the name of an image",
+            f"write ACCOUNT.dkr.ecr.{region}.{domain(region)}/NAME:TAG, at most "
+            f"{_MAX_IMAGE_LENGTH} characters",
+        )
+
+
+MAX_NAME_LENGTH = 63
+"""Of an endpoint, its config and its model, from SageMaker's service model."""
+
+_NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9])*")
+
+
+def check_name(name: str) -> str:
+    """``name``, when SageMaker takes it for an endpoint; else UserError."""
+    if len(name) > MAX_NAME_LENGTH:
+        raise UserError(
+            f"the name {name[:30]}... has {len(name)} characters and SageMaker takes "
+            f"{MAX_NAME_LENGTH}",
+            "shorten --name",
+        )
+    if not _NAME.fullmatch(name):
+        raise UserError(
+            f"SageMaker refuses the name {name!r}",
+            "use letters, digits and hyphens, a letter or digit first and last",
+        )
+    return name
+
+
+def choose_name(options: Options, pair: Chosen) -> Choice[str]:
+    """The endpoint's name: the user's, or ``peagle-`` and the target's short name.
+
+    A drafter other than the usual one is part of the name, so that both can run side by side.
+    """
+    if options.name is not None:
+        return Choice(check_name(options.name))
+    parts = ["peagle", pair.target.short_name]
+    if not pair.usual:
+        parts.append(pair.drafter.name if pair.drafter else "plain")
+    name = re.sub(r"[^a-z0-9]+", "-", "-".join(parts))[:MAX_NAME_LENGTH].strip("-")
+    return chosen(name, "name", "from the pair; --name gives another")

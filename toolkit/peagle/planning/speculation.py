@@ -1,0 +1,263 @@
+"""Whether to speculate on one GPU at one load, and with which K: the verdict of the evidence.
+
+What the same evidence knows to be better than a drafter that loses.
+
+K, what evidence says of it, and the words in which vLLM takes speculation.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from peagle.catalog.schema import Drafter, SpeedRun, Target
+from peagle.errors import UserError
+from peagle.findings import Finding, error, note, warning
+from peagle.planning.decision import Choice, chosen
+from peagle.planning.drafter import Chosen
+from peagle.planning.plan import Options, Speculation, Weights
+from peagle.planning.speeds import Comparison, Estimate, compare, measured_loads, names_of
+from peagle.text import at_a_time
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The drafter of the pair, and what the user wants of it.
+
+    ``k`` is the user's own; ``insists`` is whether the user named K or the drafter, so that
+    speculation stays even where it loses.
+    """
+
+    drafter: Drafter | None
+    own: bool
+    k: int | None
+    insists: bool
+
+    @property
+    def usual_k(self) -> int:
+        """The user's K, else the card's; 0 without a drafter."""
+        if self.drafter is None:
+            return 0
+        return self.drafter.k_recommended if self.k is None else self.k
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What drafts on one GPU at one load. ``k`` is 0 when nothing does.
+
+    ``speed`` is that of this drafter and K at this load, where it is known. ``compared`` is what
+    the same run measured beside it, or at the nearest load; ``None`` without evidence.
+    """
+
+    drafter: Drafter | None
+    k: int
+    speed: Estimate | None = None
+    compared: Comparison | None = None
+
+    @property
+    def loses(self) -> bool:
+        """Whether the target alone is faster than with the best K."""
+        if self.compared is None or self.compared.alone is None:
+            return False
+        alone, best = self.compared.alone, self.compared.fastest
+        return alone.tokens_per_second > best.tokens_per_second
+
+
+def asked_for(options: Options, pair: Chosen) -> Asked:
+    """What the user wants of this pair's drafter."""
+    named = "+" in options.pair or options.drafter is not None or options.k is not None
+    return Asked(pair.drafter, pair.own is not None, options.k, named)
+
+
+def judge(asked: Asked, runs: Sequence[SpeedRun], load: float) -> Verdict:
+    """The fastest measured K at ``load`` requests at a time, or none where none pays.
+
+    At a load beyond the measured ones K is that of the nearest, and no speed is claimed. Without
+    evidence for this drafter, and with the user's own K, it is that of ``asked``. ``runs`` are
+    those on the GPU in question, best first.
+    """
+    drafter, names = asked.drafter, names_of(asked.drafter, asked.own)
+    if drafter is None:
+        found = compare(runs, names, load)
+        return Verdict(None, 0, found.fastest if found else None)
+    found = compare(runs, names, load, k=asked.k, k_trained=drafter.k_trained)
+    if found is None:
+        return _from_nearest(asked, drafter, runs, load)
+    chosen = found.fastest if asked.k is None else found.by_k[asked.k]
+    verdict = Verdict(drafter, chosen.k, chosen, found)
+    if verdict.loses and not asked.insists:
+        return Verdict(None, 0, found.alone, found)
+    return verdict
+
+
+def _from_nearest(asked: Asked, drafter: Drafter, runs: Sequence[SpeedRun], load: float) -> Verdict:
+    names = names_of(drafter, asked.own)
+    for run in runs if asked.k is None else ():
+        loads = measured_loads([run], names)
+        nearest = min(max(load, loads[0]), loads[-1]) if loads else load
+        found = compare([run], names, nearest, k_trained=drafter.k_trained)
+        if found is not None:
+            return Verdict(drafter, found.fastest.k, None, found)
+    return Verdict(drafter, asked.usual_k)
+
+
+def better_words(target: Target, loser: Drafter, alone: Estimate) -> Iterator[str]:
+    """``chat+p-eagle --k 3 (10,732 tokens/s)``: the fastest of the target's other drafters, when it
+    is faster than ``alone``, the target without one."""
+    others = (drafter for drafter in target.drafters if drafter.name != loser.name)
+    found = [(best, drafter) for drafter in others if (best := _wins(drafter, alone))]
+    if found:
+        best, drafter = max(found, key=lambda pair: pair[0].tokens_per_second)
+        pair = f"{target.short_name}+{drafter.name} --k {best.k}"
+        yield f"{pair} ({best.tokens_per_second:,.0f} tokens/s)"
+
+
+def _wins(drafter: Drafter, alone: Estimate) -> Estimate | None:
+    """The drafter's fastest K where ``alone`` was measured, if it is faster and can be used."""
+    if not drafter.public:
+        return None
+    names = names_of(drafter, own=False)
+    found = compare([alone.run], names, alone.load, k_trained=drafter.k_trained)
+    # A run may have measured one load with requests of two sizes: only like is compared with like.
+    if found is None or found.alone != alone:
+        return None
+    faster = found.fastest.tokens_per_second > alone.tokens_per_second
+    return found.fastest if faster else None
+
+
+_WORTH_A_WORD = 0.95
+"""Below this share of the fastest K's speed, the user's own K is worth a word."""
+
+
+def check_k(options: Options) -> None:
+    """Raise UserError for a K that cannot be."""
+    if options.k is not None and options.k < 1:
+        raise UserError(
+            f"K must be at least 1, not {options.k}",
+            "use --no-speculation to serve the target alone",
+        )
+
+
+def choose_k(options: Options, drafter: Drafter, own: bool, verdict: Verdict) -> Choice[int]:
+    """Tokens drafted per step: the user's, the fastest measured, else the card's.
+
+    Above the training is a finding. ``own`` is whether it is the user's own head, of which only
+    the catalogue's like is known.
+    """
+    if options.k is not None:
+        return Choice(options.k, findings=_beyond_training(options.k, drafter))
+    if verdict.compared is not None:
+        return chosen(verdict.k, "k", _fastest(verdict.compared, verdict.speed is not None))
+    because = f"recommended for {drafter.title} ({drafter.source})"
+    if own:
+        because = f"no card known for your own head; K as recommended for {drafter.source}"
+    return chosen(drafter.k_recommended, "k", because)
+
+
+def _fastest(compared: Comparison, at_this_load: bool) -> str:
+    best = compared.fastest
+    others = [estimate for k, estimate in sorted(compared.by_k.items()) if k != best.k]
+    at = f"at {at_a_time(best.load)}"
+    if not at_this_load:
+        at += ", the nearest load that was measured"
+    speed = f"{best.tokens_per_second:,.0f} tokens/s {at}"
+    if not others:
+        return f"the only K that was measured: {speed} ({best.source})"
+    slower = ", ".join(f"{e.tokens_per_second:,.0f} with K={e.k}" for e in others)
+    return f"the fastest that was measured: {speed}, {slower} ({best.source})"
+
+
+def without_speculation(pair: Chosen, verdict: Verdict) -> Choice[Chosen]:
+    """The pair without its drafter, because evidence says that it loses there."""
+    alone = replace(pair, drafter=None)
+    because = "evidence says that the target alone is faster at this load; see the findings"
+    reasons = chosen(alone, "drafter", because, shown="none").reasons
+    return Choice(alone, reasons, speculation_findings(pair, verdict))
+
+
+def speculation_findings(pair: Chosen, verdict: Verdict) -> tuple[Finding, ...]:
+    """What evidence has to say against this drafter or this K on that GPU at that load."""
+    if pair.drafter is None or verdict.compared is None:
+        return ()
+    best, alone = verdict.compared.fastest, verdict.compared.alone
+    if verdict.loses and alone is not None:
+        message = (
+            f"at {at_a_time(best.load)} {pair.target.title} alone makes "
+            f"{alone.tokens_per_second:,.0f} tokens/s, and {best.tokens_per_second:,.0f} at best "
+            f"(K={best.k}) with {pair.drafter.title}: {best.source}"
+        )
+        fix = _instead(pair, pair.drafter, alone, planned=verdict.drafter is not None)
+        return (warning("speculation-loses", "drafter", message, fix),)
+    speed = verdict.speed
+    if speed is None or speed.tokens_per_second >= _WORTH_A_WORD * best.tokens_per_second:
+        return ()
+    message = (
+        f"K={speed.k} makes {speed.tokens_per_second:,.0f} tokens/s at {at_a_time(best.load)}, "
+        f"and K={best.k} {best.tokens_per_second:,.0f}: {best.source}"
+    )
+    return (note("k-below-fastest", "k", message, f"use --k {best.k}, or leave --k out"),)
+
+
+def _instead(pair: Chosen, loser: Drafter, alone: Estimate, *, planned: bool) -> str:
+    """What to use instead of a drafter that loses, with the speeds that evidence has of it."""
+    better = [*better_words(pair.target, loser, alone)]
+    if planned:
+        without = f"--no-speculation ({alone.tokens_per_second:,.0f} tokens/s)"
+        choices = " or ".join([*better, without])
+        return f"use {choices}, unless your requests are more predictable"
+    faster = "".join(f"; faster: {words}" for words in better)
+    name = f"{pair.target.short_name}+{loser.name}"
+    return (
+        f"planned without speculation{faster}; to speculate all the same, name {name}, or give --k"
+    )
+
+
+def _beyond_training(k: int, drafter: Drafter) -> tuple[Finding, ...]:
+    if drafter.k_trained is not None and k > drafter.k_trained:
+        message = f"K={k} is more than the {drafter.k_trained} that {drafter.title} was trained for"
+        fix = f"use --k {drafter.k_trained} or less; {drafter.k_recommended} is recommended"
+        return (error("k-above-trained", "k", message, fix),)
+    unknown = drafter.k_trained is None and drafter.parallel_drafting
+    if unknown and k != drafter.k_recommended:
+        message = f"it is not known which K {drafter.title} was trained for"
+        fix = f"if few drafts are accepted, try --k {drafter.k_recommended}"
+        return (note("k-training-unknown", "k", message, fix),)
+    return ()
+
+
+def speculation_of(drafter: Drafter, k: int) -> Speculation:
+    """Speculation with this drafter and K."""
+    return Speculation(
+        method=drafter.method,
+        parallel_drafting=drafter.parallel_drafting,
+        k=k,
+        settings=dict(drafter.speculative_settings),
+        acceptance_floor=_floor(drafter, k),
+    )
+
+
+def _floor(drafter: Drafter, k: int) -> float | None:
+    """The catalogue's floor is that of the recommended K; for a smaller one it is lower.
+
+    Later positions are never accepted more often than earlier ones, so the first K of N accept at
+    least K/N of what all N do.
+    """
+    if drafter.acceptance_floor is None:
+        return None
+    share = min(k / drafter.k_recommended, 1)
+    return round(1 + (drafter.acceptance_floor - 1) * share, 2)
+
+
+def speculative_config(speculation: Speculation, weights: Weights | None) -> str:
+    """The value of vLLM's ``--speculative-config``: JSON on one line, in ASCII."""
+    config: dict[str, Any] = {"method": speculation.method}
+    if weights is not None:
+        config["model"] = weights.engine_path
+        if weights.revision is not None:
+            config["revision"] = weights.revision
+    config["num_speculative_tokens"] = speculation.k
+    if speculation.parallel_drafting:
+        config["parallel_drafting"] = True
+    return json.dumps(config | speculation.settings, separators=(",", ":"))

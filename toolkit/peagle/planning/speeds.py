@@ -1,0 +1,159 @@
+"""What evidence says of the speed of one engine: at a measured load, or between two of them.
+
+Nothing is said of a load below the smallest or above the largest that was measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+from peagle.catalog.schema import Drafter, Speed, SpeedRun
+from peagle.text import at_a_time
+from peagle.vllm import versions
+
+TARGET_ALONE: frozenset[str | None] = frozenset({None})
+"""The name under which a run has the speeds of the target without a drafter."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Output tokens per second of one engine with this K at ``load`` requests at a time.
+
+    ``between`` are the two measured loads around it, ``None`` when that very load was measured.
+    ``tokens`` are those of one request, of its prompt and of its answer.
+    """
+
+    tokens_per_second: float
+    k: int
+    load: float
+    run: SpeedRun
+    between: tuple[int, int] | None = None
+    acceptance_length: float | None = None
+    tokens: tuple[int | None, int | None] = (None, None)
+
+    @property
+    def source(self) -> str:
+        """What was measured, in words."""
+        run = self.run
+        words = (
+            f"measured on {run.tensor_parallel_size} x {run.gpu} with vLLM {run.vllm}, "
+            f"{run.date.isoformat()}"
+        )
+        prompt, answer = self.tokens
+        words += f", prompts of {prompt:,} tokens" if prompt else ""
+        words += f", answers of {answer:,} tokens" if answer else ""
+        if run.synthetic and self.k:
+            words += ", synthetic acceptance"
+            words += f" of {self.acceptance_length:.2f}" if self.acceptance_length else ""
+        if self.between is not None:
+            below, above = self.between
+            words += f"; between what {below:,} and {at_a_time(above)} got"
+        return words
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What one run says of a drafter at one load: every measured K, and the target alone."""
+
+    by_k: dict[int, Estimate]
+    alone: Estimate | None
+
+    @property
+    def fastest(self) -> Estimate:
+        """The K with most tokens per second; of equals the smaller."""
+        return max(self.by_k.values(), key=lambda e: (e.tokens_per_second, -e.k))
+
+
+def runs_on(
+    runs: Iterable[SpeedRun], gpu: str, tensor_parallel_size: int, vllm: str
+) -> tuple[SpeedRun, ...]:
+    """The runs on such GPUs, best first: of the planned vLLM, of a trained head, the newest."""
+    alike = (
+        run for run in runs if (run.gpu, run.tensor_parallel_size) == (gpu, tensor_parallel_size)
+    )
+
+    def preference(run: SpeedRun) -> tuple[bool, bool, int]:
+        return (
+            versions.compare(run.vllm, vllm) != 0,
+            run.synthetic,
+            -run.date.toordinal(),
+        )
+
+    return tuple(sorted(alike, key=preference))
+
+
+def names_of(drafter: Drafter | None, own: bool) -> frozenset[str | None]:
+    """How runs call this drafter. The user's own head is known by its place alone."""
+    if drafter is None:
+        return TARGET_ALONE
+    known = {drafter.weights} if own else {drafter.weights, drafter.name}
+    return frozenset(name for name in known if name is not None)
+
+
+def compare(
+    runs: Iterable[SpeedRun],
+    names: Collection[str | None],
+    load: float,
+    *,
+    k: int | None = None,
+    k_trained: int | None = None,
+) -> Comparison | None:
+    """What the first run that knows has to say of a drafter; ``None`` when none does.
+
+    With ``k`` only of a run that measured that K; never of a K above ``k_trained``. Speeds of
+    different runs are not compared.
+    """
+    for run in runs:
+        for rows in _comparable(run):
+            by_k = {
+                estimate.k: estimate
+                for estimate in _estimates(run, rows, names, load)
+                if k_trained is None or estimate.k <= k_trained
+            }
+            if by_k and (k is None or k in by_k):
+                return Comparison(by_k, next(_estimates(run, rows, TARGET_ALONE, load), None))
+    return None
+
+
+def measured_loads(runs: Iterable[SpeedRun], names: Collection[str | None]) -> tuple[int, ...]:
+    """The loads at which somebody measured this drafter, from small to large."""
+    rows = (row for run in runs for row in run.speeds if row.drafter in names)
+    return tuple(sorted({row.concurrency for row in rows}))
+
+
+def _comparable(run: SpeedRun) -> list[tuple[Speed, ...]]:
+    """The rows of a run, by the size of the requests when it has the same load at several."""
+    loads = [(row.drafter, row.k, row.concurrency) for row in run.speeds]
+    if len(set(loads)) == len(loads):
+        return [run.speeds]
+    sizes = dict.fromkeys((row.prompt_tokens, row.output_tokens) for row in run.speeds)
+    return [
+        tuple(row for row in run.speeds if (row.prompt_tokens, row.output_tokens) == size)
+        for size in sizes
+    ]
+
+
+def _estimates(
+    run: SpeedRun, rows: Collection[Speed], names: Collection[str | None], load: float
+) -> Iterator[Estimate]:
+    """One estimate for every K that was measured at this load or at loads around it."""
+    ours = [row for row in rows if row.drafter in names]
+    for k in sorted({row.k for row in ours}):
+        curve = sorted((r for r in ours if r.k == k), key=lambda r: r.concurrency)
+        below = next((row for row in reversed(curve) if row.concurrency <= load), None)
+        above = next((row for row in curve if row.concurrency >= load), None)
+        if below is not None and above is not None:
+            yield _between(run, below, above, load)
+
+
+def _between(run: SpeedRun, below: Speed, above: Speed, load: float) -> Estimate:
+    """On the straight line from one measured load to the next."""
+    tokens = (below.prompt_tokens, below.output_tokens)
+    low, high = below.output_tokens_per_second, above.output_tokens_per_second
+    if below.concurrency == above.concurrency:
+        return Estimate(low, below.k, load, run, None, below.acceptance_length, tokens)
+    share = (load - below.concurrency) / (above.concurrency - below.concurrency)
+    speed = low + share * (high - low)
+    around = (below.concurrency, above.concurrency)
+    return Estimate(speed, below.k, load, run, around, below.acceptance_length, tokens)

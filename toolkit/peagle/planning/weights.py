@@ -1,0 +1,320 @@
+"""Weights that the engine itself reads from S3 while it starts, instead of finding them mounted.
+
+vLLM's loader for it, the Run:ai model streamer, loads target and drafter alike, each from an
+``s3://`` prefix, a folder or the hub; the rest of a model (config.json, tokenizer) it copies to its
+cache first. Read in vLLM 0.28.0 and tried with it (``tests/engine/test_streamer_vllm.py``).
+
+The target must lie in S3. A drafter there is streamed as well; one of the hub is downloaded by the
+engine, and a folder is uploaded and mounted as ever.
+
+Where weights come from, where the container finds them, and what SageMaker must mount.
+
+from the hub       the engine downloads them; nothing is mounted
+from a directory   uploaded below s3://<bucket>/peagle-toolkit/<endpoint>/, and that one prefix
+                   becomes /opt/ml/model, with the folders target/ and drafter/
+from s3://...      /opt/ml/model when it is the only prefix. Where target and drafter are the
+                   folders target/ and drafter/ of one prefix, as `peagle weights sync` leaves
+                   them, that one prefix becomes /opt/ml/model. Else /opt/ml/model for the target
+                   and /opt/ml/additional-model-data-sources/drafter for the drafter
+streamed           the engine reads s3://... itself (``streaming``); nothing is mounted
+baked in           the image has them: what would be below /opt/ml lies below its PEAGLE_ML_ROOT,
+                   and the hub's in its cache. The paths are those of weights that are not baked
+                   in, since the entrypoint finds both; nothing is uploaded, nothing is mounted
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from peagle.catalog.schema import Catalog, Drafter, Target
+from peagle.catalog.tables import Instance, Runtime, RuntimeTable
+from peagle.checks.facts import in_ecr
+from peagle.data import SHIPPED, data_folder
+from peagle.errors import UserError
+from peagle.findings import Finding, error, note, warning
+from peagle.planning.decision import Choice
+from peagle.planning.drafter import Chosen, is_folder, is_s3
+from peagle.planning.plan import MODEL_BUCKET, Mount, Options, Reason, Weights
+from peagle.text import size_text
+from peagle.vllm import versions
+
+LOADER = "runai_streamer"
+"""vLLM's ``--load-format`` that reads ``s3://`` addresses."""
+
+WITHOUT_STREAMER = "runtime-without-streamer"
+REGION_VARIABLE = "AWS_DEFAULT_REGION"
+BUFFER_VARIABLE = "RUNAI_STREAMER_MEMORY_LIMIT"
+"""Of the streamer's buffer in host memory, in bytes; without it 40 GB or all, by its version."""
+
+_BUFFER_SHARE = 4
+"""The buffers of all GPUs together take this part of the host's memory: room for any one tensor,
+and enough left for engine and system on the smallest hosts."""
+
+
+@dataclass(frozen=True)
+class Streaming:
+    """Where a plan that streams would run: the engines of ``gpus`` read the weights each."""
+
+    runtime: Runtime
+    runtimes: RuntimeTable
+    instance: Instance
+    gpus: int
+    region: str
+
+
+def by_stream(
+    options: Options, target: Weights, drafter: Weights | None
+) -> tuple[Weights, Weights | None]:
+    """Both, those in S3 as vLLM reads them from there. Raises UserError for a target elsewhere."""
+    if options.baked_weights:
+        raise UserError(
+            "--baked-weights and --weights-by stream exclude each other", "leave one of them out"
+        )
+    if target.kind != "s3":
+        raise UserError(
+            f"--weights-by stream reads weights from S3, and the target's are {_elsewhere(target)}",
+            f"copy them: peagle weights sync {options.pair} s3://BUCKET/PREFIX; then add "
+            "--model-source s3://BUCKET/PREFIX/target/",
+        )
+    return _streamed(target), _streamed(drafter) if drafter is not None else None
+
+
+def stream(sizes: Mapping[Weights, int], where: Streaming) -> Choice[dict[str, str]]:
+    """The variables that the streamer needs, and what is to be known; nothing for other weights.
+
+    ``sizes`` are those of target and drafter, in bytes.
+    """
+    streamed = {weights: size for weights, size in sizes.items() if weights.streamed}
+    if not streamed:
+        return Choice({})
+    buffer = where.instance.memory_gib * 2**30 // _BUFFER_SHARE // where.gpus
+    environment = {REGION_VARIABLE: where.region, BUFFER_VARIABLE: str(buffer)}
+    share = "a quarter of the host's memory" + (" for all GPUs" if where.gpus > 1 else "")
+    reasons = (
+        _reason(REGION_VARIABLE, where.region, "the engine asks S3 in the endpoint's region"),
+        _reason(BUFFER_VARIABLE, str(buffer), f"bytes between S3 and a GPU: {share}"),
+    )
+    return Choice(environment, reasons, tuple(_findings(streamed, where)))
+
+
+def _findings(streamed: Mapping[Weights, int], where: Streaming) -> Iterator[Finding]:
+    if where.runtime.streamer is None:
+        yield error(WITHOUT_STREAMER, "weights_by", *_without_streamer(where))
+    places = " and ".join(weights.location for weights in streamed)
+    size = size_text(sum(streamed.values()))
+    each = f", once for each of {where.gpus} GPUs" if where.gpus > 1 else ""
+    message = (
+        f"the engine reads {size} from {places} at every start{each}, with the rights of the "
+        "execution role; a warm start (`peagle warm`) comes with mounted weights only"
+    )
+    buckets = dict.fromkeys(weights.location.split("/")[2] for weights in streamed)
+    fix = (
+        f"the role needs s3:ListBucket and s3:GetObject on {' and '.join(buckets)}, in "
+        f"{where.region}; infra/iam/execution-role-policy.json shows how"
+    )
+    yield note("weights-streamed", "weights_by", message, fix)
+
+
+def _without_streamer(where: Streaming) -> tuple[str, str]:
+    """What is wrong, and which runtimes have what is missing."""
+    having = sorted((r.vllm for r in where.runtimes.runtimes if r.streamer), key=versions.parse)
+    message = (
+        f"the image with vLLM {where.runtime.vllm} is not known to have the Run:ai model streamer, "
+        "which reads weights from S3"
+    )
+    mounted = "leave out --weights-by stream, and SageMaker mounts the weights"
+    return message, f"take --vllm {' or '.join(having)}, or {mounted}" if having else mounted
+
+
+def _streamed(weights: Weights) -> Weights:
+    if weights.kind != "s3":
+        return weights
+    return weights.model_copy(update={"engine_path": weights.location})
+
+
+def _elsewhere(weights: Weights) -> str:
+    places = {"hub": "on the hub", "directory": "in a folder"}
+    return f"{places.get(weights.kind, 'elsewhere')} ({weights.location})"
+
+
+def _reason(what: str, value: str, because: str) -> Reason:
+    return Reason(what=what, value=value, because=because)
+
+
+MODEL_FOLDER = "/opt/ml/model"
+DRAFTER_CHANNEL = "drafter"
+DRAFTER_FOLDER = f"/opt/ml/additional-model-data-sources/{DRAFTER_CHANNEL}"
+
+_MAX_URI_LENGTH = 1024  # of an S3Uri, from SageMaker's service model
+_S3 = re.compile(r"s3://[a-z0-9][a-z0-9.\-]{1,61}[a-z0-9](/[^\s%/]+)*/?")
+
+
+@dataclass(frozen=True)
+class Placed:
+    """The weights of target and drafter, and the mounts that bring them to the engine."""
+
+    target: Weights
+    drafter: Weights | None
+    mounts: tuple[Mount, ...]
+
+
+def upload_prefix(name: str) -> str:
+    """Where directories of the endpoint ``name`` are uploaded: an ``s3://`` prefix."""
+    return f"s3://{MODEL_BUCKET}/peagle-toolkit/{name}/"
+
+
+def place_weights(options: Options, catalog: Catalog, pair: Chosen, name: str) -> Choice[Placed]:
+    """Where everything comes from and goes. Raises UserError for an address that S3 refuses."""
+    target = _uploaded(_target_weights(options, catalog, pair.target), "target", name)
+    drafter = _drafter_weights(catalog, pair)
+    if drafter is not None:
+        drafter = _uploaded(drafter, "drafter", name)
+    if options.weights_by == "stream":
+        target, drafter = by_stream(options, target, drafter)
+    elif options.baked_weights:
+        return Choice(_in_image(options, catalog, target, drafter))
+    elif drafter is not None:
+        if _are_folders_of_one_prefix(target, drafter):
+            target, drafter = _below_model(target, "target"), _below_model(drafter, "drafter")
+        elif {"s3"} <= {target.kind, drafter.kind} <= {"s3", "directory"}:
+            # Two prefixes, of which the model folder takes one.
+            drafter = drafter.model_copy(update={"engine_path": DRAFTER_FOLDER})
+    placed = Placed(target, drafter, mounts_of(target, drafter))
+    findings = (
+        *_gated(pair.target, target),
+        *_unpinned("target", target),
+        *_unpinned("drafter", drafter),
+    )
+    return Choice(placed, findings=findings)
+
+
+def mounts_of(target: Weights, drafter: Weights | None) -> tuple[Mount, ...]:
+    """The prefixes that bring these weights to where the engine looks for them."""
+    uris: dict[str | None, str] = {}
+    for weights, folder in ((target, "target"), (drafter, "drafter")):
+        if weights is None or weights.kind in ("hub", "image") or weights.streamed:
+            continue
+        uri = weights.s3_uri or weights.location
+        if weights.engine_path == DRAFTER_FOLDER:
+            uris[DRAFTER_CHANNEL] = uri
+        elif weights.kind == "s3" and weights.engine_path == MODEL_FOLDER:
+            uris[None] = uri
+        else:
+            uris[None] = uri.removesuffix(f"{folder}/")
+    return tuple(Mount(channel=channel, s3_uri=uri) for channel, uri in uris.items())
+
+
+def _in_image(
+    options: Options, catalog: Catalog, target: Weights, drafter: Weights | None
+) -> Placed:
+    """Both as the image has them. Raises UserError where none can have them."""
+    image = in_ecr(options.image or "")
+    if options.image is None or (image and image.account in catalog.runtimes.accounts.values()):
+        raise UserError(
+            "--baked-weights says of an image of yours what is in it, and none of yours is named",
+            "add --image URI; `peagle image build PAIR --bake-weights --push` makes one",
+        )
+    for weights in (target, drafter):
+        if weights is not None and weights.kind == "s3":
+            raise UserError(
+                f"weights in S3 are mounted, and never baked in: {weights.location}",
+                "leave out --baked-weights, or the s3:// address",
+            )
+    baked = {"kind": "image", "s3_uri": None}
+    inside = drafter.model_copy(update=baked) if drafter is not None else None
+    return Placed(target.model_copy(update=baked), inside, ())
+
+
+def _are_folders_of_one_prefix(target: Weights, drafter: Weights) -> bool:
+    """By these names only: the parent of two other folders may hold anything else besides."""
+    if {target.kind, drafter.kind} != {"s3"} or not target.location.endswith("/target/"):
+        return False
+    return drafter.location == f"{target.location.removesuffix('target/')}drafter/"
+
+
+def _below_model(weights: Weights, folder: str) -> Weights:
+    return weights.model_copy(update={"engine_path": f"{MODEL_FOLDER}/{folder}"})
+
+
+def _uploaded(weights: Weights, folder: str, name: str) -> Weights:
+    """A directory with the place it is uploaded to; other weights as they are."""
+    if weights.kind != "directory":
+        return weights
+    return weights.model_copy(
+        update={
+            "s3_uri": f"{upload_prefix(name)}{folder}/",
+            "engine_path": f"{MODEL_FOLDER}/{folder}",
+        }
+    )
+
+
+def _target_weights(options: Options, catalog: Catalog, target: Target) -> Weights:
+    if options.model_source is not None:
+        if not is_s3(options.model_source):
+            raise UserError(
+                f"--model-source {options.model_source!r} is not an s3:// prefix",
+                "write it like s3://bucket/folder/",
+            )
+        return _in_s3(options.model_source)
+    return _catalogued(catalog, target, target.weights, target.revision)
+
+
+def _drafter_weights(catalog: Catalog, pair: Chosen) -> Weights | None:
+    drafter: Drafter | None = pair.drafter
+    if drafter is None or drafter.weights is None:
+        return None
+    if pair.own is None:
+        return _catalogued(catalog, pair.target, drafter.weights, drafter.revision)
+    if is_s3(pair.own):
+        return _in_s3(pair.own)
+    if is_folder(pair.own):
+        return Weights(kind="directory", location=pair.own, engine_path=pair.own)
+    return _on_hub(pair.own, drafter.revision)
+
+
+def _catalogued(catalog: Catalog, target: Target, weights: str, revision: str | None) -> Weights:
+    """Weights as the catalogue names them: a Hugging Face id, or a folder beside the file."""
+    if not weights.startswith("."):
+        return _on_hub(weights, revision)
+    file = Path(catalog.origins[target.id]).absolute()
+    folder, shipped = file.parent / weights, data_folder("model_catalog")
+    if folder.is_relative_to(shipped):
+        location = f"{SHIPPED}{folder.relative_to(shipped).as_posix()}"
+    else:
+        location = str(folder)
+    return Weights(kind="directory", location=location, engine_path=location)
+
+
+def _on_hub(repository: str, revision: str | None) -> Weights:
+    return Weights(kind="hub", location=repository, revision=revision, engine_path=repository)
+
+
+def _in_s3(address: str) -> Weights:
+    uri = address if address.endswith("/") else f"{address}/"
+    if len(uri) > _MAX_URI_LENGTH or not _S3.fullmatch(uri):
+        raise UserError(
+            f"{address!r} is not an s3:// prefix that SageMaker mounts",
+            "write it like s3://bucket/folder/, without spaces, % and empty parts",
+        )
+    return Weights(kind="s3", location=uri, engine_path=MODEL_FOLDER)
+
+
+def _gated(target: Target, weights: Weights) -> tuple[Finding, ...]:
+    if not target.gated or weights.kind != "hub":
+        return ()
+    message = f"{target.id} is gated: the engine cannot download it without a Hugging Face token"
+    fix = "copy it to your bucket and give --model-source s3://...: a token would be readable there"
+    return (warning("target-is-gated", "target", message, fix),)
+
+
+def _unpinned(flag: str, weights: Weights | None) -> tuple[Finding, ...]:
+    if weights is None or weights.kind != "hub" or weights.revision not in (None, "main"):
+        return ()
+    message = f"no commit of {weights.location} is named, so another start may serve other weights"
+    fix = "to pin it, copy it to your bucket and give --model-source s3://..."
+    if flag == "drafter":
+        fix = f"to pin it, give --drafter {weights.location}@COMMIT"
+    return (note("revision-not-pinned", flag, message, fix),)

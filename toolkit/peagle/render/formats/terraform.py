@@ -1,0 +1,178 @@
+"""The plan as Terraform, in its JSON form: model, endpoint configuration, endpoint.
+
+Model and configuration are named by their content, so a change makes new ones before the endpoint
+moves over and the old ones go.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan
+from peagle.render.files import RenderedFile, json_file
+from peagle.render.readme import readme
+from peagle.render.requests import folders, openai_base_url, requests
+
+MAIN = "main.tf.json"
+
+PROVIDER = ">= 6.0"
+PROVIDER_WITH_ADDITIONAL_SOURCES = ">= 6.25"
+"""Versions of hashicorp/aws: the first that plans with the AMI of CUDA 13 is a 6.x, and 6.25 is
+the first seen with ``additional_model_data_source``."""
+
+_REPLACED_BEFORE_REMOVED = {"create_before_destroy": True}
+
+
+def render(plan: Plan) -> tuple[RenderedFile, ...]:
+    """``main.tf.json`` and how to use it."""
+    return (json_file(MAIN, configuration(plan)), readme(plan, _HOW_TO))
+
+
+def configuration(plan: Plan) -> dict[str, Any]:
+    """The configuration as plain data."""
+    model, config, endpoint = (request.parameters for request in requests(plan))
+    tags = _tags(endpoint["Tags"])
+    additional = any(mount.channel is not None for mount in plan.mounts)
+    provider = PROVIDER_WITH_ADDITIONAL_SOURCES if additional else PROVIDER
+    return {
+        "//": f"{plan.pair} on {plan.instance_type}, from `peagle render terraform`",
+        "terraform": {
+            "required_version": ">= 1.5",
+            "required_providers": {"aws": {"source": "hashicorp/aws", "version": provider}},
+        },
+        "provider": {"aws": {"region": plan.region}},
+        "variable": _variables(plan),
+        "resource": {
+            "aws_sagemaker_model": {"this": _model(model, tags)},
+            "aws_sagemaker_endpoint_configuration": {"this": _config(config, tags)},
+            "aws_sagemaker_endpoint": {
+                "this": {
+                    "name": endpoint["EndpointName"],
+                    "endpoint_config_name": "${aws_sagemaker_endpoint_configuration.this.name}",
+                    "tags": tags,
+                }
+            },
+        },
+        "output": _outputs(plan),
+    }
+
+
+def _variables(plan: Plan) -> dict[str, Any]:
+    role = {
+        "type": "string",
+        "description": "ARN of the role that SageMaker takes on to read the image and the weights",
+    }
+    bucket = {
+        "type": "string",
+        "description": "Bucket that holds the weights; see README.md for what lies where",
+    }
+    return {"execution_role_arn": role} | ({"model_bucket": bucket} if folders(plan) else {})
+
+
+def _model(model: dict[str, Any], tags: dict[str, str]) -> dict[str, Any]:
+    container = model["PrimaryContainer"]
+    primary: dict[str, Any] = {
+        "image": literal(container["Image"]),
+        "environment": {name: literal(text) for name, text in container["Environment"].items()},
+    }
+    if "ModelDataSource" in container:
+        primary["model_data_source"] = [_source(container["ModelDataSource"])]
+    if "AdditionalModelDataSources" in container:
+        primary["additional_model_data_source"] = [
+            {"channel_name": source["ChannelName"], **_source(source)}
+            for source in container["AdditionalModelDataSources"]
+        ]
+    return {
+        "name": model["ModelName"],
+        "execution_role_arn": _opened(model["ExecutionRoleArn"]),
+        "primary_container": [primary],
+        "tags": tags,
+        "lifecycle": _REPLACED_BEFORE_REMOVED,
+    }
+
+
+def _source(source: dict[str, Any]) -> dict[str, Any]:
+    s3 = source["S3DataSource"]
+    return {
+        "s3_data_source": [
+            {
+                "s3_uri": _opened(s3["S3Uri"]),
+                "s3_data_type": s3["S3DataType"],
+                "compression_type": s3["CompressionType"],
+            }
+        ]
+    }
+
+
+_VARIANT = {
+    "VariantName": "variant_name",
+    "InitialInstanceCount": "initial_instance_count",
+    "InstanceType": "instance_type",
+    "InitialVariantWeight": "initial_variant_weight",
+    "ModelDataDownloadTimeoutInSeconds": "model_data_download_timeout_in_seconds",
+    "ContainerStartupHealthCheckTimeoutInSeconds": (
+        "container_startup_health_check_timeout_in_seconds"
+    ),
+    "InferenceAmiVersion": "inference_ami_version",
+}
+"""The API's names -> the provider's."""
+
+
+def _config(config: dict[str, Any], tags: dict[str, str]) -> dict[str, Any]:
+    (variant,) = config["ProductionVariants"]
+    rendered: dict[str, Any] = {"model_name": "${aws_sagemaker_model.this.name}"}
+    rendered |= {name: variant[key] for key, name in _VARIANT.items() if key in variant}
+    if "RoutingConfig" in variant:
+        strategy = variant["RoutingConfig"]["RoutingStrategy"]
+        rendered["routing_config"] = [{"routing_strategy": strategy}]
+    return {
+        "name": config["EndpointConfigName"],
+        "production_variants": [rendered],
+        "tags": tags,
+        "lifecycle": _REPLACED_BEFORE_REMOVED,
+    }
+
+
+def _outputs(plan: Plan) -> dict[str, Any]:
+    name = "${aws_sagemaker_endpoint.this.name}"
+    url = openai_base_url(plan.region, name)
+    outputs: dict[str, Any] = {"endpoint_name": {"value": name}, "openai_base_url": {"value": url}}
+    for folder in folders(plan):
+        outputs[f"{folder.part}_weights"] = {
+            "value": f"s3://${{var.model_bucket}}/{folder.prefix}",
+            "description": literal(f"Must hold what lies in {folder.described}"),
+        }
+    return outputs
+
+
+def _tags(tags: list[dict[str, str]]) -> dict[str, str]:
+    return {tag["Key"]: tag["Value"] for tag in tags}
+
+
+def _opened(text: str) -> str:
+    """The plan's placeholders as references to variables, all else as it is."""
+    if text == EXECUTION_ROLE:
+        return "${var.execution_role_arn}"
+    bucket = f"s3://{MODEL_BUCKET}/"
+    if text.startswith(bucket):
+        return "s3://${var.model_bucket}/" + literal(text.removeprefix(bucket))
+    return literal(text)
+
+
+def literal(text: str) -> str:
+    """``text`` in Terraform's JSON, which reads ``${`` and ``%{`` as templates."""
+    return text.replace("${", "$${").replace("%{", "%%{")
+
+
+_HOW_TO = """\
+# {name}: Terraform
+
+`main.tf.json` puts {pair} on {count} {instance_type} in {region}{price}.
+{upload}
+```
+terraform init
+terraform apply -var execution_role_arn=ROLE_ARN{bucket_variable}
+```
+
+The endpoint takes up to {minutes} minutes to start. Remove everything with `terraform destroy`.
+{calling}"""

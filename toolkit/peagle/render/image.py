@@ -1,0 +1,286 @@
+"""A plan's container image as a build context: the runtime's image, and a small layer on top.
+
+    Dockerfile
+    .dockerignore
+    peagle/peagle_serve/...   the package peagle_serve
+    peagle/pair.json      which pair, runtime and plan this image is for
+    cache/                an empty folder that the container's own user may write
+    weights/...           only with baked weights: what is below /opt/ml in other images
+
+The environment comes from outside, on SageMaker and on a laptop alike. The same plan and recipe
+give the same files.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from peagle import __version__
+from peagle.catalog import load_catalog
+from peagle.catalog.schema import Catalog
+from peagle.data import entrypoint_folder
+from peagle.errors import Unsupported
+from peagle.planning.plan import Plan
+from peagle.render import baked_weights as baking
+from peagle.render.baked_weights import Baked
+from peagle.render.files import RenderedFile, json_file, text_file
+from peagle.render.image_names import split_image
+from peagle.render.plan_file import plan_document
+
+DOCKERFILE = "Dockerfile"
+PAIR_FILE = "peagle/pair.json"
+LAYER_LIMIT_BYTES = 5 * 10**6
+"""What the layer may take beside weights: a scale-out waits for it."""
+
+USER = "10001:10001"
+"""The container's user and group; a number, so that no base needs to know it by name."""
+
+CACHE_FOLDER = "/var/cache/peagle"
+"""Beside ``/tmp`` the one place that the container writes to: compiled code, downloads."""
+
+CONTENT_LABEL = "peagle.content"
+"""The label with ``content_digest``."""
+
+CONTENT_VARIABLE = "PEAGLE_IMAGE_CONTENT"
+"""The same for the entrypoint, which knows by it what a warm start was collected in, however the
+image is named. Only where it says all: a base that is named by its tag may be another tomorrow."""
+
+RuntimeKind = Literal["gpu", "cpu"]
+
+_OF_THE_MAKING = (
+    "org.opencontainers.image.revision",
+    "org.opencontainers.image.version",
+    "peagle.plan",
+)
+"""Labels that say who made an image, and not what is in it."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How an image is made of a plan.
+
+    ``base`` is the image that it is FROM, best with its digest (``name:tag@sha256:...``).
+    ``revision`` is the commit of the toolkit's source, if there is one. ``weights`` are what is
+    baked into the image, as ``peagle.images.bake`` finds it for a plan.
+    """
+
+    runtime: RuntimeKind
+    base: str
+    revision: str | None = None
+    weights: tuple[Baked, ...] = ()
+
+    @property
+    def bakes_weights(self) -> bool:
+        """Whether the image has the plan's weights in it."""
+        return bool(self.weights)
+
+
+def context_files(plan: Plan, recipe: Recipe) -> tuple[RenderedFile, ...]:
+    """Every file of the build context but weights, in the order of their paths."""
+    files = (text_file(DOCKERFILE, dockerfile(plan, recipe)), *_copied_files(plan))
+    return tuple(sorted(files, key=lambda file: file.path))
+
+
+def _copied_files(plan: Plan) -> tuple[RenderedFile, ...]:
+    """All but the Dockerfile."""
+    return (
+        text_file(".dockerignore", "*\n!peagle\n!cache\n!weights\n**/__pycache__\n"),
+        json_file(PAIR_FILE, pair_document(plan)),
+        text_file("cache/README", "What the engine compiles and downloads.\n"),
+        *serve_files(),
+    )
+
+
+def serve_files() -> tuple[RenderedFile, ...]:
+    """The entrypoint's sources."""
+    folder = entrypoint_folder()
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return tuple(
+        RenderedFile(
+            f"peagle/peagle_serve/{path.relative_to(folder).as_posix()}", path.read_bytes()
+        )
+        for path in paths
+        if "__pycache__" not in path.parts
+    )
+
+
+def serve_digest() -> str:
+    """SHA-256 over the entrypoint's sources: whether an image's entrypoint is today's."""
+    return _digest(serve_files())
+
+
+def content_digest(plan: Plan, recipe: Recipe) -> str:
+    """SHA-256 over what is in the image: base, entrypoint, pair, weights.
+
+    Not over the plan's other choices nor the toolkit's commit, which change nothing in it; and of
+    a base whose digest is known the name does not count, so that it is the same in every region.
+    """
+    base, digest = split_image(recipe.base)
+    counted = replace(recipe, base=digest or base, revision=None)
+    kept = {k: v for k, v in _labels(plan, counted).items() if k not in _OF_THE_MAKING}
+    weights = [
+        RenderedFile(one.path, one.digest.encode())
+        for one in recipe.weights
+        if isinstance(one, baking.Copied)
+    ]
+    text = text_file(DOCKERFILE, _text(plan, counted, kept))
+    return _digest((text, *_copied_files(plan), *weights))
+
+
+def pair_document(plan: Plan) -> dict[str, Any]:
+    """What the image is for, as its entrypoint and `peagle image show` can read it.
+
+    ``facts`` tell the models apart where the container is given folders: what their config.json
+    says, as far as the bundled catalogue knows them.
+    """
+    speculation = plan.speculation
+    return {
+        "pair": plan.pair,
+        "target": plan.target.id,
+        "drafter": plan.drafter.id if plan.drafter else None,
+        "method": speculation.method if speculation else None,
+        "parallel_drafting": speculation.parallel_drafting if speculation else None,
+        "k": speculation.k if speculation else None,
+        "vllm": plan.runtime.vllm,
+        "facts": _facts(plan),
+    }
+
+
+def _facts(plan: Plan) -> dict[str, dict[str, Any]]:
+    target = _bundled().targets.get(plan.target.id)
+    if target is None:
+        return {}
+    numbers = target.architecture
+    found: dict[str, dict[str, Any]] = {
+        "target": {
+            "architecture": numbers.class_name,
+            "hidden_size": numbers.hidden_size,
+            "num_hidden_layers": numbers.layers,
+            "vocab_size": numbers.vocab_size,
+        }
+    }
+    for drafter in target.drafters:
+        same = plan.drafter is not None and plan.drafter.name == drafter.name
+        if same and drafter.format == "vllm" and drafter.hidden_layers:
+            found["drafter"] = {"num_hidden_layers": drafter.hidden_layers}
+    return found
+
+
+@functools.cache
+def _bundled() -> Catalog:
+    return load_catalog()
+
+
+def labels(plan: Plan, recipe: Recipe) -> dict[str, str]:
+    """The image's labels. OCI's own names where there is one, else ``peagle.*``.
+
+    What is not known is an empty one: else that of the base would be taken for the image's.
+    """
+    return {**_labels(plan, recipe), CONTENT_LABEL: content_digest(plan, recipe)}
+
+
+def _labels(plan: Plan, recipe: Recipe) -> dict[str, str]:
+    drafter = plan.drafter
+    base, _, digest = recipe.base.partition("@")
+    found = {
+        "org.opencontainers.image.title": "peagle-serve",
+        "org.opencontainers.image.description": f"{plan.pair} on vLLM {plan.runtime.vllm}",
+        "org.opencontainers.image.version": __version__,
+        "org.opencontainers.image.licenses": "Apache-2.0",
+        "org.opencontainers.image.base.name": base,
+        "org.opencontainers.image.base.digest": digest,
+        "org.opencontainers.image.revision": recipe.revision,
+        "peagle.pair": plan.pair,
+        "peagle.runtime": recipe.runtime,
+        "peagle.vllm": plan.runtime.vllm,
+        "peagle.plan": plan_document(plan)["digest"],
+        "peagle.serve": serve_digest(),
+        "peagle.weights": "baked" if recipe.bakes_weights else "mounted",
+        "peagle.licence.target": plan.target.licence,
+        "peagle.licence.drafter": drafter.licence if drafter else None,
+    }
+    return {name: value or "" for name, value in found.items()}
+
+
+def dockerfile(plan: Plan, recipe: Recipe) -> str:
+    """The Dockerfile. Raises UserError for a base that is no image's name, and Unsupported for a
+    plan whose image is made already, with the weights in it."""
+    if plan.target.weights.kind == "image":
+        raise Unsupported(
+            f"the plan takes its weights from {plan.runtime.image}, an image that is made already",
+            "leave out --baked-weights; `peagle image build PAIR --bake-weights` makes such images",
+        )
+    split_image(recipe.base)
+    labelled = labels(plan, recipe)
+    # Also an empty one: a base of ours has its own.
+    content = f"sha256:{labelled[CONTENT_LABEL]}" if _is_exact(recipe) else ""
+    return _text(plan, recipe, labelled, {CONTENT_VARIABLE: content})
+
+
+def _is_exact(recipe: Recipe) -> bool:
+    """Whether the base's name allows one image only. That of a CPU's engine ends in a digest."""
+    return recipe.runtime == "cpu" or split_image(recipe.base)[1] is not None
+
+
+def _text(
+    plan: Plan, recipe: Recipe, labelled: Mapping[str, str], known: Mapping[str, str] | None = None
+) -> str:
+    return _DOCKERFILE.format(
+        vllm=plan.runtime.vllm,
+        base=recipe.base,
+        labels=_settings("LABEL", labelled),
+        weights=baking.instructions(recipe.weights),
+        environment=_settings("ENV", {**_environment(recipe), **(known or {})}),
+        user=USER,
+        cache=CACHE_FOLDER,
+    )
+
+
+def _environment(recipe: Recipe) -> dict[str, str]:
+    """Where the user's files are, and who the user is for programs that ask for a name."""
+    found = {"HOME": CACHE_FOLDER, "USER": "peagle", "LOGNAME": "peagle"}
+    return {**found, **baking.ENVIRONMENT} if recipe.bakes_weights else found
+
+
+def _settings(instruction: str, values: Mapping[str, str]) -> str:
+    """One instruction with all values, a line for each."""
+    joined = " \\\n      ".join(f"{name}={_quoted(value)}" for name, value in values.items())
+    return f"{instruction} {joined}"
+
+
+def _quoted(value: str) -> str:
+    """A value that a Dockerfile reads as it is: quoted, and without variables in it."""
+    plain = " ".join(value.split())
+    return '"' + "".join(f"\\{c}" if c in '\\"$' else c for c in plain) + '"'
+
+
+def _digest(files: tuple[RenderedFile, ...]) -> str:
+    listed = [[file.path, hashlib.sha256(file.content).hexdigest()] for file in files]
+    return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
+
+
+_DOCKERFILE = """\
+# vLLM {vllm}, with an entrypoint that checks the environment, ends when the engine ends, and can
+# say how many drafts were accepted.
+ARG BASE={base}
+FROM ${{BASE}}
+
+{labels}
+
+COPY peagle /opt/peagle
+COPY --chown={user} cache {cache}
+{weights}
+{environment}
+
+USER {user}
+WORKDIR {cache}
+EXPOSE 8080
+ENTRYPOINT ["python3", "/opt/peagle/peagle_serve"]
+# SageMaker starts the container with the argument `serve`, which the entrypoint takes or leaves.
+CMD ["serve"]
+"""

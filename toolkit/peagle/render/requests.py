@@ -1,0 +1,161 @@
+"""Addresses in the partition of the plan's region.
+
+The plan as three calls of the SageMaker API, in the order in which they are made.
+
+The role and the bucket are known only when the plan is applied; the placeholders
+``${ExecutionRoleArn}`` and ``${ModelBucket}`` stand for them.
+
+The folders that must lie in S3 before a template is applied.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from peagle.catalog.tables import domain
+from peagle.data import SHIPPED
+from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Mount, Plan
+from peagle.planning.runtime import MAX_NAME_LENGTH
+from peagle.render.files import Request
+
+
+def openai_base_url(region: str, endpoint: str) -> str:
+    """Where OpenAI clients reach an endpoint; ``endpoint`` may be a reference of a template."""
+    return f"https://runtime.sagemaker.{region}.{domain(region)}/endpoints/{endpoint}/openai/v1"
+
+
+VARIANT = "AllTraffic"
+"""The only production variant."""
+
+PAIR_TAG = "peagle:pair"
+_SERVICE = "sagemaker"
+_HASH_DIGITS = 8
+
+
+def requests(plan: Plan) -> tuple[Request, ...]:
+    """CreateModel, CreateEndpointConfig and CreateEndpoint.
+
+    Model and configuration carry a hash of everything they ask for: the same plan gives the same
+    names, and a changed one new resources, which is how an endpoint is updated.
+    """
+    nameless = _requests(plan, "", [])
+    canonical = json.dumps([r.parameters for r in nameless], sort_keys=True, ensure_ascii=True)
+    digest = hashlib.sha256(canonical.encode()).hexdigest()[:_HASH_DIGITS]
+    stem = plan.name[: MAX_NAME_LENGTH - _HASH_DIGITS - 1].rstrip("-")
+    tags = [
+        {"Key": "peagle:deployment", "Value": plan.name},
+        {"Key": PAIR_TAG, "Value": tag_value(plan.pair)},
+        {"Key": "peagle:plan", "Value": digest},
+    ]
+    return _requests(plan, f"{stem}-{digest}", tags)
+
+
+def tag_value(text: str) -> str:
+    """``text`` as SageMaker takes it for a tag: 256 of letters, digits, spaces and ``_.:/=+-@``."""
+    allowed = (c if c.isalnum() or c in " _.:/=+-@" else "_" for c in text)
+    return "".join(allowed)[:256]
+
+
+def s3_source(mount: Mount) -> dict[str, Any]:
+    """A mount as SageMaker's S3DataSource."""
+    return {"S3Uri": mount.s3_uri, "S3DataType": "S3Prefix", "CompressionType": "None"}
+
+
+def _requests(plan: Plan, name: str, tags: list[dict[str, str]]) -> tuple[Request, ...]:
+    model = {
+        "ModelName": name,
+        "PrimaryContainer": _container(plan),
+        "ExecutionRoleArn": EXECUTION_ROLE,
+        "Tags": tags,
+    }
+    config = {
+        "EndpointConfigName": name,
+        "ProductionVariants": [_variant(plan, name)],
+        "Tags": tags,
+    }
+    endpoint = {
+        "EndpointName": plan.name if name else "",
+        "EndpointConfigName": name,
+        "Tags": tags,
+    }
+    return (
+        Request(_SERVICE, "create_model", model),
+        Request(_SERVICE, "create_endpoint_config", config),
+        Request(_SERVICE, "create_endpoint", endpoint),
+    )
+
+
+def _container(plan: Plan) -> dict[str, Any]:
+    container: dict[str, Any] = {
+        "Image": plan.runtime.image,
+        "Environment": dict(plan.environment),
+    }
+    for mount in plan.mounts:
+        if mount.channel is None:
+            container["ModelDataSource"] = {"S3DataSource": s3_source(mount)}
+    additional = [
+        {"ChannelName": mount.channel, "S3DataSource": s3_source(mount)}
+        for mount in plan.mounts
+        if mount.channel is not None
+    ]
+    return container | ({"AdditionalModelDataSources": additional} if additional else {})
+
+
+def _variant(plan: Plan, model: str) -> dict[str, Any]:
+    return {
+        "VariantName": VARIANT,
+        "ModelName": model,
+        "InitialInstanceCount": plan.instance_count,
+        "InstanceType": plan.instance_type,
+        "InitialVariantWeight": 1.0,
+        "ContainerStartupHealthCheckTimeoutInSeconds": plan.startup_timeout_seconds,
+        **dict(_optional(plan)),
+    }
+
+
+def _optional(plan: Plan) -> Iterator[tuple[str, Any]]:
+    """What a variant says only when there is something to say."""
+    if plan.mounts:
+        yield "ModelDataDownloadTimeoutInSeconds", plan.download_timeout_seconds
+    if plan.runtime.ami is not None:
+        yield "InferenceAmiVersion", plan.runtime.ami
+    if plan.instance_count > 1:
+        yield "RoutingConfig", {"RoutingStrategy": "LEAST_OUTSTANDING_REQUESTS"}
+
+
+_ROOT = f"s3://{MODEL_BUCKET}/"
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder of weights: ``part`` is ``target`` or ``drafter``, ``location`` where it lies,
+    ``prefix`` its place in the bucket, with a slash at the end."""
+
+    part: str
+    location: str
+    prefix: str
+
+    @property
+    def described(self) -> str:
+        """Where it lies, for a person."""
+        inside = self.location.removeprefix(SHIPPED)
+        if inside == self.location:
+            return self.location
+        return f"model_catalog/{inside} of peagle-toolkit"
+
+
+def folders(plan: Plan) -> tuple[Folder, ...]:
+    """All folders that the plan uploads; empty when nothing lies on the user's machine."""
+    parts = {
+        "target": plan.target.weights,
+        "drafter": plan.drafter.weights if plan.drafter else None,
+    }
+    return tuple(
+        Folder(part, weights.location, weights.s3_uri.removeprefix(_ROOT))
+        for part, weights in parts.items()
+        if weights is not None and weights.s3_uri is not None
+    )

@@ -1,0 +1,251 @@
+r"""Patterns of AWS's service models, which are Java's, as Python reads them.
+
+Java knows classes of Unicode (``\p{L}``: letters), Python does not. So a pattern is translated for
+one value at a time: the class becomes those characters of the value that belong to it.
+
+A request against the service model that botocore carries.
+
+botocore itself refuses unknown and missing keys, wrong types and what is under a minimum. What is
+over a maximum, outside an enumeration, or unlike a pattern it sends, and AWS refuses it. Here all
+of it is looked at, and everything that is wrong is told at once.
+
+What is copied in S3: a text, or bucket and key by themselves, as boto3 takes them.
+
+boto3 joins the two before it sends them, so the service model knows the text only.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import unicodedata
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+import botocore
+import botocore.session
+from botocore import xform_name
+
+from peagle.errors import nearest
+
+_CLASS = re.compile(r"\\p\{(?P<name>\w+)\}")
+_ASCII_CLASSES = {"Alnum": "a-zA-Z0-9", "Alpha": "a-zA-Z", "Digit": "0-9", "Print": r"\x20-\x7e"}
+"""Java's POSIX classes mean ASCII only."""
+
+_SURROGATES = r"\uD800\uDC00-\uDBFF\uDFFF"
+_ABOVE_BMP = r"\U00010000-\U0010FFFF"
+"""All characters beyond U+FFFF, written as Java writes them and as Python does."""
+
+_NO_CHARACTER = r"\udfff"
+"""Half a surrogate pair: no text that can be sent holds it, so it stands for an empty class."""
+
+
+def matches(pattern: str, value: str) -> bool:
+    """Whether AWS would take ``value`` for ``pattern``; True for one that Python cannot read."""
+    regex = _compiled(_for_value(pattern, value))
+    return regex is None or regex.fullmatch(value) is not None
+
+
+def _for_value(pattern: str, value: str) -> str:
+    # A class that ends in its hyphen may not be read as a range by Python.
+    pattern = pattern.replace(_SURROGATES, _ABOVE_BMP).replace(r"\w-_", r"\w\-_")
+
+    def members(found: re.Match[str]) -> str:
+        name = found["name"]
+        if name in _ASCII_CLASSES:
+            return _ASCII_CLASSES[name]
+        inside = {c for c in value if unicodedata.category(c).startswith(name)}
+        return "".join(map(re.escape, sorted(inside))) or _NO_CHARACTER
+
+    return _CLASS.sub(members, pattern)
+
+
+@functools.lru_cache(maxsize=512)
+def _compiled(pattern: str) -> re.Pattern[str] | None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # [[ means a bracket here, and no set
+        try:
+            return re.compile(pattern, re.ASCII)
+        except re.error:
+            return None
+
+
+_SHOWN = 60
+"""Characters of a wrong value that a message repeats."""
+
+_FEW = 12
+"""So many allowed values are listed; of more, the nearest are named."""
+
+_TYPES: dict[str, tuple[tuple[type, ...], str]] = {
+    "structure": ((Mapping,), "keys with values"),
+    "map": ((Mapping,), "keys with values"),
+    "list": ((list, tuple), "a list"),
+    "string": ((str,), "text"),
+    "character": ((str,), "text"),
+    "integer": ((int,), "a whole number"),
+    "long": ((int,), "a whole number"),
+    "float": ((int, float), "a number"),
+    "double": ((int, float), "a number"),
+    "boolean": ((bool,), "true or false"),
+    "timestamp": ((date, str, int, float), "a time"),
+}
+"""Types of the service model -> those of Python, and what people call them. Bodies (blobs) are not
+looked at."""
+
+
+@dataclass(frozen=True)
+class Invalid:
+    """Something that AWS would refuse: the key's path, what is wrong, how to mend it."""
+
+    path: str
+    message: str
+    fix: str
+
+    @property
+    def text(self) -> str:
+        """Path and message in one line."""
+        return f"{self.path}: {self.message}" if self.path else self.message
+
+
+@functools.cache
+def service_model(service: str) -> Any:
+    """botocore's model of ``service``; read from botocore's files, nothing is asked."""
+    return botocore.session.get_session().get_service_model(service)
+
+
+@functools.cache
+def _api_names(service: str) -> dict[str, str]:
+    return {xform_name(name): name for name in service_model(service).operation_names}
+
+
+def api_name(service: str, operation: str) -> str:
+    """``create_model`` -> ``CreateModel``. Raises KeyError for what the service does not have."""
+    return _api_names(service)[operation]
+
+
+def against_model(service: str, operation: str, parameters: Mapping[str, Any]) -> list[Invalid]:
+    """Everything in ``parameters`` that the model of ``operation`` (``create_model``) forbids."""
+    shape = service_model(service).operation_model(api_name(service, operation)).input_shape
+    return list(_look(shape, parameters, "")) if shape is not None else []
+
+
+def _look(shape: Any, value: Any, path: str) -> Iterator[Invalid]:
+    wrong = _wrong_type(shape, value, path)
+    if wrong:
+        yield wrong
+        return
+    size = _wrong_size(shape, value, path)
+    if size:
+        yield size
+    if shape.type_name == "structure":
+        yield from _structure(shape, value, path)
+    elif shape.type_name == "list":
+        for number, item in enumerate(value):
+            yield from _look(shape.member, item, f"{path}[{number}]")
+    elif shape.type_name == "map":
+        for key, item in value.items():
+            yield from _look(shape.key, key, f"{path}.{_short(key)} (the name)")
+            yield from _look(shape.value, item, f"{path}.{_short(key)}")
+    elif shape.type_name == "string" and not size:
+        yield from _text(shape, value, path)
+
+
+def _structure(shape: Any, value: Mapping[str, Any], path: str) -> Iterator[Invalid]:
+    for name, item in value.items():
+        inner = f"{path}.{name}" if path else str(name)
+        if name in shape.members:
+            yield from _look(shape.members[name], item, inner)
+        else:
+            fix = nearest(str(name), shape.members) or _listed("keys", list(shape.members))
+            yield Invalid(inner, "there is no such key", fix)
+    for name in shape.required_members:
+        if name not in value:
+            yield Invalid(f"{path}.{name}" if path else name, "the key is missing", "give it")
+    if getattr(shape, "is_tagged_union", False) and len(value) != 1:
+        known = ", ".join(shape.members)
+        yield Invalid(path, f"exactly one of {known} must be given", "keep one of them")
+
+
+def _wrong_type(shape: Any, value: Any, path: str) -> Invalid | None:
+    types, words = _TYPES.get(shape.type_name, ((), ""))
+    if not types or (isinstance(value, types) and not _is_stray_bool(shape, value)):
+        return None
+    found = "nothing" if value is None else f"{_short(repr(value))}"
+    return Invalid(path, f"expected {words}, found {found}", "")
+
+
+def _is_stray_bool(shape: Any, value: Any) -> bool:
+    """Python's True is a number too; AWS's is not."""
+    return isinstance(value, bool) and shape.type_name != "boolean"
+
+
+def _wrong_size(shape: Any, value: Any, path: str) -> Invalid | None:
+    low, high = shape.metadata.get("min"), shape.metadata.get("max")
+    if (low is None and high is None) or shape.type_name in ("blob", "timestamp", "boolean"):
+        return None
+    unit = {"string": "characters", "list": "entries", "map": "entries"}.get(shape.type_name, "")
+    size = len(value) if unit else value
+    if (high is None or size <= high) and (low is None or size >= low):
+        return None
+    allowed = f"from {low} to {high}" if low and high is not None else (
+        f"at most {high}" if high is not None else f"at least {low}"
+    )  # fmt: skip
+    has = f"has {size:,} {unit}" if unit else f"is {size}"
+    return Invalid(path, f"{has}; allowed: {allowed}", "")
+
+
+def _text(shape: Any, value: str, path: str) -> Iterator[Invalid]:
+    allowed = list(getattr(shape, "enum", None) or ())
+    if allowed and value not in allowed:
+        yield Invalid(path, f"{_short(value)!r} is none of the {len(allowed)} allowed values",
+                      _one_of(value, allowed))  # fmt: skip
+    pattern = shape.metadata.get("pattern")
+    if pattern and not matches(pattern, value):
+        yield Invalid(path, f"{_short(value)!r} does not match AWS's pattern {pattern}", "")
+
+
+def _one_of(value: str, allowed: Sequence[str]) -> str:
+    if len(allowed) <= _FEW:
+        near = nearest(value, allowed)
+        return "; ".join(part for part in (near, _listed("allowed", allowed)) if part)
+    near = nearest(value, allowed) or f"such as {', '.join(allowed[:3])}"
+    return (
+        f"{near} These are the values of botocore {botocore.__version__}; a newer one may know more"
+    )
+
+
+def _listed(what: str, names: Sequence[str]) -> str:
+    more = ", ..." if len(names) > _FEW else ""
+    return f"{what}: {', '.join(list(names)[:_FEW])}{more}"
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+
+
+_SOURCE = "CopySource"
+_REQUIRED = ("Bucket", "Key")
+
+
+def copy_source(
+    service: str, parameters: Mapping[str, Any]
+) -> tuple[list[Invalid], Mapping[str, Any]]:
+    """What is wrong with a ``CopySource`` in parts, and the parameters with it as one text."""
+    given = parameters.get(_SOURCE)
+    if service != "s3" or not isinstance(given, Mapping):
+        return [], parameters
+    wrong = [
+        Invalid(f"{_SOURCE}.{name}", "the key is missing", "give it")
+        if name not in given
+        else Invalid(f"{_SOURCE}.{name}", f"expected text, found {given[name]!r}", "")
+        for name in _REQUIRED
+        if not isinstance(given.get(name), str)
+    ]
+    version = given.get("VersionId")
+    text = f"{given.get('Bucket')}/{given.get('Key')}"
+    joined = text if version is None else f"{text}?versionId={version}"
+    return wrong, {**parameters, _SOURCE: joined}

@@ -1,0 +1,112 @@
+"""The sandbox itself: ``python -m peagle.sandbox.server``, started by ``client``.
+
+It listens on the loopback address only, writes down who it is, gives the word that it is ready
+through a pipe, and on SIGTERM ends every engine before it ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import socket
+import threading
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from moto.moto_server.werkzeug_app import (
+    DomainDispatcherApplication,
+    MotoRequestHandler,
+    create_backend_app,
+)
+from werkzeug.serving import BaseWSGIServer, make_server
+
+from peagle.engine import process as table
+from peagle.engine.process import LOOPBACK, EngineProcess
+from peagle.sandbox import router as seeds
+from peagle.sandbox import sagemaker, state
+from peagle.sandbox.router import front
+from peagle.sandbox.sagemaker.backend import all_endpoints
+
+
+class RequestHandler(MotoRequestHandler):
+    """HTTP/1.1, so that a stream of unknown length is sent in chunks as they come."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def handle_expect_100(self) -> bool:
+        """Nothing: werkzeug itself says ``100 Continue``, and a client expects it once."""
+        return True
+
+    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+        """One line per call: the AWS operation, or method and path without the query."""
+        target = self.headers.get("X-Amz-Target", "")
+        what = target or f"{self.command} {self.path.partition('?')[0]}"
+        print(f"{datetime.now().isoformat(timespec='milliseconds')} {what} {code}", flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Serve until SIGTERM."""
+    options = _parser().parse_args(arguments)
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((LOOPBACK, options.port))
+        except OSError as error:
+            _say(options.ready, f"port {options.port} cannot be used: {error.strerror}")
+            return
+        listener.listen(128)
+        server = _server(listener)
+        port = listener.getsockname()[1]
+    signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    state.write_daemon(_this_process(port))
+    _say(options.ready, "ready")
+    os.close(options.ready)
+    os.close(options.lock)
+    server.serve_forever(poll_interval=0.1)
+    for _, endpoint in all_endpoints():
+        endpoint.end()
+    state.sweep()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m peagle.sandbox.server")
+    parser.add_argument("--port", type=int, required=True, help="0: any free one")
+    parser.add_argument("--ready", type=int, required=True, help="pipe for the word")
+    parser.add_argument("--lock", type=int, required=True, help="lock to let go when ready")
+    return parser
+
+
+def _server(listener: socket.socket) -> BaseWSGIServer:
+    sagemaker.install()
+    seeds.sow()
+    moto: Any = DomainDispatcherApplication(create_backend_app)
+    host, port = listener.getsockname()
+    return make_server(
+        host,
+        port,
+        front(moto),
+        threaded=True,
+        request_handler=RequestHandler,
+        fd=listener.fileno(),
+    )
+
+
+def _this_process(port: int) -> EngineProcess:
+    started = table.start_of(os.getpid())
+    assert started is not None
+    return EngineProcess(os.getpid(), started, port, str(state.log_file()))
+
+
+def _say(pipe: int, word: str) -> None:
+    """Tell whoever started us, and who reads until the pipe is closed; it may be gone."""
+    with contextlib.suppress(BrokenPipeError):
+        os.write(pipe, word.encode())
+
+
+if __name__ == "__main__":
+    main()

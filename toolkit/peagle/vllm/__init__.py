@@ -1,0 +1,1 @@
+"""Facts about vLLM by version: defaults, GPUs, dtypes, environment and argv."""

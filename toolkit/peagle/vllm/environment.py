@@ -1,0 +1,173 @@
+"""vLLM's argv as the environment that AWS's vLLM container turns back into that argv.
+
+The container's rule (aws/deep-learning-containers, scripts/docker/vllm/sagemaker_args.py): for
+each ``SM_VLLM_X_Y=value`` the flag ``--x-y``; then nothing for ``true`` and the empty value, no
+flag at all for ``false``, one token per element for a JSON array, one token per object for
+several JSON objects, else the value as one token. ``peagle_serve`` follows the same rule.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+
+from peagle.catalog.schema import Value
+from peagle.errors import UserError
+
+PREFIX = "SM_VLLM_"
+MAX_ENTRIES = 100
+MAX_KEY_LENGTH = 1024
+MAX_VALUE_LENGTH = 1024
+MAX_TOTAL_BYTES = 32 * 1024
+"""Limits of CreateModel's Environment, from SageMaker's service model and its documentation."""
+
+_FLAG = re.compile(r"--[a-z0-9]+(-[a-z0-9]+)*")
+_KEY = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+_ARRAY_IS_ONE_TOKEN = frozenset(
+    {"--allowed-origins", "--allowed-methods", "--allowed-headers", "--middleware"}
+)
+
+
+def to_environment(arguments: Iterable[str]) -> dict[str, str]:
+    """The ``SM_VLLM_*`` variables that the container reads as exactly these arguments.
+
+    Raises UserError for arguments that no environment can say.
+    """
+    environment: dict[str, str] = {}
+    for flag, tokens in _by_flag(arguments):
+        key = PREFIX + flag.removeprefix("--").replace("-", "_").upper()
+        if key in environment:
+            raise UserError(
+                f"{flag} is given twice, and the container's environment can say it only once",
+                f"give {flag} once",
+            )
+        environment[key] = _value(flag, tokens)
+    return environment
+
+
+def engine_part(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that become arguments of vLLM."""
+    return {key: value for key, value in environment.items() if key.startswith(PREFIX)}
+
+
+def settings_in(environment: Mapping[str, str]) -> dict[str, Value | None]:
+    """vLLM's arguments, without the dashes, that the container makes of these variables; ``None``
+    for one that it leaves out, as it does with ``false``."""
+    return {
+        key.removeprefix(PREFIX).lower().replace("_", "-"): _setting(value)
+        for key, value in engine_part(environment).items()
+    }
+
+
+def _setting(value: str) -> Value | None:
+    text = value.strip()
+    if text.lower() == "false":
+        return None
+    if text == "" or text.lower() == "true":
+        return True
+    try:
+        number = json.loads(text)
+    except ValueError:
+        return value
+    return number if type(number) in (int, float) else value
+
+
+def check_environment(environment: Mapping[str, str]) -> None:
+    """Raise UserError for an environment that SageMaker or the container refuses."""
+    if len(environment) > MAX_ENTRIES:
+        raise UserError(
+            f"{len(environment)} environment variables are more than SageMaker's {MAX_ENTRIES}",
+            "remove some engine arguments",
+        )
+    for key, value in environment.items():
+        _check_variable(key, value)
+    total = sum(len(key.encode()) + len(value.encode()) for key, value in environment.items())
+    if total > MAX_TOTAL_BYTES:
+        raise UserError(
+            f"the environment has {total} bytes and SageMaker takes {MAX_TOTAL_BYTES}",
+            "remove or shorten engine arguments",
+        )
+
+
+def _check_variable(key: str, value: str) -> None:
+    if len(key) > MAX_KEY_LENGTH or not _KEY.fullmatch(key):
+        raise UserError(
+            f"SageMaker refuses the name of the environment variable {key[:60]!r}",
+            "use letters, digits and _, not a digit first",
+        )
+    if len(value) > MAX_VALUE_LENGTH:
+        raise UserError(
+            f"{key} has {len(value)} characters and SageMaker takes {MAX_VALUE_LENGTH}",
+            "use shorter paths or fewer settings",
+        )
+    if "%" in value:
+        # AWS's process supervisor reads the command line as a ConfigParser value.
+        raise UserError(
+            f"{key} holds a %, at which the supervisor of AWS's container dies",
+            "use a value without %",
+        )
+    if "\0" in value:
+        raise UserError(f"{key} holds a zero byte", "remove it")
+
+
+def _by_flag(arguments: Iterable[str]) -> list[tuple[str, list[str]]]:
+    """The arguments as (flag, its tokens). A token that looks like a flag is one."""
+    groups: list[tuple[str, list[str]]] = []
+    for token in arguments:
+        if token.startswith("--"):
+            if not _FLAG.fullmatch(token):
+                raise UserError(
+                    f"{token!r} cannot be said to the container",
+                    "write engine arguments as --lower-case-words, the value apart",
+                )
+            groups.append((token, []))
+        elif groups:
+            groups[-1][1].append(token)
+        else:
+            raise UserError(f"the engine arguments begin with {token!r}", "begin with a --flag")
+    return groups
+
+
+def _value(flag: str, tokens: list[str]) -> str:
+    if not tokens:
+        return "true"
+    if len(tokens) == 1 and _survives(flag, tokens[0]):
+        return tokens[0]
+    if flag in _ARRAY_IS_ONE_TOKEN:
+        raise UserError(
+            f"{flag} cannot take {' '.join(tokens)!r} through the container's environment",
+            f"give {flag} one value, and not true or false",
+        )
+    return json.dumps(tokens)
+
+
+def _survives(flag: str, token: str) -> bool:
+    """Whether the container passes this value on as it is, as one token."""
+    text = token.strip()
+    if text == "" or text.lower() in {"true", "false"}:
+        return False
+    if flag in _ARRAY_IS_ONE_TOKEN:
+        return True
+    if text.startswith("[") and text.endswith("]"):
+        return not _is_json(text)
+    if text.startswith("{") and text.endswith("}"):
+        # One object survives; several in a row would be taken apart.
+        return _is_json(text) or not _begins_with_object(text)
+    return True
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _begins_with_object(text: str) -> bool:
+    try:
+        json.JSONDecoder().raw_decode(text)
+    except ValueError:
+        return False
+    return True

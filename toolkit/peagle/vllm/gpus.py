@@ -1,0 +1,58 @@
+"""What follows from the GPU: how much of its memory CUDA sees."""
+
+from __future__ import annotations
+
+from peagle.catalog.tables import Instance
+
+VISIBLE_GIB: dict[str, tuple[float, ...]] = {
+    "T4": (14.56,),
+    "A10G": (22.06,),
+    "L4": (22.03,),
+    "L40S": (44.39,),
+    "A100": (39.49, 79.15),
+    "H100": (79.19,),
+    "H200": (139.80,),
+    "B200": (178.35,),
+    "B300": (267.6,),
+    "RTX PRO 4500": (31.36,),
+    "RTX PRO 6000 SE": (94.97,),
+}
+"""GiB that cudaMemGetInfo reports as total: the driver keeps the rest. The H200's is measured
+(evidence/memory-h200.json), the others are as torch prints them on these GPUs. A name without an
+entry is taken to lose as much as the largest share here."""
+
+_LARGEST_LOSS = 0.03
+
+
+def visible_gib(gpu: str, memory_mib: int) -> float:
+    """GiB of one GPU that CUDA sees, of the ``memory_mib`` that a data sheet gives it."""
+    whole = memory_mib / 1024
+    for visible in VISIBLE_GIB.get(gpu, ()):
+        if 0.9 * whole < visible <= whole:
+            return visible
+    return round(whole * (1 - _LARGEST_LOSS), 2)
+
+
+def capability_of(instance: Instance) -> int:
+    """The compute capability of its GPUs, times ten."""
+    return int(instance.gpu_architecture.removeprefix("sm_"))
+
+
+def can_compute(capability: int, dtype: str, quantization: str | None) -> bool:
+    """Whether vLLM runs such a model there: bfloat16 and 4-bit weights need 8.0, all else 7.5."""
+    small_numbers = dtype == "bfloat16" or quantization in ("mxfp4", "nvfp4")
+    return capability >= (80 if small_numbers else 75)
+
+
+def seen_of(given_gib: float, gpu: str) -> float:
+    """What CUDA sees of ``given_gib`` of this GPU: all of it, unless the number is the one of the
+    GPU's data sheet or of nvidia-smi, which count what the driver keeps."""
+    for visible in VISIBLE_GIB.get(gpu, ()):
+        if visible < given_gib <= visible * (1 + _LARGEST_LOSS):
+            return visible
+    return given_gib
+
+
+def round_up(number: int, multiple: int) -> int:
+    """The next multiple of ``multiple`` from ``number``."""
+    return -(-number // multiple) * multiple

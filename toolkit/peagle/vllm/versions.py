@@ -1,0 +1,65 @@
+"""vLLM versions: ``0.28.0``, or ``0.28`` which means ``0.28.0``; and ranges of them.
+
+A range is a list of comparisons that must all hold: ``>=0.18.0,<0.22.0``.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable
+from typing import Literal
+
+from peagle.errors import UserError
+
+Parsed = tuple[int, int, int]
+
+_VERSION = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?", re.ASCII)
+_COMPARISON = re.compile(r"(>=|<=|==|<|>)(.*)", re.DOTALL)
+_HOLDS: dict[str, Callable[[Parsed, Parsed], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    "==": operator.eq,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+
+
+def parse(version: str) -> Parsed:
+    """The three numbers of a version; raises UserError when it is not one."""
+    found = _VERSION.fullmatch(version)
+    if not found:
+        raise UserError(f"{version!r} is not a vLLM version", "write it like 0.28.0")
+    return int(found[1]), int(found[2]), int(found[3] or 0)
+
+
+def normalise(version: str) -> str:
+    """The version with all three numbers: ``0.28`` becomes ``0.28.0``."""
+    return ".".join(str(number) for number in parse(version))
+
+
+def compare(left: str, right: str) -> Literal[-1, 0, 1]:
+    """-1 when ``left`` is the older version, 0 when they are the same, 1 when it is the newer."""
+    a, b = parse(left), parse(right)
+    if a == b:
+        return 0
+    return -1 if a < b else 1
+
+
+def in_range(version: str, versions: str) -> bool:
+    """Whether every comparison of the range ``versions`` holds for ``version``.
+
+    Raises UserError when either of them is malformed.
+    """
+    number = parse(version)
+    holds = [_holds(number, part) for part in versions.split(",")]
+    return all(holds)
+
+
+def _holds(number: Parsed, comparison: str) -> bool:
+    found = _COMPARISON.fullmatch(comparison)
+    if not found:
+        raise UserError(
+            f"{comparison!r} is not a comparison of versions", "write it like >=0.18.0,<0.22.0"
+        )
+    return _HOLDS[found[1]](number, parse(found[2]))

@@ -1,0 +1,1 @@
+"""Warm starts: what an engine compiled, collected once and restored at later starts."""
