@@ -90,6 +90,6 @@ def size_text(size: int) -> str:
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
 
 
-def printable(text: object, longest: int | None = None) -> str:
+def sanitize(text: object, longest: int | None = None) -> str:
     """``text`` without what a terminal would obey, and at most ``longest`` characters of it."""
     return "".join(c for c in str(text) if c.isprintable())[:longest]

@@ -10,8 +10,8 @@ from typing import Any
 from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied, Missing, translated
 from peagle.errors import CheckpointError, CloudError
+from peagle.s3uri import S3Uri, is_s3_uri
 
-_URI = re.compile(r"(?i:s3)://([a-z0-9][a-z0-9.\-]{1,61}[a-z0-9])(/.*)?", re.DOTALL)
 _MOST_FILES = 5_000
 _MD5 = re.compile(r"[0-9a-f]{32}")
 _ELSEWHERE = (
@@ -26,13 +26,13 @@ class S3Source:
 
     def __init__(self, aws: Aws, uri: str) -> None:
         """Raises CheckpointError for what is no ``s3://`` address. Nothing is sent yet."""
-        found = _URI.fullmatch(uri)
-        if found is None:
-            raise CheckpointError(f"{uri!r} is no s3:// prefix", "write it like s3://bucket/folder")
+        place = S3Uri.parse(uri).folder if is_s3_uri(uri) else None
+        if place is None or not place.has_bucket_name:
+            raise CheckpointError(
+                f"{uri!r} is not an s3:// prefix", "Use the form s3://bucket/folder"
+            )
         self._aws = aws
-        self._bucket = found[1]
-        folder = (found[2] or "").strip("/")
-        self._prefix = f"{folder}/" if folder else ""
+        self._bucket, self._prefix = place.bucket, place.key
         self._listing: dict[str, dict[str, Any]] = {}
 
     @property

@@ -23,12 +23,13 @@ from peagle.images.bake import baked
 from peagle.images.build import for_gpus, named_by_content
 from peagle.images.context import source_revision
 from peagle.planning import Plan
-from peagle.planning.drafter import is_folder, is_s3
+from peagle.planning.drafter import is_folder
 from peagle.planning.runtime import IMAGE_WITHOUT_COUNTERS
 from peagle.render.baked_weights import Baked
 from peagle.render.image import Recipe, RuntimeKind
 from peagle.render.image_names import base_of, parse_tag, pinned, split_image, without_tag
 from peagle.render.readme import pair_words
+from peagle.s3uri import is_s3_uri
 
 Progress = Callable[[str], object]
 
@@ -189,7 +190,7 @@ def push_image(
 def words_for(pair: str) -> list[str]:
     """PAIR, as far as the name of an image's pair can be typed."""
     head = pair.partition("+")[2]
-    return ["PAIR" if is_s3(head) or is_folder(head) else pair]
+    return ["PAIR" if is_s3_uri(head) or is_folder(head) else pair]
 
 
 def deploy_command(

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from peagle.checkpoints import Checkpoint, FolderSource, Source, read_checkpoint
 from peagle.errors import UserError
-from peagle.planning.drafter import is_folder, is_location, is_s3, split_revision
+from peagle.planning.drafter import is_folder, is_location, split_revision
+from peagle.s3uri import S3Uri, is_s3_uri
 
 if TYPE_CHECKING:
     from peagle.aws.client import Aws
@@ -33,7 +34,7 @@ def checkpoint_at(
 
 def source_of(location: str, aws_of: AwsOf | None = None) -> Source:
     """The place itself; nothing of it has been read."""
-    if is_s3(location):
+    if is_s3_uri(location):
         if aws_of is None:
             raise UserError(f"{location} cannot be read here", "name a folder")
         _check_bucket(location)
@@ -60,17 +61,18 @@ def folder_hint(word: str) -> str:
 
 
 def _check_bucket(location: str) -> None:
-    bucket, slash, key = location.partition("//")[2].partition("/")
+    found = S3Uri.parse(location)
+    bucket, lower = found.bucket, S3Uri(found.bucket.lower(), found.key)
     if bucket != bucket.lower():
         raise UserError(
             f"{location} names the bucket {bucket}, and bucket names are in lower case",
-            f"write s3://{bucket.lower()}{slash}{key} if that is the one",
+            f"write {lower} if that is the one",
         )
 
 
 def means_folder(location: str) -> bool:
     """Whether this is a folder: written as one, or like a hub id where such a folder lies."""
-    if is_s3(location):
+    if is_s3_uri(location):
         return False
     return is_folder(location) or ("/" in location and Path(location).expanduser().is_dir())
 
@@ -84,7 +86,7 @@ def own_head(drafter: str, aws_of: AwsOf | None = None) -> dict[str, Any]:
     that holds no whole weights or no config.json, and for a bucket in capitals.
     """
     if not means_folder(drafter):
-        if is_s3(drafter):
+        if is_s3_uri(drafter):
             _check_bucket(drafter)
         if aws_of is None or not is_location(drafter):
             return {"drafter": drafter}

@@ -22,7 +22,8 @@ from peagle.cli.options import catalog_of, is_plan_file, resolve_plan
 from peagle.cli.output.weights import in_account
 from peagle.findings import Finding
 from peagle.planning import Plan, errors
-from peagle.planning.drafter import NOT_READ, is_s3
+from peagle.planning.drafter import NOT_READ
+from peagle.s3uri import is_s3_uri
 from peagle.weights.mounted import mounted_at_plan
 
 _LEVELS = ("error", "warning", "note")
@@ -51,7 +52,7 @@ def online_plan(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> Plan:
     def planned(aws_of: AwsOf | None) -> Plan:
         return resolve_plan(pair, chosen, catalog_of(ctx), priced, aws_of)
 
-    if is_s3(chosen.get("drafter") or ""):
+    if is_s3_uri(chosen.get("drafter") or ""):
         plan, stored = _manifest_first(asked, planned, lambda: aws)
     else:
         plan = planned(lambda: aws)

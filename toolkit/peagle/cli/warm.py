@@ -57,7 +57,7 @@ from peagle.engine.runner import Host, ProcessHost
 from peagle.engine.state import warm_folder
 from peagle.errors import PeagleError, Refused, UserError
 from peagle.planning import Plan, errors
-from peagle.planning.drafter import is_s3
+from peagle.s3uri import is_s3_uri
 from peagle.sandbox.state import engine_version, read_engine_kind
 from peagle.warm import endpoint as warming
 from peagle.warm.endpoint import Stored
@@ -104,7 +104,7 @@ def keep_here(plan: Plan, engine_kind: str, gpus: bool, to: str | None, as_json:
 def _folder(to: str | None) -> Path:
     if to is None:
         return warm_folder()
-    if is_s3(to):
+    if is_s3_uri(to):
         raise UserError(
             f"--to {to}: a start on this machine is kept on this machine",
             "leave out --local, and `peagle warm` stores one beside the weights in S3, made on the "

@@ -40,9 +40,10 @@ from peagle.cli.weights_remove import (
 )
 from peagle.errors import Refused, UserError
 from peagle.findings import Finding
-from peagle.planning.drafter import choose_drafter, is_location, is_s3, split_revision
+from peagle.planning.drafter import choose_drafter, is_location, split_revision
 from peagle.planning.plan import Options, Weights
 from peagle.planning.weights import place_weights
+from peagle.s3uri import is_s3_uri
 from peagle.weights import Moment, Origin, Outcome, Place, Survey, origin_of, place_of, survey, sync
 from peagle.weights.manifest import Copied
 from peagle.weights.sync_plan import half_bytes
@@ -176,7 +177,7 @@ def _wanted(
 def _given(location: str | None) -> Weights:
     """Weights as ``--target-from`` and ``--drafter-from`` name them."""
     assert location is not None
-    if is_s3(location):
+    if is_s3_uri(location):
         return Weights(kind="s3", location=place_of(location).uri, engine_path=location)
     if means_folder(location):
         folder = str(Path(location).expanduser().resolve())

@@ -17,6 +17,7 @@ from peagle.deploy.state import Deployment, Generation
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan, Weights
 from peagle.render.files import Request
 from peagle.render.requests import requests
+from peagle.s3uri import S3Uri
 
 MODEL, CONFIG, ENDPOINT = "create_model", "create_endpoint_config", "create_endpoint"
 """The operations of a plan's requests."""
@@ -152,8 +153,8 @@ def _replaced(value: Any, replacements: dict[str, str]) -> Any:
 
 
 def _upload(uri: str, files: tuple[LocalFile, ...], contents: str) -> Upload:
-    bucket, _, prefix = uri.removeprefix("s3://").partition("/")
-    return Upload(bucket, prefix.rstrip("/") + "/", files, contents)
+    place = S3Uri.parse(uri).folder
+    return Upload(place.bucket, place.key, files, contents)
 
 
 def _digest(document: Any) -> str:

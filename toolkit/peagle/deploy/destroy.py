@@ -11,6 +11,7 @@ from peagle.deploy import steps
 from peagle.deploy.context import Work
 from peagle.deploy.state import Resource
 from peagle.errors import CloudError, Refused
+from peagle.s3uri import S3Uri
 
 ORDER = ("Endpoint", "EndpointConfig", "Model", "S3Objects", "S3Bucket")
 """An endpoint needs its configuration while it lives, and that its model."""
@@ -47,7 +48,7 @@ def _remove(work: Work, resource: Resource) -> bool:
     if resource.type == "S3Bucket":
         return _remove_bucket(work, resource)
     if resource.type == "S3Objects":
-        bucket = resource.name.removeprefix("s3://").partition("/")[0]
+        bucket = S3Uri.parse(resource.name).bucket
         storage.delete_objects(work.aws, bucket, resource.keys)
         return True
     if not _is_ours(work, resource):

@@ -21,6 +21,7 @@ from peagle.errors import NotFound, UserError
 from peagle.findings import Finding, note, warning
 from peagle.planning.decision import Choice, chosen
 from peagle.planning.plan import Options
+from peagle.s3uri import is_s3_uri
 
 OWN = "own"
 """The name of a head that is not in the catalogue."""
@@ -34,12 +35,7 @@ _FOLDER = re.compile(r"[/~.]")
 
 def is_location(text: str) -> bool:
     """Whether ``--drafter`` names weights (``s3://``, folder, Hugging Face id), not a drafter."""
-    return is_s3(text) or is_folder(text) or _HUB.fullmatch(text) is not None
-
-
-def is_s3(text: str) -> bool:
-    """Whether this is an ``s3://`` address."""
-    return text.lower().startswith("s3://")
+    return is_s3_uri(text) or is_folder(text) or _HUB.fullmatch(text) is not None
 
 
 def is_folder(text: str) -> bool:

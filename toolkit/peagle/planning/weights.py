@@ -24,7 +24,6 @@ baked in           the image has them: what would be below /opt/ml lies below it
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,8 +35,9 @@ from peagle.data import SHIPPED, data_folder
 from peagle.errors import UserError
 from peagle.findings import Finding, error, note, warning
 from peagle.planning.decision import Choice
-from peagle.planning.drafter import Chosen, is_folder, is_s3
+from peagle.planning.drafter import Chosen, is_folder
 from peagle.planning.plan import MODEL_BUCKET, Mount, Options, Reason, Weights
+from peagle.s3uri import PREFIX_FORMAT, S3Uri, is_s3_uri
 from peagle.text import size_text
 from peagle.vllm import versions
 
@@ -148,9 +148,6 @@ MODEL_FOLDER = "/opt/ml/model"
 DRAFTER_CHANNEL = "drafter"
 DRAFTER_FOLDER = f"/opt/ml/additional-model-data-sources/{DRAFTER_CHANNEL}"
 
-_MAX_URI_LENGTH = 1024  # of an S3Uri, from SageMaker's service model
-_S3 = re.compile(r"s3://[a-z0-9][a-z0-9.\-]{1,61}[a-z0-9](/[^\s%/]+)*/?")
-
 
 @dataclass(frozen=True)
 class Placed:
@@ -253,7 +250,7 @@ def _uploaded(weights: Weights, folder: str, name: str) -> Weights:
 
 def _target_weights(options: Options, catalog: Catalog, target: Target) -> Weights:
     if options.model_source is not None:
-        if not is_s3(options.model_source):
+        if not is_s3_uri(options.model_source):
             raise UserError(
                 f"--model-source {options.model_source!r} is not an s3:// prefix",
                 "write it like s3://bucket/folder/",
@@ -268,7 +265,7 @@ def _drafter_weights(catalog: Catalog, pair: Chosen) -> Weights | None:
         return None
     if pair.own is None:
         return _catalogued(catalog, pair.target, drafter.weights, drafter.revision)
-    if is_s3(pair.own):
+    if is_s3_uri(pair.own):
         return _in_s3(pair.own)
     if is_folder(pair.own):
         return Weights(kind="directory", location=pair.own, engine_path=pair.own)
@@ -293,13 +290,11 @@ def _on_hub(repository: str, revision: str | None) -> Weights:
 
 
 def _in_s3(address: str) -> Weights:
-    uri = address if address.endswith("/") else f"{address}/"
-    if len(uri) > _MAX_URI_LENGTH or not _S3.fullmatch(uri):
-        raise UserError(
-            f"{address!r} is not an s3:// prefix that SageMaker mounts",
-            "write it like s3://bucket/folder/, without spaces, % and empty parts",
-        )
-    return Weights(kind="s3", location=uri, engine_path=MODEL_FOLDER)
+    try:
+        location = S3Uri.mountable(address).uri
+    except ValueError as error:
+        raise UserError(str(error), PREFIX_FORMAT) from error
+    return Weights(kind="s3", location=location, engine_path=MODEL_FOLDER)
 
 
 def _gated(target: Target, weights: Weights) -> tuple[Finding, ...]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from peagle.request_validation.model import Invalid
+from peagle.s3uri import SCHEME, S3Uri
 from peagle.vllm.environment import MAX_TOTAL_BYTES
 
 Parameters = Mapping[str, Any]
@@ -79,11 +80,10 @@ def _s3_source(path: str, source: Parameters) -> Iterator[Invalid]:
     uri = source.get("S3Uri")
     if not isinstance(uri, str):
         return
-    _, _, key = uri.removeprefix("s3://").partition("/")
     whole = source.get("S3DataType") == "S3Prefix"
-    if not uri.startswith("s3://"):
+    if not uri.startswith(SCHEME):
         yield Invalid(f"{path}.S3Uri", f"{uri!r} is no s3:// address", "write s3://bucket/prefix/")
-    elif "//" in f"/{key}":
+    elif "//" in f"/{S3Uri.parse(uri).key}":
         message = f"{uri!r} has an empty part, for which S3 finds nothing"
         yield Invalid(f"{path}.S3Uri", message, "write single slashes")
     elif whole and not uri.endswith("/"):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from peagle.aws.errors import Missing
-from peagle.text import printable
+from peagle.text import sanitize
 from peagle.warm.transfer import FOLDER
 from peagle.weights.bucket import Bucket
 from peagle.weights.layout import PARTS, Place
@@ -79,7 +79,7 @@ def _artefact(
             pair=_pair(subject.get("pair"), beside),
             k=_k(subject.get("engine")),
             device=device_words(subject["device"]),
-            made=printable(document.get("made", ""), _LONGEST_DATE),
+            made=sanitize(document.get("made", ""), _LONGEST_DATE),
             seconds_cold=_seconds(document.get("seconds_cold")),
         )
     except (Missing, ValueError, LookupError, TypeError, AttributeError, RecursionError):
@@ -133,4 +133,4 @@ def device_words(device: Any) -> str:
         text = f"{facts.get('used', len(gpus))} x {gpus[0]}, driver {facts.get('driver')}"
     else:
         text = str(facts.get("cpu") or "")
-    return printable(text, _LONGEST_WORDS)
+    return sanitize(text, _LONGEST_WORDS)

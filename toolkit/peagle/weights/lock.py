@@ -26,7 +26,7 @@ from uuid import uuid4
 from peagle.aws.errors import Missing
 from peagle.errors import CloudError, PeagleError, Refused
 from peagle.store import home
-from peagle.text import printable
+from peagle.text import sanitize
 from peagle.weights.bucket import Bucket
 from peagle.weights.layout import Place
 
@@ -218,7 +218,7 @@ def _holder(content: bytes) -> Holder:
     """What is written in the lock; somebody, where that cannot be read."""
     try:
         found: dict[str, Any] = json.loads(content)
-        holder = Holder(**{name: printable(value, _LONGEST) for name, value in found.items()})
+        holder = Holder(**{name: sanitize(value, _LONGEST) for name, value in found.items()})
     except (ValueError, TypeError, AttributeError, RecursionError):
         return Holder("", "somebody", "some machine", "works", "some time")
     return holder if _ID.fullmatch(holder.id) else replace(holder, id="")

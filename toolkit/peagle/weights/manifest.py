@@ -21,7 +21,7 @@ from peagle.aws.errors import AccessDenied, Missing
 from peagle.errors import NotFound, UserError
 from peagle.findings import Finding, error
 from peagle.planning.plan import Plan
-from peagle.text import printable
+from peagle.text import sanitize
 from peagle.weights.bucket import Bucket
 from peagle.weights.layout import MANIFEST, PARTS, Place, synced_below
 
@@ -102,10 +102,10 @@ def write_manifest(bucket: Bucket, place: Place, manifest: Manifest) -> None:
 def _folder(document: dict[str, Any]) -> Folder:
     drafting = document.get("parallel_drafting")
     return Folder(
-        source=printable(document["source"]),
+        source=sanitize(document["source"]),
         complete=bool(document["complete"]),
         files={name: _entry(entry) for name, entry in document["files"].items()},
-        pair=printable(document.get("pair", "")),
+        pair=sanitize(document.get("pair", "")),
         parallel_drafting=drafting if isinstance(drafting, bool) else None,
         given=bool(document.get("given", False)),
     )

@@ -29,6 +29,7 @@ from peagle.errors import NotFound, PeagleError
 from peagle.images import Docker, Image, images, show
 from peagle.render.image import serve_digest
 from peagle.render.requests import tag_value
+from peagle.s3uri import S3Uri
 from peagle.sandbox.client import ACCESS_KEY, running
 from peagle.sandbox.hosting.spec import DRAFTER_PATH, TARGET_PATH, ModelData, Order
 from peagle.sandbox.state import EngineKind, catalog, engine_version
@@ -85,7 +86,8 @@ class NoModelData(Exception):
 
 def download(data: ModelData, ml_root: Path, region: str) -> None:
     """Put ``data`` below ``ml_root``. Raises NoModelData."""
-    bucket, _, key = data.uri.removeprefix("s3://").partition("/")
+    source = S3Uri.parse(data.uri)
+    bucket, key = source.bucket, source.key
     folder = ml_root / data.into
     folder.mkdir(parents=True, exist_ok=True)
     client = _client(region)

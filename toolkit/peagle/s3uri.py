@@ -1,0 +1,73 @@
+"""S3 URIs: the one parser and the one type for ``s3://bucket/key``."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+SCHEME = "s3://"
+
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.\-]{1,61}[a-z0-9]")
+_MOUNTABLE_KEY = re.compile(r"([^\s%/]+/)*")
+_MAX_LENGTH = 1024
+"""Of an S3Uri in SageMaker's service model."""
+
+PREFIX_FORMAT = "Use the form s3://bucket/folder, without spaces, % and empty parts"
+"""The fix for what ``S3Uri.mountable`` refuses."""
+
+
+@dataclass(frozen=True)
+class S3Uri:
+    """A bucket, and the key of an object or a prefix in it (empty for the whole bucket)."""
+
+    bucket: str
+    key: str = ""
+
+    def __str__(self) -> str:
+        return f"{SCHEME}{self.bucket}/{self.key}"
+
+    @property
+    def uri(self) -> str:
+        """``s3://bucket/key``."""
+        return str(self)
+
+    @property
+    def folder(self) -> S3Uri:
+        """The same with a key that is empty or ends with a slash, as a prefix needs it."""
+        key = self.key.strip("/")
+        return S3Uri(self.bucket, f"{key}/" if key else "")
+
+    @property
+    def has_bucket_name(self) -> bool:
+        """Whether the bucket has a name that S3 accepts."""
+        return _BUCKET.fullmatch(self.bucket) is not None
+
+    @classmethod
+    def parse(cls, text: str) -> S3Uri:
+        """Split a URI without judging its parts. Raises ValueError for anything but ``s3://``."""
+        if not is_s3_uri(text):
+            raise ValueError(f"{text!r} is not an s3:// URI")
+        bucket, _, key = text[len(SCHEME) :].partition("/")
+        return cls(bucket, key)
+
+    @classmethod
+    def mountable(cls, text: str, reserve: int = 0) -> S3Uri:
+        """A prefix that SageMaker can mount, its key ending with a slash (or empty).
+
+        ``reserve``: characters that are appended to the URI later. Raises ValueError.
+        """
+        found = cls.parse(text)
+        prefix = cls(found.bucket, found.key and f"{found.key.removesuffix('/')}/")
+        if (
+            not text.startswith(SCHEME)
+            or not prefix.has_bucket_name
+            or not _MOUNTABLE_KEY.fullmatch(prefix.key)
+            or len(prefix.uri) + reserve > _MAX_LENGTH
+        ):
+            raise ValueError(f"{text!r} is not an s3:// prefix that SageMaker can mount")
+        return prefix
+
+
+def is_s3_uri(text: str) -> bool:
+    """Whether the text is written as an S3 URI; the scheme may be in capitals."""
+    return text[: len(SCHEME)].lower() == SCHEME
