@@ -154,19 +154,19 @@ def test_shards_that_an_index_names_and_nobody_copied_are_named(root: Path) -> N
 
     said = refusal(root)
 
-    assert "lacks 2 of 3 files" in said.message
+    assert "2 of 3 files that model.safetensors.index.json names are missing" in said.message
     assert "model-2.safetensors, model-3.safetensors" in said.message
 
 
 @pytest.mark.parametrize(
     ("content", "what"),
     [
-        (b"", "is empty"),
-        (b"version https://git-lfs.github.com/spec/v1\noid sha256:00", "a pointer of Git LFS"),
+        (b"", "model.safetensors is cut short: it has 0 bytes"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:00", "is a Git LFS pointer"),
         (safetensors({"a": [1000]})[:-1], "is cut short: "),
-        (safetensors({"a": [1000]})[:40], "or cut short (40 bytes)"),
-        (b"\x02\0\0\0\0\0\0\0[]", "its header cannot be read"),
-        (b"\xff" * 64, "is no safetensors file"),
+        (safetensors({"a": [1000]})[:40], "the whole file has 40"),
+        (b"\x02\0\0\0\0\0\0\0[]", "its header is not a JSON object"),
+        (b"\xff" * 64, "or not a safetensors file"),
     ],
 )
 def test_weights_that_are_not_whole_are_refused(root: Path, content: bytes, what: str) -> None:
@@ -190,7 +190,7 @@ def test_no_bytes_break_the_reading_of_weights(tmp_path_factory: pytest.TempPath
 
 
 @pytest.mark.parametrize(
-    ("content", "what"), [("", "it is empty"), ('{"a": ', "cannot be read"), ("[]", "no JSON")]
+    ("content", "what"), [("", "is empty"), ('{"a": ', "cannot be read"), ("[]", "not a JSON")]
 )
 def test_a_configuration_that_is_not_whole_is_refused(root: Path, content: str, what: str) -> None:
     (model(root / "model") / "config.json").write_text(content)

@@ -76,7 +76,7 @@ def test_a_pair_that_does_not_fit_is_refused(
     with pytest.raises(WrongEnvironment) as refused:
         check_pair(pair(tmp_path, **change))
 
-    assert refused.value.message.startswith("the head and the target do not fit: ")
+    assert refused.value.message.startswith("head and target do not fit: ")
     assert what in refused.value.message
     assert refused.value.fix
 

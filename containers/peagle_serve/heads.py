@@ -1,0 +1,227 @@
+"""What a draft head's config.json and the shapes of its weights say, as vLLM reads them.
+
+A config has one of two layouts: that of EAGLE-3 and P-EAGLE checkpoints, and that of the
+speculators library, which describes the layers under ``transformer_layer_config``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+AUX_LAYERS = "eagle_aux_hidden_state_layer_ids"
+MASK = "mask_hidden"
+"""The tensor for the masked slots, without which vLLM loads no parallel-drafting head."""
+DEFAULT_AUXILIARY = 3
+"""The number of hidden states for which vLLM builds a head whose config does not say."""
+
+PLACEHOLDERS = ("ptd_token_id", "pard_token", "mask_token_id")
+"""Keys under which the config of an EAGLE head keeps the token for the masked slots."""
+VLLM_PLACEHOLDERS = (
+    "dflash_config.mask_token_id",
+    "mask_token_id",
+    "dspark_noise_token_id",
+    "pard_token",
+    "ptd_token_id",
+)
+"""Keys (dotted: nested) that vLLM 0.28.0 reads for that token, in its order
+(v1/spec_decode/llm_base_proposer.py). Older versions read fewer, in another order."""
+
+_SPECULATORS = ("speculators_model_type", "speculators_config")
+_HEAD_KEYS = (*_SPECULATORS, "eagle_config", AUX_LAYERS)
+"""Keys that only the config of a head has."""
+_HEAD_CLASS = re.compile(r"eagle3|p_?eagle", re.IGNORECASE)
+_OWN_TENSOR = re.compile(rf"(?:^|\.)(?:fc|midlayer|d2t|t2d)(?:\.|$)|{MASK}")
+"""Tensors that only a head has; some heads name the class of a plain model in their config."""
+_LAYER = re.compile(r"(?:^|\.)(?:layers\.(\d+)|midlayer)\.")
+_KNOWN_LAYERS = ("llama", "qwen3")
+"""Model types whose layer names in vLLM are known here (llama_eagle3.py, qwen3_eagle3.py)."""
+
+
+class HeadConfig(NamedTuple):
+    """The config of a head. ``None``: the key is absent or invalid, and vLLM takes a default.
+
+    ``speculators`` is its type in the speculators format (``eagle3``, ``peagle``), ``None`` in
+    vLLM's own. ``target_hidden_size`` defaults to ``hidden_size``. ``auxiliary_layers`` are the
+    target's layers whose hidden states it reads; ``built_for`` is the number of hidden states for
+    which vLLM builds ``fc``, from another key. ``invalid`` maps keys with unusable values to a
+    message about them.
+    """
+
+    classes: tuple[str, ...]
+    model_type: str
+    speculators: str | None
+    parallel_drafting: bool
+    target_hidden_size: int | None
+    hidden_size: int | None
+    vocab_size: int | None
+    draft_vocab_size: int | None
+    auxiliary_layers: tuple[int, ...] | None
+    built_for: int
+    uses_auxiliary: bool
+    max_positions: int | None
+    layers: int | None
+    intermediate_size: int | None
+    query_heads: int | None
+    kv_heads: int | None
+    head_dim: int | None
+    attention_bias: bool
+    norm_before_fc: bool
+    fc_norm: bool
+    quantized: bool
+    invalid: Mapping[str, str]
+
+    @property
+    def speculators_format(self) -> bool:
+        """Whether the config is nested as the speculators library writes it."""
+        return self.speculators is not None
+
+
+def read_head(config: Mapping[str, Any]) -> HeadConfig:
+    """The head that ``config`` describes; what is wrong with it is in ``invalid``."""
+    invalid: dict[str, str] = {}
+    nested = config.get("transformer_layer_config") or config
+    if not isinstance(nested, Mapping):
+        invalid["transformer_layer_config"] = "transformer_layer_config is not an object"
+    inner: Mapping[str, Any] = nested if isinstance(nested, Mapping) else {}
+    eagle_config = inner.get("eagle_config")
+    eagle: Mapping[str, Any] = eagle_config if isinstance(eagle_config, Mapping) else {}
+
+    def number(key: str, holder: Mapping[str, Any] = inner) -> int | None:
+        value = holder.get(key)
+        if value is None or (type(value) is int and value > 0):
+            return value
+        invalid[key] = f"{key} is {ascii(value)[:80]}, not a positive whole number"
+        return None
+
+    def layers(holder: Mapping[str, Any]) -> tuple[int, ...] | None:
+        value = holder.get(AUX_LAYERS)
+        if value is None or (isinstance(value, list) and all(type(one) is int for one in value)):
+            return tuple(value or ()) or None  # vLLM ignores an empty list too
+        invalid[AUX_LAYERS] = f"{AUX_LAYERS} is {ascii(value)[:80]}, not a list of whole numbers"
+        return None
+
+    hidden, heads, kind = (
+        number("hidden_size"),
+        number("num_attention_heads"),
+        config.get("speculators_model_type"),
+    )
+    outer = inner if kind is None else config
+    return HeadConfig(
+        classes=classes_of(config),
+        model_type=str(inner.get("model_type") or "llama"),
+        speculators=None if kind is None else str(kind),
+        parallel_drafting=any(config.get(name) is not None for name in PLACEHOLDERS)
+        or kind == "peagle",
+        target_hidden_size=number("target_hidden_size", config)
+        or number("target_hidden_size")
+        or hidden,
+        hidden_size=hidden,
+        vocab_size=number("vocab_size"),
+        draft_vocab_size=number("draft_vocab_size", config),
+        auxiliary_layers=layers(config) or layers(eagle),
+        built_for=number("num_aux_hidden_states") or len(layers(eagle) or ()) or DEFAULT_AUXILIARY,
+        uses_auxiliary=eagle.get("use_aux_hidden_state") is not False,
+        max_positions=number("max_position_embeddings"),
+        layers=number("num_hidden_layers"),
+        intermediate_size=number("intermediate_size"),
+        query_heads=heads,
+        kv_heads=number("num_key_value_heads") or heads,
+        head_dim=number("head_dim") or (hidden // heads if hidden and heads else None) or None,
+        attention_bias=inner.get("attention_bias") is True,
+        norm_before_fc=bool(eagle.get("norm_before_fc", outer.get("norm_before_fc"))),
+        fc_norm=bool(outer.get("fc_norm")),
+        quantized=any(isinstance(one.get("quantization_config"), Mapping)
+                      for one in (config, inner)),
+        invalid=invalid,
+    )  # fmt: skip
+
+
+def is_head(config: Mapping[str, Any]) -> bool:
+    """Whether this is the config.json of an EAGLE-3 or P-EAGLE head, not of a model."""
+    if any(config.get(name) is not None for name in (*_HEAD_KEYS, *PLACEHOLDERS)):
+        return True
+    return any(_HEAD_CLASS.search(name) for name in classes_of(config))
+
+
+def classes_of(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """``architectures``; empty unless that is a list."""
+    names = config.get("architectures")
+    return tuple(map(str, names)) if isinstance(names, list) else ()
+
+
+def has_mask(tensors: Iterable[str]) -> bool:
+    """Whether the tensor for the masked slots is among these names."""
+    return any(MASK in name for name in tensors)
+
+
+def placeholder(config: Mapping[str, Any], names: Iterable[str]) -> tuple[str, Any] | None:
+    """The first of these keys (dotted: nested) that has a value, and the value."""
+    for name in names:
+        value: Any = config
+        for step in name.split("."):
+            value = value.get(step) if isinstance(value, Mapping) else None
+        if value is not None:
+            return name, value
+    return None
+
+
+class HeadFiles:
+    """A head's ``config`` and the shapes of its ``tensors`` (empty: they were not readable)."""
+
+    def __init__(self, document: Mapping[str, Any], tensors: Mapping[str, list[int]]) -> None:
+        self.config = read_head(document)
+        self.tensors = tensors
+        self._document = document
+
+    def may_be_head(self) -> bool:
+        """Whether anything shows that this is a draft head; true where weights are unreadable."""
+        if not self.tensors or any(_OWN_TENSOR.search(name) for name in self.tensors):
+            return True
+        keys = (*_HEAD_KEYS, "draft_vocab_size")
+        if any(self._document.get(name) is not None for name in keys) or self.placeholder():
+            return True
+        return any("eagle" in name.lower() for name in self.config.classes)
+
+    def placeholder(self) -> tuple[str, Any] | None:
+        """The key that vLLM reads for the token of the masked slots, and its value."""
+        nested = any(self._document.get(name) is not None for name in _SPECULATORS)
+        return placeholder(self._document, ("mask_token_id",) if nested else VLLM_PLACEHOLDERS)
+
+    def is_parallel(self) -> bool:
+        """Whether it drafts in parallel: it has a state for the masked slots; where its weights
+        are unreadable, by its config."""
+        if self.tensors:
+            return has_mask(self.tensors)
+        is_peagle = self.config.speculators == "peagle"
+        return is_peagle or self._document.get("ptd_token_id") is not None
+
+    def auxiliary_layers(self, count: int) -> tuple[tuple[int, ...], bool]:
+        """The layers that it reads of a target with ``count`` layers, and whether its config names
+        them; the default is vLLM's."""
+        named = self.config.auxiliary_layers
+        return named or (2, count // 2, count - 3), named is not None
+
+    def holding(self, *parts: str) -> list[int] | None:
+        """The shape of the first tensor that has one of ``parts`` in its name."""
+        return next(
+            (self.tensors[name] for part in parts for name in self.tensors if part in name), None
+        )
+
+    def tensor(self, name: str) -> list[int] | None:
+        """The shape of the tensor of that name, under any prefix."""
+        return next(
+            (shape for full, shape in self.tensors.items() if f".{full}".endswith(f".{name}")), None
+        )
+
+    def layer_tensors(self) -> dict[int, set[str]]:
+        """Layer -> names of its tensors; empty for layers whose names are unknown here."""
+        found: dict[int, set[str]] = {}
+        if self.config.quantized or self.config.model_type not in _KNOWN_LAYERS:
+            return found
+        for name in self.tensors:
+            match = _LAYER.search(name)
+            if match:
+                found.setdefault(int(match[1] or 0), set()).add(name[match.end() :])
+        return found
