@@ -16,7 +16,7 @@ import pytest
 
 from peagle.engine.installed import find_engine
 from peagle.errors import EngineMissing
-from peagle.render.baked_weights import Download, instructions
+from peagle.render.image import Download, weight_instructions
 from tests.conftest import DEFAULT_VLLM
 
 pytestmark = pytest.mark.engine
@@ -83,7 +83,7 @@ def test_just_these_files_come_and_the_engine_finds_them_by_their_branch(
     except EngineMissing as missing:
         pytest.skip(str(missing))
     cache = tmp_path / "hub"
-    text = instructions((Download(REPO, "main", COMMIT, WANTED),))
+    text = weight_instructions((Download(REPO, "main", COMMIT, WANTED),))
     (line,) = [line for line in text.splitlines() if line.startswith("RUN ")]
     argv = json.loads(line.removeprefix("RUN "))
     place = {**os.environ, "HF_ENDPOINT": hub, "HF_HUB_DISABLE_XET": "1", "HOME": str(tmp_path),

@@ -15,7 +15,7 @@ from peagle.errors import CheckpointError, PeagleError, Unsupported, UserError
 from peagle.images.bake import baked, members
 from peagle.planning import Options, Plan, make_plan
 from peagle.planning.plan import Weights
-from peagle.render.baked_weights import Copied, Download
+from peagle.render.image import Copied, Download
 from peagle.weights import origin_of
 from tests.unit.aws.syncing import CONFIG, index_of, shard
 from tests.unit.checkpoints.fake_hub import COMMIT, REPO, FakeHub, running

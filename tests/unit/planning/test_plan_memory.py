@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from peagle.errors import NotFound
-from peagle.planning.memory import Workload, memory_fit, missing_gib
+from peagle.planning.engine_settings import Workload, memory_fit, missing_gib
 from tests.unit.planning.small_catalog import (
     CATALOG,
     CHAT,

@@ -185,13 +185,13 @@ def test_the_price_limit_is_that_of_all_instances() -> None:
     assert types(plan(max_price_per_hour=4.0)) == ["ml.g5.12xlarge"]
     code, message, _ = error_of(plan(max_price_per_hour=7.9, instance_count=2))
     assert code == "price-above-limit"
-    assert "2 x ml.g5.12xlarge costs $8.00 an hour, not $7.90" in message
+    assert "2 x ml.g5.12xlarge costs $8.00 an hour; the limit is $7.90" in message
 
 
 def test_nothing_below_the_limit_is_an_error_with_the_cheapest() -> None:
     code, message, fix = error_of(plan(max_price_per_hour=3.5))
     assert code == "price-above-limit"
-    assert message == "ml.g5.12xlarge costs $4.00 an hour, not $3.50"
+    assert message == "ml.g5.12xlarge costs $4.00 an hour; the limit is $3.50"
     assert "--max-price-per-hour 4" in fix
 
 
@@ -200,7 +200,7 @@ def test_what_has_no_price_is_below_no_limit(limit: float) -> None:
     made = plan(max_price_per_hour=limit, instance_type="ml.p6-b200.48xlarge")
     code, message, _ = error_of(made)
     assert code == "price-above-limit"
-    assert "what ml.p6-b200.48xlarge costs is not known" in message
+    assert "price of ml.p6-b200.48xlarge is unknown" in message
     assert "ml.p6-b200.48xlarge" not in types(made)
 
 

@@ -15,7 +15,7 @@ from peagle.catalog.tables import Streamer
 from peagle.errors import PlanFileError, UserError
 from peagle.planning import Options, Plan, make_plan
 from peagle.render.plan_file import digest, plan_bytes, plan_document, plan_from, read_plan
-from peagle.render.readme import plan_words
+from peagle.render.requests import plan_arguments
 from tests.unit.planning.small_catalog import CATALOG, because, codes, plan
 
 PAIR = {"model_source": "s3://bucket/chat/target", "drafter": "s3://bucket/chat/drafter/"}
@@ -213,7 +213,7 @@ def test_the_words_that_make_the_plan_again_ask_for_the_stream() -> None:
         load_catalog(),
     )
 
-    words = plan_words(made)
+    words = plan_arguments(made)
 
     assert words[words.index("--weights-by") + 1] == "stream"
     assert words[words.index("--model-source") + 1] == "s3://models/tiny/target/"

@@ -18,7 +18,7 @@ from peagle.render import FORMATS, RenderedFile, render
 from peagle.render.formats.boto3 import script
 from peagle.render.formats.terraform import configuration, literal
 from peagle.render.image import serve_digest
-from peagle.render.readme import plan_words
+from peagle.render.requests import plan_arguments
 from tests.golden import assert_golden
 from tests.unit.rendering.plans import BUILT, CATALOG, SHAPES, plan_of
 
@@ -182,7 +182,7 @@ def test_the_script_can_be_run() -> None:
 @pytest.mark.parametrize("shape", BUILT)
 def test_the_image_is_deployed_with_the_words_that_give_this_plan(shape: str) -> None:
     plan = plan_of(shape)
-    pair, *words = plan_words(plan)
+    pair, *words = plan_arguments(plan)
     speculation = "--no-speculation" not in words
     words = [word for word in words if word != "--no-speculation"]
     given = dict(zip(words[::2], words[1::2], strict=True))
@@ -195,7 +195,7 @@ def test_the_image_is_deployed_with_the_words_that_give_this_plan(shape: str) ->
     unexplained = {"reasons": (), "findings": (), "alternatives": ()}
     assert again.model_copy(update=unexplained) == plan.model_copy(update=unexplained)
     readme = text("dockerfile", plan, "README.md")
-    assert f"peagle deploy {shlex.join(plan_words(plan))} --image $REGISTRY/" in readme
+    assert f"peagle deploy {shlex.join(plan_arguments(plan))} --image $REGISTRY/" in readme
 
 
 def test_another_partition_has_its_own_addresses() -> None:

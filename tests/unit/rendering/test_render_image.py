@@ -14,9 +14,10 @@ from peagle.data import entrypoint_folder
 from peagle.errors import UserError
 from peagle.planning import Plan
 from peagle.render import render
-from peagle.render.baked_weights import Copied, Download
 from peagle.render.image import (
     LAYER_LIMIT_BYTES,
+    Copied,
+    Download,
     Recipe,
     content_digest,
     context_files,

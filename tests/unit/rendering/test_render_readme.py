@@ -7,7 +7,7 @@ import pytest
 from peagle.cli.output.plan import price_text
 from peagle.findings import note
 from peagle.planning.plan import Plan
-from peagle.render.readme import readme
+from peagle.render.files import readme
 from tests.unit.aws.plans import a_plan
 
 STAND_IN = note("price-not-amazons", "price", "asked of the sandbox", "an account knows")

@@ -25,8 +25,8 @@ from peagle.fit.advice import MOST_GPUS, advise
 from peagle.fit.estimate import compare, fit_of, is_multimodal, unknown_quantization, why_not
 from peagle.fit.models import Advice, Comparison, Fit, FitCase
 from peagle.planning.drafter import split_revision
+from peagle.planning.engine_settings import GPU_MEMORY_UTILIZATION
 from peagle.planning.limits import USUAL_CONCURRENCY
-from peagle.planning.memory import GPU_MEMORY_UTILIZATION
 from peagle.vllm.defaults import schedules_ahead
 
 _ABOUT_THE_GPU = ("gpu-too-old", "gpu-too-new")

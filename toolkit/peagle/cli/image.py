@@ -46,7 +46,7 @@ from peagle.images.push import logged_in
 from peagle.planning import Plan
 from peagle.render.image import Recipe, RuntimeKind, content_digest
 from peagle.render.image_names import has_host, parse_tag, pinned, split_image, without_tag
-from peagle.render.readme import pair_words
+from peagle.render.requests import pair_arguments
 
 
 def build_here(docker: Docker, request: Request, account: Account) -> Built:
@@ -188,7 +188,7 @@ def build_(
             )
         account.start()
         there = build_there(request, account)
-        use = deploy_command(pair_words(plan), there, bake_weights, plan.region, account)
+        use = deploy_command(pair_arguments(plan), there, bake_weights, plan.region, account)
         return _pushed(there, use, as_json)
     if push:
         check_pushing(account, plan.region)
@@ -204,7 +204,7 @@ def build_(
         return print_json({**document(built.image), **told})
     if address is None:
         return say(f"Next: {next_command(plan, built.image, account)}")
-    use = deploy_command(pair_words(plan), address, bake_weights, plan.region, account)
+    use = deploy_command(pair_arguments(plan), address, bake_weights, plan.region, account)
     return _pushed(address, use, as_json)
 
 

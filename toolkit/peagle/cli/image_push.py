@@ -25,10 +25,9 @@ from peagle.images.context import source_revision
 from peagle.planning import Plan
 from peagle.planning.drafter import is_folder
 from peagle.planning.runtime import IMAGE_WITHOUT_COUNTERS
-from peagle.render.baked_weights import Baked
-from peagle.render.image import Recipe, RuntimeKind
+from peagle.render.image import Baked, Recipe, RuntimeKind
 from peagle.render.image_names import base_of, parse_tag, pinned, split_image, without_tag
-from peagle.render.readme import pair_words
+from peagle.render.requests import pair_arguments
 from peagle.s3uri import is_s3_uri
 
 Progress = Callable[[str], object]
@@ -141,7 +140,7 @@ def next_command(plan: Plan, image: Image, account: Account) -> str:
         return _elsewhere(image.name)
     if image.runtime == "gpu":
         return _push_command(image, plan.region, account)
-    pair = shlex.join(pair_words(plan))
+    pair = shlex.join(pair_arguments(plan))
     return f"peagle local up {pair} --engine docker --image {image.name}"
 
 

@@ -15,8 +15,7 @@ from peagle.aws.s3 import LocalFile, Upload, files_below
 from peagle.data import weights_folder
 from peagle.deploy.state import Deployment, Generation
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan, Weights
-from peagle.render.files import Request
-from peagle.render.requests import requests
+from peagle.render.requests import Request, requests
 from peagle.s3uri import S3Uri
 
 MODEL, CONFIG, ENDPOINT = "create_model", "create_endpoint_config", "create_endpoint"

@@ -19,7 +19,7 @@ from peagle.data import weights_folder
 from peagle.errors import Unsupported
 from peagle.images.context import Member, members_of
 from peagle.planning.plan import Plan, Weights
-from peagle.render.baked_weights import Baked, Copied, Download
+from peagle.render.image import Baked, Copied, Download
 
 Progress = Callable[[str], object]
 

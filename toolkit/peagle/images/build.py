@@ -22,8 +22,7 @@ from peagle.images.context import Member, fetched, member_of, members_of, tar, t
 from peagle.images.docker import Docker
 from peagle.images.inspect import Image, show
 from peagle.planning.plan import Plan
-from peagle.render.baked_weights import Copied
-from peagle.render.image import LAYER_LIMIT_BYTES, Recipe, content_digest, context_files
+from peagle.render.image import LAYER_LIMIT_BYTES, Copied, Recipe, content_digest, context_files
 from peagle.render.image_names import split_image
 
 Progress = Callable[[str], object]

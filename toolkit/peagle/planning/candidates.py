@@ -1,6 +1,6 @@
 """A model on one instance type: over how many of its GPUs, and whether its cache holds the load.
 
-Every instance type as a place for the asked load: how it fits, drafts, how fast, how dear.
+Every instance type as a candidate for the load: how it fits, drafts, how fast, how dear.
 """
 
 from __future__ import annotations
@@ -10,14 +10,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from peagle.catalog.schema import EngineSetting, SpeedRun, Target
-from peagle.catalog.tables import Instance, InstanceTable
+from peagle.catalog.tables import Instance, InstanceTable, Price
+from peagle.findings import warning
 from peagle.fit.estimate import why_not
 from peagle.fit.models import Fit, FitCase
-from peagle.planning.engine_settings import engine_settings
-from peagle.planning.memory import Workload, fit_case, memory_fit, missing_gib
-from peagle.planning.plan import Options, Reason
-from peagle.planning.price import price_of_all, usd_per_million
-from peagle.planning.speculation import Asked, Verdict, judge
+from peagle.planning.engine_settings import (
+    Workload,
+    engine_settings,
+    fit_case,
+    memory_fit,
+    missing_gib,
+)
+from peagle.planning.plan import Decision, Options, Reason
+from peagle.planning.speculation import DrafterRequest, SpeculationChoice, choose_speculation
 from peagle.planning.speeds import measured_loads, names_of, runs_on
 from peagle.text import at_a_time
 from peagle.vllm.gpus import capability_of
@@ -27,7 +32,7 @@ HELD_SHARE = 0.25
 shorter than the longest context, so asking for all would pay for memory that stays empty; with
 less, requests wait or are stopped for want of cache (vLLM preempts them)."""
 
-HELD_WORDS = "a quarter"
+HELD_SHARE_TEXT = "a quarter"
 
 OLDEST_GPU = 75
 """Oldest compute capability that vLLM runs on with CUDA 13, times ten."""
@@ -126,7 +131,7 @@ MOST_TRIED = 100
 
 
 @dataclass(frozen=True)
-class Place:
+class Candidate:
     """``count`` instances of one type that share the load.
 
     ``load`` is the most requests that one of them has at a time. ``usd_per_hour`` and
@@ -134,7 +139,7 @@ class Place:
     """
 
     hosting: Hosting
-    verdict: Verdict
+    speculation: SpeculationChoice
     count: int
     load: int
     usd_per_hour: float | None
@@ -163,16 +168,16 @@ class Place:
     @property
     def source(self) -> str | None:
         """Where the speed comes from, in words; ``None`` where it is not known."""
-        speed = self.verdict.speed
+        speed = self.speculation.speed
         if speed is None or self.count == 1:
             return speed.source if speed else None
         return f"{speed.source}; {self.count} times what one makes of {at_a_time(speed.load)}"
 
 
-class Market:
+class CandidateEvaluator:
     """The table of instances, seen by who wants to serve this work.
 
-    ``work`` is with the drafter and K of ``asked``; its concurrency is the whole endpoint's.
+    ``work`` is with the drafter and K of ``request``; its concurrency is the whole endpoint's.
     """
 
     def __init__(
@@ -180,32 +185,38 @@ class Market:
         options: Options,
         table: InstanceTable,
         runs: tuple[SpeedRun, ...],
-        asked: Asked,
+        request: DrafterRequest,
         work: Workload,
         region: str,
     ) -> None:
-        self.options, self.asked, self.work = options, asked, work
+        self.options, self.request, self.work = options, request, work
         self._table, self._runs, self._region = table, runs, region
         self._hosted: dict[tuple[object, ...], Hosting] = {}
 
-    def fitting(self) -> list[Place]:
-        """A place on every instance type that is new and large enough, from cheap to dear."""
+    def fitting(self) -> list[Candidate]:
+        """A candidate on every instance type that is new and large enough, from cheap to dear."""
         oldest = needed_capability(self.work.target)
-        places = (self.place(i) for i in self._table.instances if capability_of(i) >= oldest)
-        return sorted((p for p in places if p.hosting.fit.fits), key=lambda place: place.cost)
+        candidates = (
+            self.candidate(i) for i in self._table.instances if capability_of(i) >= oldest
+        )
+        return sorted(
+            (p for p in candidates if p.hosting.fit.fits), key=lambda candidate: candidate.cost
+        )
 
-    def alone(self) -> Market:
-        """The same market for the target without a drafter."""
-        asked = replace(self.asked, drafter=None, k=None)
+    def alone(self) -> CandidateEvaluator:
+        """The same evaluator for the target without a drafter."""
+        request = replace(self.request, drafter=None, k=None)
         work = replace(self.work, drafter=None, k=0)
-        return Market(self.options, self._table, self._runs, asked, work, self._region)
+        return CandidateEvaluator(
+            self.options, self._table, self._runs, request, work, self._region
+        )
 
-    def largest(self) -> Place:
+    def largest(self) -> Candidate:
         """The type with most GPU memory."""
         types = self._table.instances
-        return self.place(max(types, key=lambda i: (i.gpu_count * i.gpu_memory_mib, i.type)))
+        return self.candidate(max(types, key=lambda i: (i.gpu_count * i.gpu_memory_mib, i.type)))
 
-    def place(self, instance: Instance) -> Place:
+    def candidate(self, instance: Instance) -> Candidate:
         """On so many of these as the user says; else on as many as make the speed asked for.
 
         Where no number of them is known to make it, on those that make most.
@@ -216,30 +227,30 @@ class Market:
         if wanted is None or reaches(one, wanted) or not self.runs(one.hosting):
             return one
         best = one
-        for place in self._more(instance, one):
-            if (place.tokens_per_second or 0) > (best.tokens_per_second or 0):
-                best = place
-            if reaches(place, wanted):
+        for candidate in self._more(instance, one):
+            if (candidate.tokens_per_second or 0) > (best.tokens_per_second or 0):
+                best = candidate
+            if reaches(candidate, wanted):
                 break
         return best
 
-    def shared(self, instance: Instance, count: int, load: int | None = None) -> Place:
-        """``count`` of these share the load evenly; ``load`` is another than the asked one."""
+    def shared(self, instance: Instance, count: int, load: int | None = None) -> Candidate:
+        """``count`` of these share the load evenly; ``load`` is another than the given one."""
         load = self.work.concurrency if load is None else load
         busy = min(count, load)
         most = math.ceil(load / busy)
-        hosting = self._host(instance, self.asked.drafter is not None, self.asked.usual_k, most)
-        verdict = judge(self.asked, self.runs(hosting), load / busy)
-        if verdict.k != self.asked.usual_k:
-            again = self._host(instance, verdict.drafter is not None, verdict.k, most)
+        hosting = self._host(instance, self.request.drafter is not None, self.request.usual_k, most)
+        speculation = choose_speculation(self.request, self.runs(hosting), load / busy)
+        if speculation.k != self.request.usual_k:
+            again = self._host(instance, speculation.drafter is not None, speculation.k, most)
             if again.fit.tensor_parallel_size == hosting.fit.tensor_parallel_size:
                 hosting = again
             else:  # the evidence is not of so many GPUs
-                verdict = Verdict(self.asked.drafter, self.asked.usual_k)
-        speed = verdict.speed
-        return Place(
+                speculation = SpeculationChoice(self.request.drafter, self.request.usual_k)
+        speed = speculation.speed
+        return Candidate(
             hosting,
-            verdict,
+            speculation,
             count,
             most,
             price_of_all(instance, count, self._region),
@@ -250,39 +261,72 @@ class Market:
         """Whether an engine that is told to take so many requests at a time fits there."""
         return host(replace(self.work, concurrency=concurrency), instance, 0).fit.fits
 
-    def work_on(self, place: Place) -> Workload:
+    def work_on(self, candidate: Candidate) -> Workload:
         """The work with what drafts there."""
-        return replace(self.work, drafter=place.verdict.drafter, k=place.verdict.k)
+        return replace(self.work, drafter=candidate.speculation.drafter, k=candidate.speculation.k)
 
     def runs(self, hosting: Hosting) -> tuple[SpeedRun, ...]:
         """The evidence for such GPUs."""
         parallel = hosting.fit.tensor_parallel_size
         return runs_on(self._runs, hosting.instance.gpu, parallel, self.work.vllm)
 
-    def loads(self, place: Place) -> tuple[int, ...]:
+    def loads(self, candidate: Candidate) -> tuple[int, ...]:
         """The loads of one engine that were measured on such GPUs with what drafts there."""
-        names = names_of(place.verdict.drafter, self.asked.own)
-        return measured_loads(self.runs(place.hosting), names)
+        names = names_of(candidate.speculation.drafter, self.request.own)
+        return measured_loads(self.runs(candidate.hosting), names)
 
-    def _more(self, instance: Instance, one: Place) -> Iterator[Place]:
+    def _more(self, instance: Instance, one: Candidate) -> Iterator[Candidate]:
         """More than one instance, from so many that each has a load that somebody measured."""
         loads = self.loads(one)
         first = max(2, math.ceil(self.work.concurrency / loads[-1])) if loads else 2
         for count in range(first, min(self.work.concurrency, first + MOST_TRIED) + 1):
-            place = self.shared(instance, count)
-            if place.tokens_per_second is None:
+            candidate = self.shared(instance, count)
+            if candidate.tokens_per_second is None:
                 return
-            yield place
+            yield candidate
 
     def _host(self, instance: Instance, drafts: bool, k: int, load: int) -> Hosting:
         """The fit, reckoned once for all types that are alike in what it depends on."""
         key = (*fit_key(instance), drafts, k, load)
         if key not in self._hosted:
-            drafter = self.asked.drafter if drafts else None
+            drafter = self.request.drafter if drafts else None
             self._hosted[key] = host(replace(self.work, drafter=drafter, k=k), instance, load)
         return replace(self._hosted[key], instance=instance)
 
 
-def reaches(place: Place, wanted: float) -> bool:
+def reaches(candidate: Candidate, wanted: float) -> bool:
     """Whether evidence says that it makes so many tokens per second."""
-    return place.tokens_per_second is not None and place.tokens_per_second >= wanted
+    return candidate.tokens_per_second is not None and candidate.tokens_per_second >= wanted
+
+
+REFERENCE_REGION = "us-east-1"
+"""Whose price stands in where the catalogue has none for a region."""
+
+_FIX = "look it up before you deploy: https://aws.amazon.com/sagemaker/ai/pricing/"
+
+
+def price_of(instance: Instance, region: str) -> Decision[Price | None]:
+    """The price of one instance per hour in ``region``, else us-east-1's, else ``None``; anything
+    but the first is a finding."""
+    by_region = {price.region: price for price in instance.prices}
+    if region in by_region:
+        return Decision(by_region[region])
+    if REFERENCE_REGION not in by_region:
+        message = f"the catalogue has no price for {instance.type}"
+        return Decision(None, findings=(warning("price-unknown", "price", message, _FIX),))
+    message = f"the price of {instance.type} is that of {REFERENCE_REGION}, not of {region}"
+    finding = warning("price-of-another-region", "price", message, _FIX)
+    return Decision(by_region[REFERENCE_REGION], findings=(finding,))
+
+
+def price_of_all(instance: Instance, count: int, region: str) -> float | None:
+    """USD per hour of ``count`` instances together; ``None`` when the price is not known."""
+    price = price_of(instance, region).value
+    return None if price is None else round(price.usd_per_hour * count, 4)
+
+
+def usd_per_million(usd_per_hour: float | None, tokens_per_second: float | None) -> float | None:
+    """USD for a million output tokens of an endpoint that is busy all the time."""
+    if usd_per_hour is None or tokens_per_second is None:
+        return None
+    return round(usd_per_hour / (tokens_per_second * 3600) * 1_000_000, 4)

@@ -19,8 +19,7 @@ from peagle.checks import check, make_case
 from peagle.checks.facts import stranger
 from peagle.errors import NotFound, UserError
 from peagle.findings import Finding, note, warning
-from peagle.planning.decision import Choice, chosen
-from peagle.planning.plan import Options
+from peagle.planning.plan import Decision, Options, decide
 from peagle.s3uri import is_s3_uri
 
 OWN = "own"
@@ -44,14 +43,14 @@ def is_folder(text: str) -> bool:
 
 
 def split_revision(location: str) -> tuple[str, str | None]:
-    """A Hugging Face id and the revision after its ``@``; other places have none."""
+    """A Hugging Face id and the revision after its ``@``; other candidates have none."""
     name, _, revision = location.partition("@")
     return (name, revision) if revision and _HUB.fullmatch(location) else (location, None)
 
 
 def own_head(
     location: str, options: Options, target: Target, kind: Drafter, catalog: Catalog
-) -> Choice[Drafter]:
+) -> Decision[Drafter]:
     """The head at ``location`` as a drafter of the kind of ``kind``.
 
     ``options`` hold the head's checkpoint when somebody has read it; what is no head, or does
@@ -72,7 +71,7 @@ def own_head(
     read = options.drafter_checkpoint
     if read is None:
         drafter = kind.model_copy(update=own | unknown)
-        return Choice(_sourced(drafter, kind), findings=(*strangers, _not_read(location, kind)))
+        return Decision(_sourced(drafter, kind), findings=(*strangers, _not_read(location, kind)))
     head = read_head(read.config)
     if head.parallel_drafting != kind.parallel_drafting:
         unknown = {"name": OWN, "k_trained": None, "published": ()}
@@ -87,7 +86,7 @@ def own_head(
     }
     drafter = _sourced(kind.model_copy(update=own | unknown | said), kind)
     case = make_case(catalog, target, drafter, vllm=options.vllm, drafter_checkpoint=read)
-    return Choice(drafter, findings=(*strangers, *check(case, about="head")))
+    return Decision(drafter, findings=(*strangers, *check(case, about="head")))
 
 
 def _bytes_of(read: Checkpoint) -> int:
@@ -120,7 +119,7 @@ def _of_another_target(wanted: str, target: Target, catalog: Catalog) -> tuple[F
 
 
 @dataclass(frozen=True)
-class Chosen:
+class SelectedPair:
     """The target and what drafts for it. ``own`` is where the user's own head lies.
 
     ``usual`` is whether this is what the bare target gives; it decides the endpoint's name.
@@ -138,13 +137,13 @@ class Chosen:
         return own if self.own is not None else pair_name(self.target, self.drafter)
 
 
-def choose_drafter(options: Options, catalog: Catalog) -> Choice[Chosen]:
+def choose_drafter(options: Options, catalog: Catalog) -> Decision[SelectedPair]:
     """The pair to plan. Raises NotFound and UserError for what cannot be meant."""
     _refuse_contradictions(options)
     pair = find_pair(catalog, options.pair)
     target, named = pair.target, pair.drafter if "+" in options.pair else None
     if not options.speculation:
-        return Choice(Chosen(target, None, usual=False))
+        return Decision(SelectedPair(target, None, usual=False))
     if options.drafter is None:
         return _from_catalogue(target, named)
     name, revision = split_revision(options.drafter)
@@ -177,21 +176,21 @@ def _known(target: Target, name: str) -> Drafter | None:
         raise
 
 
-def _from_catalogue(target: Target, named: Drafter | None) -> Choice[Chosen]:
+def _from_catalogue(target: Target, named: Drafter | None) -> Decision[SelectedPair]:
     """The drafter that was named, else the usual one; or what stands in for it."""
     drafter = named or find_drafter(target, target.default_drafter)
     usual = drafter.name == target.default_drafter
     if not drafter.public:
         return _stand_in(target, drafter, usual)
-    choice = Chosen(target, drafter, usual=usual)
+    choice = SelectedPair(target, drafter, usual=usual)
     if named is not None:
-        return Choice(choice)
+        return Decision(choice)
     use = f", for {drafter.use}" if drafter.use else ""
     because = f"the catalogue's choice for {target.id}{use}"
-    return chosen(choice, "drafter", because, shown=drafter.name)
+    return decide(choice, "drafter", because, shown=drafter.name)
 
 
-def _stand_in(target: Target, drafter: Drafter, usual: bool) -> Choice[Chosen]:
+def _stand_in(target: Target, drafter: Drafter, usual: bool) -> Decision[SelectedPair]:
     """What drafts while the weights of ``drafter`` are not public."""
     fix = "give your own with --drafter s3://..., a Hugging Face id, or a folder"
     if drafter.fallback is None:
@@ -199,12 +198,12 @@ def _stand_in(target: Target, drafter: Drafter, usual: bool) -> Choice[Chosen]:
     stand_in = find_drafter(target, drafter.fallback)
     message = f"{drafter.title} is not public, so {stand_in.title} drafts instead"
     finding = warning("head-not-public", "drafter", message, fix)
-    return Choice(Chosen(target, stand_in, usual=usual), findings=(finding,))
+    return Decision(SelectedPair(target, stand_in, usual=usual), findings=(finding,))
 
 
 def _own(
     options: Options, location: str, target: Target, named: Drafter | None, catalog: Catalog
-) -> Choice[Chosen]:
+) -> Decision[SelectedPair]:
     usual = find_drafter(target, target.default_drafter)
     eagle = [drafter for drafter in (usual, *target.drafters) if drafter.method == "eagle3"]
     kind = named or next(iter(eagle), None)
@@ -215,6 +214,6 @@ def _own(
         )
     head = own_head(location, options, target, kind, catalog)
     where, _ = split_revision(location)
-    # A head for a pair whose usual head is not public takes that head's place.
+    # A head for a pair whose usual head is not public takes that head's candidate.
     taken = kind is usual and not usual.public
-    return Choice(Chosen(target, head.value, where, taken), head.reasons, head.findings)
+    return Decision(SelectedPair(target, head.value, where, taken), head.reasons, head.findings)

@@ -6,14 +6,19 @@ vLLM's arguments, as a list: nothing is glued together, nothing goes through a s
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from peagle.catalog.schema import Drafter, EngineSetting, Target, Value
-from peagle.planning.decision import Choice
-from peagle.planning.memory import GPU_MEMORY_UTILIZATION
-from peagle.planning.plan import Reason, Speculation
+from peagle.catalog.tables import Instance
+from peagle.fit.building import draft_model, target_model
+from peagle.fit.estimate import INSIDE, drafter_on_gpu, fit_of
+from peagle.fit.models import Engine, Fit, FitCase
+from peagle.planning.plan import Decision, Reason, Speculation
 from peagle.planning.speculation import speculative_config
-from peagle.planning.weights import LOADER, Placed
+from peagle.planning.weights import LOADER, PlacedWeights
 from peagle.vllm import versions
+from peagle.vllm.defaults import default_batched_tokens
+from peagle.vllm.gpus import capability_of, visible_gib
 
 NO_RESTART = "PROCESS_AUTO_RECOVERY"
 """Switch of AWS's process supervisor (model-hosting-container-standards)."""
@@ -39,14 +44,16 @@ def engine_settings(
     }
 
 
-def engine_environment(target: Target, gpu_architecture: str, vllm: str) -> Choice[dict[str, str]]:
+def engine_environment(
+    target: Target, gpu_architecture: str, vllm: str
+) -> Decision[dict[str, str]]:
     """Environment variables beside vLLM's arguments."""
     because = "an engine that crashes must end, not be restarted until the health check gives up"
     environment, reasons = {NO_RESTART: "false"}, [_reason(NO_RESTART, "false", because)]
     for setting in _applying(target.environment, gpu_architecture, vllm):
         environment[setting.name] = text_of(setting.value)
         reasons.append(_reason(setting.name, text_of(setting.value), setting.because))
-    return Choice(environment, tuple(reasons))
+    return Decision(environment, tuple(reasons))
 
 
 def text_of(value: Value) -> str:
@@ -79,13 +86,13 @@ _STREAMED = EngineSetting(
 def engine_arguments(
     *,
     served_as: str,
-    placed: Placed,
+    placed: PlacedWeights,
     max_model_len: int,
     concurrency: int,
     tensor_parallel_size: int,
     settings: Mapping[str, EngineSetting],
     speculation: Speculation | None,
-) -> Choice[tuple[str, ...]]:
+) -> Decision[tuple[str, ...]]:
     """vLLM's argv without the program, and a reason for every setting of the catalogue."""
     arguments = ["--model", placed.target.engine_path]
     if placed.target.revision is not None:
@@ -107,7 +114,7 @@ def engine_arguments(
         reasons.append(Reason(what=f"--{name}", value=shown, because=setting.because))
     if speculation is not None:
         arguments += ["--speculative-config", speculative_config(speculation, placed.drafter)]
-    return Choice(tuple(arguments), tuple(reasons))
+    return Decision(tuple(arguments), tuple(reasons))
 
 
 def as_arguments(name: str, value: Value) -> list[str]:
@@ -115,3 +122,80 @@ def as_arguments(name: str, value: Value) -> list[str]:
     if isinstance(value, bool):
         return [f"--{name}" if value else f"--no-{name}"]
     return [f"--{name}", text_of(value)]
+
+
+GPU_MEMORY_UTILIZATION = 0.9
+"""The share of a GPU's memory that vLLM may use; given to it, since its default has changed."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is to be served, before it is known where."""
+
+    target: Target
+    drafter: Drafter | None
+    k: int
+    vllm: str
+    max_model_len: int
+    concurrency: int
+
+
+Settings = Mapping[str, Value]
+"""vLLM's arguments on one GPU architecture, without the dashes."""
+
+
+def memory_fit(work: Workload, settings: Settings, on: Instance, tensor_parallel_size: int) -> Fit:
+    """What one of ``tensor_parallel_size`` GPUs of this instance holds."""
+    return fit_of(fit_case(work, settings, on, tensor_parallel_size))
+
+
+def fit_case(
+    work: Workload, settings: Settings, on: Instance, tensor_parallel_size: int
+) -> FitCase:
+    """The case that the fit reckons: the pair, and vLLM on this instance as planned."""
+    target = target_model(work.target)
+    if "dtype" in settings:
+        target = target_model(work.target, str(settings["dtype"]))
+    drafter = draft_model(work.drafter, target) if work.drafter else None
+    visible = visible_gib(on.gpu, on.gpu_memory_mib)
+    engine = Engine(
+        gpu=on.gpu,
+        gpu_count=on.gpu_count,
+        gpu_memory_gib=visible,
+        driver_gib=on.gpu_memory_mib / 1024 - visible,
+        capability=capability_of(on),
+        vllm=work.vllm,
+        max_model_len=work.max_model_len,
+        max_num_seqs=work.concurrency,
+        max_num_batched_tokens=batched_tokens(settings, on, work.vllm),
+        tensor_parallel_size=tensor_parallel_size,
+        gpu_memory_utilization=float(
+            settings.get("gpu-memory-utilization", GPU_MEMORY_UTILIZATION)
+        ),
+        kv_cache_dtype=str(settings.get("kv-cache-dtype", "auto")),
+        k=work.k if work.drafter else 0,
+        enforce_eager=bool(settings.get("enforce-eager")),
+        draftless=work.drafter.method if work.drafter and drafter is None else None,
+    )
+    return FitCase(target, drafter, engine)
+
+
+def missing_gib(fit: Fit) -> float:
+    """GiB that one GPU lacks for a single request of full length; 0 when it fits."""
+    outside = sum(gib for name, gib in fit.terms.items() if not name.startswith(INSIDE))
+    return max(outside + fit.terms["cache_of_one_full_request"] - fit.gpu_memory_gib, 0.0)
+
+
+def batched_tokens(settings: Settings, on: Instance, vllm: str) -> int:
+    """Tokens of one step: as set, else vLLM's default for its server on that GPU."""
+    given = settings.get("max-num-batched-tokens")
+    if given is not None:
+        return int(given)
+    return default_batched_tokens(on.gpu, on.gpu_memory_mib / 1024, vllm)
+
+
+def drafter_bytes(work: Workload) -> int:
+    """Bytes of the drafter's weights on one GPU that holds it all."""
+    target = target_model(work.target)
+    drafter = draft_model(work.drafter, target) if work.drafter else None
+    return drafter_on_gpu(drafter, 1) if drafter else 0

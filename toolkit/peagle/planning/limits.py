@@ -10,9 +10,8 @@ from collections.abc import Callable
 from peagle.catalog.schema import Drafter, Target
 from peagle.errors import UserError
 from peagle.findings import Finding, error, warning
-from peagle.planning.decision import Choice, chosen
-from peagle.planning.plan import Options, Weights
-from peagle.planning.weights import Placed
+from peagle.planning.plan import Decision, Options, Weights, decide
+from peagle.planning.weights import PlacedWeights
 from peagle.text import size_text
 
 USUAL_CONCURRENCY = 8
@@ -23,7 +22,7 @@ CHAT_TEMPLATE_TOKENS = 128
 """Room for what a chat template puts around a prompt; that of GPT-OSS takes about 70 tokens."""
 
 
-def choose_length(options: Options, target: Target, drafter: Drafter | None) -> Choice[int]:
+def choose_length(options: Options, target: Target, drafter: Drafter | None) -> Decision[int]:
     """The longest context in tokens, at most what the target can do; asking for more is a
     finding."""
     length = options.max_model_len
@@ -32,15 +31,15 @@ def choose_length(options: Options, target: Target, drafter: Drafter | None) -> 
         if target.default_max_model_len >= target.architecture.max_positions:
             because = f"all that {target.id} can do"
         length = target.default_max_model_len
-        choice = chosen(length, "max_model_len", because, shown=f"{length:,}")
+        choice = decide(length, "max_model_len", because, shown=f"{length:,}")
     elif length < 1:
         raise UserError(f"--max-model-len {length} is less than 1", "give the longest context")
     else:
-        choice = Choice(length)
+        choice = Decision(length)
     findings = (*_too_short(choice.value, target), *_too_long(choice.value, target, drafter))
     # Beyond that the plan is refused; what it shows is for the longest context that there is.
     possible = min(choice.value, target.architecture.max_positions)
-    return Choice(possible, choice.reasons, findings)
+    return Decision(possible, choice.reasons, findings)
 
 
 def _too_short(length: int, target: Target) -> tuple[Finding, ...]:
@@ -72,16 +71,16 @@ def _too_long(length: int, target: Target, drafter: Drafter | None) -> tuple[Fin
     return ()
 
 
-def choose_concurrency(options: Options, drafter: Drafter | None) -> Choice[int]:
+def choose_concurrency(options: Options, drafter: Drafter | None) -> Decision[int]:
     """How many requests run at the same time; more wait their turn."""
     if options.concurrency is not None:
         if options.concurrency < 1:
             raise UserError(f"--concurrency {options.concurrency} is less than 1", "use 1")
-        return Choice(options.concurrency)
+        return Decision(options.concurrency)
     because = "speculation gains most with few requests at a time; more than these wait"
     if drafter is None:
         because = "the same as with speculation, so that the two compare"
-    return chosen(USUAL_CONCURRENCY, "concurrency", because)
+    return decide(USUAL_CONCURRENCY, "concurrency", because)
 
 
 SHORTEST, LONGEST = 60, 3600
@@ -97,7 +96,9 @@ LOAD_BYTES_PER_SECOND = 200_000_000
 """Slow cases of S3 to the instance, Hugging Face to the instance, and disk to GPU."""
 
 
-def choose_download_timeout(placed: Placed, target_bytes: int, drafter_bytes: int) -> Choice[int]:
+def choose_download_timeout(
+    placed: PlacedWeights, target_bytes: int, drafter_bytes: int
+) -> Decision[int]:
     """ModelDataDownloadTimeoutInSeconds: for what SageMaker itself copies from S3."""
     mounted = _bytes(placed, _is_mounted, target_bytes, drafter_bytes)
     seconds = _in_minutes(SHORTEST + mounted / MOUNT_BYTES_PER_SECOND)
@@ -107,12 +108,12 @@ def choose_download_timeout(placed: Placed, target_bytes: int, drafter_bytes: in
     elif not placed.mounts:
         does = "streams" if placed.target.streamed else "downloads"
         because = f"SageMaker copies no weights; the engine {does} them"
-    return chosen(seconds, "download_timeout_seconds", because)
+    return decide(seconds, "download_timeout_seconds", because)
 
 
 def choose_startup_timeout(
-    placed: Placed, target_bytes: int, drafter_bytes: int, gpus: int
-) -> Choice[int]:
+    placed: PlacedWeights, target_bytes: int, drafter_bytes: int, gpus: int
+) -> Decision[int]:
     """ContainerStartupHealthCheckTimeoutInSeconds: download from the hub, load, compile.
 
     What is streamed from S3 comes once for each of the ``gpus`` that share a model, and goes to
@@ -134,7 +135,7 @@ def choose_startup_timeout(
     )
     told = "".join(f"{size_text(size)} {how}, " for size, how in parts if size)
     because = f"{told}and {ENGINE_START_SECONDS // 60} minutes to compile"
-    return chosen(seconds, "startup_timeout_seconds", because)
+    return decide(seconds, "startup_timeout_seconds", because)
 
 
 def _is_mounted(weights: Weights) -> bool:
@@ -142,7 +143,7 @@ def _is_mounted(weights: Weights) -> bool:
 
 
 def _bytes(
-    placed: Placed, counts: Callable[[Weights], bool], target_bytes: int, drafter_bytes: int
+    placed: PlacedWeights, counts: Callable[[Weights], bool], target_bytes: int, drafter_bytes: int
 ) -> int:
     total = target_bytes if counts(placed.target) else 0
     if placed.drafter is not None and counts(placed.drafter):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from peagle.checkpoints import Checkpoint
 from peagle.findings import Finding
 from peagle.fit.models import Fit
+
+T = TypeVar("T")
 
 PLAN_FORMAT = 1
 """Raised when a plan file of an older toolkit can no longer be read."""
@@ -165,7 +168,7 @@ class SpeedEstimate(Frozen):
 
 
 class Alternative(Frozen):
-    """One of the best places for this load. Prices and speeds are of all instances together.
+    """One of the best instances for this load. Prices and speeds are of all instances together.
 
     ``k`` is 0 where the target would run alone. ``verified`` is whether evidence says how fast it
     is, and that it is fast enough where a speed was asked for.
@@ -198,8 +201,8 @@ class Plan(Frozen):
 
     ``engine_arguments`` is vLLM's argv; ``environment`` says the same to the container.
     Neither holds a secret: ``DescribeModel`` shows the environment to anybody who may call it.
-    ``alternatives`` are the best places for this load, the planned one among them unless the user
-    named another; ``speed`` is ``None`` where nobody measured it.
+    ``alternatives`` are the best instances for this load, the planned one among them unless the
+    user named another; ``speed`` is ``None`` without a measurement.
     """
 
     format: int = PLAN_FORMAT
@@ -227,3 +230,18 @@ class Plan(Frozen):
     proof: ProofPlan
     findings: tuple[Finding, ...]
     reasons: tuple[Reason, ...]
+
+
+@dataclass(frozen=True)
+class Decision(Generic[T]):
+    """A chosen value. ``reasons`` is empty when the user chose; ``findings`` when all is well."""
+
+    value: T
+    reasons: tuple[Reason, ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+
+def decide(value: T, what: str, because: str, shown: str | None = None) -> Decision[T]:
+    """A value that was chosen for the user; ``shown`` is how the reason writes it."""
+    text = str(value) if shown is None else shown
+    return Decision(value, reasons=(Reason(what=what, value=text, because=because),))

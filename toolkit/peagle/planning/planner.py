@@ -1,6 +1,6 @@
 """From what the user asked for to the whole answer.
 
-Every step is a function that returns its Choice: a value, why it was chosen, and what is to be
+Every step is a function that returns its Decision: a value, why it was chosen, and what is to be
 said of it. No step asks the network, the clock or the disk.
 """
 
@@ -13,19 +13,23 @@ from typing import Any, TypeVar
 from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import Runtime
 from peagle.findings import Finding
-from peagle.planning.candidates import Market, Place
-from peagle.planning.decision import Choice
-from peagle.planning.drafter import Chosen, choose_drafter
-from peagle.planning.engine_settings import engine_arguments, engine_environment
+from peagle.planning.candidates import Candidate, CandidateEvaluator, price_of
+from peagle.planning.drafter import SelectedPair, choose_drafter
+from peagle.planning.engine_settings import (
+    Workload,
+    drafter_bytes,
+    engine_arguments,
+    engine_environment,
+)
 from peagle.planning.limits import (
     choose_concurrency,
     choose_download_timeout,
     choose_length,
     choose_startup_timeout,
 )
-from peagle.planning.memory import Workload, drafter_bytes
 from peagle.planning.plan import (
     Alternative,
+    Decision,
     DrafterChoice,
     Options,
     Plan,
@@ -35,8 +39,7 @@ from peagle.planning.plan import (
     SpeedEstimate,
     TargetChoice,
 )
-from peagle.planning.price import price_of
-from peagle.planning.ranking import Ranked, alternative, choose_count, choose_place
+from peagle.planning.ranking import Ranked, alternative, choose_count, choose_instance
 from peagle.planning.rules import check_plan
 from peagle.planning.runtime import (
     choose_ami,
@@ -46,15 +49,15 @@ from peagle.planning.runtime import (
     choose_runtime,
 )
 from peagle.planning.speculation import (
-    Verdict,
-    asked_for,
+    SpeculationChoice,
     check_k,
     choose_k,
+    drafter_request,
     speculation_findings,
     speculation_of,
     without_speculation,
 )
-from peagle.planning.weights import Placed, Streaming, place_weights, stream
+from peagle.planning.weights import PlacedWeights, Streaming, place_weights, stream
 from peagle.vllm.environment import check_environment, to_environment
 from peagle.warm.transfer import DIGEST_VARIABLE, digest_in
 
@@ -69,17 +72,17 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
     What cannot be meant raises (UserError, NotFound); what should not be done is a finding, and
     an error among the findings keeps everybody from applying the plan.
     """
-    steps = _Steps()
-    decided = _decide(options, catalog, steps)
-    engine = _engine(decided, steps)
-    server = _server(decided, steps)
+    decisions = _Decisions()
+    decided = _make_decisions(options, catalog, decisions)
+    engine = _engine(decided, decisions)
+    server = _server(decided, decisions)
     return Plan(
         name=decided.name,
         pair=decided.pair.name,
         **engine,
         **server,
-        findings=steps.findings,
-        reasons=steps.reasons,
+        findings=decisions.findings,
+        reasons=decisions.reasons,
     )
 
 
@@ -88,14 +91,14 @@ def errors(findings: Iterable[Finding]) -> list[Finding]:
     return [finding for finding in findings if finding.level == "error"]
 
 
-class _Steps:
-    """Collects what the steps have to say, in their order."""
+class _Decisions:
+    """Collects what the decisions have to say, in their order."""
 
     def __init__(self) -> None:
         self._reasons: list[Reason] = []
         self._findings: list[Finding] = []
 
-    def take(self, choice: Choice[T]) -> T:
+    def record(self, choice: Decision[T]) -> T:
         self._reasons += choice.reasons
         self._findings += choice.findings
         return choice.value
@@ -117,86 +120,103 @@ class _Decided:
 
     options: Options
     catalog: Catalog
-    pair: Chosen
+    pair: SelectedPair
     name: str
     region: str
     runtime: Runtime
     image: str
     work: Workload
-    place: Place
+    candidate: Candidate
     alternatives: tuple[Alternative, ...]
     ami: str | None
     count: int
-    placed: Placed
+    placed: PlacedWeights
 
 
-def _decide(options: Options, catalog: Catalog, steps: _Steps) -> _Decided:
+def _make_decisions(options: Options, catalog: Catalog, decisions: _Decisions) -> _Decided:
     check_k(options)
-    asked = choose_drafter(options, catalog)
-    ranked = _ranked(options, catalog, asked.value)
-    place = ranked.value.place
-    pair = _settle(options, asked, place.verdict, steps)
+    request = choose_drafter(options, catalog)
+    ranked = _ranked(options, catalog, request.value)
+    candidate = ranked.value.candidate
+    pair = _apply_evidence(options, request, candidate.speculation, decisions)
     target, drafter = pair.target, pair.drafter
-    name = steps.take(choose_name(options, pair))
-    region = steps.take(choose_region(options, catalog.runtimes))
-    runtime = steps.take(choose_runtime(options, catalog.runtimes, target, drafter))
-    image = steps.take(choose_image(options, catalog.runtimes, runtime, region, pair))
-    length = steps.take(choose_length(options, target, drafter))
-    concurrency = steps.take(choose_concurrency(options, drafter))
-    work = Workload(target, drafter, place.verdict.k, runtime.vllm, length, concurrency)
-    best = tuple(alternative(options, other) for other in steps.take(ranked).best)
-    ami = steps.take(choose_ami(catalog.runtimes, runtime, place.instance.type))
-    count = steps.take(choose_count(options, place))
-    placed = steps.take(place_weights(options, catalog, pair, name))
+    name = decisions.record(choose_name(options, pair))
+    region = decisions.record(choose_region(options, catalog.runtimes))
+    runtime = decisions.record(choose_runtime(options, catalog.runtimes, target, drafter))
+    image = decisions.record(choose_image(options, catalog.runtimes, runtime, region, pair))
+    length = decisions.record(choose_length(options, target, drafter))
+    concurrency = decisions.record(choose_concurrency(options, drafter))
+    work = Workload(target, drafter, candidate.speculation.k, runtime.vllm, length, concurrency)
+    best = tuple(alternative(options, other) for other in decisions.record(ranked).best)
+    ami = decisions.record(choose_ami(catalog.runtimes, runtime, candidate.instance.type))
+    count = decisions.record(choose_count(options, candidate))
+    placed = decisions.record(place_weights(options, catalog, pair, name))
     return _Decided(
-        options, catalog, pair, name, region, runtime, image, work, place, best, ami, count, placed
+        options,
+        catalog,
+        pair,
+        name,
+        region,
+        runtime,
+        image,
+        work,
+        candidate,
+        best,
+        ami,
+        count,
+        placed,
     )
 
 
-def _ranked(options: Options, catalog: Catalog, pair: Chosen) -> Choice[Ranked]:
-    """Where it would run best. What the other steps have to say of this pair comes later, when it
-    is known whether its drafter stays."""
+def _ranked(options: Options, catalog: Catalog, pair: SelectedPair) -> Decision[Ranked]:
+    """The best instances. Reasons and findings of the other decisions are recorded later, when the
+    drafter is final."""
     target, drafter = pair.target, pair.drafter
-    asked = asked_for(options, pair)
+    request = drafter_request(options, pair)
     region = choose_region(options, catalog.runtimes).value
     vllm = choose_runtime(options, catalog.runtimes, target, drafter).value.vllm
     length = choose_length(options, target, drafter).value
     concurrency = choose_concurrency(options, drafter).value
-    work = Workload(target, drafter, asked.usual_k, vllm, length, concurrency)
+    work = Workload(target, drafter, request.usual_k, vllm, length, concurrency)
     runs = catalog.speeds.get(target.id, ())
-    market = Market(options, catalog.instances, runs, asked, work, region)
-    return choose_place(options, catalog.instances, market)
+    evaluator = CandidateEvaluator(options, catalog.instances, runs, request, work, region)
+    return choose_instance(options, catalog.instances, evaluator)
 
 
-def _settle(options: Options, asked: Choice[Chosen], verdict: Verdict, steps: _Steps) -> Chosen:
+def _apply_evidence(
+    options: Options,
+    request: Decision[SelectedPair],
+    speculation: SpeculationChoice,
+    decisions: _Decisions,
+) -> SelectedPair:
     """The pair that is planned: the one that was asked for, unless evidence is against it."""
-    if verdict.drafter is None and asked.value.drafter is not None:
-        return steps.take(without_speculation(asked.value, verdict))
-    pair = steps.take(asked)
+    if speculation.drafter is None and request.value.drafter is not None:
+        return decisions.record(without_speculation(request.value, speculation))
+    pair = decisions.record(request)
     if pair.drafter is not None:
-        steps.take(choose_k(options, pair.drafter, pair.own is not None, verdict))
-        steps.take(Choice(None, findings=speculation_findings(pair, verdict)))
+        decisions.record(choose_k(options, pair.drafter, pair.own is not None, speculation))
+        decisions.record(Decision(None, findings=speculation_findings(pair, speculation)))
     return pair
 
 
-def _engine(decided: _Decided, steps: _Steps) -> dict[str, Any]:
+def _engine(decided: _Decided, decisions: _Decisions) -> dict[str, Any]:
     """What the plan says of the models and of vLLM."""
     pair, work, placed, target = decided.pair, decided.work, decided.placed, decided.pair.target
     speculation = speculation_of(pair.drafter, work.k) if pair.drafter else None
-    arguments = steps.take(
+    arguments = decisions.record(
         engine_arguments(
             served_as=target.id,
             placed=placed,
             max_model_len=work.max_model_len,
             concurrency=work.concurrency,
-            tensor_parallel_size=decided.place.hosting.fit.tensor_parallel_size,
-            settings=decided.place.hosting.settings,
+            tensor_parallel_size=decided.candidate.hosting.fit.tensor_parallel_size,
+            settings=decided.candidate.hosting.settings,
             speculation=speculation,
         )
     )
-    architecture = decided.place.hosting.instance.gpu_architecture
-    extra = steps.take(engine_environment(target, architecture, decided.runtime.vllm))
-    streamed = steps.take(_streamed(decided))
+    architecture = decided.candidate.hosting.instance.gpu_architecture
+    extra = decisions.record(engine_environment(target, architecture, decided.runtime.vllm))
+    streamed = decisions.record(_streamed(decided))
     environment = to_environment(arguments) | extra | streamed | _image_digest(decided.image)
     check_environment(environment)
     rules = check_plan(
@@ -204,14 +224,14 @@ def _engine(decided: _Decided, steps: _Steps) -> dict[str, Any]:
         decided.catalog,
         pair=pair,
         work=work,
-        hosting=decided.place.hosting,
+        hosting=decided.candidate.hosting,
         runtime=decided.runtime,
         region=decided.region,
         image=decided.image,
         ami=decided.ami,
         environment=environment,
     )
-    steps.take(Choice(None, findings=rules))
+    decisions.record(Decision(None, findings=rules))
     return {
         "target": TargetChoice(
             id=target.id,
@@ -230,9 +250,9 @@ def _engine(decided: _Decided, steps: _Steps) -> dict[str, Any]:
     }
 
 
-def _streamed(decided: _Decided) -> Choice[dict[str, str]]:
+def _streamed(decided: _Decided) -> Decision[dict[str, str]]:
     """What the engine needs to read the weights from S3 itself, if it is to."""
-    hosting, placed = decided.place.hosting, decided.placed
+    hosting, placed = decided.candidate.hosting, decided.placed
     gpus, table = hosting.fit.tensor_parallel_size, decided.catalog.runtimes
     sizes = {placed.target: decided.pair.target.weight_bytes}
     if placed.drafter is not None:
@@ -248,13 +268,13 @@ def _image_digest(image: str) -> dict[str, str]:
     return {DIGEST_VARIABLE: digest} if digest else {}
 
 
-def _server(decided: _Decided, steps: _Steps) -> dict[str, Any]:
+def _server(decided: _Decided, decisions: _Decisions) -> dict[str, Any]:
     """What the plan says of SageMaker and of money."""
-    runtime, instance, placed = decided.runtime, decided.place.hosting.instance, decided.placed
-    place = decided.place
+    runtime, instance, placed = decided.runtime, decided.candidate.hosting.instance, decided.placed
+    candidate = decided.candidate
     sizes = (decided.pair.target.weight_bytes, drafter_bytes(decided.work))
-    gpus = place.hosting.fit.tensor_parallel_size
-    price = steps.take(price_of(instance, decided.region))
+    gpus = candidate.hosting.fit.tensor_parallel_size
+    price = decisions.record(price_of(instance, decided.region))
     return {
         "region": decided.region,
         "runtime": RuntimeChoice(
@@ -262,17 +282,17 @@ def _server(decided: _Decided, steps: _Steps) -> dict[str, Any]:
         ),
         "instance_type": instance.type,
         "instance_count": decided.count,
-        "download_timeout_seconds": steps.take(choose_download_timeout(placed, *sizes)),
-        "startup_timeout_seconds": steps.take(choose_startup_timeout(placed, *sizes, gpus)),
-        "fit": decided.place.hosting.fit,
-        "price_per_hour_usd": place.usd_per_hour,
+        "download_timeout_seconds": decisions.record(choose_download_timeout(placed, *sizes)),
+        "startup_timeout_seconds": decisions.record(choose_startup_timeout(placed, *sizes, gpus)),
+        "fit": decided.candidate.hosting.fit,
+        "price_per_hour_usd": candidate.usd_per_hour,
         "price_date": price.date.isoformat() if price else None,
-        "speed": _speed(place),
+        "speed": _speed(candidate),
         "alternatives": decided.alternatives,
     }
 
 
-def _drafter_choice(pair: Chosen, placed: Placed) -> DrafterChoice | None:
+def _drafter_choice(pair: SelectedPair, placed: PlacedWeights) -> DrafterChoice | None:
     if pair.drafter is None:
         return None
     _, _, identity = pair.name.partition("+")
@@ -284,17 +304,21 @@ def _drafter_choice(pair: Chosen, placed: Placed) -> DrafterChoice | None:
     )
 
 
-def _speed(place: Place) -> SpeedEstimate | None:
-    """What is known of the speed of the chosen place."""
-    speed, source, compared = place.verdict.speed, place.source, place.verdict.compared
-    if speed is None or source is None or place.tokens_per_second is None:
+def _speed(candidate: Candidate) -> SpeedEstimate | None:
+    """What is known of the speed of the chosen candidate."""
+    speed, source, compared = (
+        candidate.speculation.speed,
+        candidate.source,
+        candidate.speculation.compared,
+    )
+    if speed is None or source is None or candidate.tokens_per_second is None:
         return None
     alone = compared.alone if compared else None
-    share = place.tokens_per_second / speed.tokens_per_second
+    share = candidate.tokens_per_second / speed.tokens_per_second
     return SpeedEstimate(
-        tokens_per_second=place.tokens_per_second,
+        tokens_per_second=candidate.tokens_per_second,
         alone_tokens_per_second=round(alone.tokens_per_second * share, 1) if alone else None,
-        usd_per_million_tokens=place.usd_per_million_tokens,
+        usd_per_million_tokens=candidate.usd_per_million_tokens,
         acceptance_length=speed.acceptance_length,
         source=source,
         file=speed.run.file,

@@ -9,8 +9,8 @@ from peagle.catalog.tables import Runtime
 from peagle.checks import check, make_case
 from peagle.findings import Finding
 from peagle.planning.candidates import Hosting
-from peagle.planning.drafter import Chosen
-from peagle.planning.memory import Workload
+from peagle.planning.drafter import SelectedPair
+from peagle.planning.engine_settings import Workload
 from peagle.planning.plan import Options
 
 
@@ -18,7 +18,7 @@ def check_plan(
     options: Options,
     catalog: Catalog,
     *,
-    pair: Chosen,
+    pair: SelectedPair,
     work: Workload,
     hosting: Hosting,
     runtime: Runtime,

@@ -21,9 +21,8 @@ from peagle.catalog.tables import (
 from peagle.checks import Case, check
 from peagle.checks.rules.vllm_below_minimum import NEWER, minimum_of
 from peagle.errors import NotFound, Refused, UserError
-from peagle.planning.decision import Choice, chosen
-from peagle.planning.drafter import Chosen
-from peagle.planning.plan import Options
+from peagle.planning.drafter import SelectedPair
+from peagle.planning.plan import Decision, Options, decide
 from peagle.vllm import versions
 
 DEFAULT_REGION = "us-east-1"
@@ -45,19 +44,19 @@ _ABOUT_IMAGES = frozenset(
 """Codes of the rules that can be asked before the rest is chosen."""
 
 
-def choose_region(options: Options, table: RuntimeTable) -> Choice[str]:
+def choose_region(options: Options, table: RuntimeTable) -> Decision[str]:
     """The region. Raises NotFound for one in which AWS's images are not known."""
     if options.region is None:
-        return chosen(DEFAULT_REGION, "region", "neither --region nor AWS_REGION was given")
+        return decide(DEFAULT_REGION, "region", "neither --region nor AWS_REGION was given")
     if options.region not in table.accounts and options.image is None:
         hint = region_hint(options.region, table.accounts)
         raise NotFound(f"{options.region!r} is not a region with AWS's vLLM images", hint)
-    return Choice(options.region)
+    return Decision(options.region)
 
 
 def choose_runtime(
     options: Options, table: RuntimeTable, target: Target, drafter: Drafter | None
-) -> Choice[Runtime]:
+) -> Decision[Runtime]:
     """The vLLM version. Below what the pair needs, or with a known problem: a finding.
 
     Raises NotFound for a version that the catalogue has no image of, and Refused when that is
@@ -78,35 +77,35 @@ def choose_runtime(
     runtime = by_version[version]
     findings = check(_case(table, runtime, target, drafter), only=_ABOUT_VERSIONS)
     if options.vllm is not None:
-        return Choice(runtime, findings=findings)
+        return Decision(runtime, findings=findings)
     because = f"the catalogue's default, checked {table.checked.isoformat()}"
-    return Choice(runtime, chosen(runtime, "vllm", because, shown=version).reasons, findings)
+    return Decision(runtime, decide(runtime, "vllm", because, shown=version).reasons, findings)
 
 
 def choose_image(
-    options: Options, table: RuntimeTable, runtime: Runtime, region: str, pair: Chosen
-) -> Choice[str]:
+    options: Options, table: RuntimeTable, runtime: Runtime, region: str, pair: SelectedPair
+) -> Decision[str]:
     """The image: AWS's of that version in that region, or the user's."""
     case = _case(table, runtime, pair.target, pair.drafter)
     case = replace(case, region=region, image=options.image)
     if options.image is not None:
         _refuse_nonsense(options.image, region)
-        return Choice(options.image, findings=check(case, only=_ABOUT_IMAGES))
+        return Decision(options.image, findings=check(case, only=_ABOUT_IMAGES))
     image = image_uri(table, runtime, region)
     because = f"AWS's image of vLLM {runtime.vllm} in {region}"
     missing = check(case, only={"image-not-in-region"})
     mute = check(replace(case, image=image), only={IMAGE_WITHOUT_COUNTERS})
-    return Choice(image, chosen(image, "image", because).reasons, (*missing, *mute))
+    return Decision(image, decide(image, "image", because).reasons, (*missing, *mute))
 
 
-def choose_ami(table: RuntimeTable, runtime: Runtime, instance_type: str) -> Choice[str | None]:
+def choose_ami(table: RuntimeTable, runtime: Runtime, instance_type: str) -> Decision[str | None]:
     """The host AMI to name in the request; ``None`` leaves it to SageMaker."""
     ami, family = ami_for(table, runtime, instance_type), family_of(instance_type)
     if ami is not None:
         because = f"the image is on CUDA {runtime.cuda}, and the default AMI of {family} is older"
-        return chosen(ami, "ami", because)
+        return decide(ami, "ami", because)
     because = f"not known to need another on {family}"
-    return chosen(ami, "ami", because, shown="SageMaker's default")
+    return decide(ami, "ami", because, shown="SageMaker's default")
 
 
 def _case(table: RuntimeTable, runtime: Runtime, target: Target, drafter: Drafter | None) -> Case:
@@ -154,15 +153,15 @@ def check_name(name: str) -> str:
     return name
 
 
-def choose_name(options: Options, pair: Chosen) -> Choice[str]:
+def choose_name(options: Options, pair: SelectedPair) -> Decision[str]:
     """The endpoint's name: the user's, or ``peagle-`` and the target's short name.
 
     A drafter other than the usual one is part of the name, so that both can run side by side.
     """
     if options.name is not None:
-        return Choice(check_name(options.name))
+        return Decision(check_name(options.name))
     parts = ["peagle", pair.target.short_name]
     if not pair.usual:
         parts.append(pair.drafter.name if pair.drafter else "plain")
     name = re.sub(r"[^a-z0-9]+", "-", "-".join(parts))[:MAX_NAME_LENGTH].strip("-")
-    return chosen(name, "name", "from the pair; --name gives another")
+    return decide(name, "name", "from the pair; --name gives another")

@@ -1,4 +1,4 @@
-"""Whether to speculate on one GPU at one load, and with which K: the verdict of the evidence.
+"""Whether to speculate on one GPU at one load, and with which K: the speculation of the evidence.
 
 What the same evidence knows to be better than a drafter that loses.
 
@@ -15,15 +15,14 @@ from typing import Any
 from peagle.catalog.schema import Drafter, SpeedRun, Target
 from peagle.errors import UserError
 from peagle.findings import Finding, error, note, warning
-from peagle.planning.decision import Choice, chosen
-from peagle.planning.drafter import Chosen
-from peagle.planning.plan import Options, Speculation, Weights
+from peagle.planning.drafter import SelectedPair
+from peagle.planning.plan import Decision, Options, Speculation, Weights, decide
 from peagle.planning.speeds import Comparison, Estimate, compare, measured_loads, names_of
 from peagle.text import at_a_time
 
 
 @dataclass(frozen=True)
-class Asked:
+class DrafterRequest:
     """The drafter of the pair, and what the user wants of it.
 
     ``k`` is the user's own; ``insists`` is whether the user named K or the drafter, so that
@@ -44,7 +43,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class SpeculationChoice:
     """What drafts on one GPU at one load. ``k`` is 0 when nothing does.
 
     ``speed`` is that of this drafter and K at this load, where it is known. ``compared`` is what
@@ -65,45 +64,49 @@ class Verdict:
         return alone.tokens_per_second > best.tokens_per_second
 
 
-def asked_for(options: Options, pair: Chosen) -> Asked:
+def drafter_request(options: Options, pair: SelectedPair) -> DrafterRequest:
     """What the user wants of this pair's drafter."""
     named = "+" in options.pair or options.drafter is not None or options.k is not None
-    return Asked(pair.drafter, pair.own is not None, options.k, named)
+    return DrafterRequest(pair.drafter, pair.own is not None, options.k, named)
 
 
-def judge(asked: Asked, runs: Sequence[SpeedRun], load: float) -> Verdict:
+def choose_speculation(
+    request: DrafterRequest, runs: Sequence[SpeedRun], load: float
+) -> SpeculationChoice:
     """The fastest measured K at ``load`` requests at a time, or none where none pays.
 
     At a load beyond the measured ones K is that of the nearest, and no speed is claimed. Without
-    evidence for this drafter, and with the user's own K, it is that of ``asked``. ``runs`` are
+    evidence for this drafter, and with the user's own K, it is that of ``request``. ``runs`` are
     those on the GPU in question, best first.
     """
-    drafter, names = asked.drafter, names_of(asked.drafter, asked.own)
+    drafter, names = request.drafter, names_of(request.drafter, request.own)
     if drafter is None:
         found = compare(runs, names, load)
-        return Verdict(None, 0, found.fastest if found else None)
-    found = compare(runs, names, load, k=asked.k, k_trained=drafter.k_trained)
+        return SpeculationChoice(None, 0, found.fastest if found else None)
+    found = compare(runs, names, load, k=request.k, k_trained=drafter.k_trained)
     if found is None:
-        return _from_nearest(asked, drafter, runs, load)
-    chosen = found.fastest if asked.k is None else found.by_k[asked.k]
-    verdict = Verdict(drafter, chosen.k, chosen, found)
-    if verdict.loses and not asked.insists:
-        return Verdict(None, 0, found.alone, found)
-    return verdict
+        return _from_nearest(request, drafter, runs, load)
+    best = found.fastest if request.k is None else found.by_k[request.k]
+    speculation = SpeculationChoice(drafter, best.k, best, found)
+    if speculation.loses and not request.insists:
+        return SpeculationChoice(None, 0, found.alone, found)
+    return speculation
 
 
-def _from_nearest(asked: Asked, drafter: Drafter, runs: Sequence[SpeedRun], load: float) -> Verdict:
-    names = names_of(drafter, asked.own)
-    for run in runs if asked.k is None else ():
+def _from_nearest(
+    request: DrafterRequest, drafter: Drafter, runs: Sequence[SpeedRun], load: float
+) -> SpeculationChoice:
+    names = names_of(drafter, request.own)
+    for run in runs if request.k is None else ():
         loads = measured_loads([run], names)
         nearest = min(max(load, loads[0]), loads[-1]) if loads else load
         found = compare([run], names, nearest, k_trained=drafter.k_trained)
         if found is not None:
-            return Verdict(drafter, found.fastest.k, None, found)
-    return Verdict(drafter, asked.usual_k)
+            return SpeculationChoice(drafter, found.fastest.k, None, found)
+    return SpeculationChoice(drafter, request.usual_k)
 
 
-def better_words(target: Target, loser: Drafter, alone: Estimate) -> Iterator[str]:
+def faster_drafter(target: Target, loser: Drafter, alone: Estimate) -> Iterator[str]:
     """``chat+p-eagle --k 3 (10,732 tokens/s)``: the fastest of the target's other drafters, when it
     is faster than ``alone``, the target without one."""
     others = (drafter for drafter in target.drafters if drafter.name != loser.name)
@@ -140,20 +143,24 @@ def check_k(options: Options) -> None:
         )
 
 
-def choose_k(options: Options, drafter: Drafter, own: bool, verdict: Verdict) -> Choice[int]:
+def choose_k(
+    options: Options, drafter: Drafter, own: bool, speculation: SpeculationChoice
+) -> Decision[int]:
     """Tokens drafted per step: the user's, the fastest measured, else the card's.
 
     Above the training is a finding. ``own`` is whether it is the user's own head, of which only
     the catalogue's like is known.
     """
     if options.k is not None:
-        return Choice(options.k, findings=_beyond_training(options.k, drafter))
-    if verdict.compared is not None:
-        return chosen(verdict.k, "k", _fastest(verdict.compared, verdict.speed is not None))
+        return Decision(options.k, findings=_beyond_training(options.k, drafter))
+    if speculation.compared is not None:
+        return decide(
+            speculation.k, "k", _fastest(speculation.compared, speculation.speed is not None)
+        )
     because = f"recommended for {drafter.title} ({drafter.source})"
     if own:
         because = f"no card known for your own head; K as recommended for {drafter.source}"
-    return chosen(drafter.k_recommended, "k", because)
+    return decide(drafter.k_recommended, "k", because)
 
 
 def _fastest(compared: Comparison, at_this_load: bool) -> str:
@@ -169,28 +176,30 @@ def _fastest(compared: Comparison, at_this_load: bool) -> str:
     return f"the fastest that was measured: {speed}, {slower} ({best.source})"
 
 
-def without_speculation(pair: Chosen, verdict: Verdict) -> Choice[Chosen]:
+def without_speculation(
+    pair: SelectedPair, speculation: SpeculationChoice
+) -> Decision[SelectedPair]:
     """The pair without its drafter, because evidence says that it loses there."""
     alone = replace(pair, drafter=None)
     because = "evidence says that the target alone is faster at this load; see the findings"
-    reasons = chosen(alone, "drafter", because, shown="none").reasons
-    return Choice(alone, reasons, speculation_findings(pair, verdict))
+    reasons = decide(alone, "drafter", because, shown="none").reasons
+    return Decision(alone, reasons, speculation_findings(pair, speculation))
 
 
-def speculation_findings(pair: Chosen, verdict: Verdict) -> tuple[Finding, ...]:
+def speculation_findings(pair: SelectedPair, speculation: SpeculationChoice) -> tuple[Finding, ...]:
     """What evidence has to say against this drafter or this K on that GPU at that load."""
-    if pair.drafter is None or verdict.compared is None:
+    if pair.drafter is None or speculation.compared is None:
         return ()
-    best, alone = verdict.compared.fastest, verdict.compared.alone
-    if verdict.loses and alone is not None:
+    best, alone = speculation.compared.fastest, speculation.compared.alone
+    if speculation.loses and alone is not None:
         message = (
             f"at {at_a_time(best.load)} {pair.target.title} alone makes "
             f"{alone.tokens_per_second:,.0f} tokens/s, and {best.tokens_per_second:,.0f} at best "
             f"(K={best.k}) with {pair.drafter.title}: {best.source}"
         )
-        fix = _instead(pair, pair.drafter, alone, planned=verdict.drafter is not None)
+        fix = _instead(pair, pair.drafter, alone, planned=speculation.drafter is not None)
         return (warning("speculation-loses", "drafter", message, fix),)
-    speed = verdict.speed
+    speed = speculation.speed
     if speed is None or speed.tokens_per_second >= _WORTH_A_WORD * best.tokens_per_second:
         return ()
     message = (
@@ -200,9 +209,9 @@ def speculation_findings(pair: Chosen, verdict: Verdict) -> tuple[Finding, ...]:
     return (note("k-below-fastest", "k", message, f"use --k {best.k}, or leave --k out"),)
 
 
-def _instead(pair: Chosen, loser: Drafter, alone: Estimate, *, planned: bool) -> str:
+def _instead(pair: SelectedPair, loser: Drafter, alone: Estimate, *, planned: bool) -> str:
     """What to use instead of a drafter that loses, with the speeds that evidence has of it."""
-    better = [*better_words(pair.target, loser, alone)]
+    better = [*faster_drafter(pair.target, loser, alone)]
     if planned:
         without = f"--no-speculation ({alone.tokens_per_second:,.0f} tokens/s)"
         choices = " or ".join([*better, without])

@@ -84,7 +84,7 @@ def runs_on(
 
 
 def names_of(drafter: Drafter | None, own: bool) -> frozenset[str | None]:
-    """How runs call this drafter. The user's own head is known by its place alone."""
+    """How runs call this drafter. The user's own head is known by its candidate alone."""
     if drafter is None:
         return TARGET_ALONE
     known = {drafter.weights} if own else {drafter.weights, drafter.name}

@@ -34,9 +34,8 @@ from peagle.checks.facts import in_ecr
 from peagle.data import SHIPPED, data_folder
 from peagle.errors import UserError
 from peagle.findings import Finding, error, note, warning
-from peagle.planning.decision import Choice
-from peagle.planning.drafter import Chosen, is_folder
-from peagle.planning.plan import MODEL_BUCKET, Mount, Options, Reason, Weights
+from peagle.planning.drafter import SelectedPair, is_folder
+from peagle.planning.plan import MODEL_BUCKET, Decision, Mount, Options, Reason, Weights
 from peagle.s3uri import PREFIX_FORMAT, S3Uri, is_s3_uri
 from peagle.text import size_text
 from peagle.vllm import versions
@@ -82,14 +81,14 @@ def by_stream(
     return _streamed(target), _streamed(drafter) if drafter is not None else None
 
 
-def stream(sizes: Mapping[Weights, int], where: Streaming) -> Choice[dict[str, str]]:
+def stream(sizes: Mapping[Weights, int], where: Streaming) -> Decision[dict[str, str]]:
     """The variables that the streamer needs, and what is to be known; nothing for other weights.
 
     ``sizes`` are those of target and drafter, in bytes.
     """
     streamed = {weights: size for weights, size in sizes.items() if weights.streamed}
     if not streamed:
-        return Choice({})
+        return Decision({})
     buffer = where.instance.memory_gib * 2**30 // _BUFFER_SHARE // where.gpus
     environment = {REGION_VARIABLE: where.region, BUFFER_VARIABLE: str(buffer)}
     share = "a quarter of the host's memory" + (" for all GPUs" if where.gpus > 1 else "")
@@ -97,17 +96,17 @@ def stream(sizes: Mapping[Weights, int], where: Streaming) -> Choice[dict[str, s
         _reason(REGION_VARIABLE, where.region, "the engine asks S3 in the endpoint's region"),
         _reason(BUFFER_VARIABLE, str(buffer), f"bytes between S3 and a GPU: {share}"),
     )
-    return Choice(environment, reasons, tuple(_findings(streamed, where)))
+    return Decision(environment, reasons, tuple(_findings(streamed, where)))
 
 
 def _findings(streamed: Mapping[Weights, int], where: Streaming) -> Iterator[Finding]:
     if where.runtime.streamer is None:
         yield error(WITHOUT_STREAMER, "weights_by", *_without_streamer(where))
-    places = " and ".join(weights.location for weights in streamed)
+    locations = " and ".join(weights.location for weights in streamed)
     size = size_text(sum(streamed.values()))
     each = f", once for each of {where.gpus} GPUs" if where.gpus > 1 else ""
     message = (
-        f"the engine reads {size} from {places} at every start{each}, with the rights of the "
+        f"the engine reads {size} from {locations} at every start{each}, with the rights of the "
         "execution role; a warm start (`peagle warm`) comes with mounted weights only"
     )
     buckets = dict.fromkeys(weights.location.split("/")[2] for weights in streamed)
@@ -150,7 +149,7 @@ DRAFTER_FOLDER = f"/opt/ml/additional-model-data-sources/{DRAFTER_CHANNEL}"
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacedWeights:
     """The weights of target and drafter, and the mounts that bring them to the engine."""
 
     target: Weights
@@ -163,7 +162,9 @@ def upload_prefix(name: str) -> str:
     return f"s3://{MODEL_BUCKET}/peagle-toolkit/{name}/"
 
 
-def place_weights(options: Options, catalog: Catalog, pair: Chosen, name: str) -> Choice[Placed]:
+def place_weights(
+    options: Options, catalog: Catalog, pair: SelectedPair, name: str
+) -> Decision[PlacedWeights]:
     """Where everything comes from and goes. Raises UserError for an address that S3 refuses."""
     target = _uploaded(_target_weights(options, catalog, pair.target), "target", name)
     drafter = _drafter_weights(catalog, pair)
@@ -172,20 +173,20 @@ def place_weights(options: Options, catalog: Catalog, pair: Chosen, name: str) -
     if options.weights_by == "stream":
         target, drafter = by_stream(options, target, drafter)
     elif options.baked_weights:
-        return Choice(_in_image(options, catalog, target, drafter))
+        return Decision(_in_image(options, catalog, target, drafter))
     elif drafter is not None:
         if _are_folders_of_one_prefix(target, drafter):
             target, drafter = _below_model(target, "target"), _below_model(drafter, "drafter")
         elif {"s3"} <= {target.kind, drafter.kind} <= {"s3", "directory"}:
             # Two prefixes, of which the model folder takes one.
             drafter = drafter.model_copy(update={"engine_path": DRAFTER_FOLDER})
-    placed = Placed(target, drafter, mounts_of(target, drafter))
+    placed = PlacedWeights(target, drafter, mounts_of(target, drafter))
     findings = (
         *_gated(pair.target, target),
         *_unpinned("target", target),
         *_unpinned("drafter", drafter),
     )
-    return Choice(placed, findings=findings)
+    return Decision(placed, findings=findings)
 
 
 def mounts_of(target: Weights, drafter: Weights | None) -> tuple[Mount, ...]:
@@ -206,7 +207,7 @@ def mounts_of(target: Weights, drafter: Weights | None) -> tuple[Mount, ...]:
 
 def _in_image(
     options: Options, catalog: Catalog, target: Weights, drafter: Weights | None
-) -> Placed:
+) -> PlacedWeights:
     """Both as the image has them. Raises UserError where none can have them."""
     image = in_ecr(options.image or "")
     if options.image is None or (image and image.account in catalog.runtimes.accounts.values()):
@@ -222,7 +223,7 @@ def _in_image(
             )
     baked = {"kind": "image", "s3_uri": None}
     inside = drafter.model_copy(update=baked) if drafter is not None else None
-    return Placed(target.model_copy(update=baked), inside, ())
+    return PlacedWeights(target.model_copy(update=baked), inside, ())
 
 
 def _are_folders_of_one_prefix(target: Weights, drafter: Weights) -> bool:
@@ -237,7 +238,7 @@ def _below_model(weights: Weights, folder: str) -> Weights:
 
 
 def _uploaded(weights: Weights, folder: str, name: str) -> Weights:
-    """A directory with the place it is uploaded to; other weights as they are."""
+    """A directory with the candidate it is uploaded to; other weights as they are."""
     if weights.kind != "directory":
         return weights
     return weights.model_copy(
@@ -259,7 +260,7 @@ def _target_weights(options: Options, catalog: Catalog, target: Target) -> Weigh
     return _catalogued(catalog, target, target.weights, target.revision)
 
 
-def _drafter_weights(catalog: Catalog, pair: Chosen) -> Weights | None:
+def _drafter_weights(catalog: Catalog, pair: SelectedPair) -> Weights | None:
     drafter: Drafter | None = pair.drafter
     if drafter is None or drafter.weights is None:
         return None

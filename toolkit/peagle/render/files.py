@@ -6,19 +6,16 @@ How rendered documents are written.
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
-
-@dataclass(frozen=True)
-class Request:
-    """One call of the AWS API, as boto3 takes it."""
-
-    service: str
-    operation: str
-    parameters: dict[str, Any]
+from peagle.catalog.tables import domain
+from peagle.planning.plan import Plan
+from peagle.render.requests import folders, openai_base_url, plan_arguments
+from peagle.text import dollars
 
 
 @dataclass(frozen=True)
@@ -51,3 +48,90 @@ def json_file(path: str, document: Any) -> RenderedFile:
 def text_file(path: str, text: str, executable: bool = False) -> RenderedFile:
     """A text file in UTF-8."""
     return RenderedFile(path, text.encode(), executable)
+
+
+def readme(plan: Plan, form: str) -> RenderedFile:
+    """``README.md`` from a form with the plan's facts in braces."""
+    facts = {
+        "name": plan.name,
+        "pair": plan.pair,
+        "count": plan.instance_count,
+        "instance_type": plan.instance_type,
+        "region": plan.region,
+        "domain": domain(plan.region),
+        "words": shlex.join(plan_arguments(plan)),
+        "calling": _calling(plan),
+        "price": _price(plan),
+        "upload": _upload(plan),
+        "image": plan.runtime.image,
+        "registry": plan.runtime.image.partition("/")[0],
+        "vllm": plan.runtime.vllm,
+        "bucket_parameter": " ModelBucket=BUCKET" if folders(plan) else "",
+        "bucket_variable": " -var model_bucket=BUCKET" if folders(plan) else "",
+        "bucket_option": " --bucket BUCKET" if folders(plan) else "",
+        "folder_options": "".join(f" --{f.part} FOLDER" for f in folders(plan)),
+        "folders": _folders(plan),
+        "minutes": plan.startup_timeout_seconds // 60,
+    }
+    return text_file("README.md", form.format(**facts))
+
+
+def _calling(plan: Plan) -> str:
+    """How to call the endpoint, with AWS's tools and with OpenAI's."""
+    body = json.dumps(
+        {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 64}
+        if plan.proof.chat
+        else {"prompt": "Hello", "max_tokens": 64}
+    )
+    return _CALLING.format(
+        name=plan.name,
+        region=plan.region,
+        body=body,
+        model=plan.target.id,
+        url=openai_base_url(plan.region, plan.name),
+    )
+
+
+_CALLING = """
+## Calling it
+
+```
+aws sagemaker-runtime invoke-endpoint --region {region} --endpoint-name {name} \\
+  --content-type application/json --cli-binary-format raw-in-base64-out \\
+  --body '{body}' answer.json
+```
+
+In Python, `boto3.client("sagemaker-runtime", region_name="{region}").invoke_endpoint(
+EndpointName="{name}", ContentType="application/json", Body=...)["Body"].read()` does the same.
+
+OpenAI clients take the base URL `{url}` and the model
+`{model}`; their key is a bearer token of SageMaker, for 12 hours at most:
+`OPENAI_API_KEY="$(peagle token {name} --region {region})"`.
+"""
+
+
+def _price(plan: Plan) -> str:
+    if plan.price_per_hour_usd is None:
+        return ", at a price that the catalogue does not know"
+    invented = any(finding.code == "price-not-amazons" for finding in plan.findings)
+    of = "not AWS's own, asked on" if invented else "list price of"
+    return f", for {dollars(plan.price_per_hour_usd)} an hour ({of} {plan.price_date})"
+
+
+def _upload(plan: Plan) -> str:
+    """What must be copied to the bucket first."""
+    if not folders(plan):
+        return ""
+    lines = ["", "First copy the weights to your bucket:", "", "```"]
+    for folder in folders(plan):
+        name = f"{folder.part.upper()}_FOLDER"
+        lines += [f"aws s3 sync {name} s3://BUCKET/{folder.prefix}  # {folder.described}"]
+    return "\n".join([*lines, "```", ""])
+
+
+def _folders(plan: Plan) -> str:
+    """What the folders on the command line must hold."""
+    if not folders(plan):
+        return ""
+    lines = [f"- `--{folder.part}`: {folder.described}" for folder in folders(plan)]
+    return "\n".join(["", "The folders are", "", *lines, ""])

@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -26,8 +26,6 @@ from peagle.catalog.schema import Catalog
 from peagle.data import entrypoint_folder
 from peagle.errors import Unsupported
 from peagle.planning.plan import Plan
-from peagle.render import baked_weights as baking
-from peagle.render.baked_weights import Baked
 from peagle.render.files import RenderedFile, json_file, text_file
 from peagle.render.image_names import split_image
 from peagle.render.plan_file import plan_document
@@ -58,6 +56,71 @@ _OF_THE_MAKING = (
     "peagle.plan",
 )
 """Labels that say who made an image, and not what is in it."""
+
+
+BAKED_ROOT = "/opt/peagle/ml"
+"""Where baked weights lie. ``/opt/ml`` itself is SageMaker's to mount over."""
+
+_HUB = f"{BAKED_ROOT}/hub"
+
+BAKED_ENVIRONMENT = {"PEAGLE_ML_ROOT": BAKED_ROOT, "HF_HUB_CACHE": _HUB, "HF_HUB_OFFLINE": "1"}
+"""With it the engine finds them."""
+
+_DOWNLOAD = """\
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from huggingface_hub import hf_hub_download
+repo, commit, name, cache, *files = sys.argv[1:]
+def fetched(file):
+    return hf_hub_download(repo, file, revision=commit, cache_dir=cache)
+with ThreadPoolExecutor(8) as workers:
+    paths = list(workers.map(fetched, files))
+ref = Path(paths[0]).parents[2] / "refs" / name
+ref.parent.mkdir(parents=True, exist_ok=True)
+ref.write_text(commit)
+"""
+"""Brings these files of one commit into the hub's cache; offline, ``name`` then leads to it. File
+by file: of a whole snapshot the hub's library keeps the list, and misses what was left out."""
+
+
+@dataclass(frozen=True)
+class Download:
+    """Weights that are fetched from the hub while an image is built: these ``files`` of ``commit``.
+    The engine will ask for them as ``name``: a branch, a tag or that commit."""
+
+    repo: str
+    name: str
+    commit: str
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Copied:
+    """Weights that are copied into an image: these ``files`` of a ``folder`` of this machine, as
+    the folder ``path`` of the build context. ``digest`` is that of their contents."""
+
+    path: str
+    folder: str
+    files: tuple[str, ...]
+    digest: str
+
+
+Baked = Download | Copied
+
+
+def weight_instructions(weights: Sequence[Baked]) -> str:
+    """The Dockerfile's lines that bring them in; empty without weights."""
+    if not weights:
+        return ""
+    lines = ["", "# Weights of the plan, where other images have them mounted or download them."]
+    if any(isinstance(one, Copied) for one in weights):
+        lines.append(f"COPY weights {BAKED_ROOT}")
+    for one in weights:
+        if isinstance(one, Download):
+            argv = ["python3", "-c", _DOWNLOAD, one.repo, one.commit, one.name, _HUB, *one.files]
+            lines.append(f"RUN {json.dumps(argv)}")
+    return "\n".join([*lines, ""])
 
 
 @dataclass(frozen=True)
@@ -126,7 +189,7 @@ def content_digest(plan: Plan, recipe: Recipe) -> str:
     weights = [
         RenderedFile(one.path, one.digest.encode())
         for one in recipe.weights
-        if isinstance(one, baking.Copied)
+        if isinstance(one, Copied)
     ]
     text = text_file(DOCKERFILE, _text(plan, counted, kept))
     return _digest((text, *_copied_files(plan), *weights))
@@ -234,7 +297,7 @@ def _text(
         vllm=plan.runtime.vllm,
         base=recipe.base,
         labels=_settings("LABEL", labelled),
-        weights=baking.instructions(recipe.weights),
+        weights=weight_instructions(recipe.weights),
         environment=_settings("ENV", {**_environment(recipe), **(known or {})}),
         user=USER,
         cache=CACHE_FOLDER,
@@ -244,7 +307,7 @@ def _text(
 def _environment(recipe: Recipe) -> dict[str, str]:
     """Where the user's files are, and who the user is for programs that ask for a name."""
     found = {"HOME": CACHE_FOLDER, "USER": "peagle", "LOGNAME": "peagle"}
-    return {**found, **baking.ENVIRONMENT} if recipe.bakes_weights else found
+    return {**found, **BAKED_ENVIRONMENT} if recipe.bakes_weights else found
 
 
 def _settings(instruction: str, values: Mapping[str, str]) -> str:

@@ -18,9 +18,18 @@ from typing import Any
 
 from peagle.catalog.tables import domain
 from peagle.data import SHIPPED
+from peagle.planning.drafter import OWN
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Mount, Plan
 from peagle.planning.runtime import MAX_NAME_LENGTH
-from peagle.render.files import Request
+
+
+@dataclass(frozen=True)
+class Request:
+    """One call of the AWS API, as boto3 takes it."""
+
+    service: str
+    operation: str
+    parameters: dict[str, Any]
 
 
 def openai_base_url(region: str, endpoint: str) -> str:
@@ -159,3 +168,35 @@ def folders(plan: Plan) -> tuple[Folder, ...]:
         for part, weights in parts.items()
         if weights is not None and weights.s3_uri is not None
     )
+
+
+def plan_arguments(plan: Plan) -> list[str]:
+    """PAIR and the options of `peagle plan` that give this plan again, but for its image."""
+    weights = plan.target.weights
+    options = {
+        "--name": plan.name,
+        "--region": plan.region,
+        "--instance-type": plan.instance_type,
+        "--instance-count": plan.instance_count,
+        "--k": plan.speculation.k if plan.speculation else None,
+        "--max-model-len": plan.max_model_len,
+        "--concurrency": plan.concurrency,
+        "--vllm": plan.runtime.vllm,
+        "--model-source": weights.location if weights.kind == "s3" else None,
+        "--weights-by": "stream" if weights.streamed else None,
+    }
+    given = [(name, str(value)) for name, value in options.items() if value is not None]
+    return [*pair_arguments(plan), *(word for option in given for word in option)]
+
+
+def pair_arguments(plan: Plan) -> list[str]:
+    """The pair, with the weights of a head by themselves, as an own head must be given."""
+    drafter, speculation = plan.drafter, plan.speculation
+    if drafter is None or speculation is None:
+        return [plan.target.id, "--no-speculation"]
+    if drafter.name != OWN and drafter.id == drafter.name:
+        return [plan.pair]
+    revision = drafter.weights.revision if drafter.weights else None
+    head = f"{drafter.id}@{revision}" if revision else drafter.id
+    kind = "+eagle3" if drafter.name == OWN and not speculation.parallel_drafting else ""
+    return [f"{plan.target.id}{kind}", "--drafter", head]

@@ -17,8 +17,7 @@ from typing import Any
 from peagle.errors import Refused
 from peagle.findings import Finding, error
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan
-from peagle.render.files import Request
-from peagle.render.requests import requests
+from peagle.render.requests import Request, requests
 from peagle.request_validation.documented import against_documentation
 from peagle.request_validation.model import Invalid, against_model, api_name, copy_source
 

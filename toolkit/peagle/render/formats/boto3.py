@@ -10,8 +10,7 @@ from importlib.resources import files
 from typing import Any
 
 from peagle.planning.plan import Plan
-from peagle.render.files import RenderedFile, text_file
-from peagle.render.readme import readme
+from peagle.render.files import RenderedFile, readme, text_file
 from peagle.render.requests import folders, openai_base_url, requests
 
 SCRIPT = "deploy.py"

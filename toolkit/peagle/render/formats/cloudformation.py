@@ -10,8 +10,7 @@ from typing import Any
 
 from peagle.errors import Unsupported
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan
-from peagle.render.files import RenderedFile, yaml_file
-from peagle.render.readme import readme
+from peagle.render.files import RenderedFile, readme, yaml_file
 from peagle.render.requests import folders, requests
 
 TEMPLATE = "template.yaml"

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from peagle.planning.plan import Plan
-from peagle.render.files import RenderedFile
+from peagle.render.files import RenderedFile, readme
 from peagle.render.image import DOCKERFILE, Recipe, context_files
 from peagle.render.image_names import base_of
-from peagle.render.readme import readme
 
 __all__ = ["DOCKERFILE", "render"]
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan
-from peagle.render.files import RenderedFile, json_file
-from peagle.render.readme import readme
+from peagle.render.files import RenderedFile, json_file, readme
 from peagle.render.requests import folders, openai_base_url, requests
 
 MAIN = "main.tf.json"
