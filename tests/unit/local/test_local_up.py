@@ -185,7 +185,7 @@ def test_two_at_once_do_not_start_two_engines(engine_home: Path, plan_for: PlanF
 
     def again(step: str, line: str) -> None:
         if not refused:
-            with pytest.raises(UserError, match="is at work") as told:
+            with pytest.raises(UserError) as told:
                 up(plan_for())
             refused.append(told.value)
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import tempfile
 import textwrap
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -25,6 +25,7 @@ from peagle.catalog.loading import examine, table_file
 from peagle.catalog.tables import Instance, InstanceTable, Price, Runtime, RuntimeTable
 from peagle.data import data_folder
 from peagle.errors import UserError
+from peagle.store import replacing
 from peagle.vllm.versions import parse
 
 _ENTRY = re.compile(r"^  - (?=\{type: (?P<type>[^\s,}]+))", re.MULTILINE)
@@ -369,17 +370,9 @@ def write_texts(folder: Path, texts: Mapping[str, str]) -> list[Path]:
 
 
 def _written(folder: Path, texts: Mapping[str, str]) -> list[Path]:
-    drafts: list[tuple[Path, Path]] = []
-    try:
+    """All of them are complete on disk before the first one replaces an old file."""
+    with ExitStack() as files:
         for name, text in texts.items():
-            path, draft = folder / name, folder / f".{name}.{os.getpid()}"
-            drafts.append((draft, path))
-            draft.write_text(text, encoding="utf-8")
-            if path.exists():
-                shutil.copymode(path, draft)
-        for draft, path in drafts:
-            draft.replace(path)
-    finally:
-        for draft, _ in drafts:
-            draft.unlink(missing_ok=True)
-    return [path for _, path in drafts]
+            temporary = files.enter_context(replacing(folder / name))
+            temporary.write_text(text, encoding="utf-8")
+    return [folder / name for name in texts]

@@ -7,10 +7,9 @@ boto3, so that listing and completing names is quick.
 
 from __future__ import annotations
 
-import fcntl
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Literal
 from uuid import uuid4
@@ -19,7 +18,7 @@ from pydantic import Field, ValidationError
 
 from peagle.errors import NotFound, UserError, nearest
 from peagle.planning.plan import Frozen, Plan
-from peagle.store import home, write_json
+from peagle.store import home, locked, write_json
 
 SANDBOX = "sandbox"
 """The scope of records that belong to the AWS sandbox of this machine."""
@@ -180,10 +179,9 @@ def held(scope: str, region: str, name: str) -> Iterator[None]:
     """
     record = record_path(scope, region, name)
     path = record.with_name(f".{name}.lock")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as lock:
+    with ExitStack() as holding:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            holding.enter_context(locked(path, wait=False))
         except BlockingIOError as error:
             raise UserError(
                 f"another peagle command is changing {name}", "wait until it has ended"

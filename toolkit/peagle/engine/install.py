@@ -9,7 +9,6 @@ The CPU engine's packages, for who puts them somewhere else: into a container im
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import hashlib
 import platform
 import re
@@ -17,14 +16,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from peagle.data import data_folder
 from peagle.engine.installed import ENGINE_VARIABLE, MARKER, Engine, engine_folder, find_engine
 from peagle.errors import EngineError, EngineMissing, UserError
 from peagle.images.build import Packages
-from peagle.store import read_json, write_json
+from peagle.store import locked, read_json, write_json
 
 PYTORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 """Where torch for CPUs is, for a pip that does not find it in its own sources."""
@@ -116,13 +115,13 @@ def _digest(lock: Path) -> str:
 
 @contextmanager
 def _alone(folder: Path, progress: Progress) -> Iterator[None]:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with folder.with_name(f"{folder.name}.lock").open("w") as stream:
+    lock = folder.with_name(f"{folder.name}.lock")
+    with ExitStack() as held:
         try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held.enter_context(locked(lock, wait=False))
         except BlockingIOError:
-            progress("another install of this engine is at work: waiting for it")
-            fcntl.flock(stream, fcntl.LOCK_EX)
+            progress("waiting for another installation of this engine")
+            held.enter_context(locked(lock))
         yield
 
 

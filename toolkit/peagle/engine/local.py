@@ -5,11 +5,10 @@ A warm start from this machine: run a plan once, and keep what its engine compil
 
 from __future__ import annotations
 
-import fcntl
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ from peagle.errors import EngineError, NotProved, PeagleError, UserError
 from peagle.images.docker import refusal
 from peagle.planning.plan import Plan
 from peagle.protocol import piece_of, request_body
+from peagle.store import locked
 from peagle.warm import transfer as warm
 from peagle.warm.transfer import Artefact
 
@@ -127,14 +127,15 @@ def alone(name: str, command: str) -> Iterator[None]:
 
     Raises UserError where another one holds it.
     """
-    folder = records.folder_of(name)
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / f"{command.replace(' ', '-')}.lock").open("w") as stream:
+    lock = records.folder_of(name) / f"{command.replace(' ', '-')}.lock"
+    with ExitStack() as held:
         try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held.enter_context(locked(lock, wait=False))
         except BlockingIOError:
             raise UserError(
-                f"another `peagle {command}` of {name} is at work", "wait for it, or give --name"
+                f"another `peagle {command}` of {name} is running",
+                "wait until it ends, or choose another --name",
+                code="already-running",
             ) from None
         yield
 

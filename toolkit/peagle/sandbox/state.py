@@ -15,11 +15,10 @@ A process is known by pid and start time together, so a stale file never names s
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
@@ -28,7 +27,7 @@ from peagle.catalog import load_catalog
 from peagle.catalog.schema import Catalog
 from peagle.engine.process import EngineProcess, is_alive, stop_engine
 from peagle.errors import UserError
-from peagle.store import home, read_json, write_json
+from peagle.store import home, locked, read_json, write_json
 
 
 @functools.cache
@@ -73,16 +72,15 @@ def lock() -> Iterator[int]:
     A child that inherits the descriptor holds the lock as well, until it closes it. Raises
     UserError when nothing can be written there.
     """
-    try:
-        folder().mkdir(parents=True, exist_ok=True)
-        stream = (folder() / "lock").open("w", encoding="ascii")
-    except OSError as error:
-        raise UserError(
-            f"cannot write to {folder()}: {error.strerror}", "set PEAGLE_HOME to a folder of yours"
-        ) from error
-    with stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        yield stream.fileno()
+    with ExitStack() as held:
+        try:
+            descriptor = held.enter_context(locked(folder() / "lock"))
+        except OSError as error:
+            raise UserError(
+                f"cannot write to {folder()}: {error.strerror}",
+                "set PEAGLE_HOME to a folder of yours",
+            ) from error
+        yield descriptor
 
 
 def write_daemon(daemon: EngineProcess) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-import os
 import re
 import shutil
 import time
@@ -24,6 +23,7 @@ from typing import Any, BinaryIO
 
 from peagle.errors import EngineError, PeagleError, Refused, UserError
 from peagle.protocol import log_text
+from peagle.store import replacing
 
 FOLDER = "warm"
 """Where artefacts lie: a folder of this name beside the weights, or in the toolkit's home."""
@@ -138,16 +138,17 @@ def fetch(
     """
     text = _patiently(ask, {}, sleep)
     artefact = _described(text, folder)
-    with _full_disk_told(folder, artefact.size), _draft(artefact) as draft:
-        with draft.open("wb") as stream:
-            _write_pieces(ask, stream, artefact, progress, sleep)
-        draft.chmod(0o644)  # a container's own user reads it
-        # Without a manifest it is no artefact, so no reader takes old for new.
-        artefact.manifest.unlink(missing_ok=True)
-        draft.replace(artefact.archive)
-        draft.write_bytes(text)
-        draft.chmod(0o644)
-        draft.replace(artefact.manifest)
+    with _full_disk_told(folder, artefact.size):
+        folder.mkdir(parents=True, exist_ok=True)
+        with replacing(artefact.archive) as draft:
+            with draft.open("wb") as stream:
+                _write_pieces(ask, stream, artefact, progress, sleep)
+            draft.chmod(0o644)  # a container's own user reads it
+            # Without a manifest it is no artefact, so no reader takes old for new.
+            artefact.manifest.unlink(missing_ok=True)
+        with replacing(artefact.manifest) as draft:
+            draft.write_bytes(text)
+            draft.chmod(0o644)
     return artefact
 
 
@@ -253,18 +254,6 @@ def _described(text: bytes, folder: Path) -> Artefact:
         raise Refused(
             f"the container's manifest is not one that this toolkit reads: {error!r}", _REBUILD
         ) from error
-
-
-@contextmanager
-def _draft(artefact: Artefact) -> Iterator[Path]:
-    """A file beside the artefact that is gone in the end, whatever happens."""
-    folder = artefact.archive.parent
-    folder.mkdir(parents=True, exist_ok=True)
-    draft = folder / f".{artefact.key}.{os.getpid()}"
-    try:
-        yield draft
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -9,7 +9,6 @@ that the next command here need not wait for: the holder keeps a file of this ma
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import re
 import socket
@@ -25,7 +24,7 @@ from uuid import uuid4
 
 from peagle.aws.errors import Missing
 from peagle.errors import CloudError, PeagleError, Refused
-from peagle.store import home
+from peagle.store import home, locked
 from peagle.text import sanitize
 from peagle.weights.bucket import Bucket
 from peagle.weights.layout import Place
@@ -193,19 +192,19 @@ def held(bucket: Bucket, place: Place, doing: str, take_over: bool = False) -> I
 @contextmanager
 def _alive(identity: str) -> Iterator[None]:
     """For as long as this process lives, others here can see that it does."""
-    path = _file_of(identity)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
+    with locked(_file_of(identity)):
         yield
 
 
 def _is_dead_here(identity: str) -> bool:
     """Whether a process of this machine had that lock, and is gone."""
+    path = _file_of(identity)
     try:
-        with _file_of(identity).open("r+") as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # of another machine, or it lives
+        with contextlib.ExitStack() as held:
+            if not path.exists():  # a process of another machine
+                return False
+            held.enter_context(locked(path, wait=False))
+    except OSError:  # the process is alive
         return False
     return True
 

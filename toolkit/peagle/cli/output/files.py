@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from peagle import store
 from peagle.errors import UserError
 from peagle.render import RenderedFile
 
@@ -19,13 +19,8 @@ def write_file(path: Path, content: bytes) -> None:
 
     Raises UserError when that cannot be.
     """
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        try:
-            draft.write_bytes(content)
-            draft.replace(path)
-        finally:
-            draft.unlink(missing_ok=True)
+        store.write_file(path, content)
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror}", "check the path") from error
 

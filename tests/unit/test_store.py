@@ -1,0 +1,83 @@
+"""``peagle.store``: one lock and one atomic write."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from peagle.store import locked, read_json, replacing, write_file, write_json
+
+HOLD = """
+import sys, pathlib
+from peagle.store import locked
+with locked(pathlib.Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def is_free(path: Path) -> bool:
+    try:
+        with locked(path, wait=False):
+            return True
+    except BlockingIOError:
+        return False
+
+
+def test_a_lock_excludes_other_processes_and_ends_with_its_holder(tmp_path: Path) -> None:
+    path = tmp_path / "new folder" / "lock"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    with holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        assert not is_free(path)
+        holder.kill()
+    assert is_free(path)
+
+
+def test_a_lock_excludes_a_second_one_of_the_same_process(tmp_path: Path) -> None:
+    with locked(tmp_path / "lock"):
+        assert not is_free(tmp_path / "lock")
+    assert is_free(tmp_path / "lock")
+
+
+def test_an_inherited_descriptor_keeps_the_lock(tmp_path: Path) -> None:
+    with locked(tmp_path / "lock") as descriptor:
+        inherited = os.dup(descriptor)
+    assert not is_free(tmp_path / "lock")
+    os.close(inherited)
+    assert is_free(tmp_path / "lock")
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_temporary_one(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_file(path, b"old")
+    with pytest.raises(UnicodeEncodeError), replacing(path) as temporary:
+        temporary.write_text("half \ud800", encoding="utf-8")
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_replaced_file_keeps_its_mode(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_file(path, b"old")
+    path.chmod(0o600)
+    write_file(path, b"new")
+    assert (path.read_bytes(), stat.S_IMODE(path.stat().st_mode)) == (b"new", 0o600)
+
+
+def test_json_is_read_as_it_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b.json"
+    assert read_json(path) is None
+    write_json(path, {"größe": [1, None]})
+    assert read_json(path) == {"größe": [1, None]}
