@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypedDict, Unpack
 
-from peagle.catalog.schema import Catalog, Drafter, Target, Value
+from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.catalog.tables import (
     NO_VERSION_RULES,
     Instance,
@@ -20,6 +20,7 @@ from peagle.catalog.tables import (
 )
 from peagle.checkpoints.models import Checkpoint
 from peagle.vllm import versions
+from peagle.vllm.environment import Value
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import pytest
 
 from peagle.checkpoints import Tensor
 from peagle.checkpoints.architecture import read_dtype
-from peagle.vllm.dtypes import served_tensors
+from peagle.fit.building import served_tensors
 
 
 @pytest.mark.parametrize(

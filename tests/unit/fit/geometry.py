@@ -11,12 +11,13 @@ from peagle.checkpoints.models import Checkpoint
 from peagle.fit.advice import Turn
 from peagle.fit.building import read_drafter, read_target
 from peagle.fit.estimate import without_speculation
-from peagle.fit.models import DraftModel, Engine, FitCase, TargetModel
+from peagle.fit.models import DraftModel, FitCase, TargetModel
+from peagle.vllm.defaults import EngineConfig
 
 ROOT = Path(__file__).resolve().parents[2] / "geometry"
 TARGETS = ("gpt-oss-20b", "gpt-oss-120b", "qwen3-coder-30b", "gemma-4-31b")
 
-H200 = Engine(
+H200 = EngineConfig(
     gpu="H200",
     gpu_count=1,
     gpu_memory_gib=139.8,

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peagle.fit.advice import advise, parallel_sizes
+from peagle.fit.advice import advise, divisions
 from peagle.fit.estimate import INSIDE, compare, fit_of, missing_bytes, why_not
 from tests.unit.fit.geometry import TARGETS, case, target, turned, turning
 
@@ -110,9 +108,9 @@ def test_where_nothing_helps_nothing_is_advised() -> None:
 
 
 def test_gpus_divide_the_heads() -> None:
-    assert parallel_sizes(target("qwen3-coder-30b"), 8) == [1, 2, 4, 8]
+    assert divisions(target("qwen3-coder-30b").architecture, 8) == [1, 2, 4, 8]
     shape = target("qwen3-coder-30b").architecture.model_copy(update={"query_heads": 18})
-    assert parallel_sizes(replace(target("qwen3-coder-30b"), architecture=shape), 8) == [1, 2]
+    assert divisions(shape, 8) == [1, 2]
 
 
 @given(

@@ -1,4 +1,4 @@
-"""What vLLM takes by itself, and what it makes of what it is told."""
+"""vLLM's defaults, and what it derives from its arguments."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from peagle.catalog import load_catalog
 from peagle.catalog.consistency import holding
+from peagle.fit.models import FitCase
 from peagle.vllm.defaults import (
     batch_of,
     capture_sizes,
@@ -17,11 +18,20 @@ from peagle.vllm.defaults import (
     default_sequences,
     extra_slots,
     in_flight_tokens,
-    new_runner,
     padding_ratio,
+    uses_model_runner_v2,
 )
 from peagle.vllm.gpus import seen_of, visible_gib
 from tests.unit.fit.geometry import case
+
+
+def captured(one: FitCase) -> tuple[list[int], list[int]]:
+    return capture_sizes(one.engine, one.drafter, one.target.architecture.class_name)
+
+
+def runs_on_v2(one: FitCase) -> bool:
+    experts = bool(one.target.architecture.experts)
+    return uses_model_runner_v2(one.engine, one.drafter, mixture_of_experts=experts)
 
 
 @pytest.mark.parametrize(
@@ -41,30 +51,30 @@ def test_vllm_captures_these_graphs(
     pair: str, head: str | None, k: int, piecewise: tuple[int, int], full: tuple[int, int]
 ) -> None:
     """Number and largest batch, from the log of vLLM 0.26.0 (``Profiling CUDA graph memory``)."""
-    small, whole = capture_sizes(case(pair, head, k=k))
+    small, whole = captured(case(pair, head, k=k))
     assert (len(small), small[-1]) == piecewise
     assert (len(whole), whole[-1]) == full
 
 
 def test_without_graphs_nothing_is_captured() -> None:
-    assert capture_sizes(case("gpt-oss-20b", enforce_eager=True)) == ([], [])
+    assert captured(case("gpt-oss-20b", enforce_eager=True)) == ([], [])
 
 
 @given(st.integers(1, 2048), st.integers(0, 20), st.integers(1, 32768))
 def test_captures_are_in_order_and_fit_a_step(seqs: int, k: int, tokens: int) -> None:
     one = case("qwen3-coder-30b", "eagle3" if k else None, k=k)
     engine = replace(one.engine, max_num_seqs=seqs, max_num_batched_tokens=max(tokens, 512))
-    piecewise, full = capture_sizes(replace(one, engine=engine))
+    piecewise, full = captured(replace(one, engine=engine))
     assert piecewise == sorted(set(piecewise))
     assert set(full) <= set(piecewise)
     assert all(size % (1 + k) == 0 for size in piecewise)
 
 
-def test_dense_targets_run_on_the_new_runner_unless_they_draft_in_parallel() -> None:
-    assert new_runner(case("gemma-4-31b", None))
-    assert new_runner(case("gemma-4-31b", "eagle3"))
-    assert not new_runner(case("gemma-4-31b", "p-eagle"))
-    assert not new_runner(case("gpt-oss-20b", None))
+def test_dense_targets_run_on_model_runner_v2_unless_they_draft_in_parallel() -> None:
+    assert runs_on_v2(case("gemma-4-31b", None))
+    assert runs_on_v2(case("gemma-4-31b", "eagle3"))
+    assert not runs_on_v2(case("gemma-4-31b", "p-eagle"))
+    assert not runs_on_v2(case("gpt-oss-20b", None))
 
 
 def test_a_server_takes_more_on_larger_gpus() -> None:
@@ -95,7 +105,7 @@ def test_what_is_not_asked_is_no_more_than_can_be_used(
 def test_data_centre_blackwell_captures_more_since_0_28() -> None:
     blackwell = {"max_num_seqs": 1024, "capability": 100}
     largest = [
-        capture_sizes(case("qwen3-coder-30b", None, vllm=vllm, **blackwell))[0][-1]
+        captured(case("qwen3-coder-30b", None, vllm=vllm, **blackwell))[0][-1]
         for vllm in ("0.27.1", "0.28.0")
     ]
     assert largest == [512, 1024]

@@ -27,6 +27,7 @@ from peagle.catalog.tables import (
     VersionRuleTable,
 )
 from peagle.findings import Level
+from peagle.vllm.environment import Value
 
 
 class NamedTarget(Protocol):
@@ -70,10 +71,6 @@ class Architecture(Entry):
     tied_embeddings: bool = False
     experts: Positive | None = None
     experts_per_token: Positive | None = None
-
-
-Value = str | int | float | bool
-"""Of one of vLLM's arguments; an object is its JSON."""
 
 
 class EngineSetting(Entry):

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from peagle.errors import NotFound, nearest
 from peagle.findings import Level
+from peagle.vllm.gpus import capability_of
 
 Positive = Annotated[int, Field(ge=1)]
 NotNegative = Annotated[int, Field(ge=0)]
@@ -116,6 +117,11 @@ class Instance(Entry):
     prices: tuple[Price, ...] = ()
     quota_code: str | None = None
     quota_default: float | None = Field(default=None, ge=0)
+
+    @property
+    def capability(self) -> int:
+        """The compute capability of its GPUs, times ten."""
+        return capability_of(self.gpu_architecture)
 
 
 class InstanceTable(Entry):

@@ -15,7 +15,7 @@ from typing import Any
 
 from peagle.case import Case
 from peagle.catalog.consistency import holding
-from peagle.catalog.schema import Architecture, Catalog, Target, Value
+from peagle.catalog.schema import Architecture, Catalog, Target
 from peagle.catalog.tables import VersionRule
 from peagle.checkpoints.architecture import read_architecture
 from peagle.checkpoints.heads import Head, has_mask, is_head, read_head
@@ -23,6 +23,7 @@ from peagle.checkpoints.models import Checkpoint, Tensor
 from peagle.checks.head_layout import plain_name, required
 from peagle.errors import CheckpointError
 from peagle.findings import Finding, error
+from peagle.vllm.environment import Value
 
 _KEYS = {"attention-backend": ("attention-config", "backend")}
 """Arguments of vLLM that can also be given as a key of another one."""

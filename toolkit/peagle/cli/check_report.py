@@ -18,7 +18,7 @@ import click
 from peagle.case import ami_for
 from peagle.catalog import find_drafter, find_pair, load_catalog, pair_name
 from peagle.catalog.consistency import DRAFTLESS
-from peagle.catalog.schema import Catalog, Drafter, Pair, Value
+from peagle.catalog.schema import Catalog, Drafter, Pair
 from peagle.checkpoints import Checkpoint
 from peagle.checks import Case, make_case, rules_found
 from peagle.checks import check as check_case
@@ -29,7 +29,7 @@ from peagle.errors import NotFound, UserError
 from peagle.findings import Finding
 from peagle.planning.drafter import OWN, is_location, split_revision
 from peagle.planning.engine_settings import engine_settings
-from peagle.vllm.environment import settings_in
+from peagle.vllm.environment import Value, settings_in
 
 _SAID_BY = {
     "num_speculative_tokens": "--k",

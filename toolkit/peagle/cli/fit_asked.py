@@ -8,15 +8,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from peagle.case import Case, ami_for
-from peagle.catalog.schema import Catalog, Drafter, Pair, Proof, Target, Value
+from peagle.catalog.schema import Catalog, Drafter, Pair, Proof, Target
 from peagle.checkpoints.heads import read_head
 from peagle.checkpoints.models import Checkpoint
 from peagle.checks import make_case
 from peagle.cli.fit_case import Places, instance_of
-from peagle.fit.models import Engine, FitCase
+from peagle.fit.models import FitCase
 from peagle.planning import Options
 from peagle.planning.drafter import own_head
 from peagle.planning.engine_settings import engine_settings
+from peagle.vllm.defaults import EngineConfig
+from peagle.vllm.environment import Value
 
 _OLDEST = "0.1.0"
 """The minimum of a model that nobody describes: the version rules know what its parts need."""
@@ -65,7 +67,7 @@ def on_assumed_gpu(question: Question, case: Case) -> Case:
     return replace(case, instance=instance_of(question.catalog, question.given))
 
 
-def _told(engine: Engine) -> dict[str, Value]:
+def _told(engine: EngineConfig) -> dict[str, Value]:
     """What the fit reckons with, as vLLM's arguments."""
     return {
         "kv-cache-dtype": engine.kv_cache_dtype,

@@ -13,19 +13,20 @@ from typing import Any
 import click
 
 from peagle.catalog import find_instance
-from peagle.catalog.schema import Catalog, Drafter, Pair, Value
+from peagle.catalog.schema import Catalog, Drafter, Pair
 from peagle.catalog.tables import Instance
 from peagle.checkpoints import Checkpoint
 from peagle.checkpoints.heads import is_head
 from peagle.cli.locations import checkpoint_at
 from peagle.errors import CheckpointError, UserError
-from peagle.fit.advice import MOST_GPUS, parallel_sizes
+from peagle.fit.advice import MOST_GPUS, divisions
 from peagle.fit.building import draft_model, read_drafter, read_target, target_model, with_matrices
 from peagle.fit.estimate import fit_of, is_multimodal, missing_bytes
-from peagle.fit.models import DraftModel, Engine, FitCase, TargetModel
+from peagle.fit.models import DraftModel, FitCase, TargetModel
 from peagle.planning.engine_settings import engine_settings
-from peagle.vllm.defaults import GPU_MEMORY_UTILIZATION, batch_of
-from peagle.vllm.gpus import capability_of, seen_of, visible_gib
+from peagle.vllm.defaults import GPU_MEMORY_UTILIZATION, EngineConfig, batch_of
+from peagle.vllm.environment import Value
+from peagle.vllm.gpus import seen_of, visible_gib
 from peagle.vllm.versions import normalise
 
 MOST_GIB = 2048
@@ -193,7 +194,9 @@ def _length(pair: Pair | None, target: TargetModel, given: dict[str, Any]) -> in
     return int(given["max_model_len"] or usual)
 
 
-def _engine(catalog: Catalog, pair: Pair | None, given: dict[str, Any], length: int) -> Engine:
+def _engine(
+    catalog: Catalog, pair: Pair | None, given: dict[str, Any], length: int
+) -> EngineConfig:
     """The hardware, and what vLLM is told or takes by itself."""
     vllm = normalise(given["vllm"] or catalog.runtimes.default)
     on, memory = instance_of(catalog, given), given["gpu_memory_gib"]
@@ -207,12 +210,12 @@ def _engine(catalog: Catalog, pair: Pair | None, given: dict[str, Any], length: 
     tokens = given["max_num_batched_tokens"] or settings.get("max-num-batched-tokens")
     asked = given["max_num_seqs"], int(tokens) if tokens else None
     seqs, tokens = batch_of(on.gpu, visible, vllm, length, asked)
-    return Engine(
+    return EngineConfig(
         gpu=on.gpu,
         gpu_count=on.gpu_count if memory is None else 1,
         gpu_memory_gib=visible,
         driver_gib=driver,
-        capability=capability_of(on),
+        capability=on.capability,
         vllm=vllm,
         max_model_len=length,
         max_num_seqs=seqs,
@@ -250,7 +253,7 @@ def instance_of(catalog: Catalog, given: Mapping[str, Any]) -> Instance:
                 abs(memory - on.gpu_memory_mib / 1024),
                 abs(memory - visible_gib(on.gpu, on.gpu_memory_mib)),
             ),
-            -capability_of(on),
+            -on.capability,
         ),
     )
 
@@ -258,7 +261,8 @@ def instance_of(catalog: Catalog, given: Mapping[str, Any]) -> Instance:
 def _divided(case: FitCase, given: dict[str, Any]) -> FitCase:
     """The case over as many GPUs as asked; on an instance, else over as few as fit."""
     asked, on = given["tp"], given["instance_type"]
-    sizes = parallel_sizes(case.target, case.engine.gpu_count if on or not asked else MOST_GPUS)
+    most = case.engine.gpu_count if on or not asked else MOST_GPUS
+    sizes = divisions(case.target.architecture, most)
     if asked:
         _refuse_division(asked, sizes, case.engine.gpu_count if on else MOST_GPUS, on)
         return _over(case, asked)

@@ -24,7 +24,8 @@ from peagle.fit.target_weights import (
     padded_vocabulary,
 )
 from peagle.vllm import versions
-from peagle.vllm.defaults import capture_sizes, element_bytes, new_runner
+from peagle.vllm.defaults import capture_sizes, uses_model_runner_v2
+from peagle.vllm.dtypes import element_bytes
 from peagle.vllm.gpus import round_up
 
 _SAMPLED = 14
@@ -77,7 +78,7 @@ def working_memory(case: FitCase) -> Working:
         if case.drafter:
             phases["compiling_drafter"] = compiling_drafter(case, case.drafter)
     phases["sampling"] = sampling_step(case)
-    if not new_runner(case):
+    if not _runner_v2(case):
         phases["sampling"] += _filter_bytes(case)
     return Working(kept, phases)
 
@@ -136,7 +137,7 @@ def sampling_step(case: FitCase) -> int:
     """Sampling for all requests at once, beside the step's hidden states."""
     shape, engine = case.target.architecture, case.engine
     requests = min(engine.max_num_seqs, engine.max_num_batched_tokens)
-    if new_runner(case):
+    if _runner_v2(case):
         per_logit = _SAMPLED_BY_NEW_RUNNER
     else:
         per_logit = _REJECTED if _speculates(case) else _SAMPLED
@@ -263,9 +264,9 @@ def graph_bytes(case: FitCase) -> int:
     further size. The second runner takes nothing off: its graphs come out of what
     ``gpu_memory_utilization`` leaves.
     """
-    if new_runner(case) or not versions.in_range(case.engine.vllm, _GRAPHS_COUNTED):
+    if _runner_v2(case) or not versions.in_range(case.engine.vllm, _GRAPHS_COUNTED):
         return 0
-    piecewise, full = capture_sizes(case)
+    piecewise, full = capture_sizes(case.engine, case.drafter, case.target.architecture.class_name)
     if not piecewise:
         return 0
     step = step_per_token(case)
@@ -293,6 +294,11 @@ def buffer_bytes(case: FitCase) -> int:
     shape, tokens = case.target.architecture, case.engine.max_num_batched_tokens
     states = (1 + 2 * bool(case.drafter)) * tokens
     return _FRAGMENTS + states * shape.hidden_size * element_bytes(case.target.dtype)
+
+
+def _runner_v2(case: FitCase) -> bool:
+    experts = bool(case.target.architecture.experts)
+    return uses_model_runner_v2(case.engine, case.drafter, mixture_of_experts=experts)
 
 
 def _pieces(case: FitCase) -> int:

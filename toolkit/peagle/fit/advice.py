@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
+from peagle.catalog.schema import Architecture
 from peagle.catalog.tables import Instance, InstanceTable
 from peagle.fit.estimate import fit_of, is_multimodal
-from peagle.fit.models import Advice, Fit, FitCase, TargetModel
+from peagle.fit.models import Advice, Fit, FitCase
 from peagle.vllm.defaults import extra_slots
-from peagle.vllm.gpus import can_compute, capability_of
+from peagle.vllm.gpus import needed_capability, parallel_sizes
 
 Turn = Callable[[str, object], FitCase | None]
 """(knob, new value) -> the case as it is when that alone is asked for otherwise: what follows from
@@ -55,15 +56,9 @@ def advise(
     return tuple(advice for advice in found if advice)
 
 
-def parallel_sizes(target: TargetModel, gpus: int) -> list[int]:
-    """Powers of two up to ``gpus`` that divide the attention heads."""
-    heads = target.architecture.query_heads
-    key_value_heads = {group.kv_heads for group in target.architecture.attention}
-    return [
-        size
-        for size in (2**power for power in range(gpus.bit_length()))
-        if heads % size == 0 and all(max(n, size) % min(n, size) == 0 for n in key_value_heads)
-    ]
+def divisions(shape: Architecture, gpus: int) -> list[int]:
+    """The tensor-parallel sizes up to ``gpus`` of a target of this shape."""
+    return parallel_sizes(shape.query_heads, (group.kv_heads for group in shape.attention), gpus)
 
 
 def _longest_context(case: FitCase, turn: Turn) -> Advice | None:
@@ -111,7 +106,7 @@ def _least_step(case: FitCase) -> int:
 
 
 def _more_gpus(case: FitCase, most: int) -> list[int]:
-    sizes = parallel_sizes(case.target, most)
+    sizes = divisions(case.target.architecture, most)
     return [size for size in sizes if size > case.engine.tensor_parallel_size]
 
 
@@ -126,7 +121,7 @@ def _instance(case: FitCase, turn: Turn, table: InstanceTable) -> Advice | None:
     """The cheapest instance type that fits; those without a price come last."""
     target = case.target
     for instance in sorted(table.instances, key=_cost):
-        if not can_compute(capability_of(instance), target.dtype, target.quantization):
+        if instance.capability < needed_capability(target.dtype, target.quantization):
             continue
         moved = turn("instance-type", instance.type)
         fit = fit_of(moved) if moved else None

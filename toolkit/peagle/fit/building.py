@@ -20,7 +20,7 @@ from peagle.checkpoints.models import Checkpoint, Tensor
 from peagle.fit.drafter_weights import intermediate_of, stored_bytes
 from peagle.fit.estimate import refuse_unknown
 from peagle.fit.models import DraftModel, TargetModel, Vision
-from peagle.vllm.dtypes import served_dtype, served_tensors
+from peagle.vllm.dtypes import served_dtype, served_size
 
 _PARALLEL_LAYERS = 4
 """Layers of a P-EAGLE head that does not say: all the published ones have as many."""
@@ -65,6 +65,22 @@ def read_target(checkpoint: Checkpoint) -> TargetModel:
         attention_bias=bool(text.get("attention_bias") or text.get("qkv_bias")),
         query_key_norm=bool(text.get("use_qk_norm")),
     )
+
+
+def served_tensors(
+    tensors: Mapping[str, Tensor], quantization: str | None = None
+) -> dict[str, Tensor]:
+    """The tensors with the sizes that they have once loaded: wide dtypes are served in 16 bits.
+
+    The scales of quantized weights are kept.
+    """
+    return {
+        name: tensor
+        if quantization is not None and "scale" in name
+        else replace(tensor, dtype=loaded[0], size=loaded[1])
+        for name, tensor in tensors.items()
+        for loaded in (served_size(tensor.dtype, tensor.size),)
+    }
 
 
 def draft_model(drafter: Drafter, target: TargetModel) -> DraftModel | None:

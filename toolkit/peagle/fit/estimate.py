@@ -28,7 +28,7 @@ from peagle.fit.drafter_weights import (
     stored_parameters,
 )
 from peagle.fit.kv_cache import Layout, layers_on_one_gpu, layout_of
-from peagle.fit.models import Comparison, DraftModel, Engine, Fit, FitCase, TargetModel
+from peagle.fit.models import Comparison, DraftModel, Fit, FitCase, TargetModel
 from peagle.fit.target_weights import (
     QUANTIZED_BYTES,
     checkpoint_bytes,
@@ -37,6 +37,7 @@ from peagle.fit.target_weights import (
     vision_bytes,
 )
 from peagle.vllm.defaults import (
+    EngineConfig,
     cache_element_bytes,
     extra_slots,
     in_flight_tokens,
@@ -154,7 +155,7 @@ def bytes_taken(case: FitCase) -> dict[str, int]:
     }
 
 
-def target_on_gpu(target: TargetModel, engine: Engine) -> int:
+def target_on_gpu(target: TargetModel, engine: EngineConfig) -> int:
     """Bytes of the target's weights on one GPU: from its headers, else from its geometry, which is
     set right by the size of its weight files where that is known."""
     tp, around = engine.tensor_parallel_size, rotary_bytes(target)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from peagle.catalog.schema import Architecture, AttentionGroup
 from peagle.catalog.tables import Entry
 from peagle.checkpoints.models import Tensor
+from peagle.vllm.defaults import EngineConfig
 
 
 class Fit(Entry):
@@ -115,38 +116,9 @@ class DraftModel:
 
 
 @dataclass(frozen=True)
-class Engine:
-    """One start of vLLM. ``gpu_memory_gib`` is what CUDA sees of one GPU; lengths in tokens.
-
-    ``driver_gib`` is what the driver keeps of the GPU beside that. ``capability`` is the GPU's
-    compute capability times ten. ``compiled``: whether vLLM's compile cache is filled, as it is
-    not in a new container. ``images``: whether requests may bring them. ``draftless`` names a
-    method that drafts without a model (``ngram``, ``suffix``).
-    """
-
-    gpu: str
-    gpu_count: int
-    gpu_memory_gib: float
-    capability: int
-    vllm: str
-    max_model_len: int
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    tensor_parallel_size: int = 1
-    gpu_memory_utilization: float = 0.9
-    kv_cache_dtype: str = "auto"
-    k: int = 0
-    enforce_eager: bool = False
-    compiled: bool = False
-    driver_gib: float = 0.0
-    images: bool = True
-    draftless: str | None = None
-
-
-@dataclass(frozen=True)
 class FitCase:
     """A pair on an engine: all that the arithmetic looks at."""
 
     target: TargetModel
     drafter: DraftModel | None
-    engine: Engine
+    engine: EngineConfig

@@ -25,7 +25,7 @@ from peagle.planning.plan import Decision, Options, Reason
 from peagle.planning.speculation import DrafterRequest, SpeculationChoice, choose_speculation
 from peagle.planning.speeds import measured_loads, names_of, runs_on
 from peagle.text import at_a_time
-from peagle.vllm.gpus import capability_of
+from peagle.vllm.gpus import needed_capability, parallel_sizes
 
 HELD_SHARE = 0.25
 """What the cache must hold of the load, if all its requests had full length. Most requests are much
@@ -33,12 +33,6 @@ shorter than the longest context, so asking for all would pay for memory that st
 less, requests wait or are stopped for want of cache (vLLM preempts them)."""
 
 HELD_SHARE_TEXT = "a quarter"
-
-OLDEST_GPU = 75
-"""Oldest compute capability that vLLM runs on with CUDA 13, times ten."""
-
-OLDEST_GPU_FOR_BFLOAT16 = 80
-"""Oldest that computes in bfloat16, and that vLLM's kernels for 4-bit weights take."""
 
 
 @dataclass(frozen=True)
@@ -82,12 +76,6 @@ def why_too_small(work: Workload, hosting: Hosting) -> str:
     return why_not(case_of(work, hosting)) or ""
 
 
-def needed_capability(target: Target) -> int:
-    """The compute capability that the target needs, times ten."""
-    small_numbers = target.dtype == "bfloat16" or target.quantization in ("mxfp4", "nvfp4")
-    return OLDEST_GPU_FOR_BFLOAT16 if small_numbers else OLDEST_GPU
-
-
 def fit_key(instance: Instance) -> tuple[str, int, int, str]:
     """What the fit depends on: instance types that are alike in this fit alike."""
     return (
@@ -99,14 +87,9 @@ def fit_key(instance: Instance) -> tuple[str, int, int, str]:
 
 
 def _sizes(target: Target, instance: Instance) -> list[int]:
-    """Powers of two up to the GPU count that divide the attention heads."""
-    heads = target.architecture.query_heads
-    key_value_heads = {group.kv_heads for group in target.architecture.attention}
-    return [
-        size
-        for size in (2**power for power in range(instance.gpu_count.bit_length()))
-        if heads % size == 0 and all(max(n, size) % min(n, size) == 0 for n in key_value_heads)
-    ]
+    shape = target.architecture
+    kv_heads = (group.kv_heads for group in shape.attention)
+    return parallel_sizes(shape.query_heads, kv_heads, instance.gpu_count)
 
 
 def parallel_reason(hosting: Hosting, load: int) -> tuple[Reason, ...]:
@@ -195,10 +178,8 @@ class CandidateEvaluator:
 
     def fitting(self) -> list[Candidate]:
         """A candidate on every instance type that is new and large enough, from cheap to dear."""
-        oldest = needed_capability(self.work.target)
-        candidates = (
-            self.candidate(i) for i in self._table.instances if capability_of(i) >= oldest
-        )
+        oldest = needed_capability(self.work.target.dtype, self.work.target.quantization)
+        candidates = (self.candidate(i) for i in self._table.instances if i.capability >= oldest)
         return sorted(
             (p for p in candidates if p.hosting.fit.fits), key=lambda candidate: candidate.cost
         )

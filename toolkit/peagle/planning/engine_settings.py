@@ -8,17 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from peagle.catalog.schema import Drafter, EngineSetting, Target, Value
+from peagle.catalog.schema import Drafter, EngineSetting, Target
 from peagle.catalog.tables import Instance
 from peagle.fit.building import draft_model, target_model
 from peagle.fit.estimate import INSIDE, drafter_on_gpu, fit_of
-from peagle.fit.models import Engine, Fit, FitCase
+from peagle.fit.models import Fit, FitCase
 from peagle.planning.plan import Decision, Reason, Speculation
 from peagle.planning.speculation import speculative_config
 from peagle.planning.weights import LOADER, PlacedWeights
 from peagle.vllm import versions
-from peagle.vllm.defaults import default_batched_tokens
-from peagle.vllm.gpus import capability_of, visible_gib
+from peagle.vllm.defaults import EngineConfig, default_batched_tokens
+from peagle.vllm.environment import Value
+from peagle.vllm.gpus import visible_gib
 
 NO_RESTART = "PROCESS_AUTO_RECOVERY"
 """Switch of AWS's process supervisor (model-hosting-container-standards)."""
@@ -158,12 +159,12 @@ def fit_case(
         target = target_model(work.target, str(settings["dtype"]))
     drafter = draft_model(work.drafter, target) if work.drafter else None
     visible = visible_gib(on.gpu, on.gpu_memory_mib)
-    engine = Engine(
+    engine = EngineConfig(
         gpu=on.gpu,
         gpu_count=on.gpu_count,
         gpu_memory_gib=visible,
         driver_gib=on.gpu_memory_mib / 1024 - visible,
-        capability=capability_of(on),
+        capability=on.capability,
         vllm=work.vllm,
         max_model_len=work.max_model_len,
         max_num_seqs=work.concurrency,

@@ -18,14 +18,13 @@ from peagle.planning.candidates import (
     CandidateEvaluator,
     holds,
     host,
-    needed_capability,
     reaches,
     why_too_small,
 )
 from peagle.planning.engine_settings import Workload, drafter_bytes
 from peagle.planning.plan import Options
 from peagle.text import at_a_time, dollars, requests
-from peagle.vllm.gpus import capability_of
+from peagle.vllm.gpus import needed_capability
 
 _SHORTEST = 1024
 """Tokens below which a context is no remedy."""
@@ -79,7 +78,7 @@ def _largest(low: int, high: int, fine: Callable[[int], bool]) -> int | None:
 
 def too_old(target: Target, instance: Instance) -> Iterator[Finding]:
     """An error when this GPU cannot compute as the target needs."""
-    needed, has = needed_capability(target), capability_of(instance)
+    needed, has = needed_capability(target.dtype, target.quantization), instance.capability
     if has < needed:
         message = (
             f"{target.title} needs a GPU of compute capability {needed / 10}, and the "

@@ -6,16 +6,20 @@ config/speculative.py, v1/cudagraph_dispatcher.py.
 
 from __future__ import annotations
 
-from peagle.fit.models import DraftModel, Engine, FitCase
+from dataclasses import dataclass
+from typing import Protocol
+
 from peagle.vllm import versions
+from peagle.vllm.dtypes import element_bytes
 from peagle.vllm.gpus import round_up
 
 GPU_MEMORY_UTILIZATION = 0.92
 """vLLM's own default since 0.15."""
 
-KV_CACHE_DTYPES = ("auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2")
+LARGEST_DEFAULT_STEP = 16384
+"""The most that vLLM's own max-num-batched-tokens is, on any GPU."""
 
-_ELEMENT_BYTES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2}
+KV_CACHE_DTYPES = ("auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2")
 
 _CAPTURED = 512
 _CAPTURED_MORE = 1024
@@ -34,10 +38,52 @@ _WITHOUT_ASYNC = ("ngram", "suffix", "medusa")
 """Drafting methods with which vLLM turns asynchronous scheduling off (VllmConfig.__post_init__)."""
 
 
+@dataclass(frozen=True)
+class EngineConfig:
+    """What one start of vLLM runs with. ``gpu_memory_gib`` is what CUDA reports of one GPU; lengths
+    are in tokens.
+
+    ``driver_gib`` is what the driver reserves besides. ``capability`` is the GPU's
+    compute capability times ten. ``compiled``: whether vLLM's compile cache is filled, which it is
+    not in a new container. ``images``: whether requests may contain images. ``draftless`` names a
+    method that drafts without a model (``ngram``, ``suffix``).
+    """
+
+    gpu: str
+    gpu_count: int
+    gpu_memory_gib: float
+    capability: int
+    vllm: str
+    max_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    tensor_parallel_size: int = 1
+    gpu_memory_utilization: float = 0.9
+    kv_cache_dtype: str = "auto"
+    k: int = 0
+    enforce_eager: bool = False
+    compiled: bool = False
+    driver_gib: float = 0.0
+    images: bool = True
+    draftless: str | None = None
+
+
+class Drafting(Protocol):
+    """A drafter with weights, as far as vLLM's scheduler looks at it."""
+
+    @property
+    def method(self) -> str:
+        """``method`` of ``--speculative-config``."""
+
+    @property
+    def parallel_drafting(self) -> bool:
+        """Whether one pass drafts all K tokens."""
+
+
 def default_batched_tokens(gpu: str, gpu_memory_gib: float, vllm: str) -> int:
     """``--max-num-batched-tokens`` of a server on that GPU (get_batch_defaults)."""
     if gpu_memory_gib >= 160 and versions.in_range(vllm, ">=0.28.0"):
-        return 16384
+        return LARGEST_DEFAULT_STEP
     return 8192 if gpu_memory_gib >= 70 and "A100" not in gpu else 2048
 
 
@@ -59,12 +105,7 @@ def batch_of(
     return asked[0] or min(seqs, tokens), tokens
 
 
-def element_bytes(dtype: str) -> int:
-    """Bytes of one number of this type while computing."""
-    return _ELEMENT_BYTES.get(dtype, 2)
-
-
-def cache_element_bytes(engine: Engine, dtype: str) -> int:
+def cache_element_bytes(engine: EngineConfig, dtype: str) -> int:
     """Bytes of one number in the key-value cache."""
     if engine.kv_cache_dtype == "auto":
         return element_bytes(dtype)
@@ -73,18 +114,18 @@ def cache_element_bytes(engine: Engine, dtype: str) -> int:
     return element_bytes(engine.kv_cache_dtype)
 
 
-def in_flight_tokens(engine: Engine, drafter: DraftModel | None) -> int:
+def in_flight_tokens(engine: EngineConfig, drafter: Drafting | None) -> int:
     """Tokens scheduled but not settled: two batches with asynchronous scheduling, which is on
     unless the drafter is one that does not do it (VllmConfig.max_in_flight_tokens)."""
     return (2 if schedules_ahead(engine, drafter) else 1) * engine.max_num_batched_tokens
 
 
-def schedules_ahead(engine: Engine, drafter: DraftModel | None) -> bool:
+def schedules_ahead(engine: EngineConfig, drafter: Drafting | None) -> bool:
     """Whether vLLM schedules a step while the one before still runs."""
     return (drafter.method if drafter else engine.draftless) not in _WITHOUT_ASYNC
 
 
-def extra_slots(engine: Engine, drafter: DraftModel | None) -> int:
+def extra_slots(engine: EngineConfig, drafter: Drafting | None) -> int:
     """Slots beside which a step must hold a token, else vLLM does not start
     (_set_max_num_scheduled_tokens): of all requests that may run, or of one since 0.28.
 
@@ -95,12 +136,12 @@ def extra_slots(engine: Engine, drafter: DraftModel | None) -> int:
     return slots * engine.max_num_seqs if keeps_slots_of_all(engine) else slots
 
 
-def keeps_slots_of_all(engine: Engine) -> bool:
+def keeps_slots_of_all(engine: EngineConfig) -> bool:
     """Whether this vLLM keeps the slots of all requests free, not of one."""
     return versions.in_range(engine.vllm, _SLOTS_OF_ALL)
 
 
-def slots_of_a_request(engine: Engine, drafter: DraftModel | None) -> int:
+def slots_of_a_request(engine: EngineConfig, drafter: Drafting | None) -> int:
     """Slots that drafting in parallel adds to a request: K-1, the first being there already; of
     DFlash all K since 0.28 (max_num_new_slots_for_drafting)."""
     if drafter is None:
@@ -116,23 +157,27 @@ def padding_ratio(vllm: str) -> float:
     return next(ratio for range_, ratio in _PADDING_RATIOS if versions.in_range(vllm, range_))
 
 
-def new_runner(case: FitCase) -> bool:
-    """Whether vLLM takes its second model runner, which counts memory in its own way: for dense
-    targets, unless the drafter is one that it does not do (_is_default_v2_model_runner_model)."""
-    if case.target.architecture.experts:
+def uses_model_runner_v2(
+    engine: EngineConfig, drafter: Drafting | None, *, mixture_of_experts: bool
+) -> bool:
+    """Whether vLLM runs its second model runner, which accounts for memory differently: dense
+    targets without a drafter, or with one that it supports (_is_default_v2_model_runner_model)."""
+    if mixture_of_experts or engine.draftless:
         return False
-    if case.engine.draftless:
-        return False
-    return case.drafter is None or not case.drafter.parallel_drafting
+    return drafter is None or not drafter.parallel_drafting
 
 
-def capture_sizes(case: FitCase) -> tuple[list[int], list[int]]:
-    """Batches, in tokens, captured as piecewise and as full CUDA graphs; largest last."""
-    engine = case.engine
+def capture_sizes(
+    engine: EngineConfig, drafter: Drafting | None, class_name: str
+) -> tuple[list[int], list[int]]:
+    """Batch sizes, in tokens, captured as piecewise and as full CUDA graphs; largest last.
+
+    ``class_name`` is the target's model class.
+    """
     if engine.enforce_eager:
         return [], []
-    step = 1 + (engine.k if case.drafter or engine.draftless else 0)
-    if case.target.architecture.class_name.startswith("GptOss"):
+    step = 1 + (engine.k if drafter or engine.draftless else 0)
+    if class_name.startswith("GptOss"):
         largest = _CAPTURED_MORE
     else:
         largest = min(engine.max_num_seqs * step * 2, _most_captured(engine))
@@ -144,7 +189,7 @@ def capture_sizes(case: FitCase) -> tuple[list[int], list[int]]:
     return sizes, full
 
 
-def _most_captured(engine: Engine) -> int:
+def _most_captured(engine: EngineConfig) -> int:
     data_centre_blackwell = engine.capability // 10 == 10
     more = data_centre_blackwell and versions.in_range(engine.vllm, ">=0.28.0")
     return _CAPTURED_MORE if more else _CAPTURED

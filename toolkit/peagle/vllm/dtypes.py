@@ -1,42 +1,31 @@
-"""The numbers in which vLLM serves a checkpoint on a GPU, where no ``--dtype`` says it.
+"""Number formats: bytes per value, and the dtype in which vLLM serves a checkpoint.
 
-As ``_resolve_auto_dtype`` of vllm/config/model.py in vLLM 0.28.0: a type that the GPU does not
-compute in, and float32, which it does, become bfloat16 (float16, as large, before compute
-capability 8.0). Memory is allocated in that type, and what the files hold is cast while it is read.
+Without ``--dtype``, ``_resolve_auto_dtype`` of vllm/config/model.py (vLLM 0.28.0) replaces a dtype
+that the GPU cannot compute in, and float32, which it can, with bfloat16 (float16, of the same size,
+before compute capability 8.0). Memory is allocated in that dtype; weights are cast while loading.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+_BYTES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2}
 
-from peagle.checkpoints.models import Tensor
+_SERVED_AS_STORED = {"bfloat16": "bfloat16", "float16": "float16", "half": "float16"}
 
-_KEPT = {"bfloat16": "bfloat16", "float16": "float16", "half": "float16"}
-_USUAL = "bfloat16"
-_WIDE = {"F32": 4, "F64": 8}
-"""Fractions of safetensors that take more bytes than those of the types served in."""
+_WIDE_BYTES = {"F32": 4, "F64": 8}
+"""safetensors dtypes wider than the dtypes that vLLM serves in."""
 
-_NARROW = 2
+
+def element_bytes(dtype: str) -> int:
+    """Bytes of one number of this dtype while computing."""
+    return _BYTES.get(dtype, 2)
 
 
 def served_dtype(saved: str) -> str:
-    """The type in which vLLM computes with weights that were saved as ``saved``."""
-    return _KEPT.get(saved.removeprefix("torch."), _USUAL)
+    """The dtype in which vLLM computes with weights that were saved as ``saved``."""
+    return _SERVED_AS_STORED.get(saved.removeprefix("torch."), "bfloat16")
 
 
-def served_tensors(
-    tensors: Mapping[str, Tensor], quantization: str | None = None
-) -> dict[str, Tensor]:
-    """The tensors with the sizes that they have once loaded: wide fractions are served in 16 bits.
-
-    The scales of quantised weights stay as they are.
-    """
-    return {name: _cast(name, tensor, quantization) for name, tensor in tensors.items()}
-
-
-def _cast(name: str, tensor: Tensor, quantization: str | None) -> Tensor:
-    width = _WIDE.get(tensor.dtype)
-    if width is None or (quantization is not None and "scale" in name):
-        return tensor
-    return replace(tensor, dtype="BF16", size=tensor.size // width * _NARROW)
+def served_size(dtype: str, size: int) -> tuple[str, int]:
+    """safetensors dtype and bytes of a tensor once vLLM has loaded it."""
+    width = _WIDE_BYTES.get(dtype)
+    return (dtype, size) if width is None else ("BF16", size // width * 2)

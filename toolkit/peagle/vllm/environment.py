@@ -12,8 +12,10 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 
-from peagle.catalog.schema import Value
 from peagle.errors import UserError
+
+Value = str | int | float | bool
+"""The value of one of vLLM's arguments; an object is its JSON."""
 
 PREFIX = "SM_VLLM_"
 MAX_ENTRIES = 100

@@ -1,8 +1,8 @@
-"""What follows from the GPU: how much of its memory CUDA sees."""
+"""Facts about GPUs: memory that CUDA sees, what they compute, and tensor-parallel sizes."""
 
 from __future__ import annotations
 
-from peagle.catalog.tables import Instance
+from collections.abc import Iterable
 
 VISIBLE_GIB: dict[str, tuple[float, ...]] = {
     "T4": (14.56,),
@@ -33,15 +33,31 @@ def visible_gib(gpu: str, memory_mib: int) -> float:
     return round(whole * (1 - _LARGEST_LOSS), 2)
 
 
-def capability_of(instance: Instance) -> int:
-    """The compute capability of its GPUs, times ten."""
-    return int(instance.gpu_architecture.removeprefix("sm_"))
+def capability_of(architecture: str) -> int:
+    """The compute capability times ten: ``sm_90`` is 90."""
+    return int(architecture.removeprefix("sm_"))
 
 
-def can_compute(capability: int, dtype: str, quantization: str | None) -> bool:
-    """Whether vLLM runs such a model there: bfloat16 and 4-bit weights need 8.0, all else 7.5."""
-    small_numbers = dtype == "bfloat16" or quantization in ("mxfp4", "nvfp4")
-    return capability >= (80 if small_numbers else 75)
+def needed_capability(dtype: str, quantization: str | None) -> int:
+    """The lowest compute capability, times ten, on which vLLM runs such a model.
+
+    vLLM with CUDA 13 starts at 7.5; bfloat16 and vLLM's kernels for 4-bit weights need 8.0.
+    """
+    return 80 if dtype == "bfloat16" or quantization in ("mxfp4", "nvfp4") else 75
+
+
+def parallel_sizes(query_heads: int, kv_heads: Iterable[int], gpus: int) -> list[int]:
+    """Powers of two up to ``gpus`` that divide the attention heads.
+
+    ``kv_heads`` are the numbers of key-value heads of the target's layers; vLLM replicates them
+    when there are fewer than GPUs.
+    """
+    numbers = set(kv_heads)
+    return [
+        size
+        for size in (2**power for power in range(gpus.bit_length()))
+        if query_heads % size == 0 and all(max(n, size) % min(n, size) == 0 for n in numbers)
+    ]
 
 
 def seen_of(given_gib: float, gpu: str) -> float:

@@ -11,14 +11,11 @@ from collections.abc import Iterator
 from peagle.case import Case
 from peagle.checks.facts import entries, is_parallel, setting, told
 from peagle.findings import Finding, error
-from peagle.vllm import versions
+from peagle.vllm.defaults import LARGEST_DEFAULT_STEP, default_batched_tokens
 
 CODE = "drafting-slots"
 ABOUT = "load"
 VLLM_NOTICES = "at start"
-
-LARGEST_DEFAULT = 16384
-"""The most that vLLM's own max-num-batched-tokens is, on any GPU."""
 
 _ROOM = "max-num-batched-tokens"
 
@@ -45,11 +42,9 @@ def default_room(case: Case) -> int:
     if case.on_cpu:
         return 2048
     if case.instance is None:
-        return LARGEST_DEFAULT
-    gib = case.instance.gpu_memory_mib / 1024
-    if gib >= 160 and versions.in_range(case.runtime.vllm, ">=0.28.0"):
-        return LARGEST_DEFAULT
-    return 8192 if gib >= 70 and "A100" not in case.instance.gpu else 2048
+        return LARGEST_DEFAULT_STEP
+    on = case.instance
+    return default_batched_tokens(on.gpu, on.gpu_memory_mib / 1024, case.runtime.vllm)
 
 
 def _crowded(case: Case, room: int, *, everybody: bool) -> str | None:

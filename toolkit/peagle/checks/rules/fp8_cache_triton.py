@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from peagle.case import Case
 from peagle.catalog.schema import Architecture
 from peagle.checks.facts import entries, setting, shape_of, told
-from peagle.checks.rules.gpu_too_old import capability_of
 from peagle.findings import Finding
 
 CODE = "fp8-cache-triton"
@@ -36,7 +35,7 @@ def check(case: Case) -> Iterator[Finding]:
     kind, instance = str(setting(case, "kv-cache-dtype") or ""), case.instance
     if case.on_cpu or instance is None or not kind.startswith("fp8"):
         return
-    capability = capability_of(instance.gpu_architecture)
+    capability = instance.capability
     if capability < _TRITON_FROM and _takes_triton(case, kind, capability):
         for entry in entries(case, CODE):
             yield told(entry, "vllm", f"--kv-cache-dtype {kind} on {instance.gpu}")
