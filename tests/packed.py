@@ -8,7 +8,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from peagle.warm.transfer import PIECE_BYTES, Answer
+from peagle.warm.transfer import PART_BYTES, WarmReply
 
 KEY = "0123456789abcdef0123456789abcdef"
 
@@ -18,9 +18,9 @@ class Packed:
     """What it answers. ``faults`` are the answers to the next questions, whatever they are:
     an answer, an exception, or ``None`` for the right one."""
 
-    content: bytes = field(default_factory=lambda: random.Random(1).randbytes(PIECE_BYTES + 1000))
+    content: bytes = field(default_factory=lambda: random.Random(1).randbytes(PART_BYTES + 1000))
     manifest: dict[str, Any] = field(default_factory=dict)
-    faults: list[Answer | BaseException | None] = field(default_factory=list)
+    faults: list[WarmReply | BaseException | None] = field(default_factory=list)
     asked: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -39,7 +39,7 @@ class Packed:
         }
         return json.dumps({**said, **self.manifest}).encode()
 
-    def answer(self, body: dict[str, Any]) -> Answer:
+    def answer(self, body: dict[str, Any]) -> WarmReply:
         """One question."""
         self.asked.append(body)
         fault = self.faults.pop(0) if self.faults else None
@@ -48,5 +48,5 @@ class Packed:
         if fault is not None:
             return fault
         if not body:
-            return Answer(200, self.document)
-        return Answer(200, self.content[body["offset"] : body["offset"] + body["length"]])
+            return WarmReply(200, self.document)
+        return WarmReply(200, self.content[body["offset"] : body["offset"] + body["length"]])

@@ -152,9 +152,9 @@ class Starts:
     def _fetch(self, container: Container, folder: PairFolder) -> Record:
         """Fetch the artefact as ``peagle warm`` does, into the pair's folder."""
 
-        def request(body: dict[str, Any]) -> warm.Answer:
+        def request(body: dict[str, Any]) -> warm.WarmReply:
             headers = {COUNTERS_HEADER: WARM_ATTRIBUTE}
-            return warm.Answer(
+            return warm.WarmReply(
                 *container.request("POST", "/invocations", json.dumps(body).encode(), headers)
             )
 

@@ -12,16 +12,15 @@ from typing import Any
 import pytest
 
 from peagle.errors import CloudError, EngineError, PeagleError, Refused, UserError
+from peagle.protocol import digest_in, warm_start_in
 from peagle.warm import transfer as warm
 from peagle.warm.transfer import (
+    PART_BYTES,
     PAUSES,
-    PIECE_BYTES,
-    Answer,
-    Artefact,
-    Interrupted,
-    digest_in,
+    IncompleteResponse,
+    WarmArtifact,
+    WarmReply,
     fetch,
-    warm_start_in,
 )
 from tests.packed import KEY, Packed
 
@@ -36,7 +35,7 @@ class Waiting:
         self.pauses.append(seconds)
 
 
-def brought(packed: Packed, folder: Path) -> Artefact:
+def brought(packed: Packed, folder: Path) -> WarmArtifact:
     return fetch(packed.answer, folder, sleep=Waiting())
 
 
@@ -53,8 +52,8 @@ def test_both_files_come_as_the_container_has_them(tmp_path: Path) -> None:
     assert artefact.manifest.read_bytes() == packed.document
     assert names(tmp_path / "new") == [f"{KEY}.json", f"{KEY}.tar.gz"]
     assert (artefact.key, artefact.files, artefact.seconds_cold) == (KEY, 12, 132.5)
-    assert [part["length"] for part in packed.asked[1:]] == [PIECE_BYTES, 1000]
-    assert told == [(0, artefact.size), (PIECE_BYTES, artefact.size), (artefact.size,) * 2]
+    assert [part["length"] for part in packed.asked[1:]] == [PART_BYTES, 1000]
+    assert told == [(0, artefact.size), (PART_BYTES, artefact.size), (artefact.size,) * 2]
 
 
 def test_a_container_s_own_user_may_read_them(tmp_path: Path) -> None:
@@ -94,16 +93,16 @@ def test_cut_off_while_it_replaces_no_old_manifest_tells_of_a_new_archive(
     assert len(names(tmp_path)) == 2
 
 
-BROKEN: list[Answer | BaseException] = [
-    Answer(200, b"too short"),
-    Answer(503, b'{"error": "draining"}'),
-    Interrupted(CloudError("AWS still throttles", code="ThrottlingException")),
+BROKEN: list[WarmReply | BaseException] = [
+    WarmReply(200, b"too short"),
+    WarmReply(503, b'{"error": "draining"}'),
+    IncompleteResponse(CloudError("AWS still throttles", code="ThrottlingException")),
 ]
 
 
 @pytest.mark.parametrize("fault", BROKEN, ids=["cut short", "503", "throttled"])
 def test_what_broke_off_is_asked_for_again_after_pauses(
-    tmp_path: Path, fault: Answer | BaseException
+    tmp_path: Path, fault: WarmReply | BaseException
 ) -> None:
     packed, waiting = Packed(), Waiting()
     packed.faults = [None, fault, fault]
@@ -117,13 +116,13 @@ def test_what_broke_off_is_asked_for_again_after_pauses(
 @pytest.mark.parametrize(
     ("fault", "kind", "words"),
     [
-        (Answer(200, b"too short"), EngineError, "cut short: 9 of 4,194,304 bytes"),
-        (Answer(500, b'{"error": "no space left"}'), EngineError, "no space left"),
-        (Interrupted(CloudError("AWS still throttles")), CloudError, "still throttles"),
+        (WarmReply(200, b"too short"), EngineError, "cut short: 9 of 4,194,304 bytes"),
+        (WarmReply(500, b'{"error": "no space left"}'), EngineError, "no space left"),
+        (IncompleteResponse(CloudError("AWS still throttles")), CloudError, "still throttles"),
     ],
 )
 def test_what_goes_on_breaking_ends_with_its_reason_and_leaves_nothing(
-    tmp_path: Path, fault: Answer | BaseException, kind: type[PeagleError], words: str
+    tmp_path: Path, fault: WarmReply | BaseException, kind: type[PeagleError], words: str
 ) -> None:
     packed, waiting = Packed(), Waiting()
     packed.faults = [None, *[fault] * 20]
@@ -160,14 +159,17 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, error: BaseException) -> No
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (Answer(409, b'{"error": "nothing was compiled"}'), "nothing was compiled"),
-        (Answer(403, b'{"error": {"message": "not collecting"}}'), "not collecting"),
-        (Answer(400, b"Expecting value"), "does not know warm starts .400: Expecting value.*build"),
-        (Answer(404, b""), "404: without a word"),
+        (WarmReply(409, b'{"error": "nothing was compiled"}'), "nothing was compiled"),
+        (WarmReply(403, b'{"error": {"message": "not collecting"}}'), "not collecting"),
+        (
+            WarmReply(400, b"Expecting value"),
+            "does not support warm starts .400: Expecting value.*build",
+        ),
+        (WarmReply(404, b""), "404: empty response"),
     ],
 )
 def test_what_the_container_refuses_is_refused_at_once(
-    tmp_path: Path, answer: Answer, words: str
+    tmp_path: Path, answer: WarmReply, words: str
 ) -> None:
     packed, waiting = Packed(), Waiting()
     packed.faults = [answer]
@@ -200,7 +202,7 @@ def test_a_manifest_that_is_none_is_refused(tmp_path: Path, wrong: dict[str, Any
 
 def test_no_json_is_refused(tmp_path: Path) -> None:
     packed = Packed()
-    packed.faults = [Answer(200, b"<html>")]
+    packed.faults = [WarmReply(200, b"<html>")]
 
     with pytest.raises(Refused, match="manifest"):
         brought(packed, tmp_path)
@@ -209,7 +211,7 @@ def test_no_json_is_refused(tmp_path: Path) -> None:
 def test_too_little_room_is_seen_before_anything_is_fetched(tmp_path: Path) -> None:
     packed = Packed(manifest={"size": 10**18})
 
-    with pytest.raises(UserError, match=r"is full: the artefact takes 1,000,000,000,000\.0 MB"):
+    with pytest.raises(UserError, match=r"is full: the artifact needs 1,000,000,000,000\.0 MB"):
         brought(packed, tmp_path / "not" / "there")
 
     assert len(packed.asked) == 1
@@ -222,7 +224,7 @@ def test_a_disk_that_fills_up_on_the_way_is_said(
     def full(*given: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(warm, "_write_pieces", full)
+    monkeypatch.setattr(warm, "_write_parts", full)
 
     with pytest.raises(UserError, match="is full"):
         brought(Packed(), tmp_path)
@@ -253,9 +255,9 @@ def test_a_log_says_whether_it_was_a_warm_start(shape: Callable[[str], str]) -> 
 
     assert told is not None
     assert cold is not None
-    assert told.words == f"Warm{RESTORED.removeprefix('warm')}"
+    assert told.text == f"Warm{RESTORED.removeprefix('warm')}"
     assert told.document()["key"] == KEY
-    assert cold.words == "No warm start: the image is another"
+    assert cold.text == "No warm start: the image is another"
     assert cold.document() == {"restored": False, "key": None, "detail": "the image is another"}
 
 

@@ -6,16 +6,33 @@ All pure, so that AWS, the sandbox and a local process are spoken to in the same
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
+
+from peagle_serve import model, settings
+from peagle_serve.warm import cache_key, caches
+
+WARM_FOLDER = model.WARM_FOLDER
+"""Warm starts are stored in a folder of this name: beside the weights, or in ``$PEAGLE_HOME``."""
+
+WARM_MODE_VARIABLE = settings.WARM_VARIABLE
+"""``auto`` (restore what matches; the default), ``collect`` or ``off``."""
+
+COLLECT = settings.COLLECT
+WARM_FOLDER_VARIABLE = caches.FOLDER_VARIABLE
+CACHE_VARIABLE = caches.CACHE_VARIABLE
+IMAGE_DIGEST_VARIABLE = cache_key.IMAGE_VARIABLE
+"""``sha256:...`` of the container's image: a part of the key of a warm start, unless the image
+knows its own content."""
 
 COUNTERS_ATTRIBUTE = "peagle=counters"
 """CustomAttributes of an InvokeEndpoint call that asks the container for its speculation counters
 instead of an answer (``peagle_serve`` replies; a plain vLLM does not know it)."""
 
 WARM_ATTRIBUTE = "peagle=warm"
-"""The same for what the engine has compiled (``peagle.warm.transfer``)."""
+"""The same for the engine's compile caches (``peagle.warm.transfer``)."""
 
 COUNTERS_HEADER = "X-Amzn-SageMaker-Custom-Attributes"
 """The header in which SageMaker hands CustomAttributes to the container."""
@@ -149,3 +166,43 @@ def log_text(line: str) -> str:
     fix = f" ({told['fix']})" if told.get("fix") else ""
     argv = f": {json.dumps(told['argv'], ensure_ascii=False)}" if "argv" in told else ""
     return f"{who} {message}{fix}{argv}"
+
+
+_RESTORED = re.compile(r"serve: warm start: (.*\(key ([0-9a-f]{32})\b.*\))")
+_NOT_RESTORED = re.compile(r"serve: no warm start(?:, [^:]*)?: (.*)")
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """How a container started: with the artifact ``key``, or cold (``None``). ``detail`` is what
+    was restored and how fast, or why nothing was."""
+
+    key: str | None
+    detail: str
+
+    @property
+    def text(self) -> str:
+        """One line for people."""
+        return f"{'Warm' if self.key else 'No warm'} start: {self.detail}"
+
+    def document(self) -> dict[str, Any]:
+        """What ``--json`` prints."""
+        return {"restored": self.key is not None, "key": self.key, "detail": self.detail}
+
+
+def warm_start_in(log: Iterable[str]) -> WarmStart | None:
+    """The warm start that a container's log reports last; ``None`` where nothing could have been
+    restored."""
+    last = None
+    for line in map(log_text, log):
+        if found := _RESTORED.match(line):
+            last = WarmStart(found[2], found[1])
+        elif found := _NOT_RESTORED.match(line):
+            last = WarmStart(None, found[1])
+    return last
+
+
+def digest_in(image: str) -> str | None:
+    """``sha256:...`` of an image that is named with its digest; else ``None``."""
+    name, _, digest = image.partition("@")
+    return digest if name and digest.startswith("sha256:") else None

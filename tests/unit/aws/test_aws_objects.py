@@ -165,7 +165,7 @@ def test_where_nothing_is_the_address_is_doubted(uri: str, words: str, moto: Aws
 
 @pytest.mark.parametrize("uri", ["s3://", "s3:///x", "s3://A/x", "s3://b/x", "http://bucket/x"])
 def test_what_is_no_address_is_refused(uri: str, moto: Aws) -> None:
-    with pytest.raises(CheckpointError, match="is no s3:// prefix"):
+    with pytest.raises(CheckpointError, match="is not an s3:// prefix"):
         S3Source(moto, uri)
 
 

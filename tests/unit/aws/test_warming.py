@@ -14,7 +14,7 @@ from peagle.errors import CloudError, EngineError, NotProved, Refused, UserError
 from peagle.planning.plan import Mount, Plan, Weights
 from peagle.warm import endpoint as warming
 from peagle.warm.endpoint import Stored
-from peagle.warm.transfer import PAUSES, Answer
+from peagle.warm.transfer import PAUSES, WarmReply
 from peagle.weights.layout import strangers
 from tests.packed import KEY
 from tests.unit.aws.cloud import service_error
@@ -203,7 +203,12 @@ def test_what_is_stored_does_not_keep_the_weights_from_being_synced_again(part: 
 
 def test_throttling_is_waited_for(stocked: World, tmp_path: Path) -> None:
     throttled = service_error("ThrottlingException", "Rate exceeded", "InvokeEndpoint")
-    stocked.cloud.packed.faults = [throttled, None, throttled, Answer(500, b"busy packing")]
+    stocked.cloud.packed.faults = [
+        throttled,
+        None,
+        throttled,
+        WarmReply(500, b"busy packing"),
+    ]
     before = stocked.cloud.now
 
     collected(stocked, tmp_path)
@@ -212,10 +217,18 @@ def test_throttling_is_waited_for(stocked: World, tmp_path: Path) -> None:
     assert stocked.cloud.now - before >= PAUSES[0] + PAUSES[0] + PAUSES[1]
 
 
-FAULTS: list[tuple[list[Answer | BaseException | None], type[BaseException], str | None]] = [
-    ([None, *[Answer(200, b"short")] * 9], EngineError, "cut short"),
-    ([Answer(409, b'{"error": "nothing was compiled"}')], Refused, "nothing was compiled"),
-    ([Answer(400, b'{"error": {"message": "no handler"}}')], Refused, "does not know warm starts"),
+FAULTS: list[tuple[list[WarmReply | BaseException | None], type[BaseException], str | None]] = [
+    ([None, *[WarmReply(200, b"short")] * 9], EngineError, "cut short"),
+    (
+        [WarmReply(409, b'{"error": "nothing was compiled"}')],
+        Refused,
+        "nothing was compiled",
+    ),
+    (
+        [WarmReply(400, b'{"error": {"message": "no handler"}}')],
+        Refused,
+        "does not support warm starts",
+    ),
     ([service_error("ThrottlingException", "Rate exceeded", "I")] * 9, CloudError, "throttles"),
     ([EndpointConnectionError(endpoint_url="x")] * 9, CloudError, "cannot be reached"),
     ([None, service_error("AccessDeniedException", "no", "I")], AccessDenied, "not allowed"),
@@ -228,7 +241,7 @@ FAULTS: list[tuple[list[Answer | BaseException | None], type[BaseException], str
 def test_what_goes_wrong_while_fetching_stores_nothing(
     stocked: World,
     tmp_path: Path,
-    faults: list[Answer | BaseException | None],
+    faults: list[WarmReply | BaseException | None],
     kind: type[BaseException],
     words: str | None,
 ) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from peagle.data import data_folder
-from peagle.warm.transfer import Answer
+from peagle.warm.transfer import WarmReply
 from tests.packed import KEY
 from tests.support import Done, Peagle
 from tests.unit.aws.cloud import service_error
@@ -56,7 +56,7 @@ def test_what_it_does_and_costs_is_shown_before_the_question(stocked: Terminal) 
     assert price is not None
     assert price_shown() in done.err
     assert f"creates endpoint {NAME}-warm" in done.err
-    assert "stores what it compiled in s3://models/pair/warm/ and removes the endpoint" in done.err
+    assert "stores compile caches in s3://models/pair/warm/, removes the endpoint" in done.err
     assert "about 15 minutes" in done.err
     assert f"at most, about ${price / 4:.2f}" in done.err
     assert done.err.index("about 15") < done.err.index("Start it?")
@@ -184,10 +184,10 @@ def test_a_prefix_that_may_not_be_written_costs_nothing(stocked: Terminal) -> No
     assert "create_model" not in stocked.cloud.calls
 
 
-FAULTS: list[tuple[list[Answer | BaseException | None], int, str]] = [
-    ([Answer(409, b'{"error": "nothing was compiled"}')], 3, "nothing was compiled"),
-    ([Answer(400, b"?")], 3, "does not know warm starts"),
-    ([None, *[Answer(200, b"short")] * 9], 4, "cut short"),
+FAULTS: list[tuple[list[WarmReply | BaseException | None], int, str]] = [
+    ([WarmReply(409, b'{"error": "nothing was compiled"}')], 3, "nothing was compiled"),
+    ([WarmReply(400, b"?")], 3, "does not support warm starts"),
+    ([None, *[WarmReply(200, b"short")] * 9], 4, "cut short"),
     ([service_error("ThrottlingException", "Rate exceeded", "I")] * 9, 4, "still throttles"),
     ([None, KeyboardInterrupt()], 130, "interrupted"),
 ]
@@ -195,7 +195,7 @@ FAULTS: list[tuple[list[Answer | BaseException | None], int, str]] = [
 
 @pytest.mark.parametrize(("faults", "code", "words"), FAULTS, ids=lambda value: str(value)[:30])
 def test_whatever_goes_wrong_the_endpoint_is_removed(
-    stocked: Terminal, faults: list[Answer | BaseException | None], code: int, words: str
+    stocked: Terminal, faults: list[WarmReply | BaseException | None], code: int, words: str
 ) -> None:
     stocked.cloud.packed.faults = list(faults)
 
@@ -290,7 +290,7 @@ def test_where_the_removal_fails_too_it_says_what_is_left(
             raise KeyboardInterrupt if interrupted else service_error("AccessDenied", "no", called)
 
     stocked.cloud.before = refused
-    stocked.cloud.packed.faults = [Answer(409, b'{"error": "nothing was compiled"}')]
+    stocked.cloud.packed.faults = [WarmReply(409, b'{"error": "nothing was compiled"}')]
 
     done = warmed(stocked)
 

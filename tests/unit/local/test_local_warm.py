@@ -19,16 +19,16 @@ from peagle.cli.local import local
 from peagle.cli.output.progress import StatusLine
 from peagle.cli.warm import warm
 from peagle.engine import listing, up
-from peagle.engine import local as warming
 from peagle.engine import state as records
 from peagle.engine.container import compose_file, run_arguments
 from peagle.engine.installed import Engine, check_compiler
-from peagle.engine.local import collect
 from peagle.engine.runner import DockerHost, ProcessHost
 from peagle.engine.state import collected_by
 from peagle.errors import PeagleError, Refused, UserError
 from peagle.images import Docker, Image, show
 from peagle.planning import Options, make_plan
+from peagle.warm import local as warming
+from peagle.warm.local import collect_locally as collect
 from tests.unit.containers.artefacts import artefact
 from tests.unit.images.conftest import LABELS, FakeDocker, docker
 from tests.unit.local.conftest import NAME, PlanFor, processes_with
@@ -215,7 +215,7 @@ def test_a_second_ctrl_c_tells_how_to_end_the_engine(
     def interrupted(*given: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("peagle.warm.transfer.fetch", interrupted)
+    monkeypatch.setattr("peagle.warm.local.fetch", interrupted)
     monkeypatch.setattr(warming, "stop_engine", interrupted)
 
     done = CliRunner().invoke(warm, ["tiny", "--name", NAME, "--local"], standalone_mode=False)

@@ -30,8 +30,8 @@ from peagle.errors import NotProved, PeagleError, Refused, UserError
 from peagle.findings import Finding
 from peagle.planning import Plan, errors
 from peagle.planning.runtime import IMAGE_WITHOUT_COUNTERS
+from peagle.protocol import WarmStart, warm_start_in
 from peagle.sandbox.state import engine_version
-from peagle.warm.transfer import WarmStart, warm_start_in
 
 _ABOUT_IMAGES = frozenset({IMAGE_WITHOUT_COUNTERS})
 """Findings about an image that the sandbox does not run: it serves with our own entrypoint."""
@@ -110,7 +110,7 @@ class _Run:
                 raise
             warm = self._warm_start(work, begun)
         if warm:
-            say(warm.words)
+            say(warm.text)
         self._report(work.record, unproved is None, warm)
         if unproved:
             show_left(work.record, self.account, self.again)

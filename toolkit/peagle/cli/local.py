@@ -276,7 +276,7 @@ def _show_result(engine: LocalEngine) -> None:
     else:
         click.echo(f"{engine.pair} answers.")
     if warm := warm_start_of(Path(engine.process.log)):
-        click.echo(warm.words)
+        click.echo(warm.text)
     if engine.notes:
         click.echo(f"On a CPU {len(engine.notes)} settings differ: the log begins with them.")
     click.echo(f"OpenAI base URL:  {engine.openai_base_url}")

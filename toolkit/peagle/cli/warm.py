@@ -52,7 +52,6 @@ from peagle.deploy.preflight import Choices, Preflight, preflight
 from peagle.deploy.state import Deployment
 from peagle.engine import state as records
 from peagle.engine.installed import check_compiler, find_engine
-from peagle.engine.local import NAME_ENDS_WITH, collect
 from peagle.engine.runner import Host, ProcessHost
 from peagle.engine.state import warm_folder
 from peagle.errors import PeagleError, Refused, UserError
@@ -61,6 +60,7 @@ from peagle.s3uri import is_s3_uri
 from peagle.sandbox.state import engine_version, read_engine_kind
 from peagle.warm import endpoint as warming
 from peagle.warm.endpoint import Stored
+from peagle.warm.local import COLLECTING_SUFFIX, collect_locally
 from peagle.weights import Place
 
 
@@ -85,9 +85,9 @@ def keep_here(plan: Plan, engine_kind: str, gpus: bool, to: str | None, as_json:
     host = _host(plan, engine_kind, gpus)
     try:
         with ended_politely(), StatusLine() as status:
-            artefact = collect(plan, host, folder, status.show)
+            artefact = collect_locally(plan, host, folder, status.show)
     except KeyboardInterrupt:
-        name = f"{plan.name}{NAME_ENDS_WITH}"
+        name = f"{plan.name}{COLLECTING_SUFFIX}"
         engine = records.read(name)
         if engine is not None and engine.state != "dead":  # a second Ctrl-C
             say(f"Its engine still runs. End it: peagle local down {name}")

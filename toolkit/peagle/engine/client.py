@@ -13,14 +13,12 @@ from peagle.errors import EngineError
 from peagle.protocol import (
     COUNTERS_ATTRIBUTE,
     COUNTERS_HEADER,
-    WARM_ATTRIBUTE,
     Counters,
     EventSplitter,
     Piece,
     counters_of,
     piece_of,
 )
-from peagle.warm.transfer import Answer, Ask, Interrupted
 
 _SECONDS = 600.0
 _CHUNK_BYTES = 65_536
@@ -57,21 +55,8 @@ def counters(port: int) -> Counters:
     return counters_of(_post(port, b"", {COUNTERS_HEADER: COUNTERS_ATTRIBUTE}))
 
 
-def asking_warm(port: int) -> Ask:
-    """Questions to the engine's container about what was compiled, for ``peagle.warm.transfer``."""
-
-    def ask(body: dict[str, Any]) -> Answer:
-        headers = {"Content-Type": "application/json", COUNTERS_HEADER: WARM_ATTRIBUTE}
-        try:
-            return Answer(*_exchange(port, json.dumps(body).encode(), headers))
-        except EngineError as error:
-            raise Interrupted(error) from error
-
-    return ask
-
-
 def _post(port: int, body: bytes, headers: dict[str, str]) -> dict[str, Any]:
-    status, text = _exchange(port, body, headers)
+    status, text = exchange(port, body, headers)
     if status != http.HTTPStatus.OK:
         raise _refused(status, text)
     document: dict[str, Any] = json.loads(text)
@@ -83,7 +68,7 @@ def _refused(status: int, text: bytes) -> EngineError:
     return EngineError(f"the engine refused a request ({status}): {said}", "see its log")
 
 
-def _exchange(port: int, body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
+def exchange(port: int, body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
     """Status and body of the answer. Raises EngineError when none comes."""
     with _reply(port, body, headers) as reply:
         return reply.status, reply.read()

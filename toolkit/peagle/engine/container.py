@@ -23,9 +23,9 @@ from peagle.errors import UserError
 from peagle.images import Docker, Image, images, show
 from peagle.images.inspect import check_pair
 from peagle.planning.plan import Plan
+from peagle.protocol import COLLECT, WARM_MODE_VARIABLE
 from peagle.render.image import CACHE_FOLDER, RuntimeKind, serve_digest
 from peagle.store import home
-from peagle.warm.transfer import COLLECT, MODE_VARIABLE
 
 PORT = 8080
 """The port that the container listens on, as SageMaker has it."""
@@ -131,7 +131,7 @@ def _volume(container: Container) -> str:
     """The shared one; none that has a name for a container that collects. That empties the folder
     of its key, from which others may run, so its volume is new and goes with it. The path is the
     same: some caches (Triton's) hold absolute ones."""
-    collects = container.environment.get(MODE_VARIABLE) == COLLECT
+    collects = container.environment.get(WARM_MODE_VARIABLE) == COLLECT
     return "" if collects else f"src={CACHE_VOLUME},"
 
 

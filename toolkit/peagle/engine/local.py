@@ -1,7 +1,4 @@
-"""Run a plan on this machine, prove that it speculates, and end it again.
-
-A warm start from this machine: run a plan once, and keep what its engine compiled.
-"""
+"""Run a plan on this machine, prove that it speculates, and end it again."""
 
 from __future__ import annotations
 
@@ -27,14 +24,12 @@ from peagle.engine.process import (
     stop_engine,
 )
 from peagle.engine.runner import Host, ProcessHost
-from peagle.engine.state import LocalEngine, collected_by
+from peagle.engine.state import LocalEngine
 from peagle.errors import EngineError, NotProved, PeagleError, UserError
 from peagle.images.docker import refusal
 from peagle.planning.plan import Plan
 from peagle.protocol import piece_of, request_body
 from peagle.store import locked
-from peagle.warm import transfer as warm
-from peagle.warm.transfer import Artefact
 
 STOP_SECONDS = 10.0
 """How long an engine may take to end by itself."""
@@ -245,39 +240,3 @@ def _ended(engine: LocalEngine) -> PeagleError:
         if said:
             return refusal("starting the container", said)
     return crash_error(engine.process.log)
-
-
-NAME_ENDS_WITH = "-warm"
-"""So ends the name of the engine that collects; one of the plan's own name may run beside it."""
-
-
-def collect(plan: Plan, host: Host, folder: Path, progress: Progress) -> Artefact:
-    """Start ``plan`` on ``host``, which must collect; keep its artefact in ``folder``; end it.
-
-    Nothing runs afterwards, however this ends. Of a failure the log is kept. Raises what ``up``
-    and ``peagle.warm.transfer.fetch`` raise.
-    """
-    own = plan.model_copy(update={"name": f"{plan.name}{NAME_ENDS_WITH}"})
-    with alone(own.name, "warm --local"):
-        try:
-            return _collect(own, host, folder, progress)
-        finally:
-            shutil.rmtree(collected_by(own.name), ignore_errors=True)
-
-
-def _collect(own: Plan, host: Host, folder: Path, progress: Progress) -> Artefact:
-    def tell(done: int, size: int) -> None:
-        progress("fetching", f"{done / 1e6:.1f} of {size / 1e6:.1f} MB")
-
-    engine = up(own, progress=progress, host=host)
-    try:
-        progress("packing", "what the engine compiled")
-        artefact = warm.fetch(client.asking_warm(engine.process.port), folder, tell)
-        down(own.name, now=True)
-    except BaseException as error:
-        stop_engine(engine.process, STOP_SECONDS)
-        records.forget(own.name)
-        if isinstance(error, PeagleError):
-            error.fix = error.fix.replace("see its log", f"see {engine.process.log}")
-        raise
-    return artefact

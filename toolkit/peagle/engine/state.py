@@ -13,18 +13,18 @@ from typing import Literal
 from peagle.engine.process import LOOPBACK, EngineProcess, is_alive
 from peagle.errors import NotFound, UserError, nearest
 from peagle.images import Image
-from peagle.store import home, read_json, write_json
-from peagle.warm.transfer import (
+from peagle.protocol import (
     CACHE_VARIABLE,
     COLLECT,
-    DIGEST_VARIABLE,
-    FOLDER,
-    FOLDER_VARIABLE,
-    MODE_VARIABLE,
+    IMAGE_DIGEST_VARIABLE,
+    WARM_FOLDER,
+    WARM_FOLDER_VARIABLE,
+    WARM_MODE_VARIABLE,
     WarmStart,
     digest_in,
     warm_start_in,
 )
+from peagle.store import home, read_json, write_json
 
 State = Literal["starting", "ready", "dead"]
 
@@ -136,7 +136,7 @@ _HEAD_BYTES = 256 * 1024
 
 def warm_folder() -> Path:
     """``$PEAGLE_HOME/warm``; it need not be there."""
-    return home() / FOLDER
+    return home() / WARM_FOLDER
 
 
 def collected_by(name: str) -> Path:
@@ -148,9 +148,9 @@ def for_process(name: str, compiled: bool, collecting: bool) -> dict[str, str]:
     """Variables that let the engine ``name`` of this machine collect, or restore what is kept
     here. One that is not ``compiled`` has nothing to restore."""
     if collecting:
-        return {MODE_VARIABLE: COLLECT, CACHE_VARIABLE: str(collected_by(name))}
+        return {WARM_MODE_VARIABLE: COLLECT, CACHE_VARIABLE: str(collected_by(name))}
     if compiled and warm_folder().is_dir():
-        return {FOLDER_VARIABLE: str(warm_folder())}
+        return {WARM_FOLDER_VARIABLE: str(warm_folder())}
     return {}
 
 
@@ -159,18 +159,18 @@ def for_container(
 ) -> tuple[dict[str, str], Mapping[str, Path]]:
     """The same for a container of ``image``: its variables and its mounts."""
     digest = digest_of(image)
-    variables = {DIGEST_VARIABLE: digest} if digest else {}
+    variables = {IMAGE_DIGEST_VARIABLE: digest} if digest else {}
     if collecting:
-        return {**variables, MODE_VARIABLE: COLLECT}, {}
+        return {**variables, WARM_MODE_VARIABLE: COLLECT}, {}
     if compiled and warm_folder().is_dir():
-        return {**variables, FOLDER_VARIABLE: MOUNTED_AT}, {MOUNTED_AT: warm_folder()}
+        return {**variables, WARM_FOLDER_VARIABLE: MOUNTED_AT}, {MOUNTED_AT: warm_folder()}
     return variables, {}
 
 
 def apart(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
     """What a process with that environment is given besides to collect in ``folder``, where no
     other engine's caches are; nothing for one that does not collect."""
-    return {CACHE_VARIABLE: str(folder)} if environment.get(MODE_VARIABLE) == COLLECT else {}
+    return {CACHE_VARIABLE: str(folder)} if environment.get(WARM_MODE_VARIABLE) == COLLECT else {}
 
 
 def warm_start_of(log: Path) -> WarmStart | None:

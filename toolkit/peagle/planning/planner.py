@@ -58,8 +58,8 @@ from peagle.planning.speculation import (
     without_speculation,
 )
 from peagle.planning.weights import PlacedWeights, Streaming, place_weights, stream
+from peagle.protocol import IMAGE_DIGEST_VARIABLE, digest_in
 from peagle.vllm.environment import check_environment, to_environment
-from peagle.warm.transfer import DIGEST_VARIABLE, digest_in
 
 T = TypeVar("T")
 
@@ -263,9 +263,9 @@ def _streamed(decided: _Decided) -> Decision[dict[str, str]]:
 
 def _image_digest(image: str) -> dict[str, str]:
     """The image's digest, where it is named with it: a container cannot know its own, and what it
-    compiled is of use to that very image only (``peagle.warm.transfer``)."""
+    compiled is of use to that very image only (``peagle warm``)."""
     digest = digest_in(image)
-    return {DIGEST_VARIABLE: digest} if digest else {}
+    return {IMAGE_DIGEST_VARIABLE: digest} if digest else {}
 
 
 def _server(decided: _Decided, decisions: _Decisions) -> dict[str, Any]:

@@ -22,13 +22,12 @@ from peagle.deploy.status import told_by_sandbox
 from peagle.errors import CloudError, EngineError, PeagleError, Refused
 from peagle.planning.plan import Plan
 from peagle.planning.runtime import check_name
-from peagle.protocol import WARM_ATTRIBUTE
-from peagle.warm import transfer as warm
-from peagle.warm.transfer import Answer, Artefact, Interrupted
+from peagle.protocol import COLLECT, WARM_ATTRIBUTE, WARM_FOLDER, WARM_MODE_VARIABLE
+from peagle.warm.transfer import IncompleteResponse, WarmArtifact, WarmReply, fetch
 from peagle.weights.bucket import Bucket
 from peagle.weights.layout import Place, place_of
 
-NAME_ENDS_WITH = "-warm"
+COLLECTING_SUFFIX = "-warm"
 """So ends the name of the endpoint that collects."""
 
 _RUNTIME = "sagemaker-runtime"
@@ -40,7 +39,7 @@ class Stored:
     """An artefact in S3. ``others`` are those beside it, their sizes in bytes by key: every start
     downloads them as well. ``stand_in`` is what the sandbox ran instead."""
 
-    artefact: Artefact
+    artefact: WarmArtifact
     place: Place
     others: dict[str, int]
     stand_in: str | None = None
@@ -48,7 +47,7 @@ class Stored:
     @property
     def uri(self) -> str:
         """The packed file as ``s3://``."""
-        return f"{self.place.folder(warm.FOLDER)}{self.artefact.archive.name}"
+        return f"{self.place.folder(WARM_FOLDER)}{self.artefact.archive.name}"
 
 
 def collecting(plan: Plan) -> Plan:
@@ -64,11 +63,11 @@ def collecting(plan: Plan) -> Plan:
     each = plan.price_per_hour_usd
     return plan.model_copy(
         update={
-            "name": check_name(f"{plan.name}{NAME_ENDS_WITH}"),
+            "name": check_name(f"{plan.name}{COLLECTING_SUFFIX}"),
             # Two instances would answer in turn, each with an artefact of its own.
             "instance_count": 1,
             "price_per_hour_usd": None if each is None else round(each / plan.instance_count, 4),
-            "environment": {**plan.environment, warm.MODE_VARIABLE: warm.COLLECT},
+            "environment": {**plan.environment, WARM_MODE_VARIABLE: COLLECT},
         }
     )
 
@@ -94,13 +93,13 @@ def place_beside_weights(plan: Plan) -> Place:
 
 def check_writable(aws: Aws, place: Place) -> None:
     """Raise AccessDenied, before anything costs, if the artefact could not be written there."""
-    bucket, key = Bucket(aws, place.bucket), place.key(warm.FOLDER, "probe")
+    bucket, key = Bucket(aws, place.bucket), place.key(WARM_FOLDER, "probe")
     try:
         # Begun and thrown away: it needs what the upload will need, and leaves nothing.
         bucket.abort(key, bucket.begin(key, {}))
     except AccessDenied as error:
         raise AccessDenied(
-            f"the artefact could not be written to {place.folder(warm.FOLDER)}: {error.message}",
+            f"the artefact could not be written to {place.folder(WARM_FOLDER)}: {error.message}",
             error.fix, error.code,
         ) from error  # fmt: skip
 
@@ -115,7 +114,7 @@ def collect(work: Work, change: Change, wanted: Wanted, place: Place, folder: Pa
     name = work.record.name
     stand_in = told_by_sandbox(work.aws, describe(work.aws, name)).stand_in
     work.say("Packing", "what the engine compiled")
-    artefact = warm.fetch(
+    artefact = fetch(
         lambda body: _ask(work.aws, name, body),
         folder,
         lambda done, size: _tell(work, "Fetching", done, size),
@@ -125,7 +124,7 @@ def collect(work: Work, change: Change, wanted: Wanted, place: Place, folder: Pa
     return Stored(artefact, place, _others(work.aws, artefact, place), stand_in)
 
 
-def _ask(aws: Aws, endpoint: str, body: dict[str, Any]) -> Answer:
+def _ask(aws: Aws, endpoint: str, body: dict[str, Any]) -> WarmReply:
     """One question to the container's route, as ``peagle.warm.transfer`` wants it answered."""
     try:
         answer = aws.call(
@@ -138,7 +137,7 @@ def _ask(aws: Aws, endpoint: str, body: dict[str, Any]) -> Answer:
             CustomAttributes=WARM_ATTRIBUTE,
         )
         with translated(_RUNTIME, aws.region):
-            return Answer(200, answer["Body"].read())
+            return WarmReply(200, answer["Body"].read())
     except (AccessDenied, Missing):
         raise
     except PeagleError as error:
@@ -146,24 +145,24 @@ def _ask(aws: Aws, endpoint: str, body: dict[str, Any]) -> Answer:
         if said is not None:
             return said
         if isinstance(error, (CloudError, EngineError)):
-            raise Interrupted(error) from error
+            raise IncompleteResponse(error) from error
         raise
 
 
-def _of_container(error: PeagleError) -> Answer | None:
+def _of_container(error: PeagleError) -> WarmReply | None:
     """The container's own refusal within SageMaker's."""
     response = getattr(error.__cause__, "response", None) or {}
     if response.get("Error", {}).get("Code") != "ModelError":
         return None
     status = int(response.get("OriginalStatusCode") or 500)
-    return Answer(status, str(response.get("OriginalMessage", "")).encode())
+    return WarmReply(status, str(response.get("OriginalMessage", "")).encode())
 
 
-def _store(work: Work, artefact: Artefact, place: Place) -> None:
+def _store(work: Work, artefact: WarmArtifact, place: Place) -> None:
     """The old manifest goes first and the new one comes last: what has none is no artefact, so
     wherever this is cut off, no start takes a new archive for the old one."""
     done = 0
-    _forget_old(Bucket(work.aws, place.bucket), place.key(warm.FOLDER, artefact.manifest.name))
+    _forget_old(Bucket(work.aws, place.bucket), place.key(WARM_FOLDER, artefact.manifest.name))
 
     def advance(count: int) -> None:
         nonlocal done
@@ -171,7 +170,7 @@ def _store(work: Work, artefact: Artefact, place: Place) -> None:
         _tell(work, "Storing", min(done, artefact.size), artefact.size)
 
     for path in (artefact.archive, artefact.manifest):
-        key = place.key(warm.FOLDER, path.name)
+        key = place.key(WARM_FOLDER, path.name)
         work.aws.upload(path, place.bucket, key, {}, advance)
 
 
@@ -183,9 +182,9 @@ def _forget_old(bucket: Bucket, manifest: str) -> None:
         bucket.delete(manifest)
 
 
-def _others(aws: Aws, artefact: Artefact, place: Place) -> dict[str, int]:
+def _others(aws: Aws, artefact: WarmArtifact, place: Place) -> dict[str, int]:
     found: dict[str, int] = {}
-    for name, size in Bucket(aws, place.bucket).sizes(place.key(warm.FOLDER, "")).items():
+    for name, size in Bucket(aws, place.bucket).sizes(place.key(WARM_FOLDER, "")).items():
         key = place.artefact(name)
         if key not in (None, artefact.key):
             found[str(key)] = found.get(str(key), 0) + size

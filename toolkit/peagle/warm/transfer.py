@@ -1,10 +1,10 @@
-"""Warm starts: what an engine has compiled, fetched from its container in pieces.
+"""Fetch what an engine compiled from its container, in parts, and keep it as a warm start.
 
     <key>.tar.gz   the engine's compile and kernel caches, packed by ``peagle_serve``
-    <key>.json     the manifest: what they were made with, size, sha256; written last
+    <key>.json     the manifest: what they were compiled for, size, SHA-256; written last
 
-The two are an artefact. A container that finds one of its own key starts with warm caches. The
-transport is the caller's: SageMaker's InvokeEndpoint, or HTTP to an engine of this machine.
+The two files are one artifact. A container that finds an artifact with its own key starts with warm
+caches. The caller passes the transport: SageMaker's InvokeEndpoint, or HTTP to a local engine.
 """
 
 from __future__ import annotations
@@ -15,46 +15,31 @@ import json
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from peagle.errors import EngineError, PeagleError, Refused, UserError
-from peagle.protocol import log_text
+from peagle.errors import EngineError, Fix, PeagleError, Refused, UserError
+from peagle.protocol import COLLECT, WARM_MODE_VARIABLE
 from peagle.store import replacing
 
-FOLDER = "warm"
-"""Where artefacts lie: a folder of this name beside the weights, or in the toolkit's home."""
-
-MODE_VARIABLE = "PEAGLE_WARM"
-"""Of the container: ``auto`` (restore what matches; the default), ``collect`` or ``off``."""
-
-COLLECT = "collect"
-FOLDER_VARIABLE = "PEAGLE_WARM_FOLDER"
-CACHE_VARIABLE = "PEAGLE_CACHE"
-DIGEST_VARIABLE = "PEAGLE_IMAGE_DIGEST"
-"""``sha256:...`` of the image that a container was made from; a part of the key, unless the image
-knows its own content."""
-
-PIECE_BYTES = 4 * 1024 * 1024
-"""The most that a container gives at once: InvokeEndpoint answers with no more than 6 MB."""
+PART_BYTES = 4 * 1024 * 1024
+"""The most that a container sends at once: InvokeEndpoint responses are limited to 6 MB."""
 
 PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0)
-"""Seconds before asking again after no whole answer came."""
+"""Seconds between attempts after an incomplete response."""
 
 _FORMAT = 1
 _KEY = re.compile(r"[0-9a-f]{32}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_RESTORED = re.compile(r"serve: warm start: (.*\(key ([0-9a-f]{32})\b.*\))")
-_NOT_RESTORED = re.compile(r"serve: no warm start(?:, the engine compiles anew)?: (.*)")
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
-_REBUILD = "build the image anew with this toolkit: peagle image build PAIR --push"
+_REBUILD = Fix("Build the image again with this version: peagle image build PAIR --push")
 
 
-class Interrupted(Exception):
-    """A transport got no whole answer, and asking again may help. ``error`` says why."""
+class IncompleteResponse(Exception):
+    """A transport received no complete response; a retry may help. ``error`` is the reason."""
 
     def __init__(self, error: PeagleError) -> None:
         self.error = error
@@ -62,26 +47,27 @@ class Interrupted(Exception):
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What the container said: an HTTP status and a body."""
+class WarmReply:
+    """HTTP status and body of a response of the container."""
 
     status: int
     body: bytes
 
 
-Ask = Callable[[dict[str, Any]], Answer]
-"""Sends a body to the container's route. Raises Interrupted, or a PeagleError that will stay."""
+Send = Callable[[dict[str, Any]], WarmReply]
+"""Sends a body to the container's route. Raises IncompleteResponse, or a PeagleError that no retry
+changes."""
 
-Progress = Callable[[int, int], object]
-"""Called with the bytes that are here, and all bytes."""
+OnBytes = Callable[[int, int], object]
+"""Called with bytes received and bytes in total."""
 
 
 @dataclass(frozen=True)
-class Artefact:
-    """An artefact on this machine.
+class WarmArtifact:
+    """An artifact on this machine.
 
-    ``size`` is of the packed file and ``unpacked_bytes`` of what is in it, in bytes;
-    ``seconds_cold`` is how long the engine took to be healthy without it.
+    ``size`` (of the archive) and ``unpacked_bytes`` (of its contents) are in bytes;
+    ``seconds_cold`` is how long the engine took to become healthy without it.
     """
 
     key: str
@@ -94,179 +80,164 @@ class Artefact:
     seconds_cold: float
 
 
-@dataclass(frozen=True)
-class WarmStart:
-    """How a container said that it started: from the artefact ``key``, or without one (``None``);
-    ``detail`` is what was restored and how quickly, or why nothing was."""
-
-    key: str | None
-    detail: str
-
-    @property
-    def words(self) -> str:
-        """One line for people."""
-        return f"{'Warm' if self.key else 'No warm'} start: {self.detail}"
-
-    def document(self) -> dict[str, Any]:
-        """What ``--json`` prints."""
-        return {"restored": self.key is not None, "key": self.key, "detail": self.detail}
-
-
-def warm_start_in(log: Iterable[str]) -> WarmStart | None:
-    """What the last start in a container's log says of it; ``None`` where there was nothing that
-    could have been restored."""
-    last = None
-    for line in map(log_text, log):
-        if found := _RESTORED.match(line):
-            last = WarmStart(found[2], found[1])
-        elif found := _NOT_RESTORED.match(line):
-            last = WarmStart(None, found[1])
-    return last
-
-
 def fetch(
-    ask: Ask,
+    send: Send,
     folder: Path,
-    progress: Progress = lambda done, size: None,
+    progress: OnBytes = lambda done, size: None,
     sleep: Callable[[float], object] = time.sleep,
-) -> Artefact:
-    """Bring the container's artefact into ``folder``, in place of one of the same key.
+    log: str = "the container's log",
+) -> WarmArtifact:
+    """Bring the container's artifact into ``folder``, replacing one with the same key.
 
-    It is there whole or not at all. Raises Refused when there is nothing to fetch or the image is
-    too old, EngineError when the container fails or sends something else than it said, UserError
-    when the disk is full.
+    The artifact is stored completely or not at all. ``log`` names the log that errors refer to.
+    Raises Refused when there is nothing to fetch or the image is too old, EngineError when the
+    container fails or sends other bytes than its manifest lists, UserError when the disk is full.
     """
-    text = _patiently(ask, {}, sleep)
-    artefact = _described(text, folder)
-    with _full_disk_told(folder, artefact.size):
+    text = _request(send, {}, sleep, log)
+    artifact = _described(text, folder)
+    with _disk_full_as_error(folder, artifact.size):
         folder.mkdir(parents=True, exist_ok=True)
-        with replacing(artefact.archive) as draft:
+        with replacing(artifact.archive) as draft:
             with draft.open("wb") as stream:
-                _write_pieces(ask, stream, artefact, progress, sleep)
-            draft.chmod(0o644)  # a container's own user reads it
-            # Without a manifest it is no artefact, so no reader takes old for new.
-            artefact.manifest.unlink(missing_ok=True)
-        with replacing(artefact.manifest) as draft:
+                _write_parts(send, stream, artifact, progress, sleep, log)
+            draft.chmod(0o644)  # the container's own user reads it
+            # Without a manifest there is no artifact: no reader combines an old one with new bytes.
+            artifact.manifest.unlink(missing_ok=True)
+        with replacing(artifact.manifest) as draft:
             draft.write_bytes(text)
             draft.chmod(0o644)
-    return artefact
+    return artifact
 
 
-def digest_in(image: str) -> str | None:
-    """``sha256:...`` of an image that is named with it; ``None`` for one that is not."""
-    name, _, digest = image.partition("@")
-    return digest if name and digest.startswith("sha256:") else None
-
-
-def _write_pieces(
-    ask: Ask,
+def _write_parts(
+    send: Send,
     stream: BinaryIO,
-    artefact: Artefact,
-    progress: Progress,
+    artifact: WarmArtifact,
+    progress: OnBytes,
     sleep: Callable[[float], object],
+    log: str,
 ) -> None:
     sha256, done = hashlib.sha256(), 0
-    progress(done, artefact.size)
-    while done < artefact.size:
-        length = min(PIECE_BYTES, artefact.size - done)
-        piece = _patiently(ask, {"offset": done, "length": length}, sleep, length)
-        stream.write(piece)
-        sha256.update(piece)
+    progress(done, artifact.size)
+    while done < artifact.size:
+        length = min(PART_BYTES, artifact.size - done)
+        part = _request(send, {"offset": done, "length": length}, sleep, log, length)
+        stream.write(part)
+        sha256.update(part)
         done += length
-        progress(done, artefact.size)
-    if sha256.hexdigest() != artefact.sha256:
+        progress(done, artifact.size)
+    if sha256.hexdigest() != artifact.sha256:
         raise EngineError(
-            f"what was fetched of {artefact.key} is not what the container packed: its sha256 is "
-            "another",
-            "nothing was kept; repeat the command",
+            f"the fetched bytes of {artifact.key} do not match the sha256 of the container's "
+            "manifest",
+            "Nothing was kept; repeat the command",
+            code="checksum-mismatch",
         )
 
 
-def _patiently(
-    ask: Ask, body: dict[str, Any], sleep: Callable[[float], object], length: int | None = None
+def _request(
+    send: Send,
+    body: dict[str, Any],
+    sleep: Callable[[float], object],
+    log: str,
+    length: int | None = None,
 ) -> bytes:
-    """The answer to ``body``, ``length`` bytes long if that is given; asked for again, after
-    pauses, as long as the container fails, or none or a part of it comes."""
+    """The response to ``body``, of ``length`` bytes where given; retried after pauses while the
+    container fails, or no or only a part of a response arrives."""
     for pause in (*PAUSES, None):
         try:
-            answer = ask(body)
-            if answer.status == 200 and length in (None, len(answer.body)):
-                return answer.body
-            lost = _refusal(answer) if answer.status != 200 else _cut_short(answer, length or 0)
-        except Interrupted as interrupted:
-            lost = interrupted.error
-        if pause is None or isinstance(lost, Refused):
-            raise lost
+            response = send(body)
+            if response.status != 200:
+                failure = _refusal(response, log)
+            elif length in (None, len(response.body)):
+                return response.body
+            else:
+                failure = EngineError(
+                    f"a part of the artifact is cut short: {len(response.body):,} of {length:,} "
+                    "bytes",
+                    "Nothing was kept; repeat the command",
+                    code="incomplete-response",
+                )
+        except IncompleteResponse as incomplete:
+            failure = incomplete.error
+        if pause is None or isinstance(failure, Refused):
+            raise failure
         sleep(pause)
-    raise AssertionError("the last round raises")
+    raise AssertionError("the last attempt raises")
 
 
-def _cut_short(answer: Answer, length: int) -> PeagleError:
+def _refusal(response: WarmReply, log: str) -> PeagleError:
+    reason = _error_message(response.body)
+    if response.status == 409:
+        return Refused(
+            f"there is nothing to collect: {reason}", f"See {log}", code="nothing-compiled"
+        )
+    if response.status == 403:
+        return Refused(
+            f"the container does not collect: {reason}",
+            f"Start it with {WARM_MODE_VARIABLE}={COLLECT}",
+            code="not-collecting",
+        )
+    if response.status < 500:
+        return Refused(
+            f"the container does not support warm starts ({response.status}: {reason})",
+            _REBUILD,
+            code="image-too-old",
+        )
     return EngineError(
-        f"a piece of the artefact came cut short: {len(answer.body):,} of {length:,} bytes",
-        "nothing was kept; repeat the command",
+        f"the container failed to collect ({response.status}): {reason}", f"See {log}"
     )
 
 
-def _refusal(answer: Answer) -> PeagleError:
-    words = _words(answer.body)
-    if answer.status == 409:
-        return Refused(f"there is nothing to collect: {words}", "see the container's log")
-    if answer.status == 403:
-        return Refused(f"the container does not collect: {words}",
-                       f"it must be started with {MODE_VARIABLE}={COLLECT}")  # fmt: skip
-    if answer.status < 500:
-        return Refused(f"the container does not know warm starts ({answer.status}: {words})",
-                       _REBUILD)  # fmt: skip
-    return EngineError(f"the container failed to collect ({answer.status}): {words}", "see its log")
-
-
-def _words(body: bytes) -> str:
-    """What a container says in ``{"error": ...}``, which may be a text or hold a message."""
+def _error_message(body: bytes) -> str:
+    """The text of ``{"error": ...}``, which is a string or an object with a message."""
     text = body[:2000].decode("utf-8", errors="replace")
     try:
         error = json.loads(text)["error"]
         return str(error["message"] if isinstance(error, dict) else error)
     except (ValueError, KeyError, TypeError):
-        return text[:300] or "without a word"
+        return text[:300] or "empty response"
 
 
-def _described(text: bytes, folder: Path) -> Artefact:
-    """What the manifest says. Raises Refused for one of another toolkit."""
+def _described(text: bytes, folder: Path) -> WarmArtifact:
+    """The artifact of a manifest. Raises Refused for a format of another version."""
     try:
-        told = json.loads(text)
-        if told["format"] != _FORMAT:
-            raise ValueError(f"format {told['format']}")
-        key, sha256 = str(told["key"]), str(told["sha256"])
+        document = json.loads(text)
+        if document["format"] != _FORMAT:
+            raise ValueError(f"format {document['format']}")
+        key, sha256 = str(document["key"]), str(document["sha256"])
         if not _KEY.fullmatch(key) or not _SHA256.fullmatch(sha256):
             raise ValueError(f"key {key!r}, sha256 {sha256!r}")
-        return Artefact(
+        return WarmArtifact(
             key=key,
             archive=folder / f"{key}.tar.gz",
             manifest=folder / f"{key}.json",
-            size=int(told["size"]),
+            size=int(document["size"]),
             sha256=sha256,
-            files=int(told["files"]),
-            unpacked_bytes=int(told["unpacked_bytes"]),
-            seconds_cold=float(told["seconds_cold"]),
+            files=int(document["files"]),
+            unpacked_bytes=int(document["unpacked_bytes"]),
+            seconds_cold=float(document["seconds_cold"]),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise Refused(
-            f"the container's manifest is not one that this toolkit reads: {error!r}", _REBUILD
+            f"this version cannot read the container's manifest: {error!r}",
+            _REBUILD,
+            code="manifest-format",
         ) from error
 
 
 @contextmanager
-def _full_disk_told(folder: Path, size: int) -> Iterator[None]:
-    """Say beforehand when there is too little room, and also when it ends on the way."""
-    there = folder
-    while not there.exists():
-        there = there.parent
+def _disk_full_as_error(folder: Path, size: int) -> Iterator[None]:
+    """Raise UserError when there is too little space, before or while it is written."""
+    existing = folder
+    while not existing.exists():
+        existing = existing.parent
     full = UserError(
-        f"the disk of {folder} is full: the artefact takes {size / 1e6:,.1f} MB",
-        "make room there, or choose another place; nothing was kept",
+        f"the disk of {folder} is full: the artifact needs {size / 1e6:,.1f} MB",
+        "Free some space or choose another folder; nothing was kept",
+        code="disk-full",
     )
-    if shutil.disk_usage(there).free < size:
+    if shutil.disk_usage(existing).free < size:
         raise full
     try:
         yield

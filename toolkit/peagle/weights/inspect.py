@@ -10,11 +10,11 @@ from peagle.aws.client import Aws
 from peagle.aws.s3 import delete_objects
 from peagle.errors import NotFound, Refused
 from peagle.findings import Finding
-from peagle.warm.stored import Artefact, artefacts
 from peagle.weights.bucket import Bucket, region_of
 from peagle.weights.layout import PARTS, Place, strangers
 from peagle.weights.lock import Held, held, read_lock
 from peagle.weights.manifest import Entry, Manifest, command_for, read_manifest, refuse_beside
+from peagle.weights.warm_starts import StoredWarmStart, stored_warm_starts
 
 State = Literal["whole", "unchecked", "differs", "half", "missing"]
 """``whole``: size and checksum are those of the manifest; ``unchecked``: the size is, and the copy
@@ -42,7 +42,7 @@ class Look:
     files: Mapping[str, tuple[Seen, ...]]
     others: Mapping[str, int]
     findings: tuple[Finding, ...]
-    warm: tuple[Artefact, ...] = ()
+    warm: tuple[StoredWarmStart, ...] = ()
     lock: Held | None = None
 
     @property
@@ -74,7 +74,7 @@ class Look:
         ]
         return command_for(self.place, self.manifest, half) if half else ""
 
-    def artefact(self, key: str) -> Artefact:
+    def artefact(self, key: str) -> StoredWarmStart:
         """The warm start with that key. Raises NotFound, with the keys that there are."""
         for one in self.warm:
             if one.key == key:
@@ -105,7 +105,9 @@ def look(aws: Aws, place: Place) -> Look:
     refuse_beside(bucket, place, there)
     manifest = read_manifest(bucket, place) if place.manifest in there else {}
     named = {place.key(part, name) for part, folder in manifest.items() for name in folder.files}
-    warm = tuple(one for at in place.mounted for one in artefacts(bucket, at, there, manifest))
+    warm = tuple(
+        one for at in place.mounted for one in stored_warm_starts(bucket, at, there, manifest)
+    )
     ours = {*named, place.manifest, place.lock, *(key for one in warm for key in one.objects)}
     return Look(
         place,
@@ -118,7 +120,7 @@ def look(aws: Aws, place: Place) -> Look:
     )
 
 
-def remove_warm(aws: Aws, place: Place, one: Artefact) -> None:
+def remove_warm(aws: Aws, place: Place, one: StoredWarmStart) -> None:
     """Remove one warm start, the manifest first: without it the rest is none."""
     for name in sorted(one.objects):
         delete_objects(aws, place.bucket, [name])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from peagle.errors import UserError
 from peagle.findings import Finding, error
-from peagle.warm.transfer import FOLDER
+from peagle.protocol import WARM_FOLDER
 
 PARTS = ("target", "drafter")
 """The folders below the prefix."""
@@ -65,7 +65,7 @@ class Place:
 
     def artefact(self, key: str) -> str | None:
         """Of which warm start an object is a part; ``None`` for other objects."""
-        folder = f"{self.prefix}{FOLDER}/"
+        folder = f"{self.prefix}{WARM_FOLDER}/"
         found = _ARTEFACT.fullmatch(key[len(folder) :]) if key.startswith(folder) else None
         return found[1] if found else None
 

@@ -12,9 +12,10 @@ from peagle.deploy.desired import Wanted
 from peagle.deploy.state import Deployment
 from peagle.deploy.steps import limit_of
 from peagle.planning import Plan
+from peagle.protocol import WARM_FOLDER
 from peagle.text import dollars, in_words, price_words
 from peagle.warm.endpoint import Stored
-from peagle.warm.transfer import FOLDER, Artefact
+from peagle.warm.transfer import WarmArtifact
 from peagle.weights import Place
 
 _USUAL_MINUTES = 15
@@ -30,7 +31,7 @@ def show_intent(wanted: Wanted, place: Place, sandbox: bool) -> None:
     price = wanted.plan.price_per_hour_usd
     about = "" if price is None else f", about {dollars(price * minutes / 60)}"
     free = " on AWS (nothing in the sandbox)" if sandbox and about else ""
-    say(f"  {'then':<12}stores what it compiled in {place.folder(FOLDER)} and removes the endpoint")
+    say(f"  {'then':<12}stores compile caches in {place.folder(WARM_FOLDER)}, removes the endpoint")
     say(f"  {'takes':<12}about {minutes} minutes, {at_most:.0f} at most{about}{free}")
 
 
@@ -66,7 +67,7 @@ def print_stored(plan: Plan, stored: Stored, seconds: float, sandbox: bool) -> N
                    f"start downloads too: peagle weights list {stored.place.uri}")  # fmt: skip
 
 
-def print_kept(artefact: Artefact, by_itself: str) -> None:
+def print_kept(artefact: WarmArtifact, by_itself: str) -> None:
     """What lies on this machine now; ``by_itself`` is the command that finds it, if any."""
     click.secho(f"{artefact.archive} is there: {_contents(artefact)}", bold=True)
     if by_itself:
@@ -90,12 +91,12 @@ def stored_document(plan: Plan, stored: Stored, seconds: float) -> dict[str, Any
     }
 
 
-def kept_document(pair: str, artefact: Artefact) -> dict[str, Any]:
+def kept_document(pair: str, artefact: WarmArtifact) -> dict[str, Any]:
     """What ``--json`` prints of an artefact on this machine."""
     return {"pair": pair, "file": str(artefact.archive), **_document(artefact)}
 
 
-def _document(artefact: Artefact) -> dict[str, Any]:
+def _document(artefact: WarmArtifact) -> dict[str, Any]:
     return {
         "key": artefact.key,
         "bytes": artefact.size,
@@ -106,7 +107,7 @@ def _document(artefact: Artefact) -> dict[str, Any]:
     }
 
 
-def _contents(artefact: Artefact) -> str:
+def _contents(artefact: WarmArtifact) -> str:
     return (
         f"{size_words(artefact.size)}, {artefact.files:,} files; without it the engine took "
         f"{artefact.seconds_cold:.0f} s to start"

@@ -14,12 +14,12 @@ from peagle.cli.output.columns import WIDE, room
 from peagle.cli.output.console import say
 from peagle.findings import Finding, warning
 from peagle.text import dollars, in_words, rate
-from peagle.warm.stored import Artefact
 from peagle.weights import Moment, Outcome, Place, Survey
 from peagle.weights.inspect import Look
 from peagle.weights.manifest import Manifest
 from peagle.weights.mounted import WEIGHTS_CODES
 from peagle.weights.sources import Origin
+from peagle.weights.warm_starts import StoredWarmStart
 
 
 def in_account(finding: Finding, account: Account) -> Finding:
@@ -203,7 +203,7 @@ def file_line(state: str, size: int, name: str, half: str, checksum: str, width:
     return f"{line}\n{' ' * 12}{checksum}" if checksum else line
 
 
-def warm_words(warm: Artefact) -> str:
+def warm_words(warm: StoredWarmStart) -> str:
     """A warm start in one line: whether it is whole, size and key; for what it is, when it was
     made, and how long the engine took without it."""
     drafts = "" if warm.k is None else f"K={warm.k}" if warm.k else "no speculation"
@@ -213,7 +213,7 @@ def warm_words(warm: Artefact) -> str:
     return f"{state:9} {warm.size:>15,}  {warm.key}  {', '.join(facts)}".rstrip()
 
 
-def warm_document(warm: Artefact) -> dict[str, Any]:
+def warm_document(warm: StoredWarmStart) -> dict[str, Any]:
     """What ``--json`` prints of it; ``None`` is what is not known, and ``k`` is 0 without
     speculation."""
     return {

@@ -21,6 +21,7 @@ from peagle.engine.crash import crash_reason
 from peagle.engine.installed import this_machine
 from peagle.engine.process import EngineProcess, is_alive, is_healthy, stop_engine
 from peagle.errors import PeagleError
+from peagle.protocol import COLLECT, WARM_FOLDER, WARM_MODE_VARIABLE
 from peagle.sandbox import state
 from peagle.sandbox.client import ACCOUNT
 from peagle.sandbox.hosting.launch import (
@@ -34,7 +35,6 @@ from peagle.sandbox.hosting.launch import (
 )
 from peagle.sandbox.hosting.spec import Order, stand_in_for
 from peagle.sandbox.state import catalog, engine_version
-from peagle.warm import transfer as warm
 
 _POLL_SECONDS = 0.2
 _LONGEST_EVENT = 256 * 1024 - 26
@@ -203,8 +203,8 @@ class Deployment:
     def _compiles(self, given: Mapping[str, str]) -> bool:
         """Whether the engine compiles as on a GPU. It takes a minute on a CPU, so it does only to
         collect what it compiles, and where something collected lies beside the weights."""
-        collects = given.get(warm.MODE_VARIABLE) == warm.COLLECT
-        return collects or any(self._ml_root.glob(f"model/{warm.FOLDER}/*.json"))
+        collects = given.get(WARM_MODE_VARIABLE) == COLLECT
+        return collects or any(self._ml_root.glob(f"model/{WARM_FOLDER}/*.json"))
 
     def _stand_in_environment(self, given: dict[str, str], reason: str) -> dict[str, str]:
         replaced = stand_in_for(given, catalog().targets[TINY])

@@ -27,13 +27,13 @@ from peagle.engine.process import EngineProcess, free_port, start_engine
 from peagle.engine.state import apart, digest_of
 from peagle.errors import NotFound, PeagleError
 from peagle.images import Docker, Image, images, show
+from peagle.protocol import IMAGE_DIGEST_VARIABLE
 from peagle.render.image import serve_digest
 from peagle.render.requests import tag_value
 from peagle.s3uri import S3Uri
 from peagle.sandbox.client import ACCESS_KEY, running
 from peagle.sandbox.hosting.spec import DRAFTER_PATH, TARGET_PATH, ModelData, Order
 from peagle.sandbox.state import EngineKind, catalog, engine_version
-from peagle.warm.transfer import DIGEST_VARIABLE
 
 TINY = "peagle/tiny"
 
@@ -191,7 +191,7 @@ def as_container(
     chosen = Container(
         name=container_name("sandbox", name),
         image=image.id,
-        environment={**environment, DIGEST_VARIABLE: digest_of(image)},
+        environment={**environment, IMAGE_DIGEST_VARIABLE: digest_of(image)},
         mounts=mounts_of(ml_root),
         port=free_port(),
     )

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from peagle.aws.errors import Missing
+from peagle.protocol import WARM_FOLDER
 from peagle.text import sanitize
-from peagle.warm.transfer import FOLDER
 from peagle.weights.bucket import Bucket
 from peagle.weights.layout import PARTS, Place
 from peagle.weights.manifest import Manifest
@@ -28,7 +28,7 @@ _SPECULATION = "SM_VLLM_SPECULATIVE_CONFIG"
 
 
 @dataclass(frozen=True)
-class Artefact:
+class StoredWarmStart:
     """Its objects with their sizes in bytes, and what its manifest says of it.
 
     ``pair`` is the one that lies beside it, "" where it was made of other weights or nobody can
@@ -52,9 +52,9 @@ class Artefact:
         return sum(self.objects.values())
 
 
-def artefacts(
+def stored_warm_starts(
     bucket: Bucket, place: Place, there: Mapping[str, int], beside: Manifest
-) -> tuple[Artefact, ...]:
+) -> tuple[StoredWarmStart, ...]:
     """All of them, of the objects ``there`` (size by key); ``beside`` says which weights are."""
     found: dict[str, dict[str, int]] = {}
     for key, size in sorted(there.items()):
@@ -65,14 +65,14 @@ def artefacts(
 
 def _artefact(
     bucket: Bucket, place: Place, name: str, objects: Mapping[str, int], beside: Manifest
-) -> Artefact:
-    stem = f"{place.prefix}{FOLDER}/{name}"
+) -> StoredWarmStart:
+    stem = f"{place.prefix}{WARM_FOLDER}/{name}"
     if not 0 < objects.get(f"{stem}.json", 0) <= _LONGEST_MANIFEST:
-        return Artefact(name, objects)
+        return StoredWarmStart(name, objects)
     try:
         document = json.loads(bucket.read(f"{stem}.json"))
         subject = document["subject"]
-        return Artefact(
+        return StoredWarmStart(
             key=name,
             objects=objects,
             whole=document["size"] == objects.get(f"{stem}.tar.gz"),
@@ -83,7 +83,7 @@ def _artefact(
             seconds_cold=_seconds(document.get("seconds_cold")),
         )
     except (Missing, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return Artefact(name, objects)
+        return StoredWarmStart(name, objects)
 
 
 def _pair(digests: Any, beside: Manifest) -> str:

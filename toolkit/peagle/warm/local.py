@@ -1,0 +1,61 @@
+"""``peagle warm --local``: run a plan on this machine once and keep what its engine compiled."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from peagle.engine import state as records
+from peagle.engine.client import exchange
+from peagle.engine.local import STOP_SECONDS, Progress, alone, down, up
+from peagle.engine.process import stop_engine
+from peagle.engine.runner import Host
+from peagle.engine.state import collected_by
+from peagle.errors import EngineError
+from peagle.planning.plan import Plan
+from peagle.protocol import COUNTERS_HEADER, WARM_ATTRIBUTE
+from peagle.warm.transfer import IncompleteResponse, WarmArtifact, WarmReply, fetch
+
+COLLECTING_SUFFIX = "-warm"
+"""Ends the name of the engine that collects, so that one with the plan's own name may run too."""
+
+
+def collect_locally(plan: Plan, host: Host, folder: Path, progress: Progress) -> WarmArtifact:
+    """Start ``plan`` on ``host``, which must collect; keep its artifact in ``folder``; stop it.
+
+    Nothing runs afterwards, however this ends; the log of a failure is kept. Raises what ``up``
+    and ``peagle.warm.transfer.fetch`` raise.
+    """
+    own = plan.model_copy(update={"name": f"{plan.name}{COLLECTING_SUFFIX}"})
+    with alone(own.name, "warm --local"):
+        try:
+            return _collect(own, host, folder, progress)
+        finally:
+            shutil.rmtree(collected_by(own.name), ignore_errors=True)
+
+
+def _collect(own: Plan, host: Host, folder: Path, progress: Progress) -> WarmArtifact:
+    engine = up(own, progress=progress, host=host)
+
+    def send(body: dict[str, Any]) -> WarmReply:
+        headers = {"Content-Type": "application/json", COUNTERS_HEADER: WARM_ATTRIBUTE}
+        try:
+            content = json.dumps(body).encode()
+            return WarmReply(*exchange(engine.process.port, content, headers))
+        except EngineError as error:
+            raise IncompleteResponse(error) from error
+
+    def show_bytes(done: int, size: int) -> None:
+        progress("fetching", f"{done / 1e6:.1f} of {size / 1e6:.1f} MB")
+
+    try:
+        progress("packing", "compile caches")
+        artifact = fetch(send, folder, show_bytes, log=engine.process.log)
+        down(own.name, now=True)
+    except BaseException:
+        stop_engine(engine.process, STOP_SECONDS)
+        records.forget(own.name)
+        raise
+    return artifact
