@@ -278,8 +278,8 @@ def weight_files(names: Iterable[str], index: Mapping[str, str] | None) -> tuple
     missing = sorted(named.difference(found))
     if missing:
         raise DamagedFile(
-            f"{len(missing)} of {len(named)} files that {kind} names are missing: {_some(missing)}",
-            "copy the missing files too",
+            f"{kind} names missing files ({len(missing)} of {len(named)}): {some(missing)}",
+            "copy the missing files too; a folder or a broken link does not count",
         )
     return tuple(name for name in found if name in named)
 
@@ -301,12 +301,13 @@ def _check_numbered(found: Iterable[str]) -> None:
             missing = sorted(set(range(first, first + total)) - numbers)
             files = [f"{stem}-{number:05}-of-{total:05}.safetensors" for number in missing]
             raise DamagedFile(
-                f"{len(missing)} of {total} files {stem}-*-of-{total:05}.safetensors are missing: "
-                f"{_some(files)}",
+                f"{stem}-*-of-{total:05}.safetensors: {len(missing)} of {total} files are missing: "
+                f"{some(files)}",
                 "copy the missing files too, and the index",
             )
 
 
-def _some(names: list[str]) -> str:
+def some(names: list[str]) -> str:
+    """The first three names for a message, printable."""
     shown = ", ".join(ascii(name)[1:-1][:80] for name in names[:3])
     return f"{shown}, ..." if len(names) > 3 else shown

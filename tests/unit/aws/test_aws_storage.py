@@ -59,7 +59,7 @@ def test_hidden_files_stay_here(aws: Aws, upload: Upload) -> None:
 
 
 @pytest.mark.parametrize(
-    ("leads_to", "words"), [("/etc/passwd", "leads out of its folder"), ("gone", "link to nothing")]
+    ("leads_to", "words"), [("/etc/passwd", "leaves its folder"), ("gone", "is a broken link")]
 )
 def test_a_link_out_of_the_folder_is_refused_before_anything_is_sent(
     tmp_path: Path, leads_to: str, words: str

@@ -100,7 +100,7 @@ def test_a_half_copied_model_is_refused_before_anything_is_sent(
 
 @pytest.mark.parametrize(
     ("leads_to", "words"),
-    [("/etc/passwd", "leads out of its folder, to /etc/passwd"), ("gone", "is a link to nothing")],
+    [("/etc/passwd", "leaves its folder, to /etc/passwd"), ("gone", "is a broken link")],
 )
 def test_a_link_out_of_the_model_or_to_nothing_is_refused_before_anything_is_sent(
     tmp_path: Path, leads_to: str, words: str

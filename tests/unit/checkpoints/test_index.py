@@ -53,28 +53,27 @@ def test_missing_shards_are_named() -> None:
     with pytest.raises(CheckpointError) as refused:
         weight_files(["s0.safetensors"], index)
     assert refused.value.message == (
-        f"{INDEX} names 6 files, and 5 of them are not there: "
-        "s1.safetensors, s2.safetensors, s3.safetensors, ..."
+        f"{INDEX} names missing files (5 of 6): s1.safetensors, s2.safetensors, s3.safetensors, ..."
     )
-    with pytest.raises(CheckpointError, match=r"names 1 file, which is not there: s\.safetensors"):
+    with pytest.raises(CheckpointError, match=r"missing files \(1 of 1\): s\.safetensors"):
         weight_files([], {"a": "s.safetensors"})
 
 
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "is not JSON"),
-        (b"\xff", "is not JSON"),
-        (b"[" * 100_000, "is not JSON"),
+        (b"", "is not valid JSON"),
+        (b"\xff", "is not valid JSON"),
+        (b"[" * 100_000, "is not valid JSON"),
         (b"[]", "has no weight_map"),
         (b"{}", "has no weight_map"),
         (b'{"weight_map": {}}', "has no weight_map"),
         (b'{"weight_map": {"a": 1}}', "names no file for 'a'"),
         (b'{"weight_map": {"a": ""}}', "names no file for 'a'"),
-        (index_of(a="../x.safetensors"), "'../x.safetensors', which does not lie beside it"),
-        (index_of(a="/etc/x.safetensors"), "does not lie beside it"),
-        (index_of(a="sub/x.safetensors"), "does not lie beside it"),
-        (index_of(a=".."), "does not lie beside it"),
+        (index_of(a="../x.safetensors"), "'../x.safetensors', which is not in the same folder"),
+        (index_of(a="/etc/x.safetensors"), "not in the same folder"),
+        (index_of(a="sub/x.safetensors"), "not in the same folder"),
+        (index_of(a=".."), "not in the same folder"),
     ],
 )
 def test_a_bad_index_is_told(content: bytes, words: str) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from peagle.checkpoints.folder import check_links, followed, homes_of
+from peagle.checkpoints.folder import check_links, follow_link
 from peagle.errors import UserError
+from peagle_serve.folder import link_homes
 
 
 @pytest.fixture
@@ -19,7 +20,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def follow(path: Path) -> Path:
-    return followed(path, homes_of(path.parent))
+    return follow_link(path, link_homes(path.parent))
 
 
 def test_files_folders_and_links_within_are_what_they_are(folder: Path) -> None:
@@ -44,13 +45,13 @@ def test_a_folder_that_is_itself_a_link_has_its_files(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("leads_to", "words"),
     [
-        ("/etc/passwd", "leads out of its folder, to /etc/passwd"),
-        ("../secret", "leads out of its folder"),
-        ("../model-2/secret", "leads out of its folder"),
-        ("/etc", "leads out of its folder"),
-        ("../gone", "leads out of its folder"),
-        ("gone", "is a link to nothing"),
-        ("vocab.json", "is a link to nothing"),
+        ("/etc/passwd", "leaves its folder, to /etc/passwd"),
+        ("../secret", "leaves its folder"),
+        ("../model-2/secret", "leaves its folder"),
+        ("/etc", "leaves its folder"),
+        ("../gone", "leaves its folder"),
+        ("gone", "is a broken link"),
+        ("vocab.json", "is a broken link"),
     ],
 )
 def test_a_link_out_or_to_nothing_is_refused(folder: Path, leads_to: str, words: str) -> None:
@@ -68,7 +69,7 @@ def test_a_link_to_a_link_that_leads_out_is_refused(folder: Path) -> None:
     (folder / "inner" / "second").symlink_to("/etc/passwd")
     (folder / "first").symlink_to("inner/second")
 
-    with pytest.raises(UserError, match="leads out of its folder, to /etc/passwd"):
+    with pytest.raises(UserError, match="leaves its folder, to /etc/passwd"):
         check_links(folder)
 
 
@@ -93,7 +94,7 @@ def test_nothing_else_of_the_hubs_cache_is_the_models(snapshot: Path) -> None:
     (snapshot.parents[1] / "refs" / "main").write_text("0123")
     (snapshot / "vocab.json").symlink_to("../../refs/main")
 
-    with pytest.raises(UserError, match="leads out"):
+    with pytest.raises(UserError, match="leaves its folder"):
         check_links(snapshot)
 
 
@@ -102,7 +103,7 @@ def test_blobs_beside_any_other_folder_are_not_its_own(folder: Path) -> None:
     (folder.parents[0] / "blobs" / "abc").write_text("{}")
     (folder / "vocab.json").symlink_to("../blobs/abc")
 
-    with pytest.raises(UserError, match="leads out"):
+    with pytest.raises(UserError, match="leaves its folder"):
         check_links(folder)
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peagle.catalog.schema import AttentionGroup
-from peagle.checkpoints.heads import Head, read_head
+from peagle.checkpoints.heads import HeadConfig, read_head
 from peagle.checks.facts import default_layers
 from peagle.checks.head_layout import draft_groups, layers_in, required
 
@@ -101,7 +101,7 @@ SIZES = {
 }
 
 
-def head(**changes: object) -> Head:
+def head(**changes: object) -> HeadConfig:
     return read_head({"architectures": ["LlamaForCausalLMEagle3"], **SIZES, **changes})
 
 

@@ -65,7 +65,7 @@ def test_what_a_rule_has_seen_the_catalogue_does_not_say_again() -> None:
 def test_numbers_that_are_none_are_told_as_one_error(tmp_path: Path) -> None:
     case = catalog_case("tiny")
     nonsense = Checkpoint("/head", {"eagle_config": {}, "hidden_size": "large"})
-    with pytest.raises(CheckpointError, match="hidden_size of the head is 'large'"):
+    with pytest.raises(CheckpointError, match="hidden_size is 'large'"):
         check(replace(case, drafter_checkpoint=nonsense))
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.gpu.geometry import OWN_TENSORS
 from peagle.catalog.schema import Drafter, Target
-from peagle.checkpoints.heads import Head, read_head
+from peagle.checkpoints.heads import HeadConfig, read_head
 from peagle.checks import Case, make_case
 from peagle.checks.head_layout import required
 from peagle_serve.crash import find_crash
@@ -141,7 +141,7 @@ def with_weights(case: Case, own: tuple[str, ...]) -> Case:
     return replace(case, target_checkpoint=replace(case.target_checkpoint, tensors={}))
 
 
-def tensors(head: Head, own: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+def tensors(head: HeadConfig, own: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
     """The tensors of such a head, and their shapes."""
     shapes = dict(required(head) or {})
     hidden, drafted = head.hidden_size or 0, head.draft_vocab_size or head.vocab_size or 0

@@ -154,7 +154,7 @@ def test_shards_that_an_index_names_and_nobody_copied_are_named(root: Path) -> N
 
     said = refusal(root)
 
-    assert "2 of 3 files that model.safetensors.index.json names are missing" in said.message
+    assert "model.safetensors.index.json names missing files (2 of 3)" in said.message
     assert "model-2.safetensors, model-3.safetensors" in said.message
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied, Missing
-from peagle.checkpoints.folder import followed, homes_of
+from peagle.checkpoints.folder import follow_link
 from peagle.errors import CloudError, Refused, UserError
+from peagle_serve.folder import link_homes
 
 BUCKET_TAG = {"Key": "peagle:toolkit", "Value": "models"}
 """Marks a bucket that deploy created, and that destroy may therefore remove when it is empty."""
@@ -65,9 +66,9 @@ def files_below(folder: Path) -> tuple[LocalFile, ...]:
     """
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}", "the plan names weights that must be there")
-    homes = homes_of(folder)
+    homes = link_homes(folder)
     shown = (path for path in sorted(folder.rglob("*")) if not _is_hidden(path, folder))
-    found = tuple(_file(path, folder) for path in shown if followed(path, homes).is_file())
+    found = tuple(_file(path, folder) for path in shown if follow_link(path, homes).is_file())
     if not found:
         raise UserError(f"the folder {folder} is empty", "it must hold the model's weights")
     return found

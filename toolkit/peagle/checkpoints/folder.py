@@ -1,15 +1,8 @@
-"""A checkpoint in a folder of this machine.
-
-Links in a folder whose files are handed on: to S3, or into an image.
-
-What is handed on must lie in the folder that was named. A link out of it would publish a file that
-nobody meant, and one to nothing would be missing where the copy is used.
-"""
+"""A checkpoint in a folder of this machine, and the links in a folder that is copied elsewhere."""
 
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +10,9 @@ from stat import S_ISDIR, S_ISREG
 
 from peagle.checkpoints.config import CONFIG
 from peagle.errors import CheckpointError, UserError
+from peagle_serve import folder as parser
+from peagle_serve.folder import link_homes
+from peagle_serve.safetensors import DamagedFile
 
 _LONGEST_HASHED = 100_000_000
 """Bytes. The largest tokenizers have 30 MB; hashing 100 takes a quarter of a second."""
@@ -113,38 +109,25 @@ def _told(path: Path) -> Iterator[None]:
         ) from error
 
 
-def homes_of(folder: Path) -> tuple[Path, ...]:
-    """Where the links of a folder may lead to: the folder itself, and beside a snapshot of the
-    hub's cache its ``blobs/``, where the cache keeps contents."""
-    home = folder.resolve()
-    if home.parent.name != "snapshots":
-        return (home,)
-    return home, home.parents[1] / "blobs"
+def follow_link(path: Path, homes: Sequence[Path]) -> Path:
+    """The file or folder that ``path`` is or leads to.
 
-
-def followed(path: Path, homes: Sequence[Path]) -> Path:
-    """The file or folder that ``path`` is; what it leads to, if it is a link.
-
-    Raises UserError for a link to nothing, and for one that leads out of ``homes``.
+    Raises UserError for a broken link, and for one that leads out of ``homes``
+    (``peagle_serve.folder.link_homes``).
     """
-    if not path.is_symlink():
-        return path
-    real = Path(os.path.realpath(path))
-    if not any(real.is_relative_to(home) for home in homes):
-        raise UserError(f"{path} is a link that leads out of its folder, to {real}",
-                        "copy the file there")  # fmt: skip
-    if not real.exists():
-        raise UserError(f"{path} is a link to nothing", "copy the file there, or remove the link")
-    return real
+    try:
+        return parser.follow_link(path, homes)
+    except DamagedFile as error:
+        raise UserError(error.message, error.fix) from error
 
 
 def check_links(folder: Path) -> None:
-    """Raise UserError if a link at the folder's top level leads out of it or to nothing. Of a
-    folder that cannot be read nothing is said: who reads it does."""
+    """Raise UserError if a link at the folder's top level is broken or leads out of the folder: a
+    copy would publish a file that nobody meant, or miss one. An unreadable folder passes."""
     try:
         paths = sorted(folder.iterdir())
     except OSError:
         return
-    homes = homes_of(folder)
+    homes = link_homes(folder)
     for path in paths:
-        followed(path, homes)
+        follow_link(path, homes)

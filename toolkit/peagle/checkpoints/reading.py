@@ -18,7 +18,7 @@ from typing import Any
 
 from peagle.checkpoints.config import CONFIG, LONGEST_CONFIG, parse_config
 from peagle.checkpoints.index import (
-    LONGEST_INDEX,
+    LARGEST_INDEX,
     check_tensors,
     index_name,
     other_weights,
@@ -236,7 +236,7 @@ class _Reader:
         name = index_name(sizes)
         if name not in sizes:
             return None
-        content = self._whole(name, sizes, LONGEST_INDEX)
+        content = self._whole(name, sizes, LARGEST_INDEX)
         with self.place():
             return parse_index(content, name)
 

@@ -18,7 +18,7 @@ from peagle.catalog.consistency import holding
 from peagle.catalog.schema import Architecture, Catalog, Target
 from peagle.catalog.tables import VersionRule
 from peagle.checkpoints.architecture import read_architecture
-from peagle.checkpoints.heads import Head, has_mask, is_head, read_head
+from peagle.checkpoints.heads import HeadConfig, has_mask, is_head, read_head
 from peagle.checkpoints.models import Checkpoint, Tensor
 from peagle.checks.head_layout import plain_name, required
 from peagle.errors import CheckpointError
@@ -40,7 +40,7 @@ def read(case: Case) -> Checkpoint | None:
     return checkpoint if is_head(checkpoint.config) else None
 
 
-def head_of(case: Case) -> Head | None:
+def head_of(case: Case) -> HeadConfig | None:
     """The head that was read, else ``None``."""
     checkpoint = read(case)
     return read_head(checkpoint.config) if checkpoint else None

@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from peagle.catalog.schema import AttentionGroup
-from peagle.checkpoints.heads import Head
+from peagle.checkpoints.heads import HeadConfig, attention_of
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -50,14 +50,14 @@ def layer_of(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def required(head: Head) -> Shapes | None:
+def required(head: HeadConfig) -> Shapes | None:
     """What a checkpoint of this head must hold beside what it may share with the target.
 
     ``None`` for a head whose layout is not known here: of another class, quantised, or with a
     config that leaves out numbers.
     """
     sizes = (head.hidden_size, head.intermediate_size, head.query_heads, head.layers)
-    if head.quantized or head.model_type not in _KNOWN or None in sizes or not head.attention:
+    if head.quantized or head.model_type not in _KNOWN or None in sizes or not attention_of(head):
         return None
     hidden, target_hidden = head.hidden_size or 0, head.target_hidden_size or 0
     shapes: Shapes = {"norm.weight": (hidden,)}
@@ -73,7 +73,7 @@ def required(head: Head) -> Shapes | None:
     return shapes
 
 
-def allowed(head: Head, shapes: Shapes) -> Shapes:
+def allowed(head: HeadConfig, shapes: Shapes) -> Shapes:
     """All that a checkpoint of this head may hold; the shapes of biases are not looked at."""
     hidden = head.hidden_size or 0
     more: Shapes = dict.fromkeys(_ELSEWHERE, ())
@@ -83,9 +83,9 @@ def allowed(head: Head, shapes: Shapes) -> Shapes:
     return more | shapes
 
 
-def _layer(head: Head, layer: int) -> Shapes:
+def _layer(head: HeadConfig, layer: int) -> Shapes:
     hidden, inner = head.hidden_size or 0, head.intermediate_size or 0
-    group, queries = head.attention[0], head.query_heads or 0
+    group, queries = attention_of(head)[0], head.query_heads or 0
     wide = 2 * hidden if layer == 0 else hidden
     q, kv = queries * group.head_dim, group.kv_heads * group.head_dim
     shapes: Shapes = {

@@ -9,7 +9,7 @@ from typing import Any
 
 from peagle.case import Case, ami_for
 from peagle.catalog.schema import Catalog, Drafter, Pair, Proof, Target
-from peagle.checkpoints.heads import read_head
+from peagle.checkpoints.heads import attention_of, read_head
 from peagle.checkpoints.models import Checkpoint
 from peagle.checks import make_case
 from peagle.cli.fit_case import Places, instance_of
@@ -105,7 +105,7 @@ def _stand_in(read: Checkpoint) -> Drafter:
         k_recommended=1,
         hidden_layers=head.layers,
         max_positions=head.max_positions,
-        attention=head.attention,
+        attention=attention_of(head),
         source=read.location,
     )
 

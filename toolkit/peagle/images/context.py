@@ -22,11 +22,12 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from peagle.checkpoints.folder import followed, homes_of
+from peagle.checkpoints.folder import follow_link
 from peagle.data import data_folder
 from peagle.errors import UserError
 from peagle.images.docker import Docker
 from peagle.render.image_names import has_host, pinned, split_image, without_tag
+from peagle_serve.folder import link_homes
 
 _FILE_MODE, _FOLDER_MODE = 0o644, 0o755
 _CHUNK_BYTES = 1 << 20
@@ -54,12 +55,12 @@ def members_of(
     Raises UserError for a link that leaves the folder or leads nowhere: what is meant to be in an
     image must be in the folder that was named.
     """
-    homes = homes_of(folder)
+    homes = link_homes(folder)
     found = []
     for path in sorted(folder.rglob("*")):
         if skip(path):
             continue
-        real = followed(path, homes)
+        real = follow_link(path, homes)
         if real.is_dir():
             continue
         if not real.is_file():

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from peagle.catalog import find_drafter, find_pair, pair_name
 from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.checkpoints import Checkpoint
-from peagle.checkpoints.heads import read_head, weight_bytes
+from peagle.checkpoints.heads import attention_of, read_head, weight_bytes
 from peagle.checks import check, make_case
 from peagle.checks.facts import stranger
 from peagle.errors import NotFound, UserError
@@ -82,7 +82,7 @@ def own_head(
         "hidden_layers": head.layers,
         "weight_bytes": _bytes_of(read) or weight_bytes(head) or kind.weight_bytes,
         "max_positions": head.max_positions,
-        "attention": head.attention or kind.attention,
+        "attention": attention_of(head) or kind.attention,
     }
     drafter = _sourced(kind.model_copy(update=own | unknown | said), kind)
     case = make_case(catalog, target, drafter, vllm=options.vllm, drafter_checkpoint=read)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from peagle.case import Case
-from peagle.checkpoints.heads import DEFAULT_AUXILIARY, Head
+from peagle.checkpoints.heads import DEFAULT_AUXILIARY, HeadConfig
 from peagle.checks.facts import head_of, location_of
 from peagle.findings import Finding, error
 
@@ -32,6 +32,6 @@ def check(case: Case) -> Iterator[Finding]:
     yield error(CODE, "drafter", message, fix)
 
 
-def read_layers(head: Head) -> int:
+def read_layers(head: HeadConfig) -> int:
     """How many of the target's layers vLLM reads for this head."""
     return len(head.auxiliary_layers) if head.auxiliary_layers else DEFAULT_AUXILIARY

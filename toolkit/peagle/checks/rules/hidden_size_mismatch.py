@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from peagle.case import Case
-from peagle.checkpoints.heads import Head
+from peagle.checkpoints.heads import HeadConfig
 from peagle.checkpoints.models import Tensor
 from peagle.checks.facts import head_of, location_of, shape_of, tensors_of
 from peagle.findings import Finding, error
@@ -35,7 +35,7 @@ def check(case: Case) -> Iterator[Finding]:
     yield error(CODE, "drafter", message, "give a head that was trained for this target")
 
 
-def _fits(head: Head, fc: Tensor | None, width: int) -> bool:
+def _fits(head: HeadConfig, fc: Tensor | None, width: int) -> bool:
     """Whether the weights take hidden states of this width, whatever config.json says."""
     if fc is None or head.quantized or not head.uses_auxiliary:
         return False

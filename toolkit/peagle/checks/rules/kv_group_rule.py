@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from peagle.case import Case
 from peagle.catalog.schema import AttentionGroup
 from peagle.catalog.tables import VersionRule
+from peagle.checkpoints.heads import attention_of
 from peagle.checks.facts import entries, head_of, is_eagle, shape_of, told
 from peagle.checks.head_layout import draft_groups
 from peagle.findings import Finding
@@ -37,7 +38,7 @@ def check(case: Case) -> Iterator[Finding]:
 def drafted(case: Case) -> tuple[AttentionGroup, ...]:
     """The head's layers: as read, as in the catalogue, or as the target's full layers are."""
     head, drafter = head_of(case), case.drafter
-    known = (head.attention if head else ()) or (drafter.attention if drafter else ())
+    known = (attention_of(head) if head else ()) or (drafter.attention if drafter else ())
     if known or drafter is None or drafter.hidden_layers is None:
         return known
     alike = [group for group in shape_of(case).attention if group.kind == "full"]

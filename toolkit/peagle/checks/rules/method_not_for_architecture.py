@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from peagle.case import Case
-from peagle.checkpoints.heads import Head
+from peagle.checkpoints.heads import HeadConfig
 from peagle.checks.facts import entries, head_of, location_of, told
 from peagle.findings import Finding
 
@@ -39,7 +39,7 @@ def check(case: Case) -> Iterator[Finding]:
             yield told(entry, "drafter", who)
 
 
-def looked_up(head: Head) -> tuple[str, ...]:
+def looked_up(head: HeadConfig) -> tuple[str, ...]:
     """The names under which vLLM looks for the head's class."""
     if head.speculators is not None:
         made = _SPECULATORS.get((head.speculators, head.model_type))

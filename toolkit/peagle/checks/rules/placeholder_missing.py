@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from peagle.case import Case
-from peagle.checkpoints.heads import Head, placeholder
+from peagle.checkpoints.heads import HeadConfig, placeholder
 from peagle.checks.facts import config_of, entries, head_of, is_parallel, location_of, masked, told
 from peagle.findings import Finding
 
@@ -30,6 +30,6 @@ def check(case: Case) -> Iterator[Finding]:
             yield told(entry, "drafter", location_of(case))
 
 
-def keys(head: Head, names: tuple[str, ...]) -> tuple[str, ...]:
+def keys(head: HeadConfig, names: tuple[str, ...]) -> tuple[str, ...]:
     """The keys that count: the speculators format has one, which vLLM itself passes on."""
     return ("mask_token_id",) if head.speculators_format else names
