@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from peagle.data import data_folder, entrypoint_folder
-from peagle.engine import process as table
 from peagle.engine.installed import Engine
-from peagle.engine.process import free_port
+from peagle.engine.process import free_port, session_members, start_time
 from peagle.protocol import COUNTERS_HEADER
 
 TINY = data_folder("model_catalog") / "peagle" / "tiny"
@@ -59,7 +58,7 @@ class Container:
             self.process = subprocess.Popen(
                 command, env=variables, stderr=log, stdout=log, start_new_session=True
             )
-        self.since = table.start_of(self.process.pid) or 0
+        self.since = start_time(self.process.pid) or 0
 
     def engine(self) -> int:
         """The process id of vLLM."""
@@ -107,14 +106,14 @@ class Container:
     def ended_after_engine(self) -> tuple[int, float]:
         """The exit code, and how many seconds after the engine's own end it came."""
         engine = self.engine()
-        while table.start_of(engine) is not None:
+        while start_time(engine) is not None:
             time.sleep(0.02)
         begin = time.monotonic()
         return self.process.wait(30), time.monotonic() - begin
 
     def left(self) -> tuple[int, ...]:
         """Its processes that still live."""
-        return table.session(self.process.pid, since=self.since)
+        return session_members(self.process.pid, since=self.since)
 
     def end(self) -> None:
         for pid in self.left():

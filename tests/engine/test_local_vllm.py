@@ -17,10 +17,9 @@ import pytest
 
 from peagle.catalog import load_catalog
 from peagle.engine import client, up
-from peagle.engine import process as table
 from peagle.engine import state as records
 from peagle.engine.installed import find_engine
-from peagle.engine.process import EngineProcess, is_alive
+from peagle.engine.process import EngineProcess, is_alive, session_members
 from peagle.errors import EngineError, EngineMissing
 from peagle.planning import Options, make_plan
 from peagle.protocol import EventSplitter, acceptance_length, pieces, request_body
@@ -56,7 +55,7 @@ def running(peagle: Peagle) -> Iterator[dict[str, Any]]:
 
 
 def processes_of(process: EngineProcess) -> tuple[int, ...]:
-    return table.session(process.pid, since=process.started)
+    return session_members(process.pid, since=process.started)
 
 
 def test_up_proves_that_the_head_drafts_in_parallel(running: dict[str, Any]) -> None:

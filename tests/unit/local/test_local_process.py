@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from peagle.engine.crash import crash_reason
 from peagle.engine.installed import Engine
 from peagle.engine.process import (
     EngineProcess,
-    crash_reason,
     drain_engine,
     free_port,
     is_alive,
@@ -27,6 +27,7 @@ from peagle.engine.process import (
     is_port_free,
     start_engine,
     start_program,
+    start_time,
     stop_engine,
 )
 from tests.unit.local.conftest import processes_with
@@ -247,3 +248,18 @@ def test_a_port_is_free_or_it_is_not() -> None:
 
 def test_nobody_there_is_not_healthy() -> None:
     assert not is_healthy(free_port())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ticks since boot are Linux's")
+def test_start_times_are_ticks_since_boot_as_in_older_state_files() -> None:
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+
+    assert start_time(os.getpid()) == int(fields[19])
+
+
+def test_a_pid_without_a_process_has_no_start_time() -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    until(lambda: start_time(ended.pid) is None)  # a zombie has none either
+    ended.wait()
+
+    assert start_time(ended.pid) is None

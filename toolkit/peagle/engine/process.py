@@ -1,11 +1,7 @@
-"""The system's table of processes: who started when, and who belongs to which session.
+"""One engine as a process of this machine: start it, watch it, end all of it.
 
-Linux: ``/proc/<pid>/stat`` (proc_pid_stat(5)); start times are clock ticks since boot.
-Elsewhere: ``ps``; start times are seconds since 1970, and a session is its process group.
-
-The end of a container, also of one whose ``docker`` command was killed.
-
-One engine as a process of this machine: start it, see whether it lives, end all of it.
+A process is identified by its pid and its start time, so a pid that the system gives to another
+process later is never taken for the engine.
 """
 
 from __future__ import annotations
@@ -15,96 +11,21 @@ import http.client
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from peagle.data import entrypoint_folder
-from peagle.engine.crash import crash_reason
 from peagle.engine.installed import Engine
 from peagle.errors import DockerMissing, EngineError, NotFound
 from peagle.images import Docker
 
-_PROC = Path("/proc")
-_DEAD = "ZX"
-
-
-@dataclass(frozen=True)
-class _Row:
-    pid: int
-    session: int
-    started: int
-
-
-def start_of(pid: int) -> int | None:
-    """When the living process ``pid`` started; ``None`` when there is none (a zombie is none)."""
-    if _PROC.joinpath("self/stat").exists():
-        row = _linux_row(_PROC / str(pid))
-        return row.started if row else None
-    return next((row.started for row in _ps_rows("-p", str(pid))), None)
-
-
-def session(leader: int, since: int) -> tuple[int, ...]:
-    """The living processes of the session that ``leader`` leads or led, started at or after
-    ``since``."""
-    rows = _linux_rows() if _PROC.joinpath("self/stat").exists() else _ps_rows("-A")
-    return tuple(row.pid for row in rows if row.session == leader and row.started >= since)
-
-
-def _linux_rows() -> Iterator[_Row]:
-    for folder in _PROC.iterdir():
-        row = _linux_row(folder) if folder.name.isdigit() else None
-        if row:
-            yield row
-
-
-def _linux_row(folder: Path) -> _Row | None:
-    try:
-        text = (folder / "stat").read_text(encoding="utf-8", errors="replace")
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return None
-    # The second field is the program's name in brackets, and may hold spaces and brackets.
-    fields = text.rpartition(")")[2].split()
-    state, session_id, started = fields[0], int(fields[3]), int(fields[19])
-    return None if state in _DEAD else _Row(int(folder.name), session_id, started)
-
-
-def _ps_rows(*selection: str) -> Iterator[_Row]:
-    command = ["ps", *selection, "-o", "pid=,pgid=,state=,lstart="]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, env={"LC_ALL": "C", "PATH": "/bin"}
-    )
-    for line in done.stdout.splitlines():
-        pid, group, state, started = line.split(maxsplit=3)
-        if state[0] not in _DEAD:
-            when = time.strptime(started, "%a %b %d %H:%M:%S %Y")
-            yield _Row(int(pid), int(group), int(time.mktime(when)))
-
-
-def remove_container(name: str) -> None:
-    """Remove the container if it is there. Where no Docker engine answers, nothing runs in it."""
-    with contextlib.suppress(DockerMissing, NotFound, EngineError):
-        Docker().run("rm", "--force", "--volumes", name, doing=f"removing {name}")
-
-
-__all__ = [
-    "EngineProcess",
-    "crash_reason",
-    "drain_engine",
-    "free_port",
-    "is_alive",
-    "is_healthy",
-    "is_port_free",
-    "start_engine",
-    "start_program",
-    "stop_engine",
-]
-
 LOOPBACK = "127.0.0.1"
-PASSED_ON = (
+INHERITED_VARIABLES = (
     "PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "XDG_CACHE_HOME", "LD_LIBRARY_PATH",
     "LD_PRELOAD", "SSL_CERT_FILE",
 )  # fmt: skip
@@ -112,16 +33,16 @@ PASSED_ON = (
 
 _GATE = Path(__file__).with_name("gate.py")
 _POLL_SECONDS = 0.05
+_KILL_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
 class EngineProcess:
-    """A running engine, as plain data that can be written down.
+    """A running engine, as plain data for a state file.
 
-    ``pid`` leads a session of its own, which holds all of the engine's processes. ``started`` is
-    the leader's start time in the unit of ``peagle.engine.process``; it tells the engine from a
-    later process with the same pid. ``container`` names the container that the engine runs in;
-    the process is then the ``docker`` command that is attached to it, and ends when it does.
+    ``pid`` leads a session of its own, which holds all of the engine's processes; ``started`` is
+    its ``start_time``. ``container`` names the container that the engine runs in; the process is
+    then the attached ``docker`` command, which ends with the container.
     """
 
     pid: int
@@ -139,12 +60,20 @@ def start_engine(
     log: Path,
     record: Callable[[EngineProcess], object] = lambda process: None,
 ) -> EngineProcess:
-    """Start ``peagle_serve`` with ``environment``, apart from this process and its terminal.
+    """Start ``peagle_serve`` with ``environment``, detached from this process and its terminal.
 
     ``ml_root`` stands for the container's ``/opt/ml``. For the rest see ``start_program``.
     """
     argv = [str(engine.python), str(entrypoint_folder()), "serve"]
-    return start_program(argv, _environment(environment, ml_root, port), port, log, record)
+    variables = {
+        **{name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ},
+        **environment,
+        "PEAGLE_ML_ROOT": str(ml_root),
+        "SAGEMAKER_BIND_TO_PORT": str(port),
+        "SM_VLLM_HOST": LOOPBACK,
+        "PYTHONUNBUFFERED": "1",
+    }
+    return start_program(argv, variables, port, log, record)
 
 
 def start_program(
@@ -157,21 +86,54 @@ def start_program(
 ) -> EngineProcess:
     """Start ``argv`` with exactly ``environment``, in a session of its own.
 
-    Output is appended to ``log``. ``record`` is called before the program begins; when it raises,
-    or this process dies before it returned, the program never begins: what runs has been written
-    down.
+    Output is appended to ``log``. ``record`` is called before the program begins; if it raises, or
+    if this process dies before it returns, the program never begins: every running engine is
+    recorded.
     """
-    with _gate() as (closed, open_gate):
-        process = _spawn(argv, environment, closed, port, log, container)
+    reading, writing = os.pipe()
+    try:
+        process = _spawn(argv, environment, reading, port, log, container)
         record(process)
-        open_gate()
+        os.write(writing, b"1")  # opens the gate
+    finally:
+        os.close(reading)
+        os.close(writing)
     return process
 
 
 def is_alive(process: EngineProcess) -> bool:
     """Whether the engine's leading process still runs. Reaps it if it was our child."""
     _reap(process.pid)
-    return start_of(process.pid) == process.started
+    return start_time(process.pid) == process.started
+
+
+def start_time(pid: int) -> int | None:
+    """When the process ``pid`` started; ``None`` if there is none or it is a zombie.
+
+    On Linux in clock ticks since boot, which no change of the clock affects; elsewhere in seconds
+    since 1970.
+    """
+    try:
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return None
+        created = process.create_time()
+    except psutil.Error:
+        return None
+    if not psutil.LINUX:
+        return int(created)
+    return round((created - psutil.boot_time()) * os.sysconf("SC_CLK_TCK"))
+
+
+def session_members(leader: int, since: int) -> tuple[int, ...]:
+    """The living processes of the session that ``leader`` leads or led, if their ``start_time`` is
+    ``since`` or later."""
+    found = []
+    for pid in psutil.pids():
+        with contextlib.suppress(OSError):  # the process has ended
+            if os.getsid(pid) == leader and (start_time(pid) or -1) >= since:
+                found.append(pid)
+    return tuple(found)
 
 
 def is_healthy(port: int, seconds: float = 2.0) -> bool:
@@ -189,9 +151,10 @@ def is_healthy(port: int, seconds: float = 2.0) -> bool:
 def drain_engine(
     process: EngineProcess, seconds: float, waiting: Callable[[], object] = lambda: None
 ) -> None:
-    """Ask the engine's leading process alone to end, and return when it has, at the latest after
-    ``seconds``. It lets running requests finish (``peagle_serve``); what is told to end
-    itself would cut them off. ``waiting`` is called again and again meanwhile.
+    """Send SIGTERM to the engine's leading process only, and wait until it ends.
+
+    ``peagle_serve`` then lets running requests finish. Returns after ``seconds`` at the latest;
+    ``waiting`` is called repeatedly meanwhile.
     """
     if not is_alive(process):
         return
@@ -204,24 +167,30 @@ def drain_engine(
 
 
 def stop_engine(process: EngineProcess, grace_seconds: float = 10.0) -> None:
-    """End every process of the engine at once, and return when none is left.
+    """End every process of the engine, and return when none is left.
 
-    Asks first, and kills what is still there after ``grace_seconds``. Safe to repeat, and safe
-    when the pid belongs to somebody else by now.
+    Sends SIGTERM, and SIGKILL after ``grace_seconds``. Can be repeated, also after the system has
+    given the pid to another process.
     """
-    for number, wait_seconds in ((signal.SIGTERM, grace_seconds), (signal.SIGKILL, 30.0)):
+    for number, seconds in ((signal.SIGTERM, grace_seconds), (signal.SIGKILL, _KILL_SECONDS)):
         for pid in _members(process):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
-        until = time.monotonic() + wait_seconds
+        until = time.monotonic() + seconds
         while _members(process) and time.monotonic() < until:
             time.sleep(_POLL_SECONDS)
     if process.container:
         remove_container(process.container)
 
 
+def remove_container(name: str) -> None:
+    """Remove the container if it exists. Where no Docker engine answers, none runs."""
+    with contextlib.suppress(DockerMissing, NotFound, EngineError):
+        Docker().run("rm", "--force", "--volumes", name, doing=f"removing {name}")
+
+
 def free_port() -> int:
-    """A port of the loopback address that nobody listens on now."""
+    """A port of the loopback address on which nothing listens now."""
     with socket.socket() as listener:
         listener.bind((LOOPBACK, 0))
         port: int = listener.getsockname()[1]
@@ -240,38 +209,15 @@ def is_port_free(port: int) -> bool:
 
 
 def _members(process: EngineProcess) -> tuple[int, ...]:
-    """The engine's living processes.
+    """The engine's living processes, even if the leading one has ended.
 
-    A pid is not given away again while a session bears its number: a leader with another start
+    The system does not reuse a pid while a session has that number: a leader with another start
     time means that the session is gone.
     """
     _reap(process.pid)
-    leader = start_of(process.pid)
-    if leader is not None and leader != process.started:
+    if start_time(process.pid) not in (None, process.started):
         return ()
-    return session(process.pid, since=process.started)
-
-
-def _environment(given: Mapping[str, str], ml_root: Path, port: int) -> dict[str, str]:
-    base = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
-    own = {
-        "PEAGLE_ML_ROOT": str(ml_root),
-        "SAGEMAKER_BIND_TO_PORT": str(port),
-        "SM_VLLM_HOST": LOOPBACK,
-        "PYTHONUNBUFFERED": "1",
-    }
-    return {**base, **given, **own}
-
-
-@contextlib.contextmanager
-def _gate() -> Iterator[tuple[int, Callable[[], object]]]:
-    """A pipe: its reading end, and a function that lets the reader go on."""
-    reading, writing = os.pipe()
-    try:
-        yield reading, lambda: os.write(writing, b"1")
-    finally:
-        os.close(reading)
-        os.close(writing)
+    return session_members(process.pid, since=process.started)
 
 
 def _spawn(
@@ -295,12 +241,11 @@ def _spawn(
         setsid=True,
         setsigdef=[signal.SIGPIPE, signal.SIGINT, signal.SIGTERM],
     )
-    started = start_of(pid)
-    since = started if started is not None else -1
-    return EngineProcess(pid, since, port, str(log), container)
+    started = start_time(pid)
+    return EngineProcess(pid, -1 if started is None else started, port, str(log), container)
 
 
 def _reap(pid: int) -> None:
-    """Take the exit status of a dead child, so that it does not linger as a zombie."""
+    """Collect the exit status of a dead child, so that no zombie remains."""
     with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)

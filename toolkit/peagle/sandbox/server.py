@@ -23,8 +23,7 @@ from moto.moto_server.werkzeug_app import (
 )
 from werkzeug.serving import BaseWSGIServer, make_server
 
-from peagle.engine import process as table
-from peagle.engine.process import LOOPBACK, EngineProcess
+from peagle.engine.process import LOOPBACK, EngineProcess, start_time
 from peagle.sandbox import router as seeds
 from peagle.sandbox import sagemaker, state
 from peagle.sandbox.router import front
@@ -97,7 +96,7 @@ def _server(listener: socket.socket) -> BaseWSGIServer:
 
 
 def _this_process(port: int) -> EngineProcess:
-    started = table.start_of(os.getpid())
+    started = start_time(os.getpid())
     assert started is not None
     return EngineProcess(os.getpid(), started, port, str(state.log_file()))
 
