@@ -10,12 +10,30 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from peagle.catalog import find_pair as find_pair
     from peagle.catalog import load_catalog as load_catalog
+    from peagle.catalog.evidence import evidence_for as evidence_for
+    from peagle.catalog.evidence import load_evidence as load_evidence
+    from peagle.catalog.loading import check_catalog as check_catalog
+    from peagle.catalog.loading import check_catalog_file as check_catalog_file
+    from peagle.catalog.summary import describe_pair as describe_pair
+    from peagle.catalog.summary import summarize_target as summarize_target
+    from peagle.catalog.summary import summarize_targets as summarize_targets
+    from peagle.checks.local_weights import check_local_weights as check_local_weights
     from peagle.planning import make_plan as make_plan
     from peagle.render import render as render
 
 _HOME = {
+    "check_catalog": "peagle.catalog.loading",
+    "check_catalog_file": "peagle.catalog.loading",
+    "check_local_weights": "peagle.checks.local_weights",
+    "describe_pair": "peagle.catalog.summary",
+    "evidence_for": "peagle.catalog.evidence",
+    "find_pair": "peagle.catalog",
     "load_catalog": "peagle.catalog",
+    "load_evidence": "peagle.catalog.evidence",
+    "summarize_target": "peagle.catalog.summary",
+    "summarize_targets": "peagle.catalog.summary",
     "make_plan": "peagle.planning",
     "render": "peagle.render",
 }

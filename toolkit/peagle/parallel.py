@@ -1,4 +1,4 @@
-"""Several calls at once, none of which can keep its caller waiting beyond a point in time."""
+"""Runs calls in parallel, with a point in time after which the caller waits no longer."""
 
 from __future__ import annotations
 
@@ -14,46 +14,42 @@ WORKERS = 10
 T = TypeVar("T")
 
 
-def at_once(calls: Sequence[Callable[[], T]], until: float) -> list[T]:
-    """The results of the calls, in their order; the first error that comes is raised.
+def run_parallel(calls: Sequence[Callable[[], T]], until: float) -> list[T]:
+    """The results of the calls, in order; raises the first error that occurs.
 
-    Raises TimeoutError when ``time.monotonic()`` passes ``until``. A call that still waits, perhaps
-    for a server that sends a byte a second, is left to itself in a thread that ends with the
-    program: no timeout of a socket would end it.
+    Raises TimeoutError once ``time.monotonic()`` passes ``until``. A call that still waits, for
+    instance for a server that sends a byte per second, continues in a daemon thread: no socket
+    timeout would end it.
     """
     waiting: SimpleQueue[int] = SimpleQueue()
     done: SimpleQueue[tuple[int, T | BaseException]] = SimpleQueue()
-    given_up = threading.Event()
+    abandoned = threading.Event()
     for number in range(len(calls)):
         waiting.put(number)
 
     def work() -> None:
-        while not given_up.is_set():
+        while not abandoned.is_set():
             try:
                 number = waiting.get_nowait()
             except Empty:
                 return
             try:
                 done.put((number, calls[number]()))
-            except BaseException as error:  # every end of a call is the caller's to see
+            except BaseException as error:  # whatever ended the call is raised to the caller
                 done.put((number, error))
 
     for _ in range(min(WORKERS, len(calls))):
         threading.Thread(target=work, daemon=True).start()
-    try:
-        return _collect(len(calls), done, until)
-    finally:
-        given_up.set()
-
-
-def _collect(count: int, done: SimpleQueue[tuple[int, T | BaseException]], until: float) -> list[T]:
     results: dict[int, T] = {}
-    while len(results) < count:
-        try:
-            number, result = done.get(timeout=max(0.0, until - time.monotonic()))
-        except Empty:
-            raise TimeoutError from None
-        if isinstance(result, BaseException):
-            raise result
-        results[number] = result
-    return [results[number] for number in range(count)]
+    try:
+        while len(results) < len(calls):
+            try:
+                number, result = done.get(timeout=max(0.0, until - time.monotonic()))
+            except Empty:
+                raise TimeoutError from None
+            if isinstance(result, BaseException):
+                raise result
+            results[number] = result
+    finally:
+        abandoned.set()
+    return [results[number] for number in range(len(calls))]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peagle.catalog import find_pair, load_catalog
-from peagle.catalog.loading import check_catalog, check_file
+from peagle.catalog.loading import check_catalog, check_catalog_file
 from peagle.errors import CatalogError
 from tests.unit.catalog.catalog_files import GOOD, write_target
 
@@ -181,12 +181,12 @@ CORPUS = (
         "expected text or a whole number or a number or true or false, found a list",
     ),
     Damage(
-        "a key that stands twice",
+        "a duplicate key",
         "k_trained: 8",
         "k_trained: 8\n    k_trained: 10",
         "k_trained",
         "k_trained: 10",
-        "the key stands twice",
+        "duplicate key",
     ),
     Damage(
         "an id that is not where the file lies",
@@ -375,7 +375,7 @@ def test_a_wrong_file_is_told_by_file_line_and_key(damage: Damage, tmp_path: Pat
     text = GOOD.replace(damage.old, damage.new, 1)
     path = write_target(tmp_path, text)
 
-    problem = check_file(path)[0]
+    problem = check_catalog_file(path)[0]
 
     assert problem.file == str(path)
     assert problem.key == damage.key
@@ -398,7 +398,7 @@ def _lines_with(mark: str, text: str) -> list[int]:
         (b"title: caf\xe9\n", "is not UTF-8 (byte 10)"),
         (b"a: 1\n---\nb: 2\n", "is not YAML"),
         (b"\x00", "is not YAML"),
-        (b"? [a, b]\n: 1\n", "a key must be a word"),
+        (b"? [a, b]\n: 1\n", "a key must be plain text"),
     ],
 )
 def test_a_file_that_is_no_catalogue_file_at_all_is_one_problem(
@@ -407,7 +407,7 @@ def test_a_file_that_is_no_catalogue_file_at_all_is_one_problem(
     path = write_target(tmp_path)
     path.write_bytes(content)
 
-    (problem,) = check_file(path)
+    (problem,) = check_catalog_file(path)
 
     assert message in problem.message
 
@@ -418,7 +418,7 @@ def test_all_problems_of_a_file_are_told(tmp_path: Path) -> None:
     )
     path = write_target(tmp_path, text)
 
-    keys = {problem.key for problem in check_file(path)}
+    keys = {problem.key for problem in check_catalog_file(path)}
 
     assert keys == {"drafters[0].k_trained", "licence", "lisence"}
 
@@ -436,7 +436,8 @@ def test_using_a_wrong_target_says_the_first_problem_and_how_to_see_the_others(
     ) as told:
         find_pair(load_catalog(tmp_path), "chat-7b")
 
-    assert "2 more: see `peagle catalog check`" in told.value.fix
+    assert told.value.command == ("peagle", "catalog", "check")
+    assert "2 more problems" in told.value.fix
     assert "did you mean licence?" in told.value.fix
 
 
@@ -458,7 +459,7 @@ def test_no_damage_brings_the_reader_down(
     text = GOOD[:start] + instead + GOOD[start + length :]
     path = write_target(tmp_path_factory.getbasetemp(), text)
 
-    for problem in check_file(path):
+    for problem in check_catalog_file(path):
         assert problem.message
         assert problem.line is None or 1 <= problem.line <= len(text.splitlines()) + 1
 
@@ -524,4 +525,4 @@ def test_files_that_nobody_would_read_are_told(tmp_path: Path) -> None:
     _, problems = check_catalog(tmp_path)
 
     assert [Path(problem.file).name for problem in problems] == ["other.yml", "chat-7b.yaml"]
-    assert {problem.message for problem in problems} == {"is not read from this place"}
+    assert {problem.message for problem in problems} == {"is not part of the catalogue here"}

@@ -10,7 +10,7 @@ import pytest
 
 from peagle.catalog import find_pair, load_catalog
 from peagle.catalog.evidence import evidence_for, load_evidence
-from peagle.catalog.loading import check_file
+from peagle.catalog.loading import check_catalog_file
 from peagle.errors import CatalogError
 
 MEASURED: dict[str, Any] = {
@@ -80,4 +80,4 @@ def test_evidence_that_does_not_say_enough_is_an_error(
 
     assert str(path) in str(told.value)
     assert message in str(told.value)
-    assert [problem.text for problem in check_file(path)] == [told.value.message]
+    assert [problem.text for problem in check_catalog_file(path)] == [told.value.message]

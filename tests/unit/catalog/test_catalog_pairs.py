@@ -54,15 +54,15 @@ def test_every_full_name_leads_back_to_its_pair() -> None:
         ("qwen3-coder", "did you mean qwen3-coder-30b"),
         ("openai/gpt-oss-20", "openai/gpt-oss-20b"),
         ("gpt-oss-20b+eagel3", "did you mean eagle3"),
-        ("tiny+zzz", "it has p-eagle, eagle3, ngram"),
-        ("zzz", "see `peagle catalog list`"),
+        ("tiny+zzz", "its drafters: p-eagle, eagle3, ngram"),
+        ("zzz", "peagle catalog list"),
     ],
 )
 def test_an_unknown_name_says_what_is_near(name: str, hint: str) -> None:
     with pytest.raises(NotFound) as told:
         find_pair(CATALOG, name)
 
-    assert hint in told.value.fix
+    assert hint in str(told.value)
 
 
 @pytest.mark.parametrize("name", ["", " ", "+", "+eagle3", "gpt-oss-20b+"])
@@ -73,7 +73,7 @@ def test_half_a_name_is_refused(name: str) -> None:
 
 def test_an_instance_type_is_found_or_others_are_named() -> None:
     assert find_instance(CATALOG.instances, "ml.g6e.2xlarge").gpu == "L40S"
-    with pytest.raises(NotFound, match=r"there are ml\.g6e\.xlarge, ml\.g6e\.2xlarge, .*48xlarge"):
+    with pytest.raises(NotFound, match=r"family has ml\.g6e\.xlarge, .*2xlarge, .*48xlarge"):
         find_instance(CATALOG.instances, "ml.g6e.3xlarge")
     with pytest.raises(NotFound, match=r"did you mean .*ml\.g6e\.2xlarge"):
         find_instance(CATALOG.instances, "g6e.2xlarge")

@@ -10,7 +10,7 @@ import pytest
 
 from peagle.catalog import load_catalog
 from peagle.catalog.evidence import load_evidence
-from peagle.catalog.loading import check_catalog, check_file
+from peagle.catalog.loading import check_catalog, check_catalog_file
 from peagle.errors import CatalogError
 
 ROW: dict[str, Any] = {
@@ -66,7 +66,7 @@ def test_acceptance_alone_and_raw_material_are_no_speeds(tmp_path: Path) -> None
     write(tmp_path, {"rows": ["speeds", "openai/gpt-oss-120b"]})
     write(tmp_path, ["openai/gpt-oss-120b", "speeds"], "list.json")
     assert "openai/gpt-oss-120b" not in load_catalog(tmp_path).speeds
-    assert check_file(tmp_path / "evidence" / "speed.json") == []
+    assert check_catalog_file(tmp_path / "evidence" / "speed.json") == []
 
 
 def test_speeds_are_no_evidence_of_acceptance(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_speeds_that_do_not_say_enough_are_an_error(
     document: Any, message: str, tmp_path: Path
 ) -> None:
     path = write(tmp_path, document)
-    (problem,) = check_file(path)
+    (problem,) = check_catalog_file(path)
     assert str(path) in problem.text
     assert message in problem.text
     assert problem.text in [p.text for p in check_catalog(tmp_path)[1]]
@@ -125,9 +125,9 @@ def test_speeds_that_do_not_say_enough_are_an_error(
 @pytest.mark.parametrize(
     ("document", "message", "fix"),
     [
-        (RUN | {"gpu": "H20O"}, "gpu: there is no 'H20O'", "H200"),
-        (RUN | {"pair": "openai/gpt-oss-12b"}, "pair: there is no 'openai/gpt-oss-12b'", "120b"),
-        (RUN | {"speeds": [ROW | {"drafter": "p-eagel"}]}, "speeds: there is no 'p-eagel'", "p-e"),
+        (RUN | {"gpu": "H20O"}, "gpu: 'H20O'", "H200"),
+        (RUN | {"pair": "openai/gpt-oss-12b"}, "pair: 'openai/gpt-oss-12b'", "120b"),
+        (RUN | {"speeds": [ROW | {"drafter": "p-eagel"}]}, "speeds: 'p-eagel'", "p-e"),
     ],
 )
 def test_speeds_of_what_nobody_would_find_are_told_by_the_check(

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from peagle.catalog import load_catalog
-from peagle.catalog.consistency import holding
-from peagle.catalog.loading import check_catalog, check_file
+from peagle.catalog.loading import check_catalog, check_catalog_file
+from peagle.catalog.tables import applicable_rules
 from peagle.data import data_folder
 from peagle.errors import CatalogError
 from peagle.vllm import versions
@@ -34,7 +34,7 @@ def written(folder: Path, text: str) -> Path:
 
 
 def test_the_bundled_table_is_right() -> None:
-    assert check_file(data_folder("model_catalog") / "version_rules.yaml") == []
+    assert check_catalog_file(data_folder("model_catalog") / "version_rules.yaml") == []
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_the_bundled_table_is_right() -> None:
 def test_a_wrong_entry_is_told_by_key(
     tmp_path: Path, old: str, new: str, key: str, words: str
 ) -> None:
-    problems = check_file(written(tmp_path, GOOD.replace(old, new)))
+    problems = check_catalog_file(written(tmp_path, GOOD.replace(old, new)))
     assert [problem.key for problem in problems][:1] == [key]
     assert words in problems[0].message
     assert problems[0].line is not None
@@ -59,7 +59,7 @@ def test_a_wrong_entry_is_told_by_key(
 
 def test_an_entry_that_stands_twice_is_told(tmp_path: Path) -> None:
     entry = GOOD[GOOD.index("  - code") :]
-    (problem,) = check_file(written(tmp_path, GOOD + entry))
+    (problem,) = check_catalog_file(written(tmp_path, GOOD + entry))
     assert "stands twice" in problem.message
 
 
@@ -78,7 +78,7 @@ def test_the_users_own_table_replaces_the_bundled_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("vllm", "ratio"), [("0.17.1", 1.25), ("0.18.0", 1.5), ("0.28.0", 1.5)])
 def test_the_ratio_of_the_kv_groups_follows_the_version(vllm: str, ratio: float) -> None:
-    (entry,) = holding(load_catalog().version_rules, "kv-group-rule", vllm)
+    (entry,) = applicable_rules(load_catalog().version_rules, "kv-group-rule", vllm)
     assert entry.value == ratio
 
 
@@ -86,14 +86,14 @@ def test_the_ratio_of_the_kv_groups_follows_the_version(vllm: str, ratio: float)
 def test_some_entry_holds_on_every_version_and_only_one(code: str) -> None:
     table = load_catalog().version_rules
     for minor in range(16, 34):
-        assert len(holding(table, code, f"0.{minor}.0")) == 1
+        assert len(applicable_rules(table, code, f"0.{minor}.0")) == 1
 
 
 def test_an_entry_without_versions_holds_on_all(tmp_path: Path) -> None:
     written(tmp_path, GOOD.replace("    vllm: <0.18.0\n", ""))
     table = load_catalog(tmp_path).version_rules
-    assert holding(table, "kv-group-rule", "0.30.0") == table.rules
-    assert holding(table, "another", "0.30.0") == ()
+    assert applicable_rules(table, "kv-group-rule", "0.30.0") == table.rules
+    assert applicable_rules(table, "another", "0.30.0") == ()
 
 
 def test_every_ami_of_a_runtime_has_a_new_enough_cuda() -> None:

@@ -22,7 +22,7 @@ from tests.unit.planning.test_plan_bundled import GOLDEN
 CHANGES = {
     "instances.yaml": (
         (r"usd_per_hour: (\d)", r"usd_per_hour: 1\1"),
-        (r"\n  - \{type: ml\.g6\.xlarge,(?:.|\n)*?(?=\n  [-#])", ""),
+        (r"\n  - type: ml\.g6\.xlarge\n(?:.|\n)*?(?=\n  - type)", ""),
     ),
     "runtimes.yaml": ((r"-ubuntu24\.04-sagemaker", "-ubuntu26.04-sagemaker"),),
 }

@@ -146,7 +146,7 @@ def test_check_is_content_with_what_ships() -> None:
 
     assert result.exit_code == 0
     assert result.stdout == ""
-    assert "files checked, nothing wrong" in result.stderr
+    assert "files checked, no problems" in result.stderr
     assert answer("catalog", "check", "--json")["problems"] == []
 
 
@@ -166,7 +166,7 @@ def test_check_lists_everything_that_is_wrong_with_a_folder(tmp_path: Path) -> N
     first, second = result.stdout.splitlines()
     assert "chat-7b.yaml:29: drafters[0].k_trained: expected a whole number" in first
     assert "chat-8b.yaml:1: id: the file's place says acme/chat-8b" in second
-    assert "2 wrong" in result.stderr
+    assert "2 problems" in result.stderr
 
 
 def test_check_of_one_file_answers_in_json_too(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from peagle.catalog.consistency import GB
 from peagle.catalog.loading import load_storage
+from peagle.catalog.tables import GB
 from peagle.cli.output.weights import describe, month_words
 from peagle.data import data_folder
 from peagle.weights import Moment

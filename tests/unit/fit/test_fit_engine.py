@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peagle.catalog import load_catalog
-from peagle.catalog.consistency import holding
+from peagle.catalog.tables import applicable_rules
 from peagle.fit.models import FitCase
 from peagle.vllm.defaults import (
     batch_of,
@@ -138,7 +138,7 @@ def test_since_0_28_the_slots_of_one_request_count(
 
 @pytest.mark.parametrize("vllm", ["0.16.0", "0.17.1", "0.18.0", "0.26.0", "0.28.0", "0.31.0"])
 def test_the_groups_are_padded_as_the_version_rules_have_it(vllm: str) -> None:
-    (rule,) = holding(load_catalog().version_rules, "kv-group-rule", vllm)
+    (rule,) = applicable_rules(load_catalog().version_rules, "kv-group-rule", vllm)
     assert padding_ratio(vllm) == rule.value
 
 

@@ -1,12 +1,6 @@
-"""What must hold between the keys of a catalogue file, beyond the type of each.
+"""Rules between the keys of a catalogue file, beyond the type of each key.
 
-A rule yields (where, what is wrong, how to mend it).
-
-What is true of some vLLM versions only, from ``version_rules.yaml``.
-
-The entries are data; the rule of the same code in ``peagle.checks.rules`` decides when one matters.
-
-What keeping weights in S3 costs: the table ``storage.yaml``.
+A rule yields (location, message, fix) for each problem.
 """
 
 from __future__ import annotations
@@ -14,21 +8,15 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from datetime import date
 from pathlib import Path
 
-from pydantic import Field
-
 from peagle.catalog.documents import Location
-from peagle.catalog.schema import Drafter, Target
-from peagle.catalog.tables import Entry, InstanceTable, RuntimeTable, VersionRule, VersionRuleTable
+from peagle.catalog.schema import DRAFTLESS, Drafter, Target
+from peagle.catalog.tables import InstanceTable, RuntimeTable, StorageTable, VersionRuleTable
 from peagle.errors import nearest
 from peagle.vllm import versions
 
 Broken = tuple[Location, str, str]
-
-DRAFTLESS = frozenset({"ngram", "suffix"})
-"""Methods that draft from the text itself and have no weights."""
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*", re.ASCII)
 
@@ -149,15 +137,6 @@ def _twice(values: Iterable[str | None], where: Location, key: str) -> Iterator[
             yield (*where, number, key), f"{value} stands more than once", "keep one of them"
 
 
-def holding(table: VersionRuleTable, code: str, vllm: str) -> tuple[VersionRule, ...]:
-    """The entries of this code that hold on this version, in the order of the file."""
-    return tuple(
-        rule
-        for rule in table.rules
-        if rule.code == code and (rule.vllm is None or versions.in_range(vllm, rule.vllm))
-    )
-
-
 def broken_in_version_rules(table: VersionRuleTable, _path: Path) -> Iterator[Broken]:
     """What is wrong with the table: an entry that stands twice, a range that holds nothing."""
     seen: set[tuple[object, ...]] = set()
@@ -184,34 +163,6 @@ def _empty(versions_in: str) -> bool:
     return not any(
         versions.in_range(".".join(map(str, candidate)), versions_in) for candidate in candidates
     )
-
-
-GB = 2**30
-"""Bytes of a GB as S3 bills it."""
-
-
-class StoragePrice(Entry):
-    """S3 Standard in one region, for the first 50 TB."""
-
-    region: str
-    usd_per_gb_month: float = Field(gt=0)
-    date: date
-    source: str
-
-    def month_usd(self, size: int) -> float:
-        """What ``size`` bytes cost in a month."""
-        return size / GB * self.usd_per_gb_month
-
-
-class StorageTable(Entry):
-    """All prices of storage that are known."""
-
-    checked: date
-    s3_standard: tuple[StoragePrice, ...]
-
-    def price_in(self, region: str) -> StoragePrice | None:
-        """The price in ``region``; ``None`` when it is not known."""
-        return next((price for price in self.s3_standard if price.region == region), None)
 
 
 def broken_in_storage(table: StorageTable, _path: Path) -> Iterator[Broken]:

@@ -1,13 +1,9 @@
-"""Where a catalogue's files lie, and how messages name them.
-
-What is wrong with a catalogue file: where, what was expected, what was found, how to mend it.
-
-Reads one YAML file into plain data, and knows the line of everything in it.
+"""Reads one YAML file into plain data, and knows the line of every value in it.
 
 Of YAML's scalars only ``true``, ``false``, ``null``, whole numbers (``13_761_264_768`` too) and
 decimal fractions have a type; everything else is text. So ``no`` is text, a date is text, and a
-version such as ``0.20`` without quotes is a number, which the catalogue's models refuse with a word
-on quotes. There are no merge keys and no tags, and a key that stands twice is an error.
+version such as ``0.20`` without quotes is a number, which the catalogue's models refuse with a
+hint to quote it. There are no merge keys and no tags, and a duplicate key is an error.
 """
 
 from __future__ import annotations
@@ -22,11 +18,13 @@ from typing import Any
 import yaml
 
 from peagle.data import data_folder
-from peagle.errors import CatalogError
+from peagle.errors import CatalogError, Fix
+
+Location = tuple[str | int, ...]
 
 
 def folders(own: Path | None) -> list[Path]:
-    """The folders that make up the catalogue; a later one counts before an earlier one."""
+    """The folders that make up the catalogue; a later one takes precedence."""
     bundled = data_folder("model_catalog")
     if own is None or own.resolve() == bundled.resolve():
         return [bundled]
@@ -38,18 +36,15 @@ def evidence_files(own: Path | None) -> list[Path]:
     return [path for folder in folders(own) for path in sorted(folder.glob("evidence/*.json"))]
 
 
-def shown(path: Path) -> str:
-    """The path as messages show it: relative to where the user stands, when it lies below."""
+def display_path(path: Path) -> str:
+    """The path as messages show it: relative to the working folder if it is below it."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith("..") else relative
 
 
-Location = tuple[str | int, ...]
-
-
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong. ``key`` is a path such as ``drafters[2].k_trained``, or empty."""
+    """One error in a file. ``key`` is a path such as ``drafters[2].k_trained``, or empty."""
 
     file: str
     line: int | None
@@ -58,18 +53,14 @@ class Problem:
     fix: str
 
     @property
-    def where(self) -> str:
-        """File and line."""
-        return f"{self.file}:{self.line}" if self.line else self.file
-
-    @property
     def text(self) -> str:
-        """Everything but the fix, as one sentence."""
-        return ": ".join(part for part in (self.where, self.key, self.message) if part)
+        """File and line, key and message, as one sentence."""
+        where = f"{self.file}:{self.line}" if self.line else self.file
+        return ": ".join(part for part in (where, self.key, self.message) if part)
 
 
 class BadFile(Exception):
-    """A file could not even be turned into data; caught inside this room."""
+    """A file that cannot be read as data; the catalogue turns it into a Problem or CatalogError."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.text)
@@ -77,7 +68,7 @@ class BadFile(Exception):
 
 
 def dotted(location: Location) -> str:
-    """A location as people write it: ``drafters[2].k_trained``."""
+    """A location as a key path: ``drafters[2].k_trained``."""
     text = ""
     for step in location:
         text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
@@ -85,22 +76,28 @@ def dotted(location: Location) -> str:
 
 
 def catalog_error(problems: Sequence[Problem]) -> CatalogError:
-    """The first problem as an error; it says where to see the others."""
+    """The first problem as an error; further ones are counted, with the command that lists them."""
     first, *others = problems
-    more = f"{len(others)} more: see `peagle catalog check`" if others else ""
-    return CatalogError(first.text, "; ".join(part for part in (first.fix, more) if part))
+    if not others:
+        return CatalogError(first.text, first.fix)
+    sentence = "; ".join(
+        part for part in (first.fix, f"to list {len(others)} more problems") if part
+    )
+    return CatalogError(first.text, Fix(sentence, ("peagle", "catalog", "check")))
 
 
 _BASE: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
-_WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None, "~": None, "": None}
+_CONSTANTS: dict[str, bool | None] = {
+    "true": True, "false": False, "null": None, "~": None, "": None,
+}  # fmt: skip
 _WHOLE = re.compile(r"[-+]?\d+(?:_\d+)*", re.ASCII)
 _FRACTION = re.compile(r"[-+]?(?:\d+(?:_\d+)*)?\.?\d+(?:[eE][-+]?\d{1,2})?", re.ASCII)
-_LONGEST_NUMBER = 40  # anything longer is no number that a catalogue holds
+_LONGEST_NUMBER = 40
+"""Characters; longer text is no number that a catalogue holds."""
 
 
 class _Loader(_BASE):  # type: ignore[misc]
-    """YAML's resolving of tags, which takes a third of the time, is left out: ``_scalar`` does what
-    is wanted of it."""
+    """Resolves no tags, which takes a third of YAML's time: ``plain_value`` types the scalars."""
 
     def resolve(self, *_: object) -> str:
         """No tag."""
@@ -122,14 +119,14 @@ class Document:
         self.data = _Conversion(file).value(root) if root is not None else None
 
     def node(self, location: Location) -> yaml.Node | None:
-        """The node at ``location``; ``None`` when nothing is there."""
+        """The node at ``location``; ``None`` if there is none."""
         node = self._root
         for step in location:
             node = _child(node, step)
         return node
 
     def line(self, location: Location) -> int | None:
-        """The line of what is at ``location``, or of the nearest thing around it."""
+        """The line of the value at ``location``, or of the nearest one around it."""
         for length in range(len(location), -1, -1):
             node = self.node(location[:length])
             if node is not None:
@@ -137,13 +134,13 @@ class Document:
         return None
 
     def source(self, location: Location) -> str | None:
-        """A scalar as it is written in the file, without its quotes."""
+        """A scalar as it stands in the file, without its quotes."""
         node = self.node(location)
         return str(node.value) if isinstance(node, yaml.ScalarNode) else None
 
 
 def read_document(path: Path, file: str) -> Document:
-    """The YAML file ``path``, named ``file`` in messages; raises BadFile when it is not YAML."""
+    """The YAML file ``path``, called ``file`` in messages; raises BadFile if it is not YAML."""
     try:
         text = path.read_bytes().decode("utf-8")
     except OSError as error:
@@ -156,7 +153,7 @@ def read_document(path: Path, file: str) -> Document:
 
 
 def parse_document(text: str, file: str) -> Document:
-    """As ``read_document``, of a text that was read already."""
+    """The YAML ``text`` of ``file``; raises BadFile if it is not YAML."""
     try:
         return Document(file, yaml.compose(text, Loader=_Loader))
     except yaml.MarkedYAMLError as error:
@@ -169,7 +166,7 @@ def parse_document(text: str, file: str) -> Document:
 
 
 class _Conversion:
-    """From YAML's nodes to plain data. A node that is used twice (an alias) is converted once."""
+    """Converts YAML nodes to plain data; a node that is used twice (an alias), once."""
 
     def __init__(self, file: str) -> None:
         self._file = file
@@ -178,7 +175,8 @@ class _Conversion:
 
     def value(self, node: yaml.Node) -> Any:
         if isinstance(node, yaml.ScalarNode):
-            return _scalar(node)
+            is_plain = not node.style  # quoted text and blocks are text
+            return plain_value(node.value) if is_plain else node.value
         identity = id(node)
         if identity not in self._done:
             if identity in self._open:
@@ -197,9 +195,9 @@ class _Conversion:
         for key_node, value_node in node.value:
             key = key_node.value
             if not isinstance(key_node, yaml.ScalarNode):
-                self._refuse(key_node, "", "a key must be a word", "write `name: value`")
+                self._refuse(key_node, "", "a key must be plain text", "write `name: value`")
             if key in mapping:
-                self._refuse(key_node, key, "the key stands twice", "keep one of the two")
+                self._refuse(key_node, key, "duplicate key", "keep one of the two")
             mapping[key] = self.value(value_node)
         return mapping
 
@@ -208,9 +206,9 @@ class _Conversion:
 
 
 def plain_value(text: str) -> Any:
-    """What a scalar without quotes means."""
-    if text in _WORDS:
-        return _WORDS[text]
+    """The value of a scalar without quotes."""
+    if text in _CONSTANTS:
+        return _CONSTANTS[text]
     if len(text) > _LONGEST_NUMBER:
         return text
     if _WHOLE.fullmatch(text):
@@ -218,11 +216,6 @@ def plain_value(text: str) -> Any:
     if _FRACTION.fullmatch(text):
         return float(text)
     return text
-
-
-def _scalar(node: yaml.ScalarNode) -> Any:
-    quoted_or_block = bool(node.style)
-    return node.value if quoted_or_block else plain_value(node.value)
 
 
 def _child(node: yaml.Node | None, step: str | int) -> yaml.Node | None:

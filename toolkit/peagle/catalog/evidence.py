@@ -33,7 +33,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from peagle.catalog.documents import BadFile, Problem, catalog_error, dotted, evidence_files, shown
+from peagle.catalog.documents import (
+    BadFile,
+    Problem,
+    catalog_error,
+    display_path,
+    dotted,
+    evidence_files,
+)
 from peagle.catalog.schema import NamedDrafter, NamedTarget, SpeedRun
 
 
@@ -75,10 +82,10 @@ def read_evidence(path: Path) -> list[Evidence]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise BadFile(Problem(shown(path), None, "", f"is not JSON: {error}", "")) from error
+        raise BadFile(Problem(display_path(path), None, "", f"is not JSON: {error}", "")) from error
     if not isinstance(document, dict) or "results" not in document:
         return []
-    return list(_results(document, shown(path)))
+    return list(_results(document, display_path(path)))
 
 
 def _results(document: dict[str, Any], file: str) -> Iterator[Evidence]:
@@ -155,7 +162,7 @@ def read_speeds(path: Path, text: bytes | None = None) -> SpeedRun | None:
     try:
         document = json.loads(path.read_bytes() if text is None else text)
     except (OSError, ValueError, RecursionError) as error:
-        raise BadFile(Problem(shown(path), None, "", f"is not JSON: {error}", "")) from error
+        raise BadFile(Problem(display_path(path), None, "", f"is not JSON: {error}", "")) from error
     if not isinstance(document, dict) or "speeds" not in document:
         return None
     return _checked(document, path)
@@ -172,7 +179,7 @@ def _text(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        problem = Problem(shown(path), None, "", f"cannot be read: {error.strerror}", "")
+        problem = Problem(display_path(path), None, "", f"cannot be read: {error.strerror}", "")
         raise catalog_error([problem]) from error
 
 
@@ -189,7 +196,7 @@ def _checked(document: dict[str, Any], path: Path) -> SpeedRun:
     except ValidationError as error:
         raise BadFile(_problem(error, path)) from error
     for key, message, fix in _broken(run):
-        raise BadFile(Problem(shown(path), None, key, message, fix))
+        raise BadFile(Problem(display_path(path), None, key, message, fix))
     return run
 
 
@@ -203,9 +210,9 @@ def _problem(error: ValidationError, path: Path) -> Problem:
     first, *rest = detail["loc"]
     key = dotted((_PLACES.get(str(first), first), *rest))
     if detail["type"] == "missing":
-        return Problem(shown(path), None, key, "the key is missing", "add it")
+        return Problem(display_path(path), None, key, "the key is missing", "add it")
     found = json.dumps(detail["input"])[:60]
-    return Problem(shown(path), None, key, f"is {found}: {detail['msg'].lower()}", "")
+    return Problem(display_path(path), None, key, f"is {found}: {detail['msg'].lower()}", "")
 
 
 def _broken(run: SpeedRun) -> Iterator[tuple[str, str, str]]:

@@ -1,16 +1,14 @@
-"""From the files of a catalogue folder to a Catalog.
+"""Loads a catalogue from its folders, and checks all files of one.
 
     <folder>/<org>/<name>.yaml    one target; its path is its id
     <folder>/runtimes.yaml        vLLM versions and images
     <folder>/instances.yaml       instance types
-    <folder>/storage.yaml         prices of keeping weights in S3
-    <folder>/version_rules.yaml   what holds on some vLLM versions only
-    <folder>/evidence/*.json      measured results (see evidence.py, speeds.py)
+    <folder>/storage.yaml         prices of storage in S3
+    <folder>/version_rules.yaml   facts that hold on some vLLM versions only
+    <folder>/evidence/*.json      measured results (see evidence.py)
 
-A folder of the user's own has the same layout. Its targets are added to the bundled ones or
-replace those of the same id, and its tables replace the bundled ones.
-
-Looks at whole catalogues, or at one file, for everything that is wrong.
+A user's own folder has the same layout. Its targets are added to the bundled ones or replace those
+of the same id, and its tables replace the bundled ones.
 """
 
 from __future__ import annotations
@@ -24,7 +22,6 @@ from pydantic import BaseModel
 
 from peagle.catalog.consistency import (
     Broken,
-    StorageTable,
     broken_in_instances,
     broken_in_runtimes,
     broken_in_storage,
@@ -33,23 +30,25 @@ from peagle.catalog.consistency import (
 )
 from peagle.catalog.documents import (
     BadFile,
+    Document,
     Problem,
     catalog_error,
+    display_path,
     evidence_files,
     folders,
+    parse_document,
     read_document,
-    shown,
 )
 from peagle.catalog.evidence import Speeds, read_evidence, read_speeds
 from peagle.catalog.schema import Catalog, SpeedRun, Target
-from peagle.catalog.tables import InstanceTable, RuntimeTable, VersionRuleTable
+from peagle.catalog.tables import InstanceTable, RuntimeTable, StorageTable, VersionRuleTable
 from peagle.catalog.validation import problem_at, validate
 from peagle.errors import nearest
 
 Model = TypeVar("Model", bound=BaseModel)
 
 _SHORT_NAME = re.compile(r"^short_name:[ \t]*[\"']?([^\s\"'#]+)", re.MULTILINE)
-_HEAD = 1024
+_HEAD_BYTES = 1024
 _RULES: dict[type[BaseModel], Callable[..., Iterator[Broken]]] = {
     Target: broken_in_target,
     RuntimeTable: broken_in_runtimes,
@@ -60,10 +59,8 @@ _RULES: dict[type[BaseModel], Callable[..., Iterator[Broken]]] = {
 
 
 class Targets(Mapping[str, Target]):
-    """Targets by id, each read from its file when it is first asked for.
-
-    Reading raises CatalogError when the file is wrong. ``short_names`` leads to the ids.
-    """
+    """Targets by id, each read from its file at first use, which raises CatalogError if the file
+    is wrong. ``short_names`` maps short names to ids."""
 
     def __init__(self, files: Mapping[str, Path], short_names: Mapping[str, str]) -> None:
         self.short_names = short_names
@@ -85,8 +82,8 @@ class Targets(Mapping[str, Target]):
 def load_catalog(own: Path | None = None) -> Catalog:
     """The bundled catalogue, with what the folder ``own`` adds to it or replaces in it.
 
-    Raises CatalogError for a wrong table, or two targets of one short name; a wrong target is
-    told when it is asked for.
+    Raises CatalogError for a wrong table and for two targets with the same short name; a wrong
+    target raises it when it is first used.
     """
     files = target_files(own)
     short_names, problems = read_short_names(files)
@@ -96,7 +93,7 @@ def load_catalog(own: Path | None = None) -> Catalog:
         targets=Targets(files, short_names),
         runtimes=_read(table_file("runtimes.yaml", own), RuntimeTable),
         instances=_read(table_file("instances.yaml", own), InstanceTable),
-        origins={target_id: shown(path) for target_id, path in files.items()},
+        origins={target_id: display_path(path) for target_id, path in files.items()},
         speeds=Speeds(own),
         version_rules=_read(table_file("version_rules.yaml", own), VersionRuleTable),
     )
@@ -118,21 +115,34 @@ def target_files(own: Path | None) -> dict[str, Path]:
 
 
 def read_target(path: Path) -> Target:
-    """The target in the file ``path``; raises CatalogError when the file is wrong."""
+    """The target in the file ``path``; raises CatalogError if the file is wrong."""
     return _read(path, Target)
 
 
 def table_file(name: str, own: Path | None) -> Path:
-    """The user's own table, when there is one; else the bundled one."""
+    """The user's own table if there is one, else the bundled one."""
     return next(folder / name for folder in reversed(folders(own)) if (folder / name).is_file())
 
 
 def examine(path: Path, model: type[Model]) -> tuple[Model | None, list[Problem]]:
-    """What the file ``path`` holds, and everything that is wrong with it."""
+    """The content of the file ``path``, ``None`` if it is not valid, and all its problems."""
     try:
-        document = read_document(path, shown(path))
+        return _examined(read_document(path, display_path(path)), model, path)
     except BadFile as bad:
         return None, [bad.problem]
+
+
+def examine_text(text: str, file: str, model: type[Model]) -> tuple[Model | None, list[Problem]]:
+    """Like ``examine``, for the ``text`` of a table that is not written yet."""
+    try:
+        return _examined(parse_document(text, file), model, Path(file))
+    except BadFile as bad:
+        return None, [bad.problem]
+
+
+def _examined(
+    document: Document, model: type[Model], path: Path
+) -> tuple[Model | None, list[Problem]]:
     entry, problems = validate(document, model)
     if entry is not None:
         broken = _RULES[model](entry, path.absolute())
@@ -141,11 +151,11 @@ def examine(path: Path, model: type[Model]) -> tuple[Model | None, list[Problem]
 
 
 def read_short_names(files: Mapping[str, Path]) -> tuple[dict[str, str], list[Problem]]:
-    """Ids by short name, and a problem for every name that a second target takes.
+    """Short name -> id, and a problem for each name that a second target uses.
 
-    From a glance at each file for a ``short_name`` at the left margin; whether the file is right
-    is found when it is read. Bundled targets come first, whatever their ids: of two files the
-    user's own is to be changed.
+    Only ``short_name`` at the left margin of each file is read, so that a plan with a catalogue of
+    thousands of targets reads one of them. Bundled targets come first: of two files with the same
+    short name, the user's own has the problem.
     """
     (bundled,) = folders(None)
     ids: dict[str, str] = {}
@@ -157,16 +167,17 @@ def read_short_names(files: Mapping[str, Path]) -> tuple[dict[str, str], list[Pr
             other = ids[found[1]]
             whose = "the bundled " if files[other].is_relative_to(bundled) else ""
             message = f"{found[1]} is already the short name of {whose}{other}"
-            problems.append(Problem(shown(path), None, "short_name", message, "choose another"))
+            fix = "choose another name"
+            problems.append(Problem(display_path(path), None, "short_name", message, fix))
         elif found:
             ids[found[1]] = target_id
     return ids, problems
 
 
 def _short_name_in(path: Path) -> re.Match[str] | None:
-    """Mostly it stands in the first lines, and there may be thousands of files."""
+    """It is usually in the first lines, so most files are not read to their end."""
     with path.open(encoding="utf-8", errors="replace") as stream:
-        head = stream.read(_HEAD)
+        head = stream.read(_HEAD_BYTES)
         found = _SHORT_NAME.search(head)
         if found and found.end() < len(head):
             return found
@@ -189,10 +200,10 @@ _TABLES: dict[str, type[BaseModel]] = {
 
 
 def check_catalog(own: Path | None = None) -> tuple[int, list[Problem]]:
-    """How many files the catalogue has, bundled and own, and everything that is wrong with them."""
+    """The number of files of the catalogue, bundled and own, and all their problems."""
     targets = target_files(own)
     checked = [*targets.values(), *(table_file(name, own) for name in _TABLES)]
-    problems = [problem for path in checked for problem in check_file(path)]
+    problems = [problem for path in checked for problem in check_catalog_file(path)]
     problems += read_short_names(targets)[1]
     for folder in folders(own):
         problems += _never_read(folder)
@@ -202,8 +213,8 @@ def check_catalog(own: Path | None = None) -> tuple[int, list[Problem]]:
     return len(checked) + len(evidence_files(own)), problems
 
 
-def check_file(path: Path) -> list[Problem]:
-    """Everything that is wrong with one file; its name says what it must hold."""
+def check_catalog_file(path: Path) -> list[Problem]:
+    """All problems of one file; its name decides what it must hold."""
     if path.suffix == ".json":
         return _check_evidence(path)
     return examine(path, _TABLES.get(path.name, Target))[1]
@@ -219,9 +230,9 @@ def _check_evidence(path: Path) -> list[Problem]:
 
 
 def _misnamed(own: Path | None, targets: dict[str, Path]) -> Iterator[Problem]:
-    """Speeds of what the catalogue does not have, which nobody would find.
+    """Speeds of a pair or GPU that the catalogue does not have, so that no plan would use them.
 
-    Only of the user's own folder when there is one: it may replace what bundled speeds are of.
+    With an own folder only its files are checked: it may replace the targets of bundled speeds.
     """
     table = examine(table_file("instances.yaml", own), InstanceTable)[0]
     gpus = {instance.gpu for instance in table.instances} if table else set()
@@ -229,20 +240,19 @@ def _misnamed(own: Path | None, targets: dict[str, Path]) -> Iterator[Problem]:
         try:
             run = read_speeds(path)
         except BadFile:
-            continue  # told already
+            continue  # reported by check_catalog
         if run is None:
             continue
         names = _names(run, targets)
         for key, name, known in names if not table else [("gpu", run.gpu, gpus), *names]:
             if name not in known:
-                hint = nearest(name, known) or f"there are {', '.join(sorted(known))}"
-                yield Problem(
-                    shown(path), None, key, f"there is no {name!r} in the catalogue", hint
-                )
+                hint = nearest(name, known) or f"known: {', '.join(sorted(known))}"
+                message = f"{name!r} is not in the catalogue"
+                yield Problem(display_path(path), None, key, message, hint)
 
 
 def _names(run: SpeedRun, targets: dict[str, Path]) -> list[tuple[str, str, set[str]]]:
-    """Key, name, and the names that there are, of what was measured."""
+    """Key, name and known names of the target and the drafters that were measured."""
     found = [("pair", run.target, set(targets))]
     target = examine(targets[run.target], Target)[0] if run.target in targets else None
     if target is not None:
@@ -253,8 +263,8 @@ def _names(run: SpeedRun, targets: dict[str, Path]) -> list[tuple[str, str, set[
 
 
 def _never_read(folder: Path) -> Iterator[Problem]:
-    """Files that look like a catalogue's and lie where nobody reads them."""
+    """YAML files in places where the catalogue reads none."""
     read = {*folder.glob("*/*.yaml"), *(folder / name for name in _TABLES)}
     for path in sorted({*folder.rglob("*.yaml"), *folder.rglob("*.yml")} - read):
-        fix = "targets are <org>/<name>.yaml"
-        yield Problem(shown(path), None, "", "is not read from this place", fix)
+        fix = "put targets at <org>/<name>.yaml"
+        yield Problem(display_path(path), None, "", "is not part of the catalogue here", fix)

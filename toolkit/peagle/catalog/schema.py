@@ -29,6 +29,9 @@ from peagle.catalog.tables import (
 from peagle.findings import Level
 from peagle.vllm.environment import Value
 
+DRAFTLESS = frozenset({"ngram", "suffix"})
+"""Methods that draft from the text itself and have no weights."""
+
 
 class NamedTarget(Protocol):
     """What a target is known by."""

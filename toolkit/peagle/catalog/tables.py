@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from peagle.errors import NotFound, nearest
 from peagle.findings import Level
 from peagle.vllm.gpus import capability_of
+from peagle.vllm.versions import in_range
 
 Positive = Annotated[int, Field(ge=1)]
 NotNegative = Annotated[int, Field(ge=0)]
@@ -154,8 +155,45 @@ class VersionRuleTable(Entry):
     rules: tuple[VersionRule, ...]
 
 
+def applicable_rules(table: VersionRuleTable, code: str, vllm: str) -> tuple[VersionRule, ...]:
+    """The entries of this code that hold on this version, in the order of the file."""
+    return tuple(
+        rule
+        for rule in table.rules
+        if rule.code == code and (rule.vllm is None or in_range(vllm, rule.vllm))
+    )
+
+
 NO_VERSION_RULES = VersionRuleTable(checked=date(2026, 11, 20), source="", rules=())
 """For catalogues that are made in a program, not read."""
+
+
+GB = 2**30
+"""Bytes of a GB as S3 bills it."""
+
+
+class StoragePrice(Entry):
+    """S3 Standard in one region, for the first 50 TB."""
+
+    region: str
+    usd_per_gb_month: float = Field(gt=0)
+    date: date
+    source: str
+
+    def month_usd(self, size: int) -> float:
+        """What ``size`` bytes cost in a month."""
+        return size / GB * self.usd_per_gb_month
+
+
+class StorageTable(Entry):
+    """All prices of storage that are known."""
+
+    checked: date
+    s3_standard: tuple[StoragePrice, ...]
+
+    def price_in(self, region: str) -> StoragePrice | None:
+        """The price in ``region``; ``None`` when it is not known."""
+        return next((price for price in self.s3_standard if price.region == region), None)
 
 
 USUAL = ("us-east-1", "us-west-2", "us-east-2", "eu-west-1", "ap-northeast-1")

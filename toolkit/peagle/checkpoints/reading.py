@@ -28,7 +28,7 @@ from peagle.checkpoints.index import (
 from peagle.checkpoints.models import Checkpoint, Source, Tensor
 from peagle.checkpoints.safetensors import header_bytes, parse_header
 from peagle.errors import CheckpointError
-from peagle.parallel import at_once
+from peagle.parallel import run_parallel
 
 FILES = (
     "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "merges.txt",
@@ -162,21 +162,21 @@ def read_checkpoint(
     missing, damaged, or not there within ``seconds``; and what the source raises.
     """
     reader = _Reader(source, seconds)
-    (sizes,) = reader.at_once(source.names)
+    (sizes,) = reader.run_parallel(source.names)
     if CONFIG not in sizes:
         raise CheckpointError(
             f"{source.location} has no {CONFIG}", "name the folder that holds the model itself"
         )
     if config_only:
-        (config,) = reader.at_once(partial(reader.config, sizes))
+        (config,) = reader.run_parallel(partial(reader.config, sizes))
         return Checkpoint(
             source.location, config, bytes_read=reader.bytes_read, takes_media=_takes_media(sizes)
         )
-    config, index = reader.at_once(partial(reader.config, sizes), partial(reader.index, sizes))
+    config, index = reader.run_parallel(partial(reader.config, sizes), partial(reader.index, sizes))
     with reader.place():
         files = weight_files(sizes, index)
     headers = (partial(reader.header, file, sizes[file]) for file in files)
-    described, *found = reader.at_once(partial(reader.tokenizer, sizes), *headers)
+    described, *found = reader.run_parallel(partial(reader.tokenizer, sizes), *headers)
     tensors = {name: tensor for header in found for name, tensor in header.items()}
     if index is not None:
         with reader.place():
@@ -206,10 +206,10 @@ class _Reader:
         self._until = time.monotonic() + seconds
         self._counting = threading.Lock()
 
-    def at_once(self, *calls: Callable[[], Any]) -> list[Any]:
+    def run_parallel(self, *calls: Callable[[], Any]) -> list[Any]:
         """The results of the calls. Raises CheckpointError when the time is over."""
         try:
-            return at_once(calls, self._until)
+            return run_parallel(calls, self._until)
         except TimeoutError as error:
             raise CheckpointError(
                 f"{self._source.location} could not be read within {self._seconds:g} s",

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from peagle.case import Case
-from peagle.catalog.consistency import holding
 from peagle.catalog.schema import Architecture, Catalog, Target
-from peagle.catalog.tables import VersionRule
+from peagle.catalog.tables import VersionRule, applicable_rules
 from peagle.checkpoints.architecture import read_architecture
 from peagle.checkpoints.heads import HeadConfig, has_mask, is_head, read_head
 from peagle.checkpoints.models import Checkpoint, Tensor
@@ -107,7 +106,7 @@ def speculative_settings(case: Case) -> dict[str, Any]:
 
 def entries(case: Case, code: str) -> tuple[VersionRule, ...]:
     """What the catalogue says under this code of the case's version of vLLM."""
-    return holding(case.version_rules, code, case.runtime.vllm)
+    return applicable_rules(case.version_rules, code, case.runtime.vllm)
 
 
 def setting(case: Case, name: str) -> Value | None:

@@ -17,8 +17,7 @@ import click
 
 from peagle.case import ami_for
 from peagle.catalog import find_drafter, find_pair, load_catalog, pair_name
-from peagle.catalog.consistency import DRAFTLESS
-from peagle.catalog.schema import Catalog, Drafter, Pair
+from peagle.catalog.schema import DRAFTLESS, Catalog, Drafter, Pair
 from peagle.checkpoints import Checkpoint
 from peagle.checks import Case, make_case, rules_found
 from peagle.checks import check as check_case

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from peagle.catalog.consistency import StoragePrice
+from peagle.catalog.tables import StoragePrice
 from peagle.cli.account import DEFAULT_REGION, Account
 from peagle.cli.output.columns import WIDE, room
 from peagle.cli.output.console import say

@@ -8,19 +8,19 @@ from functools import partial
 
 import pytest
 
-from peagle.parallel import WORKERS, at_once
+from peagle.parallel import WORKERS, run_parallel
 
 
 def test_results_have_the_order_of_the_calls() -> None:
     until = time.monotonic() + 30
-    assert at_once([partial(abs, -n) for n in range(50)], until) == list(range(50))
-    assert at_once([], until) == []
+    assert run_parallel([partial(abs, -n) for n in range(50)], until) == list(range(50))
+    assert run_parallel([], until) == []
 
 
 def test_the_calls_run_side_by_side() -> None:
     # Each waits for all others: one after the other they would never end.
     meeting = threading.Barrier(WORKERS, timeout=30)
-    assert len(at_once([meeting.wait] * WORKERS, time.monotonic() + 30)) == WORKERS
+    assert len(run_parallel([meeting.wait] * WORKERS, time.monotonic() + 30)) == WORKERS
 
 
 def test_the_first_error_ends_it() -> None:
@@ -35,7 +35,7 @@ def test_the_first_error_ends_it() -> None:
             never.wait(30)
 
     with pytest.raises(KeyError, match="broken"):
-        at_once([partial(fail, number) for number in range(1000)], time.monotonic() + 30)
+        run_parallel([partial(fail, number) for number in range(1000)], time.monotonic() + 30)
     never.set()
     assert len(begun) <= 3 + WORKERS + 1
 
@@ -44,6 +44,6 @@ def test_nobody_waits_longer_than_said() -> None:
     never = threading.Event()
     begin = time.monotonic()
     with pytest.raises(TimeoutError):
-        at_once([lambda: 1, lambda: never.wait(60)], begin + 0.2)
+        run_parallel([lambda: 1, lambda: never.wait(60)], begin + 0.2)
     assert time.monotonic() - begin < 20
     never.set()
