@@ -80,11 +80,11 @@ def crash() -> tuple[float, str]:
     from peagle.engine.cpu import link
     from peagle.engine.installed import find_engine
     from peagle.engine.process import free_port, start_engine, stop_engine
-    from peagle.engine.runner import ProcessHost
+    from peagle.engine.runner import ProcessRunner
     from peagle.planning import Options, make_plan
 
     plan = make_plan(Options(pair="tiny"), load_catalog())
-    environment, _ = ProcessHost().runnable(plan)
+    environment, _ = ProcessRunner().runnable(plan)
     with tempfile.TemporaryDirectory() as folder:
         ml_root, log = Path(folder, "ml"), Path(folder, "log")
         link(plan, ml_root)

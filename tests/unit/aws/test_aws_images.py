@@ -84,11 +84,11 @@ def test_a_build_makes_all_it_needs_and_again_makes_nothing_more(aws: Aws) -> No
     built, told = build(aws)
     assert built.address.endswith("/peagle-tiny:v1")
     assert any("uploading the build context" in line for line in told)
-    first = images.listed(aws)
+    first = images.resources(aws)
     kinds = [made.kind for made in first]
     assert kinds == ["Project", "LogGroup", "Role", "Object", "Bucket", "Repository"]
     build(aws)
-    assert images.listed(aws) == first
+    assert images.resources(aws) == first
     (project,) = aws.call("codebuild", "batch_get_projects", names=["peagle-tiny"])["projects"]
     assert project["environment"]["privilegedMode"] is True
     assert json.loads(project["source"]["buildspec"]) == codebuild.BUILDSPEC
@@ -109,7 +109,7 @@ def test_destroy_removes_what_was_made_and_nothing_else(aws: Aws) -> None:
     aws.call("logs", "create_log_group", logGroupName="/aws/codebuild/peagle-tiny")
     removed = images.remove_all(aws, lambda line: None)
     assert len(removed) == 6
-    assert images.listed(aws) == ()
+    assert images.resources(aws) == ()
     assert aws.call("ecr", "describe_repositories")["repositories"] == []
     assert aws.call("codebuild", "list_projects")["projects"] == []
     assert aws.call("iam", "list_roles")["Roles"] == []
@@ -125,7 +125,7 @@ def test_what_an_interrupted_build_made_is_known(aws: Aws, monkeypatch: pytest.M
     monkeypatch.setattr(codebuild, "ensure_role", cut)
     with pytest.raises(KeyboardInterrupt):
         build(aws)
-    assert {made.kind for made in images.listed(aws)} == {"Repository", "Bucket", "Object"}
+    assert {made.kind for made in images.resources(aws)} == {"Repository", "Bucket", "Object"}
     images.remove_all(aws, lambda line: None)
 
 
@@ -154,7 +154,7 @@ def test_a_repository_of_any_name_has_a_project_whose_log_its_role_may_write(
                      PolicyName="build-one-image")["PolicyDocument"]  # fmt: skip
     written = next(s["Resource"] for s in found["Statement"] if "logs:PutLogEvents" in s["Action"])
     assert written[0].endswith(f":log-group:/aws/codebuild/{name}")
-    assert images.Made("LogGroup", f"/aws/codebuild/{name}") in images.listed(aws)
+    assert images.ImageResource("LogGroup", f"/aws/codebuild/{name}") in images.resources(aws)
 
 
 def test_no_two_repositories_share_a_project() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from peagle.aws.image_records import Pushed, forget, remember
+from peagle.aws.image_records import PushedImage, forget_pushes, record_push
 from peagle.planning.plan import Plan, Weights
 from tests.unit.aws.plans import IMAGE, a_plan
 from tests.unit.aws.world import World
@@ -37,21 +37,21 @@ def _own_head() -> Plan:
 @pytest.mark.parametrize(
     ("pushed", "plan", "codes"),
     [
-        (Pushed(OURS, baked=False), a_plan(), []),
-        (Pushed(OURS, baked=True), _baked(), []),
-        (Pushed(OURS, baked=False), _alone(), []),
-        (Pushed(OURS, baked=False), _own_head(), []),
-        (Pushed(OURS, baked=True), a_plan(), ["image-has-weights"]),
-        (Pushed(OURS, baked=False), _baked(), ["image-without-weights"]),
-        (Pushed("b/other+b/head", baked=False), a_plan(), ["image-of-another-pair"]),
-        (Pushed("a/target+a/eagle3", baked=False), a_plan(), ["image-of-another-pair"]),
-        (Pushed("b/other+b/head", baked=True), _baked(), ["image-of-another-pair"]),
+        (PushedImage(OURS, baked=False), a_plan(), []),
+        (PushedImage(OURS, baked=True), _baked(), []),
+        (PushedImage(OURS, baked=False), _alone(), []),
+        (PushedImage(OURS, baked=False), _own_head(), []),
+        (PushedImage(OURS, baked=True), a_plan(), ["image-has-weights"]),
+        (PushedImage(OURS, baked=False), _baked(), ["image-without-weights"]),
+        (PushedImage("b/other+b/head", baked=False), a_plan(), ["image-of-another-pair"]),
+        (PushedImage("a/target+a/eagle3", baked=False), a_plan(), ["image-of-another-pair"]),
+        (PushedImage("b/other+b/head", baked=True), _baked(), ["image-of-another-pair"]),
     ],
 )
 def test_an_image_that_is_not_for_the_plan_is_refused(
-    world: World, pushed: Pushed, plan: Plan, codes: list[str]
+    world: World, pushed: PushedImage, plan: Plan, codes: list[str]
 ) -> None:
-    remember(world.aws, IMAGE, pushed)
+    record_push(world.aws, IMAGE, pushed)
 
     found = world.look(plan).findings
 
@@ -62,9 +62,9 @@ def test_an_image_that_is_not_for_the_plan_is_refused(
 
 
 def test_of_images_that_others_pushed_nothing_is_said(world: World) -> None:
-    remember(world.aws, "another", Pushed("b/other", baked=True))
+    record_push(world.aws, "another", PushedImage("b/other", baked=True))
     assert world.look(a_plan()).findings == ()
-    remember(world.aws, IMAGE, Pushed("b/other", baked=True))
+    record_push(world.aws, IMAGE, PushedImage("b/other", baked=True))
     assert world.look(a_plan()).findings != ()
-    forget(world.aws)
+    forget_pushes(world.aws)
     assert world.look(a_plan()).findings == ()

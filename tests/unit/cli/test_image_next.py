@@ -15,7 +15,7 @@ from peagle.cli.image import remove_unused
 from peagle.engine.container import container_name
 from peagle.errors import CloudError, UserError
 from peagle.images import Docker
-from peagle.images.inspect import unseen
+from peagle.images.inspect import unchecked_image
 from peagle.store import write_json
 from tests.support import Peagle
 from tests.unit.images.conftest import LABELS, FakeDocker, docker
@@ -56,7 +56,7 @@ def test_a_push_that_fails_tells_the_name_of_what_was_built(
 
     monkeypatch.setattr(image_push, "push_image", refused)
     with pytest.raises(CloudError):
-        image_push.push_built(Docker(), unseen("mine:1"), "eu-west-1", Account("work"))
+        image_push.push_built(Docker(), unchecked_image("mine:1"), "eu-west-1", Account("work"))
     told = capsys.readouterr().err
     assert "mine:1 is built" in told
     assert "peagle image push mine:1 --region eu-west-1 --profile work" in told
@@ -73,7 +73,7 @@ def test_a_push_that_fails_tells_the_name_of_what_was_built(
 def test_what_is_built_comes_with_the_next_step(
     runtime: str, account: Account, command: str
 ) -> None:
-    built = replace(unseen("mine:1"), labels={**LABELS, "peagle.runtime": runtime})
+    built = replace(unchecked_image("mine:1"), labels={**LABELS, "peagle.runtime": runtime})
     assert image_push.next_command(plan_of("uploaded"), built, account) == command
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from peagle.catalog import load_catalog
-from peagle.engine.runner import DockerHost, ProcessHost
+from peagle.engine.runner import DockerRunner, ProcessRunner
 from peagle.errors import Refused
 from peagle.images import Docker, Image
 from peagle.planning import Options, Plan, make_plan
@@ -22,7 +22,7 @@ def plan() -> Plan:
 
 def test_a_process_has_no_image_and_says_what_has(plan: Plan) -> None:
     with pytest.raises(Refused, match="baked into") as refused:
-        ProcessHost().runnable(plan)
+        ProcessRunner().runnable(plan)
     assert "--engine docker" in refused.value.fix
 
 
@@ -31,6 +31,6 @@ def test_a_container_gets_no_weights_mounted(
     plan: Plan, own_home: Path, labels: dict[str, str]
 ) -> None:
     image = Image("mine", "sha256:1", "", 1, None, "10001", labels, ())
-    host = DockerHost(Docker(), image)
+    host = DockerRunner(Docker(), image)
 
     assert host.container(plan, plan.environment, 8000).mounts == {}

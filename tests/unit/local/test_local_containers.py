@@ -26,7 +26,7 @@ from peagle.engine.container import (
     start_container,
 )
 from peagle.engine.process import EngineProcess, is_alive, stop_engine
-from peagle.engine.runner import DockerHost
+from peagle.engine.runner import DockerRunner
 from peagle.errors import CloudError, DockerMissing, NotFound, PeagleError, Refused, UserError
 from peagle.images import Docker, Image, show
 from peagle.planning import Options, Plan, make_plan
@@ -263,12 +263,12 @@ def test_an_image_of_another_pair_is_refused_with_the_command_that_builds_the_ri
 
 def test_baked_weights_are_not_mounted_over(docker: FakeDocker) -> None:
     plan = plan_for("tiny")
-    baked = DockerHost(Docker(), image(docker, **{"peagle.weights": "baked"}))
+    baked = DockerRunner(Docker(), image(docker, **{"peagle.weights": "baked"}))
     assert baked.container(plan, {}, 1).mounts == {}
 
 
 def test_folders_of_weights_are_mounted(docker: FakeDocker) -> None:
-    host = DockerHost(Docker(), image(docker))
+    host = DockerRunner(Docker(), image(docker))
     mounts = host.container(plan_for("tiny"), {}, 1).mounts
     assert set(mounts) == {"/opt/ml/model/target", "/opt/ml/model/drafter"}
 
@@ -278,12 +278,12 @@ def test_on_gpus_the_environment_is_the_plans_own_and_on_a_cpu_what_it_can_take(
 ) -> None:
     plan = plan_for("gpt-oss-20b")
     built = image(docker)
-    assert DockerHost(Docker(), built, gpus=True).runnable(plan) == (plan.environment, ())
+    assert DockerRunner(Docker(), built, gpus=True).runnable(plan) == (plan.environment, ())
     with pytest.raises(Refused, match=r"would have to be downloaded|quantised"):
-        DockerHost(Docker(), built).runnable(plan)
+        DockerRunner(Docker(), built).runnable(plan)
     stored = plan_for("qwen3-8b", model_source="s3://models/q")
     with pytest.raises(Refused, match="only AWS can mount"):
-        DockerHost(Docker(), built, gpus=True).runnable(stored)
+        DockerRunner(Docker(), built, gpus=True).runnable(stored)
 
 
 @pytest.mark.parametrize(
@@ -295,9 +295,9 @@ def test_what_docker_refuses_at_the_start_is_told(
     docker: FakeDocker, own_home: Path, said: str, kind: type[PeagleError]
 ) -> None:
     docker.answers("run", code=125, err=said)
-    host = DockerHost(Docker(), image(docker))
+    host = DockerRunner(Docker(), image(docker))
     with pytest.raises(kind, match="starting the container"):
-        up(plan_for("tiny"), host=host)
+        up(plan_for("tiny"), runner=host)
     assert records.listing() == ()
 
 

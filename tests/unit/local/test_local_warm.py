@@ -22,8 +22,8 @@ from peagle.engine import listing, up
 from peagle.engine import state as records
 from peagle.engine.container import compose_file, run_arguments
 from peagle.engine.installed import Engine, check_compiler
-from peagle.engine.runner import DockerHost, ProcessHost
-from peagle.engine.state import collected_by
+from peagle.engine.runner import DockerRunner, ProcessRunner
+from peagle.engine.state import collected_folder
 from peagle.errors import PeagleError, Refused, UserError
 from peagle.images import Docker, Image, show
 from peagle.planning import Options, make_plan
@@ -37,7 +37,7 @@ from tests.unit.local.stand_in_server import PACKED
 __all__ = ["docker"]
 
 KEY = "a" * 32
-COLLECTING = ProcessHost(compiled=True, collecting=True)
+COLLECTING = ProcessRunner(compiled=True, collecting=True)
 Typed = Callable[..., Result]
 
 
@@ -195,7 +195,7 @@ def test_a_second_one_is_refused_and_takes_nothing_away(
 
     def again(step: str, detail: str) -> None:
         if step == "packing" and not refused:
-            compiled = collected_by(f"{NAME}-warm") / "triton" / "kernel"
+            compiled = collected_folder(f"{NAME}-warm") / "triton" / "kernel"
             compiled.parent.mkdir(parents=True, exist_ok=True)
             compiled.touch()
             with pytest.raises(UserError, match="another `peagle warm --local`") as told:
@@ -315,7 +315,7 @@ def test_without_a_compiler_it_is_said_before_anything_starts(
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
 
     with pytest.raises(UserError, match=r"cannot be compiled: this machine has no g\+\+"):
-        up(plan_for(), host=COLLECTING)
+        up(plan_for(), runner=COLLECTING)
 
     assert records.names() == ()
 
@@ -373,7 +373,7 @@ def test_a_container_finds_what_is_kept_read_only(
     docker: FakeDocker, kept: Path, plan_for: PlanFor
 ) -> None:
     plan = plan_for()
-    host = DockerHost(Docker(), image(docker), compiled=True)
+    host = DockerRunner(Docker(), image(docker), compiled=True)
     container = host.container(plan, {}, 8123)
 
     assert container.environment["PEAGLE_WARM_FOLDER"] == "/opt/ml/warm"
@@ -394,16 +394,17 @@ def test_on_gpus_it_is_mounted_and_an_eager_engine_on_a_cpu_has_no_use_for_it(
     built = image(docker)
 
     assert (
-        "/opt/ml/warm" in DockerHost(Docker(), built, gpus=True).container(plan_for(), {}, 1).mounts
+        "/opt/ml/warm"
+        in DockerRunner(Docker(), built, gpus=True).container(plan_for(), {}, 1).mounts
     )
-    assert "/opt/ml/warm" not in DockerHost(Docker(), built).container(plan_for(), {}, 1).mounts
+    assert "/opt/ml/warm" not in DockerRunner(Docker(), built).container(plan_for(), {}, 1).mounts
 
 
 def test_a_container_that_collects_is_told_so(
     docker: FakeDocker, kept: Path, plan_for: PlanFor
 ) -> None:
     plan = plan_for()
-    host = DockerHost(Docker(), image(docker), collecting=True)
+    host = DockerRunner(Docker(), image(docker), collecting=True)
 
     assert host.container(plan, {}, 1).environment["PEAGLE_WARM"] == "collect"
     assert "/opt/ml/warm" not in host.container(plan, {}, 1).mounts
@@ -415,7 +416,7 @@ def test_a_container_that_collects_leaves_the_shared_cache_alone_and_nothing_beh
     """It empties the folder of its key, and others may run from the one in the shared cache."""
 
     def volumes(collecting: bool) -> list[str]:
-        host = DockerHost(Docker(), image(docker), collecting=collecting)
+        host = DockerRunner(Docker(), image(docker), collecting=collecting)
         given = run_arguments(host.container(plan_for(), {}, 1))
         assert "--rm" in given, "which removes a volume without a name too"
         return [word for word in given if word.startswith("type=volume")]
@@ -430,7 +431,7 @@ def test_an_image_without_a_compiler_is_refused_before_it_starts(
     docker.answers("run", "--entrypoint", out="g++")
 
     with pytest.raises(PeagleError, match=r"the image mine has no g\+\+ .build it with --base"):
-        DockerHost(Docker(), image(docker), compiled=True).runnable(plan_for())
+        DockerRunner(Docker(), image(docker), compiled=True).runnable(plan_for())
 
 
 @pytest.mark.parametrize(
@@ -441,6 +442,6 @@ def test_an_image_without_a_compiler_is_refused_before_it_starts(
 def test_a_container_learns_the_digest_of_its_image(
     docker: FakeDocker, own_home: Path, plan_for: PlanFor, digests: list[str], known_as: str
 ) -> None:
-    host = DockerHost(Docker(), image(docker, RepoDigests=digests))
+    host = DockerRunner(Docker(), image(docker, RepoDigests=digests))
 
     assert host.container(plan_for(), {}, 1).environment["PEAGLE_IMAGE_DIGEST"] == known_as

@@ -20,7 +20,7 @@ from peagle.aws.errors import AlreadyThere, Missing
 from peagle.aws.roles import LOG_GROUPS, Scope, ensure_role
 from peagle.deploy.watch import Clock
 from peagle.errors import CloudError
-from peagle.images.context import Member, room_in_temporary
+from peagle.images.context import Member, explain_full_disk
 
 PREFIX = "peagle-images/"
 """Below it lie the build contexts in the bucket."""
@@ -98,7 +98,7 @@ def build(aws: Aws, order: BuildOrder, say: Say, clock: Clock | None = None) -> 
     project = project_name(order.repository)
     role = ensure_role(aws, _role_name(project, aws.region),
                        Scope(order.repository, bucket, PREFIX, project))  # fmt: skip
-    with images.making(aws, "Project", project):
+    with images.recorded(aws, "Project", project):
         _create_project(aws, _project(project, role, f"{bucket}/{key}"), clock)
     say(f"CodeBuild project {project}: building {address}")
     asked = _start(project, f"{bucket}/{key}", _variables(order, uri, address))
@@ -139,17 +139,17 @@ def _upload(aws: Aws, order: BuildOrder, say: Say) -> tuple[str, str]:
     """Bucket and key of the context."""
     bucket, key = storage.default_bucket(aws.account, aws.region), f"{PREFIX}{order.digest}.zip"
     if not storage.bucket_exists(aws, bucket):
-        with images.making(aws, "Bucket", bucket):
+        with images.recorded(aws, "Bucket", bucket):
             storage.create_bucket(aws, bucket)
     size = sum(member.size for member in order.context)
     with (
-        room_in_temporary(f"the build context of {_kilobytes(size)}"),
+        explain_full_disk(f"the build context of {_kilobytes(size)}"),
         tempfile.TemporaryDirectory(prefix="peagle-context-") as folder,
     ):
         path = Path(folder) / "context.zip"
         zip_file(order.context, path)
         say(f"uploading the build context ({_kilobytes(path.stat().st_size)})")
-        with images.making(aws, "Object", f"{bucket}/{key}"):
+        with images.recorded(aws, "Object", f"{bucket}/{key}"):
             aws.upload(path, bucket, key, {}, lambda count: None)
     return bucket, key
 
@@ -194,7 +194,7 @@ def _start(project: str, source: str, variables: list[dict[str, str]]) -> dict[s
 
 def _run(aws: Aws, asked: dict[str, Any], say: Say, clock: Clock) -> None:
     """Start the build and wait for its end; an interrupt ends it there too, for it costs."""
-    with images.making(aws, "LogGroup", f"{LOG_GROUPS}{asked['projectName']}"):
+    with images.recorded(aws, "LogGroup", f"{LOG_GROUPS}{asked['projectName']}"):
         build_id = str(aws.call("codebuild", "start_build", **asked)["build"]["id"])
     try:
         _wait(aws, build_id, say, clock)

@@ -43,7 +43,7 @@ def ensure_repository(aws: Aws, name: str) -> str:
     """
     found = _repository(aws, name)
     if found is None:
-        with images.making(aws, "Repository", name):
+        with images.recorded(aws, "Repository", name):
             found = _create(aws, name)
     if _is_ours(aws, found):
         policy = json.dumps(_LIFECYCLE)

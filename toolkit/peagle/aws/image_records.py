@@ -27,33 +27,33 @@ from peagle.store import home, read_json, write_json
 
 
 @dataclass(frozen=True)
-class Pushed:
+class PushedImage:
     """The pair that an image was built for, and whether that pair's weights are in it."""
 
     pair: str
     baked: bool
 
 
-def remember(aws: Aws, address: str, pushed: Pushed) -> None:
+def record_push(aws: Aws, address: str, pushed: PushedImage) -> None:
     """Write down what was pushed to that address."""
-    write_json(_file(aws), {**(read_json(_file(aws)) or {}), address: asdict(pushed)})
+    write_json(_pushed_file(aws), {**(read_json(_pushed_file(aws)) or {}), address: asdict(pushed)})
 
 
-def known(aws: Aws, address: str) -> Pushed | None:
+def pushed_image(aws: Aws, address: str) -> PushedImage | None:
     """What is in the image, if it was pushed from here."""
-    found = (read_json(_file(aws)) or {}).get(address)
-    return Pushed(**found) if found else None
+    found = (read_json(_pushed_file(aws)) or {}).get(address)
+    return PushedImage(**found) if found else None
 
 
-def forget(aws: Aws) -> None:
+def forget_pushes(aws: Aws) -> None:
     """When the repositories are gone."""
-    _file(aws).unlink(missing_ok=True)
+    _pushed_file(aws).unlink(missing_ok=True)
 
 
 def image_findings(aws: Aws, plan: Plan) -> Iterator[Finding]:
     """Whether the plan's image is one for the plan. Nothing of images that others pushed."""
     image = plan.runtime.image
-    found = known(aws, image)
+    found = pushed_image(aws, image)
     if found is None:
         return
     planned = plan.target.weights.kind == "image"
@@ -77,7 +77,7 @@ def image_findings(aws: Aws, plan: Plan) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _is_anothers(found: Pushed, plan: Plan) -> bool:
+def _is_anothers(found: PushedImage, plan: Plan) -> bool:
     """As the container's entrypoint sees it, which takes the target alone as well. What a head of
     the user's own is nobody knows, unless it is in the image."""
     if found.pair.partition("+")[0] != plan.target.id:
@@ -87,7 +87,7 @@ def _is_anothers(found: Pushed, plan: Plan) -> bool:
     return found.pair != plan.pair
 
 
-def _file(aws: Aws) -> Path:
+def _pushed_file(aws: Aws) -> Path:
     return home() / "images" / aws.scope / f"{aws.region}.pushed.json"
 
 
@@ -99,48 +99,48 @@ Say = Callable[[str], object]
 
 
 @dataclass(frozen=True)
-class Made:
+class ImageResource:
     """Something in the account; the name of an Object is ``bucket/key``."""
 
     kind: Kind
     name: str
 
 
-def listed(aws: Aws) -> tuple[Made, ...]:
+def resources(aws: Aws) -> tuple[ImageResource, ...]:
     """All that was made in that account and region, in the order in which it can be removed."""
-    found = [Made(**entry) for entry in read_json(_file_images(aws)) or ()]
+    found = [ImageResource(**entry) for entry in read_json(_resources_file(aws)) or ()]
     return tuple(sorted(found, key=lambda made: (ORDER.index(made.kind), made.name)))
 
 
 @contextmanager
-def making(aws: Aws, kind: Kind, name: str) -> Iterator[None]:
-    """Around the making of a resource: what may exist is written down."""
-    made = Made(kind, name)
-    if made not in listed(aws):
-        _write(aws, (*listed(aws), made))
+def recorded(aws: Aws, kind: Kind, name: str) -> Iterator[None]:
+    """Around the recorded of a resource: what may exist is written down."""
+    made = ImageResource(kind, name)
+    if made not in resources(aws):
+        _write(aws, (*resources(aws), made))
     yield
 
 
-def remove_all(aws: Aws, say: Say) -> tuple[Made, ...]:
-    """Remove everything that is listed, images included. May be repeated after a failure."""
+def remove_all(aws: Aws, say: Say) -> tuple[ImageResource, ...]:
+    """Remove everything that is resources, images included. May be repeated after a failure."""
     removed = []
-    for made in listed(aws):
+    for made in resources(aws):
         say(f"removing {made.kind} {made.name}")
         _REMOVERS[made.kind](aws, made.name)
-        _write(aws, tuple(one for one in listed(aws) if one != made))
+        _write(aws, tuple(one for one in resources(aws) if one != made))
         removed.append(made)
-    forget(aws)
+    forget_pushes(aws)
     return tuple(removed)
 
 
-def _write(aws: Aws, entries: tuple[Made, ...]) -> None:
+def _write(aws: Aws, entries: tuple[ImageResource, ...]) -> None:
     if entries:
-        write_json(_file_images(aws), [asdict(made) for made in entries])
+        write_json(_resources_file(aws), [asdict(made) for made in entries])
     else:
-        _file_images(aws).unlink(missing_ok=True)
+        _resources_file(aws).unlink(missing_ok=True)
 
 
-def _file_images(aws: Aws) -> Path:
+def _resources_file(aws: Aws) -> Path:
     return home() / "images" / aws.scope / f"{aws.region}.json"
 
 

@@ -150,7 +150,7 @@ def ensure_role(aws: Aws, name: str, scope: Scope) -> str:
     try:
         found = aws.call("iam", "get_role", RoleName=name)
     except Missing:
-        with images.making(aws, "Role", name):
+        with images.recorded(aws, "Role", name):
             found = aws.call(
                 "iam", "create_role",
                 RoleName=name,

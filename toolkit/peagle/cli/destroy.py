@@ -38,7 +38,7 @@ def destroy_images(account: Account, region: str | None, yes: bool, as_json: boo
     Raises UserError when there is nobody to ask.
     """
     aws = account.connect(region or DEFAULT_REGION)
-    found = images.listed(aws)
+    found = images.resources(aws)
     if found and not yes:
         for made in found:
             say(f"  {made.kind} {made.name}")

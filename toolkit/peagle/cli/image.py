@@ -13,7 +13,7 @@ import click
 
 from peagle.aws import codebuild, ecr
 from peagle.aws.client import Aws
-from peagle.aws.image_records import Pushed, remember
+from peagle.aws.image_records import PushedImage, record_push
 from peagle.checks.facts import in_ecr
 from peagle.cli.account import DEFAULT_REGION, Account, account_options
 from peagle.cli.context import PeagleCommand
@@ -80,7 +80,7 @@ def build_there(request: Request, account: Account) -> str:
     tagged = found.address
     address = pinned(without_tag(tagged), found.digest) if found.digest else tagged
     for where in (tagged, address):
-        remember(aws, where, Pushed(plan.pair, recipe.bakes_weights))
+        record_push(aws, where, PushedImage(plan.pair, recipe.bakes_weights))
     return address
 
 

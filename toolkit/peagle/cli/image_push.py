@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from peagle.aws import ecr
-from peagle.aws.image_records import Pushed, remember
+from peagle.aws.image_records import PushedImage, record_push
 from peagle.checks.facts import in_ecr
 from peagle.cli.account import DEFAULT_REGION, Account
 from peagle.cli.output.console import say
@@ -182,7 +182,7 @@ def push_image(
     else:
         pushed = _push(docker, image.name, address, (ecr.login(aws, host),))
     for where in (address, pushed):
-        remember(aws, where, Pushed(image.pair, image.baked))
+        record_push(aws, where, PushedImage(image.pair, image.baked))
     return pushed
 
 

@@ -30,18 +30,20 @@ from peagle.engine import state as records
 from peagle.engine import up as run
 from peagle.engine.container import compose_file, find_image
 from peagle.engine.process import free_port, is_healthy
-from peagle.engine.runner import DockerHost, ProcessHost
+from peagle.engine.runner import DockerRunner, ProcessRunner
 from peagle.engine.state import warm_start_of
 from peagle.errors import DockerMissing, NotFound, UserError
 from peagle.images import Docker
 from peagle.images.docker import compose_command
-from peagle.images.inspect import unseen
+from peagle.images.inspect import unchecked_image
 from peagle.planning import Plan
 from peagle.protocol import log_text, request_body
 from peagle.render.image import RuntimeKind
 
 
-def docker_host(plan: Plan, gpus: bool, build_first: bool, base: str | None = None) -> DockerHost:
+def docker_runner(
+    plan: Plan, gpus: bool, build_first: bool, base: str | None = None
+) -> DockerRunner:
     """Docker with the image for the plan.
 
     That is ``--image`` where it was given; else the newest that fits; with ``build_first`` a new
@@ -53,7 +55,7 @@ def docker_host(plan: Plan, gpus: bool, build_first: bool, base: str | None = No
     if build_first:
         account = chosen_account(None, False, os.environ)  # for a base in ECR
         built = build_here(docker, Request(plan, runtime, base=base), account)
-        return DockerHost(docker, built.image, gpus)
+        return DockerRunner(docker, built.image, gpus)
     ctx = click.get_current_context()
     command = build_command(ctx, "--runtime", runtime)
     named = plan.runtime.image if names_own_image(plan) else None
@@ -63,28 +65,30 @@ def docker_host(plan: Plan, gpus: bool, build_first: bool, base: str | None = No
             f"there is no image of {plan.pair} for the {runtime} on this machine",
             f"add --build, or: {command}" if "build_first" in ctx.params else command,
         )
-    return DockerHost(docker, found, gpus)
+    return DockerRunner(docker, found, gpus)
 
 
-def compose_host(plan: Plan, gpus: bool, build_first: bool, base: str | None = None) -> DockerHost:
+def compose_runner(
+    plan: Plan, gpus: bool, build_first: bool, base: str | None = None
+) -> DockerRunner:
     """The same for a compose file, which starts nothing: an image that was named with ``--image``
     may be somewhere else, and Docker too."""
     try:
-        return docker_host(plan, gpus, build_first, base)
+        return docker_runner(plan, gpus, build_first, base)
     except (DockerMissing, NotFound) as missing:
         if build_first or not names_own_image(plan):
             raise
         named = plan.runtime.image
         say(f"Nobody looked whether {named} is for {plan.pair}: {missing.message}.")
-        return DockerHost(Docker(), unseen(named), gpus)
+        return DockerRunner(Docker(), unchecked_image(named), gpus)
 
 
-def write_compose(host: DockerHost, plan: Plan, port: int | None, file: Path) -> int:
+def write_compose(runner: DockerRunner, plan: Plan, port: int | None, file: Path) -> int:
     """Write the compose file to ``file``, or to stdout for ``-``; the port that it publishes."""
-    environment, _ = host.runnable(plan)
+    environment, _ = runner.runnable(plan)
     chosen = port or free_port()
     # By name: the file is for machines, too, that get the image from a registry.
-    container = replace(host.container(plan, environment, chosen), image=host.built.name)
+    container = replace(runner.container(plan, environment, chosen), image=runner.built.name)
     text = compose_file(container)
     if str(file) == "-":
         click.echo(text, nl=False)
@@ -148,19 +152,19 @@ def up(
     --compile says so; what `peagle warm --local` kept then makes the start quick.
     """
     refuse_errors(findings_here(plan, engine_kind))
-    host = None
+    runner = None
     if compiled and gpus:
         raise UserError("with --gpus the engine compiles anyway", "leave out --compile")
     if engine_kind == "docker":
-        found = compose_host if emit_compose else docker_host
-        host = replace(found(plan, gpus, build_first, base), compiled=compiled)
+        found = compose_runner if emit_compose else docker_runner
+        runner = replace(found(plan, gpus, build_first, base), compiled=compiled)
     elif gpus or build_first or base or emit_compose:
         raise UserError("--gpus, --build, --base and --emit-compose are for containers",
                         "add --engine docker")  # fmt: skip
-    if host and emit_compose:
-        return _tell_compose(emit_compose, write_compose(host, plan, port, emit_compose), as_json)
+    if runner and emit_compose:
+        return _tell_compose(emit_compose, write_compose(runner, plan, port, emit_compose), as_json)
     with StatusLine() as status:
-        engine = run(plan, port, progress=status.show, host=host or ProcessHost(compiled))
+        engine = run(plan, port, progress=status.show, runner=runner or ProcessRunner(compiled))
     if as_json:
         return print_json(document(engine))
     return _show_result(engine)
@@ -196,7 +200,7 @@ def logs(name: str, follow: bool) -> None:
     """Print the log of the engine NAME."""
     log = records.log_of(name)
     if name not in records.names() or not log.is_file():
-        raise records.unknown(name)
+        raise records.unknown_engine(name)
     for line in _lines(_chunks(log, name if follow else None)):
         click.echo(log_text(line))
 

@@ -24,7 +24,7 @@ from peagle.cli.account import Account, account_options
 from peagle.cli.context import PeagleCommand
 from peagle.cli.deploy import explain, refuse_unknown_price, show_and_refuse
 from peagle.cli.image_push import findings_here
-from peagle.cli.local import docker_host
+from peagle.cli.local import docker_runner
 from peagle.cli.options import (
     build_command,
     command_words,
@@ -52,7 +52,7 @@ from peagle.deploy.preflight import Choices, Preflight, preflight
 from peagle.deploy.state import Deployment
 from peagle.engine import state as records
 from peagle.engine.installed import check_compiler, find_engine
-from peagle.engine.runner import Host, ProcessHost
+from peagle.engine.runner import ProcessRunner, Runner
 from peagle.engine.state import warm_folder
 from peagle.errors import PeagleError, Refused, UserError
 from peagle.planning import Plan, errors
@@ -82,10 +82,10 @@ def keep_here(plan: Plan, engine_kind: str, gpus: bool, to: str | None, as_json:
     """
     folder = _folder(to)
     refuse_errors(findings_here(plan, engine_kind))
-    host = _host(plan, engine_kind, gpus)
+    runner = _runner(plan, engine_kind, gpus)
     try:
         with ended_politely(), StatusLine() as status:
-            artefact = collect_locally(plan, host, folder, status.show)
+            artefact = collect_locally(plan, runner, folder, status.show)
     except KeyboardInterrupt:
         name = f"{plan.name}{COLLECTING_SUFFIX}"
         engine = records.read(name)
@@ -117,13 +117,13 @@ def _folder(to: str | None) -> Path:
     return folder
 
 
-def _host(plan: Plan, engine_kind: str, gpus: bool) -> Host:
+def _runner(plan: Plan, engine_kind: str, gpus: bool) -> Runner:
     if engine_kind == "docker":
-        host = docker_host(plan, gpus, build_first=False)
-        return replace(host, compiled=not gpus, collecting=True)
+        runner = docker_runner(plan, gpus, build_first=False)
+        return replace(runner, compiled=not gpus, collecting=True)
     if gpus:
         raise UserError("--gpus is for containers", "add --engine docker")
-    return ProcessHost(compiled=True, collecting=True)
+    return ProcessRunner(compiled=True, collecting=True)
 
 
 def _again(engine_kind: str, gpus: bool, to: str | None) -> str:

@@ -23,7 +23,7 @@ from peagle.engine.process import (
     is_port_free,
     stop_engine,
 )
-from peagle.engine.runner import Host, ProcessHost
+from peagle.engine.runner import ProcessRunner, Runner
 from peagle.engine.state import LocalEngine
 from peagle.errors import EngineError, NotProved, PeagleError, UserError
 from peagle.images.docker import refusal
@@ -49,25 +49,25 @@ def up(
     plan: Plan,
     port: int | None = None,
     progress: Progress = lambda step, line: None,
-    host: Host | None = None,
+    runner: Runner | None = None,
 ) -> LocalEngine:
     """Run ``plan`` on this machine; return when it answers and is proved to speculate.
 
-    ``host`` says as what: a process if it is not given, or a container. Does nothing when it
+    ``runner`` says as what: a process if it is not given, or a container. Does nothing when it
     already runs. ``port`` is chosen when not given. Whatever ends this,
     nothing runs that is not remembered; when it fails or is interrupted, the engine is ended and
     its log is kept.
     """
-    host = host or ProcessHost()
-    environment, notes = host.runnable(plan)
-    with alone(plan.name, "local up"):
+    runner = runner or ProcessRunner()
+    environment, notes = runner.runnable(plan)
+    with exclusive(plan.name, "local up"):
         running = records.read(plan.name)
         if running and is_alive(running.process) and running.ready:
-            return _same(running, environment, port, host)
+            return _same(running, environment, port, runner)
         if running:
             stop_engine(running.process, STOP_SECONDS)
         chosen = _port(port)
-        started = _start(host, plan, environment, notes, chosen)
+        started = _start(runner, plan, environment, notes, chosen)
         try:
             _wait(started, plan.startup_timeout_seconds, progress)
             ready = _prove(plan, started, progress)
@@ -88,7 +88,7 @@ def down(
     seconds. With ``now`` they are cut off. Raises NotFound when nothing of that name is here.
     """
     if name not in records.names():
-        raise records.unknown(name)
+        raise records.unknown_engine(name)
     engine = records.read(name)
     if engine:
         if engine.ready and not now:
@@ -117,7 +117,7 @@ def last_line(log: Path) -> str:
 
 
 @contextmanager
-def alone(name: str, command: str) -> Iterator[None]:
+def exclusive(name: str, command: str) -> Iterator[None]:
     """Only one ``command`` of a name at a time. The lock goes with the process that holds it.
 
     Raises UserError where another one holds it.
@@ -136,9 +136,9 @@ def alone(name: str, command: str) -> Iterator[None]:
 
 
 def _same(
-    running: LocalEngine, environment: dict[str, str], port: int | None, host: Host
+    running: LocalEngine, environment: dict[str, str], port: int | None, runner: Runner
 ) -> LocalEngine:
-    if running.environment != environment or running.image != host.image:
+    if running.environment != environment or running.image != runner.image:
         raise UserError(
             f"{running.name} already runs, with another plan",
             f"end it with `peagle local down {running.name}`, or give --name",
@@ -162,7 +162,7 @@ def _port(wanted: int | None) -> int:
 
 
 def _start(
-    host: Host, plan: Plan, environment: dict[str, str], notes: tuple[str, ...], port: int
+    runner: Runner, plan: Plan, environment: dict[str, str], notes: tuple[str, ...], port: int
 ) -> LocalEngine:
     """The engine, begun and remembered. Its log begins with ``notes``."""
     log = records.log_of(plan.name)
@@ -179,13 +179,13 @@ def _start(
             notes=notes,
             process=process,
             started_at=time.time(),
-            image=host.image,
+            image=runner.image,
             chat=plan.proof.chat,
         )
         records.write(engine)
         begun.append(engine)
 
-    host.start(plan, environment, port, log, remember)
+    runner.start(plan, environment, port, log, remember)
     return begun[0]
 
 

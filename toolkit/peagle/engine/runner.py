@@ -32,7 +32,7 @@ Runnable = tuple[dict[str, str], tuple[str, ...]]
 """An environment, and what of the plan it leaves out or changes."""
 
 
-class Host(Protocol):
+class Runner(Protocol):
     """What ``up`` asks of it. ``image`` is the container's, ``None`` without one."""
 
     @property
@@ -48,7 +48,7 @@ class Host(Protocol):
 
 
 @dataclass(frozen=True)
-class ProcessHost:
+class ProcessRunner:
     """The CPU engine that ``peagle engine install`` brings, as a process.
 
     ``compiled``: it compiles the model, as an engine on a GPU always does. ``collecting``: it
@@ -87,7 +87,7 @@ class ProcessHost:
 
 
 @dataclass(frozen=True)
-class DockerHost:
+class DockerRunner:
     """A container of ``built``; with ``gpus`` it sees all GPUs of this machine, and compiles
     anyway. ``compiled`` and ``collecting`` as for a process."""
 

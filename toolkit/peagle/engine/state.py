@@ -117,7 +117,7 @@ def listing() -> tuple[LocalEngine, ...]:
     return tuple(engine for name in names() if (engine := read(name)))
 
 
-def unknown(name: str) -> NotFound:
+def unknown_engine(name: str) -> NotFound:
     """The error for a name of which nothing is here."""
     hint = nearest(name, names())
     return NotFound(f"there is no local engine {name}", hint or "`peagle local list` names them")
@@ -139,7 +139,7 @@ def warm_folder() -> Path:
     return home() / WARM_FOLDER
 
 
-def collected_by(name: str) -> Path:
+def collected_folder(name: str) -> Path:
     """Into what the engine ``name`` of this machine collects; of no use when that has ended."""
     return folder_of(name) / "collected"
 
@@ -148,7 +148,7 @@ def for_process(name: str, compiled: bool, collecting: bool) -> dict[str, str]:
     """Variables that let the engine ``name`` of this machine collect, or restore what is kept
     here. One that is not ``compiled`` has nothing to restore."""
     if collecting:
-        return {WARM_MODE_VARIABLE: COLLECT, CACHE_VARIABLE: str(collected_by(name))}
+        return {WARM_MODE_VARIABLE: COLLECT, CACHE_VARIABLE: str(collected_folder(name))}
     if compiled and warm_folder().is_dir():
         return {WARM_FOLDER_VARIABLE: str(warm_folder())}
     return {}
@@ -167,7 +167,7 @@ def for_container(
     return variables, {}
 
 
-def apart(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
+def collection_variables(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
     """What a process with that environment is given besides to collect in ``folder``, where no
     other engine's caches are; nothing for one that does not collect."""
     return {CACHE_VARIABLE: str(folder)} if environment.get(WARM_MODE_VARIABLE) == COLLECT else {}

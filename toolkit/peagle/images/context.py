@@ -193,7 +193,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager
-def room_in_temporary(what: str) -> Iterator[None]:
+def explain_full_disk(what: str) -> Iterator[None]:
     """Around what writes to the temporary folder. Raises UserError when that is full."""
     try:
         yield

@@ -80,7 +80,7 @@ def show(docker: Docker, name: str) -> Image:
     )
 
 
-def unseen(name: str) -> Image:
+def unchecked_image(name: str) -> Image:
     """An image of which no more is known than its name."""
     return Image(name, id="", created="", size=0, layer_bytes=None, user="", labels={},
                  digests=(name,))  # fmt: skip

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from peagle.errors import UserError
-from peagle.images.context import room_in_temporary
+from peagle.images.context import explain_full_disk
 from peagle.images.docker import Docker
 from peagle.render.image_names import has_host, without_tag
 
@@ -62,7 +62,7 @@ def logged_in(docker: Docker, logins: Sequence[Login]) -> Iterator[Docker]:
         return
     with tempfile.TemporaryDirectory(prefix="peagle-docker-") as name:
         folder = Path(name)
-        with room_in_temporary("Docker's configuration for one command"):
+        with explain_full_disk("Docker's configuration for one command"):
             _configure(folder, [login.host for login in logins])
         known = {login.host: (login.user, login.password) for login in logins}
         path = os.pathsep.join((str(folder / "bin"), os.environ.get("PATH", os.defpath)))

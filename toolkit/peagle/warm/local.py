@@ -9,10 +9,10 @@ from typing import Any
 
 from peagle.engine import state as records
 from peagle.engine.client import exchange
-from peagle.engine.local import STOP_SECONDS, Progress, alone, down, up
+from peagle.engine.local import STOP_SECONDS, Progress, down, exclusive, up
 from peagle.engine.process import stop_engine
-from peagle.engine.runner import Host
-from peagle.engine.state import collected_by
+from peagle.engine.runner import Runner
+from peagle.engine.state import collected_folder
 from peagle.errors import EngineError
 from peagle.planning.plan import Plan
 from peagle.protocol import COUNTERS_HEADER, WARM_ATTRIBUTE
@@ -22,22 +22,22 @@ COLLECTING_SUFFIX = "-warm"
 """Ends the name of the engine that collects, so that one with the plan's own name may run too."""
 
 
-def collect_locally(plan: Plan, host: Host, folder: Path, progress: Progress) -> WarmArtifact:
-    """Start ``plan`` on ``host``, which must collect; keep its artifact in ``folder``; stop it.
+def collect_locally(plan: Plan, runner: Runner, folder: Path, progress: Progress) -> WarmArtifact:
+    """Start ``plan`` on ``runner``, which must collect; keep its artifact in ``folder``; stop it.
 
     Nothing runs afterwards, however this ends; the log of a failure is kept. Raises what ``up``
     and ``peagle.warm.transfer.fetch`` raise.
     """
     own = plan.model_copy(update={"name": f"{plan.name}{COLLECTING_SUFFIX}"})
-    with alone(own.name, "warm --local"):
+    with exclusive(own.name, "warm --local"):
         try:
-            return _collect(own, host, folder, progress)
+            return _collect(own, runner, folder, progress)
         finally:
-            shutil.rmtree(collected_by(own.name), ignore_errors=True)
+            shutil.rmtree(collected_folder(own.name), ignore_errors=True)
 
 
-def _collect(own: Plan, host: Host, folder: Path, progress: Progress) -> WarmArtifact:
-    engine = up(own, progress=progress, host=host)
+def _collect(own: Plan, runner: Runner, folder: Path, progress: Progress) -> WarmArtifact:
+    engine = up(own, progress=progress, runner=runner)
 
     def send(body: dict[str, Any]) -> WarmReply:
         headers = {"Content-Type": "application/json", COUNTERS_HEADER: WARM_ATTRIBUTE}

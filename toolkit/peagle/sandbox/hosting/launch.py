@@ -24,7 +24,7 @@ from peagle.engine.container import Container, container_name, start_container
 from peagle.engine.cpu import ML_ROOT, model_paths
 from peagle.engine.installed import find_engine
 from peagle.engine.process import EngineProcess, free_port, start_engine
-from peagle.engine.state import apart, digest_of
+from peagle.engine.state import collection_variables, digest_of
 from peagle.errors import NotFound, PeagleError
 from peagle.images import Docker, Image, images, show
 from peagle.protocol import IMAGE_DIGEST_VARIABLE
@@ -172,7 +172,7 @@ def as_process(
 ) -> None:
     """The CPU engine of this machine, whatever image is named."""
     engine = find_engine(engine_version())
-    given = {**environment, **apart(environment, ml_root.parent / "collected")}
+    given = {**environment, **collection_variables(environment, ml_root.parent / "collected")}
     start_engine(engine, given, ml_root, free_port(), log, record=record)
 
 
