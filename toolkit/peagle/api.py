@@ -10,6 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from peagle.aws.refresh import refresh_tables as refresh_tables
+    from peagle.aws.refresh import table_changes as table_changes
     from peagle.catalog import find_pair as find_pair
     from peagle.catalog import load_catalog as load_catalog
     from peagle.catalog.evidence import evidence_for as evidence_for
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
     from peagle.catalog.summary import describe_pair as describe_pair
     from peagle.catalog.summary import summarize_target as summarize_target
     from peagle.catalog.summary import summarize_targets as summarize_targets
+    from peagle.catalog.writing import folder_for_tables as folder_for_tables
+    from peagle.catalog.writing import new_texts as new_texts
+    from peagle.catalog.writing import refuse_unwritable as refuse_unwritable
+    from peagle.catalog.writing import write_texts as write_texts
     from peagle.checks.local_weights import check_local_weights as check_local_weights
     from peagle.planning import make_plan as make_plan
     from peagle.render import render as render
@@ -32,6 +38,12 @@ _HOME = {
     "find_pair": "peagle.catalog",
     "load_catalog": "peagle.catalog",
     "load_evidence": "peagle.catalog.evidence",
+    "folder_for_tables": "peagle.catalog.writing",
+    "new_texts": "peagle.catalog.writing",
+    "refresh_tables": "peagle.aws.refresh",
+    "refuse_unwritable": "peagle.catalog.writing",
+    "table_changes": "peagle.aws.refresh",
+    "write_texts": "peagle.catalog.writing",
     "summarize_target": "peagle.catalog.summary",
     "summarize_targets": "peagle.catalog.summary",
     "make_plan": "peagle.planning",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from peagle.aws.client import Aws
-from peagle.aws.refresh import PARTS, changes, refreshed
+from peagle.aws.refresh import PARTS, Change, refresh_tables, table_changes
 from peagle.aws.refresh_sources import (
     DATA_FILE,
     endpoint_types,
@@ -20,13 +20,22 @@ from peagle.aws.refresh_sources import (
     with_types,
 )
 from peagle.catalog import load_catalog
-from peagle.catalog.tables import Runtime
+from peagle.catalog.tables import InstanceTable, Runtime, RuntimeTable
+from peagle.catalog.writing import Tables
 from peagle.errors import UserError
 from tests.unit.aws.cloud import service_error
 from tests.unit.aws.world import World
 
 CATALOG = load_catalog()
-TABLES = (CATALOG.runtimes, CATALOG.instances)
+TABLES = Tables(CATALOG.runtimes, CATALOG.instances)
+
+
+def changes_to(
+    *, runtimes: RuntimeTable | None = None, instances: InstanceTable | None = None
+) -> tuple[Change, ...]:
+    """The differences of these tables from the bundled ones."""
+    after = Tables(runtimes or CATALOG.runtimes, instances or CATALOG.instances)
+    return table_changes(TABLES, after)
 
 
 def entry(version: str, **changed: Any) -> dict[str, Any]:
@@ -102,7 +111,9 @@ def test_a_new_version_comes_with_tag_cuda_ami_and_regions(sdk: Callable[..., No
     new = with_images(CATALOG.runtimes, images)
     assert new.runtimes[-1].vllm == "0.31.0"
     assert new.default == CATALOG.runtimes.default
-    told = {(change.entry, change.key): change.after for change in changes(CATALOG.runtimes, new)}
+    regions = list(new.accounts)
+    assert regions[regions.index("eu-north-9") - 1] == "eu-north-1"
+    told = {(change.entry, change.key): change.after for change in changes_to(runtimes=new)}
     assert told[("accounts", "eu-north-9")] == "111122223333"
     assert "in 2 regions" in told[("vLLM 0.31.0", "new")]
 
@@ -142,7 +153,7 @@ def test_what_we_know_beyond_the_sdk_stays(sdk: Callable[..., None]) -> None:
     assert by_version["0.28.0"].cpu == "works"
     assert by_version["0.28.0"].regions == ("eu-north-9", "us-east-1")
     assert by_version["0.19.0"] == CATALOG.runtimes.runtimes[0]
-    gone = {c.key: c.after for c in changes(CATALOG.runtimes, new) if c.entry == "vLLM 0.28.0"}
+    gone = {c.key: c.after for c in changes_to(runtimes=new) if c.entry == "vLLM 0.28.0"}
     assert "+eu-north-9" in gone["regions"]
     assert "-eu-west-1" in gone["regions"]
 
@@ -171,7 +182,7 @@ def test_without_the_sdk_the_way_to_get_it_is_named(monkeypatch: pytest.MonkeyPa
     with pytest.raises(UserError, match="not installed") as told:
         sdk_images(CATALOG.runtimes)
 
-    assert told.value.fix == "pip install 'peagle-toolkit[sagemaker]'"
+    assert told.value.command == ("pip", "install", "peagle-toolkit[sagemaker]")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"inference": {}}', '{"inference": []}'])
@@ -182,20 +193,25 @@ def test_a_table_that_cannot_be_read_is_told(sdk: Callable[..., None], text: str
         sdk_images(CATALOG.runtimes)
 
 
-def test_botocore_lists_the_types_of_the_catalogue() -> None:
+def test_botocore_lists_gpu_types_of_endpoints() -> None:
     listed = set(endpoint_types())
 
-    assert {instance.type for instance in CATALOG.instances.instances} <= listed
+    assert {"ml.g5.xlarge", "ml.g6e.48xlarge", "ml.p5en.48xlarge"} <= listed
     assert not any(name.startswith(("ml.p2.", "ml.p3.", "ml.c5.", "ml.inf")) for name in listed)
 
 
 def test_a_new_type_has_ec2_s_numbers() -> None:
-    told = {"ml.p6-b300.24xlarge": ec2("p6-b300.24xlarge")}
+    told = {f"ml.{name}": ec2(name) for name in ("p6-b300.24xlarge", "g6e.96xlarge")}
 
     new, unknown = with_types(CATALOG.instances, [*told, "ml.p7.xlarge"], told)
 
-    added = new.instances[-1]
+    assert len(new.instances) == len(CATALOG.instances.instances) + 2
+
+    types = [instance.type for instance in new.instances]
+    added = new.instances[types.index("ml.p6-b300.48xlarge") + 1]
+    assert added.type == "ml.p6-b300.24xlarge"
     assert (added.gpu, added.gpu_architecture, added.gpu_count) == ("B300", "sm_103", 4)
+    assert types[types.index("ml.g6e.96xlarge") - 1] == "ml.g6e.48xlarge"
     assert (added.vcpus, added.memory_gib, added.nvme_gb) == (96, 2048, 15200)
     assert unknown == ("ml.p7.xlarge",)
 
@@ -226,16 +242,16 @@ def test_numbers_that_were_wrong_are_corrected() -> None:
 
     assert new.instances[0].gpu_memory_mib == old.gpu_memory_mib + 1
     assert (new.instances[0].gpu, new.instances[0].prices) == (old.gpu, old.prices)
-    keys = {change.key for change in changes(CATALOG.instances, new)}
+    keys = {change.key for change in changes_to(instances=new)}
     assert "gpu_memory_mib" in keys
 
 
 def test_prices_of_the_asked_regions(world: World) -> None:
     world.cloud.price = 1.5
 
-    found = refreshed(*TABLES, ["prices"], ["us-east-1"], connected(world))
+    found = refresh_tables(TABLES, ["prices"], ["us-east-1"], connected(world))
 
-    told = changes(CATALOG.instances, found.instances)
+    told = changes_to(instances=found.instances)
     assert [(c.entry, c.key) for c in told] == [("ml.g5.xlarge", "price in us-east-1")]
     assert told[0].before == "$1.408 (2026-07-01)"
     assert told[0].after.startswith("$1.5 (")
@@ -247,20 +263,20 @@ def test_prices_of_the_asked_regions(world: World) -> None:
 def test_a_price_that_is_the_same_is_confirmed(world: World) -> None:
     world.cloud.price = 1.408
 
-    found = refreshed(*TABLES, ["prices"], ["us-east-1"], connected(world))
+    found = refresh_tables(TABLES, ["prices"], ["us-east-1"], connected(world))
 
-    (told,) = changes(CATALOG.instances, found.instances)
+    (told,) = changes_to(instances=found.instances)
     assert told.confirmed
 
 
 def test_what_is_kept_from_today_is_not_enough(world: World) -> None:
     world.cloud.price = 1.5
-    refreshed(*TABLES, ["prices"], ["us-east-1"], connected(world))
+    refresh_tables(TABLES, ["prices"], ["us-east-1"], connected(world))
     world.cloud.price = 1.6
 
-    found = refreshed(*TABLES, ["prices"], ["us-east-1"], connected(world))
+    found = refresh_tables(TABLES, ["prices"], ["us-east-1"], connected(world))
 
-    assert "$1.6" in changes(CATALOG.instances, found.instances)[0].after
+    assert "$1.6" in changes_to(instances=found.instances)[0].after
 
 
 def test_codes_and_defaults_of_quotas(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,9 +289,9 @@ def test_codes_and_defaults_of_quotas(world: World, monkeypatch: pytest.MonkeyPa
         world.cloud, "_list_aws_default_service_quotas", lambda ServiceCode: {"Quotas": quotas}
     )
 
-    found = refreshed(*TABLES, ["quotas"], ["us-east-1"], connected(world))
+    found = refresh_tables(TABLES, ["quotas"], ["us-east-1"], connected(world))
 
-    told = {(c.entry, c.key): c.after for c in changes(CATALOG.instances, found.instances)}
+    told = {(c.entry, c.key): c.after for c in changes_to(instances=found.instances)}
     assert told == {
         ("ml.g7.2xlarge", "quota_code"): "L-00000001",
         ("ml.g7.2xlarge", "quota_default"): "0",
@@ -296,7 +312,7 @@ def test_a_part_that_is_denied_stays_and_the_others_go_on(
     sdk(**{"0_31_0": entry("0.31.0")})
     refuse(world, "get_products", "describe_instance_types", "list_aws_default_service_quotas")
 
-    found = refreshed(*TABLES, list(PARTS), ["us-east-1"], connected(world))
+    found = refresh_tables(TABLES, list(PARTS), ["us-east-1"], connected(world))
 
     left = {f.where: f.message for f in found.findings if f.code == "not-refreshed"}
     assert set(left) == set(found.failed) == {"instances", "prices", "quotas"}
@@ -309,17 +325,17 @@ def test_what_fails_for_one_reason_is_told_once() -> None:
     def nobody(region: str) -> Aws:
         raise UserError("no AWS credentials", "get them")
 
-    found = refreshed(*TABLES, ["prices", "quotas"], ["us-east-1"], nobody)
+    found = refresh_tables(TABLES, ["prices", "quotas"], ["us-east-1"], nobody)
 
     (told,) = found.findings
     assert told.where == "prices, quotas"
-    assert told.message == "left as they are: no AWS credentials"
+    assert told.message == "not refreshed: no AWS credentials"
     assert {type(error) for error in found.failed.values()} == {UserError}
-    assert (found.runtimes, found.instances) == TABLES
+    assert found.tables == TABLES
 
 
 def test_a_region_without_prices_is_doubted(world: World) -> None:
-    found = refreshed(*TABLES, ["prices"], ["us-east-1"], connected(world))
+    found = refresh_tables(TABLES, ["prices"], ["us-east-1"], connected(world))
 
     assert [finding.code for finding in found.findings] == ["prices-missing"]
     assert found.instances == CATALOG.instances

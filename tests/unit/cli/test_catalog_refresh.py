@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -123,7 +124,7 @@ def test_digests_of_images_are_asked_of_ecr_and_written(terminal: Terminal, mine
         known = {one.vllm: one.digest for one in load_catalog(mine).runtimes.runtimes}
         assert known["0.28.0"] == digest
     assert known["0.25.0"] is None
-    assert "tells no digest of vLLM 0.19.0, " in done.err
+    assert "reports no digest of vLLM 0.19.0, " in done.err
     made = terminal.run("--catalog", str(mine), "catalog", "refresh", "--digests", "--dry-run")
     assert "up to date" in made.err
 
@@ -162,11 +163,11 @@ def test_what_could_be_had_is_written_and_the_rest_is_a_failure(
 
     assert done.code == 4
     assert price_in(mine) == 1.75
-    assert "quotas: left as they are: not allowed: servicequotas:" in done.err
+    assert "quotas: not refreshed: not allowed: servicequotas:" in done.err
     assert "up to date" not in done.err
     assert done.err.splitlines()[-2:] == [
         f"wrote {mine / 'instances.yaml'}",
-        "1 of 2 parts could not be asked.",
+        "1 of 2 parts were not refreshed.",
     ]
 
 
@@ -188,7 +189,7 @@ def test_who_cannot_ask_is_not_told_that_all_is_up_to_date(
     done = terminal.run("catalog", "refresh", "--to", str(mine), "--yes")
 
     assert done.code == code
-    assert done.err.splitlines()[-1] == "3 of 5 parts could not be asked."
+    assert done.err.splitlines()[-1] == "3 of 5 parts were not refreshed."
     assert done.err.count("nobody to ask") == 1
     assert "up to date" not in done.err
 
@@ -201,7 +202,7 @@ def test_a_failure_is_a_document_too(terminal: Terminal, mine: Path) -> None:
     assert done.code == 4
     assert done.document["failed"] == ["prices"]
     assert [finding["code"] for finding in done.document["findings"]] == ["not-refreshed"]
-    assert done.error.startswith("error: not allowed: pricing:")
+    assert json.loads(done.err)["error"]["message"].startswith("not allowed: pricing:")
 
 
 def test_a_dry_run_needs_no_folder_that_can_be_written(terminal: Terminal, tmp_path: Path) -> None:
@@ -212,7 +213,7 @@ def test_a_dry_run_needs_no_folder_that_can_be_written(terminal: Terminal, tmp_p
     assert terminal.run(*PRICES, below, "--json", "--dry-run").document["changes"]
     done = terminal.run(*PRICES, below, "--json")
     assert (done.code, done.out) == (2, "")
-    assert done.error == f"error: {tmp_path / 'file'} is not a folder (name a folder with --to)"
+    assert json.loads(done.err)["error"]["message"] == f"{tmp_path / 'file'} is not a folder"
 
 
 @pytest.mark.parametrize("folder", ["/proc/none", "/dev/null/none", "x" * 300])

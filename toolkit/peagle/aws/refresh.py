@@ -1,16 +1,12 @@
-"""What differs between two tables, entry by entry.
+"""New snapshots of the catalogue's tables from AWS, and their differences from the old ones.
 
-The parts of a refresh, run one after the other over the two tables.
+    images       sagemaker-core's table of images                      -> runtimes
+    digests      ECR                                                   -> runtimes
+    instances    botocore's list of types, numbers of EC2              -> instances
+    prices       the Pricing API                                       -> instances
+    quotas       codes and defaults of Service Quotas                  -> instances
 
-New snapshots for the catalogue, from AWS: what changed, and the tables as they should be.
-
-    images       sagemaker-core's own table of images          -> runtimes
-    instances    botocore's list of types, EC2's numbers       -> instances
-    prices       the Pricing API                               -> instances
-    quotas       codes and defaults of Service Quotas          -> instances
-    changes      what differs between two tables, for people and as data
-
-Each part is a function from table to table; nothing is written here.
+Each part is a function from tables to tables; nothing is written here.
 """
 
 from __future__ import annotations
@@ -32,9 +28,15 @@ from peagle.aws.refresh_sources import (
     with_types,
 )
 from peagle.catalog.tables import Instance, InstanceTable, Price, Runtime, RuntimeTable
-from peagle.errors import PeagleError
+from peagle.catalog.writing import Tables
+from peagle.errors import Fix, PeagleError
 from peagle.findings import Finding, note, warning
 from peagle.text import rate
+
+Part = Literal["images", "digests", "instances", "prices", "quotas"]
+
+Connect = Callable[[str], Aws]
+"""Connects to a region; called only by a part that needs a connection."""
 
 _INSTANCE_KEYS = ("gpu_count", "gpu_memory_mib", "vcpus", "memory_gib", "nvme_gb", "quota_code",
                   "quota_default")  # fmt: skip
@@ -43,9 +45,9 @@ _RUNTIME_KEYS = ("repository", "tag", "digest", "cuda", "ami")
 
 @dataclass(frozen=True)
 class Change:
-    """One thing that changed: in which file, of which entry, from what (``None``: it is new).
+    """A changed value: the file, the entry, the key, and the old value (``None`` for a new entry).
 
-    ``confirmed``: AWS says what the table says already, and only its date is new.
+    ``confirmed``: AWS reports the same value as the table, and only the date is new.
     """
 
     file: str
@@ -56,116 +58,57 @@ class Change:
     confirmed: bool = False
 
 
-def changes(
-    before: RuntimeTable | InstanceTable, after: RuntimeTable | InstanceTable
-) -> tuple[Change, ...]:
-    """Everything that differs, in the order of the file."""
-    if isinstance(before, RuntimeTable) and isinstance(after, RuntimeTable):
-        return tuple(_of_runtimes(before, after))
-    if isinstance(before, InstanceTable) and isinstance(after, InstanceTable):
-        return tuple(_of_instances(before, after))
-    raise TypeError("two tables of the same kind")
-
-
-def _of_runtimes(before: RuntimeTable, after: RuntimeTable) -> Iterator[Change]:
-    file = "runtimes.yaml"
-    for region, account in after.accounts.items():
-        if before.accounts.get(region) != account:
-            yield Change(file, "accounts", region, before.accounts.get(region), account)
-    known = {runtime.vllm: runtime for runtime in before.runtimes}
-    for new in after.runtimes:
-        old = known.get(new.vllm)
-        if old is None:
-            words = f"{new.repository}:{new.tag} in {len(new.regions)} regions"
-            yield Change(file, f"vLLM {new.vllm}", "new", None, words)
-            continue
-        yield from _keys(file, f"vLLM {new.vllm}", old, new, _RUNTIME_KEYS)
-        added, gone = set(new.regions) - set(old.regions), set(old.regions) - set(new.regions)
-        if added or gone:
-            signed = [*(f"+{one}" for one in sorted(added)), *(f"-{one}" for one in sorted(gone))]
-            was = f"{len(old.regions)} regions"
-            yield Change(file, f"vLLM {new.vllm}", "regions", was, " ".join(signed))
-
-
-def _of_instances(before: InstanceTable, after: InstanceTable) -> Iterator[Change]:
-    file = "instances.yaml"
-    known = {instance.type: instance for instance in before.instances}
-    for new in after.instances:
-        old = known.get(new.type)
-        if old is None:
-            words = f"{new.gpu_count} x {new.gpu}, {new.gpu_memory_mib} MiB each"
-            yield Change(file, new.type, "new", None, words)
-            old = new.model_copy(update={"prices": (), "quota_code": None, "quota_default": None})
-        yield from _keys(file, new.type, old, new, _INSTANCE_KEYS)
-        yield from _prices(file, old, new)
-
-
-def _keys(
-    file: str, entry: str, old: Instance | Runtime, new: Instance | Runtime, keys: tuple[str, ...]
-) -> Iterator[Change]:
-    for key in keys:
-        was, now = getattr(old, key), getattr(new, key)
-        if was != now:
-            yield Change(file, entry, key, None if was is None else _shown(was), _shown(now))
-
-
-def _prices(file: str, old: Instance, new: Instance) -> Iterator[Change]:
-    known: Mapping[str, Price] = {price.region: price for price in old.prices}
-    for now in new.prices:
-        was = known.get(now.region)
-        if was != now:
-            same = was is not None and was.usd_per_hour == now.usd_per_hour
-            before = None if was is None else _dollars(was)
-            yield Change(file, new.type, f"price in {now.region}", before, _dollars(now), same)
-
-
-def _dollars(price: Price) -> str:
-    return f"{rate(price.usd_per_hour)} ({price.date.isoformat()})"
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return "none"
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-Part = Literal["images", "digests", "instances", "prices", "quotas"]
-
-Connect = Callable[[str], Aws]
-"""A connection to a region, made only when a part needs one."""
-
-
 @dataclass(frozen=True)
 class Refreshed:
-    """The tables as they should be, what is to be said about it, and why parts stay as they are."""
+    """The new tables, findings about them, and the error of each part that failed."""
 
     runtimes: RuntimeTable
     instances: InstanceTable
-    findings: tuple[Finding, ...] = field(default=())
+    findings: tuple[Finding, ...] = ()
     failed: Mapping[Part, PeagleError] = field(default_factory=dict)
 
+    @property
+    def tables(self) -> Tables:
+        """The new tables alone."""
+        return Tables(self.runtimes, self.instances)
 
-def refreshed(
-    runtimes: RuntimeTable,
-    instances: InstanceTable,
-    parts: Collection[Part],
-    regions: Sequence[str],
-    connect: Connect,
+    def with_finding(self, finding: Finding) -> Refreshed:
+        """The same with one more finding."""
+        return replace(self, findings=(*self.findings, finding))
+
+
+def refresh_tables(
+    before: Tables, parts: Collection[Part], regions: Sequence[str], connect: Connect
 ) -> Refreshed:
-    """Both tables with what AWS says today. A part that cannot be had stays as it is: it is among
-    the ``failed``, and a warning says so, one for all parts that failed for the same reason."""
-    tables = Refreshed(runtimes, instances)
+    """Both tables as AWS reports them today.
+
+    A part that fails leaves its values unchanged and is in ``failed``; a warning names all parts
+    that failed for the same reason.
+    """
+    result = Refreshed(before.runtimes, before.instances)
     failed: dict[Part, PeagleError] = {}
     for name in PARTS:
-        if name not in parts:
-            continue
-        try:
-            tables = PARTS[name](tables, regions, connect)
-        except PeagleError as error:
-            failed[name] = error
-    for finding in _left(failed):
-        tables = _saying(tables, finding)
-    return _dated(replace(tables, failed=failed), runtimes, instances)
+        if name in parts:
+            try:
+                result = PARTS[name](result, regions, connect)
+            except PeagleError as error:
+                failed[name] = error
+    for finding in _failures(failed):
+        result = result.with_finding(finding)
+    today: dict[str, date] = {"checked": datetime.now(UTC).date()}
+    if result.runtimes != before.runtimes:
+        result = replace(result, runtimes=result.runtimes.model_copy(update=today))
+    if result.instances != before.instances:
+        result = replace(result, instances=result.instances.model_copy(update=today))
+    return replace(result, failed=failed)
+
+
+def _failures(failed: Mapping[Part, PeagleError]) -> Iterator[Finding]:
+    errors = {str(error): error for error in failed.values()}
+    for reason, error in errors.items():
+        parts = ", ".join(part for part, own in failed.items() if str(own) == reason)
+        fix = Fix(error.fix or ("" if error.command else "repeat it later"), tuple(error.command))
+        yield warning("not-refreshed", parts, f"not refreshed: {error.message}", fix)
 
 
 def _images(tables: Refreshed, _regions: Sequence[str], _connect: Connect) -> Refreshed:
@@ -173,17 +116,18 @@ def _images(tables: Refreshed, _regions: Sequence[str], _connect: Connect) -> Re
     new = with_images(tables.runtimes, found)
     if new != tables.runtimes:
         new = new.model_copy(update={"source": found.source})
-    skipped = f"{', '.join(found.unread)}: the SDK's entry says no CUDA that is known here"
-    told = _saying(tables, note("images-unread", "runtimes", skipped, "add it by hand"))
-    return replace(told if found.unread else tables, runtimes=new)
+    if found.unread:
+        message = f"{', '.join(found.unread)}: the SDK's entry has no CUDA version of a known AMI"
+        tables = tables.with_finding(note("images-unread", "runtimes", message, "add it by hand"))
+    return replace(tables, runtimes=new)
 
 
 def _digests(tables: Refreshed, regions: Sequence[str], connect: Connect) -> Refreshed:
     table, unknown = with_digests(tables.runtimes, connect(regions[0]))
     if unknown:
-        message = f"ECR in {regions[0]} tells no digest of vLLM {', '.join(unknown)}"
-        fix = "images of ours are FROM their tags then; try another --region"
-        tables = _saying(tables, note("digests-unknown", "runtimes", message, fix))
+        message = f"ECR in {regions[0]} reports no digest of vLLM {', '.join(unknown)}"
+        fix = "own images are then built FROM the tag; try another --region"
+        tables = tables.with_finding(note("digests-unknown", "runtimes", message, fix))
     return replace(tables, runtimes=table)
 
 
@@ -192,20 +136,20 @@ def _instances(tables: Refreshed, regions: Sequence[str], connect: Connect) -> R
     types = [*dict.fromkeys([*sorted(known), *endpoint_types()])]
     table, unknown = with_types(tables.instances, types, numbers_of(connect(regions[0]), types))
     if unknown:
-        message = f"without numbers, so left out: {', '.join(unknown)}"
-        fix = f"EC2 in {regions[0]} tells nothing usable of them; try another --region"
-        tables = _saying(tables, note("types-without-numbers", "instances", message, fix))
+        message = f"left out, because EC2 in {regions[0]} reports no numbers: {', '.join(unknown)}"
+        fix = "try another --region"
+        tables = tables.with_finding(note("types-without-numbers", "instances", message, fix))
     return replace(tables, instances=table)
 
 
-def _prices_parts(tables: Refreshed, regions: Sequence[str], connect: Connect) -> Refreshed:
+def _prices(tables: Refreshed, regions: Sequence[str], connect: Connect) -> Refreshed:
     table = tables.instances
     for region in regions:
         listed = ask_prices(connect(region))
         if not listed.usd:
             message = f"AWS lists no prices for hosting in {region}"
-            fix = "the region may have no GPUs, or no SageMaker"
-            tables = _saying(tables, warning("prices-missing", "prices", message, fix))
+            fix = "the region may have no GPU instances, or no SageMaker"
+            tables = tables.with_finding(warning("prices-missing", "prices", message, fix))
         table = listed.applied_to(table)
     return replace(tables, instances=table)
 
@@ -228,36 +172,72 @@ PARTS: dict[Part, Callable[[Refreshed, Sequence[str], Connect], Refreshed]] = {
     "images": _images,
     "digests": _digests,
     "instances": _instances,
-    "prices": _prices_parts,
+    "prices": _prices,
     "quotas": _quotas,
 }
 """In the order in which they run: a new image gets its digest, a new type its price and quota."""
 
 
-def _left(failed: Mapping[Part, PeagleError]) -> Iterator[Finding]:
-    errors = {str(error): error for error in failed.values()}
-    for reason, error in errors.items():
-        parts = ", ".join(part for part, own in failed.items() if str(own) == reason)
-        message = f"left as they are: {error.message}"
-        yield warning("not-refreshed", parts, message, error.fix or "repeat it later")
+def table_changes(before: Tables, after: Tables) -> tuple[Change, ...]:
+    """All differences, in the order of the files."""
+    return (
+        *_runtime_changes(before.runtimes, after.runtimes),
+        *_instance_changes(before.instances, after.instances),
+    )
 
 
-def _saying(tables: Refreshed, finding: Finding) -> Refreshed:
-    return replace(tables, findings=(*tables.findings, finding))
+def _runtime_changes(before: RuntimeTable, after: RuntimeTable) -> Iterator[Change]:
+    file = "runtimes.yaml"
+    for region, account in after.accounts.items():
+        if before.accounts.get(region) != account:
+            yield Change(file, "accounts", region, before.accounts.get(region), account)
+    known = {runtime.vllm: runtime for runtime in before.runtimes}
+    for new in after.runtimes:
+        old, entry = known.get(new.vllm), f"vLLM {new.vllm}"
+        if old is None:
+            image = f"{new.repository}:{new.tag} in {len(new.regions)} regions"
+            yield Change(file, entry, "new", None, image)
+            continue
+        yield from _key_changes(file, entry, old, new, _RUNTIME_KEYS)
+        added, gone = set(new.regions) - set(old.regions), set(old.regions) - set(new.regions)
+        if added or gone:
+            signed = [*(f"+{one}" for one in sorted(added)), *(f"-{one}" for one in sorted(gone))]
+            yield Change(file, entry, "regions", f"{len(old.regions)} regions", " ".join(signed))
 
 
-def _dated(tables: Refreshed, runtimes: RuntimeTable, instances: InstanceTable) -> Refreshed:
-    """A table that changed was checked today."""
-    today = {"checked": _today()}
-    if tables.runtimes != runtimes:
-        tables = replace(tables, runtimes=tables.runtimes.model_copy(update=today))
-    if tables.instances != instances:
-        tables = replace(tables, instances=tables.instances.model_copy(update=today))
-    return tables
+def _instance_changes(before: InstanceTable, after: InstanceTable) -> Iterator[Change]:
+    file = "instances.yaml"
+    known = {instance.type: instance for instance in before.instances}
+    for new in after.instances:
+        old = known.get(new.type)
+        if old is None:
+            gpus = f"{new.gpu_count} x {new.gpu}, {new.gpu_memory_mib} MiB each"
+            yield Change(file, new.type, "new", None, gpus)
+            old = new.model_copy(update={"prices": (), "quota_code": None, "quota_default": None})
+        yield from _key_changes(file, new.type, old, new, _INSTANCE_KEYS)
+        prices: Mapping[str, Price] = {price.region: price for price in old.prices}
+        for now in new.prices:
+            was = prices.get(now.region)
+            if was != now:
+                confirmed = was is not None and was.usd_per_hour == now.usd_per_hour
+                key, text = f"price in {now.region}", None if was is None else _price(was)
+                yield Change(file, new.type, key, text, _price(now), confirmed)
 
 
-def _today() -> date:
-    return datetime.now(UTC).date()
+def _key_changes(
+    file: str, entry: str, old: Instance | Runtime, new: Instance | Runtime, keys: tuple[str, ...]
+) -> Iterator[Change]:
+    for key in keys:
+        was, now = getattr(old, key), getattr(new, key)
+        if was != now:
+            yield Change(file, entry, key, None if was is None else _value(was), _value(now))
 
 
-__all__ = ["PARTS", "Change", "Part", "Refreshed", "changes", "refreshed"]
+def _price(price: Price) -> str:
+    return f"{rate(price.usd_per_hour)} ({price.date.isoformat()})"
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return "none"
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,10 +1,6 @@
-"""The digest of each of AWS's images, from ECR.
+"""The sources of a refresh: digests from ECR, images from the SageMaker SDK, numbers from EC2.
 
-Images from the table that the SageMaker SDK carries: versions, tags, regions and accounts.
-
-Only the package's data file is read: importing it takes seconds.
-
-Instance types from botocore's list, with the numbers that EC2 knows of them.
+Of the SDK only a data file is read: importing the package takes seconds.
 """
 
 from __future__ import annotations
@@ -22,14 +18,14 @@ import botocore
 from peagle.aws import ecr
 from peagle.aws.client import Aws
 from peagle.catalog.tables import Instance, InstanceTable, Runtime, RuntimeTable, image_uri
-from peagle.errors import NotFound, UserError
+from peagle.errors import Fix, NotFound, UserError
 from peagle.request_validation.model import service_model
 from peagle.vllm.versions import parse
 
 
 def with_digests(table: RuntimeTable, aws: Aws) -> tuple[RuntimeTable, tuple[str, ...]]:
-    """The table with the digests that ECR tells in the connection's region, and the versions of
-    which it tells none: these stay as they are."""
+    """The table with the digests that ECR reports in the connection's region, and the versions
+    without one, which stay unchanged."""
     runtimes, unknown = [], []
     for runtime in table.runtimes:
         try:
@@ -44,7 +40,7 @@ def with_digests(table: RuntimeTable, aws: Aws) -> tuple[RuntimeTable, tuple[str
 
 
 PACKAGE = "sagemaker-core"
-INSTALL = "pip install 'peagle-toolkit[sagemaker]'"
+INSTALL = ("pip", "install", "peagle-toolkit[sagemaker]")
 DATA_FILE = "sagemaker/core/image_uri_config/vllm.json"
 
 _CUDA = re.compile(r"\bcu(\d+)(\d)\b")
@@ -53,9 +49,9 @@ _VERSION = re.compile(r"\d+\.\d+\.\d+")
 
 @dataclass(frozen=True)
 class Images:
-    """The SDK's table: images by vLLM version, accounts by region, and where it is from.
+    """The SDK's table: images by vLLM version, accounts by region, and its source.
 
-    ``unread`` says which entries were not understood.
+    ``unread`` are the versions whose entry cannot be used.
     """
 
     source: str
@@ -65,15 +61,15 @@ class Images:
 
 
 def sdk_images(table: RuntimeTable) -> Images:
-    """The images of the installed SDK; ``table`` tells which AMI a version of CUDA needs.
+    """The images of the installed SDK; ``table`` maps its CUDA versions to AMIs.
 
-    Raises UserError when the SDK is not installed, or its table is not there or not readable.
+    Raises UserError if the SDK is not installed or has no readable table.
     """
     try:
         package = importlib.metadata.distribution(PACKAGE)
     except importlib.metadata.PackageNotFoundError:
-        raise UserError(f"the table of images comes with {PACKAGE}, which is not installed",
-                        INSTALL) from None  # fmt: skip
+        message = f"the table of images comes with {PACKAGE}, which is not installed"
+        raise UserError(message, Fix("install it", INSTALL)) from None
     path = Path(str(package.locate_file(DATA_FILE)))
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -82,32 +78,40 @@ def sdk_images(table: RuntimeTable) -> Images:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"{PACKAGE} {package.version} has no readable table of vLLM images: {error!r}",
-            f"install another version: {INSTALL}",
+            Fix("install another version", INSTALL),
         ) from error
 
 
 def with_images(table: RuntimeTable, images: Images) -> RuntimeTable:
-    """The table with the SDK's images; what the SDK does not have stays as it is."""
+    """The table with the SDK's images; versions that the SDK does not have stay unchanged."""
     kept = {runtime.vllm: runtime for runtime in table.runtimes}
     for version, new in images.runtimes.items():
         old = kept.get(version)
+        is_same = old and (old.repository, old.tag) == (new.repository, new.tag)
         kept[version] = new if old is None else old.model_copy(
             update={
                 "repository": new.repository,
                 "tag": new.tag,
-                "digest": old.digest if _same_image(old, new) else None,
+                "digest": old.digest if is_same else None,
                 "cuda": new.cuda,
                 "regions": old.regions if set(old.regions) == set(new.regions) else new.regions,
             }
         )  # fmt: skip
     ordered = tuple(kept[version] for version in sorted(kept, key=parse))
-    return table.model_copy(
-        update={"accounts": {**table.accounts, **images.accounts}, "runtimes": ordered}
-    )
+    accounts = dict(table.accounts)
+    for region, account in images.accounts.items():
+        accounts = _inserted(accounts, region, account)
+    return table.model_copy(update={"accounts": accounts, "runtimes": ordered})
 
 
-def _same_image(old: Runtime, new: Runtime) -> bool:
-    return (old.repository, old.tag) == (new.repository, new.tag)
+def _inserted(accounts: dict[str, str], region: str, account: str) -> dict[str, str]:
+    """The accounts with this one; a new region comes after the nearest smaller name."""
+    if region in accounts:
+        return {**accounts, region: account}
+    names = list(accounts)
+    smaller = [name for name in names if name < region]
+    names.insert(names.index(max(smaller)) + 1 if smaller else 0, region)
+    return {name: accounts.get(name, account) for name in names}
 
 
 def _images(versions: Mapping[str, Any], source: str, table: RuntimeTable) -> Images:
@@ -125,7 +129,7 @@ def _images(versions: Mapping[str, Any], source: str, table: RuntimeTable) -> Im
 
 
 def _runtime(version: str, entry: Mapping[str, Any], table: RuntimeTable) -> Runtime | None:
-    """``None`` for an entry that names no CUDA, or one whose AMI nobody knows."""
+    """``None`` for an entry without a CUDA version, or with one whose AMI is unknown."""
     container = str(entry["container_version"]["gpu"])
     found = _CUDA.search(container)
     cuda = f"{found[1]}.{found[2]}" if found else ""
@@ -165,22 +169,22 @@ _ARCHITECTURES = {
     "H100": "sm_90", "H200": "sm_90", "B200": "sm_100", "B300": "sm_103",
     "RTX PRO 4500": "sm_120", "RTX PRO Server 6000": "sm_120",
 }  # fmt: skip
-"""GPU as EC2 names it -> NVIDIA's compute capability, which EC2 does not tell. The table's own
-instances say it too."""
+"""GPU as EC2 names it -> NVIDIA's compute capability, which EC2 does not report. Instances of the
+table that have the GPU take precedence."""
 
 _TOO_OLD = re.compile(r"ml\.p[23]\.")
-"""K80 and V100: vLLM's images do not run there, so they are left out on purpose."""
+"""K80 and V100, on which vLLM's images do not run."""
 
 
 def endpoint_types() -> tuple[str, ...]:
-    """The types with NVIDIA GPUs that botocore lists for endpoints, but those that are too old."""
+    """The types with NVIDIA GPUs that botocore lists for endpoints, except too old ones."""
     types = service_model("sagemaker").shape_for("ProductionVariantInstanceType").enum
     return tuple(name for name in types if _GPU_TYPE.match(name) and not _TOO_OLD.match(name))
 
 
 def numbers_of(aws: Aws, types: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """What EC2 says in the connection's region of those types (``ml.g5.xlarge``); a type that it
-    does not offer there is left out. Raises CloudError."""
+    """EC2's description of these types (``ml.g5.xlarge``) in the connection's region, without types
+    that it does not offer there. Raises CloudError."""
     names = [name.removeprefix("ml.") for name in types]
     found: dict[str, dict[str, Any]] = {}
     for start in range(0, len(names), _AT_ONCE):
@@ -191,30 +195,32 @@ def numbers_of(aws: Aws, types: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 
 def with_types(
-    table: InstanceTable, types: Iterable[str], told: Mapping[str, Mapping[str, Any]]
+    table: InstanceTable, types: Iterable[str], numbers: Mapping[str, Mapping[str, Any]]
 ) -> tuple[InstanceTable, tuple[str, ...]]:
-    """The table with new types and corrected numbers, and the new types nobody has numbers of."""
-    known = {instance.type: instance for instance in table.instances}
+    """The table with new types and corrected numbers, and the new types without numbers.
+
+    A new type comes after the last one of its family (``ml.g6e``), else at the end.
+    """
     architectures = {one.gpu: one.gpu_architecture for one in table.instances}
-    instances = {
-        name: _corrected(old, told[name]) if name in told else old for name, old in known.items()
-    }
+    instances = [
+        one.model_copy(update=_numbers(numbers.get(one.type, {})) or {}) for one in table.instances
+    ]
+    known = {one.type for one in instances}
     unknown: list[str] = []
     for name in types:
-        if name not in known:
-            new = _new(name, told.get(name), architectures)
-            if new is None:
-                unknown.append(name)
-            else:
-                instances[name] = new
+        if name in known:
+            continue
+        new = _new(name, numbers.get(name), architectures)
+        if new is None:
+            unknown.append(name)
+            continue
+        family = f"{name.rpartition('.')[0]}."
+        last = max((at for at, one in enumerate(instances) if one.type.startswith(family)),
+                   default=len(instances) - 1)  # fmt: skip
+        instances.insert(last + 1, new)
     source = SOURCE if len(instances) > len(known) else table.source
-    changed = {"instances": tuple(instances.values()), "source": source}
+    changed = {"instances": tuple(instances), "source": source}
     return table.model_copy(update=changed), tuple(unknown)
-
-
-def _corrected(old: Instance, entry: Mapping[str, Any]) -> Instance:
-    numbers = _numbers(entry)
-    return old.model_copy(update=numbers) if numbers else old
 
 
 def _new(
@@ -232,7 +238,7 @@ def _new(
 
 
 def _numbers(entry: Mapping[str, Any]) -> dict[str, Any] | None:
-    """``None`` when EC2 does not tell all of it, or the GPUs differ from each other."""
+    """``None`` if a number is missing, or the GPUs are of several kinds."""
     gpus = (entry.get("GpuInfo") or {}).get("Gpus") or []
     if len(gpus) != 1 or gpus[0].get("Manufacturer") != "NVIDIA":
         return None

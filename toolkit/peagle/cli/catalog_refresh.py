@@ -10,22 +10,17 @@ from typing import Any
 
 import click
 
+from peagle import api
 from peagle.aws.client import Aws
-from peagle.aws.refresh import PARTS, Change, Part, Refreshed, changes, refreshed
-from peagle.catalog import load_catalog
+from peagle.aws.refresh import PARTS, Change, Part, Refreshed
 from peagle.catalog.tables import InstanceTable
-from peagle.catalog.writing import (
-    Tables,
-    folder_for_tables,
-    new_texts,
-    refuse_unwritable,
-    write_texts,
-)
+from peagle.catalog.writing import Tables
 from peagle.cli.account import DEFAULT_REGION, Account, account_options
-from peagle.cli.context import PeagleCommand
+from peagle.cli.context import PeagleCommand, typed_command
 from peagle.cli.options import catalog_of
+from peagle.cli.output.catalog import print_changes
 from peagle.cli.output.console import json_option, print_json, say, show_findings
-from peagle.errors import UserError
+from peagle.errors import Fix, UserError
 
 
 @click.command(
@@ -40,7 +35,7 @@ from peagle.errors import UserError
     "--region",
     "regions",
     multiple=True,
-    help="Region whose prices are asked; may be repeated.  [default: those there are prices of]",
+    help="Region of the prices; may be repeated.  [default: regions with a price in the catalogue]",
 )
 @click.option(
     "--to",
@@ -48,8 +43,8 @@ from peagle.errors import UserError
     type=click.Path(file_okay=False, path_type=Path),
     help="Folder for the tables.  [default: peagle --catalog DIR, else the bundled catalogue]",
 )
-@click.option("--dry-run", is_flag=True, help="Show what would change, and end.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Show the changes and exit.")
+@click.option("--yes", "-y", is_flag=True, help="Skip the confirmation prompt.")
 @account_options
 @json_option
 @click.pass_context
@@ -64,66 +59,50 @@ def refresh(
     as_json: bool,
     **given: bool,
 ) -> None:
-    """Bring the catalogue's images, digests, instance types, prices and quota codes up to date.
+    """Update the catalogue's images, digests, instance types, prices and quota codes.
 
-    Without a choice of parts, all of them. What would change is shown, and nothing is written
-    before you agree. With --json and without --yes nothing is written. A part that cannot be had
-    stays as it is, and the exit code is then not 0: 4 when AWS refused or did not answer, 2 when
+    Without an option for a part, all parts are updated. The changes are shown, and nothing is
+    written before you confirm. With --json nothing is written without --yes. A part that cannot be
+    read stays unchanged, and the exit code is then 4 if AWS refused or did not answer, and 2 if
     credentials or a package are missing.
     """
     folder = _folder(to or catalog_of(ctx), account, dry_run)
-    before = _tables(folder)
+    loaded = api.load_catalog(folder)
+    before = Tables(loaded.runtimes, loaded.instances)
     parts: list[Part] = [part for part in PARTS if given[part]] or list(PARTS)
     account.start()
-    found = refreshed(
-        before.runtimes,
-        before.instances,
-        parts,
-        regions or _regions_of(before.instances),
-        _Connections(account),
+    found = api.refresh_tables(
+        before, parts, regions or _regions_of(before.instances), _Connections(account)
     )
-    after = Tables(found.runtimes, found.instances)
-    texts = new_texts(folder, before, after)
-    changed = _changes(before, after)
+    texts = api.new_texts(folder, before, found.tables)
+    changes = api.table_changes(before, found.tables)
     if not as_json:
-        show_findings(() if _one_reason(found, parts) else found.findings)
-        show_changes(changed)
+        show_findings(() if _is_one_reason(found, parts) else found.findings)
+        print_changes(changes)
     written: list[Path] = []
-    if texts and not dry_run and (yes or (not as_json and _agreed(folder))):
-        written = write_texts(folder, texts)
+    if texts and not dry_run and (yes or (not as_json and _confirmed(ctx, folder))):
+        written = api.write_texts(folder, texts)
     if as_json:
-        print_json(_document(found, changed, folder, written))
-    elif changed or not found.failed:
-        _say_what_was_written(changed, written)
-    _end(ctx, found, parts)
+        print_json(_document(found, changes, folder, written))
+    elif changes or not found.failed:
+        _report_written(changes, written)
+    _exit(ctx, found, parts)
 
 
 def _folder(own: Path | None, account: Account, dry_run: bool) -> Path:
-    """Where the tables are. Raises UserError where they could not be written, or should not be."""
+    """The folder of the tables. Raises UserError if they must not or cannot be written there."""
     if own is None and account.sandbox:
         raise UserError(
-            "the sandbox's answers are no news for the bundled catalogue", "try it with --to DIR"
+            "answers of the sandbox must not go into the bundled catalogue", "add --to DIR"
         )
-    folder = folder_for_tables(own)
+    folder = api.folder_for_tables(own)
     if not dry_run:
-        refuse_unwritable(folder)
+        api.refuse_unwritable(folder)
     return folder
 
 
-def _tables(folder: Path) -> Tables:
-    loaded = load_catalog(folder)
-    return Tables(loaded.runtimes, loaded.instances)
-
-
-def _changes(before: Tables, after: Tables) -> tuple[Change, ...]:
-    return (
-        *changes(before.runtimes, after.runtimes),
-        *changes(before.instances, after.instances),
-    )
-
-
 class _Connections:
-    """Connections of one account, made when a part needs one."""
+    """Connections to the regions of one account, made when a part needs one."""
 
     def __init__(self, account: Account) -> None:
         self._account = account
@@ -135,52 +114,40 @@ class _Connections:
         return self._first.in_region(region)
 
 
-def show_changes(changed: Sequence[Change]) -> None:
-    """One line per change on stdout; prices that AWS confirms are counted only."""
-    told = [change for change in changed if not change.confirmed]
-    width = max((len(change.entry) for change in told), default=0)
-    keys = max((len(change.key) for change in told), default=0)
-    for file in dict.fromkeys(change.file for change in changed):
-        click.secho(file, bold=True)
-        for change in (one for one in told if one.file == file):
-            arrow = f"{change.before} -> " if change.before is not None else ""
-            after = click.style(change.after, fg="green")
-            click.echo(f"  {change.entry:<{width}}  {change.key:<{keys}}  {arrow}{after}")
-        confirmed = sum(change.confirmed for change in changed if change.file == file)
-        if confirmed:
-            click.echo(f"  {confirmed} prices are as they were, and get today's date")
-
-
 def _regions_of(table: InstanceTable) -> tuple[str, ...]:
-    """The regions that the snapshot has prices of."""
+    """The regions that the table has prices of."""
     found = {price.region for instance in table.instances for price in instance.prices}
     return tuple(sorted(found)) or (DEFAULT_REGION,)
 
 
-def _agreed(folder: Path) -> bool:
+def _confirmed(ctx: click.Context, folder: Path) -> bool:
     if not sys.stdin.isatty():
-        raise UserError("there is no terminal to ask on", "read the changes above, then add --yes")
-    return click.confirm(f"Write this to {folder}?", err=True)
+        raise UserError(
+            "confirmation needed, but stdin is not a terminal",
+            Fix("read the changes above, then pass --yes",
+                (*typed_command(ctx, "catalog", "refresh"), "--yes")),
+        )  # fmt: skip
+    return click.confirm(f"Write these changes to {folder}?", err=True)
 
 
-def _one_reason(found: Refreshed, parts: Sequence[Part]) -> bool:
-    """Whether no part could be had, and all for one reason: that is the error of the command."""
+def _is_one_reason(found: Refreshed, parts: Sequence[Part]) -> bool:
+    """Whether all parts failed for the same reason, which is then the error of the command."""
     return len(found.failed) == len(parts) and len({*map(str, found.failed.values())}) == 1
 
 
-def _end(ctx: click.Context, found: Refreshed, parts: Sequence[Part]) -> None:
-    """The exit code is that of the first part that could not be had."""
+def _exit(ctx: click.Context, found: Refreshed, parts: Sequence[Part]) -> None:
+    """Exit with the code of the first part that failed, if one did."""
     if not found.failed:
         return
     first = next(iter(found.failed.values()))
-    if _one_reason(found, parts):
+    if _is_one_reason(found, parts):
         raise first
-    say(f"{len(found.failed)} of {len(parts)} parts could not be asked.")
+    say(f"{len(found.failed)} of {len(parts)} parts were not refreshed.")
     ctx.exit(first.exit_code)
 
 
-def _say_what_was_written(changed: Sequence[Change], written: Sequence[Path]) -> None:
-    if not changed:
+def _report_written(changes: Sequence[Change], written: Sequence[Path]) -> None:
+    if not changes:
         say("The catalogue is up to date; nothing to write.")
     elif not written:
         say("Nothing was written.")
@@ -189,11 +156,11 @@ def _say_what_was_written(changed: Sequence[Change], written: Sequence[Path]) ->
 
 
 def _document(
-    found: Refreshed, changed: Sequence[Change], folder: Path, written: list[Path]
+    found: Refreshed, changes: Sequence[Change], folder: Path, written: list[Path]
 ) -> dict[str, Any]:
     return {
         "folder": str(folder),
-        "changes": [asdict(change) for change in changed],
+        "changes": [asdict(change) for change in changes],
         "findings": [finding.model_dump(mode="json") for finding in found.findings],
         "failed": list(found.failed),
         "written": [str(path) for path in written],

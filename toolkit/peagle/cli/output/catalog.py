@@ -1,9 +1,9 @@
-"""The catalogue for people, in tables."""
+"""Prints the catalogue and the changes of a refresh as tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -15,21 +15,23 @@ from peagle.catalog.schema import Drafter, EngineSetting, Pair, Target, kv_bytes
 from peagle.cli.output.columns import aligned, fitted, width_of
 from peagle.cli.output.console import paper
 
+if TYPE_CHECKING:  # a list must not import boto3
+    from peagle.aws.refresh import Change
+
 _COLUMNS = ("", "pair", "method", "K", "vLLM", "licence", "evidence")
 _DISPENSABLE = ("licence", "vLLM", "method")
-"""Columns that go where the terminal is too narrow, in this order."""
+"""Columns that a narrow terminal leaves out, in this order."""
 
 _GIB = 2**30
 _PIPE_WIDTH = 160
-"""Columns when nobody's terminal sets the width."""
+"""Columns of output that does not go to a terminal."""
 
 
 def print_list(targets: list[dict[str, Any]]) -> None:
     """One block per target, one line per drafter; ``*`` marks the default.
 
-    Laid out here, because rich takes 10 ms for each table and there may be thousands. Where the
-    terminal is too narrow some columns are left out; what then does not fit is left to rich, which
-    folds it.
+    A narrow terminal leaves some columns out. Rich, which takes 10 ms per table, prints only the
+    tables that are still too wide or are not ASCII, and folds them.
     """
     console = _console()
     for target in targets:
@@ -43,8 +45,8 @@ def print_list(targets: list[dict[str, Any]]) -> None:
         lines = [*aligned(rows)]
         click.echo(f"{click.style(target['id'], bold=True)}  {needs}")
         click.echo("\n".join([click.style(lines[0], dim=True), *lines[1:]]))
-    console.print("* is the default. K: drafted per step, of how many trained for. -: not known.")
-    console.print("More of a pair: peagle catalog show PAIR")
+    console.print("* is the default. K: tokens drafted per step, of the trained K. -: unknown.")
+    console.print("Details of a pair: peagle catalog show PAIR")
 
 
 def print_pair(pair: Pair, measured: tuple[Evidence, ...], target: dict[str, Any]) -> None:
@@ -59,6 +61,22 @@ def print_pair(pair: Pair, measured: tuple[Evidence, ...], target: dict[str, Any
     _section(console, "Proof", enumerate(pair.target.proof.prompts, start=1))
     console.print("\n[bold]All drafters[/]")
     console.print(_drafters(console, target))
+
+
+def print_changes(changes: Sequence[Change]) -> None:
+    """One line per change; prices that AWS confirms are only counted."""
+    new = [change for change in changes if not change.confirmed]
+    width = max((len(change.entry) for change in new), default=0)
+    keys = max((len(change.key) for change in new), default=0)
+    for file in dict.fromkeys(change.file for change in changes):
+        click.secho(file, bold=True)
+        for change in (one for one in new if one.file == file):
+            arrow = f"{change.before} -> " if change.before is not None else ""
+            after = click.style(change.after, fg="green")
+            click.echo(f"  {change.entry:<{width}}  {change.key:<{keys}}  {arrow}{after}")
+        confirmed = sum(change.confirmed for change in changes if change.file == file)
+        if confirmed:
+            click.echo(f"  {confirmed} prices are unchanged and get today's date")
 
 
 def _console() -> Console:
@@ -76,7 +94,7 @@ def _drafters(console: Console, target: dict[str, Any]) -> Table:
 
 
 def _rows(target: dict[str, Any]) -> Iterator[tuple[str, ...]]:
-    """A line for each drafter, as ``_COLUMNS`` are."""
+    """A row of ``_COLUMNS`` for each drafter."""
     for drafter in target["drafters"]:
         trained = f" of {drafter['k_trained']}" if drafter["k_trained"] else ""
         yield (
@@ -91,7 +109,7 @@ def _rows(target: dict[str, Any]) -> Iterator[tuple[str, ...]]:
 
 
 def _evidence(drafter: dict[str, Any]) -> str:
-    """The acceptance length that was measured nearest to the recommended K."""
+    """The acceptance length measured nearest to the recommended K."""
     if not drafter["evidence"]:
         return "unverified"
     near = min(drafter["evidence"], key=lambda item: abs(item["k"] - drafter["k_recommended"]))
@@ -125,18 +143,19 @@ def _drafter_facts(drafter: Drafter) -> Iterable[tuple[str, Any]]:
     if drafter.weights:
         size = f", {_size(drafter.weight_bytes)}" if drafter.weight_bytes else ""
         at = f" at {drafter.revision}" if drafter.revision else ""
-        yield "weights", f"{drafter.weights}{at}, format {drafter.format}{size}"
+        form = f"format {drafter.format}" if drafter.format else "format unknown"
+        yield "weights", f"{drafter.weights}{at}, {form}{size}"
     if not drafter.public:
-        yield "weights", f"not public; instead: {drafter.fallback or 'nothing'}"
-    trained = drafter.k_trained or "not known"
-    yield "K", f"{drafter.k_recommended} recommended, trained for {trained}"
+        yield "weights", f"not public; fallback: {drafter.fallback or 'none'}"
+    trained = f"for {drafter.k_trained}" if drafter.k_trained else "K unknown"
+    yield "K", f"{drafter.k_recommended} recommended, trained {trained}"
     yield "vLLM", f"{drafter.min_vllm} or later"
-    yield "licence", drafter.licence or "not known"
+    yield "licence", drafter.licence or "unknown"
     if drafter.hidden_layers:
         yield "layers", drafter.hidden_layers
     if drafter.max_positions:
         yield "context", f"at most {drafter.max_positions}"
-    yield "floor", f"{drafter.acceptance_floor or 'none'} (acceptance length that proves it)"
+    yield "floor", f"{drafter.acceptance_floor or 'none'} (minimum acceptance length of a proof)"
     if drafter.use:
         yield "for", drafter.use
     yield "source", drafter.source
@@ -149,7 +168,7 @@ def _print_published(console: Console, drafter: Drafter, measured: tuple[Evidenc
         source = f"{item.file}: vLLM {item.vllm} on {item.device}, {item.date}"
         table.add_row("measured", str(item.k), f"{item.acceptance_length:.2f}", source)
     if not measured:
-        table.add_row("unverified", "", "", "no file under evidence/ shows this drafter")
+        table.add_row("unverified", "", "", "no evidence file has this drafter")
     for claim in drafter.published:
         length = f"{claim.acceptance_length:.2f}"
         table.add_row(f"claimed, {claim.benchmark}", str(claim.k), length, escape(claim.source))
