@@ -18,8 +18,8 @@ from benchmarks.gpu import host
 from benchmarks.gpu.container import Container, NotReady, PairFolder, folder_sizes
 from benchmarks.gpu.logs import start_facts
 from peagle.errors import PeagleError
-from peagle.protocol import COUNTERS_HEADER, WARM_ATTRIBUTE
 from peagle.warm import transfer as warm
+from peagle_serve.contract import ATTRIBUTES_HEADER, WARM_ATTRIBUTE
 
 KINDS = ("cold", "kept", "restored")
 MIN_SECONDS = 40.0
@@ -153,7 +153,7 @@ class Starts:
         """Fetch the artefact as ``peagle warm`` does, into the pair's folder."""
 
         def request(body: dict[str, Any]) -> warm.WarmReply:
-            headers = {COUNTERS_HEADER: WARM_ATTRIBUTE}
+            headers = {ATTRIBUTES_HEADER: WARM_ATTRIBUTE}
             return warm.WarmReply(
                 *container.request("POST", "/invocations", json.dumps(body).encode(), headers)
             )

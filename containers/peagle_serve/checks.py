@@ -26,11 +26,18 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from peagle_serve.environment import PREFIX, members
+from peagle_serve.contract import (
+    DEFAULT_PORT,
+    MODEL,
+    PORT_VARIABLE,
+    PREFIX,
+    SPECULATION,
+    WrongEnvironment,
+)
+from peagle_serve.environment import members
 from peagle_serve.folder import is_folder_path
-from peagle_serve.model import MODEL, drafter_of
-from peagle_serve.names import NEGATION, SPECULATION, check_names, check_switch
-from peagle_serve.settings import WrongEnvironment
+from peagle_serve.model import drafter_of
+from peagle_serve.names import NEGATION, check_names, check_switch
 
 PAIR_FILE = Path(__file__).resolve().parent.parent / "pair.json"
 _OTHER_IMAGE = "take an image of that pair: peagle image build PAIR; or name this image's own pair"
@@ -113,10 +120,6 @@ def _object(file: Path) -> Document:
             return document
     return {}
 
-
-DEFAULT_PORT = 8080
-PORT_VARIABLE = "SAGEMAKER_BIND_TO_PORT"
-"""SageMaker's own variable for the port of a container."""
 
 _COUNTS = (
     "TENSOR_PARALLEL_SIZE",

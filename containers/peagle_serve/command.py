@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import NoReturn
 
 from peagle_serve.checks import check, check_built_for, port_of
+from peagle_serve.contract import COLLECT, OFF, PREFIX, Settings, WrongEnvironment, settings_of
 from peagle_serve.engine import check_port
-from peagle_serve.environment import PREFIX, arguments
+from peagle_serve.environment import arguments
 from peagle_serve.logs import STARTING, Log, Redactor
 from peagle_serve.model import check_streamer, unused, with_model
 from peagle_serve.names import check_arguments
 from peagle_serve.pair import check_pair
-from peagle_serve.settings import COLLECT, OFF, Settings, WrongEnvironment, settings_of
 from peagle_serve.small_layers import variables as small_layers
 from peagle_serve.supervisor import Supervisor
 from peagle_serve.warm.caches import has_artefact_folder, is_folder_named

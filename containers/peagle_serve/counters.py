@@ -20,6 +20,8 @@ import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+from peagle_serve.contract import ATTRIBUTES_HEADER, COUNTERS_ATTRIBUTE
+
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
@@ -73,15 +75,13 @@ def _request(scope: Message, method: str, path: str, length: int) -> dict[str, A
     }
 
 
-HEADER = b"x-amzn-sagemaker-custom-attributes"
-
-
-def asks_for(scope: Message, attribute: bytes) -> bool:
+def asks_for(scope: Message, attribute: str) -> bool:
     """Whether a request has that attribute, such as ``peagle=counters``."""
+    header = ATTRIBUTES_HEADER.lower().encode()
     return (
         scope["type"] == "http"
         and scope["path"] == "/invocations"
-        and any(name.lower() == HEADER and value.strip() == attribute
+        and any(name.lower() == header and value.strip() == attribute.encode()
                 for name, value in scope["headers"])
     )  # fmt: skip
 
@@ -100,8 +100,6 @@ async def answer_bytes(
     await send({"type": "http.response.body", "body": body})
 
 
-ATTRIBUTE = b"peagle=counters"
-
 _SAMPLE = re.compile(
     r"^vllm:spec_decode_num_(?P<name>drafts|draft_tokens|accepted_tokens|accepted_tokens_per_pos)"
     r"_total(?:\{(?P<labels>.*)\})? (?P<value>\S+)",
@@ -117,7 +115,7 @@ class CountersMiddleware:
         self._app = app
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        if asks_for(scope, ATTRIBUTE):
+        if asks_for(scope, COUNTERS_ATTRIBUTE):
             await answer(send, *await self._counters(scope))
         else:
             await self._app(scope, receive, send)

@@ -23,7 +23,7 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 
-from peagle_serve.settings import WrongEnvironment
+from peagle_serve.contract import WrongEnvironment
 
 SOCKET_VARIABLE = "PEAGLE_SUPERVISOR_SOCKET"
 """The number of the engine's end of the socket."""

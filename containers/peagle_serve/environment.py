@@ -22,7 +22,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from peagle_serve.settings import WrongEnvironment
+from peagle_serve.contract import PREFIX, WrongEnvironment
 
 _DECODER = json.JSONDecoder()
 _BLANK = " \t\n\r"
@@ -105,8 +105,6 @@ def _skip_blank(text: str, at: int) -> int:
         at += 1
     return at
 
-
-PREFIX = "SM_VLLM_"
 
 _NEGATIVE_NUMBER = re.compile(r"-\d+|-\d*\.\d+")
 """As argparse knows them: these are values to it."""

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from peagle_serve.contract import WrongEnvironment
 from peagle_serve.safetensors import (
     DamagedFile,
     index_name,
@@ -15,7 +16,6 @@ from peagle_serve.safetensors import (
     read_header,
     weight_files,
 )
-from peagle_serve.settings import WrongEnvironment
 
 CONFIGURATIONS = ("config.json", "params.json")
 _OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".gguf", ".tensors")

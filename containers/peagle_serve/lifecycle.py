@@ -28,6 +28,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 
+from peagle_serve.contract import SPECULATION
 from peagle_serve.counters import Application, Message, Receive, Send, call, counters_of
 from peagle_serve.engine import (
     DRAIN,
@@ -39,7 +40,6 @@ from peagle_serve.engine import (
     STARTED_VARIABLE,
 )
 from peagle_serve.environment import members
-from peagle_serve.names import SPECULATION
 
 TOKENS = 16
 _PATIENCE_SECONDS = 5.0

@@ -12,22 +12,20 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
+from peagle_serve.contract import (
+    HUB_MODEL,
+    LOAD_FORMAT,
+    ML_ROOT,
+    MODEL,
+    MODEL_FOLDER,
+    ROOT_VARIABLE,
+    SPECULATION,
+    WARM_FOLDER,
+    WrongEnvironment,
+)
 from peagle_serve.environment import members
 from peagle_serve.folder import CONFIGURATIONS, check_folder, has_any, is_folder_path, names_in
-from peagle_serve.names import SPECULATION
-from peagle_serve.settings import WrongEnvironment
 
-ML_ROOT = "/opt/ml"
-MODEL_FOLDER = f"{ML_ROOT}/model"
-ROOT_VARIABLE = "PEAGLE_ML_ROOT"
-"""Where ``/opt/ml`` really is, outside a container."""
-
-WARM_FOLDER = "warm"
-"""Below the model's folder; holds artefacts of warm starts (see ``warm``), and no model."""
-
-MODEL = "SM_VLLM_MODEL"
-LOAD_FORMAT = "SM_VLLM_LOAD_FORMAT"
-HUB_MODEL = "HF_MODEL_ID"
 _PATH_VARIABLES = (MODEL, "SM_VLLM_TOKENIZER")
 
 

@@ -12,10 +12,8 @@ from collections.abc import Collection, Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from peagle_serve.environment import PREFIX, flag_of
-from peagle_serve.settings import WrongEnvironment
-
-SPECULATION = f"{PREFIX}SPECULATIVE_CONFIG"
+from peagle_serve.contract import OWN_VARIABLES, PREFIX, SPECULATION, WrongEnvironment
+from peagle_serve.environment import flag_of
 
 KNOWN = tuple(
     PREFIX + flag
@@ -44,17 +42,6 @@ KNOWN = tuple(
 )
 """The variables that matter most. Not all that vLLM takes: those differ by version."""
 
-OWN = (
-    "PEAGLE_CACHE",
-    "PEAGLE_DRAIN_SECONDS",
-    "PEAGLE_IMAGE_CONTENT",
-    "PEAGLE_IMAGE_DIGEST",
-    "PEAGLE_ML_ROOT",
-    "PEAGLE_RESTARTS",
-    "PEAGLE_WARM",
-    "PEAGLE_WARM_FOLDER",
-)
-"""The entrypoint's own settings. Other ``PEAGLE_*`` names may be the toolkit's, or newer ones."""
 _OWN_PREFIX = "PEAGLE_"
 
 NEGATION = f"{PREFIX}NO_"
@@ -164,7 +151,7 @@ def _meant(name: str, names: Collection[str]) -> str | None:
     if upper.endswith("SPECULATIVE_CONFIG"):
         return SPECULATION
     if upper.startswith(_OWN_PREFIX):
-        return None if name in OWN else _own(upper)
+        return None if name in OWN_VARIABLES else _own(upper)
     if f"SM_{upper}" in KNOWN:
         return None if f"SM_{upper}" in names else f"SM_{upper}"
     if not upper.startswith("SM"):
@@ -174,7 +161,7 @@ def _meant(name: str, names: Collection[str]) -> str | None:
 
 def _own(name: str) -> str | None:
     """Compared without what they all begin with, which would make any two alike."""
-    rest = {own.removeprefix(_OWN_PREFIX): own for own in OWN}
+    rest = {own.removeprefix(_OWN_PREFIX): own for own in OWN_VARIABLES}
     return rest.get(_close(name.removeprefix(_OWN_PREFIX), rest, _OWN_ALIKE) or "")
 
 

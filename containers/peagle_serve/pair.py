@@ -13,13 +13,12 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from peagle_serve.contract import MODEL, SPECULATION, WrongEnvironment
 from peagle_serve.environment import members
 from peagle_serve.folder import is_folder_path, read_json
 from peagle_serve.heads import AUX_LAYERS, MASK, VLLM_PLACEHOLDERS, HeadFiles
-from peagle_serve.model import MODEL, drafter_of, loads_files
-from peagle_serve.names import SPECULATION
+from peagle_serve.model import drafter_of, loads_files
 from peagle_serve.safetensors import read_header
-from peagle_serve.settings import WrongEnvironment
 
 _OTHER_HEAD = "use the head that was trained for this target"
 _COPY_AGAIN = "copy the head again: config.json and weights are from different heads"

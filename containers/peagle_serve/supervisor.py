@@ -17,9 +17,9 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 
+from peagle_serve.contract import Settings, WrongEnvironment
 from peagle_serve.engine import FAILED, HEALTHY, HELLO, IDLE, Engine, reap
 from peagle_serve.logs import DRAINING, ENDED, SERVING, STARTING, Log
-from peagle_serve.settings import Settings, WrongEnvironment
 
 STOP_SECONDS = 10.0
 """How long an engine that answers nobody any more may take to end."""

@@ -14,7 +14,7 @@ from typing import Any
 from peagle.data import data_folder, entrypoint_folder
 from peagle.engine.installed import Engine
 from peagle.engine.process import free_port, session_members, start_time
-from peagle.protocol import COUNTERS_HEADER
+from peagle_serve.contract import ATTRIBUTES_HEADER
 
 TINY = data_folder("model_catalog") / "peagle" / "tiny"
 SERVE = entrypoint_folder()
@@ -81,7 +81,7 @@ class Container:
         """Status and body; 0 while nobody listens. ``attribute``: as SageMaker passes it on."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         headers = {"Content-Type": "application/json"}
-        headers |= {COUNTERS_HEADER: attribute} if attribute else {}
+        headers |= {ATTRIBUTES_HEADER: attribute} if attribute else {}
         text = None if body is None else json.dumps(body)
         try:
             connection.request(method, path, text, headers)

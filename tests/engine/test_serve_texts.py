@@ -13,8 +13,8 @@ import pytest
 from peagle.engine.installed import find_engine
 from peagle.errors import EngineMissing
 from peagle_serve.command import command
-from peagle_serve.environment import PREFIX, arguments
-from peagle_serve.settings import WrongEnvironment
+from peagle_serve.contract import PREFIX, WrongEnvironment
+from peagle_serve.environment import arguments
 from tests.conftest import DEFAULT_VLLM
 from tests.engine.parsing import SPECULATION, told_by
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from peagle.engine.installed import Engine
-from peagle.protocol import WARM_ATTRIBUTE
+from peagle_serve.contract import WARM_ATTRIBUTE
 from tests.engine.serving import TINY, Container, speculation
 
 pytestmark = pytest.mark.engine

@@ -14,7 +14,7 @@ import pytest
 
 from peagle.engine.installed import Engine, check_compiler, find_engine
 from peagle.errors import EngineMissing, UserError
-from peagle.protocol import COUNTERS_ATTRIBUTE, WARM_ATTRIBUTE
+from peagle_serve.contract import COUNTERS_ATTRIBUTE, WARM_ATTRIBUTE
 from tests.conftest import DEFAULT_VLLM
 from tests.engine.serving import TINY, Container, speculation
 

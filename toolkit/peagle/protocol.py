@@ -11,32 +11,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from peagle_serve import model, settings
-from peagle_serve.warm import cache_key, caches
-
-WARM_FOLDER = model.WARM_FOLDER
-"""Warm starts are stored in a folder of this name: beside the weights, or in ``$PEAGLE_HOME``."""
-
-WARM_MODE_VARIABLE = settings.WARM_VARIABLE
-"""``auto`` (restore what matches; the default), ``collect`` or ``off``."""
-
-COLLECT = settings.COLLECT
-WARM_FOLDER_VARIABLE = caches.FOLDER_VARIABLE
-CACHE_VARIABLE = caches.CACHE_VARIABLE
-IMAGE_DIGEST_VARIABLE = cache_key.IMAGE_VARIABLE
-"""``sha256:...`` of the container's image: a part of the key of a warm start, unless the image
-knows its own content."""
-
-COUNTERS_ATTRIBUTE = "peagle=counters"
-"""CustomAttributes of an InvokeEndpoint call that asks the container for its speculation counters
-instead of an answer (``peagle_serve`` replies; a plain vLLM does not know it)."""
-
-WARM_ATTRIBUTE = "peagle=warm"
-"""The same for the engine's compile caches (``peagle.warm.transfer``)."""
-
-COUNTERS_HEADER = "X-Amzn-SageMaker-Custom-Attributes"
-"""The header in which SageMaker hands CustomAttributes to the container."""
-
 
 def request_body(
     prompt: str,

@@ -21,11 +21,19 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from peagle_serve.environment import PREFIX, members
+from peagle_serve.contract import (
+    ARTIFACT_FORMAT,
+    IMAGE_CONTENT_VARIABLE,
+    IMAGE_DIGEST_VARIABLE,
+    MODEL,
+    PREFIX,
+    SPECULATION,
+)
+from peagle_serve.environment import members
 from peagle_serve.folder import CONFIGURATIONS, is_folder_path
 from peagle_serve.logs import Redactor, is_secret
-from peagle_serve.model import MODEL, drafter_of
-from peagle_serve.names import NEGATION, SPECULATION
+from peagle_serve.model import drafter_of
+from peagle_serve.names import NEGATION
 from peagle_serve.warm import device
 from peagle_serve.warm.caches import FOLDERS
 
@@ -175,11 +183,6 @@ def matters(name: str) -> bool:
     return plain not in _ARGUMENTS | _VLLMS_OWN and not plain.startswith(_BEGINNINGS)
 
 
-FORMAT = 1
-CONTENT_VARIABLE = "PEAGLE_IMAGE_CONTENT"
-"""The image's own: the digest of what is in it, the same under whichever name it is started."""
-IMAGE_VARIABLE = "PEAGLE_IMAGE_DIGEST"
-"""The toolkit's: of an image that does not know its content, where its name says the digest."""
 QUANTIZATION = "hf_quant_config.json"
 """What some checkpoints say of their quantisation beside config.json; vLLM reads both."""
 _KEY_LENGTH = 32
@@ -197,8 +200,9 @@ def subject_of(environment: Mapping[str, str], chosen: Mapping[str, str]) -> dic
     installed = distributions()
     visible = environment.get("CUDA_VISIBLE_DEVICES", "")
     return {
-        "format": FORMAT,
-        "image": environment.get(CONTENT_VARIABLE) or environment.get(IMAGE_VARIABLE, ""),
+        "format": ARTIFACT_FORMAT,
+        "image": environment.get(IMAGE_CONTENT_VARIABLE)
+        or environment.get(IMAGE_DIGEST_VARIABLE, ""),
         "software": software_digest(installed),
         "device": device.cpu() if is_for_cpu(installed) else device.gpus(visible),
         "engine": engine_variables(environment),

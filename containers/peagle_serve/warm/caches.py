@@ -11,23 +11,15 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from peagle_serve.model import MODEL_FOLDER, WARM_FOLDER, ml_root, real_path
+from peagle_serve.contract import CACHE_VARIABLE, MODEL_FOLDER, WARM_FOLDER, WARM_FOLDER_VARIABLE
+from peagle_serve.model import ml_root, real_path
 
-SUBJECT_VARIABLE = "PEAGLE_WARM_SUBJECT"
-"""The subject, as canonical JSON."""
-
-PLACE_VARIABLE = "PEAGLE_WARM_PLACE"
-"""The folder that the caches are in; its name is the key."""
-
-
-FOLDER_VARIABLE = "PEAGLE_WARM_FOLDER"
-CACHE_VARIABLE = "PEAGLE_CACHE"
 LARGER_DISK = f"free some space there, or set {CACHE_VARIABLE} to a folder of a larger disk"
 
 
 def artefact_folder(environment: Mapping[str, str]) -> Path:
     """The folder of artefacts: beside the weights, unless the user says where."""
-    named = environment.get(FOLDER_VARIABLE) or f"{MODEL_FOLDER}/{WARM_FOLDER}"
+    named = environment.get(WARM_FOLDER_VARIABLE) or f"{MODEL_FOLDER}/{WARM_FOLDER}"
     return Path(real_path(named, ml_root(environment)))
 
 
@@ -38,7 +30,7 @@ def has_artefact_folder(environment: Mapping[str, str]) -> bool:
 
 def is_folder_named(environment: Mapping[str, str]) -> bool:
     """Whether the user says where artefacts lie."""
-    return bool(environment.get(FOLDER_VARIABLE))
+    return bool(environment.get(WARM_FOLDER_VARIABLE))
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:

@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from peagle_serve.warm.cache_key import FORMAT, key_of
+from peagle_serve.contract import ARTIFACT_FORMAT, MANIFEST_SUFFIX
+from peagle_serve.warm.cache_key import key_of
 
-ARCHIVE = ".tar.gz"
-MANIFEST = ".json"
 LARGEST = 1 << 20
 """Bytes of a manifest."""
 
@@ -42,7 +41,7 @@ class Manifest(NamedTuple):
 
     def document(self) -> dict[str, Any]:
         """As it stands in the file."""
-        return {"format": FORMAT, **self._asdict()}
+        return {"format": ARTIFACT_FORMAT, **self._asdict()}
 
 
 def open_plain(file: Path) -> BinaryIO:
@@ -74,13 +73,15 @@ def manifest_of(document: Any, name: str) -> Manifest:
     """The manifest that ``document`` is; ``name`` is that of its file. Raises Damaged."""
     if not isinstance(document, dict):
         raise Damaged(f"{name} is no JSON object")
-    if document.get("format") != FORMAT:
-        raise Damaged(f"{name} has the format {_shown(document.get('format'))}, not {FORMAT}")
+    if document.get("format") != ARTIFACT_FORMAT:
+        raise Damaged(
+            f"{name} has the format {_shown(document.get('format'))}, not {ARTIFACT_FORMAT}"
+        )
     numbers = {one: _count(document, one, name) for one in ("size", "files", "unpacked_bytes")}
     subject, digest = document.get("subject"), document.get("sha256")
     if not isinstance(subject, dict) or key_of(subject) != document.get("key"):
         raise Damaged(f"{name} has a subject that its key was not made of")
-    if name != f"{document['key']}{MANIFEST}":
+    if name != f"{document['key']}{MANIFEST_SUFFIX}":
         raise Damaged(f"{name} has the key {document['key']}")
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
         raise Damaged(f"{name} has no sha256")

@@ -19,19 +19,27 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from peagle_serve.contract import (
+    ARCHIVE_SUFFIX,
+    CACHE_VARIABLE,
+    CAPTURE_VARIABLE,
+    COLLECT,
+    MANIFEST_SUFFIX,
+    MODEL,
+    OFF,
+    SUBJECT_VARIABLE,
+    WARM_FOLDER_VARIABLE,
+    WARM_MODE_VARIABLE,
+    WrongEnvironment,
+)
 from peagle_serve.folder import is_folder_path, names_in
 from peagle_serve.logs import Log
-from peagle_serve.model import MODEL, drafter_of
-from peagle_serve.settings import COLLECT, OFF, WARM_VARIABLE, WrongEnvironment
+from peagle_serve.model import drafter_of
 from peagle_serve.warm import caches
 from peagle_serve.warm.archive import unpack
 from peagle_serve.warm.cache_key import canonical, differences, key_of, subject_of
 from peagle_serve.warm.caches import (
-    CACHE_VARIABLE,
-    FOLDER_VARIABLE,
     LARGER_DISK,
-    PLACE_VARIABLE,
-    SUBJECT_VARIABLE,
     archive_of,
     artefact_folder,
     cache_folder,
@@ -39,15 +47,7 @@ from peagle_serve.warm.caches import (
     is_folder_named,
 )
 from peagle_serve.warm.device import UnknownDevice
-from peagle_serve.warm.manifest import (
-    ARCHIVE,
-    LARGEST,
-    MANIFEST,
-    Damaged,
-    Manifest,
-    open_plain,
-    read_manifest,
-)
+from peagle_serve.warm.manifest import LARGEST, Damaged, Manifest, open_plain, read_manifest
 
 _WEIGHTS = (".safetensors", ".bin", ".gguf")
 _STEP = 128 * 1024
@@ -115,7 +115,7 @@ def restore(manifest: Manifest, artefacts: Path, cache: Path) -> bool:
             raise Damaged(f"{cache} has {free / 1e6:.1f} MB free, "
                           f"and {manifest.unpacked_bytes / 1e6:.1f} MB are needed "
                           f"({LARGER_DISK})")  # fmt: skip
-        unpack(artefacts / f"{manifest.key}{ARCHIVE}", manifest, folder)
+        unpack(artefacts / f"{manifest.key}{ARCHIVE_SUFFIX}", manifest, folder)
         (folder / _MARK).write_text(json.dumps({"sha256": manifest.sha256}), encoding="ascii")
         return _put(folder, place, manifest)
 
@@ -202,18 +202,18 @@ def _restored(
     folder = artefact_folder(environment)
     if not has_artefact_folder(environment):
         if is_folder_named(environment):
-            raise Damaged(f"{FOLDER_VARIABLE} is {folder}, and there is no such folder "
+            raise Damaged(f"{WARM_FOLDER_VARIABLE} is {folder}, and there is no such folder "
                           "(mount one there, or leave the variable out)")  # fmt: skip
         return {}
-    names = [name for name in names_in(folder) if name.endswith(MANIFEST)]
+    names = [name for name in names_in(folder) if name.endswith(MANIFEST_SUFFIX)]
     if not names:
         log.info(f"no warm start: {folder} holds no artefact")
         return {}
     subject = subject_of(environment, chosen)
     key = key_of(subject)
-    if f"{key}{MANIFEST}" not in names:
+    if f"{key}{MANIFEST_SUFFIX}" not in names:
         raise Damaged(_nearest(subject, folder, names))
-    manifest = read_manifest(folder / f"{key}{MANIFEST}")
+    manifest = read_manifest(folder / f"{key}{MANIFEST_SUFFIX}")
     cache = cache_folder(environment)
     begin = time.monotonic()
     read_ahead(_weights(chosen))
@@ -265,7 +265,7 @@ def _nearest(subject: Mapping[str, Any], folder: Path, names: Iterable[str]) -> 
     _, name, apart = min(found)
     return (
         f"no artefact in {folder} is for this container; "
-        f"{name.removesuffix(MANIFEST)} differs in {'; '.join(apart)}"
+        f"{name.removesuffix(MANIFEST_SUFFIX)} differs in {'; '.join(apart)}"
     )
 
 
@@ -274,7 +274,7 @@ def _collect(environment: Mapping[str, str], chosen: Mapping[str, str], log: Log
         subject = subject_of(environment, chosen)
     except UnknownDevice as error:
         raise WrongEnvironment(
-            f"{WARM_VARIABLE} is {COLLECT}, and nobody can tell for what code is compiled: {error}",
+            f"{WARM_MODE_VARIABLE} is {COLLECT}, the device is unknown: {error}",
             "run it where the engine can run",
         ) from None
     cache = cache_folder(environment)
@@ -283,7 +283,7 @@ def _collect(environment: Mapping[str, str], chosen: Mapping[str, str], log: Log
         _make_empty(place, cache)
     except OSError as error:
         raise WrongEnvironment(
-            f"{WARM_VARIABLE} is {COLLECT}, and {cache} cannot be written: {error.strerror}",
+            f"{WARM_MODE_VARIABLE} is {COLLECT}, and {cache} cannot be written: {error.strerror}",
             f"set {CACHE_VARIABLE} to a folder that can",
         ) from None
     for warning in _warnings(environment):
@@ -293,7 +293,7 @@ def _collect(environment: Mapping[str, str], chosen: Mapping[str, str], log: Log
     return {
         **caches.variables(place, environment, _for_cpu(subject)),
         SUBJECT_VARIABLE: canonical(subject).decode(),
-        PLACE_VARIABLE: str(place),
+        CAPTURE_VARIABLE: str(place),
     }
 
 

@@ -19,6 +19,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+from peagle_serve.contract import (
+    CAPTURE_VARIABLE,
+    COLLECT,
+    LARGEST_PART,
+    SUBJECT_VARIABLE,
+    WARM_ATTRIBUTE,
+    WARM_MODE_VARIABLE,
+)
 from peagle_serve.counters import (
     Application,
     Message,
@@ -29,12 +37,7 @@ from peagle_serve.counters import (
     asks_for,
 )
 from peagle_serve.lifecycle import STARTED_AFTER
-from peagle_serve.settings import COLLECT, WARM_VARIABLE
-from peagle_serve.warm.caches import PLACE_VARIABLE, SUBJECT_VARIABLE
 
-ATTRIBUTE = b"peagle=warm"
-LONGEST_PART = 4 << 20
-"""Bytes; InvokeEndpoint answers with at most 6 MB."""
 _LONGEST_BODY = 4096
 
 
@@ -46,7 +49,7 @@ class WarmMiddleware:
         self._packing: asyncio.Task[dict[str, Any]] | None = None
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        if not asks_for(scope, ATTRIBUTE):
+        if not asks_for(scope, WARM_ATTRIBUTE):
             await self._app(scope, receive, send)
             return
         try:
@@ -68,7 +71,9 @@ class WarmMiddleware:
     async def _given(self, scope: Message, receive: Receive) -> dict[str, int]:
         """The body of a request that may be answered. Raises _Refused."""
         if SUBJECT_VARIABLE not in os.environ:
-            raise _Refused(403, f"nothing is collected here: start with {WARM_VARIABLE}={COLLECT}")
+            raise _Refused(
+                403, f"nothing is collected here: start with {WARM_MODE_VARIABLE}={COLLECT}"
+            )
         if STARTED_AFTER not in scope:
             raise _Refused(503, "the engine is not healthy yet")
         body = await _body(receive)
@@ -81,8 +86,8 @@ class WarmMiddleware:
         if not isinstance(given, dict) or set(given) != {"offset", "length"}:
             raise _Refused(400, 'the body is neither {} nor {"offset": ..., "length": ...}')
         numbers = all(type(value) is int for value in given.values())
-        if not numbers or given["offset"] < 0 or not 1 <= given["length"] <= LONGEST_PART:
-            raise _Refused(400, f"offset from 0 up, and length from 1 to {LONGEST_PART}")
+        if not numbers or given["offset"] < 0 or not 1 <= given["length"] <= LARGEST_PART:
+            raise _Refused(400, f"offset from 0 up, and length from 1 to {LARGEST_PART}")
         return given
 
     async def _packed(self, seconds: float) -> dict[str, Any]:
@@ -121,7 +126,7 @@ def _pack(seconds: float) -> dict[str, Any]:
     from peagle_serve.warm.caches import archive_of
     from peagle_serve.warm.manifest import Manifest
 
-    place = Path(os.environ[PLACE_VARIABLE])
+    place = Path(os.environ[CAPTURE_VARIABLE])
     try:
         packed = pack(place, archive_of(place), Redactor(os.environ).secrets)
     except NothingCompiled as error:
@@ -139,7 +144,7 @@ def _pack(seconds: float) -> dict[str, Any]:
 def _part(offset: int, length: int) -> bytes:
     from peagle_serve.warm.caches import archive_of
 
-    with archive_of(Path(os.environ[PLACE_VARIABLE])).open("rb") as file:
+    with archive_of(Path(os.environ[CAPTURE_VARIABLE])).open("rb") as file:
         file.seek(offset)
         return file.read(length)
 

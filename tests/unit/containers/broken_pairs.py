@@ -7,10 +7,10 @@ import json
 from peagle.checkpoints import Checkpoint
 from peagle.checks import Case
 from peagle_serve.checks import check
+from peagle_serve.contract import WrongEnvironment
 from peagle_serve.model import with_model
 from peagle_serve.names import check_arguments
 from peagle_serve.pair import check_pair
-from peagle_serve.settings import WrongEnvironment
 from tests.unit.containers.arguments import SOURCE
 
 

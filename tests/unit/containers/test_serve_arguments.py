@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peagle.vllm.environment import to_environment
+from peagle_serve.contract import WrongEnvironment
 from peagle_serve.environment import arguments, flag_of
-from peagle_serve.settings import WrongEnvironment
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
 JSON = st.recursive(

@@ -12,7 +12,7 @@ import pytest
 from peagle.data import data_folder
 from peagle.render.image import pair_document
 from peagle_serve.checks import PAIR_FILE, check_built_for
-from peagle_serve.settings import WrongEnvironment
+from peagle_serve.contract import WrongEnvironment
 from tests.unit.containers.recording import SERVE, container_in, documents
 from tests.unit.containers.weights import HEAD, TARGET, pair
 from tests.unit.rendering.plans import ALL_PAIRS, plan_for, plan_of

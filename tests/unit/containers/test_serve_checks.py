@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from peagle.data import entrypoint_folder
 from peagle_serve.checks import check, port_of
-from peagle_serve.names import KNOWN, OWN, SPECULATION, check_arguments
-from peagle_serve.settings import WrongEnvironment
+from peagle_serve.contract import OWN_VARIABLES, SPECULATION, WrongEnvironment
+from peagle_serve.names import KNOWN, check_arguments
 from tests.unit.containers.arguments import SOURCE
 
 HANDED_ON = {
@@ -112,7 +112,7 @@ def test_a_name_that_is_nearly_right_names_the_right_one(name: str, meant: str) 
         "SAGEMAKER_PROGRAM",
         "VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8",
         "VLLM_LOGGING_LEVEL",
-        *OWN,
+        *OWN_VARIABLES,
         "PEAGLE_HOME",
         "PEAGLE_CATALOG",
         "PEAGLE_ENGINE_PYTHON",
@@ -136,7 +136,7 @@ def test_every_setting_that_the_entrypoint_reads_is_known() -> None:
     sources = (entrypoint_folder()).rglob("*.py")
     read = {name for file in sources for name in re.findall(r"\bPEAGLE_\w+", file.read_text())}
 
-    assert read - {"PEAGLE_", *HANDED_ON} == set(OWN)
+    assert read - {"PEAGLE_", *HANDED_ON} == set(OWN_VARIABLES)
 
 
 @pytest.mark.parametrize("value", ["1", "yes", "on", "no"])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 import json
+import resource
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,12 @@ SPECULATION = {"method": "eagle3", "model": "a/b", "num_speculative_tokens": 7}
 @pytest.fixture(scope="module")
 def container(tmp_path_factory: pytest.TempPathFactory) -> Container:
     return container_in(tmp_path_factory.mktemp("container"))
+
+
+def cpu_seconds() -> float:
+    """The processor time of all processes that this one has started and waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def test_vllm_gets_port_arguments_and_middleware(container: Container) -> None:
@@ -84,14 +90,14 @@ def test_nasty_values_come_through_in_any_locale(container: Container, language:
         ({b"SM_VLLM_MODEL": b"a/b", b"SM_VLLM_X": b"\xff"}, "SM_VLLM_X is not UTF-8 (byte 1)"),
     ],
 )
-def test_a_wrong_environment_ends_at_once_with_one_line(
+def test_an_invalid_environment_ends_the_container_with_one_line(
     container: Container, variables: dict[str, str], line: str
 ) -> None:
-    begin = time.monotonic()
+    before = cpu_seconds()
     done = container.run({**variables, "PEAGLE_ML_ROOT": "/nowhere"})
 
     assert done.returncode == 2
-    assert time.monotonic() - begin < 1
+    assert cpu_seconds() - before < 1, "vLLM's imports take ten times as long"
     (said,) = documents(done)
     assert (said["level"], said["stage"], said["exit_code"]) == ("ERROR", "checking", 2)
     assert line in f"{said['message']} ({said['fix']})"

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from peagle.protocol import COUNTERS_ATTRIBUTE, COUNTERS_HEADER
 from peagle.protocol import counters_of as read_counters
-from peagle_serve.counters import ATTRIBUTE, HEADER, CountersMiddleware, Message, counters_of
+from peagle_serve.contract import ATTRIBUTES_HEADER, COUNTERS_ATTRIBUTE
+from peagle_serve.counters import CountersMiddleware, Message, counters_of
 
 PAGE = """\
 # HELP vllm:spec_decode_num_drafts_total Number of spec decoding drafts.
@@ -46,9 +46,8 @@ def test_without_speculation_all_are_zero_and_it_says_so() -> None:
     assert read_counters(counted).accepted_per_position == ()
 
 
-def test_header_and_attribute_are_those_that_the_toolkit_sends() -> None:
-    assert COUNTERS_ATTRIBUTE.encode() == ATTRIBUTE
-    assert COUNTERS_HEADER.lower().encode() == HEADER
+HEADER = ATTRIBUTES_HEADER.lower().encode()
+ATTRIBUTE = COUNTERS_ATTRIBUTE.encode()
 
 
 class Server:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from peagle_serve.contract import WrongEnvironment
 from peagle_serve.crash import find_crash
-from peagle_serve.settings import WrongEnvironment
 
 LOGS = Path(__file__).parent / "crashes"
 

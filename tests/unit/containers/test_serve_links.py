@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from peagle_serve.contract import WrongEnvironment
 from peagle_serve.folder import check_folder
 from peagle_serve.model import with_model
-from peagle_serve.settings import WrongEnvironment
 from tests.unit.containers.weights import model
 
 

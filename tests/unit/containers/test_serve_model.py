@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from peagle_serve.contract import WrongEnvironment
 from peagle_serve.model import unused, with_model
-from peagle_serve.settings import WrongEnvironment
 from tests.unit.containers.weights import model, safetensors
 
 SPECULATION = "SM_VLLM_SPECULATIVE_CONFIG"

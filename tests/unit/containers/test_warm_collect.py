@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from peagle_serve.settings import WrongEnvironment, settings_of
+from peagle_serve.contract import WrongEnvironment, settings_of
 from peagle_serve.warm.caches import archive_of
 from tests.unit.containers.artefacts import filled, held
 from tests.unit.containers.recording import documents
@@ -62,7 +62,7 @@ def test_collecting_where_nobody_knows_the_gpu_ends_at_once(world: World) -> Non
     done = world.container.run(world.variables(PEAGLE_WARM="collect"))
 
     assert done.returncode == 2
-    assert "nobody can tell for what code is compiled" in documents(done)[0]["message"]
+    assert "the device is unknown" in documents(done)[0]["message"]
 
 
 def test_an_engine_that_compiles_for_others_is_not_started_again() -> None:

@@ -10,17 +10,23 @@ from typing import Any
 
 import pytest
 
-from peagle.protocol import WARM_ATTRIBUTE
-from peagle_serve.counters import HEADER, Message
+from peagle_serve.contract import (
+    ATTRIBUTES_HEADER,
+    CAPTURE_VARIABLE,
+    LARGEST_PART,
+    SUBJECT_VARIABLE,
+    WARM_ATTRIBUTE,
+)
+from peagle_serve.counters import Message
 from peagle_serve.lifecycle import STARTED_AFTER
 from peagle_serve.warm import archive as packing
 from peagle_serve.warm.cache_key import canonical, key_of
-from peagle_serve.warm.caches import PLACE_VARIABLE, SUBJECT_VARIABLE
 from peagle_serve.warm.manifest import manifest_of
-from peagle_serve.warm.route import ATTRIBUTE, LONGEST_PART, WarmMiddleware
+from peagle_serve.warm.route import WarmMiddleware
 from tests.unit.containers.artefacts import SUBJECT, filled
 
 KEY = key_of(SUBJECT)
+HEADER = ATTRIBUTES_HEADER.lower().encode()
 
 
 class Asked:
@@ -47,7 +53,7 @@ class Asked:
         scope: dict[str, Any] = {
             "type": "http",
             "path": "/invocations",
-            "headers": [(HEADER, ATTRIBUTE)],
+            "headers": [(HEADER, WARM_ATTRIBUTE.encode())],
             **({STARTED_AFTER: 47.26} if healthy else {}),
             **more,
         }
@@ -68,16 +74,12 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """What a collecting container's engine is told, and what it has compiled."""
     folder = filled(tmp_path / KEY)
     monkeypatch.setenv(SUBJECT_VARIABLE, canonical(SUBJECT).decode())
-    monkeypatch.setenv(PLACE_VARIABLE, str(folder))
+    monkeypatch.setenv(CAPTURE_VARIABLE, str(folder))
     return folder
 
 
 def error_of(answer: tuple[int, bytes]) -> str:
     return str(json.loads(answer[1])["error"])
-
-
-def test_the_attribute_is_the_one_that_the_toolkit_sends() -> None:
-    assert WARM_ATTRIBUTE.encode() == ATTRIBUTE
 
 
 @pytest.mark.usefixtures("place")
@@ -178,7 +180,7 @@ def test_an_archive_that_cannot_be_written_says_so(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     "body",
     [b"{", b"[" * 4000, b"[]", b"5", {"offset": 0}, {"offset": -1, "length": 5},
-     {"offset": 0, "length": 0}, {"offset": 0, "length": LONGEST_PART + 1},
+     {"offset": 0, "length": 0}, {"offset": 0, "length": LARGEST_PART + 1},
      {"offset": "0", "length": 5}, {"offset": True, "length": 5}, {"offset": 0.0, "length": 5},
      {"offset": 10**9, "length": 5}, {"offset": 0, "length": 5, "file": "/etc/passwd"},
      b"x" * 5000],

@@ -262,7 +262,7 @@ def test_a_speculators_config_is_read_where_it_keeps_its_numbers() -> None:
 
 @pytest.mark.parametrize("value", ["large", 0, -1, 2.5, True])
 def test_a_config_with_nonsense_in_it_is_refused(value: object) -> None:
-    with pytest.raises(UserError, match="hidden_size of the head"):
+    with pytest.raises(UserError, match="hidden_size is"):
         plan("chat", drafter="/data/head", drafter_checkpoint=read(HEAD | {"hidden_size": value}))
 
 

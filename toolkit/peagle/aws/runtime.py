@@ -9,14 +9,8 @@ from typing import Any
 from peagle.aws.client import Aws
 from peagle.aws.errors import LOGS_FIX, engine_words
 from peagle.errors import CloudError, EngineError, UserError
-from peagle.protocol import (
-    COUNTERS_ATTRIBUTE,
-    Counters,
-    EventSplitter,
-    Piece,
-    counters_of,
-    piece_of,
-)
+from peagle.protocol import Counters, EventSplitter, Piece, counters_of, piece_of
+from peagle_serve.contract import COUNTERS_ATTRIBUTE
 
 LONGEST_BODY = 6_291_456
 """InvokeEndpoint takes no more bytes."""

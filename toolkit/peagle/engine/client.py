@@ -10,15 +10,8 @@ from typing import Any
 
 from peagle.engine.process import LOOPBACK
 from peagle.errors import EngineError
-from peagle.protocol import (
-    COUNTERS_ATTRIBUTE,
-    COUNTERS_HEADER,
-    Counters,
-    EventSplitter,
-    Piece,
-    counters_of,
-    piece_of,
-)
+from peagle.protocol import Counters, EventSplitter, Piece, counters_of, piece_of
+from peagle_serve.contract import ATTRIBUTES_HEADER, COUNTERS_ATTRIBUTE
 
 _SECONDS = 600.0
 _CHUNK_BYTES = 65_536
@@ -52,7 +45,7 @@ def stream(port: int, body: dict[str, Any]) -> Iterator[Piece]:
 
 def counters(port: int) -> Counters:
     """The engine's speculation counters. Raises EngineError."""
-    return counters_of(_post(port, b"", {COUNTERS_HEADER: COUNTERS_ATTRIBUTE}))
+    return counters_of(_post(port, b"", {ATTRIBUTES_HEADER: COUNTERS_ATTRIBUTE}))
 
 
 def _post(port: int, body: bytes, headers: dict[str, str]) -> dict[str, Any]:

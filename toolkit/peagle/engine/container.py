@@ -23,9 +23,9 @@ from peagle.errors import UserError
 from peagle.images import Docker, Image, images, show
 from peagle.images.inspect import check_pair
 from peagle.planning.plan import Plan
-from peagle.protocol import COLLECT, WARM_MODE_VARIABLE
 from peagle.render.image import CACHE_FOLDER, RuntimeKind, serve_digest
 from peagle.store import home
+from peagle_serve.contract import COLLECT, WARM_MODE_VARIABLE
 
 PORT = 8080
 """The port that the container listens on, as SageMaker has it."""

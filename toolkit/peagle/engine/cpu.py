@@ -14,8 +14,8 @@ from peagle.data import weights_folder
 from peagle.engine.installed import Machine
 from peagle.errors import UserError
 from peagle.planning.plan import Plan, Weights
+from peagle_serve.contract import ML_ROOT
 
-ML_ROOT = PurePosixPath("/opt/ml")
 LARGEST_SHARE_OF_MEMORY = 0.5
 """Weights may take this share of the memory; the rest is for the KV cache, vLLM, and others."""
 

@@ -30,13 +30,10 @@ from peagle.images.docker import refusal
 from peagle.planning.plan import Plan
 from peagle.protocol import piece_of, request_body
 from peagle.store import locked
+from peagle_serve.contract import DRAIN_SECONDS, DRAIN_VARIABLE
 
 STOP_SECONDS = 10.0
 """How long an engine may take to end by itself."""
-
-DRAIN_SECONDS = 60.0
-"""How long running requests may still take, unless PEAGLE_DRAIN_SECONDS says otherwise; as in
-``peagle_serve``, which keeps to it."""
 
 _POLL_SECONDS = 0.1
 _TAIL_BYTES = 4096
@@ -101,7 +98,7 @@ def down(
 
 def drain_seconds(engine: LocalEngine) -> float:
     """How long the engine lets running requests finish."""
-    said = engine.environment.get("PEAGLE_DRAIN_SECONDS", "").strip()
+    said = engine.environment.get(DRAIN_VARIABLE, "").strip()
     return float(said) if said.isdecimal() else DRAIN_SECONDS
 
 

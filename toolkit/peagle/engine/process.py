@@ -23,6 +23,7 @@ from peagle.data import entrypoint_folder
 from peagle.engine.installed import Engine
 from peagle.errors import DockerMissing, EngineError, NotFound
 from peagle.images import Docker
+from peagle_serve.contract import ROOT_VARIABLE
 
 LOOPBACK = "127.0.0.1"
 INHERITED_VARIABLES = (
@@ -68,7 +69,7 @@ def start_engine(
     variables = {
         **{name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ},
         **environment,
-        "PEAGLE_ML_ROOT": str(ml_root),
+        ROOT_VARIABLE: str(ml_root),
         "SAGEMAKER_BIND_TO_PORT": str(port),
         "SM_VLLM_HOST": LOOPBACK,
         "PYTHONUNBUFFERED": "1",

@@ -13,18 +13,17 @@ from typing import Literal
 from peagle.engine.process import LOOPBACK, EngineProcess, is_alive
 from peagle.errors import NotFound, UserError, nearest
 from peagle.images import Image
-from peagle.protocol import (
+from peagle.protocol import WarmStart, digest_in, warm_start_in
+from peagle.store import home, read_json, write_json
+from peagle_serve.contract import (
     CACHE_VARIABLE,
     COLLECT,
     IMAGE_DIGEST_VARIABLE,
+    ML_ROOT,
     WARM_FOLDER,
     WARM_FOLDER_VARIABLE,
     WARM_MODE_VARIABLE,
-    WarmStart,
-    digest_in,
-    warm_start_in,
 )
-from peagle.store import home, read_json, write_json
 
 State = Literal["starting", "ready", "dead"]
 
@@ -127,7 +126,7 @@ def _state_file(name: str) -> Path:
     return folder_of(name) / "state.json"
 
 
-MOUNTED_AT = "/opt/ml/warm"
+MOUNTED_AT = f"{ML_ROOT}/{WARM_FOLDER}"
 """Where a container finds the folder."""
 
 _HEAD_BYTES = 256 * 1024

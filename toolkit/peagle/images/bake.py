@@ -20,6 +20,7 @@ from peagle.errors import Unsupported
 from peagle.images.context import Member, members_of
 from peagle.planning.plan import Plan, Weights
 from peagle.render.image import Baked, Copied, Download
+from peagle_serve.contract import ML_ROOT
 
 Progress = Callable[[str], object]
 
@@ -69,7 +70,7 @@ def _download(weights: Weights) -> Download:
 def _copied(weights: Weights) -> Copied:
     folder = weights_folder(weights.location)
     check_links(Path(folder))
-    below = PurePosixPath(weights.engine_path).relative_to("/opt/ml")
+    below = PurePosixPath(weights.engine_path).relative_to(ML_ROOT)
     chosen = Copied(f"weights/{below}", str(folder), _files(FolderSource(Path(folder))), "")
     return Copied(chosen.path, chosen.folder, chosen.files, _digest(members(chosen)))
 

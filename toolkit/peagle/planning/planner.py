@@ -58,8 +58,9 @@ from peagle.planning.speculation import (
     without_speculation,
 )
 from peagle.planning.weights import PlacedWeights, Streaming, place_weights, stream
-from peagle.protocol import IMAGE_DIGEST_VARIABLE, digest_in
+from peagle.protocol import digest_in
 from peagle.vllm.environment import check_environment, to_environment
+from peagle_serve.contract import IMAGE_DIGEST_VARIABLE
 
 T = TypeVar("T")
 

@@ -39,6 +39,7 @@ from peagle.planning.plan import MODEL_BUCKET, Decision, Mount, Options, Reason,
 from peagle.s3uri import PREFIX_FORMAT, S3Uri, is_s3_uri
 from peagle.text import size_text
 from peagle.vllm import versions
+from peagle_serve.contract import ADDITIONAL, ML_ROOT, MODEL_FOLDER
 
 LOADER = "runai_streamer"
 """vLLM's ``--load-format`` that reads ``s3://`` addresses."""
@@ -143,9 +144,8 @@ def _reason(what: str, value: str, because: str) -> Reason:
     return Reason(what=what, value=value, because=because)
 
 
-MODEL_FOLDER = "/opt/ml/model"
 DRAFTER_CHANNEL = "drafter"
-DRAFTER_FOLDER = f"/opt/ml/additional-model-data-sources/{DRAFTER_CHANNEL}"
+DRAFTER_FOLDER = f"{ML_ROOT}/{ADDITIONAL}/{DRAFTER_CHANNEL}"
 
 
 @dataclass(frozen=True)

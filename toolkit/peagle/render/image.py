@@ -29,6 +29,7 @@ from peagle.planning.plan import Plan
 from peagle.render.files import RenderedFile, json_file, text_file
 from peagle.render.image_names import split_image
 from peagle.render.plan_file import plan_document
+from peagle_serve.contract import ROOT_VARIABLE
 
 DOCKERFILE = "Dockerfile"
 PAIR_FILE = "peagle/pair.json"
@@ -63,7 +64,7 @@ BAKED_ROOT = "/opt/peagle/ml"
 
 _HUB = f"{BAKED_ROOT}/hub"
 
-BAKED_ENVIRONMENT = {"PEAGLE_ML_ROOT": BAKED_ROOT, "HF_HUB_CACHE": _HUB, "HF_HUB_OFFLINE": "1"}
+BAKED_ENVIRONMENT = {ROOT_VARIABLE: BAKED_ROOT, "HF_HUB_CACHE": _HUB, "HF_HUB_OFFLINE": "1"}
 """With it the engine finds them."""
 
 _DOWNLOAD = """\

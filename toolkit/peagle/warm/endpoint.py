@@ -22,10 +22,10 @@ from peagle.deploy.status import told_by_sandbox
 from peagle.errors import CloudError, EngineError, PeagleError, Refused
 from peagle.planning.plan import Plan
 from peagle.planning.runtime import check_name
-from peagle.protocol import COLLECT, WARM_ATTRIBUTE, WARM_FOLDER, WARM_MODE_VARIABLE
 from peagle.warm.transfer import IncompleteResponse, WarmArtifact, WarmReply, fetch
 from peagle.weights.bucket import Bucket
 from peagle.weights.layout import Place, place_of
+from peagle_serve.contract import COLLECT, WARM_ATTRIBUTE, WARM_FOLDER, WARM_MODE_VARIABLE
 
 COLLECTING_SUFFIX = "-warm"
 """So ends the name of the endpoint that collects."""

@@ -15,8 +15,8 @@ from peagle.engine.runner import Runner
 from peagle.engine.state import collected_folder
 from peagle.errors import EngineError
 from peagle.planning.plan import Plan
-from peagle.protocol import COUNTERS_HEADER, WARM_ATTRIBUTE
 from peagle.warm.transfer import IncompleteResponse, WarmArtifact, WarmReply, fetch
+from peagle_serve.contract import ATTRIBUTES_HEADER, WARM_ATTRIBUTE
 
 COLLECTING_SUFFIX = "-warm"
 """Ends the name of the engine that collects, so that one with the plan's own name may run too."""
@@ -40,7 +40,7 @@ def _collect(own: Plan, runner: Runner, folder: Path, progress: Progress) -> War
     engine = up(own, progress=progress, runner=runner)
 
     def send(body: dict[str, Any]) -> WarmReply:
-        headers = {"Content-Type": "application/json", COUNTERS_HEADER: WARM_ATTRIBUTE}
+        headers = {"Content-Type": "application/json", ATTRIBUTES_HEADER: WARM_ATTRIBUTE}
         try:
             content = json.dumps(body).encode()
             return WarmReply(*exchange(engine.process.port, content, headers))

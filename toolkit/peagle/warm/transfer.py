@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from peagle.errors import EngineError, Fix, PeagleError, Refused, UserError
-from peagle.protocol import COLLECT, WARM_MODE_VARIABLE
 from peagle.store import replacing
+from peagle_serve.contract import COLLECT, WARM_MODE_VARIABLE
 
 PART_BYTES = 4 * 1024 * 1024
 """The most that a container sends at once: InvokeEndpoint responses are limited to 6 MB."""

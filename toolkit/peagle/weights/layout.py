@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from peagle.errors import UserError
 from peagle.findings import Finding, error
-from peagle.protocol import WARM_FOLDER
+from peagle_serve.contract import WARM_FOLDER
 
 PARTS = ("target", "drafter")
 """The folders below the prefix."""

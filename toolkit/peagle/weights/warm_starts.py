@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from peagle.aws.errors import Missing
-from peagle.protocol import WARM_FOLDER
 from peagle.text import sanitize
 from peagle.weights.bucket import Bucket
 from peagle.weights.layout import PARTS, Place
 from peagle.weights.manifest import Manifest
+from peagle_serve.contract import WARM_FOLDER
 
 _LONGEST_MANIFEST = 1_000_000
 _LONGEST_WORDS = 80

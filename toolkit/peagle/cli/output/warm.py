@@ -12,11 +12,11 @@ from peagle.deploy.desired import Wanted
 from peagle.deploy.state import Deployment
 from peagle.deploy.steps import limit_of
 from peagle.planning import Plan
-from peagle.protocol import WARM_FOLDER
 from peagle.text import dollars, in_words, price_words
 from peagle.warm.endpoint import Stored
 from peagle.warm.transfer import WarmArtifact
 from peagle.weights import Place
+from peagle_serve.contract import WARM_FOLDER
 
 _USUAL_MINUTES = 15
 """A machine, the weights, a cold start of two or three minutes, the proof, and the end of it."""

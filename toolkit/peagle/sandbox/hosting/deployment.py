@@ -21,7 +21,6 @@ from peagle.engine.crash import crash_reason
 from peagle.engine.installed import this_machine
 from peagle.engine.process import EngineProcess, is_alive, is_healthy, stop_engine
 from peagle.errors import PeagleError
-from peagle.protocol import COLLECT, WARM_FOLDER, WARM_MODE_VARIABLE
 from peagle.sandbox import state
 from peagle.sandbox.client import ACCOUNT
 from peagle.sandbox.hosting.launch import (
@@ -35,6 +34,7 @@ from peagle.sandbox.hosting.launch import (
 )
 from peagle.sandbox.hosting.spec import Order, stand_in_for
 from peagle.sandbox.state import catalog, engine_version
+from peagle_serve.contract import COLLECT, DRAIN_SECONDS, WARM_FOLDER, WARM_MODE_VARIABLE
 
 _POLL_SECONDS = 0.2
 _LONGEST_EVENT = 256 * 1024 - 26
@@ -93,9 +93,6 @@ class LogTail:
             self._backend.ensure_log_stream(self._group, self._stream)
             self._backend.put_log_events(self._group, self._stream, events)
 
-
-DRAIN_SECONDS = 60.0
-"""How long an engine that was replaced may still answer: InvokeEndpoint's own limit."""
 
 _POLL_SECONDS_DEPLOYMENT = 0.1
 

@@ -21,19 +21,19 @@ from botocore.exceptions import ClientError
 from peagle.catalog.schema import Drafter
 from peagle.checks.facts import in_ecr
 from peagle.engine.container import Container, container_name, start_container
-from peagle.engine.cpu import ML_ROOT, model_paths
+from peagle.engine.cpu import model_paths
 from peagle.engine.installed import find_engine
 from peagle.engine.process import EngineProcess, free_port, start_engine
 from peagle.engine.state import collection_variables, digest_of
 from peagle.errors import NotFound, PeagleError
 from peagle.images import Docker, Image, images, show
-from peagle.protocol import IMAGE_DIGEST_VARIABLE
 from peagle.render.image import serve_digest
 from peagle.render.requests import tag_value
 from peagle.s3uri import S3Uri
 from peagle.sandbox.client import ACCESS_KEY, running
 from peagle.sandbox.hosting.spec import DRAFTER_PATH, TARGET_PATH, ModelData, Order
 from peagle.sandbox.state import EngineKind, catalog, engine_version
+from peagle_serve.contract import IMAGE_DIGEST_VARIABLE, ML_ROOT
 
 TINY = "peagle/tiny"
 
@@ -46,7 +46,7 @@ def mount_tiny(ml_root: Path, drafter: Drafter | None) -> None:
     if drafter is not None and drafter.weights is not None:
         places[DRAFTER_PATH] = drafter.weights
     for path, weights in places.items():
-        place = ml_root / PurePosixPath(path).relative_to("/opt/ml")
+        place = ml_root / PurePosixPath(path).relative_to(ML_ROOT)
         place.parent.mkdir(parents=True, exist_ok=True)
         place.symlink_to((folder / weights).resolve(), target_is_directory=True)
 
@@ -206,7 +206,7 @@ def mounts_of(ml_root: Path) -> dict[str, Path]:
     """
     links = [path for path in sorted(ml_root.rglob("*")) if path.is_symlink()]
     folders = links or [path for path in sorted(ml_root.glob("*")) if path.is_dir()]
-    return {f"/opt/ml/{path.relative_to(ml_root).as_posix()}": path.resolve() for path in folders}
+    return {f"{ML_ROOT}/{path.relative_to(ml_root).as_posix()}": path.resolve() for path in folders}
 
 
 def _image(docker: Docker, named: str, pair: str) -> Image:

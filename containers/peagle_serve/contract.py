@@ -1,0 +1,119 @@
+"""The contract of the container: its variables, paths and routes, and its own settings.
+
+The toolkit imports these names instead of repeating them. ``SM_VLLM_*`` variables become vLLM's
+arguments (``environment``); ``PEAGLE_*`` variables are the container's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+PREFIX = "SM_VLLM_"
+MODEL = f"{PREFIX}MODEL"
+SPECULATION = f"{PREFIX}SPECULATIVE_CONFIG"
+LOAD_FORMAT = f"{PREFIX}LOAD_FORMAT"
+HUB_MODEL = "HF_MODEL_ID"
+PORT_VARIABLE = "SAGEMAKER_BIND_TO_PORT"
+"""SageMaker's variable for the port of a container."""
+DEFAULT_PORT = 8080
+
+ML_ROOT = "/opt/ml"
+"""SageMaker mounts everything below this folder."""
+MODEL_FOLDER = f"{ML_ROOT}/model"
+ADDITIONAL = "additional-model-data-sources"
+"""Below ``ML_ROOT``; every folder in it is a mount of its own."""
+ROOT_VARIABLE = "PEAGLE_ML_ROOT"
+"""The folder that stands for ``/opt/ml`` outside a container, or in an image with weights."""
+WARM_FOLDER = "warm"
+"""The folder of warm-start artifacts: beside the weights, or in the toolkit's home."""
+
+DRAIN_VARIABLE = "PEAGLE_DRAIN_SECONDS"
+DRAIN_SECONDS = 60
+"""The default, as long as InvokeEndpoint waits."""
+RESTARTS_VARIABLE = "PEAGLE_RESTARTS"
+WARM_MODE_VARIABLE = "PEAGLE_WARM"
+AUTO = "auto"
+COLLECT = "collect"
+OFF = "off"
+WARM_FOLDER_VARIABLE = "PEAGLE_WARM_FOLDER"
+CACHE_VARIABLE = "PEAGLE_CACHE"
+IMAGE_CONTENT_VARIABLE = "PEAGLE_IMAGE_CONTENT"
+"""Set by the image: the digest of its content, the same under every name."""
+IMAGE_DIGEST_VARIABLE = "PEAGLE_IMAGE_DIGEST"
+"""Set by the toolkit: the digest in the image's name, for an image without the variable above."""
+
+OWN_VARIABLES = (
+    CACHE_VARIABLE,
+    DRAIN_VARIABLE,
+    IMAGE_CONTENT_VARIABLE,
+    IMAGE_DIGEST_VARIABLE,
+    ROOT_VARIABLE,
+    RESTARTS_VARIABLE,
+    WARM_MODE_VARIABLE,
+    WARM_FOLDER_VARIABLE,
+)
+
+SUBJECT_VARIABLE = "PEAGLE_WARM_SUBJECT"
+"""From the entrypoint to the middleware: the subject of a warm start, as canonical JSON."""
+CAPTURE_VARIABLE = "PEAGLE_WARM_PLACE"
+"""From the entrypoint to the middleware: the folder of the caches, named after the key."""
+
+ATTRIBUTES_HEADER = "X-Amzn-SageMaker-Custom-Attributes"
+"""SageMaker passes CustomAttributes of InvokeEndpoint to the container in this header."""
+COUNTERS_ATTRIBUTE = "peagle=counters"
+"""Asks ``/invocations`` for the speculation counters; a plain vLLM ignores the attribute."""
+WARM_ATTRIBUTE = "peagle=warm"
+"""Asks ``/invocations`` for the compile caches (``warm.route``)."""
+
+ARCHIVE_SUFFIX = ".tar.gz"
+MANIFEST_SUFFIX = ".json"
+ARTIFACT_FORMAT = 1
+LARGEST_PART = 4 << 20
+"""Bytes of an archive in one response; InvokeEndpoint returns at most 6 MB."""
+
+
+class WrongEnvironment(Exception):
+    """The environment cannot be served. ``message`` and ``fix`` are one line each."""
+
+    def __init__(self, message: str, fix: str) -> None:
+        self.message = " ".join(message.split())
+        self.fix = " ".join(fix.split())
+        super().__init__(f"{self.message} ({self.fix})")
+
+
+class Settings(NamedTuple):
+    """``drain_seconds``: how long running requests may take after SIGTERM. ``restarts``: how often
+    within an hour a crashed engine is restarted, if it was healthy before. ``warm``: ``auto``
+    restores a matching artifact, ``collect`` compiles everything and offers it, ``off`` does
+    neither."""
+
+    drain_seconds: int = DRAIN_SECONDS
+    restarts: int = 3
+    warm: str = AUTO
+
+
+def settings_of(environment: Mapping[str, str]) -> Settings:
+    """The settings. Raises WrongEnvironment for an invalid value.
+
+    An engine that collects is not restarted: its second start would not be cold.
+    """
+    default = Settings()
+    warm = environment.get(WARM_MODE_VARIABLE, "").strip().lower() or default.warm
+    if warm not in (AUTO, COLLECT, OFF):
+        raise WrongEnvironment(
+            f"{WARM_MODE_VARIABLE} is {warm!r}", f"set it to {AUTO}, {COLLECT} or {OFF}"
+        )
+    restarts = _number(environment, RESTARTS_VARIABLE, default.restarts)
+    return Settings(
+        _number(environment, DRAIN_VARIABLE, default.drain_seconds),
+        0 if warm == COLLECT else restarts,
+        warm,
+    )
+
+
+def _number(environment: Mapping[str, str], name: str, default: int) -> int:
+    text = environment.get(name, str(default)).strip()
+    if not (text.isascii() and text.isdigit()):
+        raise WrongEnvironment(f"{name} is {text!r}", "set it to a whole number of 0 or more")
+    return int(text)
