@@ -127,7 +127,8 @@ class Account:
 
     def model(self, name: str, environment: dict[str, str] | None = None, **more: Any) -> str:
         """A model whose weights are in ``s3://models/tiny/`` (or ``ModelDataSource=None``)."""
-        container = {"Image": IMAGE, "Environment": environment or {}, **more}
+        image = IMAGE.replace("us-east-1", self.region)
+        container = {"Image": image, "Environment": environment or {}, **more}
         container.setdefault("ModelDataSource", {"S3DataSource": folder_on_s3("tiny/")})
         container = {name: value for name, value in container.items() if value is not None}
         self.sagemaker.create_model(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peagle.aws.client import Keys, connect
-from peagle.sandbox.runtime.invoke import PREFIX, BadToken, region_of
+from peagle.sandbox.invocations import TOKEN_PREFIX, InvalidToken, region_of_token
 
 
 def made(region: str = "eu-west-1", seconds: int = 3600) -> str:
@@ -20,22 +20,22 @@ def made(region: str = "eu-west-1", seconds: int = 3600) -> str:
 
 def edited(old: str, new: str) -> str:
     """A token whose content was changed."""
-    text = base64.b64decode(made().removeprefix(PREFIX)).decode()
+    text = base64.b64decode(made().removeprefix(TOKEN_PREFIX)).decode()
     assert old in text
-    return PREFIX + base64.b64encode(text.replace(old, new).encode()).decode()
+    return TOKEN_PREFIX + base64.b64encode(text.replace(old, new).encode()).decode()
 
 
 def test_a_token_names_its_region() -> None:
-    assert region_of(f"Bearer {made('eu-west-1')}") == "eu-west-1"
-    assert region_of(f"bearer {made('us-east-1')}") == "us-east-1"
+    assert region_of_token(f"Bearer {made('eu-west-1')}") == "eu-west-1"
+    assert region_of_token(f"bearer {made('us-east-1')}") == "us-east-1"
 
 
 def test_a_token_ends_with_its_time() -> None:
     token = f"Bearer {made(seconds=600)}"
     soon, late = (datetime.now(UTC) + timedelta(minutes=minutes) for minutes in (9, 11))
-    assert region_of(token, now=soon) == "eu-west-1"
-    with pytest.raises(BadToken, match="expired"):
-        region_of(token, now=late)
+    assert region_of_token(token, now=soon) == "eu-west-1"
+    with pytest.raises(InvalidToken, match="expired"):
+        region_of_token(token, now=late)
 
 
 @pytest.mark.parametrize(
@@ -52,12 +52,12 @@ def test_a_token_ends_with_its_time() -> None:
     ],
 )
 def test_a_token_for_something_else_is_refused(old: str, new: str) -> None:
-    with pytest.raises(BadToken):
-        region_of(f"Bearer {edited(old, new)}")
+    with pytest.raises(InvalidToken):
+        region_of_token(f"Bearer {edited(old, new)}")
 
 
 @given(st.text(max_size=80))
 def test_nothing_else_is_a_token(text: str) -> None:
-    for authorization in (text, f"Bearer {text}", f"Bearer {PREFIX}{text}"):
-        with pytest.raises(BadToken):
-            region_of(authorization)
+    for authorization in (text, f"Bearer {text}", f"Bearer {TOKEN_PREFIX}{text}"):
+        with pytest.raises(InvalidToken):
+            region_of_token(authorization)

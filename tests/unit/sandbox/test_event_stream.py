@@ -8,7 +8,7 @@ from botocore.eventstream import EventStreamBuffer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peagle.sandbox.runtime.messages import payload_part, stream_error
+from peagle.sandbox.protocol import payload_part, stream_error
 
 
 @given(st.lists(st.binary(max_size=300), min_size=1, max_size=4))

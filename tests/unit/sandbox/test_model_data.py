@@ -9,8 +9,8 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from peagle.sandbox.hosting.launch import NoModelData, download, weight_bytes
-from peagle.sandbox.hosting.spec import ModelData
+from peagle.sandbox.launch import ModelDataError, download, weight_bytes
+from peagle.sandbox.launch_spec import ModelData
 from tests.unit.sandbox.sandboxes import BUCKET, Account
 
 pytestmark = pytest.mark.sandbox
@@ -75,10 +75,10 @@ def test_one_object_is_one_file(account: Account, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "why"),
     [
-        ({}, "there is no object below"),
+        ({}, "no object exists below"),
         ({"bad/": b""}, "is an empty folder"),
         ({"bad/target/": b"", "bad/target/a": b""}, "is an empty folder"),
-        ({"bad/a": b"", "bad/a/b": b""}, "is a file and a folder at once"),
+        ({"bad/a": b"", "bad/a/b": b""}, "is both a file and a folder"),
         ({"bad/../../outside": b""}, "does not name a file below"),
         ({"bad//absolute": b""}, "does not name a file below"),
     ],
@@ -90,7 +90,7 @@ def test_what_makes_a_deployment_fail_is_refused(
     account.s3.create_bucket(Bucket=bucket)
     for key, content in files.items():
         account.s3.put_object(Bucket=bucket, Key=key, Body=content)
-    with pytest.raises(NoModelData, match=why):
+    with pytest.raises(ModelDataError, match=why):
         download(ModelData(f"s3://{bucket}/bad/", MODEL), tmp_path / "ml", "us-east-1")
     assert [path.name for path in tmp_path.iterdir()] == ["ml"]
 
@@ -105,12 +105,12 @@ def test_what_makes_a_deployment_fail_is_refused(
     ],
 )
 def test_what_is_not_there_or_no_archive_is_refused(data: ModelData, tmp_path: Path) -> None:
-    with pytest.raises(NoModelData, match=data.uri):
+    with pytest.raises(ModelDataError, match=data.uri):
         download(data, tmp_path, "us-east-1")
 
 
 def test_an_archive_stays_in_its_folder(account: Account, tmp_path: Path) -> None:
     account.upload("", {"evil.tar.gz": archive(**{"../../outside": b"x"})})
-    with pytest.raises(NoModelData, match="outside"):
+    with pytest.raises(ModelDataError, match="outside"):
         download(ModelData(uri("evil.tar.gz"), MODEL, archive=True), tmp_path / "ml", "us-east-1")
     assert held(tmp_path) == {}

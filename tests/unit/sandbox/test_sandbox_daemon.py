@@ -37,7 +37,7 @@ def test_a_second_start_finds_the_first_and_says_how_to_use_it(sandbox: Sandbox)
     first = sandbox.told("sandbox", "start")
     again = sandbox.peagle("sandbox", "start")
     assert again.returncode == 0
-    assert f"listens on {first['url']} (process {first['pid']})" in again.stdout
+    assert f"is running at {first['url']} (process {first['pid']})" in again.stdout
     assert 'eval "$(peagle sandbox env)"' in again.stdout
 
 
@@ -67,7 +67,7 @@ def test_the_port_can_be_chosen_and_a_taken_one_is_an_error(home: Sandbox) -> No
         until(home.processes, lambda left: left == [], seconds=5)
     assert home.told("sandbox", "start", "--port", port)["url"].endswith(f":{port}")
     done = home.peagle("sandbox", "start", "--port", "1")
-    assert (done.returncode, f"already runs on port {port}" in done.stderr) == (2, True)
+    assert (done.returncode, f"already running on port {port}" in done.stderr) == (2, True)
 
 
 def test_env_is_read_by_a_shell_word_for_word(sandbox: Sandbox) -> None:
@@ -103,7 +103,7 @@ def test_env_keeps_a_proxy_out_of_the_way(sandbox: Sandbox, name: str) -> None:
 def test_env_needs_a_running_sandbox(home: Sandbox) -> None:
     done = home.peagle("sandbox", "env")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: the sandbox does not run (peagle sandbox start)\n"
+    assert done.stderr == "error: the sandbox is not running (Start it: peagle sandbox start)\n"
 
 
 def test_status_tells_what_serves_and_stop_leaves_nothing(home: Sandbox) -> None:
@@ -135,7 +135,7 @@ def test_stop_cleans_up_after_a_sandbox_that_was_killed(home: Sandbox) -> None:
     _kill_daemon(home)
     assert len(home.processes()) == 2, "the entrypoint and its engine live on"
     status = home.peagle("sandbox", "status")
-    assert "1 of its engines still run" in status.stderr
+    assert "still running: 1" in status.stderr
     assert home.told("sandbox", "stop") == {"was_running": False, "engines": 1}
     assert home.processes() == []
 
@@ -207,14 +207,15 @@ def test_moto_is_named_when_it_is_missing(home: Sandbox, monkeypatch: pytest.Mon
     monkeypatch.setattr(importlib.metadata, "version", missing)
     with home.at_home(), pytest.raises(UserError) as raised:
         aws_sandbox.ensure_started()
-    assert str(raised.value) == "the sandbox needs moto (pip install 'peagle-toolkit[sandbox]')"
+    assert raised.value.message == "the sandbox needs moto"
+    assert raised.value.command == ("pip", "install", "peagle-toolkit[sandbox]")
 
 
 def test_a_moto_that_was_not_extended_here_is_refused(
     home: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "5.3.0")
-    with home.at_home(), pytest.raises(UserError, match=r"needs moto 5\.2, and 5\.3\.0"):
+    with home.at_home(), pytest.raises(UserError, match=r"needs moto 5\.2, but 5\.3\.0"):
         aws_sandbox.ensure_started()
 
 

@@ -102,8 +102,8 @@ def test_a_model_needs_one_kind_of_containers(account: Account) -> None:
     container = {"Image": IMAGE}
     create = account.sagemaker.create_model
     both = {"PrimaryContainer": container, "Containers": [container]}
-    assert "Exactly one of" in refused(create, ModelName="no", ExecutionRoleArn=ROLE)
-    assert "Exactly one of" in refused(create, ModelName="both", ExecutionRoleArn=ROLE, **both)
+    assert "exactly one of" in refused(create, ModelName="no", ExecutionRoleArn=ROLE)
+    assert "exactly one of" in refused(create, ModelName="both", ExecutionRoleArn=ROLE, **both)
 
 
 def test_what_is_missing_is_named_with_its_arn(account: Account) -> None:

@@ -278,6 +278,6 @@ def test_a_web_page_is_not_listened_to(address: str, headers: dict[str, str]) ->
     answer = connection.getresponse()
     assert (answer.status, json.load(answer)) == (
         403,
-        {"message": "the sandbox does not talk to web pages"},
+        {"message": "the sandbox does not answer web pages"},
     )
     connection.close()

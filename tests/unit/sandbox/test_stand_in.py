@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peagle.catalog import load_catalog
-from peagle.sandbox.hosting.spec import DRAFTER_PATH, TARGET_PATH, stand_in_for
+from peagle.sandbox.launch_spec import DRAFTER_PATH, TARGET_PATH, stand_in_for
 from tests.unit.sandbox.sandboxes import Account
 
 TINY = load_catalog().targets["peagle/tiny"]
@@ -90,7 +90,7 @@ def test_the_head_is_tiny_s_own_of_the_same_kind(
 
 def test_a_method_that_tiny_lacks_is_told() -> None:
     found = stand_in_for(speculating(method="mtp", num_speculative_tokens=1), TINY)
-    assert any("tiny has no head for method mtp" in note for note in found.notes)
+    assert any("tiny has no drafter for method mtp" in note for note in found.notes)
 
 
 def test_a_look_up_in_the_text_stays_as_it_is() -> None:
@@ -133,9 +133,9 @@ def test_the_sandbox_says_that_a_stand_in_serves(account: Account) -> None:
     assert account.sagemaker.list_tags(ResourceArn=found["EndpointArn"])["Tags"] == [
         {"Key": "peagle:stand-in", "Value": "peagle/tiny"}
     ]
-    assert account.wait_for_line(name, "stands in")[0] == (
-        "sandbox: peagle/tiny stands in for openai/gpt-oss-20b, which this machine cannot run: "
-        "its target (openai/gpt-oss-20b) would have to be downloaded"
+    assert account.wait_for_line(name, "stand-in for")[0] == (
+        "sandbox: peagle/tiny is the stand-in for openai/gpt-oss-20b, which this machine cannot "
+        "run: its target (openai/gpt-oss-20b) would have to be downloaded"
     )
     (status,) = account.sandbox.told("sandbox", "status")["endpoints"]
     assert status["stand_in"] == "peagle/tiny"

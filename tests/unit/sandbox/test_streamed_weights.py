@@ -18,7 +18,7 @@ def test_a_stand_in_serves_under_the_plans_other_settings_and_the_log_says_why(
 
     assert account.settled(name)["EndpointStatus"] == "InService"
     target = plan.target.weights.location
-    lines = account.wait_for_line(name, "stands in")
+    lines = account.wait_for_line(name, "stand-in for")
     assert lines[0].endswith(
         f"its target ({target}) is streamed, and the CPU engine has no streamer"
     )

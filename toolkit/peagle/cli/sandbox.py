@@ -1,4 +1,4 @@
-"""``peagle sandbox``: AWS on this machine."""
+"""``peagle sandbox``: start, stop and show AWS on this machine."""
 
 from __future__ import annotations
 
@@ -18,64 +18,64 @@ from peagle.sandbox.state import EngineKind
 
 @click.group(epilog='Example: peagle sandbox start && eval "$(peagle sandbox env)"')
 def sandbox() -> None:
-    """AWS on this machine, whose SageMaker endpoints really serve.
+    """Run AWS on this machine, with SageMaker endpoints that serve.
 
-    Anything that speaks AWS can use it: boto3, the AWS CLI, Terraform.
+    Works with any AWS client: boto3, the AWS CLI, Terraform.
     """
 
 
 @sandbox.command(cls=PeagleCommand, epilog="Example: peagle sandbox start --port 18300")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="[default: any free one]")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="[default: a free port]")
 @click.option(
     "--engine",
     type=click.Choice(["process", "docker"]),
-    help="As what its endpoints run.  [default: process]",
+    help="How endpoints run.  [default: process]",
 )
 @json_option
 def start(port: int, engine: EngineKind | None, as_json: bool) -> None:
-    """Start it, or find it running.
+    """Start the sandbox, unless it is running.
 
-    With --engine docker its endpoints are containers, of the image that the model names where it
-    is on this machine and for a CPU, else of the newest that is.
+    With --engine docker, endpoints run as containers: of the image that the model names if it is a
+    CPU image on this machine, else of the newest CPU image.
     """
     address = aws_sandbox.ensure_started(port, engine)
     if as_json:
         print_json({"url": address.url, "pid": address.pid})
         return
-    click.echo(f"The sandbox listens on {address.url} (process {address.pid}).")
-    click.echo('Use it from this shell:  eval "$(peagle sandbox env)"')
-    click.echo("then, for instance:      aws sagemaker list-endpoints")
-    click.echo("or straight away:        peagle deploy tiny --sandbox")
+    click.echo(f"The sandbox is running at {address.url} (process {address.pid}).")
+    click.echo('To use it in this shell:  eval "$(peagle sandbox env)"')
+    click.echo("Then, for example:        aws sagemaker list-endpoints")
+    click.echo("Or directly:              peagle deploy tiny --sandbox")
 
 
 @sandbox.command(cls=PeagleCommand, epilog="Example: peagle sandbox stop")
 @json_option
 def stop(as_json: bool) -> None:
-    """End it, its engines, and all that it kept."""
-    found = aws_sandbox.stop()
+    """Stop the sandbox and its engines, and delete its state."""
+    stopped = aws_sandbox.stop()
     if as_json:
-        print_json(asdict(found))
+        print_json(asdict(stopped))
         return
-    click.echo("The sandbox has ended." if found.was_running else "The sandbox was not running.")
-    if found.engines:
-        click.echo(f"Engines ended: {found.engines}.")
+    click.echo("Stopped the sandbox." if stopped.was_running else "The sandbox was not running.")
+    if stopped.engines:
+        click.echo(f"Engines stopped: {stopped.engines}")
 
 
 @sandbox.command(cls=PeagleCommand, epilog="Example: peagle sandbox status --json")
 @json_option
 def status(as_json: bool) -> None:
-    """Say whether it runs, and what serves in it."""
+    """Show whether the sandbox is running, and its endpoints."""
     found = aws_sandbox.status()
     if as_json:
         print_json(asdict(found))
         return
     if not found.running:
-        click.echo("The sandbox does not run (peagle sandbox start).")
+        click.echo("The sandbox is not running (peagle sandbox start).")
         if found.leftover_engines:
-            say(f"It was killed; {found.leftover_engines} of its engines still run "
+            say(f"It was killed; engines that are still running: {found.leftover_engines} "
                 "(peagle sandbox stop ends them).")  # fmt: skip
         return
-    click.echo(f"The sandbox listens on {found.url} (process {found.pid}).")
+    click.echo(f"The sandbox is running at {found.url} (process {found.pid}).")
     for endpoint in found.endpoints:
         click.echo(_line(endpoint))
 
@@ -86,32 +86,32 @@ def status(as_json: bool) -> None:
     envvar=["AWS_REGION", "AWS_DEFAULT_REGION"],
     default="us-east-1",
     show_default=True,
-    help="Region that clients use.",
+    help="Region for AWS clients.",
 )
 @json_option
 def env(region: str, as_json: bool) -> None:
-    """Print the variables that lead AWS clients here, for a shell to read.
+    """Print shell commands that point AWS clients to the sandbox.
 
-    Fails when the sandbox does not run.
+    Fails if the sandbox is not running.
     """
     address = aws_sandbox.running()
     if address is None:
         raise aws_sandbox.not_running()
-    variables = address.environment(region) | _past_the_proxy(os.environ)
+    variables = address.environment(region) | _proxy_exception(os.environ)
     if as_json:
         print_json(variables)
         return
     for name, value in variables.items():
         click.echo(f"export {name}={shlex.quote(value)}")
-    click.echo(f"unset {' '.join(aws_sandbox.HINDERING_VARIABLES)}")
+    click.echo(f"unset {' '.join(aws_sandbox.CONFLICTING_VARIABLES)}")
 
 
-def _past_the_proxy(environment: Mapping[str, str]) -> dict[str, str]:
-    """Where the environment names a proxy: the settings that keep it out of the way."""
+def _proxy_exception(environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables that exclude the sandbox from the proxy that the environment names, if any."""
     if not any(name.lower() in ("http_proxy", "all_proxy", "https_proxy") for name in environment):
         return {}
-    already = environment.get("no_proxy") or environment.get("NO_PROXY")
-    hosts = f"{already},{LOOPBACK}" if already else LOOPBACK
+    excluded = environment.get("no_proxy") or environment.get("NO_PROXY")
+    hosts = f"{excluded},{LOOPBACK}" if excluded else LOOPBACK
     return {"NO_PROXY": hosts, "no_proxy": hosts}
 
 

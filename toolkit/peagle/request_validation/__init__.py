@@ -11,7 +11,7 @@ what a role may do) is preflight's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from peagle.errors import Refused
@@ -42,13 +42,20 @@ def is_write(operation: str) -> bool:
 
 
 def problems(
-    service: str, operation: str, parameters: Mapping[str, Any], region: str
+    service: str,
+    operation: str,
+    parameters: Mapping[str, Any],
+    region: str,
+    instance_types: Collection[str] = (),
 ) -> tuple[Invalid, ...]:
-    """Everything that AWS would refuse of this call, as boto3 names it; empty: nothing known."""
+    """Everything that AWS would refuse of this call, as boto3 names it; empty: nothing known.
+
+    ``instance_types`` are allowed in addition to those of botocore, which may be older.
+    """
     source, sent = copy_source(service, parameters)
     return (
         *source,
-        *against_model(service, operation, sent),
+        *against_model(service, operation, sent, instance_types),
         *against_documentation(service, operation, sent, region),
     )
 

@@ -45,8 +45,12 @@ def create_model(parameters: Parameters, region: str) -> Iterator[Invalid]:
         message = (
             f"all keys and values of all containers have {size:,} bytes; allowed: {MAX_TOTAL_BYTES}"
         )
+        aws_message = (
+            f"Value of {size} bytes at 'environment' failed to satisfy constraint: "
+            f"Member must have length less than or equal to {MAX_TOTAL_BYTES}"
+        )
         yield Invalid("PrimaryContainer.Environment" if not several else "Containers", message,
-                      "remove or shorten engine arguments")  # fmt: skip
+                      "remove or shorten engine arguments", aws_message)  # fmt: skip
 
 
 def _containers(parameters: Parameters) -> Iterator[tuple[str, Parameters]]:

@@ -20,10 +20,10 @@ import functools
 import re
 import unicodedata
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import Any
+from typing import Any, NamedTuple
 
 import botocore
 import botocore.session
@@ -103,11 +103,42 @@ class Invalid:
     path: str
     message: str
     fix: str
+    aws_message: str = ""
+    """The constraint in AWS's own words, where they are known."""
 
     @property
     def text(self) -> str:
         """Path and message in one line."""
         return f"{self.path}: {self.message}" if self.path else self.message
+
+
+class UnknownKey(Invalid):
+    """A key that the service model lacks; a newer version of the service may know it."""
+
+
+class _Path(NamedTuple):
+    """Where a value is: as this package writes it (``Tags[0].Key``) and as AWS does
+    (``tags.1.member.key``)."""
+
+    text: str
+    aws: str
+
+    def key(self, name: str) -> _Path:
+        """A key of the structure at this path."""
+        aws = name[:1].lower() + name[1:]
+        if not self.text:
+            return _Path(name, aws)
+        return _Path(f"{self.text}.{name}", f"{self.aws}.{aws}")
+
+    def invalid(self, value: Any, message: str, fix: str = "", constraint: str = "") -> Invalid:
+        """``value`` at this path is invalid; ``constraint`` is AWS's wording."""
+        if constraint:
+            given = "null" if value is None else f"'{value}'"
+            if isinstance(value, Mapping | list | tuple):
+                given = f"of {len(value)} members"
+            place = f"Value {given} at '{self.aws}'"
+            constraint = f"{place} failed to satisfy constraint: Member must {constraint}"
+        return Invalid(self.text, message, fix, constraint)
 
 
 @functools.cache
@@ -126,13 +157,23 @@ def api_name(service: str, operation: str) -> str:
     return _api_names(service)[operation]
 
 
-def against_model(service: str, operation: str, parameters: Mapping[str, Any]) -> list[Invalid]:
-    """Everything in ``parameters`` that the model of ``operation`` (``create_model``) forbids."""
+def against_model(
+    service: str,
+    operation: str,
+    parameters: Mapping[str, Any],
+    instance_types: Collection[str] = (),
+) -> list[Invalid]:
+    """Everything in ``parameters`` that the model of ``operation`` (``create_model``) forbids.
+
+    ``instance_types`` are allowed in addition to those of botocore, which may be older.
+    """
     shape = service_model(service).operation_model(api_name(service, operation)).input_shape
-    return list(_look(shape, parameters, "")) if shape is not None else []
+    if shape is None:
+        return []
+    return list(_look(shape, parameters, _Path("", ""), instance_types))
 
 
-def _look(shape: Any, value: Any, path: str) -> Iterator[Invalid]:
+def _look(shape: Any, value: Any, path: _Path, types: Collection[str]) -> Iterator[Invalid]:
     wrong = _wrong_type(shape, value, path)
     if wrong:
         yield wrong
@@ -141,40 +182,45 @@ def _look(shape: Any, value: Any, path: str) -> Iterator[Invalid]:
     if size:
         yield size
     if shape.type_name == "structure":
-        yield from _structure(shape, value, path)
+        yield from _structure(shape, value, path, types)
     elif shape.type_name == "list":
         for number, item in enumerate(value):
-            yield from _look(shape.member, item, f"{path}[{number}]")
+            inner = _Path(f"{path.text}[{number}]", f"{path.aws}.{number + 1}.member")
+            yield from _look(shape.member, item, inner, types)
     elif shape.type_name == "map":
         for key, item in value.items():
-            yield from _look(shape.key, key, f"{path}.{_short(key)} (the name)")
-            yield from _look(shape.value, item, f"{path}.{_short(key)}")
+            text = f"{path.text}.{_short(key)}"
+            name = _Path(f"{text} (the name)", f"{path.aws}.key")
+            yield from _look(shape.key, key, name, types)
+            yield from _look(shape.value, item, _Path(text, f"{path.aws}.{key}.member"), types)
     elif shape.type_name == "string" and not size:
-        yield from _text(shape, value, path)
+        yield from _text(shape, value, path, types)
 
 
-def _structure(shape: Any, value: Mapping[str, Any], path: str) -> Iterator[Invalid]:
+def _structure(
+    shape: Any, value: Mapping[str, Any], path: _Path, types: Collection[str]
+) -> Iterator[Invalid]:
     for name, item in value.items():
-        inner = f"{path}.{name}" if path else str(name)
+        inner = path.key(str(name))
         if name in shape.members:
-            yield from _look(shape.members[name], item, inner)
+            yield from _look(shape.members[name], item, inner, types)
         else:
             fix = nearest(str(name), shape.members) or _listed("keys", list(shape.members))
-            yield Invalid(inner, "there is no such key", fix)
+            yield UnknownKey(inner.text, "there is no such key", fix)
     for name in shape.required_members:
         if name not in value:
-            yield Invalid(f"{path}.{name}" if path else name, "the key is missing", "give it")
+            yield path.key(name).invalid(None, "the key is missing", "give it", "not be null")
     if getattr(shape, "is_tagged_union", False) and len(value) != 1:
         known = ", ".join(shape.members)
-        yield Invalid(path, f"exactly one of {known} must be given", "keep one of them")
+        yield path.invalid(value, f"exactly one of {known} must be given", "keep one of them")
 
 
-def _wrong_type(shape: Any, value: Any, path: str) -> Invalid | None:
+def _wrong_type(shape: Any, value: Any, path: _Path) -> Invalid | None:
     types, words = _TYPES.get(shape.type_name, ((), ""))
     if not types or (isinstance(value, types) and not _is_stray_bool(shape, value)):
         return None
     found = "nothing" if value is None else f"{_short(repr(value))}"
-    return Invalid(path, f"expected {words}, found {found}", "")
+    return path.invalid(value, f"expected {words}, found {found}")
 
 
 def _is_stray_bool(shape: Any, value: Any) -> bool:
@@ -182,7 +228,7 @@ def _is_stray_bool(shape: Any, value: Any) -> bool:
     return isinstance(value, bool) and shape.type_name != "boolean"
 
 
-def _wrong_size(shape: Any, value: Any, path: str) -> Invalid | None:
+def _wrong_size(shape: Any, value: Any, path: _Path) -> Invalid | None:
     low, high = shape.metadata.get("min"), shape.metadata.get("max")
     if (low is None and high is None) or shape.type_name in ("blob", "timestamp", "boolean"):
         return None
@@ -194,17 +240,23 @@ def _wrong_size(shape: Any, value: Any, path: str) -> Invalid | None:
         f"at most {high}" if high is not None else f"at least {low}"
     )  # fmt: skip
     has = f"has {size:,} {unit}" if unit else f"is {size}"
-    return Invalid(path, f"{has}; allowed: {allowed}", "")
+    over = high is not None and size > high
+    bound = f"less than or equal to {high}" if over else f"greater than or equal to {low}"
+    constraint = f"have {'length' if unit else 'value'} {bound}"
+    return path.invalid(value, f"{has}; allowed: {allowed}", "", constraint)
 
 
-def _text(shape: Any, value: str, path: str) -> Iterator[Invalid]:
+def _text(shape: Any, value: str, path: _Path, types: Collection[str]) -> Iterator[Invalid]:
     allowed = list(getattr(shape, "enum", None) or ())
-    if allowed and value not in allowed:
-        yield Invalid(path, f"{_short(value)!r} is none of the {len(allowed)} allowed values",
-                      _one_of(value, allowed))  # fmt: skip
+    newer = shape.name.endswith("InstanceType") and value in types
+    if allowed and value not in allowed and not newer:
+        message = f"{_short(value)!r} is none of the {len(allowed)} allowed values"
+        constraint = f"satisfy enum value set: [{', '.join(allowed)}]"
+        yield path.invalid(value, message, _one_of(value, allowed), constraint)
     pattern = shape.metadata.get("pattern")
     if pattern and not matches(pattern, value):
-        yield Invalid(path, f"{_short(value)!r} does not match AWS's pattern {pattern}", "")
+        message = f"{_short(value)!r} does not match AWS's pattern {pattern}"
+        yield path.invalid(value, message, "", f"satisfy regular expression pattern: {pattern}")
 
 
 def _one_of(value: str, allowed: Sequence[str]) -> str:

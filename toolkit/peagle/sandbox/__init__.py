@@ -1,21 +1,25 @@
-"""AWS on this machine: a moto server whose SageMaker endpoints really start the plan's engine.
+"""AWS on this machine: a moto server whose SageMaker endpoints start the plan's engine.
 
-    client    start, stop and ask it, from any program          state     what is written down
-    server    the daemon itself                                 front     which call goes where
-    sagemaker what moto's SageMaker lacks for GPU endpoints     services  quotas, prices, ...
-    hosting   from an endpoint configuration to a live engine   runtime   invoking it, streamed
+    client       start, stop, query      invocations   invoking endpoints, streamed
+    server       the daemon              relay         HTTP to an engine
+    state        state on disk           protocol      responses, errors, event streams
+    router       which request goes      launch_spec   what to launch for an endpoint
+                 where                   launch        download weights, start the engine
+    sagemaker    models, configurations  instance      one engine and its log
+                 and endpoints           services      quotas, prices
+    operations   validation of requests  stacks        CloudFormation
 
-Only ``server`` and what it uses imports moto; this package's own names do not.
+Only ``server`` and the modules that it uses import moto; the names exported here do not.
 
-It does not: check signatures or permissions; run more than one engine per endpoint (the first
-variant's first container stands for all of them); restart an engine that dies; scale; have
-inference components, asynchronous calls or data capture; remember anything once it has ended.
+Not supported: signatures and permissions are not checked; an endpoint runs one engine (of the first
+variant's first container); an engine that dies is not restarted; no scaling, inference components,
+asynchronous invocations or data capture; nothing is kept after ``stop``.
 """
 
 from peagle.sandbox.client import (
     ACCOUNT,
+    CONFLICTING_VARIABLES,
     EXECUTION_ROLE,
-    HINDERING_VARIABLES,
     Address,
     EndpointStatus,
     Status,
@@ -31,8 +35,8 @@ from peagle.sandbox.client import (
 
 __all__ = [
     "ACCOUNT",
+    "CONFLICTING_VARIABLES",
     "EXECUTION_ROLE",
-    "HINDERING_VARIABLES",
     "Address",
     "EndpointStatus",
     "Status",

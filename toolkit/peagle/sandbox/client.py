@@ -1,4 +1,4 @@
-"""Start, stop and ask the sandbox, from any program of this user."""
+"""Start, stop and query the sandbox from any program of this user."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from peagle.engine.process import LOOPBACK, EngineProcess, is_alive, stop_engine
-from peagle.errors import EngineError, UserError
+from peagle.errors import EngineError, Fix, UserError
 from peagle.images import Docker
 from peagle.sandbox import state
 from peagle.sandbox.state import EngineKind
@@ -22,32 +22,33 @@ ACCOUNT = "123456789012"
 """The account that owns everything in the sandbox."""
 
 EXECUTION_ROLE = "peagle-sandbox-role"
-"""The role that is there from the start and that SageMaker may take."""
+"""The role that exists from the start and that SageMaker may assume."""
 
 ACCESS_KEY = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"}
-"""Keys that open nothing: the sandbox takes any."""
+"""Placeholder keys: the sandbox accepts any."""
 
 CONTROL_PATH = "/_peagle"
-"""Below it the sandbox answers questions that AWS has no call for."""
+"""Prefix of the sandbox's own requests, for which AWS has no operation."""
 
-HINDERING_VARIABLES = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN")
-"""Variables that would send a client elsewhere than ``Address.environment`` says."""
+CONFLICTING_VARIABLES = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN")
+"""Variables that would override those of ``Address.environment``."""
 
 _STOP_GRACE_SECONDS = 30.0
-_ANSWER_SECONDS = 10.0
+_RESPONSE_SECONDS = 10.0
 _MOTO = (5, 2)
-_INSTALL = "pip install 'peagle-toolkit[sandbox]'"
+_INSTALL = Fix("Install the sandbox extra", ("pip", "install", "peagle-toolkit[sandbox]"))
+_STOP = Fix("Stop the sandbox first", ("peagle", "sandbox", "stop"))
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where the running sandbox listens."""
+    """The address and the process of the running sandbox."""
 
     url: str
     pid: int
 
     def environment(self, region: str = "us-east-1") -> dict[str, str]:
-        """What makes boto3, the AWS CLI and Terraform talk to the sandbox and to nothing else."""
+        """Variables with which boto3, the AWS CLI and Terraform use only the sandbox."""
         return {
             "AWS_ENDPOINT_URL": self.url,
             **ACCESS_KEY,
@@ -61,8 +62,8 @@ class Address:
 class EndpointStatus:
     """An endpoint in the sandbox and the engine behind it.
 
-    ``stand_in`` names what is served instead of the target, if anything. ``uptime_seconds``
-    counts from the start of the engine.
+    ``stand_in`` is the pair that is served instead of the target, if any. ``uptime_seconds`` counts
+    from the start of the engine.
     """
 
     name: str
@@ -77,9 +78,9 @@ class EndpointStatus:
 
 @dataclass(frozen=True)
 class Status:
-    """Whether the sandbox runs, and what runs in it.
+    """Whether the sandbox is running, and its endpoints.
 
-    ``leftover_engines`` counts engines of a sandbox that ended without cleaning up.
+    ``leftover_engines`` counts the engines of a sandbox that was killed.
     """
 
     running: bool
@@ -92,19 +93,19 @@ class Status:
 
 @dataclass(frozen=True)
 class Stopped:
-    """What ``stop`` found: whether the sandbox ran, and how many engines were alive."""
+    """What ``stop`` ended: whether the sandbox was running, and how many engines were."""
 
     was_running: bool
     engines: int
 
 
 def ensure_started(port: int = 0, engine: EngineKind | None = None) -> Address:
-    """The running sandbox's address; starts it when it does not run. ``port`` 0: any free one.
+    """Start the sandbox unless it is running; return its address. ``port`` 0 selects a free port.
 
-    ``engine`` says as what its endpoints run: as processes if it is not given. Of two that start
-    it at once, one does and the other uses it. Raises UserError when moto is not installed, when
-    the port is taken, or when the sandbox runs on another port or with another engine already;
-    DockerMissing when containers are asked for and no Docker engine answers.
+    ``engine`` selects how its endpoints run; the default is as processes. Concurrent calls start
+    one sandbox. Raises UserError when moto is not installed, when the port is in use, or when the
+    sandbox already runs on another port or with another kind of engine; DockerMissing when
+    containers are requested and no Docker engine answers.
     """
     with state.lock() as lock:
         daemon = state.read_daemon()
@@ -117,21 +118,17 @@ def ensure_started(port: int = 0, engine: EngineKind | None = None) -> Address:
             daemon = _start(port, lock)
     if port not in (0, daemon.port):
         raise UserError(
-            f"the sandbox already runs on port {daemon.port}", "peagle sandbox stop, then start"
+            f"the sandbox is already running on port {daemon.port}", _STOP, "sandbox-running"
         )
-    if engine not in (None, state.read_engine_kind()):
-        raise UserError(
-            f"the sandbox already runs its engines as {state.read_engine_kind()}",
-            "peagle sandbox stop, then start",
-        )
+    kind = state.read_engine_kind()
+    if engine not in (None, kind):
+        raise UserError(f"the sandbox is already running with --engine {kind}", _STOP,
+                        "sandbox-running")  # fmt: skip
     return _address(daemon)
 
 
 def stop() -> Stopped:
-    """End the sandbox, every engine of it, and all that it kept.
-
-    Also cleans up after a sandbox that was killed.
-    """
+    """Stop the sandbox and its engines, and delete its state; also after it was killed."""
     with state.lock():
         daemon = state.read_daemon()
         engines = len(state.living_engines())
@@ -142,48 +139,48 @@ def stop() -> Stopped:
 
 
 def running() -> Address | None:
-    """The sandbox's address if it runs."""
+    """The sandbox's address; ``None`` if it is not running."""
     daemon = state.read_daemon()
     return _address(daemon) if daemon else None
 
 
 def status() -> Status:
-    """What runs. Raises EngineError when the sandbox is there but does not answer."""
+    """The sandbox and its endpoints. Raises EngineError when its process does not respond."""
     daemon = state.read_daemon()
     if daemon is None:
         return Status(running=False, leftover_engines=len(state.living_engines()))
-    answer = _ask(daemon, "GET", "/status")
+    found = _request(daemon, "GET", "/status")
     return Status(
         running=True,
         url=_address(daemon).url,
         pid=daemon.pid,
-        uptime_seconds=answer["uptime_seconds"],
-        endpoints=tuple(EndpointStatus(**endpoint) for endpoint in answer["endpoints"]),
+        uptime_seconds=found["uptime_seconds"],
+        endpoints=tuple(EndpointStatus(**endpoint) for endpoint in found["endpoints"]),
     )
 
 
 def set_quota(instance_type: str, value: float, region: str = "us-east-1") -> None:
     """Set how many instances of a type the sandbox's account may use for endpoints.
 
-    Raises UserError when the sandbox does not run.
+    Raises UserError when the sandbox is not running.
     """
-    given = {"instance_type": instance_type, "value": value, "region": region}
-    _tell("/quota", given)
-    state.forget_answers()
+    _put("/quota", {"instance_type": instance_type, "value": value, "region": region})
+    state.forget_cached_answers()
 
 
 def set_fault(operation: str, code: str) -> None:
-    """Let every call of ``operation``, such as ``GetProducts``, fail with this error code, such as
-    ``AccessDeniedException`` or ``ThrottlingException``; an empty code ends it.
+    """Let every call of ``operation``, such as ``GetProducts``, fail with an error code, such as
+    ``AccessDeniedException`` or ``ThrottlingException``; an empty code removes the fault.
 
-    Works for prices, quotas, SageMaker and logs. Raises UserError when the sandbox does not run.
+    Applies to prices, quotas, SageMaker and logs. Raises UserError when the sandbox is not running.
     """
-    _tell("/fault", {"operation": operation, "code": code})
+    _put("/fault", {"operation": operation, "code": code})
 
 
 def not_running() -> UserError:
-    """The error for who needs a running sandbox."""
-    return UserError("the sandbox does not run", "peagle sandbox start")
+    """The error of a command that needs a running sandbox."""
+    fix = Fix("Start it", ("peagle", "sandbox", "start"))
+    return UserError("the sandbox is not running", fix, "sandbox-not-running")
 
 
 def _address(daemon: EngineProcess) -> Address:
@@ -191,21 +188,27 @@ def _address(daemon: EngineProcess) -> Address:
 
 
 def _check_moto() -> None:
-    """moto's insides are extended here, so its minor version matters."""
+    """The sandbox extends moto's internals, so its minor version matters."""
     try:
         found = importlib.metadata.version("moto")
         importlib.metadata.version("flask-cors")
     except importlib.metadata.PackageNotFoundError as missing:
-        raise UserError(f"the sandbox needs {missing.name}", _INSTALL) from None
+        raise UserError(
+            f"the sandbox needs {missing.name}", _INSTALL, "sandbox-extra-missing"
+        ) from None
     if tuple(int(part) for part in found.split(".")[:2]) != _MOTO:
-        raise UserError(f"the sandbox needs moto 5.2, and {found} is installed", _INSTALL)
+        raise UserError(
+            f"the sandbox needs moto 5.2, but {found} is installed",
+            _INSTALL,
+            "sandbox-extra-missing",
+        )
 
 
 def _start(port: int, lock: int) -> EngineProcess:
-    """Start the daemon and wait for its word that it listens.
+    """Start the daemon and wait until it listens.
 
-    The word comes through a pipe, whose end without a word means that the daemon died. The
-    daemon keeps the lock until then, so that nobody starts a second one if we are killed.
+    It reports through a pipe; a pipe that is closed without a report means that it died. The
+    daemon holds the lock until then, so that no second one starts if this process is killed.
     """
     reading, writing = os.pipe()
     argv = [
@@ -217,17 +220,17 @@ def _start(port: int, lock: int) -> EngineProcess:
     finally:
         os.close(writing)
     with os.fdopen(reading, encoding="utf-8") as stream:
-        word = stream.read()
+        report = stream.read()
     daemon = state.read_daemon()
-    if word == "ready" and daemon:
+    if report == "ready" and daemon:
         return daemon
-    if word:
-        raise UserError(word, "choose another one with --port")
-    raise EngineError("the sandbox ended while it started", f"its log: {state.log_file()}")
+    if report:
+        raise UserError(report, "Choose another port with --port", "port-in-use")
+    raise EngineError("the sandbox ended during its start", f"See {state.log_file()}")
 
 
 def _spawn(argv: list[str], keep_open: tuple[int, ...]) -> None:
-    """Start ``argv`` apart from this process and its terminal."""
+    """Start ``argv`` in its own session, detached from this process and its terminal."""
     for descriptor in keep_open:
         os.set_inheritable(descriptor, True)
     append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
@@ -246,7 +249,7 @@ def _spawn(argv: list[str], keep_open: tuple[int, ...]) -> None:
 
 
 def _daemon_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Ours, without what would make AWS's libraries inside the daemon look outside of it."""
+    """This process's environment without variables that lead AWS libraries in the daemon to AWS."""
     kept = {
         name: value
         for name, value in environment.items()
@@ -262,24 +265,25 @@ def _daemon_environment(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _tell(path: str, document: Any) -> None:
+def _put(path: str, document: Any) -> None:
     daemon = state.read_daemon()
     if daemon is None:
         raise not_running()
-    _ask(daemon, "PUT", path, document)
+    _request(daemon, "PUT", path, document)
 
 
-def _ask(daemon: EngineProcess, method: str, path: str, document: Any = None) -> Any:
-    connection = http.client.HTTPConnection(LOOPBACK, daemon.port, timeout=_ANSWER_SECONDS)
+def _request(daemon: EngineProcess, method: str, path: str, document: Any = None) -> Any:
+    connection = http.client.HTTPConnection(LOOPBACK, daemon.port, timeout=_RESPONSE_SECONDS)
     try:
         connection.request(method, f"{CONTROL_PATH}{path}", json.dumps(document))
-        answer = connection.getresponse()
-        body = json.loads(answer.read())
+        response = connection.getresponse()
+        body = json.loads(response.read())
     except (OSError, ValueError, http.client.HTTPException) as error:
-        alive = "does not answer" if is_alive(daemon) else "has just ended"
-        raise EngineError(f"the sandbox {alive}: {error}", "peagle sandbox stop") from error
+        problem = "does not respond" if is_alive(daemon) else "has just ended"
+        fix = Fix("Stop it", ("peagle", "sandbox", "stop"))
+        raise EngineError(f"the sandbox {problem}: {error}", fix) from error
     finally:
         connection.close()
-    if answer.status != http.HTTPStatus.OK:
+    if response.status != http.HTTPStatus.OK:
         raise UserError(body["message"], body.get("fix", ""))
     return body

@@ -1,7 +1,7 @@
-"""The sandbox itself: ``python -m peagle.sandbox.server``, started by ``client``.
+"""The sandbox daemon: ``python -m peagle.sandbox.server``, started by ``client``.
 
-It listens on the loopback address only, writes down who it is, gives the word that it is ready
-through a pipe, and on SIGTERM ends every engine before it ends.
+It listens on the loopback address only, records its process in ``state``, reports through a pipe
+that it is ready, and on SIGTERM ends every engine before it ends.
 """
 
 from __future__ import annotations
@@ -24,27 +24,25 @@ from moto.moto_server.werkzeug_app import (
 from werkzeug.serving import BaseWSGIServer, make_server
 
 from peagle.engine.process import LOOPBACK, EngineProcess, start_time
-from peagle.sandbox import router as seeds
-from peagle.sandbox import sagemaker, state
-from peagle.sandbox.router import front
-from peagle.sandbox.sagemaker.backend import all_endpoints
+from peagle.sandbox import operations, router, sagemaker, state
 
 
 class RequestHandler(MotoRequestHandler):
-    """HTTP/1.1, so that a stream of unknown length is sent in chunks as they come."""
+    """HTTP/1.1, so that a stream of unknown length is sent chunk by chunk."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 
     def handle_expect_100(self) -> bool:
-        """Nothing: werkzeug itself says ``100 Continue``, and a client expects it once."""
+        """Do nothing: werkzeug itself sends ``100 Continue``, which clients expect once."""
         return True
 
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
         """One line per call: the AWS operation, or method and path without the query."""
         target = self.headers.get("X-Amz-Target", "")
-        what = target or f"{self.command} {self.path.partition('?')[0]}"
-        print(f"{datetime.now().isoformat(timespec='milliseconds')} {what} {code}", flush=True)
+        operation = target or f"{self.command} {self.path.partition('?')[0]}"
+        now = datetime.now().isoformat(timespec="milliseconds")
+        print(f"{now} {operation} {code}", flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -55,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         try:
             listener.bind((LOOPBACK, options.port))
         except OSError as error:
-            _say(options.ready, f"port {options.port} cannot be used: {error.strerror}")
+            _report(options.ready, f"port {options.port} cannot be used: {error.strerror}")
             return
         listener.listen(128)
         server = _server(listener)
@@ -63,11 +61,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     state.write_daemon(_this_process(port))
-    _say(options.ready, "ready")
+    _report(options.ready, "ready")
     os.close(options.ready)
     os.close(options.lock)
     server.serve_forever(poll_interval=0.1)
-    for _, endpoint in all_endpoints():
+    for _, endpoint in sagemaker.all_endpoints():
         endpoint.end()
     state.sweep()
 
@@ -75,20 +73,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m peagle.sandbox.server")
     parser.add_argument("--port", type=int, required=True, help="0: any free one")
-    parser.add_argument("--ready", type=int, required=True, help="pipe for the word")
-    parser.add_argument("--lock", type=int, required=True, help="lock to let go when ready")
+    parser.add_argument("--ready", type=int, required=True, help="pipe for the result of the start")
+    parser.add_argument("--lock", type=int, required=True, help="lock to release when ready")
     return parser
 
 
 def _server(listener: socket.socket) -> BaseWSGIServer:
     sagemaker.install()
-    seeds.sow()
+    operations.install()
+    router.bootstrap()
     moto: Any = DomainDispatcherApplication(create_backend_app)
     host, port = listener.getsockname()
     return make_server(
         host,
         port,
-        front(moto),
+        router.create_app(moto),
         threaded=True,
         request_handler=RequestHandler,
         fd=listener.fileno(),
@@ -101,10 +100,10 @@ def _this_process(port: int) -> EngineProcess:
     return EngineProcess(os.getpid(), started, port, str(state.log_file()))
 
 
-def _say(pipe: int, word: str) -> None:
-    """Tell whoever started us, and who reads until the pipe is closed; it may be gone."""
+def _report(pipe: int, result: str) -> None:
+    """Report the result to the process that starts the daemon; it may have ended."""
     with contextlib.suppress(BrokenPipeError):
-        os.write(pipe, word.encode())
+        os.write(pipe, result.encode())
 
 
 if __name__ == "__main__":

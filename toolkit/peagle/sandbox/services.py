@@ -1,14 +1,8 @@
-"""What moto's other services lack: quotas, prices, and the tags of scaling targets.
+"""AWS services that moto lacks: SageMaker's quotas and prices, tags of scaling targets.
 
-The price list of SageMaker hosting, as the catalogue knows it. moto has no such service.
-
-Service quotas of SageMaker endpoints, one per instance type and region.
-
-On AWS most GPU types start at 0; here each starts at 2, so that an endpoint can be updated (blue
-and green side by side), and a test may set it (``peagle.sandbox.set_quota``). A request for more
-is granted at once.
-
-Operations of AWS's JSON services that are answered here and not by moto.
+Prices of SageMaker hosting are those of the catalogue. On AWS the quota of most GPU types starts at
+0; here each starts at 2, so that an endpoint can be updated (blue and green at the same time), and
+a test may set it (``peagle.sandbox.set_quota``). A request for an increase is granted immediately.
 """
 
 from __future__ import annotations
@@ -19,34 +13,38 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import botocore.session
-
 from peagle.catalog.tables import Instance, Price
+from peagle.request_validation.model import service_model
 from peagle.sandbox.client import ACCOUNT
 from peagle.sandbox.state import catalog
 
-SERVICE = "AmazonSageMaker"
+PRICE_SERVICE = "AmazonSageMaker"
+QUOTA_SERVICE = "sagemaker"
+DEFAULT_QUOTA = 2.0
 _PAGE = 100
+
+_quotas: dict[tuple[str, str], float] = {}
+"""(Region, instance type) -> the quota, where it is not the default."""
 
 
 def get_products(region: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """GetProducts: the products that every filter (TERM_MATCH) fits; each is a JSON text.
+    """GetProducts: the products that match every filter (TERM_MATCH), each as a JSON string.
 
-    ``region`` is where the price list is asked, not where the instance would be.
+    ``region`` is the endpoint of the price list, not the region of the instance.
     """
     start = int(parameters.get("NextToken") or 0)
     end = start + min(int(parameters.get("MaxResults") or _PAGE), _PAGE)
     found = [
         json.dumps(product)
         for product in _products()
-        if parameters.get("ServiceCode") == SERVICE and _fits(product, parameters)
+        if parameters.get("ServiceCode") == PRICE_SERVICE and _fits(product, parameters)
     ]
-    answer: dict[str, Any] = {"FormatVersion": "aws_v1", "PriceList": found[start:end]}
-    return {**answer, "NextToken": str(end)} if end < len(found) else answer
+    response: dict[str, Any] = {"FormatVersion": "aws_v1", "PriceList": found[start:end]}
+    return {**response, "NextToken": str(end)} if end < len(found) else response
 
 
 def _fits(product: Mapping[str, Any], parameters: Mapping[str, Any]) -> bool:
-    attributes = {"ServiceCode": SERVICE, **product["product"]["attributes"]}
+    attributes = {"ServiceCode": PRICE_SERVICE, **product["product"]["attributes"]}
     return all(
         attributes.get(one["Field"]) == one["Value"] for one in parameters.get("Filters") or []
     )
@@ -59,7 +57,7 @@ def _products() -> Iterator[dict[str, Any]]:
 
 
 def _product(instance: Instance, price: Price) -> dict[str, Any]:
-    """One row of the list, with the keys that the real one has for hosting."""
+    """A product of the price list, with the keys that AWS has for hosting."""
     sku = f"{instance.type}.{price.region}".upper().replace(".", "")
     dimension = {
         "unit": "Hrs",
@@ -71,7 +69,7 @@ def _product(instance: Instance, price: Price) -> dict[str, Any]:
             "productFamily": "ML Instance",
             "sku": sku,
             "attributes": {
-                "servicecode": SERVICE,
+                "servicecode": PRICE_SERVICE,
                 "component": "Hosting",
                 "instanceName": instance.type,
                 "instanceType": f"{instance.type}-Hosting",
@@ -82,16 +80,10 @@ def _product(instance: Instance, price: Price) -> dict[str, Any]:
                 "usagetype": f"Host:{instance.type}",
             },
         },
-        "serviceCode": SERVICE,
+        "serviceCode": PRICE_SERVICE,
         "publicationDate": price.date.isoformat(),
         "terms": {"OnDemand": {f"{sku}.TERM": {"priceDimensions": {f"{sku}.RATE": dimension}}}},
     }
-
-
-DEFAULT_VALUE = 2.0
-SERVICE_QUOTAS = "sagemaker"
-
-_applied: dict[tuple[str, str], float] = {}
 
 
 class NoSuchQuota(Exception):
@@ -106,60 +98,60 @@ class QuotaRefused(NoSuchQuota):
     code = "IllegalArgumentException"
 
 
-def value_of(instance_type: str, region: str) -> float:
-    """How many instances of that type all endpoints of a region may have together."""
-    return _applied.get((region, instance_type), DEFAULT_VALUE)
+def quota_value(instance_type: str, region: str) -> float:
+    """How many instances of that type all endpoints of a region may have in total."""
+    return _quotas.get((region, instance_type), DEFAULT_QUOTA)
 
 
-def set_value(instance_type: str, value: float, region: str) -> None:
+def set_quota(instance_type: str, value: float, region: str) -> None:
     """Set a quota. Raises NoSuchQuota for an instance type that endpoints cannot have."""
     if instance_type not in _codes():
         raise NoSuchQuota(f"endpoints cannot use the instance type {instance_type}")
-    _applied[region, instance_type] = value
+    _quotas[region, instance_type] = value
 
 
-def reset() -> None:
-    """All quotas as they were at the start."""
-    _applied.clear()
+def reset_quotas() -> None:
+    """Restore all quotas to the default."""
+    _quotas.clear()
 
 
 def list_applied(region: str, parameters: Mapping[str, Any]) -> dict[str, Any] | None:
-    """ListServiceQuotas; ``None`` for services that moto answers for."""
+    """ListServiceQuotas; ``None`` for other services, which moto answers."""
     return _page(region, parameters, applied=True)
 
 
 def list_defaults(region: str, parameters: Mapping[str, Any]) -> dict[str, Any] | None:
-    """ListAWSDefaultServiceQuotas; ``None`` for services that moto answers for."""
+    """ListAWSDefaultServiceQuotas; ``None`` for other services, which moto answers."""
     return _page(region, parameters, applied=False)
 
 
 def get_applied(region: str, parameters: Mapping[str, Any]) -> dict[str, Any] | None:
-    """GetServiceQuota; ``None`` for services that moto answers for."""
+    """GetServiceQuota; ``None`` for other services, which moto answers."""
     return _one(region, parameters, applied=True)
 
 
 def get_default(region: str, parameters: Mapping[str, Any]) -> dict[str, Any] | None:
-    """GetAWSDefaultServiceQuota; ``None`` for services that moto answers for."""
+    """GetAWSDefaultServiceQuota; ``None`` for other services, which moto answers."""
     return _one(region, parameters, applied=False)
 
 
 def request_increase(region: str, parameters: Mapping[str, Any]) -> dict[str, Any] | None:
-    """RequestServiceQuotaIncrease, granted; ``None`` for services that moto answers for."""
-    answer = _one(region, parameters, applied=True)
-    if answer is None:
+    """RequestServiceQuotaIncrease, granted; ``None`` for other services, which moto answers."""
+    found = _one(region, parameters, applied=True)
+    if found is None:
         return None
-    quota, wanted = answer["Quota"], float(parameters["DesiredValue"])
-    if wanted <= quota["Value"]:
+    quota, desired = found["Quota"], float(parameters["DesiredValue"])
+    if desired <= quota["Value"]:
         raise QuotaRefused("You must provide a quota value greater than the current quota value.")
-    set_value(quota["QuotaName"].partition(" ")[0], wanted, region)
+    set_quota(quota["QuotaName"].partition(" ")[0], desired, region)
     kept = ("ServiceCode", "ServiceName", "QuotaArn", "QuotaCode", "QuotaName", "Unit")
     granted = {"Id": hashlib.sha256(repr(parameters).encode()).hexdigest()[:40]}
     granted |= {"Status": "APPROVED", **{key: quota[key] for key in kept}}
-    return {"RequestedQuota": {**granted, "DesiredValue": wanted}}
+    return {"RequestedQuota": {**granted, "DesiredValue": desired}}
 
 
 def _page(region: str, parameters: Mapping[str, Any], *, applied: bool) -> dict[str, Any] | None:
-    if parameters.get("ServiceCode") != SERVICE_QUOTAS:
+    if parameters.get("ServiceCode") != QUOTA_SERVICE:
         return None
     start = int(parameters.get("NextToken") or 0)
     end = start + min(int(parameters.get("MaxResults") or _PAGE), _PAGE)
@@ -171,7 +163,7 @@ def _page(region: str, parameters: Mapping[str, Any], *, applied: bool) -> dict[
 
 
 def _one(region: str, parameters: Mapping[str, Any], *, applied: bool) -> dict[str, Any] | None:
-    if parameters.get("ServiceCode") != SERVICE_QUOTAS:
+    if parameters.get("ServiceCode") != QUOTA_SERVICE:
         return None
     for instance_type, code in _codes().items():
         if code == parameters.get("QuotaCode"):
@@ -181,12 +173,12 @@ def _one(region: str, parameters: Mapping[str, Any], *, applied: bool) -> dict[s
 
 def _quota(region: str, instance_type: str, code: str, *, applied: bool) -> dict[str, Any]:
     return {
-        "ServiceCode": SERVICE_QUOTAS,
+        "ServiceCode": QUOTA_SERVICE,
         "ServiceName": "Amazon SageMaker",
-        "QuotaArn": f"arn:aws:servicequotas:{region}:{ACCOUNT}:{SERVICE}/{code}",
+        "QuotaArn": f"arn:aws:servicequotas:{region}:{ACCOUNT}:{PRICE_SERVICE}/{code}",
         "QuotaCode": code,
         "QuotaName": f"{instance_type} for endpoint usage",
-        "Value": value_of(instance_type, region) if applied else DEFAULT_VALUE,
+        "Value": quota_value(instance_type, region) if applied else DEFAULT_QUOTA,
         "Unit": "None",
         "Adjustable": True,
         "GlobalQuota": False,
@@ -194,34 +186,33 @@ def _quota(region: str, instance_type: str, code: str, *, applied: bool) -> dict
 
 
 @functools.cache
+def endpoint_types() -> tuple[str, ...]:
+    """The instance types that endpoints may have: botocore's and the catalogue's, which may be
+    newer."""
+    model = service_model(QUOTA_SERVICE)
+    known = model.shape_for("ProductionVariantInstanceType").enum
+    return tuple(dict.fromkeys([*known, *(one.type for one in catalog().instances.instances)]))
+
+
+@functools.cache
 def _codes() -> dict[str, str]:
-    """Every instance type of AWS's own list -> its quota code.
+    """Every instance type -> its quota code.
 
-    A code that the catalogue does not know is made up from the name, and stays the same.
+    A code that the catalogue does not know is derived from the name, so that it is stable.
     """
-    model = botocore.session.get_session().get_service_model(SERVICE_QUOTAS)
-    known = {
-        instance.type: instance.quota_code
-        for instance in catalog().instances.instances
-        if instance.quota_code
+    known = {one.type: one.quota_code for one in catalog().instances.instances}
+    return {
+        name: known.get(name) or f"L-{hashlib.sha256(name.encode()).hexdigest()[:8].upper()}"
+        for name in endpoint_types()
     }
-    types = model.shape_for("ProductionVariantInstanceType").enum
-    return {name: known.get(name) or _made_up_code(name) for name in types}
-
-
-def _made_up_code(instance_type: str) -> str:
-    return f"L-{hashlib.sha256(instance_type.encode()).hexdigest()[:8].upper()}"
-
-
-Operation = Callable[[str, Mapping[str, Any]], dict[str, Any] | None]
 
 
 def scaling_tags(region: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """ListTagsForResource of Application Auto Scaling: none. Terraform waits for an answer."""
+    """ListTagsForResource of Application Auto Scaling: none. Terraform requires a response."""
     return {"Tags": {}}
 
 
-OPERATIONS: dict[str, Operation] = {
+OPERATIONS: dict[str, Callable[[str, Mapping[str, Any]], dict[str, Any] | None]] = {
     "AWSPriceListService.GetProducts": get_products,
     "AnyScaleFrontendService.ListTagsForResource": scaling_tags,
     "ServiceQuotasV20190624.GetAWSDefaultServiceQuota": get_default,
@@ -230,4 +221,4 @@ OPERATIONS: dict[str, Operation] = {
     "ServiceQuotasV20190624.ListServiceQuotas": list_applied,
     "ServiceQuotasV20190624.RequestServiceQuotaIncrease": request_increase,
 }
-"""X-Amz-Target -> (region, parameters) -> answer; ``None`` hands the request on to moto."""
+"""X-Amz-Target -> the operation; its result ``None`` passes the request on to moto."""

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from peagle.images import Image
-from peagle.sandbox.hosting.deployment import Deployment, DeploymentFailed
-from peagle.sandbox.hosting.launch import nearest_to
-from peagle.sandbox.hosting.spec import ModelData, Order, order_of
+from peagle.sandbox.instance import EngineInstance, LaunchFailed
+from peagle.sandbox.launch import nearest_image
+from peagle.sandbox.launch_spec import LaunchSpec, ModelData, launch_spec
 from tests.unit.sandbox.sandboxes import Sandbox
 
 FOLDER = {"S3Uri": "s3://b/p/", "S3DataType": "S3Prefix", "CompressionType": "None"}
@@ -31,8 +31,8 @@ class SomeModel:
         return [self.container, *self.others]
 
 
-def order(container: Mapping[str, Any] | None = None, **variant: Any) -> Order:
-    return order_of("us-east-1", "e", [{**VARIANT, **variant}], SomeModel(container or {}))
+def spec(container: Mapping[str, Any] | None = None, **variant: Any) -> LaunchSpec:
+    return launch_spec("us-east-1", "e", [{**VARIANT, **variant}], SomeModel(container or {}))
 
 
 def test_weights_go_where_the_container_looks_for_them() -> None:
@@ -45,7 +45,7 @@ def test_weights_go_where_the_container_looks_for_them() -> None:
         ],
     }
     more = PurePosixPath("additional-model-data-sources")
-    assert order(container).model_data == (
+    assert spec(container).model_data == (
         ModelData("s3://b/m.tar.gz", PurePosixPath("model"), archive=True),
         ModelData("s3://b/p/", PurePosixPath("model")),
         ModelData("s3://b/p/", more / "drafter", archive=True),
@@ -55,8 +55,8 @@ def test_weights_go_where_the_container_looks_for_them() -> None:
 
 def test_the_pair_is_the_one_that_the_model_is_tagged_with() -> None:
     tags = [{"Key": "other", "Value": "x"}, {"Key": "peagle:pair", "Value": "a/b+c"}]
-    assert order_of("r", "e", [VARIANT], SomeModel({}, tags=tags)).pair == "a/b+c"
-    assert order().pair == ""
+    assert launch_spec("r", "e", [VARIANT], SomeModel({}, tags=tags)).pair == "a/b+c"
+    assert spec().pair == ""
 
 
 @pytest.mark.parametrize(
@@ -83,24 +83,24 @@ def test_a_container_is_made_from_the_image_of_its_pair(pair: str, expected: str
         Image(name, "id", "", 0, None, "", {"peagle.pair": served}, ())
         for name, served in newest_first.items()
     ]
-    assert nearest_to(pair, found).name == expected
+    assert nearest_image(pair, found).name == expected
 
 
 def test_the_startup_time_is_the_variant_s() -> None:
-    assert order(ContainerStartupHealthCheckTimeoutInSeconds=900).startup_seconds == 900
-    assert order().startup_seconds == 600
+    assert spec(ContainerStartupHealthCheckTimeoutInSeconds=900).startup_seconds == 900
+    assert spec().startup_seconds == 600
 
 
 def test_what_the_sandbox_does_not_do_is_said() -> None:
     second = {**VARIANT, "VariantName": "w"}
     model = SomeModel({}, [{}])
-    found = order_of("r", "e", [{**VARIANT, "InitialInstanceCount": 3}, second], model)
+    found = launch_spec("r", "e", [{**VARIANT, "InitialInstanceCount": 3}, second], model)
     assert found.remarks == (
-        "variant w is not started: the sandbox runs the first one only",
-        "one engine stands for 3 instances",
+        "variant w is not started: the sandbox runs only the first variant",
+        "one engine represents 3 instances",
         "only the first container is started",
     )
-    assert order().remarks == ()
+    assert spec().remarks == ()
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_what_the_sandbox_does_not_do_is_said() -> None:
     ],
 )
 def test_the_image_s_tag_names_its_vllm(image: str, vllm: str | None) -> None:
-    assert order({"Image": image}).vllm == vllm
+    assert spec({"Image": image}).vllm == vllm
 
 
 @pytest.fixture
@@ -128,8 +128,8 @@ def _here(tmp_path: Path, engine: Path) -> Iterator[None]:
 def test_an_engine_that_does_not_get_healthy_in_time_is_ended() -> None:
     environment = {"FAKE_ENGINE": "never-healthy", "SM_VLLM_MODEL": "some/model"}
     begin = time.monotonic()
-    with pytest.raises(DeploymentFailed) as failed:
-        Deployment(Order("us-east-1", "e", "v", environment, (), 1)).start(lambda _: None)
+    with pytest.raises(LaunchFailed) as failed:
+        EngineInstance(LaunchSpec("us-east-1", "e", "v", environment, (), 1)).start(lambda _: None)
     assert 1 <= time.monotonic() - begin < 10
     assert str(failed.value) == (
         "The primary container for production variant v did not pass the ping health check. "

@@ -1,10 +1,6 @@
-"""Where ``peagle/tiny`` lies on this machine, and how an engine is given it.
+"""Launch the engine of an endpoint: download its weights, then start a process or a container.
 
-Weights that only an image of the user's own can have, since nothing is mounted for them.
-
-Bring weights from the sandbox's own S3 to where the engine finds them, as SageMaker does.
-
-As what the sandbox's engines run: as processes, or in containers, as on SageMaker.
+As on SageMaker, weights come from S3 (the sandbox's own) and are at ``/opt/ml`` for the engine.
 """
 
 from __future__ import annotations
@@ -25,13 +21,13 @@ from peagle.engine.cpu import model_paths
 from peagle.engine.installed import find_engine
 from peagle.engine.process import EngineProcess, free_port, start_engine
 from peagle.engine.state import collection_variables, digest_of
-from peagle.errors import NotFound, PeagleError
+from peagle.errors import Fix, NotFound, PeagleError
 from peagle.images import Docker, Image, images, show
 from peagle.render.image import serve_digest
 from peagle.render.requests import tag_value
 from peagle.s3uri import S3Uri
 from peagle.sandbox.client import ACCESS_KEY, running
-from peagle.sandbox.hosting.spec import DRAFTER_PATH, TARGET_PATH, ModelData, Order
+from peagle.sandbox.launch_spec import DRAFTER_PATH, TARGET_PATH, LaunchSpec, ModelData
 from peagle.sandbox.state import EngineKind, catalog, engine_version
 from peagle_serve.contract import IMAGE_DIGEST_VARIABLE, ML_ROOT
 
@@ -39,53 +35,52 @@ TINY = "peagle/tiny"
 
 
 def mount_tiny(ml_root: Path, drafter: Drafter | None) -> None:
-    """Make tiny's folders appear below ``ml_root`` where ``stand_in`` says they are."""
+    """Link tiny's folders below ``ml_root`` where the stand-in's environment expects them."""
     target = catalog().targets[TINY]
     folder = Path(catalog().origins[TINY]).parent
-    places = {TARGET_PATH: target.weights}
+    mounts = {TARGET_PATH: target.weights}
     if drafter is not None and drafter.weights is not None:
-        places[DRAFTER_PATH] = drafter.weights
-    for path, weights in places.items():
-        place = ml_root / PurePosixPath(path).relative_to(ML_ROOT)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.symlink_to((folder / weights).resolve(), target_is_directory=True)
+        mounts[DRAFTER_PATH] = drafter.weights
+    for path, weights in mounts.items():
+        link = ml_root / PurePosixPath(path).relative_to(ML_ROOT)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to((folder / weights).resolve(), target_is_directory=True)
 
 
-def only_in_image(order: Order, ml_root: Path, kind: EngineKind) -> str | None:
-    """Why the engine would not find its weights here, where an image would have them.
+def only_in_image(spec: LaunchSpec, ml_root: Path, kind: EngineKind) -> str | None:
+    """Why the engine would not find weights that are baked into the user's own image.
 
-    ``None`` when they are here, or when that very image is run; and for AWS's own images, which
-    have none: there a forgotten mount must fail as it does on AWS.
+    ``None`` when the weights are here, or when that very image is run; and for AWS's own images,
+    which contain none: there, a forgotten mount must fail as it does on AWS.
     """
-    if order.model_data or _is_amazons(order.image):
+    found = in_ecr(spec.image)
+    of_aws = found is None or found.account in catalog().runtimes.accounts.values()
+    if spec.model_data or of_aws:
         return None
-    below = [PurePosixPath(path) for path in model_paths(order.environment).values()]
+    below = [PurePosixPath(path) for path in model_paths(spec.environment).values()]
     named = [path.relative_to(ML_ROOT) for path in below if path.is_relative_to(ML_ROOT)]
     if all((ml_root / path).exists() for path in named):
         return None
-    if kind == "docker" and _is_run_here(order.image):
+    if kind == "docker" and _cpu_image(Docker(), spec.image):
         return None
-    return f"its weights are baked into {order.image}, which this sandbox does not run"
+    return f"its weights are baked into {spec.image}, which this sandbox does not run"
 
 
-def _is_amazons(image: str) -> bool:
-    found = in_ecr(image)
-    return found is None or found.account in catalog().runtimes.accounts.values()
-
-
-def _is_run_here(image: str) -> bool:
+def _cpu_image(docker: Docker, name: str) -> Image | None:
+    """The image of that name if it is on this machine and made for a CPU."""
     try:
-        return show(Docker(), image).runtime == "cpu"
+        found = show(docker, name)
     except PeagleError:
-        return False
+        return None  # an image of AWS, which is not here and would need a GPU
+    return found if found.runtime == "cpu" else None
 
 
-class NoModelData(Exception):
-    """Weights that SageMaker would not find or not accept."""
+class ModelDataError(Exception):
+    """SageMaker would not find or not accept these weights."""
 
 
 def download(data: ModelData, ml_root: Path, region: str) -> None:
-    """Put ``data`` below ``ml_root``. Raises NoModelData."""
+    """Download ``data`` below ``ml_root``. Raises ModelDataError."""
     source = S3Uri.parse(data.uri)
     bucket, key = source.bucket, source.key
     folder = ml_root / data.into
@@ -99,20 +94,20 @@ def download(data: ModelData, ml_root: Path, region: str) -> None:
         else:
             _download_prefix(client, bucket, key, folder)
     except (ClientError, tarfile.TarError) as error:
-        raise NoModelData(f"{data.uri}: {error}") from error
+        raise ModelDataError(f"{data.uri}: {error}") from error
 
 
 def weight_bytes(ml_root: Path) -> int:
-    """The size of all safetensors files below ``ml_root``."""
+    """The size in bytes of all safetensors files below ``ml_root``."""
     return sum(file.stat().st_size for file in ml_root.rglob("*.safetensors"))
 
 
 def _download_prefix(client: Any, bucket: str, prefix: str, folder: Path) -> None:
-    """Every object below a prefix. Refuses what makes a deployment fail on AWS."""
+    """Every object below a prefix; refuses keys with which a deployment fails on AWS."""
     pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
     keys = [item["Key"] for page in pages for item in page.get("Contents", [])]
     if not keys:
-        raise NoModelData(f"there is no object below s3://{bucket}/{prefix}")
+        raise ModelDataError(f"no object exists below s3://{bucket}/{prefix}")
     for key in keys:
         _check_key(key, prefix, keys)
         file = folder / key.removeprefix(prefix)
@@ -123,11 +118,11 @@ def _download_prefix(client: Any, bucket: str, prefix: str, folder: Path) -> Non
 def _check_key(key: str, prefix: str, keys: list[str]) -> None:
     name = key.removeprefix(prefix)
     if not name or name.endswith("/"):
-        raise NoModelData(f"the key {key} is an empty folder; SageMaker takes files only")
+        raise ModelDataError(f"the key {key} is an empty folder; SageMaker accepts only files")
     if any(part in ("", ".", "..") for part in name.split("/")):
-        raise NoModelData(f"the key {key} does not name a file below {prefix}")
+        raise ModelDataError(f"the key {key} does not name a file below {prefix}")
     if any(other.startswith(f"{key}/") for other in keys):
-        raise NoModelData(f"the key {key} is a file and a folder at once")
+        raise ModelDataError(f"the key {key} is both a file and a folder")
 
 
 def _unpack(client: Any, bucket: str, key: str, folder: Path) -> None:
@@ -141,7 +136,7 @@ def _unpack(client: Any, bucket: str, key: str, folder: Path) -> None:
 def _client(region: str) -> Any:
     address = running()
     if address is None:
-        raise PeagleError("the sandbox has ended")
+        raise PeagleError("the sandbox has stopped")
     return boto3.client(
         "s3",
         endpoint_url=address.url,
@@ -152,84 +147,76 @@ def _client(region: str) -> Any:
 
 
 Record = Callable[[EngineProcess], object]
-Launch = Callable[[Order, str, Mapping[str, str], Path, Path, Record], object]
-"""Start the engine for an order, with a name of its own, its environment, what is below
-``/opt/ml``, its log, and whom to tell before it begins. Raises PeagleError."""
+Launch = Callable[[LaunchSpec, str, Mapping[str, str], Path, Path, Record], object]
+"""Start the engine of a LaunchSpec, given its instance id, its environment, the folder that stands
+for ``/opt/ml``, its log, and a function called before it begins. Raises PeagleError."""
 
 
 def launcher(kind: EngineKind) -> Launch:
     """How engines of that kind are started."""
-    return as_container if kind == "docker" else as_process
+    return _start_container if kind == "docker" else _start_process
 
 
-def as_process(
-    order: Order,
-    name: str,
+def _start_process(
+    spec: LaunchSpec,
+    instance: str,
     environment: Mapping[str, str],
     ml_root: Path,
     log: Path,
     record: Record,
 ) -> None:
-    """The CPU engine of this machine, whatever image is named."""
+    """The CPU engine of this machine, whatever image the model names."""
     engine = find_engine(engine_version())
-    given = {**environment, **collection_variables(environment, ml_root.parent / "collected")}
-    start_engine(engine, given, ml_root, free_port(), log, record=record)
+    variables = {**environment, **collection_variables(environment, ml_root.parent / "collected")}
+    start_engine(engine, variables, ml_root, free_port(), log, record=record)
 
 
-def as_container(
-    order: Order,
-    name: str,
+def _start_container(
+    spec: LaunchSpec,
+    instance: str,
     environment: Mapping[str, str],
     ml_root: Path,
     log: Path,
     record: Record,
 ) -> None:
-    """The image that is named, if it is on this machine and made for a CPU; else the newest one
-    that is, of the pair that is asked for if there is one."""
+    """The named image if it is on this machine and made for a CPU; else the newest such image, of
+    the same pair if there is one."""
     docker = Docker()
-    image = _image(docker, order.image, order.pair)
-    chosen = Container(
-        name=container_name("sandbox", name),
+    image = _cpu_image(docker, spec.image) or _newest_image(docker, spec.pair)
+    container = Container(
+        name=container_name("sandbox", instance),
         image=image.id,
         environment={**environment, IMAGE_DIGEST_VARIABLE: digest_of(image)},
-        mounts=mounts_of(ml_root),
+        mounts=_mounts(ml_root),
         port=free_port(),
     )
-    start_container(docker, chosen, log, record)
+    start_container(docker, container, log, record)
 
 
-def mounts_of(ml_root: Path) -> dict[str, Path]:
-    """Path in the container -> folder, for all that lies below ``ml_root``.
+def _mounts(ml_root: Path) -> dict[str, Path]:
+    """Path in the container -> folder, for everything below ``ml_root``.
 
-    Where links stand for folders of weights these are mounted themselves: a link would lead
-    nowhere in the container.
+    The targets of links are mounted themselves: a link would lead nowhere in the container.
     """
     links = [path for path in sorted(ml_root.rglob("*")) if path.is_symlink()]
     folders = links or [path for path in sorted(ml_root.glob("*")) if path.is_dir()]
     return {f"{ML_ROOT}/{path.relative_to(ml_root).as_posix()}": path.resolve() for path in folders}
 
 
-def _image(docker: Docker, named: str, pair: str) -> Image:
-    try:
-        found = show(docker, named)
-        if found.runtime == "cpu":
-            return found
-    except PeagleError:
-        pass  # Images of AWS are not here, and would want a GPU.
-    fitting = images(docker, runtime="cpu", vllm=engine_version(), weights="mounted",
-                     serve=serve_digest())  # fmt: skip
-    if not fitting:
-        raise NotFound(
-            "there is no image for a CPU on this machine", "peagle image build tiny --runtime cpu"
-        )
-    return nearest_to(pair, fitting)
+def _newest_image(docker: Docker, pair: str) -> Image:
+    found = images(docker, runtime="cpu", vllm=engine_version(), weights="mounted",
+                   serve=serve_digest())  # fmt: skip
+    if not found:
+        command = ("peagle", "image", "build", "tiny", "--runtime", "cpu")
+        raise NotFound("no CPU image exists on this machine", Fix("Build one", command))
+    return nearest_image(pair, found)
 
 
-def nearest_to(pair: str, found: Sequence[Image]) -> Image:
-    """The first of the pair, else the first of its target: that one also serves the target alone.
-    Else simply the first; its own entrypoint says what is wrong with it.
+def nearest_image(pair: str, found: Sequence[Image]) -> Image:
+    """The first image of the pair, else the first of its target, which also serves the target
+    alone, else the first: its own entrypoint reports the mismatch.
 
-    ``pair`` is what a tag says, in which some characters are replaced.
+    ``pair`` is the value of a tag, in which some characters are replaced.
     """
     target = pair.partition("+")[0]
     of_pair = (image for image in found if tag_value(image.pair) == pair)

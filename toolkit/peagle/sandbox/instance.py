@@ -1,7 +1,4 @@
-"""An engine's log file in CloudWatch Logs, line by line, as it grows.
-
-One engine behind an endpoint, from the download of its weights to its end.
-"""
+"""One engine behind an endpoint, from the download of its weights to its end, and its log."""
 
 from __future__ import annotations
 
@@ -23,42 +20,39 @@ from peagle.engine.process import EngineProcess, is_alive, is_healthy, stop_engi
 from peagle.errors import PeagleError
 from peagle.sandbox import state
 from peagle.sandbox.client import ACCOUNT
-from peagle.sandbox.hosting.launch import (
+from peagle.sandbox.launch import (
     TINY,
-    NoModelData,
+    ModelDataError,
     download,
     launcher,
     mount_tiny,
     only_in_image,
     weight_bytes,
 )
-from peagle.sandbox.hosting.spec import Order, stand_in_for
+from peagle.sandbox.launch_spec import LaunchSpec, stand_in_for
+from peagle.sandbox.protocol import log_group
 from peagle.sandbox.state import catalog, engine_version
 from peagle_serve.contract import COLLECT, DRAIN_SECONDS, WARM_FOLDER, WARM_MODE_VARIABLE
 
-_POLL_SECONDS = 0.2
-_LONGEST_EVENT = 256 * 1024 - 26
-"""Bytes; the limit of PutLogEvents less its own 26."""
-
-
-def group_of(endpoint: str) -> str:
-    """The log group that SageMaker gives an endpoint."""
-    return f"/aws/sagemaker/Endpoints/{endpoint}"
+_LOG_POLL_SECONDS = 0.2
+_HEALTH_POLL_SECONDS = 0.1
+_EVENT_BYTES = 256 * 1024 - 26
+"""PutLogEvents's limit less the 26 bytes that it counts for each event."""
 
 
 class LogTail:
-    """A thread that copies the lines of a file into a log stream until it is told to end."""
+    """A thread that copies the lines of a file to a log stream until ``end`` is called."""
 
     def __init__(self, file: Path, region: str, endpoint: str, stream: str) -> None:
         self._file = file
-        self._group = group_of(endpoint)
+        self._group = log_group(endpoint)
         self._stream = stream
         self._backend = logs_backends[ACCOUNT][region]
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"log {endpoint}", daemon=True)
 
     def start(self) -> None:
-        """Begin, with the file's first line. Makes the group and the stream."""
+        """Create the log group and the stream, and copy from the first line on."""
         self._file.parent.mkdir(parents=True, exist_ok=True)
         self._file.touch()
         self._backend.ensure_log_group(self._group)
@@ -66,7 +60,7 @@ class LogTail:
         self._thread.start()
 
     def end(self) -> None:
-        """Copy what is still to come and end."""
+        """Copy the remaining lines and end the thread."""
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -74,19 +68,19 @@ class LogTail:
     def _run(self) -> None:
         rest = b""
         with self._file.open("rb") as stream:
-            while not self._ended.wait(_POLL_SECONDS):
+            while not self._ended.wait(_LOG_POLL_SECONDS):
                 rest = self._copy(stream, rest)
-            self._put((self._copy(stream, rest)).splitlines())
+            self._put(self._copy(stream, rest).splitlines())
 
     def _copy(self, stream: BufferedReader, rest: bytes) -> bytes:
-        """Copy the whole lines that are there; give back the beginning of the next one."""
+        """Copy the complete lines; return the beginning of the next one."""
         *lines, rest = (rest + stream.read()).split(b"\n")
         self._put(lines)
         return rest
 
     def _put(self, lines: list[bytes]) -> None:
         now = int(time.time() * 1000)
-        texts = (line[:_LONGEST_EVENT].decode("utf-8", "replace").rstrip() for line in lines)
+        texts = (line[:_EVENT_BYTES].decode("utf-8", "replace").rstrip() for line in lines)
         events = [{"timestamp": now, "message": text} for text in texts if text]
         if events:
             self._backend.ensure_log_group(self._group)
@@ -94,53 +88,54 @@ class LogTail:
             self._backend.put_log_events(self._group, self._stream, events)
 
 
-_POLL_SECONDS_DEPLOYMENT = 0.1
+class LaunchFailed(Exception):
+    """The engine did not start; the message is the endpoint's FailureReason."""
 
 
-class DeploymentFailed(Exception):
-    """The endpoint's FailureReason."""
-
-
-class Deployment:
+class EngineInstance:
     """One engine. ``start`` and ``end`` may run in different threads, ``end`` at any time."""
 
-    def __init__(self, order: Order) -> None:
-        self.order = order
-        self.instance = f"i-{secrets.token_hex(9)[:17]}"
+    def __init__(self, spec: LaunchSpec) -> None:
+        self.spec = spec
+        self.id = f"i-{secrets.token_hex(9)[:17]}"
         self.process: EngineProcess | None = None
         self.stand_in: str | None = None
         self.started_at = time.time()
-        self._folder = state.endpoints_folder() / order.region / order.endpoint / self.instance
+        self._folder = state.endpoints_folder() / spec.region / spec.endpoint / self.id
         self._ml_root = self._folder / "ml"
         self._log = self._folder / "engine.log"
-        stream = f"{order.variant}/{self.instance}"
-        self._tail = LogTail(self._log, order.region, order.endpoint, stream)
+        stream = f"{spec.variant}/{self.id}"
+        self._tail = LogTail(self._log, spec.region, spec.endpoint, stream)
         self._ended = threading.Event()
-        self._answers = 0
-        self._answers_changed = threading.Condition()
+        self._in_progress = 0
+        self._in_progress_changed = threading.Condition()
 
     @property
     def other_engine(self) -> str | None:
-        """The version of vLLM that runs here, when the image names another."""
+        """The version of vLLM that runs here if the image names another."""
         here = engine_version()
-        return None if self.order.vllm in (None, here) else here
+        return None if self.spec.vllm in (None, here) else here
 
-    def start(self, on_chosen: Callable[[Deployment], object]) -> None:
-        """Return when the engine answers /ping. Raises DeploymentFailed, with nothing left."""
+    def start(self, on_chosen: Callable[[EngineInstance], object]) -> None:
+        """Return when the engine answers /ping.
+
+        ``on_chosen`` is called when it is known what is launched. Raises LaunchFailed; then nothing
+        is left running.
+        """
         try:
             self._tail.start()
-            self._say(*self.order.remarks)
-            self._bring_model_data()
+            self._write(*self.spec.remarks)
+            self._download_weights()
             environment = self._environment()
             on_chosen(self)
             self._start_engine(environment)
             self._wait_until_healthy()
-        except DeploymentFailed:
+        except LaunchFailed:
             self.end()
             raise
 
     def end(self) -> None:
-        """End the engine and forget its weights; return when nothing is left. May be repeated."""
+        """End the engine and delete its weights; return when nothing is left. May be repeated."""
         self._ended.set()
         if self.process:
             stop_engine(self.process, state.ENGINE_GRACE_SECONDS)
@@ -150,33 +145,33 @@ class Deployment:
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        """Say that an invocation is being answered."""
-        with self._answers_changed:
-            self._answers += 1
+        """Count an invocation as in progress."""
+        with self._in_progress_changed:
+            self._in_progress += 1
         try:
             yield
         finally:
-            with self._answers_changed:
-                self._answers -= 1
-                self._answers_changed.notify_all()
+            with self._in_progress_changed:
+                self._in_progress -= 1
+                self._in_progress_changed.notify_all()
 
     def drain(self) -> None:
-        """Wait until the invocations that are being answered have their answers."""
-        with self._answers_changed:
-            self._answers_changed.wait_for(lambda: self._answers == 0, DRAIN_SECONDS)
+        """Wait until no invocation is in progress, at most DRAIN_SECONDS."""
+        with self._in_progress_changed:
+            self._in_progress_changed.wait_for(lambda: self._in_progress == 0, DRAIN_SECONDS)
 
     def why_it_ended(self) -> str | None:
-        """The deciding line of the log if the engine has ended; ``None`` while it lives."""
+        """The deciding line of the log if the engine has ended; ``None`` while it runs."""
         if self.process and is_alive(self.process):
             return None
         return crash_reason(self._log) or "it was killed"
 
-    def _bring_model_data(self) -> None:
-        for data in self.order.model_data:
+    def _download_weights(self) -> None:
+        for data in self.spec.model_data:
             try:
-                download(data, self._ml_root, self.order.region)
-            except NoModelData as error:
-                raise DeploymentFailed(
+                download(data, self._ml_root, self.spec.region)
+            except ModelDataError as error:
+                raise LaunchFailed(
                     'Failed to download model data for container "container_1" from URL: '
                     f'"{data.uri}". Please ensure that there is an object located at the URL and '
                     "that the role passed to CreateModel has permissions to download it. "
@@ -184,22 +179,22 @@ class Deployment:
                 ) from error
 
     def _environment(self) -> dict[str, str]:
-        """The model's environment as this machine can run it; says what it changes."""
-        given = dict(self.order.environment)
-        if "SM_VLLM_MODEL" not in given and "HF_MODEL_ID" in given and not self.order.model_data:
+        """The model's environment as this machine can run it; every change is logged."""
+        given = dict(self.spec.environment)
+        if "SM_VLLM_MODEL" not in given and "HF_MODEL_ID" in given and not self.spec.model_data:
             given["SM_VLLM_MODEL"] = given["HF_MODEL_ID"]
         machine = this_machine()
         reason = cannot_run(given, weight_bytes(self._ml_root), machine)
-        reason = reason or only_in_image(self.order, self._ml_root, state.read_engine_kind())
+        reason = reason or only_in_image(self.spec, self._ml_root, state.read_engine_kind())
         if reason:
             given = self._stand_in_environment(given, reason)
         environment, notes = for_cpu(given, machine, self._compiles(given))
-        self._say(*notes)
+        self._write(*notes)
         return environment
 
     def _compiles(self, given: Mapping[str, str]) -> bool:
-        """Whether the engine compiles as on a GPU. It takes a minute on a CPU, so it does only to
-        collect what it compiles, and where something collected lies beside the weights."""
+        """Whether the engine compiles the model, as on a GPU. On a CPU that takes a minute, so only
+        to collect the compiled artifacts, and where collected ones are beside the weights."""
         collects = given.get(WARM_MODE_VARIABLE) == COLLECT
         return collects or any(self._ml_root.glob(f"model/{WARM_FOLDER}/*.json"))
 
@@ -208,8 +203,8 @@ class Deployment:
         self.stand_in = TINY
         self._ml_root = self._folder / "stand-in"
         mount_tiny(self._ml_root, replaced.drafter)
-        self._say(
-            f"{TINY} stands in for {replaced.environment['SM_VLLM_SERVED_MODEL_NAME']}, "
+        self._write(
+            f"{TINY} is the stand-in for {replaced.environment['SM_VLLM_SERVED_MODEL_NAME']}, "
             f"which this machine cannot run: {reason}",
             *replaced.notes,
         )
@@ -217,37 +212,37 @@ class Deployment:
 
     def _start_engine(self, environment: dict[str, str]) -> None:
         if self.other_engine:
-            self._say(f"the image has vLLM {self.order.vllm}; here it is vLLM {self.other_engine}")
+            self._write(f"the image has vLLM {self.spec.vllm}; here it is {self.other_engine}")
         try:
             launch = launcher(state.read_engine_kind())
-            launch(self.order, self.instance, environment, self._ml_root, self._log, self._record)
+            launch(self.spec, self.id, environment, self._ml_root, self._log, self._record)
         except PeagleError as error:
-            raise DeploymentFailed(str(error)) from error
+            raise LaunchFailed(str(error)) from error
 
     def _record(self, process: EngineProcess) -> None:
-        """Before the engine begins. If we were ended meanwhile it never does."""
+        """Register the engine before it begins; after ``end`` it never begins."""
         state.register_engine(process)
         self.process, self.started_at = process, time.time()
         if self._ended.is_set():
-            raise DeploymentFailed("The endpoint was deleted while it was created.")
+            raise LaunchFailed("The endpoint was deleted during its creation.")
 
     def _wait_until_healthy(self) -> None:
         assert self.process is not None
-        until = time.monotonic() + self.order.startup_seconds
+        until = time.monotonic() + self.spec.startup_seconds
         while not is_healthy(self.process.port):
             ended = self.why_it_ended()
             if ended:
-                raise DeploymentFailed(f"{self._not_healthy()} The engine ended: {ended}")
+                raise LaunchFailed(f"{self._not_healthy()} The engine ended: {ended}")
             if time.monotonic() > until or self._ended.is_set():
-                raise DeploymentFailed(self._not_healthy())
-            time.sleep(_POLL_SECONDS_DEPLOYMENT)
+                raise LaunchFailed(self._not_healthy())
+            time.sleep(_HEALTH_POLL_SECONDS)
 
     def _not_healthy(self) -> str:
         return (
-            f"The primary container for production variant {self.order.variant} did not pass the "
+            f"The primary container for production variant {self.spec.variant} did not pass the "
             "ping health check. Please check CloudWatch logs for this endpoint."
         )
 
-    def _say(self, *lines: str) -> None:
+    def _write(self, *lines: str) -> None:
         with self._log.open("a", encoding="utf-8") as stream:
             stream.writelines(f"sandbox: {line}\n" for line in lines)

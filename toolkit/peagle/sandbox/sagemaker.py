@@ -1,7 +1,9 @@
-"""The models, endpoint configurations and endpoints of one region, and who may do what to them.
+"""SageMaker in the sandbox: the models, endpoint configurations and endpoints of one region.
 
-The methods with moto's own names and signatures (``create_model``, ``create_endpoint_config``,
-``create_endpoint``, ``delete_endpoint``) are also CloudFormation's way in.
+moto 5.2 keeps them without checks. This backend refuses what AWS refuses (``operations`` checks
+the requests) and starts a real engine per endpoint (``resources``). ``install`` puts these classes
+in moto's place, so that CloudFormation and the tagging service inside moto use them too: the
+methods with moto's own names and signatures are CloudFormation's way in.
 """
 
 from __future__ import annotations
@@ -10,42 +12,47 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
+from moto.core.exceptions import ServiceException
 from moto.sagemaker import urls
 from moto.sagemaker.exceptions import ValidationError
 from moto.sagemaker.models import SageMakerModelBackend, sagemaker_backends
 from moto.sagemaker.utils import arn_formatter
 
-from peagle.sandbox import services as quotas
+from peagle.sandbox import services
 from peagle.sandbox.client import ACCOUNT
-from peagle.sandbox.hosting.spec import Order, order_of
-from peagle.sandbox.sagemaker import refusals as words
-from peagle.sandbox.sagemaker.endpoint import LOCK, Endpoint
-from peagle.sandbox.sagemaker.resources import EndpointConfig, Model
+from peagle.sandbox.launch_spec import LaunchSpec, launch_spec
+from peagle.sandbox.resources import LOCK, EndpointConfig, SandboxEndpoint, SandboxModel
 
 MODEL, CONFIG, ENDPOINT = "model", "endpoint configuration", "endpoint"
-Resource = TypeVar("Resource", Model, EndpointConfig, Endpoint)
+Resource = TypeVar("Resource", SandboxModel, EndpointConfig, SandboxEndpoint)
 
 _ARN_KINDS = {MODEL: "model", CONFIG: "endpoint-config", ENDPOINT: "endpoint"}
 
 
-class Backend(SageMakerModelBackend):
-    """moto's SageMaker with AWS's refusals, and endpoints that live."""
+class ResourceLimitExceeded(ServiceException):
+    """A quota is used up."""
 
-    _models: dict[str, Model]  # type: ignore[assignment]
+    code = "ResourceLimitExceeded"
+
+
+class SageMakerBackend(SageMakerModelBackend):
+    """moto's SageMaker with AWS's checks and endpoints that serve."""
+
+    _models: dict[str, SandboxModel]  # type: ignore[assignment]
     endpoint_configs: dict[str, EndpointConfig]  # type: ignore[assignment]
-    endpoints: dict[str, Endpoint]  # type: ignore[assignment]
+    endpoints: dict[str, SandboxEndpoint]  # type: ignore[assignment]
 
     @property
     def _url_module(self) -> Any:
-        """moto guesses it from the class's module; ours is elsewhere."""
+        """moto derives it from the class's module, which here is not moto's."""
         return urls
 
-    def register_model(self, parameters: Mapping[str, Any]) -> Model:
+    def register_model(self, parameters: Mapping[str, Any]) -> SandboxModel:
         """CreateModel."""
         name = parameters["ModelName"]
         with LOCK:
             self._refuse_duplicate(MODEL, self._models, name)
-            self._models[name] = Model(self.account_id, self.region_name, parameters)
+            self._models[name] = SandboxModel(self.account_id, self.region_name, parameters)
             return self._models[name]
 
     def create_model(
@@ -56,7 +63,7 @@ class Backend(SageMakerModelBackend):
         vpc_config: dict[str, Any] | None,
         containers: list[dict[str, Any]] | None,
         tags: list[dict[str, str]] | None,
-    ) -> Model:
+    ) -> SandboxModel:
         """A model of a CloudFormation template."""
         return self.register_model(
             {
@@ -69,17 +76,17 @@ class Backend(SageMakerModelBackend):
             }
         )
 
-    def describe_model(self, model_name: str) -> Model:
-        """The model, or ValidationException."""
+    def describe_model(self, model_name: str) -> SandboxModel:
+        """The model. Raises ValidationError."""
         return self._find(MODEL, self._models, model_name)
 
     def delete_model(self, model_name: str) -> None:
         """DeleteModel."""
         with LOCK:
             self.describe_model(model_name)
-            for endpoint in self._staying_endpoints():
+            for endpoint in self._remaining_endpoints():
                 if any(model_name in config.model_names for config in endpoint.configs):
-                    raise words.in_use(MODEL, self._arn(MODEL, model_name), endpoint.arn)
+                    raise _in_use(MODEL, self._arn(MODEL, model_name), endpoint.arn)
             del self._models[model_name]
 
     def register_endpoint_config(self, parameters: Mapping[str, Any]) -> EndpointConfig:
@@ -122,9 +129,9 @@ class Backend(SageMakerModelBackend):
         """DeleteEndpointConfig."""
         with LOCK:
             config = self._find(CONFIG, self.endpoint_configs, endpoint_config_name)
-            for endpoint in self._staying_endpoints():
+            for endpoint in self._remaining_endpoints():
                 if config in endpoint.configs:
-                    raise words.in_use(CONFIG, config.endpoint_config_arn, endpoint.arn)
+                    raise _in_use(CONFIG, config.endpoint_config_arn, endpoint.arn)
             del self.endpoint_configs[endpoint_config_name]
 
     def create_endpoint(
@@ -133,15 +140,17 @@ class Backend(SageMakerModelBackend):
         endpoint_config_name: str,
         tags: list[dict[str, str]],
         deployment_config: dict[str, Any] | None = None,
-    ) -> Endpoint:
-        """CreateEndpoint: refuses, or begins to start the model."""
+    ) -> SandboxEndpoint:
+        """CreateEndpoint: checks, then starts the engine in the background."""
         with LOCK:
             self._refuse_duplicate(ENDPOINT, self.endpoints, endpoint_name)
             config = self._find(CONFIG, self.endpoint_configs, endpoint_config_name)
-            order = self._order(endpoint_name, config)
-            endpoint = Endpoint(self.account_id, self.region_name, endpoint_name, config, tags)
+            spec = self._launch_spec(endpoint_name, config)
+            endpoint = SandboxEndpoint(
+                self.account_id, self.region_name, endpoint_name, config, tags
+            )
             self.endpoints[endpoint_name] = endpoint
-            endpoint.begin_creating(order, deployment_config)
+            endpoint.begin_creating(spec, deployment_config)
             return endpoint
 
     def update_endpoint(
@@ -150,39 +159,40 @@ class Backend(SageMakerModelBackend):
         endpoint_config_name: str,
         deployment_config: dict[str, Any] | None = None,
         retain_deployment_config: bool = False,
-    ) -> Endpoint:
-        """UpdateEndpoint: refuses, or begins to start the other configuration's model."""
+    ) -> SandboxEndpoint:
+        """UpdateEndpoint: checks, then starts the new engine in the background."""
         with LOCK:
             endpoint = self._idle_endpoint(endpoint_name)
             if endpoint.endpoint_status == "Failed":
-                raise words.failed_endpoint(endpoint.arn)
+                # Only DeleteEndpoint is possible (API_EndpointSummary); the wording is ours.
+                raise ValidationError(f'Cannot update failed endpoint "{endpoint.arn}"; delete it.')
             config = self._find(CONFIG, self.endpoint_configs, endpoint_config_name)
-            order = self._order(endpoint_name, config)
+            spec = self._launch_spec(endpoint_name, config)
             if retain_deployment_config:
                 deployment_config = endpoint.deployment_config
-            endpoint.begin_updating(order, config, deployment_config)
+            endpoint.begin_updating(spec, config, deployment_config)
             return endpoint
 
-    def begin_deleting(self, endpoint_name: str) -> Endpoint:
-        """DeleteEndpoint: refuses, or begins to end the endpoint."""
+    def begin_deleting(self, endpoint_name: str) -> SandboxEndpoint:
+        """DeleteEndpoint: checks, then ends the engine in the background."""
         with LOCK:
             endpoint = self._idle_endpoint(endpoint_name)
-            endpoint.begin_deleting(gone=lambda: self.endpoints.pop(endpoint_name, None))
+            endpoint.begin_deleting(on_deleted=lambda: self.endpoints.pop(endpoint_name, None))
             return endpoint
 
     def delete_endpoint(self, endpoint_name: str) -> None:
-        """Delete and wait: CloudFormation removes the configuration next."""
+        """Delete and wait: CloudFormation deletes the configuration next."""
         self.begin_deleting(endpoint_name).join()
 
     def describe_endpoint(self, endpoint_name: str) -> dict[str, Any]:
-        """DescribeEndpoint's answer, or ValidationException."""
+        """The response of DescribeEndpoint. Raises ValidationError."""
         with LOCK:
             return self._find(ENDPOINT, self.endpoints, endpoint_name).response_object
 
     def update_endpoint_weights_and_capacities(
         self, endpoint_name: str, desired_weights_and_capacities: list[dict[str, Any]]
     ) -> str:
-        """Only the numbers change: the sandbox runs one engine per endpoint."""
+        """Change only the numbers: the sandbox runs one engine per endpoint."""
         with LOCK:
             self._idle_endpoint(endpoint_name)
             arn: str = super().update_endpoint_weights_and_capacities(
@@ -191,14 +201,14 @@ class Backend(SageMakerModelBackend):
             return arn
 
     def add_tags(self, arn: str, tags: list[dict[str, str]]) -> list[dict[str, str]]:
-        """AddTags: a known key gets the new value."""
+        """AddTags: an existing key gets the new value."""
         resource = self._get_resource_from_arn(arn)
         new_keys = {tag["Key"] for tag in tags}
         resource.tags = [tag for tag in resource.tags if tag["Key"] not in new_keys] + tags
         return list(resource.tags)
 
     def reset(self) -> None:
-        """moto's reset: no engine outlives the memory of its endpoint."""
+        """moto's reset; also ends the engines."""
         for endpoint in list(self.endpoints.values()):
             endpoint.end()
         super().reset()
@@ -209,70 +219,87 @@ class Backend(SageMakerModelBackend):
             raise ValidationError(f'Could not find resource "{arn}".')
         return resource
 
-    def _staying_endpoints(self) -> list[Endpoint]:
-        """Those that are not on their way out: Terraform removes a configuration while its
+    def _remaining_endpoints(self) -> list[SandboxEndpoint]:
+        """The endpoints that are not being deleted: Terraform deletes a configuration while its
         endpoint is still Deleting."""
         return [one for one in self.endpoints.values() if one.endpoint_status != "Deleting"]
 
-    def _idle_endpoint(self, name: str) -> Endpoint:
+    def _idle_endpoint(self, name: str) -> SandboxEndpoint:
         endpoint = self._find(ENDPOINT, self.endpoints, name)
         if endpoint.is_busy:
-            raise words.busy(endpoint.arn)
+            raise ValidationError(f'Cannot update in-progress endpoint "{endpoint.arn}".')
         return endpoint
 
-    def _order(self, endpoint_name: str, config: EndpointConfig) -> Order:
+    def _launch_spec(self, endpoint_name: str, config: EndpointConfig) -> LaunchSpec:
         self._check_quota(config)
         variant = config.production_variants[0]
         if "ModelName" not in variant:
             raise ValidationError("The sandbox has no inference components; name a model.")
         model = self.describe_model(variant["ModelName"])
-        return order_of(self.region_name, endpoint_name, config.production_variants, model)
+        return launch_spec(self.region_name, endpoint_name, config.production_variants, model)
 
     def _check_quota(self, config: EndpointConfig) -> None:
-        """Blue and green stand side by side during an update, so both count."""
+        """Blue and green exist at the same time during an update, so both count."""
         used: Counter[str] = Counter()
         for endpoint in self.endpoints.values():
             if endpoint.endpoint_status != "Failed":
                 for other in endpoint.configs:
                     used.update(_instances(other))
-        for instance_type, wanted in _instances(config).items():
-            quota = quotas.value_of(instance_type, self.region_name)
-            if used[instance_type] + wanted > quota:
-                raise words.over_quota(instance_type, quota, used[instance_type], wanted)
+        for instance_type, requested in _instances(config).items():
+            quota = services.quota_value(instance_type, self.region_name)
+            if used[instance_type] + requested > quota:
+                raise ResourceLimitExceeded(
+                    f"The account-level service limit '{instance_type} for endpoint usage' is "
+                    f"{quota:.0f} Instances, with current utilization of {used[instance_type]} "
+                    f"Instances and a request delta of {requested} Instances. Please use AWS "
+                    "Service Quotas to request an increase for this quota. If AWS Service Quotas "
+                    "is not available, contact AWS support to request an increase for this quota."
+                )
 
     def _refuse_duplicate(self, kind: str, known: Mapping[str, Any], name: str) -> None:
         if name in known:
-            raise words.exists(kind, self._arn(kind, name))
+            arn = self._arn(kind, name)
+            raise ValidationError(f'Cannot create already existing {kind} "{arn}".')
 
     def _find(self, kind: str, known: Mapping[str, Resource], name: str) -> Resource:
         if name not in known:
-            raise words.missing(kind, self._arn(kind, name))
+            raise ValidationError(f'Could not find {kind} "{self._arn(kind, name)}".')
         return known[name]
 
     def _arn(self, kind: str, name: str) -> str:
         return arn_formatter(_ARN_KINDS[kind], name, self.account_id, self.region_name)
 
 
-def find_endpoint(region: str, name: str) -> Endpoint | None:
-    """An endpoint of the sandbox's account."""
+def install() -> None:
+    """Let this process's moto use this backend. Call it before the first request."""
+    sagemaker_backends.backend = SageMakerBackend
+
+
+def find_endpoint(region: str, name: str) -> SandboxEndpoint | None:
+    """The endpoint of that name; ``None`` if there is none."""
     regions = sagemaker_backends[ACCOUNT]
     return _ours(regions[region]).endpoints.get(name) if region in regions else None
 
 
-def all_endpoints() -> Iterator[tuple[str, Endpoint]]:
+def all_endpoints() -> Iterator[tuple[str, SandboxEndpoint]]:
     """Every endpoint, with its region."""
     for _, region, backend in sagemaker_backends.iter_backends():
         for endpoint in list(_ours(backend).endpoints.values()):
             yield region, endpoint
 
 
-def _ours(backend: object) -> Backend:
-    assert isinstance(backend, Backend), "sagemaker.install() comes before the first request"
+def _in_use(kind: str, arn: str, endpoint_arn: str) -> ValidationError:
+    """AWS documents that this is forbidden but allows it for some kinds; the wording is ours."""
+    return ValidationError(f'Cannot delete {kind} "{arn}": endpoint "{endpoint_arn}" uses it.')
+
+
+def _ours(backend: object) -> SageMakerBackend:
+    assert isinstance(backend, SageMakerBackend), "install() precedes the first request"
     return backend
 
 
 def _instances(config: EndpointConfig) -> Counter[str]:
-    """How many instances of each type a configuration takes."""
+    """The number of instances of each type in a configuration."""
     return Counter(
         {
             variant["InstanceType"]: int(variant.get("InitialInstanceCount") or 1)

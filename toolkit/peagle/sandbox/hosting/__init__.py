@@ -1,1 +1,0 @@
-"""From what an endpoint configuration says to an engine that answers /ping."""

@@ -1,0 +1,244 @@
+"""InvokeEndpoint, InvokeEndpointWithResponseStream, and the OpenAI-compatible path.
+
+A stream is passed on chunk by chunk as it arrives. A whole response is completed before it is sent,
+so that an engine that breaks off is a ModelError.
+
+The bearer token of the OpenAI-compatible path is ``sagemaker-api-key-`` and, in base64, a URL
+presigned for CallWithBearerToken. Its signature is not checked: the sandbox knows no secret keys.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from urllib.parse import parse_qs
+
+import h11
+
+from peagle.sandbox import protocol
+from peagle.sandbox.instance import EngineInstance
+from peagle.sandbox.protocol import ErrorResponse, Invocation, Response
+from peagle.sandbox.relay import (
+    BrokenResponse,
+    EngineRequest,
+    EngineUnreachable,
+    ResponseTimeout,
+)
+from peagle.sandbox.sagemaker import find_endpoint
+
+BODY_LIMIT = 6 * 1024 * 1024
+"""Bytes; the limit of InvokeEndpoint's Body in the service model."""
+
+RESPONSE_SECONDS = 60.0
+STREAM_SECONDS = 480.0
+"""How long a container may take for a whole response, and for a whole stream (SageMaker's
+documentation of containers that serve models)."""
+
+INVOCATION_PATH = re.compile(
+    r"/endpoints/(?P<name>[^/]+)/"
+    r"(?P<operation>invocations|invocations-response-stream|openai/v1/chat/completions)"
+)
+TOKEN_PREFIX = "sagemaker-api-key-"
+_TOKEN_LIFETIME = timedelta(hours=12)
+_TOKEN_ACTION = "CallWithBearerToken"
+_OWN_HEADERS = "x-amzn-sagemaker-"
+_VARIANT = "x-Amzn-Invoked-Production-Variant"
+
+
+class InvalidToken(Exception):
+    """The bearer token is malformed, for another service, or expired."""
+
+
+def region_of_token(authorization: str, now: datetime | None = None) -> str:
+    """The region of the bearer token in an Authorization header. Raises InvalidToken."""
+    scheme, _, token = authorization.partition(" ")
+    if scheme.lower() != "bearer" or not token.startswith(TOKEN_PREFIX):
+        raise InvalidToken(f"expected a bearer token that begins with {TOKEN_PREFIX}")
+    query = _token_query(token.removeprefix(TOKEN_PREFIX).strip())
+    try:
+        if query["Action"] != _TOKEN_ACTION or not query["X-Amz-Signature"]:
+            raise InvalidToken(f"the token is not for {_TOKEN_ACTION}")
+        _, _, region, service, _ = query["X-Amz-Credential"].split("/")
+        signed = datetime.strptime(query["X-Amz-Date"], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+        lifetime = timedelta(seconds=int(query["X-Amz-Expires"]))
+    except (KeyError, ValueError, OverflowError) as error:
+        raise InvalidToken(f"the token is not a presigned URL ({error})") from None
+    if service != "sagemaker":
+        raise InvalidToken(f"the token is for the service {service}")
+    if (now or datetime.now(UTC)) > signed + min(lifetime, _TOKEN_LIFETIME):
+        raise InvalidToken("the token has expired")
+    return region
+
+
+def _token_query(encoded: str) -> dict[str, str]:
+    try:
+        text = base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True).decode()
+        query = parse_qs(text.partition("?")[2])
+    except ValueError:
+        raise InvalidToken("the token is not a base64-encoded URL") from None
+    return {name: values[0] for name, values in query.items()}
+
+
+@dataclass
+class _Relayed:
+    """A response that the engine has begun, and what must be closed after it."""
+
+    region: str
+    endpoint: str
+    instance: EngineInstance
+    request: EngineRequest
+    stack: ExitStack
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The engine's headers that SageMaker passes on."""
+        given = self.request.head.headers
+        own = {name: value for name, value in given.items() if name.startswith(_OWN_HEADERS)}
+        return {
+            "Content-Type": given.get("content-type", "application/octet-stream"),
+            _VARIANT: self.instance.spec.variant,
+            **own,
+        }
+
+    def chunks(self) -> Iterator[bytes]:
+        """The body, chunk by chunk as it arrives."""
+        with self.stack:
+            yield from self.request.chunks()
+
+    def whole(self) -> bytes:
+        """The complete body. Raises ErrorResponse."""
+        try:
+            return b"".join(self.chunks())
+        except BrokenResponse as error:
+            raise protocol.model_error(self.region, self.endpoint, 500, str(error)) from error
+        except ResponseTimeout:
+            raise protocol.model_timeout(self.region, self.endpoint) from None
+
+
+def invoke(call: Invocation) -> Response:
+    """The response to an invocation, which may be an error."""
+    try:
+        if len(call.body) > BODY_LIMIT:
+            raise protocol.body_too_large(BODY_LIMIT)
+        return _OPERATIONS[call.operation](call)
+    except ErrorResponse as error:
+        return error.response
+
+
+def _invoke_endpoint(call: Invocation) -> Response:
+    accept = call.headers.get("accept", "*/*")
+    relayed = _relay(call, _signed_region(call), "/invocations", accept, RESPONSE_SECONDS)
+    _raise_for_status(relayed)
+    body = relayed.whole()
+    return Response(200, {**relayed.headers, "Content-Length": str(len(body))}, iter((body,)))
+
+
+def _invoke_with_response_stream(call: Invocation) -> Response:
+    accept = call.headers.get("x-amzn-sagemaker-accept", "*/*")
+    relayed = _relay(call, _signed_region(call), "/invocations", accept, STREAM_SECONDS)
+    _raise_for_status(relayed)
+    headers = relayed.headers
+    headers["X-Amzn-SageMaker-Content-Type"] = headers["Content-Type"]
+    headers["Content-Type"] = protocol.EVENT_STREAM
+    return Response(200, headers, _frames(relayed))
+
+
+def _chat_completions(call: Invocation) -> Response:
+    """The engine's own response, errors included, for a caller with a bearer token."""
+    try:
+        region = region_of_token(call.headers.get("authorization", ""))
+    except InvalidToken as error:
+        raise protocol.unauthorized(str(error)) from None
+    accept = call.headers.get("accept", "*/*")
+    relayed = _relay(call, region, "/v1/chat/completions", accept, STREAM_SECONDS)
+    return Response(relayed.request.head.status, relayed.headers, _unframed(relayed))
+
+
+_OPERATIONS: dict[str, Callable[[Invocation], Response]] = {
+    "invocations": _invoke_endpoint,
+    "invocations-response-stream": _invoke_with_response_stream,
+    "openai/v1/chat/completions": _chat_completions,
+}
+
+
+def _signed_region(call: Invocation) -> str:
+    if call.region is None:
+        raise protocol.unsigned()
+    return call.region
+
+
+def _relay(call: Invocation, region: str, path: str, accept: str, seconds: float) -> _Relayed:
+    """Send the invocation to the endpoint's engine. Raises ErrorResponse."""
+    instance = _serving_instance(call, region)
+    with ExitStack() as stack:
+        stack.enter_context(instance.answering())
+        request = _request(call, region, instance, path, accept, seconds)
+        stack.callback(request.close)
+        return _Relayed(region, call.name, instance, request, stack.pop_all())
+
+
+def _request(
+    call: Invocation, region: str, instance: EngineInstance, path: str, accept: str, seconds: float
+) -> EngineRequest:
+    assert instance.process is not None
+    own = {name: value for name, value in call.headers.items() if name.startswith(_OWN_HEADERS)}
+    content_type = call.headers.get("content-type", "application/octet-stream")
+    headers = {**own, "Content-Type": content_type, "Accept": accept}
+    try:
+        return EngineRequest(
+            instance.process.port, path, headers, call.body, seconds=seconds, client=call.client
+        )
+    except h11.LocalProtocolError as error:
+        raise protocol.validation_error(f"Invalid request header: {error}.") from error
+    except (EngineUnreachable, BrokenResponse) as error:
+        text = f"the engine ended: {instance.why_it_ended() or error}"
+        raise protocol.model_error(region, call.name, 503, text) from error
+    except ResponseTimeout:
+        raise protocol.model_timeout(region, call.name) from None
+
+
+def _serving_instance(call: Invocation, region: str) -> EngineInstance:
+    endpoint = find_endpoint(region, call.name)
+    if endpoint is None:
+        raise protocol.endpoint_not_found(call.name)
+    instance: EngineInstance | None = endpoint.serving
+    if instance is None:
+        state = endpoint.endpoint_status
+        raise protocol.validation_error(
+            f"Endpoint {call.name} is not in service; its state is {state}."
+        )
+    variant = call.headers.get("x-amzn-sagemaker-target-variant")
+    if variant not in (None, instance.spec.variant):
+        raise protocol.validation_error(f"Endpoint {call.name} has no running variant {variant}.")
+    return instance
+
+
+def _raise_for_status(relayed: _Relayed) -> None:
+    status = relayed.request.head.status
+    if status >= 400:
+        text = relayed.whole().decode("utf-8", "replace")
+        raise protocol.model_error(relayed.region, relayed.endpoint, status, text)
+
+
+def _frames(relayed: _Relayed) -> Iterator[bytes]:
+    """The body as PayloadParts; a ModelStreamError ends it where the engine breaks off."""
+    try:
+        for chunk in relayed.chunks():
+            yield protocol.payload_part(chunk)
+    except BrokenResponse as error:
+        yield protocol.stream_error(f"The model's stream broke: {error}.", "StreamBroken")
+    except ResponseTimeout:
+        message = f"The model took longer than {STREAM_SECONDS:.0f} seconds."
+        yield protocol.stream_error(message, "ModelInvocationTimeExceeded")
+
+
+def _unframed(relayed: _Relayed) -> Iterator[bytes]:
+    """The body as it is; where it breaks off, the client's connection is closed too."""
+    try:
+        yield from relayed.chunks()
+    except (BrokenResponse, ResponseTimeout) as error:
+        raise ConnectionAbortedError(str(error)) from error

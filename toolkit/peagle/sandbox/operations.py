@@ -1,0 +1,102 @@
+"""SageMaker's operations in the sandbox: validate the request, then call the backend.
+
+Clients check only part of a request, moto almost nothing. ``peagle.request_validation`` checks
+everything that AWS checks, here and before the toolkit sends a request. Operations that are missing
+here are moto's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from moto.core.responses import ActionResult, EmptyResult
+from moto.sagemaker import urls
+from moto.sagemaker.exceptions import ValidationError
+from moto.sagemaker.responses import SageMakerResponse
+
+from peagle.request_validation import problems
+from peagle.request_validation.model import UnknownKey
+from peagle.sandbox.sagemaker import SageMakerBackend
+from peagle.sandbox.services import endpoint_types
+
+
+def install() -> None:
+    """Let this process's moto use these operations. Call it before the first request."""
+    urls.url_paths["{0}/$"] = Operations.dispatch
+
+
+class Operations(SageMakerResponse):
+    """The operations that differ from moto's."""
+
+    @property
+    def sagemaker_backend(self) -> SageMakerBackend:
+        """The region's resources."""
+        backend = super().sagemaker_backend
+        assert isinstance(backend, SageMakerBackend)
+        return backend
+
+    def create_model(self) -> ActionResult:
+        """CreateModel."""
+        _validate("create_model", self.params, self.region)
+        return ActionResult(self.sagemaker_backend.register_model(self.params).response_create)
+
+    def create_endpoint_config(self) -> ActionResult:
+        """CreateEndpointConfig."""
+        _validate("create_endpoint_config", self.params, self.region)
+        config = self.sagemaker_backend.register_endpoint_config(self.params)
+        return ActionResult(config.response_create)
+
+    def create_endpoint(self) -> ActionResult:
+        """CreateEndpoint."""
+        _validate("create_endpoint", self.params, self.region)
+        endpoint = self.sagemaker_backend.create_endpoint(
+            endpoint_name=self.params["EndpointName"],
+            endpoint_config_name=self.params["EndpointConfigName"],
+            tags=self.params.get("Tags"),
+            deployment_config=self.params.get("DeploymentConfig"),
+        )
+        return ActionResult(endpoint.response_create)
+
+    def update_endpoint(self) -> ActionResult:
+        """UpdateEndpoint, which moto lacks."""
+        _validate("update_endpoint", self.params, self.region)
+        endpoint = self.sagemaker_backend.update_endpoint(
+            endpoint_name=self.params["EndpointName"],
+            endpoint_config_name=self.params["EndpointConfigName"],
+            deployment_config=self.params.get("DeploymentConfig"),
+            retain_deployment_config=self.params.get("RetainDeploymentConfig", False),
+        )
+        return ActionResult(endpoint.response_create)
+
+    def delete_endpoint(self) -> ActionResult:
+        """DeleteEndpoint, which responds before the endpoint is deleted."""
+        self.sagemaker_backend.begin_deleting(self.params["EndpointName"])
+        return EmptyResult()
+
+
+def _validate(operation: str, parameters: Mapping[str, Any], region: str) -> None:
+    """Raise ValidationError, with every problem, if AWS would refuse the request.
+
+    Instance types of the catalogue are allowed even if botocore does not know them yet. Keys that
+    botocore does not know are ignored, as a client may be newer than the sandbox.
+    """
+    found = [
+        problem.aws_message or problem.text
+        for problem in problems(
+            "sagemaker", operation, _without_nulls(parameters), region, endpoint_types()
+        )
+        if not isinstance(problem, UnknownKey)
+    ]
+    if found:
+        errors = "error" if len(found) == 1 else "errors"
+        raise ValidationError(f"{len(found)} validation {errors} detected: {'; '.join(found)}")
+
+
+def _without_nulls(value: Any) -> Any:
+    """``value`` without members that are null, which AWS treats as absent."""
+    if isinstance(value, Mapping):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+    return value

@@ -1,0 +1,161 @@
+"""What the SageMaker runtime receives and sends: invocations, error responses, event streams.
+
+``application/vnd.amazon.eventstream`` frames, as InvokeEndpointWithResponseStream sends them:
+https://smithy.io/2.0/aws/amazon-eventstream.html (prelude, headers, payload, two CRC32). botocore
+has a parser for them, but no encoder.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from binascii import crc32
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from peagle.sandbox.client import ACCOUNT
+
+_MODEL_ERROR_STATUS = 424
+_TIMED_OUT = (
+    "Your invocation timed out while waiting for a response from container primary. Review the "
+    "latency metrics for each container in Amazon CloudWatch, resolve the issue, and try again."
+)
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """A request to an endpoint.
+
+    ``region`` is the signature's, ``None`` for an unsigned request. ``headers`` has lower-case
+    names. ``client`` is the client's connection; it is watched for a disconnect.
+    """
+
+    name: str
+    operation: str
+    region: str | None
+    headers: dict[str, str]
+    body: bytes
+    client: socket.socket | None = None
+
+
+@dataclass(frozen=True)
+class Response:
+    """An HTTP response. ``body`` is consumed while it is sent, then closed."""
+
+    status: int
+    headers: dict[str, str]
+    body: Iterator[bytes] = field(default_factory=lambda: iter(()))
+
+
+def json_response(
+    document: Mapping[str, Any],
+    status: int = 200,
+    content_type: str = "application/json",
+    error_type: str = "",
+) -> Response:
+    """``document`` as a response; ``error_type`` is AWS's error code."""
+    content = json.dumps(document, ensure_ascii=False).encode()
+    headers = {"Content-Type": content_type, "Content-Length": str(len(content))}
+    if error_type:
+        headers["x-amzn-errortype"] = error_type
+    return Response(status, headers, iter((content,)))
+
+
+class ErrorResponse(Exception):
+    """A response that reports an error; ``code`` is AWS's error code."""
+
+    def __init__(self, status: int, code: str, document: dict[str, Any]) -> None:
+        super().__init__(code)
+        self.response = json_response(document, status, error_type=code)
+
+
+def validation_error(message: str) -> ErrorResponse:
+    """The endpoint cannot answer: it does not exist or is not in service."""
+    return ErrorResponse(400, "ValidationError", {"Message": message})
+
+
+def endpoint_not_found(name: str) -> ErrorResponse:
+    """There is no such endpoint."""
+    return validation_error(f"Endpoint {name} of account {ACCOUNT} not found.")
+
+
+def unsigned() -> ErrorResponse:
+    """The request has no signature."""
+    document = {"message": "Missing Authentication Token"}
+    return ErrorResponse(403, "MissingAuthenticationTokenException", document)
+
+
+def unauthorized(why: str) -> ErrorResponse:
+    """The bearer token is missing or invalid."""
+    return ErrorResponse(401, "", {"message": f"Unauthorized: {why}"})
+
+
+def body_too_large(limit: int) -> ErrorResponse:
+    """The body exceeds ``limit`` bytes and never reaches the container; AWS gives no code."""
+    return ErrorResponse(413, "", {"message": f"HTTP content length exceeded {limit} bytes."})
+
+
+def log_group(endpoint: str) -> str:
+    """The CloudWatch log group that SageMaker gives an endpoint."""
+    return f"/aws/sagemaker/Endpoints/{endpoint}"
+
+
+def model_error(region: str, endpoint: str, status: int, text: str) -> ErrorResponse:
+    """ModelError: the container answered with ``status`` and ``text``; 0 means no answer."""
+    kind = "client" if 400 <= status < 500 else "server"
+    group = log_group(endpoint)
+    document = {
+        "Message": (
+            f'Received {kind} error ({status}) from primary with message "{text}". See '
+            f"https://{region}.console.aws.amazon.com/cloudwatch/home?region={region}"
+            f"#logEventViewer:group={group} in account {ACCOUNT} for more information."
+        ),
+        "OriginalStatusCode": status,
+        "OriginalMessage": text,
+        "LogStreamArn": f"arn:aws:logs:{region}:{ACCOUNT}:log-group:{group}",
+    }
+    return ErrorResponse(_MODEL_ERROR_STATUS, "ModelError", document)
+
+
+def model_timeout(region: str, endpoint: str) -> ErrorResponse:
+    """ModelError: the container exceeded SageMaker's time limit."""
+    return model_error(region, endpoint, 0, _TIMED_OUT)
+
+
+EVENT_STREAM = "application/vnd.amazon.eventstream"
+_STRING = 7
+
+
+def payload_part(data: bytes) -> bytes:
+    """A PayloadPart event with ``data``."""
+    headers = {
+        ":message-type": "event",
+        ":event-type": "PayloadPart",
+        ":content-type": "application/octet-stream",
+    }
+    return _frame(headers, data)
+
+
+def stream_error(message: str, code: str) -> bytes:
+    """A ModelStreamError, which ends the stream."""
+    headers = {
+        ":message-type": "exception",
+        ":exception-type": "ModelStreamError",
+        ":content-type": "application/json",
+    }
+    return _frame(headers, json.dumps({"Message": message, "ErrorCode": code}).encode())
+
+
+def _frame(headers: dict[str, str], payload: bytes) -> bytes:
+    block = b"".join(
+        struct.pack("!B", len(name))
+        + name.encode()
+        + struct.pack("!BH", _STRING, len(value))
+        + value.encode()
+        for name, value in headers.items()
+    )
+    prelude = struct.pack("!II", 12 + len(block) + len(payload) + 4, len(block))
+    message = prelude + struct.pack("!I", crc32(prelude)) + block + payload
+    return message + struct.pack("!I", crc32(message))
