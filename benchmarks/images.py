@@ -27,9 +27,10 @@ BASE = os.environ.get("PEAGLE_TEST_BASE", "peagle-test-base:local")
 
 def main() -> bool:
     """Measure and print one line per number; whether the layer is small enough."""
-    plan = make_plan(Options(pair="gpt-oss-20b"), load_catalog())
+    catalog = load_catalog()
+    plan = make_plan(Options(pair="gpt-oss-20b"), catalog)
     begin = time.perf_counter()
-    files = context(plan, Recipe("gpu", plan.runtime.image))
+    files = context(plan, Recipe("gpu", plan.runtime.image, catalog.targets[plan.target.id]))
     archive = sum(map(len, tar(files)))
     seconds = time.perf_counter() - begin
     size = sum(file.size for file in files)

@@ -14,7 +14,7 @@ import yaml
 
 from peagle.planning import Plan
 from peagle.render import render, requests
-from tests.unit.rendering.plans import BUCKET, ROLE
+from tests.unit.rendering.plans import BUCKET, CATALOG, ROLE
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def from_requests(plan: Plan) -> Described:
 
 def from_cloudformation(plan: Plan) -> Described:
     """From the template, with the parameters filled in."""
-    (template,) = [f for f in render("cloudformation", plan) if f.path == "template.yaml"]
+    (template,) = [f for f in render("cloudformation", plan, CATALOG) if f.path == "template.yaml"]
     resources = yaml.safe_load(template.content)["Resources"]
     resolved = _resolved({name: resources[name]["Properties"] for name in resources})
     return from_api(resolved["Model"], resolved["EndpointConfig"], resolved["Endpoint"])
@@ -99,7 +99,7 @@ _VARIANT = {
 
 def from_terraform(plan: Plan) -> Described:
     """From the configuration, with the variables filled in and templates undone."""
-    (main,) = [f for f in render("terraform", plan) if f.path == "main.tf.json"]
+    (main,) = [f for f in render("terraform", plan, CATALOG) if f.path == "main.tf.json"]
     resources = json.loads(main.content, object_hook=_interpolated)["resource"]
     model = resources["aws_sagemaker_model"]["this"]
     (variant,) = resources["aws_sagemaker_endpoint_configuration"]["this"]["production_variants"]
@@ -195,7 +195,7 @@ def run_script(
 
     ``there`` is the name of an endpoint that is there already.
     """
-    (deploy,) = [f for f in render("boto3", plan) if f.path == "deploy.py"]
+    (deploy,) = [f for f in render("boto3", plan, CATALOG) if f.path == "deploy.py"]
     (folder / "deploy.py").write_bytes(deploy.content)
     (folder / "boto3").mkdir(exist_ok=True)
     (folder / "boto3" / "__init__.py").write_text(_FAKE_BOTO3)

@@ -7,12 +7,14 @@ from cfnlint.api import ManualArgs, lint
 
 from peagle.planning import Plan
 from peagle.render import render
-from tests.unit.rendering.plans import ALL_PAIRS, plan_for, plan_of
+from tests.unit.rendering.plans import ALL_PAIRS, CATALOG, plan_for, plan_of
 
 
 def complaints(plan: Plan) -> list[str]:
     """What cfn-lint has to say; warnings too."""
-    (template,) = [file for file in render("cloudformation", plan) if file.path == "template.yaml"]
+    (template,) = [
+        file for file in render("cloudformation", plan, CATALOG) if file.path == "template.yaml"
+    ]
     found = lint(template.content.decode(), config=ManualArgs(regions=[plan.region]))
     return [f"{match.rule.id} {match.message}" for match in found]
 

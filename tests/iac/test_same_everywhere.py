@@ -14,7 +14,7 @@ from tests.iac.formats import (
     from_script,
     from_terraform,
 )
-from tests.unit.rendering.plans import ALL_PAIRS, BUILT, SHAPES, plan_for, plan_of
+from tests.unit.rendering.plans import ALL_PAIRS, BUILT, CATALOG, SHAPES, plan_for, plan_of
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -69,7 +69,7 @@ def test_an_image_with_the_weights_in_it_needs_no_bucket_and_names_its_own_paths
         assert described.environment["SM_VLLM_MODEL"] == "/opt/ml/model/target"
         assert "ModelDataDownloadTimeoutInSeconds" not in described.variant
     for format in ("cloudformation", "terraform", "boto3"):
-        files = {file.path: file.content.lower() for file in render(format, plan)}
+        files = {file.path: file.content.lower() for file in render(format, plan, CATALOG)}
         files.pop("deploy.py", None)  # which has the same words for every plan
         assert not [path for path, content in files.items() if b"bucket" in content]
 
@@ -77,6 +77,6 @@ def test_an_image_with_the_weights_in_it_needs_no_bucket_and_names_its_own_paths
 @pytest.mark.parametrize("shape", BUILT)
 def test_the_image_is_built_on_the_plans(shape: str) -> None:
     plan = plan_of(shape)
-    (dockerfile,) = [f for f in render("dockerfile", plan) if f.path == "Dockerfile"]
+    (dockerfile,) = [f for f in render("dockerfile", plan, CATALOG) if f.path == "Dockerfile"]
     text = dockerfile.content.decode()
     assert f"\nARG BASE={plan.runtime.image}\nFROM ${{BASE}}\n" in text

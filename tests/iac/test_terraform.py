@@ -18,7 +18,7 @@ import pytest
 
 from peagle.planning import Plan
 from peagle.render import render
-from tests.unit.rendering.plans import plan_of
+from tests.unit.rendering.plans import CATALOG, plan_of
 
 PROVIDER = Path("registry.terraform.io/hashicorp/aws")
 PLACES = ("/opt", "/usr/share/terraform", "/usr/local/share/terraform", "~/.terraform.d")
@@ -79,7 +79,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def main(plan: Plan) -> bytes:
     """The configuration, for the provider of the mirror: it may be older than a user's."""
-    (file,) = [file for file in render("terraform", plan) if file.path == "main.tf.json"]
+    (file,) = [file for file in render("terraform", plan, CATALOG) if file.path == "main.tf.json"]
     document = json.loads(file.content)
     document["terraform"]["required_providers"]["aws"]["version"] = ">= 5.100"
     return json.dumps(document).encode()

@@ -27,7 +27,13 @@ if TYPE_CHECKING:
     from peagle.catalog.writing import write_texts as write_texts
     from peagle.checks.local_weights import check_local_weights as check_local_weights
     from peagle.planning import make_plan as make_plan
+    from peagle.render import format_files as format_files
+    from peagle.render import format_names as format_names
+    from peagle.render import plan_bytes as plan_bytes
+    from peagle.render import plan_document as plan_document
+    from peagle.render import read_plan as read_plan
     from peagle.render import render as render
+    from peagle.render.image_names import is_own_image as is_own_image
 
 _HOME = {
     "check_catalog": "peagle.catalog.loading",
@@ -47,7 +53,13 @@ _HOME = {
     "summarize_target": "peagle.catalog.summary",
     "summarize_targets": "peagle.catalog.summary",
     "make_plan": "peagle.planning",
+    "plan_bytes": "peagle.render",
+    "plan_document": "peagle.render",
+    "read_plan": "peagle.render",
+    "format_names": "peagle.render",
+    "format_files": "peagle.render",
     "render": "peagle.render",
+    "is_own_image": "peagle.render.image_names",
 }
 """Name -> the module that defines it. One line per function, grouped as in ``peagle --help``."""
 

@@ -69,7 +69,7 @@ def deployed(sandbox: Sandbox) -> Iterator[Any]:
 def test_what_cannot_be_proved_serves_as_unproved_and_goes_completely(
     sandbox: Sandbox, account: Account, deployed: Any
 ) -> None:
-    assert "does not tell how many drafts it accepts" in deployed.stderr
+    assert "exposes no speculation counters" in deployed.stderr
     assert "peagle image build PAIR --push" in deployed.stderr
     document = sandbox.told("status", NAME, "--sandbox")
     assert document["state"] == "Unproved"

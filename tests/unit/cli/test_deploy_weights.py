@@ -65,7 +65,7 @@ def test_half_copied_weights_are_refused_and_the_advised_command_mends_it(
     mended = sandbox.peagle(*shlex.split(advised), "--yes")
     assert mended.returncode == 0, mended.stderr
     deployed = sandbox.peagle(*DEPLOY, *IN_S3)
-    assert "does not tell how many drafts it accepts" in deployed.stderr, "it serves"
+    assert "exposes no speculation counters" in deployed.stderr, "it serves"
     source = _container(copied)["ModelDataSource"]["S3DataSource"]
     assert source["S3Uri"] == PAIR
 
@@ -124,7 +124,7 @@ def test_a_warm_start_and_the_lock_of_a_killed_copy_do_not_keep_it_from_being_de
     deployed = sandbox.peagle(*DEPLOY, *IN_S3)
 
     assert "foreign-objects" not in deployed.stderr
-    assert "does not tell how many drafts it accepts" in deployed.stderr, "it serves"
+    assert "exposes no speculation counters" in deployed.stderr, "it serves"
     for name in ("warm/" + "0a" * 16 + ".tar.gz", "peagle-weights.lock"):
         copied.s3.delete_object(Bucket="models", Key=f"tiny/{name}")
 

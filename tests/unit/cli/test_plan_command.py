@@ -177,9 +177,9 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 def test_a_plan_file_takes_no_options(tmp_path: Path) -> None:
     out = str(tmp_path / "plan.json")
     run("tiny", "--out", out)
-    assert "--k has no place" in refusal(out, "--k", "3").message
-    assert "--no-speculation has no place" in refusal(out, "--no-speculation").message
-    assert "--region has no place" in refusal(out, "--region", "eu-west-1").message
+    assert "--k cannot be combined" in refusal(out, "--k", "3").message
+    assert "--no-speculation cannot be combined" in refusal(out, "--no-speculation").message
+    assert "--region cannot be combined" in refusal(out, "--region", "eu-west-1").message
     assert run(out, "--region", "us-east-1").exit_code == 0, "the region it has"
     assert document(out, AWS_REGION="eu-west-1")["region"] == "us-east-1"
 

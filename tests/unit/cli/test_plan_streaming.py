@@ -66,7 +66,7 @@ def test_a_whole_plan_has_no_place_for_it(tmp_path: Path) -> None:
     done = run("plan", str(file), *STREAM)
 
     assert isinstance(done.exception, UserError)
-    assert "--weights-by has no place" in done.exception.message
+    assert "--weights-by cannot be combined" in done.exception.message
 
 
 @pytest.mark.parametrize("format", ["boto3", "cloudformation", "terraform", "dockerfile"])

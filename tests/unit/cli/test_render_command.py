@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner, Result
 
 from peagle.catalog import load_catalog
+from peagle.cli.image_push import Request
 from peagle.cli.main import cli
 from peagle.cli.output.files import write_folder
+from peagle.data import data_folder
 from peagle.errors import PeagleError, Refused, Unsupported, UserError
 from peagle.planning import Options, make_plan
 from peagle.render import RenderedFile, plan_bytes, render
@@ -68,7 +73,7 @@ def test_a_plan_file_renders_as_its_pair_does(tmp_path: Path) -> None:
     CliRunner().invoke(cli, ["plan", "tiny", "--name", "mine", "--out", str(plan)])
     assert run("boto3", str(plan), "-o", str(tmp_path / "a")).exit_code == 0
     assert run("boto3", "tiny", "--name", "mine", "-o", str(tmp_path / "b")).exit_code == 0
-    (script, _) = render("boto3", read_plan(plan))
+    (script, _) = render("boto3", read_plan(plan), load_catalog())
     for folder in ("a", "b"):
         assert (tmp_path / folder / "deploy.py").read_bytes() == script.content
     assert os.access(tmp_path / "a" / "deploy.py", os.X_OK)
@@ -161,3 +166,70 @@ def test_what_aws_would_refuse_is_not_written(tmp_path: Path) -> None:
     assert "CreateEndpointConfig ProductionVariants[0].InstanceType: 'ml.g5.xlrge'" in str(refused)
     assert "did you mean ml.g5.xlarge" in refused.fix
     assert not (tmp_path / "out").exists()
+
+
+DUMMY_FORMAT = '''
+"""Only a name."""
+
+from peagle.render.files import text_file
+
+FILES = ("name.txt",)
+
+
+def unsupported(plan):
+    return "" if plan.instance_count == 1 else "one instance at most"
+
+
+def render(plan, catalog):
+    return (text_file("name.txt", plan.name),)
+'''
+
+WITH_DUMMY = """
+import sys
+import peagle.render.formats as formats
+formats.__path__.append(sys.argv.pop(1))
+from peagle.cli.main import main
+main()
+"""
+
+
+def test_a_format_is_one_discovered_file(tmp_path: Path) -> None:
+    folder = tmp_path / "formats"
+    folder.mkdir()
+    (folder / "nameplate.py").write_text(DUMMY_FORMAT)
+
+    def peagle(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", WITH_DUMMY, str(folder), "render", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    made = peagle("nameplate", "tiny", "--name", "mine", "-o", str(tmp_path / "out"))
+    assert made.returncode == 0, made.stderr
+    assert (tmp_path / "out" / "name.txt").read_text() == "mine"
+    assert "nameplate: name.txt" in peagle("--help").stdout
+    assert "'nameplate'" in peagle("nothing", "tiny", "-o", str(tmp_path / "x")).stderr
+
+    two = ["tiny", "--instance-count", "2", "-o", str(tmp_path / "two")]
+    refused = peagle("nameplate", *two)
+    assert refused.returncode == 3
+    assert "use boto3 or cloudformation or dockerfile or terraform" in refused.stderr
+    two_prefixes = ["qwen3-8b", "--model-source", "s3://models/qwen3-8b",
+                    "--drafter", "s3://heads/qwen3-8b", "-o", str(tmp_path / "cf")]  # fmt: skip
+    assert "nameplate" in peagle("cloudformation", *two_prefixes).stderr
+
+
+def test_the_digest_in_the_users_own_runtimes_pins_the_base(tmp_path: Path) -> None:
+    bundled = yaml.safe_load(data_folder("model_catalog").joinpath("runtimes.yaml").read_text())
+    digest = "sha256:" + "c" * 64
+    for runtime in bundled["runtimes"]:
+        runtime["digest"] = digest
+    own = tmp_path / "catalog"
+    own.mkdir()
+    (own / "runtimes.yaml").write_text(json.dumps(bundled, default=str))
+    out = tmp_path / "image"
+    arguments = ["--catalog", str(own), "render", "dockerfile", "tiny", "-o", str(out)]
+    done = CliRunner().invoke(cli, arguments)
+    assert done.exit_code == 0, done.output
+    assert f"@{digest}\n" in (out / "Dockerfile").read_text()
+    catalog = load_catalog(own)
+    plan = make_plan(Options(pair="tiny"), catalog)
+    assert Request(plan, catalog, "gpu").below == f"{plan.runtime.image}@{digest}"

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from peagle.data import data_folder
+from peagle.planning import Plan
 from peagle.render.image import pair_document
 from peagle_serve.checks import PAIR_FILE, check_built_for
 from peagle_serve.contract import WrongEnvironment
 from tests.unit.containers.recording import SERVE, container_in, documents
 from tests.unit.containers.weights import HEAD, TARGET, pair
-from tests.unit.rendering.plans import ALL_PAIRS, plan_for, plan_of
+from tests.unit.rendering.plans import ALL_PAIRS, CATALOG, plan_for, plan_of
 
 GEOMETRY = Path(__file__).resolve().parents[2] / "geometry"
 TINY = data_folder("model_catalog") / "peagle" / "tiny"
@@ -32,6 +33,10 @@ BUILT = {
     },
 }
 SPECULATION = "SM_VLLM_SPECULATIVE_CONFIG"
+
+
+def built_for(plan: Plan) -> dict[str, Any]:
+    return pair_document(plan, CATALOG.targets.get(plan.target.id))
 
 
 def speculation(model: str = "a/head", **more: Any) -> str:
@@ -142,7 +147,7 @@ def test_a_plain_process_has_nothing_beside_it(tmp_path: Path) -> None:
 def test_an_image_of_the_catalogue_takes_its_own_pair(tmp_path: Path, name: str) -> None:
     plan = plan_for(name)
 
-    assert refusal(tmp_path, plan.environment, pair_document(plan)) == ""
+    assert refusal(tmp_path, plan.environment, built_for(plan)) == ""
 
 
 @pytest.mark.parametrize("short_name", sorted(p.name for p in GEOMETRY.iterdir() if p.is_dir()))
@@ -153,14 +158,14 @@ def test_an_image_knows_its_real_models_by_their_config(tmp_path: Path, short_na
     head = str(folder / plan.drafter.name)
     chosen = {"SM_VLLM_MODEL": str(folder / "target"), SPECULATION: speculation(head)}
 
-    built = {**pair_document(plan), "parallel_drafting": True}
+    built = {**built_for(plan), "parallel_drafting": True}
 
     assert refusal(tmp_path, chosen, built) == ""
     assert "whose" in refusal(tmp_path, {**chosen, "SM_VLLM_MODEL": str(TINY / "target")}, built)
 
 
 def test_an_image_of_the_tiny_pair_refuses_its_other_head(tmp_path: Path) -> None:
-    built = pair_document(plan_of("uploaded"))
+    built = built_for(plan_of("uploaded"))
     chosen = {"SM_VLLM_MODEL": str(TINY / "target")}
 
     assert (

@@ -22,7 +22,7 @@ from peagle.planning import Options, Plan, make_plan
 from peagle.render.image import Recipe
 from tests.unit.images.conftest import LABELS, FakeDocker
 
-RECIPE = Recipe("cpu", "base")
+RECIPE = Recipe("cpu", "base", None)
 
 
 def plan_for(pair: str, **options: Any) -> Plan:
@@ -52,7 +52,7 @@ def test_another_content_is_another_tag() -> None:
     name = image_name(plan, RECIPE)
     assert re.fullmatch(r"peagle-tiny:0\.28\.0-cpu-[0-9a-f]{12}", name)
     assert image_name(plan_for("tiny"), RECIPE) == name
-    assert image_name(plan, Recipe("cpu", "another")) != name
+    assert image_name(plan, Recipe("cpu", "another", None)) != name
 
 
 def test_plans_that_differ_in_nothing_inside_share_an_image() -> None:
@@ -69,9 +69,11 @@ def test_plans_that_differ_in_nothing_inside_share_an_image() -> None:
 
 def test_a_base_of_one_digest_is_the_same_in_every_region() -> None:
     plan, digest = plan_for("gpt-oss-20b"), "sha256:" + "a" * 64
-    here, there = (Recipe("gpu", f"{host}.example.com/vllm:1@{digest}") for host in ("a", "b"))
+    here, there = (
+        Recipe("gpu", f"{host}.example.com/vllm:1@{digest}", None) for host in ("a", "b")
+    )
     assert image_name(plan, here) == image_name(plan, there)
-    assert image_name(plan, Recipe("gpu", f"vllm:1@{digest[:-1]}b")) != image_name(plan, here)
+    assert image_name(plan, Recipe("gpu", f"vllm:1@{digest[:-1]}b", None)) != image_name(plan, here)
 
 
 @pytest.fixture
@@ -133,7 +135,7 @@ def test_what_docker_gets_is_the_same_every_time_and_no_credential(docker: FakeD
 
 def test_baked_weights_are_in_the_context(docker: FakeDocker) -> None:
     plan = plan_for("tiny")
-    size = sum(map(len, archive(plan, Recipe("cpu", "base", weights=baked(plan)))))
+    size = sum(map(len, archive(plan, Recipe("cpu", "base", None, weights=baked(plan)))))
     assert size > plan.target.weight_bytes
 
 

@@ -127,11 +127,12 @@ def test_an_own_image_replaces_awss() -> None:
 def test_awss_own_image_cannot_prove_speculation_and_says_so() -> None:
     finding = next(f for f in plan().findings if f.code == "image-without-counters")
     assert finding.level == "warning"
-    assert "not proved" in finding.message
-    assert "`peagle image build chat+p-eagle --push`" in finding.fix
+    assert "cannot verify acceptance" in finding.message
+    assert finding.command == ("peagle", "image", "build", "chat+p-eagle", "--push")
     own = next(f for f in plan(drafter="/my head").findings if f.code == "image-without-counters")
-    assert "`peagle image build chat --drafter '/my head' --push`" in own.fix
-    assert "--image URI" in own.fix
+    build = ("peagle", "image", "build", "chat", "--drafter", "/my head", "--push")
+    assert own.command == build
+    assert "--image" in own.fix
     assert "image-without-counters" not in codes(plan(speculation=False))
     given = "111111111111.dkr.ecr.us-east-1.amazonaws.com/vllm:0.28.0-gpu-cu130"
     assert "image-without-counters" in codes(plan(image=given))

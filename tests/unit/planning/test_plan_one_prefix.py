@@ -7,6 +7,7 @@ import pytest
 from peagle.catalog import load_catalog
 from peagle.errors import Unsupported
 from peagle.planning import Options, Plan, make_plan
+from peagle.render import render
 from peagle.render.formats import cloudformation
 from peagle.render.plan_file import plan_bytes, read_plan
 
@@ -44,7 +45,7 @@ def test_other_places_stay_two_mounts_since_a_parent_may_hold_more(drafter: str)
     assert [mount.s3_uri for mount in plan.mounts] == [TARGET, drafter]
     assert plan.environment["SM_VLLM_MODEL"] == "/opt/ml/model"
     with pytest.raises(Unsupported):
-        cloudformation.template(plan)
+        render("cloudformation", plan, load_catalog())
 
 
 def test_a_drafter_alone_is_mounted_alone() -> None:

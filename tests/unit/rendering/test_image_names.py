@@ -31,7 +31,7 @@ def test_an_image_s_name_and_digest(text: str, name: str, digest: str | None) ->
      "a:" + "x" * 129, "a" * 600, "ä", "a:1:2", f"a@{DIGEST}0"],
 )  # fmt: skip
 def test_what_is_no_image_is_refused(text: str) -> None:
-    with pytest.raises(UserError, match="no name of an image"):
+    with pytest.raises(UserError, match="is not an image name"):
         split_image(text)
 
 
@@ -45,17 +45,17 @@ def test_a_tag_is_name_and_tag(text: str) -> None:
     [
         ("myrepo", "has no tag"),
         ("team/repo", "has no tag"),
-        ("r:", "no name and tag"),
-        (":x", "no name and tag"),
-        ("r:x", "no name and tag"),  # ECR wants two characters
-        ("UPPER:1", "no name and tag"),
-        ("Bad:Tag:1", "no name and tag"),
-        ("a__b:1", "no name and tag"),  # Docker takes it, ECR does not
-        ("ab:1\n", "no name and tag"),
-        (DIGEST, "no name and tag"),
-        ("host:5000/r:1", "names a registry"),
-        ("localhost/r:1", "names a registry"),
-        ("1.dkr.ecr.us-east-1.amazonaws.com/peagle-tiny:1", "names a registry"),
+        ("r:", "not a valid image name and tag"),
+        (":x", "not a valid image name and tag"),
+        ("r:x", "not a valid image name and tag"),  # ECR wants two characters
+        ("UPPER:1", "not a valid image name and tag"),
+        ("Bad:Tag:1", "not a valid image name and tag"),
+        ("a__b:1", "not a valid image name and tag"),  # Docker takes it, ECR does not
+        ("ab:1\n", "not a valid image name and tag"),
+        (DIGEST, "not a valid image name and tag"),
+        ("host:5000/r:1", "includes a registry host"),
+        ("localhost/r:1", "includes a registry host"),
+        ("1.dkr.ecr.us-east-1.amazonaws.com/peagle-tiny:1", "includes a registry host"),
         ("host:5000/r", "has no tag"),
     ],
 )

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from peagle.errors import NotFound, Unsupported
 from peagle.planning import Options, Plan, make_plan
-from peagle.render import FORMATS, RenderedFile, render
+from peagle.render import RenderedFile, format_names, render
 from peagle.render.formats.boto3 import script
 from peagle.render.formats.terraform import configuration, literal
 from peagle.render.image import serve_digest
@@ -24,7 +24,7 @@ from tests.unit.rendering.plans import BUILT, CATALOG, SHAPES, plan_of
 
 
 def files(format: str, plan: Plan) -> dict[str, RenderedFile]:
-    return {file.path: file for file in render(format, plan)}
+    return {file.path: file for file in render(format, plan, CATALOG)}
 
 
 def text(format: str, plan: Plan, path: str) -> str:
@@ -32,9 +32,9 @@ def text(format: str, plan: Plan, path: str) -> str:
 
 
 @pytest.mark.parametrize("shape", ["from-hub", "uploaded"])
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", format_names())
 def test_golden_files(format: str, shape: str) -> None:
-    for file in render(format, plan_of(shape)):
+    for file in render(format, plan_of(shape), CATALOG):
         if not file.path.startswith("peagle/peagle_serve/"):
             # Not as .py: it is output to read, not a module of the tests.
             name = file.path.replace(".py", ".py.txt")
@@ -46,23 +46,25 @@ def test_golden_files(format: str, shape: str) -> None:
 
 @pytest.mark.parametrize("format", ["boto3", "cloudformation", "terraform"])
 def test_golden_files_of_an_image_with_its_weights(format: str) -> None:
-    for file in render(format, plan_of("baked")):
+    for file in render(format, plan_of("baked"), CATALOG):
         name = file.path.replace(".py", ".py.txt")
         assert_golden(f"rendered/baked/{format}/{name}", file.content)
 
 
 def test_an_image_that_is_made_already_is_not_built_again() -> None:
-    with pytest.raises(Unsupported, match="made already") as refused:
-        render("dockerfile", plan_of("baked"))
-    assert "--bake-weights" in refused.value.fix
+    with pytest.raises(Unsupported, match="baked weights") as refused:
+        render("dockerfile", plan_of("baked"), CATALOG)
+    assert refused.value.fix == "use boto3 or cloudformation or terraform"
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", format_names())
 def test_the_same_plan_gives_the_same_files(format: str) -> None:
-    assert render(format, plan_of("uploaded")) == render(format, plan_of("uploaded"))
+    assert render(format, plan_of("uploaded"), CATALOG) == render(
+        format, plan_of("uploaded"), CATALOG
+    )
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", format_names())
 def test_every_rendering_says_how_to_use_it(format: str) -> None:
     plan = plan_of("uploaded")
     readme = text(format, plan, "README.md")
@@ -85,7 +87,7 @@ def test_a_template_says_what_to_upload_and_where(format: str) -> None:
 
 def test_an_unknown_format_is_told_with_the_nearest() -> None:
     with pytest.raises(NotFound, match="did you mean terraform"):
-        render("terrafrom", plan_of("from-hub"))
+        render("terrafrom", plan_of("from-hub"), CATALOG)
 
 
 def template(plan: Plan) -> dict[str, Any]:
@@ -125,13 +127,13 @@ def test_cloudformation_refuses_another_region() -> None:
 
 def test_cloudformation_cannot_mount_two_prefixes_and_names_the_other_way() -> None:
     with pytest.raises(Unsupported) as raised:
-        render("cloudformation", plan_of("two-prefixes"))
+        render("cloudformation", plan_of("two-prefixes"), CATALOG)
     assert raised.value.exit_code == 3
     assert "AdditionalModelDataSources" in raised.value.message
     assert "terraform" in raised.value.fix
     for format in ("terraform", "boto3"):
         assert "s3://heads/qwen3-8b/" in "".join(
-            file.content.decode() for file in render(format, plan_of("two-prefixes"))
+            file.content.decode() for file in render(format, plan_of("two-prefixes"), CATALOG)
         )
 
 
@@ -203,11 +205,11 @@ def test_another_partition_has_its_own_addresses() -> None:
     image = plan.runtime.image.replace("us-east-1.amazonaws.com", "cn-north-1.amazonaws.com.cn")
     runtime = plan.runtime.model_copy(update={"image": image})
     china = plan.model_copy(update={"region": "cn-north-1", "runtime": runtime})
-    for format in FORMATS:
+    for format in format_names():
         for path, file in files(format, china).items():
             if not path.startswith("peagle/peagle_serve/"):
                 wrong = re.findall(rb"cn-north-1\.amazonaws\.com(?!\.cn)", file.content)
                 assert not wrong, (format, path)
     for format in ("terraform", "boto3"):
-        made = b"".join(file.content for file in render(format, china))
+        made = b"".join(file.content for file in render(format, china, CATALOG))
         assert b"https://runtime.sagemaker.cn-north-1.amazonaws.com.cn/endpoints/" in made

@@ -27,7 +27,7 @@ from peagle.render.image import (
 from peagle.render.image_names import base_of
 from tests.unit.rendering.plans import plan_of
 
-GPU = Recipe("gpu", "registry.example.com/vllm@sha256:" + "a" * 64, revision="1234abcd")
+GPU = Recipe("gpu", "registry.example.com/vllm@sha256:" + "a" * 64, None, revision="1234abcd")
 
 
 def instructions(text: str) -> list[tuple[str, str]]:
@@ -105,7 +105,7 @@ def test_labels_say_pair_runtime_plan_licences_and_source() -> None:
 
 
 def test_what_is_not_known_hides_the_base_s_own_label() -> None:
-    found = read_labels(dockerfile(plan_of("uploaded"), Recipe("gpu", "base")))
+    found = read_labels(dockerfile(plan_of("uploaded"), Recipe("gpu", "base", None)))
     assert found["org.opencontainers.image.base.digest"] == ""
     assert found["org.opencontainers.image.revision"] == ""
 
@@ -150,8 +150,8 @@ def test_only_what_is_inside_decides_what_an_image_is() -> None:
     "base", ["", "a b", "x\nRUN rm -rf /", "-v", "a${B}", "http://x/y", "DEBIAN:1", "a@sha256:1"]
 )
 def test_a_base_that_is_no_image_is_refused(base: str) -> None:
-    with pytest.raises(UserError, match="no name of an image"):
-        dockerfile(plan_of("uploaded"), Recipe("gpu", base))
+    with pytest.raises(UserError, match="is not an image name"):
+        dockerfile(plan_of("uploaded"), Recipe("gpu", base, None))
 
 
 def test_weights_stay_out_unless_asked_for() -> None:
@@ -179,16 +179,13 @@ def test_only_the_named_files_of_the_hub_are_downloaded_at_one_commit() -> None:
     assert "RUN" not in [name for name, _ in instructions(dockerfile(plan, GPU))]
 
 
-def test_the_recipe_of_both_commands_is_pinned_where_the_digest_is_known(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_recipe_of_both_commands_is_pinned_where_the_digest_is_known() -> None:
     digest, catalog = "sha256:" + "b" * 64, load_catalog()
     runtimes = [r.model_copy(update={"digest": digest}) for r in catalog.runtimes.runtimes]
     table = catalog.runtimes.model_copy(update={"runtimes": tuple(runtimes)})
     known = catalog.model_copy(update={"runtimes": table})
-    monkeypatch.setattr("peagle.render.image_names.load_catalog", lambda: known)
     plan = plan_of("from-hub")
-    (rendered,) = [file for file in render("dockerfile", plan) if file.path == "Dockerfile"]
+    (rendered,) = [file for file in render("dockerfile", plan, known) if file.path == "Dockerfile"]
     assert f"ARG BASE={plan.runtime.image}@{digest}\n" in rendered.content.decode()
-    assert base_of(plan) == f"{plan.runtime.image}@{digest}"
+    assert base_of(plan, known.runtimes) == f"{plan.runtime.image}@{digest}"
     assert read_labels(rendered.content.decode())["org.opencontainers.image.base.digest"] == digest

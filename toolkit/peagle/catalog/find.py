@@ -7,6 +7,9 @@ from peagle.catalog.schema import Catalog, Drafter, NamedDrafter, NamedTarget, P
 from peagle.catalog.tables import Instance, InstanceTable
 from peagle.errors import Fix, NotFound, UserError, nearest
 
+UNKNOWN_DRAFTER = "unknown-drafter"
+"""The code of the error that a target has no such drafter."""
+
 
 def find_pair(catalog: Catalog, name: str) -> Pair:
     """The pair ``TARGET[+DRAFTER]``; a bare target comes with its default drafter.
@@ -28,7 +31,7 @@ def find_drafter(target: Target, name: str) -> Drafter:
             return drafter
     names = [drafter.name for drafter in target.drafters]
     hint = nearest(name, names) or f"its drafters: {', '.join(names)}"
-    raise NotFound(f"{target.id} has no drafter {name!r}", hint)
+    raise NotFound(f"{target.id} has no drafter {name!r}", hint, UNKNOWN_DRAFTER)
 
 
 def find_instance(table: InstanceTable, name: str) -> Instance:

@@ -31,7 +31,7 @@ from peagle.cli.image_push import (
     weights_of,
     words_for,
 )
-from peagle.cli.options import plan_options, refuse_errors
+from peagle.cli.options import command_catalog, plan_options, refuse_errors
 from peagle.cli.output.columns import WIDE, room
 from peagle.cli.output.console import json_option, print_json, say
 from peagle.cli.output.image import table
@@ -67,7 +67,7 @@ def build_there(request: Request, account: Account) -> str:
     plan = request.plan
     aws = account.connect(plan.region)
     base = _with_digest(aws, request.below)
-    recipe = Recipe("gpu", base, source_revision(), weights_of(request, say))
+    recipe = Recipe("gpu", base, request.target, source_revision(), weights_of(request, say))
     repository, tag = parse_tag(request.tag or image_name(plan, recipe))
     order = codebuild.BuildOrder(
         repository=repository,
@@ -179,7 +179,7 @@ def build_(
     pair before the engine starts, and labels. Weights stay outside. The same plan gives the same
     build context, byte for byte.
     """
-    request = Request(plan, runtime, tag, base, bake_weights)
+    request = Request(plan, command_catalog(), runtime, tag, base, bake_weights)
     refuse_errors(findings_for_building(plan))
     if builder == "codebuild":
         if runtime == "cpu":

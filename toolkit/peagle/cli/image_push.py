@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from peagle.aws import ecr
 from peagle.aws.image_records import PushedImage, record_push
+from peagle.catalog.schema import Catalog, Target
 from peagle.checks.facts import in_ecr
 from peagle.cli.account import DEFAULT_REGION, Account
 from peagle.cli.output.console import say
@@ -44,6 +45,7 @@ class Request:
     """
 
     plan: Plan
+    catalog: Catalog
     runtime: RuntimeKind
     tag: str | None = None
     base: str | None = None
@@ -56,12 +58,17 @@ class Request:
             parse_tag(self.tag)
 
     @property
+    def target(self) -> Target | None:
+        """The catalogue's entry for the plan's target."""
+        return self.catalog.targets.get(self.plan.target.id)
+
+    @property
     def below(self) -> str:
         """The image that ours will lie on, or for a CPU the engine below it."""
         if self.base is not None:
             return self.base
         if self.runtime == "gpu":
-            return base_of(self.plan)
+            return base_of(self.plan, self.catalog.runtimes)
         return f"python:{engine_packages(self.plan.runtime.vllm).python}-slim-bookworm"
 
 
@@ -86,14 +93,14 @@ def findings_here(plan: Plan, engine_kind: str) -> tuple[Finding, ...]:
 def gpu_recipe(docker: Docker, request: Request, progress: Progress) -> Recipe:
     """FROM the base, by its digest where one is to be had; the base is fetched for that."""
     base = with_digest(for_gpus(docker), request.below, progress)
-    return Recipe("gpu", base, source_revision(), weights_of(request, progress))
+    return Recipe("gpu", base, request.target, source_revision(), weights_of(request, progress))
 
 
 def cpu_recipe(docker: Docker, request: Request, progress: Progress) -> Recipe:
     """FROM the CPU engine on the base, which is made first unless it is there."""
     packages = engine_packages(request.plan.runtime.vllm)
     engine = engine_image(docker, request.below, packages, progress)
-    return Recipe("cpu", engine, source_revision(), weights_of(request, progress))
+    return Recipe("cpu", engine, request.target, source_revision(), weights_of(request, progress))
 
 
 def weights_of(request: Request, progress: Progress) -> tuple[Baked, ...]:

@@ -20,7 +20,13 @@ from peagle.cli.account import chosen_account
 from peagle.cli.context import PeagleCommand
 from peagle.cli.image import build_here
 from peagle.cli.image_push import Request, findings_here
-from peagle.cli.options import build_command, names_own_image, plan_options, refuse_errors
+from peagle.cli.options import (
+    build_command,
+    command_catalog,
+    names_own_image,
+    plan_options,
+    refuse_errors,
+)
 from peagle.cli.output.console import json_option, print_json, say
 from peagle.cli.output.files import write_file
 from peagle.cli.output.progress import StatusLine
@@ -54,8 +60,8 @@ def docker_runner(
     runtime: RuntimeKind = "gpu" if gpus else "cpu"
     if build_first:
         account = chosen_account(None, False, os.environ)  # for a base in ECR
-        built = build_here(docker, Request(plan, runtime, base=base), account)
-        return DockerRunner(docker, built.image, gpus)
+        request = Request(plan, command_catalog(), runtime, base=base)
+        return DockerRunner(docker, build_here(docker, request, account).image, gpus)
     ctx = click.get_current_context()
     command = build_command(ctx, "--runtime", runtime)
     named = plan.runtime.image if names_own_image(plan) else None

@@ -1,7 +1,4 @@
-"""From PAIR|PLAN and the options that were given to a Plan.
-
-Options that several commands share, and how they become a Plan.
-"""
+"""The planning options that several commands share, and how they become a Plan."""
 
 from __future__ import annotations
 
@@ -14,16 +11,15 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from peagle.catalog import load_catalog
+from peagle import api
+from peagle.catalog.find import UNKNOWN_DRAFTER
 from peagle.catalog.schema import Catalog
 from peagle.cli import completion as completing
 from peagle.cli.locations import AwsOf, own_head
 from peagle.cli.output.console import show_findings
 from peagle.errors import Fix, NotFound, Refused, UserError
 from peagle.findings import Finding
-from peagle.planning import Options, Plan, errors, make_plan
-from peagle.render import read_plan
-from peagle.render.image_names import is_own_image
+from peagle.planning import Options, Plan, errors
 
 
 def catalog_of(ctx: click.Context) -> Path | None:
@@ -32,11 +28,22 @@ def catalog_of(ctx: click.Context) -> Path | None:
     return Path(folder) if folder else None
 
 
+_CATALOG = "peagle.catalog"
+"""Key in click's ``Context.meta`` of the catalogue that the command has loaded."""
+
+
+def command_catalog(ctx: click.Context | None = None) -> Catalog:
+    """The catalogue of the running command: the bundled one with that of ``peagle --catalog``."""
+    ctx = ctx or click.get_current_context()
+    if _CATALOG not in ctx.meta:
+        ctx.meta[_CATALOG] = api.load_catalog(catalog_of(ctx))
+    catalog: Catalog = ctx.meta[_CATALOG]
+    return catalog
+
+
 def names_own_image(plan: Plan) -> bool:
-    """Whether the plan of the running command names an image of the user's, and not AWS's as the
-    bundled catalogue or the user's own has it."""
-    catalog = load_catalog(catalog_of(click.get_current_context()))
-    return is_own_image(plan, catalog.runtimes)
+    """Whether the plan's image is the user's own, not one of AWS's in the catalogue."""
+    return api.is_own_image(plan, command_catalog().runtimes)
 
 
 def is_plan_file(pair: str) -> bool:
@@ -47,14 +54,12 @@ def is_plan_file(pair: str) -> bool:
 def resolve_plan(
     pair: str,
     chosen: dict[str, Any],
-    own_catalog: Path | None,
-    priced: Callable[[Catalog], Catalog] = lambda catalog: catalog,
+    catalog: Catalog,
     aws_of: AwsOf | None = None,
 ) -> Plan:
     """The plan in the file ``pair``, or the plan for that pair and those options.
 
-    ``priced`` may put other prices into the catalogue before it is planned with. With ``aws_of``
-    the user's own head is read wherever it lies, else only from a folder.
+    With ``aws_of`` the user's own head is read from any location, else only from a folder.
     """
     given = {n: value for n, value in chosen.items() if value is not None and value is not False}
     if is_plan_file(pair):
@@ -63,31 +68,32 @@ def resolve_plan(
         given |= own_head(given["drafter"], aws_of)
     speculation = not given.pop("no_speculation", False)
     options = Options(pair=pair, speculation=speculation, **given)
-    catalog = priced(load_catalog(own_catalog))
     try:
-        return make_plan(options, catalog)
+        return api.make_plan(options, catalog)
     except NotFound as error:
-        hint = _meant(options.drafter) if "drafter" in error.message else ""
-        raise NotFound(error.message, hint or error.fix) from None
+        hint = _drafter_hint(options.drafter) if error.code == UNKNOWN_DRAFTER else ""
+        raise NotFound(
+            error.message, hint or Fix(error.fix, tuple(error.command)), error.code
+        ) from None
 
 
-def _meant(drafter: str | None) -> str:
-    """What a word after ``--drafter`` that is no drafter may have been meant for."""
+def _drafter_hint(drafter: str | None) -> str:
+    """What the user may have meant by an unknown ``--drafter``; empty without a guess."""
     if drafter == "hf":
         return "leave it out: the pair's own head comes from the hub; hf is for check and fit"
     if drafter is not None and Path(drafter).is_dir():
-        return f"for the folder of that name write --drafter ./{drafter}"
+        return f"for the folder of that name use --drafter ./{drafter}"
     return ""
 
 
 def _from_file(path: Path, given: dict[str, Any]) -> Plan:
-    plan = read_plan(path)
+    plan = api.read_plan(path)
     region = given.pop("region", plan.region)
     if given or region != plan.region:
-        name = next(iter(given), "region").replace("_", "-")
+        flag = f"--{next(iter(given), 'region').replace('_', '-')}"
         raise UserError(
-            f"{path} is a whole plan, so --{name} has no place",
-            "make a new plan with `peagle plan PAIR ... --out FILE`",
+            f"{flag} cannot be combined with a plan file ({path})",
+            f"leave {flag} out, or create a new plan with `peagle plan PAIR ... --out FILE`",
         )
     return plan
 
@@ -107,7 +113,7 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         "--instance-count",
         {
             "type": click.IntRange(1),
-            "help": "Instances.  [default: 1, or as many as make --min-tokens-per-second]",
+            "help": "Instances.  [default: 1, or as many as reach --min-tokens-per-second]",
         },
     ),
     (
@@ -115,7 +121,7 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         {
             "type": _LIMIT,
             "metavar": "N",
-            "help": "Output tokens per second that the whole endpoint must make at --concurrency.",
+            "help": "Output tokens per second that the whole endpoint must reach at --concurrency.",
         },
     ),
     (
@@ -123,7 +129,7 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         {
             "type": _LIMIT,
             "metavar": "USD",
-            "help": "What all instances together may cost per hour.",
+            "help": "The most that all instances together may cost per hour.",
         },
     ),
     (
@@ -136,12 +142,12 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("--max-model-len", {"type": click.IntRange(1), "help": "Longest context, in tokens."}),
     (
         "--concurrency",
-        {"type": click.IntRange(1), "help": "Requests at the same time, of the whole endpoint."},
+        {"type": click.IntRange(1), "help": "Concurrent requests, for the whole endpoint."},
     ),
     ("--no-speculation", {"is_flag": True, "help": "Serve the target alone."}),
     (
         "--drafter",
-        {"help": "Drafter of the catalogue, or a head of your own: s3://..., hub id, folder."},
+        {"help": "Drafter in the catalogue, or your own head: s3://..., hub id, folder."},
     ),
     (
         "--model-source",
@@ -151,8 +157,8 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         "--weights-by",
         {
             "type": click.Choice(("mount", "stream")),
-            "help": "How weights in S3 reach the engine: SageMaker copies them first, or the "
-            "engine reads them while it starts.  [default: mount]",
+            "help": "How the engine gets weights in S3: SageMaker copies them first, or the "
+            "engine reads them at startup.  [default: mount]",
         },
     ),
     (
@@ -165,7 +171,7 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("--image", {"help": "Container image.  [default: AWS's image of that version]"}),
     (
         "--baked-weights",
-        {"is_flag": True, "help": "The --image has the weights in it: none are mounted."},
+        {"is_flag": True, "help": "The --image contains the weights; none are mounted."},
     ),
     (
         "--region",
@@ -179,21 +185,21 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
 
 
 def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the argument PAIR|PLAN and all planning options; it receives ``plan``."""
+    """Add the argument PAIR|PLAN and all planning options to a command, which receives ``plan``."""
 
     @click.pass_context
     @wraps(command)
     def with_plan(ctx: click.Context, /, pair: str, **given: Any) -> Any:
         chosen = {field: given.pop(field) for field in map(_field, dict(_OPTIONS))}
         if is_plan_file(pair) and ctx.get_parameter_source("region") is ParameterSource.ENVIRONMENT:
-            # A plan has its region, in which its image lies; the environment's is for others.
+            # A plan file has its own region; AWS_REGION does not override it.
             chosen["region"] = None
         if ctx.params.get("online"):  # only `peagle plan` has it
             from peagle.cli.online import online_plan
 
             plan = online_plan(ctx, pair, chosen)
         else:
-            plan = resolve_plan(pair, chosen, catalog_of(ctx))
+            plan = resolve_plan(pair, chosen, command_catalog(ctx))
         return ctx.invoke(command, plan=plan, **given)
 
     decorated: Callable[..., Any] = with_plan
@@ -204,7 +210,7 @@ def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def refuse_errors(findings: Sequence[Finding]) -> None:
-    """Show the findings; raise Refused with the first error, which is shown by that alone."""
+    """Show the findings; raise Refused with the first error, which is not shown twice."""
     first = errors(findings)[:1]
     show_findings(finding for finding in findings if finding not in first)
     raise_first_error(findings)

@@ -6,20 +6,34 @@ from pathlib import Path
 
 import click
 
+from peagle import api
 from peagle.cli.context import PeagleCommand
 from peagle.cli.image_push import findings_of_own
-from peagle.cli.options import plan_options, refuse_errors
+from peagle.cli.options import command_catalog, plan_options, refuse_errors
 from peagle.cli.output.console import json_option, print_json, say
 from peagle.cli.output.files import write_folder
 from peagle.planning import Plan
-from peagle.render import FORMATS
-from peagle.render import render as render_plan
+
+_FORMATS = api.format_names()
+
+_FILES = "\n".join(f"{name}: {', '.join(api.format_files(name))}" for name in _FORMATS)
+
+_HELP = f"""Write PAIR or PLAN as FORMAT.
+
+Every format expresses the complete plan, or refuses and names the formats that can.
+
+\b
+{_FILES}
+"""
 
 
 @click.command(
-    cls=PeagleCommand, epilog="Example: peagle render terraform gpt-oss-20b -o infra/gpt-oss-20b"
+    cls=PeagleCommand,
+    help=_HELP,
+    short_help=f"Write a plan as {', '.join(_FORMATS[:-1])} or {_FORMATS[-1]}.",
+    epilog="Example: peagle render terraform gpt-oss-20b -o infra/gpt-oss-20b",
 )
-@click.argument("format", metavar="FORMAT", type=click.Choice(list(FORMATS)))
+@click.argument("format", metavar="FORMAT", type=click.Choice(_FORMATS))
 @plan_options
 @click.option(
     "-o",
@@ -27,21 +41,18 @@ from peagle.render import render as render_plan
     metavar="DIR",
     required=True,
     type=click.Path(path_type=Path),
-    help="Folder for the files; made when it is not there.",
+    help="Folder for the files; created if needed.",
 )
 @click.option("--force", is_flag=True, help="Replace files in a folder that is not empty.")
 @json_option
 def render(format: str, plan: Plan, output: Path, force: bool, as_json: bool) -> None:
-    """Write PAIR or PLAN as FORMAT: cloudformation, terraform, boto3 or dockerfile.
-
-    All formats say the same plan; what a format cannot say is refused, never left out.
-    """
+    """Write the files of ``format`` for the plan to the folder ``output``."""
     refuse_errors(findings_of_own(plan) if format == "dockerfile" else plan.findings)
     if format == "boto3":
-        from peagle.request_validation import problems_of  # brings botocore: not for --help
+        from peagle.request_validation import problems_of  # imports botocore
 
         refuse_errors(problems_of(plan))
-    files = render_plan(format, plan)
+    files = api.render(format, plan, command_catalog())
     write_folder(output, files, force)
     paths = [str(output / file.path) for file in files]
     if as_json:

@@ -13,7 +13,6 @@ give the same files.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -21,8 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from peagle import __version__
-from peagle.catalog import load_catalog
-from peagle.catalog.schema import Catalog
+from peagle.catalog.schema import Target
 from peagle.data import entrypoint_folder
 from peagle.errors import Unsupported
 from peagle.planning.plan import Plan
@@ -34,38 +32,38 @@ from peagle_serve.contract import ROOT_VARIABLE
 DOCKERFILE = "Dockerfile"
 PAIR_FILE = "peagle/pair.json"
 LAYER_LIMIT_BYTES = 5 * 10**6
-"""What the layer may take beside weights: a scale-out waits for it."""
+"""The most bytes of the layer without weights: a scale-out waits for it."""
 
 USER = "10001:10001"
-"""The container's user and group; a number, so that no base needs to know it by name."""
+"""The container's user and group; numeric, so that no base needs an entry for it."""
 
 CACHE_FOLDER = "/var/cache/peagle"
-"""Beside ``/tmp`` the one place that the container writes to: compiled code, downloads."""
+"""The one folder beside ``/tmp`` that the container writes to: compiled code, downloads."""
 
 CONTENT_LABEL = "peagle.content"
 """The label with ``content_digest``."""
 
 CONTENT_VARIABLE = "PEAGLE_IMAGE_CONTENT"
-"""The same for the entrypoint, which knows by it what a warm start was collected in, however the
-image is named. Only where it says all: a base that is named by its tag may be another tomorrow."""
+"""The same for the entrypoint, which records it with a warm start, whatever the image's name.
+Empty for a base without a digest, since a tag may point to another image tomorrow."""
 
 RuntimeKind = Literal["gpu", "cpu"]
 
-_OF_THE_MAKING = (
+_PROVENANCE_LABELS = (
     "org.opencontainers.image.revision",
     "org.opencontainers.image.version",
     "peagle.plan",
 )
-"""Labels that say who made an image, and not what is in it."""
+"""Labels about the build, not about the contents."""
 
 
 BAKED_ROOT = "/opt/peagle/ml"
-"""Where baked weights lie. ``/opt/ml`` itself is SageMaker's to mount over."""
+"""The folder of baked weights. SageMaker mounts over ``/opt/ml`` itself."""
 
 _HUB = f"{BAKED_ROOT}/hub"
 
 BAKED_ENVIRONMENT = {ROOT_VARIABLE: BAKED_ROOT, "HF_HUB_CACHE": _HUB, "HF_HUB_OFFLINE": "1"}
-"""With it the engine finds them."""
+"""The environment in which the engine finds baked weights."""
 
 _DOWNLOAD = """\
 import sys
@@ -81,14 +79,17 @@ ref = Path(paths[0]).parents[2] / "refs" / name
 ref.parent.mkdir(parents=True, exist_ok=True)
 ref.write_text(commit)
 """
-"""Brings these files of one commit into the hub's cache; offline, ``name`` then leads to it. File
-by file: of a whole snapshot the hub's library keeps the list, and misses what was left out."""
+"""Downloads these files of one commit into the hub's cache, where ``name`` refers to that commit
+offline. File by file: for a snapshot the hub's library records the full list and then misses the
+files that were left out."""
 
 
 @dataclass(frozen=True)
 class Download:
-    """Weights that are fetched from the hub while an image is built: these ``files`` of ``commit``.
-    The engine will ask for them as ``name``: a branch, a tag or that commit."""
+    """Weights to download from the hub during the build: ``files`` of ``commit``.
+
+    The engine asks for them as ``name``: a branch, a tag or that commit.
+    """
 
     repo: str
     name: str
@@ -98,8 +99,8 @@ class Download:
 
 @dataclass(frozen=True)
 class Copied:
-    """Weights that are copied into an image: these ``files`` of a ``folder`` of this machine, as
-    the folder ``path`` of the build context. ``digest`` is that of their contents."""
+    """Weights to copy into an image: ``files`` of a local ``folder``, as the folder ``path`` of the
+    build context. ``digest`` covers their contents."""
 
     path: str
     folder: str
@@ -111,10 +112,10 @@ Baked = Download | Copied
 
 
 def weight_instructions(weights: Sequence[Baked]) -> str:
-    """The Dockerfile's lines that bring them in; empty without weights."""
+    """The Dockerfile lines that add the weights; empty without weights."""
     if not weights:
         return ""
-    lines = ["", "# Weights of the plan, where other images have them mounted or download them."]
+    lines = ["", "# Weights of the plan; other images mount or download them."]
     if any(isinstance(one, Copied) for one in weights):
         lines.append(f"COPY weights {BAKED_ROOT}")
     for one in weights:
@@ -128,13 +129,15 @@ def weight_instructions(weights: Sequence[Baked]) -> str:
 class Recipe:
     """How an image is made of a plan.
 
-    ``base`` is the image that it is FROM, best with its digest (``name:tag@sha256:...``).
-    ``revision`` is the commit of the toolkit's source, if there is one. ``weights`` are what is
-    baked into the image, as ``peagle.images.bake`` finds it for a plan.
+    ``base`` is the base image, preferably with its digest (``name:tag@sha256:...``). ``target`` is
+    the catalogue's entry for the plan's target, ``None`` without one. ``revision`` is the commit
+    of the toolkit's source, if there is one. ``weights`` are the baked weights, as
+    ``peagle.images.bake`` finds them for a plan.
     """
 
     runtime: RuntimeKind
     base: str
+    target: Target | None
     revision: str | None = None
     weights: tuple[Baked, ...] = ()
 
@@ -145,17 +148,17 @@ class Recipe:
 
 
 def context_files(plan: Plan, recipe: Recipe) -> tuple[RenderedFile, ...]:
-    """Every file of the build context but weights, in the order of their paths."""
-    files = (text_file(DOCKERFILE, dockerfile(plan, recipe)), *_copied_files(plan))
+    """Every file of the build context except weights, sorted by path."""
+    files = (text_file(DOCKERFILE, dockerfile(plan, recipe)), *_copied_files(plan, recipe))
     return tuple(sorted(files, key=lambda file: file.path))
 
 
-def _copied_files(plan: Plan) -> tuple[RenderedFile, ...]:
+def _copied_files(plan: Plan, recipe: Recipe) -> tuple[RenderedFile, ...]:
     """All but the Dockerfile."""
     return (
         text_file(".dockerignore", "*\n!peagle\n!cache\n!weights\n**/__pycache__\n"),
-        json_file(PAIR_FILE, pair_document(plan)),
-        text_file("cache/README", "What the engine compiles and downloads.\n"),
+        json_file(PAIR_FILE, pair_document(plan, recipe.target)),
+        text_file("cache/README", "Compiled code and downloads of the engine.\n"),
         *serve_files(),
     )
 
@@ -174,33 +177,33 @@ def serve_files() -> tuple[RenderedFile, ...]:
 
 
 def serve_digest() -> str:
-    """SHA-256 over the entrypoint's sources: whether an image's entrypoint is today's."""
+    """SHA-256 of the entrypoint's sources, to tell whether an image has the current ones."""
     return _digest(serve_files())
 
 
 def content_digest(plan: Plan, recipe: Recipe) -> str:
-    """SHA-256 over what is in the image: base, entrypoint, pair, weights.
+    """SHA-256 of the image's contents: base, entrypoint, pair, weights.
 
-    Not over the plan's other choices nor the toolkit's commit, which change nothing in it; and of
-    a base whose digest is known the name does not count, so that it is the same in every region.
+    The plan's other choices and the toolkit's commit do not count, and neither does the name of a
+    base with a known digest: the result is the same in every region.
     """
     base, digest = split_image(recipe.base)
     counted = replace(recipe, base=digest or base, revision=None)
-    kept = {k: v for k, v in _labels(plan, counted).items() if k not in _OF_THE_MAKING}
+    kept = {k: v for k, v in _labels(plan, counted).items() if k not in _PROVENANCE_LABELS}
     weights = [
         RenderedFile(one.path, one.digest.encode())
         for one in recipe.weights
         if isinstance(one, Copied)
     ]
     text = text_file(DOCKERFILE, _text(plan, counted, kept))
-    return _digest((text, *_copied_files(plan), *weights))
+    return _digest((text, *_copied_files(plan, recipe), *weights))
 
 
-def pair_document(plan: Plan) -> dict[str, Any]:
-    """What the image is for, as its entrypoint and `peagle image show` can read it.
+def pair_document(plan: Plan, target: Target | None) -> dict[str, Any]:
+    """The pair that the image is for, as its entrypoint and `peagle image show` read it.
 
-    ``facts`` tell the models apart where the container is given folders: what their config.json
-    says, as far as the bundled catalogue knows them.
+    ``facts`` are values of config.json, by which the entrypoint identifies models in mounted
+    folders; they come from ``target``, the catalogue's entry.
     """
     speculation = plan.speculation
     return {
@@ -211,12 +214,11 @@ def pair_document(plan: Plan) -> dict[str, Any]:
         "parallel_drafting": speculation.parallel_drafting if speculation else None,
         "k": speculation.k if speculation else None,
         "vllm": plan.runtime.vllm,
-        "facts": _facts(plan),
+        "facts": _facts(plan, target),
     }
 
 
-def _facts(plan: Plan) -> dict[str, dict[str, Any]]:
-    target = _bundled().targets.get(plan.target.id)
+def _facts(plan: Plan, target: Target | None) -> dict[str, dict[str, Any]]:
     if target is None:
         return {}
     numbers = target.architecture
@@ -235,15 +237,10 @@ def _facts(plan: Plan) -> dict[str, dict[str, Any]]:
     return found
 
 
-@functools.cache
-def _bundled() -> Catalog:
-    return load_catalog()
-
-
 def labels(plan: Plan, recipe: Recipe) -> dict[str, str]:
-    """The image's labels. OCI's own names where there is one, else ``peagle.*``.
+    """The image's labels: OCI's names where they exist, else ``peagle.*``.
 
-    What is not known is an empty one: else that of the base would be taken for the image's.
+    An unknown value is an empty label, since the image would otherwise inherit the base's.
     """
     return {**_labels(plan, recipe), CONTENT_LABEL: content_digest(plan, recipe)}
 
@@ -272,22 +269,22 @@ def _labels(plan: Plan, recipe: Recipe) -> dict[str, str]:
 
 
 def dockerfile(plan: Plan, recipe: Recipe) -> str:
-    """The Dockerfile. Raises UserError for a base that is no image's name, and Unsupported for a
-    plan whose image is made already, with the weights in it."""
+    """The Dockerfile. Raises UserError for an invalid base, and Unsupported for a plan whose image
+    already contains the weights."""
     if plan.target.weights.kind == "image":
         raise Unsupported(
-            f"the plan takes its weights from {plan.runtime.image}, an image that is made already",
-            "leave out --baked-weights; `peagle image build PAIR --bake-weights` makes such images",
+            f"the plan uses an existing image with baked weights: {plan.runtime.image}",
+            "leave out --baked-weights; use --bake-weights to build such an image",
         )
     split_image(recipe.base)
     labelled = labels(plan, recipe)
-    # Also an empty one: a base of ours has its own.
+    # Set even when empty: a base built by the toolkit has its own value.
     content = f"sha256:{labelled[CONTENT_LABEL]}" if _is_exact(recipe) else ""
     return _text(plan, recipe, labelled, {CONTENT_VARIABLE: content})
 
 
 def _is_exact(recipe: Recipe) -> bool:
-    """Whether the base's name allows one image only. That of a CPU's engine ends in a digest."""
+    """Whether the base's name identifies one image. The CPU engine's tag ends in a digest."""
     return recipe.runtime == "cpu" or split_image(recipe.base)[1] is not None
 
 
@@ -306,19 +303,19 @@ def _text(
 
 
 def _environment(recipe: Recipe) -> dict[str, str]:
-    """Where the user's files are, and who the user is for programs that ask for a name."""
+    """The home folder, and the user's name for programs that need one."""
     found = {"HOME": CACHE_FOLDER, "USER": "peagle", "LOGNAME": "peagle"}
     return {**found, **BAKED_ENVIRONMENT} if recipe.bakes_weights else found
 
 
 def _settings(instruction: str, values: Mapping[str, str]) -> str:
-    """One instruction with all values, a line for each."""
+    """One instruction with all values, one per line."""
     joined = " \\\n      ".join(f"{name}={_quoted(value)}" for name, value in values.items())
     return f"{instruction} {joined}"
 
 
 def _quoted(value: str) -> str:
-    """A value that a Dockerfile reads as it is: quoted, and without variables in it."""
+    """A value that a Dockerfile reads literally: quoted, with variables escaped."""
     plain = " ".join(value.split())
     return '"' + "".join(f"\\{c}" if c in '\\"$' else c for c in plain) + '"'
 
@@ -329,8 +326,8 @@ def _digest(files: tuple[RenderedFile, ...]) -> str:
 
 
 _DOCKERFILE = """\
-# vLLM {vllm}, with an entrypoint that checks the environment, ends when the engine ends, and can
-# say how many drafts were accepted.
+# vLLM {vllm}, with an entrypoint that checks the environment, exits with the engine, and reports
+# how many drafts are accepted.
 ARG BASE={base}
 FROM ${{BASE}}
 
@@ -345,6 +342,6 @@ USER {user}
 WORKDIR {cache}
 EXPOSE 8080
 ENTRYPOINT ["python3", "/opt/peagle/peagle_serve"]
-# SageMaker starts the container with the argument `serve`, which the entrypoint takes or leaves.
+# SageMaker starts the container with the argument `serve`, which is optional for the entrypoint.
 CMD ["serve"]
 """

@@ -6,11 +6,11 @@ stays unknown, and deploy ends as not proved.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 
 from peagle.case import Case
 from peagle.checks.facts import in_ecr
+from peagle.errors import Fix
 from peagle.findings import Finding, warning
 
 CODE = "image-without-counters"
@@ -25,16 +25,17 @@ def check(case: Case) -> Iterator[Finding]:
     if case.drafter is None or found is None or found.account not in ours:
         return
     message = (
-        "AWS's own image does not tell how many drafts it accepts, so deploy on AWS ends as not "
-        "proved"
+        "the stock image exposes no speculation counters; deploy cannot verify acceptance (exit 3)"
     )
-    made = f"peagle image build {shlex.join(_words(case))} --push"
-    fix = f"`{made}` makes ours, a small layer on it; then give --image URI"
+    fix = Fix(
+        "Build an image with counters and pass its address with --image",
+        ("peagle", "image", "build", *_pair_arguments(case), "--push"),
+    )
     yield warning(CODE, "image", message, fix)
 
 
-def _words(case: Case) -> list[str]:
-    """The pair as the command line takes it."""
+def _pair_arguments(case: Case) -> list[str]:
+    """The pair as command-line arguments."""
     drafter, target = case.drafter, case.target
     if drafter is None:
         return [target.short_name]

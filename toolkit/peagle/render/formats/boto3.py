@@ -1,6 +1,6 @@
-"""The plan as one Python file that needs boto3 and nothing else.
+"""The plan as one Python file that needs only boto3.
 
-The file is ``templates/deploy.py.txt`` with the plan's requests written in as Python literals.
+The file is ``templates/deploy.py.txt`` with the plan's requests inserted as Python literals.
 """
 
 from __future__ import annotations
@@ -9,15 +9,17 @@ import json
 from importlib.resources import files
 from typing import Any
 
+from peagle.catalog.schema import Catalog
 from peagle.planning.plan import Plan
 from peagle.render.files import RenderedFile, readme, text_file
 from peagle.render.requests import folders, openai_base_url, requests
 
 SCRIPT = "deploy.py"
+FILES = (SCRIPT, "README.md")
 
 
-def render(plan: Plan) -> tuple[RenderedFile, ...]:
-    """``deploy.py`` and how to use it."""
+def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
+    """``deploy.py`` and its README."""
     return (text_file(SCRIPT, script(plan), executable=True), readme(plan, _HOW_TO))
 
 
@@ -34,22 +36,21 @@ def script(plan: Plan) -> str:
         "UPLOADS": {folder.part: folder.prefix for folder in folders(plan)},
     }
     template = files("peagle.render") / "templates" / "deploy.py.txt"
-    # Cut at the marks, so that a value which looks like a mark stays what it is.
+    # Split at the placeholders first, so that a value that looks like one is left alone.
     pieces = template.read_text(encoding="utf-8").split("@")
-    marks = [_literal(values[piece]) if piece in values else piece for piece in pieces]
-    return "".join(marks)
+    return "".join(_literal(values[piece]) if piece in values else piece for piece in pieces)
 
 
 def _literal(value: Any) -> str:
-    """Python for requests, which hold texts and numbers only: there JSON and Python agree, as long
-    as characters are not written as pairs of surrogates."""
+    """A Python literal. Requests contain strings and numbers only, for which JSON without escaped
+    surrogate pairs is also Python."""
     return json.dumps(value, indent=4, ensure_ascii=False)
 
 
 _HOW_TO = """\
 # {name}: boto3
 
-`deploy.py` puts {pair} on {count} {instance_type} in {region}{price}.
+`deploy.py` deploys {pair} on {count} {instance_type} in {region}{price}.
 
 ```
 pip install boto3

@@ -1,19 +1,20 @@
 """The plan as a CloudFormation stack: Model, EndpointConfig, Endpoint.
 
-Model and EndpointConfig get no names: every property of a configuration can only be set when it is
-created, so a change replaces it under a new name, and the stack updates the endpoint to it.
+Model and EndpointConfig get no names: a change of a configuration replaces it, so CloudFormation
+creates the new one under a generated name and updates the endpoint to it.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from peagle.errors import Unsupported
+from peagle.catalog.schema import Catalog
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan
 from peagle.render.files import RenderedFile, readme, yaml_file
 from peagle.render.requests import folders, requests
 
 TEMPLATE = "template.yaml"
+FILES = (TEMPLATE, "README.md")
 
 _OPENAI_URL = (
     "https://runtime.sagemaker.${AWS::Region}.${AWS::URLSuffix}"
@@ -21,24 +22,24 @@ _OPENAI_URL = (
 )
 
 
-def render(plan: Plan) -> tuple[RenderedFile, ...]:
-    """``template.yaml`` and how to use it.
-
-    Raises Unsupported for a plan that mounts two S3 prefixes.
-    """
+def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
+    """``template.yaml`` and its README."""
     heading = f"{plan.pair} on {plan.instance_type}, from `peagle render cloudformation`"
     return (yaml_file(TEMPLATE, template(plan), heading), readme(plan, _HOW_TO))
 
 
+def unsupported(plan: Plan) -> str:
+    """A plan that mounts two S3 prefixes."""
+    if all(mount.channel is None for mount in plan.mounts):
+        return ""
+    return (
+        "AWS::SageMaker::Model has no AdditionalModelDataSources, which this plan needs for its "
+        "drafter (target/ and drafter/ below one s3:// prefix need none)"
+    )
+
+
 def template(plan: Plan) -> dict[str, Any]:
     """The template as plain data."""
-    if any(mount.channel is not None for mount in plan.mounts):
-        raise Unsupported(
-            "CloudFormation's AWS::SageMaker::Model has no AdditionalModelDataSources, which this "
-            "plan needs for its drafter",
-            "use `peagle render terraform` or `boto3`, or put both below one s3:// prefix as "
-            "folders target/ and drafter/",
-        )
     model, config, endpoint = (request.parameters for request in requests(plan))
     return {
         "AWSTemplateFormatVersion": "2010-09-09",
@@ -67,22 +68,22 @@ def template(plan: Plan) -> dict[str, Any]:
 def _parameters(plan: Plan) -> dict[str, Any]:
     role = {
         "Type": "String",
-        "Description": "ARN of the role that SageMaker takes on to read the image and the weights",
+        "Description": "ARN of the role that SageMaker assumes to read the image and the weights",
         "AllowedPattern": r"arn:aws[a-z\-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@\-/]+",
     }
     bucket = {
         "Type": "String",
-        "Description": "Bucket that holds the weights; see README.md for what lies where",
+        "Description": "Bucket that holds the weights; README.md lists the prefixes",
         "AllowedPattern": r"[a-z0-9][a-z0-9.\-]{1,61}[a-z0-9]",
     }
     return {"ExecutionRoleArn": role} | ({"ModelBucket": bucket} if folders(plan) else {})
 
 
 def _rules(plan: Plan) -> dict[str, Any]:
-    """A stack in another region would fail after minutes: the image lies in the plan's."""
+    """A stack in another region would fail after minutes: the image is in the plan's region."""
     assertion = {
         "Assert": {"Fn::Equals": [{"Ref": "AWS::Region"}, plan.region]},
-        "AssertDescription": f"The image and the price are those of {plan.region}",
+        "AssertDescription": f"The plan is for {plan.region}",
     }
     return {"PlannedRegion": {"Assertions": [assertion]}}
 
@@ -97,13 +98,13 @@ def _outputs(plan: Plan) -> dict[str, Any]:
     outputs: dict[str, Any] = {
         "EndpointName": {"Value": {"Fn::GetAtt": ["Endpoint", "EndpointName"]}},
         "OpenAIBaseURL": {
-            "Description": "Base URL for OpenAI clients; README.md says how to get a key",
+            "Description": "Base URL for OpenAI clients; README.md explains how to get a key",
             "Value": {"Fn::Sub": _OPENAI_URL},
         },
     }
     for folder in folders(plan):
         outputs[f"{folder.part.title()}Weights"] = {
-            "Description": f"Must hold what lies in {folder.described}",
+            "Description": f"Must contain the files of {folder.described}",
             "Value": {"Fn::Sub": f"s3://{MODEL_BUCKET}/{folder.prefix}"},
         }
     return outputs
@@ -129,7 +130,7 @@ def _opened(value: Any) -> Any:
 _HOW_TO = """\
 # {name}: CloudFormation
 
-`template.yaml` puts {pair} on {count} {instance_type} in {region}{price}.
+`template.yaml` deploys {pair} on {count} {instance_type} in {region}{price}.
 {upload}
 ```
 aws cloudformation deploy --region {region} --stack-name {name} --template-file template.yaml \\

@@ -1,27 +1,35 @@
-"""The plan's image as a folder: the build context of ``image``, and how to build and push it."""
+"""The plan's image as a folder: the build context, and a README on building and pushing it."""
 
 from __future__ import annotations
 
+from peagle.catalog.schema import Catalog
 from peagle.planning.plan import Plan
 from peagle.render.files import RenderedFile, readme
-from peagle.render.image import DOCKERFILE, Recipe, context_files
+from peagle.render.image import DOCKERFILE, PAIR_FILE, Recipe, context_files
 from peagle.render.image_names import base_of
 
-__all__ = ["DOCKERFILE", "render"]
+FILES = (DOCKERFILE, ".dockerignore", PAIR_FILE, "cache/README", "peagle/peagle_serve", "README.md")
 
 
-def render(plan: Plan) -> tuple[RenderedFile, ...]:
-    """``Dockerfile``, what it copies, ``.dockerignore`` and how to build and push."""
-    recipe = Recipe("gpu", base=base_of(plan))
+def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
+    """``Dockerfile``, the files that it copies, ``.dockerignore`` and README."""
+    recipe = Recipe("gpu", base_of(plan, catalog.runtimes), catalog.targets.get(plan.target.id))
     return (*context_files(plan, recipe), readme(plan, _HOW_TO))
+
+
+def unsupported(plan: Plan) -> str:
+    """A plan whose image already contains the weights."""
+    if plan.target.weights.kind != "image":
+        return ""
+    return f"the plan uses an existing image with baked weights, {plan.runtime.image}"
 
 
 _HOW_TO = """\
 # An image for {pair}
 
 AWS's image of vLLM {vllm} with the toolkit's entrypoint, for SageMaker endpoints in {region}.
-`peagle image build {words} --push` does all of this. By hand: build it on Linux with Docker, push
-it to a repository of your own, and give its address to `peagle`:
+`peagle image build {words} --push` runs all of these steps. To do it yourself, build the image on
+Linux with Docker, push it to your own repository, and pass its address to `peagle`:
 
 ```
 REGISTRY=ACCOUNT.dkr.ecr.{region}.{domain}
@@ -31,11 +39,11 @@ for registry in {registry} $REGISTRY; do
 done
 docker build --platform linux/amd64 --tag $REGISTRY/peagle-serve:{vllm} .
 aws ecr create-repository --region {region} --repository-name peagle-serve ||
-  true  # it may be there already
+  true  # it may exist already
 docker push $REGISTRY/peagle-serve:{vllm}
 peagle deploy {words} --image $REGISTRY/peagle-serve:{vllm}
 ```
 
-The base image has more than 10 GB; without such a machine, CodeBuild builds it as well:
+The base image is larger than 10 GB. To build on AWS instead of this machine, use CodeBuild:
 `peagle image build {words} --builder codebuild`.
 {calling}"""

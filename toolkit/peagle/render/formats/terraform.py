@@ -1,29 +1,31 @@
-"""The plan as Terraform, in its JSON form: model, endpoint configuration, endpoint.
+"""The plan as Terraform in JSON syntax: model, endpoint configuration, endpoint.
 
-Model and configuration are named by their content, so a change makes new ones before the endpoint
-moves over and the old ones go.
+Names of model and configuration contain a hash of their contents, so a change creates new ones,
+updates the endpoint, and then removes the old ones.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from peagle.catalog.schema import Catalog
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan
 from peagle.render.files import RenderedFile, json_file, readme
 from peagle.render.requests import folders, openai_base_url, requests
 
 MAIN = "main.tf.json"
+FILES = (MAIN, "README.md")
 
 PROVIDER = ">= 6.0"
 PROVIDER_WITH_ADDITIONAL_SOURCES = ">= 6.25"
-"""Versions of hashicorp/aws: the first that plans with the AMI of CUDA 13 is a 6.x, and 6.25 is
-the first seen with ``additional_model_data_source``."""
+"""Versions of hashicorp/aws: the first that accepts the AMI of CUDA 13 is a 6.x, and 6.25 is the
+first known to have ``additional_model_data_source``."""
 
 _REPLACED_BEFORE_REMOVED = {"create_before_destroy": True}
 
 
-def render(plan: Plan) -> tuple[RenderedFile, ...]:
-    """``main.tf.json`` and how to use it."""
+def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
+    """``main.tf.json`` and its README."""
     return (json_file(MAIN, configuration(plan)), readme(plan, _HOW_TO))
 
 
@@ -59,11 +61,11 @@ def configuration(plan: Plan) -> dict[str, Any]:
 def _variables(plan: Plan) -> dict[str, Any]:
     role = {
         "type": "string",
-        "description": "ARN of the role that SageMaker takes on to read the image and the weights",
+        "description": "ARN of the role that SageMaker assumes to read the image and the weights",
     }
     bucket = {
         "type": "string",
-        "description": "Bucket that holds the weights; see README.md for what lies where",
+        "description": "Bucket that holds the weights; README.md lists the prefixes",
     }
     return {"execution_role_arn": role} | ({"model_bucket": bucket} if folders(plan) else {})
 
@@ -139,7 +141,7 @@ def _outputs(plan: Plan) -> dict[str, Any]:
     for folder in folders(plan):
         outputs[f"{folder.part}_weights"] = {
             "value": f"s3://${{var.model_bucket}}/{folder.prefix}",
-            "description": literal(f"Must hold what lies in {folder.described}"),
+            "description": literal(f"Must contain the files of {folder.described}"),
         }
     return outputs
 
@@ -149,7 +151,7 @@ def _tags(tags: list[dict[str, str]]) -> dict[str, str]:
 
 
 def _opened(text: str) -> str:
-    """The plan's placeholders as references to variables, all else as it is."""
+    """The plan's placeholders as references to variables; other text as a literal."""
     if text == EXECUTION_ROLE:
         return "${var.execution_role_arn}"
     bucket = f"s3://{MODEL_BUCKET}/"
@@ -159,14 +161,14 @@ def _opened(text: str) -> str:
 
 
 def literal(text: str) -> str:
-    """``text`` in Terraform's JSON, which reads ``${`` and ``%{`` as templates."""
+    """``text`` with ``${`` and ``%{`` escaped, which Terraform reads as templates."""
     return text.replace("${", "$${").replace("%{", "%%{")
 
 
 _HOW_TO = """\
 # {name}: Terraform
 
-`main.tf.json` puts {pair} on {count} {instance_type} in {region}{price}.
+`main.tf.json` deploys {pair} on {count} {instance_type} in {region}{price}.
 {upload}
 ```
 terraform init
