@@ -54,10 +54,7 @@ def memory_lines(text: str) -> list[str]:
     return list(dict.fromkeys(kept))[:120]
 
 
-_START_LINES = re.compile(
-    r"warm start|collecting|starting vLLM|healthy|\btook\b|[Cc]ompil|[Cc]aptur|KV cache size"
-    r"|Loading|[Dd]irectly load|the engine ended|told to"
-)
+_START_LINES = re.compile(r"\btook\b|[Cc]ompil|[Cc]aptur|KV cache size|Loading|[Dd]irectly load")
 
 
 def start_facts(log: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -67,13 +64,17 @@ def start_facts(log: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """
     text = "\n".join(str(entry.get("message", "")) for entry in log)
     facts: dict[str, Any] = {"engine": engine_numbers(text)}
-    if match := re.search(r"restored .*? in ([\d.]+) s", text):
-        facts["restore_seconds"] = float(match[1])
     for entry in log:
-        if entry.get("message") == "the engine is healthy" and "seconds" in entry:
+        if entry.get("event") == "warm-start" and entry.get("seconds") is not None:
+            facts["restore_seconds"] = entry["seconds"]
+        if entry.get("event") == "healthy":
             facts["healthy_seconds"] = entry["seconds"]
     if match := re.search(r"init engine .*?\(compilation: ([\d.]+) s\)", text):
         facts["engine"]["compilation_seconds"] = float(match[1])
-    kept = [entry for entry in log if _START_LINES.search(str(entry.get("message", "")))]
+    kept = [
+        entry
+        for entry in log
+        if "event" in entry or _START_LINES.search(str(entry.get("message", "")))
+    ]
     facts["log"] = [f"{entry.get('time', '')} {str(entry['message'])[:240]}" for entry in kept][:80]
     return facts

@@ -1,4 +1,4 @@
-"""Read the environment, check it, say what will run, and look after it until it ends."""
+"""Check the environment, log the command, start vLLM and supervise it."""
 
 from __future__ import annotations
 
@@ -34,34 +34,37 @@ _READ = (PREFIX, "HF_MODEL_ID", "PEAGLE_", "SAGEMAKER_BIND_TO_PORT")
 
 
 def main(given: Sequence[str]) -> NoReturn:
-    """Run vLLM until it ends or is told to, or end with one line and exit code 2."""
+    """Run vLLM until its end. An invalid environment ends with one log line and exit code 2."""
     log = Log(Redactor({}))
     try:
         environment = decoded(os.environb)
         log = Log(Redactor(environment))
         supervisor = _prepared(given, environment, log)
     except WrongEnvironment as error:
-        log.error(error.message, error.fix, cause="environment", exit_code=EXIT_CODE)
+        log.error(
+            error.message, error.fix, event="refused", cause="environment", exit_code=EXIT_CODE
+        )
         sys.exit(EXIT_CODE)
     sys.exit(supervisor.run())
 
 
 def command(environment: Mapping[str, str]) -> list[str]:
-    """vLLM's whole argv. Raises WrongEnvironment."""
+    """vLLM's argv. Raises WrongEnvironment."""
     check(environment)
     return _argv(with_model(environment))
 
 
 def _prepared(given: Sequence[str], environment: Mapping[str, str], log: Log) -> Supervisor:
-    """All that can be found out before vLLM is started. Raises WrongEnvironment."""
+    """Everything that is checked before vLLM starts. Raises WrongEnvironment."""
     if list(given) not in ([], ["serve"]):
         raise WrongEnvironment(
-            f"unknown arguments: {' '.join(given)}", "the only one is: serve; see SM_VLLM_*"
+            f"unknown arguments: {' '.join(given)}",
+            "the only argument is: serve; set SM_VLLM_* variables",
         )
     settings: Settings = settings_of(environment)
     check(environment)
     if find_spec("vllm") is None:
-        raise WrongEnvironment(f"{sys.executable} has no vLLM", "use an image that has")
+        raise WrongEnvironment(f"{sys.executable} has no vLLM", "use an image with vLLM")
     check_arguments(environment)
     chosen = with_model(environment)
     check_built_for(chosen)
@@ -74,11 +77,11 @@ def _prepared(given: Sequence[str], environment: Mapping[str, str], log: Log) ->
         check_port(environment.get(f"{PREFIX}HOST", ""), port_of(environment))
 
     check_again()
-    for line in filter(None, [unused(environment, chosen)]):
-        log.warning(line)
+    if warning := unused(environment, chosen):
+        log.warning(warning)
     log.stage = STARTING
     warm = _warm(environment, chosen, settings, log)
-    log.info("starting vLLM", argv)
+    log.info("starting vLLM", event="start", argv=argv)
     variables = {**os.environb, **_settings(os.environb), **warm}
     variables |= small_layers(variables)
     return Supervisor(passed, variables, log, settings, check_again)
@@ -87,18 +90,18 @@ def _prepared(given: Sequence[str], environment: Mapping[str, str], log: Log) ->
 def _warm(
     environment: Mapping[str, str], chosen: Mapping[str, str], settings: Settings, log: Log
 ) -> dict[bytes, bytes]:
-    """The variables of a warm start; none where there is nothing to start from."""
+    """The variables of a warm start; empty without artifacts."""
     there = is_folder_named(environment) or has_artefact_folder(environment)
     if settings.warm == OFF or not (there or settings.warm == COLLECT):
         return {}
-    from peagle_serve.warm.prepare import prepare  # takes time, and most containers do without
+    from peagle_serve.warm.prepare import prepare  # most containers do not need it
 
     found = prepare(environment, chosen, settings.warm, log)
     return {os.fsencode(name): os.fsencode(value) for name, value in found.items()}
 
 
 def _argv(chosen: Mapping[str, str]) -> list[str]:
-    """vLLM's argv, of an environment whose model has been chosen."""
+    """vLLM's argv, of an environment with its model resolved."""
     others = {name: value for name, value in chosen.items() if name != f"{PREFIX}PORT"}
     middlewares = [token for name in MIDDLEWARES for token in ("--middleware", name)]
     server = [sys.executable, "-m", SERVER, "--port", str(port_of(chosen))]
@@ -106,7 +109,7 @@ def _argv(chosen: Mapping[str, str]) -> list[str]:
 
 
 def decoded(environment: Mapping[bytes, bytes]) -> dict[str, str]:
-    """The variables as text. Raises WrongEnvironment if one that is read here is not UTF-8."""
+    """The variables as text. Raises WrongEnvironment if one that is used here is not UTF-8."""
     texts = {}
     for name, value in environment.items():
         label = name.decode("utf-8", errors="replace")
@@ -129,14 +132,14 @@ def _encoded(token: str) -> bytes:
     if b"\0" in encoded:
         raise WrongEnvironment(
             f"the argument {token!r} cannot be passed to a program",
-            "remove the \\u0000 or the half of a \\ud800 pair",
+            "remove the \\u0000, or the unpaired surrogate",
         )
     return encoded
 
 
 def _settings(environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """What vLLM needs to read its arguments as they were written, and to find the middleware;
-    and no module of the working folder takes the place of one of vLLM's."""
+    """Python variables for vLLM: UTF-8 arguments, the path of the middleware, and no modules from
+    the working folder."""
     paths = [os.fsencode(Path(__file__).resolve().parent.parent)]
     paths += [environment[b"PYTHONPATH"]] if environment.get(b"PYTHONPATH") else []
     return {

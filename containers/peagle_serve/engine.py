@@ -1,15 +1,13 @@
-"""What supervisor and engine tell each other over their socket, a line each.
+"""The engine as a child process: output through a pipe, messages through a socket.
 
-The engine: ``hello`` (it can be drained), ``healthy``, ``idle`` (all is answered), and
-``failed REASON``. The supervisor: ``drain``.
+Messages are one line each. From the engine: ``hello`` (it can be drained), ``healthy``, ``idle``
+(all requests are answered), ``failed REASON``. From the supervisor: ``drain``.
 
-A line of the engine's output, taken apart: level, process, place, message.
+Lines of the output have one of these forms:
 
-(EngineCore pid=8) INFO 11-20 11:34:26 [core.py:131] Loading    vLLM's own logger
-INFO:     127.0.0.1:5000 - "GET /ping HTTP/1.1" 200 OK          uvicorn's
+(EngineCore pid=8) INFO 11-20 11:34:26 [core.py:131] Loading    vLLM's logger
+INFO:     127.0.0.1:5000 - "GET /ping HTTP/1.1" 200 OK          uvicorn
 Traceback (most recent call last):                              anything else
-
-The engine as a child process: its output comes through a pipe, its news through a socket.
 """
 
 from __future__ import annotations
@@ -26,10 +24,10 @@ from collections.abc import Mapping, Sequence
 from peagle_serve.contract import WrongEnvironment
 
 SOCKET_VARIABLE = "PEAGLE_SUPERVISOR_SOCKET"
-"""The number of the engine's end of the socket."""
+"""The file descriptor of the engine's end of the socket."""
 
 STARTED_VARIABLE = "PEAGLE_ENGINE_STARTED"
-"""When the engine was started, in seconds of the machine's monotonic clock."""
+"""The start of the engine, in seconds of the monotonic clock."""
 
 HELLO = "hello"
 HEALTHY = "healthy"
@@ -52,7 +50,7 @@ _TRACEBACK = "Traceback (most recent call last):"
 
 
 class EngineLines:
-    """Takes lines apart, one after the other: a traceback goes over many."""
+    """Parses lines in their order: a traceback spans many."""
 
     def __init__(self) -> None:
         self._in_traceback: set[str] = set()
@@ -60,7 +58,7 @@ class EngineLines:
     def fields(self, line: str) -> dict[str, str]:
         """``level`` and ``message``, and ``process`` and ``place`` where the line has them."""
         found = _LINE.match(line)
-        assert found is not None, "the pattern takes every line"
+        assert found is not None, "the pattern matches every line"
         process, level, message = found["process"] or "", found["level"], found["message"]
         fields = {"level": level or "", "message": message.rstrip()}
         if process:
@@ -72,7 +70,7 @@ class EngineLines:
         return fields
 
     def _unmarked(self, process: str, message: str) -> dict[str, str]:
-        """Level and message of a line that vLLM's logger did not write."""
+        """Level and message of a line without vLLM's prefix."""
         if message.startswith(_TRACEBACK):
             self._in_traceback.add(process)
             return {"level": "ERROR"}
@@ -89,31 +87,31 @@ class EngineLines:
 
 
 def last_on_screen(line: str) -> str:
-    """What a terminal would show of a line in which a progress bar was drawn again and again."""
+    """What a terminal shows of a line in which a progress bar was redrawn."""
     return line.rstrip("\r").rpartition("\r")[2]
 
 
 _READ_BYTES = 65536
 _LONGEST_LINE = 1_000_000
-"""Bytes; what has no line end until then is taken for a line."""
+"""Bytes; a longer line is split."""
 
 
-class Engine:
-    """A running engine, in a process group of its own. End it with ``signal`` and ``close``."""
+class EngineChild:
+    """A running engine, in its own process group. End it with ``signal`` and ``close``."""
 
     def __init__(self, argv: Sequence[bytes], environment: Mapping[bytes, bytes]) -> None:
         reading, writing = os.pipe()
-        self.news, theirs = socket.socketpair()
+        self.channel, remote = socket.socketpair()
         os.set_blocking(reading, False)
-        self.news.setblocking(False)
-        theirs.set_inheritable(True)
+        self.channel.setblocking(False)
+        remote.set_inheritable(True)
         self.output = reading
         self.started = time.monotonic()
         self.ended: int | None = None
-        """Its exit status once it has ended, as a shell counts: 128 and the signal's number."""
-        self._rest = b""
+        """Its exit status once it has ended; 128 plus the number of the signal that killed it."""
+        self._partial = b""
         own = {
-            SOCKET_VARIABLE.encode(): b"%d" % theirs.fileno(),
+            SOCKET_VARIABLE.encode(): b"%d" % remote.fileno(),
             STARTED_VARIABLE.encode(): b"%.3f" % self.started,
         }
         try:
@@ -131,61 +129,61 @@ class Engine:
             )
         finally:
             os.close(writing)
-            theirs.close()
+            remote.close()
 
     def lines(self) -> list[str] | None:
-        """The lines that are there now; ``None`` at the end of all output."""
+        """The lines that have arrived; ``None`` at the end of the output."""
         try:
             read = os.read(self.output, _READ_BYTES)
         except BlockingIOError:
             return []
         if not read:
-            last, self._rest = self._rest, b""
+            last, self._partial = self._partial, b""
             return [_text(last)] if last else None
-        *lines, self._rest = (self._rest + read).split(b"\n")
-        if len(self._rest) > _LONGEST_LINE:
-            lines.append(self._rest)
-            self._rest = b""
+        *lines, self._partial = (self._partial + read).split(b"\n")
+        if len(self._partial) > _LONGEST_LINE:
+            lines.append(self._partial)
+            self._partial = b""
         return [_text(line) for line in lines]
 
-    def words(self) -> list[str] | None:
-        """What it tells now, in lines; ``None`` when it will tell nothing any more."""
+    def messages(self) -> list[str] | None:
+        """The messages that have arrived; ``None`` when the engine has closed its end."""
         try:
-            heard = self.news.recv(4096)
+            received = self.channel.recv(4096)
         except BlockingIOError:
             return []
         except OSError:
             return None
-        return heard.decode("utf-8", errors="replace").splitlines() if heard else None
+        return received.decode("utf-8", errors="replace").splitlines() if received else None
 
     def drain(self) -> bool:
-        """Ask it to answer what it has begun, and nothing new. False if it cannot be asked."""
+        """Ask it to finish its requests and refuse new ones. False if it is unreachable."""
         try:
-            self.news.send(f"{DRAIN}\n".encode())
+            self.channel.send(f"{DRAIN}\n".encode())
         except OSError:
             return False
         return True
 
     def signal(self, number: int) -> None:
-        """To the engine itself, which looks after its own children."""
+        """Signal the engine's main process, which ends its own children."""
         if self.ended is None:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """End what is left of it at once, children included."""
+        """Kill the engine and its children."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Leave nothing of it: no process, no open file."""
+        """Kill what is left, and close the pipe and the socket."""
         self.kill()
         os.close(self.output)
-        self.news.close()
+        self.channel.close()
 
 
-def reap(engine: Engine) -> None:
-    """Take the exit status of every child that ended. The first process of a container is given
-    all orphans, and must take theirs too."""
+def reap(engine: EngineChild) -> None:
+    """Collect the exit status of every ended child, orphans included: a container's first process
+    inherits them."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -199,7 +197,7 @@ def reap(engine: Engine) -> None:
 
 
 def check_port(host: str, port: int) -> None:
-    """Raise WrongEnvironment if something listens there: vLLM finds out only after its imports."""
+    """Raise WrongEnvironment if the port is in use; vLLM would notice only after its imports."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -209,7 +207,7 @@ def check_port(host: str, port: int) -> None:
             if error.errno == errno.EADDRINUSE:
                 raise WrongEnvironment(
                     f"port {port} is in use: Address already in use",
-                    "choose another port, or stop what listens on this one",
+                    "use another port, or stop the process that listens on this one",
                 ) from None
 
 

@@ -1,12 +1,23 @@
-"""What a log must not hold: tokens, keys, and what users asked the model.
-
-The container's log: one JSON document a line, each with time, level, stage and message.
+"""The container's log: one JSON document per line, on standard error, without secrets.
 
     {"time": "2026-11-20T11:34:26.131Z", "level": "INFO", "stage": "starting", "message": "..."}
 
-``stage`` is where the container stands: ``checking``, ``starting``, ``serving``, ``draining``,
-``ended``. A line of the engine's own also has ``"from": "engine"``. Everything passes the
-redactor. All of it goes to one stream, standard error, so that the order is kept.
+``stage`` is the container's: ``checking``, ``starting``, ``serving``, ``draining`` or ``ended``. A
+line of the engine has ``"from": "engine"``. Every other line has an ``event`` with its fields:
+
+    refused      cause, fix, exit_code          the environment is invalid
+    start        argv                           vLLM is started
+    warm-start   restored, key, files, unpacked_bytes, seconds, seconds_cold
+                 or restored, reason, nearest, differences
+    collect      key                            compile caches are collected
+    healthy      seconds                        since the start of the engine
+    restart      restarts, limit, reason, cause, exit_code
+    crash        restarts, reason, cause, fix, exit_code
+    drain        seconds;  then idle or cut-off
+    ended        exit_code
+    warning
+
+Programs read these fields, never the message. Tokens, keys and prompts are replaced in both.
 """
 
 from __future__ import annotations
@@ -28,7 +39,7 @@ _SECRET_NAME = re.compile(
 )
 _SECRET_FLAG = re.compile(r"^--[\w.-]*(api-key|token|secret|password)$")
 _SHORTEST = 6
-"""A shorter value would be found in half of the words of a log."""
+"""Shorter values occur in ordinary words."""
 
 _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern), shown)
@@ -44,26 +55,26 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
             r"|x-amz-credential|api[_-]key|password)[\"']?\s*[:=]\s*[\"']?)(?!None\b|True\b|False\b)[^\s\"'&,}\]\[*]{4,}",
             rf"\1{HIDDEN}",
         ),
-        # Of vLLM, where it was told to log requests and answers.
+        # vLLM's logs of requests and responses.
         (r"(?s)(\bRequest \S+ details: |\bReceived request \S+ )prompt: .*", rf"\1{HIDDEN}"),
         (r"(?s)(\bGenerated (?:\w+ )?response \S+.*?outputs?: ).*", rf"\1{HIDDEN}"),
         (r"(?s)(\bprompt_token_ids[=:] ?)\[[^\]]*\]?", rf"\1{HIDDEN}"),
     )
 )
 _INPUT = re.compile(r"(?s)input_value=.*?(?=, input_type=|$)")
-"""pydantic shows what it refused: a setting while the engine starts, a prompt once it serves."""
+"""pydantic shows invalid values: settings while the engine starts, prompts once it serves."""
 
 
 class Redactor:
-    """Hides what is secret in texts: by its shape, and by being a secret of this environment."""
+    """Replaces secrets in texts: known patterns, and the secrets of this environment."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         found = {text for name in environment for text in _secrets(name, environment[name])}
         self.secrets = tuple(sorted(found, key=lambda text: (-len(text), text)))
-        """Of this environment, the longest first."""
+        """The secrets of the environment, longest first."""
 
     def text(self, text: str, serving: bool = False) -> str:
-        """``text`` without secrets; and, once the engine is ``serving``, without users' input."""
+        """``text`` without secrets and, once the engine is ``serving``, without users' input."""
         for secret in self.secrets:
             text = text.replace(secret, HIDDEN)
         for pattern, shown in _PATTERNS:
@@ -71,7 +82,7 @@ class Redactor:
         return _INPUT.sub(f"input_value={HIDDEN}", text) if serving else text
 
     def argv(self, argv: Sequence[str]) -> list[str]:
-        """``argv`` without secrets, and without any value of a flag that is for secrets."""
+        """``argv`` without secrets and without the values of secret flags."""
         shown: list[str] = []
         hide = False
         for token in argv:
@@ -90,7 +101,7 @@ def is_secret(name: str) -> bool:
 
 
 def _secrets(name: str, value: str) -> list[str]:
-    """The secrets that a variable holds: its value, or each text of a JSON array."""
+    """The secrets in a variable: its value, or each string of a JSON array."""
     if not is_secret(name):
         return []
     texts = [value.strip()]
@@ -107,17 +118,17 @@ DRAINING = "draining"
 ENDED = "ended"
 
 LONGEST = 12_000
-"""Bytes of a message. Docker cuts a line at 16 KiB, and half a document cannot be read."""
+"""Bytes of a message. Docker cuts lines at 16 KiB, which would break the JSON."""
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _KEPT_END = 900
 _LINE_ENDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
-"""What JSON may hold as it is, and what some readers take for the end of a line."""
+"""Characters that JSON allows and some readers treat as the end of a line."""
 
 _STANDARD_ERROR = 2
 
 
 class Log:
-    """Writes the log. ``stage`` is set by whoever moves the container on."""
+    """Writes the log. Callers set ``stage``. Fields must not hold secrets."""
 
     def __init__(self, redactor: Redactor, descriptor: int = _STANDARD_ERROR) -> None:
         self.stage = CHECKING
@@ -125,49 +136,61 @@ class Log:
         self._descriptor = descriptor
         self._engine_lines = EngineLines()
 
-    def info(self, message: str, argv: Sequence[str] = (), **more: object) -> None:
-        """What goes on; ``argv`` is shown as a list, without secrets. ``more`` holds none."""
+    def info(self, message: str, *, event: str, argv: Sequence[str] = (), **fields: object) -> None:
+        """Write what happens; ``argv`` is redacted."""
         if argv:
-            more["argv"] = self._redactor.argv(argv)
-        self._write({"level": "INFO", "message": self._plain(message), **more})
+            fields["argv"] = self._redactor.argv(argv)
+        self._write("INFO", self._redacted(message), event=event, **fields)
 
-    def warning(self, message: str) -> None:
-        """What the user should know, and can live with."""
-        self._write({"level": "WARNING", "message": self._plain(message)})
+    def warning(self, message: str, *, event: str = "warning", **fields: object) -> None:
+        """Write what the user should know; the container goes on."""
+        self._write("WARNING", self._redacted(message), event=event, **self._texts(fields))
 
-    def error(self, message: str, fix: str, **more: object) -> None:
-        """What ended the container, and how to mend it."""
-        document = {"message": self._plain(message), "fix": self._plain(fix), **more}
-        self._write({"level": "ERROR", **document})
+    def error(self, message: str, fix: str, *, event: str, **fields: object) -> None:
+        """Write what ended the container, and the fix."""
+        more = self._texts({"fix": fix, **fields})
+        self._write("ERROR", self._redacted(message), event=event, **more)
 
     def engine(self, line: str) -> str:
-        """A line of the engine's. Gives back what was kept of it, without secrets."""
-        shown = self._plain(last_on_screen(_COLOUR.sub("", line)))
+        """Write a line of the engine. Returns the line without secrets."""
+        shown = self._redacted(last_on_screen(_COLOUR.sub("", line)))
         fields = self._engine_lines.fields(shown)
         if fields["message"]:
             level, message = fields.pop("level"), fields.pop("message")
-            self._write({"level": level, "message": message, "from": "engine", **fields})
+            self._write(level, message, **{"from": "engine"}, **fields)
         return shown
 
-    def _plain(self, text: str) -> str:
+    def _texts(self, fields: dict[str, object]) -> dict[str, object]:
+        return {
+            name: self._redacted(value) if isinstance(value, str) else value
+            for name, value in fields.items()
+        }
+
+    def _redacted(self, text: str) -> str:
         text = _shortened(_LINE_ENDS.sub(" ", text))
         return self._redactor.text(text, serving=self.stage not in (CHECKING, STARTING))
 
-    def _write(self, fields: dict[str, object]) -> None:
+    def _write(self, level: str, message: str, **fields: object) -> None:
         moment = time.time()
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(moment))
-        head = {"time": f"{stamp}.{int(moment * 1000) % 1000:03}Z", "level": fields.pop("level")}
-        line = json.dumps({**head, "stage": self.stage, **fields}, ensure_ascii=False) + "\n"
+        document = {
+            "time": f"{stamp}.{int(moment * 1000) % 1000:03}Z",
+            "level": level,
+            "stage": self.stage,
+            "message": message,
+            **fields,
+        }
+        line = json.dumps(document, ensure_ascii=False) + "\n"
         rest = line.encode("utf-8", errors="backslashreplace")
         try:
             while rest:
                 rest = rest[os.write(self._descriptor, rest) :]
         except OSError:
-            pass  # nobody reads the log any more; serving goes on
+            pass  # the reader has gone; serving goes on
 
 
 def _shortened(text: str) -> str:
-    """Without its middle, where it is too long."""
+    """Without its middle, if it is too long."""
     if len(text) * 6 <= LONGEST:
         return text
     size = len(json.dumps(text, ensure_ascii=False).encode("utf-8", errors="backslashreplace"))

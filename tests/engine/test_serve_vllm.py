@@ -76,7 +76,7 @@ def test_it_is_green_only_after_it_has_drafted(serving: Container) -> None:
     assert status == 200
     drafts = [line for line in page.decode().splitlines() if "num_drafts_total{" in line]
     assert sum(float(line.rpartition(" ")[2]) for line in drafts) > 0
-    (healthy,) = [one for one in serving.told() if one["message"] == "the engine is healthy"]
+    (healthy,) = [one for one in serving.told() if one.get("event") == "healthy"]
     pings = [one for one in serving.told() if "GET /ping" in one["message"]]
     assert all("503" in one["message"] for one in pings if one["time"] < healthy["time"])
 
@@ -105,7 +105,7 @@ def test_an_engine_that_is_killed_is_started_again_and_drafts_again(serving: Con
     serving.wait_until_green()
 
     assert serving.engine() != killed
-    assert any("started again (1 of 3" in line["message"] for line in serving.told())
+    assert any(line.get("event") == "restart" for line in serving.told())
 
 
 def test_sigterm_lets_a_stream_finish_refuses_what_is_new_and_ends_with_0(
@@ -122,7 +122,7 @@ def test_sigterm_lets_a_stream_finish_refuses_what_is_new_and_ends_with_0(
         time.sleep(0.05)
 
     serving.process.send_signal(signal.SIGTERM)
-    while not any("told to end" in line["message"] for line in serving.told()):
+    while not any(line.get("event") == "drain" for line in serving.told()):
         time.sleep(0.02)
     time.sleep(0.2)
 

@@ -112,7 +112,7 @@ def fetched(container: Container) -> tuple[dict[str, Any], bytes]:
 
 
 def seconds_to_healthy(told: list[dict[str, Any]]) -> float:
-    (healthy,) = [line for line in told if line["message"] == "the engine is healthy"]
+    (healthy,) = [line for line in told if line.get("event") == "healthy"]
     return float(healthy["seconds"])
 
 

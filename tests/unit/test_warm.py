@@ -258,7 +258,8 @@ def test_a_log_says_whether_it_was_a_warm_start(shape: Callable[[str], str]) -> 
     assert told.text == f"Warm{RESTORED.removeprefix('warm')}"
     assert told.document()["key"] == KEY
     assert cold.text == "No warm start: the image is another"
-    assert cold.document() == {"restored": False, "key": None, "detail": "the image is another"}
+    assert cold.document() == {"restored": False, "key": None, "detail": "the image is another",
+                               "differences": []}  # fmt: skip
 
 
 def test_an_engine_cannot_say_it() -> None:

@@ -1,6 +1,6 @@
-"""What travels to and from an engine: bodies, server-sent events, counters, lines of its log.
+"""What engines send and receive: request bodies, server-sent events, counters, log lines.
 
-All pure, so that AWS, the sandbox and a local process are spoken to in the same words.
+Pure functions, shared by the clients of AWS, the sandbox and local engines.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def request_body(
     temperature: float = 0.0,
     stream: bool = False,
 ) -> dict[str, Any]:
-    """The body for ``/invocations``: vLLM tells chat from completion by its keys."""
+    """The body for ``/invocations``; its keys tell vLLM whether it is a chat or a completion."""
     body: dict[str, Any] = {"max_tokens": max_tokens, "temperature": temperature}
     if chat:
         body["messages"] = [{"role": "user", "content": prompt}]
@@ -33,10 +33,10 @@ def request_body(
 
 
 class EventSplitter:
-    """Cuts a byte stream into server-sent events.
+    """Splits a byte stream into server-sent events.
 
-    Chunk boundaries are arbitrary (SageMaker's PayloadParts are), so bytes are kept until a blank
-    line ends an event.
+    Chunk boundaries are arbitrary (SageMaker's PayloadParts), so bytes are kept until a blank line
+    ends an event.
     """
 
     def __init__(self) -> None:
@@ -54,14 +54,14 @@ class EventSplitter:
 
 @dataclass(frozen=True)
 class Piece:
-    """One event of a streamed answer: new text, and the token count once the engine sends it."""
+    """One event of a streamed response: new text, and the token count once the engine sends it."""
 
     text: str
     output_tokens: int | None = None
 
 
 def piece_of(document: dict[str, Any]) -> Piece:
-    """The text and token count of a whole or streamed chat or completion answer."""
+    """The text and token count of a complete or streamed chat or completion response."""
     text = ""
     for choice in document.get("choices") or []:
         message = choice.get("delta") or choice.get("message") or {}
@@ -88,7 +88,7 @@ class Counters:
     accepted_per_position: tuple[int, ...] = ()
 
     def since(self, earlier: Counters) -> Counters:
-        """What was counted after ``earlier``."""
+        """The counts after ``earlier``."""
         before = earlier.accepted_per_position or (0,) * len(self.accepted_per_position)
         return Counters(
             self.drafts - earlier.drafts,
@@ -118,41 +118,66 @@ def acceptance_length(counters: Counters) -> float | None:
     return 1 + counters.accepted_tokens / counters.drafts if counters.drafts else None
 
 
-def log_text(line: str) -> str:
-    """A line of a container's log as people read it.
+def log_fields(line: str) -> dict[str, Any]:
+    """The fields of a line that ``peagle_serve`` wrote (its ``logs`` module lists them).
 
-    ``peagle_serve`` writes one JSON document a line (its ``logs`` module says which); lines of
-    other containers, and of other programs, come back as they are.
+    Empty for lines of other programs. The engine's own lines have ``from`` and no ``event``.
     """
     if not line.startswith('{"time":'):
-        return line
+        is_text = line.startswith("serve: ")
+        return _with_event({"message": line.removeprefix("serve: ")}) if is_text else {}
     try:
-        told = json.loads(line)
+        fields = json.loads(line)
     except ValueError:
+        return {}
+    return fields if "event" in fields or "from" in fields else _with_event(fields)
+
+
+_RESTORED = re.compile(r"warm start: (.*\(key ([0-9a-f]{32})\b.*\))")
+_NOT_RESTORED = re.compile(r"no warm start(?:, [^:]*)?: (.*)")
+
+
+def _with_event(fields: dict[str, Any]) -> dict[str, Any]:
+    """Fields of the previous version, whose lines had no ``event``, with those that its messages
+    stand for. The only place that reads messages."""
+    message = str(fields.get("message", ""))
+    if found := _RESTORED.match(message):
+        return {**fields, "event": "warm-start", "restored": True, "key": found[2],
+                "detail": found[1]}  # fmt: skip
+    if found := _NOT_RESTORED.match(message):
+        return {**fields, "event": "warm-start", "restored": False, "reason": found[1]}
+    if fields.get("level") == "ERROR":
+        refused = fields.get("stage") == "checking" or fields.get("cause") == "environment"
+        reason = message.removeprefix("the engine ended: ")
+        return {**fields, "event": "refused" if refused else "crash", "reason": reason}
+    return fields
+
+
+def log_text(line: str) -> str:
+    """A line of a container's log as people read it; lines of other programs are unchanged."""
+    fields = log_fields(line) if line.startswith('{"time":') else {}
+    if not fields:
         return line
-    message = str(told.get("message", ""))
-    if told.get("from") == "engine":
-        process = f"({told['process']}) " if "process" in told else ""
-        place = f"{told['level']} [{told['place']}] " if "place" in told else ""
+    message = str(fields.get("message", ""))
+    if fields.get("from") == "engine":
+        process = f"({fields['process']}) " if "process" in fields else ""
+        place = f"{fields['level']} [{fields['place']}] " if "place" in fields else ""
         return f"{process}{place}{message}"
-    checking = told.get("stage") == "checking" and "fix" in told
-    who = "serve: error:" if checking or told.get("cause") == "environment" else "serve:"
-    fix = f" ({told['fix']})" if told.get("fix") else ""
-    argv = f": {json.dumps(told['argv'], ensure_ascii=False)}" if "argv" in told else ""
+    who = "serve: error:" if fields.get("event") == "refused" else "serve:"
+    fix = f" ({fields['fix']})" if fields.get("fix") else ""
+    argv = f": {json.dumps(fields['argv'], ensure_ascii=False)}" if "argv" in fields else ""
     return f"{who} {message}{fix}{argv}"
-
-
-_RESTORED = re.compile(r"serve: warm start: (.*\(key ([0-9a-f]{32})\b.*\))")
-_NOT_RESTORED = re.compile(r"serve: no warm start(?:, [^:]*)?: (.*)")
 
 
 @dataclass(frozen=True)
 class WarmStart:
     """How a container started: with the artifact ``key``, or cold (``None``). ``detail`` is what
-    was restored and how fast, or why nothing was."""
+    was restored and how fast, or why nothing was; ``differences`` are those of the most similar
+    artifact."""
 
     key: str | None
     detail: str
+    differences: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
@@ -161,19 +186,36 @@ class WarmStart:
 
     def document(self) -> dict[str, Any]:
         """What ``--json`` prints."""
-        return {"restored": self.key is not None, "key": self.key, "detail": self.detail}
+        return {
+            "restored": self.key is not None,
+            "key": self.key,
+            "detail": self.detail,
+            "differences": list(self.differences),
+        }
 
 
 def warm_start_in(log: Iterable[str]) -> WarmStart | None:
     """The warm start that a container's log reports last; ``None`` where nothing could have been
-    restored."""
+    restored. ``log`` has its lines as they were written."""
     last = None
-    for line in map(log_text, log):
-        if found := _RESTORED.match(line):
-            last = WarmStart(found[2], found[1])
-        elif found := _NOT_RESTORED.match(line):
-            last = WarmStart(None, found[1])
+    for fields in map(log_fields, log):
+        if fields.get("event") == "warm-start":
+            last = _warm_start(fields)
     return last
+
+
+def _warm_start(fields: dict[str, Any]) -> WarmStart:
+    if not fields["restored"]:
+        differences = tuple(map(str, fields.get("differences") or ()))
+        return WarmStart(None, str(fields["reason"]), differences)
+    if "detail" in fields:
+        return WarmStart(str(fields["key"]), fields["detail"])
+    size = f"{fields['files']} files, {fields['unpacked_bytes'] / 1e6:.1f} MB"
+    seconds, cold = fields.get("seconds"), fields.get("seconds_cold")
+    did = f"{size} were restored before" if seconds is None else f"restored {size}"
+    took = f" in {seconds:.2f} s" if seconds is not None else ""
+    instead = f"; a cold start takes {cold:.0f} s" if cold else ""
+    return WarmStart(str(fields["key"]), f"{did}{took} (key {fields['key']}{instead})")
 
 
 def digest_in(image: str) -> str | None:

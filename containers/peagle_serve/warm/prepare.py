@@ -1,8 +1,7 @@
-"""The weights read into the page cache while something else is unpacked.
+"""Prepares a warm start before the engine starts: restore an artifact, or collect a new one.
 
-An artefact restored into the cache: whole, or not at all.
-
-What is to be done for a warm start, before the engine is started: nothing, restore, collect.
+An artifact is unpacked into a temporary folder and renamed, so it is complete or absent. Meanwhile
+the weights are read into the page cache.
 """
 
 from __future__ import annotations
@@ -51,13 +50,13 @@ from peagle_serve.warm.manifest import LARGEST, Damaged, Manifest, open_plain, r
 
 _WEIGHTS = (".safetensors", ".bin", ".gguf")
 _STEP = 128 * 1024
-"""Bytes for each call: the kernel reads no more of a wish than one window of its own read-ahead."""
+"""Bytes per call: the kernel reads at most one read-ahead window for each."""
 
 
 def read_ahead(folders: Iterable[str]) -> threading.Thread:
-    """Begin to read all weights in ``folders``, as far as half of the free memory takes them.
+    """Start reading all weights in ``folders``, up to half of the free memory.
 
-    Nobody needs to wait for the thread, and nobody minds if it fails.
+    The thread needs no join, and may fail silently.
     """
     thread = threading.Thread(target=_read, args=(list(folders), _free_bytes() // 2), daemon=True)
     thread.start()
@@ -73,7 +72,7 @@ def _read(folders: list[str], limit: int) -> None:
 
 
 def _read_file(file: Path, limit: int) -> int:
-    """How many bytes of the file were asked for."""
+    """Request the file; returns the bytes requested."""
     descriptor = os.open(file, os.O_RDONLY)
     try:
         size = min(os.fstat(descriptor).st_size, limit)
@@ -85,7 +84,7 @@ def _read_file(file: Path, limit: int) -> int:
 
 
 def _free_bytes() -> int:
-    """The memory that programs could still take; none if nobody says."""
+    """Available memory in bytes; 0 if unknown."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
             if line.startswith("MemAvailable:"):
@@ -96,7 +95,7 @@ def _free_bytes() -> int:
 _PARTIAL = ".partial"
 _MARK = "restored.json"
 _ABANDONED_SECONDS = 3600.0
-"""A half unpacked folder of that age has nobody any more who unpacks into it."""
+"""A partial folder of this age is abandoned."""
 _TRIES = 3
 
 
@@ -122,8 +121,8 @@ def restore(manifest: Manifest, artefacts: Path, cache: Path) -> bool:
 
 @contextlib.contextmanager
 def temporary_folder(cache: Path, key: str) -> Iterator[Path]:
-    """A new folder beside those of the keys. It is gone at the end, unless it was renamed; those
-    that others have left are gone too."""
+    """A new folder beside the folders of the keys, removed at the end unless it was renamed.
+    Abandoned ones are removed too."""
     for left in cache.glob(f"*{_PARTIAL}"):
         with contextlib.suppress(OSError):
             if time.time() - left.stat().st_mtime > _ABANDONED_SECONDS:
@@ -136,13 +135,13 @@ def temporary_folder(cache: Path, key: str) -> Iterator[Path]:
 
 
 def remove(place: Path, cache: Path) -> None:
-    """Remove a folder of a key at one stroke, as others see it. Raises OSError."""
+    """Remove a key's folder atomically. Raises OSError."""
     with temporary_folder(cache, place.name) as folder, contextlib.suppress(FileNotFoundError):
         os.rename(place, folder / place.name)
 
 
 def _put(folder: Path, place: Path, manifest: Manifest) -> bool:
-    """Rename ``folder`` to ``place``. False if somebody else was faster, with the same."""
+    """Rename ``folder`` to ``place``. False if another process restored the same first."""
     for _ in range(_TRIES):
         try:
             os.rename(folder, place)
@@ -154,7 +153,7 @@ def _put(folder: Path, place: Path, manifest: Manifest) -> bool:
         if _is_restored(place, manifest):
             return False
         remove(place, place.parent)
-    raise Damaged(f"{place} is changed by others all the time")
+    raise Damaged(f"{place} is changed by other processes repeatedly")
 
 
 def _is_restored(place: Path, manifest: Manifest) -> bool:
@@ -166,18 +165,18 @@ def _is_restored(place: Path, manifest: Manifest) -> bool:
     return bool(mark == {"sha256": manifest.sha256})
 
 
-_MOST_LOOKED_AT = 100
-_OF_VLLMS_OWN_KEY = "VLLM_API_KEY"
+_MOST_COMPARED = 100
+_VLLM_API_KEY = "VLLM_API_KEY"
 
 
 def prepare(
     environment: Mapping[str, str], chosen: Mapping[str, str], warm: str, log: Log
 ) -> dict[str, str]:
-    """The variables that the engine is to be given besides its own.
+    """The additional variables of the engine.
 
-    ``environment`` is as it was given, ``chosen`` with the model found. Whatever is wrong with
-    artefacts is a warning, and the start a cold one. Raises WrongEnvironment where it was told to
-    collect and cannot.
+    ``environment`` is as the user set it, ``chosen`` has the model resolved. A problem with
+    artifacts is a warning, and the start is cold. Raises WrongEnvironment if ``warm`` is
+    ``collect`` and the caches cannot be collected.
     """
     if warm == OFF:
         return {}
@@ -185,87 +184,105 @@ def prepare(
         return _collect(environment, chosen, log)
     try:
         return _restored(environment, chosen, log)
+    except NoMatch as error:
+        _log_cold(log, str(error), nearest=error.nearest, differences=error.differences)
     except (Damaged, UnknownDevice) as error:
-        reason = str(error)
+        _log_cold(log, str(error))
     except OSError as error:
-        reason = _with_way_out(error, environment)
-    except Exception as error:  # somebody else's file must never keep an engine from its work
-        reason = f"{type(error).__name__}: {error}"
-    log.warning(f"no warm start, the engine compiles anew: {reason}")
+        _log_cold(log, _explained(error, environment))
+    except Exception as error:  # a damaged artifact must never stop the engine
+        _log_cold(log, f"{type(error).__name__}: {error}")
     return {}
+
+
+class NoMatch(Exception):
+    """No artifact fits. ``nearest`` is the key of the most similar one."""
+
+    def __init__(self, message: str, nearest: str, differences: list[str]) -> None:
+        self.nearest, self.differences = nearest, differences
+        super().__init__(message)
+
+
+def _log_cold(log: Log, reason: str, **fields: object) -> None:
+    log.warning(
+        f"no warm start, the engine compiles everything: {reason}",
+        event="warm-start", restored=False, reason=reason, **fields,
+    )  # fmt: skip
 
 
 def _restored(
     environment: Mapping[str, str], chosen: Mapping[str, str], log: Log
 ) -> dict[str, str]:
-    """The variables of a restored artefact; none where there is nothing to be restored."""
+    """The variables of a restored artifact; empty without artifacts."""
     folder = artefact_folder(environment)
     if not has_artefact_folder(environment):
         if is_folder_named(environment):
-            raise Damaged(f"{WARM_FOLDER_VARIABLE} is {folder}, and there is no such folder "
-                          "(mount one there, or leave the variable out)")  # fmt: skip
+            raise Damaged(
+                f"{WARM_FOLDER_VARIABLE} is {folder}, and there is no such folder "
+                "(mount one there, or remove the variable)"
+            )
         return {}
     names = [name for name in names_in(folder) if name.endswith(MANIFEST_SUFFIX)]
     if not names:
-        log.info(f"no warm start: {folder} holds no artefact")
+        reason = f"{folder} holds no artifact"
+        log.info(f"no warm start: {reason}", event="warm-start", restored=False, reason=reason)
         return {}
     subject = subject_of(environment, chosen)
     key = key_of(subject)
     if f"{key}{MANIFEST_SUFFIX}" not in names:
-        raise Damaged(_nearest(subject, folder, names))
+        raise _no_match(subject, folder, names)
     manifest = read_manifest(folder / f"{key}{MANIFEST_SUFFIX}")
     cache = cache_folder(environment)
     begin = time.monotonic()
-    read_ahead(_weights(chosen))
+    read_ahead(
+        path for path in (chosen[MODEL], drafter_of(chosen)) if path and is_folder_path(path)
+    )
     fresh = restore(manifest, folder, cache)
-    _say(log, manifest, time.monotonic() - begin, fresh)
+    seconds = time.monotonic() - begin
+    size = f"{manifest.files} files, {manifest.unpacked_bytes / 1e6:.1f} MB"
+    did = f"restored {size} in {seconds:.2f} s" if fresh else f"{size} were restored before"
+    cold = f"; a cold start takes {manifest.seconds_cold:.0f} s" if manifest.seconds_cold else ""
+    log.info(
+        f"warm start: {did} (key {key}{cold})",
+        event="warm-start", restored=True, key=key, files=manifest.files,
+        unpacked_bytes=manifest.unpacked_bytes, seconds=round(seconds, 2) if fresh else None,
+        seconds_cold=manifest.seconds_cold or None,
+    )  # fmt: skip
     return caches.variables(cache / key, environment, _for_cpu(subject))
 
 
-def _with_way_out(error: OSError, environment: Mapping[str, str]) -> str:
-    """What went wrong with a file, and what helps: with those of an artefact, or of the cache."""
+def _explained(error: OSError, environment: Mapping[str, str]) -> str:
+    """What went wrong with a file of an artifact or of the cache, and the fix."""
     what = error.strerror or str(error)
     named = str(error.filename or "")
     if named.startswith(f"{artefact_folder(environment)}/"):
-        return f"{named}: {what} (copy the artefact again, both of its files, or remove it)"
+        return f"{named}: {what} (copy both files of the artifact again, or remove it)"
     cache = str(cache_folder(environment))
     if named and not (named.startswith(cache) or cache.startswith(named)):
-        return f"{named}: {what} (make it a file that can be read)"
+        return f"{named}: {what} (make the file readable)"
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    helps = LARGER_DISK if full else f"set {CACHE_VARIABLE} to a folder that can be written"
-    return f"{named or cache}: {what} ({helps})"
+    fix = LARGER_DISK if full else f"set {CACHE_VARIABLE} to a writable folder"
+    return f"{named or cache}: {what} ({fix})"
 
 
-def _weights(chosen: Mapping[str, str]) -> list[str]:
-    """The folders of target and drafter, as far as they are folders."""
-    models = (chosen[MODEL], drafter_of(chosen))
-    return [path for path in models if path and is_folder_path(path)]
-
-
-def _say(log: Log, manifest: Manifest, seconds: float, fresh: bool) -> None:
-    held = f"{manifest.files} files, {manifest.unpacked_bytes / 1e6:.1f} MB"
-    did = f"restored {held} in {seconds:.2f} s" if fresh else f"{held} were restored before"
-    cold = f"; cold it took {manifest.seconds_cold:.0f} s" if manifest.seconds_cold else ""
-    log.info(f"warm start: {did} (key {manifest.key}{cold})", warm=manifest.key)
-
-
-def _nearest(subject: Mapping[str, Any], folder: Path, names: Iterable[str]) -> str:
-    """In what the most similar of the artefacts is not for this container."""
+def _no_match(subject: Mapping[str, Any], folder: Path, names: Iterable[str]) -> Exception:
+    """The error that compares ``subject`` with the most similar artifact."""
     found: list[tuple[int, str, list[str]]] = []
     broken: list[str] = []
-    for name in sorted(names)[:_MOST_LOOKED_AT]:
+    for name in sorted(names)[:_MOST_COMPARED]:
         try:
             apart = differences(subject, read_manifest(folder / name).subject)
         except (Damaged, OSError) as error:
             broken.append(str(error))
         else:
-            found.append((len(apart), name, apart))
+            found.append((len(apart), name.removesuffix(MANIFEST_SUFFIX), apart))
     if not found:
-        return f"{folder} holds no artefact that can be read: {broken[0]}"
-    _, name, apart = min(found)
-    return (
-        f"no artefact in {folder} is for this container; "
-        f"{name.removesuffix(MANIFEST_SUFFIX)} differs in {'; '.join(apart)}"
+        return Damaged(f"{folder} holds no readable artifact: {broken[0]}")
+    _, key, apart = min(found)
+    return NoMatch(
+        f"no artifact in {folder} matches this container; {key} differs in {'; '.join(apart)}",
+        key,
+        apart,
     )
 
 
@@ -275,7 +292,7 @@ def _collect(environment: Mapping[str, str], chosen: Mapping[str, str], log: Log
     except UnknownDevice as error:
         raise WrongEnvironment(
             f"{WARM_MODE_VARIABLE} is {COLLECT}, the device is unknown: {error}",
-            "run it where the engine can run",
+            "collect where the engine can run",
         ) from None
     cache = cache_folder(environment)
     place = cache / key_of(subject)
@@ -283,13 +300,16 @@ def _collect(environment: Mapping[str, str], chosen: Mapping[str, str], log: Log
         _make_empty(place, cache)
     except OSError as error:
         raise WrongEnvironment(
-            f"{WARM_MODE_VARIABLE} is {COLLECT}, and {cache} cannot be written: {error.strerror}",
-            f"set {CACHE_VARIABLE} to a folder that can",
+            f"{WARM_MODE_VARIABLE} is {COLLECT}, and {cache} is not writable: {error.strerror}",
+            f"set {CACHE_VARIABLE} to a writable folder",
         ) from None
     for warning in _warnings(environment):
         log.warning(warning)
-    log.info(f"collecting what the engine compiles, for warm starts (key {place.name})",
-             warm=place.name)  # fmt: skip
+    log.info(
+        f"collecting compile caches for warm starts (key {place.name})",
+        event="collect",
+        key=place.name,
+    )
     return {
         **caches.variables(place, environment, _for_cpu(subject)),
         SUBJECT_VARIABLE: canonical(subject).decode(),
@@ -310,11 +330,11 @@ def _warnings(environment: Mapping[str, str]) -> list[str]:
     elsewhere = caches.folders_set_by_user(environment)
     found = []
     if elsewhere:
-        found.append(f"not collected, since they are set to other folders: {', '.join(elsewhere)}")
-    if environment.get(_OF_VLLMS_OWN_KEY):
+        found.append(f"not collected, because their folders are set: {', '.join(elsewhere)}")
+    if environment.get(_VLLM_API_KEY):
         found.append(
-            f"vLLM makes {_OF_VLLMS_OWN_KEY} a part of its caches' own keys: what is collected "
-            "helps with the same one only; SM_VLLM_API_KEY does not have that effect"
+            f"{_VLLM_API_KEY} is part of the keys of vLLM's caches: this artifact only helps "
+            "engines with the same value; use SM_VLLM_API_KEY instead"
         )
     return found
 

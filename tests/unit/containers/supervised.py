@@ -43,15 +43,17 @@ class Container:
         lines = (self.folder / "log").read_bytes().splitlines(keepends=True)
         return [json.loads(line) for line in lines if line.endswith(b"\n")]
 
-    def wait_for(self, message: str) -> dict[str, Any]:
-        """The first line of the log with that in its message."""
+    def wait_for(self, sought: str) -> dict[str, Any]:
+        """The first line of the log with that event, or a line of the engine with that text."""
         end = time.monotonic() + 10
         while time.monotonic() < end:
             for document in self.told():
-                if message in document["message"]:
+                if document.get("event") == sought or (
+                    "from" in document and sought in document["message"]
+                ):
                     return document
             time.sleep(0.02)
-        raise AssertionError(f"never said: {message}; but: {self.told()}")
+        raise AssertionError(f"no {sought} in {self.told()}")
 
     def ask_to_end(self, number: int = signal.SIGTERM) -> None:
         self.process.send_signal(number)

@@ -16,7 +16,7 @@ def test_told_to_end_it_lets_the_engine_answer_first(run: Run, number: int) -> N
         f"{HEALTHY} assert hear() == 'drain'; sleep(0.5); print('answered', flush=True);"
         "tell('idle'); sleep()"
     )
-    container.wait_for("the engine is healthy")
+    container.wait_for("healthy")
 
     container.ask_to_end(number)
 
@@ -30,21 +30,21 @@ def test_told_to_end_it_lets_the_engine_answer_first(run: Run, number: int) -> N
 
 def test_draining_has_a_limit(run: Run) -> None:
     container = run(f"{HEALTHY} sleep()", PEAGLE_DRAIN_SECONDS="1")
-    container.wait_for("the engine is healthy")
+    container.wait_for("healthy")
     begin = time.monotonic()
 
     container.ask_to_end()
 
     assert container.ended() == 0
     assert 1 <= time.monotonic() - begin < 4
-    container.wait_for("what still runs is cut off")
+    container.wait_for("cut-off")
 
 
 def test_told_twice_it_does_not_wait(run: Run) -> None:
     container = run(f"{HEALTHY} sleep()")
-    container.wait_for("the engine is healthy")
+    container.wait_for("healthy")
     container.ask_to_end()
-    container.wait_for("told to end")
+    container.wait_for("drain")
 
     container.ask_to_end()
 

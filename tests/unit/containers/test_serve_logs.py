@@ -27,9 +27,9 @@ class Written:
 
     def lines(self) -> list[str]:
         """Everything up to now."""
-        self.log.info("mark")
+        self.log.info("mark", event="mark")
         read = b""
-        while b'"mark"' not in read:
+        while b'"event": "mark"' not in read:
             read += os.read(self._reading, 65536)
         return read.decode().splitlines()[:-1]
 
@@ -95,10 +95,10 @@ def test_a_traceback_keeps_its_indentation() -> None:
 
 def test_every_line_has_time_level_and_stage() -> None:
     written = Written()
-    written.log.info("begun", ["python", "--api-key", "x"])
+    written.log.info("begun", event="start", argv=["python", "--api-key", "x"])
     written.log.stage = STARTING
     written.log.warning("look")
-    written.log.error("broken", "mend it", cause="port-in-use", exit_code=1)
+    written.log.error("broken", "repair it", event="crash", cause="port-in-use", exit_code=1)
     written.log.engine("INFO 11-20 11:34:26 [a.py:1] with very-secret in it")
 
     begun, look, broken, engine = written.documents()
@@ -108,7 +108,7 @@ def test_every_line_has_time_level_and_stage() -> None:
     assert len(begun["time"]) == len("2026-11-20T11:34:26.131Z")
     assert (begun["stage"], begun["argv"]) == ("checking", ["python", "--api-key", "***"])
     assert (look["level"], look["stage"]) == ("WARNING", "starting")
-    assert (broken["fix"], broken["cause"], broken["exit_code"]) == ("mend it", "port-in-use", 1)
+    assert (broken["fix"], broken["cause"], broken["exit_code"]) == ("repair it", "port-in-use", 1)
     assert (engine["from"], engine["message"]) == ("engine", "with *** in it")
 
 
@@ -169,9 +169,9 @@ def test_people_read_the_engines_lines_as_the_engine_wrote_them(line: str, text:
 
 def test_people_read_what_the_entrypoint_says() -> None:
     written = Written()
-    written.log.error("no model is named", "set SM_VLLM_MODEL")
+    written.log.error("no model is named", "set SM_VLLM_MODEL", event="refused")
     written.log.stage = STARTING
-    written.log.info("starting vLLM", ["python", "-m"])
+    written.log.info("starting vLLM", event="start", argv=["python", "-m"])
 
     assert [log_text(line) for line in written.lines()] == [
         "serve: error: no model is named (set SM_VLLM_MODEL)",

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from peagle.protocol import warm_start_in
 from peagle_serve.warm.cache_key import key_of
 from tests.unit.containers.artefacts import (
     CACHES,
@@ -40,8 +41,12 @@ def test_a_matching_artefact_is_restored_and_the_engine_led_to_it(world: World) 
 
     (line,) = [line for line in told if "warm start" in line["message"]]
     assert line["message"].startswith(f"warm start: restored {len(CACHES)} files, 0.0 MB in 0.")
-    assert f"key {manifest.key}; cold it took 101 s" in line["message"]
+    assert f"key {manifest.key}; a cold start takes 101 s" in line["message"]
     assert line["stage"] == "starting"
+    found = warm_start_in([json.dumps(line) for line in told])
+    assert found is not None
+    assert found.key == manifest.key
+    assert line["message"].endswith(found.detail)
     place = world.cache / manifest.key
     assert given["VLLM_CACHE_ROOT"] == str(place / "vllm")
     assert given["TORCHINDUCTOR_CACHE_DIR"] == str(place / "inductor")
@@ -57,7 +62,8 @@ def test_collected_in_an_image_named_by_tag_and_found_under_its_digest(world: Wo
     told, _ = world.start(**inside, PEAGLE_IMAGE_DIGEST="sha256:1", SM_VLLM_TOOL_CALL_PARSER="x")
 
     assert warnings(told) == []
-    assert any(line.get("warm") == manifest.key for line in told)
+    (start,) = [line for line in told if line["event"] == "warm-start"]
+    assert (start["restored"], start["key"]) == (True, manifest.key)
 
 
 def test_what_was_restored_serves_the_next_start_too(world: World) -> None:
@@ -119,7 +125,7 @@ def test_an_empty_folder_of_artefacts_is_spoken_of(world: World) -> None:
 
     told, given = world.start()
 
-    assert f"no warm start: {world.artefacts} holds no artefact" in told[0]["message"]
+    assert f"no warm start: {world.artefacts} holds no artifact" in told[0]["message"]
     assert is_cold(given)
 
 
@@ -161,8 +167,13 @@ def test_an_artefact_of_another_container_is_ignored_and_the_difference_named(
     told, given = world.start(**more)
 
     (said,) = warnings(told)
-    assert said.startswith("no warm start, the engine compiles anew: no artefact in ")
+    assert said.startswith("no warm start, the engine compiles everything: no artifact in ")
     assert said.endswith(f"differs in {named}")
+    (start,) = [line for line in told if line["event"] == "warm-start"]
+    assert (start["restored"], start["differences"]) == (False, [named])
+    found = warm_start_in([json.dumps(line) for line in told])
+    assert found is not None
+    assert found.document()["differences"] == [named]
     assert is_cold(given)
 
 
@@ -222,7 +233,7 @@ def test_a_damaged_artefact_is_a_warning_and_a_cold_start(world: World, spoil: s
     told, given = world.start()
 
     (said,) = warnings(told)
-    assert said.startswith("no warm start, the engine compiles anew: ")
+    assert said.startswith("no warm start, the engine compiles everything: ")
     assert is_cold(given)
     assert not world.cache.exists() or list(world.cache.iterdir()) == []
     assert not (world.folder / "out").exists()
@@ -235,7 +246,7 @@ def test_a_cache_that_cannot_be_written_is_a_warning(world: World) -> None:
     told, given = world.start(PEAGLE_CACHE=str(world.folder / "file"))
 
     (said,) = warnings(told)
-    assert "Not a directory (set PEAGLE_CACHE to a folder that can be written)" in said
+    assert "Not a directory (set PEAGLE_CACHE to a writable folder)" in said
     assert is_cold(given)
 
 

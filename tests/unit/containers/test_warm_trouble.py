@@ -49,15 +49,15 @@ def test_a_folder_that_is_named_does_not_matter_where_warm_starts_are_off(world:
         ),
         (
             OSError(errno.EROFS, "Read-only file system", "{cache}/vllm"),
-            ["{cache}/vllm: Read-only file system (set PEAGLE_CACHE to a folder"],
+            ["{cache}/vllm: Read-only file system (set PEAGLE_CACHE to a writable folder"],
         ),
         (
             OSError(errno.EACCES, "Permission denied", "{artefacts}/x.tar.gz"),
-            ["{artefacts}/x.tar.gz: Permission denied (copy the artefact again"],
+            ["{artefacts}/x.tar.gz: Permission denied (copy both files of the artifact again"],
         ),
         (
             OSError(errno.EACCES, "Permission denied", "/elsewhere"),
-            ["/elsewhere: Permission denied (make it a file that can be read)"],
+            ["/elsewhere: Permission denied (make the file readable)"],
         ),
     ],
     ids=["key", "recursion", "memory", "full", "read-only", "artefact", "elsewhere"],
@@ -86,6 +86,6 @@ def test_what_goes_wrong_is_one_warning_and_a_cold_start(
     (line,) = capfd.readouterr().err.splitlines()
     said = json.loads(line)
     assert said["level"] == "WARNING"
-    assert said["message"].startswith("no warm start, the engine compiles anew: ")
+    assert said["message"].startswith("no warm start, the engine compiles everything: ")
     for word in words:
         assert word.format(**places) in said["message"]

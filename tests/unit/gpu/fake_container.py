@@ -42,7 +42,7 @@ def caches() -> dict[str, str]:
         assert len(archive) == expected["size"]
         with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
             tar.extractall(CACHE, filter="data")
-        log("warm start: restored 1 files, 0.0 MB in 0.25 s (key x)")
+        log("warm start: restored 1 files", event="warm-start", restored=True, seconds=0.25)
     else:
         return {}
     return {"VLLM_CACHE_ROOT": str(CACHE / "vllm")}
@@ -99,14 +99,14 @@ class Server(BaseHTTPRequestHandler):
 
 
 if os.environ.get("FAILS") == MODE:
-    log("the engine ended: no luck")
+    log("the engine ended: no luck", event="crash")
     sys.exit(1)
 engine_caches = caches()
 server = HTTPServer(("127.0.0.1", int(os.environ["SAGEMAKER_BIND_TO_PORT"])), Server)
 child = subprocess.Popen(["sleep", "600"], env={**os.environ, **engine_caches})
 root = {**os.environ, **engine_caches}.get("VLLM_CACHE_ROOT") or f"{os.environ['HOME']}/.cache/vllm"
 compile_into(Path(root))
-log("the engine is healthy", seconds=60.0)
+log("the engine is healthy", event="healthy", seconds=60.0)
 
 
 def stop(*_: object) -> None:

@@ -201,6 +201,21 @@ def test_a_log_of_the_containers_own_tells_the_same() -> None:
     assert find_crash(lines).cause == "head-does-not-fit"
 
 
+def test_the_crash_that_the_container_reports_last_is_taken_from_its_fields() -> None:
+    shared = {"time": "t", "level": "ERROR", "stage": "ended", "event": "crash"}
+    reports = [
+        {**shared, "message": "x", "reason": reason, "cause": cause, "fix": fix}
+        for reason, cause, fix in [
+            ("no memory", "out-of-memory", "use a larger GPU"),
+            ("killed by SIGKILL", "killed", "use a larger machine"),
+        ]
+    ]
+
+    crash = find_crash(["ValueError: earlier", *map(json.dumps, reports)])
+
+    assert crash == Crash("killed by SIGKILL", "use a larger machine", "killed")
+
+
 def test_a_refusal_of_the_containers_own_is_the_reason() -> None:
     refused = {"time": "2026-11-20T11:50:01.000Z", "level": "ERROR", "stage": "checking",
                "message": "no model is named", "fix": "set SM_VLLM_MODEL"}  # fmt: skip

@@ -20,7 +20,8 @@ _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f]")
 
 @dataclass(frozen=True)
 class LogEvent:
-    """One line, as people read it.
+    """One line: ``message`` as people read it, ``raw`` as it was written, without control
+    characters.
 
     ``time`` is epoch seconds; ``stream`` is ``<variant>/<instance>``.
     """
@@ -28,6 +29,7 @@ class LogEvent:
     time: float
     stream: str
     message: str
+    raw: str
 
 
 def group_of(endpoint: str) -> str:
@@ -66,9 +68,10 @@ class Tail:
     def _note(self, entry: dict[str, Any]) -> LogEvent:
         self._seen[entry["eventId"]] = entry["timestamp"]
         self._newest = max(self._newest, entry["timestamp"])
-        message = log_text(clean(entry["message"]))
+        raw = clean(entry["message"])
+        message = log_text(raw)
         self.last_line = message.strip() or self.last_line
-        return LogEvent(entry["timestamp"] / 1000, entry["logStreamName"], message)
+        return LogEvent(entry["timestamp"] / 1000, entry["logStreamName"], message, raw)
 
     def drain(self) -> list[LogEvent]:
         """``new`` as a list; nothing when the log may not be read: it is a comfort, not a need."""

@@ -140,7 +140,7 @@ class _Run:
         live = endpoints.describe(self.aws, work.record.name)
         since = live.created if live and change == "create" else begun
         try:
-            return warm_start_in([event.message for event in work.tail(since).drain()])
+            return warm_start_in([event.raw for event in work.tail(since).drain()])
         except PeagleError:
             return None  # It is in service; that its log cannot be read just now is no matter.
 

@@ -193,7 +193,7 @@ def _cause(work: Work, settled: Endpoint, tail: Tail) -> tuple[str, str]:
     """SageMaker's reason, with the log line that decided unless the reason says it already."""
     reason = settled.failure or "SageMaker gives no reason"
     try:
-        line, fix = work.explain([event.message for event in work.tail(tail.since).new()])
+        line, fix = work.explain([event.raw for event in work.tail(tail.since).new()])
     except AccessDenied:
         line, fix = "", ""
     said = f"; the log says: {line}" if line and line not in reason else ""

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from peagle.errors import EngineError
-from peagle.protocol import log_text
+from peagle.protocol import log_fields, log_text
 from peagle_serve import crash as _container
 from peagle_serve.crash import Crash
 
@@ -18,6 +18,8 @@ __all__ = ["READ_BYTES", "Crash", "bare_line", "crash_error", "crash_of", "crash
 
 READ_BYTES = 512 * 1024
 """How much of the log's end is searched."""
+
+_UNKNOWN = "unknown"
 
 
 def crash_reason(log: Path | str) -> str:
@@ -47,10 +49,16 @@ def crash_of(log: Path) -> Crash:
 
 
 def find_crash(lines: Iterable[str]) -> Crash:
-    """The first message with a known cause; else the last message.
+    """The crash that ``peagle_serve`` reports last; without a report, the first message with a
+    known cause, else the last message.
 
     The lines may be those of ``peagle_serve``, of AWS's own container, or of both.
     """
+    lines = list(lines)
+    reports = [fields for line in lines if (fields := log_fields(line)).get("event") == "crash"]
+    if reports and reports[-1].get("cause", _UNKNOWN) != _UNKNOWN:
+        last = reports[-1]
+        return Crash(str(last["reason"]), str(last.get("fix", "")), str(last["cause"]))
     return _container.find_crash(log_text(line) for line in lines)
 
 
