@@ -12,7 +12,7 @@ from peagle.catalog.schema import (
     Drafter,
     EngineSetting,
     KnownProblem,
-    Proof,
+    ProofPrompts,
     Target,
 )
 from peagle.catalog.tables import Instance, InstanceTable, Price, Runtime, RuntimeTable
@@ -107,7 +107,7 @@ CHAT = Target(
     ),
     default_drafter="p-eagle",
     drafters=(P_EAGLE, EAGLE3, NGRAM),
-    proof=Proof(prompts=("Hello?",)),
+    proof=ProofPrompts(prompts=("Hello?",)),
     source="its card",
 )
 

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, SkipValidation
 
 from peagle.catalog.tables import (
     NO_VERSION_RULES,
-    Entry,
+    CatalogEntry,
     InstanceTable,
     NotNegative,
     Positive,
@@ -50,7 +50,7 @@ class NamedDrafter(Protocol):
     def weights(self) -> str | None: ...
 
 
-class AttentionGroup(Entry):
+class AttentionGroup(CatalogEntry):
     """Layers that keep the same kind of key-value cache. ``window`` is in tokens."""
 
     kind: Literal["full", "sliding"]
@@ -60,7 +60,7 @@ class AttentionGroup(Entry):
     window: Positive | None = None
 
 
-class Architecture(Entry):
+class Architecture(CatalogEntry):
     """The numbers of a model's config.json that the memory fit needs."""
 
     class_name: str
@@ -76,7 +76,7 @@ class Architecture(Entry):
     experts_per_token: Positive | None = None
 
 
-class EngineSetting(Entry):
+class EngineSetting(CatalogEntry):
     """One argument for vLLM, or one environment variable, and why it is there.
 
     An argument's ``name`` is written without its two hyphens, and ``true`` means the bare flag.
@@ -91,7 +91,7 @@ class EngineSetting(Entry):
     vllm: VersionRange | None = None
 
 
-class PublishedAcceptance(Entry):
+class PublishedAcceptance(CatalogEntry):
     """An acceptance length that somebody published: a claim, not evidence."""
 
     benchmark: str
@@ -100,7 +100,7 @@ class PublishedAcceptance(Entry):
     source: str
 
 
-class KnownProblem(Entry):
+class KnownProblem(CatalogEntry):
     """A problem that hits this drafter on some vLLM versions, and on some families of instances
     such as ``g7e`` only where they are named."""
 
@@ -113,7 +113,7 @@ class KnownProblem(Entry):
     source: str
 
 
-class Drafter(Entry):
+class Drafter(CatalogEntry):
     """What proposes tokens for a target.
 
     P-EAGLE is vLLM's method ``eagle3`` with ``parallel_drafting``. ``weights`` is a Hugging Face
@@ -149,7 +149,7 @@ class Drafter(Entry):
     source: str
 
 
-class Proof(Entry):
+class ProofPrompts(CatalogEntry):
     """The fixed prompts that must show accepted drafts before an endpoint counts as done."""
 
     prompts: tuple[str, ...]
@@ -157,7 +157,7 @@ class Proof(Entry):
     max_tokens: Positive = 64
 
 
-class Target(Entry):
+class Target(CatalogEntry):
     """A model that is served. ``weights`` is its Hugging Face id or a folder beside the file."""
 
     id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*$")]
@@ -179,7 +179,7 @@ class Target(Entry):
     environment: tuple[EngineSetting, ...] = ()
     default_drafter: ShortName
     drafters: tuple[Drafter, ...]
-    proof: Proof
+    proof: ProofPrompts
     source: str
 
 
@@ -219,7 +219,7 @@ class SpeedRun(BaseModel):
     speeds: tuple[Speed, ...]
 
 
-class Catalog(Entry):
+class Catalog(CatalogEntry):
     """Targets by id, and the tables. ``origins`` maps a target's id to the file it came from.
 
     ``targets`` reads a file when its target is asked for, so a big catalogue costs a plan no more
@@ -234,7 +234,7 @@ class Catalog(Entry):
     version_rules: VersionRuleTable = NO_VERSION_RULES
 
 
-class Pair(Entry):
+class Pair(CatalogEntry):
     """A target with the drafter that was asked for, or with none."""
 
     target: Target

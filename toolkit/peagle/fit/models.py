@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from peagle.catalog.schema import Architecture, AttentionGroup
-from peagle.catalog.tables import Entry
+from peagle.catalog.tables import CatalogEntry
 from peagle.checkpoints.models import Tensor
 from peagle.vllm.defaults import EngineConfig
 
 
-class Fit(Entry):
+class Fit(CatalogEntry):
     """The memory fit of one GPU rank. GiB and tokens; ``terms`` names every part."""
 
     fits: bool
@@ -27,7 +27,7 @@ class Fit(Entry):
     terms: dict[str, float]
 
 
-class Advice(Entry):
+class Advice(CatalogEntry):
     """One change that makes it fit: which ``knob``, the new ``value``, and what comes of it."""
 
     knob: str
@@ -36,7 +36,7 @@ class Advice(Entry):
     max_concurrency: float
 
 
-class Comparison(Entry):
+class Comparison(CatalogEntry):
     """The same engine without its drafter, and what the drafter takes from it.
 
     ``concurrency_kept`` is the share of requests at a time that remains with speculation. It can be

@@ -46,11 +46,12 @@ def problems(
     operation: str,
     parameters: Mapping[str, Any],
     region: str,
-    instance_types: Collection[str] = (),
+    instance_types: Collection[str] | None = None,
 ) -> tuple[Invalid, ...]:
     """Everything that AWS would refuse of this call, as boto3 names it; empty: nothing known.
 
-    ``instance_types`` are allowed in addition to those of botocore, which may be older.
+    botocore may be older than an instance type: ``instance_types`` are allowed as well, by default
+    every name with the form of one.
     """
     source, sent = copy_source(service, parameters)
     return (

@@ -157,15 +157,19 @@ def api_name(service: str, operation: str) -> str:
     return _api_names(service)[operation]
 
 
+_INSTANCE_TYPE = re.compile(r"ml\.[a-z]+\d[a-z0-9\-]*\.(?:medium|large|\d*xlarge)")
+
+
 def against_model(
     service: str,
     operation: str,
     parameters: Mapping[str, Any],
-    instance_types: Collection[str] = (),
+    instance_types: Collection[str] | None = None,
 ) -> list[Invalid]:
     """Everything in ``parameters`` that the model of ``operation`` (``create_model``) forbids.
 
-    ``instance_types`` are allowed in addition to those of botocore, which may be older.
+    botocore may be older than an instance type: ``instance_types`` are allowed as well, by default
+    every name with the form of one. Plans name only types of the catalogue.
     """
     shape = service_model(service).operation_model(api_name(service, operation)).input_shape
     if shape is None:
@@ -173,7 +177,7 @@ def against_model(
     return list(_look(shape, parameters, _Path("", ""), instance_types))
 
 
-def _look(shape: Any, value: Any, path: _Path, types: Collection[str]) -> Iterator[Invalid]:
+def _look(shape: Any, value: Any, path: _Path, types: Collection[str] | None) -> Iterator[Invalid]:
     wrong = _wrong_type(shape, value, path)
     if wrong:
         yield wrong
@@ -198,7 +202,7 @@ def _look(shape: Any, value: Any, path: _Path, types: Collection[str]) -> Iterat
 
 
 def _structure(
-    shape: Any, value: Mapping[str, Any], path: _Path, types: Collection[str]
+    shape: Any, value: Mapping[str, Any], path: _Path, types: Collection[str] | None
 ) -> Iterator[Invalid]:
     for name, item in value.items():
         inner = path.key(str(name))
@@ -246,9 +250,11 @@ def _wrong_size(shape: Any, value: Any, path: _Path) -> Invalid | None:
     return path.invalid(value, f"{has}; allowed: {allowed}", "", constraint)
 
 
-def _text(shape: Any, value: str, path: _Path, types: Collection[str]) -> Iterator[Invalid]:
+def _text(shape: Any, value: str, path: _Path, types: Collection[str] | None) -> Iterator[Invalid]:
     allowed = list(getattr(shape, "enum", None) or ())
-    newer = shape.name.endswith("InstanceType") and value in types
+    newer = shape.name.endswith("InstanceType") and (
+        _INSTANCE_TYPE.fullmatch(value) if types is None else value in types
+    )
     if allowed and value not in allowed and not newer:
         message = f"{_short(value)!r} is none of the {len(allowed)} allowed values"
         constraint = f"satisfy enum value set: [{', '.join(allowed)}]"
