@@ -25,6 +25,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Before any module is imported: the frozen catalogue, and the engine of the user's own home,
     since tests get another home. Compiled files are kept, since so many processes need them."""
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ.pop("COLUMNS", None)  # pytest-xdist sets it; output is as wide as in a pipe
     sys.dont_write_bytecode = False
     os.environ[BUNDLED_CATALOG] = str(FROZEN_CATALOG)
     load = functools.cache(functools.partial(JSONFileLoader.load_file, JSONFileLoader()))

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from peagle.catalog import find_pair
-from peagle.checks import Case, make_case
+from peagle.checks import Case
 from tests.engine.damage import GUARD, PROMPTS, TILES, Trial
-from tests.unit.checks.cases import CATALOG, read, speculators_case, tiny_case
+from tests.unit.checks.cases import CATALOG, make_case, read, speculators_case, tiny_case
 from tests.unit.checks.damage import (
     WEIGHTS,
     Damage,

@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     from peagle.catalog.writing import refuse_unwritable as refuse_unwritable
     from peagle.catalog.writing import write_texts as write_texts
     from peagle.checks.local_weights import check_local_weights as check_local_weights
+    from peagle.checks.registry import rules_found as rules_found
+    from peagle.checks.report import check as check
+    from peagle.checks.report import check_document as check_document
+    from peagle.fit.report import fit as fit
+    from peagle.fit.report import fit_document as fit_document
     from peagle.planning import make_plan as make_plan
     from peagle.render import format_files as format_files
     from peagle.render import format_names as format_names
@@ -52,6 +57,11 @@ _HOME = {
     "write_texts": "peagle.catalog.writing",
     "summarize_target": "peagle.catalog.summary",
     "summarize_targets": "peagle.catalog.summary",
+    "check": "peagle.checks.report",
+    "check_document": "peagle.checks.report",
+    "fit": "peagle.fit.report",
+    "fit_document": "peagle.fit.report",
+    "rules_found": "peagle.checks.registry",
     "make_plan": "peagle.planning",
     "plan_bytes": "peagle.render",
     "plan_document": "peagle.render",

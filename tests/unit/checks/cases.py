@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from peagle.case import Case, CaseRequest, Checkpoints, build_case
 from peagle.catalog import find_pair, load_catalog
-from peagle.catalog.schema import Target
+from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.checkpoints import Checkpoint, FolderSource, read_checkpoint
-from peagle.checks import Case, make_case
+from peagle.vllm.environment import Value
 from tests.unit.checks.damage import Damage, as_speculators, config_only, damaged, tiny
 
 GEOMETRY = Path(__file__).parents[2] / "geometry"
@@ -22,6 +24,23 @@ OWN_IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/mine:1"
 """An image of the user's own: with it, a version that AWS has no image of is no error."""
 
 UNHARMED = Damage()
+
+
+def make_case(
+    catalog: Catalog,
+    target: Target,
+    drafter: Drafter | None,
+    *,
+    target_checkpoint: Checkpoint | None = None,
+    drafter_checkpoint: Checkpoint | None = None,
+    settings: Mapping[str, Value] | None = None,
+    ami: str | None = None,
+    **more: Any,
+) -> Case:
+    """A case with these settings and this AMI only, without the catalogue's."""
+    read = Checkpoints(target_checkpoint, drafter_checkpoint)
+    case = build_case(CaseRequest(target, drafter, **more), catalog, read)
+    return replace(case, settings=settings or {}, ami=ami)
 
 
 def tiny_case(

@@ -32,6 +32,13 @@ def tokenizers(case: Case, target: dict[str, object], head: dict[str, object]) -
     )
 
 
+def head_at(pair: str, location: str) -> Case:
+    """The pair with its head at another location."""
+    case = catalog_case(pair)
+    assert case.drafter is not None
+    return replace(case, drafter=case.drafter.model_copy(update={"weights": location}))
+
+
 TARGETS = (
     Broken(
         "120b where 20b is meant",
@@ -445,6 +452,13 @@ VERSIONS = (
         "amx-small-layers",
         "note",
         left="the container starts vLLM so that it does not happen",
+    ),
+    Broken(
+        "the head of another target",
+        lambda f: head_at("gpt-oss-20b", "amazon/GPT-OSS-120B-P-EAGLE"),
+        "head-not-for-target",
+        left="the container does not know who published which head",
+        not_shown="real heads do not fit on this machine",
     ),
     Broken(
         "a head that nobody publishes",

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from peagle.catalog.schema import Drafter, Target
-from peagle.checks import Case, check, make_case, rules_found
+from peagle.checks import Case, check, rules_found
 from tests.unit.checks.cases import (
     CATALOG,
     GEOMETRY,
     catalog_case,
     geometry_case,
+    make_case,
     speculators_case,
     tiny_case,
 )

@@ -9,10 +9,10 @@ import pytest
 
 from peagle.catalog import find_pair
 from peagle.checkpoints import Checkpoint
-from peagle.checks import check, make_case, rules_found
-from peagle.checks.facts import in_ecr, in_tag, stranger
+from peagle.checks import check, rules_found
+from peagle.checks.facts import in_ecr, in_tag
 from peagle.errors import CheckpointError, UserError
-from tests.unit.checks.cases import CATALOG, catalog_case, geometry_case, tiny_case
+from tests.unit.checks.cases import CATALOG, catalog_case, geometry_case, make_case, tiny_case
 from tests.unit.checks.damage import Damage
 
 RULES = rules_found()
@@ -166,11 +166,15 @@ def test_an_unknown_version_is_told_with_the_nearest_newer_one() -> None:
 
 
 def test_a_head_of_another_target_is_known_by_its_id() -> None:
-    target = find_pair(CATALOG, "gpt-oss-20b").target
-    found = stranger("amazon/GPT-OSS-120B-p-eagle", target, CATALOG)
-    assert found is not None
-    assert found.code == "head-not-for-target"
-    assert stranger("amazon/GPT-OSS-20B-P-EAGLE", target, CATALOG) is None
+    def codes(hub_id: str) -> list[str]:
+        target, kind = (pair := find_pair(CATALOG, "gpt-oss-20b")).target, pair.drafter
+        assert kind is not None
+        head = kind.model_copy(update={"weights": hub_id})
+        found = check(make_case(CATALOG, target, head), only={"head-not-for-target"})
+        return [finding.code for finding in found]
+
+    assert codes("amazon/GPT-OSS-120B-p-eagle") == ["head-not-for-target"]
+    assert codes("amazon/GPT-OSS-20B-P-EAGLE") == []
 
 
 @pytest.mark.parametrize(

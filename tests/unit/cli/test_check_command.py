@@ -97,7 +97,7 @@ def test_the_document_has_pair_version_rules_places_and_findings(without_mask: s
     assert [place["location"] for place in made["read"]][1] == without_mask
     assert all(place["bytes"] > 0 for place in made["read"])
     (finding,) = made["findings"]
-    assert set(finding) == {"code", "level", "where", "message", "fix"}
+    assert set(finding) == {"code", "level", "where", "message", "fix", "command"}
 
 
 def test_a_pair_of_the_hub_is_checked_by_the_catalogues_numbers_and_says_so() -> None:
@@ -234,7 +234,7 @@ def test_another_targets_head_is_known_by_its_id_and_not_even_read() -> None:
         (["tiny", "--vllm", "newest"], "is not a vLLM version"),
         (["tiny", "--env", "NAME"], "write NAME=VALUE"),
         (["tiny", "--engine", "=2"], "names no argument"),
-        (["tiny", "--speculative", "num_speculative_tokens=5"], "say it with --k"),
+        (["tiny", "--speculative", "num_speculative_tokens=5"], "use --k"),
         (["tiny+ngram", "--drafter", "./head"], "ngram drafts without a head"),
         (["tiny", "--drafter", "s3://MyBkt/head"], "write s3://mybkt/head"),
         (["tiny", "--target", "s3://MyBkt"], "bucket names are in lower case"),
@@ -281,7 +281,7 @@ def test_half_of_a_copied_head_is_one_error(tmp_path: Path) -> None:
         new = file.replace("model.", "model-00001-of-00002.")
         (tmp_path / new).write_bytes((tiny("p-eagle") / file).read_bytes())
     error = refusal("tiny", "--drafter", str(tmp_path))
-    assert "1 of 2 files are there, and not model-00002-of-00002.safetensors" in error.message
+    assert "1 of 2 files are missing: model-00002-of-00002.safetensors" in error.message
 
 
 def test_an_own_head_is_never_called_the_catalogues() -> None:

@@ -15,11 +15,11 @@ import pytest
 from benchmarks.gpu.geometry import OWN_TENSORS
 from peagle.catalog.schema import Drafter, Target
 from peagle.checkpoints.heads import HeadConfig, read_head
-from peagle.checks import Case, make_case
+from peagle.checks import Case
 from peagle.checks.head_layout import required
 from peagle_serve.crash import find_crash
 from tests.engine import trials
-from tests.unit.checks.cases import CATALOG, GEOMETRY, geometry_case, tiny_case
+from tests.unit.checks.cases import CATALOG, GEOMETRY, geometry_case, make_case, tiny_case
 from tests.unit.checks.corpus import Broken
 from tests.unit.checks.corpus_heads import HEADS
 from tests.unit.checks.corpus_rest import REST

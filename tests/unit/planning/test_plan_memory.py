@@ -91,15 +91,13 @@ def test_an_instance_that_is_too_small_is_an_error_with_the_way_out() -> None:
 
 def test_what_is_missing_is_what_makes_it_fit() -> None:
     fit = plan(instance_type="ml.g5.xlarge").fit
-    work = Workload(CHAT, P_EAGLE, 5, "0.28.0", 4096, 8)
+    work = Workload(CHAT, P_EAGLE, 5, "0.28.0", 4096, 8, CATALOG)
     (small,) = [i for i in INSTANCES.instances if i.type == "ml.g5.xlarge"]
     # What is kept free and what the driver keeps grow with the memory.
     visible = 1 - fit.terms["kept_by_driver"] / fit.gpu_memory_gib
     needed = int((small.gpu_memory_mib / 1024 + missing_gib(fit) / 0.9 / visible) * 1024)
-    assert memory_fit(work, {}, small.model_copy(update={"gpu_memory_mib": needed + 12}), 1).fits
-    assert not memory_fit(
-        work, {}, small.model_copy(update={"gpu_memory_mib": needed - 12}), 1
-    ).fits
+    assert memory_fit(work, small.model_copy(update={"gpu_memory_mib": needed + 12}), 1).fits
+    assert not memory_fit(work, small.model_copy(update={"gpu_memory_mib": needed - 12}), 1).fits
 
 
 def test_what_no_instance_holds_is_an_error() -> None:

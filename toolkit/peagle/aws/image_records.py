@@ -20,8 +20,8 @@ from typing import Literal
 from peagle.aws import s3 as storage
 from peagle.aws.client import Aws
 from peagle.aws.errors import Missing
+from peagle.case import OWN
 from peagle.findings import Finding, error
-from peagle.planning.drafter import OWN
 from peagle.planning.plan import Plan
 from peagle.store import home, read_json, write_json
 

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from peagle.case import Case
-from peagle.catalog.schema import Architecture, Catalog, Target
+from peagle.catalog.schema import Architecture
 from peagle.catalog.tables import VersionRule, applicable_rules
 from peagle.checkpoints.architecture import read_architecture
 from peagle.checkpoints.heads import HeadConfig, has_mask, is_head, read_head
 from peagle.checkpoints.models import Checkpoint, Tensor
 from peagle.checks.head_layout import plain_name, required
 from peagle.errors import CheckpointError
-from peagle.findings import Finding, error
+from peagle.findings import Finding
 from peagle.vllm.environment import Value
 
 _KEYS = {"attention-backend": ("attention-config", "backend")}
@@ -215,18 +215,3 @@ def in_tag(image: str) -> InTag | None:
         return None
     cuda = found["cuda"]
     return InTag(found["vllm"], f"{cuda[:2]}.{cuda[2]}" if cuda else None)
-
-
-def stranger(hub_id: str, target: Target, catalog: Catalog) -> Finding | None:
-    """An error when the catalogue knows this Hugging Face id as a head of another target.
-
-    This is no rule: it asks the whole catalogue, and a rule looks at one case.
-    """
-    for other in catalog.targets.values():
-        heads = {(drafter.weights or "").lower() for drafter in other.drafters}
-        if other.id != target.id and hub_id.lower() in heads:
-            names = ", ".join(drafter.name for drafter in target.drafters)
-            message = f"{hub_id} was trained for {other.id}, not for {target.id}"
-            fix = f"plan {other.short_name}, or a drafter of {target.short_name}: {names}"
-            return error("head-not-for-target", "drafter", message, fix)
-    return None

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import time
 from dataclasses import asdict
 from typing import Any
 
 import click
 
-from peagle.checks import rules_found
-from peagle.cli.check_report import document, report_of, setting_options
+from peagle import api
+from peagle.checks.report import CheckRequest
 from peagle.cli.context import PeagleCommand
+from peagle.cli.locations import checkpoint_at
+from peagle.cli.options import catalog_of
 from peagle.cli.output.console import json_option, print_json
 from peagle.errors import Refused, UserError
+from peagle.vllm.environment import Value
 
 EXAMPLES = """\b
 Examples:
@@ -20,61 +25,157 @@ Examples:
   peagle check tiny --engine enable-lora --speculative draft_tensor_parallel_size=1
 """
 
+_SET_BY = {
+    "num_speculative_tokens": "--k",
+    "method": "PAIR, such as tiny+eagle3",
+    "parallel_drafting": "PAIR, such as tiny+eagle3",
+    "model": "--drafter",
+}
+"""Keys of ``--speculative-config`` that other options decide."""
+
+
+def _arguments(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict[str, Value]:
+    """vLLM's arguments: ``--enable-lora``, ``enable-lora`` or ``pipeline-parallel-size=2``."""
+    found: dict[str, Value] = {}
+    for text in given:
+        name, equals, value = text.removeprefix("--").partition("=")
+        if not name:
+            raise UserError(f"--engine {text!r} names no argument", "write NAME or NAME=VALUE")
+        parsed = _parsed(value) if equals else True
+        found[name.replace("_", "-")] = parsed if isinstance(parsed, Value) else json.dumps(parsed)
+    return found
+
+
+def _speculative(
+    _: click.Context, parameter: click.Parameter, given: tuple[str, ...]
+) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for name, value in (_assignment(parameter, text) for text in given):
+        if name in _SET_BY:
+            raise UserError(f"--speculative {name} has its own option", f"use {_SET_BY[name]}")
+        found[name] = _parsed(value)
+    return found
+
+
+def _variables(
+    _: click.Context, parameter: click.Parameter, given: tuple[str, ...]
+) -> dict[str, str]:
+    return dict(_assignment(parameter, text) for text in given)
+
+
+def _assignment(parameter: click.Parameter, text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise UserError(f"{parameter.opts[0]} {text!r} has no value", "write NAME=VALUE")
+    return name, value
+
+
+def _parsed(text: str) -> object:
+    """A value as JSON, else as text: ``2`` is a number, ``fp8`` is text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
 
 @click.command(cls=PeagleCommand, epilog=EXAMPLES)
 @click.argument("pair", required=False)
-@click.option("--target", help="Where the target lies: folder, s3://..., hub id, or hf.")
-@click.option("--drafter", help="Where the head lies: folder, s3://..., hub id, or hf.")
+@click.option("--target", help="Location of the target: folder, s3://..., hub id, or hf.")
+@click.option("--drafter", help="Location of the head: folder, s3://..., hub id, or hf.")
 @click.option("--k", type=click.IntRange(1), help="Tokens drafted per step.")
 @click.option("--max-model-len", type=click.IntRange(1), help="Longest context, in tokens.")
-@click.option("--concurrency", type=click.IntRange(1), help="Requests at the same time.")
+@click.option("--concurrency", type=click.IntRange(1), help="Concurrent requests.")
 @click.option("--vllm", help="vLLM version.  [default: the catalogue's]")
 @click.option("--instance-type", help="SageMaker instance type.")
-@click.option("--tp", "--tensor-parallel-size", type=click.IntRange(1), help="GPUs per model.")
+@click.option(
+    "--tp",
+    "--tensor-parallel-size",
+    "tensor_parallel_size",
+    type=click.IntRange(1),
+    help="GPUs per model.",
+)
 @click.option(
     "--ami",
     help="Host AMI (the GPU driver), or `default`: SageMaker's.  [default: what the image needs]",
 )
 @click.option("--image", help="Container image.")
 @click.option("--region", envvar=["AWS_REGION", "AWS_DEFAULT_REGION"], help="AWS region.")
-@setting_options
-@click.option("--rules", "list_rules", is_flag=True, help="List the rules and what they guard.")
-@click.option("--profile", help="AWS profile for s3:// places.")
-@click.option("--sandbox", is_flag=True, help="s3:// places of this machine's AWS.")
+@click.option(
+    "--engine",
+    "settings",
+    metavar="NAME[=VALUE]",
+    multiple=True,
+    callback=_arguments,
+    help="An argument of vLLM, such as enable-lora or gpu-memory-utilization=0.9; repeatable.",
+)
+@click.option(
+    "--speculative",
+    metavar="KEY=VALUE",
+    multiple=True,
+    callback=_speculative,
+    help="A key of vLLM's --speculative-config that the pair does not set; repeatable.",
+)
+@click.option(
+    "--env",
+    "environment",
+    metavar="NAME=VALUE",
+    multiple=True,
+    callback=_variables,
+    help="Environment variable; SM_VLLM_* are vLLM's arguments, as in the container.",
+)
+@click.option("--cpu", "on_cpu", is_flag=True, help="On vLLM for the CPU, as in the sandbox.")
+@click.option("--rules", "list_rules", is_flag=True, help="List the rules and what they prevent.")
+@click.option("--profile", help="AWS profile for s3:// locations.")
+@click.option("--sandbox", is_flag=True, help="Read s3:// locations from the sandbox.")
 @json_option
 @click.pass_context
 def check(
-    ctx: click.Context, /, pair: str | None, list_rules: bool, as_json: bool, **given: Any
+    ctx: click.Context, /, pair: str | None, list_rules: bool, as_json: bool, **options: Any
 ) -> None:
-    """Check PAIR: config.json and the headers of the weights, versions, image and instance.
+    """Check PAIR: config.json and weight headers, versions, image and instance.
 
-    Reads what lies on this machine. Of other places it knows the catalogue's numbers; name a place
-    to have it read, or `hf` for the pair's own on the hub: config.json and the headers, never the
-    weights. PAIR also says how the drafter is started. What would be given to vLLM beside a plan's
-    arguments is checked with --engine, --speculative and --env. The exit code is 3 when something
-    is wrong.
+    Reads models that are on this machine. Of others it knows the catalogue's numbers; name a
+    location to read it, or `hf` for the pair's own repository on the hub: config.json and headers,
+    never the weights. PAIR also decides how the drafter is started. --engine, --speculative and
+    --env are checked as if they were added to a plan. The exit code is 3 when there is an error.
     """
     if list_rules:
         return _list(as_json)
     if pair is None:
         raise UserError("name a pair", "for example: peagle check tiny; `--rules` lists the rules")
-    report = report_of(ctx, pair, given)
+    del options["profile"], options["sandbox"]
+    start = time.monotonic()
+    catalog = api.load_catalog(catalog_of(ctx))
+    request = CheckRequest(pair, **options)
+    report = api.check(
+        request, catalog, lambda location: checkpoint_at(location, lambda: _aws(ctx))
+    )
     if as_json:
-        print_json(document(report))
+        print_json(api.check_document(report))
     else:
         from peagle.cli.output.check import print_report
 
-        print_report(report)
+        print_report(report, time.monotonic() - start)
     if any(finding.level == "error" for finding in report.findings):
         ctx.exit(Refused.exit_code)
     return None
 
 
+def _aws(ctx: click.Context) -> Any:
+    """The AWS of ``--profile``, ``--sandbox`` or the environment; boto3 is loaded only here."""
+    from peagle.cli.account import DEFAULT_REGION
+    from peagle.cli.online import account_of
+
+    account = account_of(ctx)
+    account.start()
+    return account.connect(ctx.params["region"] or DEFAULT_REGION)
+
+
 def _list(as_json: bool) -> None:
-    """All rules: code, what each looks at, whether vLLM notices, what it guards against."""
+    """All rules: code, subject, whether vLLM refuses too, what the rule prevents."""
     if as_json:
-        rules = [{k: v for k, v in asdict(rule).items() if k != "check"} for rule in rules_found()]
-        return print_json({"rules": rules})
+        rules = (asdict(rule) for rule in api.rules_found())
+        return print_json({"rules": [{k: v for k, v in r.items() if k != "check"} for r in rules]})
     from peagle.cli.output.check import print_rules
 
-    return print_rules(rules_found())
+    return print_rules(api.rules_found())

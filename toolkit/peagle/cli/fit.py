@@ -1,25 +1,45 @@
-"""``peagle fit``: what one GPU holds, before a GPU is paid for."""
+"""``peagle fit``: memory of one GPU and concurrent capacity, before a GPU is paid for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from typing import Any
 
 import click
 
-from peagle.catalog import load_catalog
+from peagle import api
 from peagle.cli.context import PeagleCommand
-from peagle.cli.fit_case import HARDWARE_HELP, gib, share
-from peagle.cli.fit_report import document, option_of, report_of
+from peagle.cli.locations import checkpoint_at
 from peagle.cli.options import catalog_of, raise_first_error
 from peagle.cli.output.console import json_option, print_json
 from peagle.errors import Refused
 from peagle.fit.advice import MOST_GPUS
+from peagle.fit.report import option_of
+from peagle.fit.request import FitRequest
 from peagle.vllm.defaults import KV_CACHE_DTYPES
 
-Command = Callable[..., Any]
+MOST_GIB = 2048
+"""No GPU has as much memory; a number above it was meant in another unit."""
 
 _ONE = click.IntRange(1)
+
+
+def _gib(_: click.Context, __: click.Parameter, value: float | None) -> float | None:
+    """Memory of one GPU in GiB, from 1 to ``MOST_GIB``. Raises BadParameter."""
+    if value is None or (math.isfinite(value) and 1 <= value <= MOST_GIB):
+        return value
+    if not math.isfinite(value) or value < 1:
+        raise click.BadParameter(f"{value} is no GPU's memory in GiB")
+    hint = f"; MiB? then {value / 1024:.1f}" if value >= 4 * 1024 else ""
+    raise click.BadParameter(f"{value:g} GiB is more than any GPU has{hint}")
+
+
+def _share(_: click.Context, __: click.Parameter, value: float | None) -> float | None:
+    """A share above 0, and 1 at most. Raises BadParameter."""
+    if value is None or 0 < value <= 1:
+        return value
+    hint = f"; write {value / 100:g}" if 1 < value <= 100 else ""
+    raise click.BadParameter(f"{value:g} is not a share above 0 and up to 1{hint}")
 
 
 @click.command(
@@ -27,53 +47,62 @@ _ONE = click.IntRange(1)
     epilog="Example: peagle fit gpt-oss-20b --gpu-memory-gib 80 --max-model-len 32768",
 )
 @click.argument("pair", required=False)
-@click.option("--gpu-memory-gib", type=float, callback=gib, help=HARDWARE_HELP)
-@click.option("--instance-type", help="Take GPU, memory and number of GPUs from this type instead.")
 @click.option(
-    "--tp", "--tensor-parallel-size", type=_ONE, help=f"GPUs per model, {MOST_GPUS} at most."
+    "--gpu-memory-gib",
+    type=float,
+    callback=_gib,
+    help="Memory of one GPU as CUDA sees it, such as 139.8 for an H200.",
+)
+@click.option(
+    "--instance-type", help="Take GPU, memory and number of GPUs from this instance type."
+)
+@click.option(
+    "--tp", "--tensor-parallel-size", "tp", type=_ONE, help=f"GPUs per model, {MOST_GPUS} at most."
 )
 @click.option(
     "--gpu-memory-utilization",
     type=float,
-    callback=share,
-    help="Share of the GPU's memory that vLLM may take.  [default: 0.92, as vLLM]",
+    callback=_share,
+    help="Share of the GPU's memory that vLLM may use.  [default: 0.92, as vLLM]",
 )
 @click.option("--max-model-len", type=_ONE, help="Longest context, in tokens.")
-@click.option("--max-num-seqs", "--concurrency", type=_ONE, help="Requests at the same time.")
-@click.option("--max-num-batched-tokens", type=_ONE, help="Most tokens of one step.")
-@click.option("--k", type=_ONE, help="Tokens drafted per step.  [default: what the card says]")
-@click.option("--kv-cache-dtype", type=click.Choice(KV_CACHE_DTYPES), help="Type of the cache.")
-@click.option("--no-speculation", is_flag=True, help="The target alone.")
-@click.option("--text-only", is_flag=True, help="No images, for targets that would take them.")
+@click.option("--max-num-seqs", "--concurrency", type=_ONE, help="Concurrent requests.")
+@click.option("--max-num-batched-tokens", type=_ONE, help="Most tokens in one step.")
+@click.option("--k", type=_ONE, help="Tokens drafted per step.  [default: the model card's]")
+@click.option(
+    "--kv-cache-dtype", type=click.Choice(KV_CACHE_DTYPES), help="Data type of the KV cache."
+)
+@click.option("--no-speculation", is_flag=True, help="Without a drafter.")
+@click.option("--text-only", is_flag=True, help="No images, for targets that accept them.")
 @click.option("--enforce-eager", is_flag=True, help="No CUDA graphs, no compilation.")
 @click.option("--compiled", is_flag=True, help="A later start, with vLLM's compile cache filled.")
 @click.option("--vllm", help="vLLM version.  [default: the catalogue's]")
-@click.option("--target", metavar="PLACE", help="Folder, s3://... or hub id of the target.")
-@click.option("--drafter", metavar="PLACE", help="Folder, s3://... or hub id of the head.")
+@click.option("--target", metavar="LOCATION", help="Folder or hub id of the target.")
+@click.option("--drafter", metavar="LOCATION", help="Folder or hub id of the head.")
 @click.option(
     "--drafter-embeddings",
     type=click.Choice(["shared", "own"]),
-    help="Whether the head brings its own matrices, where no header says it.  [default: own]",
+    help="Whether the head brings its own matrices, where no weight header tells.  [default: own]",
 )
 @json_option
 @click.pass_context
-def fit(ctx: click.Context, /, pair: str | None, as_json: bool, **given: Any) -> None:
-    """Reckon what one GPU holds: weights, working memory, and what is left for the cache.
+def fit(ctx: click.Context, /, pair: str | None, as_json: bool, **options: Any) -> None:
+    """Estimate GPU memory and concurrent capacity: weights, working memory, KV cache.
 
-    The same arithmetic as in plan, after vLLM's own: the cache comes out in tokens as vLLM prints
-    them at its start. PAIR may be left out where --target names a folder with a config.json. What
-    is not given is what `vllm serve` would take. The exit code is 3 when it does not fit, or when
-    `peagle check` would find that the pair cannot work.
+    The memory model is that of plan and follows vLLM's own accounting: the KV cache has as many
+    tokens as vLLM prints at its start. PAIR may be left out when --target names a folder with a
+    config.json. Options that are not given have the defaults of `vllm serve`. The exit code is 3
+    when the pair does not fit, or when `peagle check` would refuse it.
     """
-    catalog = load_catalog(catalog_of(ctx))
-    report = report_of(catalog, pair, given)
+    catalog = api.load_catalog(catalog_of(ctx))
+    report = api.fit(FitRequest(pair, **options), catalog, checkpoint_at)
     if as_json:
-        print_json(document(report))
+        print_json(api.fit_document(report))
     else:
         from peagle.cli.output.fit import print_report
 
         print_report(report)
     if report.refusal:
         first = option_of(report.advice[0]) if report.advice else "no single change helps"
-        raise Refused(report.refusal, first)
+        raise Refused(report.refusal, first, code="does-not-fit")
     raise_first_error(report.findings)

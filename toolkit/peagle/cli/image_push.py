@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from peagle.aws import ecr
 from peagle.aws.image_records import PushedImage, record_push
 from peagle.catalog.schema import Catalog, Target
+from peagle.checkpoints.locations import is_folder
 from peagle.checks.facts import in_ecr
 from peagle.cli.account import DEFAULT_REGION, Account
 from peagle.cli.output.console import say
@@ -24,7 +25,6 @@ from peagle.images.bake import baked
 from peagle.images.build import for_gpus, named_by_content
 from peagle.images.context import source_revision
 from peagle.planning import Plan
-from peagle.planning.drafter import is_folder
 from peagle.planning.runtime import IMAGE_WITHOUT_COUNTERS
 from peagle.render.image import Baked, Recipe, RuntimeKind
 from peagle.render.image_names import base_of, parse_tag, pinned, split_image, without_tag

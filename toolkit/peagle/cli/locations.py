@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from peagle.checkpoints import Checkpoint, FolderSource, Source, read_checkpoint
+from peagle.checkpoints.locations import folder_hint, is_location, means_folder, split_revision
 from peagle.errors import UserError
-from peagle.planning.drafter import is_folder, is_location, split_revision
 from peagle.s3uri import S3Uri, is_s3_uri
 
 if TYPE_CHECKING:
@@ -54,12 +54,6 @@ def source_of(location: str, aws_of: AwsOf | None = None) -> Source:
     return HubSource(*split_revision(location))
 
 
-def folder_hint(word: str) -> str:
-    """What to write for a folder that is there under this name; empty where none is."""
-    there = bool(word) and "/" not in word and Path(word).is_dir()
-    return f"there is a folder ./{word}: write ./{word}" if there else ""
-
-
 def _check_bucket(location: str) -> None:
     found = S3Uri.parse(location)
     bucket, lower = found.bucket, S3Uri(found.bucket.lower(), found.key)
@@ -68,13 +62,6 @@ def _check_bucket(location: str) -> None:
             f"{location} names the bucket {bucket}, and bucket names are in lower case",
             f"write {lower} if that is the one",
         )
-
-
-def means_folder(location: str) -> bool:
-    """Whether this is a folder: written as one, or like a hub id where such a folder lies."""
-    if is_s3_uri(location):
-        return False
-    return is_folder(location) or ("/" in location and Path(location).expanduser().is_dir())
 
 
 def own_head(drafter: str, aws_of: AwsOf | None = None) -> dict[str, Any]:

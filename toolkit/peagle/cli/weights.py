@@ -11,9 +11,9 @@ import click
 from peagle.aws.client import Aws
 from peagle.catalog import load_catalog
 from peagle.catalog.loading import load_storage
+from peagle.checkpoints.locations import is_location, means_folder, split_revision
 from peagle.cli.account import Account, account_options
 from peagle.cli.context import PeagleCommand
-from peagle.cli.locations import means_folder
 from peagle.cli.options import catalog_of, refuse_errors
 from peagle.cli.output.console import json_option, print_json, show_findings
 from peagle.cli.output.progress import StatusLine
@@ -40,7 +40,7 @@ from peagle.cli.weights_remove import (
 )
 from peagle.errors import Refused, UserError
 from peagle.findings import Finding
-from peagle.planning.drafter import choose_drafter, is_location, split_revision
+from peagle.planning.drafter import choose_drafter
 from peagle.planning.plan import Options, Weights
 from peagle.planning.weights import place_weights
 from peagle.s3uri import is_s3_uri

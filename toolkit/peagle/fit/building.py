@@ -1,12 +1,15 @@
-"""From what the catalogue or a checkpoint says to what the fit looks at."""
+"""From a Case to the memory model's input: target, drafter, engine and GPUs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from peagle.case import Case
 from peagle.catalog.schema import AttentionGroup, Drafter, Target
+from peagle.catalog.tables import Instance, InstanceTable
 from peagle.checkpoints.architecture import (
     decoder_config,
     number,
@@ -17,10 +20,13 @@ from peagle.checkpoints.architecture import (
 )
 from peagle.checkpoints.heads import DEFAULT_AUXILIARY, read_head
 from peagle.checkpoints.models import Checkpoint, Tensor
+from peagle.errors import CheckpointError
 from peagle.fit.drafter_weights import intermediate_of, stored_bytes
-from peagle.fit.estimate import refuse_unknown
-from peagle.fit.models import DraftModel, TargetModel, Vision
+from peagle.fit.estimate import is_multimodal, refuse_unknown
+from peagle.fit.models import DraftModel, FitCase, GpuMemory, TargetModel, Vision
+from peagle.vllm.defaults import GPU_MEMORY_UTILIZATION, EngineConfig, batch_of
 from peagle.vllm.dtypes import served_dtype, served_size
+from peagle.vllm.gpus import seen_of, visible_gib
 
 _PARALLEL_LAYERS = 4
 """Layers of a P-EAGLE head that does not say: all the published ones have as many."""
@@ -30,6 +36,102 @@ _USUAL_HEADS = (8, 128)
 
 _WIDE = 4
 """Feed-forward width in hidden sizes, where neither config nor size of a head is known."""
+
+
+def gpu_of(instance: Instance) -> GpuMemory:
+    """The GPUs of this instance type."""
+    visible = visible_gib(instance.gpu, instance.gpu_memory_mib)
+    driver = instance.gpu_memory_mib / 1024 - visible
+    return GpuMemory(instance, instance.gpu_count, visible, driver)
+
+
+def gpu_with_memory(table: InstanceTable, gib: float) -> GpuMemory:
+    """The GPU whose memory is nearest to ``gib``, with that memory; of two such GPUs the newer."""
+
+    def distance(on: Instance) -> tuple[float, int]:
+        visible = visible_gib(on.gpu, on.gpu_memory_mib)
+        nearest = min(abs(gib - on.gpu_memory_mib / 1024), abs(gib - visible))
+        return nearest, -on.capability
+
+    nearest = min(table.instances, key=distance)
+    visible = seen_of(gib, nearest.gpu)
+    return GpuMemory(nearest, 1, visible, gib - visible)
+
+
+def fit_case(
+    case: Case,
+    gpu: GpuMemory,
+    *,
+    own_matrices: bool | None = None,
+    text_only: bool = False,
+    compiled: bool = False,
+) -> FitCase:
+    """The memory model's input for this case on these GPUs.
+
+    vLLM's defaults apply to what the case's settings leave open. ``own_matrices``: whether the head
+    brings its own embedding and output matrix, where no header says it. ``compiled``: vLLM's
+    compile cache is filled. Raises CheckpointError for a config.json that does not say enough.
+    """
+    target, drafter = _models(case, own_matrices)
+    settings, vllm = case.settings, case.runtime.vllm
+    tokens = settings.get("max-num-batched-tokens")
+    asked = case.concurrency, int(tokens) if tokens is not None else None
+    memory, on = gpu.visible_gib, gpu.instance
+    seqs, step = batch_of(on.gpu, memory, vllm, case.max_model_len, asked)
+    read = case.target_checkpoint
+    engine = EngineConfig(
+        gpu=on.gpu,
+        gpu_count=max(gpu.count, case.tensor_parallel_size),
+        gpu_memory_gib=memory,
+        driver_gib=gpu.driver_gib,
+        capability=on.capability,
+        vllm=vllm,
+        max_model_len=case.max_model_len,
+        max_num_seqs=seqs,
+        max_num_batched_tokens=step,
+        tensor_parallel_size=case.tensor_parallel_size,
+        gpu_memory_utilization=float(
+            settings.get("gpu-memory-utilization", GPU_MEMORY_UTILIZATION)
+        ),
+        kv_cache_dtype=str(settings.get("kv-cache-dtype", "auto")),
+        k=case.k if case.drafter else 0,
+        enforce_eager=bool(settings.get("enforce-eager")),
+        compiled=compiled,
+        images=not text_only and not (read and lacks_processor(read, target)),
+        draftless=case.drafter.method if case.drafter and drafter is None else None,
+    )
+    return FitCase(target, drafter, engine)
+
+
+def lacks_processor(read: Checkpoint, target: TargetModel) -> bool:
+    """Whether the target takes images, but its checkpoint lacks the files to process them."""
+    return not read.takes_media and is_multimodal(target)
+
+
+def _models(case: Case, own_matrices: bool | None) -> tuple[TargetModel, DraftModel | None]:
+    """Target and drafter, as their checkpoints say where they were read."""
+    if case.target_checkpoint:
+        with _located(case.target_checkpoint):
+            target = read_target(case.target_checkpoint)
+    else:
+        dtype = case.settings.get("dtype")
+        target = target_model(case.target, str(dtype) if dtype is not None else None)
+    if case.drafter is None:
+        return target, None
+    if case.drafter_checkpoint:
+        with _located(case.drafter_checkpoint):
+            return target, read_drafter(case.drafter_checkpoint, target, own_matrices)
+    drafter = draft_model(case.drafter, target)
+    return target, with_matrices(drafter, own_matrices) if drafter else None
+
+
+@contextmanager
+def _located(read: Checkpoint) -> Iterator[None]:
+    """Name the checkpoint in an error about it."""
+    try:
+        yield
+    except CheckpointError as wrong:
+        raise CheckpointError(f"{read.location}: {wrong.message}", wrong.fix) from wrong
 
 
 def target_model(target: Target, dtype: str | None = None) -> TargetModel:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from peagle.catalog.schema import Architecture, AttentionGroup
-from peagle.catalog.tables import CatalogEntry
+from peagle.catalog.tables import CatalogEntry, Instance
 from peagle.checkpoints.models import Tensor
 from peagle.vllm.defaults import EngineConfig
 
@@ -116,8 +116,19 @@ class DraftModel:
 
 
 @dataclass(frozen=True)
+class GpuMemory:
+    """The GPUs of a case: ``visible_gib`` is what CUDA sees of one, ``driver_gib`` what the driver
+    reserves besides; ``count`` are the GPUs that may be used."""
+
+    instance: Instance
+    count: int
+    visible_gib: float
+    driver_gib: float
+
+
+@dataclass(frozen=True)
 class FitCase:
-    """A pair on an engine: all that the arithmetic looks at."""
+    """A pair on an engine: all that the memory model looks at."""
 
     target: TargetModel
     drafter: DraftModel | None

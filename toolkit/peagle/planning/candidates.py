@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from peagle.case import engine_settings
 from peagle.catalog.schema import EngineSetting, SpeedRun, Target
 from peagle.catalog.tables import Instance, InstanceTable, Price
 from peagle.findings import warning
@@ -16,10 +17,9 @@ from peagle.fit.estimate import why_not
 from peagle.fit.models import Fit, FitCase
 from peagle.planning.engine_settings import (
     Workload,
-    engine_settings,
-    fit_case,
     memory_fit,
     missing_gib,
+    planned_fit,
 )
 from peagle.planning.plan import Decision, Options, Reason
 from peagle.planning.speculation import DrafterRequest, SpeculationChoice, choose_speculation
@@ -48,10 +48,9 @@ def host(work: Workload, instance: Instance, load: int) -> Hosting:
     """The model on this instance, over as few GPUs as hold ``load`` requests at a time; else over
     those that hold most, or that lack least."""
     settings = engine_settings(work.target, work.drafter, instance.gpu_architecture, work.vllm)
-    values = {name: setting.value for name, setting in settings.items()}
     fits: list[Fit] = []
     for size in _sizes(work.target, instance):
-        fits.append(memory_fit(work, values, instance, size))
+        fits.append(memory_fit(work, instance, size))
         if holds(fits[-1], load):
             return Hosting(instance, settings, fits[-1])
     fitting = [fit for fit in fits if fit.fits]
@@ -67,8 +66,7 @@ def holds(fit: Fit, load: float) -> bool:
 
 def case_of(work: Workload, hosting: Hosting) -> FitCase:
     """What the fit of this hosting was reckoned from."""
-    values = {name: setting.value for name, setting in hosting.settings.items()}
-    return fit_case(work, values, hosting.instance, hosting.fit.tensor_parallel_size)
+    return planned_fit(work, hosting.instance, hosting.fit.tensor_parallel_size)
 
 
 def why_too_small(work: Workload, hosting: Hosting) -> str:

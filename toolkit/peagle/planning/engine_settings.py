@@ -5,44 +5,22 @@ vLLM's arguments, as a list: nothing is glued together, nothing goes through a s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
-from peagle.catalog.schema import Drafter, EngineSetting, Target
+from peagle.case import CaseRequest, applicable, build_case
+from peagle.catalog.schema import Catalog, Drafter, EngineSetting, Target
 from peagle.catalog.tables import Instance
-from peagle.fit.building import draft_model, target_model
+from peagle.fit.building import draft_model, fit_case, gpu_of, target_model
 from peagle.fit.estimate import INSIDE, drafter_on_gpu, fit_of
 from peagle.fit.models import Fit, FitCase
 from peagle.planning.plan import Decision, Reason, Speculation
 from peagle.planning.speculation import speculative_config
 from peagle.planning.weights import LOADER, PlacedWeights
-from peagle.vllm import versions
-from peagle.vllm.defaults import EngineConfig, default_batched_tokens
 from peagle.vllm.environment import Value
-from peagle.vllm.gpus import visible_gib
 
 NO_RESTART = "PROCESS_AUTO_RECOVERY"
 """Switch of AWS's process supervisor (model-hosting-container-standards)."""
-
-_PLANNED = frozenset(
-    {
-        "model", "revision", "served-model-name", "max-model-len", "max-num-seqs",
-        "tensor-parallel-size", "speculative-config", "port", "host",
-    }
-)  # fmt: skip
-"""Arguments that planning itself decides."""
-
-
-def engine_settings(
-    target: Target, drafter: Drafter | None, gpu_architecture: str, vllm: str
-) -> dict[str, EngineSetting]:
-    """vLLM's arguments by name, without dashes; the drafter's win over the target's."""
-    settings = [*target.engine_arguments, *(drafter.engine_arguments if drafter else ())]
-    return {
-        setting.name: setting
-        for setting in _applying(settings, gpu_architecture, vllm)
-        if setting.name not in _PLANNED
-    }
 
 
 def engine_environment(
@@ -51,7 +29,7 @@ def engine_environment(
     """Environment variables beside vLLM's arguments."""
     because = "an engine that crashes must end, not be restarted until the health check gives up"
     environment, reasons = {NO_RESTART: "false"}, [_reason(NO_RESTART, "false", because)]
-    for setting in _applying(target.environment, gpu_architecture, vllm):
+    for setting in applicable(target.environment, gpu_architecture, vllm):
         environment[setting.name] = text_of(setting.value)
         reasons.append(_reason(setting.name, text_of(setting.value), setting.because))
     return Decision(environment, tuple(reasons))
@@ -62,15 +40,6 @@ def text_of(value: Value) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)
-
-
-def _applying(
-    settings: Iterable[EngineSetting], gpu_architecture: str, vllm: str
-) -> Iterator[EngineSetting]:
-    for setting in settings:
-        on_this_gpu = not setting.gpu_architectures or gpu_architecture in setting.gpu_architectures
-        if on_this_gpu and (setting.vllm is None or versions.in_range(vllm, setting.vllm)):
-            yield setting
 
 
 def _reason(what: str, value: str, because: str) -> Reason:
@@ -139,60 +108,35 @@ class Workload:
     vllm: str
     max_model_len: int
     concurrency: int
+    catalog: Catalog
 
 
-Settings = Mapping[str, Value]
-"""vLLM's arguments on one GPU architecture, without the dashes."""
-
-
-def memory_fit(work: Workload, settings: Settings, on: Instance, tensor_parallel_size: int) -> Fit:
+def memory_fit(work: Workload, on: Instance, tensor_parallel_size: int) -> Fit:
     """What one of ``tensor_parallel_size`` GPUs of this instance holds."""
-    return fit_of(fit_case(work, settings, on, tensor_parallel_size))
+    return fit_of(planned_fit(work, on, tensor_parallel_size))
 
 
-def fit_case(
-    work: Workload, settings: Settings, on: Instance, tensor_parallel_size: int
-) -> FitCase:
-    """The case that the fit reckons: the pair, and vLLM on this instance as planned."""
-    target = target_model(work.target)
-    if "dtype" in settings:
-        target = target_model(work.target, str(settings["dtype"]))
-    drafter = draft_model(work.drafter, target) if work.drafter else None
-    visible = visible_gib(on.gpu, on.gpu_memory_mib)
-    engine = EngineConfig(
-        gpu=on.gpu,
-        gpu_count=on.gpu_count,
-        gpu_memory_gib=visible,
-        driver_gib=on.gpu_memory_mib / 1024 - visible,
-        capability=on.capability,
-        vllm=work.vllm,
+def planned_fit(work: Workload, on: Instance, tensor_parallel_size: int) -> FitCase:
+    """The memory of the pair as planned, on this instance."""
+    request = CaseRequest(
+        work.target,
+        work.drafter,
+        k=work.k,
         max_model_len=work.max_model_len,
-        max_num_seqs=work.concurrency,
-        max_num_batched_tokens=batched_tokens(settings, on, work.vllm),
+        concurrency=work.concurrency,
+        vllm=work.vllm,
+        instance_type=on.type,
         tensor_parallel_size=tensor_parallel_size,
-        gpu_memory_utilization=float(
-            settings.get("gpu-memory-utilization", GPU_MEMORY_UTILIZATION)
-        ),
-        kv_cache_dtype=str(settings.get("kv-cache-dtype", "auto")),
-        k=work.k if work.drafter else 0,
-        enforce_eager=bool(settings.get("enforce-eager")),
-        draftless=work.drafter.method if work.drafter and drafter is None else None,
     )
-    return FitCase(target, drafter, engine)
+    case = build_case(request, work.catalog)
+    planned = {"gpu-memory-utilization": GPU_MEMORY_UTILIZATION}
+    return fit_case(replace(case, settings={**planned, **case.settings}), gpu_of(on))
 
 
 def missing_gib(fit: Fit) -> float:
     """GiB that one GPU lacks for a single request of full length; 0 when it fits."""
     outside = sum(gib for name, gib in fit.terms.items() if not name.startswith(INSIDE))
     return max(outside + fit.terms["cache_of_one_full_request"] - fit.gpu_memory_gib, 0.0)
-
-
-def batched_tokens(settings: Settings, on: Instance, vllm: str) -> int:
-    """Tokens of one step: as set, else vLLM's default for its server on that GPU."""
-    given = settings.get("max-num-batched-tokens")
-    if given is not None:
-        return int(given)
-    return default_batched_tokens(on.gpu, on.gpu_memory_mib / 1024, vllm)
 
 
 def drafter_bytes(work: Workload) -> int:

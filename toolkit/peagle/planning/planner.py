@@ -143,11 +143,12 @@ def _make_decisions(options: Options, catalog: Catalog, decisions: _Decisions) -
     target, drafter = pair.target, pair.drafter
     name = decisions.record(choose_name(options, pair))
     region = decisions.record(choose_region(options, catalog.runtimes))
-    runtime = decisions.record(choose_runtime(options, catalog.runtimes, target, drafter))
-    image = decisions.record(choose_image(options, catalog.runtimes, runtime, region, pair))
+    runtime = decisions.record(choose_runtime(options, catalog, target, drafter))
+    image = decisions.record(choose_image(options, catalog, runtime, region, pair))
     length = decisions.record(choose_length(options, target, drafter))
     concurrency = decisions.record(choose_concurrency(options, drafter))
-    work = Workload(target, drafter, candidate.speculation.k, runtime.vllm, length, concurrency)
+    k = candidate.speculation.k
+    work = Workload(target, drafter, k, runtime.vllm, length, concurrency, catalog)
     best = tuple(alternative(options, other) for other in decisions.record(ranked).best)
     ami = decisions.record(choose_ami(catalog.runtimes, runtime, candidate.instance.type))
     count = decisions.record(choose_count(options, candidate))
@@ -175,10 +176,10 @@ def _ranked(options: Options, catalog: Catalog, pair: SelectedPair) -> Decision[
     target, drafter = pair.target, pair.drafter
     request = drafter_request(options, pair)
     region = choose_region(options, catalog.runtimes).value
-    vllm = choose_runtime(options, catalog.runtimes, target, drafter).value.vllm
+    vllm = choose_runtime(options, catalog, target, drafter).value.vllm
     length = choose_length(options, target, drafter).value
     concurrency = choose_concurrency(options, drafter).value
-    work = Workload(target, drafter, request.usual_k, vllm, length, concurrency)
+    work = Workload(target, drafter, request.usual_k, vllm, length, concurrency, catalog)
     runs = catalog.speeds.get(target.id, ())
     evaluator = CandidateEvaluator(options, catalog.instances, runs, request, work, region)
     return choose_instance(options, catalog.instances, evaluator)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from peagle.case import CaseRequest, Checkpoints, build_case
 from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import Runtime
-from peagle.checks import check, make_case
+from peagle.checks import check
 from peagle.findings import Finding
 from peagle.planning.candidates import Hosting
 from peagle.planning.drafter import SelectedPair
@@ -32,21 +33,18 @@ def check_plan(
     Steps of planning ask some of the rules on their way; what those found is found again, in the
     same words.
     """
-    case = make_case(
-        catalog,
+    request = CaseRequest(
         pair.target,
         pair.drafter,
         k=work.k,
         max_model_len=work.max_model_len,
         vllm=runtime.vllm,
         concurrency=work.concurrency,
-        drafter_checkpoint=options.drafter_checkpoint,
         instance_type=hosting.instance.type,
         region=region,
         image=image,
         ami=ami,
         tensor_parallel_size=hosting.fit.tensor_parallel_size,
-        settings={name: setting.value for name, setting in hosting.settings.items()},
         environment=environment,
     )
-    return check(case)
+    return check(build_case(request, catalog, Checkpoints(drafter=options.drafter_checkpoint)))

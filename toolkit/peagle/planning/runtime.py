@@ -8,17 +8,16 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from peagle.case import ami_for, family_of, nearest_version
-from peagle.catalog.schema import Drafter, Target
+from peagle.case import CaseRequest, ami_for, build_case, family_of, nearest_version
+from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.catalog.tables import (
-    InstanceTable,
     Runtime,
     RuntimeTable,
     domain,
     image_uri,
     region_hint,
 )
-from peagle.checks import Case, check
+from peagle.checks import check
 from peagle.checks.rules.vllm_below_minimum import NEWER, minimum_of
 from peagle.errors import NotFound, Refused, UserError
 from peagle.planning.drafter import SelectedPair
@@ -55,13 +54,14 @@ def choose_region(options: Options, table: RuntimeTable) -> Decision[str]:
 
 
 def choose_runtime(
-    options: Options, table: RuntimeTable, target: Target, drafter: Drafter | None
+    options: Options, catalog: Catalog, target: Target, drafter: Drafter | None
 ) -> Decision[Runtime]:
     """The vLLM version. Below what the pair needs, or with a known problem: a finding.
 
     Raises NotFound for a version that the catalogue has no image of, and Refused when that is
     also older than what the pair needs.
     """
+    table = catalog.runtimes
     by_version = {versions.normalise(runtime.vllm): runtime for runtime in table.runtimes}
     version = versions.normalise(options.vllm or table.default)
     if version not in by_version:
@@ -75,7 +75,9 @@ def choose_runtime(
         hint = f"{near} this pair needs {minimum} or later; there are {there}".strip()
         raise NotFound(f"the catalogue has no image with vLLM {version}", hint)
     runtime = by_version[version]
-    findings = check(_case(table, runtime, target, drafter), only=_ABOUT_VERSIONS)
+    findings = check(
+        build_case(CaseRequest(target, drafter, vllm=version), catalog), only=_ABOUT_VERSIONS
+    )
     if options.vllm is not None:
         return Decision(runtime, findings=findings)
     because = f"the catalogue's default, checked {table.checked.isoformat()}"
@@ -83,15 +85,17 @@ def choose_runtime(
 
 
 def choose_image(
-    options: Options, table: RuntimeTable, runtime: Runtime, region: str, pair: SelectedPair
+    options: Options, catalog: Catalog, runtime: Runtime, region: str, pair: SelectedPair
 ) -> Decision[str]:
     """The image: AWS's of that version in that region, or the user's."""
-    case = _case(table, runtime, pair.target, pair.drafter)
-    case = replace(case, region=region, image=options.image)
+    request = CaseRequest(
+        pair.target, pair.drafter, vllm=runtime.vllm, region=region, image=options.image
+    )
+    case = build_case(request, catalog)
     if options.image is not None:
         _refuse_nonsense(options.image, region)
         return Decision(options.image, findings=check(case, only=_ABOUT_IMAGES))
-    image = image_uri(table, runtime, region)
+    image = image_uri(catalog.runtimes, runtime, region)
     because = f"AWS's image of vLLM {runtime.vllm} in {region}"
     missing = check(case, only={"image-not-in-region"})
     mute = check(replace(case, image=image), only={IMAGE_WITHOUT_COUNTERS})
@@ -106,19 +110,6 @@ def choose_ami(table: RuntimeTable, runtime: Runtime, instance_type: str) -> Dec
         return decide(ami, "ami", because)
     because = f"not known to need another on {family}"
     return decide(ami, "ami", because, shown="SageMaker's default")
-
-
-def _case(table: RuntimeTable, runtime: Runtime, target: Target, drafter: Drafter | None) -> Case:
-    """A case of which no more is known than these."""
-    return Case(
-        target=target,
-        drafter=drafter,
-        k=0,
-        max_model_len=1,
-        runtime=runtime,
-        runtimes=table,
-        instances=InstanceTable(checked=table.checked, source=table.source, instances=()),
-    )
 
 
 def _refuse_nonsense(image: str, region: str) -> None:

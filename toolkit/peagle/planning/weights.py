@@ -30,11 +30,12 @@ from pathlib import Path
 
 from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.catalog.tables import Instance, Runtime, RuntimeTable
+from peagle.checkpoints.locations import is_folder
 from peagle.checks.facts import in_ecr
 from peagle.data import SHIPPED, data_folder
 from peagle.errors import UserError
 from peagle.findings import Finding, error, note, warning
-from peagle.planning.drafter import SelectedPair, is_folder
+from peagle.planning.drafter import SelectedPair
 from peagle.planning.plan import MODEL_BUCKET, Decision, Mount, Options, Reason, Weights
 from peagle.s3uri import PREFIX_FORMAT, S3Uri, is_s3_uri
 from peagle.text import size_text

@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from peagle.case import OWN
 from peagle.catalog.tables import domain
 from peagle.data import SHIPPED
-from peagle.planning.drafter import OWN
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Mount, Plan
 from peagle.planning.runtime import MAX_NAME_LENGTH
 

@@ -1,4 +1,4 @@
-"""A report for people: what was read, what is wrong, how to mend it."""
+"""``peagle check`` as text: findings, checkpoints that were read, and the rules."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from rich.markup import escape
 from rich.table import Table
 
 from peagle.checks import Rule
+from peagle.cli.context import command_text
 from peagle.cli.output.console import paper, print_findings
 
 if TYPE_CHECKING:
-    from peagle.cli.check_report import Report
+    from peagle.checks.report import CheckReport
 
 _INDENT = " " * 9
 
-_RULE_HEADINGS = ("rule", "about", "vLLM notices", "what it guards")
+_RULE_HEADINGS = ("rule", "about", "vLLM notices", "what it prevents")
 
 _NARROW = 90
-"""Columns below which the rules have no room for all headings."""
+"""Columns below which the table of rules leaves columns out."""
 
 _PIPE_WIDTH = 120
-"""Columns when nobody's terminal sets the width."""
+"""Columns where stdout is no terminal."""
 
 
-def print_report(report: Report) -> None:
-    """The report on stdout."""
+def print_report(report: CheckReport, seconds: float) -> None:
+    """Print the report, which took ``seconds``, on stdout."""
     console = _console()
     console.print(f"[bold]{escape(report.pair)}[/] on vLLM {report.case.runtime.vllm}\n")
     for finding in report.findings:
@@ -41,25 +42,28 @@ def print_report(report: Report) -> None:
             soft_wrap=True,
         )
     if report.unread:
-        what, command = report.unread.split("\n")
+        what = (
+            f"the {' and the '.join(report.unread)}: only the catalogue's numbers were checked; to "
+            "read the files:"
+        )
         width = console.width - len(_INDENT)
-        lines = [*wrap(what, width, break_long_words=False, break_on_hyphens=False), command]
-        for number, line in enumerate(lines):
-            word = "" if number else "not read"
-            console.print(f"{word:<{len(_INDENT)}}{escape(line)}", soft_wrap=True)
+        lines = wrap(what, width, break_long_words=False, break_on_hyphens=False)
+        for number, line in enumerate([*lines, command_text(report.read_command)]):
+            label = "" if number else "not read"
+            console.print(f"{label:<{len(_INDENT)}}{escape(line)}", soft_wrap=True)
     total = sum(checkpoint.bytes_read for checkpoint in report.read)
     console.print(
-        f"checked  {report.rules} rules in {report.seconds:.2f} s, {total:,} bytes read: "
+        f"checked  {report.rules} rules in {seconds:.2f} s, {total:,} bytes read: "
         f"{_verdict(report)}"
     )
 
 
 def print_rules(rules: Sequence[Rule]) -> None:
-    """All rules as a table; on a narrow terminal without what each is about and who notices."""
+    """All rules as a table; on a narrow terminal without subject and vLLM's own check."""
     console = _console()
     narrow = console.width < _NARROW
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    headings = ("rule", "what it guards") if narrow else _RULE_HEADINGS
+    headings = ("rule", "what it prevents") if narrow else _RULE_HEADINGS
     for heading in headings:
         table.add_column(heading, overflow="fold", no_wrap=heading == "rule")
     for rule in rules:
@@ -68,8 +72,8 @@ def print_rules(rules: Sequence[Rule]) -> None:
     console.print(table)
 
 
-def _verdict(report: Report) -> str:
-    """``2 errors, 1 note``, or that nothing is wrong, and in what."""
+def _verdict(report: CheckReport) -> str:
+    """``2 errors, 1 note``, or that nothing is wrong."""
     findings = report.findings
     counts = [
         f"{count} {level}{'s' if count > 1 else ''}"
@@ -82,11 +86,11 @@ def _verdict(report: Report) -> str:
     return f"nothing wrong{_limits(report)}{f' ({words})' if words else ''}"
 
 
-def _limits(report: Report) -> str:
-    """In what nothing is wrong, where that is not all there is."""
+def _limits(report: CheckReport) -> str:
+    """What the verdict is limited to, where not everything was read."""
     if not report.read:
         return " in the catalogue's numbers"
-    whole = report.unread is None and all(c.tensors is not None for c in report.read)
+    whole = not report.unread and all(c.tensors is not None for c in report.read)
     return "" if whole else " in what was read"
 
 

@@ -8,10 +8,12 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from peagle.cli.fit_report import Report, option_of
 from peagle.cli.output.console import bar, paper, print_findings
 from peagle.fit.estimate import INSIDE
 from peagle.fit.models import Advice, Fit
+from peagle.fit.report import FitReport, option_of
+from peagle.planning.engine_settings import GPU_MEMORY_UTILIZATION
+from peagle.planning.limits import USUAL_CONCURRENCY
 from peagle.vllm.defaults import schedules_ahead
 
 _PIPE_WIDTH = 120
@@ -52,7 +54,7 @@ KNOBS: dict[str, str] = {
 }
 
 
-def print_report(report: Report) -> None:
+def print_report(report: FitReport) -> None:
     """The report on stdout."""
     console = paper(_PIPE_WIDTH)
     console.print(f"[bold]{escape(report.pair)}[/]  {escape(_setting(report))}")
@@ -62,8 +64,8 @@ def print_report(report: Report) -> None:
     console.print(f"\n{_verdict(report)}")
     if report.without_speculation:
         console.print(_cost(report))
-    if report.unasked:
-        console.print(f"[dim]{_as_planned(report)}[/]")
+    if planned := _planned_values(report):
+        console.print(f"[dim]a plan has other defaults: {' '.join(planned)}[/]")
     console.print()
     console.print(_terms(report.fit))
     if report.advice:
@@ -74,7 +76,7 @@ def print_report(report: Report) -> None:
         print_findings(console, report.findings)
 
 
-def _setting(report: Report) -> str:
+def _setting(report: FitReport) -> str:
     """Where, on which vLLM, and how many tokens ahead."""
     engine, memory = report.case.engine, f"{report.fit.gpu_memory_gib:.1f} GiB"
     over = f"{engine.tensor_parallel_size} x " if engine.tensor_parallel_size > 1 else ""
@@ -86,7 +88,7 @@ def _setting(report: Report) -> str:
     return f"on {where}, vLLM {engine.vllm}{drafts}"
 
 
-def _settings(report: Report) -> str:
+def _settings(report: FitReport) -> str:
     """What was reckoned with, asked for or taken as ``vllm serve`` does."""
     engine = report.case.engine
     return (
@@ -96,7 +98,7 @@ def _settings(report: Report) -> str:
     )
 
 
-def _cache_type(report: Report) -> str:
+def _cache_type(report: FitReport) -> str:
     dtype = report.case.engine.kv_cache_dtype
     return report.case.target.dtype if dtype == "auto" else dtype
 
@@ -105,9 +107,18 @@ def _requests(count: int) -> str:
     return f"{count:,} request{'' if count == 1 else 's'}"
 
 
-def _as_planned(report: Report) -> str:
-    flags = (f"--{name.replace('_', '-')} {value:g}" for name, value in report.unasked.items())
-    return f"a plan takes other values where nothing is asked: {' '.join(flags)}"
+def _planned_values(report: FitReport) -> list[str]:
+    """The options, not given here, for which a plan has other defaults than ``vllm serve``."""
+    request, engine = report.request, report.case.engine
+    values = (
+        ("gpu_memory_utilization", GPU_MEMORY_UTILIZATION),
+        ("max_num_seqs", USUAL_CONCURRENCY),
+    )
+    return [
+        f"--{name.replace('_', '-')} {value:g}"
+        for name, value in values
+        if report.planned and getattr(request, name) is None and getattr(engine, name) != value
+    ]
 
 
 def _parts(fit: Fit) -> Iterator[tuple[str, str, float]]:
@@ -130,7 +141,7 @@ def _legend(fit: Fit) -> str:
     return f"{'  '.join(words)}  of {fit.gpu_memory_gib:.1f} GiB"
 
 
-def _verdict(report: Report) -> str:
+def _verdict(report: FitReport) -> str:
     fit, engine = report.fit, report.case.engine
     if report.refusal:
         return f"[red]does not fit[/]: {escape(report.refusal)}"
@@ -140,7 +151,7 @@ def _verdict(report: Report) -> str:
     )
 
 
-def _cost(report: Report) -> str:
+def _cost(report: FitReport) -> str:
     without = report.without_speculation
     assert without is not None
     alone = f"{without.kv_cache_tokens:,} tokens, or {without.max_concurrency:.2f} requests"
@@ -152,7 +163,7 @@ def _cost(report: Report) -> str:
     return f"without speculation it would hold {alone}:{_price(report, kept)}"
 
 
-def _price(report: Report, kept: float) -> str:
+def _price(report: FitReport, kept: float) -> str:
     """What speculation costs, where ``kept`` is the share of requests that remains with it."""
     engine = report.case.engine
     if kept > 1 and not schedules_ahead(engine, report.case.drafter):

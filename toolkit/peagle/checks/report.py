@@ -1,0 +1,221 @@
+"""``peagle check``: which checkpoints of a pair to read, and what the rules find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from peagle.case import Case, CaseRequest, Checkpoints, build_case, own_drafter
+from peagle.catalog import find_drafter, find_pair, pair_name
+from peagle.catalog.schema import DRAFTLESS, Catalog, Drafter, Pair, Target
+from peagle.checkpoints import Checkpoint
+from peagle.checkpoints.locations import folder_hint, is_location, means_folder, split_revision
+from peagle.checks.registry import check as check_case
+from peagle.checks.registry import rules_found
+from peagle.checks.rules import head_not_for_target
+from peagle.errors import NotFound, UserError
+from peagle.findings import Finding
+from peagle.vllm.environment import Value
+
+HUB = "hf"
+"""As a location: the pair's own repository on the Hugging Face hub."""
+
+Reader = Callable[[str], Checkpoint]
+"""Reads the checkpoint at a location: a folder, ``s3://...`` or a hub id."""
+
+
+@dataclass(frozen=True)
+class CheckRequest:
+    """What to check. ``target`` and ``drafter`` are locations of weights, or ``hf``; ``drafter``
+    may also be the name of a drafter. ``None`` leaves a choice to the catalogue.
+
+    ``settings`` are vLLM's arguments without the dashes, ``speculative`` keys of
+    ``--speculative-config``, ``environment`` the container's; all are beside those of a plan.
+    """
+
+    pair: str
+    target: str | None = None
+    drafter: str | None = None
+    k: int | None = None
+    max_model_len: int | None = None
+    concurrency: int | None = None
+    vllm: str | None = None
+    instance_type: str | None = None
+    tensor_parallel_size: int | None = None
+    ami: str | None = None
+    image: str | None = None
+    region: str | None = None
+    on_cpu: bool = False
+    settings: Mapping[str, Value] = field(default_factory=dict)
+    speculative: Mapping[str, object] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """What was found, and what was read for it.
+
+    ``unread`` are the parts of the pair, ``target`` or ``drafter``, of which only the catalogue's
+    numbers are known; ``read_command`` is the command that reads them, without those that have no
+    location.
+    """
+
+    pair: str
+    case: Case
+    findings: tuple[Finding, ...]
+    read: tuple[Checkpoint, ...]
+    rules: int
+    unread: tuple[str, ...]
+    read_command: tuple[str, ...]
+
+
+def check(request: CheckRequest, catalog: Catalog, read: Reader) -> CheckReport:
+    """Read the checkpoints that the request names or that lie on this machine; ask all rules.
+
+    ``read`` reads a location. Raises NotFound, UserError and what reading raises.
+    """
+    pair, location = _selected(catalog, request)
+    if location is not None and (pair.drafter is None or pair.drafter.method in DRAFTLESS):
+        raise _no_head_used(pair, location)
+    target = _checkpoint(catalog, pair.target, request.target, pair.target, read)
+    entry, drafter = pair.drafter, _with_location(pair, location)
+    case = _case(request, catalog, pair.target, drafter, Checkpoints(target))
+    head = None
+    # The id of another target's head is enough: the head need not be read.
+    if entry is not None and not check_case(case, only={head_not_for_target.CODE}):
+        head = _checkpoint(catalog, pair.target, location, entry, read)
+    own = request.target not in (None, HUB)
+    case = _case(request, catalog, pair.target, drafter, Checkpoints(target, head, own))
+    unread = _unread(case)
+    return CheckReport(
+        pair=_title(pair.target, drafter),
+        case=case,
+        findings=check_case(case),
+        read=tuple(checkpoint for checkpoint in (target, head) if checkpoint is not None),
+        rules=len(rules_found()),
+        unread=unread,
+        read_command=_read_command(request.pair, drafter, unread),
+    )
+
+
+def check_document(report: CheckReport) -> dict[str, Any]:
+    """The report as ``--json`` prints it."""
+    return {
+        "pair": report.pair,
+        "vllm": report.case.runtime.vllm,
+        "rules": report.rules,
+        "read": [{"location": c.location, "bytes": c.bytes_read} for c in report.read],
+        "findings": [finding.model_dump() for finding in report.findings],
+    }
+
+
+def _selected(catalog: Catalog, request: CheckRequest) -> tuple[Pair, str | None]:
+    """The pair, and the location of the head that was named, if any."""
+    pair, drafter = find_pair(catalog, request.pair), request.drafter
+    if drafter is None or drafter == HUB or means_folder(drafter):
+        return pair, drafter
+    try:
+        known = find_drafter(pair.target, split_revision(drafter)[0])
+    except NotFound as missing:
+        if is_location(drafter):
+            return pair, drafter
+        raise NotFound(missing.message, folder_hint(drafter) or missing.fix) from missing
+    if "+" in request.pair and pair.drafter != known:
+        raise UserError(
+            f"{request.pair} and --drafter {drafter} name two drafters", "name one of them"
+        )
+    # A hub id also asks for the checkpoint to be read.
+    return Pair(target=pair.target, drafter=known), drafter if "/" in drafter else None
+
+
+def _no_head_used(pair: Pair, location: str) -> UserError:
+    """The error that a head was named for a pair that would not use one."""
+    how = f"{pair.drafter.name} drafts" if pair.drafter else f"{pair.target.short_name} is served"
+    heads = (drafter.name for drafter in pair.target.drafters if drafter.method not in DRAFTLESS)
+    names = ", ".join(f"{pair.target.short_name}+{name}" for name in heads)
+    fix = f"leave --drafter out, or name how the head drafts: {names}"
+    return UserError(f"{how} without a head, and --drafter {location} would not be used", fix)
+
+
+def _with_location(pair: Pair, location: str | None) -> Drafter | None:
+    """The pair's drafter; the user's own head as one of that kind, where its location was named."""
+    entry = pair.drafter
+    if entry is None or location in (None, HUB) or split_revision(location)[0] == entry.weights:
+        return entry
+    return own_drafter(location, pair.target, entry, None)
+
+
+def _checkpoint(
+    catalog: Catalog, target: Target, location: str | None, entry: Target | Drafter, read: Reader
+) -> Checkpoint | None:
+    """The checkpoint at ``location``, else beside the catalogue's file; ``None``: not read."""
+    if location not in (None, HUB):
+        return read(location)
+    weights = entry.weights
+    if weights is None:
+        if location == HUB:
+            raise UserError(f"{entry.title} is not on the hub", "name a folder or s3://...")
+        return None
+    if weights.startswith("./"):
+        folder = Path(catalog.origins[target.id]).parent / weights
+        return read(str(folder) if folder.is_absolute() else f"./{folder}")
+    if location is None:
+        return None
+    return read(f"{weights}@{entry.revision}" if entry.revision else weights)
+
+
+def _case(
+    request: CheckRequest,
+    catalog: Catalog,
+    target: Target,
+    drafter: Drafter | None,
+    checkpoints: Checkpoints,
+) -> Case:
+    asked = CaseRequest(
+        target,
+        drafter,
+        k=request.k,
+        max_model_len=request.max_model_len,
+        concurrency=request.concurrency,
+        vllm=request.vllm,
+        instance_type=request.instance_type,
+        tensor_parallel_size=request.tensor_parallel_size or 1,
+        region=request.region,
+        image=request.image,
+        ami=request.ami,
+        on_cpu=request.on_cpu,
+        settings=request.settings,
+        speculative_settings=request.speculative,
+        environment=request.environment,
+    )
+    return build_case(asked, catalog, checkpoints)
+
+
+def _title(target: Target, drafter: Drafter | None) -> str:
+    """The pair in full; the user's own head by its location."""
+    if drafter is None or drafter in target.drafters:
+        return pair_name(target, drafter)
+    revision = f"@{drafter.revision}" if drafter.revision else ""
+    return f"{target.id}+{drafter.weights}{revision}"
+
+
+def _unread(case: Case) -> tuple[str, ...]:
+    """The parts of the pair of which only the catalogue's numbers are known."""
+    head = case.drafter
+    has_weights = head is not None and (head.weights is not None or not head.public)
+    unread = (
+        ("target", case.target_checkpoint is None),
+        ("drafter", has_weights and case.drafter_checkpoint is None),
+    )
+    return tuple(part for part, missing in unread if missing)
+
+
+def _read_command(pair: str, drafter: Drafter | None, unread: tuple[str, ...]) -> tuple[str, ...]:
+    """The command that reads what was not read; empty when there is nothing to read."""
+    if not unread:
+        return ()
+    on_hub = {"target": True, "drafter": drafter is not None and drafter.weights is not None}
+    options = (word for part in unread for word in (f"--{part}", HUB if on_hub[part] else "PLACE"))
+    return ("peagle", "check", pair, *options)

@@ -1,0 +1,209 @@
+"""``peagle fit``: the memory of one GPU, what speculation costs, and what would make a pair fit.
+
+The findings are those of ``peagle check`` that concern memory: the sum for a pair that cannot work
+is right and worthless.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from peagle.case import Case
+from peagle.catalog import find_pair, pair_name
+from peagle.catalog.schema import Catalog, Pair
+from peagle.checkpoints.architecture import read_quantization
+from peagle.checks import About, check
+from peagle.errors import UserError
+from peagle.findings import Finding, note, warning
+from peagle.fit.advice import MOST_GPUS, advise
+from peagle.fit.building import lacks_processor
+from peagle.fit.estimate import compare, fit_of, is_multimodal, unknown_quantization, why_not
+from peagle.fit.models import Advice, Comparison, Fit, FitCase
+from peagle.fit.request import FitRequest, Question, Reader, read_checkpoints, refuse_contradictions
+from peagle.vllm.defaults import schedules_ahead
+
+_ABOUT_THE_GPU = ("gpu-too-old", "gpu-too-new")
+"""Rules about hardware that concern the GPU itself; images and AMIs do not change its memory."""
+
+_QUANTIZED = "quantization-estimated"
+
+_LEVELS = ("error", "warning", "note")
+
+
+@dataclass(frozen=True)
+class FitReport:
+    """The fit, what speculation costs, why it is refused, what would make it fit, and the findings.
+
+    ``instance_type`` is ``None`` where the GPU was chosen by its memory.
+    """
+
+    pair: str
+    planned: bool
+    request: FitRequest
+    case: FitCase
+    fit: Fit
+    without_speculation: Comparison | None
+    refusal: str | None
+    advice: tuple[Advice, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def instance_type(self) -> str | None:
+        """The instance type that was asked for."""
+        return self.request.instance_type
+
+
+def fit(request: FitRequest, catalog: Catalog, read: Reader) -> FitReport:
+    """The memory report for this request.
+
+    ``read`` reads the locations that it names. Raises NotFound, UserError and CheckpointError.
+    """
+    pair = find_pair(catalog, request.pair) if request.pair else None
+    refuse_contradictions(request, pair)
+    question = Question(catalog, pair, read_checkpoints(request, read))
+    case, fitted = question.cases(request)
+    refusal = why_not(fitted)
+    memory = fit_of(fitted)
+    return FitReport(
+        pair=_title(request, pair, fitted),
+        planned=pair is not None,
+        request=request,
+        case=fitted,
+        fit=memory,
+        without_speculation=compare(fitted, memory),
+        refusal=refusal,
+        advice=_advice(question, request, fitted) if refusal else (),
+        findings=_findings(request, case, fitted),
+    )
+
+
+def option_of(advice: Advice) -> str:
+    """The option as it is typed."""
+    return f"--{advice.knob}" + ("" if advice.value == advice.knob else f" {advice.value}")
+
+
+def fit_document(report: FitReport) -> dict[str, Any]:
+    """The report as ``--json`` prints it."""
+    engine, without = report.case.engine, report.without_speculation
+    return {
+        "pair": report.pair,
+        **report.fit.model_dump(),
+        "instance_type": report.instance_type,
+        "gpu_guessed": report.instance_type is None,
+        "settings": {
+            "vllm": engine.vllm,
+            "gpu_memory_utilization": engine.gpu_memory_utilization,
+            "max_model_len": engine.max_model_len,
+            "max_num_seqs": engine.max_num_seqs,
+            "max_num_batched_tokens": engine.max_num_batched_tokens,
+            "kv_cache_dtype": engine.kv_cache_dtype,
+            "k": engine.k,
+            "async_scheduling": schedules_ahead(engine, report.case.drafter),
+        },
+        "without_speculation": without.model_dump() if without else None,
+        "refusal": report.refusal,
+        "advice": [advice.model_dump() for advice in report.advice],
+        "findings": [finding.model_dump() for finding in report.findings],
+    }
+
+
+def _title(request: FitRequest, pair: Pair | None, case: FitCase) -> str:
+    if pair is None:
+        return f"{request.target}+{request.drafter}" if case.drafter else str(request.target)
+    return pair.target.id if request.no_speculation else pair_name(pair.target, pair.drafter)
+
+
+def _advice(question: Question, request: FitRequest, fitted: FitCase) -> tuple[Advice, ...]:
+    """What would make it fit, each computed as if that option were typed instead.
+
+    An option that contradicts others, or that a rule about the load or the version refuses, is no
+    advice.
+    """
+
+    def changed(knob: str, value: object) -> FitCase | None:
+        change: dict[str, Any] = {knob.replace("-", "_"): True if value == knob else value}
+        if knob == "instance-type":
+            change["gpu_memory_gib"] = None
+        typed = replace(request, **change)
+        try:
+            refuse_contradictions(typed, question.pair)
+            case, turned = question.cases(typed)
+        except UserError:
+            return None
+        found = _of_rules(case, turned, ("load",))
+        return None if any(finding.level == "error" for finding in found) else turned
+
+    most = fitted.engine.gpu_count if request.instance_type else MOST_GPUS
+    return advise(fitted, changed, question.catalog.instances, most)
+
+
+def _findings(request: FitRequest, case: Case, fitted: FitCase) -> tuple[Finding, ...]:
+    """Errors and warnings about target, head and load, errors about versions and the GPU.
+
+    A version's warnings concern what is served, not memory.
+    """
+    found = _of_rules(case, fitted, ("target", "head", "load"))
+    found += _about_images(request, case, fitted)
+    found += _quantized(case)
+    return tuple(sorted(found, key=lambda finding: _LEVELS.index(finding.level)))
+
+
+def _of_rules(case: Case, fitted: FitCase, subjects: Sequence[About]) -> list[Finding]:
+    """All but notes about the subjects, and errors about versions and the GPU.
+
+    The memory model itself refuses a step without room for the drafts, and more exactly.
+    """
+    found = [
+        finding
+        for subject in subjects
+        for finding in check(case, about=subject)
+        if finding.level != "note" and (finding.code, finding.level) != ("drafting-slots", "error")
+    ]
+    found += (f for f in check(_on_its_gpu(case, fitted), about="version") if f.level == "error")
+    found += (f for f in check(case, only=_ABOUT_THE_GPU) if f.level == "error")
+    return found
+
+
+def _on_its_gpu(case: Case, fitted: FitCase) -> Case:
+    """The case on an instance with the GPU that was assumed for the memory."""
+    if case.instance is not None:
+        return case
+    engine = fitted.engine
+    on = (i for i in case.instances.instances if i.gpu == engine.gpu)
+    return replace(case, instance=next((i for i in on if i.capability == engine.capability), None))
+
+
+def _about_images(request: FitRequest, case: Case, fitted: FitCase) -> list[Finding]:
+    """Notes on options and files that decide whether the engine takes images."""
+    if request.text_only:
+        if is_multimodal(fitted.target):
+            return []
+        message = "the target takes no images; --text-only changes nothing"
+        return [note("text-only-unneeded", "--text-only", message, "leave it out")]
+    if case.target_checkpoint is None or not lacks_processor(case.target_checkpoint, fitted.target):
+        return []
+    message = (
+        "no preprocessor_config.json beside the target's config.json, so vLLM cannot take images: "
+        "estimated for text only"
+    )
+    fix = "add the file to estimate with images"
+    return [note("text-only-assumed", "--target", message, fix)]
+
+
+def _quantized(case: Case) -> list[Finding]:
+    """Warnings about weights whose sizes are those of their files, not those that vLLM allocates.
+
+    Heads are counted with 16 bits per number.
+    """
+    found, target, head = [], case.target_checkpoint, case.drafter_checkpoint
+    kind = unknown_quantization(target) if target else None
+    if kind:
+        message = f"weights quantized with {kind} are counted as they are stored"
+        found.append(warning(_QUANTIZED, "target", message, "leave room for what vLLM repacks"))
+    kind = read_quantization(head.config) if head else None
+    if kind:
+        message = f"the head is quantized with {kind} and counted with 16 bits per number"
+        found.append(warning(_QUANTIZED, "drafter", message, "it may take less than shown"))
+    return found

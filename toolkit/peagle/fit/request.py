@@ -1,0 +1,236 @@
+"""From the options of ``peagle fit`` to a Case and its memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from peagle.case import (
+    Case,
+    CaseRequest,
+    Checkpoints,
+    build_case,
+    drafter_of,
+    own_drafter,
+    target_of,
+)
+from peagle.catalog import find_instance
+from peagle.catalog.schema import Catalog, Drafter, Pair, Target
+from peagle.checkpoints import Checkpoint
+from peagle.checkpoints.heads import is_head
+from peagle.errors import CheckpointError, UserError
+from peagle.fit.advice import MOST_GPUS, divisions
+from peagle.fit.building import fit_case, gpu_of, gpu_with_memory
+from peagle.fit.estimate import fit_of, missing_bytes
+from peagle.fit.models import FitCase
+from peagle.vllm.environment import Value
+
+Reader = Callable[[str], Checkpoint]
+"""Reads the checkpoint at a location: a folder, ``s3://...`` or a hub id."""
+
+_CONTRADICTIONS = (
+    ("k", "no_speculation"),
+    ("drafter", "no_speculation"),
+    ("drafter_embeddings", "no_speculation"),
+    ("enforce_eager", "compiled"),
+)
+
+
+@dataclass(frozen=True)
+class FitRequest:
+    """The options of ``peagle fit``, each named as on its command line.
+
+    ``drafter_embeddings`` is ``shared``, ``own``, or ``None`` where the headers say it.
+    """
+
+    pair: str | None = None
+    gpu_memory_gib: float | None = None
+    instance_type: str | None = None
+    tp: int | None = None
+    gpu_memory_utilization: float | None = None
+    max_model_len: int | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    k: int | None = None
+    kv_cache_dtype: str | None = None
+    no_speculation: bool = False
+    text_only: bool = False
+    enforce_eager: bool = False
+    compiled: bool = False
+    vllm: str | None = None
+    target: str | None = None
+    drafter: str | None = None
+    drafter_embeddings: str | None = None
+
+
+@dataclass(frozen=True)
+class Question:
+    """What stays the same while single options change: catalogue, pair and checkpoints."""
+
+    catalog: Catalog
+    pair: Pair | None
+    read: Checkpoints
+
+    def cases(self, request: FitRequest) -> tuple[Case, FitCase]:
+        """The case, with the engine settings that the memory model used, and its memory."""
+        if request.gpu_memory_gib is None:
+            instance = find_instance(self.catalog.instances, str(request.instance_type))
+            gpu = gpu_of(instance)
+        else:
+            gpu = gpu_with_memory(self.catalog.instances, request.gpu_memory_gib)
+        target = self._target()
+        drafter = None if request.no_speculation else self._drafter(target)
+        read = replace(self.read, drafter=None) if drafter is None else self.read
+        case = build_case(
+            CaseRequest(
+                target,
+                drafter,
+                k=request.k,
+                max_model_len=request.max_model_len or self._length(target),
+                concurrency=request.max_num_seqs,
+                vllm=request.vllm,
+                instance_type=request.instance_type,
+                gpu=gpu.instance,
+                settings=_settings(request),
+            ),
+            self.catalog,
+            read,
+        )
+        own = {"own": True, "shared": False}.get(request.drafter_embeddings or "")
+        fitted = _divided(
+            fit_case(
+                case,
+                gpu,
+                own_matrices=own,
+                text_only=request.text_only,
+                compiled=request.compiled,
+            ),
+            request,
+        )
+        engine = fitted.engine
+        used: dict[str, Value] = {
+            "kv-cache-dtype": engine.kv_cache_dtype,
+            "max-num-batched-tokens": engine.max_num_batched_tokens,
+            "gpu-memory-utilization": engine.gpu_memory_utilization,
+            "enforce-eager": engine.enforce_eager,
+        }
+        size, settings = engine.tensor_parallel_size, {**case.settings, **used}
+        return replace(case, tensor_parallel_size=size, settings=settings), fitted
+
+    def _target(self) -> Target:
+        if self.pair is not None:
+            return self.pair.target
+        assert self.read.target is not None
+        try:
+            return target_of(self.read.target)
+        except CheckpointError as wrong:
+            where = self.read.target.location
+            raise CheckpointError(f"{where}: {wrong.message}", wrong.fix) from wrong
+
+    def _drafter(self, target: Target) -> Drafter | None:
+        named, head = self.pair.drafter if self.pair else None, self.read.drafter
+        if head is None:
+            return named
+        try:
+            kinds = [drafter for drafter in target.drafters if drafter.method == "eagle3"]
+            if not kinds:
+                return drafter_of(head)
+            kind = named if named in kinds else kinds[0]
+            assert kind is not None
+            return own_drafter(head.location, target, kind, head)
+        except CheckpointError as wrong:
+            raise CheckpointError(f"{head.location}: {wrong.message}", wrong.fix) from wrong
+
+    def _length(self, target: Target) -> int:
+        """The catalogue's context length, no more than the checkpoint that was read allows."""
+        own = target_of(self.read.target).architecture if self.read.target else target.architecture
+        return min(target.default_max_model_len, own.max_positions)
+
+
+def read_checkpoints(request: FitRequest, read: Reader) -> Checkpoints:
+    """The checkpoints at the locations that the request names."""
+    target = read(request.target) if request.target else None
+    if target is not None and is_head(target.config):
+        raise UserError(
+            f"--target {target.location} holds a draft head, not a model",
+            "name it with --drafter, and the model that it drafts for with --target",
+        )
+    if target is None and request.pair is None:
+        raise UserError("name a pair, or a folder with --target", "for example: peagle fit tiny")
+    drafter = read(request.drafter) if request.drafter else None
+    return Checkpoints(target, drafter, own_target=target is not None)
+
+
+def _settings(request: FitRequest) -> dict[str, Value | None]:
+    """The request's arguments of vLLM; what it leaves open is the catalogue's or vLLM's."""
+    asked: dict[str, Value | None] = {
+        "kv-cache-dtype": request.kv_cache_dtype,
+        "max-num-batched-tokens": request.max_num_batched_tokens,
+        "gpu-memory-utilization": request.gpu_memory_utilization,
+        "enforce-eager": request.enforce_eager or None,
+    }
+    return {name: value for name, value in asked.items() if value is not None}
+
+
+def _divided(case: FitCase, request: FitRequest) -> FitCase:
+    """The case on ``--tp`` GPUs; without it on an instance on as few as fit."""
+    asked, on = request.tp, request.instance_type
+    most = case.engine.gpu_count if on or not asked else MOST_GPUS
+    sizes = divisions(case.target.architecture, most)
+    if asked:
+        _refuse_division(asked, sizes, most, on)
+        return _over(case, asked)
+    over = [_over(case, size) for size in sizes]
+    fitting = (case for case in over if fit_of(case).fits)
+    # When something else than memory is missing, more GPUs do not help.
+    enough = (case for case in over if not missing_bytes(case))
+    return next(fitting, None) or next(enough, over[-1])
+
+
+def _refuse_division(asked: int, sizes: Sequence[int], most: int, on: str | None) -> None:
+    """Raise UserError unless the model can be divided over so many of the ``most`` GPUs."""
+    can = f"use {', '.join(map(str, sizes))}"
+    if asked > most:
+        gpus = f"{most} GPU{'s' if most > 1 else ''}"
+        who = f"{on} has {gpus}" if on else f"the largest machine has {gpus}"
+        raise UserError(
+            f"{who}, fewer than --tp {asked}", f"{can}, or a larger type" if on else can
+        )
+    if asked not in sizes:
+        raise UserError(f"--tp {asked} does not divide the target's attention heads", can)
+
+
+def _over(case: FitCase, size: int) -> FitCase:
+    engine = case.engine
+    count = max(engine.gpu_count, size)
+    return replace(case, engine=replace(engine, tensor_parallel_size=size, gpu_count=count))
+
+
+def refuse_contradictions(request: FitRequest, pair: Pair | None) -> None:
+    """Raise UserError for options that cannot be combined, and for missing hardware."""
+    for first, second in _CONTRADICTIONS:
+        if getattr(request, first) and getattr(request, second):
+            raise UserError(
+                f"{_flag(first)} and {_flag(second)} contradict each other", "use one of the two"
+            )
+    named = request.drafter or (pair and pair.drafter) or request.no_speculation
+    if not named and request.target:
+        for name in ("k", "drafter_embeddings"):
+            if getattr(request, name):
+                raise UserError(
+                    f"{_flag(name)} is about a drafter, and none is named",
+                    "add --drafter with its location",
+                )
+    if request.instance_type is None and request.gpu_memory_gib is None:
+        raise UserError(
+            "name the hardware with --gpu-memory-gib or --instance-type",
+            "for example: --instance-type ml.g7e.2xlarge",
+        )
+    if request.instance_type is not None and request.gpu_memory_gib is not None:
+        raise UserError(
+            "--gpu-memory-gib and --instance-type both name the GPU", "use one of the two"
+        )
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
