@@ -29,6 +29,12 @@ if TYPE_CHECKING:
     from peagle.checks.registry import rules_found as rules_found
     from peagle.checks.report import check as check
     from peagle.checks.report import check_document as check_document
+    from peagle.deploy.apply import deploy as deploy
+    from peagle.deploy.destroy import destroy as destroy
+    from peagle.deploy.invoke import invoke as invoke
+    from peagle.deploy.preflight import preflight as preflight
+    from peagle.deploy.status import deployment_status as deployment_status
+    from peagle.deploy.status import list_deployments as list_deployments
     from peagle.fit.report import fit as fit
     from peagle.fit.report import fit_document as fit_document
     from peagle.planning import make_plan as make_plan
@@ -68,6 +74,12 @@ _HOME = {
     "read_plan": "peagle.render",
     "format_names": "peagle.render",
     "format_files": "peagle.render",
+    "preflight": "peagle.deploy.preflight",
+    "deploy": "peagle.deploy.apply",
+    "deployment_status": "peagle.deploy.status",
+    "list_deployments": "peagle.deploy.status",
+    "invoke": "peagle.deploy.invoke",
+    "destroy": "peagle.deploy.destroy",
     "render": "peagle.render",
     "is_own_image": "peagle.render.image_names",
 }

@@ -20,13 +20,14 @@ class Proof:
 
     ``acceptance_length`` is the mean number of tokens per verification step (1.0: no draft was
     ever accepted), ``None`` when nothing was drafted. ``acceptance_per_position`` is the share of
-    drafts whose token at that position was accepted. ``floor`` is the least that counts as proved.
+    drafts whose token at that position was accepted. ``floor`` is the least length that passes;
+    ``None`` when the server does not speculate: then an answer is the proof.
     """
 
     acceptance_length: float | None
     drafts: int
     acceptance_per_position: tuple[float, ...]
-    floor: float
+    floor: float | None
     passed: bool
 
 
@@ -75,5 +76,5 @@ def require(proof: Proof) -> None:
     )
 
 
-def _at_least(floor: float) -> str:
-    return f"the floor of {floor:.2f}" if floor > 1.0 else "1.00: no draft was accepted"
+def _at_least(floor: float | None) -> str:
+    return f"the floor of {floor:.2f}" if floor and floor > 1.0 else "1.00: no draft was accepted"

@@ -20,6 +20,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+SANDBOX = "sandbox"
+"""Scope of what belongs to the AWS sandbox of this machine; else the scope is an account id."""
+
 
 def home() -> Path:
     """``$PEAGLE_HOME``, else ``$XDG_STATE_HOME/peagle``, else ``~/.local/state/peagle``."""

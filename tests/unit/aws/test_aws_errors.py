@@ -9,7 +9,7 @@ from boto3.exceptions import S3UploadFailedError
 from botocore import exceptions as boto
 from urllib3.exceptions import ProtocolError
 
-from peagle.aws.errors import AccessDenied, AlreadyThere, Busy, Missing, translated
+from peagle.aws.errors import AccessDenied, AlreadyExists, Busy, Missing, translated
 from peagle.errors import CloudError, EngineError, PeagleError, UserError
 from tests.unit.aws.cloud import service_error
 
@@ -58,7 +58,7 @@ def test_errors_are_translated(error: Exception, kind: type[PeagleError], words:
         ("404", "Not Found", Missing),
         ("ResourceNotFoundException", "The specified log group does not exist.", Missing),
         ("NoSuchEntity", "The role with name x cannot be found.", Missing),
-        ("ValidationException", 'Cannot create already existing model "arn:aws:x".', AlreadyThere),
+        ("ValidationException", 'Cannot create already existing model "arn:aws:x".', AlreadyExists),
         ("ValidationException", 'Cannot update in-progress endpoint "arn:aws:x".', Busy),
         ("ValidationException", "1 validation error detected", CloudError),
     ],
@@ -125,7 +125,7 @@ def test_the_engines_own_words_are_shown(original: str) -> None:
 
     assert isinstance(found, UserError)
     assert found.message == (
-        "the engine refuses the request: maximum context length is 2048 tokens"
+        "the engine rejects the request: maximum context length is 2048 tokens"
     )
 
 

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from peagle.aws import client as hurry
+from peagle.aws import client
 from peagle.aws.client import Aws, Keys, connect
 from peagle.errors import CloudError
 
@@ -46,51 +46,51 @@ def throttling() -> Iterator[str]:
         server.shutdown()
 
 
-def hurried(url: str) -> Aws:
-    return connect("us-east-1", endpoint_url=url, keys=Keys("a", "b")).hurried()
+def best_effort(url: str) -> Aws:
+    return connect("us-east-1", endpoint_url=url, keys=Keys("a", "b")).best_effort()
 
 
 def test_no_question_takes_longer_than_all_may() -> None:
     for service in ("pricing", "service-quotas", "sts", "sagemaker"):
-        config = hurried("http://127.0.0.1:9").client(service).meta.config
+        config = best_effort("http://127.0.0.1:9").client(service).meta.config
         assert (config.connect_timeout, config.read_timeout) == (3, 5)
         assert config.retries["total_max_attempts"] == 2
 
 
 def test_after_one_silence_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("peagle.aws.client.PATIENCE", (2, 1, 0.2))
+    monkeypatch.setattr("peagle.aws.client.BEST_EFFORT_TIMEOUTS", (2, 1, 0.2))
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        aws = hurried(f"http://127.0.0.1:{silent.getsockname()[1]}")
+        aws = best_effort(f"http://127.0.0.1:{silent.getsockname()[1]}")
         with pytest.raises(CloudError, match="Read timeout"):
             aws.call("sagemaker", "list_endpoints")
-        with pytest.raises(CloudError, match="sts was not asked, as sagemaker in us-east-1"):
+        with pytest.raises(CloudError, match="skipped sts: sagemaker in us-east-1 cannot be"):
             aws.account  # noqa: B018
 
 
 def test_nobody_at_the_address_is_known_at_once() -> None:
-    aws = hurried("http://127.0.0.1:9")
+    aws = best_effort("http://127.0.0.1:9")
     with pytest.raises(CloudError, match="Could not connect"):
         aws.call("sagemaker", "list_endpoints")
-    with pytest.raises(CloudError, match="was not asked"):
+    with pytest.raises(CloudError, match="skipped sagemaker"):
         aws.call("sagemaker", "list_endpoints")
 
 
 def test_who_throttles_is_asked_again(throttling: str) -> None:
-    entries = hurried(throttling).items(*LISTING, ServiceCode="sagemaker")
+    entries = best_effort(throttling).items(*LISTING, ServiceCode="sagemaker")
 
     assert next(entries) == {"QuotaName": "a"}
     assert Throttling.asked == 2
 
 
 def test_an_endless_listing_ends(throttling: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hurry, "LONGEST_SECONDS", 0.5)
+    monkeypatch.setattr(client, "BEST_EFFORT_SECONDS", 0.5)
 
-    with pytest.raises(CloudError, match="service-quotas was not asked on, as AWS took"):
-        list(hurried(throttling).items(*LISTING, ServiceCode="sagemaker"))
+    with pytest.raises(CloudError, match=r"skipped service-quotas: the 0\.5 s budget"):
+        list(best_effort(throttling).items(*LISTING, ServiceCode="sagemaker"))
 
 
 def test_the_patient_connection_stays_patient() -> None:
     aws = connect("us-east-1", endpoint_url="http://127.0.0.1:9", keys=Keys("a", "b"))
-    aws.hurried().client("sagemaker")
+    aws.best_effort().client("sagemaker")
 
     assert aws.client("sagemaker").meta.config.read_timeout == 60

@@ -15,9 +15,8 @@ from moto import mock_aws
 
 from peagle.aws import codebuild, ecr
 from peagle.aws import image_records as images
-from peagle.aws.client import Aws, Keys, connect
-from peagle.aws.roles import Scope, policy
-from peagle.deploy.watch import Clock
+from peagle.aws.build_role import BuildScope, policy
+from peagle.aws.client import Aws, Clock, Keys, connect
 from peagle.errors import CloudError
 from peagle.images.context import member_of
 
@@ -130,7 +129,7 @@ def test_what_an_interrupted_build_made_is_known(aws: Aws, monkeypatch: pytest.M
 
 
 def test_the_role_may_write_to_one_repository_and_read_one_prefix(aws: Aws) -> None:
-    scope = Scope("peagle-tiny", "bucket", "peagle-images/", "peagle-tiny")
+    scope = BuildScope("peagle-tiny", "bucket", "peagle-images/", "peagle-tiny")
     statements = policy(aws, scope)["Statement"]
     by_action = {action: one["Resource"] for one in statements for action in one["Action"]}
     account = aws.account

@@ -172,7 +172,7 @@ def test_who_is_denied_gets_the_snapshot_and_a_warning(world: World, code: str, 
 def test_nobody_at_the_address_is_the_snapshot_too(
     own_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("peagle.aws.client._PATIENCE", {"pricing": (1, 1, 1)})
+    monkeypatch.setattr("peagle.aws.client._TIMEOUTS_BY_SERVICE", {"pricing": (1, 1, 1)})
     nobody = connect("us-east-1", endpoint_url="http://127.0.0.1:9", keys=Keys("a", "b"))
 
     fresh = fresh_prices(nobody, TABLE)
@@ -185,7 +185,7 @@ def test_nobody_at_the_address_is_the_snapshot_too(
 def test_who_never_answers_is_not_waited_for(
     own_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("peagle.aws.client._PATIENCE", {"pricing": (1, 1, 1)})
+    monkeypatch.setattr("peagle.aws.client._TIMEOUTS_BY_SERVICE", {"pricing": (1, 1, 1)})
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         fresh = fresh_prices(connect("us-east-1", endpoint_url=url, keys=Keys("a", "b")), TABLE)

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import shlex
+from datetime import date
 from typing import Any
 
 import pytest
 
 from peagle.aws import quotas
-from peagle.aws import quotas as quota_use
-from peagle.aws.quotas import Need, Quota, endpoint_quota, judged, quota_findings, quotas_at_plan
+from peagle.aws.quotas import (
+    Quota,
+    QuotaNeed,
+    endpoint_quota,
+    judged,
+    quota_findings,
+    quotas_at_plan,
+)
+from peagle.catalog.tables import Instance, InstanceTable
 from peagle.findings import Finding
 from peagle.store import home
 from tests.unit.aws.cloud import service_error
@@ -18,13 +27,17 @@ from tests.unit.aws.world import World
 TYPE = "ml.g5.xlarge"
 NAME = f"{TYPE} for endpoint usage"
 CODE = "L-1928E07B"
-ONE = Need(TYPE, 1, 1)
+ONE = QuotaNeed(TYPE, 1, 1)
 
 
-@pytest.fixture(autouse=True)
-def _no_hint(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The catalogue's code of the type, whatever the catalogue of today says."""
-    monkeypatch.setattr(quotas, "code_of", {TYPE: CODE}.get)
+TABLE = InstanceTable(
+    checked=date(2026, 7, 1),
+    source="test",
+    instances=(
+        Instance(type=TYPE, gpu="A10G", gpu_count=1, gpu_memory_mib=23028,
+                 gpu_architecture="sm_86", vcpus=4, memory_gib=16, quota_code=CODE),
+    ),
+)  # fmt: skip
 
 
 def deny(world: World, *operations: str, code: str = "AccessDeniedException") -> None:
@@ -41,17 +54,17 @@ def only(findings: tuple[Finding, ...]) -> Finding:
 
 
 def test_enough_is_nothing_to_say(world: World) -> None:
-    assert quota_findings(world.aws, ONE) == ()
+    assert quota_findings(world.aws, ONE, TABLE) == ()
 
 
 def test_a_plan_is_told_that_it_is_enough(world: World) -> None:
     world.cloud.quotas = {NAME: 4}
-    assert only(quotas_at_plan(world.aws, TYPE, 1)).message == (
+    assert only(quotas_at_plan(world.aws, TYPE, 1, TABLE)).message == (
         f"the quota '{NAME}' is 4, and none is in use"
     )
     world.deploy(a_plan(instance_count=2))
 
-    found = only(quotas_at_plan(world.aws, TYPE, 1))
+    found = only(quotas_at_plan(world.aws, TYPE, 1, TABLE))
 
     assert (found.code, found.level) == ("quota-enough", "note")
     assert found.message == f"the quota '{NAME}' is 4, and 2 are in use by peagle-pair"
@@ -61,19 +74,19 @@ def test_zero_has_a_command_that_raises_it(world: World) -> None:
     world.cloud.quotas = {NAME: 0}
     world.cloud.quota_codes = {NAME: CODE}
 
-    found = only(quota_findings(world.aws, Need(TYPE, 2, 2)))
+    found = only(quota_findings(world.aws, QuotaNeed(TYPE, 2, 2), TABLE))
 
     assert (found.code, found.level) == ("quota-zero", "error")
-    assert (
-        f"`aws service-quotas request-service-quota-increase --service-code sagemaker "
-        f"--quota-code {CODE} --desired-value 2 --region us-east-1`"
-    ) in found.fix
+    assert shlex.join(found.command or ()) == (
+        "aws service-quotas request-service-quota-increase --service-code sagemaker "
+        f"--quota-code {CODE} --desired-value 2 --region us-east-1"
+    )
 
 
 def test_without_a_code_the_console_is_named(world: World) -> None:
     world.cloud.quotas = {NAME: 0}
 
-    assert "Service Quotas console" in only(quota_findings(world.aws, ONE)).fix
+    assert "Service Quotas console" in only(quota_findings(world.aws, ONE, TABLE)).fix
 
 
 def test_in_use_names_what_uses_it_and_asks_for_the_sum(world: World) -> None:
@@ -81,28 +94,28 @@ def test_in_use_names_what_uses_it_and_asks_for_the_sum(world: World) -> None:
     world.cloud.quota_codes = {NAME: CODE}
     world.deploy(a_plan(instance_count=2))
 
-    found = only(quota_findings(world.aws, Need(TYPE, 2, 2)))
+    found = only(quota_findings(world.aws, QuotaNeed(TYPE, 2, 2), TABLE))
 
     assert (found.code, found.level) == ("quota-in-use", "error")
     assert found.message == (
         f"the quota '{NAME}' is 2 and 2 are in use by peagle-pair, so 0 of 2 are left"
     )
-    assert "--desired-value 4" in found.fix
-    assert found.fix.startswith("remove an endpoint that is not needed, or ask")
+    assert "--desired-value 4" in shlex.join(found.command or ())
+    assert found.fix.startswith("Remove an endpoint that is not needed, or choose another")
 
 
 @pytest.mark.parametrize(
     ("code", "words"),
     [
         ("AccessDeniedException", "not allowed: servicequotas:"),
-        ("ThrottlingException", "AWS still throttles after several tries"),
+        ("ThrottlingException", "AWS still throttles after several attempts"),
         ("ExpiredTokenException", "the AWS credentials have expired"),
     ],
 )
 def test_a_quota_that_cannot_be_read_says_why(world: World, code: str, words: str) -> None:
     deny(world, "get_service_quota", "list_service_quotas", code=code)
 
-    found = only(quota_findings(world.aws, ONE))
+    found = only(quota_findings(world.aws, ONE, TABLE))
 
     assert (found.code, found.level) == ("quota-unknown", "warning")
     assert words in found.message
@@ -112,7 +125,7 @@ def test_a_quota_that_cannot_be_read_says_why(world: World, code: str, words: st
 def test_a_quota_that_aws_does_not_list_is_unknown(world: World) -> None:
     world.cloud.quotas = {}
 
-    found = only(quota_findings(world.aws, ONE))
+    found = only(quota_findings(world.aws, ONE, TABLE))
 
     assert found.code == "quota-unknown"
     assert "console.aws.amazon.com/servicequotas" in found.fix
@@ -121,7 +134,7 @@ def test_a_quota_that_aws_does_not_list_is_unknown(world: World) -> None:
 def test_who_may_not_see_the_endpoints_is_told_so(world: World) -> None:
     deny(world, "list_endpoints")
 
-    found = only(quota_findings(world.aws, ONE))
+    found = only(quota_findings(world.aws, ONE, TABLE))
 
     assert (found.code, found.level) == ("quota-usage-unknown", "note")
     assert "not allowed: sagemaker:" in found.message
@@ -130,7 +143,7 @@ def test_who_may_not_see_the_endpoints_is_told_so(world: World) -> None:
 def test_the_hint_spares_the_listing(world: World) -> None:
     world.cloud.quota_codes = {NAME: CODE}
 
-    assert endpoint_quota(world.aws, TYPE) == Quota(NAME, 4.0, CODE)
+    assert endpoint_quota(world.aws, TYPE, CODE) == Quota(NAME, 4.0, CODE)
     assert "list_service_quotas" not in world.cloud.calls
 
 
@@ -138,50 +151,50 @@ def test_a_hint_that_leads_to_another_quota_does_not_count(world: World) -> None
     world.cloud.quotas = {"ml.g5.xlarge for training job usage": 9, NAME: 3}
     world.cloud.quota_codes = {"ml.g5.xlarge for training job usage": CODE}
 
-    assert endpoint_quota(world.aws, TYPE) == Quota(NAME, 3.0, None)
+    assert endpoint_quota(world.aws, TYPE, CODE) == Quota(NAME, 3.0, None)
 
 
 def test_a_quota_that_suffices_is_asked_once_a_day(world: World) -> None:
-    quota_findings(world.aws, ONE, today=True)
+    quota_findings(world.aws, ONE, TABLE, cached=True)
     asked = world.cloud.calls.count("list_service_quotas")
     world.cloud.quotas = {NAME: 0}
 
-    assert only(quota_findings(world.aws, ONE, today=True)).code == "quota-enough"
+    assert only(quota_findings(world.aws, ONE, TABLE, cached=True)).code == "quota-enough"
     assert world.cloud.calls.count("list_service_quotas") == asked == 1
-    assert only(quota_findings(world.aws, ONE)).code == "quota-zero", "deploy asks anew"
+    assert only(quota_findings(world.aws, ONE, TABLE)).code == "quota-zero", "deploy asks anew"
 
 
 def test_a_quota_that_is_too_small_is_asked_again(world: World) -> None:
     world.cloud.quotas = {NAME: 0}
-    assert only(quota_findings(world.aws, ONE, today=True)).code == "quota-zero"
+    assert only(quota_findings(world.aws, ONE, TABLE, cached=True)).code == "quota-zero"
     world.cloud.quotas = {NAME: 1}
 
-    assert only(quota_findings(world.aws, ONE, today=True)).code == "quota-enough"
+    assert only(quota_findings(world.aws, ONE, TABLE, cached=True)).code == "quota-enough"
 
 
 @pytest.mark.parametrize("kept", ["", "{", "[]", '{"format": 1, "asked": 1e99, "value": {}}'])
 def test_a_damaged_file_is_no_file(world: World, kept: str) -> None:
-    quota_findings(world.aws, ONE, today=True)
+    quota_findings(world.aws, ONE, TABLE, cached=True)
     (file,) = home().glob("online/*/us-east-1/quota-*.json")
     file.write_text(kept)
 
-    assert only(quota_findings(world.aws, ONE, today=True)).code == "quota-enough"
+    assert only(quota_findings(world.aws, ONE, TABLE, cached=True)).code == "quota-enough"
     assert world.cloud.calls.count("list_service_quotas") == 2
 
 
 def test_what_another_version_kept_is_asked_anew(world: World) -> None:
-    quota_findings(world.aws, ONE, today=True)
+    quota_findings(world.aws, ONE, TABLE, cached=True)
     (file,) = home().glob("online/*/us-east-1/quota-*.json")
     file.write_text(file.read_text().replace('"name"', '"called"'))
 
-    assert only(quota_findings(world.aws, ONE, today=True)).code == "quota-enough"
+    assert only(quota_findings(world.aws, ONE, TABLE, cached=True)).code == "quota-enough"
 
 
 def test_very_many_endpoints_are_not_counted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quota_use, "MOST_ENDPOINTS", 0)
+    monkeypatch.setattr(quotas, "MAX_ENDPOINTS", 0)
     world.deploy(a_plan())
 
-    found = only(quota_findings(world.aws, ONE))
+    found = only(quota_findings(world.aws, ONE, TABLE))
 
     assert "more than 0 endpoints" in found.message
 
@@ -189,16 +202,16 @@ def test_very_many_endpoints_are_not_counted(world: World, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("need", "used", "code"),
     [
-        (Need(TYPE, 1, 1), {"a": 3}, None),
-        (Need(TYPE, 1, 1), {"a": 2, "b": 2}, "quota-in-use"),
-        (Need(TYPE, 2, 2), {"a": 3}, "quota-in-use"),
-        (Need(TYPE, 5, 5), {}, "quota-too-small"),
-        (Need(TYPE, 1, 1, is_update=True), {"a": 3}, None),
-        (Need(TYPE, 1, 1, is_update=True), {"a": 4}, "quota-tight"),
-        (Need(TYPE, 1, 1), {"a": 9}, "quota-in-use"),
+        (QuotaNeed(TYPE, 1, 1), {"a": 3}, None),
+        (QuotaNeed(TYPE, 1, 1), {"a": 2, "b": 2}, "quota-in-use"),
+        (QuotaNeed(TYPE, 2, 2), {"a": 3}, "quota-in-use"),
+        (QuotaNeed(TYPE, 5, 5), {}, "quota-too-small"),
+        (QuotaNeed(TYPE, 1, 1, is_update=True), {"a": 3}, None),
+        (QuotaNeed(TYPE, 1, 1, is_update=True), {"a": 4}, "quota-tight"),
+        (QuotaNeed(TYPE, 1, 1), {"a": 9}, "quota-in-use"),
     ],
 )
-def test_what_is_left_decides(need: Need, used: dict[str, int], code: str | None) -> None:
+def test_what_is_left_decides(need: QuotaNeed, used: dict[str, int], code: str | None) -> None:
     codes = [finding.code for finding in judged(Quota(NAME, 4.0), used, need, "us-east-1")]
 
     assert codes == ([code] if code else [])
@@ -218,6 +231,6 @@ def test_instances_that_are_being_added_count(
 
     monkeypatch.setattr(world.cloud, "_describe_endpoint", scaled)
 
-    assert quota_use.instances_in_use(world.aws, TYPE) == {"peagle-pair": 3}
-    assert quota_use.instances_in_use(world.aws, "ml.g5.2xlarge") == {}
-    assert quota_use.instances_in_use(world.aws, TYPE, but="peagle-pair") == {}
+    assert quotas.instances_in_use(world.aws, TYPE) == {"peagle-pair": 3}
+    assert quotas.instances_in_use(world.aws, "ml.g5.2xlarge") == {}
+    assert quotas.instances_in_use(world.aws, TYPE, but="peagle-pair") == {}

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from peagle.deploy import state as records
-from peagle.deploy.state import Deployment, Generation, Resource
+from peagle.deploy.state import Deployment, Resource, Revision
 from peagle.errors import NotFound, UserError
 from tests.unit.aws.plans import a_plan
 
 
 def _record(name: str = "peagle-pair", scope: str = "111122223333", region: str = "us-east-1"):  # type: ignore[no-untyped-def]
-    wanted = Generation(fingerprint="0a1b2c3d", plan=a_plan(), role="r", bucket=None, config="c")
+    pending = Revision(fingerprint="0a1b2c3d", plan=a_plan(), role="r", bucket=None, config="c")
     return Deployment(
-        name=name, scope=scope, account="111122223333", region=region, wanted=wanted,
-        resources=(Resource(type="Model", name="m", generation="0a1b2c3d", keys=("ü/1",)),),
+        name=name, scope=scope, account="111122223333", region=region, pending=pending,
+        resources=(Resource(type="Model", name="m", revision="0a1b2c3d", keys=("ü/1",)),),
     )  # fmt: skip
 
 
@@ -98,8 +98,8 @@ def test_a_forgotten_deployment_leaves_nothing(own_home: Path) -> None:
 
 
 def test_a_resource_made_keeps_its_place(own_home: Path) -> None:
-    first = Resource(type="Model", name="a", generation="1")
-    second = Resource(type="Model", name="b", generation="1")
+    first = Resource(type="Model", name="a", revision="1")
+    second = Resource(type="Model", name="b", revision="1")
     record = _record().model_copy(update={"resources": (first, second)})
 
     made = record.with_resource(first.model_copy(update={"made": True}))

@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 
 from peagle.errors import PeagleError
-from peagle.request_validation import InvalidRequest, is_write, problems, problems_of, require_valid
+from peagle.request_validation import (
+    InvalidRequest,
+    is_write,
+    plan_request_findings,
+    require_valid,
+    validate,
+)
 from peagle.request_validation.model import matches
 from tests.unit.aws.cloud import ROLE, FakeAws
 from tests.unit.aws.plans import IMAGE, a_plan, another
@@ -176,7 +182,7 @@ def put(document: Any, path: str, value: Any) -> Any:
 
 @pytest.mark.parametrize("operation", GOOD)
 def test_what_is_right_passes(operation: str) -> None:
-    assert problems("sagemaker", operation, GOOD[operation], REGION) == ()
+    assert validate("sagemaker", operation, GOOD[operation], REGION) == ()
 
 
 @pytest.mark.parametrize(
@@ -187,14 +193,14 @@ def test_what_is_right_passes(operation: str) -> None:
 def test_what_aws_would_refuse_is_named(
     operation: str, place: str, value: Any, path: str, words: str
 ) -> None:
-    found = problems("sagemaker", operation, put(GOOD[operation], place, value), REGION)
+    found = validate("sagemaker", operation, put(GOOD[operation], place, value), REGION)
 
     told = {problem.path: f"{problem.message} {problem.fix}" for problem in reversed(found)}
     assert words in told[path]
 
 
 def test_a_missing_key_is_named() -> None:
-    (found,) = problems("sagemaker", "create_endpoint", {"EndpointName": "e"}, REGION)
+    (found,) = validate("sagemaker", "create_endpoint", {"EndpointName": "e"}, REGION)
 
     assert (found.path, found.message) == ("EndpointConfigName", "the key is missing")
 
@@ -203,21 +209,21 @@ def test_limits_are_met_exactly() -> None:
     full = {f"K{n:02}": "v" * 1021 for n in range(32)}
     assert sum(len(k) + len(v) for k, v in full.items()) == 32 * 1024
     model = put(GOOD["create_model"], ENV, full)
-    assert problems("sagemaker", "create_model", model, REGION) == ()
+    assert validate("sagemaker", "create_model", model, REGION) == ()
 
     over = put(model, f"{ENV}.K00", "v" * 1022)
 
-    assert [p.path for p in problems("sagemaker", "create_model", over, REGION)] == [ENV]
+    assert [p.path for p in validate("sagemaker", "create_model", over, REGION)] == [ENV]
 
 
 def test_the_environments_of_all_containers_count_together() -> None:
     half = {"Image": IMAGE, "Environment": {f"K{n}": "v" * 1000 for n in range(17)}}
     model = {"ModelName": "m", "ExecutionRoleArn": ROLE, "Containers": [half]}
-    assert problems("sagemaker", "create_model", model, REGION) == ()
+    assert validate("sagemaker", "create_model", model, REGION) == ()
 
     model["Containers"] = [half, half]
 
-    (found,) = problems("sagemaker", "create_model", model, REGION)
+    (found,) = validate("sagemaker", "create_model", model, REGION)
     assert "all containers" in found.message
 
 
@@ -237,16 +243,16 @@ def test_one_error_names_operation_key_value_and_the_nearest() -> None:
 
 def test_other_services_are_looked_at_too() -> None:
     bad = {"RoleName": "has space", "AssumeRolePolicyDocument": "{}"}
-    assert [p.path for p in problems("iam", "create_role", bad, REGION)] == ["RoleName"]
+    assert [p.path for p in validate("iam", "create_role", bad, REGION)] == ["RoleName"]
     for name in ("Caps", "ab", "a_b", "1.2.3.4", "a..b", "b" * 64):
-        (found,) = problems("s3", "create_bucket", {"Bucket": name}, REGION)
+        (found,) = validate("s3", "create_bucket", {"Bucket": name}, REGION)
         assert found.path == "Bucket"
-    assert problems("s3", "create_bucket", {"Bucket": "peagle-sagemaker-x-1"}, REGION) == ()
+    assert validate("s3", "create_bucket", {"Bucket": "peagle-sagemaker-x-1"}, REGION) == ()
     where = {"Bucket": "abc", "CreateBucketConfiguration": {"LocationConstraint": "eu-wst-1"}}
-    (found,) = problems("s3", "create_bucket", where, REGION)
+    (found,) = validate("s3", "create_bucket", where, REGION)
     assert "eu-west-1" in found.fix
     tagging = {"Bucket": "abc", "Tagging": {"TagSet": [{"Key": "aws:a", "Value": ""}]}}
-    (found,) = problems("s3", "put_bucket_tagging", tagging, REGION)
+    (found,) = validate("s3", "put_bucket_tagging", tagging, REGION)
     assert found.path == "Tagging.TagSet[0].Key"
     target = {
         "ServiceNamespace": "sagemaker",
@@ -256,7 +262,7 @@ def test_other_services_are_looked_at_too() -> None:
         "MaxCapacity": 1,
     }
     service = "application-autoscaling"
-    (found,) = problems(service, "register_scalable_target", target, REGION)
+    (found,) = validate(service, "register_scalable_target", target, REGION)
     assert found.path == "MinCapacity"
 
 
@@ -307,9 +313,11 @@ def test_preflight_refuses_before_anything_is_made(world: World) -> None:
 
 
 def test_a_plan_is_valid_for_every_role_and_bucket() -> None:
-    assert problems_of(a_plan()) == ()
+    assert plan_request_findings(a_plan()) == ()
 
-    (finding,) = problems_of(a_plan(download_timeout_seconds=600, instance_type="ml.g5.xlrge"))
+    (finding,) = plan_request_findings(
+        a_plan(download_timeout_seconds=600, instance_type="ml.g5.xlrge")
+    )
 
     assert finding.where.endswith("ProductionVariants[0].InstanceType")
 
@@ -338,7 +346,7 @@ COPY = {"Bucket": "models-b", "Key": "b/model"}
     ],
 )
 def test_what_is_copied_may_be_given_in_parts(source: Any) -> None:
-    assert problems("s3", "copy_object", {**COPY, "CopySource": source}, REGION) == ()
+    assert validate("s3", "copy_object", {**COPY, "CopySource": source}, REGION) == ()
 
 
 @pytest.mark.parametrize(
@@ -350,7 +358,7 @@ def test_what_is_copied_may_be_given_in_parts(source: Any) -> None:
     ],
 )
 def test_what_is_copied_is_looked_at(source: Any, path: str, words: str) -> None:
-    (found,) = problems("s3", "copy_object", {**COPY, "CopySource": source}, REGION)
+    (found,) = validate("s3", "copy_object", {**COPY, "CopySource": source}, REGION)
 
     assert (found.path, found.message) == (path, words)
 

@@ -86,7 +86,7 @@ def only(found: tuple[Finding, ...]) -> Finding:
 def test_a_whole_pair_is_looked_at_in_few_calls_and_nothing_is_said(
     copied: Aws, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copied, "hurried", lambda: copied)
+    monkeypatch.setattr(copied, "best_effort", lambda: copied)
     calls = Calls(copied, monkeypatch)
 
     assert mounted_findings(copied, plan) == ()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from peagle.aws.sagemaker import describe, update
-from peagle.deploy.status import document, state_of
+from peagle.deploy.status import deployment_status, state_of
 from peagle.errors import CloudError, NotProved, Refused
 from tests.unit.aws.cloud import ROLE, Engine, service_error
 from tests.unit.aws.plans import a_plan, another
@@ -151,7 +151,7 @@ def test_a_rolled_back_update_is_a_failure_and_the_old_one_serves(world: World) 
     assert record is not None
     assert record.failure is not None
     assert _state(world) == "InService"
-    assert document(world.aws, record, describe(world.aws, NAME))["endpoint_config"] == old
+    assert deployment_status(world.aws, record)["endpoint_config"] == old
     world.deploy(a_plan())
     assert set(world.cloud.configs) == {old}
 
@@ -241,10 +241,11 @@ def test_an_unproved_endpoint_is_proved_by_deploying_again(world: World) -> None
 def test_an_image_that_cannot_tell_is_not_proved_and_ours_is_named(world: World) -> None:
     world.cloud.engine.acceptance = None
 
-    with pytest.raises(NotProved, match="does not tell") as untold:
+    with pytest.raises(NotProved, match="exposes no speculation counters") as untold:
         world.deploy(a_plan())
 
-    assert "peagle image build PAIR --push" in untold.value.fix
+    assert untold.value.code == "no-speculation-counters"
+    assert untold.value.command[:3] == ("peagle", "image", "build")
     assert "--image" in untold.value.fix
     assert _state(world) == "Unproved"
 
@@ -263,7 +264,7 @@ def test_without_speculation_an_answer_is_the_proof(world: World) -> None:
 def test_an_endpoint_that_answers_nothing_is_not_proved(world: World) -> None:
     world.cloud.engine.words = ()
 
-    with pytest.raises(NotProved, match="answers a prompt with nothing"):
+    with pytest.raises(NotProved, match="returned an empty answer"):
         world.deploy(a_plan(speculation=None, drafter=None))
 
 

@@ -61,7 +61,7 @@ def collected(world: World, folder: Path) -> Stored:
     record = Deployment(
         name=plan.name, scope=world.aws.scope, account=world.aws.account, region=plan.region
     )
-    return warming.collect(world.work(record), found.change, found.wanted, place, folder)
+    return warming.collect(world.work(record), found.change, found.desired, place, folder)
 
 
 def warm_keys(world: World) -> list[str]:

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from peagle.aws.client import Clock
+from peagle.catalog import load_catalog
 from peagle.deploy import state as records
 from peagle.deploy.apply import deploy
-from peagle.deploy.context import Work
+from peagle.deploy.context import DeploymentContext, Progress
 from peagle.deploy.destroy import destroy
-from peagle.deploy.preflight import Choices, Preflight, preflight
+from peagle.deploy.preflight import AccountChoices, Preflight, preflight
 from peagle.deploy.state import Deployment
-from peagle.deploy.watch import Clock, Progress
 from peagle.engine.crash import find_crash
 from peagle.planning.plan import Plan
 from tests.unit.aws.cloud import Cloud, FakeAws
@@ -50,11 +51,11 @@ class World:
     def clock(self) -> Clock:
         return CloudClock(self.cloud)
 
-    def work(self, record: Deployment) -> Work:
-        return Work(self.aws, record, self.shown.append, _explain, self.clock)
+    def work(self, record: Deployment) -> DeploymentContext:
+        return DeploymentContext(self.aws, record, self.shown.append, _explain, self.clock)
 
     def look(self, plan: Plan, **choices: Any) -> Preflight:
-        return preflight(self.aws, plan, Choices(**choices))
+        return preflight(self.aws, plan, AccountChoices(**choices), load_catalog().instances)
 
     def deploy(self, plan: Plan, **choices: Any) -> Deployment:
         found = self.look(plan, **choices)
@@ -62,7 +63,7 @@ class World:
             name=plan.name, scope=self.aws.scope, account=self.aws.account, region=plan.region
         )
         work = self.work(record)
-        deploy(work, found.change, found.wanted)
+        deploy(work, found.change, found.desired)
         return work.record
 
     def record(self) -> Deployment | None:

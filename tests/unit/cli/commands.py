@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from peagle.aws.client import Aws
+from peagle.aws.client import Aws, Clock
 from peagle.catalog import load_catalog
 from peagle.cli.account import Account
-from peagle.deploy.watch import Clock
 from peagle.planning import Options, make_plan
 from tests.support import Done, in_process
 from tests.unit.aws.cloud import Cloud

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from peagle.deploy import state as records
-from peagle.deploy.state import Deployment, Generation, Resource, ResourceType
+from peagle.deploy.state import Deployment, Resource, ResourceType, Revision
 from peagle.planning.plan import Mount
 from tests.unit.aws.plans import a_plan
 
@@ -13,7 +13,7 @@ def deployed(
 ) -> None:
     """Record one that has mounted ``uri``, or with another ``kind`` what was made before it."""
     plan = a_plan(mounts=(Mount(channel=None, s3_uri=uri),))
-    wanted = Generation(fingerprint="0a", plan=plan, role="r", bucket="models", config="c")
-    made = Resource(type=kind, name="n", made=True, generation="0a")
+    pending = Revision(fingerprint="0a", plan=plan, role="r", bucket="models", config="c")
+    made = Resource(type=kind, name="n", made=True, revision="0a")
     records.save(Deployment(name=name, scope=scope, account="1", region="us-east-1",
-                            wanted=wanted, resources=(made,)))  # fmt: skip
+                            pending=pending, resources=(made,)))  # fmt: skip

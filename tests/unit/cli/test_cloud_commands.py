@@ -102,7 +102,7 @@ def test_a_stand_ins_acceptance_is_marked_in_the_list(deployed: Terminal) -> Non
 
     assert "*" not in plain
     assert "3.00*" in marked
-    assert "* of peagle/tiny, which stands in" in marked
+    assert "* of peagle/tiny, a stand-in" in marked
     (row,) = deployed.run("list", "--json").document["deployments"]
     assert row["stand_in"] == "peagle/tiny"
     assert row["speculation"] is True
@@ -365,10 +365,10 @@ def test_an_interrupted_destroy_says_what_is_left_and_goes_on(deployed: Terminal
     done = deployed.run("destroy", NAME, "--yes")
 
     assert done.code == 130
-    assert f"Endpoint {NAME}" not in done.err.partition("What is there now:")[2]
+    assert f"Endpoint {NAME}" not in done.err.partition("These resources exist:")[2]
     assert "  Model " in done.err
     assert "Costs    $0.00 per hour" in done.err
-    assert f"Go on    peagle destroy {NAME}" in done.err
+    assert f"Continue peagle destroy {NAME}" in done.err
     deployed.cloud.before = lambda operation: None
     assert deployed.run("destroy", NAME, "--yes").code == 0
     assert deployed.cloud.is_empty
@@ -391,7 +391,7 @@ def test_destroy_waits_for_an_endpoint_that_is_being_changed(deployed: Terminal)
     done = deployed.run("destroy", NAME, "--yes")
 
     assert done.code == 0
-    assert "Waiting for the endpoint to come to rest" in done.err
+    assert "Waiting for the endpoint's current change to end" in done.err
     assert deployed.cloud.is_empty
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peagle.cli.output.progress import Ticker, describe
-from peagle.deploy.watch import Progress
+from peagle.deploy.context import Progress
 from peagle.text import duration, in_words, price_words
 
 CONTEXT = click.Context(click.Command("x"))

@@ -14,8 +14,8 @@ from peagle.aws import prices
 from peagle.aws.client import Aws, Keys, connect
 from peagle.aws.errors import CREDENTIALS_FIX
 from peagle.catalog import load_catalog
-from peagle.deploy.state import SANDBOX
 from peagle.errors import UserError
+from peagle.store import SANDBOX
 from tests.support import Done
 from tests.unit.aws.cloud import service_error
 from tests.unit.cli.commands import NAME, Terminal
@@ -84,7 +84,7 @@ def test_without_credentials_the_way_to_them_is_told_once(
 
     assert codes(done) == {"price-snapshot": "warning", "quota-unknown": "warning"}
     fixes = {one["code"]: one["fix"] for one in done.document["findings"]}
-    assert fixes["price-snapshot"] == CREDENTIALS_FIX
+    assert fixes["price-snapshot"] == CREDENTIALS_FIX.sentence
     assert fixes["quota-unknown"].startswith("as for the price; ")
 
 
@@ -177,7 +177,7 @@ def test_who_may_not_ask_gets_the_snapshot_and_is_told(
     assert done.document["price_date"] == snapshot["price_date"]
     told = {f["code"]: f["message"] for f in done.document["findings"]}
     assert words in told["price-snapshot"]
-    assert "could not be read" in told["quota-unknown"]
+    assert "cannot read the quota" in told["quota-unknown"]
 
 
 def test_a_type_without_a_price_in_the_region_is_doubted(terminal: Terminal) -> None:
@@ -215,7 +215,7 @@ def test_a_second_plan_asks_no_prices(terminal: Terminal) -> None:
 def test_who_never_answers_is_asked_once(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("peagle.aws.client.PATIENCE", (2, 1, 1))
+    monkeypatch.setattr("peagle.aws.client.BEST_EFFORT_TIMEOUTS", (2, 1, 1))
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         aws = connect("us-east-1", endpoint_url=url, keys=Keys("a", "b"))
@@ -230,7 +230,7 @@ def test_who_never_answers_is_asked_once(
     assert codes(done) == {"price-snapshot": "warning", "quota-unknown": "warning"}
     told = {one["code"]: one["message"] for one in done.document["findings"]}
     assert "Read timeout" in told["price-snapshot"]
-    assert "service-quotas was not asked, as pricing in us-east-1 cannot" in told["quota-unknown"]
+    assert "skipped service-quotas: pricing in us-east-1 cannot" in told["quota-unknown"]
 
 
 def test_without_online_nobody_is_asked(terminal: Terminal) -> None:

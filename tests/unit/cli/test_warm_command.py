@@ -332,8 +332,8 @@ def test_a_second_ctrl_c_tells_how_to_go_on_and_how_to_remove_it(stocked: Termin
     done = warmed(stocked)
 
     assert done.code == 130
-    (again,) = [line for line in done.err.splitlines() if line.startswith("Go on    ")]
-    assert again.startswith("Go on    peagle warm tiny --")
+    (again,) = [line for line in done.err.splitlines() if line.startswith("Continue ")]
+    assert again.startswith("Continue peagle warm tiny --")
     assert f"--image {IMAGE}" in again
     assert f"Remove   peagle destroy {NAME}-warm" in done.err
 
@@ -362,7 +362,7 @@ def test_an_endpoint_of_somebody_else_by_that_name_is_left_alone(stocked: Termin
     done = warmed(stocked)
 
     assert done.code == 3
-    assert "there already" in done.error
+    assert "was not deployed from this machine" in done.error
     assert set(stocked.cloud.endpoints) == {f"{NAME}-warm"}
 
 

@@ -16,12 +16,16 @@ NAMED_OTHERWISE = {
     "s3:ListObjectsV2": "s3:ListBucket",
     "s3:DeleteObjects": "s3:DeleteObject",
     "s3:ListMultipartUploads": "s3:ListBucketMultipartUploads",
+    "s3:ListParts": "s3:ListMultipartUploadParts",
 }
 """S3's actions are not called as its operations are (service authorization reference)."""
 
 
-IMAGES = ("codebuild.py", "ecr.py", "image_records.py")
+IMAGES = ("build_role.py", "codebuild.py", "ecr.py", "image_records.py")
 """The modules that `peagle image` and `peagle destroy --images` use."""
+
+REFRESH = ("refresh.py", "refresh_sources.py")
+"""The modules that `peagle catalog refresh` uses."""
 
 
 def _called(where: Callable[[str], bool]) -> set[str]:
@@ -53,7 +57,7 @@ def _allowed(policy: str) -> set[str]:
 
 
 def test_the_deploy_policy_allows_every_call() -> None:
-    called = _called(lambda file: file not in IMAGES)
+    called = _called(lambda file: file not in (*IMAGES, *REFRESH))
 
     assert len(called) > 10
     assert called - _allowed("deploy-policy.json") == set()
@@ -64,6 +68,15 @@ def test_the_image_policy_allows_every_call() -> None:
 
     assert len(called) > 10
     assert called - _allowed("image-policy.json") == set()
+
+
+def test_what_catalog_refresh_needs_besides_is_documented() -> None:
+    called = _called(lambda file: file in REFRESH)
+    readme = (ROOT / "infra" / "README.md").read_text()
+
+    more = called - _allowed("deploy-policy.json")
+    assert "ec2:DescribeInstanceTypes" in more
+    assert [action for action in more if f"`{action}`" not in readme] == []
 
 
 @pytest.mark.parametrize("kind", ["Model", "EndpointConfig", "Endpoint"])

@@ -8,7 +8,7 @@ import pytest
 
 from peagle.planning import Plan
 from peagle.render import requests
-from peagle.request_validation import problems_of
+from peagle.request_validation import plan_request_findings
 from tests.unit.rendering.plans import ALL_PAIRS, SHAPES, plan_for, plan_of
 
 
@@ -18,12 +18,12 @@ def parameters(plan: Plan) -> list[dict[str, object]]:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_aws_takes_the_requests(shape: str) -> None:
-    assert problems_of(plan_of(shape)) == ()
+    assert plan_request_findings(plan_of(shape)) == ()
 
 
 @pytest.mark.parametrize("pair", ALL_PAIRS)
 def test_aws_takes_the_requests_of_every_bundled_pair(pair: str) -> None:
-    assert problems_of(plan_for(pair)) == ()
+    assert plan_request_findings(plan_for(pair)) == ()
 
 
 def test_the_calls_come_in_the_order_in_which_they_are_made() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from peagle.errors import PeagleError
 from peagle.planning import Options, errors, make_plan
-from peagle.request_validation import problems_of
+from peagle.request_validation import plan_request_findings
 from tests.unit.rendering.plans import ALL_PAIRS, CATALOG
 
 _ODD = st.text(alphabet="aZ09-_./:%=+@ \t\n\"'\\{}[]$äß漢🙂\0", max_size=80)
@@ -54,4 +54,4 @@ def test_any_plan_is_refused_or_valid(asked: dict[str, Any]) -> None:
         return
     assume(not errors(plan.findings))
 
-    assert problems_of(plan) == ()
+    assert plan_request_findings(plan) == ()

@@ -1,11 +1,10 @@
-"""AWS: the only room that knows boto3.
+"""AWS: the connection, its errors, and one module per service.
 
-session     one connection; the only place that builds clients      errors   what it raises
-preflight   looks at the account before anything is created         wanted   the requests to send
-roles, limits, storage, endpoints, logs    one kind of thing each, one function per call
-records     what was created, written down before and after         work     how that is done
-steps       from weights to an endpoint in service                  watch    waiting for it
-deployment  what must change, the steps in order, proof, tidying    proving  accepted drafts
-destruction everything that deploy made, and nothing else           status   what to say of it
-runtime     whole and streamed answers, and the engine's counters
+client, errors     the connection; botocore's errors as PeagleErrors
+sagemaker, runtime models, configurations, endpoints; requests to an endpoint
+s3, s3_source      buckets and uploads; a checkpoint below a prefix
+roles, quotas      execution roles, CodeBuild's role; endpoint quotas
+prices, logs       the Pricing API with a cache; CloudWatch logs
+ecr, codebuild, image_records   container images
+refresh, refresh_sources        the catalogue's prices, quotas and image accounts
 """

@@ -1,12 +1,7 @@
-"""Questions that a plan can do without: they are asked for seconds, not minutes.
+"""The connection to AWS: the only place that builds boto3 clients.
 
-Whoever does not answer is not asked twice, and after the first who cannot be reached nobody else
-is asked either: one is enough to know that the way to AWS is closed.
-
-One connection to AWS: the only place that builds boto3 clients.
-
-Everything else in this room calls through ``Aws.call`` and sees PeagleErrors only. Botocore's
-``standard`` mode repeats throttled and broken calls.
+Everything else calls ``Aws.call`` and meets PeagleErrors only. Botocore's ``standard`` mode
+repeats throttled and broken calls.
 """
 
 from __future__ import annotations
@@ -34,77 +29,84 @@ from peagle.catalog.tables import region_hint
 from peagle.errors import CloudError, UserError
 from peagle.request_validation import is_write, require_valid
 
-PATIENCE = (2, 3, 5)
-"""Attempts, seconds to connect, seconds to read. The second attempt is for a throttled one."""
+MAX_TOKEN_SECONDS = 12 * 3600
+"""AWS rejects bearer tokens that are valid for longer."""
 
-LONGEST_SECONDS = 10.0
-"""So long all questions of a plan may take together; after it none is begun."""
+BEST_EFFORT_SECONDS = 10.0
+"""Time budget of all calls of a best-effort connection together; after it, no call starts."""
 
-_SILENT = (boto.ConnectionError, boto.ReadTimeoutError)
+BEST_EFFORT_TIMEOUTS = (2, 3, 5)
+"""Attempts, connect timeout, read timeout (seconds). The second attempt is for throttling."""
+
+_TIMEOUTS = (5, 10, 60)
+_TIMEOUTS_BY_SERVICE = {
+    # A stream may be silent while a long prompt is processed (AWS itself allows 8 minutes).
+    "sagemaker-runtime": (2, 10, 900),
+    "pricing": (2, 3, 15),
+    "service-quotas": (2, 3, 15),
+    "sts": (3, 5, 15),
+}
+_PARTITIONS = ("aws", "aws-us-gov", "aws-cn")
+_TOKEN_URL = "https://sagemaker.amazonaws.com/"
+_NO_RESPONSE = (boto.ConnectionError, boto.ReadTimeoutError)
 
 
-class Hurry:
-    """Watches the questions of one connection, and refuses those that are no longer asked."""
+class Clock:
+    """The time, and a pause. Tests replace it."""
+
+    def now(self) -> float:
+        """Epoch seconds."""
+        return time.time()
+
+    def sleep(self, seconds: float) -> None:
+        """Wait."""
+        time.sleep(seconds)
+
+
+class CircuitBreaker:
+    """Ends the calls of a best-effort connection: all, once one service cannot be reached, or once
+    the time budget is used up."""
 
     def __init__(self) -> None:
-        self._unreached = ""
+        self._unreachable = ""
         self._spent = 0.0
         self._began = 0.0
 
-    def attend(self, client: Any, service: str, region: str) -> None:
-        """Watch the calls of a boto3 client. What is not asked raises CloudError."""
-        place = f"{service} in {region}"
+    def watch(self, client: Any, service: str, region: str) -> None:
+        """Guard the calls of a boto3 client; a skipped call raises CloudError."""
 
         def before(**_: Any) -> None:
-            self._refuse(service)
+            self._check(service)
             self._began = time.monotonic()
 
         def after(caught_exception: Exception | None = None, **_: Any) -> bool | None:
             now = time.monotonic()
             self._spent, self._began = self._spent + now - self._began, now
-            if not isinstance(caught_exception, _SILENT):
+            if not isinstance(caught_exception, _NO_RESPONSE):
                 return None  # botocore's own rules decide
-            self._unreached = place
+            self._unreachable = f"{service} in {region}"
             return False
 
-        # The first answer counts, and handlers of a service are heard before those of all.
+        # botocore takes the first answer, and runs handlers of one service before those of all.
         name = client.meta.service_model.service_id.hyphenize()
         client.meta.events.register_first(f"before-call.{name}", before)
         client.meta.events.register_first(f"needs-retry.{name}", after)
 
-    def _refuse(self, service: str) -> None:
-        if self._unreached:
-            message = f"{service} was not asked, as {self._unreached} cannot be reached"
-            raise CloudError(message, UNREACHABLE_FIX)
-        if self._spent >= LONGEST_SECONDS:
-            message = f"{service} was not asked on, as AWS took {self._spent:.0f} s so far"
-            raise CloudError(message, "repeat it later")
-
-
-LONGEST_TOKEN_SECONDS = 12 * 3600
-"""AWS refuses bearer tokens that are valid for longer."""
-
-_ATTEMPTS = 5
-_CONNECT_SECONDS = 10
-_READ_SECONDS = 60
-_ANSWER_SECONDS = 900
-"""A streamed answer may be silent while a long prompt is read (AWS itself allows 8 minutes)."""
-
-_PATIENCE = {
-    "sagemaker-runtime": (2, _CONNECT_SECONDS, _ANSWER_SECONDS),
-    "pricing": (2, 3, 15),
-    "service-quotas": (2, 3, 15),
-    "sts": (3, 5, 15),
-}
-"""Service -> attempts, seconds to connect, seconds to read."""
-
-_PARTITIONS = ("aws", "aws-us-gov", "aws-cn")
-_TOKEN_URL = "https://sagemaker.amazonaws.com/"
+    def _check(self, service: str) -> None:
+        if self._unreachable:
+            message = f"skipped {service}: {self._unreachable} cannot be reached"
+            raise CloudError(message, UNREACHABLE_FIX, "unreachable")
+        if self._spent >= BEST_EFFORT_SECONDS:
+            message = (
+                f"skipped {service}: the {BEST_EFFORT_SECONDS:g} s budget for AWS queries is used "
+                "up"
+            )
+            raise CloudError(message, "repeat the command later", "budget-used-up")
 
 
 @dataclass(frozen=True)
 class Keys:
-    """An access key of its own, instead of what the machine is configured with."""
+    """An access key that replaces the machine's AWS configuration."""
 
     access_key: str
     secret_key: str = field(repr=False)
@@ -113,7 +115,7 @@ class Keys:
 class Aws:
     """AWS in one region, for one account.
 
-    ``own_scope`` replaces the account id as the folder of deployment records.
+    ``own_scope`` replaces the account id as the scope of deployment records.
     """
 
     def __init__(
@@ -128,7 +130,7 @@ class Aws:
         self.own_scope = own_scope
         self._session = session
         self._clients: dict[str, Any] = {}
-        self._hurry: Hurry | None = None
+        self._breaker: CircuitBreaker | None = None
 
     def in_region(self, region: str) -> Aws:
         """The same account in another region."""
@@ -136,35 +138,35 @@ class Aws:
             return self
         return Aws(self._session, region, self.endpoint_url, self.own_scope)
 
-    def hurried(self) -> Aws:
-        """The same account, for questions that can go without an answer: they wait for seconds
-        only, and stop when AWS cannot be reached (``peagle.aws.client``)."""
-        if self._hurry is not None:
+    def best_effort(self) -> Aws:
+        """The same account, for calls whose answer is optional: short timeouts, and a circuit
+        breaker for all of them together."""
+        if self._breaker is not None:
             return self
         other = copy.copy(self)
-        other._clients, other._hurry = {}, Hurry()
+        other._clients, other._breaker = {}, CircuitBreaker()
         return other
 
     def client(self, service: str) -> Any:
-        """The boto3 client of ``service``, made once."""
+        """The boto3 client of ``service``, created once."""
         if service not in self._clients:
             with translated(service, self.region):
                 made = self._session.client(
                     service,
                     region_name=_region_of(service, self.region),
                     endpoint_url=self.endpoint_url,
-                    config=_config(service, self.endpoint_url, self._hurry is not None),
+                    config=_config(service, self.endpoint_url, self._breaker is not None),
                 )
-            if self._hurry is not None:
-                self._hurry.attend(made, service, self.region)
+            if self._breaker is not None:
+                self._breaker.watch(made, service, self.region)
             self._clients[service] = made
         return self._clients[service]
 
     def call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
         """One API call, as boto3 names it: ``call("sagemaker", "describe_model", ...)``.
 
-        What creates or changes something is looked at first; InvalidRequest is raised for what
-        AWS would refuse.
+        A call that creates or changes something is validated first: raises InvalidRequest for
+        what AWS would reject.
         """
         if is_write(operation):
             require_valid(service, operation, parameters, self.region)
@@ -204,7 +206,7 @@ class Aws:
 
     @cached_property
     def caller(self) -> dict[str, Any]:
-        """Who we are: ``Account`` and ``Arn``."""
+        """The identity of the credentials: ``Account`` and ``Arn``."""
         return self.call("sts", "get_caller_identity")
 
     @property
@@ -214,29 +216,29 @@ class Aws:
 
     @cached_property
     def scope(self) -> str:
-        """Where this connection's deployments are written down: ``sandbox`` or the account id."""
+        """The scope of this connection's deployment records: ``sandbox`` or the account id."""
         return self.own_scope or self.account
 
     @property
     def is_amazon(self) -> bool:
-        """False when something else than AWS answers: the sandbox, or another stand-in."""
+        """False for the sandbox and other substitutes of AWS."""
         return ".amazonaws.com" in self.client("sagemaker").meta.endpoint_url
 
     def openai_base_url(self, endpoint: str) -> str:
-        """The address for OpenAI clients; it takes ``bearer_token`` as its key."""
+        """The base URL for OpenAI clients; ``bearer_token`` is its API key."""
         runtime = self.client("sagemaker-runtime").meta.endpoint_url.rstrip("/")
         return f"{runtime}/endpoints/{endpoint}/openai/v1"
 
-    def bearer_token(self, seconds: int = LONGEST_TOKEN_SECONDS) -> str:
-        """A key for the OpenAI-compatible address, valid for ``seconds`` (at most 12 hours).
+    def bearer_token(self, seconds: int = MAX_TOKEN_SECONDS) -> str:
+        """An API key for the OpenAI-compatible URL, valid for ``seconds`` (at most 12 hours).
 
-        It is a presigned POST of the action CallWithBearerToken, so it needs no call to AWS.
+        It is a presigned POST of the action CallWithBearerToken, created without a call to AWS.
         Raises UserError when there are no credentials.
         """
         with translated("sagemaker", self.region):
             credentials = self._session.get_credentials()
             if credentials is None:
-                raise UserError("no AWS credentials", CREDENTIALS_FIX)
+                raise UserError("no AWS credentials", CREDENTIALS_FIX, "no-credentials")
             frozen = credentials.get_frozen_credentials()
         request = AWSRequest(
             method="POST",
@@ -256,24 +258,23 @@ def connect(
     keys: Keys | None = None,
     scope: str | None = None,
 ) -> Aws:
-    """A connection; nothing is sent yet.
+    """A connection; sends nothing yet.
 
-    With ``keys`` the machine's own AWS configuration is not read at all, so that the sandbox
-    cannot be mistaken for an account. Raises UserError for an unknown profile or region.
+    With ``keys`` the machine's AWS configuration is not read, so that a command for the sandbox
+    cannot reach an account. Raises UserError for an unknown profile or region.
     """
     with translated("aws", region):
-        session = _apart(keys) if keys else boto3.Session(profile_name=profile)
+        session = _session_of(keys) if keys else boto3.Session(profile_name=profile)
         known = [name for partition in _PARTITIONS
                  for name in session.get_available_regions("sagemaker", partition)]  # fmt: skip
     if region not in known:
         raise UserError(
-            f"SageMaker is in no region called {region!r}",
-            region_hint(region, known),
+            f"SageMaker has no region {region!r}", region_hint(region, known), "unknown-region"
         )
     return Aws(session, region, endpoint_url, scope)
 
 
-def _apart(keys: Keys) -> Any:
+def _session_of(keys: Keys) -> Any:
     """A session that reads no configuration file and no AWS_PROFILE."""
     nowhere = (None, None, os.devnull, None)
     variables: dict[str, Any] = {
@@ -287,22 +288,22 @@ def _apart(keys: Keys) -> Any:
 
 
 def _region_of(service: str, region: str) -> str:
-    """The Pricing API lives in few regions; any of a partition knows all of its prices."""
+    """The Pricing API is in few regions; any of a partition has the prices of all."""
     if service != "pricing":
         return region
     return "cn-northwest-1" if region.startswith("cn-") else "us-east-1"
 
 
-def _config(service: str, endpoint_url: str | None, hurried: bool) -> Config:
-    """A proxy is for the way to AWS, not for an endpoint that was named by hand."""
-    usual = (_ATTEMPTS, _CONNECT_SECONDS, _READ_SECONDS)
-    attempts, connect, read = PATIENCE if hurried else _PATIENCE.get(service, usual)
+def _config(service: str, endpoint_url: str | None, best_effort: bool) -> Config:
+    """A proxy is for AWS, not for an endpoint URL."""
+    usual = _TIMEOUTS_BY_SERVICE.get(service, _TIMEOUTS)
+    attempts, connect, read = BEST_EFFORT_TIMEOUTS if best_effort else usual
     return Config(
         retries={"mode": "standard", "total_max_attempts": attempts},
         connect_timeout=connect,
         read_timeout=read,
         user_agent_extra=f"peagle-toolkit/{__version__}",
         proxies={} if endpoint_url else None,
-        # What we send carries a checksum in a header that is signed, so the body need not be.
+        # Uploads carry a checksum in a signed header, so the body need not be signed.
         s3={"payload_signing_enabled": False},
     )

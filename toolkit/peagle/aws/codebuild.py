@@ -15,10 +15,9 @@ from typing import Any
 from peagle.aws import ecr
 from peagle.aws import image_records as images
 from peagle.aws import s3 as storage
-from peagle.aws.client import Aws
-from peagle.aws.errors import AlreadyThere, Missing
-from peagle.aws.roles import LOG_GROUPS, Scope, ensure_role
-from peagle.deploy.watch import Clock
+from peagle.aws.build_role import LOG_GROUPS, BuildScope, ensure_role
+from peagle.aws.client import Aws, Clock
+from peagle.aws.errors import AlreadyExists, Missing
 from peagle.errors import CloudError
 from peagle.images.context import Member, explain_full_disk
 
@@ -97,7 +96,7 @@ def build(aws: Aws, order: BuildOrder, say: Say, clock: Clock | None = None) -> 
     bucket, key = _upload(aws, order, say)
     project = project_name(order.repository)
     role = ensure_role(aws, _role_name(project, aws.region),
-                       Scope(order.repository, bucket, PREFIX, project))  # fmt: skip
+                       BuildScope(order.repository, bucket, PREFIX, project))  # fmt: skip
     with images.recorded(aws, "Project", project):
         _create_project(aws, _project(project, role, f"{bucket}/{key}"), clock)
     say(f"CodeBuild project {project}: building {address}")
@@ -217,7 +216,7 @@ def _create_project(aws: Aws, wanted: dict[str, Any], clock: Clock) -> None:
         try:
             aws.call("codebuild", "create_project", **wanted)
             return
-        except AlreadyThere:
+        except AlreadyExists:
             return
         except CloudError as error:
             if "AssumeRole" not in error.message or left == 1:

@@ -8,7 +8,7 @@ from typing import Any
 
 from peagle.aws import image_records as images
 from peagle.aws.client import Aws
-from peagle.aws.errors import AlreadyThere, Missing
+from peagle.aws.errors import AlreadyExists, Missing
 from peagle.checks.facts import in_ecr
 from peagle.errors import CloudError
 from peagle.images import Login
@@ -108,7 +108,7 @@ def _create(aws: Aws, name: str) -> dict[str, Any]:
             imageScanningConfiguration={"scanOnPush": True},
             encryptionConfiguration={"encryptionType": "AES256"},
         )  # fmt: skip
-    except AlreadyThere:
+    except AlreadyExists:
         made = {"repository": _repository(aws, name) or {}}
     return dict(made["repository"])
 

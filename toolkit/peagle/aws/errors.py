@@ -1,7 +1,7 @@
-"""What botocore raises, said in the user's words. The only place where it is translated.
+"""botocore's errors as PeagleErrors: the only place that translates them.
 
-No credentials, a misspelt profile or region: the user's mistake (exit code 2). Everything that
-AWS itself refused is a CloudError (4); its subclasses here are those that callers act upon.
+Missing credentials, an unknown profile or region are the user's mistake (exit code 2). What AWS
+refuses is a CloudError (4); its subclasses here are those that callers handle.
 """
 
 from __future__ import annotations
@@ -16,36 +16,47 @@ from boto3.exceptions import Boto3Error
 from botocore import exceptions as boto
 from urllib3.exceptions import HTTPError
 
-from peagle.errors import CloudError, EngineError, PeagleError, UserError
+from peagle.errors import CloudError, EngineError, Fix, PeagleError, UserError
 
-CREDENTIALS_FIX = (
-    "get them with `aws configure`, `aws sso login`, or AWS_ACCESS_KEY_ID and "
-    "AWS_SECRET_ACCESS_KEY; or try without an account: --sandbox"
+CREDENTIALS_FIX = Fix(
+    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, use --sandbox, which needs no account, or "
+    "configure credentials",
+    ("aws", "configure"),
 )
 
-UNREACHABLE_FIX = "check the network, a proxy, AWS_ENDPOINT_URL and --region"
+UNREACHABLE_FIX = "check the network, the proxy, AWS_ENDPOINT_URL and --region"
 
-LOGS_FIX = "see `peagle logs NAME`"
+LOGS_FIX = "read the endpoint's log: peagle logs NAME"
 
 
 class Missing(CloudError):
-    """What was asked for does not exist."""
+    """The requested resource does not exist."""
+
+    code = "resource-missing"
 
 
-class AlreadyThere(CloudError):
-    """Something of that name exists already."""
+class AlreadyExists(CloudError):
+    """A resource of that name exists already."""
+
+    code = "already-exists"
 
 
 class Busy(CloudError):
-    """It is being changed just now, and takes no other change."""
+    """The resource is being changed and accepts no other change now."""
+
+    code = "resource-busy"
 
 
 class AccessDenied(CloudError):
     """The caller's IAM permissions do not cover the action."""
 
+    code = "access-denied"
 
-class EngineRefusal(UserError):
-    """The engine calls the request a bad one: too long, or with a wrong field."""
+
+class EngineRejected(UserError):
+    """The engine rejects the request: too long, or with an invalid field."""
+
+    code = "engine-rejected"
 
 
 _MISSING_CODES = {
@@ -63,6 +74,7 @@ _DENIED_CODES = {"403", "AccessDenied", "AccessDeniedException", "UnauthorizedOp
 _THROTTLED_CODES = {"RequestLimitExceeded", "SlowDown", "Throttling", "ThrottlingException",
                     "TooManyRequestsException"}  # fmt: skip
 
+# SageMaker reports these three with the code ValidationException, so AWS's text decides.
 _ABSENT = re.compile(r"could not find|does not exist|cannot find|not found", re.IGNORECASE)
 _PRESENT = re.compile(r"already exist", re.IGNORECASE)
 _IN_PROGRESS = re.compile(r"in[- ]progress|is (currently )?(creating|updating)", re.IGNORECASE)
@@ -77,7 +89,7 @@ _IAM_ACTION = {
     **dict.fromkeys(("CreateMultipartUpload", "UploadPart", "UploadPartCopy",
                      "CompleteMultipartUpload"), "PutObject"),
 }  # fmt: skip
-"""The action that allows an operation, where the two have different names."""
+"""The action that allows an operation, where their names differ."""
 
 
 @contextmanager
@@ -95,43 +107,52 @@ def translated(service: str, region: str) -> Iterator[None]:
             raise _of_service(inner, service, region) from error
         raise CloudError(f"{service}: {error}") from error
     except HTTPError as error:
-        raise CloudError(f"{service}: the connection broke: {error}", "repeat it") from error
+        raise CloudError(
+            f"{service}: the connection broke: {error}", "repeat the command", "connection-broken"
+        ) from error
 
 
 def _of_service(error: Any, service: str, region: str) -> PeagleError:
-    """The service answered, with an error."""
+    """The service answered with an error."""
     code = str(error.response.get("Error", {}).get("Code", ""))
     message = str(error.response.get("Error", {}).get("Message", "")) or code
     operation = error.operation_name
     if code == "ModelError":
         return _of_engine(error.response)
     if code in _BROKEN_STREAM_CODES:
-        return EngineError(f"the answer broke off: {engine_words(message)}", LOGS_FIX)
+        return EngineError(f"the answer broke off: {engine_message(message)}", LOGS_FIX, code)
     if code in _EXPIRED_CODES:
-        return CloudError("the AWS credentials have expired", "renew them: `aws sso login`, or "
-                          "whatever gave them to you", code)  # fmt: skip
+        fix = Fix("Renew them at their source, or", ("aws", "sso", "login"))
+        return CloudError("the AWS credentials have expired", fix, code)
     if code in _UNKNOWN_KEY_CODES:
-        return CloudError(f"AWS does not accept these credentials in {region}: {message}",
-                          "check the keys, and that the account has this region enabled",
-                          code)  # fmt: skip
+        return CloudError(
+            f"AWS does not accept these credentials in {region}: {message}",
+            "check the keys, and that this region is enabled for the account",
+            code,
+        )
     if code in _DENIED_CODES:
         return _denied(message, service, operation, code)
     if code == "ResourceLimitExceeded":
-        return _over_quota(message, region, code)
+        found = _QUOTA.search(message)
+        name = found["name"] if found else ""
+        quota = f"the quota '{name}'" if name else "a quota"
+        return CloudError(
+            f"{quota} of this account is used up: {message}", quota_fix(name, region), code
+        )
     if code in _THROTTLED_CODES:
-        return CloudError(f"{operation}: AWS still throttles after several tries: {message}",
-                          "wait a minute and repeat the command", code)  # fmt: skip
-    return _kind(code, message)(f"{operation}: {message}", code=code)
-
-
-def _kind(code: str, message: str) -> type[CloudError]:
+        return CloudError(
+            f"{operation}: AWS still throttles after several attempts: {message}",
+            "wait a minute and repeat the command",
+            code,
+        )
+    kind = CloudError
     if _PRESENT.search(message):
-        return AlreadyThere
-    if _IN_PROGRESS.search(message):
-        return Busy
-    if code in _MISSING_CODES or (code.startswith("Validation") and _ABSENT.search(message)):
-        return Missing
-    return CloudError
+        kind = AlreadyExists
+    elif _IN_PROGRESS.search(message):
+        kind = Busy
+    elif code in _MISSING_CODES or (code.startswith("Validation") and _ABSENT.search(message)):
+        kind = Missing
+    return kind(f"{operation}: {message}", code=code)
 
 
 def _denied(message: str, service: str, operation: str, code: str) -> AccessDenied:
@@ -143,41 +164,36 @@ def _denied(message: str, service: str, operation: str, code: str) -> AccessDeni
     )
 
 
-def _over_quota(message: str, region: str, code: str) -> CloudError:
-    named = _QUOTA.search(message)
-    what = f"the quota '{named['name']}'" if named else "a quota"
-    return CloudError(f"{what} of this account is used up: {message}",
-                      quota_fix(named["name"] if named else "", region), code)  # fmt: skip
-
-
-def quota_fix(name: str, region: str, code: str | None = None, wanted: int | None = None) -> str:
-    """How to raise the SageMaker quota called ``name``: the very command where its ``code`` is
-    known and how many are ``wanted``, else the way through the console."""
-    asked = f"'{name}'" if name else "the quota"
-    way = f"Service Quotas console, {region}, Amazon SageMaker"
-    if code and wanted:
-        way = (
-            "Service Quotas, `aws service-quotas request-service-quota-increase --service-code "
-            f"sagemaker --quota-code {code} --desired-value {wanted} --region {region}`"
-        )
-    return f"ask for more of {asked}: {way}; or choose another --instance-type or --region"
+def quota_fix(name: str, region: str, code: str | None = None, needed: int | None = None) -> Fix:
+    """How to raise the SageMaker quota ``name``: the command where its ``code`` and the number
+    ``needed`` are known, else the page of the console."""
+    other = "choose another --instance-type or --region, or request an increase"
+    quota = f"of '{name}'" if name else "of the quota"
+    if not (code and needed):
+        console = f"Service Quotas console, {region}, Amazon SageMaker"
+        return Fix(f"{other} {quota}: {console}")
+    return Fix(
+        f"{other} {quota} from Service Quotas",
+        (
+            "aws", "service-quotas", "request-service-quota-increase", "--service-code",
+            "sagemaker", "--quota-code", code, "--desired-value", str(needed), "--region", region,
+        ),
+    )  # fmt: skip
 
 
 def _of_engine(response: dict[str, Any]) -> PeagleError:
-    """The container answered with an error: the engine's own words, in one line.
-
-    A 4xx is about the request, so the user can mend it; anything else is the engine's failure.
-    """
+    """The container answered with an error. A 4xx is about the request, which the user can
+    correct; anything else is a failure of the engine."""
     status = int(response.get("OriginalStatusCode") or 500)
     original = str(response.get("OriginalMessage") or response.get("Error", {}).get("Message", ""))
-    message = engine_words(original)
+    message = engine_message(original)
     if 400 <= status < 500:
-        return EngineRefusal(f"the engine refuses the request: {message}")
+        return EngineRejected(f"the engine rejects the request: {message}")
     return EngineError(f"the engine failed ({status}): {message}", LOGS_FIX)
 
 
-def engine_words(text: str) -> str:
-    """The message inside an engine's JSON error, or the text as it is."""
+def engine_message(text: str) -> str:
+    """The message in an engine's JSON error, or the text as it is."""
     try:
         document = json.loads(text)
     except ValueError:
@@ -192,17 +208,21 @@ def engine_words(text: str) -> str:
 def _of_client(error: boto.BotoCoreError, service: str, region: str) -> PeagleError:
     """No answer came, or nothing could be sent."""
     if isinstance(error, (boto.NoCredentialsError, boto.PartialCredentialsError)):
-        return UserError(f"no AWS credentials: {error}", CREDENTIALS_FIX)
+        return UserError(f"no AWS credentials: {error}", CREDENTIALS_FIX, "no-credentials")
     if isinstance(error, boto.ProfileNotFound):
-        return UserError(str(error), "see `aws configure list-profiles`")
+        fix = Fix("List the profiles", ("aws", "configure", "list-profiles"))
+        return UserError(str(error), fix, "unknown-profile")
     if isinstance(error, (boto.NoRegionError, boto.InvalidRegionError)):
-        return UserError(str(error), "name a region with --region")
+        return UserError(str(error), "name a region with --region", "unknown-region")
     if isinstance(error, (boto.TokenRetrievalError, boto.UnauthorizedSSOTokenError,
                           boto.SSOTokenLoadError)):  # fmt: skip
-        return CloudError(f"the AWS session has expired: {error}", "renew it: `aws sso login`")
+        fix = Fix("Renew it", ("aws", "sso", "login"))
+        return CloudError(f"the AWS session has expired: {error}", fix, "session-expired")
     if isinstance(error, boto.CredentialRetrievalError):
-        return CloudError(f"AWS credentials could not be got: {error}", CREDENTIALS_FIX)
+        return CloudError(
+            f"cannot retrieve AWS credentials: {error}", CREDENTIALS_FIX, "no-credentials"
+        )
     if isinstance(error, (boto.ConnectionError, boto.HTTPClientError)):
-        return CloudError(f"{service} in {region} cannot be reached: {error}",
-                          UNREACHABLE_FIX)  # fmt: skip
+        message = f"{service} in {region} cannot be reached: {error}"
+        return CloudError(message, UNREACHABLE_FIX, "unreachable")
     return CloudError(f"{service}: {error}")

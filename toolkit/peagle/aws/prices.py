@@ -25,10 +25,9 @@ from typing import Any
 
 from peagle.aws.client import Aws
 from peagle.catalog.tables import Instance, InstanceTable, Price
-from peagle.deploy.state import SANDBOX
 from peagle.errors import PeagleError
 from peagle.findings import Finding, note, warning
-from peagle.store import home, read_json, write_json
+from peagle.store import SANDBOX, home, read_json, write_json
 
 DAY_SECONDS = 24 * 3600.0
 
@@ -64,12 +63,12 @@ class DayCache:
         return self._folder / f"{_UNSAFE.sub('_', name)}.json"
 
 
-def for_everybody(aws: Aws, service: str) -> DayCache:
+def shared_cache(aws: Aws, service: str) -> DayCache:
     """The cache of what ``service`` tells everybody alike, such as prices."""
     return DayCache(aws.own_scope or _address(aws, service) or "amazon", aws.region)
 
 
-def for_account(aws: Aws, service: str) -> DayCache:
+def account_cache(aws: Aws, service: str) -> DayCache:
     """The cache of what ``service`` tells this account; the account must be known for it."""
     return DayCache(aws.own_scope or _address(aws, service) or aws.account, aws.region)
 
@@ -138,7 +137,7 @@ def hosting_prices(aws: Aws) -> PriceList:
 
     Raises CloudError and UserError when AWS cannot be asked.
     """
-    cache = for_everybody(aws, "pricing")
+    cache = shared_cache(aws, "pricing")
     kept = cache.get(_CACHED)
     usd = _checked(kept[0]) if kept else None
     if kept is not None and usd is not None:
@@ -149,7 +148,7 @@ def hosting_prices(aws: Aws) -> PriceList:
 def ask_prices(aws: Aws) -> PriceList:
     """As ``hosting_prices``, but asked now, whatever is kept."""
     usd = _asked(aws)
-    asked = for_everybody(aws, "pricing").put(_CACHED, usd)
+    asked = shared_cache(aws, "pricing").put(_CACHED, usd)
     return PriceList(aws.region, _day(asked), usd, _source(aws))
 
 

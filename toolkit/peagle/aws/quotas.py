@@ -1,16 +1,11 @@
-"""How many instances the account may use for endpoints.
+"""SageMaker quotas for endpoints: what applies, what is in use, and what that means for a plan.
 
-Quotas are looked up by name: the code that the catalogue knows is tried first, because a listing
-is long, and counts only when the quota behind it has the right name.
-
-How many instances the account's endpoints use: what a quota counts.
-
-What a quota means for a plan or a deploy: too small, used up, unknown, or enough.
+Quotas are found by name. The code in the catalogue is tried first, because a listing is long; it
+counts only when the quota of that code has the right name.
 """
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -18,21 +13,32 @@ from typing import Any
 
 from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied, Missing, quota_fix
-from peagle.aws.prices import for_account
-from peagle.catalog import load_catalog
-from peagle.catalog.tables import Instance
-from peagle.errors import PeagleError
+from peagle.aws.prices import account_cache
+from peagle.catalog.tables import Instance, InstanceTable
+from peagle.errors import Fix, PeagleError
 from peagle.findings import Finding, error, note, warning
+
+QUOTA_CODES = frozenset(
+    {"quota-enough", "quota-zero", "quota-too-small", "quota-in-use", "quota-tight",
+     "quota-unknown", "quota-usage-unknown"}
+)  # fmt: skip
+"""Findings about a quota; each check of the account replaces them."""
+
+MAX_ENDPOINTS = 200
+"""Instances in use are counted for at most this many endpoints."""
 
 _SERVICE = "sagemaker"
 _LISTINGS = ("list_service_quotas", "list_aws_default_service_quotas")
+_IDLE = frozenset({"Failed", "Deleting"})
+_WHERE = "instance_type"
+_MAX_NAMES = 3
 
 
 @dataclass(frozen=True)
 class Quota:
-    """How many instances all endpoints of the account may have together, in one region.
+    """How many instances of a type all endpoints of the account may have together, in one region.
 
-    ``code`` is what a request for more names; ``None`` when it is not known.
+    ``code`` identifies the quota in a request for an increase; ``None`` when unknown.
     """
 
     name: str
@@ -40,59 +46,57 @@ class Quota:
     code: str | None = None
 
 
-def quota_name(instance_type: str) -> str:
-    """The name under which Service Quotas knows endpoints on that instance type."""
-    return f"{instance_type} for endpoint usage"
+@dataclass(frozen=True)
+class QuotaNeed:
+    """What a deployment needs: ``count`` instances in the end, and ``more`` beside the running ones
+    in the meantime. Instances of the endpoint ``own`` are not counted as in use."""
+
+    instance_type: str
+    count: int
+    more: int
+    is_update: bool = False
+    own: str | None = None
 
 
-def endpoint_quota(aws: Aws, instance_type: str) -> Quota | None:
-    """The quota of endpoints on that type, asked now: what applies to the account, else AWS's
-    default; ``None`` when Service Quotas knows no such name.
+def endpoint_quota(aws: Aws, instance_type: str, code: str | None = None) -> Quota | None:
+    """The quota for endpoints on that type: the account's, else AWS's default; ``None`` when
+    Service Quotas lists no such name. ``code`` is tried first.
 
-    Raises CloudError and UserError when it cannot be asked.
+    Raises CloudError and UserError when Service Quotas cannot be read.
     """
-    name = quota_name(instance_type)
-    found = _by_code(aws, name, code_of(instance_type)) or _by_name(aws, name)
+    name = _quota_name(instance_type)
+    found = _by_code(aws, name, code) or _by_name(aws, name)
     if found is not None:
-        for_account(aws, "service-quotas").put(_cached(instance_type), asdict(found))
+        account_cache(aws, "service-quotas").put(_cached(instance_type), asdict(found))
     return found
 
 
 def default_quotas(aws: Aws) -> dict[str, Quota]:
-    """AWS's default quotas of endpoints, by instance type. Raises CloudError and UserError."""
-    ending = quota_name("")
+    """AWS's default quotas for endpoints, by instance type. Raises CloudError and UserError."""
+    ending = _quota_name("")
     listed = aws.items("service-quotas", _LISTINGS[1], "Quotas", ServiceCode=_SERVICE)
     quotas = (_read(entry) for entry in listed)
     return {q.name.removesuffix(ending): q for q in quotas if q and q.name.endswith(ending)}
 
 
-def quota_of_today(aws: Aws, instance_type: str, enough: float) -> Quota | None:
-    """As ``endpoint_quota``, but what was heard today counts when it is ``enough``: a quota that
-    is too small may have been raised since."""
-    kept = for_account(aws, "service-quotas").get(_cached(instance_type))
+def _quota_name(instance_type: str) -> str:
+    """The name in Service Quotas."""
+    return f"{instance_type} for endpoint usage"
+
+
+def _cached(instance_type: str) -> str:
+    return f"quota-{instance_type}"
+
+
+def _cached_quota(aws: Aws, instance_type: str, enough: float) -> Quota | None:
+    """The quota read in the last 24 hours, if it is at least ``enough``: a smaller one may have
+    been raised since."""
+    kept = account_cache(aws, "service-quotas").get(_cached(instance_type))
     try:
         quota = Quota(**kept[0]) if kept else None
-        if quota is not None and float(quota.value) >= enough:
-            return quota
-    except (TypeError, ValueError):
-        pass  # another version of the toolkit kept something else
-    return endpoint_quota(aws, instance_type)
-
-
-def code_of(instance_type: str) -> str | None:
-    """The code that the bundled catalogue knows for the quota: a hint."""
-    known = known_instance(instance_type)
-    return known.quota_code if known else None
-
-
-def known_instance(instance_type: str) -> Instance | None:
-    """What the bundled catalogue says of the type."""
-    return _instances().get(instance_type)
-
-
-@functools.cache
-def _instances() -> dict[str, Instance]:
-    return {instance.type: instance for instance in load_catalog().instances.instances}
+        return quota if quota is not None and float(quota.value) >= enough else None
+    except (TypeError, ValueError):  # written by another version
+        return None
 
 
 def _by_code(aws: Aws, name: str, code: str | None) -> Quota | None:
@@ -117,31 +121,18 @@ def _by_name(aws: Aws, name: str) -> Quota | None:
 
 
 def _read(entry: dict[str, Any]) -> Quota | None:
-    """``None`` for a quota without a value, which AWS answers while it works it out."""
+    """``None`` for a quota without a value, which AWS returns while it computes it."""
     value = entry.get("Value")
     if value is None:
         return None
     return Quota(str(entry.get("QuotaName", "")), float(value), entry.get("QuotaCode"))
 
 
-def _cached(instance_type: str) -> str:
-    return f"quota-{instance_type}"
-
-
-MOST_ENDPOINTS = 200
-"""So many endpoints are looked at to count instances; with more the count is left open."""
-
-_IDLE = frozenset({"Failed", "Deleting"})
-
-
 def instances_in_use(aws: Aws, instance_type: str, but: str | None = None) -> dict[str, int] | None:
-    """How many instances of that type each endpoint (``but`` for one) has or is getting; ``None``
-    when there are too many endpoints to look at.
-
-    Raises CloudError when it may not be looked at.
-    """
+    """Instances of that type by endpoint (without the endpoint ``but``), running or requested;
+    ``None`` with more than ``MAX_ENDPOINTS`` endpoints. Raises CloudError."""
     listed = list(aws.items("sagemaker", "list_endpoints", "Endpoints"))
-    if len(listed) > MOST_ENDPOINTS:
+    if len(listed) > MAX_ENDPOINTS:
         return None
     used: Counter[str] = Counter()
     for entry in listed:
@@ -152,7 +143,7 @@ def instances_in_use(aws: Aws, instance_type: str, but: str | None = None) -> di
 
 
 def _instances_of(aws: Aws, endpoint: str, instance_type: str) -> int:
-    """Of one endpoint: those that run, or those that are asked for, whichever are more."""
+    """Instances of one endpoint: running or requested, whichever are more."""
     try:
         found = aws.call("sagemaker", "describe_endpoint", EndpointName=endpoint)
         config = found.get("EndpointConfigName", "")
@@ -173,59 +164,51 @@ def _count(variant: dict[str, Any], running: dict[str, Any]) -> int:
     return max(known, default=int(variant.get("InitialInstanceCount") or 1))
 
 
-QUOTA_CODES = frozenset(
-    {"quota-enough", "quota-zero", "quota-too-small", "quota-in-use", "quota-tight",
-     "quota-unknown", "quota-usage-unknown"}
-)  # fmt: skip
-"""Findings about a quota; each look at the account settles them anew."""
+def quota_findings(
+    aws: Aws, need: QuotaNeed, instances: InstanceTable, *, cached: bool = False
+) -> tuple[Finding, ...]:
+    """What the account's quota means for ``need``.
 
-_WHERE = "instance_type"
-_NAMED = 3
-
-
-@dataclass(frozen=True)
-class Need:
-    """What a deploy asks of the quota: ``count`` instances when it is done, and ``more`` of them
-    beside those that run while it is under way. Those of the endpoint ``own`` are not counted."""
-
-    instance_type: str
-    count: int
-    more: int
-    is_update: bool = False
-    own: str | None = None
-
-
-def quota_findings(aws: Aws, need: Need, *, today: bool = False) -> tuple[Finding, ...]:
-    """What the account's quota says of ``need``. With ``today`` a quota that was heard today and
-    suffices is not asked for again, and told in a note; use is always counted now."""
+    With ``cached`` a sufficient quota read in the last 24 hours is not read again, and a
+    sufficient quota is a note. The instances in use are always counted.
+    """
+    known = next((one for one in instances.instances if one.type == need.instance_type), None)
     try:
-        quota = (
-            quota_of_today(aws, need.instance_type, need.count)
-            if today
-            else endpoint_quota(aws, need.instance_type)
-        )
+        quota = _cached_quota(aws, need.instance_type, need.count) if cached else None
+        code = known.quota_code if known else None
+        quota = quota or endpoint_quota(aws, need.instance_type, code)
     except PeagleError as failed:
-        return (_unread(need.instance_type, failed),)
+        return (_unreadable(need.instance_type, known, failed),)
     if quota is None:
-        return (_unlisted(need.instance_type, aws.region),)
+        message = f"Service Quotas lists no '{_quota_name(need.instance_type)}' in {aws.region}"
+        console = f"https://{aws.region}.console.aws.amazon.com/servicequotas/home/services"
+        fix = f"look it up in {console}/sagemaker/quotas; with a quota of 0 SageMaker refuses"
+        return (warning("quota-unknown", _WHERE, message, fix),)
     if quota.value < need.count:
         return tuple(judged(quota, {}, need, aws.region))
     try:
         used = instances_in_use(aws, need.instance_type, need.own)
+        why = f"there are more than {MAX_ENDPOINTS} endpoints"
     except PeagleError as failed:
         used, why = None, failed.message
-    else:
-        why = f"there are more than {MOST_ENDPOINTS} endpoints"
     if used is None:
-        return (_uncounted(quota, why), *judged(quota, {}, need, aws.region))
+        message = f"the quota '{quota.name}' is {quota.value:g}; its current use is unknown: {why}"
+        listing = Fix("List the endpoints", ("aws", "sagemaker", "list-endpoints"))
+        unknown = note("quota-usage-unknown", _WHERE, message, listing)
+        return (unknown, *judged(quota, {}, need, aws.region))
     found = tuple(judged(quota, used, need, aws.region))
-    return found or ((_enough(quota, used),) if today else ())
+    if found or not cached:
+        return found
+    message = f"the quota '{quota.name}' is {quota.value:g}, and {_in_use(used)}"
+    return (note("quota-enough", _WHERE, message, "enough for this plan"),)
 
 
-def quotas_at_plan(aws: Aws, instance_type: str, count: int) -> tuple[Finding, ...]:
-    """What the quota says of a plan for ``count`` new instances. What is in use today may be free
-    when the plan is deployed, so that is a warning here."""
-    found = quota_findings(aws, Need(instance_type, count, count), today=True)
+def quotas_at_plan(
+    aws: Aws, instance_type: str, count: int, instances: InstanceTable
+) -> tuple[Finding, ...]:
+    """What the quota means for a plan of ``count`` new instances. Instances in use now may be free
+    when the plan is deployed, so they are a warning here."""
+    found = quota_findings(aws, QuotaNeed(instance_type, count, count), instances, cached=True)
     return tuple(
         finding.model_copy(update={"level": "warning"})
         if finding.code == "quota-in-use"
@@ -234,66 +217,40 @@ def quotas_at_plan(aws: Aws, instance_type: str, count: int) -> tuple[Finding, .
     )
 
 
-def judged(quota: Quota, used: dict[str, int], need: Need, region: str) -> Iterator[Finding]:
-    """What a quota means for ``need`` while endpoints use so many instances of it."""
-    busy, free = sum(used.values()), int(quota.value) - sum(used.values())
+def judged(quota: Quota, used: dict[str, int], need: QuotaNeed, region: str) -> Iterator[Finding]:
+    """What ``quota`` means for ``need`` while endpoints use so many instances of it."""
+    busy = sum(used.values())
+    free = max(int(quota.value) - busy, 0)
     value = f"the quota '{quota.name}' is {quota.value:g}"
-    fix = _raise_fix(quota, max(need.count, busy + need.more), region)
+    fix = quota_fix(quota.name, region, quota.code, max(need.count, busy + need.more))
     if quota.value <= 0:
         yield error("quota-zero", _WHERE, f"{value}: no endpoint may use {need.instance_type}", fix)
     elif quota.value < need.count:
-        yield error("quota-too-small", _WHERE, f"{value}, and {need.count} would be needed", fix)
-    elif need.is_update and max(free, 0) < need.more:
-        message = f"an update needs {need.more} more for a while; {value}, and {_busy(used)}"
+        yield error("quota-too-small", _WHERE, f"{value}; the plan needs {need.count}", fix)
+    elif need.is_update and free < need.more:
+        message = f"an update needs {need.more} more temporarily; {value}, and {_in_use(used)}"
         yield warning("quota-tight", _WHERE, message, fix)
     elif free < need.more:
-        message = f"{value} and {_busy(used)}, so {max(free, 0)} of {need.more} are left"
-        fix = f"remove an endpoint that is not needed, or {fix}"
+        message = f"{value} and {_in_use(used)}, so {free} of {need.more} are left"
+        fix = Fix(f"Remove an endpoint that is not needed, or {fix.sentence}", fix.command)
         yield error("quota-in-use", _WHERE, message, fix)
 
 
-def _busy(used: dict[str, int]) -> str:
+def _in_use(used: dict[str, int]) -> str:
     total = sum(used.values())
     if not total:
         return "none is in use"
     names = sorted(used)
-    others = f" and {len(names) - _NAMED} others" if len(names) > _NAMED else ""
-    return f"{total} {'is' if total == 1 else 'are'} in use by {', '.join(names[:_NAMED])}{others}"
+    others = f" and {len(names) - _MAX_NAMES} others" if len(names) > _MAX_NAMES else ""
+    shown = ", ".join(names[:_MAX_NAMES])
+    return f"{total} {'is' if total == 1 else 'are'} in use by {shown}{others}"
 
 
-def _raise_fix(quota: Quota, wanted: int, region: str) -> str:
-    return quota_fix(quota.name, region, quota.code, wanted)
-
-
-def _enough(quota: Quota, used: dict[str, int]) -> Finding:
-    message = f"the quota '{quota.name}' is {quota.value:g}, and {_busy(used)}"
-    return note("quota-enough", _WHERE, message, "enough for this plan")
-
-
-def _unread(instance_type: str, failed: PeagleError) -> Finding:
-    message = f"the quota '{quota_name(instance_type)}' could not be read: {failed.message}"
-    known = known_instance(instance_type)
+def _unreadable(instance_type: str, known: Instance | None, failed: PeagleError) -> Finding:
+    message = f"cannot read the quota '{_quota_name(instance_type)}': {failed.message}"
     usual = known.quota_default if known else None
-    hint = "if it is 0, SageMaker will refuse" if usual is None else (
-        f"a new account has {usual:g}, and with 0 SageMaker will refuse"
+    hint = "with a quota of 0 SageMaker refuses" if usual is None else (
+        f"a new account has {usual:g}, and with 0 SageMaker refuses"
     )  # fmt: skip
-    return warning("quota-unknown", _WHERE, message, f"{failed.fix or 'repeat it later'}; {hint}")
-
-
-def _unlisted(instance_type: str, region: str) -> Finding:
-    message = f"Service Quotas lists no '{quota_name(instance_type)}' in {region}"
-    fix = f"if it is 0, SageMaker will refuse; look it up in {console(region)}"
+    fix = Fix(f"{failed.fix or 'repeat later'}; {hint}", tuple(failed.command))
     return warning("quota-unknown", _WHERE, message, fix)
-
-
-def _uncounted(quota: Quota, why: str) -> Finding:
-    message = (
-        f"the quota '{quota.name}' is {quota.value:g}; how many are in use is not known: {why}"
-    )
-    fix = "see `aws sagemaker list-endpoints`"
-    return note("quota-usage-unknown", _WHERE, message, fix)
-
-
-def console(region: str) -> str:
-    """The address of SageMaker's quotas in the console."""
-    return f"https://{region}.console.aws.amazon.com/servicequotas/home/services/sagemaker/quotas"

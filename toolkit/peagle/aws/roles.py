@@ -1,19 +1,14 @@
-"""The execution role: the one that was given, our own, or one that SageMaker may take.
-
-The role that CodeBuild takes while it builds an image: it may do that and nothing else.
-"""
+"""The execution role: the user's choice, the caller's own, or one that SageMaker may assume."""
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from typing import Any
 
-from peagle.aws import image_records as images
 from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied, Missing
-from peagle.errors import CloudError, UserError
+from peagle.errors import CloudError, Fix, UserError
 
 SERVICE = "sagemaker.amazonaws.com"
 
@@ -21,6 +16,7 @@ _ROLE_ARN = re.compile(r"arn:aws[\w-]*:iam::\d{12}:role/[\w+=,.@/-]+")
 _ROLE_NAME = re.compile(r"[\w+=,.@-]{1,64}")
 _ASSUMED = re.compile(r"arn:aws[\w-]*:sts::\d{12}:assumed-role/(?P<name>[^/]+)/")
 _PREFERRED = ("peagle", "sagemaker")
+_LIST_ROLES = Fix("List the roles", ("aws", "iam", "list-roles"))
 
 _CREATE_FIX = (
     "create one: aws iam create-role --role-name peagle-sagemaker --assume-role-policy-document "
@@ -32,18 +28,18 @@ _CREATE_FIX = (
 
 @dataclass(frozen=True)
 class Role:
-    """The role's ARN, and how it came to be chosen ("" when the user named it)."""
+    """The role's ARN, and why it was chosen ("" when the user named it)."""
 
     arn: str
     because: str = ""
 
 
 def find_role(aws: Aws, given: str | None) -> Role:
-    """The role that the endpoint will have.
+    """The endpoint's role.
 
-    ``given`` is an ARN or a role's name. Else: the role we act as, if SageMaker may take it (so
-    it is in SageMaker Studio), or a role of the account that SageMaker may take, by preference
-    one with peagle or SageMaker in its name. Raises UserError when there is none.
+    ``given`` is an ARN or a role's name. Else: the role of the credentials, if SageMaker may assume
+    it (as in SageMaker Studio), or a role of the account that SageMaker may assume, preferably one
+    with peagle or SageMaker in its name. Raises UserError when there is none.
     """
     if given:
         return _given(aws, given)
@@ -55,18 +51,19 @@ def _given(aws: Aws, given: str) -> Role:
         return Role(given)
     if not _ROLE_NAME.fullmatch(given):
         raise UserError(
-            f"{given!r} is neither a role's ARN nor its name", "see `aws iam list-roles`"
+            f"{given!r} is neither a role's ARN nor its name", _LIST_ROLES, "invalid-role"
         )
     try:
         found = aws.call("iam", "get_role", RoleName=given)["Role"]
     except Missing as error:
         raise UserError(
-            f"there is no role {given!r} in account {aws.account}", "see `aws iam list-roles`"
+            f"there is no role {given!r} in account {aws.account}", _LIST_ROLES, "unknown-role"
         ) from error
     if not trusts_sagemaker(found):
         raise UserError(
-            f"SageMaker may not take the role {given!r}",
+            f"SageMaker may not assume the role {given!r}",
             f"its trust policy must allow sts:AssumeRole to {SERVICE}",
+            "role-not-trusted",
         )
     return Role(found["Arn"])
 
@@ -79,7 +76,7 @@ def _own(aws: Aws) -> Role | None:
         found = aws.call("iam", "get_role", RoleName=assumed["name"])["Role"]
     except CloudError:
         return None
-    return Role(found["Arn"], "the role you act as") if trusts_sagemaker(found) else None
+    return Role(found["Arn"], "the role of these credentials") if trusts_sagemaker(found) else None
 
 
 def _of_account(aws: Aws) -> Role:
@@ -87,17 +84,19 @@ def _of_account(aws: Aws) -> Role:
         roles = [role for role in aws.items("iam", "list_roles", "Roles") if trusts_sagemaker(role)]
     except AccessDenied as denied:
         raise UserError(
-            "no execution role is named, and these credentials may not look for one",
-            "name it with --role or PEAGLE_ROLE",
+            "no execution role is named, and these credentials may not list roles",
+            "name one with --role or PEAGLE_ROLE",
+            "no-role",
         ) from denied
     if not roles:
         raise UserError(
-            f"no role in account {aws.account} can be taken by SageMaker; the endpoint needs one",
+            f"SageMaker may assume no role of account {aws.account}; the endpoint needs one",
             _CREATE_FIX,
+            "no-role",
         )
     best = min(roles, key=_preference)
-    many = f"the best by name of {len(roles)} that SageMaker may take; --role names another"
-    return Role(best["Arn"], many if len(roles) > 1 else "the only one that SageMaker may take")
+    many = f"the best by name of {len(roles)} that SageMaker may assume; --role names another"
+    return Role(best["Arn"], many if len(roles) > 1 else "the only one that SageMaker may assume")
 
 
 def _preference(role: dict[str, Any]) -> tuple[int, str]:
@@ -107,7 +106,7 @@ def _preference(role: dict[str, Any]) -> tuple[int, str]:
 
 
 def trusts_sagemaker(role: dict[str, Any]) -> bool:
-    """Whether the role's trust policy lets SageMaker take it."""
+    """Whether the role's trust policy lets SageMaker assume it."""
     document = role.get("AssumeRolePolicyDocument") or {}
     statements = document.get("Statement", []) if isinstance(document, dict) else []
     return any(_allows(statement) for statement in _listed(statements))
@@ -125,93 +124,3 @@ def _allows(statement: dict[str, Any]) -> bool:
 
 def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
-
-
-_POLICY = "build-one-image"
-_SERVICE = "codebuild.amazonaws.com"
-
-LOG_GROUPS = "/aws/codebuild/"
-"""Below it CodeBuild writes the log of each project, in a group of the project's name."""
-
-
-@dataclass(frozen=True)
-class Scope:
-    """What a role is for: it pushes to ``repository``, reads below ``prefix`` of ``bucket``, and
-    writes the log of ``project``."""
-
-    repository: str
-    bucket: str
-    prefix: str
-    project: str
-
-
-def ensure_role(aws: Aws, name: str, scope: Scope) -> str:
-    """The role's ARN; it is made if it is not there, and its policy is written again."""
-    try:
-        found = aws.call("iam", "get_role", RoleName=name)
-    except Missing:
-        with images.recorded(aws, "Role", name):
-            found = aws.call(
-                "iam", "create_role",
-                RoleName=name,
-                AssumeRolePolicyDocument=json.dumps(_trust(aws)),
-                Description="CodeBuild builds images of peagle-toolkit with it",
-                Tags=[{"Key": "peagle:toolkit", "Value": "images"}],
-            )  # fmt: skip
-    document = json.dumps(policy(aws, scope))
-    aws.call("iam", "put_role_policy", RoleName=name, PolicyName=_POLICY, PolicyDocument=document)
-    return str(found["Role"]["Arn"])
-
-
-def policy(aws: Aws, scope: Scope) -> dict[str, Any]:
-    """What the role may do.
-
-    Pulling is allowed from every account's registry: AWS keeps the runtimes' images in accounts
-    of its own, one for each region. GetAuthorizationToken knows no resource.
-    """
-    partition = str(aws.caller["Arn"]).split(":")[1]
-    here = f"{aws.region}:{aws.account}"
-    logs = f"arn:{partition}:logs:{here}:log-group:{LOG_GROUPS}{scope.project}"
-    return {
-        "Version": "2012-10-17",
-        "Statement": [
-            _allow(["ecr:GetAuthorizationToken"], "*"),
-            _allow(
-                ["ecr:BatchCheckLayerAvailability", "ecr:GetDownloadUrlForLayer",
-                 "ecr:BatchGetImage"],
-                f"arn:{partition}:ecr:{aws.region}:*:repository/*",
-            ),
-            _allow(
-                ["ecr:InitiateLayerUpload", "ecr:UploadLayerPart", "ecr:CompleteLayerUpload",
-                 "ecr:PutImage"],
-                f"arn:{partition}:ecr:{here}:repository/{scope.repository}",
-            ),
-            _allow(
-                ["s3:GetObject", "s3:GetObjectVersion"],
-                f"arn:{partition}:s3:::{scope.bucket}/{scope.prefix}*",
-            ),
-            _allow(
-                ["logs:CreateLogGroup", "logs:CreateLogStream", "logs:PutLogEvents"],
-                [logs, f"{logs}:*"],
-            ),
-        ],
-    }  # fmt: skip
-
-
-def _allow(actions: list[str], resource: str | list[str]) -> dict[str, Any]:
-    return {"Effect": "Allow", "Action": actions, "Resource": resource}
-
-
-def _trust(aws: Aws) -> dict[str, Any]:
-    """Only for projects of this account: nobody else's CodeBuild may act for us."""
-    return {
-        "Version": "2012-10-17",
-        "Statement": [
-            {
-                "Effect": "Allow",
-                "Principal": {"Service": _SERVICE},
-                "Action": "sts:AssumeRole",
-                "Condition": {"StringEquals": {"aws:SourceAccount": aws.account}},
-            }
-        ],
-    }

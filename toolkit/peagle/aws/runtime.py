@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from peagle.aws.client import Aws
-from peagle.aws.errors import LOGS_FIX, engine_words
+from peagle.aws.errors import LOGS_FIX, engine_message
 from peagle.errors import CloudError, EngineError, UserError
 from peagle.protocol import Counters, EventSplitter, Piece, counters_of, piece_of
 from peagle_serve.contract import COUNTERS_ATTRIBUTE
@@ -104,4 +104,4 @@ def _document(data: bytes) -> dict[str, Any]:
 def _refuse_error(document: dict[str, Any]) -> None:
     """vLLM reports what goes wrong after the first byte as an ordinary document."""
     if "error" in document or document.get("object") == "error":
-        raise EngineError(f"the engine broke off: {engine_words(json.dumps(document))}", LOGS_FIX)
+        raise EngineError(f"the engine broke off: {engine_message(json.dumps(document))}", LOGS_FIX)

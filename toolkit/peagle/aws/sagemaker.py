@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from peagle.aws.client import Aws
-from peagle.aws.errors import AlreadyThere, Missing
-from peagle.deploy.state import ResourceType
+from peagle.aws.errors import AlreadyExists, Missing
 from peagle.errors import Refused
+
+ResourceKind = Literal["Model", "EndpointConfig", "Endpoint"]
 
 OWNER_TAG = "peagle:id"
 """Tag that holds the id of the deployment record: proof that a resource is ours."""
@@ -80,7 +81,7 @@ def tags_of(aws: Aws, arn: str) -> dict[str, str]:
     return {entry["Key"]: entry["Value"] for entry in listed}
 
 
-def owner(aws: Aws, kind: ResourceType, name: str) -> str | None:
+def owner(aws: Aws, kind: ResourceKind, name: str) -> str | None:
     """The deployment id that the resource bears ("" when it bears none); ``None``: not there."""
     operation, parameter, arn = _DESCRIBE[kind]
     try:
@@ -91,7 +92,7 @@ def owner(aws: Aws, kind: ResourceType, name: str) -> str | None:
 
 
 def create(
-    aws: Aws, kind: ResourceType, name: str, parameters: dict[str, Any], record_id: str
+    aws: Aws, kind: ResourceKind, name: str, parameters: dict[str, Any], record_id: str
 ) -> None:
     """Create a model, configuration or endpoint that bears ``record_id``.
 
@@ -103,7 +104,7 @@ def create(
     tags = [*parameters.get("Tags", ()), {"Key": OWNER_TAG, "Value": record_id}]
     try:
         aws.call("sagemaker", operation, **{**parameters, "Tags": tags})
-    except AlreadyThere as error:
+    except AlreadyExists as error:
         if owner(aws, kind, name) != record_id:
             raise Refused(
                 f"the {kind} {name} exists already and is not ours", "choose another --name"
@@ -136,7 +137,7 @@ def retag(aws: Aws, arn: str, tags: list[dict[str, str]]) -> None:
         aws.call("sagemaker", "add_tags", ResourceArn=arn, Tags=tags)
 
 
-def delete(aws: Aws, kind: ResourceType, name: str) -> None:
+def delete(aws: Aws, kind: ResourceKind, name: str) -> None:
     """Ask for deletion; tolerates what is gone."""
     operation, parameter = _DELETE[kind]
     try:

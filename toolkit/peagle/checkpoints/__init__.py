@@ -1,4 +1,5 @@
-"""Reads checkpoints: config.json and the headers of safetensors files, never the weights."""
+"""What lies where weights lie: config.json and the headers of safetensors files, never the
+weights."""
 
 from peagle.checkpoints.folder import FolderSource
 from peagle.checkpoints.models import Checkpoint, Source, Tensor

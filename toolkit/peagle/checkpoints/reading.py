@@ -1,8 +1,9 @@
-"""Reads one checkpoint: config.json, the headers of its weights, and facts about its tokenizer.
+"""What can be told of a tokenizer without downloading it, so that two can be compared.
 
-The first 64 KiB of each weight file hold most headers; the rest of a longer one is read as well.
-All files are read in parallel, within a total time limit. A tokenizer is described by what can be
-compared without downloading a large file.
+One checkpoint, read: config.json, the headers of its weights, what its tokenizer is like.
+
+Of a weight file the first 64 KiB are read, which hold most headers, and the rest of the header
+where they do not; all files at once. Nothing takes longer than ``seconds`` in all.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ FILES = (
     "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "merges.txt",
     "special_tokens_map.json", "tekken.json",
 )  # fmt: skip
-"""Files of a tokenizer."""
+"""Files that make a tokenizer."""
 
 COMPARED = ("tokenizer.json", "tokenizer.model", "tekken.json")
-"""Files with a whole vocabulary: if one is equal, the tokenizers are."""
+"""Files that hold a whole vocabulary: where these agree, so do the tokenizers."""
 
 SETTINGS = "tokenizer_config.json"
 VOCABULARY = "tokenizer.json"
 
 LONGEST_READ = 1_000_000
-"""Bytes. Of a larger file only size and digest are used."""
+"""Bytes. A larger file is known by its size and digest only."""
 
 
 def describe_tokenizer(
@@ -50,19 +51,19 @@ def describe_tokenizer(
     digests: Mapping[str, Mapping[str, str]],
     contents: Mapping[str, bytes],
 ) -> dict[str, Any]:
-    """The sizes of the tokenizer's files by name, and, where known:
+    """The sizes of the tokenizer's files by name, and, as far as they are known:
 
     ``digests``         file -> algorithm -> hexadecimal digits
     ``vocab_size``      tokens in a small tokenizer.json, the added ones included
     ``class``           ``tokenizer_class`` of tokenizer_config.json
     ``special_tokens``  id -> text of the added tokens of tokenizer_config.json
 
-    ``contents`` holds the small files. An unreadable one is ignored: vLLM does not read a drafter's
-    tokenizer either.
+    ``contents`` holds the small files. One that cannot be read says nothing: vLLM does not read a
+    drafter's tokenizer either.
     """
     settings, vocabulary = _object(contents.get(SETTINGS)), _object(contents.get(VOCABULARY))
     found: dict[str, Any] = {name: sizes[name] for name in FILES if name in sizes}
-    known = {name: dict(values) for name, values in digests.items() if values}
+    known = {name: dict(said) for name, said in digests.items() if said}
     size = _vocabulary_size(vocabulary)
     special = _special_tokens(settings) or _special_tokens_of(vocabulary)
     kind = settings.get("tokenizer_class")
@@ -79,11 +80,11 @@ def describe_tokenizer(
 
 
 def same_tokenizer(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool | None:
-    """Whether two descriptions are of the same tokenizer; ``None`` if that is unknown.
+    """Whether two descriptions are of the same tokenizer; ``None`` when they do not tell.
 
-    True: the vocabulary files are equal byte for byte. False: a token id has two meanings, or the
-    vocabularies have different sizes. Different files prove nothing, since the same vocabulary can
-    be written in several ways.
+    True: a whole vocabulary is the same, byte for byte. False: a token id means two things, or the
+    sizes of the vocabularies differ. Files that differ prove nothing, since the same vocabulary can
+    be written in two ways.
     """
     for name in COMPARED:
         mine, theirs = (side.get("digests", {}).get(name, {}) for side in (one, other))
@@ -143,42 +144,42 @@ def _added(tokens: Any) -> list[tuple[int, str]]:
 
 
 SECONDS = 60.0
-"""Time limit of reading one checkpoint."""
+"""What reading one checkpoint may take in all."""
 
 _PROCESSORS = {"preprocessor_config.json", "processor_config.json"}
-"""Files of the processor that Transformers loads for a model that takes media."""
+"""vLLM asks Transformers for the processor of a model that takes media; either file names one."""
 
 FIRST_BYTES = 64 * 1024
-"""Of each weight file that are read first. GPT-OSS-120B's longest header has 8 kB."""
+"""What is read of a weight file at first. GPT-OSS-120B's longest header has 8 kB."""
 
 
 def read_checkpoint(
     source: Source, *, config_only: bool = False, seconds: float = SECONDS
 ) -> Checkpoint:
-    """The checkpoint at ``source``; with ``config_only`` only its config.json.
+    """The checkpoint at ``source``; with ``config_only`` no more than its config.json.
 
-    ``tensors`` is ``None`` without safetensors files. Raises CheckpointError for missing or damaged
-    files and after ``seconds``, and whatever the source raises.
+    ``tensors`` is ``None`` where no safetensors file lies. Raises CheckpointError for what is
+    missing, damaged, or not there within ``seconds``; and what the source raises.
     """
     reader = _Reader(source, seconds)
-    (sizes,) = reader.parallel(source.names)
+    (sizes,) = reader.run_parallel(source.names)
     if CONFIG not in sizes:
         raise CheckpointError(
             f"{source.location} has no {CONFIG}", "name the folder that holds the model itself"
         )
     if config_only:
-        (config,) = reader.parallel(partial(reader.config, sizes))
+        (config,) = reader.run_parallel(partial(reader.config, sizes))
         return Checkpoint(
             source.location, config, bytes_read=reader.bytes_read, takes_media=_takes_media(sizes)
         )
-    config, index = reader.parallel(partial(reader.config, sizes), partial(reader.index, sizes))
-    with reader.located():
+    config, index = reader.run_parallel(partial(reader.config, sizes), partial(reader.index, sizes))
+    with reader.place():
         files = weight_files(sizes, index)
     headers = (partial(reader.header, file, sizes[file]) for file in files)
-    described, *found = reader.parallel(partial(reader.tokenizer, sizes), *headers)
+    described, *found = reader.run_parallel(partial(reader.tokenizer, sizes), *headers)
     tensors = {name: tensor for header in found for name, tensor in header.items()}
     if index is not None:
-        with reader.located():
+        with reader.place():
             check_tensors(index, tensors, index_name(sizes))
     return Checkpoint(
         location=source.location,
@@ -196,7 +197,7 @@ def _takes_media(names: Iterable[str]) -> bool:
 
 
 class _Reader:
-    """Reads the parts of one checkpoint within the time limit, and counts the bytes."""
+    """Reads the parts of one checkpoint, counts the bytes, and ends in time."""
 
     def __init__(self, source: Source, seconds: float) -> None:
         self.bytes_read = 0
@@ -205,8 +206,8 @@ class _Reader:
         self._until = time.monotonic() + seconds
         self._counting = threading.Lock()
 
-    def parallel(self, *calls: Callable[[], Any]) -> list[Any]:
-        """The results of the calls. Raises CheckpointError after the time limit."""
+    def run_parallel(self, *calls: Callable[[], Any]) -> list[Any]:
+        """The results of the calls. Raises CheckpointError when the time is over."""
         try:
             return run_parallel(calls, self._until)
         except TimeoutError as error:
@@ -216,8 +217,8 @@ class _Reader:
             ) from error
 
     @contextmanager
-    def located(self) -> Iterator[None]:
-        """Prefix the message of a CheckpointError with the location of the file."""
+    def place(self) -> Iterator[None]:
+        """What is wrong with a file is told with the place where the file lies."""
         try:
             yield
         except CheckpointError as error:
@@ -227,32 +228,32 @@ class _Reader:
     def config(self, sizes: Mapping[str, int]) -> dict[str, Any]:
         """config.json."""
         content = self._whole(CONFIG, sizes, LONGEST_CONFIG)
-        with self.located():
+        with self.place():
             return parse_config(content)
 
     def index(self, sizes: Mapping[str, int]) -> dict[str, str] | None:
-        """The file of each tensor, if there is an index."""
+        """The file of each tensor, when there is an index."""
         name = index_name(sizes)
         if name not in sizes:
             return None
         content = self._whole(name, sizes, LARGEST_INDEX)
-        with self.located():
+        with self.place():
             return parse_index(content, name)
 
     def header(self, file: str, size: int) -> dict[str, Tensor]:
         """The tensors of one weight file."""
         head = self._read(file, 0, min(size, FIRST_BYTES))
-        with self.located():
+        with self.place():
             whole = header_bytes(head, size, file)
         if whole > len(head) == FIRST_BYTES:
             head += self._read(file, FIRST_BYTES, whole - FIRST_BYTES)
-        with self.located():
+        with self.place():
             return parse_header(head, size, file)
 
     def tokenizer(self, sizes: Mapping[str, int]) -> dict[str, Any]:
-        """The description of the tokenizer."""
-        present = [name for name in FILES if name in sizes]
-        digests = {name: self._source.digests(name) for name in present}
+        """What can be told of the tokenizer."""
+        there = [name for name in FILES if name in sizes]
+        digests = {name: self._source.digests(name) for name in there}
         small = [
             name
             for name in (SETTINGS, VOCABULARY)
@@ -261,12 +262,12 @@ class _Reader:
         contents = {name: self._read(name, 0, sizes[name]) for name in small}
         return describe_tokenizer(sizes, digests, contents)
 
-    def _whole(self, name: str, sizes: Mapping[str, int], limit: int) -> bytes:
-        """A whole file. Raises CheckpointError without reading it if it is too large."""
-        if sizes[name] > limit:
+    def _whole(self, name: str, sizes: Mapping[str, int], most: int) -> bytes:
+        """All of a small file. Raises CheckpointError, before reading it, when it is not small."""
+        if sizes[name] > most:
             raise CheckpointError(
                 f"{self._source.location}/{name} has {sizes[name]:,} bytes and is not read: the "
-                f"limit is {limit:,}",
+                f"limit is {most:,}",
                 "copy it again",
             )
         return self._read(name, 0, sizes[name])

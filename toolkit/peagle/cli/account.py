@@ -1,14 +1,13 @@
-"""Which AWS a command talks to: an account, or with ``--sandbox`` the one on this machine.
+"""The AWS that a command works with: an account, or with ``--sandbox`` the sandbox.
 
-Where ``AWS_ENDPOINT_URL`` leads to the running sandbox, every command is as with ``--sandbox``.
+When ``AWS_ENDPOINT_URL`` is the running sandbox, every command works as with ``--sandbox``.
 """
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any
@@ -17,14 +16,15 @@ from urllib.parse import urlsplit
 import click
 from click.shell_completion import CompletionItem
 
-from peagle.aws import sagemaker as endpoints
+from peagle.aws import sagemaker
 from peagle.aws.client import Aws, Keys, connect
 from peagle.aws.errors import AccessDenied
 from peagle.cli.output.console import say
 from peagle.deploy import state as records
-from peagle.deploy.state import SANDBOX, Deployment
-from peagle.errors import NotFound, PeagleError, UserError
+from peagle.deploy.state import Deployment
+from peagle.errors import NotFound, UserError
 from peagle.sandbox import ensure_started, running, status, stop
+from peagle.store import SANDBOX
 
 DEFAULT_REGION = "us-east-1"
 
@@ -34,21 +34,21 @@ Command = Callable[..., Any]
 
 _PROFILE = click.option("--profile", help="AWS profile.  [default: as boto3 finds credentials]")
 _SANDBOX = click.option(
-    "--sandbox", is_flag=True, help="The AWS of this machine; needs no account."
+    "--sandbox", is_flag=True, help="Use the AWS sandbox of this machine; needs no account."
 )
-_REGION = click.option("--region", help="Region of the deployment, if the name is in several.")
+_REGION = click.option("--region", help="Region of the deployment, if several have the name.")
 
 
 @dataclass(frozen=True)
 class Account:
-    """Where a command works: a profile's account, or the sandbox."""
+    """A profile's account, or the sandbox."""
 
     profile: str | None = None
     sandbox: bool = False
 
     @property
     def scope(self) -> str | None:
-        """The scope of its records, as far as it is known without asking AWS."""
+        """The scope of its records, as far as it is known without calling AWS."""
         return SANDBOX if self.sandbox else None
 
     @property
@@ -60,11 +60,11 @@ class Account:
 
     @property
     def is_there(self) -> bool:
-        """False for a sandbox that does not run, in which nothing can be."""
+        """False for a sandbox that does not run."""
         return not self.sandbox or running() is not None
 
     def start(self) -> bool:
-        """Start the sandbox, when it is meant and does not run. Whether it was started."""
+        """Start the sandbox if it is chosen and does not run; whether it was started."""
         if self.is_there:
             return False
         say("Starting the sandbox")
@@ -72,74 +72,60 @@ class Account:
         return True
 
     @contextmanager
-    def deciding(self, started: bool) -> Iterator[None]:
-        """While it is decided whether anything is done: a no, or a refusal, stops the sandbox
-        again that was ``started`` for it, unless somebody else uses it by now."""
+    def stopped_on_refusal(self, started: bool) -> Iterator[None]:
+        """If the block ends with an error, stop the sandbox that was ``started`` for it, unless it
+        is in use."""
         try:
             yield
         except BaseException:
             if started and not records.names(SANDBOX) and not status().endpoints:
                 stop()
-                say("The sandbox is stopped again.")
+                say("Stopped the sandbox.")
             raise
 
     def connect(self, region: str) -> Aws:
-        """A connection. Raises NotFound when the sandbox is meant and does not run."""
+        """A connection. Raises NotFound when the sandbox is chosen and does not run."""
         if not self.sandbox:
             return connect(region, self.profile)
         address = running()
         if address is None:
-            raise nothing_there()
+            raise sandbox_stopped()
         given = address.environment(region)
         keys = Keys(given["AWS_ACCESS_KEY_ID"], given["AWS_SECRET_ACCESS_KEY"])
         return connect(region, endpoint_url=address.url, keys=keys, scope=SANDBOX)
 
-    def completed(self, text: str, name: str) -> str:
-        """``text`` whose ``peagle`` commands are about ``name`` and work in the same place."""
-        named = rf"(?:status|logs|destroy) (?:NAME|{re.escape(name)})"
-        command = rf"(peagle (?:list|{named}))(?![\w.-]| --)"
-        return re.sub(command, lambda found: found[1].replace("NAME", name) + self.option, text)
 
-    @contextmanager
-    def speaking_of(self, name: str) -> Iterator[None]:
-        """Complete the commands that an error names as its fix."""
-        try:
-            yield
-        except PeagleError as error:
-            error.fix = self.completed(error.fix, name)
-            raise
-
-
-def nothing_there() -> NotFound:
-    """The error for who looks for something in a sandbox that does not run."""
+def sandbox_stopped() -> NotFound:
+    """The sandbox does not run, so it has no deployments."""
     return NotFound(
         "the sandbox does not run, so nothing is deployed in it",
         "peagle deploy PAIR --sandbox starts it",
+        code="sandbox-stopped",
     )
 
 
 def leads_to_sandbox(environment: Mapping[str, str]) -> bool:
     """Whether AWS clients reach the running sandbox, as after ``peagle sandbox env``."""
-    given, address = environment.get("AWS_ENDPOINT_URL"), running()
-    if not given or address is None:
+    url, address = environment.get("AWS_ENDPOINT_URL"), running()
+    if not url or address is None:
         return False
     try:
-        asked, there = urlsplit(given), urlsplit(address.url)
-        return asked.hostname in _LOOPBACK and asked.port == there.port
+        endpoint, sandbox = urlsplit(url), urlsplit(address.url)
+        return endpoint.hostname in _LOOPBACK and endpoint.port == sandbox.port
     except ValueError:
         return False
 
 
 def chosen_account(profile: str | None, sandbox: bool, environment: Mapping[str, str]) -> Account:
-    """The account that the options and AWS_ENDPOINT_URL mean. Raises UserError when they
+    """The account that the options and AWS_ENDPOINT_URL choose. Raises UserError when they
     contradict each other."""
     if profile and sandbox:
         raise UserError("--profile and --sandbox exclude each other", "leave one out")
-    led = leads_to_sandbox(environment)
-    if profile and led:
-        raise UserError("AWS_ENDPOINT_URL leads to the sandbox, and --profile to an account",
+    is_sandbox = leads_to_sandbox(environment)
+    if profile and is_sandbox:
+        raise UserError("AWS_ENDPOINT_URL is the sandbox, and --profile is an account",
                         "unset AWS_ENDPOINT_URL, or leave out --profile")  # fmt: skip
-    return Account(profile, sandbox or led)
+    return Account(profile, sandbox or is_sandbox)
 
 
 def account_options(command: Command) -> Command:
@@ -147,29 +133,21 @@ def account_options(command: Command) -> Command:
 
     @wraps(command)
     def with_account(*, profile: str | None, sandbox: bool, **given: Any) -> Any:
-        account = chosen_account(profile, sandbox, os.environ)
-        with account.speaking_of(_name_in(given)):
-            return command(account=account, **given)
+        return command(account=chosen_account(profile, sandbox, os.environ), **given)
 
     return _PROFILE(_SANDBOX(with_account))
 
 
-def _name_in(given: Mapping[str, Any]) -> str:
-    """The deployment that a command is about, as far as its arguments tell."""
-    plan = given.get("plan")
-    return str(given.get("name") or (plan.name if plan else "NAME"))
-
-
 def cloud_options(command: Command) -> Command:
     """``--region``, ``--profile`` and ``--sandbox``; the command receives ``account`` and
-    ``region`` (``None`` when it was not named)."""
+    ``region`` (``None`` without the option)."""
     return _REGION(account_options(command))
 
 
 def deployment_options(command: Command) -> Command:
-    """NAME and where it is; the command receives ``aws``, ``record`` and ``account``.
+    """NAME and the account options; the command receives ``aws``, ``record`` and ``account``.
 
-    An unknown name is found out before anything is connected to.
+    An unknown name is reported before any connection.
     """
 
     @wraps(command)
@@ -182,8 +160,8 @@ def deployment_options(command: Command) -> Command:
 
 
 def endpoint_options(command: Command) -> Command:
-    """As ``deployment_options``, but the endpoint may also be one that deploy did not make: the
-    command receives ``name`` too, and ``record`` is ``None`` for such a one."""
+    """As ``deployment_options``, also for endpoints that deploy did not create: the command
+    receives ``name`` too, and for those ``record`` is ``None``."""
 
     @wraps(command)
     def with_endpoint(*, name: str, region: str | None, account: Account, **given: Any) -> Any:
@@ -197,7 +175,7 @@ def endpoint_options(command: Command) -> Command:
 def find_endpoint(account: Account, name: str, region: str | None) -> tuple[Deployment | None, Aws]:
     """The record if there is one; else the account must have an endpoint of that name.
 
-    Where the account does not let us look, the endpoint is taken to be there.
+    Without the permission to describe it, the endpoint is assumed to exist.
     """
     try:
         return find_deployment(account, name, region)
@@ -205,12 +183,9 @@ def find_endpoint(account: Account, name: str, region: str | None) -> tuple[Depl
         if not account.is_there:
             raise
         aws = account.connect(region or _region_of(os.environ))
-        try:
-            there = endpoints.describe(aws, name) is not None
-        except AccessDenied:
-            there = True
-        if not there:
-            raise
+        with suppress(AccessDenied):
+            if sagemaker.describe(aws, name) is None:
+                raise
         return None, aws
 
 
@@ -220,12 +195,12 @@ def _region_of(environment: Mapping[str, str]) -> str:
 
 
 def find_deployment(account: Account, name: str, region: str | None) -> tuple[Deployment, Aws]:
-    """The record, and a connection to where it was deployed.
+    """The record, and a connection to its account and region.
 
     Raises NotFound for an unknown name, and UserError for another account's deployment.
     """
     if not account.is_there:
-        raise nothing_there()
+        raise sandbox_stopped()
     try:
         record = records.find(name, account.scope, region)
         aws = account.connect(record.region)
@@ -235,9 +210,10 @@ def find_deployment(account: Account, name: str, region: str | None) -> tuple[De
         aws = aws.in_region(record.region)
     if aws.scope != record.scope:
         raise UserError(
-            f"{name} was deployed in account {record.account}, and these credentials are of "
+            f"{name} was deployed in account {record.account}; these credentials are for "
             f"{aws.account}",
-            "choose others with --profile",
+            "choose another --profile",
+            code="other-account",
         )
     return record, aws
 
@@ -245,7 +221,7 @@ def find_deployment(account: Account, name: str, region: str | None) -> tuple[De
 def complete_name(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Names of deployments, for the shell."""
+    """Names of deployments, for shell completion."""
     sandbox = context.params.get("sandbox") or leads_to_sandbox(os.environ)
     scope = SANDBOX if sandbox else None
     return [CompletionItem(name) for name in records.names(scope) if name.startswith(incomplete)]

@@ -15,8 +15,18 @@ _KEPT = ("--catalog", "--profile", "--sandbox", "--region", "--role", "--bucket"
 """Options that decide what a command sees and which account it changes."""
 
 
+_TYPED = "peagle.typed"
+"""Key in click's ``Context.meta``: the command's own parameters as typed, by name."""
+
+
 class PeagleCommand(click.Command):
     """A command whose errors know the options that the user typed."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keep the values as typed, before click converts them."""
+        typed = self.make_parser(ctx).parse_args(args=list(args))[0]
+        ctx.meta[_TYPED] = typed
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; complete the command in the fix of an error that ends it."""
@@ -47,7 +57,8 @@ def in_context(command: Sequence[str], ctx: click.Context | None = None) -> tupl
             head += [flag, value]
         elif flag in accepted:
             tail += [flag, value] if value else [flag]
-    return (words[0], *head, *words[1:], *tail)
+    end = words.index("--") if "--" in words else len(words)
+    return (words[0], *head, *words[1:end], *tail, *words[end:])
 
 
 def command_text(command: Sequence[str], ctx: click.Context | None = None) -> str:
@@ -66,30 +77,29 @@ def typed_command(ctx: click.Context, *name: str, without: Collection[str] = ())
     ``name`` replaces the user's own command; options in ``without`` and those that ``name`` does
     not accept are left out.
     """
-    words = ["peagle", *name]
+    typed = ctx.meta.get(_TYPED, {})
     accepted = _options_of(ctx.find_root(), name)
+    arguments: list[str] = []
+    options: list[str] = []
     for parameter in ctx.command.params:
         field = parameter.name or ""
         if ctx.get_parameter_source(field) is not ParameterSource.COMMANDLINE:
             continue
-        value = ctx.params.get(field)
+        value = typed.get(field, ctx.params.get(field))
         if isinstance(parameter, click.Argument):
-            words += [str(each) for each in (value or () if parameter.nargs != 1 else (value,))]
+            arguments += [str(each) for each in (value if parameter.nargs != 1 else (value,))]
         elif isinstance(parameter, click.Option):
             flag = max(parameter.opts, key=len)
             if flag in without or flag not in accepted:
                 continue
             if parameter.is_flag:
-                words.append(flag if value else max(parameter.secondary_opts, key=len))
+                options.append(flag if value else max(parameter.secondary_opts, key=len))
             else:
-                for each in value or () if parameter.multiple else (value,):
-                    words += [flag, _word(each)]
-    return in_context(words, ctx)
-
-
-def _word(value: object) -> str:
-    """An option's value as it is typed: 20.0 is 20."""
-    return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
+                for each in value if parameter.multiple else (value,):
+                    options += [flag, str(each)]
+    if any(len(word) > 1 and word.startswith("-") for word in arguments):
+        return in_context(("peagle", *name, *options, "--", *arguments), ctx)
+    return in_context(("peagle", *name, *arguments, *options), ctx)
 
 
 def _typed(ctx: click.Context) -> dict[str, str]:

@@ -1,7 +1,4 @@
-"""``peagle destroy --images``: remove what ``peagle image`` made in the account.
-
-``peagle destroy``: remove everything that deploy made, and nothing else.
-"""
+"""``peagle destroy``: remove exactly what ``peagle deploy`` or ``peagle image`` created."""
 
 from __future__ import annotations
 
@@ -10,7 +7,8 @@ from difflib import get_close_matches
 
 import click
 
-from peagle.aws import image_records as images
+from peagle import api
+from peagle.aws import image_records
 from peagle.aws.client import Aws
 from peagle.cli.account import (
     DEFAULT_REGION,
@@ -19,51 +17,32 @@ from peagle.cli.account import (
     complete_name,
     find_deployment,
 )
-from peagle.cli.context import PeagleCommand
+from peagle.cli.context import PeagleCommand, command_text
 from peagle.cli.output.console import json_option, print_json, say
 from peagle.cli.output.deploy import show_left
 from peagle.cli.output.progress import Ticker
 from peagle.deploy import state as records
-from peagle.deploy.context import Work
-from peagle.deploy.destroy import destroy as remove_all
-from peagle.deploy.state import SANDBOX, Deployment, Resource
+from peagle.deploy.context import DeploymentContext
+from peagle.deploy.state import Deployment, Resource
 from peagle.deploy.status import usd_per_hour
-from peagle.errors import NotFound, PeagleError, UserError
+from peagle.errors import Fix, NotFound, PeagleError, UserError
+from peagle.store import SANDBOX
 from peagle.text import price_words
-
-
-def destroy_images(account: Account, region: str | None, yes: bool, as_json: bool) -> None:
-    """Repositories with their images, CodeBuild's projects and roles, build contexts.
-
-    Raises UserError when there is nobody to ask.
-    """
-    aws = account.connect(region or DEFAULT_REGION)
-    found = images.resources(aws)
-    if found and not yes:
-        for made in found:
-            say(f"  {made.kind} {made.name}")
-        if not sys.stdin.isatty():
-            raise UserError("there is no terminal to ask on", "add --yes")
-        if not click.confirm(f"Remove all this in {aws.region}, images included?", err=True):
-            raise UserError("nothing was removed")
-    removed = images.remove_all(aws, say)
-    if as_json:
-        print_json({"removed": [{"type": made.kind, "name": made.name} for made in removed]})
-    elif not removed:
-        say(f"Nothing to remove: `peagle image` made nothing in {aws.region}.")
-
 
 Resources = tuple[Resource, ...]
 
 _ALIKE = 0.8
-"""Names at least this much alike (difflib's ratio) are taken for misspelt ones."""
+"""Names at least this similar (difflib's ratio) are taken for misspelled ones."""
 
 
-@click.command(cls=PeagleCommand, epilog="Example: peagle destroy peagle-gpt-oss-20b --yes")
+@click.command(
+    cls=PeagleCommand,
+    epilog="Examples: peagle destroy peagle-gpt-oss-20b --yes    peagle destroy --images",
+)
 @click.argument("name", required=False, shell_complete=complete_name)
 @cloud_options
-@click.option("--images", is_flag=True, help="Remove what `peagle image` made, images included.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--images", is_flag=True, help="Remove what `peagle image` created, with the images.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 def destroy(
     account: Account,
@@ -73,58 +52,84 @@ def destroy(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Remove the endpoint NAME and all that deploy made for it; or, with --images, what
-    `peagle image` made in the account.
+    """Delete the endpoint NAME and everything that deploy created for it; or, with --images, what
+    `peagle image` created in the account.
 
-    Works also after a deploy that failed or was interrupted. May be repeated: where this machine
-    knows of nothing by that name, nor by one much like it, there is nothing to remove. The log
+    Also cleans up after a deploy that failed or was interrupted, and may be repeated. A name
+    without a deployment record on this machine, and unlike any other, is not an error. The log
     stays in CloudWatch.
     """
     if images:
         if name:
-            raise UserError("--images is about all images", "leave out the name, or --images")
-        return destroy_images(account, region, yes, as_json)
+            raise UserError("--images removes all images", "leave out the name, or --images")
+        _destroy_images(account, region, yes, as_json)
+        return
     if name is None:
-        raise UserError("which one?", "give a NAME (see `peagle list`), or --images")
+        raise UserError(
+            "NAME or --images is missing", Fix("List the deployments", ("peagle", "list"))
+        )
     try:
         record, aws = find_deployment(account, name, region)
     except NotFound:
-        if _may_be_meant(name, account):
+        if _is_misspelled(name, account):
             raise
-        say(f"Nothing to remove: this machine has no record of {name}{_place(account)}.")
-        return _report(name, (), (), as_json)
+        where = " in the sandbox" if account.sandbox else ""
+        where = where if account.is_there else ", and the sandbox does not run"
+        say(f"Nothing to remove: this machine has no record of {name}{where}.")
+        _report(name, (), (), as_json)
+        return
     if not yes:
-        _ask(record, account)
+        say(f"{record.name} in {record.region}{', sandbox' if account.sandbox else ''}:")
+        for resource in record.resources:
+            say(f"  {resource.type} {resource.name}")
+        say(f"It costs {price_words(usd_per_hour(record), account.sandbox)}.")
+        _confirm("Remove all this?")
     removed, kept = _remove(aws, record, account)
-    return _report(name, removed, kept, as_json)
+    _report(name, removed, kept, as_json)
 
 
-def _may_be_meant(name: str, account: Account) -> bool:
-    """Whether a deployment is known whose name is nearly this one, or this one elsewhere."""
+def _destroy_images(account: Account, region: str | None, yes: bool, as_json: bool) -> None:
+    """Remove repositories with their images, CodeBuild projects and roles, and build contexts."""
+    aws = account.connect(region or DEFAULT_REGION)
+    found = image_records.resources(aws)
+    if found and not yes:
+        for made in found:
+            say(f"  {made.kind} {made.name}")
+        _confirm(f"Remove all this in {aws.region}, images included?")
+    removed = image_records.remove_all(aws, say)
+    if as_json:
+        print_json({"removed": [{"type": made.kind, "name": made.name} for made in removed]})
+    elif not removed:
+        say(f"Nothing to remove: `peagle image` created nothing in {aws.region}.")
+
+
+def _is_misspelled(name: str, account: Account) -> bool:
+    """Whether a similar name is known here, or this one elsewhere."""
     here = records.names(account.scope) if account.is_there else ()
     elsewhere = records.names(None if account.sandbox else SANDBOX)
     near = get_close_matches(name, here, n=1, cutoff=_ALIKE)
     return bool(near) or name in here or name in elsewhere
 
 
-def _place(account: Account) -> str:
-    if account.is_there:
-        return " in the sandbox" if account.sandbox else ""
-    return ", and the sandbox does not run"
+def _confirm(question: str) -> None:
+    if not sys.stdin.isatty():
+        raise UserError("confirmation needed, but stdin is not a terminal", "add --yes")
+    if not click.confirm(question, err=True):
+        raise UserError("nothing was removed", code="declined")
 
 
 def _remove(aws: Aws, record: Deployment, account: Account) -> tuple[Resources, Resources]:
-    """Remove all; whatever ends it early, say what is left."""
+    """Remove everything; whatever ends it early, show what exists."""
     place = (record.scope, record.region, record.name)
     with records.held(*place):
         try:
             with Ticker(account.sandbox) as ticker:
-                fresh = records.load(*place) or record
-                return remove_all(Work(aws, fresh, ticker.show))
+                latest = records.load(*place) or record
+                return api.destroy(DeploymentContext(aws, latest, ticker.show))
         except (PeagleError, KeyboardInterrupt):
             left = records.load(*place)
             if left:
-                show_left(left, account, f"peagle destroy {record.name}{account.option}")
+                show_left(left, account, command_text(("peagle", "destroy", record.name)))
             raise
 
 
@@ -141,15 +146,4 @@ def _report(name: str, removed: Resources, kept: Resources, as_json: bool) -> No
     for resource in removed:
         click.echo(f"removed {resource.type} {resource.name}")
     for resource in kept:
-        click.echo(f"kept {resource.type} {resource.name}: not ours alone")
-
-
-def _ask(record: Deployment, account: Account) -> None:
-    say(f"{record.name} in {record.region}{', sandbox' if account.sandbox else ''}:")
-    for resource in record.resources:
-        say(f"  {resource.type} {resource.name}")
-    say(f"It costs {price_words(usd_per_hour(record), account.sandbox)}.")
-    if not sys.stdin.isatty():
-        raise UserError("there is no terminal to ask on", "add --yes")
-    if not click.confirm("Remove all this?", err=True):
-        raise UserError("nothing was removed")
+        click.echo(f"kept {resource.type} {resource.name}: others use it too")

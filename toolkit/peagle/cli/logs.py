@@ -1,4 +1,4 @@
-"""``peagle logs``: what the engine wrote."""
+"""``peagle logs``: an endpoint's log."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 
 import click
 
-from peagle.aws import sagemaker as endpoints
+from peagle.aws import sagemaker
 from peagle.aws.client import Aws
 from peagle.aws.logs import LogEvent, Tail
-from peagle.cli.account import Account, deployment_options
-from peagle.cli.context import PeagleCommand
+from peagle.cli.account import deployment_options
+from peagle.cli.context import PeagleCommand, command_text
 from peagle.cli.output.console import TYPED_AT, json_option, print_json, say
 from peagle.deploy.state import Deployment
 from peagle.errors import UserError
@@ -21,27 +21,27 @@ from peagle.text import in_words, written
 POLL_SECONDS = 2.0
 _INTERRUPTED = 130
 _WIDER = 10
-"""How many times longer the next look back is, where there was no line."""
+"""Factor by which the search for the newest line widens."""
 
 
 @click.command(cls=PeagleCommand, epilog="Example: peagle logs peagle-tiny -f --sandbox")
 @deployment_options
-@click.option("--follow", "-f", is_flag=True, help="Go on until Ctrl-C.")
+@click.option("--follow", "-f", is_flag=True, help="Follow the log until Ctrl-C.")
 @click.option(
-    "--since", callback=as_seconds, help="As in 10m or 2h.  [default: since it was created]"
+    "--since", callback=as_seconds, help="Start this long ago: 10m, 2h.  [default: creation]"
 )
 @json_option
 def logs(
     aws: Aws,
     record: Deployment,
-    account: Account,
     follow: bool,
     since: int | None,
     as_json: bool,
+    **_: object,
 ) -> None:
-    """Show the log of the deployment NAME, from CloudWatch."""
+    """Show the CloudWatch log of the deployment NAME."""
     if follow and as_json:
-        raise UserError("--follow has no end, and --json is one document", "leave one out")
+        raise UserError("--follow and --json exclude each other", "leave one out")
     typed = click.get_current_context().meta[TYPED_AT]
     start = _created(aws, record) if since is None else typed - since
     tail = Tail(aws, record.name, start)
@@ -52,11 +52,11 @@ def logs(
     if follow:
         _follow(tail)
     elif not shown:
-        say(_nothing(aws, record, account, since))
+        say(_no_line(aws, record, since))
 
 
 def _follow(tail: Tail) -> None:
-    """Ctrl-C is how it ends, so it is no error; the code still says that it was interrupted."""
+    """Ctrl-C ends it without an error message, with the exit code of an interrupt."""
     try:
         while True:
             time.sleep(POLL_SECONDS)
@@ -66,14 +66,14 @@ def _follow(tail: Tail) -> None:
 
 
 def _created(aws: Aws, record: Deployment) -> float:
-    live = endpoints.describe(aws, record.name)
+    live = sagemaker.describe(aws, record.name)
     return live.created if live else record.billing_since or 0.0
 
 
-def _nothing(aws: Aws, record: Deployment, account: Account, since: int | None) -> str:
-    """That there is no line; or, where ``since`` leaves out all of them, how to see the newest.
+def _no_line(aws: Aws, record: Deployment, since: int | None) -> str:
+    """The message without lines; where ``since`` excludes all lines, how to see the newest.
 
-    An engine that nobody asks may write nothing for hours, so the look back widens step by step.
+    An idle engine may write nothing for hours, so the search widens step by step.
     """
     now, created = time.time(), _created(aws, record)
     seconds = float(max(since or 0, 1))
@@ -84,9 +84,9 @@ def _nothing(aws: Aws, record: Deployment, account: Account, since: int | None) 
         )
         if newest:
             age = now - newest
-            command = f"peagle logs {record.name} --since {written(age + 1)}{account.option}"
-            nothing = f"No line in the last {in_words(since)}"
-            return f"{nothing}; the newest is {in_words(age)} old: {command}"
+            command = command_text(("peagle", "logs", record.name, "--since", written(age + 1)))
+            none = f"No line in the last {in_words(since)}"
+            return f"{none}; the newest is {in_words(age)} old: {command}"
     return "No line yet."
 
 

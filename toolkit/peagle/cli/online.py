@@ -80,7 +80,7 @@ def account_of(ctx: click.Context) -> Account:
 def _time_limited(account: Account, aws: Aws) -> Aws:
     """The connection for prices and quotas, which are optional. Queries to the sandbox have no
     time limit: it may still be loading the service."""
-    return aws if account.sandbox else aws.hurried()
+    return aws if account.sandbox else aws.best_effort()
 
 
 def _plan_of_file(account: Account, plan: Plan, catalog: Catalog) -> Plan:
@@ -100,7 +100,7 @@ def _online_findings(
 ) -> tuple[Finding, ...]:
     """Findings about the price, the quota, and the weights (``stored``)."""
     price = (*fresh.findings, *unlisted_findings(fresh.listed, plan.instance_type))
-    quota = quotas_at_plan(aws, plan.instance_type, plan.instance_count)
+    quota = quotas_at_plan(aws, plan.instance_type, plan.instance_count, fresh.table)
     weights = (in_account(finding, account) for finding in stored)
     return (*price, *(_not_again(price, finding) for finding in (*quota, *weights)))
 

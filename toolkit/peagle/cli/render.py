@@ -8,7 +8,6 @@ import click
 
 from peagle import api
 from peagle.cli.context import PeagleCommand
-from peagle.cli.image_push import findings_of_own
 from peagle.cli.options import command_catalog, plan_options, refuse_errors
 from peagle.cli.output.console import json_option, print_json, say
 from peagle.cli.output.files import write_folder
@@ -47,11 +46,16 @@ Every format expresses the complete plan, or refuses and names the formats that 
 @json_option
 def render(format: str, plan: Plan, output: Path, force: bool, as_json: bool) -> None:
     """Write the files of ``format`` for the plan to the folder ``output``."""
-    refuse_errors(findings_of_own(plan) if format == "dockerfile" else plan.findings)
-    if format == "boto3":
-        from peagle.request_validation import problems_of  # imports botocore
+    if format == "dockerfile":
+        from peagle.cli.image_push import findings_of_own  # imports boto3
 
-        refuse_errors(problems_of(plan))
+        refuse_errors(findings_of_own(plan))
+    else:
+        refuse_errors(plan.findings)
+    if format == "boto3":
+        from peagle.request_validation import plan_request_findings  # imports botocore
+
+        refuse_errors(plan_request_findings(plan))
     files = api.render(format, plan, command_catalog())
     write_folder(output, files, force)
     paths = [str(output / file.path) for file in files]

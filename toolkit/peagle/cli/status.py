@@ -1,4 +1,4 @@
-"""``peagle status``: one deployment as it is now."""
+"""``peagle status``: the state of one deployment."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from typing import Any
 
 import click
 
-from peagle.aws import sagemaker as endpoints
+from peagle import api
 from peagle.aws.client import Aws
 from peagle.cli.account import Account, deployment_options
-from peagle.cli.context import PeagleCommand
+from peagle.cli.context import PeagleCommand, fix_in_context
 from peagle.cli.output.columns import WIDE, folded, room
 from peagle.cli.output.console import json_option, print_json
-from peagle.cli.output.deploy import engine_words
-from peagle.deploy import status as deployment_status
+from peagle.cli.output.deploy import engine_text
 from peagle.deploy.state import Deployment
 from peagle.text import price_words
 
@@ -22,16 +21,16 @@ from peagle.text import price_words
 @deployment_options
 @json_option
 def status(aws: Aws, record: Deployment, account: Account, as_json: bool) -> None:
-    """Show the deployment NAME: its state, what was proved, where to call it, what it costs.
+    """Show the deployment NAME: state, measured acceptance, URL, price and resources.
 
-    States are SageMaker's, and three more: Unproved (in service, but not seen to speculate as it
-    should), Incomplete (deploy was interrupted), Missing (the endpoint was deleted elsewhere).
+    States are SageMaker's, and three more: Unproved (in service, acceptance not proved),
+    Incomplete (deploy was interrupted), Missing (the endpoint was deleted elsewhere).
     """
-    live = endpoints.describe(aws, record.name)
-    document = deployment_status.document(aws, record, live)
+    document = api.deployment_status(aws, record)
     if as_json:
-        return print_json(document)
-    return _print(document, account)
+        print_json(document)
+    else:
+        _print(document, account)
 
 
 def _print(document: dict[str, Any], account: Account) -> None:
@@ -52,9 +51,10 @@ def _lines(document: dict[str, Any], account: Account) -> dict[str, str]:
         "pair": document["pair"],
         "stand-in": document["stand_in"] or "",
         "where": where + (", sandbox" if account.sandbox else ""),
-        "engine": engine_words(document["vllm"], document["vllm_here"]),
+        "engine": engine_text(document["vllm"], document["vllm_here"]),
         "acceptance": measured,
         "price": price_words(document["price_per_hour_usd"], account.sandbox),
         "OpenAI URL": document["openai_base_url"],
-        "failure": account.completed(document["failure_reason"] or "", document["name"]),
+        "failure": document["failure_reason"] or "",
+        "fix": fix_in_context(document["failure_fix"] or "", document["failure_command"]),
     }

@@ -1,10 +1,10 @@
-"""``peagle token``: a key for the OpenAI-compatible address."""
+"""``peagle token``: an API key for the OpenAI-compatible URL."""
 
 from __future__ import annotations
 
 import click
 
-from peagle.aws.client import LONGEST_TOKEN_SECONDS, Aws
+from peagle.aws.client import MAX_TOKEN_SECONDS, Aws
 from peagle.cli.account import endpoint_options
 from peagle.cli.context import PeagleCommand
 from peagle.cli.output.console import json_option, print_json
@@ -21,17 +21,18 @@ from peagle.text import duration as as_seconds
     callback=as_seconds,
     default="12h",
     show_default=True,
-    help="As in 30m; 12h at most.",
+    help="Validity: 30m, 2h; 12h at most.",
 )
 @json_option
 def token(aws: Aws, name: str, duration: int, as_json: bool, **_: object) -> None:
-    """Print a bearer token that OpenAI clients can use for the endpoint NAME.
+    """Print a bearer token for OpenAI clients of the endpoint NAME.
 
-    It is made from your credentials without asking AWS, opens every endpoint that you may invoke
-    in the region, and needs sagemaker:CallWithBearerToken and sagemaker:InvokeEndpoint.
+    The token is computed from your credentials without a call to AWS, is valid for every endpoint
+    that you may invoke in the region, and needs sagemaker:CallWithBearerToken and
+    sagemaker:InvokeEndpoint.
     """
-    if not 0 < duration <= LONGEST_TOKEN_SECONDS:
-        raise UserError("a token lasts from 1s to 12h", "choose another --duration")
+    if not 0 < duration <= MAX_TOKEN_SECONDS:
+        raise UserError("a token is valid for 1s to 12h", "choose another --duration")
     key = aws.bearer_token(duration)
     if as_json:
         print_json(

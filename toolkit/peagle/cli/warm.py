@@ -27,6 +27,7 @@ from peagle.cli.image_push import findings_here
 from peagle.cli.local import docker_runner
 from peagle.cli.options import (
     build_command,
+    command_catalog,
     command_words,
     names_own_image,
     peagle_words,
@@ -46,9 +47,9 @@ from peagle.cli.output.warm import (
     stored_document,
 )
 from peagle.deploy import state as records_of_aws
-from peagle.deploy.context import Work
+from peagle.deploy.context import DeploymentContext
 from peagle.deploy.destroy import destroy
-from peagle.deploy.preflight import Choices, Preflight, preflight
+from peagle.deploy.preflight import AccountChoices, Preflight, preflight
 from peagle.deploy.state import Deployment
 from peagle.engine import state as records
 from peagle.engine.installed import check_compiler, find_engine
@@ -220,11 +221,12 @@ def _keep_in_s3(
     started = account.start()
     aws = account.connect(plan.region)
     with records_of_aws.held(aws.scope, plan.region, own.name):
-        with account.deciding(started):
-            found = preflight(aws, own, Choices(role))
+        with account.stopped_on_refusal(started):
+            instances = command_catalog().instances
+            found = preflight(aws, own, AccountChoices(role), instances)
             show_and_refuse(found, account)
-            show_intent(found.wanted, place, account.sandbox)
-            refuse_unknown_price(found.wanted.plan, asked.unknown_price)
+            show_intent(found.desired, place, account.sandbox)
+            refuse_unknown_price(found.desired.plan, asked.unknown_price)
             warming.check_writable(aws, place)
             if not asked.yes:
                 _ask()
@@ -232,9 +234,9 @@ def _keep_in_s3(
         again = f"peagle warm {words}{account.option}"
         stored, seconds = _Run(aws, found, account, place, again).collect()
     if as_json:
-        print_json(stored_document(found.wanted.plan, stored, seconds))
+        print_json(stored_document(found.desired.plan, stored, seconds))
     else:
-        print_stored(found.wanted.plan, stored, seconds, account.sandbox)
+        print_stored(found.desired.plan, stored, seconds, account.sandbox)
 
 
 def _check_engine() -> None:
@@ -259,40 +261,42 @@ class _Run:
         gone afterwards, whatever happened."""
         ticking = Ticker(free=self.account.sandbox)
         with ended_politely(), ExitStack() as ending, ticking as ticker:
-            work = Work(self.aws, self._record(), ticker.show, explain)
+            context = DeploymentContext(self.aws, self._record(), ticker.show, explain)
             try:
                 with tempfile.TemporaryDirectory(prefix="peagle-warm-") as folder:
                     stored = warming.collect(
-                        work, self.found.change, self.found.wanted, self.place, Path(folder)
+                        context, self.found.change, self.found.desired, self.place, Path(folder)
                     )
             except BaseException as error:
-                self._remove(work, error)
+                self._remove(context, error)
                 if isinstance(error, KeyboardInterrupt):
-                    ending.callback(say_ended, f"{work.record.name} is removed", self.again)
+                    ending.callback(say_ended, f"{context.record.name} is removed", self.again)
                 raise
-            return stored, self._remove(work)
+            return stored, self._remove(context)
 
     def _record(self) -> Deployment:
-        name, aws = self.found.wanted.plan.name, self.aws
+        name, aws = self.found.desired.plan.name, self.aws
         return self.found.record or Deployment(
             name=name, scope=aws.scope, account=aws.account, region=aws.region
         )
 
-    def _remove(self, work: Work, because: BaseException | None = None) -> float:
+    def _remove(self, context: DeploymentContext, because: BaseException | None = None) -> float:
         """Remove all that was deployed; where that fails too, say what is left. The seconds that
         the endpoint lived."""
-        begun = work.record.billing_since
+        begun = context.record.billing_since
         try:
             if isinstance(because, KeyboardInterrupt):
-                show_heard(self.found.wanted, work.record, self.account.sandbox)
-            destroy(work)
+                show_heard(self.found.desired, context.record, self.account.sandbox)
+            destroy(context)
         except BaseException:
             if isinstance(because, PeagleError):
                 say(f"Before it could not be removed: {because}")
-            left = records_of_aws.load(work.record.scope, work.record.region, work.record.name)
-            show_left(left or work.record, self.account, self.again)
+            left = records_of_aws.load(
+                context.record.scope, context.record.region, context.record.name
+            )
+            show_left(left or context.record, self.account, self.again)
             raise
-        return work.clock.now() - begun if begun else 0.0
+        return context.clock.now() - begun if begun else 0.0
 
 
 def _ask() -> None:

@@ -24,7 +24,7 @@ from peagle.cli.options import catalog_of
 from peagle.cli.output.console import json_option, print_json, say
 from peagle.cli.output.weights import fix_in_account, show_look, size_words, warm_words
 from peagle.deploy import state as records
-from peagle.deploy.state import Deployment, Generation
+from peagle.deploy.state import Deployment, Revision
 from peagle.errors import NotFound, PeagleError, Refused, UserError
 from peagle.findings import Finding
 from peagle.planning.plan import MODEL_BUCKET
@@ -100,16 +100,16 @@ def _starts_from(record: Deployment, uris: Collection[str]) -> bool:
     one that holds it."""
     if not record.of_type("Endpoint"):
         return False
-    generations = (one for one in (record.serving, record.wanted) if one is not None)
-    read = [uri for one in generations for uri in _read(one)]
+    revisions = (one for one in (record.serving, record.pending) if one is not None)
+    read = [uri for one in revisions for uri in _read(one)]
     return any(one.startswith(uri) or uri.startswith(one) for one in read for uri in uris)
 
 
-def _read(generation: Generation) -> Iterator[str]:
+def _read(revision: Revision) -> Iterator[str]:
     """The prefixes that its plan has mounted or streamed, each with its slash."""
-    plan = generation.plan
+    plan = revision.plan
     for mount in plan.mounts:
-        uri = mount.s3_uri.replace(MODEL_BUCKET, generation.bucket or MODEL_BUCKET)
+        uri = mount.s3_uri.replace(MODEL_BUCKET, revision.bucket or MODEL_BUCKET)
         yield f"{uri.rstrip('/')}/"
     for weights in (plan.target.weights, plan.drafter.weights if plan.drafter else None):
         if weights is not None and weights.streamed:

@@ -1,113 +1,107 @@
-"""Deploy: what is there, what must change, the steps in order, proof, and tidying up.
+"""Deploy: compare the record with the endpoint, apply the steps, prove, remove what is stale.
 
-change_of      nothing | prove | create | update     from the record and what lives
+change_of      nothing | prove | create | update
 apply          weights -> model -> configuration -> endpoint -> in service
-prove          accepted drafts, or NotProved: the endpoint stays and is called Unproved
-tidy           what only the earlier plan needed goes
+prove          raises NotProved unless drafts are accepted; the endpoint stays, as Unproved
+remove_stale   deletes what only earlier revisions need
 """
 
 from __future__ import annotations
 
 from typing import Literal
 
-from peagle.aws import sagemaker as endpoints
+from peagle import proof
+from peagle.aws import sagemaker
 from peagle.aws.sagemaker import BROKEN, Endpoint
 from peagle.deploy import steps
-from peagle.deploy.context import Work
-from peagle.deploy.desired import Wanted
+from peagle.deploy.context import DeploymentContext
+from peagle.deploy.desired import DesiredState
 from peagle.deploy.destroy import remove_resource
-from peagle.deploy.proof import prove_endpoint, require
-from peagle.deploy.state import Deployment, Generation
+from peagle.deploy.proof import prove_endpoint
+from peagle.deploy.state import Deployment, Failure
 from peagle.errors import PeagleError
 
 Change = Literal["nothing", "prove", "create", "update"]
 
 
-def change_of(record: Deployment | None, live: Endpoint | None, wanted: Wanted) -> Change:
-    """What deploying ``wanted`` would do."""
+def change_of(record: Deployment | None, live: Endpoint | None, desired: DesiredState) -> Change:
+    """What deploying ``desired`` would do."""
     if record is None or live is None or live.status in (*BROKEN, "Deleting"):
         return "create"
-    if wanted.config_name not in (live.config, live.pending_config):
+    if desired.config_name not in (live.config, live.pending_config):
         return "update"
     if live.status == "Creating":
         return "create"
     if live.status != "InService":
         return "update"
     serving = record.serving
-    if serving is None or serving.fingerprint != wanted.fingerprint or record.wanted:
+    if serving is None or serving.fingerprint != desired.fingerprint or record.pending:
         return "prove"
     return "nothing" if serving.proof and serving.proof.passed else "prove"
 
 
-def deploy(work: Work, change: Change, wanted: Wanted, wait: bool = True) -> None:
-    """Make the change, prove what came of it, and tidy up. Raises what ``apply`` and ``prove`` do.
+def deploy(
+    context: DeploymentContext, change: Change, desired: DesiredState, wait: bool = True
+) -> None:
+    """Apply the change, prove it, and remove what is stale. Raises what ``apply`` and ``prove`` do.
 
-    Without ``wait`` it ends when the endpoint is asked for; the next deploy does the rest.
+    Without ``wait`` it returns once the endpoint is requested; the next deploy continues.
     """
     if change != "nothing":
-        apply(work, wanted, wait)
+        apply(context, desired, wait)
         if wait:
-            prove(work, wanted)
+            prove(context, desired)
     if wait:
-        tidy(work, wanted)
+        remove_stale(context, desired)
 
 
-def apply(work: Work, wanted: Wanted, wait: bool = True) -> None:
-    """Bring ``wanted`` into service. Raises what a step raises, and notes it in the record.
+def apply(context: DeploymentContext, desired: DesiredState, wait: bool = True) -> None:
+    """Bring ``desired`` into service. Raises what a step raises, and records the failure.
 
-    Every step may be repeated, so the same call continues what was interrupted.
+    Every step may be repeated, so the same call continues an interrupted deployment.
     """
-    work.change(wanted=_as_known(work.record, wanted.generation), failure=None)
+    serving = context.record.serving
+    known = serving and serving.fingerprint == desired.fingerprint
+    context.change(pending=serving if known else desired.revision, failure=None)
     try:
-        steps.upload_weights(work, wanted)
-        steps.create_model(work, wanted)
-        steps.create_config(work, wanted)
-        steps.put_endpoint(work, wanted)
+        steps.upload_weights(context, desired)
+        steps.create_model(context, desired)
+        steps.create_config(context, desired)
+        steps.put_endpoint(context, desired)
         if wait:
-            steps.wait_in_service(work, wanted)
+            steps.wait_in_service(context, desired)
     except PeagleError as error:
-        work.change(failure=str(error))
+        context.change(failure=Failure.of(error))
         raise
 
 
-def prove(work: Work, wanted: Wanted) -> None:
-    """Prove that what is in service speculates; raise NotProved if it does not.
+def prove(context: DeploymentContext, desired: DesiredState) -> None:
+    """Prove that the endpoint in service speculates; raise NotProved if it does not.
 
-    Either way the generation serves from now on.
+    Either way the revision is the serving one from now on.
     """
-    work.say("Proving", f"{len(wanted.plan.proof.prompts)} prompts")
-    _now_serving(work, wanted.generation)
+    revision = desired.revision
+    context.say("Proving", f"{len(desired.plan.proof.prompts)} prompts")
+    context.change(serving=revision, pending=None, failure=None)
     try:
-        proved = prove_endpoint(work.aws, wanted.plan, work.record.name)
-        _now_serving(work, wanted.generation.model_copy(update={"proof": proved}))
-        require(proved)
+        proved = prove_endpoint(context.aws, desired.plan, context.record.name)
+        context.change(serving=revision.model_copy(update={"proof": proved}))
+        proof.require(proved)
     except PeagleError as error:
-        work.change(failure=str(error))
-        tidy(work, wanted)
+        context.change(failure=Failure.of(error))
+        remove_stale(context, desired)
         raise
 
 
-def tidy(work: Work, wanted: Wanted) -> None:
-    """Remove what belongs to earlier generations only. The endpoint must not need it any more."""
+def remove_stale(context: DeploymentContext, desired: DesiredState) -> None:
+    """Remove what only earlier revisions need, once the endpoint serves this one."""
     stale = [
         resource
         for kind in ("EndpointConfig", "Model", "S3Objects")
-        for resource in work.record.resources
-        if resource.type == kind and resource.generation != wanted.fingerprint
+        for resource in context.record.resources
+        if resource.type == kind and resource.revision != desired.fingerprint
     ]
-    live = endpoints.describe(work.aws, work.record.name) if stale else None
-    if live and live.status == "InService" and live.config == wanted.config_name:
+    live = sagemaker.describe(context.aws, context.record.name) if stale else None
+    if live and live.status == "InService" and live.config == desired.config_name:
         for resource in stale:
-            remove_resource(work, resource)
-
-
-def _now_serving(work: Work, generation: Generation) -> None:
-    work.change(serving=generation, wanted=None, failure=None)
-
-
-def _as_known(record: Deployment, generation: Generation) -> Generation:
-    """The generation with its earlier proof, when it serves already."""
-    serving = record.serving
-    if serving and serving.fingerprint == generation.fingerprint:
-        return serving
-    return generation
+            remove_resource(context, resource)

@@ -1,4 +1,7 @@
-"""Changing the account while writing down what was changed: intent before, fact after."""
+"""What one command on one deployment works with: connection, record, clock, progress, waiting.
+
+Intent is written to the record before a change, the fact after it.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,45 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from peagle.aws.client import Aws
+from peagle.aws import sagemaker
+from peagle.aws.client import Aws, Clock
 from peagle.aws.logs import Tail
-from peagle.deploy import state as records
-from peagle.deploy.state import Deployment, Generation, Resource
-from peagle.deploy.watch import Clock, Observer, Progress, Watch
+from peagle.aws.sagemaker import BUSY, Endpoint
+from peagle.deploy import state
+from peagle.deploy.state import Deployment, Resource, Revision
+from peagle.errors import CloudError, Fix
+
+PROVISIONING_SECONDS = 30 * 60
+"""Time for finding and starting instances, on top of the plan's own two timeouts."""
+
+_FIRST_SECONDS = 120
+_FIRST_POLL, _LATER_POLL = 1.0, 5.0
+"""Seconds between two polls during the first two minutes, and after."""
 
 Explain = Callable[[Sequence[str]], tuple[str, str]]
-"""Finds, in an engine's log, the line that says why it ended, and what mends it ("" if unknown)."""
+"""Finds in an engine's log the line that explains its end, and the fix ("" when unknown)."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One state of a deployment to display. ``cost_usd`` is ``None`` when the price is unknown.
+
+    ``lasting`` marks frequent updates, of which a display may skip most.
+    """
+
+    state: str
+    seconds: float = 0.0
+    cost_usd: float | None = None
+    line: str = ""
+    lasting: bool = True
+
+
+Observer = Callable[[Progress], object]
 
 
 @dataclass
-class Work:
-    """One command's work on one deployment. ``record`` is always what the file says."""
+class DeploymentContext:
+    """One command on one deployment. ``record`` always equals the record file."""
 
     aws: Aws
     record: Deployment
@@ -28,44 +57,75 @@ class Work:
     clock: Clock = field(default_factory=Clock)
 
     def change(self, **fields: Any) -> None:
-        """Change the record and write it."""
-        self.keep(self.record.model_copy(update=fields))
+        """Change fields of the record and write it."""
+        self.write(self.record.model_copy(update=fields))
 
-    def keep(self, record: Deployment) -> None:
-        """Write ``record``."""
-        records.save(record)
+    def write(self, record: Deployment) -> None:
+        """Replace the record and write it."""
+        state.save(record)
         self.record = record
 
     @contextmanager
-    def making(self, resource: Resource) -> Iterator[None]:
-        """Around the making of a resource: intended before, made after."""
+    def creating(self, resource: Resource) -> Iterator[None]:
+        """Record the resource as intended before the block, and as created after it."""
         known = [r for r in self.record.of_type(resource.type) if r.name == resource.name]
         keys = {*resource.keys, *(key for earlier in known for key in earlier.keys)}
         made = any(earlier.made for earlier in known)
         intended = resource.model_copy(update={"made": made, "keys": tuple(sorted(keys))})
-        self.keep(self.record.with_resource(intended))
+        self.write(self.record.with_resource(intended))
         yield
-        self.keep(self.record.with_resource(intended.model_copy(update={"made": True})))
+        self.write(self.record.with_resource(intended.model_copy(update={"made": True})))
 
     def forget(self, resource: Resource) -> None:
-        """The resource is gone."""
-        self.keep(self.record.without(resource.type, resource.name))
+        """Remove the resource from the record."""
+        self.write(self.record.without(resource.type, resource.name))
 
     def say(self, state: str, line: str = "", lasting: bool = False) -> None:
-        """Tell the observer what is being done."""
+        """Report progress to the observer."""
         self.observe(Progress(state, line=line, lasting=lasting))
 
-    def watch(self, generation: Generation, limit_seconds: float) -> Watch:
-        """A watch over the endpoint at that generation's price."""
-        return Watch(
-            self.aws,
-            self.record.name,
-            self.observe,
-            self.clock,
-            limit_seconds,
-            generation.plan.price_per_hour_usd,
-        )
-
     def tail(self, since: float) -> Tail:
-        """The endpoint's log from ``since`` on."""
+        """The endpoint's log from ``since`` (epoch seconds) on."""
         return Tail(self.aws, self.record.name, since)
+
+    def wait_until_settled(
+        self, revision: Revision, since: float, tail: Tail | None = None, purpose: str = ""
+    ) -> Endpoint | None:
+        """Wait while SageMaker changes the endpoint; ``None`` when the endpoint is gone.
+
+        ``since`` is when the change began, in epoch seconds; ``purpose`` is displayed instead of
+        SageMaker's status. Costs are shown at the price of ``revision``. Raises CloudError after
+        ``limit_seconds(revision)``.
+
+        boto3's own waiter takes a rolled-back update for a success, polls
+        ``UpdateRollbackFailed`` for an hour, and reports no progress.
+        """
+        started = self.clock.now()
+        while True:
+            live = sagemaker.describe(self.aws, self.record.name)
+            if live is None or live.status not in BUSY:
+                return live
+            if tail:
+                tail.drain()
+            seconds = max(0.0, self.clock.now() - since)
+            price = revision.plan.price_per_hour_usd
+            cost = None if price is None else price * seconds / 3600
+            line = tail.last_line if tail else ""
+            self.observe(Progress(purpose or live.status, seconds, cost, line))
+            waited = self.clock.now() - started
+            if waited > limit_seconds(revision):
+                raise CloudError(
+                    f"{live.name} is still {live.status} after {waited / 60:.0f} minutes",
+                    Fix(
+                        "Repeat the command to continue waiting, or remove the endpoint",
+                        ("peagle", "destroy", live.name),
+                    ),
+                    code="endpoint-timeout",
+                )
+            self.clock.sleep(_FIRST_POLL if waited < _FIRST_SECONDS else _LATER_POLL)
+
+
+def limit_seconds(revision: Revision) -> float:
+    """How long the endpoint of a revision may take to start, in seconds."""
+    plan = revision.plan
+    return plan.download_timeout_seconds + plan.startup_timeout_seconds + PROVISIONING_SECONDS

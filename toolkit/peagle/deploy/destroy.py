@@ -1,92 +1,85 @@
-"""Destroy: remove everything that deploy made, and nothing else."""
+"""Destroy: remove everything that deploy created, and nothing else."""
 
 from __future__ import annotations
 
-from peagle.aws import s3 as storage
-from peagle.aws import sagemaker as endpoints
+from peagle.aws import s3, sagemaker
 from peagle.aws.errors import AccessDenied, Busy
-from peagle.aws.sagemaker import describe
-from peagle.deploy import state as records
-from peagle.deploy import steps
-from peagle.deploy.context import Work
+from peagle.deploy import state, steps
+from peagle.deploy.context import DeploymentContext
 from peagle.deploy.state import Resource
-from peagle.errors import CloudError, Refused
+from peagle.errors import CloudError, Fix, Refused
 from peagle.s3uri import S3Uri
 
 ORDER = ("Endpoint", "EndpointConfig", "Model", "S3Objects", "S3Bucket")
-"""An endpoint needs its configuration while it lives, and that its model."""
+"""An endpoint needs its configuration while it exists, and the configuration its model."""
 
 
-def destroy(work: Work) -> tuple[tuple[Resource, ...], tuple[Resource, ...]]:
-    """Remove all resources of the record, the record last; what went, and what was kept.
+def destroy(context: DeploymentContext) -> tuple[tuple[Resource, ...], tuple[Resource, ...]]:
+    """Remove all resources of the record, then the record; what was removed, and what was kept.
 
-    Each step may be repeated and tolerates what is gone already, so that it also cleans up after
-    a deploy or a destroy that was interrupted anywhere.
+    Each step may be repeated and tolerates what is gone already, so this also cleans up after an
+    interrupted deploy or destroy.
     """
     removed: list[Resource] = []
     kept: list[Resource] = []
     for kind in ORDER:
-        for resource in work.record.resources:
+        for resource in context.record.resources:
             if resource.type == kind:
-                (removed if remove_resource(work, resource) else kept).append(resource)
-    records.remove(work.record)
+                (removed if remove_resource(context, resource) else kept).append(resource)
+    state.remove(context.record)
     return tuple(removed), tuple(kept)
 
 
-def remove_resource(work: Work, resource: Resource) -> bool:
-    """Remove one resource and strike it from the record; whether it is really gone.
+def remove_resource(context: DeploymentContext, resource: Resource) -> bool:
+    """Remove one resource and its entry in the record; whether the resource was removed.
 
-    What bears our name but not our id was made by somebody else, and stays.
+    A resource of our name without our deployment id belongs to someone else, and stays.
     """
-    work.say("Removing", f"{resource.type} {resource.name}")
-    gone = _remove(work, resource)
-    work.forget(resource)
-    return gone
+    context.say("Removing", f"{resource.type} {resource.name}")
+    removed = _remove(context, resource)
+    context.forget(resource)
+    return removed
 
 
-def _remove(work: Work, resource: Resource) -> bool:
+def _remove(context: DeploymentContext, resource: Resource) -> bool:
     if resource.type == "S3Bucket":
-        return _remove_bucket(work, resource)
+        return _remove_bucket(context, resource)
     if resource.type == "S3Objects":
         bucket = S3Uri.parse(resource.name).bucket
-        storage.delete_objects(work.aws, bucket, resource.keys)
+        s3.delete_objects(context.aws, bucket, resource.keys)
         return True
-    if not _is_ours(work, resource):
+    try:
+        owner = sagemaker.owner(context.aws, resource.type, resource.name)
+    except AccessDenied:  # tags may not be read: then the record counts
+        owner = context.record.id if resource.made else ""
+    if owner not in (None, context.record.id):
         return False
     if resource.type == "Endpoint":
-        _remove_endpoint(work)
+        _remove_endpoint(context)
     else:
-        endpoints.delete(work.aws, resource.type, resource.name)
+        sagemaker.delete(context.aws, resource.type, resource.name)
     return True
 
 
-def _is_ours(work: Work, resource: Resource) -> bool:
-    """True also for what is not there. Where tags may not be read, AWS's confirmation counts."""
-    try:
-        owner = endpoints.owner(work.aws, resource.type, resource.name)
-    except AccessDenied:
-        return resource.made
-    return owner in (None, work.record.id)
-
-
-def _remove_endpoint(work: Work) -> None:
-    live = describe(work.aws, work.record.name)
+def _remove_endpoint(context: DeploymentContext) -> None:
+    live = sagemaker.describe(context.aws, context.record.name)
     if live is None:
         return
     try:
-        steps.delete_endpoint(work, live)
+        steps.delete_endpoint(context, live)
     except Busy as error:
         raise CloudError(
-            f"the endpoint {live.name} is being changed by somebody else: {error.message}",
-            f"repeat in a minute: peagle destroy {live.name}",
+            f"another client is changing endpoint {live.name}: {error.message}",
+            Fix("Repeat in a minute", ("peagle", "destroy", live.name)),
+            code="endpoint-busy",
         ) from error
 
 
-def _remove_bucket(work: Work, resource: Resource) -> bool:
-    """Only a bucket that a deploy made, and only when nothing is in it."""
+def _remove_bucket(context: DeploymentContext, resource: Resource) -> bool:
+    """Remove a bucket that a deploy created, if it is empty."""
     try:
-        there = storage.bucket_exists(work.aws, resource.name)
+        exists = s3.bucket_exists(context.aws, resource.name)
     except Refused:
         return False
-    ours = not resource.made or not there or storage.is_our_bucket(work.aws, resource.name)
-    return ours and storage.delete_bucket(work.aws, resource.name)
+    ours = not resource.made or not exists or s3.is_our_bucket(context.aws, resource.name)
+    return ours and s3.delete_bucket(context.aws, resource.name)

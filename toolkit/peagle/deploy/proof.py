@@ -1,119 +1,91 @@
-"""Proof through the endpoint itself: the plan's prompts, and the engine's counters around them."""
+"""Prove an endpoint: send the plan's prompts and compare the engine's counters before and after."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from peagle import proof
 from peagle.aws import runtime
 from peagle.aws.client import Aws
-from peagle.aws.errors import EngineRefusal
+from peagle.aws.errors import EngineRejected
 from peagle.aws.sagemaker import describe
-from peagle.deploy.state import Proved
-from peagle.deploy.status import told_by_sandbox
-from peagle.errors import NotProved
+from peagle.deploy.status import sandbox_engine
+from peagle.errors import Fix, NotProved
 from peagle.planning.plan import Plan
+from peagle.proof import Proof
 from peagle.protocol import Counters, piece_of, request_body
 
-OWN_IMAGE_FIX = (
-    "use our image: `peagle image build PAIR --push` makes and pushes it, then deploy with "
-    "--image URI"
-)
 
+def prove_endpoint(aws: Aws, plan: Plan, name: str) -> Proof:
+    """Send the plan's prompts and judge the counters. Without speculation an answer is the proof.
 
-def prove_endpoint(aws: Aws, plan: Plan, name: str) -> Proved:
-    """Ask the plan's prompts and judge. Without speculation an answer is the proof.
-
-    A stand-in's acceptance says nothing about the pair, so the pair's floor is not laid on it.
-    Raises NotProved when the image cannot tell its counters, or refuses a prompt; EngineError
-    when it does not answer.
+    The acceptance of a stand-in says nothing about the pair, so the pair's floor does not apply
+    to it. Raises NotProved when the image exposes no counters or refuses a prompt, and EngineError
+    when the endpoint does not answer.
     """
     if plan.speculation is None:
-        return _answers(aws, plan, name)
+        return _prove_answer(aws, plan, name)
+    readings = 0
 
-    read = _one_engine if plan.instance_count == 1 else _many_engines(plan.instance_count)
-    seen = proof.prove(
+    def read_counters() -> Counters:
+        """With several instances, each reading may come from any of them.
+
+        Two readings cannot be subtracted then, so the first one counts as zero, and the last one
+        is that of the engine which has drafted most since it started.
+        """
+        nonlocal readings
+        readings += 1
+        if plan.instance_count == 1:
+            return _counters(aws, plan, name)
+        samples = 1 if readings == 1 else 4 * plan.instance_count
+        best = max(
+            (_counters(aws, plan, name) for _ in range(samples)), key=lambda read: read.drafts
+        )
+        return best.since(best) if readings == 1 else best
+
+    is_stand_in = sandbox_engine(aws, describe(aws, name)).stand_in is not None
+    return proof.prove(
         lambda body: _ask(aws, name, body),
-        lambda: read(aws, name),
+        read_counters,
         prompts=plan.proof.prompts,
         chat=plan.proof.chat,
         max_tokens=plan.proof.max_tokens,
-        floor=None if _is_stand_in(aws, name) else plan.speculation.acceptance_floor,
+        floor=None if is_stand_in else plan.speculation.acceptance_floor,
     )
-    return Proved(
-        acceptance_length=seen.acceptance_length,
-        drafts=seen.drafts,
-        acceptance_per_position=seen.acceptance_per_position,
-        floor=seen.floor,
-        passed=seen.passed,
-    )
+
+
+def _prove_answer(aws: Aws, plan: Plan, name: str) -> Proof:
+    prompt, settings = plan.proof.prompts[0], plan.proof
+    body = request_body(prompt, chat=settings.chat, max_tokens=settings.max_tokens)
+    if not piece_of(_ask(aws, name, body)).text:
+        raise NotProved(
+            f"{name} returned an empty answer",
+            Fix("Read the log", ("peagle", "logs", name)),
+            code="empty-answer",
+        )
+    return Proof(None, 0, (), None, passed=True)
 
 
 def _ask(aws: Aws, name: str, body: dict[str, Any]) -> dict[str, Any]:
     try:
         return runtime.ask(aws, name, body)
-    except EngineRefusal as error:
+    except EngineRejected as error:
         raise NotProved(
-            f"a prompt of the proof was not answered: {error.message}",
+            f"the engine rejected a prompt of the proof: {error.message}",
             "if the context is too short for it, deploy with a longer --max-model-len",
+            code="proof-prompt-rejected",
         ) from error
 
 
-def _is_stand_in(aws: Aws, name: str) -> bool:
-    return told_by_sandbox(aws, describe(aws, name)).stand_in is not None
-
-
-ReadCounters = Callable[[Aws, str], Counters]
-
-
-def _one_engine(aws: Aws, name: str) -> Counters:
-    counted = runtime.counters(aws, name)
-    if counted is None:
+def _counters(aws: Aws, plan: Plan, name: str) -> Counters:
+    counters = runtime.counters(aws, name)
+    if counters is None:
         raise NotProved(
-            f"the image of {name} does not tell how many drafts it accepts", OWN_IMAGE_FIX
+            f"the image of {name} exposes no speculation counters",
+            Fix(
+                "Build an image that reports speculation counters, then deploy with --image URI",
+                ("peagle", "image", "build", plan.pair, "--push"),
+            ),
+            code="no-speculation-counters",
         )
-    return counted
-
-
-def _many_engines(count: int) -> ReadCounters:
-    """Counters of an endpoint with several instances, whose answers come from any of them.
-
-    Two readings cannot be subtracted, so the first one counts as nothing, and the last one is
-    that of the engine which has drafted most since it started.
-    """
-    readings = 0
-
-    def read(aws: Aws, name: str) -> Counters:
-        nonlocal readings
-        readings += 1
-        asked = [_one_engine(aws, name) for _ in range(1 if readings == 1 else 4 * count)]
-        best = max(asked, key=lambda counted: counted.drafts)
-        return best.since(best) if readings == 1 else best
-
-    return read
-
-
-def require(proved: Proved) -> None:
-    """Raise NotProved unless the proof was passed; without speculation nothing can be short."""
-    if proved.passed or proved.floor is None:
-        return
-    proof.require(
-        proof.Proof(
-            proved.acceptance_length,
-            proved.drafts,
-            proved.acceptance_per_position,
-            proved.floor,
-            proved.passed,
-        )
-    )
-
-
-def _answers(aws: Aws, plan: Plan, name: str) -> Proved:
-    body = request_body(
-        plan.proof.prompts[0], chat=plan.proof.chat, max_tokens=plan.proof.max_tokens
-    )
-    answer: dict[str, Any] = _ask(aws, name, body)
-    if not piece_of(answer).text:
-        raise NotProved(f"{name} answers a prompt with nothing", f"see `peagle logs {name}`")
-    return Proved(acceptance_length=None, drafts=0, passed=True)
+    return counters

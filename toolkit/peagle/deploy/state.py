@@ -1,8 +1,8 @@
-"""What deploy created, written down before and after every step: the deployment record.
+"""The deployment record: what deploy created, written before and after every step.
 
 One JSON file per endpoint, ``$PEAGLE_HOME/deployments/<scope>/<region>/<name>.json``. It is the
-only memory between commands: ``destroy`` removes what stands here and nothing else. Knows no
-boto3, so that listing and completing names is quick.
+only memory between commands: ``destroy`` removes what it lists and nothing else. This module does
+not import boto3, so that listing and completing names is quick.
 """
 
 from __future__ import annotations
@@ -16,51 +16,43 @@ from uuid import uuid4
 
 from pydantic import Field, ValidationError
 
-from peagle.errors import NotFound, UserError, nearest
+from peagle.errors import Fix, NotFound, PeagleError, UserError, nearest
 from peagle.planning.plan import Frozen, Plan
-from peagle.store import home, locked, write_json
+from peagle.proof import Proof
+from peagle.store import SANDBOX, home, locked, write_json
 
-SANDBOX = "sandbox"
-"""The scope of records that belong to the AWS sandbox of this machine."""
-
-
-class Ambiguous(UserError):
-    """A name alone does not say which deployment is meant."""
-
+FORMAT = 2
+"""Format 1 called a revision ``generation`` and the pending one ``wanted``."""
 
 ResourceType = Literal["Endpoint", "EndpointConfig", "Model", "S3Objects", "S3Bucket"]
 
 
-class Resource(Frozen):
-    """Something in the account. ``made`` is false from the intent until AWS confirmed it.
+class Ambiguous(UserError):
+    """Several deployments have this name."""
 
-    ``keys`` are the objects of an ``S3Objects``, whose name is their ``s3://`` prefix, and
-    ``contents`` a hash of the files.
+    code = "ambiguous-name"
+
+
+class Resource(Frozen):
+    """A resource in the account. ``made`` is false until AWS confirms its creation.
+
+    ``revision`` is a revision's fingerprint. ``keys`` are the objects of an ``S3Objects``, whose
+    name is their ``s3://`` prefix, and ``contents`` is a hash of the files.
     """
 
     type: ResourceType
     name: str
     made: bool = False
-    generation: str
+    revision: str
     keys: tuple[str, ...] = ()
     contents: str = ""
 
 
-class Proved(Frozen):
-    """What the proof measured. Without speculation an answer was proof enough."""
+class Revision(Frozen):
+    """One plan as applied: with role, bucket and resource names.
 
-    acceptance_length: float | None
-    drafts: int
-    acceptance_per_position: tuple[float, ...] = ()
-    floor: float | None = None
-    passed: bool
-
-
-class Generation(Frozen):
-    """One plan as applied: with role, bucket, and the names it got.
-
-    ``fingerprint`` is a hash of the requests with nothing left open and of the uploaded files:
-    equal fingerprints mean that applying again would change nothing.
+    ``fingerprint`` is a hash of the complete requests and of the uploaded files: equal
+    fingerprints mean that applying again would change nothing.
     """
 
     fingerprint: str
@@ -68,35 +60,48 @@ class Generation(Frozen):
     role: str
     bucket: str | None
     config: str
-    proof: Proved | None = None
+    proof: Proof | None = None
+
+
+class Failure(Frozen):
+    """The error that ended the last deploy; ``command`` is the fix as argv, if there is one."""
+
+    message: str
+    fix: str = ""
+    command: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, error: PeagleError) -> Failure:
+        """The failure that ``error`` describes."""
+        return cls(message=error.message, fix=error.fix, command=tuple(error.command))
 
 
 class Deployment(Frozen):
-    """All that is known about one endpoint.
+    """Everything known about one endpoint.
 
-    ``serving`` is the generation that AWS confirmed in service, ``wanted`` the one being applied
-    (or that failed). ``billing_since`` is when the endpoint was asked for, in epoch seconds.
+    ``serving`` is the revision that AWS confirmed in service, ``pending`` the one being applied
+    (or that failed). ``billing_since`` is when the endpoint was requested, in epoch seconds.
     """
 
-    format: Literal[1] = 1
+    format: Literal[2] = 2
     id: str = Field(default_factory=lambda: uuid4().hex)
     name: str
     scope: str
     account: str
     region: str
-    serving: Generation | None = None
-    wanted: Generation | None = None
+    serving: Revision | None = None
+    pending: Revision | None = None
     resources: tuple[Resource, ...] = ()
     billing_since: float | None = None
-    failure: str | None = None
+    failure: Failure | None = None
 
     @property
-    def current(self) -> Generation:
-        """The generation that the last deploy was about."""
-        generation = self.wanted or self.serving
-        if generation is None:
-            raise ValueError(f"the record of {self.name} names no plan")
-        return generation
+    def current(self) -> Revision:
+        """The revision of the last deploy."""
+        revision = self.pending or self.serving
+        if revision is None:
+            raise ValueError(f"the record of {self.name} has no revision")
+        return revision
 
     def with_resource(self, resource: Resource) -> Deployment:
         """The record with ``resource``, in place of an earlier entry of that type and name."""
@@ -115,29 +120,29 @@ class Deployment(Frozen):
 
 
 def record_path(scope: str, region: str, name: str) -> Path:
-    """Where the record of that deployment is."""
+    """The file of that record."""
     return home() / "deployments" / scope / region / f"{name}.json"
 
 
 def save(record: Deployment) -> None:
-    """Write the record; a reader sees the old one or the new one."""
+    """Write the record atomically."""
     path = record_path(record.scope, record.region, record.name)
     write_json(path, record.model_dump(mode="json"))
 
 
 def load(scope: str, region: str, name: str) -> Deployment | None:
-    """The record, or ``None``. Raises UserError when the file was damaged."""
+    """The record, or ``None``. Raises UserError when the file is damaged or too new."""
     path = record_path(scope, region, name)
     return _read(path) if path.is_file() else None
 
 
 def remove(record: Deployment) -> None:
-    """Forget the deployment."""
+    """Delete the record."""
     record_path(record.scope, record.region, record.name).unlink(missing_ok=True)
 
 
 def all_records(scope: str | None = None) -> tuple[Deployment, ...]:
-    """Every record of ``scope`` (``None``: of all accounts, but not of the sandbox), by name."""
+    """All records of ``scope`` (``None``: of all accounts, but not of the sandbox), by name."""
     return tuple(_read(path) for path in _paths(scope))
 
 
@@ -147,7 +152,7 @@ def names(scope: str | None = None) -> tuple[str, ...]:
 
 
 def find(name: str, scope: str | None = None, region: str | None = None) -> Deployment:
-    """The deployment called ``name``; raises NotFound, or Ambiguous when there are several."""
+    """The deployment ``name``; raises NotFound, or Ambiguous when there are several."""
     found = [
         path
         for path in _paths(scope)
@@ -162,20 +167,19 @@ def find(name: str, scope: str | None = None, region: str | None = None) -> Depl
 
 
 def _not_found(name: str, scope: str | None, region: str | None) -> NotFound:
-    """With the nearest names, or the place where the name is known after all."""
     where = f" in {region}" if region and name in names(scope) else ""
+    hint = nearest(name, names(scope))
+    fix: str | Fix = Fix(hint) if hint else Fix("List the deployments", ("peagle", "list"))
     if name in names(None if scope == SANDBOX else SANDBOX):
         fix = "leave out --sandbox" if scope == SANDBOX else "it is in the sandbox: add --sandbox"
-    else:
-        fix = nearest(name, names(scope)) or "see `peagle list`"
     return NotFound(f"no deployment is called {name!r}{where}", fix)
 
 
 @contextmanager
 def held(scope: str, region: str, name: str) -> Iterator[None]:
-    """Keep other peagle commands from changing this deployment meanwhile.
+    """Lock the deployment against other peagle commands.
 
-    The lock file stays beside the record, and goes when there is no record any more.
+    The lock file is removed with the record.
     """
     record = record_path(scope, region, name)
     path = record.with_name(f".{name}.lock")
@@ -184,7 +188,9 @@ def held(scope: str, region: str, name: str) -> Iterator[None]:
             holding.enter_context(locked(path, wait=False))
         except BlockingIOError as error:
             raise UserError(
-                f"another peagle command is changing {name}", "wait until it has ended"
+                f"another peagle command is changing {name}",
+                "wait until it has ended",
+                code="deployment-locked",
             ) from error
         try:
             yield
@@ -200,13 +206,43 @@ def _paths(scope: str | None) -> list[Path]:
 
 
 def _read(path: Path) -> Deployment:
-    """Damage is the user's business: nothing may guess what is in the account."""
+    """The record in ``path``. Raises UserError: nothing may guess what is in the account."""
     try:
         document: Any = json.loads(path.read_text(encoding="utf-8"))
-        return Deployment.model_validate_json(json.dumps(document))
+        if isinstance(document, dict) and _is_newer(document.get("format")):
+            raise UserError(
+                f"the deployment record {path} has format {document['format']}; this version "
+                f"of peagle-toolkit reads formats 1 to {FORMAT}",
+                "upgrade peagle-toolkit; the record is left unchanged",
+                code="record-too-new",
+            )
+        return Deployment.model_validate_json(json.dumps(_upgraded(document)))
     except (ValueError, ValidationError, OSError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(
             f"the deployment record {path} cannot be read: {reason}",
             f"look in the account for resources tagged peagle:deployment={path.stem}",
+            code="record-damaged",
         ) from error
+
+
+def _is_newer(number: object) -> bool:
+    return isinstance(number, int) and number > FORMAT
+
+
+def _upgraded(document: Any) -> Any:
+    """A record of format 1 in format 2."""
+    if not isinstance(document, dict) or document.get("format", 1) != 1:
+        return document
+    upgraded = {key: value for key, value in document.items() if key != "wanted"}
+    failure = document.get("failure")
+    resources = [
+        {("revision" if key == "generation" else key): value for key, value in resource.items()}
+        for resource in document.get("resources", ())
+    ]
+    return upgraded | {
+        "format": FORMAT,
+        "pending": document.get("wanted"),
+        "resources": resources,
+        "failure": {"message": failure} if isinstance(failure, str) else None,
+    }

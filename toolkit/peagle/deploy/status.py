@@ -1,57 +1,61 @@
-"""What there is to say about a deployment, for people and as JSON."""
+"""The state of a deployment, for people and as JSON."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from peagle.aws import sagemaker as endpoints
+from peagle.aws import sagemaker
 from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied
 from peagle.aws.sagemaker import Endpoint
-from peagle.deploy.state import Deployment, Generation
+from peagle.deploy import state
+from peagle.deploy.state import Deployment, Revision
+from peagle.store import SANDBOX
 
 
 def state_of(record: Deployment, live: Endpoint | None) -> str:
-    """SageMaker's state of the endpoint, or one of ours:
+    """SageMaker's status of the endpoint, or one of ours:
 
-    ``Incomplete``  deploy was interrupted before it asked for the endpoint
-    ``Missing``     the endpoint was in service, and is gone without `peagle destroy`
-    ``Unproved``    it is in service, but was not seen to speculate as it should
+    ``Incomplete``  deploy was interrupted before it requested the endpoint
+    ``Missing``     the endpoint was in service, and was deleted without `peagle destroy`
+    ``Unproved``    it is in service, but its acceptance is not proved
     """
     if live is None:
         return "Missing" if record.serving else "Incomplete"
     if live.status != "InService":
         return live.status
     proof = record.serving.proof if record.serving else None
-    proved = proof is not None and proof.passed and serves(record, live)
+    proved = proof is not None and proof.passed and _serves(record, live)
     return "InService" if proved else "Unproved"
 
 
-def serves(record: Deployment, live: Endpoint) -> bool:
+def _serves(record: Deployment, live: Endpoint) -> bool:
     """Whether the endpoint runs the configuration that was put into service last."""
     return record.serving is not None and record.serving.config == live.config
 
 
-def shown_generation(record: Deployment, live: Endpoint | None) -> Generation:
-    """The plan that serves, or the one that deploy was working on when none does."""
-    if live and record.serving and serves(record, live):
+def shown_revision(record: Deployment, live: Endpoint | None) -> Revision:
+    """The revision in service, or the pending one when none is."""
+    if live and record.serving and _serves(record, live):
         return record.serving
     return record.current
 
 
-def document(aws: Aws, record: Deployment, live: Endpoint | None) -> dict[str, Any]:
-    """The JSON of ``deploy`` and ``status``."""
-    generation = shown_generation(record, live)
-    plan, proof = generation.plan, generation.proof
-    told = told_by_sandbox(aws, live)
+def deployment_status(aws: Aws, record: Deployment) -> dict[str, Any]:
+    """The JSON document of ``deploy`` and ``status``. Raises CloudError."""
+    live = sagemaker.describe(aws, record.name)
+    revision = shown_revision(record, live)
+    plan, proof = revision.plan, revision.proof
+    engine = sandbox_engine(aws, live)
+    failure = record.failure
     return {
         "name": record.name,
         "state": state_of(record, live),
         "pair": plan.pair,
         "region": record.region,
         "account": record.account,
-        "sandbox": record.scope == "sandbox",
+        "sandbox": record.scope == SANDBOX,
         "acceptance_length": proof.acceptance_length if proof else None,
         "acceptance_per_position": list(proof.acceptance_per_position) if proof else [],
         "acceptance_floor": plan.speculation.acceptance_floor if plan.speculation else None,
@@ -63,15 +67,17 @@ def document(aws: Aws, record: Deployment, live: Endpoint | None) -> dict[str, A
         "instance_type": plan.instance_type,
         "instance_count": plan.instance_count,
         "vllm": plan.runtime.vllm,
-        "vllm_here": told.vllm,
+        "vllm_here": engine.vllm,
         "speculation": plan.speculation is not None,
         "k": plan.speculation.k if plan.speculation else None,
-        "stand_in": told.stand_in,
+        "stand_in": engine.stand_in,
         "endpoint_status": live.status if live else None,
         "endpoint_config": live.config if live else None,
-        "failure_reason": (live.failure if live else None) or record.failure,
-        "role": generation.role,
-        "fingerprint": generation.fingerprint,
+        "failure_reason": (live.failure if live else None) or (failure and failure.message),
+        "failure_fix": (failure and failure.fix) or None,
+        "failure_command": list(failure.command) if failure and failure.command else None,
+        "role": revision.role,
+        "fingerprint": revision.fingerprint,
         "billing_since": record.billing_since,
         "resources": [
             {"type": resource.type, "name": resource.name, "confirmed": resource.made}
@@ -80,30 +86,56 @@ def document(aws: Aws, record: Deployment, live: Endpoint | None) -> dict[str, A
     }
 
 
+def list_deployments(aws: Aws, region: str | None = None) -> list[dict[str, Any]]:
+    """The rows of ``list``: the account's deployments in ``region``, or in all regions."""
+    rows = []
+    for record in state.all_records(aws.scope):
+        if region not in (None, record.region):
+            continue
+        there = aws.in_region(record.region)
+        live = sagemaker.describe(there, record.name)
+        revision = shown_revision(record, live)
+        rows.append(
+            {
+                "name": record.name,
+                "state": state_of(record, live),
+                "region": record.region,
+                "pair": revision.plan.pair,
+                "price_per_hour_usd": usd_per_hour(record),
+                "acceptance_length": revision.proof.acceptance_length if revision.proof else None,
+                "speculation": revision.plan.speculation is not None,
+                "stand_in": sandbox_engine(there, live).stand_in,
+            }
+        )
+    return rows
+
+
 @dataclass(frozen=True)
-class Told:
-    """What the sandbox runs instead of what was planned: a stand-in, another version of vLLM."""
+class SandboxEngine:
+    """What the sandbox runs instead of the plan: a stand-in, another version of vLLM."""
 
     stand_in: str | None = None
     vllm: str | None = None
 
 
-def told_by_sandbox(aws: Aws, live: Endpoint | None) -> Told:
-    """Read from the endpoint's tags; nothing where there is none, or tags may not be read."""
+def sandbox_engine(aws: Aws, live: Endpoint | None) -> SandboxEngine:
+    """Read from the endpoint's tags; empty without an endpoint or when tags may not be read."""
     if live is None:
-        return Told()
+        return SandboxEngine()
     try:
-        tags = endpoints.tags_of(aws, live.arn)
+        tags = sagemaker.tags_of(aws, live.arn)
     except AccessDenied:
-        return Told()
-    engine = tags.get(endpoints.ENGINE_TAG)
-    return Told(tags.get(endpoints.STAND_IN_TAG), engine.removeprefix("vllm ") if engine else None)
+        return SandboxEngine()
+    engine = tags.get(sagemaker.ENGINE_TAG)
+    return SandboxEngine(
+        tags.get(sagemaker.STAND_IN_TAG), engine.removeprefix("vllm ") if engine else None
+    )
 
 
 def usd_per_hour(record: Deployment) -> float | None:
-    """What the deployment costs now: nothing without an endpoint; ``None`` when not known.
+    """Current cost of the deployment: zero without an endpoint; ``None`` when unknown.
 
-    An endpoint that was only asked for is counted: it may be there.
+    An endpoint that was requested counts: it may exist.
     """
     if not record.of_type("Endpoint"):
         return 0.0

@@ -1,12 +1,12 @@
-"""Requests are valid before they are sent.
+"""Validate AWS requests before they are sent, and in the sandbox.
 
-    problems(...)         everything that AWS would refuse, of one request
-    require_valid(...)    the same as one error
-    problems_of(plan)     of all requests that a plan makes
+    validate(...)                 everything that AWS would reject in one request: the entry point
+    require_valid(...)            the same as an error
+    request_findings(...)         the same of several requests, as findings
+    plan_request_findings(plan)   of all requests of a plan
 
-Two sources: botocore's service model (``validity_model``), and what stands in AWS's documentation
-only (``validity_documented``). What a request meets in the account (names that are taken, quotas,
-what a role may do) is preflight's.
+Two sources: botocore's service models (``model``), and limits that only AWS's documentation states
+(``documented``). What depends on the account (names in use, quotas, permissions) is preflight's.
 """
 
 from __future__ import annotations
@@ -23,17 +23,19 @@ from peagle.request_validation.model import Invalid, against_model, api_name, co
 
 _WRITING = ("add_", "associate_", "attach_", "copy_", "create_", "put_", "register_", "request_",
             "start_", "tag_", "update_")  # fmt: skip
-"""How operations begin that bring something into an account or change it."""
+"""Prefixes of the operations that create or change something."""
 
-_STAND_INS = {
+_EXAMPLES = {
     EXECUTION_ROLE: "arn:aws:iam::123456789012:role/peagle",
     MODEL_BUCKET: "b" * 63,
 }
-"""What a plan leaves open, filled in to look at the rest: the bucket with the longest name."""
+"""Values for a plan's placeholders; the bucket has the longest name."""
 
 
 class InvalidRequest(Refused):
-    """A request that AWS would refuse; nothing was sent."""
+    """AWS would reject this request; nothing was sent."""
+
+    code = "invalid-request"
 
 
 def is_write(operation: str) -> bool:
@@ -41,14 +43,14 @@ def is_write(operation: str) -> bool:
     return operation.startswith(_WRITING)
 
 
-def problems(
+def validate(
     service: str,
     operation: str,
     parameters: Mapping[str, Any],
     region: str,
     instance_types: Collection[str] | None = None,
 ) -> tuple[Invalid, ...]:
-    """Everything that AWS would refuse of this call, as boto3 names it; empty: nothing known.
+    """Everything that AWS would reject in this call, named as in boto3.
 
     botocore may be older than an instance type: ``instance_types`` are allowed as well, by default
     every name with the form of one.
@@ -63,7 +65,7 @@ def problems(
 
 def require_valid(service: str, operation: str, parameters: Mapping[str, Any], region: str) -> None:
     """Raise InvalidRequest, naming operation, key, what is wrong and what is allowed."""
-    found = problems(service, operation, parameters, region)
+    found = validate(service, operation, parameters, region)
     if found:
         first, *others = found
         more = f"; and {len(others)} more: {', '.join(o.path for o in others)}" if others else ""
@@ -71,24 +73,25 @@ def require_valid(service: str, operation: str, parameters: Mapping[str, Any], r
         raise InvalidRequest(message, first.fix or "nothing was sent to AWS")
 
 
-def problems_of(plan: Plan) -> tuple[Finding, ...]:
-    """What AWS would refuse of the requests that the plan makes, whatever role and bucket."""
-    made = requests(plan)
-    filled = [Request(one.service, one.operation, _filled(one.parameters)) for one in made]
-    return findings(filled, plan.region)
+def plan_request_findings(plan: Plan) -> tuple[Finding, ...]:
+    """What AWS would reject in the requests of ``plan``, whatever role and bucket."""
+    filled = [
+        Request(one.service, one.operation, _filled(one.parameters)) for one in requests(plan)
+    ]
+    return request_findings(filled, plan.region)
 
 
-def findings(made: Iterable[Request], region: str) -> tuple[Finding, ...]:
-    """What AWS would refuse of those requests, as findings."""
+def request_findings(made: Iterable[Request], region: str) -> tuple[Finding, ...]:
+    """What AWS would reject in those requests, as findings."""
     return tuple(
         error(
             "request-invalid",
             f"{api_name(request.service, request.operation)} {invalid.path}".rstrip(),
             invalid.message,
-            invalid.fix or "AWS would refuse the request",
+            invalid.fix or "AWS would reject the request",
         )
         for request in made
-        for invalid in problems(request.service, request.operation, request.parameters, region)
+        for invalid in validate(request.service, request.operation, request.parameters, region)
     )
 
 
@@ -98,6 +101,6 @@ def _filled(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_filled(item) for item in value]
     if isinstance(value, str):
-        for mark, example in _STAND_INS.items():
-            value = value.replace(mark, example)
+        for placeholder, example in _EXAMPLES.items():
+            value = value.replace(placeholder, example)
     return value

@@ -15,7 +15,7 @@ from moto.sagemaker import urls
 from moto.sagemaker.exceptions import ValidationError
 from moto.sagemaker.responses import SageMakerResponse
 
-from peagle.request_validation import problems
+from peagle.request_validation import validate
 from peagle.request_validation.model import UnknownKey
 from peagle.sandbox.sagemaker import SageMakerBackend
 from peagle.sandbox.services import endpoint_types
@@ -83,7 +83,7 @@ def _validate(operation: str, parameters: Mapping[str, Any], region: str) -> Non
     """
     found = [
         problem.aws_message or problem.text
-        for problem in problems(
+        for problem in validate(
             "sagemaker", operation, _without_nulls(parameters), region, endpoint_types()
         )
         if not isinstance(problem, UnknownKey)

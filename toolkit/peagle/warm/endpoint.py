@@ -16,9 +16,9 @@ from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied, Missing, translated
 from peagle.aws.sagemaker import describe
 from peagle.deploy.apply import Change, deploy
-from peagle.deploy.context import Work
-from peagle.deploy.desired import Wanted
-from peagle.deploy.status import told_by_sandbox
+from peagle.deploy.context import DeploymentContext
+from peagle.deploy.desired import DesiredState
+from peagle.deploy.status import sandbox_engine
 from peagle.errors import CloudError, EngineError, PeagleError, Refused
 from peagle.planning.plan import Plan
 from peagle.planning.runtime import check_name
@@ -104,24 +104,26 @@ def check_writable(aws: Aws, place: Place) -> None:
         ) from error  # fmt: skip
 
 
-def collect(work: Work, change: Change, wanted: Wanted, place: Place, folder: Path) -> Stored:
-    """Deploy and prove ``wanted``, fetch its artefact into ``folder``, and store it at ``place``.
+def collect(
+    context: DeploymentContext, change: Change, desired: DesiredState, place: Place, folder: Path
+) -> Stored:
+    """Deploy and prove ``desired``, fetch its artefact into ``folder``, and store it at ``place``.
 
     What was deployed is the caller's to remove, however this ends. Raises what deploying and
     fetching raise.
     """
-    deploy(work, change, wanted)
-    name = work.record.name
-    stand_in = told_by_sandbox(work.aws, describe(work.aws, name)).stand_in
-    work.say("Packing", "what the engine compiled")
+    deploy(context, change, desired)
+    name = context.record.name
+    stand_in = sandbox_engine(context.aws, describe(context.aws, name)).stand_in
+    context.say("Packing", "what the engine compiled")
     artefact = fetch(
-        lambda body: _ask(work.aws, name, body),
+        lambda body: _ask(context.aws, name, body),
         folder,
-        lambda done, size: _tell(work, "Fetching", done, size),
-        work.clock.sleep,
+        lambda done, size: _tell(context, "Fetching", done, size),
+        context.clock.sleep,
     )
-    _store(work, artefact, place)
-    return Stored(artefact, place, _others(work.aws, artefact, place), stand_in)
+    _store(context, artefact, place)
+    return Stored(artefact, place, _others(context.aws, artefact, place), stand_in)
 
 
 def _ask(aws: Aws, endpoint: str, body: dict[str, Any]) -> WarmReply:
@@ -158,20 +160,20 @@ def _of_container(error: PeagleError) -> WarmReply | None:
     return WarmReply(status, str(response.get("OriginalMessage", "")).encode())
 
 
-def _store(work: Work, artefact: WarmArtifact, place: Place) -> None:
+def _store(context: DeploymentContext, artefact: WarmArtifact, place: Place) -> None:
     """The old manifest goes first and the new one comes last: what has none is no artefact, so
     wherever this is cut off, no start takes a new archive for the old one."""
     done = 0
-    _forget_old(Bucket(work.aws, place.bucket), place.key(WARM_FOLDER, artefact.manifest.name))
+    _forget_old(Bucket(context.aws, place.bucket), place.key(WARM_FOLDER, artefact.manifest.name))
 
     def advance(count: int) -> None:
         nonlocal done
         done += count
-        _tell(work, "Storing", min(done, artefact.size), artefact.size)
+        _tell(context, "Storing", min(done, artefact.size), artefact.size)
 
     for path in (artefact.archive, artefact.manifest):
         key = place.key(WARM_FOLDER, path.name)
-        work.aws.upload(path, place.bucket, key, {}, advance)
+        context.aws.upload(path, place.bucket, key, {}, advance)
 
 
 def _forget_old(bucket: Bucket, manifest: str) -> None:
@@ -191,5 +193,5 @@ def _others(aws: Aws, artefact: WarmArtifact, place: Place) -> dict[str, int]:
     return found
 
 
-def _tell(work: Work, what: str, done: int, size: int) -> None:
-    work.say(what, f"{done / 1e6:.1f} of {size / 1e6:.1f} MB", lasting=done < size)
+def _tell(context: DeploymentContext, what: str, done: int, size: int) -> None:
+    context.say(what, f"{done / 1e6:.1f} of {size / 1e6:.1f} MB", lasting=done < size)

@@ -46,7 +46,7 @@ MOST_OBJECTS = 5_000
 def mounted_findings(aws: Aws, plan: Plan) -> tuple[Finding, ...]:
     """What is to be said of the weights that the plan has mounted or streamed; nothing of those
     that deploy itself uploads. What may not be looked at is a warning."""
-    patient = aws.hurried() if aws.is_amazon else aws
+    patient = aws.best_effort() if aws.is_amazon else aws
     found: list[Finding] = []
     for place, mounted in _places(plan).items():
         try:

@@ -20,7 +20,7 @@ from peagle.aws.s3_source import S3Source
 from peagle.checkpoints import FolderSource, Source, read_checkpoint
 from peagle.checkpoints.config import CONFIG
 from peagle.checkpoints.folder import check_links
-from peagle.checkpoints.hub import COMMIT, HubSource, resolve_revision
+from peagle.checkpoints.hub import COMMIT, HubSource, revision_of
 from peagle.checkpoints.hub_client import Hub
 from peagle.checkpoints.index import files_read
 from peagle.data import weights_folder
@@ -179,7 +179,7 @@ def _commit(hub: Hub, repo: str, revision: str | None) -> str:
     """The commit that a branch or tag is at now."""
     if revision and COMMIT.fullmatch(revision):
         return revision
-    return resolve_revision(hub, repo, revision).commit
+    return revision_of(hub, repo, revision).commit
 
 
 def check_whole(origin: Origin, file: OriginFile, content: bytes) -> None:

@@ -1,4 +1,4 @@
-"""What ``peagle deploy`` says before, after, and when it ended early."""
+"""What ``peagle deploy`` prints before, after, and when it ends early."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from peagle.cli.account import Account
+from peagle.cli.context import command_text
 from peagle.cli.output.console import say
 from peagle.cli.output.plan import speculation_text
 from peagle.deploy.preflight import Preflight
@@ -26,26 +27,26 @@ _CHANGES = {
 
 
 def show_plan(found: Preflight, account: Account) -> None:
-    """What, where, for how much, and what changes: on stderr, before the question."""
-    plan, wanted = found.wanted.plan, found.wanted
+    """Resources, location, price and change: on stderr, before the confirmation."""
+    plan, desired = found.desired.plan, found.desired
     here = engine_version() if account.sandbox else None
     lines = {
         "pair": plan.pair,
         "where": f"{plan.instance_count} x {plan.instance_type} ({plan.fit.gpu_count} x "
         f"{plan.fit.gpu}), {plan.region}{', sandbox' if account.sandbox else ''}",
-        "engine": f"{engine_words(plan.runtime.vllm, here)}, {plan.runtime.image}",
+        "engine": f"{engine_text(plan.runtime.vllm, here)}, {plan.runtime.image}",
         "speculation": speculation_text(plan.speculation),
         "price": price_words(plan.price_per_hour_usd, account.sandbox),
         "role": f"{found.role.arn}{f' ({found.role.because})' if found.role.because else ''}",
     }
-    if wanted.uploads and found.change in ("create", "update"):
-        megabytes = sum(upload.size for upload in wanted.uploads) / 1e6
-        lines["uploads"] = f"{megabytes:.1f} MB to s3://{wanted.uploads[0].bucket}"
+    if desired.uploads and found.change in ("create", "update"):
+        megabytes = sum(upload.size for upload in desired.uploads) / 1e6
+        lines["uploads"] = f"{megabytes:.1f} MB to s3://{desired.uploads[0].bucket}"
     if plan.target.weights.kind == "image":
         lines["weights"] = "in the image: nothing is uploaded or mounted"
     begun = found.change == "create" and found.record and found.record.resources
     lines["change"] = (_CONTINUES if begun else _CHANGES[found.change]).format(
-        name=plan.name, config=wanted.config_name, model=wanted.model_name
+        name=plan.name, config=desired.config_name, model=desired.model_name
     )
     say(click.style(plan.name, bold=True))
     for label, text in lines.items():
@@ -53,26 +54,25 @@ def show_plan(found: Preflight, account: Account) -> None:
 
 
 def print_calls(document: dict[str, Any], found: Preflight, account: Account) -> None:
-    """How to call what is in service, on stdout."""
-    name, option = document["name"], account.option
+    """How to call the endpoint, on stdout."""
+    name = document["name"]
     where = f"{document['region']}{', sandbox' if account.sandbox else ''}"
     click.secho(f"{name} is {document['state']} ({where}){_measured(document)}", bold=True)
     if document["stand_in"]:
         click.echo(f"Served by {document['stand_in']}: this machine cannot run the pair itself, so")
         click.echo("the acceptance length is the stand-in's. Everything else is as planned.")
     if document["vllm_here"]:
-        click.echo(f"Engine: {engine_words(document['vllm'], document['vllm_here'])}.")
-    click.echo(f"\n  peagle invoke {name} 'Hello'{option}\n")
+        click.echo(f"Engine: {engine_text(document['vllm'], document['vllm_here'])}.")
+    click.echo(f"\n  {command_text(('peagle', 'invoke', name, 'Hello'))}\n")
     if account.sandbox:
-        click.echo('  eval "$(peagle sandbox env)"   # leads boto3 to the sandbox')
-    for line in boto3_lines(document, chat=found.wanted.plan.proof.chat):
+        click.echo('  eval "$(peagle sandbox env)"   # points boto3 at the sandbox')
+    for line in boto3_lines(document, chat=found.desired.plan.proof.chat):
         click.echo(f"  {line}")
+    price = price_words(document["price_per_hour_usd"], account.sandbox)
     click.echo(f"\n  OpenAI base URL  {document['openai_base_url']}")
-    click.echo(f"  OpenAI API key   $(peagle token {name}{option})")
-    click.echo(
-        f"\n  Price            {price_words(document['price_per_hour_usd'], account.sandbox)}"
-    )
-    click.echo(f"  Remove it        peagle destroy {name}{option}")
+    click.echo(f"  OpenAI API key   $({command_text(('peagle', 'token', name))})")
+    click.echo(f"\n  Price            {price}")
+    click.echo(f"  Remove it        {command_text(('peagle', 'destroy', name))}")
 
 
 def boto3_lines(document: dict[str, Any], chat: bool) -> list[str]:
@@ -92,31 +92,31 @@ def _measured(document: dict[str, Any]) -> str:
     if document["acceptance_length"] is None:
         return ""
     floor = None if document["stand_in"] else document["acceptance_floor"]
-    least = f", at least {floor:.2f} was asked for" if floor else ""
+    least = f", at least {floor:.2f} required" if floor else ""
     return (
         f": acceptance length {document['acceptance_length']:.2f} over {document['drafts']} "
         f"drafts{least}"
     )
 
 
-def engine_words(planned: str, here: str | None) -> str:
-    """The version of vLLM, and that of the sandbox's engine where it is another."""
+def engine_text(planned: str, here: str | None) -> str:
+    """The version of vLLM, and that of the sandbox's engine where it differs."""
     if here in (None, planned):
         return f"vLLM {planned}"
     return f"vLLM {here} here, {planned} planned"
 
 
 def show_left(record: Deployment, account: Account, again: str) -> None:
-    """What exists after an early end, what it costs, and the ways on: on stderr.
+    """What exists after an early end, what it costs, and how to continue: on stderr.
 
-    ``again`` is the command that goes on.
+    ``again`` is the command that continues.
     """
-    destroy = f"peagle destroy {record.name}{account.option}"
-    say("What is there now:")
+    destroy = command_text(("peagle", "destroy", record.name))
+    say("These resources exist:")
     for resource in record.resources:
         unsure = "" if resource.made else " (perhaps)"
         say(f"  {resource.type} {resource.name}{unsure}")
     say(f"Costs    {price_words(usd_per_hour(record), account.sandbox)}")
-    say(f"Go on    {again}")
+    say(f"Continue {again}")
     if again != destroy:
         say(f"Remove   {destroy}")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from peagle.text import dollars, in_words
 
 if TYPE_CHECKING:
-    from peagle.deploy.watch import Progress
+    from peagle.deploy.context import Progress
 
 QUIET_SECONDS = 15.0
 """Without a terminal, what lasts is repeated this often."""

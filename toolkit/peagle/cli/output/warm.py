@@ -8,9 +8,9 @@ import click
 
 from peagle.cli.output.console import say
 from peagle.cli.output.weights import size_words
-from peagle.deploy.desired import Wanted
+from peagle.deploy.context import limit_seconds
+from peagle.deploy.desired import DesiredState
 from peagle.deploy.state import Deployment
-from peagle.deploy.steps import limit_of
 from peagle.planning import Plan
 from peagle.text import dollars, in_words, price_words
 from peagle.warm.endpoint import Stored
@@ -24,24 +24,24 @@ _USUAL_MINUTES = 15
 _SANDBOX_MINUTES = 3
 
 
-def show_intent(wanted: Wanted, place: Place, sandbox: bool) -> None:
+def show_intent(desired: DesiredState, place: Place, sandbox: bool) -> None:
     """What follows the deployment, for how long about, and what that costs: on stderr."""
     minutes = _SANDBOX_MINUTES if sandbox else _USUAL_MINUTES
-    at_most = limit_of(wanted.generation) / 60
-    price = wanted.plan.price_per_hour_usd
+    at_most = limit_seconds(desired.revision) / 60
+    price = desired.plan.price_per_hour_usd
     about = "" if price is None else f", about {dollars(price * minutes / 60)}"
     free = " on AWS (nothing in the sandbox)" if sandbox and about else ""
     say(f"  {'then':<12}stores compile caches in {place.folder(WARM_FOLDER)}, removes the endpoint")
     say(f"  {'takes':<12}about {minutes} minutes, {at_most:.0f} at most{about}{free}")
 
 
-def show_heard(wanted: Wanted, record: Deployment, sandbox: bool) -> None:
+def show_heard(desired: DesiredState, record: Deployment, sandbox: bool) -> None:
     """An interrupt was heard: what is done about it, for how long at most, and what a second one
     leaves. On stderr."""
     if not record.of_type("Endpoint"):
         return say("Interrupted: removing what was made; no endpoint was begun.")
-    at_most = limit_of(wanted.generation) / 60
-    price = price_words(wanted.plan.price_per_hour_usd, sandbox)
+    at_most = limit_seconds(desired.revision) / 60
+    price = price_words(desired.plan.price_per_hour_usd, sandbox)
     say(f"Interrupted: removing {record.name}. SageMaker deletes no endpoint that is still being "
         f"created, so this can wait for {at_most:.0f} minutes at most.")  # fmt: skip
     return say(f"A second Ctrl-C leaves it there, at a price of: {price}.")

@@ -1,0 +1,144 @@
+"""Send one request to an endpoint or to an engine of ``peagle local up``, and measure it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from peagle.aws import runtime, sagemaker
+from peagle.aws.client import Aws
+from peagle.deploy.state import Deployment
+from peagle.deploy.status import sandbox_engine
+from peagle.engine import client
+from peagle.engine.state import LocalEngine
+from peagle.protocol import Counters, Piece, acceptance_length, piece_of
+
+
+@dataclass(frozen=True)
+class InvokeResult:
+    """The complete answer. Times are in seconds; ``first_token_seconds`` only of a stream."""
+
+    text: str
+    output_tokens: int | None
+    seconds: float
+    first_token_seconds: float | None
+    acceptance_length: float | None = None
+
+
+class InferenceServer(Protocol):
+    """An endpoint, or an engine of this machine."""
+
+    @property
+    def chats(self) -> bool:
+        """Whether its target is a chat model."""
+
+    @property
+    def speculates(self) -> bool:
+        """Whether it is known to speculate."""
+
+    @property
+    def stand_in(self) -> str | None:
+        """What the sandbox serves instead of the target."""
+
+    def ask(self, body: dict[str, Any]) -> dict[str, Any]:
+        """The complete answer."""
+
+    def stream(self, body: dict[str, Any]) -> Iterator[Piece]:
+        """The answer piece by piece."""
+
+    def counters(self) -> Counters | None:
+        """The speculation counters; ``None`` when they cannot be read."""
+
+
+@dataclass(frozen=True)
+class EndpointServer:
+    """``record`` is ``None`` for an endpoint that ``peagle deploy`` did not create."""
+
+    aws: Aws
+    name: str
+    record: Deployment | None
+
+    @property
+    def chats(self) -> bool:
+        return self.record is None or self.record.current.plan.proof.chat
+
+    @property
+    def speculates(self) -> bool:
+        return self.record is not None and self.record.current.plan.speculation is not None
+
+    @property
+    def stand_in(self) -> str | None:
+        return sandbox_engine(self.aws, sagemaker.describe(self.aws, self.name)).stand_in
+
+    def ask(self, body: dict[str, Any]) -> dict[str, Any]:
+        return runtime.ask(self.aws, self.name, body)
+
+    def stream(self, body: dict[str, Any]) -> Iterator[Piece]:
+        return runtime.stream(self.aws, self.name, body)
+
+    def counters(self) -> Counters | None:
+        """With one instance only: with several, each call may reach another engine."""
+        if self.record is None or self.record.current.plan.instance_count > 1:
+            return None
+        return runtime.counters(self.aws, self.name)
+
+
+@dataclass(frozen=True)
+class LocalServer:
+    """An engine of ``peagle local up``."""
+
+    engine: LocalEngine
+
+    @property
+    def chats(self) -> bool:
+        return self.engine.chat
+
+    @property
+    def speculates(self) -> bool:
+        return self.engine.speculates
+
+    @property
+    def stand_in(self) -> str | None:
+        return None
+
+    def ask(self, body: dict[str, Any]) -> dict[str, Any]:
+        return client.ask(self.engine.process.port, body)
+
+    def stream(self, body: dict[str, Any]) -> Iterator[Piece]:
+        return client.stream(self.engine.process.port, body)
+
+    def counters(self) -> Counters | None:
+        return client.counters(self.engine.process.port) if self.speculates else None
+
+
+def invoke(
+    server: InferenceServer,
+    body: dict[str, Any],
+    on_text: Callable[[str], object] = lambda text: None,
+) -> InvokeResult:
+    """Send ``body``; ``on_text`` receives the answer's text as it arrives.
+
+    The acceptance length is computed from the engine's counters before and after, which include
+    other clients' requests. Raises UserError for a body that is too long, and what the server
+    raises.
+    """
+    runtime.encoded(body)
+    before = server.counters()
+    started = time.monotonic()
+    parts: list[str] = []
+    tokens, first = None, None
+    streamed = bool(body.get("stream"))
+    for piece in server.stream(body) if streamed else [piece_of(server.ask(body))]:
+        if piece.text and first is None and streamed:
+            first = time.monotonic() - started
+        parts.append(piece.text)
+        tokens = piece.output_tokens if piece.output_tokens is not None else tokens
+        on_text(piece.text)
+    seconds = time.monotonic() - started
+    after = server.counters() if before else None
+    length = None
+    if before and after and after.drafts >= before.drafts:  # else the engine restarted
+        length = acceptance_length(after.since(before))
+    return InvokeResult("".join(parts), tokens, seconds, first, length)
