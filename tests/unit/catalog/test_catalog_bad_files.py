@@ -109,7 +109,7 @@ CORPUS = (
         "k_trianed: 8",
         "drafters[0].k_trianed",
         "k_trianed",
-        "there is no such key",
+        "unknown key",
         "did you mean k_trained",
     ),
     Damage(
@@ -118,7 +118,7 @@ CORPUS = (
         "licence: apache-2.0\nxyzzy: 1",
         "xyzzy",
         "xyzzy",
-        "there is no such key",
+        "unknown key",
         "known keys: architecture",
     ),
     Damage(
@@ -127,8 +127,8 @@ CORPUS = (
         "",
         "licence",
         "id: ",
-        "the key is missing",
-        "add it",
+        "missing key",
+        "add the key",
     ),
     Damage(
         "a missing key of a drafter",
@@ -136,7 +136,7 @@ CORPUS = (
         "  - name: ngram",
         "drafters[0].source",
         "- name: p-eagle",
-        "the key is missing",
+        "missing key",
     ),
     Damage(
         "an empty value",
@@ -194,7 +194,7 @@ CORPUS = (
         "id: acme/chat-8b",
         "id",
         "id: ",
-        "the file's place says acme/chat-7b, and this says acme/chat-8b",
+        "expected acme/chat-7b, the path of the file, found acme/chat-8b",
         "rename the file to acme/chat-8b.yaml",
     ),
     Damage(
@@ -203,7 +203,7 @@ CORPUS = (
         "id: Acme/chat-7b",
         "id",
         "id: ",
-        "the file's place says acme/chat-7b",
+        "expected acme/chat-7b, the path",
     ),
     Damage(
         "an id that is none",
@@ -228,7 +228,7 @@ CORPUS = (
         "name: p-eagle",
         "drafters[0].name",
         "name: p-eagle",
-        "p-eagle stands more than once",
+        "duplicate name p-eagle",
     ),
     Damage(
         "a fallback that is not there",
@@ -244,7 +244,7 @@ CORPUS = (
         "k_recommended: 9",
         "drafters[0].k_recommended",
         "k_recommended: 9",
-        "9 is more than the 8 it was trained for",
+        "9 exceeds k_trained 8",
     ),
     Damage(
         "a head without weights",
@@ -260,7 +260,7 @@ CORPUS = (
         "    weights: acme/chat-7b-p-eagle\n    public: false\n",
         "drafters[0].weights",
         "weights: acme/chat-7b-p-eagle",
-        "weights that are not public",
+        "a private head has no weights",
     ),
     Damage(
         "weights of a method that has none",
@@ -276,7 +276,7 @@ CORPUS = (
         "method: mtp",
         "drafters[0].parallel_drafting",
         "parallel_drafting",
-        "the method mtp does not take it",
+        "the method mtp does not support it",
     ),
     Damage(
         "a folder that is not there",
@@ -292,7 +292,7 @@ CORPUS = (
         "weights: ./../..\n",
         "weights",
         "./../..",
-        "leaves the catalogue",
+        "is outside the catalogue",
     ),
     Damage(
         "weights that are no place",
@@ -300,7 +300,7 @@ CORPUS = (
         "weights: chat\n",
         "weights",
         "weights: chat",
-        "'chat' is not a place of weights",
+        "'chat' is not a weights location",
     ),
     Damage(
         "layers that do not add up",
@@ -308,7 +308,7 @@ CORPUS = (
         "layers: 33\n  q",
         "architecture.attention",
         "- {kind",
-        "its groups have 32 layers together, and the model has 33",
+        "the groups have 32 layers in total, the model has 33",
     ),
     Damage(
         "a sliding group without a window",
@@ -332,7 +332,7 @@ CORPUS = (
         "default_max_model_len: 8193",
         "default_max_model_len",
         "default_max_model_len",
-        "8193 is more than the 8192 positions",
+        "8193 exceeds max_positions 8192",
     ),
     Damage(
         "a bad indent",
@@ -431,9 +431,7 @@ def test_using_a_wrong_target_says_the_first_problem_and_how_to_see_the_others(
     )
     write_target(tmp_path, text)
 
-    with pytest.raises(
-        CatalogError, match=r"chat-7b\.yaml:6: lisence: there is no such key"
-    ) as told:
+    with pytest.raises(CatalogError, match=r"chat-7b\.yaml:6: lisence: unknown key") as told:
         find_pair(load_catalog(tmp_path), "chat-7b")
 
     assert told.value.command == ("peagle", "catalog", "check")
@@ -468,7 +466,7 @@ def test_no_damage_brings_the_reader_down(
     ("table", "old", "new", "where"),
     [
         ("runtimes.yaml", 'default: "0.28.0"', 'default: "0.99.0"', "default: there is no runtime"),
-        ("runtimes.yaml", '"0.24.0"', '"0.23.0"', "0.23.0 stands more than once"),
+        ("runtimes.yaml", '"0.24.0"', '"0.23.0"', "duplicate vllm 0.23.0"),
         ("runtimes.yaml", "  us-east-1:", "  us-east-9:", "no account is known for 'us-east-1'"),
         ("runtimes.yaml", '"626614931356"', "626614931356", "accounts.af-south-1: expected text"),
         ("instances.yaml", "sm_75", "7.5", "gpu_architecture: expected text, found 7.5"),
@@ -479,7 +477,7 @@ def test_no_damage_brings_the_reader_down(
             "expected a date such as 2026-07-01, found 'July'",
         ),
         ("instances.yaml", "0.7364", "0", "usd_per_hour: expected a number above 0"),
-        ("instances.yaml", "ml.g4dn.2xlarge", "ml.g4dn.xlarge", "stands more than once"),
+        ("instances.yaml", "ml.g4dn.2xlarge", "ml.g4dn.xlarge", "duplicate type"),
         ("instances.yaml", "ml.g4dn.2xlarge", "g4dn.2xlarge", "expected an instance type such as"),
     ],
 )

@@ -63,8 +63,8 @@ def test_raw_material_of_another_kind_is_left_alone(tmp_path: Path) -> None:
     ("document", "message"),
     [
         ("{", "is not JSON"),
-        (MEASURED | {"engine": {}}, "the key 'version' is missing"),
-        (MEASURED | {"results": [{"drafter": "p-eagle"}]}, "results[0]: the key 'k' is missing"),
+        (MEASURED | {"engine": {}}, "missing key 'version'"),
+        (MEASURED | {"results": [{"drafter": "p-eagle"}]}, "results[0]: missing key 'k'"),
         (MEASURED | {"results": 5}, "is not evidence"),
         (MEASURED | {"results": [{**MEASURED["results"][0], "k": "x"}]}, "results[0]"),
         (MEASURED | {"pair": None}, "is not evidence"),

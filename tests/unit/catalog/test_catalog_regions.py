@@ -5,22 +5,23 @@ from __future__ import annotations
 import pytest
 
 from peagle.catalog import load_catalog
-from peagle.catalog.tables import ALL_REGIONS, USUAL, region_hint
+from peagle.catalog.tables import ALL_REGIONS, LARGE_REGIONS, region_hint
 from peagle.errors import NotFound
 from peagle.planning import Options, make_plan
 
 
 def test_a_near_one_is_named() -> None:
-    assert "us-east-1" in region_hint("us-est-1", USUAL)
-    assert ALL_REGIONS not in region_hint("us-est-1", USUAL)
+    assert "us-east-1" in region_hint("us-est-1", LARGE_REGIONS)
+    assert ALL_REGIONS not in region_hint("us-est-1", LARGE_REGIONS)
 
 
 def test_else_a_few_that_are_known() -> None:
     known = load_catalog().runtimes.accounts
-    assert set(USUAL) <= set(known)
+    assert set(LARGE_REGIONS) <= set(known)
 
     assert (
-        region_hint("nowhere", known) == f"such as {', '.join(USUAL)}; all of them: {ALL_REGIONS}"
+        region_hint("nowhere", known)
+        == f"such as {', '.join(LARGE_REGIONS)}; all of them: {ALL_REGIONS}"
     )
     assert region_hint("nowhere", ["cn-north-1"]).startswith("such as cn-north-1; ")
 

@@ -86,8 +86,8 @@ def test_what_belongs_to_other_targets_is_not_read(tmp_path: Path) -> None:
     ("document", "message"),
     [
         ('{"speeds": [', "is not JSON"),
-        (WITHOUT, "synthetic: the key is missing"),
-        (RUN | {"engine": {}}, "engine.version: the key is missing"),
+        (WITHOUT, "synthetic: missing key"),
+        (RUN | {"engine": {}}, "engine.version: missing key"),
         (RUN | {"engine": {"version": 0.26}}, "engine.version: is 0.26"),
         (RUN | {"pair": None}, "pair: is null"),
         (RUN | {"date": "yesterday"}, 'date: is "yesterday"'),
@@ -101,10 +101,10 @@ def test_what_belongs_to_other_targets_is_not_read(tmp_path: Path) -> None:
         (RUN | {"speeds": [ROW | {"output_tokens_per_second": float("nan")}]}, "per_second"),
         (RUN | {"speeds": [ROW | {"concurrency": 0}]}, "speeds[0].concurrency: is 0"),
         (RUN | {"speeds": [ROW | {"acceptance_length": 0.5}]}, "acceptance_length: is 0.5"),
-        (RUN | {"speeds": [{"drafter": "p-eagle"}]}, "speeds[0].k: the key is missing"),
+        (RUN | {"speeds": [{"drafter": "p-eagle"}]}, "speeds[0].k: missing key"),
         (RUN | {"speeds": [ROW | {"drafter": None}]}, "speeds[0]: drafter null with k 7"),
         (RUN | {"speeds": [ROW | {"k": 0}]}, 'speeds[0]: drafter "p-eagle" with k 0'),
-        (RUN | {"speeds": [ROW, ALONE, ROW]}, "speeds[2]: stands twice"),
+        (RUN | {"speeds": [ROW, ALONE, ROW]}, "speeds[2]: duplicate row"),
         (RUN | {"speeds": ["fast"]}, 'speeds[0]: is "fast"'),
     ],
 )

@@ -166,7 +166,7 @@ def test_check_lists_everything_that_is_wrong_with_a_folder(tmp_path: Path) -> N
     assert result.exit_code == 2
     first, second = result.stdout.splitlines()
     assert "chat-7b.yaml:29: drafters[0].k_trained: expected a whole number" in first
-    assert "chat-8b.yaml:1: id: the file's place says acme/chat-8b" in second
+    assert "chat-8b.yaml:1: id: expected acme/chat-8b, the path" in second
     assert "2 problems" in result.stderr
 
 

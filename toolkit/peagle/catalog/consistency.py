@@ -22,7 +22,7 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*", re.ASCII)
 
 
 def broken_in_target(target: Target, path: Path) -> Iterator[Broken]:
-    """What is wrong with the target in the file ``path``."""
+    """Problems of the target in the file ``path``."""
     yield from _path_is_id(target, path)
     yield from _architecture(target)
     yield from _weights(("weights",), target.weights, path)
@@ -36,16 +36,16 @@ def broken_in_target(target: Target, path: Path) -> Iterator[Broken]:
 
 
 def broken_in_runtimes(table: RuntimeTable, _path: Path) -> Iterator[Broken]:
-    """What is wrong with the table of runtimes."""
+    """Problems of the table of runtimes."""
     known = [runtime.vllm for runtime in table.runtimes]
     if table.default not in known:
         yield ("default",), f"there is no runtime {table.default}", nearest(table.default, known)
-    yield from _twice(known, ("runtimes",), "vllm")
+    yield from _duplicates(known, ("runtimes",), "vllm")
     amis = [ami.name for ami in table.amis]
-    yield from _twice(amis, ("amis",), "name")
+    yield from _duplicates(amis, ("amis",), "name")
     for number, runtime in enumerate(table.runtimes):
         if amis and runtime.ami not in amis:
-            hint = nearest(runtime.ami, amis) or "add it to `amis`"
+            hint = nearest(runtime.ami, amis) or "add the AMI to `amis`"
             yield ("runtimes", number, "ami"), f"there is no AMI {runtime.ami!r}", hint
         for region in runtime.regions:
             if region not in table.accounts:
@@ -54,54 +54,56 @@ def broken_in_runtimes(table: RuntimeTable, _path: Path) -> Iterator[Broken]:
 
 
 def broken_in_instances(table: InstanceTable, _path: Path) -> Iterator[Broken]:
-    """What is wrong with the table of instances."""
-    yield from _twice([instance.type for instance in table.instances], ("instances",), "type")
+    """Problems of the table of instances."""
+    yield from _duplicates([instance.type for instance in table.instances], ("instances",), "type")
 
 
 def _path_is_id(target: Target, path: Path) -> Iterator[Broken]:
-    belongs = f"{path.parent.name}/{path.stem}"
-    if target.id != belongs:
-        fix = f"rename the file to {target.id}.yaml, or write `id: {belongs}`"
-        yield ("id",), f"the file's place says {belongs}, and this says {target.id}", fix
+    expected = f"{path.parent.name}/{path.stem}"
+    if target.id != expected:
+        fix = f"rename the file to {target.id}.yaml, or write `id: {expected}`"
+        yield ("id",), f"expected {expected}, the path of the file, found {target.id}", fix
 
 
 def _architecture(target: Target) -> Iterator[Broken]:
     shape, here = target.architecture, ("architecture",)
     layers = sum(group.layers for group in shape.attention)
     if layers != shape.layers:
-        message = f"its groups have {layers} layers together, and the model has {shape.layers}"
-        yield (*here, "attention"), message, "let the layers add up"
+        message = f"the groups have {layers} layers in total, the model has {shape.layers}"
+        yield (*here, "attention"), message, "make the layers add up"
     for number, group in enumerate(shape.attention):
         if (group.kind == "sliding") != (group.window is not None):
             has = "needs a" if group.window is None else "has no"
-            fix = "give `window` to sliding groups, and to no others"
+            fix = "set `window` for sliding groups only"
             yield (*here, "attention", number), f"a group of kind {group.kind} {has} window", fix
     if (shape.experts is None) != (shape.experts_per_token is None):
-        yield here, "experts and experts_per_token belong together", "give both or neither"
+        yield here, "experts and experts_per_token belong together", "set both or neither"
     if target.default_max_model_len > shape.max_positions:
-        message = f"{target.default_max_model_len} is more than the {shape.max_positions} positions"
-        yield ("default_max_model_len",), f"{message} that the model has", "make it smaller"
+        message = f"{target.default_max_model_len} exceeds max_positions {shape.max_positions}"
+        yield ("default_max_model_len",), message, f"at most {shape.max_positions}"
 
 
 def _weights(where: Location, weights: str, path: Path) -> Iterator[Broken]:
     if weights.startswith("./"):
         folder = path.parent / weights
         if ".." in Path(weights).parts:
-            yield where, f"{weights} leaves the catalogue", "put the folder beside the file"
+            yield where, f"{weights} is outside the catalogue", "put the folder beside the file"
         elif not folder.is_dir():
             yield where, f"there is no folder {weights} beside the file", "put the weights there"
     elif not _HUB_ID.fullmatch(weights):
         fix = "write a Hugging Face id such as openai/gpt-oss-20b, or ./folder beside the file"
-        yield where, f"{weights!r} is not a place of weights", fix
+        yield where, f"{weights!r} is not a weights location", fix
 
 
 def _drafter_names(target: Target) -> Iterator[Broken]:
     names = [drafter.name for drafter in target.drafters]
     if target.default_drafter not in names:
-        hint = nearest(target.default_drafter, names) or f"there are {', '.join(names)}"
+        hint = nearest(target.default_drafter, names) or f"known: {', '.join(names)}"
         yield ("default_drafter",), f"there is no drafter {target.default_drafter!r}", hint
-    yield from _twice(names, ("drafters",), "name")
-    yield from _twice([drafter.weights for drafter in target.drafters], ("drafters",), "weights")
+    yield from _duplicates(names, ("drafters",), "name")
+    yield from _duplicates(
+        [drafter.weights for drafter in target.drafters], ("drafters",), "weights"
+    )
 
 
 def _method(here: Location, drafter: Drafter) -> Iterator[Broken]:
@@ -109,13 +111,15 @@ def _method(here: Location, drafter: Drafter) -> Iterator[Broken]:
     if draftless and drafter.weights:
         yield (*here, "weights"), f"the method {drafter.method} has no weights", "remove the key"
     if not draftless and drafter.public != bool(drafter.weights):
-        message = "a public head needs weights" if drafter.public else "weights that are not public"
-        yield (*here, "weights"), message, "give `weights`, or say `public: false`; not both"
+        message = (
+            "a public head needs weights" if drafter.public else "a private head has no weights"
+        )
+        yield (*here, "weights"), message, "set either `weights` or `public: false`"
     if drafter.parallel_drafting and drafter.method != "eagle3":
-        fix = "remove the key: it is P-EAGLE's, which is method eagle3"
-        yield (*here, "parallel_drafting"), f"the method {drafter.method} does not take it", fix
+        fix = "remove the key: only P-EAGLE has it, with method eagle3"
+        yield (*here, "parallel_drafting"), f"the method {drafter.method} does not support it", fix
     if drafter.k_trained and drafter.k_recommended > drafter.k_trained:
-        message = f"{drafter.k_recommended} is more than the {drafter.k_trained} it was trained for"
+        message = f"{drafter.k_recommended} exceeds k_trained {drafter.k_trained}"
         yield (*here, "k_recommended"), message, f"at most {drafter.k_trained}"
 
 
@@ -124,51 +128,47 @@ def _fallback(here: Location, drafter: Drafter, target: Target) -> Iterator[Brok
         return
     public = [other.name for other in target.drafters if other.public]
     if drafter.fallback not in public:
-        hint = nearest(drafter.fallback, public) or f"there are {', '.join(public)}"
+        hint = nearest(drafter.fallback, public) or f"known: {', '.join(public)}"
         yield (*here, "fallback"), f"there is no public drafter {drafter.fallback!r}", hint
 
 
-def _twice(values: Iterable[str | None], where: Location, key: str) -> Iterator[Broken]:
+def _duplicates(values: Iterable[str | None], where: Location, key: str) -> Iterator[Broken]:
     listed = list(values)
     counts = Counter(value.lower() for value in listed if value)
     for number, value in enumerate(listed):
         if value and counts[value.lower()] > 1:
             counts[value.lower()] = 0
-            yield (*where, number, key), f"{value} stands more than once", "keep one of them"
+            yield (*where, number, key), f"duplicate {key} {value}", "keep one of them"
 
 
 def broken_in_version_rules(table: VersionRuleTable, _path: Path) -> Iterator[Broken]:
-    """What is wrong with the table: an entry that stands twice, a range that holds nothing."""
+    """Problems of the version rules: duplicate entries and empty ranges."""
     seen: set[tuple[object, ...]] = set()
     for number, rule in enumerate(table.rules):
         here = ("rules", number)
         key = (rule.code, rule.vllm, rule.value, rule.names)
         if key in seen:
-            yield here, f"{rule.code} stands twice with the same versions", "keep one of the two"
+            yield here, f"duplicate {rule.code} for the same versions", "keep one of the two"
         seen.add(key)
         if rule.vllm is not None and _empty(rule.vllm):
-            fix = "let the lower end lie below the upper one"
-            yield (*here, "vllm"), f"no version lies in {rule.vllm}", fix
+            fix = "make the lower bound smaller than the upper bound"
+            yield (*here, "vllm"), f"no version is in the range {rule.vllm}", fix
 
 
 def _empty(versions_in: str) -> bool:
-    """Whether no version can lie in the range: none of its ends and none just beside them does."""
-    ends = [part.lstrip("<>=") for part in versions_in.split(",")]
-    beside = [versions.parse(end) for end in ends]
+    """Whether the range is empty: neither a bound nor a version next to one is in it."""
+    bounds = [versions.parse(part.lstrip("<>=")) for part in versions_in.split(",")]
     near = {
-        (major, minor, max(0, patch + step)) for major, minor, patch in beside for step in (0, 1)
+        (major, minor, max(0, patch + step)) for major, minor, patch in bounds for step in (0, 1)
     }
-    lowest = (0, 0, 0)
-    candidates = {lowest, *near}
     return not any(
-        versions.in_range(".".join(map(str, candidate)), versions_in) for candidate in candidates
+        versions.in_range(".".join(map(str, version)), versions_in)
+        for version in {(0, 0, 0), *near}
     )
 
 
 def broken_in_storage(table: StorageTable, _path: Path) -> Iterator[Broken]:
-    """What is wrong with the table: a region that stands twice."""
-    seen: set[str] = set()
-    for number, price in enumerate(table.s3_standard):
-        if price.region in seen:
-            yield ("s3_standard", number, "region"), f"{price.region} stands twice", "keep one"
-        seen.add(price.region)
+    """Problems of the storage prices: duplicate regions."""
+    yield from _duplicates(
+        [price.region for price in table.s3_standard], ("s3_standard",), "region"
+    )

@@ -1,15 +1,13 @@
-"""Measured acceptance, from the files under ``evidence/`` of the catalogue's folders.
+"""Measured results, from the JSON files under ``evidence/`` of the catalogue's folders.
 
-What no file there shows is ``unverified``. A file says of one target, on one device and vLLM
-version, what each drafter got accepted:
+A file with ``results`` holds acceptance lengths of one target on one device and vLLM version; a
+pair without one is ``unverified``:
 
     {"pair": "peagle/tiny", "date": "2026-11-20", "device": "...", "engine": {"version": "0.28.0"},
      "results": [{"drafter": "p-eagle", "k": 5, "acceptance_length": 2.4}]}
 
-It may hold more, and so may the folder: a JSON file without ``results`` is raw material of
-another kind, or says how fast a pair is (speeds.py).
-
-Measured speeds, from the files under ``evidence/`` that have the key ``speeds``.
+A file with ``speeds`` holds speeds of one run: one target, GPU, number of GPUs and vLLM version, so
+that the speeds can be compared:
 
     {"pair": "openai/gpt-oss-20b", "date": "2026-11-20", "engine": {"version": "0.28.0"},
      "gpu": "H200", "tensor_parallel_size": 1, "synthetic": true,
@@ -17,9 +15,8 @@ Measured speeds, from the files under ``evidence/`` that have the key ``speeds``
                  "output_tokens_per_second": 773.0, "prompt_tokens": 128, "output_tokens": 400},
                 {"drafter": null, "k": 0, "concurrency": 1, "output_tokens_per_second": 334.0}]}
 
-One file is one run: one target, GPU, number of GPUs and vLLM version, so that its speeds compare.
-``gpu`` is the name that the table of instances has; ``synthetic`` says whether acceptance was set
-by hand. It may hold more, and so may the folder.
+``gpu`` is a name of the table of instances; ``synthetic`` is whether acceptance was set by hand.
+Further keys are ignored, as are files with neither key.
 """
 
 from __future__ import annotations
@@ -46,7 +43,7 @@ from peagle.catalog.schema import NamedDrafter, NamedTarget, SpeedRun
 
 @dataclass(frozen=True)
 class Evidence:
-    """A measured acceptance length: of what, on what, when, and the file that holds the rest."""
+    """A measured acceptance length, and the file that has the details."""
 
     target: str
     drafter: str
@@ -72,13 +69,13 @@ def load_evidence(own: Path | None = None) -> tuple[Evidence, ...]:
 def evidence_for(
     evidence: tuple[Evidence, ...], target: NamedTarget, drafter: NamedDrafter
 ) -> tuple[Evidence, ...]:
-    """What was measured of this pair."""
+    """The evidence of this pair."""
     names = {drafter.name, drafter.weights}
     return tuple(e for e in evidence if e.target == target.id and e.drafter in names)
 
 
 def read_evidence(path: Path) -> list[Evidence]:
-    """The evidence in one file; raises BadFile when it does not say all that it must."""
+    """The evidence in one file; raises BadFile if a key is missing or invalid."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -105,21 +102,21 @@ def _results(document: dict[str, Any], file: str) -> Iterator[Evidence]:
             )
     except KeyError as error:
         name = str(error.args[0])
-        raise BadFile(Problem(file, None, key, f"the key {name!r} is missing", "add it")) from error
+        raise BadFile(Problem(file, None, key, f"missing key {name!r}", "add the key")) from error
     except (TypeError, ValueError, AttributeError) as error:
         raise BadFile(Problem(file, None, key, f"is not evidence: {error}", "")) from error
 
 
 _KEY = b'"speeds"'
-_PLACES = {"target": "pair", "vllm": "engine.version"}
-"""What a run calls it -> where the file says it."""
+_KEYS = {"target": "pair", "vllm": "engine.version"}
+"""Field of a run -> key of the file."""
 
 
 class Speeds(Mapping[str, tuple[SpeedRun, ...]]):
-    """Runs by the target's id, each read when its target is first asked for.
+    """Runs by the target's id, each read at first use, which raises CatalogError for a wrong file.
 
-    The files are looked at once, when anything is first asked for; only those that hold speeds are
-    kept, and only those that name the target are read. Reading raises CatalogError.
+    The content of files with speeds is loaded at the first use of any target; only files that
+    mention a target are parsed for it.
     """
 
     def __init__(self, own: Path | None) -> None:
@@ -142,7 +139,7 @@ class Speeds(Mapping[str, tuple[SpeedRun, ...]]):
         return sum(1 for _ in self)
 
     def _runs_of(self, target_id: str) -> tuple[SpeedRun, ...]:
-        name = target_id.rpartition("/")[2].encode()  # the slash may be written as an escape
+        name = target_id.rpartition("/")[2].encode()  # the slash may be escaped
         near = {path: text for path, text in self._candidates().items() if name in text}
         runs = (_run(path, text) for path, text in near.items())
         return tuple(run for run in runs if run is not None and run.target == target_id)
@@ -155,9 +152,9 @@ class Speeds(Mapping[str, tuple[SpeedRun, ...]]):
 
 
 def read_speeds(path: Path, text: bytes | None = None) -> SpeedRun | None:
-    """The run in one file, ``None`` when it holds no speeds; ``text`` is what the file holds.
+    """The run in one file, ``None`` if it has no speeds; ``text`` is its content, if known already.
 
-    Raises BadFile, with the key, for one that does not say all that it must.
+    Raises BadFile, with the key, if a key is missing or invalid.
     """
     try:
         document = json.loads(path.read_bytes() if text is None else text)
@@ -205,27 +202,27 @@ def _target(pair: Any) -> Any:
 
 
 def _problem(error: ValidationError, path: Path) -> Problem:
-    """pydantic's first complaint, in the words of the file."""
+    """pydantic's first error, with the keys of the file."""
     detail = error.errors(include_url=False)[0]
     first, *rest = detail["loc"]
-    key = dotted((_PLACES.get(str(first), first), *rest))
+    key = dotted((_KEYS.get(str(first), first), *rest))
     if detail["type"] == "missing":
-        return Problem(display_path(path), None, key, "the key is missing", "add it")
+        return Problem(display_path(path), None, key, "missing key", "add the key")
     found = json.dumps(detail["input"])[:60]
     return Problem(display_path(path), None, key, f"is {found}: {detail['msg'].lower()}", "")
 
 
 def _broken(run: SpeedRun) -> Iterator[tuple[str, str, str]]:
-    """What must hold between the rows: key, what is wrong, how to mend it."""
+    """Problems between the rows: key, message and fix."""
     if not run.speeds:
-        yield "speeds", "is empty", "remove the file, or add what was measured"
+        yield "speeds", "is empty", "remove the file, or add the measured speeds"
     seen: Counter[tuple[Any, ...]] = Counter()
     for number, row in enumerate(run.speeds):
         key = f"speeds[{number}]"
         if (row.drafter is None) != (row.k == 0):
-            fix = "the target alone has drafter null and k 0; a drafter has k of at least 1"
+            fix = "the target alone has drafter null and k 0; with a drafter, k is at least 1"
             yield key, f"drafter {json.dumps(row.drafter)} with k {row.k}", fix
         seen[at := (row.drafter, row.k, row.concurrency, row.prompt_tokens, row.output_tokens)] += 1
         if seen[at] > 1:
-            message = f"stands twice: k {row.k} at {row.concurrency} requests at a time"
+            message = f"duplicate row: k {row.k} with concurrency {row.concurrency}"
             yield key, message, "keep one of them"

@@ -1,10 +1,4 @@
-"""What a catalogue holds: targets, drafters, measured speeds, and the tables. Data without
-behaviour.
-
-Sizes are bytes unless a name says otherwise, GPU memory is MiB, prices are USD per hour.
-
-What follows from an architecture's numbers.
-"""
+"""The catalogue: targets, drafters, measured speeds, and the tables. Sizes are bytes."""
 
 from __future__ import annotations
 
@@ -34,14 +28,14 @@ DRAFTLESS = frozenset({"ngram", "suffix"})
 
 
 class NamedTarget(Protocol):
-    """What a target is known by."""
+    """Anything with the id of a target."""
 
     @property
     def id(self) -> str: ...
 
 
 class NamedDrafter(Protocol):
-    """What a drafter is known by."""
+    """Anything with the name and the weights of a drafter."""
 
     @property
     def name(self) -> str: ...
@@ -51,7 +45,7 @@ class NamedDrafter(Protocol):
 
 
 class AttentionGroup(CatalogEntry):
-    """Layers that keep the same kind of key-value cache. ``window`` is in tokens."""
+    """Layers with the same KV cache. ``window`` is in tokens."""
 
     kind: Literal["full", "sliding"]
     layers: Positive
@@ -77,11 +71,10 @@ class Architecture(CatalogEntry):
 
 
 class EngineSetting(CatalogEntry):
-    """One argument for vLLM, or one environment variable, and why it is there.
+    """A vLLM argument or an environment variable, and the reason for it.
 
-    An argument's ``name`` is written without its two hyphens, and ``true`` means the bare flag.
-    ``gpu_architectures`` limits it to those GPUs (``sm_100``), ``vllm`` to those versions; empty
-    means all.
+    An argument's ``name`` has no leading hyphens; the value ``true`` means the bare flag.
+    ``gpu_architectures`` limits it to GPUs (``sm_100``), ``vllm`` to versions; empty means all.
     """
 
     name: str
@@ -92,7 +85,7 @@ class EngineSetting(CatalogEntry):
 
 
 class PublishedAcceptance(CatalogEntry):
-    """An acceptance length that somebody published: a claim, not evidence."""
+    """A published acceptance length: a claim, not evidence."""
 
     benchmark: str
     k: Positive
@@ -101,8 +94,8 @@ class PublishedAcceptance(CatalogEntry):
 
 
 class KnownProblem(CatalogEntry):
-    """A problem that hits this drafter on some vLLM versions, and on some families of instances
-    such as ``g7e`` only where they are named."""
+    """A known problem of a drafter on the versions ``vllm``, and on ``instance_families`` such as
+    ``g7e`` (empty: on all)."""
 
     code: ShortName
     level: Level
@@ -114,11 +107,11 @@ class KnownProblem(CatalogEntry):
 
 
 class Drafter(CatalogEntry):
-    """What proposes tokens for a target.
+    """Proposes tokens for a target.
 
     P-EAGLE is vLLM's method ``eagle3`` with ``parallel_drafting``. ``weights`` is a Hugging Face
-    id, a folder beside the catalogue file, or nothing: for draftless methods (n-gram, suffix) and
-    for heads that are not public.
+    id or a folder beside the catalogue file; draftless methods (n-gram, suffix) and heads that are
+    not public have none.
     """
 
     name: ShortName
@@ -150,7 +143,7 @@ class Drafter(CatalogEntry):
 
 
 class ProofPrompts(CatalogEntry):
-    """The fixed prompts that must show accepted drafts before an endpoint counts as done."""
+    """The fixed prompts whose accepted drafts prove a deployment."""
 
     prompts: tuple[str, ...]
     chat: bool = True
@@ -158,7 +151,7 @@ class ProofPrompts(CatalogEntry):
 
 
 class Target(CatalogEntry):
-    """A model that is served. ``weights`` is its Hugging Face id or a folder beside the file."""
+    """A model to serve. ``weights`` is its Hugging Face id or a folder beside the file."""
 
     id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*$")]
     short_name: ShortName
@@ -186,8 +179,8 @@ class Target(CatalogEntry):
 class Speed(BaseModel):
     """Output tokens per second of one engine, with this drafter and K, at this load.
 
-    ``drafter`` is a drafter's name or the id of its weights, ``None`` with ``k`` 0 for the target
-    alone; ``concurrency`` is requests at a time, the tokens are those of one request.
+    ``drafter`` is a drafter's name or the id of its weights; the target alone has ``None`` and
+    ``k`` 0. ``concurrency`` is the number of concurrent requests; tokens are per request.
     """
 
     model_config = ConfigDict(frozen=True, strict=True)
@@ -202,7 +195,7 @@ class Speed(BaseModel):
 
 
 class SpeedRun(BaseModel):
-    """The speeds that one file under ``evidence/`` measured: of which target, on what, when.
+    """The measured speeds of one file under ``evidence/``.
 
     ``synthetic`` is whether acceptance was set by hand instead of coming from a trained head.
     """
@@ -222,8 +215,8 @@ class SpeedRun(BaseModel):
 class Catalog(CatalogEntry):
     """Targets by id, and the tables. ``origins`` maps a target's id to the file it came from.
 
-    ``targets`` reads a file when its target is asked for, so a big catalogue costs a plan no more
-    than a small one; ``speeds``, measured speeds by the target's id, is as lazy.
+    ``targets`` reads each file at first use, so that a plan takes as long with a large catalogue as
+    with a small one; ``speeds``, measured speeds by the target's id, does the same.
     """
 
     targets: SkipValidation[Mapping[str, Target]]
@@ -235,7 +228,7 @@ class Catalog(CatalogEntry):
 
 
 class Pair(CatalogEntry):
-    """A target with the drafter that was asked for, or with none."""
+    """A target with a drafter, or without."""
 
     target: Target
     drafter: Drafter | None
@@ -247,10 +240,10 @@ BYTES_OF_BF16 = 2
 def kv_bytes(
     groups: Iterable[AttentionGroup], tokens: int, element_bytes: int = BYTES_OF_BF16
 ) -> int:
-    """Bytes of key-value cache of one sequence of ``tokens``.
+    """Bytes of the KV cache of one sequence of ``tokens``, without the engine's padding and pages.
 
-    Each layer keeps a key and a value per token and key-value head; a sliding layer keeps no more
-    tokens than its window. How an engine pads and pages this is not part of it.
+    Each layer keeps a key and a value per token and KV head; a sliding layer keeps at most its
+    window.
     """
     return sum(
         2

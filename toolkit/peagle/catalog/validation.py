@@ -1,7 +1,4 @@
-"""Turns a document into a model, and pydantic's errors into words about the file.
-
-Every problem says which key, what was expected and what stands there.
-"""
+"""Validates a document against a model; a problem has the key, and what is expected and found."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ _EXPECTED = {
     "date_from_datetime_parsing": "a date such as 2026-07-01",
     "date_from_datetime_inexact": "a date such as 2026-07-01",
 }
-"""What pydantic's error types mean to somebody who edits YAML."""
+"""pydantic's error types -> what a YAML file must have there."""
 
 _PATTERNS = (
     (r"^\d+\.\d+", 'a version such as "0.28.0"'),
@@ -43,14 +40,14 @@ _PATTERNS = (
     (r"^ml\.", "an instance type such as ml.g6e.2xlarge"),
     (r"^sm_", "a GPU architecture such as sm_90"),
 )
-"""How a pattern of the models begins, and what it asks for."""
+"""The beginning of a pattern of the models, and its meaning."""
 
-_MISSING = "the key is missing"
-_YES_AND_NO = {"yes": "true", "on": "true", "no": "false", "off": "false"}
+_MISSING = "missing key"
+_BOOLEANS = {"yes": "true", "on": "true", "no": "false", "off": "false"}
 
 
 def validate(document: Document, model: type[Model]) -> tuple[Model | None, list[Problem]]:
-    """The document as ``model``, or ``None`` and everything that is wrong with it."""
+    """The document as ``model``, or ``None`` and all problems."""
     if not isinstance(document.data, dict):
         message = f"expected keys with values, found {_kind(document.data)}"
         return None, [Problem(document.file, 1, "", message, "")]
@@ -58,7 +55,7 @@ def validate(document: Document, model: type[Model]) -> tuple[Model | None, list
         return model.model_validate_json(json.dumps(document.data)), []
     except ValidationError as error:
         found = list(_explain(error, document, model))
-        # A misspelt key is also a missing one, and its own line helps more.
+        # A misspelt key is also a missing key; its own line helps more, so it comes first.
         return None, sorted(found, key=lambda problem: (problem.message == _MISSING, problem.line))
 
 
@@ -70,12 +67,12 @@ def problem_at(document: Document, location: Location, message: str, fix: str) -
 def _explain(
     error: ValidationError, document: Document, model: type[BaseModel]
 ) -> Iterator[Problem]:
-    # A value that may have several types draws one error for each; they are told as one.
-    together: dict[Location, list[ErrorDetails]] = {}
+    # A value that may have several types has one error for each; they become one problem.
+    by_location: dict[Location, list[ErrorDetails]] = {}
     for detail in error.errors(include_url=False):
-        together.setdefault(_existing(document, detail), []).append(detail)
-    for location, details in together.items():
-        yield problem_at(document, location, *_words(details, location, document, model))
+        by_location.setdefault(_existing(document, detail), []).append(detail)
+    for location, details in by_location.items():
+        yield problem_at(document, location, *_message(details, location, document, model))
 
 
 def _existing(document: Document, detail: ErrorDetails) -> Location:
@@ -88,17 +85,17 @@ def _existing(document: Document, detail: ErrorDetails) -> Location:
     return (*location, str(detail["loc"][-1])) if detail["type"] == "missing" else location
 
 
-def _words(
+def _message(
     details: list[ErrorDetails], location: Location, document: Document, model: type[BaseModel]
 ) -> tuple[str, str]:
-    """What is wrong, and how to mend it."""
+    """The message and the fix."""
     first = details[0]
     if first["type"] == "missing":
-        return _MISSING, "add it"
+        return _MISSING, "add the key"
     if first["type"] == "extra_forbidden":
         known = sorted(_model_at(model, location[:-1]).model_fields)
         hint = nearest(str(location[-1]), known) or f"known keys: {', '.join(known)}"
-        return "there is no such key", hint
+        return "unknown key", hint
     expected = " or ".join(dict.fromkeys(_expected(detail) for detail in details))
     source, value = document.source(location), first["input"]
     found = repr(source) if isinstance(value, str) else source or _kind(value)
@@ -111,8 +108,8 @@ def _expected(detail: ErrorDetails) -> str:
         return f"one of {', '.join(_choices(detail))}"
     if kind == "string_pattern_mismatch":
         pattern = str(context["pattern"])
-        words = [words for start, words in _PATTERNS if pattern.startswith(start)]
-        return words[0] if words else f"text that matches {pattern}"
+        known = [meaning for start, meaning in _PATTERNS if pattern.startswith(start)]
+        return known[0] if known else f"text that matches {pattern}"
     if kind == "greater_than_equal":
         return f"a number of at least {context['ge']}"
     if kind == "greater_than":
@@ -128,8 +125,8 @@ def _fix(detail: ErrorDetails, source: str, value: Any) -> str:
         return "put text that holds a colon and a space in quotes"
     if kind == "literal_error":
         return nearest(source, _choices(detail))
-    if kind == "bool_type" and source.lower() in _YES_AND_NO:
-        return f"write {_YES_AND_NO[source.lower()]}"
+    if kind == "bool_type" and source.lower() in _BOOLEANS:
+        return f"write {_BOOLEANS[source.lower()]}"
     if kind == "tuple_type" and source:
         return f"write [{source}]"
     return ""
