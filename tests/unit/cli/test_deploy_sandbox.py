@@ -70,7 +70,7 @@ def test_what_cannot_be_proved_serves_as_unproved_and_goes_completely(
     sandbox: Sandbox, account: Account, deployed: Any
 ) -> None:
     assert "exposes no speculation counters" in deployed.stderr
-    assert "peagle image build PAIR --push" in deployed.stderr
+    assert "peagle image build peagle/tiny+p-eagle --push" in deployed.stderr
     document = sandbox.told("status", NAME, "--sandbox")
     assert document["state"] == "Unproved"
     assert document["sandbox"] is True

@@ -14,6 +14,7 @@ import pytest
 from peagle.cli.main import COMMANDS
 from tests.support import Peagle
 
+TARGETS = {name: target for group in COMMANDS.values() for name, (target, _) in group.items()}
 HEAVY = ("boto3", "botocore", "moto", "torch", "vllm", "sagemaker")
 
 
@@ -47,9 +48,9 @@ def test_reading_commands_import_nothing_heavy(arguments: list[str], tmp_path: o
     assert done.stderr.splitlines()[-1] == "[]"
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", TARGETS)
 def test_every_command_exists_and_its_help_has_an_example(name: str) -> None:
-    module, _, attribute = COMMANDS[name][0].partition(":")
+    module, _, attribute = TARGETS[name].partition(":")
     command = getattr(import_module(module), attribute)
 
     assert isinstance(command, click.Command)
@@ -58,7 +59,7 @@ def test_every_command_exists_and_its_help_has_an_example(name: str) -> None:
     assert "peagle" in (command.epilog or ""), f"`peagle {name} --help` shows no example"
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", TARGETS)
 def test_every_command_starts_as_a_process(peagle_process: Peagle, name: str) -> None:
     done = peagle_process(name, "--help")
 
@@ -95,6 +96,22 @@ def test_a_wrong_use_is_one_line_and_code_2(
     assert expected in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert done.stdout == ""
+
+
+def test_help_lists_every_command_once_in_its_group(peagle: Peagle) -> None:
+    shown = peagle("--help").stdout
+
+    groups = [line.removesuffix(":") for line in shown.splitlines() if line.endswith(":")]
+    assert [name for name in groups if name in COMMANDS] == [
+        "Choose",
+        "Run",
+        "Build",
+        "This machine",
+    ]
+    listed = [
+        line.split()[0] for line in shown.splitlines() if line.startswith("  ") and line.split()
+    ]
+    assert [name for name in listed if name in TARGETS] == list(TARGETS)
 
 
 def test_a_misspelt_command_gets_a_hint(peagle: Peagle) -> None:

@@ -47,10 +47,13 @@ def in_context(command: Sequence[str], ctx: click.Context | None = None) -> tupl
     ctx = ctx or click.get_current_context(silent=True)
     if ctx is None or words[:1] not in (("peagle",), ("aws",)):
         return words
-    accepted = {"--profile"} if words[0] == "aws" else _options_of(ctx.find_root(), words[1:])
+    typed = _typed(ctx)
+    accepted = {"--profile"}
+    if words[0] == "peagle" and set(typed) - {"--catalog"}:  # loads the command's module
+        accepted = _options_of(ctx.find_root(), words[1:])
     head: list[str] = []
     tail: list[str] = []
-    for flag, value in _typed(ctx).items():
+    for flag, value in typed.items():
         if any(word == flag or word.startswith(f"{flag}=") for word in words):
             continue
         if flag == "--catalog" and words[0] == "peagle":

@@ -1,4 +1,4 @@
-"""The ``peagle`` command: a table of commands, loaded only when used, and one place for errors."""
+"""The ``peagle`` command: commands loaded on use, and how errors end the program."""
 
 from __future__ import annotations
 
@@ -18,63 +18,72 @@ from peagle.cli.output.console import TYPED_AT
 from peagle.errors import PeagleError, nearest
 from peagle.store import home
 
-COMMANDS: dict[str, tuple[str, str]] = {
-    "demo": ("peagle.cli.demo:demo", "See a streamed P-EAGLE answer on this machine."),
-    "catalog": ("peagle.cli.catalog:catalog", "List, show and check pairs of models."),
-    "check": ("peagle.cli.check:check", "Find what is wrong with a pair, before it costs."),
-    "fit": ("peagle.cli.fit:fit", "Reckon what one GPU holds, and how many requests fit."),
-    "plan": ("peagle.cli.plan:plan", "Say what would run, where, at what price, and why."),
-    "deploy": ("peagle.cli.deploy:deploy", "Put a pair into service and prove that it drafts."),
-    "list": ("peagle.cli.list:listing", "List what deploy made."),
-    "status": ("peagle.cli.status:status", "Show one deployment."),
-    "logs": ("peagle.cli.logs:logs", "Show an endpoint's log."),
-    "invoke": ("peagle.cli.invoke:invoke", "Ask an endpoint or a local engine."),
-    "token": ("peagle.cli.token:token", "Print a key for the OpenAI-compatible address."),
-    "destroy": ("peagle.cli.destroy:destroy", "Remove everything that deploy made."),
-    "render": ("peagle.cli.render:render", "Write the plan as CloudFormation, Terraform, ..."),
-    "image": ("peagle.cli.image:image", "Build, show and push container images."),
-    "weights": ("peagle.cli.weights:weights", "Copy a pair's weights to S3, and see what lies."),
-    "warm": ("peagle.cli.warm:warm", "Keep what an engine compiles, for quick starts."),
-    "local": ("peagle.cli.local:local", "Run a plan on this machine, without AWS."),
-    "sandbox": ("peagle.cli.sandbox:sandbox", "AWS on this machine, whose endpoints serve."),
-    "engine": ("peagle.cli.engine:engine", "Install vLLM for this machine's CPU."),
-    "doctor": ("peagle.cli.doctor:doctor", "Check what this machine has and lacks."),
+COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
+    "Choose": {
+        "catalog": ("peagle.cli.catalog:catalog", "List, show and check pairs."),
+        "check": ("peagle.cli.check:check", "Check a pair for errors before it costs anything."),
+        "fit": ("peagle.cli.fit:fit", "Estimate GPU memory and concurrent capacity."),
+        "plan": ("peagle.cli.plan:plan", "Choose instance, drafter and K; show price and reasons."),
+    },
+    "Run": {
+        "deploy": ("peagle.cli.deploy:deploy", "Deploy a pair and prove that drafts are accepted."),
+        "list": ("peagle.cli.list:listing", "List deployments."),
+        "status": ("peagle.cli.status:status", "Show the state of a deployment."),
+        "logs": ("peagle.cli.logs:logs", "Show the log of a deployment."),
+        "invoke": ("peagle.cli.invoke:invoke", "Send a prompt to an endpoint or a local engine."),
+        "token": ("peagle.cli.token:token", "Print an API key for OpenAI clients."),
+        "destroy": ("peagle.cli.destroy:destroy", "Delete everything that deploy created."),
+    },
+    "Build": {
+        "render": ("peagle.cli.render:render", "Write a plan as CloudFormation, Terraform, ..."),
+        "image": ("peagle.cli.image:image", "Build, show and push container images."),
+        "weights": ("peagle.cli.weights:weights", "Copy weights to S3; list and remove them."),
+        "warm": ("peagle.cli.warm:warm", "Store compiled artifacts for faster starts."),
+    },
+    "This machine": {
+        "local": ("peagle.cli.local:local", "Run a plan on this machine, without AWS."),
+        "sandbox": ("peagle.cli.sandbox:sandbox", "Run an AWS sandbox with working endpoints."),
+        "engine": ("peagle.cli.engine:engine", "Install vLLM for this machine's CPU."),
+        "doctor": ("peagle.cli.doctor:doctor", "Check what this machine has and lacks."),
+        "demo": ("peagle.cli.demo:demo", "Stream a P-EAGLE answer on this machine."),
+    },
 }
-"""Name -> (where the command is, what help says). The order is that of a first visit."""
+"""Group of ``--help`` -> command -> (where it is, its summary)."""
 
-NOT_TO_BE_WRITTEN = (errno.EACCES, errno.EDQUOT, errno.ENOSPC, errno.EPERM, errno.EROFS)
-"""What a disk, a folder or its owner refuses: the user's to mend, so no traceback."""
+_TARGETS = {name: target for group in COMMANDS.values() for name, (target, _) in group.items()}
 
-_DIVIDED = "a plan takes as few GPUs as hold the load; name an --instance-type, or ask peagle fit"
-ELSEWHERE: dict[str, str] = {
-    "--tp": _DIVIDED,
-    "--tensor-parallel-size": _DIVIDED,
-    "--max-num-seqs": "it is --concurrency here",
-    "--num-speculative-tokens": "it is --k here",
-    "--target": "name the target first, or a catalogue of your own: peagle --catalog DIR",
-    "--gpu-memory-utilization": "a catalogue entry sets the engine's arguments; ask peagle fit",
+UNWRITABLE = (errno.EACCES, errno.EDQUOT, errno.ENOSPC, errno.EPERM, errno.EROFS)
+"""Errors of a disk or a folder that the user can fix, so they print no traceback."""
+
+_TENSOR_PARALLEL = "a plan uses as few GPUs as the load needs; choose an --instance-type"
+OPTION_HINTS: dict[str, str] = {
+    "--tp": _TENSOR_PARALLEL,
+    "--tensor-parallel-size": _TENSOR_PARALLEL,
+    "--max-num-seqs": "use --concurrency",
+    "--num-speculative-tokens": "use --k",
+    "--target": "name the target first, or use your own catalogue: peagle --catalog DIR",
+    "--gpu-memory-utilization": "engine arguments belong to a catalogue entry; see peagle fit",
 }
-"""Options of vLLM and of other commands -> what to type instead."""
+"""Options of vLLM and of other commands -> what to use instead."""
 
 BROKEN_PIPE = 141
-"""What a shell reports of a command whose reader has gone (128 + SIGPIPE)."""
+"""Exit code of a command whose reader closed the pipe (128 + SIGPIPE)."""
 
 
 class LazyGroup(click.Group):
-    """A group that imports a command when it is called, not when help lists it."""
+    """A group that imports a command when it is called, not to list it."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return list(_TARGETS)
 
     def make_context(self, *given: Any, **more: Any) -> click.Context:
-        """Note when the command was typed, before anything is loaded for it."""
+        """Record when the command was typed, before its modules load."""
         ctx = super().make_context(*given, **more)
         ctx.meta[TYPED_AT] = time.time()
         return ctx
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command. A reader that has left is met here, before click hides what happened;
-        nothing more is written to it, not even what is still held back."""
+        """Run the command; on a closed pipe, discard the buffered output."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
@@ -82,23 +91,24 @@ class LazyGroup(click.Group):
             sys.exit(BROKEN_PIPE)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
+        if cmd_name not in _TARGETS:
             return None
-        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        module, _, attribute = _TARGETS[cmd_name].partition(":")
         command: click.Command = getattr(import_module(module), attribute)
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            hint = nearest(args[0], COMMANDS)
+        if args and args[0] not in _TARGETS and not args[0].startswith("-"):
+            hint = nearest(args[0], _TARGETS)
             raise click.UsageError(f"No such command {args[0]!r}{': ' if hint else ''}{hint}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+        for group, commands in COMMANDS.items():
+            with formatter.section(group):
+                formatter.write_dl([(name, summary) for name, (_, summary) in commands.items()])
 
 
 @click.group(
@@ -113,16 +123,16 @@ class LazyGroup(click.Group):
     metavar="DIR",
     envvar="PEAGLE_CATALOG",
     type=click.Path(exists=True, file_okay=False),
-    help="Folder with targets of your own, added to the bundled ones.  [env: PEAGLE_CATALOG]",
+    help="Folder with your own targets, in addition to the bundled ones.  [env: PEAGLE_CATALOG]",
 )
 @click.pass_context
 def cli(ctx: click.Context, catalog_folder: str | None) -> None:
-    """Put large language models with P-EAGLE speculative decoding into production on SageMaker.
+    """Run large language models with P-EAGLE speculative decoding on SageMaker in production.
 
     PAIR is a target, or a target and a drafter: gpt-oss-20b, gpt-oss-20b+eagle3,
     openai/gpt-oss-20b+amazon/GPT-OSS-20B-P-EAGLE.
 
-    Exit codes: 0 done, 2 wrong use, 3 refused by a check, 4 refused by AWS, a
+    Exit codes: 0 success, 2 usage error, 3 refused by a check or not proved, 4 error from AWS, a
     registry, the hub or the engine.
     """
     ctx.obj = catalog_folder
@@ -148,7 +158,7 @@ def main() -> NoReturn:
     except (KeyboardInterrupt, click.Abort):
         _end("interrupted", 130)
     except OSError as error:
-        if error.errno not in NOT_TO_BE_WRITTEN and not _concerns_home(error):
+        if error.errno not in UNWRITABLE and not _concerns_home(error):
             raise
         fix = f" (PEAGLE_HOME is {home()})" if _concerns_home(error) else ""
         _end(f"cannot write {error.filename or 'the output'}: {error.strerror}{fix}", 2)
@@ -159,8 +169,7 @@ def main() -> NoReturn:
 
 
 def _concerns_home(error: OSError) -> bool:
-    """Whether the folder that all is kept in cannot be: PEAGLE_HOME names no such place, or a
-    file."""
+    """Whether the error is about PEAGLE_HOME, for example because it is a file."""
     if error.filename is None:
         return False
     file = Path(os.fsdecode(error.filename))
@@ -169,17 +178,17 @@ def _concerns_home(error: OSError) -> bool:
 
 
 def _unknown_option(error: click.NoSuchOption) -> str:
-    """Which option is not known, and where it goes or what is called otherwise."""
+    """The message for an unknown option, with what to use instead."""
     command = error.ctx.command_path if error.ctx else "peagle"
     if error.option_name == "--catalog":
         rest = command.removeprefix("peagle").strip()
         return f"--catalog goes before the command: peagle --catalog DIR {rest} ..."
-    hint = ELSEWHERE.get(error.option_name, "")
+    hint = OPTION_HINTS.get(error.option_name, "")
     known = [name for name in error.possibilities or () if name != "--help"]
     if not hint and known:
         hint = f"did you mean {', '.join(sorted(known))}?"
-    said = f"{command} has no option {error.option_name}{f': {hint}' if hint else ''}"
-    return f"{said} (see {command} --help)"
+    unknown = f"{command} has no option {error.option_name}{f': {hint}' if hint else ''}"
+    return f"{unknown} (see {command} --help)"
 
 
 def _end_with(error: PeagleError) -> NoReturn:

@@ -1,0 +1,137 @@
+"""Printed commands keep the user's options and are what the user would have to type."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from peagle.cli.account import Account
+from peagle.cli.context import command_text, in_context, typed_command
+from peagle.cli.main import cli
+from tests.unit.cli.commands import NAME, Terminal
+
+NASTY = [
+    "two words",
+    "it's",
+    '"quoted"',
+    "$HOME",
+    "`ls`",
+    "a;b&c|d",
+    "*",
+    "日本語 🦅",
+    "-dash",
+    "\\n",
+    "#",
+]
+VALUE = st.one_of(st.sampled_from(NASTY), st.text(" '\"$`\\;&|*?#~=-üß🦅ab", min_size=1))
+OPTIONS = ("--name", "--role", "--bucket", "--profile", "--drafter", "--region", "--model-source")
+QUIET = settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+def parsed(words: list[str]) -> click.Context:
+    """The context of a complete command line, without running it."""
+    end = 2 if words[:1] == ["--catalog"] else 0
+    root = cli.make_context("peagle", words[: end + 1])
+    name, *rest = words[end:]
+    command = cli.get_command(root, name)
+    assert command is not None
+    return command.make_context(name, rest, parent=root)
+
+
+@given(pair=VALUE, options=st.dictionaries(st.sampled_from(OPTIONS), VALUE), flag=st.booleans())
+@QUIET
+def test_a_typed_command_survives_the_shell(
+    pair: str, options: dict[str, str], flag: bool, tmp_path: Path
+) -> None:
+    folder = tmp_path / "my $HOME's catalogue"
+    folder.mkdir(exist_ok=True)
+    typed = [word for flag_value in options.items() for word in flag_value]
+    words = [
+        "--catalog",
+        str(folder),
+        "deploy",
+        *typed,
+        *(["--no-wait"] if flag else []),
+        "--",
+        pair,
+    ]
+    context = parsed(words)
+
+    again = typed_command(context, "deploy")
+
+    assert again[:3] == ("peagle", "--catalog", str(folder))
+    assert shlex.split(shlex.join(again)) == list(again)
+    assert parsed(list(again[1:])).params == context.params
+
+
+@given(profile=VALUE, region=VALUE, prompt=VALUE)
+@QUIET
+def test_another_command_takes_what_it_accepts(
+    profile: str, region: str, prompt: str, tmp_path: Path
+) -> None:
+    words = ["--catalog", str(tmp_path), "deploy", "tiny", "--profile", profile, "--region", region,
+             "--role", "R", "--bucket", "B"]  # fmt: skip
+    context = parsed(words)
+
+    invoke = in_context(("peagle", "invoke", "n", "--", prompt), context)
+    aws = in_context(("aws", "iam", "list-roles"), context)
+
+    params = parsed(list(invoke[1:])).params
+    assert (params["profile"], params["region"], params["prompt"]) == (profile, region, prompt)
+    assert "--role" not in invoke
+    assert aws == ("aws", "iam", "list-roles", "--profile", profile)
+    assert shlex.split(command_text(invoke, context)) == list(invoke)
+
+
+def test_options_of_the_environment_are_not_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PEAGLE_ROLE", "R")
+
+    assert typed_command(parsed(["deploy", "tiny", "--k", "3"]), "deploy") == (
+        "peagle", "deploy", "tiny", "--k", "3",
+    )  # fmt: skip
+
+
+def test_a_value_is_repeated_as_it_was_typed() -> None:
+    context = parsed(["logs", "n", "--since", "10m", "-f"])
+
+    assert typed_command(context, "logs") == (
+        "peagle", "logs", "n", "--follow", "--since", "10m",
+    )  # fmt: skip
+
+
+def test_the_hints_after_a_failed_deploy_keep_every_option(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = tmp_path / "own $catalogue's"
+    folder.mkdir()
+    monkeypatch.setattr(Account, "is_there", True)
+    monkeypatch.setattr("peagle.cli.deploy.find_engine", lambda version: None)
+    terminal.cloud.next_scripts = [[("Creating", None), ("Failed", "no ping")]]
+    role = next(iter(terminal.cloud.roles))["RoleName"]
+    kept = ("--sandbox", "--role", role, "--bucket", "peagle-own-bucket")
+
+    done = terminal.run(
+        "--catalog",
+        str(folder),
+        "deploy",
+        "tiny",
+        "--instance-type",
+        "ml.g5.xlarge",
+        *kept,
+        "--yes",
+    )
+
+    assert done.code == 4
+    lines = {line[:8].strip(): shlex.split(line[9:]) for line in done.err.splitlines()
+             if line.startswith(("Continue ", "Remove   "))}  # fmt: skip
+    assert lines["Continue"] == ["peagle", "--catalog", str(folder), "deploy", "tiny",
+                                 "--instance-type", "ml.g5.xlarge", *kept]  # fmt: skip
+    assert lines["Remove"] == ["peagle", "--catalog", str(folder), "destroy", NAME, "--sandbox"]
+    assert f"peagle --catalog {shlex.quote(str(folder))} logs {NAME} --sandbox" in done.error
