@@ -17,7 +17,8 @@ from peagle.deploy import state
 from peagle.deploy.apply import Change, change_of
 from peagle.deploy.desired import DesiredState, desired_state, local_weights
 from peagle.deploy.state import Deployment
-from peagle.findings import Finding, error, warning
+from peagle.findings import Finding, error
+from peagle.planning.candidates import price_unknown
 from peagle.planning.plan import Plan
 from peagle.request_validation import request_findings
 from peagle.weights.mounted import WEIGHTS_CODES, mounted_findings
@@ -92,7 +93,7 @@ def _with_price(aws: Aws, plan: Plan) -> tuple[Plan, list[Finding]]:
     if price is None:
         message = f"neither the catalogue nor AWS has a price for {plan.instance_type}"
         fix = "look up the price, then add --accept-unknown-price"
-        return plan, [warning("price-unknown", "price", message, fix)]
+        return plan, [price_unknown(message, fix)]
     total = round(price.usd_per_hour * plan.instance_count, 4)
     changed = {"price_per_hour_usd": total, "price_date": price.date.isoformat()}
     return plan.model_copy(update=changed), []

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from peagle.case import engine_settings
 from peagle.catalog.schema import EngineSetting, SpeedRun, Target
 from peagle.catalog.tables import Instance, InstanceTable, Price
-from peagle.findings import warning
+from peagle.findings import Finding, warning
 from peagle.fit.estimate import why_not
 from peagle.fit.models import Fit, FitCase
 from peagle.planning.engine_settings import (
@@ -284,6 +284,11 @@ REFERENCE_REGION = "us-east-1"
 _FIX = "look it up before you deploy: https://aws.amazon.com/sagemaker/ai/pricing/"
 
 
+def price_unknown(message: str, fix: str) -> Finding:
+    """The warning that nobody knows the price of the instance type."""
+    return warning("price-unknown", "price", message, fix)
+
+
 def price_of(instance: Instance, region: str) -> Decision[Price | None]:
     """The price of one instance per hour in ``region``, else us-east-1's, else ``None``; anything
     but the first is a finding."""
@@ -292,7 +297,7 @@ def price_of(instance: Instance, region: str) -> Decision[Price | None]:
         return Decision(by_region[region])
     if REFERENCE_REGION not in by_region:
         message = f"the catalogue has no price for {instance.type}"
-        return Decision(None, findings=(warning("price-unknown", "price", message, _FIX),))
+        return Decision(None, findings=(price_unknown(message, _FIX),))
     message = f"the price of {instance.type} is that of {REFERENCE_REGION}, not of {region}"
     finding = warning("price-of-another-region", "price", message, _FIX)
     return Decision(by_region[REFERENCE_REGION], findings=(finding,))

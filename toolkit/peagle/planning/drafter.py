@@ -15,9 +15,9 @@ from peagle.catalog import find_drafter, find_pair, pair_name
 from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.checkpoints.locations import is_location, split_revision
 from peagle.checks import check
-from peagle.checks.rules import head_not_for_target
+from peagle.checks.rules import head_not_for_target, head_not_public
 from peagle.errors import NotFound, UserError
-from peagle.findings import Finding, note, warning
+from peagle.findings import Finding, note
 from peagle.planning.plan import Decision, Options, decide
 
 NOT_READ = "head-not-read"
@@ -123,12 +123,10 @@ def _from_catalogue(target: Target, named: Drafter | None) -> Decision[SelectedP
 
 def _stand_in(target: Target, drafter: Drafter, usual: bool) -> Decision[SelectedPair]:
     """What drafts while the weights of ``drafter`` are not public."""
-    fix = "give your own with --drafter s3://..., a Hugging Face id, or a folder"
     if drafter.fallback is None:
-        raise UserError(f"{drafter.title} is not public", fix)
+        raise UserError(f"{drafter.title} is not public", head_not_public.HINT)
     stand_in = find_drafter(target, drafter.fallback)
-    message = f"{drafter.title} is not public, so {stand_in.title} drafts instead"
-    finding = warning("head-not-public", "drafter", message, fix)
+    finding = head_not_public.replaced_by(drafter, stand_in)
     return Decision(SelectedPair(target, stand_in, usual=usual), findings=(finding,))
 
 

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from peagle.catalog.schema import Target
 from peagle.catalog.tables import Instance
 from peagle.findings import Finding, error, note, warning
 from peagle.fit.estimate import GIB
@@ -24,7 +23,6 @@ from peagle.planning.candidates import (
 from peagle.planning.engine_settings import Workload, drafter_bytes
 from peagle.planning.plan import Options
 from peagle.text import at_a_time, dollars, requests
-from peagle.vllm.gpus import needed_capability
 
 _SHORTEST = 1024
 """Tokens below which a context is no remedy."""
@@ -74,18 +72,6 @@ def _largest(low: int, high: int, fine: Callable[[int], bool]) -> int | None:
         else:
             high = middle - 1
     return best
-
-
-def too_old(target: Target, instance: Instance) -> Iterator[Finding]:
-    """An error when this GPU cannot compute as the target needs."""
-    needed, has = needed_capability(target.dtype, target.quantization), instance.capability
-    if has < needed:
-        message = (
-            f"{target.title} needs a GPU of compute capability {needed / 10}, and the "
-            f"{instance.gpu} of {instance.type} has {has / 10}"
-        )
-        fix = "leave --instance-type out to get the cheapest that fits"
-        yield error("gpu-too-old", "instance_type", message, fix)
 
 
 def too_small(

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from peagle.catalog.schema import Drafter, Target
 from peagle.errors import UserError
-from peagle.findings import Finding, error, warning
+from peagle.findings import Finding, error
 from peagle.planning.plan import Decision, Options, Weights, decide
 from peagle.planning.weights import PlacedWeights
 from peagle.text import size_text
@@ -22,9 +22,9 @@ CHAT_TEMPLATE_TOKENS = 128
 """Room for what a chat template puts around a prompt; that of GPT-OSS takes about 70 tokens."""
 
 
-def choose_length(options: Options, target: Target, drafter: Drafter | None) -> Decision[int]:
-    """The longest context in tokens, at most what the target can do; asking for more is a
-    finding."""
+def choose_length(options: Options, target: Target) -> Decision[int]:
+    """The longest context in tokens, at most what the target supports; the rules report a request
+    for more."""
     length = options.max_model_len
     if length is None:
         because = f"the catalogue's choice for {target.id}, which could do more"
@@ -36,7 +36,7 @@ def choose_length(options: Options, target: Target, drafter: Drafter | None) -> 
         raise UserError(f"--max-model-len {length} is less than 1", "give the longest context")
     else:
         choice = Decision(length)
-    findings = (*_too_short(choice.value, target), *_too_long(choice.value, target, drafter))
+    findings = _too_short(choice.value, target)
     # Beyond that the plan is refused; what it shows is for the longest context that there is.
     possible = min(choice.value, target.architecture.max_positions)
     return Decision(possible, choice.reasons, findings)
@@ -53,22 +53,6 @@ def _too_short(length: int, target: Target) -> tuple[Finding, ...]:
     message = f"the prompts of the proof and their answers do not fit into {length:,} tokens"
     fix = f"use --max-model-len {least} or more"
     return (error("context-too-small", "max_model_len", message, fix),)
-
-
-def _too_long(length: int, target: Target, drafter: Drafter | None) -> tuple[Finding, ...]:
-    if length > target.architecture.max_positions:
-        most = target.architecture.max_positions
-        message = f"{length:,} tokens are more than the {most:,} that {target.id} can do"
-        fix = f"use --max-model-len {most} or less"
-        return (error("context-above-target", "max_model_len", message, fix),)
-    if drafter is not None and drafter.max_positions and length > drafter.max_positions:
-        most = drafter.max_positions
-        message = (
-            f"{drafter.title} was made for {most:,} tokens, and the context may have {length:,}"
-        )
-        fix = f"use --max-model-len {most}, or expect few accepted drafts beyond that"
-        return (warning("context-above-drafter", "max_model_len", message, fix),)
-    return ()
 
 
 def choose_concurrency(options: Options, drafter: Drafter | None) -> Decision[int]:

@@ -145,7 +145,7 @@ def _make_decisions(options: Options, catalog: Catalog, decisions: _Decisions) -
     region = decisions.record(choose_region(options, catalog.runtimes))
     runtime = decisions.record(choose_runtime(options, catalog, target, drafter))
     image = decisions.record(choose_image(options, catalog, runtime, region, pair))
-    length = decisions.record(choose_length(options, target, drafter))
+    length = decisions.record(choose_length(options, target))
     concurrency = decisions.record(choose_concurrency(options, drafter))
     k = candidate.speculation.k
     work = Workload(target, drafter, k, runtime.vllm, length, concurrency, catalog)
@@ -177,7 +177,7 @@ def _ranked(options: Options, catalog: Catalog, pair: SelectedPair) -> Decision[
     request = drafter_request(options, pair)
     region = choose_region(options, catalog.runtimes).value
     vllm = choose_runtime(options, catalog, target, drafter).value.vllm
-    length = choose_length(options, target, drafter).value
+    length = choose_length(options, target).value
     concurrency = choose_concurrency(options, drafter).value
     work = Workload(target, drafter, request.usual_k, vllm, length, concurrency, catalog)
     runs = catalog.speeds.get(target.id, ())

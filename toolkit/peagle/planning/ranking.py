@@ -23,7 +23,6 @@ from peagle.planning.findings import (
     none_fits,
     price_findings,
     speed_findings,
-    too_old,
     too_small,
     words,
 )
@@ -146,7 +145,6 @@ def _the_users(
     best: tuple[Candidate, ...],
 ) -> Decision[Ranked]:
     findings = (
-        *too_old(evaluator.work.target, candidate.instance),
         *too_small(evaluator, candidate, fitting),
         *candidate_findings(options, evaluator, candidate, fitting),
         *price_findings(options, candidate, fitting),

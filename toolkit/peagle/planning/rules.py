@@ -37,7 +37,8 @@ def check_plan(
         pair.target,
         pair.drafter,
         k=work.k,
-        max_model_len=work.max_model_len,
+        # Planning shortens what the target does not support; the rules see what was asked for.
+        max_model_len=options.max_model_len or work.max_model_len,
         vllm=runtime.vllm,
         concurrency=work.concurrency,
         instance_type=hosting.instance.type,

@@ -14,7 +14,7 @@ from typing import Any
 
 from peagle.catalog.schema import Drafter, SpeedRun, Target
 from peagle.errors import UserError
-from peagle.findings import Finding, error, note, warning
+from peagle.findings import Finding, note, warning
 from peagle.planning.drafter import SelectedPair
 from peagle.planning.plan import Decision, Options, Speculation, Weights, decide
 from peagle.planning.speeds import Comparison, Estimate, compare, measured_loads, names_of
@@ -152,7 +152,7 @@ def choose_k(
     the catalogue's like is known.
     """
     if options.k is not None:
-        return Decision(options.k, findings=_beyond_training(options.k, drafter))
+        return Decision(options.k)
     if speculation.compared is not None:
         return decide(
             speculation.k, "k", _fastest(speculation.compared, speculation.speed is not None)
@@ -221,19 +221,6 @@ def _instead(pair: SelectedPair, loser: Drafter, alone: Estimate, *, planned: bo
     return (
         f"planned without speculation{faster}; to speculate all the same, name {name}, or give --k"
     )
-
-
-def _beyond_training(k: int, drafter: Drafter) -> tuple[Finding, ...]:
-    if drafter.k_trained is not None and k > drafter.k_trained:
-        message = f"K={k} is more than the {drafter.k_trained} that {drafter.title} was trained for"
-        fix = f"use --k {drafter.k_trained} or less; {drafter.k_recommended} is recommended"
-        return (error("k-above-trained", "k", message, fix),)
-    unknown = drafter.k_trained is None and drafter.parallel_drafting
-    if unknown and k != drafter.k_recommended:
-        message = f"it is not known which K {drafter.title} was trained for"
-        fix = f"if few drafts are accepted, try --k {drafter.k_recommended}"
-        return (note("k-training-unknown", "k", message, fix),)
-    return ()
 
 
 def speculation_of(drafter: Drafter, k: int) -> Speculation:

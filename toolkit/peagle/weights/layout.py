@@ -131,8 +131,8 @@ def strangers(place: Place, there: Mapping[str, int], wanted: Collection[str],
         foreign = loose if place.manifest in there else []
     if foreign:
         size = sum(there[key] for key in foreign)
-        yield error(
-            "foreign-objects", place.uri,
+        yield foreign_objects(
+            place,
             f"{len(foreign)} other object{'s lie' if len(foreign) > 1 else ' lies'} there "
             f"({size / 1e6:,.1f} MB: {_some(foreign)}), which every start would download too",
             f"choose another prefix, or remove what is not needed: aws s3 rm s3://{place.bucket}/"
@@ -140,10 +140,15 @@ def strangers(place: Place, there: Mapping[str, int], wanted: Collection[str],
         )  # fmt: skip
 
 
+def foreign_objects(place: Place, message: str, fix: str) -> Finding:
+    """The error that a prefix holds, or is inside, something else than one pair."""
+    return error("foreign-objects", place.uri, message, fix)
+
+
 def _pairs_below(place: Place, pairs: tuple[Place, ...]) -> Finding:
     names = [pair.prefix.removeprefix(place.prefix) for pair in pairs]
-    return error(
-        "foreign-objects", place.uri,
+    return foreign_objects(
+        place,
         f"below it lies what `peagle weights sync` brought to {_some(names)}, which every start "
         "would download too",
         f"name the prefix of one pair: peagle weights list {pairs[0].uri}",

@@ -19,11 +19,11 @@ from typing import Any
 
 from peagle.aws.errors import AccessDenied, Missing
 from peagle.errors import NotFound, UserError
-from peagle.findings import Finding, error
+from peagle.findings import Finding
 from peagle.planning.plan import Plan
 from peagle.text import sanitize
 from peagle.weights.bucket import Bucket
-from peagle.weights.layout import MANIFEST, PARTS, Place, synced_below
+from peagle.weights.layout import MANIFEST, PARTS, Place, foreign_objects, synced_below
 
 _FORMAT = 1
 
@@ -184,8 +184,8 @@ def synced_above(bucket: Bucket, place: Place) -> Place | None:
 def within_a_pair(bucket: Bucket, place: Place) -> Iterator[Finding]:
     """Why nothing may be copied to a folder of a synced pair."""
     if above := synced_above(bucket, place):
-        yield error(
-            "foreign-objects", place.uri, f"it is a folder of the pair that lies at {above.uri}",
+        yield foreign_objects(
+            place, f"it is a folder of the pair that lies at {above.uri}",
             f"name the prefix above it: peagle weights list {above.uri}",
         )  # fmt: skip
 
