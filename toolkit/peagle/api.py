@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from peagle.deploy.preflight import preflight as preflight
     from peagle.deploy.status import deployment_status as deployment_status
     from peagle.deploy.status import list_deployments as list_deployments
+    from peagle.deploy.weights_use import refuse_weights_in_use as refuse_weights_in_use
     from peagle.fit.report import fit as fit
     from peagle.fit.report import fit_document as fit_document
     from peagle.planning import make_plan as make_plan
@@ -45,6 +46,17 @@ if TYPE_CHECKING:
     from peagle.render import read_plan as read_plan
     from peagle.render import render as render
     from peagle.render.image_names import is_own_image as is_own_image
+    from peagle.warm.endpoint import check_writable as check_writable
+    from peagle.warm.endpoint import collect_on_aws as collect_on_aws
+    from peagle.warm.endpoint import collecting_plan as collecting_plan
+    from peagle.warm.endpoint import prefix_of_weights as prefix_of_weights
+    from peagle.warm.local import collect_locally as collect_locally
+    from peagle.weights.inspect import inspect_weights as inspect_weights
+    from peagle.weights.inspect import remove_warm_start as remove_warm_start
+    from peagle.weights.inspect import remove_weights as remove_weights
+    from peagle.weights.sources import weights_of_pair as weights_of_pair
+    from peagle.weights.sync import plan_sync as plan_sync
+    from peagle.weights.sync import sync_weights as sync_weights
 
 _HOME = {
     "check_catalog": "peagle.catalog.loading",
@@ -82,6 +94,18 @@ _HOME = {
     "destroy": "peagle.deploy.destroy",
     "render": "peagle.render",
     "is_own_image": "peagle.render.image_names",
+    "weights_of_pair": "peagle.weights.sources",
+    "plan_sync": "peagle.weights.sync",
+    "sync_weights": "peagle.weights.sync",
+    "inspect_weights": "peagle.weights.inspect",
+    "remove_weights": "peagle.weights.inspect",
+    "remove_warm_start": "peagle.weights.inspect",
+    "refuse_weights_in_use": "peagle.deploy.weights_use",
+    "collecting_plan": "peagle.warm.endpoint",
+    "prefix_of_weights": "peagle.warm.endpoint",
+    "check_writable": "peagle.warm.endpoint",
+    "collect_on_aws": "peagle.warm.endpoint",
+    "collect_locally": "peagle.warm.local",
 }
 """Name -> the module that defines it. One line per function, grouped as in ``peagle --help``."""
 

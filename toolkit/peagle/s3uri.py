@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Self
 
 SCHEME = "s3://"
 
@@ -32,10 +33,10 @@ class S3Uri:
         return str(self)
 
     @property
-    def folder(self) -> S3Uri:
+    def folder(self) -> Self:
         """The same with a key that is empty or ends with a slash, as a prefix needs it."""
         key = self.key.strip("/")
-        return S3Uri(self.bucket, f"{key}/" if key else "")
+        return type(self)(self.bucket, f"{key}/" if key else "")
 
     @property
     def has_bucket_name(self) -> bool:
@@ -43,7 +44,7 @@ class S3Uri:
         return _BUCKET.fullmatch(self.bucket) is not None
 
     @classmethod
-    def parse(cls, text: str) -> S3Uri:
+    def parse(cls, text: str) -> Self:
         """Split a URI without judging its parts. Raises ValueError for anything but ``s3://``."""
         if not is_s3_uri(text):
             raise ValueError(f"{text!r} is not an s3:// URI")
@@ -51,13 +52,13 @@ class S3Uri:
         return cls(bucket, key)
 
     @classmethod
-    def mountable(cls, text: str, reserve: int = 0) -> S3Uri:
+    def mountable(cls, text: str, reserve: int = 0) -> Self:
         """A prefix that SageMaker can mount, its key ending with a slash (or empty).
 
         ``reserve``: characters that are appended to the URI later. Raises ValueError.
         """
-        found = cls.parse(text)
-        prefix = cls(found.bucket, found.key and f"{found.key.removesuffix('/')}/")
+        bucket, _, key = text.removeprefix(SCHEME).partition("/")
+        prefix = cls(bucket, key and f"{key.removesuffix('/')}/")
         if (
             not text.startswith(SCHEME)
             or not prefix.has_bucket_name

@@ -14,14 +14,18 @@ from typing import Any
 
 from peagle.aws.client import Aws
 from peagle.planning.plan import Weights
-from peagle.weights import Moment, Outcome, Survey, origin_of, place_of, survey, sync
-from peagle.weights.layout import Place
-from peagle.weights.manifest import Copied
+from peagle.weights.layout import WeightsPrefix, weights_prefix
+from peagle.weights.manifest import SyncedPair
+from peagle.weights.queue import SyncProgress
+from peagle.weights.sources import open_source
+from peagle.weights.sync import SyncPlan, SyncResult
+from peagle.weights.sync import plan_sync_from as survey
+from peagle.weights.sync import sync_weights as sync
 
 MIB = 1024 * 1024
 CONFIG = b'{"hidden_size": 4, "vocab_size": 8}'
-PLACE = place_of("s3://models/pair")
-COPIED = Copied("acme/chat+head", parallel_drafting=True)
+PLACE = weights_prefix("s3://models/pair")
+COPIED = SyncedPair("acme/chat+head", parallel_drafting=True)
 
 
 @functools.lru_cache(maxsize=8)
@@ -81,14 +85,14 @@ def folder_weights(folder: Path) -> Weights:
     return Weights(kind="directory", location=str(folder), engine_path=str(folder))
 
 
-def look(aws: Aws, place: Place = PLACE, **weights: Weights) -> Survey:
+def look(aws: Aws, place: WeightsPrefix = PLACE, **weights: Weights) -> SyncPlan:
     """What a copy of these would do."""
-    return survey(aws, place, {part: origin_of(w, lambda: aws) for part, w in weights.items()})
+    return survey(aws, place, {part: open_source(w, lambda: aws) for part, w in weights.items()})
 
 
-def bring(aws: Aws, place: Place = PLACE, **weights: Weights) -> Outcome:
+def bring(aws: Aws, place: WeightsPrefix = PLACE, **weights: Weights) -> SyncResult:
     """Copy these."""
-    moments: list[Moment] = []
+    moments: list[SyncProgress] = []
     return sync(aws, look(aws, place, **weights), COPIED, moments.append)
 
 
@@ -113,4 +117,4 @@ def unfinished(aws: Aws) -> list[str]:
 
 def manifest(aws: Aws) -> Any:
     """peagle-weights.json as it lies there."""
-    return json.loads(stored(aws, PLACE.manifest))
+    return json.loads(stored(aws, PLACE.manifest_key))

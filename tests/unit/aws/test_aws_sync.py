@@ -10,11 +10,12 @@ import pytest
 
 from peagle.aws.client import Aws
 from peagle.errors import CloudError, NotFound, Refused
-from peagle.weights import Moment, sync
-from peagle.weights import transfer as uploading
+from peagle.weights import upload as uploading
 from peagle.weights.bucket import Bucket
-from peagle.weights.inspect import look as look_at
-from peagle.weights.inspect import remove
+from peagle.weights.inspect import inspect_weights as look_at
+from peagle.weights.inspect import remove_weights as remove
+from peagle.weights.queue import SyncProgress
+from peagle.weights.sync import sync_weights as sync
 from tests.unit.aws.syncing import (
     COPIED,
     MIB,
@@ -37,7 +38,7 @@ LARGE = 20 * MIB
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("peagle.weights.sources.PART_BYTES", 5 * MIB)
+    monkeypatch.setattr("peagle.weights.transfer.PART_BYTES", 5 * MIB)
 
 
 @pytest.fixture
@@ -79,7 +80,7 @@ def test_every_byte_goes_with_a_checksum(aws: Aws, target: Path, calls: Calls) -
     calls.before = look_at_call
     bring(aws, target=folder_weights(target))
 
-    assert set(unchecked) == {PLACE.manifest, PLACE.lock}
+    assert set(unchecked) == {PLACE.manifest_key, PLACE.lock_key}
     files = manifest(aws)["folders"]["target"]["files"]
     assert all(entry["checksum"].startswith("SHA256:") for entry in files.values())
 
@@ -91,8 +92,8 @@ def test_what_is_there_is_not_sent_again(aws: Aws, target: Path, calls: Calls) -
     outcome = bring(aws, target=folder_weights(target))
 
     assert outcome.moved == 0
-    assert calls.keys("put_object").count(PLACE.manifest) == 2
-    assert set(calls.keys("put_object")) == {PLACE.manifest, PLACE.lock}
+    assert calls.keys("put_object").count(PLACE.manifest_key) == 2
+    assert set(calls.keys("put_object")) == {PLACE.manifest_key, PLACE.lock_key}
     assert calls.count("upload_part", "create_multipart_upload") == 0
 
 
@@ -207,7 +208,7 @@ def test_bytes_that_change_on_the_way_are_found_out_and_removed(
 ) -> None:
     monkeypatch.setattr(uploading, "combined", lambda checksums: "of something else")
 
-    with pytest.raises(CloudError, match="it was removed"):
+    with pytest.raises(CloudError, match="S3 has"):
         bring(aws, target=folder_weights(target))
 
     assert "pair/target/model.safetensors" not in keys(aws)
@@ -243,10 +244,10 @@ def test_a_file_of_another_size_is_announced(aws: Aws, target: Path) -> None:
 
 
 def test_a_bucket_that_is_not_there_is_made(aws: Aws, drafter: Path) -> None:
-    from peagle.weights import place_of
+    from peagle.weights.layout import weights_prefix
 
-    place = place_of("s3://new-models/pair")
-    assert look(aws, place, drafter=folder_weights(drafter)).makes_bucket
+    place = weights_prefix("s3://new-models/pair")
+    assert look(aws, place, drafter=folder_weights(drafter)).creates_bucket
 
     bring(aws, place, drafter=folder_weights(drafter))
 
@@ -257,16 +258,16 @@ def test_a_bucket_of_another_region_is_refused(aws: Aws, drafter: Path) -> None:
     elsewhere = {"LocationConstraint": "eu-west-1"}
     west = aws.in_region("eu-west-1")
     west.call("s3", "create_bucket", Bucket="west", CreateBucketConfiguration=elsewhere)
-    from peagle.weights import place_of
+    from peagle.weights.layout import weights_prefix
 
     with pytest.raises(Refused, match="eu-west-1") as refused:
-        look(aws, place_of("s3://west/pair"), drafter=folder_weights(drafter))
+        look(aws, weights_prefix("s3://west/pair"), drafter=folder_weights(drafter))
     assert "--region eu-west-1" in refused.value.fix
 
 
 def test_progress_ends_at_the_whole_whether_moved_or_not(aws: Aws, target: Path) -> None:
     for _ in range(2):
-        moments: list[Moment] = []
+        moments: list[SyncProgress] = []
         found = look(aws, target=folder_weights(target))
         sync(aws, found, COPIED, moments.append)
         assert moments[-1].done == moments[-1].total == found.size
@@ -285,7 +286,7 @@ def test_a_look_at_what_was_interrupted(aws: Aws, target: Path, calls: Calls) ->
 
     files = {file.name: file for file in half.files["target"]}
     assert files["model.safetensors"].state == "half"
-    assert files["model.safetensors"].there == 2 * 5 * MIB
+    assert files["model.safetensors"].present == 2 * 5 * MIB
     assert not half.complete
     aws.call("s3", "delete_object", Bucket="models", Key="pair/target/config.json")
     again = {file.name: file.state for file in look_at(aws, PLACE).files["target"]}
@@ -310,14 +311,14 @@ def test_a_look_at_warm_starts_says_for_which_device(aws: Aws, target: Path) -> 
 
     found = look_at(aws, PLACE)
 
-    assert [(warm.key[0], warm.device, warm.whole) for warm in found.warm] == [
+    assert [(warm.key[0], warm.device, warm.complete) for warm in found.warm] == [
         ("a", "4 x NVIDIA H200 (9.0), driver 580", True),
         ("b", "AMD EPYC 9R14", False),
         ("c", "", False),
     ]
     assert found.complete
     assert found.others == {}
-    assert found.size == sum(_sizes(aws).values()) - len(stored(aws, PLACE.manifest))
+    assert found.size == sum(_sizes(aws).values()) - len(stored(aws, PLACE.manifest_key))
 
 
 def _sizes(aws: Aws) -> dict[str, int]:

@@ -12,8 +12,9 @@ from moto import mock_aws
 from peagle.aws.client import Aws, Keys, connect
 from peagle.errors import CheckpointError, CloudError
 from peagle.planning.plan import Weights
-from peagle.weights import place_of, sync
 from peagle.weights.bucket import Bucket
+from peagle.weights.layout import weights_prefix
+from peagle.weights.sync import sync_weights as sync
 from tests.unit.aws.syncing import (
     CONFIG,
     COPIED,
@@ -49,8 +50,8 @@ def aws() -> Iterator[Aws]:
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("peagle.weights.transfer._PIECE", 6 * MIB)
-    monkeypatch.setattr("peagle.weights.sources.PART_BYTES", 5 * MIB)
+    monkeypatch.setattr("peagle.weights.upload._COPY_PART_BYTES", 6 * MIB)
+    monkeypatch.setattr("peagle.weights.transfer.PART_BYTES", 5 * MIB)
 
 
 @pytest.fixture
@@ -68,10 +69,10 @@ def test_s3_copies_and_we_read_headers_only(aws: Aws, calls: Calls) -> None:
     calls.before = note
     bring(aws, target=FROM)
 
-    assert set(read) <= {PLACE.manifest, PLACE.lock}
+    assert set(read) <= {PLACE.manifest_key, PLACE.lock_key}
     assert calls.count("upload_part") == 0
     assert calls.count("upload_part_copy") == 3
-    assert set(calls.keys("put_object")) == {PLACE.manifest, PLACE.lock}
+    assert set(calls.keys("put_object")) == {PLACE.manifest_key, PLACE.lock_key}
     calls.before = lambda operation, given: None
     assert stored(aws, KEY) == WEIGHTS
     assert unfinished(aws) == []
@@ -119,13 +120,13 @@ def test_a_copy_whose_parts_have_gone_since_they_were_listed_begins_anew(
     with pytest.raises(CloudError, match="away"):
         bring(aws, target=FROM)
     calls.before = lambda operation, given: None
-    kept = Bucket.kept
+    kept = Bucket.uploaded_parts
 
     def aborted(bucket: Bucket, key: str, upload: str) -> Any:
         bucket.abort(key, upload)
         return kept(bucket, key, upload)
 
-    monkeypatch.setattr(Bucket, "kept", aborted)
+    monkeypatch.setattr(Bucket, "uploaded_parts", aborted)
 
     bring(aws, target=FROM)
 
@@ -146,9 +147,9 @@ def test_a_copy_of_our_own_copy_has_the_same_checksum(aws: Aws, tmp_path: Path) 
     model = write_model(tmp_path / "model", 17 * MIB)
     bring(aws, target=folder_weights(model))
     first = aws.call("s3", "head_object", Bucket="models", Key=KEY, ChecksumMode="ENABLED")
-    other = place_of("s3://models/other")
+    other = weights_prefix("s3://models/other")
 
-    again = Weights(kind="s3", location=PLACE.folder("target"), engine_path="")
+    again = Weights(kind="s3", location=PLACE.part_uri("target"), engine_path="")
     bring(aws, other, target=again)
 
     key = "other/target/model.safetensors"
@@ -162,7 +163,7 @@ def test_a_copy_with_another_checksum_than_the_original_is_removed(
 ) -> None:
     model = write_model(tmp_path / "model", 17 * MIB)
     bring(aws, target=folder_weights(model))
-    other = place_of("s3://models/other")
+    other = weights_prefix("s3://models/other")
 
     def spoil(operation: str, given: dict[str, Any]) -> None:
         if operation == "upload_part_copy" and given["PartNumber"] == 2:
@@ -175,9 +176,9 @@ def test_a_copy_with_another_checksum_than_the_original_is_removed(
         return original(service, operation, **given)
 
     aws.call = call  # type: ignore[method-assign]
-    with pytest.raises(CloudError, match="it was removed"):
+    with pytest.raises(CloudError, match="S3 has"):
         bring(
-            aws, other, target=Weights(kind="s3", location=PLACE.folder("target"), engine_path="")
+            aws, other, target=Weights(kind="s3", location=PLACE.part_uri("target"), engine_path="")
         )
 
 

@@ -18,7 +18,7 @@ KEY = "pair/target/model.safetensors"
 @pytest.fixture
 def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A model whose weights go in five parts."""
-    monkeypatch.setattr("peagle.weights.sources.PART_BYTES", 5 * MIB)
+    monkeypatch.setattr("peagle.weights.transfer.PART_BYTES", 5 * MIB)
     return write_model(tmp_path / "target", LARGE)
 
 
@@ -44,7 +44,7 @@ def _killed_at_the_end(aws: Aws, target: Path, monkeypatch: pytest.MonkeyPatch) 
     return lambda: original(*calls.pop()) if calls else None
 
 
-@pytest.mark.parametrize("operation", ["kept", "sizes"])
+@pytest.mark.parametrize("operation", ["uploaded_parts", "sizes"])
 def test_an_upload_that_ends_only_now_is_not_sent_again(
     aws: Aws, target: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
@@ -63,7 +63,7 @@ def test_an_upload_that_ends_only_now_is_not_sent_again(
 
     monkeypatch.setattr(Bucket, operation, meanwhile)
     if after:  # S3 lists no upload that is about to end
-        monkeypatch.setattr(Bucket, "begun", lambda bucket, prefix: {})
+        monkeypatch.setattr(Bucket, "unfinished_uploads", lambda bucket, prefix: {})
 
     outcome = bring(aws, target=folder_weights(target))
 
@@ -78,13 +78,13 @@ def test_an_upload_of_other_bytes_that_ends_only_now_is_written_anew(
 ) -> None:
     arrives = _killed_at_the_end(aws, target, monkeypatch)
     (target / "model.safetensors").write_bytes(shard("w", LARGE, seed=7))
-    kept = Bucket.kept
+    kept = Bucket.uploaded_parts
 
     def meanwhile(bucket: Bucket, key: str, upload: str) -> Any:
         arrives()
         return kept(bucket, key, upload)
 
-    monkeypatch.setattr(Bucket, "kept", meanwhile)
+    monkeypatch.setattr(Bucket, "uploaded_parts", meanwhile)
 
     bring(aws, target=folder_weights(target))
 

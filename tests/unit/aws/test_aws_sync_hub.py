@@ -15,7 +15,10 @@ import pytest
 from peagle.aws.client import Aws
 from peagle.errors import CheckpointError, CloudError
 from peagle.planning.plan import Weights
-from peagle.weights import Outcome, origin_of, survey, sync
+from peagle.weights.sources import open_source
+from peagle.weights.sync import SyncResult
+from peagle.weights.sync import plan_sync_from as survey
+from peagle.weights.sync import sync_weights as sync
 from tests.unit.aws.syncing import (
     CONFIG,
     COPIED,
@@ -65,7 +68,7 @@ class Hub(FakeHub):
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
-    monkeypatch.setattr("peagle.weights.sources.PART_BYTES", 5 * MIB)
+    monkeypatch.setattr("peagle.weights.transfer.PART_BYTES", 5 * MIB)
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     for name in ("TRANSFORMERS_OFFLINE", "HUGGING_FACE_HUB_TOKEN", "HTTP_PROXY", "http_proxy"):
         monkeypatch.delenv(name, raising=False)
@@ -81,9 +84,9 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
         yield hub
 
 
-def bring(aws: Aws, revision: str | None = None, slept: list[float] | None = None) -> Outcome:
+def bring(aws: Aws, revision: str | None = None, slept: list[float] | None = None) -> SyncResult:
     weights = Weights(kind="hub", location=REPO, revision=revision, engine_path=REPO)
-    origin = origin_of(weights, lambda: aws)
+    origin = open_source(weights, lambda: aws)
     waits = [] if slept is None else slept
     origin = replace(origin, sleep=waits.append)
     return sync(aws, survey(aws, PLACE, {"target": origin}), COPIED, lambda moment: None)
@@ -107,7 +110,7 @@ def test_what_vllm_reads_arrives_whole_and_the_duplicate_does_not(aws: Aws, hub:
     bring(aws)
 
     names = {"config.json", "model.safetensors", "tokenizer.json"}
-    assert keys(aws) == {*(f"pair/target/{name}" for name in names), PLACE.manifest}
+    assert keys(aws) == {*(f"pair/target/{name}" for name in names), PLACE.manifest_key}
     assert stored(aws, "pair/target/model.safetensors") == WEIGHTS
     assert not [asked for asked in hub.asked if "pytorch_model" in asked.path]
     entry = manifest(aws)["folders"]["target"]["files"]["model.safetensors"]
@@ -161,7 +164,7 @@ def test_a_network_that_stays_away_ends_the_run_and_keeps_what_came(aws: Aws, hu
 def test_bytes_that_are_not_the_hubs_never_become_an_object(aws: Aws, hub: Hub) -> None:
     hub.spoilt = True
 
-    with pytest.raises(CheckpointError, match=r"model\.safetensors came with other bytes"):
+    with pytest.raises(CheckpointError, match=r"model\.safetensors has other bytes"):
         bring(aws)
 
     assert "pair/target/model.safetensors" not in keys(aws)
@@ -170,10 +173,10 @@ def test_bytes_that_are_not_the_hubs_never_become_an_object(aws: Aws, hub: Hub) 
 
 def test_a_small_file_is_checked_by_its_git_id(aws: Aws, hub: Hub) -> None:
     weights = Weights(kind="hub", location=REPO, revision="main", engine_path=REPO)
-    origin = origin_of(weights, lambda: aws)
+    origin = open_source(weights, lambda: aws)
     hub.files["config.json"] = CONFIG.replace(b"4", b"5")
 
-    with pytest.raises(CheckpointError, match=r"config\.json came with other bytes"):
+    with pytest.raises(CheckpointError, match=r"config\.json has other bytes"):
         sync(aws, survey(aws, PLACE, {"target": origin}), COPIED, lambda moment: None)
 
     assert "pair/target/config.json" not in keys(aws)

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from peagle.weights.queue import WORKERS
-from peagle.weights.sources import combined, parts_of, sha256
+from peagle.weights.transfer import combined, parts_of, sha256
 from tests.unit.aws.syncing import CONFIG, MIB, index_of
 from tests.unit.sandbox.sandboxes import Account, Sandbox, started, until
 
@@ -33,7 +33,7 @@ KILLED_AFTER = 50
 COMMAND = """
 import itertools, sys, threading
 from peagle.aws.client import Aws
-from peagle.weights import parts
+from peagle.weights import transfer as parts
 from peagle.cli.main import main
 
 parts.PART_BYTES = {part_bytes}

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from peagle.errors import CheckpointError, UserError
-from peagle.weights import origin_of, place_of
-from peagle.weights.layout import strangers
-from peagle.weights.sources import PART_BYTES, part_bytes, parts_of
+from peagle.weights.layout import unknown_objects, weights_prefix
+from peagle.weights.sources import open_source
+from peagle.weights.transfer import PART_BYTES, part_bytes, parts_of
 from tests.packed import KEY
 from tests.unit.aws.syncing import CONFIG, folder_weights, index_of, shard, write_model
 
@@ -19,7 +19,7 @@ def _nobody() -> None:
 
 
 def _names(folder: Path) -> set[str]:
-    origin = origin_of(folder_weights(folder), _nobody)  # type: ignore[arg-type]
+    origin = open_source(folder_weights(folder), _nobody)  # type: ignore[arg-type]
     return {file.name for file in origin.files}
 
 
@@ -57,7 +57,7 @@ def test_a_file_that_no_index_names_stays(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors.index.json").write_bytes(index_of({"w": "model.safetensors"}))
 
     assert "old.safetensors" not in _names(tmp_path)
-    left, size = origin_of(folder_weights(tmp_path), _nobody).left_out  # type: ignore[arg-type]
+    left, size = open_source(folder_weights(tmp_path), _nobody).left_out  # type: ignore[arg-type]
     assert (left, size) == (1, len(shard("w", 8)))
 
 
@@ -125,11 +125,11 @@ def test_a_snapshot_of_the_hubs_cache_goes_whole(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("uri", ["s3://models/a/b", "s3://models/a/b/"])
 def test_a_prefix_ends_with_one_slash(uri: str) -> None:
-    place = place_of(uri)
+    place = weights_prefix(uri)
 
     assert place.uri == "s3://models/a/b/"
-    assert place.folder("drafter") == "s3://models/a/b/drafter/"
-    assert place_of("s3://models").key("target", "x") == "target/x"
+    assert place.part_uri("drafter") == "s3://models/a/b/drafter/"
+    assert weights_prefix("s3://models").file_key("target", "x") == "target/x"
 
 
 @pytest.mark.parametrize(
@@ -138,12 +138,12 @@ def test_a_prefix_ends_with_one_slash(uri: str) -> None:
 )  # fmt: skip
 def test_an_address_that_sagemaker_cannot_mount_is_refused(uri: str) -> None:
     with pytest.raises(UserError, match="not an s3:// prefix"):
-        place_of(uri)
+        weights_prefix(uri)
 
 
 def _codes(there: dict[str, int], others: tuple[str, ...] = ()) -> list[str]:
-    place = place_of("s3://models/pair")
-    return [f.code for f in strangers(place, there, {"pair/target/config.json"}, others)]
+    place = weights_prefix("s3://models/pair")
+    return [f.code for f in unknown_objects(place, there, {"pair/target/config.json"}, others)]
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,11 @@ import pytest
 
 from peagle.aws.client import Aws
 from peagle.errors import CloudError, Refused
-from peagle.weights import sync
 from peagle.weights.bucket import Bucket
-from peagle.weights.inspect import look as look_at
-from peagle.weights.inspect import remove
-from peagle.weights.lock import RENEW_SECONDS, Lock, held, read_lock
+from peagle.weights.inspect import inspect_weights as look_at
+from peagle.weights.inspect import remove_weights as remove
+from peagle.weights.lock import RENEW_SECONDS, Lock, hold_lock, read_lock
+from peagle.weights.sync import sync_weights as sync
 from tests.unit.aws.syncing import (
     COPIED,
     PLACE,
@@ -57,13 +57,13 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 def test_the_second_is_told_who_is_at_work_and_changes_nothing(
     aws: Aws, bucket: Bucket, target: Path, elsewhere: Any
 ) -> None:
-    with held(bucket, PLACE, "copies acme/chat"):
+    with hold_lock(bucket, PLACE, "copies acme/chat"):
         elsewhere()
         before = keys(aws)
         with pytest.raises(Refused, match=r"models/pair/: arn:aws:.* copies acme/chat") as busy:
             bring(aws, target=folder_weights(target))
-        assert keys(aws) == before == {PLACE.lock}
-    assert re.search(r"last heard of \d s ago", busy.value.message)
+        assert keys(aws) == before == {PLACE.lock_key}
+    assert re.search(r"last active \d s ago", busy.value.message)
     assert "takes over 5 minutes after" in busy.value.fix
     assert "--take-over" in busy.value.fix
 
@@ -73,7 +73,7 @@ def test_afterwards_the_prefix_is_free_and_no_lock_lies_in_it(
 ) -> None:
     bring(aws, target=folder_weights(target))
 
-    assert PLACE.lock not in keys(aws)
+    assert PLACE.lock_key not in keys(aws)
     assert list((own_home / "weights").iterdir()) == []
     assert look(aws, target=folder_weights(target)).findings == ()
 
@@ -113,7 +113,7 @@ def test_the_dead_of_another_machine_are_waited_for_until_they_are_stale(
     bring(aws, target=folder_weights(target))
 
     assert manifest(aws)["folders"]["target"]["complete"] is True
-    assert PLACE.lock not in keys(aws)
+    assert PLACE.lock_key not in keys(aws)
 
 
 def test_take_over_does_not_wait(aws: Aws, bucket: Bucket, target: Path, elsewhere: Any) -> None:
@@ -128,11 +128,11 @@ def test_take_over_does_not_wait(aws: Aws, bucket: Bucket, target: Path, elsewhe
 def test_the_killed_of_this_machine_are_not_waited_for(
     aws: Aws, bucket: Bucket, target: Path, own_home: Path
 ) -> None:
-    with held(bucket, PLACE, "copies"):
-        left = stored(aws, PLACE.lock)
+    with hold_lock(bucket, PLACE, "copies"):
+        left = stored(aws, PLACE.lock_key)
         (file,) = (own_home / "weights").iterdir()
     # A killed process leaves both: the object, and a file that nobody holds any more.
-    aws.call("s3", "put_object", Bucket="models", Key=PLACE.lock, Body=left)
+    aws.call("s3", "put_object", Bucket="models", Key=PLACE.lock_key, Body=left)
     file.touch()
 
     bring(aws, target=folder_weights(target))
@@ -159,7 +159,7 @@ def test_who_was_taken_over_from_stops_and_leaves_the_others_lock(
     with pytest.raises(CloudError, match="copies something else") as lost:
         bring(aws, target=folder_weights(target))
 
-    assert "was taken away" in lost.value.message
+    assert "was taken over" in lost.value.message
     assert manifest(aws)["folders"]["target"]["complete"] is False
     there = read_lock(bucket, PLACE)
     assert there is not None
@@ -177,8 +177,8 @@ def test_it_is_renewed_when_that_is_due_and_then_only(
         lock.keep()
         assert calls.count("put_object") == 1 + renewals
 
-    aws.call("s3", "delete_object", Bucket="models", Key=PLACE.lock)
-    with pytest.raises(CloudError, match="nobody has it now"):
+    aws.call("s3", "delete_object", Bucket="models", Key=PLACE.lock_key)
+    with pytest.raises(CloudError, match="it was removed"):
         lock.keep(now=True)
 
 
@@ -246,7 +246,7 @@ def test_nobody_removes_what_is_being_copied(
     aws: Aws, bucket: Bucket, target: Path, elsewhere: Any
 ) -> None:
     bring(aws, target=folder_weights(target))
-    with held(bucket, PLACE, "copies acme/chat"):
+    with hold_lock(bucket, PLACE, "copies acme/chat"):
         elsewhere()
         found = look_at(aws, PLACE)
         with pytest.raises(Refused, match="copies acme/chat"):
@@ -268,9 +268,9 @@ def test_nobody_removes_what_is_being_copied(
 def test_a_lock_that_nobody_can_read_counts_all_the_same(
     aws: Aws, bucket: Bucket, target: Path, content: bytes
 ) -> None:
-    aws.call("s3", "put_object", Bucket="models", Key=PLACE.lock, Body=content)
+    aws.call("s3", "put_object", Bucket="models", Key=PLACE.lock_key, Body=content)
 
-    with pytest.raises(Refused, match="somebody else is at work"):
+    with pytest.raises(Refused, match="someone else works"):
         bring(aws, target=folder_weights(target))
 
 
@@ -278,7 +278,7 @@ def test_what_others_have_written_cannot_steer_the_terminal(aws: Aws, bucket: Bu
     lock = Lock(bucket, PLACE, "copies")
     nasty = replace(lock.holder, who="\x1b[2Jevil\r\n", id="../../../etc/passwd")
     body = json.dumps(nasty.__dict__).encode()
-    aws.call("s3", "put_object", Bucket="models", Key=PLACE.lock, Body=body)
+    aws.call("s3", "put_object", Bucket="models", Key=PLACE.lock_key, Body=body)
 
     there = read_lock(bucket, PLACE)
 
@@ -291,13 +291,13 @@ def test_what_others_have_written_cannot_steer_the_terminal(aws: Aws, bucket: Bu
 def test_the_lock_file_goes_with_the_process_that_was_killed(tmp_path: Path) -> None:
     """The kernel lets go of it, whatever ended the process."""
     code = (
-        f"import sys, time; from {LOCKING} import _alive\n"
-        "with _alive('a' * 32):\n"
+        f"import sys, time; from {LOCKING} import _local_file, locked\n"
+        "with locked(_local_file('a' * 32)):\n"
         "    print('held', flush=True)\n"
         "    time.sleep(60)\n"
     )
     environment = {**os.environ, "PEAGLE_HOME": str(tmp_path)}
-    script = f"from {LOCKING} import _is_dead_here; print(_is_dead_here('a' * 32))"
+    script = f"from {LOCKING} import _crashed_here; print(_crashed_here('a' * 32))"
 
     def dead() -> str:
         done = subprocess.run([sys.executable, "-c", script], env=environment, check=True,

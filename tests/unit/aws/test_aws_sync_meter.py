@@ -7,11 +7,11 @@ import time
 
 import pytest
 
-from peagle.weights.queue import Meter, Moment, Workers
+from peagle.weights.queue import Meter, SyncProgress, Workers
 
 
 def test_what_was_there_counts_as_done_and_not_as_speed() -> None:
-    told: list[Moment] = []
+    told: list[SyncProgress] = []
     now = [0.0]
     meter = Meter(1000, told.append, lambda: now[0])
 
@@ -26,7 +26,7 @@ def test_what_was_there_counts_as_done_and_not_as_speed() -> None:
 
 
 def test_speed_is_that_of_the_last_seconds() -> None:
-    told: list[Moment] = []
+    told: list[SyncProgress] = []
     now = [0.0]
     meter = Meter(10_000, told.append, lambda: now[0])
     for _ in range(60):
@@ -40,7 +40,7 @@ def test_speed_is_that_of_the_last_seconds() -> None:
 
 
 def test_nobody_can_tell_how_long_after_a_moment() -> None:
-    told: list[Moment] = []
+    told: list[SyncProgress] = []
     now = [0.0]
     meter = Meter(1000, told.append, lambda: now[0])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,10 @@ import pytest
 
 from peagle.aws.client import Aws
 from peagle.errors import NotFound
-from peagle.weights import Moment, place_of, sync
-from peagle.weights.inspect import look as look_at
-from peagle.weights.sync_plan import half_bytes
+from peagle.weights.inspect import inspect_weights as look_at
+from peagle.weights.layout import weights_prefix
+from peagle.weights.queue import SyncProgress
+from peagle.weights.sync import sync_weights as sync
 from tests.unit.aws.syncing import (
     COPIED,
     MIB,
@@ -30,7 +32,7 @@ KEY = "pair/target/model.safetensors"
 @pytest.fixture
 def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A model whose weights go in five parts."""
-    monkeypatch.setattr("peagle.weights.sources.PART_BYTES", 5 * MIB)
+    monkeypatch.setattr("peagle.weights.transfer.PART_BYTES", 5 * MIB)
     return write_model(tmp_path / "target", 20 * MIB)
 
 
@@ -42,12 +44,12 @@ def test_one_level_beside_names_the_prefix_of_the_pair_and_removes_nothing(
     bring(aws, target=weights)
 
     with pytest.raises(NotFound) as missing:
-        look_at(aws, place_of(uri))
-    (finding,) = look(aws, place_of(uri), target=weights).findings
+        look_at(aws, weights_prefix(uri))
+    (finding,) = look(aws, weights_prefix(uri), target=weights).findings
 
-    assert "peagle weights list s3://models/pair/" in missing.value.fix
+    assert missing.value.command == ("peagle", "weights", "list", "s3://models/pair/")
     assert finding.level == "error"
-    assert finding.fix.endswith("peagle weights list s3://models/pair/")
+    assert finding.command == ("peagle", "weights", "list", "s3://models/pair/")
 
 
 def test_a_pair_below_another_is_named_and_only_loose_objects_may_be_removed(
@@ -55,20 +57,20 @@ def test_a_pair_below_another_is_named_and_only_loose_objects_may_be_removed(
 ) -> None:
     weights = folder_weights(write_model(tmp_path / "target"))
     bring(aws, target=weights)
-    bring(aws, place_of("s3://models/pair/other"), target=weights)
+    bring(aws, weights_prefix("s3://models/pair/other"), target=weights)
     aws.call("s3", "put_object", Bucket="models", Key="pair/zebra.txt", Body=b"x")
 
     below, loose = look_at(aws, PLACE).findings
 
-    assert "peagle weights list s3://models/pair/other/" in below.fix
-    assert "1 other object lies there" in loose.message
-    assert loose.fix.endswith("aws s3 rm s3://models/pair/zebra.txt")
+    assert below.command == ("peagle", "weights", "list", "s3://models/pair/other/")
+    assert "1 other object below the prefix" in loose.message
+    assert loose.command == ("aws", "s3", "rm", "s3://models/pair/zebra.txt")
 
 
-def _interrupted(aws: Aws, target: Path, monkeypatch: pytest.MonkeyPatch) -> list[Moment]:
+def _interrupted(aws: Aws, target: Path, monkeypatch: pytest.MonkeyPatch) -> list[SyncProgress]:
     """All parts but the first have come there when it ends. S3 is not asked for them meanwhile:
     moto reckons a part's ETag when it is first asked for, and wrongly when two ask at once."""
-    moments: list[Moment] = []
+    moments: list[SyncProgress] = []
 
     with monkeypatch.context() as patched:
         calls = Calls(aws, patched)
@@ -92,22 +94,24 @@ def test_parts_that_are_there_count_in_what_is_left_and_when_it_goes_on(
     left = _interrupted(aws, target, monkeypatch)[-1]
     survey = look(aws, target=folder_weights(target))
     listed = look_at(aws, PLACE)
-    again: list[Moment] = []
+    again: list[SyncProgress] = []
 
-    half = half_bytes(aws, survey)
     sync(aws, survey, COPIED, again.append)
 
     total = survey.size
     assert left.done == total - 5 * MIB
-    assert half + sum(item.file.size for item in survey.present) == left.done
+    present = sum(item.size for item in survey.same_size)
+    assert survey.partial_bytes + present == left.done
     assert [moment.done for moment in again][:1] == [left.done]
     assert all(left.done <= moment.done <= total for moment in again)
     assert (again[-1].done, again[-1].moved) == (total, 5 * MIB)
     assert listed.pairs == ("acme/chat+head",)
-    assert listed.finish == "peagle weights sync acme/chat+head s3://models/pair/ --target-only"
+    assert shlex.join(listed.finish) == (
+        "peagle weights sync acme/chat+head s3://models/pair/ --target-only"
+    )
 
 
 def test_a_whole_pair_has_nothing_to_finish(aws: Aws, tmp_path: Path) -> None:
     bring(aws, target=folder_weights(write_model(tmp_path / "target")))
 
-    assert look_at(aws, PLACE).finish == ""
+    assert look_at(aws, PLACE).finish == ()

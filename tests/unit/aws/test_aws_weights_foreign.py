@@ -9,10 +9,10 @@ import pytest
 
 from peagle.errors import UserError
 from peagle.weights.bucket import Bucket
-from peagle.weights.layout import place_of
+from peagle.weights.layout import weights_prefix
 from peagle.weights.manifest import read_manifest
 
-PLACE = place_of("s3://my-models/tiny/")
+PLACE = weights_prefix("s3://my-models/tiny/")
 FOLDER = {"source": "org/name", "complete": True, "files": {"config.json": {"size": 3}}}
 
 
@@ -54,7 +54,7 @@ def test_what_a_sync_wrote_is_read() -> None:
     ids=lambda document: str(document)[:60],
 )
 def test_a_damaged_one_is_one_clear_error(document: object) -> None:
-    with pytest.raises(UserError, match="damaged, or of a newer toolkit"):
+    with pytest.raises(UserError, match="damaged, or was written by a newer version"):
         read_manifest(_bucket(document), PLACE)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,11 @@ from peagle.aws.errors import translated
 from peagle.errors import CloudError
 from peagle.findings import Finding
 from peagle.planning.plan import Mount, Plan, Weights
-from peagle.weights import sync
 from peagle.weights.bucket import Bucket
 from peagle.weights.lock import Lock
-from peagle.weights.manifest import Copied
+from peagle.weights.manifest import SyncedPair
 from peagle.weights.mounted import mounted_findings
+from peagle.weights.sync import sync_weights as sync
 from tests.unit.aws.cloud import service_error
 from tests.unit.aws.plans import a_plan
 from tests.unit.aws.syncing import (
@@ -32,7 +31,7 @@ from tests.unit.aws.syncing import (
 )
 from tests.unit.aws.world import World
 
-OURS = Copied("a/target+a/head", parallel_drafting=True)
+OURS = SyncedPair("a/target+a/head", parallel_drafting=True)
 
 
 def stored_plan(target: str, drafter: str | None = None, *mounts: str, **changes: Any) -> Plan:
@@ -63,7 +62,7 @@ def copied(aws: Aws, tmp_path: Path) -> Aws:
     return bring_pair(aws, tmp_path, OURS)
 
 
-def bring_pair(aws: Aws, tmp_path: Path, pair: Copied) -> Aws:
+def bring_pair(aws: Aws, tmp_path: Path, pair: SyncedPair) -> Aws:
     weights = {part: folder_weights(write_model(tmp_path / part)) for part in ("target", "drafter")}
     sync(aws, look(aws, PLACE, **weights), pair, lambda moment: None)
     return aws
@@ -104,9 +103,9 @@ def test_a_file_that_is_missing_is_refused_with_the_command_that_brings_it(
     finding = only(mounted_findings(copied, plan))
 
     assert (finding.level, finding.code) == ("error", "weights-half")
-    assert "the target is only half copied: model.safetensors is not there" in finding.message
+    assert "the copy of the target is incomplete: model.safetensors is missing" in finding.message
     command = "peagle weights sync a/target+a/head s3://models/pair/ --target-only"
-    assert finding.fix == f"finish it: {command}"
+    assert finding.command == tuple(command.split())
 
 
 def test_the_command_names_a_source_that_the_user_had_named(aws: Aws, tmp_path: Path) -> None:
@@ -115,8 +114,8 @@ def test_the_command_names_a_source_that_the_user_had_named(aws: Aws, tmp_path: 
 
     finding = only(mounted_findings(aws, PAIR))
 
-    words = shlex.split(finding.fix)
-    assert words[-3:] == ["--drafter-only", "--drafter-from", str(tmp_path / "drafter")]
+    assert finding.command is not None
+    assert finding.command[-3:] == ("--drafter-only", "--drafter-from", str(tmp_path / "drafter"))
 
 
 def test_a_file_of_another_size_is_refused(copied: Aws) -> None:
@@ -125,7 +124,7 @@ def test_a_file_of_another_size_is_refused(copied: Aws) -> None:
     finding = only(mounted_findings(copied, PAIR))
 
     assert (finding.level, finding.code) == ("error", "weights-half")
-    assert "config.json is of another size than was copied" in finding.message
+    assert "config.json is of another size than the source" in finding.message
 
 
 def test_a_copy_that_was_interrupted_is_refused_and_who_is_at_work_is_named(
@@ -145,23 +144,23 @@ def test_a_copy_that_was_interrupted_is_refused_and_who_is_at_work_is_named(
     weights = folder_weights(tmp_path / "target")
     sync(aws, look(aws, PLACE, target=weights), OURS, lambda moment: None)
 
-    assert "config.json is not there" in only(mounted_findings(aws, PAIR)).message
+    assert "config.json is missing" in only(mounted_findings(aws, PAIR)).message
     put(aws, "pair/drafter/config.json", (tmp_path / "drafter" / "config.json").read_bytes())
     Lock(Bucket(aws, "models"), PLACE, "copies a/target+a/head").take()
     message = only(mounted_findings(aws, PAIR)).message
-    assert "the copy has not come to its end" in message
-    assert "copies a/target+a/head there since" in message
+    assert "the sync has not finished" in message
+    assert "copies a/target+a/head since" in message
 
 
 @pytest.mark.parametrize(
     ("pair", "said"),
     [
-        (Copied("b/other+b/head", True), "is that of b/other+b/head"),
-        (Copied("a/target+a/eagle3", False), "drafts one token at a time"),
+        (SyncedPair("b/other+b/head", True), "is from b/other+b/head"),
+        (SyncedPair("a/target+a/eagle3", False), "drafts one token at a time"),
     ],
 )
 def test_a_manifest_of_another_pair_is_refused(
-    aws: Aws, tmp_path: Path, pair: Copied, said: str
+    aws: Aws, tmp_path: Path, pair: SyncedPair, said: str
 ) -> None:
     bring_pair(aws, tmp_path, pair)
 
@@ -183,8 +182,10 @@ def test_the_target_s_folder_is_no_drafter_and_the_manifest_says_so(
     finding = only(mounted_findings(copied, plan))
 
     assert (finding.level, finding.code) == ("error", "weights-of-the-other-part")
-    assert finding.message == "peagle-weights.json says that a target lies there, and no drafter"
-    assert finding.fix == "give --drafter s3://models/pair/drafter/"
+    assert finding.message == (
+        "according to peagle-weights.json, this is the folder of a target, not of a drafter"
+    )
+    assert finding.fix == "Use --drafter s3://models/pair/drafter/"
 
 
 def test_the_drafter_s_folder_is_no_target_even_for_who_may_not_list(
@@ -198,12 +199,12 @@ def test_the_drafter_s_folder_is_no_target_even_for_who_may_not_list(
     assert [finding.code for finding in found] == [
         "weights-of-the-other-part", "weights-not-seen"
     ]  # fmt: skip
-    assert found[0].fix == "give --model-source s3://models/pair/target/"
+    assert found[0].fix == "Use --model-source s3://models/pair/target/"
 
 
 @pytest.mark.parametrize("manifest", [b"{", b"{}", b'{"format": 9, "folders": 1}'])
 def test_a_manifest_that_nobody_can_read_counts_as_none(copied: Aws, manifest: bytes) -> None:
-    put(copied, PLACE.manifest, manifest)
+    put(copied, PLACE.manifest_key, manifest)
     assert mounted_findings(copied, PAIR) == ()
     delete(copied, "pair/target/config.json")
     assert only(mounted_findings(copied, PAIR)).code == "weights-half"
@@ -234,9 +235,9 @@ def test_an_empty_folder_a_missing_bucket_and_the_prefix_above_are_refused(copie
         assert (finding.level, finding.code) == ("error", "weights-missing")
         return finding
 
-    assert "nothing lies there" in said("s3://models/empty/").message
+    assert "weights are not there" in said("s3://models/empty/").message
     assert "there is no bucket nobodys" in said("s3://nobodys/x/").message
-    assert said("s3://models/pair/").fix == "give --model-source s3://models/pair/target/"
+    assert said("s3://models/pair/").fix == "Use --model-source s3://models/pair/target/"
 
 
 def test_a_bucket_of_another_region_is_refused(aws: Aws) -> None:
@@ -274,7 +275,7 @@ def test_warm_starts_and_a_lock_that_was_left_are_nothing_foreign(copied: Aws) -
 def test_a_prefix_with_everything_in_it_is_not_listed_to_its_end(
     copied: Aws, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("peagle.weights.mounted.MOST_OBJECTS", 4)
+    monkeypatch.setattr("peagle.weights.mounted.MAX_OBJECTS", 4)
 
     finding = only(mounted_findings(copied, PAIR))
 
@@ -311,9 +312,9 @@ def test_without_permission_to_list_there_is_a_warning_and_the_manifest_counts(
     assert (finding.level, finding.code) == ("warning", "weights-not-seen")
     assert "s3:ListBucket and s3:GetObject" in finding.fix
 
-    document = json.loads(Bucket(copied, "models").read(PLACE.manifest))
+    document = json.loads(Bucket(copied, "models").read(PLACE.manifest_key))
     document["folders"]["target"]["complete"] = False
-    put(copied, PLACE.manifest, json.dumps(document).encode())
+    put(copied, PLACE.manifest_key, json.dumps(document).encode())
     assert [finding.code for finding in mounted_findings(copied, PAIR)] == [
         "weights-half", "weights-not-seen"
     ]  # fmt: skip

@@ -13,9 +13,9 @@ from peagle.deploy.state import Deployment
 from peagle.errors import CloudError, EngineError, NotProved, Refused, UserError
 from peagle.planning.plan import Mount, Plan, Weights
 from peagle.warm import endpoint as warming
-from peagle.warm.endpoint import Stored
+from peagle.warm.endpoint import CollectedWarmStart
 from peagle.warm.transfer import PAUSES, WarmReply
-from peagle.weights.layout import strangers
+from peagle.weights.layout import unknown_objects
 from tests.packed import KEY
 from tests.unit.aws.cloud import service_error
 from tests.unit.aws.plans import a_plan
@@ -54,14 +54,14 @@ def stocked(world: World) -> World:
     return world
 
 
-def collected(world: World, folder: Path) -> Stored:
-    plan = warming.collecting(in_s3())
-    place = warming.place_beside_weights(plan)
+def collected(world: World, folder: Path) -> CollectedWarmStart:
+    plan = warming.collecting_plan(in_s3())
+    place = warming.prefix_of_weights(plan)
     found = world.look(plan)
     record = Deployment(
         name=plan.name, scope=world.aws.scope, account=world.aws.account, region=plan.region
     )
-    return warming.collect(world.work(record), found.change, found.desired, place, folder)
+    return warming.collect_on_aws(world.work(record), found.change, found.desired, place, folder)
 
 
 def warm_keys(world: World) -> list[str]:
@@ -71,7 +71,7 @@ def warm_keys(world: World) -> list[str]:
 def test_the_same_engine_runs_once_and_is_told_to_collect() -> None:
     plan = in_s3(instance_count=3, price_per_hour_usd=6.0)
 
-    own = warming.collecting(plan)
+    own = warming.collecting_plan(plan)
 
     assert own.name == "peagle-pair-warm"
     assert own.instance_count == 1
@@ -83,15 +83,15 @@ def test_the_same_engine_runs_once_and_is_told_to_collect() -> None:
 
 def test_an_eager_plan_and_too_long_a_name_are_refused() -> None:
     with pytest.raises(Refused, match="runs eagerly"):
-        warming.collecting(in_s3(environment={"SM_VLLM_ENFORCE_EAGER": "true"}))
+        warming.collecting_plan(in_s3(environment={"SM_VLLM_ENFORCE_EAGER": "true"}))
     with pytest.raises(UserError, match="63"):
-        warming.collecting(in_s3(name="x" * 60))
+        warming.collecting_plan(in_s3(name="x" * 60))
 
 
 def test_the_place_is_the_prefix_that_is_mounted() -> None:
-    place = warming.place_beside_weights(in_s3())
+    place = warming.prefix_of_weights(in_s3())
 
-    assert place.folder("warm") == f"{PREFIX}warm/"
+    assert place.part_uri("warm") == f"{PREFIX}warm/"
 
 
 HUB = Weights(kind="hub", location="a/target", engine_path="a/target")
@@ -109,12 +109,12 @@ HUB = Weights(kind="hub", location="a/target", engine_path="a/target")
 )
 def test_weights_that_are_not_below_one_prefix_name_the_command(plan: Plan) -> None:
     with pytest.raises(Refused, match=r"peagle weights sync a/target\+a/head s3://BUCKET/PREFIX"):
-        warming.place_beside_weights(plan)
+        warming.prefix_of_weights(plan)
 
 
 def test_streamed_weights_have_no_place_beside_them() -> None:
-    with pytest.raises(Refused, match=r"are streamed .plan with --weights-by mount"):
-        warming.place_beside_weights(in_s3(mounts=()))
+    with pytest.raises(Refused, match=r"are streamed .Plan with --weights-by mount"):
+        warming.prefix_of_weights(in_s3(mounts=()))
 
 
 def test_the_artefact_lies_beside_the_weights_the_manifest_last(
@@ -194,11 +194,11 @@ def test_who_may_not_delete_replaces_it_all_the_same(stocked: World, tmp_path: P
 
 @pytest.mark.parametrize("part", ["", "target/"], ids=["a pair's", "a target's alone"])
 def test_what_is_stored_does_not_keep_the_weights_from_being_synced_again(part: str) -> None:
-    place = warming.place_beside_weights(in_s3())
-    there = {f"{place.prefix}{part}warm/{KEY}.{ending}": 1 for ending in ("tar.gz", "json")}
+    place = warming.prefix_of_weights(in_s3())
+    there = {f"{place.key}{part}warm/{KEY}.{ending}": 1 for ending in ("tar.gz", "json")}
 
-    assert list(strangers(place, there, (), ())) == []
-    assert list(strangers(place, {f"{place.prefix}{part}warm/else": 1}, (), ())) != []
+    assert list(unknown_objects(place, there, (), ())) == []
+    assert list(unknown_objects(place, {f"{place.key}{part}warm/else": 1}, (), ())) != []
 
 
 def test_throttling_is_waited_for(stocked: World, tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ def test_an_engine_that_is_not_proved_is_not_collected_from(stocked: World, tmp_
 
 
 def test_a_prefix_that_may_not_be_written_is_found_out_before(stocked: World) -> None:
-    place = warming.place_beside_weights(in_s3())
+    place = warming.prefix_of_weights(in_s3())
     warming.check_writable(stocked.aws, place)
     assert stocked.cloud.calls == ["create_multipart_upload", "abort_multipart_upload"]
 

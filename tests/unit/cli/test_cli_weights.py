@@ -18,9 +18,9 @@ import pytest
 
 from peagle.catalog.loading import load_storage
 from peagle.catalog.tables import GB
-from peagle.cli.output.weights import describe, month_words
+from peagle.cli.output.weights import month_text, progress_text
 from peagle.data import data_folder
-from peagle.weights import Moment
+from peagle.weights.queue import SyncProgress
 from tests.support import Peagle
 from tests.unit.cli.endpoints import deployed
 from tests.unit.sandbox.sandboxes import Account, Sandbox, started
@@ -60,7 +60,7 @@ def test_a_pair_is_copied_and_the_plan_that_uses_it_has_one_mount(
     weights = {f"{part}/model.safetensors" for part in ("target", "drafter")}
     assert {*weights, "peagle-weights.json"} <= _keys(account, "tiny")
     assert "per month on AWS (nothing in the sandbox)" in done.stderr
-    assert "s3://models/tiny/ is whole" in done.stderr
+    assert "s3://models/tiny/ is complete" in done.stderr
     (*_, last) = re.findall(r"Copying \| (\S+) of (\S+) MB", done.stderr)
     assert last[0] == last[1], "without a terminal, too, progress comes to its end"
     use = re.search(r"Use it: peagle (plan .*)", done.stderr)
@@ -96,7 +96,7 @@ def test_without_a_terminal_and_without_yes_nothing_is_copied(
 
     assert done.returncode == 2
     assert "target   catalog:peagle/tiny/target: 7 files, 9.2 MB -> target/" in done.stderr
-    assert "add --yes" in done.stderr
+    assert "Pass --yes" in done.stderr
     assert _keys(account, "asked") == set()
 
 
@@ -147,11 +147,11 @@ def test_a_list_tells_what_lies_there(sandbox: Sandbox, account: Account) -> Non
     told = sandbox.peagle("weights", "list", "s3://models/listed", "--sandbox")
 
     assert told.returncode == 3, told.stderr
-    assert re.search(r"s3://models/listed/: not whole, .* MB, \S*tiny\S*\n", told.stdout)
+    assert re.search(r"s3://models/listed/: incomplete, .* MB, \S*tiny\S*\n", told.stdout)
     assert re.search(r"finish it: peagle weights sync .* s3://models/listed/ .*--sandbox\n",
                      told.stdout)  # fmt: skip
     assert re.search(r"missing +529 +config\.json", told.stdout)
-    assert re.search(r"whole .*9,191,704 +model\.safetensors +SHA256:", told.stdout)
+    assert re.search(r"complete .*9,191,704 +model\.safetensors +SHA256:", told.stdout)
 
 
 @pytest.mark.sandbox
@@ -191,7 +191,7 @@ def test_remove_takes_what_sync_brought_and_nothing_else(
     uploads = account.s3.list_multipart_uploads(Bucket=BUCKET).get("Uploads", ())
     assert begun["UploadId"] not in [upload["UploadId"] for upload in uploads]
     assert again.returncode == 2
-    assert "brought nothing to s3://models/removed/" in again.stderr
+    assert "no weights were synced to s3://models/removed/" in again.stderr
 
 
 @pytest.mark.sandbox
@@ -206,9 +206,9 @@ def test_who_comes_second_is_told_who_is_first_and_how_to_take_over(
     refused = _sync(sandbox, "busy", "--yes")
 
     assert refused.returncode == 3
-    assert "arn:aws:iam::1:user/anna on build-7 copies peagle/tiny there since" in refused.stderr
+    assert "arn:aws:iam::1:user/anna on build-7 copies peagle/tiny since" in refused.stderr
     assert "--take-over" in refused.stderr.splitlines()[-1]
-    assert "Left at" not in refused.stderr
+    assert "Resume:" not in refused.stderr
     assert _keys(account, "busy") == {"peagle-weights.lock"}
     told = sandbox.told("weights", "list", "s3://models/busy", "--sandbox")
     assert told["at_work"].startswith("arn:aws:iam::1:user/anna on build-7")
@@ -252,14 +252,14 @@ def test_warm_starts_are_listed_with_what_they_are_for_and_removed_with_the_weig
     removed = sandbox.peagle("weights", "remove", "s3://models/warm", "--sandbox", "--yes")
 
     assert listed.returncode == 0, "a start that finds it half compiles anew"
-    assert "s3://models/warm/: whole" in listed.stdout
+    assert "s3://models/warm/: complete" in listed.stdout
     facts = "peagle/tiny+p-eagle, K=5, 1 x NVIDIA L40S (8.9), driver 580, 2026-11-20T11:34:26Z, "
     assert f"  {'0a' * 16}  {facts}132 s cold\n" in listed.stdout
-    assert re.search(r"half +\d+  (0b){16}  no speculation, 1 x NVIDIA L40S", listed.stdout)
+    assert re.search(r"partial +\d+  (0b){16}  no speculation, 1 x NVIDIA L40S", listed.stdout)
     assert (told[0]["pair"], told[0]["k"]) == ("peagle/tiny+p-eagle", 5)
     assert (told[0]["made"], told[0]["seconds_cold"]) == (known["made"], known["seconds_cold"])
     assert (told[1]["pair"], told[1]["k"], told[1]["complete"]) == (None, 0, False)
-    assert "2 warm starts with it" in removed.stderr
+    assert "and 2 warm starts from" in removed.stderr
     assert _keys(account, "warm") == set()
 
 
@@ -298,11 +298,12 @@ def test_one_warm_start_is_removed_and_nothing_else(sandbox: Sandbox, account: A
 
     assert (unknown.returncode, asked.returncode, mixed.returncode) == (2, 2, 2)
     said = (
-        f"no warm start {'0c' * 16} lies at s3://models/one/ (there are {'0a' * 16}, {'0b' * 16})"
+        f"no warm start {'0c' * 16} at s3://models/one/ "
+        f"(Its warm starts are {'0a' * 16}, {'0b' * 16})"
     )
     assert said in unknown.stderr
-    assert "add --yes" in asked.stderr
-    assert "which --warm leaves" in mixed.stderr
+    assert "Pass --yes" in asked.stderr
+    assert "cannot be combined with --warm" in mixed.stderr
     assert done["warm"] == ["0a" * 16]
     assert done["folders"] == []
     assert _keys(account, "one") == {*weights, *both}
@@ -328,7 +329,7 @@ def test_weights_of_an_endpoint_are_replaced_by_no_others_unless_that_is_said(
     replaced = sandbox.peagle(*other, "--even-if-used")
 
     assert refused.returncode == 3
-    assert "endpoint peagle-served starts from s3://models/served/drafter/" in refused.stderr
+    assert "endpoint peagle-served uses s3://models/served/drafter/" in refused.stderr
     assert "--even-if-used" in refused.stderr.splitlines()[-1]
     assert "Copying" not in refused.stderr
     assert kept == head
@@ -367,9 +368,9 @@ def test_ctrl_c_says_what_is_left_and_how_to_go_on(
 
     assert process.wait(60) == 130, said
     assert "Traceback" not in said
-    assert "Parts that are there are kept" in said
-    assert f"Go on where it stopped: peagle {shlex.join(words)}\n" in said
-    assert "Remove it: peagle weights remove s3://models/stopped --sandbox\n" in said
+    assert "Finished parts are kept" in said
+    assert f"Resume: peagle {shlex.join(words)}\n" in said
+    assert "Remove: peagle weights remove s3://models/stopped --sandbox\n" in said
     again = sandbox.told(*words, "--yes")
     assert again["bytes_moved"] < again["bytes"]
 
@@ -379,8 +380,8 @@ def test_ctrl_c_says_what_is_left_and_how_to_go_on(
     [
         (("s3://m", "--target-only"), "not an s3:// prefix"),
         (("s3://models/a", "--target-only", "--drafter-only"), "exclude each other"),
-        (("s3://models/a", "--target-only", "--drafter-from", "./x"), "has no place"),
-        (("s3://models/a", "--target-from", "nonsense"), "no place of weights"),
+        (("s3://models/a", "--target-only", "--drafter-from", "./x"), "cannot be combined"),
+        (("s3://models/a", "--target-from", "nonsense"), "is not a weights location"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_at_once(
@@ -404,22 +405,22 @@ def test_the_price_says_where_from_and_of_when() -> None:
     price = load_storage().price_in("us-east-1")
     assert price is not None
 
-    words = month_words(100 * GB, price, "us-east-1")
+    words = month_text(100 * GB, price, "us-east-1")
 
     assert words.startswith(f"${100 * price.usd_per_gb_month:.2f} per month: S3 Standard in us-")
     assert str(price.date) in words
     assert load_storage().price_in("mars-north-1") is None
-    assert "not known" in month_words(GB, None, "mars-north-1")
+    assert "is unknown" in month_text(GB, None, "mars-north-1")
 
 
-def _moment(**given: Any) -> Moment:
+def _moment(**given: Any) -> SyncProgress:
     usual: dict[str, Any] = {"done": 5_000_000_000, "total": 10_000_000_000, "moved": 1,
                              "speed": 250e6, "seconds_left": 20.0, "file": "target/a"}  # fmt: skip
-    return Moment(**{**usual, **given})
+    return SyncProgress(**{**usual, **given})
 
 
 def test_progress_in_words() -> None:
-    assert describe(_moment()) == "Copying | 5.00 of 10.00 GB | 250 MB/s | 20s left | target/a"
-    assert describe(_moment(seconds_left=None)) == "Copying | 5.00 of 10.00 GB | target/a"
+    assert progress_text(_moment()) == "Copying | 5.00 of 10.00 GB | 250 MB/s | 20s left | target/a"
+    assert progress_text(_moment(seconds_left=None)) == "Copying | 5.00 of 10.00 GB | target/a"
     small = _moment(done=1_000_000, total=2_500_000, seconds_left=None)
-    assert describe(small) == "Copying | 1.00 of 2.50 MB | target/a"
+    assert progress_text(small) == "Copying | 1.00 of 2.50 MB | target/a"

@@ -11,7 +11,7 @@ import click
 import pytest
 
 from peagle.cli.main import cli
-from peagle.weights.layout import place_of
+from peagle.weights.layout import weights_prefix
 
 _COMMAND = re.compile(r"peagle .+?(?=    |\n| && |\)\"|$)")
 
@@ -71,4 +71,4 @@ def test_the_command_line_takes_it(
 def test_its_buckets_have_names_that_are_taken(example: str) -> None:
     for word in shlex.split(example):
         if word.startswith("s3://"):
-            place_of(word)
+            weights_prefix(word)

@@ -11,6 +11,7 @@ from peagle.cli.output.columns import aligned, fitted, folded
 from peagle.cli.output.image import table
 from peagle.cli.output.weights import file_line
 from peagle.images import Image
+from peagle.weights.inspect import FileStatus
 from tests.unit.cli.commands import FIRST, NAME, Terminal
 
 WIDTH = 60
@@ -114,7 +115,7 @@ def test_a_word_that_is_too_long_stays_whole() -> None:
 
 def test_weights_list_keeps_each_checksum_whole() -> None:
     name = "model-00001-of-00005.safetensors"
-    line = file_line("whole", 15_000_000_000, name, "", "ab" * 32, WIDTH)
+    line = file_line(FileStatus(name, "whole", 15_000_000_000, 0, "ab" * 32), WIDTH)
 
     first, second = line.split("\n")
     assert len(first) <= WIDTH + 8

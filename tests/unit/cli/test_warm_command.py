@@ -69,7 +69,7 @@ def test_without_a_terminal_yes_is_asked_for(stocked: Terminal) -> None:
     done = stocked.run(*WARM, "--name", NAME)
 
     assert done.code == 2
-    assert "add --yes" in done.error
+    assert "Pass --yes" in done.error
     assert "create_model" not in stocked.cloud.calls
 
 
@@ -78,9 +78,9 @@ def test_the_artefact_is_stored_and_the_endpoint_is_gone(stocked: Terminal) -> N
 
     assert done.code == 0, done.err
     assert stored(stocked) == [f"pair/warm/{KEY}.json", f"pair/warm/{KEY}.tar.gz"]
-    assert f"s3://models/pair/warm/{KEY}.tar.gz is there: 4.2 MB, 12 files" in done.out
+    assert f"s3://models/pair/warm/{KEY}.tar.gz is stored: 4.2 MB, 12 files" in done.out
     assert "without it the engine took 132 s to start" in done.out
-    assert f"{NAME}-warm is removed; it was there for" in done.out
+    assert f"{NAME}-warm is removed; it existed for" in done.out
     assert "Fetching | 4.2 of 4.2 MB" in done.err
     assert is_removed(stocked)
 
@@ -112,7 +112,7 @@ def test_others_beside_it_are_told_of(stocked: Terminal) -> None:
 
     done = warmed(stocked)
 
-    assert "1 for other images, GPUs or options lie beside it (2.0 MB)" in done.out
+    assert "1 for other images, GPUs or options are beside it (2.0 MB)" in done.out
     assert "peagle weights list s3://models/pair/" in done.out
 
 
@@ -146,7 +146,7 @@ def test_awss_own_image_of_the_users_catalogue_is_refused_too(
     done = stocked.run("--catalog", str(own), "warm", *PLAN[:3], *IN_S3, "--yes")
 
     assert done.code == 3
-    assert "AWS's image cannot tell what its engine compiled" in done.error
+    assert "the stock image cannot send its compile caches" in done.error
     assert f"peagle --catalog {own} image build" in done.error
     assert stocked.cloud.calls == []
 
@@ -314,10 +314,10 @@ def test_ctrl_c_says_at_once_that_it_was_heard_and_what_a_second_one_leaves(
     assert done.code == 130
     heard = done.err.index(f"Interrupted: removing {NAME}-warm.")
     assert heard < done.err.index("Removing")
-    assert "minutes at most" in done.err
-    assert f"A second Ctrl-C leaves it there, at a price of: {price_shown()}" in done.err
-    assert f"Interrupted: {NAME}-warm is removed. A warm start is kept at the end" in done.err
-    (again,) = re.findall("begin anew: peagle (.*)", done.err)
+    assert "minutes." in done.err
+    assert f"A second Ctrl-C leaves it running, at a price of: {price_shown()}" in done.err
+    assert f"Interrupted: {NAME}-warm is removed. Nothing was kept" in done.err
+    (again,) = re.findall("Start over: peagle (.*)", done.err)
     assert sorted(shlex.split(again)) == sorted([*WARM, "--name", NAME])
 
 

@@ -1,92 +1,112 @@
-"""`peagle weights` names the endpoints that start from a prefix, and sync what lies there."""
+"""`peagle weights` names the endpoints that use a prefix, and the weights that a sync replaces."""
 
 from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
 
+import click
 import pytest
 
 from peagle.checkpoints import FolderSource
-from peagle.cli.account import Account
-from peagle.cli.output.weights import fix_in_account, other_origins
-from peagle.cli.weights_remove import refuse_replaced, refuse_used
+from peagle.cli.context import in_context
+from peagle.deploy.weights_use import refuse_weights_in_use
 from peagle.errors import Refused
-from peagle.findings import warning
 from peagle.planning.plan import MODEL_BUCKET
-from peagle.weights import Origin, Survey, place_of
-from peagle.weights.manifest import Folder
+from peagle.sandbox.client import Address
+from peagle.weights.layout import weights_prefix
+from peagle.weights.manifest import FolderEntry
+from peagle.weights.sources import WeightSource
+from peagle.weights.sync import other_sources
 from tests.unit.cli.endpoints import deployed
 
-PLACE = place_of("s3://models/pair")
+PLACE = weights_prefix("s3://models/pair")
+REMOVE = ("aws", "s3", "rm", "s3://models/a")
 
 
 @pytest.mark.parametrize(
     "uri",
     ["s3://models/pair/", "s3://models/pair/target/", "s3://models/", f"s3://{MODEL_BUCKET}/pair/"],
 )
-def test_weights_that_an_endpoint_starts_from_are_not_removed(own_home: Path, uri: str) -> None:
+def test_weights_that_an_endpoint_uses_are_refused(own_home: Path, uri: str) -> None:
     deployed(uri)
 
-    with pytest.raises(Refused, match="peagle-chat starts from s3://models/pair/") as refused:
-        refuse_used(PLACE, "sandbox", Account(sandbox=True))
+    with pytest.raises(Refused, match="peagle-chat uses s3://models/pair/: it ends") as refused:
+        refuse_weights_in_use({PLACE.uri}, "sandbox", "it ends")
 
-    assert "peagle destroy peagle-chat --sandbox" in refused.value.fix
+    assert refused.value.code == "weights-in-use"
+    assert refused.value.command == ("peagle", "destroy", "peagle-chat")
     assert "--even-if-used" in refused.value.fix
 
 
 @pytest.mark.parametrize(
-    ("read", "code", "refused"),
-    [("s3://models/pair/", "other-weights-there", True),
-     ("s3://models/pair/drafter/", "other-weights-there", True),
-     ("s3://models/pair/target/", "other-weights-there", False),
-     ("s3://models/pair/drafter/", "objects-are-replaced", True),
-     ("s3://models/pair/drafter/", "another-finding", False)],
-)  # fmt: skip
-def test_weights_that_an_endpoint_starts_from_are_not_replaced(
-    own_home: Path, read: str, code: str, refused: bool
+    ("used", "refused"),
+    [
+        ("s3://models/pair/", True),
+        ("s3://models/pair/drafter/", True),
+        ("s3://models/pair/target/", False),
+    ],
+)
+def test_only_the_folder_that_is_replaced_matters(own_home: Path, used: str, refused: bool) -> None:
+    deployed(used)
+
+    with pytest.raises(Refused) if refused else nullcontext() as caught:
+        refuse_weights_in_use(
+            {"s3://models/pair/drafter/"}, "sandbox", "it changes", "use another prefix, or "
+        )
+
+    if caught is not None:
+        assert "peagle-chat uses s3://models/pair/drafter/" in caught.value.message
+        assert caught.value.fix.startswith("Use another prefix, or remove it first")
+
+
+def test_other_prefixes_accounts_and_deployments_without_endpoint_do_not_matter(
+    own_home: Path,
 ) -> None:
-    deployed(read)
-    found = warning(code, "s3://models/pair/drafter/", "is replaced", "")
-
-    with pytest.raises(Refused) if refused else nullcontext() as said:
-        refuse_replaced([found], "sandbox", Account(sandbox=True))
-
-    if said is not None:
-        assert "peagle-chat starts from s3://models/pair/drafter/" in said.value.message
-        assert "peagle destroy peagle-chat --sandbox, or add --even-if-used" in said.value.fix
-
-
-def test_other_prefixes_accounts_and_what_has_no_endpoint_do_not_matter(own_home: Path) -> None:
     deployed("s3://models/pair-2/")
-    refuse_used(PLACE, "sandbox", Account(sandbox=True))
+    refuse_weights_in_use({PLACE.uri}, "sandbox", "")
     deployed("s3://models/pair/", "S3Objects")
-    refuse_used(PLACE, "sandbox", Account(sandbox=True))
+    refuse_weights_in_use({PLACE.uri}, "sandbox", "")
     deployed("s3://models/pair/", scope="111122223333")
-    refuse_used(PLACE, "sandbox", Account(sandbox=True))
+    refuse_weights_in_use({PLACE.uri}, "sandbox", "")
 
 
-def test_a_command_of_the_aws_cli_is_not_given_as_if_it_met_the_sandbox() -> None:
-    rm = "aws s3 rm s3://models/a"
+@pytest.mark.parametrize(
+    ("typed", "appended"),
+    [
+        ([], ()),
+        (["--profile", "p"], ("--profile", "p")),
+        (["--sandbox"], ("--endpoint-url", "http://127.0.0.1:4566")),
+    ],
+)
+def test_a_command_of_the_aws_cli_reaches_the_same_account(
+    monkeypatch: pytest.MonkeyPatch, typed: list[str], appended: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr("peagle.sandbox.running", lambda: Address("http://127.0.0.1:4566", 1))
+    seen: list[tuple[str, ...]] = []
 
-    assert fix_in_account(rm, Account()) == rm
-    assert fix_in_account(rm, Account(profile="p")) == f"{rm} --profile p"
-    assert "peagle sandbox env" in fix_in_account(rm, Account(sandbox=True))
-    listed = "name that: peagle weights list s3://models/a/"
-    assert fix_in_account(listed, Account(sandbox=True)) == f"{listed} --sandbox"
+    @click.command()
+    @click.option("--profile")
+    @click.option("--sandbox", is_flag=True)
+    def command(profile: str | None, sandbox: bool) -> None:
+        seen.append(in_context(REMOVE))
+
+    command.main(typed, standalone_mode=False)
+
+    assert seen == [(*REMOVE, *appended)]
 
 
-def test_a_copy_over_another_pair_says_which_one_lies_there() -> None:
-    origins = {
-        part: Origin(f"catalog:new/{part}", (), (0, 0), FolderSource(Path()))
+def test_a_sync_over_another_pair_names_it() -> None:
+    sources = {
+        part: WeightSource(f"catalog:new/{part}", (), (0, 0), FolderSource(Path()))
         for part in ("target", "drafter")
     }
-    there = {
-        "target": Folder("catalog:new/target", True, {}, "peagle/tiny+p-eagle"),
-        "drafter": Folder("catalog:old/drafter", True, {}, "peagle/tiny+p-eagle"),
+    manifest = {
+        "target": FolderEntry("catalog:new/target", True, {}, "peagle/tiny+p-eagle"),
+        "drafter": FolderEntry("catalog:old/drafter", True, {}, "peagle/tiny+p-eagle"),
     }
 
-    (said,) = other_origins(Survey(PLACE, "us-east-1", origins, (), manifest=there))
+    (found,) = other_sources(PLACE, sources, manifest)
 
-    assert said.level == "warning"
-    assert "the drafter of peagle/tiny+p-eagle, from catalog:old/drafter" in said.message
+    assert (found.level, found.code) == ("warning", "other-weights-there")
+    assert "the drafter of peagle/tiny+p-eagle from catalog:old/drafter" in found.message

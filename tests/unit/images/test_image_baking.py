@@ -16,7 +16,7 @@ from peagle.images.bake import baked, members
 from peagle.planning import Options, Plan, make_plan
 from peagle.planning.plan import Weights
 from peagle.render.image import Copied, Download
-from peagle.weights import origin_of
+from peagle.weights.sources import open_source
 from tests.unit.aws.syncing import CONFIG, index_of, shard
 from tests.unit.checkpoints.fake_hub import COMMIT, REPO, FakeHub, running
 from tests.unit.checkpoints.web import Asked, Reply
@@ -97,7 +97,7 @@ def test_a_folder_brings_what_sync_would_copy_and_nothing_else(folder: Path) -> 
     (found,) = baked(plan_with(directory(folder)))
 
     assert isinstance(found, Copied)
-    synced = origin_of(directory(folder), no_aws)  # type: ignore[arg-type]
+    synced = open_source(directory(folder), no_aws)  # type: ignore[arg-type]
     assert set(found.files) == {file.name for file in synced.files} == set(MODEL)
     assert {m.path for m in members(found)} == {f"weights/model/target/{name}" for name in MODEL}
 
@@ -105,7 +105,7 @@ def test_a_folder_brings_what_sync_would_copy_and_nothing_else(folder: Path) -> 
 def test_the_hub_s_files_are_those_that_sync_would_copy_at_the_commit_of_now(hub: Hub) -> None:
     (found,) = baked(plan_with(HUB))
 
-    synced = origin_of(HUB, no_aws)  # type: ignore[arg-type]
+    synced = open_source(HUB, no_aws)  # type: ignore[arg-type]
     assert found == Download(REPO, "main", PINNED, tuple(sorted(MODEL)))
     assert {file.name for file in synced.files} == set(MODEL)
 

@@ -137,7 +137,7 @@ def test_where_nothing_was_compiled_it_is_refused_and_nothing_runs(
         collect(plan_for("eager"), COLLECTING, engine_home / "warm", lambda step, detail: None)
 
     assert listing() == ()
-    assert processes_with("STAND_IN=eager") == []
+    assert processes_with(f"PEAGLE_ML_ROOT={engine_home}") == []
     assert not (engine_home / "warm").exists()
     log = records.log_of(f"{NAME}-warm")
     assert log.is_file(), "its log is kept"
@@ -155,7 +155,7 @@ def test_interrupted_in_the_middle_nothing_runs_and_nothing_is_kept(
         collect(plan_for("mark"), COLLECTING, engine_home / "warm", interrupt)
 
     assert listing() == ()
-    assert processes_with("STAND_IN=mark") == []
+    assert processes_with(f"PEAGLE_ML_ROOT={engine_home}") == []
     assert os.listdir(engine_home / "warm") == []
 
 
@@ -182,9 +182,9 @@ def test_a_pipeline_that_is_cancelled_leaves_no_engine(
     finally:
         signal.signal(signal.SIGTERM, usual)
 
-    assert f"begin anew: peagle warm tiny {' '.join(words)}" in done.stderr
+    assert f"Start over: peagle warm tiny {' '.join(words)}" in done.stderr
     assert listing() == ()
-    assert processes_with("PEAGLE_WARM=collect") == []
+    assert processes_with(f"PEAGLE_ML_ROOT={engine_home}") == []
     assert list(engine_home.glob("kept/*")) == []
 
 
@@ -221,7 +221,7 @@ def test_a_second_ctrl_c_tells_how_to_end_the_engine(
     done = CliRunner().invoke(warm, ["tiny", "--name", NAME, "--local"], standalone_mode=False)
 
     assert isinstance(done.exception, Abort)
-    assert f"still runs. End it: peagle local down {NAME}-warm\n" in done.stderr
+    assert f"still runs. Stop it: peagle local down {NAME}-warm\n" in done.stderr
     assert [engine.name for engine in listing()] == [f"{NAME}-warm"]
 
 
@@ -236,7 +236,7 @@ def test_interrupted_at_its_very_end_nothing_runs_either(
         collect(plan_for("mark"), COLLECTING, engine_home / "warm", lambda step, detail: None)
 
     assert listing() == ()
-    assert processes_with("STAND_IN=mark") == []
+    assert processes_with(f"PEAGLE_ML_ROOT={engine_home}") == []
 
 
 def test_up_gets_what_is_kept_by_itself(engine_home: Path, kept: Path, typed: Typed) -> None:
@@ -331,14 +331,14 @@ def test_a_python_without_headers_cannot_compile_either(stand_in: Engine, tmp_pa
 
 
 WRONG: list[tuple[tuple[str, ...], str]] = [
-    (("--local", "--to", "s3://bucket/prefix"), "kept on this machine"),
-    (("--local", "--to", "/dev/null/folder"), "nothing can be kept in /dev/null/folder"),
-    (("--local", "--sandbox"), "--local is about this machine"),
-    (("--local", "--profile", "mine"), "--local is about this machine"),
-    (("--local", "--gpus"), "--gpus is for containers .add --engine docker"),
-    (("--to", "folder"), "add --local"),
-    (("--gpus",), "add --local"),
-    (("--engine", "docker"), "add --local"),
+    (("--local", "--to", "s3://bucket/prefix"), "can only be kept on this machine"),
+    (("--local", "--to", "/dev/null/folder"), "cannot write to /dev/null/folder"),
+    (("--local", "--sandbox"), "--local cannot be combined"),
+    (("--local", "--profile", "mine"), "--local cannot be combined"),
+    (("--local", "--gpus"), "--gpus is for containers .Add --engine docker"),
+    (("--to", "folder"), "Add --local"),
+    (("--gpus",), "Add --local"),
+    (("--engine", "docker"), "Add --local"),
 ]
 
 

@@ -41,7 +41,8 @@ class PeagleCommand(click.Command):
 def in_context(command: Sequence[str], ctx: click.Context | None = None) -> tuple[str, ...]:
     """``command`` with the kept options of the user's command line that it accepts.
 
-    ``--profile`` also reaches commands of the AWS CLI.
+    ``--profile`` also reaches commands of the AWS CLI, and with ``--sandbox`` they get the
+    sandbox's address: without it they would change the user's account.
     """
     words = tuple(command)
     ctx = ctx or click.get_current_context(silent=True)
@@ -60,6 +61,11 @@ def in_context(command: Sequence[str], ctx: click.Context | None = None) -> tupl
             head += [flag, value]
         elif flag in accepted:
             tail += [flag, value] if value else [flag]
+    if words[0] == "aws" and "--sandbox" in _typed(ctx):
+        from peagle.sandbox import running
+
+        address = running()
+        tail += ["--endpoint-url", address.url] if address else []
     end = words.index("--") if "--" in words else len(words)
     return (words[0], *head, *words[1:end], *tail, *words[end:])
 

@@ -18,7 +18,6 @@ from peagle.catalog.schema import Catalog
 from peagle.cli.account import DEFAULT_REGION, Account, chosen_account
 from peagle.cli.locations import AwsOf
 from peagle.cli.options import command_catalog, is_plan_file, resolve_plan
-from peagle.cli.output.weights import in_account
 from peagle.findings import Finding
 from peagle.planning import Plan, errors
 from peagle.planning.drafter import NOT_READ
@@ -53,7 +52,7 @@ def online_plan(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> Plan:
     else:
         plan = planned(lambda: aws)
         stored = mounted_at_plan(limited, plan)
-    return _with_findings(plan, _online_findings(account, limited, plan, fresh, stored))
+    return _with_findings(plan, _online_findings(limited, plan, fresh, stored))
 
 
 def _manifest_first(
@@ -92,17 +91,16 @@ def _plan_of_file(account: Account, plan: Plan, catalog: Catalog) -> Plan:
         changed = {"price_per_hour_usd": total, "price_date": price.date.isoformat()}
         plan = plan.model_copy(update=changed)
     stored = mounted_at_plan(aws, plan)
-    return _with_findings(plan, _online_findings(account, aws, plan, fresh, stored))
+    return _with_findings(plan, _online_findings(aws, plan, fresh, stored))
 
 
 def _online_findings(
-    account: Account, aws: Aws, plan: Plan, fresh: FreshPrices, stored: tuple[Finding, ...]
+    aws: Aws, plan: Plan, fresh: FreshPrices, stored: tuple[Finding, ...]
 ) -> tuple[Finding, ...]:
     """Findings about the price, the quota, and the weights (``stored``)."""
     price = (*fresh.findings, *unlisted_findings(fresh.listed, plan.instance_type))
     quota = quotas_at_plan(aws, plan.instance_type, plan.instance_count, fresh.table)
-    weights = (in_account(finding, account) for finding in stored)
-    return (*price, *(_not_again(price, finding) for finding in (*quota, *weights)))
+    return (*price, *(_not_again(price, finding) for finding in (*quota, *stored)))
 
 
 def _not_again(told: tuple[Finding, ...], finding: Finding) -> Finding:

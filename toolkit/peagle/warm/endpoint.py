@@ -1,7 +1,7 @@
-"""Warm starts on AWS: an endpoint that collects what its engine compiled, for others to start with.
+"""Warm starts on AWS: a temporary endpoint compiles, and others start with its compile caches.
 
-The artefact (``peagle.warm.transfer``) goes into the folder ``warm/`` beside the weights, so that
-whatever mounts them mounts it too: no request and no template changes.
+The artifact (``peagle.warm.transfer``) is stored in the folder ``warm/`` beside the weights, so
+every deployment that mounts the weights mounts it too: no request and no template changes.
 """
 
 from __future__ import annotations
@@ -19,38 +19,38 @@ from peagle.deploy.apply import Change, deploy
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.desired import DesiredState
 from peagle.deploy.status import sandbox_engine
-from peagle.errors import CloudError, EngineError, PeagleError, Refused
+from peagle.errors import CloudError, EngineError, Fix, PeagleError, Refused
 from peagle.planning.plan import Plan
 from peagle.planning.runtime import check_name
 from peagle.warm.transfer import IncompleteResponse, WarmArtifact, WarmReply, fetch
 from peagle.weights.bucket import Bucket
-from peagle.weights.layout import Place, place_of
+from peagle.weights.layout import WeightsPrefix, weights_prefix
 from peagle_serve.contract import COLLECT, WARM_ATTRIBUTE, WARM_FOLDER, WARM_MODE_VARIABLE
 
 COLLECTING_SUFFIX = "-warm"
-"""So ends the name of the endpoint that collects."""
+"""Ends the name of the endpoint that collects."""
 
 _RUNTIME = "sagemaker-runtime"
 _EAGER = "SM_VLLM_ENFORCE_EAGER"
 
 
 @dataclass(frozen=True)
-class Stored:
-    """An artefact in S3. ``others`` are those beside it, their sizes in bytes by key: every start
-    downloads them as well. ``stand_in`` is what the sandbox ran instead."""
+class CollectedWarmStart:
+    """An artifact in S3. ``others`` are the artifacts beside it, size in bytes by key, which every
+    start downloads too. ``stand_in`` is the pair that the sandbox ran instead."""
 
-    artefact: WarmArtifact
-    place: Place
+    artifact: WarmArtifact
+    place: WeightsPrefix
     others: dict[str, int]
     stand_in: str | None = None
 
     @property
     def uri(self) -> str:
-        """The packed file as ``s3://``."""
-        return f"{self.place.folder(WARM_FOLDER)}{self.artefact.archive.name}"
+        """The URI of the archive."""
+        return f"{self.place.part_uri(WARM_FOLDER)}{self.artifact.archive.name}"
 
 
-def collecting(plan: Plan) -> Plan:
+def collecting_plan(plan: Plan) -> Plan:
     """The plan of the endpoint that collects: the same engine, once, under another name.
 
     Raises Refused for a plan whose engine compiles nothing.
@@ -58,13 +58,14 @@ def collecting(plan: Plan) -> Plan:
     if plan.environment.get(_EAGER, "false").strip().lower() != "false":
         raise Refused(
             f"{plan.pair} runs eagerly ({_EAGER}), so there is nothing to collect",
-            "every start of it is cold",
+            f"Remove {_EAGER}; without compilation every start is cold",
+            code="nothing-compiled",
         )
     each = plan.price_per_hour_usd
     return plan.model_copy(
         update={
             "name": check_name(f"{plan.name}{COLLECTING_SUFFIX}"),
-            # Two instances would answer in turn, each with an artefact of its own.
+            # Two instances would answer in turn, each with its own artifact.
             "instance_count": 1,
             "price_per_hour_usd": None if each is None else round(each / plan.instance_count, 4),
             "environment": {**plan.environment, WARM_MODE_VARIABLE: COLLECT},
@@ -72,62 +73,68 @@ def collecting(plan: Plan) -> Plan:
     )
 
 
-def place_beside_weights(plan: Plan) -> Place:
-    """The prefix that becomes /opt/ml/model. Raises Refused unless all weights lie below it."""
+def prefix_of_weights(plan: Plan) -> WeightsPrefix:
+    """The prefix mounted as /opt/ml/model. Raises Refused unless all weights are below it."""
     drafter = plan.drafter.weights if plan.drafter else None
     kinds = {weights.kind for weights in (plan.target.weights, drafter) if weights}
     if kinds == {"s3"} and not plan.mounts:
         raise Refused(
-            f"a warm start comes with mounted weights, and those of {plan.pair} are streamed",
-            "plan with --weights-by mount",
+            f"a warm start needs mounted weights, and those of {plan.pair} are streamed",
+            "Plan with --weights-by mount",
+            code="weights-streamed",
         )
     if kinds != {"s3"} or [mount.channel for mount in plan.mounts] != [None]:
         raise Refused(
-            f"a warm start lies beside the weights, and those of {plan.pair} are not below one "
-            "prefix in S3",
-            f"copy them first: peagle weights sync {plan.pair} s3://BUCKET/PREFIX, which says "
-            "what --model-source and --drafter to give",
+            f"a warm start is stored beside the weights, and those of {plan.pair} are not below "
+            "one prefix in S3",
+            f"Copy them first: peagle weights sync {plan.pair} s3://BUCKET/PREFIX, which prints "
+            "the --model-source and --drafter to use",
+            code="weights-not-in-s3",
         )
-    return place_of(plan.mounts[0].s3_uri)
+    return weights_prefix(plan.mounts[0].s3_uri)
 
 
-def check_writable(aws: Aws, place: Place) -> None:
-    """Raise AccessDenied, before anything costs, if the artefact could not be written there."""
-    bucket, key = Bucket(aws, place.bucket), place.key(WARM_FOLDER, "probe")
+def check_writable(aws: Aws, place: WeightsPrefix) -> None:
+    """Raise AccessDenied, before anything costs money, if the artifact cannot be written there."""
+    bucket, key = Bucket(aws, place.bucket), place.file_key(WARM_FOLDER, "probe")
     try:
-        # Begun and thrown away: it needs what the upload will need, and leaves nothing.
+        # Begun and aborted: needs the permissions of the upload, and leaves nothing.
         bucket.abort(key, bucket.begin(key, {}))
     except AccessDenied as error:
         raise AccessDenied(
-            f"the artefact could not be written to {place.folder(WARM_FOLDER)}: {error.message}",
-            error.fix, error.code,
+            f"the artifact cannot be written to {place.part_uri(WARM_FOLDER)}: {error.message}",
+            Fix(error.fix, tuple(error.command)), error.code,
         ) from error  # fmt: skip
 
 
-def collect(
-    context: DeploymentContext, change: Change, desired: DesiredState, place: Place, folder: Path
-) -> Stored:
-    """Deploy and prove ``desired``, fetch its artefact into ``folder``, and store it at ``place``.
+def collect_on_aws(
+    context: DeploymentContext,
+    change: Change,
+    desired: DesiredState,
+    place: WeightsPrefix,
+    folder: Path,
+) -> CollectedWarmStart:
+    """Deploy and prove ``desired``, fetch its artifact into ``folder``, and store it at ``place``.
 
-    What was deployed is the caller's to remove, however this ends. Raises what deploying and
-    fetching raise.
+    The caller removes the deployment, however this ends. Raises what ``deploy`` and ``fetch``
+    raise.
     """
     deploy(context, change, desired)
     name = context.record.name
     stand_in = sandbox_engine(context.aws, describe(context.aws, name)).stand_in
-    context.say("Packing", "what the engine compiled")
-    artefact = fetch(
-        lambda body: _ask(context.aws, name, body),
+    context.say("Packing", "compile caches")
+    artifact = fetch(
+        lambda body: _send(context.aws, name, body),
         folder,
-        lambda done, size: _tell(context, "Fetching", done, size),
+        lambda done, size: _show_bytes(context, "Fetching", done, size),
         context.clock.sleep,
     )
-    _store(context, artefact, place)
-    return Stored(artefact, place, _others(context.aws, artefact, place), stand_in)
+    _store(context, artifact, place)
+    return CollectedWarmStart(artifact, place, _others(context.aws, artifact, place), stand_in)
 
 
-def _ask(aws: Aws, endpoint: str, body: dict[str, Any]) -> WarmReply:
-    """One question to the container's route, as ``peagle.warm.transfer`` wants it answered."""
+def _send(aws: Aws, endpoint: str, body: dict[str, Any]) -> WarmReply:
+    """Invoke the container's route: the transport of ``peagle.warm.transfer``."""
     try:
         answer = aws.call(
             _RUNTIME,
@@ -143,16 +150,16 @@ def _ask(aws: Aws, endpoint: str, body: dict[str, Any]) -> WarmReply:
     except (AccessDenied, Missing):
         raise
     except PeagleError as error:
-        said = _of_container(error)
-        if said is not None:
-            return said
+        reply = _container_reply(error)
+        if reply is not None:
+            return reply
         if isinstance(error, (CloudError, EngineError)):
             raise IncompleteResponse(error) from error
         raise
 
 
-def _of_container(error: PeagleError) -> WarmReply | None:
-    """The container's own refusal within SageMaker's."""
+def _container_reply(error: PeagleError) -> WarmReply | None:
+    """The container's own reply inside SageMaker's ModelError."""
     response = getattr(error.__cause__, "response", None) or {}
     if response.get("Error", {}).get("Code") != "ModelError":
         return None
@@ -160,38 +167,34 @@ def _of_container(error: PeagleError) -> WarmReply | None:
     return WarmReply(status, str(response.get("OriginalMessage", "")).encode())
 
 
-def _store(context: DeploymentContext, artefact: WarmArtifact, place: Place) -> None:
-    """The old manifest goes first and the new one comes last: what has none is no artefact, so
-    wherever this is cut off, no start takes a new archive for the old one."""
+def _store(context: DeploymentContext, artifact: WarmArtifact, place: WeightsPrefix) -> None:
+    """Delete the old manifest first and upload the new one last: without a manifest no engine uses
+    the archive, so an interruption never combines an old manifest with a new archive."""
     done = 0
-    _forget_old(Bucket(context.aws, place.bucket), place.key(WARM_FOLDER, artefact.manifest.name))
+    bucket = Bucket(context.aws, place.bucket)
+    manifest = place.file_key(WARM_FOLDER, artifact.manifest.name)
+    if manifest in bucket.sizes(manifest):  # deleting nothing leaves a marker in versioned buckets
+        with suppress(AccessDenied):  # without s3:DeleteObject the upload still replaces it
+            bucket.delete(manifest)
 
     def advance(count: int) -> None:
         nonlocal done
         done += count
-        _tell(context, "Storing", min(done, artefact.size), artefact.size)
+        _show_bytes(context, "Storing", min(done, artifact.size), artifact.size)
 
-    for path in (artefact.archive, artefact.manifest):
-        key = place.key(WARM_FOLDER, path.name)
+    for path in (artifact.archive, artifact.manifest):
+        key = place.file_key(WARM_FOLDER, path.name)
         context.aws.upload(path, place.bucket, key, {}, advance)
 
 
-def _forget_old(bucket: Bucket, manifest: str) -> None:
-    if manifest not in bucket.sizes(manifest):
-        return  # In a bucket with versions, deleting what is not there leaves a marker.
-    # Whoever may write and not delete has paid for the artefact all the same, and replaces it.
-    with suppress(AccessDenied):
-        bucket.delete(manifest)
-
-
-def _others(aws: Aws, artefact: WarmArtifact, place: Place) -> dict[str, int]:
+def _others(aws: Aws, artifact: WarmArtifact, place: WeightsPrefix) -> dict[str, int]:
     found: dict[str, int] = {}
-    for name, size in Bucket(aws, place.bucket).sizes(place.key(WARM_FOLDER, "")).items():
-        key = place.artefact(name)
-        if key not in (None, artefact.key):
-            found[str(key)] = found.get(str(key), 0) + size
+    for name, size in Bucket(aws, place.bucket).sizes(place.file_key(WARM_FOLDER, "")).items():
+        key = place.warm_start_of(name)
+        if key and key != artifact.key:
+            found[key] = found.get(key, 0) + size
     return found
 
 
-def _tell(context: DeploymentContext, what: str, done: int, size: int) -> None:
+def _show_bytes(context: DeploymentContext, what: str, done: int, size: int) -> None:
     context.say(what, f"{done / 1e6:.1f} of {size / 1e6:.1f} MB", lasting=done < size)

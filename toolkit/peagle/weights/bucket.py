@@ -1,27 +1,27 @@
-"""The calls of S3 that copying needs, on one bucket."""
+"""The S3 calls of a sync, on one bucket."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from peagle.aws import s3 as storage
+from peagle.aws import s3
 from peagle.aws.client import Aws
 from peagle.aws.errors import Missing, translated
 from peagle.errors import CloudError, Refused
 
 ALGORITHM = "SHA256"
 _CHECKSUMS = ("CRC64NVME", "SHA256", "SHA1", "CRC32C", "CRC32")
-_IN_PARTS = re.compile(r"-\d+$")
+_PART_COUNT = re.compile(r"-\d+$")
 
 
 @dataclass(frozen=True)
-class Head:
-    """What S3 says of an object. ``checksum`` is ``ALGORITHM:value``, or empty when it has none;
-    ``composite`` whether that depends on the size of its parts."""
+class ObjectInfo:
+    """What S3 reports about an object. ``checksum`` is ``ALGORITHM:value``, empty without one;
+    ``composite`` tells whether its value depends on the part size."""
 
     size: int
     etag: str
@@ -31,9 +31,9 @@ class Head:
 
 
 @dataclass(frozen=True)
-class Kept:
-    """A part that an unfinished upload holds already. Not every S3 tells its checksums (such as
-    ``ChecksumSHA256``); its ETag is then its MD5."""
+class UploadedPart:
+    """A part of an unfinished upload. Not every S3 lists its checksums (``ChecksumSHA256`` and
+    others); its ETag is then its MD5."""
 
     size: int
     etag: str
@@ -45,10 +45,10 @@ class Bucket:
 
     def __init__(self, aws: Aws, name: str) -> None:
         self.aws, self.name = aws, name
-        aws.client("s3")  # made here, before several threads want it
+        aws.client("s3")  # created here, before several threads need it
 
     def call(self, operation: str, **parameters: Any) -> dict[str, Any]:
-        """One call about this bucket."""
+        """One call on this bucket."""
         return self.aws.call("s3", operation, Bucket=self.name, **parameters)
 
     def sizes(self, prefix: str) -> dict[str, int]:
@@ -59,37 +59,37 @@ class Bucket:
         return {entry["Key"]: entry["Size"] for entry in entries}
 
     def read(self, key: str) -> bytes:
-        """A small object."""
+        """The content of a small object. Raises Missing."""
         answer = self.call("get_object", Key=key)
         with closing(answer["Body"]) as body, translated("s3", self.aws.region):
             content: bytes = body.read()
         return content
 
-    def head(self, key: str) -> Head | None:
-        """The object, when it is there."""
+    def head(self, key: str) -> ObjectInfo | None:
+        """Size, checksum and metadata of an object; ``None`` where there is none."""
         try:
             found = self.call("head_object", Key=key, ChecksumMode="ENABLED")
         except Missing:
             return None
-        said = ((name, found.get(f"Checksum{name}")) for name in _CHECKSUMS)
-        name, value = next(((name, value) for name, value in said if value), ("", ""))
-        in_parts = _IN_PARTS.search(found["ETag"].strip('"')) is not None
+        checksums = ((name, found.get(f"Checksum{name}")) for name in _CHECKSUMS)
+        name, value = next(((name, value) for name, value in checksums if value), ("", ""))
+        in_parts = _PART_COUNT.search(found["ETag"].strip('"')) is not None
         kind = found.get("ChecksumType", "COMPOSITE" if in_parts and name[:3] == "SHA" else "")
-        return Head(
+        return ObjectInfo(
             size=found["ContentLength"],
             etag=found["ETag"],
-            checksum=f"{name}:{_IN_PARTS.sub('', value)}" if name else "",
+            checksum=f"{name}:{_PART_COUNT.sub('', value)}" if name else "",
             composite=kind == "COMPOSITE",
             metadata=found.get("Metadata", {}),
         )
 
-    def first_part(self, key: str) -> int | None:
-        """How large the first of an object's parts is; ``None`` for one that is in one piece."""
+    def part_size(self, key: str) -> int | None:
+        """Size in bytes of the first part of an object; ``None`` for an object in one piece."""
         found = self.call("head_object", Key=key, PartNumber=1)
         return found["ContentLength"] if found.get("PartsCount") else None
 
-    def begun(self, prefix: str) -> dict[str, list[str]]:
-        """Unfinished uploads below the prefix: ids by key, the latest last."""
+    def unfinished_uploads(self, prefix: str) -> dict[str, list[str]]:
+        """Unfinished multipart uploads below the prefix: ids by key, the latest last."""
         listed = self.aws.items(
             "s3", "list_multipart_uploads", "Uploads", Bucket=self.name, Prefix=prefix
         )
@@ -98,35 +98,34 @@ class Bucket:
             found.setdefault(entry["Key"], []).append(entry["UploadId"])
         return found
 
-    def kept(self, key: str, upload: str) -> dict[int, Kept]:
-        """The parts that an unfinished upload holds, by number."""
-        return {
-            entry["PartNumber"]: Kept(entry["Size"], entry["ETag"].strip('"'), checksums_in(entry))
-            for entry in self._parts(key, upload)
-        }
-
-    def _parts(self, key: str, upload: str) -> Iterator[dict[str, Any]]:
-        return self.aws.items(
+    def uploaded_parts(self, key: str, upload: str) -> dict[int, UploadedPart]:
+        """The parts of an unfinished upload, by number. Raises Missing when it has ended."""
+        parts = self.aws.items(
             "s3", "list_parts", "Parts", Bucket=self.name, Key=key, UploadId=upload
         )
+        return {
+            part["PartNumber"]: UploadedPart(
+                part["Size"], part["ETag"].strip('"'), checksums_in(part)
+            )
+            for part in parts
+        }
 
     def begin(self, key: str, metadata: Mapping[str, str], algorithm: str = ALGORITHM,
               kind: str = "COMPOSITE") -> str:  # fmt: skip
-        """A new upload in parts; its id."""
+        """Create a multipart upload; its id."""
         answer = self.call("create_multipart_upload", Key=key, Metadata=dict(metadata),
                            ChecksumAlgorithm=algorithm, ChecksumType=kind)  # fmt: skip
         return str(answer["UploadId"])
 
     def abort(self, key: str, upload: str) -> None:
-        """Throw away an unfinished upload; tolerates one that is gone."""
+        """Abort an unfinished upload; tolerates one that has ended."""
         try:
             self.call("abort_multipart_upload", Key=key, UploadId=upload)
         except Missing:
             return
 
     def complete(self, key: str, upload: str, parts: list[dict[str, Any]]) -> None:
-        """Make the object of its parts. An answer that got lost does not matter: the caller looks
-        at the object anyway."""
+        """Complete a multipart upload. Tolerates a lost response: callers verify the object."""
         try:
             self.call("complete_multipart_upload", Key=key, UploadId=upload,
                       MultipartUpload={"Parts": parts})  # fmt: skip
@@ -135,22 +134,32 @@ class Bucket:
                 raise
 
     def delete(self, key: str) -> None:
-        """Remove an object."""
+        """Delete an object."""
         self.call("delete_object", Key=key)
 
 
 def checksums_in(answer: Mapping[str, Any]) -> dict[str, str]:
-    """``ChecksumSHA256`` and the like, as far as an answer about a part has them."""
+    """The checksums of a part (``ChecksumSHA256`` and others) that an answer contains."""
     found = ((f"Checksum{name}", answer.get(f"Checksum{name}")) for name in _CHECKSUMS)
     return {name: value for name, value in found if value}
 
 
-def region_of(aws: Aws, bucket: str) -> str | None:
-    """``storage.region_of``, where S3 may also answer that the bucket is elsewhere."""
+def check_region(aws: Aws, bucket: str) -> bool:
+    """Whether the account has that bucket, in the region of ``aws``.
+
+    Raises Refused for a bucket of another account or region: SageMaker reads weights in its own
+    region only.
+    """
+    fix = "Name the region of the bucket with --region"
     try:
-        return storage.region_of(aws, bucket, "name a bucket of your own")
+        region = s3.region_of(aws, bucket, "Use a bucket of your own")
     except CloudError as error:
         if error.code not in ("301", "PermanentRedirect"):
             raise
-        raise Refused(f"the bucket {bucket} is in another region than {aws.region}",
-                      "name its region with --region") from error  # fmt: skip
+        raise Refused(f"bucket {bucket} is in another region than {aws.region}", fix,
+                      code="bucket-region") from error  # fmt: skip
+    if region not in (None, aws.region):
+        raise Refused(f"bucket {bucket} is in {region}, not in {aws.region}",
+                      f"Add --region {region}: SageMaker reads weights in its own region only",
+                      code="bucket-region")  # fmt: skip
+    return region is not None

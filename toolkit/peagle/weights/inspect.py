@@ -1,4 +1,4 @@
-"""What lies at a place: file by file, whole or half, with S3's own checksums."""
+"""What is at a prefix: every file with its state and S3's own checksum; and how to remove it."""
 
 from __future__ import annotations
 
@@ -8,160 +8,172 @@ from typing import Literal
 
 from peagle.aws.client import Aws
 from peagle.aws.s3 import delete_objects
-from peagle.errors import NotFound, Refused
+from peagle.errors import NotFound
 from peagle.findings import Finding
-from peagle.weights.bucket import Bucket, region_of
-from peagle.weights.layout import PARTS, Place, strangers
-from peagle.weights.lock import Held, held, read_lock
-from peagle.weights.manifest import Entry, Manifest, command_for, read_manifest, refuse_beside
+from peagle.weights.bucket import Bucket, check_region
+from peagle.weights.layout import PARTS, WeightsPrefix, unknown_objects
+from peagle.weights.lock import LockState, hold_lock, read_lock
+from peagle.weights.manifest import (
+    FileEntry,
+    Manifest,
+    read_manifest,
+    refuse_neighbors,
+    sync_command,
+)
 from peagle.weights.warm_starts import StoredWarmStart, stored_warm_starts
 
 State = Literal["whole", "unchecked", "differs", "half", "missing"]
-"""``whole``: size and checksum are those of the manifest; ``unchecked``: the size is, and the copy
-has not come to its end yet; ``half``: an upload was begun."""
+"""``whole``: size and checksum are those of the manifest; ``unchecked``: the size is, and the sync
+has not finished; ``half``: an upload is unfinished."""
 
 
 @dataclass(frozen=True)
-class Seen:
-    """One file: ``size`` should be there, ``there`` is, in bytes."""
+class FileStatus:
+    """One file: expected and present size in bytes, and S3's checksum."""
 
     name: str
     state: State
     size: int
-    there: int
-    checksum: str
+    present: int
+    checksum: str = ""
 
 
 @dataclass(frozen=True)
-class Look:
-    """A place as it is. ``others`` are objects that nobody of ours has brought, with their sizes;
-    ``lock`` is whoever copies or removes there just now."""
+class StoredWeights:
+    """A prefix and its contents. ``others`` are unknown objects with their sizes, ``lock`` tells
+    who copies or removes at the moment."""
 
-    place: Place
+    place: WeightsPrefix
     manifest: Manifest
-    files: Mapping[str, tuple[Seen, ...]]
+    files: Mapping[str, tuple[FileStatus, ...]]
     others: Mapping[str, int]
     findings: tuple[Finding, ...]
     warm: tuple[StoredWarmStart, ...] = ()
-    lock: Held | None = None
+    lock: LockState | None = None
 
     @property
     def complete(self) -> bool:
-        """Whether all that should be there is, and may be mounted."""
-        said = [folder.complete for folder in self.manifest.values()]
-        seen = [file.state == "whole" for files in self.files.values() for file in files]
-        return bool(said) and all(said) and all(seen) and not self.findings
+        """Whether all files are there and the prefix can be mounted."""
+        folders = [folder.complete for folder in self.manifest.values()]
+        files = [file.state == "whole" for files in self.files.values() for file in files]
+        return bool(folders) and all(folders) and all(files) and not self.findings
 
     @property
     def pairs(self) -> tuple[str, ...]:
-        """The catalogue's names of the pairs that were copied there, usually one."""
+        """The catalogue's names of the synced pairs, usually one."""
         names = (folder.pair for folder in self.manifest.values())
         return tuple(dict.fromkeys(name for name in names if name))
 
     @property
     def mountable(self) -> bool:
-        """Whether nothing is known that keeps it from being mounted; of folders that nobody synced
-        nobody knows whether they are whole."""
+        """Whether no known problem keeps the prefix from being mounted. Of folders without a
+        manifest nothing is known."""
         return self.complete or not (self.manifest or self.findings)
 
     @property
-    def finish(self) -> str:
-        """The command that brings what is not there yet; "" when all is, or nobody knows it."""
-        half = [
+    def finish(self) -> tuple[str, ...]:
+        """The command that completes the copy; empty when it is complete or the pair unknown."""
+        partial = [
             part
             for part, folder in self.manifest.items()
-            if not folder.complete or any(f.state != "whole" for f in self.files[part])
+            if not folder.complete or any(file.state != "whole" for file in self.files[part])
         ]
-        return command_for(self.place, self.manifest, half) if half else ""
+        return sync_command(self.place, self.manifest, partial) if partial else ()
 
-    def artefact(self, key: str) -> StoredWarmStart:
-        """The warm start with that key. Raises NotFound, with the keys that there are."""
+    def warm_start(self, key: str) -> StoredWarmStart:
+        """The warm start with that key. Raises NotFound with the keys that exist."""
         for one in self.warm:
             if one.key == key:
                 return one
         known = ", ".join(one.key for one in self.warm)
-        raise NotFound(f"no warm start {key} lies at {self.place.uri}",
-                       f"there are {known}" if known else "none is there")  # fmt: skip
+        raise NotFound(f"no warm start {key} at {self.place.uri}",
+                       f"Its warm starts are {known}" if known else "It has no warm start",
+                       code="no-such-warm-start")  # fmt: skip
 
     @property
     def size(self) -> int:
-        """Bytes that are there and cost, what is half uploaded included."""
-        files = (file.there for files in self.files.values() for file in files)
+        """Bytes that are stored and paid for, including unfinished uploads."""
+        files = (file.present for files in self.files.values() for file in files)
         return sum(self.others.values()) + sum(files) + sum(one.size for one in self.warm)
 
 
-def look(aws: Aws, place: Place) -> Look:
-    """Look at it. Raises NotFound when bucket or prefix hold nothing, or when the pair that is
-    meant lies one level above or below."""
-    if (found := region_of(aws, place.bucket)) is None:
-        raise NotFound(f"there is no bucket {place.bucket}", "check the address")
-    if found != aws.region:
-        raise Refused(f"the bucket {place.bucket} is in {found}", f"say --region {found}")
+def inspect_weights(aws: Aws, place: WeightsPrefix) -> StoredWeights:
+    """Look at a prefix. Raises NotFound when bucket or prefix are empty or the pair is one level
+    above or below, and Refused for a bucket of another account or region."""
+    if not check_region(aws, place.bucket):
+        raise NotFound(f"there is no bucket {place.bucket}", "Check the URI", code="no-bucket")
     bucket = Bucket(aws, place.bucket)
-    begun = bucket.begun(place.prefix)  # first, since an upload can become an object meanwhile
-    there = bucket.sizes(place.prefix)
-    if not there and not begun:
-        raise NotFound(f"nothing lies below {place.uri}", "check the address")
-    refuse_beside(bucket, place, there)
-    manifest = read_manifest(bucket, place) if place.manifest in there else {}
-    named = {place.key(part, name) for part, folder in manifest.items() for name in folder.files}
+    uploads = bucket.unfinished_uploads(place.key)  # first: one can become an object meanwhile
+    present = bucket.sizes(place.key)
+    if not present and not uploads:
+        raise NotFound(f"there are no objects below {place.uri}", "Check the URI")
+    refuse_neighbors(bucket, place, present)
+    manifest = read_manifest(bucket, place) if place.manifest_key in present else {}
+    named = {
+        place.file_key(part, name) for part, folder in manifest.items() for name in folder.files
+    }
     warm = tuple(
-        one for at in place.mounted for one in stored_warm_starts(bucket, at, there, manifest)
+        one
+        for at in place.mountable_prefixes
+        for one in stored_warm_starts(bucket, at, present, manifest)
     )
-    ours = {*named, place.manifest, place.lock, *(key for one in warm for key in one.objects)}
-    return Look(
+    ours = {*named, place.manifest_key, place.lock_key}
+    ours |= {key for one in warm for key in one.objects}
+    return StoredWeights(
         place,
         manifest,
-        {part: tuple(_seen(bucket, place, part, manifest, there, begun)) for part in manifest},
-        {key: size for key, size in there.items() if key not in ours},
-        tuple(strangers(place, there, named, PARTS)),
+        {part: tuple(_files(bucket, place, part, manifest, present, uploads)) for part in manifest},
+        {key: size for key, size in present.items() if key not in ours},
+        tuple(unknown_objects(place, present, named, PARTS)),
         warm,
-        read_lock(bucket, place) if place.lock in there else None,
+        read_lock(bucket, place) if place.lock_key in present else None,
     )
 
 
-def remove_warm(aws: Aws, place: Place, one: StoredWarmStart) -> None:
-    """Remove one warm start, the manifest first: without it the rest is none."""
+def remove_warm_start(aws: Aws, place: WeightsPrefix, one: StoredWarmStart) -> None:
+    """Remove one warm start, the manifest first: without it, no engine uses the archive."""
     for name in sorted(one.objects):
         delete_objects(aws, place.bucket, [name])
 
 
-def remove(aws: Aws, found: Look, take_over: bool = False) -> None:
-    """Remove what the manifest names, its unfinished uploads, the warm starts, and the manifest
-    last; nothing else, so an interrupted removal can be repeated.
+def remove_weights(aws: Aws, found: StoredWeights, take_over: bool = False) -> None:
+    """Remove the files that the manifest names, their unfinished uploads, the warm starts, and the
+    manifest last; nothing else, so an interrupted removal can be repeated.
 
-    Raises Refused when somebody else is at work there, unless they are to be taken over.
+    Raises Refused when someone else works at the prefix, unless ``take_over``.
     """
     place = found.place
-    keys = [place.key(part, seen.name) for part in found.files for seen in found.files[part]]
+    keys = [place.file_key(part, file.name) for part in found.files for file in found.files[part]]
     keys += [key for one in found.warm for key in one.objects]
-    with held(Bucket(aws, place.bucket), place, "removes what is", take_over) as lock:
+    with hold_lock(Bucket(aws, place.bucket), place, "removes the weights", take_over) as lock:
         delete_objects(aws, place.bucket, keys)
         lock.keep(now=True)
-        delete_objects(aws, place.bucket, [place.manifest])
+        delete_objects(aws, place.bucket, [place.manifest_key])
 
 
-def _seen(bucket: Bucket, place: Place, part: str, manifest: Manifest, there: Mapping[str, int],
-          begun: Mapping[str, list[str]]) -> Iterator[Seen]:  # fmt: skip
+def _files(bucket: Bucket, place: WeightsPrefix, part: str, manifest: Manifest,
+           present: Mapping[str, int],
+           uploads: Mapping[str, list[str]]) -> Iterator[FileStatus]:  # fmt: skip
     for name, entry in sorted(manifest[part].files.items()):
-        key = place.key(part, name)
-        if key in there:
-            yield _object(bucket, key, name, entry)
+        key = place.file_key(part, name)
+        if key in present:
+            yield _file(bucket, key, name, entry)
             continue
         kept = sum(
-            part.size for upload in begun.get(key, ()) for part in bucket.kept(key, upload).values()
+            piece.size
+            for upload in uploads.get(key, ())
+            for piece in bucket.uploaded_parts(key, upload).values()
         )
-        state: State = "half" if key in begun else "missing"
-        yield Seen(name, state, entry.size, kept, "")
+        yield FileStatus(name, "half" if key in uploads else "missing", entry.size, kept)
 
 
-def _object(bucket: Bucket, key: str, name: str, entry: Entry) -> Seen:
+def _file(bucket: Bucket, key: str, name: str, entry: FileEntry) -> FileStatus:
     head = bucket.head(key)
     if head is None:
-        return Seen(name, "missing", entry.size, 0, "")
+        return FileStatus(name, "missing", entry.size, 0)
     state: State = "whole"
     if head.size != entry.size or (entry.checksum and head.checksum != entry.checksum):
         state = "differs"
     elif not entry.checksum:
         state = "unchecked"
-    return Seen(name, state, entry.size, head.size, head.checksum)
+    return FileStatus(name, state, entry.size, head.size, head.checksum)

@@ -1,9 +1,9 @@
-"""One at a time: who copies to a prefix, or removes from it, says so in an object there.
+"""One writer at a time: a lock object in S3 names who copies to a prefix or removes from it.
 
-S3 makes the object only where none is (If-None-Match), and changes it only as the holder knows it
-(If-Match), so of two who come at the same time one is refused. The holder renews it; one that was
-not renewed for a while belongs to nobody any more. Who is killed on this machine leaves a lock
-that the next command here need not wait for: the holder keeps a file of this machine locked too.
+S3 creates the object only where there is none (If-None-Match) and replaces it only in the state
+that the holder knows (If-Match), so of two simultaneous writers one is refused. The holder renews
+the object; a lock without a recent renewal is stale. The holder also locks a file on its machine,
+so the next command on the same machine need not wait after a crash.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 from peagle.aws.errors import Missing
@@ -27,24 +26,24 @@ from peagle.errors import CloudError, PeagleError, Refused
 from peagle.store import home, locked
 from peagle.text import sanitize
 from peagle.weights.bucket import Bucket
-from peagle.weights.layout import Place
+from peagle.weights.layout import WeightsPrefix
 
 RENEW_SECONDS = 20.0
 STALE_SECONDS = 300.0
-"""Without a sign of life for so long, the holder is taken to be dead."""
+"""A lock that was not renewed for this long is stale."""
 
 _ATTEMPTS = 3
-_LONGEST = 200
-_LOST = ("ConditionalRequestConflict", "NoSuchKey", "PreconditionFailed")
-"""What S3 says of a write whose condition does not hold, or no longer."""
+_MAX_TEXT = 200
+_CONDITION_FAILED = ("ConditionalRequestConflict", "NoSuchKey", "PreconditionFailed")
+"""S3's error codes for a write whose condition does not hold."""
 
 _ID = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True)
-class Holder:
-    """Who is at work: the identity that AWS knows, the machine, on what and since when (UTC).
-    ``sign`` counts the signs of life, so that no two have the same ETag."""
+class LockHolder:
+    """Who works: the AWS identity, the machine, on what and since when (UTC). ``sign`` counts the
+    renewals, so that no two of them have the same ETag."""
 
     id: str
     who: str
@@ -53,135 +52,146 @@ class Holder:
     since: str
     sign: str = "0"
 
-    @property
-    def words(self) -> str:
-        """``arn:... on build-7 copies tiny there since 14:02 UTC``."""
-        return f"{self.who} on {self.machine} {self.doing} there since {self.since}"
+    @classmethod
+    def parse(cls, content: bytes) -> LockHolder:
+        """The holder that a lock object names; an anonymous one where it cannot be read."""
+        try:
+            fields = json.loads(content).items()
+            holder = cls(**{name: sanitize(value, _MAX_TEXT) for name, value in fields})
+        except (ValueError, TypeError, AttributeError, RecursionError):
+            return cls("", "an unknown user", "an unknown machine", "works", "an unknown time")
+        return holder if _ID.fullmatch(holder.id) else replace(holder, id="")
+
+    def __str__(self) -> str:
+        """``arn:... on build-7 copies tiny since 14:02 UTC``."""
+        return f"{self.who} on {self.machine} {self.doing} since {self.since}"
 
 
 @dataclass(frozen=True)
-class Held:
-    """A lock as it lies there; ``age`` is the seconds since its last sign of life, by S3's own
-    clock."""
+class LockState:
+    """A lock object in S3. ``age``: seconds since its last renewal, by S3's own clock."""
 
-    holder: Holder
+    holder: LockHolder
     age: float
     etag: str
 
     @property
     def stale(self) -> bool:
-        """Whether nobody holds it any more."""
-        return self.age > STALE_SECONDS or _is_dead_here(self.holder.id)
+        """Whether the holder is gone."""
+        return self.age > STALE_SECONDS or _crashed_here(self.holder.id)
 
-    @property
-    def words(self) -> str:
-        """Who it is, and when last heard of."""
-        return f"{self.holder.words}, last heard of {self.age:.0f} s ago"
+    def __str__(self) -> str:
+        """The holder, and when it last renewed the lock."""
+        return f"{self.holder}, last active {self.age:.0f} s ago"
 
 
-def read_lock(bucket: Bucket, place: Place) -> Held | None:
-    """The lock, when one lies there."""
+def read_lock(bucket: Bucket, place: WeightsPrefix) -> LockState | None:
+    """The lock of a prefix; ``None`` where there is none."""
     try:
-        answer = bucket.call("get_object", Key=place.lock)
+        answer = bucket.call("get_object", Key=place.lock_key)
     except Missing:
         return None
     with contextlib.closing(answer["Body"]) as body:
-        holder = _holder(body.read(10_000))
-    said = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
-    now = parsedate_to_datetime(said) if said else datetime.now(UTC)
+        holder = LockHolder.parse(body.read(10_000))
+    date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
+    now = parsedate_to_datetime(date) if date else datetime.now(UTC)
     age = max(0.0, (now - answer["LastModified"]).total_seconds())
-    return Held(holder, age, answer["ETag"])
+    return LockState(holder, age, answer["ETag"])
 
 
 class Lock:
-    """Ours, as long as ``keep`` does not raise."""
+    """A lock that this process holds between ``take`` and ``release``, unless ``keep`` raises."""
 
-    def __init__(self, bucket: Bucket, place: Place, doing: str,
+    def __init__(self, bucket: Bucket, place: WeightsPrefix, doing: str,
                  clock: Callable[[], float] = time.monotonic) -> None:  # fmt: skip
         self._bucket, self._place, self._clock = bucket, place, clock
         since = datetime.now(UTC).strftime("%H:%M UTC")
         who = str(bucket.aws.caller["Arn"])
-        self.holder = Holder(uuid4().hex, who, socket.gethostname(), doing, since)
+        self.holder = LockHolder(uuid4().hex, who, socket.gethostname(), doing, since)
         self._etag = ""
         self._renewed = 0.0
-        self._signs = 0
-        self._begun = False
+        self._renewals = 0
+        self._requested = False
 
     def take(self, over: bool = False) -> None:
-        """Raise Refused when somebody else has it, unless that is stale, or ``over`` is said."""
-        self._begun = True
+        """Raises Refused when someone else holds the lock, unless it is stale or ``over``."""
+        self._requested = True
         for _ in range(_ATTEMPTS):
             if self._put(IfNoneMatch="*"):
                 return
-            there = read_lock(self._bucket, self._place)
-            if there is None:
+            current = read_lock(self._bucket, self._place)
+            if current is None:
                 continue
-            if not (over or there.stale):
-                self._begun = False
-                raise self._busy(there)
-            if self._put(IfMatch=there.etag):
-                _file_of(there.holder.id).unlink(missing_ok=True)
+            if not (over or current.stale):
+                self._requested = False
+                raise Refused(
+                    f"someone else works at {self._place.uri}: {current}",
+                    "Wait until it has finished; if it crashed, this command takes over "
+                    f"{STALE_SECONDS / 60:.0f} minutes after its last activity, or at once with "
+                    "--take-over",
+                    code="locked",
+                )
+            if self._put(IfMatch=current.etag):
+                _local_file(current.holder.id).unlink(missing_ok=True)
                 return
-        raise Refused(f"others come and go at {self._place.uri}", "repeat the command")
+        raise Refused(
+            f"others take and release the lock of {self._place.uri}", "Repeat the command",
+            code="locked",
+        )  # fmt: skip
 
     def keep(self, now: bool = False) -> None:
-        """Renew it when that is due, or ``now``. Raises CloudError when it is no longer ours."""
+        """Renew the lock when that is due, or ``now``. Raises CloudError when it is lost."""
         if not now and self._clock() - self._renewed < RENEW_SECONDS:
             return
         if not self._put(IfMatch=self._etag):
-            there = read_lock(self._bucket, self._place)
-            other = there.holder.words if there else "nobody has it now"
+            current = read_lock(self._bucket, self._place)
+            holder = current.holder if current else "it was removed"
             raise CloudError(
-                f"the lock of {self._place.uri} was taken away meanwhile: {other}",
-                "this run has stopped; repeat the command when nobody else is at work",
+                f"the lock of {self._place.uri} was taken over: {holder}",
+                "This command has stopped; repeat it when no one else works there",
+                code="lock-lost",
             )
 
     def release(self) -> None:
-        """Remove it if it is ours. Where S3 cannot be reached it stays, and so does the file by
-        which the next command here sees that nobody holds it."""
+        """Remove the lock if it is ours. Where S3 cannot be reached the object stays, and so does
+        the local file by which the next command here recognizes it as stale."""
         with contextlib.suppress(PeagleError):
-            there = read_lock(self._bucket, self._place) if self._begun else None
-            if there is not None and there.holder.id == self.holder.id:
-                self._bucket.delete(self._place.lock)
-            _file_of(self.holder.id).unlink(missing_ok=True)
+            current = read_lock(self._bucket, self._place) if self._requested else None
+            if current is not None and current.holder.id == self.holder.id:
+                self._bucket.delete(self._place.lock_key)
+            _local_file(self.holder.id).unlink(missing_ok=True)
 
     def _put(self, **condition: str) -> bool:
-        """Write it under that condition; whether it is ours then. An answer may have got lost, so
-        what was refused may be there all the same."""
-        self._signs += 1
-        said = asdict(replace(self.holder, sign=str(self._signs)))
-        content = json.dumps(said, indent=2).encode()
+        """Write the lock under a condition; whether it is ours now. A lost response may hide a
+        write that succeeded, so after a failed condition the object is read."""
+        self._renewals += 1
+        content = json.dumps(asdict(replace(self.holder, sign=str(self._renewals))), indent=2)
         try:
-            answer = self._bucket.call("put_object", Key=self._place.lock, Body=content,
-                                       ContentType="application/json", **condition)  # fmt: skip
+            answer = self._bucket.call("put_object", Key=self._place.lock_key,
+                                       Body=content.encode(), ContentType="application/json",
+                                       **condition)  # fmt: skip
             self._etag = answer["ETag"]
         except CloudError as error:
-            if error.code not in _LOST:
+            if error.code not in _CONDITION_FAILED:
                 raise
-            there = read_lock(self._bucket, self._place)
-            if there is None or there.holder.id != self.holder.id:
+            current = read_lock(self._bucket, self._place)
+            if current is None or current.holder.id != self.holder.id:
                 return False
-            self._etag = there.etag
+            self._etag = current.etag
         self._renewed = self._clock()
         return True
 
-    def _busy(self, there: Held) -> Refused:
-        minutes = f"{STALE_SECONDS / 60:.0f} minutes"
-        return Refused(
-            f"somebody else is at work at {self._place.uri}: {there.words}",
-            f"wait for it; if it has died, this command takes over {minutes} after its last sign "
-            "of life, or at once with --take-over",
-        )
-
 
 @contextmanager
-def held(bucket: Bucket, place: Place, doing: str, take_over: bool = False) -> Iterator[Lock]:
-    """Have the prefix alone. ``doing`` says to others what (``copies tiny``).
+def hold_lock(
+    bucket: Bucket, place: WeightsPrefix, doing: str, take_over: bool = False
+) -> Iterator[Lock]:
+    """Work at the prefix alone. ``doing`` tells others what (``copies tiny``).
 
-    Raises Refused, naming who is at work, and how to take over.
+    Raises Refused with the name of the current holder.
     """
     lock = Lock(bucket, place, doing)
-    with _alive(lock.holder.id):
+    with locked(_local_file(lock.holder.id)):
         try:
             lock.take(take_over)
             yield lock
@@ -189,35 +199,17 @@ def held(bucket: Bucket, place: Place, doing: str, take_over: bool = False) -> I
             lock.release()
 
 
-@contextmanager
-def _alive(identity: str) -> Iterator[None]:
-    """For as long as this process lives, others here can see that it does."""
-    with locked(_file_of(identity)):
-        yield
-
-
-def _is_dead_here(identity: str) -> bool:
-    """Whether a process of this machine had that lock, and is gone."""
-    path = _file_of(identity)
-    try:
-        with contextlib.ExitStack() as held:
-            if not path.exists():  # a process of another machine
-                return False
-            held.enter_context(locked(path, wait=False))
-    except OSError:  # the process is alive
+def _crashed_here(identity: str) -> bool:
+    """Whether a process of this machine held that lock and no longer exists."""
+    file = _local_file(identity)
+    if not file.is_file():  # of another machine
         return False
-    return True
-
-
-def _file_of(identity: str) -> Path:
-    return home() / "weights" / f"{identity}.lock"
-
-
-def _holder(content: bytes) -> Holder:
-    """What is written in the lock; somebody, where that cannot be read."""
     try:
-        found: dict[str, Any] = json.loads(content)
-        holder = Holder(**{name: sanitize(value, _LONGEST) for name, value in found.items()})
-    except (ValueError, TypeError, AttributeError, RecursionError):
-        return Holder("", "somebody", "some machine", "works", "some time")
-    return holder if _ID.fullmatch(holder.id) else replace(holder, id="")
+        with locked(file, wait=False):
+            return True
+    except OSError:  # the process still runs
+        return False
+
+
+def _local_file(identity: str) -> Path:
+    return home() / "weights" / f"{identity}.lock"

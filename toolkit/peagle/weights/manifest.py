@@ -1,37 +1,34 @@
-"""peagle-weights.json beside the folders: what should lie in them, from where, and whether it does.
+"""The manifest ``peagle-weights.json``: which files belong in the folders, and from which source.
 
-It is written before the first byte (``complete`` false) and after the last one (true), so a prefix
-that is only half copied can be told from a whole one by anybody who reads one small object.
-
-What a manifest says of one folder, measured by a plan and by what lies there.
-
-The prefix of a synced pair close to an address that is one level too high or too low.
+A sync writes it before the first byte (``complete`` false) and after the last one (true), so anyone
+who reads one small object can tell a partial copy from a complete one. Also here: what the
+manifest of one folder says about a plan, and manifests one level above or below a prefix.
 """
 
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from peagle.aws.errors import AccessDenied, Missing
-from peagle.errors import NotFound, UserError
+from peagle.errors import Fix, NotFound, UserError
 from peagle.findings import Finding
 from peagle.planning.plan import Plan
 from peagle.text import sanitize
 from peagle.weights.bucket import Bucket
-from peagle.weights.layout import MANIFEST, PARTS, Place, foreign_objects, synced_below
+from peagle.weights.layout import MANIFEST, PARTS, WeightsPrefix, foreign_objects, synced_below
 
 _FORMAT = 1
+_SHOWN = 3
 
 
 @dataclass(frozen=True)
-class Entry:
+class FileEntry:
     """A file: its size in bytes, the hub's SHA-256 in hex where it has one, and S3's checksum
-    (``ALGORITHM:value``) once it is there."""
+    (``ALGORITHM:value``) once the file is there."""
 
     size: int
     sha256: str | None = None
@@ -39,29 +36,28 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Folder:
-    """What should lie in target/ or drafter/, and where it is from.
+class FolderEntry:
+    """The contents of target/ or drafter/, and their source.
 
-    ``pair`` is the catalogue's name of the pair that it was copied for, ``parallel_drafting`` how
-    a drafter is started (``None``: nobody said), and ``given`` whether the source was named by
-    the user and not by the catalogue.
+    ``pair`` is the catalogue's name of the pair that was synced, ``parallel_drafting`` how the
+    drafter drafts (``None``: unknown), and ``given`` whether the user named the source.
     """
 
     source: str
     complete: bool
-    files: Mapping[str, Entry] = field(default_factory=dict)
+    files: Mapping[str, FileEntry] = field(default_factory=dict)
     pair: str = ""
     parallel_drafting: bool | None = None
     given: bool = False
 
 
-Manifest = dict[str, Folder]
+Manifest = dict[str, FolderEntry]
 """Folders by part."""
 
 
 @dataclass(frozen=True)
-class Copied:
-    """The pair that is copied, in the words of ``Folder``; ``given`` are the parts whose source the
+class SyncedPair:
+    """The pair that a sync copies, as in ``FolderEntry``; ``given`` are the parts whose source the
     user named."""
 
     pair: str
@@ -69,76 +65,72 @@ class Copied:
     given: frozenset[str] = frozenset()
 
 
-def read_manifest(bucket: Bucket, place: Place) -> Manifest:
-    """What is written there; empty when nothing is.
+def read_manifest(bucket: Bucket, place: WeightsPrefix) -> Manifest:
+    """The manifest at a prefix; empty when there is none.
 
     Raises UserError for an object of that name that is something else.
     """
     try:
-        document = json.loads(bucket.read(place.manifest))
+        document = json.loads(bucket.read(place.manifest_key))
         if document["format"] != _FORMAT:
             raise ValueError("another format")
         found = document["folders"]
         return {part: _folder(found[part]) for part in PARTS if part in found}
     except Missing:
         return {}
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as reason:
         raise UserError(
-            f"{place.uri}{place.manifest.rpartition('/')[2]} is damaged, or of a newer toolkit",
-            "remove it; what lies there is then compared anew",
-        ) from error
+            f"{place.uri}{MANIFEST} is damaged, or was written by a newer version",
+            "Remove the object; the next sync compares the files again",
+            code="manifest-damaged",
+        ) from reason
 
 
-def write_manifest(bucket: Bucket, place: Place, manifest: Manifest) -> None:
-    """Put it there."""
+def write_manifest(bucket: Bucket, place: WeightsPrefix, manifest: Manifest) -> None:
+    """Write the manifest to the prefix."""
     document = {
         "format": _FORMAT,
         "folders": {part: asdict(folder) for part, folder in manifest.items()},
     }
     content = json.dumps(document, indent=2).encode()
-    bucket.call("put_object", Key=place.manifest, Body=content, ContentType="application/json")
+    bucket.call("put_object", Key=place.manifest_key, Body=content, ContentType="application/json")
 
 
-def _folder(document: dict[str, Any]) -> Folder:
+def _folder(document: dict[str, Any]) -> FolderEntry:
     drafting = document.get("parallel_drafting")
-    return Folder(
+    files = {name: FileEntry(**entry) for name, entry in document["files"].items()}
+    if any(type(entry.size) is not int or entry.size < 0 for entry in files.values()):
+        raise ValueError("no size")
+    return FolderEntry(
         source=sanitize(document["source"]),
         complete=bool(document["complete"]),
-        files={name: _entry(entry) for name, entry in document["files"].items()},
+        files=files,
         pair=sanitize(document.get("pair", "")),
         parallel_drafting=drafting if isinstance(drafting, bool) else None,
         given=bool(document.get("given", False)),
     )
 
 
-def _entry(document: dict[str, Any]) -> Entry:
-    entry = Entry(**document)
-    if type(entry.size) is not int or entry.size < 0:
-        raise ValueError("no size")
-    return entry
-
-
-def command_for(place: Place, manifest: Manifest, parts: Collection[str]) -> str:
-    """The command that brings these parts there, as far as the manifest tells; else ""."""
+def sync_command(
+    place: WeightsPrefix, manifest: Manifest, parts: Collection[str]
+) -> tuple[str, ...]:
+    """The command that completes these parts; empty where the manifest does not name the pair."""
     folders = {part: manifest[part] for part in PARTS if part in parts and part in manifest}
     pair = max((folder.pair for folder in folders.values()), key=len, default="")
     if not pair:
-        return ""
-    words = ["peagle", "weights", "sync", pair, place.uri]
-    words += [f"--{part}-only" for part in folders if len(folders) == 1]
+        return ()
+    command = ["peagle", "weights", "sync", pair, place.uri]
+    command += [f"--{part}-only" for part in folders if len(folders) == 1]
     for part, folder in folders.items():
-        words += [f"--{part}-from", folder.source] if folder.given else []
-    return shlex.join(words)
+        command += [f"--{part}-from", folder.source] if folder.given else []
+    return tuple(command)
 
 
-_SHOWN = 3
-
-
-def another_pair(plan: Plan, part: str, folder: Folder) -> str:
-    """Why the folder is not the plan's; "" when it is, or when nobody knows."""
+def mismatch(plan: Plan, part: str, folder: FolderEntry) -> str:
+    """Why the folder holds other weights than the plan's; "" when it does not, or is unknown."""
     target = folder.pair.partition("+")[0]
     if target and target != plan.target.id:
-        return f"{MANIFEST} says that the {part} there is that of {folder.pair}"
+        return f"according to {MANIFEST}, the {part} there is from {folder.pair}"
     speculation = plan.speculation
     if part != "drafter" or speculation is None or folder.parallel_drafting is None:
         return ""
@@ -146,21 +138,24 @@ def another_pair(plan: Plan, part: str, folder: Folder) -> str:
         return ""
     kinds = {True: "a P-EAGLE head", False: "a head that drafts one token at a time"}
     return (
-        f"{MANIFEST} says that {kinds[folder.parallel_drafting]} lies there, of {folder.pair}, and "
-        f"the plan starts {kinds[speculation.parallel_drafting]}"
+        f"according to {MANIFEST}, the folder holds {kinds[folder.parallel_drafting]} of "
+        f"{folder.pair}; the plan needs {kinds[speculation.parallel_drafting]}"
     )
 
 
-def incomplete(folder: Folder, below: Mapping[str, int] | None) -> str:
-    """What is not there as the manifest has it; "" when all is."""
-    seen = below or {}
-    missing = [name for name in folder.files if name not in seen]
-    other = [n for n, entry in folder.files.items() if n in seen and seen[n] != entry.size]
+def incomplete(folder: FolderEntry, below: Mapping[str, int] | None) -> str:
+    """What is missing compared with the manifest; "" when nothing is. ``below`` is size by name,
+    or ``None`` where the prefix was not listed."""
+    present = below or {}
+    missing = [name for name in folder.files if name not in present]
+    differing = [
+        name for name, entry in folder.files.items() if present.get(name, entry.size) != entry.size
+    ]
     if below is not None and missing:
-        return f"{_some(missing)} not there"
-    if other:
-        return f"{_some(other)} of another size than was copied"
-    return "" if folder.complete else "the copy has not come to its end"
+        return f"{_some(missing)} missing"
+    if differing:
+        return f"{_some(differing)} of another size than the source"
+    return "" if folder.complete else "the sync has not finished"
 
 
 def _some(names: list[str]) -> str:
@@ -170,35 +165,39 @@ def _some(names: list[str]) -> str:
     return f"{shown} {'is' if len(names) == 1 else 'are'}"
 
 
-def synced_above(bucket: Bucket, place: Place) -> Place | None:
-    """The prefix whose target/ or drafter/ the place is, as the manifest beside it says."""
+def _synced_above(bucket: Bucket, place: WeightsPrefix) -> WeightsPrefix | None:
+    """The prefix whose target/ or drafter/ the place is, according to the manifest there."""
     for part in PARTS:
-        if not f"/{place.prefix}".endswith(f"/{part}/"):
+        if not f"/{place.key}".endswith(f"/{part}/"):
             continue
-        above = Place(place.bucket, place.prefix.removesuffix(f"{part}/"))
+        above = WeightsPrefix(place.bucket, place.key.removesuffix(f"{part}/"))
         with suppress(AccessDenied, UserError):
             return above if part in read_manifest(bucket, above) else None
     return None
 
 
-def within_a_pair(bucket: Bucket, place: Place) -> Iterator[Finding]:
-    """Why nothing may be copied to a folder of a synced pair."""
-    if above := synced_above(bucket, place):
+def inside_a_pair(bucket: Bucket, place: WeightsPrefix) -> Iterator[Finding]:
+    """The error of a sync into a folder of a synced pair."""
+    if above := _synced_above(bucket, place):
         yield foreign_objects(
-            place, f"it is a folder of the pair that lies at {above.uri}",
-            f"name the prefix above it: peagle weights list {above.uri}",
+            place, f"it is a folder of the pair at {above.uri}",
+            Fix("Use the prefix above it", ("peagle", "weights", "list", above.uri)),
         )  # fmt: skip
 
 
-def refuse_beside(bucket: Bucket, place: Place, there: Mapping[str, int]) -> None:
-    """Raises NotFound where a pair was synced one level above the place, or below it, and not to
+def refuse_neighbors(bucket: Bucket, place: WeightsPrefix, present: Collection[str]) -> None:
+    """Raises NotFound where a pair was synced one level above the place or below it, and not to
     the place itself."""
-    if place.manifest in there:
+    if place.manifest_key in present:
         return
-    if above := synced_above(bucket, place):
-        raise NotFound(f"{place.uri} is a folder of the pair that lies at {above.uri}",
-                       f"name that: peagle weights list {above.uri}")  # fmt: skip
-    if below := synced_below(place, there):
-        names = ", ".join(one.prefix.removeprefix(place.prefix) for one in below[:3])
-        raise NotFound(f"no pair lies at {place.uri} itself, but below it: {names}",
-                       f"name that: peagle weights list {below[0].uri}")  # fmt: skip
+    if above := _synced_above(bucket, place):
+        raise NotFound(
+            f"{place.uri} is a folder of the pair at {above.uri}",
+            Fix("Use that prefix", ("peagle", "weights", "list", above.uri)),
+        )
+    if below := synced_below(place, present):
+        names = ", ".join(one.key.removeprefix(place.key) for one in below[:_SHOWN])
+        raise NotFound(
+            f"no pair was synced to {place.uri} itself, but below it: {names}",
+            Fix("Use that prefix", ("peagle", "weights", "list", below[0].uri)),
+        )

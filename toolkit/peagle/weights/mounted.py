@@ -1,9 +1,8 @@
-"""Whether the weights that a plan takes from S3 are there and whole, asked before anything is
-created.
+"""Whether the weights that a plan reads from S3 are there and complete, before anything is created.
 
-SageMaker copies whatever lies below a prefix: a half-copied model costs the whole start before the
-container can say so. `peagle weights sync` leaves a manifest that tells; without one, the names of
-the files and the index of the shards do. A few small reads for each prefix.
+SageMaker downloads whatever is below a prefix, so a partial copy wastes a whole start before the
+container can report it. The manifest of ``peagle weights sync`` tells; without one, the file names
+and the index of the shards do. A few small reads per prefix.
 """
 
 from __future__ import annotations
@@ -16,62 +15,68 @@ from itertools import islice
 from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied, Missing
 from peagle.checkpoints.index import files_read
-from peagle.errors import CheckpointError, PeagleError, UserError
+from peagle.errors import CheckpointError, Fix, PeagleError, UserError
 from peagle.findings import Finding, error, warning
 from peagle.planning.plan import MODEL_BUCKET, Plan, Weights
+from peagle.s3uri import S3Uri
 from peagle.weights.bucket import Bucket
-from peagle.weights.layout import MANIFEST, PARTS, Place, strangers
+from peagle.weights.layout import MANIFEST, PARTS, WeightsPrefix, unknown_objects
 from peagle.weights.lock import read_lock
 from peagle.weights.manifest import (
-    Folder,
+    FolderEntry,
     Manifest,
-    another_pair,
-    command_for,
     incomplete,
+    mismatch,
     read_manifest,
+    sync_command,
 )
 
-HALF, ANOTHER, MISSING = "weights-half", "weights-of-another-pair", "weights-missing"
-UNSEEN, OTHER_PART = "weights-not-seen", "weights-of-the-other-part"
+PARTIAL, OTHER_PAIR, MISSING = "weights-half", "weights-of-another-pair", "weights-missing"
+NOT_CHECKED, OTHER_PART = "weights-not-seen", "weights-of-the-other-part"
 WEIGHTS_CODES = frozenset(
-    {HALF, ANOTHER, MISSING, UNSEEN, OTHER_PART, "weights-elsewhere", "file-and-folder",
+    {PARTIAL, OTHER_PAIR, MISSING, NOT_CHECKED, OTHER_PART, "weights-elsewhere", "file-and-folder",
      "folder-keys", "foreign-objects"}
 )  # fmt: skip
-"""Findings about mounted weights; each look settles them anew."""
+"""All findings of this module: ``deploy`` checks the weights again and replaces the plan's."""
 
-MOST_OBJECTS = 5_000
-"""More are not listed: some lists would take minutes."""
+MAX_OBJECTS = 5_000
+"""Listing more would take minutes."""
 
 
 def mounted_findings(aws: Aws, plan: Plan) -> tuple[Finding, ...]:
-    """What is to be said of the weights that the plan has mounted or streamed; nothing of those
-    that deploy itself uploads. What may not be looked at is a warning."""
+    """Problems with the weights that the plan mounts or streams from S3; none of those that deploy
+    uploads itself. What may not be read is a warning."""
     patient = aws.best_effort() if aws.is_amazon else aws
     found: list[Finding] = []
-    for place, mounted in _places(plan).items():
+    for place, mounted in _prefixes(plan).items():
         try:
-            for finding in _Stored(patient, plan, place, mounted).findings():
+            for finding in _PrefixCheck(patient, plan, place, mounted).findings():
                 found.append(finding)
         except PeagleError as failed:
-            found.append(_unseen(place, failed))
+            found.append(_not_checked(place, failed))
     return tuple(found)
 
 
 def mounted_at_plan(aws: Aws, plan: Plan) -> tuple[Finding, ...]:
-    """The same for a plan: what nobody has begun to copy may be copied until it is deployed, so
-    that is a warning here."""
+    """The same for a plan: missing weights may be copied before it is deployed, so they are a
+    warning only."""
     return tuple(
         finding.model_copy(update={"level": "warning"}) if finding.code == MISSING else finding
         for finding in mounted_findings(aws, plan)
     )
 
 
-def _places(plan: Plan) -> dict[Place, bool]:
-    """The prefixes from which weights come, and whether SageMaker mounts them."""
-    streamed = {_place(weights.location): False for _, weights in _in_s3(plan) if weights.streamed}
-    uris = (mount.s3_uri for mount in plan.mounts)
+def _prefixes(plan: Plan) -> dict[WeightsPrefix, bool]:
+    """The prefixes that weights come from, and whether SageMaker mounts them."""
+    uploaded = str(S3Uri(MODEL_BUCKET))
+    streamed = {
+        WeightsPrefix.parse(weights.location): False
+        for _, weights in _in_s3(plan)
+        if weights.streamed
+    }
+    uris = [mount.s3_uri for mount in plan.mounts]
     return streamed | {
-        _place(uri): True for uri in uris if not uri.startswith(f"s3://{MODEL_BUCKET}/")
+        WeightsPrefix.parse(uri): True for uri in uris if not uri.startswith(uploaded)
     }
 
 
@@ -82,68 +87,69 @@ def _in_s3(plan: Plan) -> Iterator[tuple[str, Weights]]:
             yield name, weights
 
 
-def _unseen(place: Place, failed: PeagleError) -> Finding:
-    fix = f"look for yourself: peagle weights list {place.uri}"
+def _not_checked(place: WeightsPrefix, failed: PeagleError) -> Finding:
+    sentence = "Check it yourself"
     if isinstance(failed, AccessDenied):
-        fix = "these credentials need s3:ListBucket and s3:GetObject there; or " + fix
-    message = f"nobody looked whether the weights are whole: {failed.message}"
-    return warning(UNSEEN, place.uri, message, fix)
+        sentence = "Grant s3:ListBucket and s3:GetObject to these credentials, or check it yourself"
+    return warning(
+        NOT_CHECKED, place.uri, f"the weights were not checked: {failed.message}",
+        Fix(sentence, ("peagle", "weights", "list", place.uri)),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
-class _Part:
-    """The weights of target or drafter below the prefix, and the prefix of the pair, if they lie
-    in a folder of that name."""
+class _PlannedPart:
+    """Target or drafter below the prefix; ``pair`` is the prefix of the pair, if the weights are in
+    a folder of that name."""
 
     name: str
-    place: Place
-    pair: Place | None
+    place: WeightsPrefix
+    pair: WeightsPrefix | None
 
     @property
     def option(self) -> str:
-        """What names them on the command line."""
+        """The option that names its location."""
         return "--model-source" if self.name == "target" else "--drafter"
 
 
-class _Stored:
-    """One prefix, as it is looked at."""
+class _PrefixCheck:
+    """The check of one prefix."""
 
-    def __init__(self, aws: Aws, plan: Plan, place: Place, mounted: bool) -> None:
+    def __init__(self, aws: Aws, plan: Plan, place: WeightsPrefix, mounted: bool) -> None:
         self.place, self._mounted = place, mounted
         self._plan = plan
         self._bucket = Bucket(aws, self.place.bucket)
         self._parts = tuple(_parts(plan, self.place))
-        self._read: dict[str, Manifest] = {}
+        self._manifests: dict[WeightsPrefix, Manifest] = {}
 
     def findings(self) -> Iterator[Finding]:
-        """Raises PeagleErrors for what cannot be asked."""
-        elsewhere = tuple(self._region())
-        if elsewhere:
+        """Raises PeagleErrors for what cannot be read."""
+        if elsewhere := tuple(self._region()):
             yield from elsewhere
             return
         try:
-            there = self._list()
+            present = self._list()
         except AccessDenied as denied:
-            yield from self._by_manifest_alone()
-            yield _unseen(self.place, denied)
+            yield from self._by_manifest_only()
+            yield _not_checked(self.place, denied)
             return
-        if len(there) == MOST_OBJECTS:
-            yield from self._by_manifest_alone()
-            message = f"it holds more than {MOST_OBJECTS:,} objects, which were not all looked at"
-            yield warning(UNSEEN, self.place.uri, message, "name the folder of one model")
+        if len(present) == MAX_OBJECTS:
+            yield from self._by_manifest_only()
+            message = f"it has more than {MAX_OBJECTS:,} objects, which were not all checked"
+            yield warning(NOT_CHECKED, self.place.uri, message, "Name the folder of one model")
             return
         if self._mounted:
-            yield from self._strangers(there)
+            yield from self._unknown_objects(present)
         for part in self._parts:
-            yield from self._part(part, there)
+            yield from self._part(part, present)
 
     def _region(self) -> Iterator[Finding]:
-        """SageMaker reads weights in its own region only. Nothing where that may not be asked."""
+        """SageMaker reads weights in its own region only. Silent where that may not be asked."""
         try:
             found = self._bucket.call("head_bucket")
         except Missing:
             message = f"there is no bucket {self.place.bucket}"
-            yield error(MISSING, self.place.uri, message, "check the address")
+            yield error(MISSING, self.place.uri, message, "Check the URI")
             return
         except AccessDenied:
             return
@@ -151,125 +157,123 @@ class _Stored:
         if region != self._plan.region:
             yield error(
                 "weights-elsewhere", self.place.uri,
-                f"the bucket is in {region}, and SageMaker in {self._plan.region} reads no other "
-                "region's",
-                f"plan for --region {region}, or copy the weights to a bucket in "
+                f"the bucket is in {region}; SageMaker in {self._plan.region} reads weights in its "
+                "own region only",
+                f"Plan for --region {region}, or copy the weights to a bucket in "
                 f"{self._plan.region}",
             )  # fmt: skip
 
     def _list(self) -> dict[str, int]:
         entries = self._bucket.aws.items(
             "s3", "list_objects_v2", "Contents",
-            Bucket=self.place.bucket, Prefix=self.place.prefix,
+            Bucket=self.place.bucket, Prefix=self.place.key,
         )  # fmt: skip
-        return {entry["Key"]: entry["Size"] for entry in islice(entries, MOST_OBJECTS)}
+        return {entry["Key"]: entry["Size"] for entry in islice(entries, MAX_OBJECTS)}
 
-    def _strangers(self, there: Mapping[str, int]) -> Iterator[Finding]:
-        """What keeps SageMaker from mounting the prefix; other objects beside a pair only cost."""
-        beside = any(part.pair == self.place for part in self._parts)
-        wanted = () if beside else there
-        for finding in strangers(self.place, there, tuple(wanted), PARTS):
-            costs = finding.code == "foreign-objects"
-            yield finding.model_copy(update={"level": "warning"}) if costs else finding
+    def _unknown_objects(self, present: Mapping[str, int]) -> Iterator[Finding]:
+        """What keeps SageMaker from mounting the prefix; unknown objects only cost time."""
+        of_pair = any(part.pair == self.place for part in self._parts)
+        expected = () if of_pair else tuple(present)
+        for finding in unknown_objects(self.place, present, expected, PARTS):
+            harmless = finding.code == "foreign-objects"
+            yield finding.model_copy(update={"level": "warning"}) if harmless else finding
 
-    def _manifest(self, pair: Place | None) -> Manifest:
-        """The manifest beside the folders; empty where there is none, or none to be read."""
+    def _manifest(self, pair: WeightsPrefix | None) -> Manifest:
+        """The manifest beside the folders; empty where none can be read."""
         if pair is None:
             return {}
-        if pair.uri not in self._read:
-            try:
-                self._read[pair.uri] = read_manifest(self._bucket, pair)
-            except (AccessDenied, UserError):
-                self._read[pair.uri] = {}
-        return self._read[pair.uri]
+        if pair not in self._manifests:
+            self._manifests[pair] = {}
+            with suppress(AccessDenied, UserError):
+                self._manifests[pair] = read_manifest(self._bucket, pair)
+        return self._manifests[pair]
 
-    def _by_manifest_alone(self) -> Iterator[Finding]:
+    def _by_manifest_only(self) -> Iterator[Finding]:
         for part in self._parts:
             folder = self._manifest(part.pair).get(part.name)
             if folder is not None:
-                yield from self._judged(part, folder, None)
+                yield from self._by_manifest(part, folder, None)
             yield from self._other_part(part)
 
-    def _part(self, part: _Part, there: Mapping[str, int]) -> Iterator[Finding]:
+    def _part(self, part: _PlannedPart, present: Mapping[str, int]) -> Iterator[Finding]:
         below = {
-            key.removeprefix(part.place.prefix): size
-            for key, size in there.items()
-            if key.startswith(part.place.prefix)
+            key.removeprefix(part.place.key): size
+            for key, size in present.items()
+            if key.startswith(part.place.key)
         }
         folder = self._manifest(part.pair).get(part.name)
         if folder is not None:
-            yield from self._judged(part, folder, below)
+            yield from self._by_manifest(part, folder, below)
         elif mistaken := tuple(self._other_part(part)):
             yield from mistaken
         elif not below:
-            yield error(MISSING, part.place.uri, f"nothing lies there, and the {part.name}'s "
-                        "weights should", f"check {part.option}, or bring them there: `peagle "
-                        f"weights sync` copies a pair")  # fmt: skip
+            yield error(
+                MISSING, part.place.uri, f"the {part.name}'s weights are not there",
+                f"Check {part.option}, or copy a pair there with `peagle weights sync`",
+            )  # fmt: skip
         elif f"{part.name}/config.json" in below and "config.json" not in below:
-            yield error(MISSING, part.place.uri, f"the {part.name} lies in a folder of it",
-                        f"give {part.option} {part.place.folder(part.name)}")  # fmt: skip
+            yield error(
+                MISSING, part.place.uri, f"the {part.name} is in a folder of it",
+                f"Use {part.option} {part.place.part_uri(part.name)}",
+            )  # fmt: skip
         else:
             yield from self._by_names(part, below)
 
-    def _other_part(self, part: _Part) -> Iterator[Finding]:
-        """An error when the manifest says that it is the target's folder, and the plan takes the
-        drafter from it, or the other way round."""
+    def _other_part(self, part: _PlannedPart) -> Iterator[Finding]:
+        """An error when the plan takes the drafter from the target's folder, or the reverse."""
         other = "target" if part.name == "drafter" else "drafter"
         if not part.place.uri.endswith(f"/{other}/"):
             return
-        pair = _place(part.place.uri.removesuffix(f"{other}/"))
+        pair = WeightsPrefix.parse(part.place.uri.removesuffix(f"{other}/"))
         manifest = self._manifest(pair)
         if other not in manifest:
             return
-        right = f"give {part.option} {pair.folder(part.name)}"
-        yield error(OTHER_PART, part.place.uri,
-                    f"{MANIFEST} says that a {other} lies there, and no {part.name}",
-                    right if part.name in manifest else f"give another {part.option}")  # fmt: skip
+        right = f"Use {part.option} {pair.part_uri(part.name)}"
+        yield error(
+            OTHER_PART, part.place.uri,
+            f"according to {MANIFEST}, this is the folder of a {other}, not of a {part.name}",
+            right if part.name in manifest else f"Use another {part.option}",
+        )  # fmt: skip
 
-    def _by_names(self, part: _Part, below: Mapping[str, int]) -> Iterator[Finding]:
-        """Without a manifest: config, weights, and every shard that the index names."""
+    def _by_names(self, part: _PlannedPart, below: Mapping[str, int]) -> Iterator[Finding]:
+        """Without a manifest: the configuration, and every shard that the index names."""
         try:
             files_read(part.place.uri.rstrip("/"), below,
-                       lambda name: self._bucket.read(part.place.prefix + name))  # fmt: skip
+                       lambda name: self._bucket.read(part.place.key + name))  # fmt: skip
         except CheckpointError as wrong:
-            yield error(HALF, part.option, wrong.message, wrong.fix)
+            yield error(PARTIAL, part.option, wrong.message, Fix(wrong.fix, tuple(wrong.command)))
 
-    def _judged(
-        self, part: _Part, folder: Folder, below: Mapping[str, int] | None
+    def _by_manifest(
+        self, part: _PlannedPart, folder: FolderEntry, below: Mapping[str, int] | None
     ) -> Iterator[Finding]:
-        """What the manifest says of the folder, and of what lies there if that is known."""
-        other = another_pair(self._plan, part.name, folder)
-        if other:
-            yield error(ANOTHER, part.place.uri, other,
-                        f"give another {part.option}, or plan for that pair")  # fmt: skip
+        """Compare the manifest with the plan, and with the objects where they are known."""
+        if other := mismatch(self._plan, part.name, folder):
+            yield error(OTHER_PAIR, part.place.uri, other,
+                        f"Use another {part.option}, or plan for that pair")  # fmt: skip
             return
-        wrong = incomplete(folder, below)
-        if wrong:
+        if reason := incomplete(folder, below):
             place = part.pair or part.place
-            command = command_for(place, self._manifest(part.pair), [part.name])
-            wrong += self._at_work(place)
-            fix = f"finish it: {command or f'peagle weights sync PAIR {place.uri}'}"
-            yield error(HALF, part.place.uri, f"the {part.name} is only half copied: {wrong}", fix)
+            command = sync_command(place, self._manifest(part.pair), [part.name])
+            fix = Fix("Complete it", command) if command else Fix(
+                f"Complete it: peagle weights sync PAIR {place.uri}"
+            )  # fmt: skip
+            yield error(PARTIAL, part.place.uri,
+                        f"the copy of the {part.name} is incomplete: {reason}{self._writer(place)}",
+                        fix)  # fmt: skip
 
-    def _at_work(self, place: Place) -> str:
-        """Who copies there just now, if that can be told."""
+    def _writer(self, place: WeightsPrefix) -> str:
+        """Who copies there at the moment, if known."""
         with suppress(PeagleError):
             lock = read_lock(self._bucket, place)
-            return f"; {lock.words}" if lock is not None and not lock.stale else ""
+            return f"; {lock}" if lock is not None and not lock.stale else ""
         return ""
 
 
-def _parts(plan: Plan, prefix: Place) -> Iterator[_Part]:
+def _parts(plan: Plan, prefix: WeightsPrefix) -> Iterator[_PlannedPart]:
     """Target and drafter, as far as they come from this prefix."""
     for name, weights in _in_s3(plan):
-        place = _place(weights.location)
+        place = WeightsPrefix.parse(weights.location)
         named = place.uri.endswith(f"/{name}/")
-        above = _place(place.uri.removesuffix(f"{name}/")) if named else None
+        above = WeightsPrefix.parse(place.uri.removesuffix(f"{name}/")) if named else None
         if prefix in (place, above):
-            yield _Part(name, place, above)
-
-
-def _place(uri: str) -> Place:
-    """Of an address that planning has looked at."""
-    bucket, _, prefix = uri.removeprefix("s3://").partition("/")
-    return Place(bucket, prefix)
+            yield _PlannedPart(name, place, above)

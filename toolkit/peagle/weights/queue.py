@@ -1,11 +1,6 @@
-"""How far a copy is, how fast, and how long it still takes.
+"""Run transfers: their parts in parallel, the results in order, and the progress of all of it.
 
-Threads that end with the program: a second Ctrl-C waits for none of them.
-
-One file on its way. A run is opened, does its parts in other threads, and is closed.
-
-``work`` runs in a worker's thread; ``open`` and ``take`` run in one thread, ``take`` in the order
-of the parts. ``close`` comes last and may hand back another run, which the file needs still.
+The threads end with the program, so a second Ctrl-C does not wait for them.
 """
 
 from __future__ import annotations
@@ -13,28 +8,41 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from concurrent.futures import TimeoutError as NotYet
+from dataclasses import dataclass
+from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from peagle.errors import CloudError
-from peagle.weights.bucket import Bucket, Head
-from peagle.weights.sources import Part, combined, part_bytes, parts_of, sha256
-from peagle.weights.sync_plan import Item
+from peagle.weights.transfer import PartResult, Transfer
 
+WORKERS = 8
+"""boto3 keeps ten connections."""
+
+PATIENCE_SECONDS = 10.0
+"""How long parts in flight may take to finish when a sync ends early."""
+
+_AHEAD = 2 * WORKERS
+"""Parts in flight or finished out of order: memory use is this times the part size."""
+
+_TICK_SECONDS = 0.5
 _WINDOW_SECONDS = 15.0
-"""Speed is that of the last seconds, so that time left follows the network."""
+"""Speed is measured over the last seconds, so that the time left follows the network."""
 
-_SETTLED_SECONDS = 2.0
-"""Before that, nobody can tell how long it takes."""
+_MIN_SECONDS = 2.0
+"""No estimate of the time left before this."""
+
+T = TypeVar("T")
+_Call = tuple[Future[Any], Callable[[], Any]]
+_Result = PartResult | Transfer | None
 
 
 @dataclass(frozen=True)
-class Moment:
-    """Bytes that are in place of ``total``, those that this run moved, bytes per second, seconds
-    left (``None`` while nobody can tell), and the file in hand."""
+class SyncProgress:
+    """Bytes in place of ``total``, bytes moved by this run, bytes per second, seconds left
+    (``None`` while unknown), and the current file."""
 
     done: int
     total: int
@@ -45,15 +53,15 @@ class Moment:
 
 
 class Meter:
-    """Counts bytes; what was there already counts as done, but not as speed."""
+    """Counts bytes. Bytes of earlier runs count as done, but not towards the speed."""
 
     def __init__(
         self,
         total: int,
-        tell: Callable[[Moment], object],
+        report: Callable[[SyncProgress], object],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._total, self._tell, self._clock = total, tell, clock
+        self._total, self._report, self._clock = total, report, clock
         self._done = self._moved = 0
         self._expected: dict[str, int] = {}
         self._file = ""
@@ -62,7 +70,7 @@ class Meter:
 
     @property
     def done(self) -> int:
-        """Bytes in place, those of earlier runs included that are still to be compared."""
+        """Bytes in place, including those of earlier runs that are still to be verified."""
         return min(self._total, self._done + sum(self._expected.values()))
 
     @property
@@ -71,15 +79,15 @@ class Meter:
         return self._moved
 
     def expect(self, file: str, count: int) -> None:
-        """An earlier run left so many bytes of ``file`` there."""
+        """An earlier run left ``count`` bytes of ``file``."""
         self._expected[file] = count
 
-    def settled(self, file: str) -> None:
-        """Nothing more is expected of ``file``."""
+    def finish(self, file: str) -> None:
+        """No more bytes of earlier runs are expected of ``file``."""
         self._expected.pop(file, None)
 
     def advance(self, file: str, count: int, moved: bool) -> None:
-        """``count`` bytes of ``file`` are in place, ``moved`` just now or there already."""
+        """``count`` bytes of ``file`` are in place, ``moved`` by this run or there already."""
         self._file = file
         self._done += count
         if not moved and file in self._expected:
@@ -89,33 +97,23 @@ class Meter:
         self.tick()
 
     def withdraw(self, count: int) -> None:
-        """What counted as in place has turned out not to be."""
+        """Bytes that counted as done turned out to differ."""
         self._done -= count
 
     def tick(self) -> None:
-        """Tell how it stands now."""
+        """Report the current state."""
         now = self._clock()
         while len(self._marks) > 2 and now - self._marks[1][0] > _WINDOW_SECONDS:
             self._marks.popleft()
         since, before = self._marks[0]
         speed = (self._moved - before) / (now - since) if now > since else 0.0
-        settled = speed > 0 and now - self._begin >= _SETTLED_SECONDS
-        left = (self._total - self.done) / speed if settled else None
-        self._tell(Moment(self.done, self._total, self._moved, speed, left, self._file))
-
-
-WORKERS = 8
-"""boto3 keeps ten connections."""
-
-PATIENCE_SECONDS = 10.0
-"""What is under way when a run ends early may come to its end, if it does so soon."""
-
-T = TypeVar("T")
-_Call = tuple[Future[Any], Callable[[], Any]]
+        known = speed > 0 and now - self._begin >= _MIN_SECONDS
+        left = (self._total - self.done) / speed if known else None
+        self._report(SyncProgress(self.done, self._total, self._moved, speed, left, self._file))
 
 
 class Workers:
-    """Does calls in their order, some at a time."""
+    """Threads that run calls in the order of submission."""
 
     def __init__(self, count: int = WORKERS) -> None:
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
@@ -124,13 +122,13 @@ class Workers:
             thread.start()
 
     def submit(self, call: Callable[[], T]) -> Future[T]:
-        """The call's result, some time."""
+        """The future result of the call."""
         future: Future[T] = Future()
         self._calls.put((future, call))
         return future
 
     def end(self, patience: float = PATIENCE_SECONDS) -> None:
-        """Begin no other call, and wait a while for those that have begun."""
+        """Start no more calls; wait up to ``patience`` seconds for those that run."""
         while True:
             try:
                 self._calls.get_nowait()
@@ -147,106 +145,82 @@ class Workers:
             future, call = given
             try:
                 future.set_result(call())
-            except BaseException as error:  # every end of a call is the caller's to see
+            except BaseException as error:  # the caller receives every kind of failure
                 future.set_exception(error)
 
 
-PART_SIZE = "part-size"
-"""Metadata of an object: how large its parts are, which its checksum depends on."""
+class TransferQueue:
+    """Opens transfers one after the other, runs their parts in parallel and takes the results in
+    order. ``keep`` is called regularly: it renews the lock."""
 
-SHA256 = "sha256"
-"""Metadata of an object: the SHA-256 of all of it, where the hub says it."""
+    def __init__(self, meter: Meter, keep: Callable[[], object]) -> None:
+        self._meter, self._keep = meter, keep
+        self._workers = Workers()
+        self._waiting: deque[tuple[Transfer, Future[_Result]]] = deque()
+        self._follow_ups: deque[Transfer] = deque()
 
-SOURCE_ETAG = "source-etag"
-"""Metadata of an object that S3 copied: the ETag of what it was copied from."""
+    def run(self, transfers: Iterator[Transfer]) -> None:
+        """Run all transfers, and those that they hand back. Raises the first failure, after parts
+        in flight have finished or ``PATIENCE_SECONDS`` have passed."""
+        try:
+            while (transfer := self._next(transfers)) is not None:
+                transfer.open()
+                for part in transfer.parts:
+                    self._put(transfer, partial(transfer.work, part))
+                if not transfer.parts:
+                    self._put(transfer, transfer.close)
+        finally:
+            self._workers.end()
+            self._count_finished()
 
+    def _count_finished(self) -> None:
+        """Count the parts that finished out of order before an early end."""
+        for transfer, future in self._waiting:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                result = future.result()
+                if isinstance(result, PartResult):
+                    self._meter.advance(transfer.item.name, result.part.size, result.moved)
 
-@dataclass(frozen=True)
-class Done:
-    """A part that is done. ``said`` is what S3 told of its checksums, and ``content`` its bytes,
-    each only where the next step needs it."""
+    def _next(self, transfers: Iterator[Transfer]) -> Transfer | None:
+        while not self._follow_ups:
+            following = next(transfers, None)
+            if following is not None:
+                return following
+            if not self._waiting:
+                return None
+            self._take_oldest()
+        return self._follow_ups.popleft()
 
-    part: Part
-    checksum: str = ""
-    etag: str = ""
-    said: Mapping[str, str] = field(default_factory=dict)
-    moved: bool = False
-    content: bytes | None = None
+    def _put(self, transfer: Transfer, call: Callable[[], _Result]) -> None:
+        while len(self._waiting) >= _AHEAD:
+            self._take_oldest()
+        self._waiting.append((transfer, self._workers.submit(call)))
 
+    def _take_oldest(self) -> None:
+        """Take the oldest result; the last part of a transfer is followed by its ``close``."""
+        transfer, future = self._waiting[0]
+        result = self._result(future)  # on an interrupt, ``_count_finished`` still sees the entry
+        self._waiting.popleft()
+        name = transfer.item.name
+        if isinstance(result, PartResult):
+            transfer.take(result)
+            self._meter.advance(name, result.part.size, result.moved)
+            if result.part is transfer.parts[-1]:
+                self._meter.finish(name)
+                self._waiting.append((transfer, self._workers.submit(transfer.close)))
+        elif result is not None:
+            self._meter.withdraw(sum(part.size for part in transfer.parts))
+            self._meter.finish(name)
+            self._follow_ups.append(result)
+        elif not transfer.parts:
+            self._meter.advance(name, transfer.item.file.size, moved=False)
 
-class Run(Protocol):
-    """See the module."""
-
-    item: Item
-    parts: tuple[Part, ...]
-
-    def open(self) -> None:
-        """Ask what must be known, and begin."""
-
-    def work(self, part: Part) -> Done:
-        """Do one part."""
-
-    def take(self, done: Done) -> None:
-        """Take note of a part that is done."""
-
-    def close(self) -> Run | None:
-        """Finish, and raise for what is not as it should be."""
-
-
-class Compare:
-    """Whether what lies there has the bytes of the origin; if not, ``otherwise`` follows."""
-
-    def __init__(self, bucket: Bucket, item: Item, otherwise: Run) -> None:
-        self.item = item
-        self.parts: tuple[Part, ...] = ()
-        self._bucket, self._otherwise = bucket, otherwise
-        self._head: Head | None = None
-        self._checksums: list[str] = []
-
-    def open(self) -> None:
-        """What the hub's listing can answer needs no reading."""
-        self._head = head = self._bucket.head(self.item.key)
-        if head is None or _known_same(head, self.item):
-            return
-        each = head.metadata.get(PART_SIZE, "")
-        if head.checksum.startswith("SHA256:") and (each.isdigit() or not head.composite):
-            size = self.item.file.size
-            self.parts = parts_of(size, int(each) if each.isdigit() else part_bytes(size))
-
-    def work(self, part: Part) -> Done:
-        """A part's checksum."""
-        content = self.item.origin.read(self.item.file.name, part.start, part.size)
-        return Done(part, sha256(content))
-
-    def take(self, done: Done) -> None:
-        """Remember it."""
-        self._checksums.append(done.checksum)
-
-    def close(self) -> Run | None:
-        """Nothing more to do when all agrees."""
-        head = self._head
-        if head and _known_same(head, self.item):
-            return None
-        if head and self.parts and head.checksum == f"SHA256:{combined(self._checksums)}":
-            return None
-        return self._otherwise
-
-
-def _known_same(head: Head, item: Item) -> bool:
-    known = item.file.sha256
-    return known is not None and head.size == item.file.size and head.metadata.get(SHA256) == known
-
-
-def verify(bucket: Bucket, item: Item, checksum: str) -> None:
-    """Look at the finished object. Raises CloudError when S3 has other bytes, and removes them."""
-    head = bucket.head(item.key)
-    if head and head.size == item.file.size and head.checksum in ("", checksum):
-        return
-    found = f"{head.size:,} bytes, {head.checksum}" if head else "nothing"
-    if head:
-        bucket.delete(item.key)
-    raise CloudError(
-        f"s3://{bucket.name}/{item.key} should have {item.file.size:,} bytes, {checksum}, and S3 "
-        f"has {found}",
-        "it was removed: repeat the command",
-    )
+    def _result(self, future: Future[_Result]) -> _Result:
+        while True:
+            self._keep()
+            try:
+                return future.result(timeout=_TICK_SECONDS)
+            except NotYet:
+                if future.done():
+                    raise
+                self._meter.tick()

@@ -1,216 +1,257 @@
-"""Bring everything there: compare what lies there, copy what does not, several parts at a time.
+"""Sync weights to S3: plan what to copy, then compare and copy several parts at a time.
 
-Whatever ends it early, the next run goes on: finished objects are compared by their checksums, and
-of unfinished ones the parts that S3 holds are kept.
+Whatever ends a sync early, the next one resumes: it compares finished objects by checksum, and
+keeps the parts that S3 holds of unfinished ones.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as NotYet
-from dataclasses import dataclass, replace
-from functools import partial
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 
 from peagle.aws.client import Aws
+from peagle.aws.errors import Missing
 from peagle.aws.s3 import create_bucket
-from peagle.weights.bucket import Bucket
-from peagle.weights.lock import Lock, held
-from peagle.weights.manifest import Copied, Entry, Folder, Manifest, read_manifest, write_manifest
-from peagle.weights.queue import WORKERS, Compare, Done, Meter, Moment, Run, Workers
-from peagle.weights.sources import part_bytes
-from peagle.weights.sync_plan import Item, Survey, from_here, kept_bytes
-from peagle.weights.transfer import ServerCopy, UploadInParts, UploadWhole
+from peagle.errors import UserError
+from peagle.findings import Finding, warning
+from peagle.planning.plan import Weights
+from peagle.weights.bucket import Bucket, check_region
+from peagle.weights.layout import PARTS, WeightsPrefix, unknown_objects
+from peagle.weights.lock import Lock, hold_lock
+from peagle.weights.manifest import (
+    FileEntry,
+    FolderEntry,
+    Manifest,
+    SyncedPair,
+    inside_a_pair,
+    read_manifest,
+    write_manifest,
+)
+from peagle.weights.queue import Meter, SyncProgress, TransferQueue
+from peagle.weights.sources import WeightSource, open_source
+from peagle.weights.transfer import FileTransfer, Transfer, VerifyExisting, part_bytes
+from peagle.weights.upload import ServerCopy, UploadInParts, UploadWhole
 
-_AHEAD = 2 * WORKERS
-"""Parts under way or done out of order: this times the size of a part is the memory needed."""
-
-_TICK_SECONDS = 0.5
+REPLACING_CODES = frozenset({"other-weights-there", "objects-are-replaced"})
+"""Findings of a sync that replaces other weights; ``where`` is their prefix."""
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SyncPlan:
+    """What a sync will do. ``present`` is size by key of the objects at the prefix, and
+    ``partial_bytes`` what unfinished uploads hold of the files."""
+
+    place: WeightsPrefix
+    region: str
+    sources: Mapping[str, WeightSource]
+    items: tuple[FileTransfer, ...]
+    creates_bucket: bool = False
+    present: Mapping[str, int] = field(default_factory=dict)
+    manifest: Manifest = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+    partial_bytes: int = 0
+
+    @property
+    def size(self) -> int:
+        """All files together, in bytes."""
+        return sum(item.size for item in self.items)
+
+    @property
+    def same_size(self) -> tuple[FileTransfer, ...]:
+        """Files that are at the prefix with the right size; their bytes are not compared yet."""
+        return tuple(item for item in self.items if self.present.get(item.key) == item.size)
+
+
+@dataclass(frozen=True)
+class SyncResult:
     """Bytes that were moved, and the manifest as it was written."""
 
     moved: int
     manifest: Manifest
 
 
-def sync(
-    aws: Aws,
-    survey: Survey,
-    copied: Copied,
-    tell: Callable[[Moment], object],
-    take_over: bool = False,
-) -> Outcome:
-    """Copy what ``survey`` found; ``tell`` gets how far it is.
+def plan_sync(aws: Aws, place: WeightsPrefix, weights: Mapping[str, Weights]) -> SyncPlan:
+    """Look at the sources (``weights`` by part) and at the prefix; writes nothing.
 
-    Raises Refused when somebody else is at work there, unless they are to be taken over, and other
-    PeagleErrors; those and KeyboardInterrupt leave a state that the next call goes on with.
+    Raises Refused for a bucket of another account or region, UserError when a folder would be
+    copied to itself, and what ``open_source`` raises.
     """
-    if survey.makes_bucket:
-        create_bucket(aws, survey.place.bucket)
-    bucket = Bucket(aws, survey.place.bucket)
-    with held(bucket, survey.place, f"copies {copied.pair}", take_over) as lock:
-        return _copy(bucket, survey, copied, tell, lock)
+    sources = {part: open_source(each, lambda: aws) for part, each in weights.items()}
+    for part, source in sources.items():
+        origin = source.copied_from
+        if origin and origin.uri == place.part_uri(part):
+            raise UserError(f"the {part} would be copied to itself", "Use another prefix")
+    return plan_sync_from(aws, place, sources)
 
 
-def _copy(
-    bucket: Bucket, survey: Survey, copied: Copied, tell: Callable[[Moment], object], lock: Lock
-) -> Outcome:
-    """With the prefix to ourselves: what lies there is listed anew, for others may have copied
-    since it was looked at."""
-    begun = bucket.begun(survey.place.prefix)  # first, since one can become an object meanwhile
-    there, known = bucket.sizes(survey.place.prefix), read_manifest(bucket, survey.place)
-    survey = replace(survey, there=there, manifest=known)
-    _forget_other_origins(bucket, survey, begun)
-    write_manifest(bucket, survey.place, known | _folders(survey, copied, {}))
-    meter = Meter(survey.size, tell)
-    _expect(meter, survey, kept_bytes(bucket, survey.items, begun))
-    workers = Workers()
-    line = _Line(meter, workers, lock.keep)
-    try:
-        line.run(_runs(bucket, survey, begun))
-    finally:
-        workers.end()
-        line.count_done()
-    manifest = known | _folders(survey, copied, _checksums(bucket, survey.items))
-    lock.keep(now=True)
-    write_manifest(bucket, survey.place, manifest)
-    return Outcome(meter.moved, manifest)
+def plan_sync_from(aws: Aws, place: WeightsPrefix, sources: Mapping[str, WeightSource]) -> SyncPlan:
+    """``plan_sync`` for opened sources."""
+    items = tuple(_items(place, sources))
+    if not check_region(aws, place.bucket):
+        return SyncPlan(place, aws.region, sources, items, creates_bucket=True)
+    bucket = Bucket(aws, place.bucket)
+    present = bucket.sizes(place.key)
+    manifest = read_manifest(bucket, place) if place.manifest_key in present else {}
+    untouched = [part for part in PARTS if part not in sources]
+    findings = tuple(inside_a_pair(bucket, place)) or (
+        *unknown_objects(place, present, {item.key for item in items}, untouched),
+        *_replaced(place, items, present),
+    )
+    resumable = [item for item in items if _is_from_source(item, manifest)]
+    uploads = bucket.unfinished_uploads(place.key) if resumable else {}
+    partial = sum(_partial_bytes(bucket, resumable, uploads).values())
+    replaced = tuple(other_sources(place, sources, manifest))
+    return SyncPlan(
+        place, aws.region, sources, items, False, present, manifest,
+        (*replaced, *findings), partial,
+    )  # fmt: skip
 
 
-def _expect(meter: Meter, survey: Survey, kept: Mapping[str, int]) -> None:
-    """What earlier runs left counts from the start, parts of unfinished files included."""
-    for item in survey.present:
-        meter.expect(item.name, item.file.size)
-    for item in survey.items:
-        if item.key in kept:
-            meter.expect(item.name, kept[item.key])
-    if meter.done:
-        meter.tick()
+def _items(place: WeightsPrefix, sources: Mapping[str, WeightSource]) -> Iterator[FileTransfer]:
+    """Small files first, so that errors show early."""
+    for part, source in sources.items():
+        for file in sorted(source.files, key=lambda file: (file.size, file.name)):
+            yield FileTransfer(part, source, file, place.file_key(part, file.name))
 
 
-def _forget_other_origins(bucket: Bucket, survey: Survey, begun: dict[str, list[str]]) -> None:
-    """Unfinished uploads of other weights are not gone on with."""
-    for item in survey.items:
-        if from_here(item, survey.manifest):
+def other_sources(
+    place: WeightsPrefix, sources: Mapping[str, WeightSource], manifest: Manifest
+) -> Iterator[Finding]:
+    """A warning for each part that was synced from another source."""
+    for part, source in sources.items():
+        folder = manifest.get(part)
+        if folder is None or folder.source == source.location:
             continue
-        for upload in begun.pop(item.key, ()):
-            bucket.abort(item.key, upload)
+        of = f"of {folder.pair} " if folder.pair else ""
+        yield warning(
+            "other-weights-there", place.part_uri(part),
+            f"the {part} {of}from {folder.source} is replaced",
+            "Use another prefix to keep both; an endpoint that uses this prefix would start with "
+            "other weights",
+        )  # fmt: skip
 
 
-def _folders(survey: Survey, copied: Copied, checksums: Mapping[str, str]) -> Manifest:
-    """What should lie there; it does once the checksums are known."""
-    found = {}
-    for part, origin in survey.origins.items():
-        files = {
-            item.file.name: Entry(item.file.size, item.file.sha256, checksums.get(item.key))
-            for item in survey.items
-            if item.part == part
-        }
-        found[part] = Folder(
-            source=origin.location,
-            complete=bool(checksums),
-            files=files,
-            pair=copied.pair,
-            parallel_drafting=copied.parallel_drafting if part == "drafter" else None,
-            given=part in copied.given,
-        )
+def _replaced(
+    place: WeightsPrefix, items: Iterable[FileTransfer], present: Mapping[str, int]
+) -> Iterator[Finding]:
+    every = [item for item in items if present.get(item.key, item.size) != item.size]
+    for part in PARTS:
+        differing = [item for item in every if item.part == part]
+        if differing:
+            yield warning(
+                "objects-are-replaced", place.part_uri(part),
+                f"{len(differing)} files have another size there and are replaced: "
+                f"{', '.join(item.name for item in differing[:3])}",
+                "An endpoint that uses this folder would start with other weights",
+            )  # fmt: skip
+
+
+def _is_from_source(item: FileTransfer, manifest: Manifest) -> bool:
+    """Whether an earlier sync copied the file from the same source."""
+    before = manifest.get(item.part)
+    return before is not None and before.source == item.source.location
+
+
+def _partial_bytes(
+    bucket: Bucket, items: Iterable[FileTransfer], uploads: Mapping[str, list[str]]
+) -> dict[str, int]:
+    """Bytes in the parts of each file's last unfinished upload, by key."""
+    found: dict[str, int] = {}
+    for item in items:
+        for upload in uploads.get(item.key, ())[-1:]:
+            with suppress(Missing):
+                parts = bucket.uploaded_parts(item.key, upload).values()
+                found[item.key] = sum(part.size for part in parts)
     return found
 
 
-def _checksums(bucket: Bucket, items: Iterable[Item]) -> dict[str, str]:
-    heads = ((item.key, bucket.head(item.key)) for item in items)
-    return {key: head.checksum for key, head in heads if head}
+def sync_weights(
+    aws: Aws,
+    plan: SyncPlan,
+    pair: SyncedPair,
+    report: Callable[[SyncProgress], object],
+    take_over: bool = False,
+) -> SyncResult:
+    """Apply a SyncPlan; ``report`` gets the progress.
+
+    Raises Refused when someone else works at the prefix, unless ``take_over``, and other
+    PeagleErrors; after those and KeyboardInterrupt the next call resumes.
+    """
+    if plan.creates_bucket:
+        create_bucket(aws, plan.place.bucket)
+    bucket = Bucket(aws, plan.place.bucket)
+    with hold_lock(bucket, plan.place, f"copies {pair.pair}", take_over) as lock:
+        return _sync(bucket, plan, pair, report, lock)
 
 
-def _runs(bucket: Bucket, survey: Survey, begun: Mapping[str, list[str]]) -> Iterator[Run]:
-    present = {item.key for item in survey.present}
-    for item in survey.items:
-        compared = item.key in present and item.origin.copied_from is None
-        run = _run(bucket, item, begun.get(item.key, []), compared)
-        yield Compare(bucket, item, run) if compared else run
+def _sync(
+    bucket: Bucket,
+    plan: SyncPlan,
+    pair: SyncedPair,
+    report: Callable[[SyncProgress], object],
+    lock: Lock,
+) -> SyncResult:
+    # Listed again under the lock, uploads first: one can become an object meanwhile.
+    uploads = bucket.unfinished_uploads(plan.place.key)
+    present, known = bucket.sizes(plan.place.key), read_manifest(bucket, plan.place)
+    plan = replace(plan, present=present, manifest=known)
+    for item in plan.items:  # uploads of other weights are not resumed
+        if not _is_from_source(item, known):
+            for upload in uploads.pop(item.key, ()):
+                bucket.abort(item.key, upload)
+    write_manifest(bucket, plan.place, known | _folders(plan, pair, {}))
+    meter = Meter(plan.size, report)
+    for item in plan.same_size:
+        meter.expect(item.name, item.size)
+    partial = _partial_bytes(bucket, plan.items, uploads)
+    for item in plan.items:
+        if item.key in partial:
+            meter.expect(item.name, partial[item.key])
+    if meter.done:
+        meter.tick()
+    TransferQueue(meter, lock.keep).run(_transfers(bucket, plan, uploads))
+    heads = ((item.key, bucket.head(item.key)) for item in plan.items)
+    checksums = {key: head.checksum for key, head in heads if head}
+    manifest = known | _folders(plan, pair, checksums)
+    lock.keep(now=True)
+    write_manifest(bucket, plan.place, manifest)
+    return SyncResult(meter.moved, manifest)
 
 
-def _run(bucket: Bucket, item: Item, begun: list[str], compared: bool) -> Run:
-    if item.origin.copied_from is not None:
-        return ServerCopy(bucket, item, item.origin.copied_from, begun)
-    if item.file.size <= part_bytes(item.file.size):
-        return UploadWhole(bucket, item)
-    return UploadInParts(bucket, item, begun, compared)
+def _folders(plan: SyncPlan, pair: SyncedPair, checksums: Mapping[str, str]) -> Manifest:
+    """The folders of the manifest; complete once the checksums are known."""
+    return {
+        part: FolderEntry(
+            source=source.location,
+            complete=bool(checksums),
+            files={
+                item.file.name: FileEntry(item.size, item.file.sha256, checksums.get(item.key))
+                for item in plan.items
+                if item.part == part
+            },
+            pair=pair.pair,
+            parallel_drafting=pair.parallel_drafting if part == "drafter" else None,
+            given=part in pair.given,
+        )
+        for part, source in plan.sources.items()
+    }
 
 
-_Result = Done | Run | None
-
-
-class _Line:
-    """Runs one after the other, their parts at the same time, taken in order; ``keep`` is called
-    all the while."""
-
-    def __init__(self, meter: Meter, workers: Workers, keep: Callable[[], object]) -> None:
-        self._meter, self._workers, self._keep = meter, workers, keep
-        self._waiting: deque[tuple[Run, Future[_Result]]] = deque()
-        self._again: deque[Run] = deque()
-
-    def run(self, runs: Iterator[Run]) -> None:
-        """Do them all."""
-        while (run := self._next(runs)) is not None:
-            run.open()
-            for part in run.parts:
-                self._put(run, partial(run.work, part))
-            if not run.parts:
-                self._put(run, run.close)
-
-    def count_done(self) -> None:
-        """Count the parts that came there out of order, once it has ended early."""
-        for run, future in self._waiting:
-            if future.done() and not future.cancelled() and future.exception() is None:
-                result = future.result()
-                if isinstance(result, Done):
-                    self._meter.advance(run.item.name, result.part.size, result.moved)
-
-    def _next(self, runs: Iterator[Run]) -> Run | None:
-        """The next one; where there is none, what is under way may still hand one back."""
-        while not self._again:
-            following = next(runs, None)
-            if following is not None:
-                return following
-            if not self._waiting:
-                return None
-            self._settle()
-        return self._again.popleft()
-
-    def _put(self, run: Run, call: Callable[[], _Result]) -> None:
-        while len(self._waiting) >= _AHEAD:
-            self._settle()
-        self._waiting.append((run, self._workers.submit(call)))
-
-    def _settle(self) -> None:
-        """Take the result that has waited longest; after a run's last part comes its end."""
-        run, future = self._waiting[0]
-        result = self._result(future)  # when this is interrupted, ``count_done`` sees it still
-        self._waiting.popleft()
-        if isinstance(result, Done):
-            run.take(result)
-            self._meter.advance(run.item.name, result.part.size, result.moved)
-            if result.part is run.parts[-1]:
-                self._meter.settled(run.item.name)
-                self._waiting.append((run, self._workers.submit(run.close)))
-        elif result is not None:
-            self._meter.withdraw(sum(part.size for part in run.parts))
-            self._meter.settled(run.item.name)
-            self._again.append(result)
-        elif not run.parts:
-            self._meter.advance(run.item.name, run.item.file.size, moved=False)
-
-    def _result(self, future: Future[_Result]) -> _Result:
-        while True:
-            self._keep()
-            try:
-                return future.result(timeout=_TICK_SECONDS)
-            except NotYet:
-                if future.done():
-                    raise
-                self._meter.tick()
+def _transfers(
+    bucket: Bucket, plan: SyncPlan, uploads: Mapping[str, list[str]]
+) -> Iterator[Transfer]:
+    same_size = {item.key for item in plan.same_size}
+    for item in plan.items:
+        unfinished = uploads.get(item.key, [])
+        origin = item.source.copied_from
+        if origin is not None:
+            yield ServerCopy(bucket, item, origin, unfinished)
+            continue
+        exists = item.key in same_size
+        transfer: Transfer
+        if item.size <= part_bytes(item.size):
+            transfer = UploadWhole(bucket, item)
+        else:
+            transfer = UploadInParts(bucket, item, unfinished, differs=exists)
+        yield VerifyExisting(bucket, item, transfer) if exists else transfer

@@ -1,296 +1,185 @@
-"""A file whose bytes pass through this machine, on the way from a folder or the hub.
+"""One file on its way to S3: its parts, their checksums, and the comparison with the object there.
 
-A file that lies in S3 already: S3 copies it, and no byte passes through this machine.
-
-The copy takes the kind of checksum that the original has (and the size of its parts, where that
-matters), so that S3's own word for both can be compared. An original without a checksum is held by
-its ETag from the first part to the last.
+A transfer is opened, works on its parts in other threads, and is closed. S3's checksum of an object
+in parts is the SHA-256 of the SHA-256s of its parts (ChecksumType COMPOSITE), so it can only be
+compared with the part size known; the part size is kept in the object's metadata.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
 
-from peagle.aws.errors import Missing
-from peagle.errors import CheckpointError, CloudError
-from peagle.weights.bucket import ALGORITHM, Bucket, Head, Kept, checksums_in
-from peagle.weights.layout import Place
-from peagle.weights.queue import PART_SIZE, SHA256, SOURCE_ETAG, Compare, Done, Run, verify
-from peagle.weights.sources import (
-    Part,
-    check_digest,
-    check_whole,
-    combined,
-    part_bytes,
-    parts_of,
-    sha256,
-)
-from peagle.weights.sync_plan import Item
+from peagle.errors import CloudError
+from peagle.weights.bucket import Bucket, ObjectInfo
+from peagle.weights.sources import SourceFile, WeightSource
+
+PART_BYTES = 16 * 1024 * 1024
+"""Large enough that requests cost little, small enough that repeating one does too."""
+
+_MAX_PARTS = 10_000
+"""Of an S3 multipart upload."""
+
+_MIB = 1024 * 1024
+
+PART_SIZE = "part-size"
+"""Object metadata: the part size in bytes, on which the checksum depends."""
+
+SHA256 = "sha256"
+"""Object metadata: the SHA-256 of the whole file, where the hub lists it."""
+
+SOURCE_ETAG = "source-etag"
+"""Object metadata of a server-side copy: the ETag of the original."""
 
 
-class UploadWhole:
-    """A file that is one part: it is there or not."""
+@dataclass(frozen=True)
+class FilePart:
+    """``size`` bytes of a file from ``start``; numbers begin at 1, as in S3."""
 
-    def __init__(self, bucket: Bucket, item: Item) -> None:
-        self.item = item
-        self.parts = parts_of(item.file.size, max(item.file.size, 1))
-        self._bucket = bucket
-        self._checksum = ""
+    number: int
+    start: int
+    size: int
+
+
+def part_bytes(size: int) -> int:
+    """The part size of a file of ``size`` bytes: the same in every run."""
+    smallest = -(-size // _MAX_PARTS)
+    return max(PART_BYTES, -(-smallest // _MIB) * _MIB)
+
+
+def parts_of(size: int, each: int) -> tuple[FilePart, ...]:
+    """The parts of a file; an empty file is one empty part."""
+    starts = range(0, size, each) if size else (0,)
+    return tuple(FilePart(n, at, min(each, size - at)) for n, at in enumerate(starts, 1))
+
+
+def sha256(content: bytes) -> str:
+    """SHA-256 as S3 writes it."""
+    return base64.b64encode(hashlib.sha256(content).digest()).decode()
+
+
+def combined(checksums: Iterable[str]) -> str:
+    """The checksum of an object from those of its parts."""
+    each = list(checksums)
+    if len(each) == 1:
+        return each[0]
+    return sha256(b"".join(base64.b64decode(checksum) for checksum in each))
+
+
+@dataclass(frozen=True)
+class FileTransfer:
+    """One file of a sync: the part (target or drafter), the source, and the key in S3."""
+
+    part: str
+    source: WeightSource
+    file: SourceFile
+    key: str
+
+    @property
+    def name(self) -> str:
+        """``target/config.json``."""
+        return f"{self.part}/{self.file.name}"
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return self.file.size
+
+    def read(self, start: int, size: int) -> bytes:
+        """Exactly these bytes of the source. Raises CheckpointError."""
+        return self.source.read(self.file.name, start, size)
+
+
+@dataclass(frozen=True)
+class PartResult:
+    """A finished part. ``checksums`` are those that S3 reported, and ``content`` its bytes, each
+    only where the next step needs it."""
+
+    part: FilePart
+    checksum: str = ""
+    etag: str = ""
+    checksums: Mapping[str, str] = field(default_factory=dict)
+    moved: bool = False
+    content: bytes | None = None
+
+
+class Transfer(Protocol):
+    """What brings or verifies one file. ``work`` runs in worker threads; ``open`` and ``take`` run
+    in one thread, ``take`` in the order of the parts."""
+
+    item: FileTransfer
+    parts: tuple[FilePart, ...]
 
     def open(self) -> None:
-        """Nothing to begin."""
+        """Look at the source and at S3, and begin."""
 
-    def work(self, part: Part) -> Done:
-        """Read, check and send it."""
-        item = self.item
-        content = item.origin.read(item.file.name, 0, item.file.size)
-        check_whole(item.origin, item.file, content)
-        checksum = sha256(content)
-        self._bucket.call(
-            "put_object", Key=item.key, Body=content, Metadata=metadata_of(item, len(content)),
-            ChecksumAlgorithm=ALGORITHM, ChecksumSHA256=checksum,
-        )  # fmt: skip
-        return Done(part, checksum, moved=True)
+    def work(self, part: FilePart) -> PartResult:
+        """Process one part."""
 
-    def take(self, done: Done) -> None:
-        """Remember its checksum."""
-        self._checksum = done.checksum
+    def take(self, result: PartResult) -> None:
+        """Record a finished part."""
 
-    def close(self) -> None:
-        """Raise when S3 has something else."""
-        verify(self._bucket, self.item, f"{ALGORITHM}:{self._checksum}")
+    def close(self) -> Transfer | None:
+        """Finish and verify; another transfer where the file still needs one."""
 
 
-class UploadInParts:
-    """A large file. Parts that an earlier run brought there are kept.
+class VerifyExisting:
+    """Compares an existing object with the source; ``otherwise`` follows when they differ."""
 
-    They are read again, but not sent: so every byte of the object has been compared with the
-    origin, and the whole with the SHA-256 of the hub, whatever was killed in between.
-
-    ``compared``: what lies there, if anything, is known to be something else.
-    """
-
-    def __init__(
-        self, bucket: Bucket, item: Item, begun: Sequence[str], compared: bool = False
-    ) -> None:
+    def __init__(self, bucket: Bucket, item: FileTransfer, otherwise: Transfer) -> None:
         self.item = item
-        self._each = part_bytes(item.file.size)
-        self.parts = parts_of(item.file.size, self._each)
-        self._bucket, self._begun = bucket, begun
-        self._upload = begun[-1] if begun else ""
-        self._compared = compared
-        self._kept: dict[int, Kept] = {}
-        self._done: list[Done] = []
-        self._whole = hashlib.sha256()
+        self.parts: tuple[FilePart, ...] = ()
+        self._bucket, self._otherwise = bucket, otherwise
+        self._head: ObjectInfo | None = None
+        self._checksums: list[str] = []
 
     def open(self) -> None:
-        """Go on with an upload that was begun, or begin one; neither if one has ended since that
-        was listed, as S3 still ends one whose client was killed."""
-        item = self.item
-        if self._upload:
-            try:
-                self._kept = self._bucket.kept(item.key, self._upload)
-                return
-            except Missing:
-                self._begun, self._upload = (), ""
-        if not self._compared and self._is_there():
-            self.parts = ()
+        """Where the hub lists the file's SHA-256, nothing is read."""
+        self._head = head = self._bucket.head(self.item.key)
+        if head is None or self._is_listed(head):
             return
-        self._upload = self._bucket.begin(item.key, metadata_of(item, self._each))
+        each = head.metadata.get(PART_SIZE, "")
+        if head.checksum.startswith("SHA256:") and (each.isdigit() or not head.composite):
+            size = self.item.size
+            self.parts = parts_of(size, int(each) if each.isdigit() else part_bytes(size))
 
-    def _is_there(self) -> bool:
-        head = self._bucket.head(self.item.key)
-        return head is not None and head.size == self.item.file.size
+    def work(self, part: FilePart) -> PartResult:
+        """The checksum of a part of the source."""
+        return PartResult(part, sha256(self.item.read(part.start, part.size)))
 
-    def work(self, part: Part) -> Done:
-        """Read a part, and send it unless it is there."""
-        item = self.item
-        content = item.origin.read(item.file.name, part.start, part.size)
-        checksum = sha256(content)
-        wanted = content if item.file.sha256 else None
-        kept = self._kept.get(part.number)
-        if kept and _same(kept, content, checksum):
-            return Done(part, checksum, kept.etag, content=wanted)
-        answer = self._bucket.call(
-            "upload_part", Key=item.key, UploadId=self._upload, PartNumber=part.number,
-            Body=content, ChecksumAlgorithm=ALGORITHM, ChecksumSHA256=checksum,
-        )  # fmt: skip
-        return Done(part, checksum, answer["ETag"], moved=True, content=wanted)
+    def take(self, result: PartResult) -> None:
+        """Record the checksum."""
+        self._checksums.append(result.checksum)
 
-    def take(self, done: Done) -> None:
-        """Parts come in order, so the whole can be hashed."""
-        if done.content is not None:
-            self._whole.update(done.content)
-        self._done.append(Done(done.part, done.checksum, done.etag))
-
-    def close(self) -> Run | None:
-        """Make the object, unless its bytes are not what the hub promised."""
-        item = self.item
-        if not self._upload:
-            return Compare(self._bucket, item, UploadInParts(self._bucket, item, (), True))
-        if item.file.sha256 is not None:
-            try:
-                check_digest(item.origin, item.file, self._whole.hexdigest())
-            except Exception:
-                self._bucket.abort(item.key, self._upload)
-                raise
-        self._bucket.complete(item.key, self._upload, [_named(done) for done in self._done])
-        checksum = combined(done.checksum for done in self._done)
-        verify(self._bucket, item, f"{ALGORITHM}:{checksum}")
-        for other in self._begun[:-1]:
-            self._bucket.abort(item.key, other)
-        return None
-
-
-def metadata_of(item: Item, each: int) -> dict[str, str]:
-    """What an object carries, so that the next run knows it again."""
-    known = {SHA256: item.file.sha256} if item.file.sha256 else {}
-    return {PART_SIZE: str(each), **known}
-
-
-def _same(kept: Kept, content: bytes, checksum: str) -> bool:
-    if kept.size != len(content):
-        return False
-    known = kept.checksums.get(f"Checksum{ALGORITHM}")
-    if known is not None:
-        return known == checksum
-    return kept.etag == hashlib.md5(content, usedforsecurity=False).hexdigest()
-
-
-def _named(done: Done) -> dict[str, Any]:
-    return {
-        "PartNumber": done.part.number,
-        "ETag": done.etag,
-        f"Checksum{ALGORITHM}": done.checksum,
-    }
-
-
-_PIECE = 128 * 1024 * 1024
-"""S3 copies without us, so parts may be larger; it takes no object of more than 5 GB at once."""
-
-
-class ServerCopy:
-    """Copy an object, in parts when it is large."""
-
-    def __init__(self, bucket: Bucket, item: Item, origin: Place, begun: Sequence[str]) -> None:
-        self.item = item
-        self.parts: tuple[Part, ...] = ()
-        self._bucket, self._begun = bucket, begun
-        self._origin = Bucket(bucket.aws, origin.bucket)
-        self._key = origin.prefix + item.file.name
-        self._head: Head | None = None
-        self._same = False
-        self._upload = ""
-        self._kept: dict[int, Kept] = {}
-        self._done: list[Done] = []
-
-    def open(self) -> None:
-        """Compare original and copy, if there is one; else begin."""
-        self._head = head = self._origin.head(self._key)
-        if head is None or head.size != self.item.file.size:
-            raise _changed(self.item)
-        there = self._bucket.head(self.item.key)
-        self._same = there is not None and _copied(head, there)
-        if self._same:
-            return
-        self.parts = parts_of(head.size, self._each(head))
-        if len(self.parts) > 1:
-            self._continue_or_begin(head)
-
-    def _each(self, head: Head) -> int:
-        each = max(_PIECE, part_bytes(head.size))
-        return (self._origin.first_part(self._key) or each) if head.composite else each
-
-    def _continue_or_begin(self, head: Head) -> None:
-        key = self.item.key
-        if self._begun:
-            self._upload = self._begun[-1]
-            try:
-                self._kept = self._bucket.kept(key, self._upload)
-                return
-            except Missing:  # it has ended since it was listed
-                self._begun = ()
-        algorithm = head.checksum.partition(":")[0] or ALGORITHM
-        whole = bool(head.checksum) and not head.composite
-        # Of one object in one piece S3 has the checksum of the whole, which SHA has not for parts.
-        kind = "FULL_OBJECT" if whole and algorithm.startswith("CRC") else "COMPOSITE"
-        metadata = {SOURCE_ETAG: head.etag.strip('"')}
-        self._upload = self._bucket.begin(key, metadata, algorithm, kind)
-
-    def work(self, part: Part) -> Done:
-        """Have one part copied, unless it is there."""
-        assert self._head is not None
-        given: dict[str, Any] = {
-            "Key": self.item.key,
-            "CopySource": {"Bucket": self._origin.name, "Key": self._key},
-            "CopySourceIfMatch": self._head.etag,
-        }
-        kept = self._kept.get(part.number)
-        if kept and kept.size == part.size:
-            return Done(part, etag=kept.etag, said=kept.checksums)
-        try:
-            if len(self.parts) == 1:
-                return self._at_once(part, given)
-            answer = self._bucket.call(
-                "upload_part_copy", **given, UploadId=self._upload, PartNumber=part.number,
-                CopySourceRange=f"bytes={part.start}-{part.start + part.size - 1}",
-            )["CopyPartResult"]  # fmt: skip
-        except Missing as error:
-            raise _changed(self.item) from error
-        except CloudError as error:
-            if error.code != "PreconditionFailed":
-                raise
-            raise _changed(self.item) from error
-        return Done(part, etag=answer["ETag"], said=checksums_in(answer), moved=True)
-
-    def _at_once(self, part: Part, given: dict[str, Any]) -> Done:
-        assert self._head is not None
-        algorithm = self._head.checksum.partition(":")[0] or ALGORITHM
-        metadata = {SOURCE_ETAG: self._head.etag.strip('"')}
-        self._bucket.call("copy_object", **given, ChecksumAlgorithm=algorithm, Metadata=metadata,
-                          MetadataDirective="REPLACE")  # fmt: skip
-        return Done(part, moved=True)
-
-    def take(self, done: Done) -> None:
-        """Remember it."""
-        self._done.append(done)
-
-    def close(self) -> Run | None:
-        """Make the object, and compare what S3 says of both."""
-        if self._same:
+    def close(self) -> Transfer | None:
+        """``None`` when the object has the bytes of the source."""
+        head = self._head
+        if head and self._is_listed(head):
             return None
-        assert self._head is not None
-        if self._upload:
-            parts = [
-                {"PartNumber": done.part.number, "ETag": done.etag, **done.said}
-                for done in self._done
-            ]
-            self._bucket.complete(self.item.key, self._upload, parts)
-        verify(self._bucket, self.item, self._comparable(self._head))
-        for other in self._begun[:-1]:
-            self._bucket.abort(self.item.key, other)
-        return None
+        if head and self.parts and head.checksum == f"SHA256:{combined(self._checksums)}":
+            return None
+        return self._otherwise
 
-    def _comparable(self, head: Head) -> str:
-        """The original's checksum where the copy's must be the same; else what the copy has."""
-        crc = head.checksum.startswith("CRC")
-        comparable = head.checksum and (head.composite or crc or not self._upload)
-        made = self._bucket.head(self.item.key)
-        return head.checksum if comparable or made is None else made.checksum
+    def _is_listed(self, head: ObjectInfo) -> bool:
+        """Whether the object was uploaded from a file with the SHA-256 that the hub lists."""
+        known = self.item.file.sha256
+        return bool(known) and head.size == self.item.size and head.metadata.get(SHA256) == known
 
 
-def _copied(original: Head, copy: Head) -> bool:
-    if original.size != copy.size:
-        return False
-    same = original.checksum == copy.checksum and original.composite == copy.composite
-    tag = copy.metadata.get(SOURCE_ETAG)
-    return bool(same and original.checksum) or tag == original.etag.strip('"')
-
-
-def _changed(item: Item) -> CheckpointError:
-    return CheckpointError(
-        f"{item.origin.location}/{item.file.name} has changed since it was listed",
-        "repeat the command",
+def verify(bucket: Bucket, item: FileTransfer, checksum: str) -> None:
+    """Check the finished object. Raises CloudError, and deletes it, when S3 has other bytes."""
+    head = bucket.head(item.key)
+    if head and head.size == item.size and head.checksum in ("", checksum):
+        return
+    found = f"{head.size:,} bytes, {head.checksum}" if head else "nothing"
+    if head:
+        bucket.delete(item.key)
+    raise CloudError(
+        f"s3://{bucket.name}/{item.key} should have {item.size:,} bytes, {checksum}, but S3 has "
+        f"{found}",
+        "The object was removed; repeat the command",
+        code="checksum-mismatch",
     )

@@ -1,4 +1,4 @@
-"""What ``peagle warm`` says before and after."""
+"""What ``peagle warm`` prints."""
 
 from __future__ import annotations
 
@@ -6,82 +6,87 @@ from typing import Any
 
 import click
 
+from peagle.cli.context import command_text
 from peagle.cli.output.console import say
-from peagle.cli.output.weights import size_words
+from peagle.cli.output.weights import size_text
 from peagle.deploy.context import limit_seconds
 from peagle.deploy.desired import DesiredState
 from peagle.deploy.state import Deployment
 from peagle.planning import Plan
 from peagle.text import dollars, in_words, price_words
-from peagle.warm.endpoint import Stored
+from peagle.warm.endpoint import CollectedWarmStart
 from peagle.warm.transfer import WarmArtifact
-from peagle.weights import Place
+from peagle.weights.layout import WeightsPrefix
 from peagle_serve.contract import WARM_FOLDER
 
 _USUAL_MINUTES = 15
-"""A machine, the weights, a cold start of two or three minutes, the proof, and the end of it."""
+"""An instance, the weights, a cold start of two or three minutes, the proof, and the removal."""
 
 _SANDBOX_MINUTES = 3
 
 
-def show_intent(desired: DesiredState, place: Place, sandbox: bool) -> None:
-    """What follows the deployment, for how long about, and what that costs: on stderr."""
+def show_intent(desired: DesiredState, place: WeightsPrefix, sandbox: bool) -> None:
+    """What follows the deployment, how long it takes, and what that costs: on stderr."""
     minutes = _SANDBOX_MINUTES if sandbox else _USUAL_MINUTES
     at_most = limit_seconds(desired.revision) / 60
     price = desired.plan.price_per_hour_usd
     about = "" if price is None else f", about {dollars(price * minutes / 60)}"
     free = " on AWS (nothing in the sandbox)" if sandbox and about else ""
-    say(f"  {'then':<12}stores compile caches in {place.folder(WARM_FOLDER)}, removes the endpoint")
+    folder = place.part_uri(WARM_FOLDER)
+    say(f"  {'then':<12}stores compile caches in {folder}, removes the endpoint")
     say(f"  {'takes':<12}about {minutes} minutes, {at_most:.0f} at most{about}{free}")
 
 
-def show_heard(desired: DesiredState, record: Deployment, sandbox: bool) -> None:
-    """An interrupt was heard: what is done about it, for how long at most, and what a second one
+def say_interrupt(desired: DesiredState, record: Deployment, sandbox: bool) -> None:
+    """After an interrupt: what is removed, how long that takes at most, and what a second interrupt
     leaves. On stderr."""
     if not record.of_type("Endpoint"):
-        return say("Interrupted: removing what was made; no endpoint was begun.")
+        return say("Interrupted: removing what was created; there is no endpoint yet.")
     at_most = limit_seconds(desired.revision) / 60
     price = price_words(desired.plan.price_per_hour_usd, sandbox)
-    say(f"Interrupted: removing {record.name}. SageMaker deletes no endpoint that is still being "
-        f"created, so this can wait for {at_most:.0f} minutes at most.")  # fmt: skip
-    return say(f"A second Ctrl-C leaves it there, at a price of: {price}.")
+    say(f"Interrupted: removing {record.name}. SageMaker cannot delete an endpoint while it is "
+        f"being created, so this takes up to {at_most:.0f} minutes.")  # fmt: skip
+    return say(f"A second Ctrl-C leaves it running, at a price of: {price}.")
 
 
-def say_ended(removed: str, again: str) -> None:
-    """After an interrupt: what is gone, and the command that begins anew. On stderr."""
-    say(f"Interrupted: {removed}. A warm start is kept at the end only, so begin anew: {again}")
+def say_interrupted(removed: str, again: str) -> None:
+    """After an interrupt: what was removed, and the command that starts over. On stderr."""
+    say(f"Interrupted: {removed}. Nothing was kept. Start over: {again}")
 
 
-def print_stored(plan: Plan, stored: Stored, seconds: float, sandbox: bool) -> None:
-    """What lies in S3 now, and who finds it."""
-    click.secho(f"{stored.uri} is there: {_contents(stored.artefact)}", bold=True)
+def print_collected(plan: Plan, stored: CollectedWarmStart, seconds: float, sandbox: bool) -> None:
+    """The artifact in S3, and who uses it: on stdout."""
+    click.secho(f"{stored.uri} is stored: {_contents(stored.artifact)}", bold=True)
     if stored.stand_in:
-        click.echo(f"{stored.stand_in} stood in for the pair, and only starts of it can use this.")
+        click.echo(
+            f"The sandbox ran {stored.stand_in} instead of the pair; only its starts can use this."
+        )
     price = plan.price_per_hour_usd
     cost = f", about {dollars(price * seconds / 3600)}" if price is not None and not sandbox else ""
-    click.echo(f"{plan.name} is removed; it was there for {in_words(seconds)}{cost}.")
+    click.echo(f"{plan.name} is removed; it existed for {in_words(seconds)}{cost}.")
     click.echo("The next start with the same image, GPU and options restores it.")
     if stored.others:
-        count, size = len(stored.others), size_words(sum(stored.others.values()))
-        click.echo(f"{count} for other images, GPUs or options lie beside it ({size}), which every "
-                   f"start downloads too: peagle weights list {stored.place.uri}")  # fmt: skip
+        listing = ("peagle", "weights", "list", stored.place.uri)
+        count, size = len(stored.others), size_text(sum(stored.others.values()))
+        click.echo(f"{count} for other images, GPUs or options are beside it ({size}), and every "
+                   f"start downloads them too: {command_text(listing)}")  # fmt: skip
 
 
-def print_kept(artefact: WarmArtifact, by_itself: str) -> None:
-    """What lies on this machine now; ``by_itself`` is the command that finds it, if any."""
-    click.secho(f"{artefact.archive} is there: {_contents(artefact)}", bold=True)
-    if by_itself:
-        click.echo(f"Restores it:  {by_itself}")
+def print_local(artifact: WarmArtifact, restore: str) -> None:
+    """The artifact on this machine; ``restore`` is the command that uses it, if any. On stdout."""
+    click.secho(f"{artifact.archive} is stored: {_contents(artifact)}", bold=True)
+    if restore:
+        click.echo(f"Restore it:  {restore}")
     else:
-        click.echo("An engine restores it when PEAGLE_WARM_FOLDER names the folder.")
+        click.echo("An engine restores it when PEAGLE_WARM_FOLDER is set to the folder.")
 
 
-def stored_document(plan: Plan, stored: Stored, seconds: float) -> dict[str, Any]:
-    """What ``--json`` prints of an artefact in S3."""
+def collected_document(plan: Plan, stored: CollectedWarmStart, seconds: float) -> dict[str, Any]:
+    """What ``--json`` prints about an artifact in S3."""
     return {
         "pair": plan.pair,
         "uri": stored.uri,
-        **_document(stored.artefact),
+        **_document(stored.artifact),
         "region": plan.region,
         "instance_type": plan.instance_type,
         "endpoint": plan.name,
@@ -91,24 +96,24 @@ def stored_document(plan: Plan, stored: Stored, seconds: float) -> dict[str, Any
     }
 
 
-def kept_document(pair: str, artefact: WarmArtifact) -> dict[str, Any]:
-    """What ``--json`` prints of an artefact on this machine."""
-    return {"pair": pair, "file": str(artefact.archive), **_document(artefact)}
+def local_document(pair: str, artifact: WarmArtifact) -> dict[str, Any]:
+    """What ``--json`` prints about an artifact on this machine."""
+    return {"pair": pair, "file": str(artifact.archive), **_document(artifact)}
 
 
-def _document(artefact: WarmArtifact) -> dict[str, Any]:
+def _document(artifact: WarmArtifact) -> dict[str, Any]:
     return {
-        "key": artefact.key,
-        "bytes": artefact.size,
-        "sha256": artefact.sha256,
-        "files": artefact.files,
-        "unpacked_bytes": artefact.unpacked_bytes,
-        "seconds_cold": artefact.seconds_cold,
+        "key": artifact.key,
+        "bytes": artifact.size,
+        "sha256": artifact.sha256,
+        "files": artifact.files,
+        "unpacked_bytes": artifact.unpacked_bytes,
+        "seconds_cold": artifact.seconds_cold,
     }
 
 
-def _contents(artefact: WarmArtifact) -> str:
+def _contents(artifact: WarmArtifact) -> str:
     return (
-        f"{size_words(artefact.size)}, {artefact.files:,} files; without it the engine took "
-        f"{artefact.seconds_cold:.0f} s to start"
+        f"{size_text(artifact.size)}, {artifact.files:,} files; without it the engine took "
+        f"{artifact.seconds_cold:.0f} s to start"
     )

@@ -1,255 +1,315 @@
-"""What ``peagle weights`` shows and prints."""
+"""What ``peagle weights`` prints."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+import sys
+from dataclasses import dataclass
+from types import TracebackType
 from typing import Any
 
 import click
 
 from peagle.catalog.tables import StoragePrice
 from peagle.cli.account import DEFAULT_REGION, Account
+from peagle.cli.context import command_text, in_context
 from peagle.cli.output.columns import WIDE, room
 from peagle.cli.output.console import say
-from peagle.findings import Finding, warning
+from peagle.cli.output.progress import StatusLine
+from peagle.errors import PeagleError, Refused
 from peagle.text import dollars, in_words, rate
-from peagle.weights import Moment, Outcome, Place, Survey
-from peagle.weights.inspect import Look
+from peagle.weights.inspect import FileStatus, StoredWeights
+from peagle.weights.layout import WeightsPrefix
 from peagle.weights.manifest import Manifest
-from peagle.weights.mounted import WEIGHTS_CODES
-from peagle.weights.sources import Origin
+from peagle.weights.queue import SyncProgress
+from peagle.weights.sync import SyncPlan, SyncResult
 from peagle.weights.warm_starts import StoredWarmStart
 
-
-def in_account(finding: Finding, account: Account) -> Finding:
-    """A finding about weights in S3, with the command that it ends with as it works there."""
-    if finding.code not in WEIGHTS_CODES:
-        return finding
-    return finding.model_copy(update={"fix": fix_in_account(finding.fix, account)})
+_STATES = {"whole": "complete", "half": "partial"}
+"""States of ``--json`` that tables name otherwise."""
 
 
-def fix_in_account(fix: str, account: Account) -> str:
-    """What to do, with the command that it ends with as it works in that account. The AWS CLI has
-    no ``--sandbox``: it finds the sandbox by its environment."""
-    if "peagle weights " in fix and "`" not in fix:
-        return fix + account.option
-    if "aws s3" in fix and account.option:
-        led = " (after `peagle sandbox env`, else it goes to AWS)"
-        return fix + (led if account.sandbox else account.option)
-    return fix
-
-
-def show_survey(pair: str, found: Survey, price: StoragePrice | None, sandbox: bool,
-                half: int = 0) -> None:  # fmt: skip
-    """What would be copied, where to, and what keeping it costs; ``half``: bytes in parts of files
-    that are not whole yet."""
-    say(f"{click.style(pair, bold=True)} to {found.place.uri} ({found.region})")
-    for part, origin in found.origins.items():
-        say(f"  {part:8} {_origin(origin)} -> {part}/")
-    if found.makes_bucket:
-        say(f"  bucket   {found.place.bucket} is created")
-    if found.present:
-        size = size_words(sum(item.file.size for item in found.present))
-        say(f"  there    {_files(len(found.present))}, {size}, of the same size: compared by "
-            "checksum, and written anew where they differ")  # fmt: skip
-    if half:
-        say(
-            f"  half     {size_words(half)} more in parts of files that are not whole: gone on with"
-        )
-    for part, origin in found.origins.items():
-        count, left = origin.left_out
+def show_sync_plan(pair: str, plan: SyncPlan, price: StoragePrice | None, sandbox: bool) -> None:
+    """What a sync copies, where to, and what storing it costs: on stderr."""
+    say(f"{click.style(pair, bold=True)} to {plan.place.uri} ({plan.region})")
+    for part, source in plan.sources.items():
+        files = f"{_files(len(source.files))}, {size_text(source.size)}"
+        say(f"  {part:8} {source.location}: {files} -> {part}/")
+    if plan.creates_bucket:
+        say(f"  bucket   {plan.place.bucket} is created")
+    if plan.same_size:
+        size = size_text(sum(item.size for item in plan.same_size))
+        say(f"  present  {_files(len(plan.same_size))}, {size}, with the same size: compared by "
+            "checksum, and replaced where they differ")  # fmt: skip
+    if plan.partial_bytes:
+        say(f"  partial  {size_text(plan.partial_bytes)} more in unfinished uploads: resumed")
+    for part, source in plan.sources.items():
+        count, size_left = source.left_out
         if count:
-            say(f"  left out {_files(count)}, {size_words(left)}, of the {part}'s, which vLLM does "
-                "not read")  # fmt: skip
-    say(f"  storage  {month_words(found.size, price, found.region, sandbox)}")
-
-
-def other_origins(found: Survey) -> Iterator[Finding]:
-    """That other weights were copied there, and which."""
-    for part, origin in found.origins.items():
-        folder = found.manifest.get(part)
-        if folder is not None and folder.source != origin.location:
-            of = f"of {folder.pair}, " if folder.pair else ""
-            yield warning(
-                "other-weights-there", found.place.folder(part),
-                f"the {part} {of}from {folder.source}, lies there, and is replaced",
-                "name another prefix to keep both; an endpoint that reads this one would then "
-                "start with other weights",
-            )  # fmt: skip
-
-
-def _origin(origin: Origin) -> str:
-    return f"{origin.location}: {_files(len(origin.files))}, {size_words(origin.size)}"
+            say(f"  left out {_files(count)}, {size_text(size_left)}, of the {part}, which vLLM "
+                "does not read")  # fmt: skip
+    say(f"  storage  {month_text(plan.size, price, plan.region, sandbox)}")
 
 
 def _files(count: int) -> str:
     return f"{count} file" if count == 1 else f"{count} files"
 
 
-def size_words(size: float) -> str:
+def size_text(size: float) -> str:
     """``13.8 GB``, ``0.4 MB``."""
     return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / 1e6:,.1f} MB"
 
 
-def month_words(size: int, price: StoragePrice | None, region: str, sandbox: bool = False) -> str:
-    """The price of a month, with what it is reckoned from."""
+def month_text(size: int, price: StoragePrice | None, region: str, sandbox: bool = False) -> str:
+    """The storage price per month, and its basis."""
     if price is None:
-        return f"the price of S3 Standard in {region} is not known here"
+        return f"the price of S3 Standard in {region} is unknown"
     free = " on AWS (nothing in the sandbox)" if sandbox else ""
     usd = price.month_usd(size)
-    words = dollars(usd) if usd >= 0.01 else "less than $0.01"
+    amount = dollars(usd) if usd >= 0.01 else "less than $0.01"
     return (
-        f"{words} per month{free}: S3 Standard in {region}, "
+        f"{amount} per month{free}: S3 Standard in {region}, "
         f"{rate(price.usd_per_gb_month)} per GB-month (list price of {price.date})"
     )
 
 
-def describe(moment: Moment) -> str:
+def progress_text(progress: SyncProgress) -> str:
     """One line of progress."""
-    unit, name = (1e9, "GB") if moment.total >= 1e9 else (1e6, "MB")
-    parts = ["Copying", f"{moment.done / unit:.2f} of {moment.total / unit:.2f} {name}"]
-    if moment.seconds_left is not None:
-        parts.append(f"{moment.speed / 1e6:.0f} MB/s")
-        parts.append(f"{in_words(moment.seconds_left)} left")
-    if moment.file:
-        parts.append(moment.file)
+    unit, name = (1e9, "GB") if progress.total >= 1e9 else (1e6, "MB")
+    parts = ["Copying", f"{progress.done / unit:.2f} of {progress.total / unit:.2f} {name}"]
+    if progress.seconds_left is not None:
+        parts.append(f"{progress.speed / 1e6:.0f} MB/s")
+        parts.append(f"{in_words(progress.seconds_left)} left")
+    if progress.file:
+        parts.append(progress.file)
     return " | ".join(parts)
 
 
-def say_done(found: Survey, outcome: Outcome, seconds: float, use: str) -> None:
-    """That all is there, and the command that uses it."""
-    if outcome.moved:
-        speed = outcome.moved / seconds / 1e6 if seconds else 0
-        copied = f"{size_words(outcome.moved)} copied in {in_words(seconds)}, {speed:.0f} MB/s"
+class SyncBar:
+    """Progress of a sync on stderr, as a context: a bar on a terminal, else lines now and then."""
+
+    def __init__(self) -> None:
+        self._last: SyncProgress | None = None
+        self._bar: Any = None
+        self._lines = StatusLine()
+
+    def __enter__(self) -> SyncBar:
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn
+
+            columns = (BarColumn(bar_width=20), TextColumn("{task.description}", markup=False))
+            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._task = self._bar.add_task("Copying", total=None)
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+        elif error is None and self._last is not None:
+            self._lines.tell(progress_text(self._last), news=True)
+
+    def show(self, progress: SyncProgress) -> None:
+        """The current state."""
+        self._last = progress
+        if self._bar is None:
+            self._lines.tell(progress_text(progress))
+        else:
+            self._bar.update(
+                self._task,
+                completed=progress.done,
+                total=progress.total,
+                description=progress_text(progress),
+            )
+
+
+@dataclass
+class ResumeHint:
+    """A context around a sync: after an interrupt, and once it is ``copying`` also after an error,
+    it says what is left and how to resume or remove it."""
+
+    place: WeightsPrefix
+    resume: tuple[str, ...]
+    remove: tuple[str, ...]
+    copying: bool = False
+    progress: SyncProgress | None = None
+
+    def __enter__(self) -> ResumeHint:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        failed = self.copying and isinstance(error, PeagleError) and not isinstance(error, Refused)
+        if not failed and not isinstance(error, KeyboardInterrupt):
+            return
+        resume = shlex.join(self.resume)
+        if self.progress is None:
+            say(f"This run copied no file to {self.place.uri}. Resume: {resume}")
+            return
+        done, total = size_text(self.progress.done), size_text(self.progress.total)
+        say(f"At {self.place.uri}: {done} of {total}. Finished parts are kept, and billed as "
+            "storage.")  # fmt: skip
+        say(f"Resume: {resume}")
+        say(f"Remove: {shlex.join(self.remove)}")
+
+
+def say_synced(plan: SyncPlan, result: SyncResult, seconds: float, use: str) -> None:
+    """That all files are there, and the command that uses them: on stderr."""
+    if result.moved:
+        speed = result.moved / seconds / 1e6 if seconds else 0
+        copied = f"{size_text(result.moved)} copied in {in_words(seconds)}, {speed:.0f} MB/s"
     else:
         copied = "nothing was copied"
-    say(f"{found.place.uri} is whole: {_files(len(found.items))}, {size_words(found.size)}, every "
-        f"checksum agrees ({copied})")  # fmt: skip
+    say(f"{plan.place.uri} is complete: {_files(len(plan.items))}, {size_text(plan.size)}, "
+        f"checksums match ({copied})")  # fmt: skip
     say(f"Use it: {use}")
 
 
-def use_command(pair: str, place: Place, manifest: Manifest, region: str, account: Account) -> str:
-    """The command that plans with what lies there now. Where it lies in another account than the
-    usual one, that is asked, and ``plan`` asks nobody without ``--online``."""
-    words = ["peagle", "plan", pair]
+def use_command(
+    pair: str, place: WeightsPrefix, manifest: Manifest, region: str, account: Account
+) -> tuple[str, ...]:
+    """The command that plans with these weights. For another account than the default one ``plan``
+    must connect, which it does with ``--online`` only."""
+    command = ["peagle", "plan", pair]
     if "target" in manifest:
-        words += ["--model-source", place.folder("target")]
+        command += ["--model-source", place.part_uri("target")]
     if "drafter" in manifest:
-        words += ["--drafter", place.folder("drafter")]
+        command += ["--drafter", place.part_uri("drafter")]
     if region != DEFAULT_REGION:
-        words += ["--region", region]
-    return shlex.join(words) + (f" --online{account.option}" if account.option else "")
+        command += ["--region", region]
+    if account.sandbox or account.profile:
+        command.append("--online")
+    return in_context(command)
 
 
-def sync_document(pair: str, found: Survey, outcome: Outcome, seconds: float,
+def sync_document(pair: str, plan: SyncPlan, result: SyncResult, seconds: float,
                   price: StoragePrice | None, use: str) -> dict[str, Any]:  # fmt: skip
     """What ``sync --json`` prints."""
     return {
         "pair": pair,
-        "uri": found.place.uri,
-        "region": found.region,
-        "bytes": found.size,
-        "bytes_moved": outcome.moved,
+        "uri": plan.place.uri,
+        "region": plan.region,
+        "bytes": plan.size,
+        "bytes_moved": result.moved,
         "seconds": round(seconds, 3),
-        "usd_per_month": _month(found.size, price),
+        "usd_per_month": _month(plan.size, price),
         "folders": {
             part: {
-                "uri": found.place.folder(part),
+                "uri": plan.place.part_uri(part),
                 "source": folder.source,
                 "files": {
                     name: {"bytes": entry.size, "checksum": entry.checksum}
                     for name, entry in folder.files.items()
                 },
             }
-            for part, folder in outcome.manifest.items()
+            for part, folder in result.manifest.items()
         },
         "next": use,
     }
 
 
-def show_look(found: Look, price: StoragePrice | None, option: str = "") -> None:
-    """What lies there, on stdout; ``option`` is what commands need to work in that account."""
-    state = "whole" if found.complete else "not synced" if found.mountable else "not whole"
+def print_weights(found: StoredWeights, price: StoragePrice | None) -> None:
+    """The files, warm starts and other objects at a prefix, on stdout."""
+    state = "complete" if found.complete else "not synced" if found.mountable else "incomplete"
     pairs = f", {' and '.join(found.pairs)}" if found.pairs else ""
-    click.echo(f"{found.place.uri}: {state}, {size_words(found.size)}{pairs}")
+    click.echo(f"{found.place.uri}: {state}, {size_text(found.size)}{pairs}")
     if found.finish:
-        click.echo(f"finish it: {found.finish}{option}")
+        click.echo(f"complete it: {command_text(found.finish)}")
     for part, files in found.files.items():
         click.echo(f"{part}/ from {found.manifest[part].source}")
         for file in files:
-            half = f" ({size_words(file.there)} are there)" if file.state == "half" else ""
-            click.echo(file_line(file.state, file.size, file.name, half, file.checksum, room(WIDE)))
+            click.echo(file_line(file, room(WIDE)))
     if found.warm:
-        click.echo("warm/: what engines compiled")
-    for warm in found.warm:
-        click.echo(f"  {warm_words(warm)}")
+        click.echo("warm/: warm starts")
+    for one in found.warm:
+        click.echo(f"  {warm_start_line(one)}")
     if found.lock is not None:
-        state = "left behind" if found.lock.stale else "at work"
-        click.echo(f"{state}: {found.lock.words}")
+        click.echo(f"{'stale lock' if found.lock.stale else 'locked'}: {found.lock}")
     if found.others:
-        click.echo("others, which `peagle weights sync` did not bring")
+        click.echo("unknown objects, not copied by `peagle weights sync`")
     for key, size in found.others.items():
-        click.echo(f"            {size:>15,}  {key.removeprefix(found.place.prefix)}")
+        click.echo(f"            {size:>15,}  {key.removeprefix(found.place.key)}")
     if price is not None:
-        click.echo(f"storage: {month_words(found.size, price, price.region)}")
+        click.echo(f"storage: {month_text(found.size, price, price.region)}")
 
 
-def file_line(state: str, size: int, name: str, half: str, checksum: str, width: int) -> str:
-    """A file of a synced folder; its checksum in a second line where one is too narrow."""
-    line = f"  {state:9} {size:>15,}  {name}{half}"
-    if len(line) + 2 + len(checksum) <= width:
-        return f"{line}  {checksum}"
-    return f"{line}\n{' ' * 12}{checksum}" if checksum else line
+def file_line(file: FileStatus, width: int) -> str:
+    """A file of a synced folder; its checksum on a second line where one is too narrow."""
+    partial = f" ({size_text(file.present)} uploaded)" if file.state == "half" else ""
+    state = _STATES.get(file.state, file.state)
+    line = f"  {state:9} {file.size:>15,}  {file.name}{partial}"
+    if len(line) + 2 + len(file.checksum) <= width:
+        return f"{line}  {file.checksum}"
+    return f"{line}\n{' ' * 12}{file.checksum}" if file.checksum else line
 
 
-def warm_words(warm: StoredWarmStart) -> str:
-    """A warm start in one line: whether it is whole, size and key; for what it is, when it was
-    made, and how long the engine took without it."""
-    drafts = "" if warm.k is None else f"K={warm.k}" if warm.k else "no speculation"
+def warm_start_line(warm: StoredWarmStart) -> str:
+    """A warm start in one line: state, size and key; pair, K, device, date, and the duration of a
+    cold start."""
+    speculation = "" if warm.k is None else f"K={warm.k}" if warm.k else "no speculation"
     cold = f"{warm.seconds_cold:.0f} s cold" if warm.seconds_cold else ""
-    facts = filter(None, (warm.pair, drafts, warm.device, warm.made, cold))
-    state = "whole" if warm.whole else "half"
+    facts = filter(None, (warm.pair, speculation, warm.device, warm.made, cold))
+    state = "complete" if warm.complete else "partial"
     return f"{state:9} {warm.size:>15,}  {warm.key}  {', '.join(facts)}".rstrip()
 
 
-def warm_document(warm: StoredWarmStart) -> dict[str, Any]:
-    """What ``--json`` prints of it; ``None`` is what is not known, and ``k`` is 0 without
-    speculation."""
-    return {
-        "key": warm.key,
-        "complete": warm.whole,
-        "bytes": warm.size,
-        "pair": warm.pair or None,
-        "k": warm.k,
-        "device": warm.device or None,
-        "made": warm.made or None,
-        "seconds_cold": warm.seconds_cold,
-    }
+def say_removed(found: StoredWeights) -> None:
+    """What was removed, and what stays: on stderr."""
+    warm, others = len(found.warm), len(found.others)
+    also = f" and {warm} warm start{'s' if warm > 1 else ''}" if warm else ""
+    say(f"Removed the weights{also} from {found.place.uri}; {others} other objects stay.")
 
 
-def look_document(found: Look, price: StoragePrice | None, option: str = "") -> dict[str, Any]:
-    """What ``list --json`` prints."""
+def say_removed_warm_start(one: StoredWarmStart, uri: str) -> None:
+    """That one warm start was removed: on stderr."""
+    say(f"Removed the warm start {one.key} from {uri}, {size_text(one.size)}. Engines that used it "
+        "start cold.")  # fmt: skip
+
+
+def inspect_document(found: StoredWeights, price: StoragePrice | None) -> dict[str, Any]:
+    """What ``list --json`` prints; ``None`` is unknown, and ``k`` is 0 without speculation."""
     return {
         "uri": found.place.uri,
         "complete": found.complete,
         "pairs": list(found.pairs),
-        "finish": found.finish + option if found.finish else None,
+        "finish": command_text(found.finish) if found.finish else None,
         "bytes": found.size,
         "usd_per_month": _month(found.size, price),
         "folders": {
             part: {
                 "source": found.manifest[part].source,
                 "files": [
-                    {"name": f.name, "state": f.state, "bytes": f.size, "bytes_there": f.there,
-                     "checksum": f.checksum or None}
-                    for f in files
+                    {"name": file.name, "state": file.state, "bytes": file.size,
+                     "bytes_there": file.present, "checksum": file.checksum or None}
+                    for file in files
                 ],
             }
             for part, files in found.files.items()
         },
-        "warm": [warm_document(one) for one in found.warm],
-        "at_work": found.lock.words if found.lock and not found.lock.stale else None,
+        "warm": [
+            {
+                "key": one.key,
+                "complete": one.complete,
+                "bytes": one.size,
+                "pair": one.pair or None,
+                "k": one.k,
+                "device": one.device or None,
+                "made": one.made or None,
+                "seconds_cold": one.seconds_cold,
+            }
+            for one in found.warm
+        ],
+        "at_work": str(found.lock) if found.lock and not found.lock.stale else None,
         "others": dict(found.others),
         "findings": [finding.model_dump() for finding in found.findings],
     }  # fmt: skip
