@@ -15,7 +15,7 @@ from peagle.cli.main import COMMANDS
 from tests.support import Peagle
 
 TARGETS = {name: target for group in COMMANDS.values() for name, (target, _) in group.items()}
-HEAVY = ("boto3", "botocore", "moto", "torch", "vllm", "sagemaker")
+HEAVY = ("ruamel", "boto3", "botocore", "moto", "torch", "vllm", "sagemaker")
 
 
 @pytest.mark.parametrize(
