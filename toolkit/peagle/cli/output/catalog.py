@@ -45,7 +45,9 @@ def print_list(targets: list[dict[str, Any]]) -> None:
         lines = [*aligned(rows)]
         click.echo(f"{click.style(target['id'], bold=True)}  {needs}")
         click.echo("\n".join([click.style(lines[0], dim=True), *lines[1:]]))
-    console.print("* is the default. K: tokens drafted per step, of the trained K. -: unknown.")
+    console.print(
+        "* marks the default. K: recommended tokens per step, of the trained number. -: unknown."
+    )
     console.print("Details of a pair: peagle catalog show PAIR")
 
 
