@@ -10,7 +10,6 @@ import signal
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +22,9 @@ from peagle.data import data_folder
 from peagle.weights.queue import SyncProgress
 from tests.support import Peagle
 from tests.unit.cli.endpoints import deployed
-from tests.unit.sandbox.sandboxes import Account, Sandbox, started
+from tests.unit.sandbox.sandboxes import Account, Sandbox
 
 BUCKET = "models"
-
-
-@pytest.fixture(scope="module")
-def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    with started(Sandbox(tmp_path_factory.mktemp("sandbox"), Path(sys.executable))) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

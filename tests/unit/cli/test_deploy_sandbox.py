@@ -19,20 +19,12 @@ import pytest
 
 from peagle.sandbox import set_quota
 from tests.unit.containers.weights import safetensors
-from tests.unit.sandbox.sandboxes import Account, Sandbox, fake_engine, started
+from tests.unit.sandbox.sandboxes import Account, Sandbox
 
 pytestmark = pytest.mark.sandbox
 
 NAME = "peagle-tiny"
 DEPLOY = ("deploy", "tiny", "--instance-type", "ml.g5.xlarge", "--sandbox", "--yes")
-
-
-@pytest.fixture(scope="module")
-def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    """A running sandbox, whose engine is quick."""
-    engine = fake_engine(tmp_path_factory.mktemp("engine"))
-    with started(Sandbox(tmp_path_factory.mktemp("sandbox"), engine)) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.sandbox.sandboxes import Account, Sandbox, fake_engine, started
+from tests.unit.sandbox.sandboxes import Account, Sandbox
 
 pytestmark = pytest.mark.sandbox
 
@@ -20,14 +20,6 @@ DEPLOY = ("deploy", "tiny", "--name", NAME, "--instance-type", "ml.g5.xlarge", "
 PAIR = "s3://models/tiny/"
 IN_S3 = ("--model-source", f"{PAIR}target/", "--drafter", f"{PAIR}drafter/")
 IMAGE = f"123456789012.dkr.ecr.us-east-1.amazonaws.com/peagle-tiny@sha256:{'a' * 64}"
-
-
-@pytest.fixture(scope="module")
-def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    """A running sandbox, whose engine is quick and tells no counters."""
-    engine = fake_engine(tmp_path_factory.mktemp("engine"))
-    with started(Sandbox(tmp_path_factory.mktemp("sandbox"), engine)) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

@@ -10,14 +10,12 @@ everything anew from the build at hand: read the difference before it is committ
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.golden.commands import INTERFACE, RUNS, command_lines, outline, recorded
 from tests.golden.commands.interface import Description, interface, losses
 from tests.golden.commands.workplace import Workplace
-from tests.unit.sandbox.sandboxes import Sandbox, fake_engine, started
+from tests.unit.sandbox.sandboxes import Sandbox
 
 COMMANDS = recorded(INTERFACE)
 RECORDED = recorded(RUNS)
@@ -35,14 +33,6 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
     place = Workplace(tmp_path_factory.mktemp("workplace"))
     place.furnish()
     return place
-
-
-@pytest.fixture(scope="module")
-def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    """A running sandbox, whose engine is quick."""
-    engine = fake_engine(tmp_path_factory.mktemp("engine"))
-    with started(Sandbox(tmp_path_factory.mktemp("sandbox"), engine)) as running:
-        yield running
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,12 +19,14 @@ import boto3
 import pytest
 
 from peagle.protocol import log_text
-from tests.support import run_as_process, run_in_process
+from tests.support import run_in_process
+from tests.unit.containers.weights import safetensors
 
 ROLE = "arn:aws:iam::123456789012:role/peagle-sandbox-role"
 IMAGE = "763104351884.dkr.ecr.us-east-1.amazonaws.com/vllm:0.28.0"
 INSTANCE_TYPE = "ml.g6e.2xlarge"
 BUCKET = "models"
+WEIGHTS = {"config.json": b"{}", "model.safetensors": safetensors({"a.weight": [1]})}
 
 _WRAPPER = """#!{python}
 import os, sys
@@ -65,10 +68,18 @@ class Sandbox:
         return {**os.environ, **self.settings}
 
     def peagle(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run a command; in this process, unless it starts or stops the sandbox."""
-        of_its_own = arguments[:2] in (("sandbox", "start"), ("sandbox", "stop"))
-        run = run_as_process if of_its_own else run_in_process
-        return run(*arguments, env=self.environment)
+        """Run a command in this process."""
+        return run_in_process(*arguments, env=self.environment)
+
+    def reset(self) -> None:
+        """A running sandbox without resources, engines and local records."""
+        url = self.told("sandbox", "start")["url"]
+        request = urllib.request.Request(f"{url}/moto-api/reset", method="POST")
+        with urllib.request.urlopen(request):
+            pass
+        for path in self.home.iterdir():
+            if path.name != "sandbox":
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def told(self, *arguments: str) -> Any:
         """The JSON document of a command that succeeds."""

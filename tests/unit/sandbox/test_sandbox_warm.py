@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.sandbox.conftest import WEIGHTS
-from tests.unit.sandbox.sandboxes import Account, folder_on_s3
+from tests.unit.sandbox.sandboxes import WEIGHTS, Account, folder_on_s3
 
 pytestmark = pytest.mark.sandbox
 

@@ -1,0 +1,38 @@
+"""One sandbox per test process, whose engine is a fake that the tests control."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.sandbox.sandboxes import WEIGHTS, Account, Sandbox, fake_engine, started
+
+
+@pytest.fixture(scope="session")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python with a fake vLLM."""
+    return fake_engine(tmp_path_factory.mktemp("engine"))
+
+
+@pytest.fixture(scope="session")
+def shared_sandbox(tmp_path_factory: pytest.TempPathFactory, engine: Path) -> Iterator[Sandbox]:
+    """A running sandbox for all modules; starting one takes seconds."""
+    with started(Sandbox(tmp_path_factory.mktemp("sandbox"), engine)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def sandbox(shared_sandbox: Sandbox) -> Sandbox:
+    """The running sandbox, empty at the start of every module."""
+    shared_sandbox.reset()
+    return shared_sandbox
+
+
+@pytest.fixture(scope="module")
+def account(sandbox: Sandbox) -> Account:
+    """SageMaker in us-east-1, with weights in S3."""
+    account = Account(sandbox)
+    account.upload("tiny/", WEIGHTS)
+    return account
