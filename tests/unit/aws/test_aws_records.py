@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from peagle.deploy import state as records
-from peagle.deploy.state import Deployment, Resource, Revision
+from peagle.deploy.state import Deployment, Failure, Resource, Revision
 from peagle.errors import NotFound, UserError
+from peagle.store import write_json
 from tests.unit.aws.plans import a_plan
 
 
@@ -26,6 +28,43 @@ def test_a_record_is_read_as_it_was_written(own_home: Path) -> None:
 
     assert records.load("111122223333", "us-east-1", "peagle-pair") == record
     assert records.load("111122223333", "eu-west-1", "peagle-pair") is None
+
+
+def _format_1(record: Deployment) -> dict[str, Any]:
+    """The record as the previous version wrote it."""
+    document = record.model_dump(mode="json")
+    document["wanted"] = document.pop("pending")
+    for resource in document["resources"]:
+        resource["generation"] = resource.pop("revision")
+    return document | {"format": 1, "failure": "no capacity (deploy again)"}
+
+
+def test_a_record_of_the_previous_version_is_read(own_home: Path) -> None:
+    record = _record()
+    path = records.record_path(record.scope, record.region, record.name)
+    write_json(path, _format_1(record))
+
+    (found,) = records.all_records()
+
+    assert found == record.model_copy(
+        update={"failure": Failure(message="no capacity (deploy again)")}
+    )
+    records.save(found)
+    assert records.find(record.name) == found
+
+
+def test_a_record_of_a_newer_version_is_refused_with_the_fix(own_home: Path) -> None:
+    record = _record()
+    path = records.record_path(record.scope, record.region, record.name)
+    write_json(path, record.model_dump(mode="json") | {"format": 3, "unknown": 1})
+    before = path.read_bytes()
+
+    with pytest.raises(UserError, match="has format 3") as newer:
+        records.find(record.name)
+
+    assert newer.value.code == "record-too-new"
+    assert "upgrade peagle-toolkit" in newer.value.fix
+    assert path.read_bytes() == before
 
 
 def test_names_of_the_sandbox_are_apart(own_home: Path) -> None:

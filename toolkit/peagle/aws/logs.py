@@ -1,4 +1,4 @@
-"""An endpoint's log in CloudWatch: all of it, what is new, and its last line."""
+"""An endpoint's log in CloudWatch."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from peagle.aws.errors import AccessDenied, Missing
 from peagle.protocol import log_text
 
 LATE_MILLISECONDS = 30_000
-"""Events that arrive this late are still shown."""
+"""Maximum delay of events that are still shown."""
 
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f]")
-"""Colours and other orders to a terminal, which a log must not give to the reader's."""
+"""Terminal control sequences, which a log must not send to the reader's terminal."""
 
 
 @dataclass(frozen=True)
@@ -33,14 +33,14 @@ class LogEvent:
 
 
 def group_of(endpoint: str) -> str:
-    """The log group that SageMaker writes an endpoint's output to."""
+    """The log group of an endpoint's output."""
     return f"/aws/sagemaker/Endpoints/{endpoint}"
 
 
 class Tail:
     """Reads an endpoint's log from ``since`` (epoch seconds) on, every event once.
 
-    Streams reach CloudWatch with delays of their own, so each look goes back a little.
+    Log streams reach CloudWatch with different delays, so each read goes back a little.
     """
 
     def __init__(self, aws: Aws, endpoint: str, since: float) -> None:
@@ -52,7 +52,7 @@ class Tail:
         self._seen: dict[str, int] = {}
 
     def new(self) -> Iterator[LogEvent]:
-        """What was written since the last call; nothing while there is no log yet."""
+        """New events since the last call; none while there is no log."""
         start = max(int(self.since * 1000), self._newest - LATE_MILLISECONDS)
         self._seen = {event: time for event, time in self._seen.items() if time >= start}
         listed = self._aws.items(
@@ -74,14 +74,14 @@ class Tail:
         return LogEvent(entry["timestamp"] / 1000, entry["logStreamName"], message, raw)
 
     def drain(self) -> list[LogEvent]:
-        """``new`` as a list; nothing when the log may not be read: it is a comfort, not a need."""
+        """``new`` as a list; empty without the permission to read the log, which is optional."""
         try:
             return list(self.new())
         except AccessDenied:
-            self.last_line = "(the log may not be read: logs:FilterLogEvents)"
+            self.last_line = "(no permission to read the log: logs:FilterLogEvents)"
             return []
 
 
 def clean(message: str) -> str:
-    """The text without line end, colours and control characters."""
+    """The text without line end and control sequences."""
     return _CONTROL.sub("", message.rstrip("\r\n")).replace("\n", " ")

@@ -1,13 +1,10 @@
-"""What AWS said today, so that it is not asked again: prices and quotas, kept for a day.
+"""Prices of hosting: the Pricing API, cached for a day, else the catalogue's snapshot.
 
-    $PEAGLE_HOME/online/<place>/<region>/<name>.json
+    $PEAGLE_HOME/online/<owner>/<region>/<name>.json
 
-``place`` is an account id, ``amazon`` for what is the same for all accounts, ``sandbox``, or a
-hash of another address that answers instead of AWS. A file that is damaged, of another version,
-older than a day or from the future counts as not there, and one that cannot be written is missed
-by nobody.
-
-What hosting costs today: the Pricing API, kept for a day, else the catalogue's snapshot.
+The cache also holds quotas. ``owner`` is an account id, ``amazon`` for what all accounts share,
+``sandbox``, or a hash of another endpoint URL. A file that is damaged, of another version, older
+than a day or from the future is ignored, and a file that cannot be written is skipped.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ from typing import Any
 
 from peagle.aws.client import Aws
 from peagle.catalog.tables import Instance, InstanceTable, Price
-from peagle.errors import PeagleError
+from peagle.errors import Fix, PeagleError
 from peagle.findings import Finding, note, warning
 from peagle.store import SANDBOX, home, read_json, write_json
 
@@ -36,13 +33,13 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9.\-]")
 
 
 class DayCache:
-    """The answers of one region and one place."""
+    """Answers of AWS for one owner and region."""
 
-    def __init__(self, place: str, region: str) -> None:
-        self._folder = home() / "online" / _UNSAFE.sub("_", place) / _UNSAFE.sub("_", region)
+    def __init__(self, owner: str, region: str) -> None:
+        self._folder = home() / "online" / _UNSAFE.sub("_", owner) / _UNSAFE.sub("_", region)
 
     def get(self, name: str) -> tuple[Any, float] | None:
-        """What was kept under ``name`` in the last 24 hours, and when it was asked (epoch)."""
+        """The value stored as ``name`` in the last 24 hours, and its time (epoch seconds)."""
         try:
             document = read_json(self._file(name))
             asked = float(document["asked"])
@@ -52,7 +49,7 @@ class DayCache:
             return None
 
     def put(self, name: str, value: Any) -> float:
-        """Keep ``value`` under ``name``; gives the time that it bears."""
+        """Store ``value`` as ``name``; returns its time (epoch seconds)."""
         asked = time.time()
         with contextlib.suppress(OSError):
             document = {"format": _FORMAT, "asked": asked, "value": value}
@@ -64,38 +61,38 @@ class DayCache:
 
 
 def shared_cache(aws: Aws, service: str) -> DayCache:
-    """The cache of what ``service`` tells everybody alike, such as prices."""
+    """The cache of answers that are the same for all accounts, such as prices."""
     return DayCache(aws.own_scope or _address(aws, service) or "amazon", aws.region)
 
 
 def account_cache(aws: Aws, service: str) -> DayCache:
-    """The cache of what ``service`` tells this account; the account must be known for it."""
+    """The cache of answers for this account; needs the account id."""
     return DayCache(aws.own_scope or _address(aws, service) or aws.account, aws.region)
 
 
 def _address(aws: Aws, service: str) -> str:
-    """A hash of the address that answers, unless that is Amazon's."""
+    """A hash of the endpoint URL, unless it is Amazon's."""
     url = str(aws.client(service).meta.endpoint_url)
     return "" if ".amazonaws." in url else hashlib.sha256(url.encode()).hexdigest()[:12]
 
 
 SOURCE = "AWS Pricing API"
 STAND_IN = "a stand-in for the AWS Pricing API"
-"""What a price from here names as its source: Amazon, ``sandbox``, or who else answers."""
+"""The source of a price: Amazon, ``sandbox``, or another substitute."""
 
 PRICE_SNAPSHOT = "price-snapshot"
-"""The finding that prices are those of the catalogue, because AWS could not be asked."""
+"""Finding: prices are the catalogue's, because AWS did not answer."""
 
 NOT_LISTED = "price-not-listed"
-"""The finding that AWS has prices for the region and none for the instance type."""
+"""Finding: AWS has prices for the region, but none for the instance type."""
 
 NOT_AMAZONS = "price-not-amazons"
-"""The finding that the prices are those of the sandbox, or of another stand-in."""
+"""Finding: the prices are the sandbox's, or another substitute's."""
 
 COMPONENT = "Hosting"
-"""Part of the question: the same instance has other prices for notebooks and training."""
+"""Filter: the same instance has other prices for notebooks and training."""
 
-_WHO = {SANDBOX: "the sandbox, which tells those of the catalogue"}
+_WHO = {SANDBOX: "the sandbox, which repeats the catalogue"}
 _SERVICE_CODE = "AmazonSageMaker"
 _CACHED = "hosting-prices"
 _HOST_USAGE = re.compile(r"(?:^|-)Host:")
@@ -103,7 +100,7 @@ _HOST_USAGE = re.compile(r"(?:^|-)Host:")
 
 @dataclass(frozen=True)
 class PriceList:
-    """On-demand USD per hour of hosting in a region, by instance type, as asked on a day."""
+    """On-demand USD per hour of hosting in a region, by instance type, on the day ``asked``."""
 
     region: str
     asked: date
@@ -111,21 +108,21 @@ class PriceList:
     source: str = SOURCE
 
     def price(self, instance_type: str) -> Price | None:
-        """The price of one instance; ``None`` when the list does not have it."""
+        """The price of one instance; ``None`` when it is not listed."""
         usd = self.usd.get(instance_type)
         if usd is None:
             return None
         return Price(usd_per_hour=usd, region=self.region, date=self.asked, source=self.source)
 
     def applied_to(self, table: InstanceTable) -> InstanceTable:
-        """The table with these prices of the region; what the list lacks stays as it is."""
+        """The table with these prices; types that are not listed keep theirs."""
         priced = tuple(_repriced(instance, self) for instance in table.instances)
         return table.model_copy(update={"instances": priced})
 
 
 @dataclass(frozen=True)
 class FreshPrices:
-    """A table of instances as it is priced today, and the list behind it, if AWS gave one."""
+    """A table of instances with today's prices, and AWS's list, if it answered."""
 
     table: InstanceTable
     listed: PriceList | None
@@ -133,9 +130,9 @@ class FreshPrices:
 
 
 def hosting_prices(aws: Aws) -> PriceList:
-    """Prices of all instance types in the connection's region, asked at most once a day.
+    """Prices of all instance types in the connection's region, read at most once a day.
 
-    Raises CloudError and UserError when AWS cannot be asked.
+    Raises CloudError and UserError.
     """
     cache = shared_cache(aws, "pricing")
     kept = cache.get(_CACHED)
@@ -146,14 +143,14 @@ def hosting_prices(aws: Aws) -> PriceList:
 
 
 def ask_prices(aws: Aws) -> PriceList:
-    """As ``hosting_prices``, but asked now, whatever is kept."""
-    usd = _asked(aws)
+    """As ``hosting_prices``, without the cache."""
+    usd = _read_prices(aws)
     asked = shared_cache(aws, "pricing").put(_CACHED, usd)
     return PriceList(aws.region, _day(asked), usd, _source(aws))
 
 
 def hourly_price(aws: Aws, instance_type: str) -> Price | None:
-    """The price of one instance in the connection's region; ``None`` when it cannot be had."""
+    """The price of one instance in the connection's region; ``None`` when unavailable."""
     try:
         return hosting_prices(aws).price(instance_type)
     except PeagleError:
@@ -163,7 +160,7 @@ def hourly_price(aws: Aws, instance_type: str) -> Price | None:
 def fresh_prices(aws: Aws, table: InstanceTable) -> FreshPrices:
     """The table with today's prices of the connection's region.
 
-    Where AWS cannot be asked, the table as it is, and a warning that says why.
+    When AWS does not answer, the table as it is, and a warning with the reason.
     """
     try:
         listed = hosting_prices(aws)
@@ -173,15 +170,16 @@ def fresh_prices(aws: Aws, table: InstanceTable) -> FreshPrices:
 
 
 def snapshot_finding(table: InstanceTable, error: PeagleError) -> Finding:
-    """The warning that prices are not today's."""
+    """The warning that prices are the catalogue's."""
     days = sorted(price.date for instance in table.instances for price in instance.prices)
     of = f" of {days[-1].isoformat()}" if days else ""
     message = f"prices are the catalogue's snapshot{of}: {error.message}"
-    return warning(PRICE_SNAPSHOT, "price", message, error.fix or "repeat it later")
+    fix = Fix(error.fix or "repeat later", tuple(error.command))
+    return warning(PRICE_SNAPSHOT, "price", message, fix)
 
 
 def unlisted_findings(listed: PriceList | None, instance_type: str) -> tuple[Finding, ...]:
-    """The warning that AWS sells other types in the region, and perhaps not this one."""
+    """The warning that AWS lists other types in the region, but not this one."""
     if listed is None or not listed.usd or instance_type in listed.usd:
         return ()
     message = f"AWS has no price for hosting on {instance_type} in {listed.region}"
@@ -190,11 +188,11 @@ def unlisted_findings(listed: PriceList | None, instance_type: str) -> tuple[Fin
 
 
 def _stand_in_findings(listed: PriceList) -> tuple[Finding, ...]:
-    """The note that these prices are made up."""
+    """The note that these prices are not AWS's."""
     if listed.source == SOURCE:
         return ()
-    message = f"the prices are not AWS's own: they are asked of {_WHO.get(listed.source, STAND_IN)}"
-    return (note(NOT_AMAZONS, "price", message, "an account is told the real ones"),)
+    message = f"the prices are not AWS's own but from {_WHO.get(listed.source, STAND_IN)}"
+    return (note(NOT_AMAZONS, "price", message, "with an account, AWS's own prices are used"),)
 
 
 def _repriced(instance: Instance, listed: PriceList) -> Instance:
@@ -206,15 +204,15 @@ def _repriced(instance: Instance, listed: PriceList) -> Instance:
 
 
 def _source(aws: Aws) -> str:
-    """``sandbox`` for the AWS of this machine, whose prices are the catalogue's."""
+    """The source of prices; ``sandbox`` for the AWS of this machine."""
     if ".amazonaws." in str(aws.client("pricing").meta.endpoint_url):
         return SOURCE
     return aws.own_scope or STAND_IN
 
 
-def _asked(aws: Aws) -> dict[str, float]:
-    wanted = {"regionCode": aws.region, "component": COMPONENT}
-    filters = [{"Type": "TERM_MATCH", "Field": k, "Value": v} for k, v in wanted.items()]
+def _read_prices(aws: Aws) -> dict[str, float]:
+    fields = {"regionCode": aws.region, "component": COMPONENT}
+    filters = [{"Type": "TERM_MATCH", "Field": k, "Value": v} for k, v in fields.items()]
     rows = aws.items(
         "pricing", "get_products", "PriceList", ServiceCode=_SERVICE_CODE, Filters=filters
     )
@@ -224,7 +222,7 @@ def _asked(aws: Aws) -> dict[str, float]:
 def prices_in(products: Iterable[Any], region: str) -> dict[str, float]:
     """USD per hour by instance type, from rows of the Pricing API (each a JSON text).
 
-    Of several rows for a type the one whose usage is ``Host:`` counts, else the dearest.
+    Of several rows for a type the one whose usage is ``Host:`` counts, else the most expensive.
     """
     found: dict[str, list[tuple[bool, float]]] = {}
     for row in products:
@@ -251,7 +249,7 @@ def _usd(product: Mapping[str, Any]) -> float | None:
 
 
 def _checked(value: Any) -> dict[str, float] | None:
-    """A kept list, if it is one."""
+    """A cached list, if it is valid."""
     if not isinstance(value, dict) or not value:
         return None
     good = all(isinstance(usd, (int, float)) and usd > 0 for usd in value.values())

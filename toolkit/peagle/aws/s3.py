@@ -1,4 +1,4 @@
-"""Weights that lie on this machine, and the bucket that takes them."""
+"""Buckets, and uploads of weights from folders of this machine."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from peagle.errors import CloudError, Refused, UserError
 from peagle_serve.folder import link_homes
 
 BUCKET_TAG = {"Key": "peagle:toolkit", "Value": "models"}
-"""Marks a bucket that deploy created, and that destroy may therefore remove when it is empty."""
+"""Tag of a bucket that deploy created, and that destroy may therefore delete when empty."""
 
 _CHECKSUM = "sha256"
 _DELETE_AT_ONCE = 1000
-"""DeleteObjects takes no more keys."""
+"""Limit of DeleteObjects, in keys."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class LocalFile:
 
 @dataclass(frozen=True)
 class Upload:
-    """A folder of files and the prefix (with its slash) that takes them.
+    """A folder of files and its prefix in S3, which ends in a slash.
 
     ``contents`` is a hash of the files of all folders that one deploy uploads.
     """
@@ -55,22 +55,22 @@ class Upload:
 
     @property
     def size(self) -> int:
-        """All files together, in bytes."""
+        """Total size in bytes."""
         return sum(file.size for file in self.files)
 
 
 def files_below(folder: Path) -> tuple[LocalFile, ...]:
-    """All files below ``folder`` but hidden ones.
+    """All files below ``folder`` except hidden ones.
 
-    Raises UserError when there are none, and for a link that leads out of the folder or to nothing.
+    Raises UserError when there are none, and for a link that leaves the folder or is broken.
     """
     if not folder.is_dir():
-        raise UserError(f"there is no folder {folder}", "the plan names weights that must be there")
+        raise UserError(f"there is no folder {folder}", "the plan needs the weights in it")
     homes = link_homes(folder)
     shown = (path for path in sorted(folder.rglob("*")) if not _is_hidden(path, folder))
     found = tuple(_file(path, folder) for path in shown if follow_link(path, homes).is_file())
     if not found:
-        raise UserError(f"the folder {folder} is empty", "it must hold the model's weights")
+        raise UserError(f"the folder {folder} is empty", "it must contain the model's weights")
     return found
 
 
@@ -87,8 +87,8 @@ def _file(path: Path, folder: Path) -> LocalFile:
 def default_bucket(account: str, region: str) -> str:
     """The bucket for uploads when none is given.
 
-    It has ``sagemaker`` in its name because the policy AmazonSageMakerFullAccess, which many
-    execution roles carry, reads no other buckets.
+    Its name contains ``sagemaker`` because the policy AmazonSageMakerFullAccess, which many
+    execution roles have, allows no other buckets.
     """
     return f"peagle-sagemaker-{region}-{account}"
 
@@ -96,8 +96,8 @@ def default_bucket(account: str, region: str) -> str:
 def bucket_exists(aws: Aws, bucket: str) -> bool:
     """Whether the account has that bucket.
 
-    Raises Refused when it belongs to somebody else (names can be taken by strangers) or lies in
-    another region, from which SageMaker would not read it.
+    Raises Refused when it belongs to another account or is in another region, from which SageMaker
+    would not read it.
     """
     region = region_of(aws, bucket, "name a bucket of your own with --bucket")
     if region is None:
@@ -113,7 +113,7 @@ def bucket_exists(aws: Aws, bucket: str) -> bool:
 def region_of(aws: Aws, bucket: str, fix: str) -> str | None:
     """The region of a bucket of this account; ``None`` when there is no such bucket.
 
-    Raises Refused, with ``fix``, when it belongs to somebody else.
+    Raises Refused, with ``fix``, when it belongs to another account.
     """
     try:
         found = aws.call("s3", "head_bucket", Bucket=bucket, ExpectedBucketOwner=aws.account)
@@ -128,12 +128,12 @@ def region_of(aws: Aws, bucket: str, fix: str) -> str | None:
 
 
 def create_bucket(aws: Aws, bucket: str) -> None:
-    """Create and mark the bucket; repeating it is safe."""
-    place = {} if aws.region == "us-east-1" else {
+    """Create and tag the bucket; may be repeated."""
+    location = {} if aws.region == "us-east-1" else {
         "CreateBucketConfiguration": {"LocationConstraint": aws.region}
     }  # fmt: skip
     try:
-        aws.call("s3", "create_bucket", Bucket=bucket, **place)
+        aws.call("s3", "create_bucket", Bucket=bucket, **location)
     except CloudError as error:
         if error.code != "BucketAlreadyOwnedByYou":
             raise
@@ -154,7 +154,7 @@ def is_our_bucket(aws: Aws, bucket: str) -> bool:
 
 
 def delete_bucket(aws: Aws, bucket: str) -> bool:
-    """Remove the bucket if it is empty; whether it is gone."""
+    """Delete the bucket if it is empty; whether it is gone."""
     try:
         aws.call("s3", "delete_bucket", Bucket=bucket)
     except Missing:
@@ -173,37 +173,37 @@ def keys_below(aws: Aws, bucket: str, prefix: str) -> Iterator[str]:
 
 
 def send(aws: Aws, upload: Upload, progress: Callable[[int], object]) -> None:
-    """Upload what is not there yet with the same bytes; ``progress`` gets bytes done."""
+    """Upload the files that S3 does not have yet; ``progress`` receives bytes done."""
     for file in upload.files:
         key = upload.prefix + file.name
-        if _is_there(aws, upload.bucket, key, file):
+        if _is_uploaded(aws, upload.bucket, key, file):
             progress(file.size)
         else:
             aws.upload(file.path, upload.bucket, key, {_CHECKSUM: file.sha256}, progress)
 
 
-def _is_there(aws: Aws, bucket: str, key: str, file: LocalFile) -> bool:
+def _is_uploaded(aws: Aws, bucket: str, key: str, file: LocalFile) -> bool:
     try:
         found = aws.call("s3", "head_object", Bucket=bucket, Key=key)
-    except (Missing, AccessDenied):  # without s3:ListBucket, S3 says 403 for what is not there
+    except (Missing, AccessDenied):  # without s3:ListBucket, S3 answers 403 for 404
         return False
     same_bytes = found.get("Metadata", {}).get(_CHECKSUM) == file.sha256
     return bool(same_bytes and found["ContentLength"] == file.size)
 
 
 def delete_objects(aws: Aws, bucket: str, keys: Iterable[str]) -> None:
-    """Delete those objects and what unfinished uploads left of them; tolerates what is gone."""
-    wanted = sorted(set(keys))
+    """Delete objects and their unfinished uploads; tolerates what is gone."""
+    doomed = sorted(set(keys))
     try:
-        _abort_uploads(aws, bucket, set(wanted))
-        for start in range(0, len(wanted), _DELETE_AT_ONCE):
-            batch = [{"Key": key} for key in wanted[start : start + _DELETE_AT_ONCE]]
+        _abort_uploads(aws, bucket, set(doomed))
+        for start in range(0, len(doomed), _DELETE_AT_ONCE):
+            batch = [{"Key": key} for key in doomed[start : start + _DELETE_AT_ONCE]]
             answer = aws.call(
                 "s3", "delete_objects", Bucket=bucket, Delete={"Objects": batch, "Quiet": True}
             )
             for failed in answer.get("Errors", ()):
                 raise CloudError(
-                    f"s3://{bucket}/{failed['Key']} could not be deleted: {failed.get('Message')}",
+                    f"s3://{bucket}/{failed['Key']} was not deleted: {failed.get('Message')}",
                     code=str(failed.get("Code", "")),
                 )
     except Missing:
@@ -211,7 +211,7 @@ def delete_objects(aws: Aws, bucket: str, keys: Iterable[str]) -> None:
 
 
 def _abort_uploads(aws: Aws, bucket: str, keys: set[str]) -> None:
-    """Parts of an upload that was cut off are paid for until it is aborted."""
+    """The parts of an interrupted upload cost money until it is aborted."""
     try:
         listed = aws.items("s3", "list_multipart_uploads", "Uploads", Bucket=bucket)
         begun = [entry for entry in listed if entry["Key"] in keys]

@@ -14,18 +14,18 @@ from peagle.s3uri import S3Uri, is_s3_uri
 
 _MOST_FILES = 5_000
 _MD5 = re.compile(r"[0-9a-f]{32}")
-_ELSEWHERE = (
+_OTHER_REGION_CODES = (
     "301", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException",
     "PermanentRedirect",
 )  # fmt: skip
-_CHECK = "check the address; a folder of S3 is a prefix: s3://bucket/folder"
+_CHECK = "check the URI; a folder in S3 is a prefix: s3://bucket/folder"
 
 
 class S3Source:
-    """The objects right below an ``s3://`` prefix."""
+    """The objects directly below an ``s3://`` prefix."""
 
     def __init__(self, aws: Aws, uri: str) -> None:
-        """Raises CheckpointError for what is no ``s3://`` address. Nothing is sent yet."""
+        """Raises CheckpointError for anything but an ``s3://`` URI. Sends nothing yet."""
         place = S3Uri.parse(uri).folder if is_s3_uri(uri) else None
         if place is None or not place.has_bucket_name:
             raise CheckpointError(
@@ -41,9 +41,9 @@ class S3Source:
         return f"s3://{self._bucket}/{self._prefix}".rstrip("/")
 
     def names(self) -> dict[str, int]:
-        """The objects right below the prefix with their sizes in bytes.
+        """The objects directly below the prefix with their sizes in bytes.
 
-        Raises CheckpointError when bucket or prefix hold nothing, and CloudError.
+        Raises CheckpointError when there are no objects, and CloudError.
         """
         self._listing = self._list()
         if not self._listing:
@@ -51,9 +51,9 @@ class S3Source:
         return {name: entry["Size"] for name, entry in self._listing.items()}
 
     def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
-        """A part of an object; the connection is closed on what was not asked for."""
+        """A byte range of an object."""
         end = "" if length is None else str(start + length - 1)
-        with self._told("s3:GetObject", f"{self._bucket}/{self._prefix}{name}"):
+        with self._explained("s3:GetObject", f"{self._bucket}/{self._prefix}{name}"):
             answer = self._aws.call(
                 "s3",
                 "get_object",
@@ -64,8 +64,8 @@ class S3Source:
         with closing(answer["Body"]) as body:
             if start and not str(answer.get("ContentRange", "")).startswith(f"bytes {start}-"):
                 raise CheckpointError(
-                    f"{self.location}/{name}: the server sends no parts of objects, and nothing is "
-                    "downloaded whole",
+                    f"{self.location}/{name}: the server ignores byte ranges, and complete files "
+                    "are not downloaded",
                     "copy the model to this machine",
                 )
             with translated("s3", self._aws.region):
@@ -73,14 +73,14 @@ class S3Source:
         return content
 
     def digests(self, name: str) -> Mapping[str, str]:
-        """md5 of an object that was uploaded in one part and is not encrypted by KMS."""
+        """The MD5 of an object that was uploaded in one part without KMS encryption."""
         tag = str(self._listing.get(name, {}).get("ETag", "")).strip('"')
         return {"md5": tag} if _MD5.fullmatch(tag) else {}
 
     def _list(self) -> dict[str, dict[str, Any]]:
-        """S3's entries of the objects right below the prefix, by what follows it."""
+        """S3's entries of the objects directly below the prefix, by their names."""
         entries: dict[str, dict[str, Any]] = {}
-        with self._told("s3:ListBucket", self._bucket):
+        with self._explained("s3:ListBucket", self._bucket):
             for entry in self._aws.items(
                 "s3",
                 "list_objects_v2",
@@ -99,34 +99,36 @@ class S3Source:
         return entries
 
     def _nothing(self) -> str:
-        """Why there is nothing: perhaps the address is of one object."""
+        """Why there are no objects: the URI may be one object."""
         key = self._prefix.rstrip("/")
         found = self._aws.call("s3", "list_objects_v2", Bucket=self._bucket, Prefix=key, MaxKeys=1)
         first = next(iter(found.get("Contents") or ()), None)
         if key and first and first["Key"] == key:
             return f"{self.location} is one object, not a folder"
-        return f"there is nothing right below {self.location}/"
+        return f"there are no objects directly below {self.location}/"
 
     @contextmanager
-    def _told(self, action: str, resource: str) -> Iterator[None]:
-        """Say of AWS's refusals which permission, bucket or region they are about."""
+    def _explained(self, action: str, resource: str) -> Iterator[None]:
+        """Add permission, bucket or region to AWS's errors."""
         try:
             yield
         except AccessDenied as error:
             raise AccessDenied(
-                f"not allowed: {action} on arn:aws:s3:::{resource} ({_words(error)})",
+                f"not allowed: {action} on arn:aws:s3:::{resource} ({_aws_message(error)})",
                 f"ask for a policy that allows s3:ListBucket on arn:aws:s3:::{self._bucket} and "
                 f"s3:GetObject on arn:aws:s3:::{self._bucket}/{self._prefix}*; an encrypted bucket "
-                "needs kms:Decrypt, too",
+                "also needs kms:Decrypt",
                 error.code,
             ) from error
         except Missing as error:
             if error.code == "NoSuchBucket":
                 raise CheckpointError(f"there is no bucket {self._bucket}", _CHECK) from error
             message = f"s3://{resource} is gone"
-            raise CheckpointError(message, "somebody changes it just now: repeat it") from error
+            raise CheckpointError(
+                message, "another client is changing it; repeat the command"
+            ) from error
         except CloudError as error:
-            if error.code not in _ELSEWHERE:
+            if error.code not in _OTHER_REGION_CODES:
                 raise
             raise CloudError(
                 f"the bucket {self._bucket} is in another region than {self._aws.region}",
@@ -135,6 +137,7 @@ class S3Source:
             ) from error
 
 
-def _words(error: CloudError) -> str:
-    """AWS's own words within the error."""
-    return error.message.partition("(")[2].rstrip(")") or error.code
+def _aws_message(error: CloudError) -> str:
+    """AWS's own message, else its code."""
+    response = getattr(error.__cause__, "response", None) or {}
+    return str(response.get("Error", {}).get("Message") or error.code)

@@ -13,7 +13,7 @@ from peagle.errors import Refused
 ResourceKind = Literal["Model", "EndpointConfig", "Endpoint"]
 
 OWNER_TAG = "peagle:id"
-"""Tag that holds the id of the deployment record: proof that a resource is ours."""
+"""Tag with the id of the deployment record: the resource is ours."""
 
 STAND_IN_TAG = "peagle:stand-in"
 """Set by the sandbox on an endpoint that serves something smaller than the target."""
@@ -25,7 +25,7 @@ BUSY = frozenset({"Creating", "Updating", "SystemUpdating", "RollingBack", "Dele
 """States that end by themselves."""
 
 BROKEN = frozenset({"Failed", "OutOfService", "UpdateRollbackFailed"})
-"""States that only deleting mends."""
+"""States that only deleting the endpoint ends."""
 
 _DESCRIBE = {
     "Model": ("describe_model", "ModelName", "ModelArn"),
@@ -82,7 +82,7 @@ def tags_of(aws: Aws, arn: str) -> dict[str, str]:
 
 
 def owner(aws: Aws, kind: ResourceKind, name: str) -> str | None:
-    """The deployment id that the resource bears ("" when it bears none); ``None``: not there."""
+    """The resource's deployment id ("" without one); ``None`` when it does not exist."""
     operation, parameter, arn = _DESCRIBE[kind]
     try:
         found = aws.call("sagemaker", operation, **{parameter: name})
@@ -94,10 +94,10 @@ def owner(aws: Aws, kind: ResourceKind, name: str) -> str | None:
 def create(
     aws: Aws, kind: ResourceKind, name: str, parameters: dict[str, Any], record_id: str
 ) -> None:
-    """Create a model, configuration or endpoint that bears ``record_id``.
+    """Create a model, configuration or endpoint tagged with ``record_id``.
 
-    What this very deployment created earlier is left as it is: names carry a hash of the content.
-    Raises Refused when the name belongs to somebody else.
+    An existing resource of the same deployment is left as it is: names contain a hash of the
+    content. Raises Refused when another owner has the name.
     """
     operation = {"Model": "create_model", "EndpointConfig": "create_endpoint_config",
                  "Endpoint": "create_endpoint"}[kind]  # fmt: skip
@@ -107,16 +107,18 @@ def create(
     except AlreadyExists as error:
         if owner(aws, kind, name) != record_id:
             raise Refused(
-                f"the {kind} {name} exists already and is not ours", "choose another --name"
+                f"the {kind} {name} exists already and is not ours",
+                "choose another --name",
+                code="name-in-use",
             ) from error
 
 
 def update(aws: Aws, parameters: dict[str, Any], instance_count: int) -> None:
     """Move the endpoint to another configuration.
 
-    Several instances are replaced in the smallest batches that SageMaker takes (5 % of them, says
-    API_RollingUpdatePolicy), because a second fleet of scarce GPUs is rarely to be had; a single
-    instance can only be replaced by starting its successor first.
+    Several instances are replaced in the smallest batches that SageMaker accepts (5 % of them,
+    API_RollingUpdatePolicy), because a second fleet of scarce GPUs is rarely available; a single
+    instance is replaced by starting its successor first.
     """
     batch = {"Type": "INSTANCE_COUNT", "Value": batch_of(instance_count)}
     rolling = {"RollingUpdatePolicy": {"MaximumBatchSize": batch, "WaitIntervalInSeconds": 60}}
@@ -127,18 +129,18 @@ def update(aws: Aws, parameters: dict[str, Any], instance_count: int) -> None:
 
 
 def batch_of(instance_count: int) -> int:
-    """How many instances more than it has an endpoint uses while it is updated."""
+    """How many additional instances an endpoint uses during an update."""
     return math.ceil(instance_count / 20)
 
 
 def retag(aws: Aws, arn: str, tags: list[dict[str, str]]) -> None:
-    """Bring the tags of an updated endpoint up to date (UpdateEndpoint takes none)."""
+    """Update the tags of an updated endpoint (UpdateEndpoint accepts none)."""
     if tags:
         aws.call("sagemaker", "add_tags", ResourceArn=arn, Tags=tags)
 
 
 def delete(aws: Aws, kind: ResourceKind, name: str) -> None:
-    """Ask for deletion; tolerates what is gone."""
+    """Request deletion; tolerates what is gone."""
     operation, parameter = _DELETE[kind]
     try:
         aws.call("sagemaker", operation, **{parameter: name})

@@ -1,7 +1,6 @@
-"""Limits of requests that stand in AWS's documentation only, not in its service models.
+"""Limits that AWS's documentation states and its service models do not.
 
-Each is a function of the parameters (and the region of the call) that yields what is wrong; the
-name in brackets says where it is documented.
+Each rule is a function of the parameters and the region; the page in brackets documents it.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ def _container(path: str, container: Parameters, region: str) -> Iterator[Invali
         yield Invalid(path, message, "keep ModelDataSource")
     found = _ECR.match(str(container.get("Image") or ""))
     if found and found["region"] != region:
-        message = f"the image lies in {found['region']}, and the endpoint would be in {region}"
+        message = f"the image is in {found['region']}, the endpoint in {region}"
         yield Invalid(f"{path}.Image", message, f"use the image in {region}")
     main = _mapping(_mapping(container.get("ModelDataSource")).get("S3DataSource"))
     yield from _s3_source(f"{path}.ModelDataSource.S3DataSource", main)
@@ -86,9 +85,9 @@ def _s3_source(path: str, source: Parameters) -> Iterator[Invalid]:
         return
     whole = source.get("S3DataType") == "S3Prefix"
     if not uri.startswith(SCHEME):
-        yield Invalid(f"{path}.S3Uri", f"{uri!r} is no s3:// address", "write s3://bucket/prefix/")
+        yield Invalid(f"{path}.S3Uri", f"{uri!r} is not an s3:// URI", "write s3://bucket/prefix/")
     elif "//" in f"/{S3Uri.parse(uri).key}":
-        message = f"{uri!r} has an empty part, for which S3 finds nothing"
+        message = f"{uri!r} has an empty part, which matches no object"
         yield Invalid(f"{path}.S3Uri", message, "write single slashes")
     elif whole and not uri.endswith("/"):
         message = f"{uri!r} is a prefix and must end in a slash"
@@ -136,10 +135,10 @@ def _ami(path: str, variant: Parameters) -> Iterator[Invalid]:
     ami, kind = str(variant.get("InferenceAmiVersion") or ""), str(variant.get("InstanceType", ""))
     if not ami or not kind:
         return
-    wanted = _GPU_FAMILY if _GPU_AMI.search(ami) else _NEURON_FAMILY if "neuron" in ami else None
-    if wanted is not None and not wanted.match(kind):
-        has = "NVIDIA" if wanted is _GPU_FAMILY else "Neuron"
-        message = f"{ami} holds {has} drivers, which {kind} has no use for"
+    family = _GPU_FAMILY if _GPU_AMI.search(ami) else _NEURON_FAMILY if "neuron" in ami else None
+    if family is not None and not family.match(kind):
+        has = "NVIDIA" if family is _GPU_FAMILY else "Neuron"
+        message = f"{ami} holds {has} drivers, which {kind} cannot use"
         yield Invalid(f"{path}.InferenceAmiVersion", message, "leave it out")
 
 
@@ -220,7 +219,7 @@ def _tags(value: Any, path: str) -> Iterator[Invalid]:
 def _twice(names: Sequence[Any], path: str, key: str) -> Iterator[Invalid]:
     for name, count in Counter(str(name) for name in names if name).items():
         if count > 1:
-            yield Invalid(path, f"{count} entries have the {key} {name!r}", "let each be another")
+            yield Invalid(path, f"{count} entries have the {key} {name!r}", "make each unique")
 
 
 def _ordered(path: str, values: Parameters, low: str, high: str) -> Iterator[Invalid]:
@@ -231,7 +230,7 @@ def _ordered(path: str, values: Parameters, low: str, high: str) -> Iterator[Inv
 
 
 def _mapping(value: Any) -> Parameters:
-    """``value``, or nothing where the service model will complain of its type."""
+    """``value``, or nothing where the service model reports its type."""
     return value if isinstance(value, Mapping) else {}
 
 

@@ -1,17 +1,12 @@
-r"""Patterns of AWS's service models, which are Java's, as Python reads them.
+r"""A request against botocore's service model.
 
-Java knows classes of Unicode (``\p{L}``: letters), Python does not. So a pattern is translated for
-one value at a time: the class becomes those characters of the value that belong to it.
+botocore itself rejects unknown and missing keys, wrong types and values below a minimum. It sends
+values over a maximum, outside an enumeration or unlike a pattern, and AWS rejects them. Here all of
+these are reported at once.
 
-A request against the service model that botocore carries.
-
-botocore itself refuses unknown and missing keys, wrong types and what is under a minimum. What is
-over a maximum, outside an enumeration, or unlike a pattern it sends, and AWS refuses it. Here all
-of it is looked at, and everything that is wrong is told at once.
-
-What is copied in S3: a text, or bucket and key by themselves, as boto3 takes them.
-
-boto3 joins the two before it sends them, so the service model knows the text only.
+The patterns are Java's, which knows Unicode classes (``\p{L}``: letters). Python does not, so a
+pattern is translated for each value: the class becomes the characters of the value that belong to
+it. boto3 joins a ``CopySource`` given as bucket and key before it sends it; so does this module.
 """
 
 from __future__ import annotations
@@ -44,7 +39,7 @@ _NO_CHARACTER = r"\udfff"
 
 
 def matches(pattern: str, value: str) -> bool:
-    """Whether AWS would take ``value`` for ``pattern``; True for one that Python cannot read."""
+    """Whether ``value`` matches AWS's ``pattern``; True for a pattern that Python cannot read."""
     regex = _compiled(_for_value(pattern, value))
     return regex is None or regex.fullmatch(value) is not None
 
@@ -143,7 +138,7 @@ class _Path(NamedTuple):
 
 @functools.cache
 def service_model(service: str) -> Any:
-    """botocore's model of ``service``; read from botocore's files, nothing is asked."""
+    """botocore's model of ``service``; read from botocore's files."""
     return botocore.session.get_session().get_service_model(service)
 
 
