@@ -62,7 +62,7 @@ def moto() -> Iterator[Aws]:
 def other() -> Iterator[tuple[Web, Aws]]:
     """A server in S3's place, and a connection that asks it once."""
     with pytest.MonkeyPatch.context() as patch, serve(Web()) as web:
-        patch.setattr("peagle.aws.client._ATTEMPTS", 1)
+        patch.setattr("peagle.aws.client._TIMEOUTS", (1, 10, 60))
         aws = connect("us-east-1", endpoint_url=web.url, keys=KEYS)
         aws.client("s3")
         yield web, aws
@@ -148,9 +148,9 @@ def test_an_upload_in_parts_has_no_digest_to_compare(moto: Aws) -> None:
     ("uri", "words"),
     [
         ("s3://no-such-bucket/x", "there is no bucket no-such-bucket"),
-        (f"s3://{BUCKET}/nowhere", f"there is nothing right below s3://{BUCKET}/nowhere/"),
-        (f"s3://{BUCKET}/bi", f"there is nothing right below s3://{BUCKET}/bi/"),
-        (f"s3://{BUCKET}/deep", f"there is nothing right below s3://{BUCKET}/deep/"),
+        (f"s3://{BUCKET}/nowhere", f"there are no objects directly below s3://{BUCKET}/nowhere/"),
+        (f"s3://{BUCKET}/bi", f"there are no objects directly below s3://{BUCKET}/bi/"),
+        (f"s3://{BUCKET}/deep", f"there are no objects directly below s3://{BUCKET}/deep/"),
         (f"s3://{BUCKET}/big/model/a.safetensors", "is one object, not a folder"),
         (f"s3://{BUCKET}/parts2", "has no config.json"),
     ],
@@ -238,7 +238,7 @@ def test_the_rest_of_a_long_header_needs_a_server_with_ranges(web: Web, aws: Aws
         if is_listing(asked)
         else Reply(200, CONFIG if "config.json" in asked.path else content)
     )
-    assert "nothing is downloaded whole" in refusal(aws, CheckpointError).message
+    assert "complete files are not downloaded" in refusal(aws, CheckpointError).message
 
 
 @pytest.mark.parametrize("where", ["listing", "header"])
