@@ -43,7 +43,7 @@ def written(
         ({"model_type": "deepseek_v3", "kv_lora_rank": 512}, "deepseek_v3"),
         (
             {"model_type": "qwen3_next", "layer_types": ["linear_attention", "full_attention"] * 2},
-            "qwen3_next cannot be reckoned: config.json has layer_types with linear_attention",
+            "qwen3_next cannot be estimated: config.json has layer_types with linear_attention",
         ),
         ({"model_type": "nemotron_h", "hybrid_override_pattern": "M-M*"}, "nemotron_h"),
         ({"model_type": "jamba", "attn_layer_period": 8, "mamba_d_state": 16}, "jamba"),

@@ -1,9 +1,4 @@
-"""What several rules ask of a case.
-
-What the name of an image says.
-
-Heads that the catalogue knows, as another target's.
-"""
+"""Facts of a case that several rules use, and the parts of an image's name."""
 
 from __future__ import annotations
 
@@ -70,7 +65,7 @@ def shape_of(case: Case) -> Architecture:
 
 def auxiliary_layers(case: Case) -> tuple[int, ...] | None:
     """The target's layers that vLLM reads for the head, named or taken by default; ``None``: it
-    reads none, or nobody knows the head."""
+    reads none, or the head is not known."""
     head = head_of(case)
     if head is None or not head.uses_auxiliary:
         return None
@@ -110,7 +105,7 @@ def entries(case: Case, code: str) -> tuple[VersionRule, ...]:
 
 
 def setting(case: Case, name: str) -> Value | None:
-    """The value of vLLM's argument ``name``, also where it is said as a key of another argument;
+    """The value of vLLM's argument ``name``, also where it is given as a key of another argument;
     ``False`` where ``no-<name>`` is set."""
     if name in case.settings:
         return case.settings[name]
@@ -126,15 +121,15 @@ def _key_of(value: Value | None, key: str) -> Value | None:
         document = json.loads(value) if isinstance(value, str) else None
     except ValueError:
         return None
-    said = document.get(key) if isinstance(document, dict) else None
-    return said if isinstance(said, Value) else None
+    value = document.get(key) if isinstance(document, dict) else None
+    return value if isinstance(value, Value) else None
 
 
 def stored_width(case: Case) -> int | None:
     """The width that all of the head's weights have, where its config.json says another one.
 
     Then config.json alone is wrong, and what else is derived from its number is no fault of its
-    own. ``None`` where they agree, or nobody can tell.
+    own. ``None`` where they agree, or neither is known.
     """
     head = head_of(case)
     if head is None or required(head) is None:
@@ -146,7 +141,7 @@ def stored_width(case: Case) -> int | None:
 
 
 def location_of(case: Case) -> str:
-    """Where the head lies, for messages."""
+    """The location of the head, for messages."""
     checkpoint = read(case)
     return checkpoint.location if checkpoint else "the head"
 
@@ -157,7 +152,7 @@ def config_of(case: Case) -> Mapping[str, Any]:
     return checkpoint.config if checkpoint else {}
 
 
-def told(entry: VersionRule, where: str, who: str) -> Finding:
+def version_finding(entry: VersionRule, where: str, who: str) -> Finding:
     """An entry of the version rules as a finding about ``who``."""
     return Finding(
         code=entry.code,

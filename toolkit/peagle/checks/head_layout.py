@@ -117,7 +117,7 @@ def differing(shapes: Shapes, found: Mapping[str, tuple[int, ...]]) -> list[str]
 def draft_groups(
     target: Sequence[AttentionGroup], draft: Sequence[AttentionGroup], ratio: float
 ) -> int | None:
-    """In how many groups the drafter's layers lie; vLLM starts with one only.
+    """How many groups hold the drafter's layers; vLLM starts with one only.
 
     Layers of one kind and size share a bucket. A group has as many layers as the smallest bucket,
     or as the largest when that has fewer than ``ratio`` times as many. ``None``: the pages of the
@@ -141,7 +141,7 @@ def draft_groups(
 def _groups_of(group: AttentionGroup, layers: int, size: int) -> int:
     """The groups among which vLLM deals out a bucket, of which the drafter's layers are the last.
 
-    vLLM deals layer after layer, so consecutive layers lie in as many groups as there are.
+    vLLM deals layer after layer, so consecutive layers are spread over as many groups as there are.
     """
     return min(group.layers, math.ceil(layers / size))
 

@@ -61,13 +61,15 @@ def check(
         if about in (None, rule.about) and (only is None or rule.code in only)
     ]
     by_rule = {rule.code: tuple(rule.check(case)) for rule in asked}
-    # The catalogue's own words on a problem give way to the rule that has looked at the case.
-    said = {finding.code for code, told in by_rule.items() if code != _KNOWN for finding in told}
+    # A rule that looked at the case replaces the catalogue's own text on a problem.
+    reported = {
+        finding.code for code, found in by_rule.items() if code != _KNOWN for finding in found
+    }
     found = dict.fromkeys(
         finding
-        for code, told in by_rule.items()
-        for finding in told
-        if code != _KNOWN or finding.code not in said
+        for code, findings in by_rule.items()
+        for finding in findings
+        if code != _KNOWN or finding.code not in reported
     )
     return tuple(sorted(found, key=lambda f: (_SEVERITY[f.level], f.code not in _CAUSES)))
 

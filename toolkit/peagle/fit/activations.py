@@ -260,7 +260,7 @@ _FUSED_BUFFERS = 4
 def graph_bytes(case: FitCase) -> int:
     """CUDA graphs, as far as vLLM takes them off before it allots the cache.
 
-    As profile_cudagraph_memory reckons: the largest first capture, and one small capture for every
+    As profile_cudagraph_memory computes: the largest first capture, and one small capture for every
     further size. The second runner takes nothing off: its graphs come out of what
     ``gpu_memory_utilization`` leaves.
     """
@@ -302,7 +302,7 @@ def _runner_v2(case: FitCase) -> bool:
 
 
 def _pieces(case: FitCase) -> int:
-    """Graphs of one piecewise capture: what lies between attention layers, of both models."""
+    """Graphs of one piecewise capture: the parts between attention layers, of both models."""
     drafter = case.drafter.layers + 1 if case.drafter else 0
     return case.target.architecture.layers + 1 + drafter
 

@@ -2,12 +2,12 @@
 
     cache = gpu_memory x gpu_memory_utilization - weights - working memory - graphs - libraries
 
-as determine_available_memory of vLLM's GPU worker reckons it; then the cache is cut as ``cache``
+as determine_available_memory of vLLM's GPU worker computes it; then the cache is cut as ``cache``
 has it. The engine starts when one request of full length fits (check_enough_kv_cache_memory).
 
 What the fit does not know: caches of another kind, weights of another size.
 
-It would come out with a number all the same, so these are refused, or said.
+It would come out with a number all the same, so these are refused, or tagged.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from peagle.vllm.defaults import (
 GIB = 1 << 30
 
 INSIDE = "cache_"
-"""Terms that begin so lie inside the cache; all others and the cache make up the GPU's memory."""
+"""Terms with this prefix are parts of the cache; the others and the cache fill the GPU's memory."""
 
 
 def fit_of(case: FitCase) -> Fit:
@@ -243,7 +243,7 @@ def refuse_unknown(checkpoint: Checkpoint) -> None:
     if reason:
         model = text.get("model_type") or config.get("model_type") or "unknown"
         raise CheckpointError(
-            f"the cache of model type {model} cannot be reckoned: config.json has {reason}",
+            f"the cache of model type {model} cannot be estimated: config.json has {reason}",
             "start vLLM with it and read its log; full and sliding attention are known here",
         )
     kind = unknown_quantization(checkpoint)

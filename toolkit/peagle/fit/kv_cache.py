@@ -45,7 +45,7 @@ class Group:
     def blocks(self, length: int, in_flight: int) -> int:
         """Blocks that one request of ``length`` tokens holds in all of the group's tables.
 
-        A sliding layer keeps its window and the tokens scheduled but not settled (``in_flight``),
+        A sliding layer keeps its window and the tokens scheduled but not finished (``in_flight``),
         and one block more, since a window need not begin at the beginning of a block.
         """
         if self.window is None:

@@ -115,7 +115,7 @@ def cache_element_bytes(engine: EngineConfig, dtype: str) -> int:
 
 
 def in_flight_tokens(engine: EngineConfig, drafter: Drafting | None) -> int:
-    """Tokens scheduled but not settled: two batches with asynchronous scheduling, which is on
+    """Tokens scheduled but not finished: two batches with asynchronous scheduling, which is on
     unless the drafter is one that does not do it (VllmConfig.max_in_flight_tokens)."""
     return (2 if schedules_ahead(engine, drafter) else 1) * engine.max_num_batched_tokens
 

@@ -120,7 +120,7 @@ def _by_flag(arguments: Iterable[str]) -> list[tuple[str, list[str]]]:
         if token.startswith("--"):
             if not _FLAG.fullmatch(token):
                 raise UserError(
-                    f"{token!r} cannot be said to the container",
+                    f"{token!r} cannot be passed to the container",
                     "write engine arguments as --lower-case-words, the value apart",
                 )
             groups.append((token, []))

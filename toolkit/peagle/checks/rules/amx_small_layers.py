@@ -13,7 +13,7 @@ from math import prod
 from peagle.case import Case
 from peagle.checkpoints.architecture import read_dtype
 from peagle.checkpoints.heads import is_head
-from peagle.checks.facts import entries, is_parallel, setting, shape_of, tensors_of, told
+from peagle.checks.facts import entries, is_parallel, setting, shape_of, tensors_of, version_finding
 from peagle.findings import Finding
 
 CODE = "amx-small-layers"
@@ -33,7 +33,7 @@ def check(case: Case) -> Iterator[Finding]:
         return
     for entry in entries(case, CODE):
         if isinstance(entry.value, int) and _numbers_of_fc(case) * width <= entry.value:
-            yield told(entry, "dtype", f"P-EAGLE in {dtype} on a CPU")
+            yield version_finding(entry, "dtype", f"P-EAGLE in {dtype} on a CPU")
 
 
 def _dtype_of(case: Case) -> str:

@@ -1,4 +1,4 @@
-"""The auxiliary layers lie inside the target, also those that vLLM takes by default.
+"""The auxiliary layers are layers of the target, also those that vLLM takes by default.
 
 Layer i is the state after i layers, so 0 to L are there. For one outside vLLM hands over one
 hidden state too few, and the engine ends with a request.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from peagle.case import Case
-from peagle.checks.facts import entries, is_parallel, setting, told
+from peagle.checks.facts import entries, is_parallel, setting, version_finding
 from peagle.findings import Finding, error
 from peagle.vllm.defaults import LARGEST_DEFAULT_STEP, default_batched_tokens
 
@@ -33,12 +33,12 @@ def check(case: Case) -> Iterator[Finding]:
     for entry in entries(case, CODE):
         who = _crowded(case, room, everybody=entry.value == "all")
         if who is not None:
-            yield told(entry, "concurrency", who)
+            yield version_finding(entry, "concurrency", who)
 
 
 def default_room(case: Case) -> int:
-    """Tokens of a step where nobody says (vLLM's get_batch_defaults); without an instance the most
-    that it can be, so that nothing is said against what may fit."""
+    """Tokens of a step by default (vLLM's get_batch_defaults); without an instance the most
+    that it can be, so that what may fit is not reported."""
     if case.on_cpu:
         return 2048
     if case.instance is None:

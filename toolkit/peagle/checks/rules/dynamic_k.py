@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from peagle.case import Case
-from peagle.checks.facts import entries, is_eagle, speculative_settings, told
+from peagle.checks.facts import entries, is_eagle, speculative_settings, version_finding
 from peagle.findings import Finding
 
 CODE = "dynamic-k"
@@ -23,4 +23,4 @@ def check(case: Case) -> Iterator[Finding]:
     """A finding when the schedule is set."""
     if is_eagle(case) and speculative_settings(case).get(_KEY) is not None:
         for entry in entries(case, CODE):
-            yield told(entry, "k", _KEY)
+            yield version_finding(entry, "k", _KEY)

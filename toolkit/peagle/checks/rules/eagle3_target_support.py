@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from peagle.case import Case
 from peagle.catalog.tables import VersionRule
-from peagle.checks.facts import entries, is_eagle, shape_of, told
+from peagle.checks.facts import entries, is_eagle, shape_of, version_finding
 from peagle.findings import Finding
 
 CODE = "eagle3-target-support"
@@ -36,7 +36,7 @@ def check(case: Case) -> Iterator[Finding]:
     name = shape_of(case).class_name
     for entry in entries(case, CODE):
         if not _supported(case, name, entry):
-            yield told(entry, "target", f"{case.target.id} ({name})")
+            yield version_finding(entry, "target", f"{case.target.id} ({name})")
 
 
 def _supported(case: Case, name: str, entry: VersionRule) -> bool:
@@ -50,6 +50,6 @@ def _supported(case: Case, name: str, entry: VersionRule) -> bool:
 def _model_type(case: Case, name: str) -> str:
     config = case.target_checkpoint.config if case.target_checkpoint else {}
     inner = config.get("text_config") or config
-    said = inner.get("model_type") if isinstance(inner, dict) else None
+    model_type = inner.get("model_type") if isinstance(inner, dict) else None
     known = (kind for start, kind in _TYPES.items() if name.startswith(start))
-    return str(said) if said else next(known, name.lower())
+    return str(model_type) if model_type else next(known, name.lower())

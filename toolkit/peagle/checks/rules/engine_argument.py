@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from peagle.case import Case
-from peagle.checks.facts import entries, told
+from peagle.checks.facts import entries, version_finding
 from peagle.errors import nearest
 from peagle.findings import Finding
 
@@ -23,7 +23,7 @@ def check(case: Case) -> Iterator[Finding]:
         for name in sorted(case.settings):
             if plain(name) not in entry.names:
                 fix = nearest(plain(name), entry.names) or entry.fix
-                yield told(entry.model_copy(update={"fix": fix}), "vllm", f"--{name}")
+                yield version_finding(entry.model_copy(update={"fix": fix}), "vllm", f"--{name}")
 
 
 def plain(name: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from peagle.case import Case
 from peagle.catalog.schema import Architecture
-from peagle.checks.facts import entries, setting, shape_of, told
+from peagle.checks.facts import entries, setting, shape_of, version_finding
 from peagle.findings import Finding
 
 CODE = "fp8-cache-triton"
@@ -38,7 +38,7 @@ def check(case: Case) -> Iterator[Finding]:
     capability = instance.capability
     if capability < _TRITON_FROM and _takes_triton(case, kind, capability):
         for entry in entries(case, CODE):
-            yield told(entry, "vllm", f"--kv-cache-dtype {kind} on {instance.gpu}")
+            yield version_finding(entry, "vllm", f"--kv-cache-dtype {kind} on {instance.gpu}")
 
 
 def flashinfer_can(shape: Architecture) -> bool:

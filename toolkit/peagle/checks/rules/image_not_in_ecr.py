@@ -1,4 +1,4 @@
-"""The image lies in ECR, from which SageMaker takes images.
+"""The image is in ECR, from which SageMaker pulls images.
 
 CreateModel takes the name of any registry, and the endpoint then fails.
 """

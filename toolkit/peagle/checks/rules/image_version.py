@@ -22,14 +22,14 @@ VLLM_NOTICES = "never"
 def check(case: Case) -> Iterator[Finding]:
     """An error when the tag says another version, or is none of AWS's own."""
     image, runtime = case.image, case.runtime
-    said = in_tag(image) if image is not None else None
-    if image is None or said is None:
+    tagged = in_tag(image) if image is not None else None
+    if image is None or tagged is None:
         return
-    if versions.compare(said.vllm, runtime.vllm):
-        message = f"the image's tag says vLLM {said.vllm}, and the plan is for {runtime.vllm}"
-        yield error(CODE, "image", message, f"add --vllm {said.vllm}, or give another image")
-    elif said.cuda is not None and runtime.tag and said.cuda != runtime.cuda:
-        message = f"the image's tag says CUDA {said.cuda}, and vLLM {runtime.vllm} is on "
+    if versions.compare(tagged.vllm, runtime.vllm):
+        message = f"the image's tag says vLLM {tagged.vllm}, and the plan is for {runtime.vllm}"
+        yield error(CODE, "image", message, f"add --vllm {tagged.vllm}, or give another image")
+    elif tagged.cuda is not None and runtime.tag and tagged.cuda != runtime.cuda:
+        message = f"the image's tag says CUDA {tagged.cuda}, and vLLM {runtime.vllm} is on "
         fix = f"use the tag {runtime.tag}"
         yield error(CODE, "image", f"{message}{runtime.cuda}", fix)
     else:

@@ -35,7 +35,7 @@ def k_trained(case: Case) -> int | None:
     outer = config.get("speculators_config")
     methods = outer.get("proposal_methods") if isinstance(outer, Mapping) else None
     first = methods[0] if isinstance(methods, list) and methods else {}
-    said = first.get("speculative_tokens") if isinstance(first, Mapping) else None
+    proposed = first.get("speculative_tokens") if isinstance(first, Mapping) else None
     parallel = config.get("speculators_model_type") == "peagle"
-    said = said if parallel and type(said) is int and said > 0 else None
-    return case.drafter.k_trained or said
+    proposed = proposed if parallel and type(proposed) is int and proposed > 0 else None
+    return case.drafter.k_trained or proposed

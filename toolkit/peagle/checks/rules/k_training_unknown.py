@@ -1,6 +1,6 @@
 """It is known for which K a parallel head was trained.
 
-Where it is not, too large a K cannot be told from a good one before it is measured.
+Where it is not, too large a K cannot be distinguished from a good one before it is measured.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the catalogue knows against a drafter on a version of vLLM is told.
+"""Problems that the catalogue knows of a drafter on a version of vLLM are reported.
 
 Each problem has a code of its own, with level, summary, fix and source in the target's file.
 """

@@ -1,7 +1,7 @@
 """The drafter's layers fall into one group of vLLM's key-value cache.
 
 vLLM deals the layers of a hybrid target (sliding and full attention) out to groups of one size,
-and refuses to start when the drafter's layers lie in two of them.
+and refuses to start when the drafter's layers are in two of them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from peagle.case import Case
 from peagle.catalog.schema import AttentionGroup
 from peagle.catalog.tables import VersionRule
 from peagle.checkpoints.heads import attention_of
-from peagle.checks.facts import entries, head_of, is_eagle, shape_of, told
+from peagle.checks.facts import entries, head_of, is_eagle, shape_of, version_finding
 from peagle.checks.head_layout import draft_groups
 from peagle.findings import Finding
 
@@ -32,7 +32,7 @@ def check(case: Case) -> Iterator[Finding]:
         if groups is not None and groups > 1:
             layers = sum(group.layers for group in draft)
             who = f"the {layers} layers of {drafter.title} fall into {groups} groups"
-            yield told(entry, "drafter", who)
+            yield version_finding(entry, "drafter", who)
 
 
 def drafted(case: Case) -> tuple[AttentionGroup, ...]:

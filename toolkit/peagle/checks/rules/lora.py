@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from peagle.case import Case
-from peagle.checks.facts import entries, is_eagle, is_parallel, setting, tensors_of, told
+from peagle.checks.facts import entries, is_eagle, is_parallel, setting, tensors_of, version_finding
 from peagle.findings import Finding
 
 CODE = "lora"
@@ -26,7 +26,7 @@ def check(case: Case) -> Iterator[Finding]:
     known = {entry.value: entry for entry in entries(case, CODE)}
     entry = known.get(kind) or known.get("own")
     if entry is not None:
-        yield told(entry, "vllm", "--enable-lora")
+        yield version_finding(entry, "vllm", "--enable-lora")
 
 
 def _shares(case: Case) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from peagle.case import Case
 from peagle.checkpoints.heads import HeadConfig
-from peagle.checks.facts import entries, head_of, location_of, told
+from peagle.checks.facts import entries, head_of, location_of, version_finding
 from peagle.findings import Finding
 
 CODE = "method-not-for-architecture"
@@ -36,7 +36,7 @@ def check(case: Case) -> Iterator[Finding]:
     for entry in entries(case, CODE):
         if not set(wanted) & set(entry.names):
             who = f"{location_of(case)} ({', '.join(wanted) or 'no class named'})"
-            yield told(entry, "drafter", who)
+            yield version_finding(entry, "drafter", who)
 
 
 def looked_up(head: HeadConfig) -> tuple[str, ...]:

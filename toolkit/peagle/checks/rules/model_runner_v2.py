@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from peagle.case import Case
-from peagle.checks.facts import entries, is_eagle, is_parallel, told
+from peagle.checks.facts import entries, is_eagle, is_parallel, version_finding
 from peagle.findings import Finding
 
 CODE = "model-runner-v2"
@@ -26,4 +26,4 @@ def check(case: Case) -> Iterator[Finding]:
     kind = "parallel" if is_parallel(case) else "sequential"
     for entry in entries(case, CODE) if is_eagle(case) else ():
         if entry.value == kind:
-            yield told(entry, "environment", f"{_VARIABLE}=1")
+            yield version_finding(entry, "environment", f"{_VARIABLE}=1")

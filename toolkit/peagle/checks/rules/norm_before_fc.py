@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from peagle.case import Case
-from peagle.checks.facts import entries, head_of, location_of, told
+from peagle.checks.facts import entries, head_of, location_of, version_finding
 from peagle.findings import Finding
 
 CODE = "norm-before-fc"
@@ -22,4 +22,4 @@ def check(case: Case) -> Iterator[Finding]:
     head = head_of(case)
     if head is not None and head.norm_before_fc:
         for entry in entries(case, CODE):
-            yield told(entry, "vllm", location_of(case))
+            yield version_finding(entry, "vllm", location_of(case))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from peagle.case import Case
-from peagle.checks.facts import entries, head_of, location_of, told
+from peagle.checks.facts import entries, head_of, location_of, version_finding
 from peagle.checks.rules import speculators_format
 from peagle.findings import Finding
 
@@ -24,4 +24,4 @@ def check(case: Case) -> Iterator[Finding]:
         return
     if not any(speculators_format.check(case)):
         for entry in entries(case, CODE):
-            yield told(entry, "vllm", location_of(case))
+            yield version_finding(entry, "vllm", location_of(case))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from peagle.case import Case
-from peagle.checks.facts import entries, is_eagle, setting, told
+from peagle.checks.facts import entries, is_eagle, setting, version_finding
 from peagle.findings import Finding
 
 CODE = "pipeline-parallel"
@@ -22,8 +22,8 @@ def check(case: Case) -> Iterator[Finding]:
     stages = setting(case, "pipeline-parallel-size")
     if type(stages) is not int or stages < 2 or not is_eagle(case):
         return
-    # vLLM schedules asynchronously unless it is told not to.
+    # vLLM schedules asynchronously unless that is turned off.
     kind = "sync" if setting(case, "async-scheduling") is False else "async"
     for entry in entries(case, CODE):
         if entry.value in (None, kind):
-            yield told(entry, "vllm", f"--pipeline-parallel-size {stages}")
+            yield version_finding(entry, "vllm", f"--pipeline-parallel-size {stages}")

@@ -10,7 +10,15 @@ from collections.abc import Iterator
 
 from peagle.case import Case
 from peagle.checkpoints.heads import HeadConfig, placeholder
-from peagle.checks.facts import config_of, entries, head_of, is_parallel, location_of, masked, told
+from peagle.checks.facts import (
+    config_of,
+    entries,
+    head_of,
+    is_parallel,
+    location_of,
+    masked,
+    version_finding,
+)
 from peagle.findings import Finding
 
 CODE = "placeholder-missing"
@@ -27,7 +35,7 @@ def check(case: Case) -> Iterator[Finding]:
         return
     for entry in entries(case, CODE):
         if placeholder(config_of(case), keys(head, entry.names)) is None:
-            yield told(entry, "drafter", location_of(case))
+            yield version_finding(entry, "drafter", location_of(case))
 
 
 def keys(head: HeadConfig, names: tuple[str, ...]) -> tuple[str, ...]:

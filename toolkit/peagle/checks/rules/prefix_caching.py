@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from peagle.case import Case
-from peagle.checks.facts import entries, is_eagle, setting, told
+from peagle.checks.facts import entries, is_eagle, setting, version_finding
 from peagle.findings import Finding
 
 CODE = "prefix-caching"
@@ -20,4 +20,4 @@ def check(case: Case) -> Iterator[Finding]:
     """A finding when it was turned on by hand."""
     if is_eagle(case) and setting(case, "enable-prefix-caching") is True:
         for entry in entries(case, CODE):
-            yield told(entry, "vllm", "--enable-prefix-caching")
+            yield version_finding(entry, "vllm", "--enable-prefix-caching")

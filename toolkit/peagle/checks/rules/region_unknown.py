@@ -1,4 +1,4 @@
-"""The region is one in which AWS's images of vLLM are known to lie.
+"""AWS publishes its vLLM images in the region.
 
 SageMaker pulls images from ECR in the endpoint's own region only.
 """

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from peagle.case import Case
-from peagle.checks.facts import entries, speculative_settings, told
+from peagle.checks.facts import entries, speculative_settings, version_finding
 from peagle.findings import Finding, error
 
 CODE = "rejection-sample-method"
@@ -23,7 +23,7 @@ def check(case: Case) -> Iterator[Finding]:
         return
     for entry in entries(case, CODE):
         if method not in entry.names:
-            yield told(entry, "drafter", repr(method))
+            yield version_finding(entry, "drafter", repr(method))
             return
     if method == "synthetic" and case.on_cpu:
         message = "rejection_sample_method synthetic does not run on a CPU"

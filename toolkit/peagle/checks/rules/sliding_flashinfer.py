@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from peagle.case import Case
-from peagle.checks.facts import entries, setting, shape_of, told
+from peagle.checks.facts import entries, setting, shape_of, version_finding
 from peagle.checks.rules.fp8_cache_triton import E5M2, FLASHINFER_CACHES, flashinfer_can
 from peagle.findings import Finding
 
@@ -31,7 +31,7 @@ def check(case: Case) -> Iterator[Finding]:
         return
     if argument := _leads_to_flashinfer(case):
         for entry in entries(case, CODE):
-            yield told(entry, "vllm", f"--{argument}")
+            yield version_finding(entry, "vllm", f"--{argument}")
 
 
 def _leads_to_flashinfer(case: Case) -> str | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from peagle.case import Case
-from peagle.checks.facts import entries, speculative_settings, told
+from peagle.checks.facts import entries, speculative_settings, version_finding
 from peagle.errors import nearest
 from peagle.findings import Finding
 
@@ -27,7 +27,7 @@ def check(case: Case) -> Iterator[Finding]:
         if entry.value == _KNOWN:
             for key in sorted(keys - set(entry.names)):
                 fix = nearest(key, entry.names) or entry.fix
-                yield told(entry.model_copy(update={"fix": fix}), "drafter", key)
+                yield version_finding(entry.model_copy(update={"fix": fix}), "drafter", key)
         else:
             for key in sorted(keys & set(entry.names)):
-                yield told(entry, "drafter", key)
+                yield version_finding(entry, "drafter", key)

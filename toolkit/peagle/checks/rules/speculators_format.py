@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from peagle.case import Case
-from peagle.checks.facts import entries, head_of, is_parallel, told
+from peagle.checks.facts import entries, head_of, is_parallel, version_finding
 from peagle.findings import Finding
 
 CODE = "speculators-format"
@@ -24,4 +24,4 @@ def check(case: Case) -> Iterator[Finding]:
     nested = head.speculators == "peagle" if head else drafter.format == "speculators"
     if nested:
         for entry in entries(case, CODE):
-            yield told(entry, "vllm", drafter.title)
+            yield version_finding(entry, "vllm", drafter.title)

@@ -46,6 +46,6 @@ def _last(name: str) -> str:
 
 
 def _classes(verifier: Mapping[str, object]) -> list[object]:
-    """The verifier's classes; a folder's name alone says little of what lies there."""
+    """The verifier's classes; a folder's name alone says little about the model in it."""
     classes = verifier.get("architectures")
     return classes if isinstance(classes, list) else []

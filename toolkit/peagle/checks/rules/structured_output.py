@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from peagle.case import Case
-from peagle.checks.facts import entries, is_eagle, setting, told
+from peagle.checks.facts import entries, is_eagle, setting, version_finding
 from peagle.findings import Finding
 
 CODE = "structured-output"
@@ -30,4 +30,4 @@ def check(case: Case) -> Iterator[Finding]:
     asked = [name for name in _SIGNS if setting(case, name) not in (None, False)]
     if asked and is_eagle(case):
         for entry in entries(case, CODE):
-            yield told(entry, "vllm", f"--{asked[0]}")
+            yield version_finding(entry, "vllm", f"--{asked[0]}")

@@ -1,4 +1,4 @@
-"""The target that lies there is the target of the pair.
+"""The checkpoint is the target of the pair.
 
 vLLM serves whatever model it finds. The plan's memory, its context and its head would be those of
 another one: 20B and 120B of one family differ in a few numbers of config.json.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from peagle.case import Case
-from peagle.checks.facts import entries, is_parallel, told
+from peagle.checks.facts import entries, is_parallel, version_finding
 from peagle.findings import Finding
 
 CODE = "watermarking"
@@ -20,4 +20,4 @@ def check(case: Case) -> Iterator[Finding]:
     """A finding when the argument is given."""
     if is_parallel(case) and "watermark-config" in case.settings:
         for entry in entries(case, CODE):
-            yield told(entry, "vllm", "--watermark-config")
+            yield version_finding(entry, "vllm", "--watermark-config")

@@ -1,4 +1,4 @@
-"""The weights can be checked: they lie there as safetensors.
+"""The weights can be checked: they are stored as safetensors.
 
 A folder with a config.json alone has geometry that can be checked, but vLLM serves nothing from
 it. Where there are no safetensors vLLM takes ``*.bin`` or ``*.pt`` (0.28.0, default_loader.py);
@@ -21,8 +21,8 @@ VLLM_NOTICES = "at start"
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """A warning for each place whose weights nobody has looked at; an error for a head whose
-    weights nobody can look at."""
+    """A warning for each location whose weights were not read; an error for a head whose
+    weights cannot be read."""
     target, head = case.target_checkpoint, case.drafter_checkpoint
     if target is not None and target.tensors is None:
         yield warning(CODE, "target", *_words(target))

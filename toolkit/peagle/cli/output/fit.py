@@ -1,4 +1,4 @@
-"""The fit for people: a picture of the GPU's memory, every term in plain words, what to change."""
+"""``peagle fit`` as text: a bar of the GPU's memory, every term, and what would make it fit."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ from peagle.planning.limits import USUAL_CONCURRENCY
 from peagle.vllm.defaults import schedules_ahead
 
 _PIPE_WIDTH = 120
-"""Columns when nobody's terminal sets the width."""
+"""Columns where stdout is no terminal."""
 
 _BAR_WIDTH = 60
 
 MEANINGS: dict[str, str] = {
-    "kept_by_driver": "what the GPU's driver keeps for itself",
-    "kept_free": "what vLLM leaves alone (1 - gpu-memory-utilization)",
-    "target_weights": "the model that answers",
-    "drafter_weights": "the model that guesses tokens ahead, for the target to check",
-    "activations_estimate": "what one step of max-num-batched-tokens computes with",
-    "logits_estimate": "choosing the next token for max-num-seqs requests, beyond the line above",
-    "cuda_graphs_estimate": "GPU work recorded in advance, which makes short steps fast",
-    "libraries_estimate": "CUDA's own libraries, and between GPUs what NCCL takes",
-    "buffers_estimate": "what vLLM sets aside for its inputs",
-    "kv_cache": "keys and values of all requests: what is left is theirs",
+    "kept_by_driver": "memory that the GPU driver reserves",
+    "kept_free": "reserved: 1 - gpu-memory-utilization",
+    "target_weights": "weights of the target",
+    "drafter_weights": "weights of the drafter, which proposes tokens for the target to verify",
+    "activations_estimate": "activations of one step of max-num-batched-tokens",
+    "logits_estimate": "sampling for max-num-seqs requests, beyond the activations",
+    "cuda_graphs_estimate": "CUDA graphs, which make short steps fast",
+    "libraries_estimate": "CUDA libraries, and NCCL between GPUs",
+    "buffers_estimate": "input buffers of vLLM",
+    "kv_cache": "KV cache of all requests: the rest of the memory",
     "cache_of_one_full_request": "one request of max-model-len tokens",
-    "cache_padding_in_it": "of that, padding: layers are kept in groups of one size",
+    "cache_padding_in_it": "of that, padding of layer groups to one size",
     "cache_of_drafter_in_it": "of that, what the drafter's layers add",
     "cache_of_draft_slots": "slots for the K drafted tokens of max-num-seqs requests",
 }
-"""Term -> what it is, for who has never seen vLLM's flags."""
+"""Term -> what it is."""
 
 KNOBS: dict[str, str] = {
     "max-model-len": "the longest context that fits",
     "k": "fewer drafted tokens",
-    "kv-cache-dtype": "a cache of 8-bit numbers, half the size",
+    "kv-cache-dtype": "an 8-bit KV cache, half the size",
     "gpu-memory-utilization": "more of the GPU for vLLM",
-    "max-num-seqs": "fewer requests at a time; more wait their turn",
+    "max-num-seqs": "fewer concurrent requests; more are queued",
     "max-num-batched-tokens": "another number of tokens in a step",
-    "tp": "divided over more GPUs",
-    "no-speculation": "the target alone",
+    "tp": "tensor parallelism over more GPUs",
+    "no-speculation": "without a drafter",
     "text-only": "no images",
     "enforce-eager": "no CUDA graphs, which makes short steps slower",
-    "instance-type": "another machine",
+    "instance-type": "another instance type",
 }
 
 
@@ -89,7 +89,7 @@ def _setting(report: FitReport) -> str:
 
 
 def _settings(report: FitReport) -> str:
-    """What was reckoned with, asked for or taken as ``vllm serve`` does."""
+    """The engine settings of the estimate, given or the defaults of ``vllm serve``."""
     engine = report.case.engine
     return (
         f"with {engine.max_model_len:,} tokens of context, {_requests(engine.max_num_seqs)} at a "
