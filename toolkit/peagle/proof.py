@@ -1,7 +1,7 @@
-"""Proof that a server speculates: fixed prompts, and the engine's own counters before and after.
+"""Proof that a server speculates: fixed prompts, and the engine's counters before and after.
 
-``/ping`` is green also when every draft is refused, so it proves nothing. The transport is the
-caller's: the same judgement falls on an endpoint of AWS, of the sandbox, and on a local process.
+``/ping`` succeeds even if every draft is rejected, so it proves nothing. Callers pass the
+transport: AWS, the sandbox and local engines are proved alike.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from peagle.protocol import Counters, acceptance_length, request_body
 
 @dataclass(frozen=True)
 class Proof:
-    """What the counters showed.
+    """The result of a proof.
 
     ``acceptance_length`` is the mean number of tokens per verification step (1.0: no draft was
     ever accepted), ``None`` when nothing was drafted. ``acceptance_per_position`` is the share of
     drafts whose token at that position was accepted. ``floor`` is the least length that passes;
-    ``None`` when the server does not speculate: then an answer is the proof.
+    ``None`` when the server does not speculate: then a response is the proof.
     """
 
     acceptance_length: float | None
@@ -40,9 +40,9 @@ def prove(
     max_tokens: int,
     floor: float | None,
 ) -> Proof:
-    """Ask every prompt greedily, and judge what was drafted and accepted meanwhile.
+    """Send every prompt with temperature 0, and judge the drafts and acceptances meanwhile.
 
-    ``ask`` sends one request body and returns when the answer is complete. Without a ``floor``
+    ``ask`` sends one request body and returns when the response is complete. Without a ``floor``
     anything above 1.0 passes: at least one draft was accepted.
     """
     before = read_counters()
@@ -52,7 +52,7 @@ def prove(
 
 
 def judge(counted: Counters, floor: float | None) -> Proof:
-    """The verdict on what was counted while the prompts ran."""
+    """The proof from the counts while the prompts ran."""
     length = acceptance_length(counted)
     rates = tuple(n / counted.drafts for n in counted.accepted_per_position if counted.drafts)
     passed = length is not None and length > 1.0 and length >= (floor or 1.0)
@@ -60,18 +60,18 @@ def judge(counted: Counters, floor: float | None) -> Proof:
 
 
 def require(proof: Proof) -> None:
-    """Raise NotProved, with what is wrong and where to look, unless ``proof`` passed."""
+    """Raise NotProved, with the cause and a fix, unless ``proof`` passed."""
     if proof.passed:
         return
     if proof.acceptance_length is None:
         raise NotProved(
-            "the engine answers, but drafted nothing: speculation is off",
-            "look for --speculative-config in the log's first lines",
+            "the engine responds but drafts nothing: speculation is off",
+            "check --speculative-config in the first lines of the log",
         )
     raise NotProved(
         f"acceptance length {proof.acceptance_length:.2f} over {proof.drafts} drafts is below "
         f"{_at_least(proof.floor)}",
-        "the head may not belong to this target: check its revision and its known problems with "
+        "the head may not fit this target: check its revision and its known problems with "
         "`peagle catalog show PAIR`",
     )
 

@@ -264,7 +264,7 @@ def test_up_says_that_it_started_warm(engine_home: Path, kept: Path, typed: Type
     document = json.loads(typed(*words, "--json").stdout)
 
     assert f"\nWarm start: restored {made.files} files" in said
-    assert f"(key {made.key}; cold it took 101 s)" in said
+    assert f"(key {made.key}; a cold start takes 101 s)" in said
     assert document["warm_start"]["restored"] is True
     assert document["warm_start"]["key"] == made.key
 
@@ -276,7 +276,7 @@ def test_up_says_why_it_did_not_start_warm(engine_home: Path, kept: Path, typed:
     said = typed(*words).stdout
     document = json.loads(typed(*words, "--json").stdout)
 
-    assert f"\nNo warm start: no artefact in {kept} is for this container; {made.key}" in said
+    assert f"\nNo warm start: no artifact in {kept} matches this container; {made.key}" in said
     assert "differs in the image" in document["warm_start"]["detail"]
     assert (document["warm_start"]["restored"], document["warm_start"]["key"]) == (False, None)
 
