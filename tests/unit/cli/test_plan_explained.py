@@ -14,7 +14,7 @@ from rich.console import Console
 from peagle.catalog import load_catalog
 from peagle.cli.main import cli
 from peagle.cli.output.flags import MEANINGS, SPECULATION, explained
-from peagle.cli.output.plan import places_table
+from peagle.cli.output.plan import instances_table
 from peagle.planning import Options, make_plan
 
 CATALOG = load_catalog()
@@ -143,7 +143,7 @@ def test_nothing_is_cut_off_in_a_narrow_terminal() -> None:
     """As drawn at 80 columns; a pipe gets 120."""
     made = make_plan(Options(pair="gpt-oss-20b", instance_type="ml.p6-b200.48xlarge"), CATALOG)
     console = Console(width=80, file=StringIO(), highlight=False)
-    console.print(places_table(made, console.width))
+    console.print(instances_table(made, console.width))
     assert isinstance(console.file, StringIO)
     drawn = console.file.getvalue()
     assert "ml.p6-b200.48xlarge" in drawn

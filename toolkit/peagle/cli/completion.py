@@ -1,4 +1,4 @@
-"""What the shell completes: names from the catalogue, which is read only when Tab is pressed."""
+"""Shell completion with names from the catalogue, which is loaded only for it."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
 Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
-def pairs(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
-    """Targets, and after a ``+`` the drafters of that target; and plan files."""
+def pairs(ctx: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
+    """Targets, after a ``+`` the drafters of that target, and plan files."""
     catalog = _catalog(ctx)
     if catalog is None:
         return []
-    target, plus, _ = begun.partition("+")
+    target, plus, _ = typed.partition("+")
     named = {t.short_name: t for t in catalog.targets.values()}
     if plus and target in named:
-        return _from(begun, (f"{target}+{d.name}" for d in named[target].drafters))
-    return [*_from(begun, named), *_from(begun, map(str, sorted(Path().glob("*.json"))))]
+        return _from(typed, (f"{target}+{d.name}" for d in named[target].drafters))
+    return [*_from(typed, named), *_from(typed, map(str, sorted(Path().glob("*.json"))))]
 
 
 def _names(of: Callable[[Catalog], Iterable[str]]) -> Complete:
-    def complete(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+    def complete(ctx: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
         catalog = _catalog(ctx)
-        return _from(begun, of(catalog)) if catalog is not None else []
+        return _from(typed, of(catalog)) if catalog is not None else []
 
     return complete
 
@@ -40,7 +40,7 @@ regions = _names(lambda catalog: sorted(catalog.runtimes.accounts))
 
 
 def _catalog(ctx: click.Context) -> Catalog | None:
-    """The catalogue, or ``None`` where it cannot be read: Tab is no place for errors."""
+    """The catalogue, or ``None`` if it cannot be read: completion shows no errors."""
     from peagle.catalog import load_catalog
     from peagle.errors import PeagleError
 
@@ -51,5 +51,5 @@ def _catalog(ctx: click.Context) -> Catalog | None:
         return None
 
 
-def _from(begun: str, names: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(name for name in names if name.startswith(begun)))
+def _from(typed: str, names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(name for name in names if name.startswith(typed)))

@@ -1,4 +1,4 @@
-"""Places of weights as they are written on the command line, and what lies there.
+"""Weights locations on the command line, and the checkpoints there.
 
 A folder (``./x``, ``/x``, ``~/x``, or ``a/b`` where there is one), ``s3://bucket/prefix``, or
 ``org/name`` of the Hugging Face hub, with ``@revision`` or without.
@@ -24,16 +24,16 @@ AwsOf = Callable[[], "Aws"]
 def checkpoint_at(
     location: str, aws_of: AwsOf | None = None, *, config_only: bool = False
 ) -> Checkpoint:
-    """What lies at ``location``; with ``config_only`` no more than its config.json.
+    """The checkpoint at ``location``; with ``config_only`` only its config.json.
 
-    ``aws_of`` connects to AWS, and is called for an ``s3://`` address only; without it there is no
-    such address. Raises UserError for what is no place, and whatever reading raises.
+    ``aws_of`` connects to AWS, and is called for ``s3://`` URIs only; without it they are refused.
+    Raises UserError for an invalid location, and the errors of reading.
     """
     return read_checkpoint(source_of(location, aws_of), config_only=config_only)
 
 
 def source_of(location: str, aws_of: AwsOf | None = None) -> Source:
-    """The place itself; nothing of it has been read."""
+    """The source at ``location``; nothing is read yet."""
     if is_s3_uri(location):
         if aws_of is None:
             raise UserError(f"{location} cannot be read here", "name a folder")
@@ -45,9 +45,8 @@ def source_of(location: str, aws_of: AwsOf | None = None) -> Source:
         return FolderSource(Path(location).expanduser())
     if not is_location(location):
         raise UserError(
-            f"{location!r} is no place of weights",
-            folder_hint(location)
-            or "write ./folder, s3://bucket/prefix, or org/name of the Hugging Face hub",
+            f"{location!r} is not a weights location",
+            folder_hint(location) or "use ./folder, s3://bucket/prefix or org/name",
         )
     from peagle.checkpoints.hub import HubSource
 
@@ -59,18 +58,18 @@ def _check_bucket(location: str) -> None:
     bucket, lower = found.bucket, S3Uri(found.bucket.lower(), found.key)
     if bucket != bucket.lower():
         raise UserError(
-            f"{location} names the bucket {bucket}, and bucket names are in lower case",
+            f"{location}: bucket names are in lower case, not {bucket}",
             f"write {lower} if that is the one",
         )
 
 
 def own_head(drafter: str, aws_of: AwsOf | None = None) -> dict[str, Any]:
-    """The options ``drafter`` and ``drafter_checkpoint``: what lies in a folder, and with
-    ``aws_of`` also what lies in S3 or on the hub.
+    """The options ``drafter`` and ``drafter_checkpoint``, for a folder, and with ``aws_of`` also
+    for S3 and the hub.
 
-    ``heads/mine`` is a folder where there is one, else a Hugging Face id; a word without a slash
-    is a drafter of the catalogue (write ``./word`` for a folder). Raises UserError for a folder
-    that holds no whole weights or no config.json, and for a bucket in capitals.
+    ``heads/mine`` is a folder if it exists, else a Hugging Face id; a word without a slash is a
+    drafter of the catalogue (``./word`` is a folder). Raises UserError for a folder without
+    complete weights or config.json, and for a bucket name in capitals.
     """
     if not means_folder(drafter):
         if is_s3_uri(drafter):
@@ -81,8 +80,8 @@ def own_head(drafter: str, aws_of: AwsOf | None = None) -> dict[str, Any]:
     folder = Path(drafter).expanduser()
     if not folder.is_dir():
         raise UserError(f"there is no folder {drafter}", "check the path given with --drafter")
-    # A plan says the same from wherever it is made.
+    # An absolute path: the plan is independent of the working directory.
     head = read_checkpoint(FolderSource(folder.resolve()))
     if head.tensors is None:
-        raise UserError(f"{drafter} holds no *.safetensors", "name the folder with the head itself")
+        raise UserError(f"{drafter} has no *.safetensors", "use the folder of the head itself")
     return {"drafter": str(folder.resolve()), "drafter_checkpoint": head}

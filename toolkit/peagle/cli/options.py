@@ -16,14 +16,14 @@ from peagle.catalog.find import UNKNOWN_DRAFTER
 from peagle.catalog.schema import Catalog
 from peagle.cli import completion as completing
 from peagle.cli.locations import AwsOf, own_head
-from peagle.cli.output.console import show_findings
+from peagle.cli.output.console import show_findings, where_text
 from peagle.errors import Fix, NotFound, Refused, UserError
 from peagle.findings import Finding
 from peagle.planning import Options, Plan, errors
 
 
 def catalog_of(ctx: click.Context) -> Path | None:
-    """The user's own catalogue folder, from ``peagle --catalog``."""
+    """The folder of the user's own catalogue, from ``peagle --catalog``."""
     folder = ctx.find_root().obj
     return Path(folder) if folder else None
 
@@ -47,7 +47,7 @@ def names_own_image(plan: Plan) -> bool:
 
 
 def is_plan_file(pair: str) -> bool:
-    """Whether PAIR|PLAN is a plan: pairs do not end in ``.json``."""
+    """Whether PAIR|PLAN is a plan file: pairs do not end in ``.json``."""
     return pair.endswith(".json")
 
 
@@ -220,7 +220,7 @@ def raise_first_error(findings: Sequence[Finding]) -> None:
     """Raise Refused with the first error among the findings, if there is one."""
     for finding in errors(findings)[:1]:
         raise Refused(
-            f"{finding.where}: {finding.message}",
+            f"{where_text(finding.where)}: {finding.message}",
             Fix(finding.fix, finding.command or ()),
             code=finding.code,
         )

@@ -1,7 +1,4 @@
-"""A model on one instance type: over how many of its GPUs, and whether its cache holds the load.
-
-Every instance type as a candidate for the load: how it fits, drafts, how fast, how dear.
-"""
+"""Every instance type as a candidate for the load: memory fit, speculation, speed and price."""
 
 from __future__ import annotations
 
@@ -24,13 +21,13 @@ from peagle.planning.engine_settings import (
 from peagle.planning.plan import Decision, Options, Reason
 from peagle.planning.speculation import DrafterRequest, SpeculationChoice, choose_speculation
 from peagle.planning.speeds import measured_loads, names_of, runs_on
-from peagle.text import at_a_time
+from peagle.text import at_a_time, dollars
 from peagle.vllm.gpus import needed_capability, parallel_sizes
 
 HELD_SHARE = 0.25
-"""What the cache must hold of the load, if all its requests had full length. Most requests are much
-shorter than the longest context, so asking for all would pay for memory that stays empty; with
-less, requests wait or are stopped for want of cache (vLLM preempts them)."""
+"""The share of the load, at full length, that the KV cache must hold. Most requests are much
+shorter than the longest context, so a cache for all of them would mostly stay empty; with a
+smaller one, vLLM queues or preempts requests."""
 
 HELD_SHARE_TEXT = "a quarter"
 
@@ -45,8 +42,8 @@ class Hosting:
 
 
 def host(work: Workload, instance: Instance, load: int) -> Hosting:
-    """The model on this instance, over as few GPUs as hold ``load`` requests at a time; else over
-    those that hold most, or that lack least."""
+    """The model on this instance, on the fewest GPUs that hold ``load`` concurrent requests; else
+    on those that hold most, or that lack least memory."""
     settings = engine_settings(work.target, work.drafter, instance.gpu_architecture, work.vllm)
     fits: list[Fit] = []
     for size in _sizes(work.target, instance):
@@ -70,12 +67,12 @@ def case_of(work: Workload, hosting: Hosting) -> FitCase:
 
 
 def why_too_small(work: Workload, hosting: Hosting) -> str:
-    """Why it does not fit, in one line; "" when it does."""
+    """Why it does not fit, in one line; empty when it fits."""
     return why_not(case_of(work, hosting)) or ""
 
 
 def fit_key(instance: Instance) -> tuple[str, int, int, str]:
-    """What the fit depends on: instance types that are alike in this fit alike."""
+    """What the fit depends on: instance types with equal keys have equal fits."""
     return (
         instance.gpu,
         instance.gpu_count,
@@ -91,32 +88,34 @@ def _sizes(target: Target, instance: Instance) -> list[int]:
 
 
 def parallel_reason(hosting: Hosting, load: int) -> tuple[Reason, ...]:
-    """Why it is divided over so many GPUs, for ``load`` requests at a time."""
+    """Why it runs on this many GPUs, for ``load`` concurrent requests."""
     fit = hosting.fit
     size, count = fit.tensor_parallel_size, fit.gpu_count
     if count == 1:
         because = "the instance has one GPU"
     elif not fit.fits:
-        because = "the division that lacks least"
+        because = "lacks the least memory"
     elif not holds(fit, load):
-        because = f"of the {count} GPUs, so many hold most requests"
+        because = f"holds the most requests on the {count} GPUs"
     elif size == 1:
-        because = f"one of the {count} GPUs holds the load, and dividing a model costs time"
+        because = f"one of the {count} GPUs holds the load, and tensor parallelism costs time"
     else:
-        because = f"the fewest of the {count} GPUs that hold the load and divide its heads"
+        because = (
+            f"the fewest of the {count} GPUs that hold the load and divide the attention heads"
+        )
     return (Reason(what="tensor_parallel_size", value=str(size), because=because),)
 
 
 MOST_TRIED = 100
-"""Numbers of instances of one type that are tried to make a speed."""
+"""How many instance counts of one type are tried to reach a speed."""
 
 
 @dataclass(frozen=True)
 class Candidate:
     """``count`` instances of one type that share the load.
 
-    ``load`` is the most requests that one of them has at a time. ``usd_per_hour`` and
-    ``tokens_per_second`` are of all of them, ``None`` where not known.
+    ``load`` is the most concurrent requests of one of them. ``usd_per_hour`` and
+    ``tokens_per_second`` are totals, ``None`` if unknown.
     """
 
     hosting: Hosting
@@ -133,32 +132,32 @@ class Candidate:
 
     @property
     def holds_load(self) -> bool:
-        """Whether the cache of each holds enough of the load."""
+        """Whether the KV cache of each holds enough of the load."""
         return holds(self.hosting.fit, self.load)
 
     @property
     def usd_per_million_tokens(self) -> float | None:
-        """USD for a million output tokens while the load lasts."""
+        """USD per million output tokens under this load."""
         return usd_per_million(self.usd_per_hour, self.tokens_per_second)
 
     @property
     def cost(self) -> tuple[bool, float, str]:
-        """Sorts from cheap to dear, what has no price last."""
+        """Sort key: the price; candidates without a price come last."""
         return (self.usd_per_hour is None, self.usd_per_hour or 0.0, self.instance.type)
 
     @property
     def source(self) -> str | None:
-        """Where the speed comes from, in words; ``None`` where it is not known."""
+        """The origin of the speed as text; ``None`` if the speed is unknown."""
         speed = self.speculation.speed
         if speed is None or self.count == 1:
             return speed.source if speed else None
-        return f"{speed.source}; {self.count} times what one makes of {at_a_time(speed.load)}"
+        return f"{speed.source}; {self.count} times one instance with {at_a_time(speed.load)}"
 
 
 class CandidateEvaluator:
-    """The table of instances, seen by who wants to serve this work.
+    """Evaluates instance types for one workload.
 
-    ``work`` is with the drafter and K of ``request``; its concurrency is the whole endpoint's.
+    ``work`` has the drafter and K of ``request`` and the concurrency of the whole endpoint.
     """
 
     def __init__(
@@ -175,12 +174,10 @@ class CandidateEvaluator:
         self._hosted: dict[tuple[object, ...], Hosting] = {}
 
     def fitting(self) -> list[Candidate]:
-        """A candidate on every instance type that is new and large enough, from cheap to dear."""
+        """Candidates on all instance types that are recent and large enough, cheapest first."""
         oldest = needed_capability(self.work.target.dtype, self.work.target.quantization)
         candidates = (self.candidate(i) for i in self._table.instances if i.capability >= oldest)
-        return sorted(
-            (p for p in candidates if p.hosting.fit.fits), key=lambda candidate: candidate.cost
-        )
+        return sorted((c for c in candidates if c.hosting.fit.fits), key=lambda c: c.cost)
 
     def alone(self) -> CandidateEvaluator:
         """The same evaluator for the target without a drafter."""
@@ -191,30 +188,30 @@ class CandidateEvaluator:
         )
 
     def largest(self) -> Candidate:
-        """The type with most GPU memory."""
+        """The candidate on the type with the most GPU memory."""
         types = self._table.instances
         return self.candidate(max(types, key=lambda i: (i.gpu_count * i.gpu_memory_mib, i.type)))
 
     def candidate(self, instance: Instance) -> Candidate:
-        """On so many of these as the user says; else on as many as make the speed asked for.
+        """The instance count from the options, else the smallest that reaches the required speed.
 
-        Where no number of them is known to make it, on those that make most.
+        If no count is known to reach it, the fastest.
         """
         if self.options.instance_count is not None:
             return self.shared(instance, self.options.instance_count)
-        one, wanted = self.shared(instance, 1), self.options.min_tokens_per_second
-        if wanted is None or reaches(one, wanted) or not self.runs(one.hosting):
+        one, required = self.shared(instance, 1), self.options.min_tokens_per_second
+        if required is None or reaches(one, required) or not self.runs(one.hosting):
             return one
         best = one
         for candidate in self._more(instance, one):
             if (candidate.tokens_per_second or 0) > (best.tokens_per_second or 0):
                 best = candidate
-            if reaches(candidate, wanted):
+            if reaches(candidate, required):
                 break
         return best
 
     def shared(self, instance: Instance, count: int, load: int | None = None) -> Candidate:
-        """``count`` of these share the load evenly; ``load`` is another than the given one."""
+        """``count`` instances that share the load evenly; ``load`` replaces the workload's."""
         load = self.work.concurrency if load is None else load
         busy = min(count, load)
         most = math.ceil(load / busy)
@@ -224,7 +221,7 @@ class CandidateEvaluator:
             again = self._host(instance, speculation.drafter is not None, speculation.k, most)
             if again.fit.tensor_parallel_size == hosting.fit.tensor_parallel_size:
                 hosting = again
-            else:  # the evidence is not of so many GPUs
+            else:  # the evidence is for another number of GPUs
                 speculation = SpeculationChoice(self.request.drafter, self.request.usual_k)
         speed = speculation.speed
         return Candidate(
@@ -237,25 +234,25 @@ class CandidateEvaluator:
         )
 
     def starts(self, instance: Instance, concurrency: int) -> bool:
-        """Whether an engine that is told to take so many requests at a time fits there."""
+        """Whether an engine with this ``--max-num-seqs`` fits."""
         return host(replace(self.work, concurrency=concurrency), instance, 0).fit.fits
 
     def work_on(self, candidate: Candidate) -> Workload:
-        """The work with what drafts there."""
+        """The workload with this candidate's drafter and K."""
         return replace(self.work, drafter=candidate.speculation.drafter, k=candidate.speculation.k)
 
     def runs(self, hosting: Hosting) -> tuple[SpeedRun, ...]:
-        """The evidence for such GPUs."""
+        """The evidence for this number and type of GPUs."""
         parallel = hosting.fit.tensor_parallel_size
         return runs_on(self._runs, hosting.instance.gpu, parallel, self.work.vllm)
 
     def loads(self, candidate: Candidate) -> tuple[int, ...]:
-        """The loads of one engine that were measured on such GPUs with what drafts there."""
+        """The measured loads of one engine on these GPUs with this drafter."""
         names = names_of(candidate.speculation.drafter, self.request.own)
         return measured_loads(self.runs(candidate.hosting), names)
 
     def _more(self, instance: Instance, one: Candidate) -> Iterator[Candidate]:
-        """More than one instance, from so many that each has a load that somebody measured."""
+        """Two or more instances, starting where the load of each has been measured."""
         loads = self.loads(one)
         first = max(2, math.ceil(self.work.concurrency / loads[-1])) if loads else 2
         for count in range(first, min(self.work.concurrency, first + MOST_TRIED) + 1):
@@ -265,7 +262,7 @@ class CandidateEvaluator:
             yield candidate
 
     def _host(self, instance: Instance, drafts: bool, k: int, load: int) -> Hosting:
-        """The fit, reckoned once for all types that are alike in what it depends on."""
+        """The fit, computed once per ``fit_key``."""
         key = (*fit_key(instance), drafts, k, load)
         if key not in self._hosted:
             drafter = self.request.drafter if drafts else None
@@ -273,44 +270,62 @@ class CandidateEvaluator:
         return replace(self._hosted[key], instance=instance)
 
 
-def reaches(candidate: Candidate, wanted: float) -> bool:
-    """Whether evidence says that it makes so many tokens per second."""
-    return candidate.tokens_per_second is not None and candidate.tokens_per_second >= wanted
+def reaches(candidate: Candidate, tokens_per_second: float) -> bool:
+    """Whether evidence shows that the candidate reaches this speed."""
+    known = candidate.tokens_per_second
+    return known is not None and known >= tokens_per_second
+
+
+def instances_text(candidate: Candidate) -> str:
+    """``ml.g6.xlarge``, or ``2 x ml.g6.xlarge``."""
+    many = f"{candidate.count} x " if candidate.count > 1 else ""
+    return f"{many}{candidate.instance.type}"
+
+
+def cost_text(candidate: Candidate) -> str:
+    """``$4.20 an hour``, for all instances."""
+    together = f" for {candidate.count}" if candidate.count > 1 else ""
+    return f"{dollars(candidate.usd_per_hour or 0.0)} an hour{together}"
+
+
+def speed_origin(candidate: Candidate) -> str:
+    """Whether the speed is measured, or estimated from one instance's."""
+    return "measured" if candidate.count == 1 else "estimated from measurements"
 
 
 REFERENCE_REGION = "us-east-1"
-"""Whose price stands in where the catalogue has none for a region."""
+"""Its price is used where the catalogue has none for a region."""
 
-_FIX = "look it up before you deploy: https://aws.amazon.com/sagemaker/ai/pricing/"
+_FIX = "check the price before you deploy: https://aws.amazon.com/sagemaker/ai/pricing/"
 
 
 def price_unknown(message: str, fix: str) -> Finding:
-    """The warning that nobody knows the price of the instance type."""
+    """The warning that the price of the instance type is unknown."""
     return warning("price-unknown", "price", message, fix)
 
 
 def price_of(instance: Instance, region: str) -> Decision[Price | None]:
-    """The price of one instance per hour in ``region``, else us-east-1's, else ``None``; anything
-    but the first is a finding."""
+    """The hourly price of one instance in ``region``, else in us-east-1, else ``None``; the latter
+    two come with a finding."""
     by_region = {price.region: price for price in instance.prices}
     if region in by_region:
         return Decision(by_region[region])
     if REFERENCE_REGION not in by_region:
         message = f"the catalogue has no price for {instance.type}"
         return Decision(None, findings=(price_unknown(message, _FIX),))
-    message = f"the price of {instance.type} is that of {REFERENCE_REGION}, not of {region}"
+    message = f"the price of {instance.type} is for {REFERENCE_REGION}, not for {region}"
     finding = warning("price-of-another-region", "price", message, _FIX)
     return Decision(by_region[REFERENCE_REGION], findings=(finding,))
 
 
 def price_of_all(instance: Instance, count: int, region: str) -> float | None:
-    """USD per hour of ``count`` instances together; ``None`` when the price is not known."""
+    """USD per hour of ``count`` instances together; ``None`` if the price is unknown."""
     price = price_of(instance, region).value
     return None if price is None else round(price.usd_per_hour * count, 4)
 
 
 def usd_per_million(usd_per_hour: float | None, tokens_per_second: float | None) -> float | None:
-    """USD for a million output tokens of an endpoint that is busy all the time."""
+    """USD per million output tokens of a fully loaded endpoint."""
     if usd_per_hour is None or tokens_per_second is None:
         return None
     return round(usd_per_hour / (tokens_per_second * 3600) * 1_000_000, 4)

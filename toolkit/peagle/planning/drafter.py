@@ -1,9 +1,7 @@
-"""The user's own head as a drafter: what its config says, and else what such heads are like.
+"""Selects the drafter: the pair's, the user's, the user's own head, a fallback, or none.
 
-Which drafter: the pair's, the one the user named, the user's own head, a fallback, or none.
-
-A pair names the kind of drafter, ``--drafter`` may name its weights: ``gpt-oss-20b+eagle3`` with
-``--drafter s3://bucket/head/`` is the user's own head, run as the catalogue's EAGLE-3 head is.
+A pair names the kind of drafter; ``--drafter`` may name its weights: ``gpt-oss-20b+eagle3`` with
+``--drafter s3://bucket/head/`` is the user's own head, run like the catalogue's EAGLE-3 head.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from peagle.findings import Finding, note
 from peagle.planning.plan import Decision, Options, decide
 
 NOT_READ = "head-not-read"
-"""The finding that nobody has looked into the head."""
+"""The code of the finding that the head was not read."""
 
 
 def own_head(
@@ -44,16 +42,16 @@ def own_head(
 
 def _not_read(location: str, kind: Drafter) -> Finding:
     called = "P-EAGLE" if kind.parallel_drafting else "EAGLE-3"
-    message = f"{location} is taken for a head like {kind.title} ({called}); it was not read"
-    fix = "`peagle plan` with --online reads and checks it; or give the head as a folder"
+    message = f"{location} was not read; assuming a head like {kind.title} ({called})"
+    fix = "use --online to read and check it, or pass the head as a folder"
     return note(NOT_READ, "drafter", message, fix)
 
 
 @dataclass(frozen=True)
 class SelectedPair:
-    """The target and what drafts for it. ``own`` is where the user's own head lies.
+    """The target and its drafter. ``own`` is the location of the user's own head.
 
-    ``usual`` is whether this is what the bare target gives; it decides the endpoint's name.
+    ``usual``: this is the target's default pair; it decides the endpoint's name.
     """
 
     target: Target
@@ -69,7 +67,7 @@ class SelectedPair:
 
 
 def choose_drafter(options: Options, catalog: Catalog) -> Decision[SelectedPair]:
-    """The pair to plan. Raises NotFound and UserError for what cannot be meant."""
+    """The pair to plan. Raises NotFound and UserError for impossible options."""
     _refuse_contradictions(options)
     pair = find_pair(catalog, options.pair)
     target, named = pair.target, pair.drafter if "+" in options.pair else None
@@ -83,7 +81,7 @@ def choose_drafter(options: Options, catalog: Catalog) -> Decision[SelectedPair]
         return _own(options, options.drafter, target, named, catalog)
     if named not in (None, drafter):
         raise UserError(
-            f"{options.pair} and --drafter {options.drafter} name two drafters", "name one of them"
+            f"{options.pair} and --drafter {options.drafter} name two drafters", "use one of them"
         )
     if revision is not None:
         drafter = drafter.model_copy(update={"revision": revision})
@@ -94,7 +92,7 @@ def _refuse_contradictions(options: Options) -> None:
     for given, flag in ((options.drafter, "--drafter"), (options.k, "--k")):
         if given is not None and not options.speculation:
             raise UserError(
-                f"{flag} and --no-speculation contradict each other", "give one of the two"
+                f"{flag} cannot be combined with --no-speculation", "leave one of them out"
             )
 
 
@@ -108,26 +106,26 @@ def _known(target: Target, name: str) -> Drafter | None:
 
 
 def _from_catalogue(target: Target, named: Drafter | None) -> Decision[SelectedPair]:
-    """The drafter that was named, else the usual one; or what stands in for it."""
+    """The named drafter, else the default one; or its fallback."""
     drafter = named or find_drafter(target, target.default_drafter)
     usual = drafter.name == target.default_drafter
     if not drafter.public:
-        return _stand_in(target, drafter, usual)
+        return _fallback(target, drafter, usual)
     choice = SelectedPair(target, drafter, usual=usual)
     if named is not None:
         return Decision(choice)
     use = f", for {drafter.use}" if drafter.use else ""
-    because = f"the catalogue's choice for {target.id}{use}"
+    because = f"the catalogue's default for {target.id}{use}"
     return decide(choice, "drafter", because, shown=drafter.name)
 
 
-def _stand_in(target: Target, drafter: Drafter, usual: bool) -> Decision[SelectedPair]:
-    """What drafts while the weights of ``drafter`` are not public."""
+def _fallback(target: Target, drafter: Drafter, usual: bool) -> Decision[SelectedPair]:
+    """The fallback of a drafter whose weights are not public."""
     if drafter.fallback is None:
         raise UserError(f"{drafter.title} is not public", head_not_public.HINT)
-    stand_in = find_drafter(target, drafter.fallback)
-    finding = head_not_public.replaced_by(drafter, stand_in)
-    return Decision(SelectedPair(target, stand_in, usual=usual), findings=(finding,))
+    fallback = find_drafter(target, drafter.fallback)
+    finding = head_not_public.replaced_by(drafter, fallback)
+    return Decision(SelectedPair(target, fallback, usual=usual), findings=(finding,))
 
 
 def _own(
@@ -138,11 +136,11 @@ def _own(
     kind = named or next(iter(eagle), None)
     if kind is None or kind.method != "eagle3":
         raise UserError(
-            f"{location} cannot draft as {kind.title if kind else 'nothing'}: it is not a head",
-            f"name the pair as {target.short_name}, or with an EAGLE-3 or P-EAGLE drafter",
+            f"{location}: {kind.title if kind else target.title} takes no head",
+            f"use the pair {target.short_name}, or one with an EAGLE-3 or P-EAGLE drafter",
         )
     head = own_head(location, options, target, kind, catalog)
     where, _ = split_revision(location)
-    # A head for a pair whose usual head is not public takes that head's candidate.
+    # A head for a pair whose default head is not public replaces that head.
     taken = kind is usual and not usual.public
     return Decision(SelectedPair(target, head.value, where, taken), head.reasons, head.findings)

@@ -1,7 +1,4 @@
-"""The catalogue's settings for the engine, on one GPU architecture and vLLM version.
-
-vLLM's arguments, as a list: nothing is glued together, nothing goes through a shell.
-"""
+"""The engine: the catalogue's settings, vLLM's arguments and environment, and the memory fit."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ def engine_environment(
     target: Target, gpu_architecture: str, vllm: str
 ) -> Decision[dict[str, str]]:
     """Environment variables beside vLLM's arguments."""
-    because = "an engine that crashes must end, not be restarted until the health check gives up"
+    because = "a crashed engine must exit, not restart until the health check times out"
     environment, reasons = {NO_RESTART: "false"}, [_reason(NO_RESTART, "false", because)]
     for setting in applicable(target.environment, gpu_architecture, vllm):
         environment[setting.name] = text_of(setting.value)
@@ -36,7 +33,7 @@ def engine_environment(
 
 
 def text_of(value: Value) -> str:
-    """A value as one word of an argv or an environment."""
+    """A value as text in an argv or an environment."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)
@@ -49,7 +46,7 @@ def _reason(what: str, value: str, because: str) -> Reason:
 _UTILIZATION = "gpu-memory-utilization"
 _LOAD_FORMAT = "load-format"
 _STREAMED = EngineSetting(
-    name=_LOAD_FORMAT, value=LOADER, because="--weights-by stream: the engine reads them from S3"
+    name=_LOAD_FORMAT, value=LOADER, because="--weights-by stream: the engine reads weights from S3"
 )
 
 
@@ -63,7 +60,7 @@ def engine_arguments(
     settings: Mapping[str, EngineSetting],
     speculation: Speculation | None,
 ) -> Decision[tuple[str, ...]]:
-    """vLLM's argv without the program, and a reason for every setting of the catalogue."""
+    """vLLM's argv without the program, with a reason for every setting of the catalogue."""
     arguments = ["--model", placed.target.engine_path]
     if placed.target.revision is not None:
         arguments += ["--revision", placed.target.revision]
@@ -95,12 +92,12 @@ def as_arguments(name: str, value: Value) -> list[str]:
 
 
 GPU_MEMORY_UTILIZATION = 0.9
-"""The share of a GPU's memory that vLLM may use; given to it, since its default has changed."""
+"""The share of a GPU's memory that vLLM may use; set explicitly, since its default has changed."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What is to be served, before it is known where."""
+    """A pair and its load, independent of an instance."""
 
     target: Target
     drafter: Drafter | None
@@ -134,13 +131,13 @@ def planned_fit(work: Workload, on: Instance, tensor_parallel_size: int) -> FitC
 
 
 def missing_gib(fit: Fit) -> float:
-    """GiB that one GPU lacks for a single request of full length; 0 when it fits."""
+    """GiB that one GPU lacks for a single request of full length; 0 if it fits."""
     outside = sum(gib for name, gib in fit.terms.items() if not name.startswith(INSIDE))
     return max(outside + fit.terms["cache_of_one_full_request"] - fit.gpu_memory_gib, 0.0)
 
 
 def drafter_bytes(work: Workload) -> int:
-    """Bytes of the drafter's weights on one GPU that holds it all."""
+    """Bytes of the drafter's weights on a single GPU."""
     target = target_model(work.target)
     drafter = draft_model(work.drafter, target) if work.drafter else None
     return drafter_on_gpu(drafter, 1) if drafter else 0

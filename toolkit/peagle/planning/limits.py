@@ -1,7 +1,4 @@
-"""How long a context, and how many requests at the same time.
-
-How long SageMaker must wait before it gives up.
-"""
+"""Context length, concurrency, and SageMaker's timeouts."""
 
 from __future__ import annotations
 
@@ -15,11 +12,11 @@ from peagle.planning.weights import PlacedWeights
 from peagle.text import size_text
 
 USUAL_CONCURRENCY = 8
-"""Where no one says more. P-EAGLE gains most with few requests at a time: +55-69 % with one,
-+5-25 % with 64 (vLLM's blog of 2026-03-13, GPT-OSS-20B on a B200)."""
+"""The default. P-EAGLE gains most with few concurrent requests: +55-69 % with one, +5-25 % with 64
+(vLLM's blog of 2026-03-13, GPT-OSS-20B on a B200)."""
 
 CHAT_TEMPLATE_TOKENS = 128
-"""Room for what a chat template puts around a prompt; that of GPT-OSS takes about 70 tokens."""
+"""Tokens that a chat template may add to a prompt; that of GPT-OSS adds about 70."""
 
 
 def choose_length(options: Options, target: Target) -> Decision[int]:
@@ -27,68 +24,70 @@ def choose_length(options: Options, target: Target) -> Decision[int]:
     for more."""
     length = options.max_model_len
     if length is None:
-        because = f"the catalogue's choice for {target.id}, which could do more"
+        because = f"the catalogue's default for {target.id}, which supports more"
         if target.default_max_model_len >= target.architecture.max_positions:
-            because = f"all that {target.id} can do"
+            because = f"the maximum of {target.id}"
         length = target.default_max_model_len
         choice = decide(length, "max_model_len", because, shown=f"{length:,}")
     elif length < 1:
-        raise UserError(f"--max-model-len {length} is less than 1", "give the longest context")
+        raise UserError(
+            f"--max-model-len {length} is less than 1", "use the longest context in tokens"
+        )
     else:
         choice = Decision(length)
     findings = _too_short(choice.value, target)
-    # Beyond that the plan is refused; what it shows is for the longest context that there is.
+    # A larger context is refused; the refused plan shows the longest possible one.
     possible = min(choice.value, target.architecture.max_positions)
     return Decision(possible, choice.reasons, findings)
 
 
 def _too_short(length: int, target: Target) -> tuple[Finding, ...]:
-    """An endpoint whose context is too short for the proof would answer it with errors only."""
+    """With a context too short for the proof, the endpoint would only return errors."""
     proof = target.proof
     # A token has at least one byte, so this is more than any prompt can take.
     longest = max((len(prompt.encode()) for prompt in proof.prompts), default=0)
     least = longest + proof.max_tokens + (CHAT_TEMPLATE_TOKENS if proof.chat else 0)
     if length >= least:
         return ()
-    message = f"the prompts of the proof and their answers do not fit into {length:,} tokens"
+    message = f"the proof's prompts and outputs do not fit into {length:,} tokens"
     fix = f"use --max-model-len {least} or more"
     return (error("context-too-small", "max_model_len", message, fix),)
 
 
 def choose_concurrency(options: Options, drafter: Drafter | None) -> Decision[int]:
-    """How many requests run at the same time; more wait their turn."""
+    """The number of concurrent requests; excess requests queue."""
     if options.concurrency is not None:
         if options.concurrency < 1:
             raise UserError(f"--concurrency {options.concurrency} is less than 1", "use 1")
         return Decision(options.concurrency)
-    because = "speculation gains most with few requests at a time; more than these wait"
+    because = "speculation gains most with few concurrent requests; excess requests queue"
     if drafter is None:
-        because = "the same as with speculation, so that the two compare"
+        because = "the same as with speculation, for comparison"
     return decide(USUAL_CONCURRENCY, "concurrency", because)
 
 
 SHORTEST, LONGEST = 60, 3600
-"""Seconds that SageMaker takes for either timeout, from its service model."""
+"""SageMaker's bounds of both timeouts in seconds, from its service model."""
 
 ENGINE_START_SECONDS = 600
-"""Compilation, profiling and graph capture of a first start: four times the 147 s measured on an
-H200 for a 20B target."""
+"""For compilation, profiling and graph capture of a first start: four times the 147 s measured on
+an H200 with a 20B target."""
 
 MOUNT_BYTES_PER_SECOND = 100_000_000
 HUB_BYTES_PER_SECOND = 50_000_000
 LOAD_BYTES_PER_SECOND = 200_000_000
-"""Slow cases of S3 to the instance, Hugging Face to the instance, and disk to GPU."""
+"""Slow cases of S3 to instance, Hugging Face to instance, and disk to GPU."""
 
 
 def choose_download_timeout(
     placed: PlacedWeights, target_bytes: int, drafter_bytes: int
 ) -> Decision[int]:
-    """ModelDataDownloadTimeoutInSeconds: for what SageMaker itself copies from S3."""
+    """ModelDataDownloadTimeoutInSeconds: for the weights that SageMaker copies from S3."""
     mounted = _bytes(placed, _is_mounted, target_bytes, drafter_bytes)
     seconds = _in_minutes(SHORTEST + mounted / MOUNT_BYTES_PER_SECOND)
     because = f"{size_text(mounted)} from S3 at 100 MB/s, and a minute"
     if placed.target.kind == "image":
-        because = "SageMaker copies no weights; the image has them"
+        because = "SageMaker copies no weights; the image contains them"
     elif not placed.mounts:
         does = "streams" if placed.target.streamed else "downloads"
         because = f"SageMaker copies no weights; the engine {does} them"
@@ -100,8 +99,7 @@ def choose_startup_timeout(
 ) -> Decision[int]:
     """ContainerStartupHealthCheckTimeoutInSeconds: download from the hub, load, compile.
 
-    What is streamed from S3 comes once for each of the ``gpus`` that share a model, and goes to
-    the GPU as it comes.
+    Each of the ``gpus`` that share a model streams all weights from S3, directly to the GPU.
     """
     from_hub = _bytes(placed, lambda weights: weights.kind == "hub", target_bytes, drafter_bytes)
     from_s3 = _bytes(placed, lambda weights: weights.streamed, target_bytes, drafter_bytes) * gpus
@@ -117,8 +115,8 @@ def choose_startup_timeout(
         (from_s3, "from S3 at 100 MB/s" + (f" ({gpus} GPUs read all)" if gpus > 1 else "")),
         (loaded, "to the GPU at 200 MB/s"),
     )
-    told = "".join(f"{size_text(size)} {how}, " for size, how in parts if size)
-    because = f"{told}and {ENGINE_START_SECONDS // 60} minutes to compile"
+    parts_text = "".join(f"{size_text(size)} {how}, " for size, how in parts if size)
+    because = f"{parts_text}and {ENGINE_START_SECONDS // 60} minutes to compile"
     return decide(seconds, "startup_timeout_seconds", because)
 
 

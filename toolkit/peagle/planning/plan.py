@@ -1,4 +1,4 @@
-"""What the user asks for, and the whole answer. Data without behaviour."""
+"""Options, Plan and the data between them. No behaviour."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from peagle.fit.models import Fit
 T = TypeVar("T")
 
 PLAN_FORMAT = 1
-"""Raised when a plan file of an older toolkit can no longer be read."""
+"""Incremented when plan files of earlier versions can no longer be read."""
 
 EXECUTION_ROLE = "${ExecutionRoleArn}"
-"""Stands in a plan for the role that is known only when the plan is applied."""
+"""Placeholder for the role, which is known only when the plan is applied."""
 
 MODEL_BUCKET = "${ModelBucket}"
-"""Stands in a plan for the bucket that takes weights that lie on the user's machine."""
+"""Placeholder for the bucket to which local weights are uploaded."""
 
 
 class Frozen(BaseModel):
@@ -30,11 +30,11 @@ class Frozen(BaseModel):
 
 
 class Options(Frozen):
-    """What the user asked for. ``None`` means: choose for me, and say why.
+    """What the user asks for. ``None`` means that planning decides, and gives a reason.
 
     ``drafter`` is a drafter's name in the catalogue, or the user's own head: ``s3://...``,
     a Hugging Face id (``org/name`` or ``org/name@revision``), or a folder. ``drafter_checkpoint``
-    is what lies there, for whoever has read it. ``model_source`` is an ``s3://`` prefix that holds
+    holds the files read from there, if any. ``model_source`` is an ``s3://`` prefix that holds
     the target's weights. ``image`` replaces AWS's image; with ``baked_weights`` it has the weights
     of target and drafter in it. ``weights_by`` is how weights in S3 reach the engine: SageMaker
     mounts them, or the engine itself streams them. ``min_tokens_per_second`` is what
@@ -63,13 +63,12 @@ class Options(Frozen):
 
     @property
     def asks_for_load(self) -> bool:
-        """Whether the user said how many requests, or how long ones: then the cache must hold a
-        good part of that load, else what planning takes for usual need not."""
+        """Whether the user set the load, so that the KV cache must hold ``HELD_SHARE`` of it."""
         return self.concurrency is not None or self.max_model_len is not None
 
 
 class Reason(Frozen):
-    """A choice that was made for the user: ``what`` got ``value``, ``because``."""
+    """A decision made by planning: ``what`` has ``value``, ``because``."""
 
     what: str
     value: str
@@ -77,13 +76,13 @@ class Reason(Frozen):
 
 
 class Weights(Frozen):
-    """Where weights come from and where the container finds them.
+    """The source of weights, and their path in the container.
 
     ``hub``: ``location`` is a Hugging Face id, downloaded by the engine at ``revision``.
     ``s3``: ``location`` is an ``s3://`` prefix that SageMaker mounts, or that the engine streams.
     ``directory``: ``location`` is a folder on the user's machine (``catalog:...`` for one that
     ships with the catalogue); it is uploaded to ``s3_uri`` before the model is created.
-    ``image``: the plan's image has them in it, from ``location``; nothing is uploaded or mounted.
+    ``image``: the plan's image contains them, from ``location``; nothing is uploaded or mounted.
     ``engine_path`` is what vLLM is given: the id, the folder inside the container, or the
     ``s3://`` prefix that it streams.
     """
@@ -96,7 +95,7 @@ class Weights(Frozen):
 
     @property
     def streamed(self) -> bool:
-        """Whether the engine itself reads them from S3, and nothing is mounted."""
+        """Whether the engine reads them from S3 itself."""
         return self.kind == "s3" and self.engine_path == self.location
 
 
@@ -141,19 +140,19 @@ class RuntimeChoice(Frozen):
 
 
 class Mount(Frozen):
-    """An S3 prefix that SageMaker makes a folder of. ``channel`` is ``None`` for ``/opt/ml/model``,
-    else the folder is ``/opt/ml/additional-model-data-sources/<channel>``."""
+    """An S3 prefix that SageMaker mounts as a folder. ``channel`` is ``None`` for
+    ``/opt/ml/model``, else the folder is ``/opt/ml/additional-model-data-sources/<channel>``."""
 
     channel: str | None
     s3_uri: str
 
 
 class SpeedEstimate(Frozen):
-    """What evidence says of the endpoint's speed: output tokens per second of all instances.
+    """The endpoint's speed according to evidence: output tokens per second of all instances.
 
-    ``alone`` is the same without speculation, where the same run measured it. ``source`` says in
-    words what was measured, ``file`` where; ``synthetic`` is whether acceptance was set by hand,
-    ``interpolated`` whether the load lies between two that were measured.
+    ``alone_tokens_per_second`` is the same run without speculation, if measured. ``source``
+    describes the measurement, ``file`` names its file. ``synthetic``: acceptance was set, not
+    measured; ``interpolated``: the load is between two measured ones.
     """
 
     tokens_per_second: float
@@ -170,8 +169,7 @@ class SpeedEstimate(Frozen):
 class Alternative(Frozen):
     """One of the best instances for this load. Prices and speeds are of all instances together.
 
-    ``k`` is 0 where the target would run alone. ``verified`` is whether evidence says how fast it
-    is, and that it is fast enough where a speed was asked for.
+    ``k`` is 0 without speculation. ``verified``: the speed is known, and reaches the required one.
     """
 
     instance_type: str
@@ -189,7 +187,7 @@ class Alternative(Frozen):
 
 
 class ProofPlan(Frozen):
-    """The prompts whose drafts must be accepted before the endpoint counts as done."""
+    """The prompts whose drafts must be accepted before the endpoint counts as proved."""
 
     prompts: tuple[str, ...]
     chat: bool
@@ -197,10 +195,10 @@ class ProofPlan(Frozen):
 
 
 class Plan(Frozen):
-    """The whole, immutable answer; ``peagle.render.plan_file`` writes and reads it.
+    """The complete, immutable plan; ``peagle.render.plan_file`` writes and reads it.
 
-    ``engine_arguments`` is vLLM's argv; ``environment`` says the same to the container.
-    Neither holds a secret: ``DescribeModel`` shows the environment to anybody who may call it.
+    ``engine_arguments`` is vLLM's argv; ``environment`` is the same for the container. Neither
+    contains a secret: ``DescribeModel`` returns the environment.
     ``alternatives`` are the best instances for this load, the planned one among them unless the
     user named another; ``speed`` is ``None`` without a measurement.
     """
@@ -234,7 +232,7 @@ class Plan(Frozen):
 
 @dataclass(frozen=True)
 class Decision(Generic[T]):
-    """A chosen value. ``reasons`` is empty when the user chose; ``findings`` when all is well."""
+    """The result of a planning step. ``reasons`` is empty if the user set the value."""
 
     value: T
     reasons: tuple[Reason, ...] = ()
@@ -242,6 +240,6 @@ class Decision(Generic[T]):
 
 
 def decide(value: T, what: str, because: str, shown: str | None = None) -> Decision[T]:
-    """A value that was chosen for the user; ``shown`` is how the reason writes it."""
+    """A value set by planning; ``shown`` is its text in the reason."""
     text = str(value) if shown is None else shown
     return Decision(value, reasons=(Reason(what=what, value=text, because=because),))

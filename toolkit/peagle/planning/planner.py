@@ -1,7 +1,7 @@
-"""From what the user asked for to the whole answer.
+"""Options and catalogue become a Plan.
 
-Every step is a function that returns its Decision: a value, why it was chosen, and what is to be
-said of it. No step asks the network, the clock or the disk.
+Every step is a function that returns a Decision: a value, its reasons, and findings. No step uses
+the network, the clock or the disk.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ _SEVERITY = {"error": 0, "warning": 1, "note": 2}
 def make_plan(options: Options, catalog: Catalog) -> Plan:
     """The plan for these options: the same options and catalogue give the same plan.
 
-    What cannot be meant raises (UserError, NotFound); what should not be done is a finding, and
-    an error among the findings keeps everybody from applying the plan.
+    Raises UserError and NotFound for impossible options. Problems of a possible plan are findings;
+    a plan with an error among them cannot be applied.
     """
     decisions = _Decisions()
     decided = _make_decisions(options, catalog, decisions)
@@ -88,7 +88,7 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
 
 
 def errors(findings: Iterable[Finding]) -> list[Finding]:
-    """The findings because of which nothing may be created."""
+    """The findings that prevent creating anything."""
     return [finding for finding in findings if finding.level == "error"]
 
 
@@ -110,14 +110,14 @@ class _Decisions:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """Errors first; otherwise as they were made, and each only once."""
+        """Errors first, otherwise in order, without duplicates."""
         found = dict.fromkeys(self._findings)
         return tuple(sorted(found, key=lambda finding: _SEVERITY[finding.level]))
 
 
 @dataclass(frozen=True)
 class _Decided:
-    """What was chosen, before it is written in the words of vLLM and SageMaker."""
+    """All decisions, before they are expressed for vLLM and SageMaker."""
 
     options: Options
     catalog: Catalog
@@ -182,7 +182,7 @@ def _ranked(options: Options, catalog: Catalog, pair: SelectedPair) -> Decision[
     work = Workload(target, drafter, request.usual_k, vllm, length, concurrency, catalog)
     runs = catalog.speeds.get(target.id, ())
     evaluator = CandidateEvaluator(options, catalog.instances, runs, request, work, region)
-    return choose_instance(options, catalog.instances, evaluator)
+    return choose_instance(catalog.instances, evaluator)
 
 
 def _apply_evidence(
@@ -191,7 +191,7 @@ def _apply_evidence(
     speculation: SpeculationChoice,
     decisions: _Decisions,
 ) -> SelectedPair:
-    """The pair that is planned: the one that was asked for, unless evidence is against it."""
+    """The pair to plan: the requested one, unless evidence shows that its drafter is slower."""
     if speculation.drafter is None and request.value.drafter is not None:
         return decisions.record(without_speculation(request.value, speculation))
     pair = decisions.record(request)
@@ -202,7 +202,7 @@ def _apply_evidence(
 
 
 def _engine(decided: _Decided, decisions: _Decisions) -> dict[str, Any]:
-    """What the plan says of the models and of vLLM."""
+    """The plan's fields about models and vLLM."""
     pair, work, placed, target = decided.pair, decided.work, decided.placed, decided.pair.target
     speculation = speculation_of(pair.drafter, work.k) if pair.drafter else None
     arguments = decisions.record(
@@ -253,7 +253,7 @@ def _engine(decided: _Decided, decisions: _Decisions) -> dict[str, Any]:
 
 
 def _streamed(decided: _Decided) -> Decision[dict[str, str]]:
-    """What the engine needs to read the weights from S3 itself, if it is to."""
+    """The environment for streamed weights; empty for others."""
     hosting, placed = decided.candidate.hosting, decided.placed
     gpus, table = hosting.fit.tensor_parallel_size, decided.catalog.runtimes
     sizes = {placed.target: decided.pair.target.weight_bytes}
@@ -271,7 +271,7 @@ def _image_digest(image: str) -> dict[str, str]:
 
 
 def _server(decided: _Decided, decisions: _Decisions) -> dict[str, Any]:
-    """What the plan says of SageMaker and of money."""
+    """The plan's fields about SageMaker and prices."""
     runtime, instance, placed = decided.runtime, decided.candidate.hosting.instance, decided.placed
     candidate = decided.candidate
     sizes = (decided.pair.target.weight_bytes, drafter_bytes(decided.work))
@@ -307,7 +307,7 @@ def _drafter_choice(pair: SelectedPair, placed: PlacedWeights) -> DrafterChoice 
 
 
 def _speed(candidate: Candidate) -> SpeedEstimate | None:
-    """What is known of the speed of the chosen candidate."""
+    """The speed of the selected candidate, if known."""
     speed, source, compared = (
         candidate.speculation.speed,
         candidate.source,

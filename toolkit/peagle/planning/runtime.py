@@ -1,7 +1,4 @@
-"""Which vLLM, in which image, on which host AMI, and what is known against them.
-
-Names of endpoints.
-"""
+"""Selects region, vLLM version, image, host AMI and endpoint name."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ from peagle.vllm import versions
 DEFAULT_REGION = "us-east-1"
 
 IMAGE_WITHOUT_COUNTERS = "image-without-counters"
-"""Code of the finding that the image cannot prove speculation, for who would say it again."""
+"""The code of the finding that the image exposes no speculation counters."""
 
 _MAX_IMAGE_LENGTH = 255  # of a container's Image, from SageMaker's service model
 _IMAGE = re.compile(r"[A-Za-z0-9][\w.\-/:@]*", re.ASCII)
@@ -40,26 +37,26 @@ _ABOUT_IMAGES = frozenset(
         "image-without-counters",
     }
 )
-"""Codes of the rules that can be asked before the rest is chosen."""
+"""Codes of the rules that need no other decisions."""
 
 
 def choose_region(options: Options, table: RuntimeTable) -> Decision[str]:
-    """The region. Raises NotFound for one in which AWS's images are not known."""
+    """The region. Raises NotFound for one without known AWS images."""
     if options.region is None:
-        return decide(DEFAULT_REGION, "region", "neither --region nor AWS_REGION was given")
+        return decide(DEFAULT_REGION, "region", "neither --region nor AWS_REGION is set")
     if options.region not in table.accounts and options.image is None:
         hint = region_hint(options.region, table.accounts)
-        raise NotFound(f"{options.region!r} is not a region with AWS's vLLM images", hint)
+        raise NotFound(f"AWS has no vLLM images in region {options.region!r}", hint)
     return Decision(options.region)
 
 
 def choose_runtime(
     options: Options, catalog: Catalog, target: Target, drafter: Drafter | None
 ) -> Decision[Runtime]:
-    """The vLLM version. Below what the pair needs, or with a known problem: a finding.
+    """The vLLM version; a finding if it is below the pair's minimum or has a known problem.
 
-    Raises NotFound for a version that the catalogue has no image of, and Refused when that is
-    also older than what the pair needs.
+    Raises NotFound for a version without an image in the catalogue, and Refused if it is also
+    below the pair's minimum.
     """
     table = catalog.runtimes
     by_version = {versions.normalise(runtime.vllm): runtime for runtime in table.runtimes}
@@ -72,7 +69,7 @@ def choose_runtime(
         fit = [name for name in known if versions.compare(name, minimum) >= 0]
         near = f"did you mean {nearest_version(version, fit)}?" if fit else ""
         there = ", ".join(fit) or "none"
-        hint = f"{near} this pair needs {minimum} or later; there are {there}".strip()
+        hint = f"{near} this pair needs {minimum} or later; available: {there}".strip()
         raise NotFound(f"the catalogue has no image with vLLM {version}", hint)
     runtime = by_version[version]
     findings = check(
@@ -93,7 +90,7 @@ def choose_image(
     )
     case = build_case(request, catalog)
     if options.image is not None:
-        _refuse_nonsense(options.image, region)
+        _check_image_name(options.image, region)
         return Decision(options.image, findings=check(case, only=_ABOUT_IMAGES))
     image = image_uri(catalog.runtimes, runtime, region)
     because = f"AWS's image of vLLM {runtime.vllm} in {region}"
@@ -103,21 +100,21 @@ def choose_image(
 
 
 def choose_ami(table: RuntimeTable, runtime: Runtime, instance_type: str) -> Decision[str | None]:
-    """The host AMI to name in the request; ``None`` leaves it to SageMaker."""
+    """The host AMI of the request; ``None`` for SageMaker's default."""
     ami, family = ami_for(table, runtime, instance_type), family_of(instance_type)
     if ami is not None:
-        because = f"the image is on CUDA {runtime.cuda}, and the default AMI of {family} is older"
+        because = f"the image needs CUDA {runtime.cuda}; the default AMI of {family} is older"
         return decide(ami, "ami", because)
-    because = f"not known to need another on {family}"
+    because = f"no other AMI is known to be needed on {family}"
     return decide(ami, "ami", because, shown="SageMaker's default")
 
 
-def _refuse_nonsense(image: str, region: str) -> None:
+def _check_image_name(image: str, region: str) -> None:
     """Raise UserError for what is not even the name of an image."""
     if len(image) > _MAX_IMAGE_LENGTH or not _IMAGE.fullmatch(image):
         raise UserError(
-            f"{image[:60]!r} is not the name of an image",
-            f"write ACCOUNT.dkr.ecr.{region}.{domain(region)}/NAME:TAG, at most "
+            f"{image[:60]!r} is not an image name",
+            f"use ACCOUNT.dkr.ecr.{region}.{domain(region)}/NAME:TAG, at most "
             f"{_MAX_IMAGE_LENGTH} characters",
         )
 
@@ -129,17 +126,17 @@ _NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9])*")
 
 
 def check_name(name: str) -> str:
-    """``name``, when SageMaker takes it for an endpoint; else UserError."""
+    """``name``, if it is valid for an endpoint. Raises UserError otherwise."""
     if len(name) > MAX_NAME_LENGTH:
         raise UserError(
-            f"the name {name[:30]}... has {len(name)} characters and SageMaker takes "
+            f"the name {name[:30]}... has {len(name)} characters; SageMaker's limit is "
             f"{MAX_NAME_LENGTH}",
             "shorten --name",
         )
     if not _NAME.fullmatch(name):
         raise UserError(
-            f"SageMaker refuses the name {name!r}",
-            "use letters, digits and hyphens, a letter or digit first and last",
+            f"{name!r} is not a valid endpoint name",
+            "use letters, digits and hyphens; start and end with a letter or digit",
         )
     return name
 
@@ -147,7 +144,7 @@ def check_name(name: str) -> str:
 def choose_name(options: Options, pair: SelectedPair) -> Decision[str]:
     """The endpoint's name: the user's, or ``peagle-`` and the target's short name.
 
-    A drafter other than the usual one is part of the name, so that both can run side by side.
+    A drafter other than the default is part of the name, so that both can run side by side.
     """
     if options.name is not None:
         return Decision(check_name(options.name))
@@ -155,4 +152,4 @@ def choose_name(options: Options, pair: SelectedPair) -> Decision[str]:
     if not pair.usual:
         parts.append(pair.drafter.name if pair.drafter else "plain")
     name = re.sub(r"[^a-z0-9]+", "-", "-".join(parts))[:MAX_NAME_LENGTH].strip("-")
-    return decide(name, "name", "from the pair; --name gives another")
+    return decide(name, "name", "from the pair; --name changes it")

@@ -1,9 +1,4 @@
-"""Whether to speculate on one GPU at one load, and with which K: the speculation of the evidence.
-
-What the same evidence knows to be better than a drafter that loses.
-
-K, what evidence says of it, and the words in which vLLM takes speculation.
-"""
+"""Whether to speculate on one GPU at one load, with which K, and how vLLM is configured for it."""
 
 from __future__ import annotations
 
@@ -23,10 +18,10 @@ from peagle.text import at_a_time
 
 @dataclass(frozen=True)
 class DrafterRequest:
-    """The drafter of the pair, and what the user wants of it.
+    """The pair's drafter and the user's options for it.
 
-    ``k`` is the user's own; ``insists`` is whether the user named K or the drafter, so that
-    speculation stays even where it loses.
+    ``k`` is the user's. ``insists``: the user named K or the drafter, so speculation stays even
+    where it is slower.
     """
 
     drafter: Drafter | None
@@ -44,10 +39,10 @@ class DrafterRequest:
 
 @dataclass(frozen=True)
 class SpeculationChoice:
-    """What drafts on one GPU at one load. ``k`` is 0 when nothing does.
+    """The drafter and K on one GPU at one load. ``k`` is 0 without speculation.
 
-    ``speed`` is that of this drafter and K at this load, where it is known. ``compared`` is what
-    the same run measured beside it, or at the nearest load; ``None`` without evidence.
+    ``speed`` is for this drafter and K at this load, if known. ``compared`` is the same run's
+    comparison at this load or the nearest one; ``None`` without evidence.
     """
 
     drafter: Drafter | None
@@ -65,7 +60,7 @@ class SpeculationChoice:
 
 
 def drafter_request(options: Options, pair: SelectedPair) -> DrafterRequest:
-    """What the user wants of this pair's drafter."""
+    """The user's options for this pair's drafter."""
     named = "+" in options.pair or options.drafter is not None or options.k is not None
     return DrafterRequest(pair.drafter, pair.own is not None, options.k, named)
 
@@ -73,11 +68,11 @@ def drafter_request(options: Options, pair: SelectedPair) -> DrafterRequest:
 def choose_speculation(
     request: DrafterRequest, runs: Sequence[SpeedRun], load: float
 ) -> SpeculationChoice:
-    """The fastest measured K at ``load`` requests at a time, or none where none pays.
+    """The fastest measured K at ``load`` concurrent requests; none if the target alone is faster.
 
-    At a load beyond the measured ones K is that of the nearest, and no speed is claimed. Without
-    evidence for this drafter, and with the user's own K, it is that of ``request``. ``runs`` are
-    those on the GPU in question, best first.
+    Outside the measured loads, K is that of the nearest and no speed is claimed. Without evidence
+    for this drafter and K, the choice is that of ``request``. ``runs`` are those on the GPU in
+    question, best first.
     """
     drafter, names = request.drafter, names_of(request.drafter, request.own)
     if drafter is None:
@@ -130,12 +125,12 @@ def _wins(drafter: Drafter, alone: Estimate) -> Estimate | None:
     return found.fastest if faster else None
 
 
-_WORTH_A_WORD = 0.95
-"""Below this share of the fastest K's speed, the user's own K is worth a word."""
+_CLOSE_TO_FASTEST = 0.95
+"""Below this share of the fastest K's speed, the user's own K gets a note."""
 
 
 def check_k(options: Options) -> None:
-    """Raise UserError for a K that cannot be."""
+    """Raise UserError for a K below 1."""
     if options.k is not None and options.k < 1:
         raise UserError(
             f"K must be at least 1, not {options.k}",
@@ -146,10 +141,9 @@ def check_k(options: Options) -> None:
 def choose_k(
     options: Options, drafter: Drafter, own: bool, speculation: SpeculationChoice
 ) -> Decision[int]:
-    """Tokens drafted per step: the user's, the fastest measured, else the card's.
+    """Tokens drafted per step: the user's, the fastest measured, else the model card's.
 
-    Above the training is a finding. ``own`` is whether it is the user's own head, of which only
-    the catalogue's like is known.
+    ``own``: the drafter is the user's own head, for which no card is known.
     """
     if options.k is not None:
         return Decision(options.k)
@@ -159,7 +153,7 @@ def choose_k(
         )
     because = f"recommended for {drafter.title} ({drafter.source})"
     if own:
-        because = f"no card known for your own head; K as recommended for {drafter.source}"
+        because = f"your own head has no known card; recommended for {drafter.source}"
     return decide(drafter.k_recommended, "k", because)
 
 
@@ -168,49 +162,49 @@ def _fastest(compared: Comparison, at_this_load: bool) -> str:
     others = [estimate for k, estimate in sorted(compared.by_k.items()) if k != best.k]
     at = f"at {at_a_time(best.load)}"
     if not at_this_load:
-        at += ", the nearest load that was measured"
+        at += ", the nearest measured load"
     speed = f"{best.tokens_per_second:,.0f} tokens/s {at}"
     if not others:
-        return f"the only K that was measured: {speed} ({best.source})"
+        return f"the only measured K: {speed} ({best.source})"
     slower = ", ".join(f"{e.tokens_per_second:,.0f} with K={e.k}" for e in others)
-    return f"the fastest that was measured: {speed}, {slower} ({best.source})"
+    return f"the fastest measured: {speed}, {slower} ({best.source})"
 
 
 def without_speculation(
     pair: SelectedPair, speculation: SpeculationChoice
 ) -> Decision[SelectedPair]:
-    """The pair without its drafter, because evidence says that it loses there."""
+    """The pair without its drafter, which evidence shows to be slower."""
     alone = replace(pair, drafter=None)
-    because = "evidence says that the target alone is faster at this load; see the findings"
+    because = "the target alone is measured to be faster at this load; see the findings"
     reasons = decide(alone, "drafter", because, shown="none").reasons
     return Decision(alone, reasons, speculation_findings(pair, speculation))
 
 
 def speculation_findings(pair: SelectedPair, speculation: SpeculationChoice) -> tuple[Finding, ...]:
-    """What evidence has to say against this drafter or this K on that GPU at that load."""
+    """Evidence against this drafter or K on that GPU at that load."""
     if pair.drafter is None or speculation.compared is None:
         return ()
     best, alone = speculation.compared.fastest, speculation.compared.alone
     if speculation.loses and alone is not None:
         message = (
-            f"at {at_a_time(best.load)} {pair.target.title} alone makes "
-            f"{alone.tokens_per_second:,.0f} tokens/s, and {best.tokens_per_second:,.0f} at best "
-            f"(K={best.k}) with {pair.drafter.title}: {best.source}"
+            f"at {at_a_time(best.load)} {pair.target.title} reaches "
+            f"{alone.tokens_per_second:,.0f} tokens/s alone and {best.tokens_per_second:,.0f} at "
+            f"best (K={best.k}) with {pair.drafter.title}: {best.source}"
         )
         fix = _instead(pair, pair.drafter, alone, planned=speculation.drafter is not None)
         return (warning("speculation-loses", "drafter", message, fix),)
     speed = speculation.speed
-    if speed is None or speed.tokens_per_second >= _WORTH_A_WORD * best.tokens_per_second:
+    if speed is None or speed.tokens_per_second >= _CLOSE_TO_FASTEST * best.tokens_per_second:
         return ()
     message = (
-        f"K={speed.k} makes {speed.tokens_per_second:,.0f} tokens/s at {at_a_time(best.load)}, "
-        f"and K={best.k} {best.tokens_per_second:,.0f}: {best.source}"
+        f"K={speed.k} reaches {speed.tokens_per_second:,.0f} tokens/s at {at_a_time(best.load)}, "
+        f"K={best.k} {best.tokens_per_second:,.0f}: {best.source}"
     )
     return (note("k-below-fastest", "k", message, f"use --k {best.k}, or leave --k out"),)
 
 
 def _instead(pair: SelectedPair, loser: Drafter, alone: Estimate, *, planned: bool) -> str:
-    """What to use instead of a drafter that loses, with the speeds that evidence has of it."""
+    """What to use instead of a slower drafter, with measured speeds."""
     better = [*faster_drafter(pair.target, loser, alone)]
     if planned:
         without = f"--no-speculation ({alone.tokens_per_second:,.0f} tokens/s)"
@@ -218,9 +212,7 @@ def _instead(pair: SelectedPair, loser: Drafter, alone: Estimate, *, planned: bo
         return f"use {choices}, unless your requests are more predictable"
     faster = "".join(f"; faster: {words}" for words in better)
     name = f"{pair.target.short_name}+{loser.name}"
-    return (
-        f"planned without speculation{faster}; to speculate all the same, name {name}, or give --k"
-    )
+    return f"planned without speculation{faster}; to speculate anyway, plan {name} or set --k"
 
 
 def speculation_of(drafter: Drafter, k: int) -> Speculation:
@@ -235,10 +227,10 @@ def speculation_of(drafter: Drafter, k: int) -> Speculation:
 
 
 def _floor(drafter: Drafter, k: int) -> float | None:
-    """The catalogue's floor is that of the recommended K; for a smaller one it is lower.
+    """The catalogue's floor is for the recommended K; a smaller K has a lower one.
 
     Later positions are never accepted more often than earlier ones, so the first K of N accept at
-    least K/N of what all N do.
+    least K/N of what all N accept.
     """
     if drafter.acceptance_floor is None:
         return None

@@ -1,6 +1,6 @@
-"""What evidence says of the speed of one engine: at a measured load, or between two of them.
+"""The speed of one engine according to evidence, at a measured load or between two of them.
 
-Nothing is said of a load below the smallest or above the largest that was measured.
+No speed is claimed below the smallest or above the largest measured load.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from peagle.text import at_a_time
 from peagle.vllm import versions
 
 TARGET_ALONE: frozenset[str | None] = frozenset({None})
-"""The name under which a run has the speeds of the target without a drafter."""
+"""The drafter name of a run's speeds of the target alone."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Output tokens per second of one engine with this K at ``load`` requests at a time.
+    """Output tokens per second of one engine with this K at ``load`` concurrent requests.
 
-    ``between`` are the two measured loads around it, ``None`` when that very load was measured.
-    ``tokens`` are those of one request, of its prompt and of its answer.
+    ``between`` are the two measured loads around it, ``None`` if the load itself is measured.
+    ``tokens`` are the prompt and output tokens of one request.
     """
 
     tokens_per_second: float
@@ -34,41 +34,41 @@ class Estimate:
 
     @property
     def source(self) -> str:
-        """What was measured, in words."""
+        """The measurement as text."""
         run = self.run
-        words = (
+        text = (
             f"measured on {run.tensor_parallel_size} x {run.gpu} with vLLM {run.vllm}, "
             f"{run.date.isoformat()}"
         )
         prompt, answer = self.tokens
-        words += f", prompts of {prompt:,} tokens" if prompt else ""
-        words += f", answers of {answer:,} tokens" if answer else ""
+        text += f", prompts of {prompt:,} tokens" if prompt else ""
+        text += f", outputs of {answer:,} tokens" if answer else ""
         if run.synthetic and self.k:
-            words += ", synthetic acceptance"
-            words += f" of {self.acceptance_length:.2f}" if self.acceptance_length else ""
+            text += ", synthetic acceptance"
+            text += f" of {self.acceptance_length:.2f}" if self.acceptance_length else ""
         if self.between is not None:
             below, above = self.between
-            words += f"; between what {below:,} and {at_a_time(above)} got"
-        return words
+            text += f"; interpolated between {below:,} and {at_a_time(above)}"
+        return text
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What one run says of a drafter at one load: every measured K, and the target alone."""
+    """One run at one load: every measured K of a drafter, and the target alone."""
 
     by_k: dict[int, Estimate]
     alone: Estimate | None
 
     @property
     def fastest(self) -> Estimate:
-        """The K with most tokens per second; of equals the smaller."""
+        """The K with the most tokens per second; of equals the smaller."""
         return max(self.by_k.values(), key=lambda e: (e.tokens_per_second, -e.k))
 
 
 def runs_on(
     runs: Iterable[SpeedRun], gpu: str, tensor_parallel_size: int, vllm: str
 ) -> tuple[SpeedRun, ...]:
-    """The runs on such GPUs, best first: of the planned vLLM, of a trained head, the newest."""
+    """The runs on these GPUs, best first: the planned vLLM, then trained heads, then the newest."""
     alike = (
         run for run in runs if (run.gpu, run.tensor_parallel_size) == (gpu, tensor_parallel_size)
     )
@@ -84,7 +84,7 @@ def runs_on(
 
 
 def names_of(drafter: Drafter | None, own: bool) -> frozenset[str | None]:
-    """How runs call this drafter. The user's own head is known by its candidate alone."""
+    """The names of this drafter in runs; the user's own head has only its location."""
     if drafter is None:
         return TARGET_ALONE
     known = {drafter.weights} if own else {drafter.weights, drafter.name}
@@ -99,9 +99,9 @@ def compare(
     k: int | None = None,
     k_trained: int | None = None,
 ) -> Comparison | None:
-    """What the first run that knows has to say of a drafter; ``None`` when none does.
+    """The comparison of the first run that measured the drafter; ``None`` without one.
 
-    With ``k`` only of a run that measured that K; never of a K above ``k_trained``. Speeds of
+    With ``k`` only a run that measured that K; K above ``k_trained`` is ignored. Speeds of
     different runs are not compared.
     """
     for run in runs:
@@ -117,13 +117,13 @@ def compare(
 
 
 def measured_loads(runs: Iterable[SpeedRun], names: Collection[str | None]) -> tuple[int, ...]:
-    """The loads at which somebody measured this drafter, from small to large."""
+    """The measured loads of this drafter, ascending."""
     rows = (row for run in runs for row in run.speeds if row.drafter in names)
     return tuple(sorted({row.concurrency for row in rows}))
 
 
 def _comparable(run: SpeedRun) -> list[tuple[Speed, ...]]:
-    """The rows of a run, by the size of the requests when it has the same load at several."""
+    """The rows of a run; grouped by request size if it has one load at several sizes."""
     loads = [(row.drafter, row.k, row.concurrency) for row in run.speeds]
     if len(set(loads)) == len(loads):
         return [run.speeds]
@@ -137,7 +137,7 @@ def _comparable(run: SpeedRun) -> list[tuple[Speed, ...]]:
 def _estimates(
     run: SpeedRun, rows: Collection[Speed], names: Collection[str | None], load: float
 ) -> Iterator[Estimate]:
-    """One estimate for every K that was measured at this load or at loads around it."""
+    """One estimate for every K measured at this load or at loads around it."""
     ours = [row for row in rows if row.drafter in names]
     for k in sorted({row.k for row in ours}):
         curve = sorted((r for r in ours if r.k == k), key=lambda r: r.concurrency)
@@ -148,7 +148,7 @@ def _estimates(
 
 
 def _between(run: SpeedRun, below: Speed, above: Speed, load: float) -> Estimate:
-    """On the straight line from one measured load to the next."""
+    """Linear interpolation between two measured loads."""
     tokens = (below.prompt_tokens, below.output_tokens)
     low, high = below.output_tokens_per_second, above.output_tokens_per_second
     if below.concurrency == above.concurrency:

@@ -1,25 +1,18 @@
-"""Weights that the engine itself reads from S3 while it starts, instead of finding them mounted.
+"""Where weights come from, where the container finds them, and what SageMaker mounts.
 
-vLLM's loader for it, the Run:ai model streamer, loads target and drafter alike, each from an
-``s3://`` prefix, a folder or the hub; the rest of a model (config.json, tokenizer) it copies to its
-cache first. Read in vLLM 0.28.0 and tried with it (``tests/engine/test_streamer_vllm.py``).
-
-The target must lie in S3. A drafter there is streamed as well; one of the hub is downloaded by the
-engine, and a folder is uploaded and mounted as ever.
-
-Where weights come from, where the container finds them, and what SageMaker must mount.
-
-from the hub       the engine downloads them; nothing is mounted
-from a directory   uploaded below s3://<bucket>/peagle-toolkit/<endpoint>/, and that one prefix
-                   becomes /opt/ml/model, with the folders target/ and drafter/
-from s3://...      /opt/ml/model when it is the only prefix. Where target and drafter are the
-                   folders target/ and drafter/ of one prefix, as `peagle weights sync` leaves
-                   them, that one prefix becomes /opt/ml/model. Else /opt/ml/model for the target
-                   and /opt/ml/additional-model-data-sources/drafter for the drafter
-streamed           the engine reads s3://... itself (``streaming``); nothing is mounted
-baked in           the image has them: what would be below /opt/ml lies below its PEAGLE_ML_ROOT,
-                   and the hub's in its cache. The paths are those of weights that are not baked
-                   in, since the entrypoint finds both; nothing is uploaded, nothing is mounted
+hub         the engine downloads them; nothing is mounted
+directory   uploaded below s3://<bucket>/peagle-toolkit/<endpoint>/, and that prefix is mounted as
+            /opt/ml/model, with the folders target/ and drafter/
+s3://...    mounted as /opt/ml/model if it is the only prefix. Folders target/ and drafter/ of one
+            prefix, the layout of `peagle weights sync`, are mounted as that one prefix. Otherwise
+            /opt/ml/model for the target and /opt/ml/additional-model-data-sources/drafter for the
+            drafter
+streamed    the engine reads target and drafter from s3://... with the Run:ai model streamer, and
+            copies config.json and tokenizer to its cache first; nothing is mounted. Verified with
+            vLLM 0.28.0 (tests/engine/test_streamer_vllm.py). The target must be in S3; a drafter
+            from the hub is downloaded, and a drafter in a directory is uploaded and mounted
+baked       the image contains them below its PEAGLE_ML_ROOT, and the hub's in its cache. Paths are
+            those of other weights, since the entrypoint finds both; nothing is mounted
 """
 
 from __future__ import annotations
@@ -69,22 +62,22 @@ class Streaming:
 def by_stream(
     options: Options, target: Weights, drafter: Weights | None
 ) -> tuple[Weights, Weights | None]:
-    """Both, those in S3 as vLLM reads them from there. Raises UserError for a target elsewhere."""
+    """Both, with those in S3 streamed. Raises UserError for a target that is not in S3."""
     if options.baked_weights:
         raise UserError(
-            "--baked-weights and --weights-by stream exclude each other", "leave one of them out"
+            "--baked-weights cannot be combined with --weights-by stream", "leave one of them out"
         )
     if target.kind != "s3":
         raise UserError(
-            f"--weights-by stream reads weights from S3, and the target's are {_elsewhere(target)}",
-            f"copy them: peagle weights sync {options.pair} s3://BUCKET/PREFIX; then add "
-            "--model-source s3://BUCKET/PREFIX/target/",
+            f"--weights-by stream needs the target in S3; it is {_elsewhere(target)}",
+            f"copy the weights with `peagle weights sync {options.pair} s3://BUCKET/PREFIX`, then "
+            "add --model-source s3://BUCKET/PREFIX/target/",
         )
     return _streamed(target), _streamed(drafter) if drafter is not None else None
 
 
 def stream(sizes: Mapping[Weights, int], where: Streaming) -> Decision[dict[str, str]]:
-    """The variables that the streamer needs, and what is to be known; nothing for other weights.
+    """The streamer's variables and findings; empty for weights that are not streamed.
 
     ``sizes`` are those of target and drafter, in bytes.
     """
@@ -95,7 +88,7 @@ def stream(sizes: Mapping[Weights, int], where: Streaming) -> Decision[dict[str,
     environment = {REGION_VARIABLE: where.region, BUFFER_VARIABLE: str(buffer)}
     share = "a quarter of the host's memory" + (" for all GPUs" if where.gpus > 1 else "")
     reasons = (
-        _reason(REGION_VARIABLE, where.region, "the engine asks S3 in the endpoint's region"),
+        _reason(REGION_VARIABLE, where.region, "the engine reads from S3 in the endpoint's region"),
         _reason(BUFFER_VARIABLE, str(buffer), f"bytes between S3 and a GPU: {share}"),
     )
     return Decision(environment, reasons, tuple(_findings(streamed, where)))
@@ -108,26 +101,26 @@ def _findings(streamed: Mapping[Weights, int], where: Streaming) -> Iterator[Fin
     size = size_text(sum(streamed.values()))
     each = f", once for each of {where.gpus} GPUs" if where.gpus > 1 else ""
     message = (
-        f"the engine reads {size} from {locations} at every start{each}, with the rights of the "
-        "execution role; a warm start (`peagle warm`) comes with mounted weights only"
+        f"the engine reads {size} from {locations} at every start{each}, with the permissions of "
+        "the execution role; warm starts (`peagle warm`) need mounted weights"
     )
     buckets = dict.fromkeys(weights.location.split("/")[2] for weights in streamed)
     fix = (
         f"the role needs s3:ListBucket and s3:GetObject on {' and '.join(buckets)}, in "
-        f"{where.region}; infra/iam/execution-role-policy.json shows how"
+        f"{where.region}; see infra/iam/execution-role-policy.json"
     )
     yield note("weights-streamed", "weights_by", message, fix)
 
 
 def _without_streamer(where: Streaming) -> tuple[str, str]:
-    """What is wrong, and which runtimes have what is missing."""
+    """Message and fix, with the runtimes that have the streamer."""
     having = sorted((r.vllm for r in where.runtimes.runtimes if r.streamer), key=versions.parse)
     message = (
-        f"the image with vLLM {where.runtime.vllm} is not known to have the Run:ai model streamer, "
-        "which reads weights from S3"
+        f"the image with vLLM {where.runtime.vllm} is not known to contain the Run:ai model "
+        "streamer, which reads weights from S3"
     )
-    mounted = "leave out --weights-by stream, and SageMaker mounts the weights"
-    return message, f"take --vllm {' or '.join(having)}, or {mounted}" if having else mounted
+    mounted = "leave --weights-by stream out, so that SageMaker mounts the weights"
+    return message, f"use --vllm {' or '.join(having)}, or {mounted}" if having else mounted
 
 
 def _streamed(weights: Weights) -> Weights:
@@ -151,7 +144,7 @@ DRAFTER_FOLDER = f"{ML_ROOT}/{ADDITIONAL}/{DRAFTER_CHANNEL}"
 
 @dataclass(frozen=True)
 class PlacedWeights:
-    """The weights of target and drafter, and the mounts that bring them to the engine."""
+    """The weights of target and drafter, and their mounts."""
 
     target: Weights
     drafter: Weights | None
@@ -166,7 +159,7 @@ def upload_prefix(name: str) -> str:
 def place_weights(
     options: Options, catalog: Catalog, pair: SelectedPair, name: str
 ) -> Decision[PlacedWeights]:
-    """Where everything comes from and goes. Raises UserError for an address that S3 refuses."""
+    """Source, path and mounts of all weights. Raises UserError for an invalid S3 URI."""
     target = _uploaded(_target_weights(options, catalog, pair.target), "target", name)
     drafter = _drafter_weights(catalog, pair)
     if drafter is not None:
@@ -191,7 +184,7 @@ def place_weights(
 
 
 def mounts_of(target: Weights, drafter: Weights | None) -> tuple[Mount, ...]:
-    """The prefixes that bring these weights to where the engine looks for them."""
+    """The S3 prefixes that SageMaker mounts for these weights."""
     uris: dict[str | None, str] = {}
     for weights, folder in ((target, "target"), (drafter, "drafter")):
         if weights is None or weights.kind in ("hub", "image") or weights.streamed:
@@ -209,18 +202,18 @@ def mounts_of(target: Weights, drafter: Weights | None) -> tuple[Mount, ...]:
 def _in_image(
     options: Options, catalog: Catalog, target: Weights, drafter: Weights | None
 ) -> PlacedWeights:
-    """Both as the image has them. Raises UserError where none can have them."""
+    """Both as baked into the image. Raises UserError if the image cannot contain them."""
     image = in_ecr(options.image or "")
     if options.image is None or (image and image.account in catalog.runtimes.accounts.values()):
         raise UserError(
-            "--baked-weights says of an image of yours what is in it, and none of yours is named",
-            "add --image URI; `peagle image build PAIR --bake-weights --push` makes one",
+            "--baked-weights requires --image with an image of your own",
+            "add --image URI; `peagle image build PAIR --bake-weights --push` builds one",
         )
     for weights in (target, drafter):
         if weights is not None and weights.kind == "s3":
             raise UserError(
-                f"weights in S3 are mounted, and never baked in: {weights.location}",
-                "leave out --baked-weights, or the s3:// address",
+                f"weights in S3 are mounted, not baked into an image: {weights.location}",
+                "leave out --baked-weights or the s3:// URI",
             )
     baked = {"kind": "image", "s3_uri": None}
     inside = drafter.model_copy(update=baked) if drafter is not None else None
@@ -228,7 +221,7 @@ def _in_image(
 
 
 def _are_folders_of_one_prefix(target: Weights, drafter: Weights) -> bool:
-    """By these names only: the parent of two other folders may hold anything else besides."""
+    """Only with these names: another parent folder may contain unrelated files."""
     if {target.kind, drafter.kind} != {"s3"} or not target.location.endswith("/target/"):
         return False
     return drafter.location == f"{target.location.removesuffix('target/')}drafter/"
@@ -239,7 +232,7 @@ def _below_model(weights: Weights, folder: str) -> Weights:
 
 
 def _uploaded(weights: Weights, folder: str, name: str) -> Weights:
-    """A directory with the candidate it is uploaded to; other weights as they are."""
+    """A directory with its upload destination; other weights unchanged."""
     if weights.kind != "directory":
         return weights
     return weights.model_copy(
@@ -302,16 +295,16 @@ def _in_s3(address: str) -> Weights:
 def _gated(target: Target, weights: Weights) -> tuple[Finding, ...]:
     if not target.gated or weights.kind != "hub":
         return ()
-    message = f"{target.id} is gated: the engine cannot download it without a Hugging Face token"
-    fix = "copy it to your bucket and give --model-source s3://...: a token would be readable there"
+    message = f"{target.id} is gated; the engine cannot download it without a Hugging Face token"
+    fix = "copy it to your bucket and use --model-source s3://...; a token would be readable there"
     return (warning("target-is-gated", "target", message, fix),)
 
 
 def _unpinned(flag: str, weights: Weights | None) -> tuple[Finding, ...]:
     if weights is None or weights.kind != "hub" or weights.revision not in (None, "main"):
         return ()
-    message = f"no commit of {weights.location} is named, so another start may serve other weights"
-    fix = "to pin it, copy it to your bucket and give --model-source s3://..."
+    message = f"{weights.location} is not pinned to a commit; a restart may serve other weights"
+    fix = "to pin it, copy it to your bucket and use --model-source s3://..."
     if flag == "drafter":
-        fix = f"to pin it, give --drafter {weights.location}@COMMIT"
+        fix = f"to pin it, use --drafter {weights.location}@COMMIT"
     return (note("revision-not-pinned", flag, message, fix),)

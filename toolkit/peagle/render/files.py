@@ -1,7 +1,4 @@
-"""What renderers make.
-
-How rendered documents are written.
-"""
+"""The files that formats write: YAML, JSON, text, and the README with the plan's facts."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from peagle.text import dollars
 
 @dataclass(frozen=True)
 class RenderedFile:
-    """A file of a rendering: its path below the output folder, and its bytes."""
+    """A rendered file: its path below the output folder, and its content."""
 
     path: str
     content: bytes
@@ -28,7 +25,7 @@ class RenderedFile:
 
 
 class _Plain(yaml.SafeDumper):
-    """Without anchors: a template is read by people and by tools that know none."""
+    """Without anchors, which some tools do not support."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -51,7 +48,7 @@ def text_file(path: str, text: str, executable: bool = False) -> RenderedFile:
 
 
 def readme(plan: Plan, form: str) -> RenderedFile:
-    """``README.md`` from a form with the plan's facts in braces."""
+    """``README.md`` from a form with the plan's facts as replacement fields."""
     facts = {
         "name": plan.name,
         "pair": plan.pair,
@@ -77,7 +74,7 @@ def readme(plan: Plan, form: str) -> RenderedFile:
 
 
 def _calling(plan: Plan) -> str:
-    """How to call the endpoint, with AWS's tools and with OpenAI's."""
+    """How to call the endpoint with the AWS CLI, boto3 and OpenAI clients."""
     body = json.dumps(
         {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 64}
         if plan.proof.chat
@@ -101,25 +98,25 @@ aws sagemaker-runtime invoke-endpoint --region {region} --endpoint-name {name} \
   --body '{body}' answer.json
 ```
 
-In Python, `boto3.client("sagemaker-runtime", region_name="{region}").invoke_endpoint(
-EndpointName="{name}", ContentType="application/json", Body=...)["Body"].read()` does the same.
+In Python: `boto3.client("sagemaker-runtime", region_name="{region}").invoke_endpoint(
+EndpointName="{name}", ContentType="application/json", Body=...)["Body"].read()`.
 
-OpenAI clients take the base URL `{url}` and the model
-`{model}`; their key is a bearer token of SageMaker, for 12 hours at most:
+For OpenAI clients, set the base URL to `{url}`, the model to
+`{model}`, and the key to a SageMaker bearer token (valid for at most 12 hours):
 `OPENAI_API_KEY="$(peagle token {name} --region {region})"`.
 """
 
 
 def _price(plan: Plan) -> str:
     if plan.price_per_hour_usd is None:
-        return ", at a price that the catalogue does not know"
+        return " (price unknown)"
     invented = any(finding.code == "price-not-amazons" for finding in plan.findings)
-    of = "not AWS's own, asked on" if invented else "list price of"
+    of = "not AWS's own price, queried on" if invented else "list price of"
     return f", for {dollars(plan.price_per_hour_usd)} an hour ({of} {plan.price_date})"
 
 
 def _upload(plan: Plan) -> str:
-    """What must be copied to the bucket first."""
+    """The uploads that come first; empty without any."""
     if not folders(plan):
         return ""
     lines = ["", "First copy the weights to your bucket:", "", "```"]
@@ -130,8 +127,8 @@ def _upload(plan: Plan) -> str:
 
 
 def _folders(plan: Plan) -> str:
-    """What the folders on the command line must hold."""
+    """The contents of the folders on the command line; empty without any."""
     if not folders(plan):
         return ""
     lines = [f"- `--{folder.part}`: {folder.described}" for folder in folders(plan)]
-    return "\n".join(["", "The folders are", "", *lines, ""])
+    return "\n".join(["", "Folders:", "", *lines, ""])

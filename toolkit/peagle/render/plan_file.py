@@ -1,15 +1,11 @@
-"""Whether the parts of a plan file still say the same.
+"""A plan as a file: written deterministically, and checked when read.
 
-The plan says many things twice, for different readers: K in ``speculation`` and in vLLM's
-arguments, the arguments again as an environment, the environment again in a request. An edit of
-one of them would be a plan that shows one thing and does another.
+The document has the Plan's fields and the requests made from them, for people and programs. A
+plan states many facts twice: K in ``speculation`` and in vLLM's arguments, the arguments again as
+an environment, the environment again in a request. Reading computes these again and refuses a file
+whose parts disagree, or whose digest does not match.
 
-A plan as a file: written the same way every time, and read with suspicion.
-
-The document holds the Plan's fields and the requests made from them, so that a person or a program
-can read what would be sent. Reading makes the requests, the environment and the engine's
-arguments again; a file whose parts no longer say the same is refused, and so is one whose digest
-is not that of the rest: an edit that nothing else in the file contradicts.
+Files of the previous version, whose findings have no ``command``, are read as they are.
 """
 
 from __future__ import annotations
@@ -23,7 +19,7 @@ from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
-from peagle.errors import PlanFileError, UserError, nearest
+from peagle.errors import Fix, PlanFileError, UserError, nearest
 from peagle.planning.plan import PLAN_FORMAT, Plan
 from peagle.planning.runtime import check_name
 from peagle.planning.speculation import speculative_config
@@ -31,7 +27,7 @@ from peagle.planning.weights import LOADER, mounts_of
 from peagle.render.requests import requests
 from peagle.vllm.environment import check_environment, engine_part, to_environment
 
-_FIX = "a plan is changed as a whole: `peagle plan PAIR ... --out FILE`"
+_FIX = "create a new plan instead of editing the file: `peagle plan PAIR ... --out FILE`"
 
 _HASHED = re.compile(r"\.(ModelName|EndpointConfigName|Tags\b.*)$")
 
@@ -59,31 +55,31 @@ def check_agreement(plan: Plan, document: Mapping[str, Any], file: str) -> None:
         raise PlanFileError(f"{file}: {error.message}", error.fix) from error
     for key, agrees in _arguments(plan, from_arguments):
         if not agrees:
-            message = f"{file}: 'engine_arguments' and {key!r} do not say the same"
+            message = f"{file}: 'engine_arguments' and {key!r} disagree"
             raise PlanFileError(message, _FIX)
     if plan.mounts != mounts_of(plan.target.weights, _drafter_weights(plan)):
-        message = f"{file}: 'mounts' are not those of the weights of 'target' and 'drafter'"
+        message = f"{file}: 'mounts' and the weights of 'target' and 'drafter' disagree"
         raise PlanFileError(message, _FIX)
     _check_requests(plan, document["requests"], file)
 
 
-def _arguments(plan: Plan, said: dict[str, str]) -> Iterator[tuple[str, bool]]:
-    """Each key that ``engine_arguments`` repeat, and whether they repeat it right."""
-    yield "environment", said == engine_part(plan.environment)
+def _arguments(plan: Plan, found: dict[str, str]) -> Iterator[tuple[str, bool]]:
+    """Each key that ``engine_arguments`` repeats, and whether the two agree."""
+    yield "environment", found == engine_part(plan.environment)
     weights = plan.target.weights
-    yield "target", said.get("SM_VLLM_MODEL") == weights.engine_path
-    yield "target", said.get("SM_VLLM_REVISION") == weights.revision
+    yield "target", found.get("SM_VLLM_MODEL") == weights.engine_path
+    yield "target", found.get("SM_VLLM_REVISION") == weights.revision
     if weights.streamed:
-        yield "target", said.get("SM_VLLM_LOAD_FORMAT") == LOADER
-    yield "target", said.get("SM_VLLM_SERVED_MODEL_NAME") == plan.target.id
-    yield "max_model_len", said.get("SM_VLLM_MAX_MODEL_LEN") == str(plan.max_model_len)
-    yield "concurrency", said.get("SM_VLLM_MAX_NUM_SEQS") == str(plan.concurrency)
+        yield "target", found.get("SM_VLLM_LOAD_FORMAT") == LOADER
+    yield "target", found.get("SM_VLLM_SERVED_MODEL_NAME") == plan.target.id
+    yield "max_model_len", found.get("SM_VLLM_MAX_MODEL_LEN") == str(plan.max_model_len)
+    yield "concurrency", found.get("SM_VLLM_MAX_NUM_SEQS") == str(plan.concurrency)
     parallel = str(plan.fit.tensor_parallel_size)
-    yield "fit", said.get("SM_VLLM_TENSOR_PARALLEL_SIZE") == parallel
+    yield "fit", found.get("SM_VLLM_TENSOR_PARALLEL_SIZE") == parallel
     yield "drafter", (plan.drafter is None) == (plan.speculation is None)
     drafter = f"+{plan.drafter.id}" if plan.drafter else ""
     yield "pair", plan.pair == plan.target.id + drafter
-    config = said.get("SM_VLLM_SPECULATIVE_CONFIG")
+    config = found.get("SM_VLLM_SPECULATIVE_CONFIG")
     if plan.speculation is None:
         yield "speculation", config is None
     else:
@@ -110,14 +106,14 @@ def _check_requests(plan: Plan, found: Any, file: str) -> None:
         {"service": r.service, "operation": r.operation, "parameters": r.parameters} for r in made
     ]
     differences = list(_differences(expected, found, "requests"))
-    # Names and tags hold a hash of everything, so they differ whatever was edited: told last.
+    # Names and tags contain a hash of everything, so they always differ; they come last.
     differences.sort(key=lambda where: _HASHED.search(where) is not None)
     for where in differences[:1]:
         key = next((key for pattern, key in _KEYS.items() if re.search(pattern, where)), None)
         if key is None:
-            message = f"{file}: {where!r} is not what the rest of the plan says"
+            message = f"{file}: {where!r} disagrees with the rest of the plan"
         else:
-            message = f"{file}: {key!r} and {where!r} do not say the same"
+            message = f"{file}: {key!r} and {where!r} disagree"
         raise PlanFileError(message, _FIX)
 
 
@@ -136,9 +132,9 @@ def _differences(expected: Any, found: Any, key: str) -> Iterator[str]:
         yield key
 
 
-_AGAIN = "make it again with `peagle plan PAIR --out FILE`"
+_AGAIN = "create the plan again with `peagle plan PAIR --out FILE`"
 _MADE = ("requests", "digest")
-"""Keys that are made from the Plan's fields."""
+"""Keys computed from the Plan's fields."""
 
 _LAST_WORD = re.compile(r"[\w.+\-]*,?\s*")
 
@@ -154,14 +150,14 @@ def plan_document(plan: Plan) -> dict[str, Any]:
 
 
 def digest(document: dict[str, Any]) -> str:
-    """SHA-256 over the document without its digest, however its keys are ordered and set out."""
+    """SHA-256 of the document without its digest, independent of key order and whitespace."""
     rest = {key: value for key, value in document.items() if key != "digest"}
     canonical = json.dumps(rest, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def plan_bytes(plan: Plan) -> bytes:
-    """The document as a file: the same plan gives the same bytes."""
+    """The document as a file; equal plans give equal bytes."""
     text = json.dumps(plan_document(plan), indent=2, ensure_ascii=False)
     return (text + "\n").encode()
 
@@ -169,35 +165,61 @@ def plan_bytes(plan: Plan) -> bytes:
 def read_plan(path: Path) -> Plan:
     """The plan in the file ``path``.
 
-    Raises PlanFileError, naming file and key, for a file that is cut short, that is not a plan of
-    this format, or whose parts do not say the same.
+    Raises PlanFileError, naming file and key, for a file that is truncated, not a plan of this
+    format, or inconsistent.
     """
     return plan_from(_read(path), str(path))
 
 
 def plan_from(document: Any, file: str) -> Plan:
-    """The plan in a document; ``file`` is how messages name it. Raises PlanFileError."""
+    """The plan in a document; ``file`` is its name in messages. Raises PlanFileError."""
     if not isinstance(document, dict):
-        raise PlanFileError(f"{file} is not a plan: it holds no JSON object", _AGAIN)
+        raise PlanFileError(f"{file} is not a plan: not a JSON object", _AGAIN)
     if "format" not in document:
         raise PlanFileError(f"{file} is not a plan: the key 'format' is missing", _AGAIN)
     if document["format"] != PLAN_FORMAT:
         found = document["format"]
-        message = f"{file}: format {found!r}, and this toolkit reads format {PLAN_FORMAT}"
-        raise PlanFileError(message, _AGAIN)
+        message = f"{file} has plan format {found!r}; this version reads format {PLAN_FORMAT}"
+        raise PlanFileError(message, renewal(document, file))
     for key in _MADE:
         if key not in document:
-            raise PlanFileError(f"{file}: the key {key!r} is missing", _AGAIN)
+            message = f"{file}: the key {key!r} is missing"
+            raise PlanFileError(message, renewal(document, file))
     fields = {key: value for key, value in document.items() if key not in _MADE}
     try:
         plan = Plan.model_validate_json(json.dumps(fields))
     except ValidationError as error:
-        raise PlanFileError(f"{file}: {_first(error)}", _AGAIN) from error
+        raise PlanFileError(f"{file}: {_first(error)}", renewal(document, file)) from error
     check_agreement(plan, document, file)
     if document["digest"] != digest(document):
-        fix = "make a new plan with `peagle plan PAIR ... --out FILE`"
-        raise PlanFileError(f"{file} was edited after it was made", fix)
+        message = f"{file} was edited after it was created (its digest does not match)"
+        raise PlanFileError(message, renewal(document, file))
     return plan
+
+
+_RENEWED = {
+    "name": str, "region": str, "instance_type": str, "instance_count": int, "max_model_len": int,
+    "concurrency": int,
+}  # fmt: skip
+"""Keys of a plan that are options of `peagle plan`, with their types."""
+
+
+def renewal(document: Mapping[str, Any], file: str) -> Fix | str:
+    """The fix for a plan file that cannot be read: the command that creates it again.
+
+    The command has the options that the document still states; without a pair there is none.
+    """
+    pair = document.get("pair")
+    if not isinstance(pair, str) or not pair:
+        return _AGAIN
+    target, _, drafter = pair.partition("+")
+    command = ["peagle", "plan", target]
+    command += ["--drafter", drafter] if drafter else ["--no-speculation"]
+    for key, type in _RENEWED.items():
+        value = document.get(key)
+        if isinstance(value, type) and not isinstance(value, bool) and value:
+            command += [f"--{key.replace('_', '-')}", str(value)]
+    return Fix("Create the plan again", (*command, "--out", file))
 
 
 def _read(path: Path) -> Any:
@@ -205,17 +227,17 @@ def _read(path: Path) -> Any:
         text = path.read_bytes().decode("utf-8")
     except FileNotFoundError:
         raise PlanFileError(
-            f"there is no file {path}", "write one: peagle plan PAIR --out FILE"
+            f"there is no file {path}", "create one with `peagle plan PAIR --out FILE`"
         ) from None
     except OSError as error:
         raise PlanFileError(f"{path} cannot be read: {error.strerror}", "check the path") from error
     except UnicodeDecodeError as error:
-        wrong = "is cut short" if error.reason == "unexpected end of data" else "is not UTF-8"
+        wrong = "is truncated" if error.reason == "unexpected end of data" else "is not UTF-8"
         raise PlanFileError(f"{path} {wrong} (byte {error.start})", _AGAIN) from error
     try:
         return json.loads(text, object_pairs_hook=_no_key_twice, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
-        wrong = "is cut short" if _ends_early(error) else "is not JSON"
+        wrong = "is truncated" if _ends_early(error) else "is not JSON"
         message = f"{path} {wrong}: line {error.lineno}, {error.msg}"
         raise PlanFileError(message, _AGAIN) from error
     except (ValueError, RecursionError) as error:
@@ -223,10 +245,10 @@ def _read(path: Path) -> Any:
 
 
 def _ends_early(error: json.JSONDecodeError) -> bool:
-    """Whether nothing is wrong but that the text ends: in a string, in a word, or between two.
+    """Whether the only problem is that the text ends: in a string, a word, or between two.
 
-    A string that is not closed is told where it begins. A file with other text than JSON has more
-    after its first wrong word, or does not begin as JSON does.
+    The error position of an unterminated string is its start. Text that is not JSON has more after
+    the error position, or does not start like JSON.
     """
     if error.doc.lstrip()[:1] not in ("", "{", "["):
         return False
@@ -239,17 +261,17 @@ def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
         raise ValueError(
-            f"the key {next(key for key in keys if keys.count(key) > 1)!r} stands twice"
+            f"the key {next(key for key in keys if keys.count(key) > 1)!r} appears twice"
         )
     return found
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _first(error: ValidationError) -> str:
-    """pydantic's first complaint, in the words of the file."""
+    """pydantic's first error, with the key as in the file."""
     detail = error.errors(include_url=False)[0]
     key = ""
     for step in detail["loc"]:

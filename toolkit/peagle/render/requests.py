@@ -1,11 +1,7 @@
-"""Addresses in the partition of the plan's region.
+"""The plan as requests to the SageMaker API, its uploads, and its `peagle plan` command line.
 
-The plan as three calls of the SageMaker API, in the order in which they are made.
-
-The role and the bucket are known only when the plan is applied; the placeholders
-``${ExecutionRoleArn}`` and ``${ModelBucket}`` stand for them.
-
-The folders that must lie in S3 before a template is applied.
+Role and bucket are known only when the plan is applied; the placeholders ``${ExecutionRoleArn}``
+and ``${ModelBucket}`` represent them.
 """
 
 from __future__ import annotations
@@ -33,7 +29,7 @@ class Request:
 
 
 def openai_base_url(region: str, endpoint: str) -> str:
-    """Where OpenAI clients reach an endpoint; ``endpoint`` may be a reference of a template."""
+    """The base URL for OpenAI clients; ``endpoint`` may be a template's reference."""
     return f"https://runtime.sagemaker.{region}.{domain(region)}/endpoints/{endpoint}/openai/v1"
 
 
@@ -48,8 +44,8 @@ _HASH_DIGITS = 8
 def requests(plan: Plan) -> tuple[Request, ...]:
     """CreateModel, CreateEndpointConfig and CreateEndpoint.
 
-    Model and configuration carry a hash of everything they ask for: the same plan gives the same
-    names, and a changed one new resources, which is how an endpoint is updated.
+    Names of model and configuration contain a hash of their contents: the same plan gives the same
+    names, and a changed plan new resources, to which the endpoint is updated.
     """
     nameless = _requests(plan, "", [])
     canonical = json.dumps([r.parameters for r in nameless], sort_keys=True, ensure_ascii=True)
@@ -64,7 +60,7 @@ def requests(plan: Plan) -> tuple[Request, ...]:
 
 
 def tag_value(text: str) -> str:
-    """``text`` as SageMaker takes it for a tag: 256 of letters, digits, spaces and ``_.:/=+-@``."""
+    """``text`` as a valid tag value: at most 256 letters, digits, spaces and ``_.:/=+-@``."""
     allowed = (c if c.isalnum() or c in " _.:/=+-@" else "_" for c in text)
     return "".join(allowed)[:256]
 
@@ -127,7 +123,7 @@ def _variant(plan: Plan, model: str) -> dict[str, Any]:
 
 
 def _optional(plan: Plan) -> Iterator[tuple[str, Any]]:
-    """What a variant says only when there is something to say."""
+    """A variant's optional parameters."""
     if plan.mounts:
         yield "ModelDataDownloadTimeoutInSeconds", plan.download_timeout_seconds
     if plan.runtime.ami is not None:
@@ -141,8 +137,8 @@ _ROOT = f"s3://{MODEL_BUCKET}/"
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder of weights: ``part`` is ``target`` or ``drafter``, ``location`` where it lies,
-    ``prefix`` its place in the bucket, with a slash at the end."""
+    """A local folder of weights: ``part`` is ``target`` or ``drafter``, ``location`` its path and
+    ``prefix`` its destination in the bucket, with a trailing slash."""
 
     part: str
     location: str
@@ -150,7 +146,7 @@ class Folder:
 
     @property
     def described(self) -> str:
-        """Where it lies, for a person."""
+        """The location as text."""
         inside = self.location.removeprefix(SHIPPED)
         if inside == self.location:
             return self.location
@@ -158,7 +154,7 @@ class Folder:
 
 
 def folders(plan: Plan) -> tuple[Folder, ...]:
-    """All folders that the plan uploads; empty when nothing lies on the user's machine."""
+    """All folders that the plan uploads; empty if no weights are local."""
     parts = {
         "target": plan.target.weights,
         "drafter": plan.drafter.weights if plan.drafter else None,
@@ -171,7 +167,7 @@ def folders(plan: Plan) -> tuple[Folder, ...]:
 
 
 def plan_arguments(plan: Plan) -> list[str]:
-    """PAIR and the options of `peagle plan` that give this plan again, but for its image."""
+    """PAIR and the options of `peagle plan` that reproduce this plan, except its image."""
     weights = plan.target.weights
     options = {
         "--name": plan.name,
@@ -190,7 +186,7 @@ def plan_arguments(plan: Plan) -> list[str]:
 
 
 def pair_arguments(plan: Plan) -> list[str]:
-    """The pair, with the weights of a head by themselves, as an own head must be given."""
+    """The pair; a head of the user's own follows as ``--drafter``."""
     drafter, speculation = plan.drafter, plan.speculation
     if drafter is None or speculation is None:
         return [plan.target.id, "--no-speculation"]

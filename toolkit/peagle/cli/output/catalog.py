@@ -13,7 +13,7 @@ from rich.table import Table
 from peagle.catalog.evidence import Evidence
 from peagle.catalog.schema import Drafter, EngineSetting, Pair, Target, kv_bytes
 from peagle.cli.output.columns import aligned, fitted, width_of
-from peagle.cli.output.console import paper
+from peagle.cli.output.console import make_console
 
 if TYPE_CHECKING:  # a list must not import boto3
     from peagle.aws.refresh import Change
@@ -82,7 +82,7 @@ def print_changes(changes: Sequence[Change]) -> None:
 
 
 def _console() -> Console:
-    return paper(_PIPE_WIDTH)
+    return make_console(_PIPE_WIDTH)
 
 
 def _drafters(console: Console, target: dict[str, Any]) -> Table:

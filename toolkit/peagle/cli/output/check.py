@@ -12,7 +12,7 @@ from rich.table import Table
 
 from peagle.checks import Rule
 from peagle.cli.context import command_text
-from peagle.cli.output.console import paper, print_findings
+from peagle.cli.output.console import make_console, print_findings
 
 if TYPE_CHECKING:
     from peagle.checks.report import CheckReport
@@ -95,4 +95,4 @@ def _limits(report: CheckReport) -> str:
 
 
 def _console() -> Console:
-    return paper(_PIPE_WIDTH)
+    return make_console(_PIPE_WIDTH)

@@ -1,4 +1,4 @@
-"""Tables that stay readable on a narrow terminal: whole columns go, and no word is broken."""
+"""Tables for narrow terminals: columns are dropped as a whole, and no word is broken."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Row = tuple[str, ...]
 _GAP = 2
 
 WIDE = 10_000
-"""Columns of a pipe, for what another program may read: nothing is left out or folded."""
+"""The width of a pipe, which another program may read: nothing is dropped or wrapped."""
 
 
 def room(pipe_width: int) -> int:
-    """Columns of the terminal, or as ``COLUMNS`` says; else ``pipe_width``."""
+    """The width of the terminal or from ``COLUMNS``; else ``pipe_width``."""
     columns = os.environ.get("COLUMNS", "")
     if columns.isdecimal() and int(columns):
         return int(columns)
@@ -25,14 +25,14 @@ def room(pipe_width: int) -> int:
 
 
 def width_of(rows: Sequence[Row]) -> int:
-    """Columns of the terminal that these rows take, with two between them."""
+    """The width of these rows in characters, with two blanks between columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return sum(widths) + _GAP * (len(widths) - 1)
 
 
 def fitted(rows: Sequence[Row], width: int, dispensable: Sequence[str]) -> tuple[list[Row], Row]:
-    """The rows, of which the first has the headings, without as many of the ``dispensable`` columns
-    as keep them from fitting; and the headings of those, in the order in which they went."""
+    """The rows (headings first) without as many ``dispensable`` columns as needed to fit, and the
+    headings of the dropped columns."""
     kept, gone = list(rows), []
     for heading in dispensable:
         if width_of(kept) <= width:
@@ -45,7 +45,7 @@ def fitted(rows: Sequence[Row], width: int, dispensable: Sequence[str]) -> tuple
 
 
 def aligned(rows: Sequence[Row], to_the_right: Collection[str] = ()) -> Iterator[str]:
-    """A line for each row, columns as wide as what is in them."""
+    """One line per row, with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     right = [heading in to_the_right for heading in rows[0]]
     for row in rows:
@@ -58,12 +58,14 @@ def aligned(rows: Sequence[Row], to_the_right: Collection[str] = ()) -> Iterator
 
 
 def left_out(headings: Row) -> str:
-    """What says that columns are missing; nothing where none is."""
-    return f"Left out for want of room: {', '.join(headings)} (--json has all)." if headings else ""
+    """A note on dropped columns; empty if none was dropped."""
+    return (
+        f"Hidden columns (too narrow): {', '.join(headings)}; --json shows all." if headings else ""
+    )
 
 
 def folded(text: str, width: int, indent: int) -> str:
-    """``text`` in lines of ``width``, all but the first set in; words, addresses and commands stay
-    whole, also where one alone is longer."""
+    """``text`` in lines of ``width``, all but the first indented; words, addresses and commands are
+    not broken, even if longer than a line."""
     lines = wrap(text, max(width - indent, 1), break_long_words=False, break_on_hyphens=False)
     return f"\n{' ' * indent}".join(lines)

@@ -1,4 +1,4 @@
-"""How commands print: one JSON document with ``--json``, else tables, bars and findings."""
+"""Output of all commands: one JSON document with ``--json``, else tables, bars and findings."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _PLAIN = {FULL: "#", EMPTY: "."}
 
 
 def bar(parts: Iterable[tuple[str, float]], whole: float, width: int) -> Text:
-    """``parts`` (style and size, in the unit of ``whole``) beside each other, then what is left.
+    """A bar of ``parts`` (style and size, in the unit of ``whole``), then the remainder.
 
-    ``width`` is in characters: blocks, or ``#`` and ``.`` where stdout has no blocks.
+    ``width`` is in characters: blocks, or ``#`` and ``.`` if stdout cannot encode blocks.
     """
     from rich.text import Text
 
@@ -54,18 +54,18 @@ def _shown(block: str) -> str:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 TYPED_AT = "peagle.typed_at"
-"""Key in click's ``Context.meta``: when the command was typed, in epoch seconds."""
+"""Key in click's ``Context.meta``: the start of the command, in epoch seconds."""
 
 _PADDING = re.compile(r" +$", re.MULTILINE)
 
 
 def json_option(command: Command) -> Command:
-    """``--json``: one document on stdout and nothing else."""
+    """Add ``--json``: one document on stdout and nothing else."""
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(command)
 
 
 def print_json(document: Any) -> None:
-    """The document, on stdout, with sorted-as-given keys and real characters where it has them."""
+    """Print the document to stdout, in UTF-8 characters if stdout can encode them."""
     text = json.dumps(document, indent=2, ensure_ascii=False)
     try:
         text.encode(sys.stdout.encoding or "utf-8")
@@ -74,9 +74,10 @@ def print_json(document: Any) -> None:
     click.echo(text)
 
 
-def paper(pipe_width: int) -> Console:
-    """Where tables are printed: stdout, as wide as the terminal or ``COLUMNS`` says, else
-    ``pipe_width``. Where no terminal is, the blanks with which rich fills its lines are left out.
+def make_console(pipe_width: int) -> Console:
+    """A console on stdout, as wide as the terminal or ``COLUMNS``, else ``pipe_width``.
+
+    Without a terminal, rich's trailing blanks are removed.
     """
     from rich.console import Console
 
@@ -88,7 +89,7 @@ def paper(pipe_width: int) -> Console:
 
 
 class _Unpadded:
-    """A stream without blanks at the ends of lines; rich writes whole lines at a time."""
+    """A stream without trailing blanks; rich writes whole lines at a time."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
@@ -101,7 +102,7 @@ class _Unpadded:
 
 
 def say(message: str) -> None:
-    """Progress and remarks go to stderr, so that stdout stays clean."""
+    """Print a message to stderr, which keeps stdout for results."""
     click.echo(message, err=True)
 
 
@@ -115,30 +116,45 @@ def show_findings(findings: Any) -> None:
     for finding in findings:
         level = click.style(f"{finding.level}:", fg=colour(finding.level), bold=True)
         fix = fix_in_context(finding.fix, finding.command)
-        say(f"{level} {finding.where}: {finding.message} ({fix}) [{finding.code}]")
+        where = where_text(finding.where)
+        say(f"{level} {where}: {finding.message} ({fix}) [{finding.code}]")
 
 
 _INDENT = " " * 9
 
-_NOTHING = "nothing is to be done"
-"""So begins what a finding says that needs no mending."""
+_FLAGS = frozenset(
+    {
+        "instance_count", "instance_type", "k", "max_model_len", "max_price_per_hour",
+        "min_tokens_per_second", "model_source", "weights_by",
+    }
+)  # fmt: skip
+"""Values of ``Finding.where`` that are planning options."""
+
+
+def where_text(where: str) -> str:
+    """``Finding.where`` for people: planning options as flags, such as ``--instance-type``."""
+    return f"--{where.replace('_', '-')}" if where in _FLAGS else where
+
+
+_NO_FIX = "none needed"
+"""The start of a fix that asks for no action."""
 
 
 def print_findings(console: Console, findings: Iterable[Finding]) -> None:
-    """All of them, one after the other."""
+    """Print every finding with its code, location, message and fix."""
     from rich.markup import escape
 
     for finding in findings:
         level = f"[bold {colour(finding.level)}]{finding.level:<8}[/]"
-        console.print(f"{level} [bold]{finding.code}[/] ({escape(finding.where)})")
+        console.print(f"{level} [bold]{finding.code}[/] ({escape(where_text(finding.where))})")
         _indented(console, finding.message)
-        if finding.fix and not finding.fix.startswith(_NOTHING):
+        if finding.fix and not finding.fix.startswith(_NO_FIX):
             fix = fix_in_context(finding.fix, finding.command)
             _indented(console, f"fix: {fix}")
 
 
 def _indented(console: Console, text: str) -> None:
-    """The text below the code; addresses and commands are not broken at hyphens."""
+    """Print indented text; addresses and commands are not broken at hyphens."""
     from rich.markup import escape
 
     width = console.width - len(_INDENT)

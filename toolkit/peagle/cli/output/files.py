@@ -1,4 +1,4 @@
-"""Files that commands write: whole or not at all."""
+"""Files that commands write, atomically."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _EXECUTABLE, _READABLE = 0o755, 0o644
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write ``content`` so that a reader sees the old file or the new one, never half of it.
+    """Write ``content`` atomically: a reader sees the old file or the new one.
 
-    Raises UserError when that cannot be.
+    Raises UserError if the file cannot be written.
     """
     try:
         store.write_file(path, content)
@@ -26,15 +26,15 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def write_folder(folder: Path, files: Iterable[RenderedFile], force: bool) -> None:
-    """Write the files below ``folder``, which appears whole or not at all.
+    """Write the files below ``folder``, all or none.
 
-    Raises UserError when the folder holds something, unless ``force``: then files of these names
-    are replaced, and others are left alone.
+    Raises UserError for a folder that is not empty, unless ``force``: then files of these names
+    are replaced, and others are kept.
     """
     if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file", "name a folder with -o")
+        raise UserError(f"{folder} is a file", "use another folder with -o")
     if folder.is_dir() and any(folder.iterdir()) and not force:
-        raise UserError(f"the folder {folder} is not empty", "name another, or add --force")
+        raise UserError(f"the folder {folder} is not empty", "use another folder, or add --force")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as beside:
@@ -56,7 +56,7 @@ def _write(path: Path, file: RenderedFile) -> None:
 
 def _put_in_place(draft: Path, folder: Path) -> None:
     if not folder.is_dir() or not any(folder.iterdir()):
-        # A folder can be renamed onto an empty one, in one step.
+        # Renaming onto an empty folder is atomic.
         draft.replace(folder)
         return
     for source in sorted(path for path in draft.rglob("*") if path.is_file()):

@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from peagle.cli.output.console import bar, paper, print_findings
+from peagle.cli.output.console import bar, make_console, print_findings
 from peagle.fit.estimate import INSIDE
 from peagle.fit.models import Advice, Fit
 from peagle.fit.report import FitReport, option_of
@@ -56,7 +56,7 @@ KNOBS: dict[str, str] = {
 
 def print_report(report: FitReport) -> None:
     """The report on stdout."""
-    console = paper(_PIPE_WIDTH)
+    console = make_console(_PIPE_WIDTH)
     console.print(f"[bold]{escape(report.pair)}[/]  {escape(_setting(report))}")
     console.print(f"[dim]{escape(_settings(report))}[/]\n")
     console.print(_bar(report.fit))

@@ -1,4 +1,4 @@
-"""What each of vLLM's arguments means, for who has never seen one."""
+"""What each of vLLM's arguments means, for readers who are new to vLLM."""
 
 from __future__ import annotations
 
@@ -7,45 +7,45 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 MEANINGS: dict[str, str] = {
-    "--model": "where the weights of the target, the model that answers, come from",
-    "--revision": "which version of those weights",
-    "--load-format": "how weights are read; runai_streamer: straight from S3, in parallel",
-    "--served-model-name": 'what requests call the model, in "model"',
-    "--max-model-len": "longest context: a prompt and its answer together, in tokens",
-    "--max-num-seqs": "requests that are answered at the same time; more wait their turn",
-    "--tensor-parallel-size": "GPUs over which one copy of the model is divided",
-    "--gpu-memory-utilization": "share of each GPU's memory that the engine may take",
-    "--kv-cache-dtype": "how the cache stores its numbers; fp8 takes half the memory of 16 bits",
-    "--dtype": "the type of number to compute with",
-    "--enforce-eager": "starts sooner and answers slower: no CUDA graphs, no compilation",
-    "--max-num-batched-tokens": "most tokens of one step; long prompts are cut into such pieces",
-    "--max-cudagraph-capture-size": "largest batch for which GPU work is recorded in advance",
-    "--block-size": "tokens of one page of the cache",
-    "--stream-interval": "tokens that a streamed answer sends at once",
-    "--enable-prefix-caching": "keeps what it computed of a prompt for prompts that begin alike",
-    "--no-enable-prefix-caching": "forgets a prompt with its answer, also if the next begins alike",
-    "--async-scheduling": "prepares the next step while the GPU still computes this one",
-    "--no-async-scheduling": "prepares the next step when the GPU has finished this one",
-    "--trust-remote-code": "runs Python code that comes with the weights",
-    "--speculative-config": "speculation: a drafter guesses tokens, the target checks them at once",
+    "--model": "the target: a Hugging Face id, folder or s3:// prefix",
+    "--revision": "revision of the weights",
+    "--load-format": "how weights are loaded; runai_streamer reads them from S3 in parallel",
+    "--served-model-name": "the model name in requests",
+    "--max-model-len": "longest context, prompt and output together, in tokens",
+    "--max-num-seqs": "concurrent requests; excess requests queue",
+    "--tensor-parallel-size": "GPUs that share one copy of the model",
+    "--gpu-memory-utilization": "share of each GPU's memory that the engine may use",
+    "--kv-cache-dtype": "data type of the KV cache; fp8 takes half the memory of 16 bits",
+    "--dtype": "data type of weights and activations",
+    "--enforce-eager": "no CUDA graphs and no compilation: starts sooner, runs slower",
+    "--max-num-batched-tokens": "most tokens per step; longer prompts are split into chunks",
+    "--max-cudagraph-capture-size": "largest batch with a CUDA graph",
+    "--block-size": "tokens per block of the KV cache",
+    "--stream-interval": "tokens per chunk of a streamed response",
+    "--enable-prefix-caching": "reuses the KV cache of common prompt prefixes",
+    "--no-enable-prefix-caching": "disables prefix caching",
+    "--async-scheduling": "schedules the next step while the GPU computes",
+    "--no-async-scheduling": "schedules the next step after the GPU has finished",
+    "--trust-remote-code": "runs Python code from the model repository",
+    "--speculative-config": "speculation: a drafter proposes tokens, the target verifies them",
 }
-"""Argument -> what it does, in plain words."""
+"""Argument -> its meaning."""
 
 SPECULATION: dict[str, str] = {
-    "method": "how drafts are made",
-    "model": "where the weights of the drafter come from",
-    "revision": "which version of those weights",
-    "num_speculative_tokens": "K, the tokens that are drafted for each step of the target",
-    "parallel_drafting": "P-EAGLE: all K drafts at once instead of one after the other",
-    "prompt_lookup_max": "longest piece of text that is looked up in what came before",
-    "prompt_lookup_min": "shortest piece of text that is looked up",
+    "method": "how tokens are drafted",
+    "model": "the drafter: a Hugging Face id, folder or s3:// prefix",
+    "revision": "revision of the weights",
+    "num_speculative_tokens": "K, the tokens drafted per step",
+    "parallel_drafting": "P-EAGLE: drafts all K tokens in one pass",
+    "prompt_lookup_max": "longest n-gram to look up in the prompt",
+    "prompt_lookup_min": "shortest n-gram to look up",
 }
-"""Key of ``--speculative-config`` -> what it does."""
+"""Key of ``--speculative-config`` -> its meaning."""
 
 
 @dataclass(frozen=True)
 class Explained:
-    """One argument, or one key of ``--speculative-config``, with what it means ("" if unknown)."""
+    """One argument or key of ``--speculative-config`` with its meaning, "" if unknown."""
 
     name: str
     value: str

@@ -1,7 +1,4 @@
-"""The best instance types for the load, and what is known of their speed, for people.
-
-A plan for people: what, where, at what price, how it fits, what is to be said, and why.
-"""
+"""``peagle plan`` on the terminal: facts, GPU memory, best instances, findings, decisions."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from peagle.cli.output.columns import fitted, folded
-from peagle.cli.output.console import bar, paper, print_findings
+from peagle.cli.output.console import bar, make_console, print_findings
 from peagle.cli.output.flags import explained
 from peagle.fit.estimate import INSIDE
 from peagle.fit.models import Fit
@@ -22,7 +19,7 @@ from peagle.planning.plan import Alternative, Speculation
 from peagle.text import at_a_time, dollars, price_words, requests
 
 UNVERIFIED = "unverified"
-"""What a plan says of a speed that nobody measured."""
+"""The text for a speed without a measurement."""
 
 _UNKNOWN = (UNVERIFIED, "-")
 
@@ -30,22 +27,22 @@ _UNKNOWN = (UNVERIFIED, "-")
 HEADS = ("", "instances", "on each", "USD/hour", "holds", "K", "tokens/s", "USD/1M")
 
 _DISPENSABLE = ("on each", "USD/1M", "tokens/s")
-"""Columns that go where the terminal is too narrow, in this order."""
+"""Columns to drop on a narrow terminal, in this order."""
 
 LEGEND = (
-    "*: planned. holds: full requests in the cache. tokens/s: output of all together. "
-    "USD/1M: for a million of them. -: not known."
+    "*: planned. holds: requests of full length in the KV cache. tokens/s: total output. "
+    "USD/1M: per million output tokens. -: unknown."
 )
 
 
 def speed_text(plan: Plan) -> str:
-    """What evidence says of the speed of the plan, and where it comes from."""
+    """The plan's speed according to evidence, with its origin."""
     speed = plan.speed
     if speed is None:
         gpus = f"{plan.fit.tensor_parallel_size} x {plan.fit.gpu}"
         load = at_a_time(plan.concurrency)
-        return f"{UNVERIFIED}: nobody measured it on {gpus} with {load}"
-    words = f"{speed.tokens_per_second:,.0f} tokens/s in all"
+        return f"{UNVERIFIED}: no measurement on {gpus} with {load}"
+    words = f"{speed.tokens_per_second:,.0f} tokens/s in total"
     if speed.alone_tokens_per_second is not None and plan.speculation is not None:
         words += f" ({speed.alone_tokens_per_second:,.0f} without speculation)"
     if speed.usd_per_million_tokens is not None:
@@ -53,12 +50,12 @@ def speed_text(plan: Plan) -> str:
     return f"{words}; {speed.source}"
 
 
-def places_table(plan: Plan, width: int) -> Table:
-    """One line for each of the best places, and for the planned one, which has a star."""
-    places = [*plan.alternatives]
-    if not any(_planned(plan, place) for place in places):
-        places.insert(0, _own(plan))
-    rows, _ = fitted([HEADS, *(_row(plan, place) for place in places)], width, _DISPENSABLE)
+def instances_table(plan: Plan, width: int) -> Table:
+    """One line for each of the best instances, and for the planned one, marked with a star."""
+    instances = [*plan.alternatives]
+    if not any(_planned(plan, one) for one in instances):
+        instances.insert(0, _own(plan))
+    rows, _ = fitted([HEADS, *(_row(plan, one) for one in instances)], width, _DISPENSABLE)
     table = Table.grid(padding=(0, 2))
     for head in rows[0]:
         words = head in ("", "instances", "on each")
@@ -69,13 +66,13 @@ def places_table(plan: Plan, width: int) -> Table:
     return table
 
 
-def _planned(plan: Plan, place: Alternative) -> bool:
+def _planned(plan: Plan, one: Alternative) -> bool:
     ours = (plan.instance_type, plan.instance_count)
-    return (place.instance_type, place.instance_count) == ours
+    return (one.instance_type, one.instance_count) == ours
 
 
 def _own(plan: Plan) -> Alternative:
-    """The place of the plan itself, which the user named."""
+    """The plan's own instance, set by the user."""
     fit, speed = plan.fit, plan.speed
     return Alternative(
         instance_type=plan.instance_type,
@@ -93,17 +90,17 @@ def _own(plan: Plan) -> Alternative:
     )
 
 
-def _row(plan: Plan, place: Alternative) -> tuple[str, ...]:
-    speed = place.tokens_per_second
+def _row(plan: Plan, one: Alternative) -> tuple[str, ...]:
+    speed = one.tokens_per_second
     return (
-        "*" if _planned(plan, place) else "",
-        _counted(place.instance_count, place.instance_type),
-        f"{place.tensor_parallel_size} x {place.gpu}",
-        _dollars(place.price_per_hour_usd),
-        f"{place.max_concurrency * place.instance_count:,.1f}",
-        str(place.k) if place.k else "none",
+        "*" if _planned(plan, one) else "",
+        _counted(one.instance_count, one.instance_type),
+        f"{one.tensor_parallel_size} x {one.gpu}",
+        _dollars(one.price_per_hour_usd),
+        f"{one.max_concurrency * one.instance_count:,.1f}",
+        str(one.k) if one.k else "none",
         UNVERIFIED if speed is None else f"{speed:,.0f}",
-        _dollars(place.usd_per_million_tokens),
+        _dollars(one.usd_per_million_tokens),
     )
 
 
@@ -116,19 +113,19 @@ def _dollars(amount: float | None) -> str:
 
 
 _PIPE_WIDTH = 120
-"""Columns when nobody's terminal sets the width."""
+"""Columns without a terminal."""
 
 _BAR_WIDTH = 48
 
 _INDENT = len("GPU memory") + 2
 _FACTS = len("speculation") + 2
 
-PLACES = "Best places for this load"
+BEST_INSTANCES = "Best instances for this load"
 
 
 def print_plan(plan: Plan, next_command: str | None = None) -> None:
     """The plan on stdout."""
-    console = paper(_PIPE_WIDTH)
+    console = make_console(_PIPE_WIDTH)
     console.print(f"[bold]{escape(plan.pair)}[/]\n")
     for name, value in _facts(plan).items():
         text = folded(value, console.width, _FACTS)
@@ -137,8 +134,8 @@ def print_plan(plan: Plan, next_command: str | None = None) -> None:
     console.print(_memory(plan.fit))
     console.print(f"{' ' * _INDENT}{_verdict(plan)}")
     if plan.alternatives:
-        console.print(f"\n[bold]{PLACES}[/]")
-        console.print(places_table(plan, console.width))
+        console.print(f"\n[bold]{BEST_INSTANCES}[/]")
+        console.print(instances_table(plan, console.width))
         console.print(f"[dim]{LEGEND}[/]")
     if plan.findings:
         console.print("\n[bold]Findings[/]")
@@ -151,8 +148,8 @@ def print_plan(plan: Plan, next_command: str | None = None) -> None:
 
 
 def _explanations(plan: Plan) -> Iterator[tuple[str, RenderableType]]:
-    yield "What the engine is told", _arguments(plan)
-    yield "Chosen for you", _reasons(plan)
+    yield "Engine arguments", _arguments(plan)
+    yield "Decisions", _reasons(plan)
 
 
 def price_text(plan: Plan) -> str:
@@ -161,12 +158,12 @@ def price_text(plan: Plan) -> str:
     if plan.price_per_hour_usd is None:
         return words
     invented = any(finding.code == "price-not-amazons" for finding in plan.findings)
-    of = "not AWS's own, asked on" if invented else "list price of"
+    of = "not AWS's own price, queried on" if invented else "list price of"
     return f"{words} ({of} {plan.price_date})"
 
 
 def speculation_text(speculation: Speculation | None) -> str:
-    """The method as people call it, and K."""
+    """The method's common name, and K."""
     if speculation is None:
         return "none"
     names = {"eagle3": "EAGLE-3", "mtp": "MTP", "dflash": "DFlash", "ngram": "n-gram"}
@@ -175,7 +172,11 @@ def speculation_text(speculation: Speculation | None) -> str:
     else:
         text = f"{names.get(speculation.method, speculation.method)}, K={speculation.k}"
     floor = speculation.acceptance_floor
-    return text if floor is None else f"{text}; proved from an acceptance length of {floor:g}"
+    return (
+        text
+        if floor is None
+        else f"{text}; deploy passes at a measured acceptance length of at least {floor:g}"
+    )
 
 
 def _facts(plan: Plan) -> dict[str, str]:
@@ -197,12 +198,12 @@ def _facts(plan: Plan) -> dict[str, str]:
 
 
 def _weights(plan: Plan) -> str:
-    """Where target and drafter come from."""
+    """The sources of target and drafter."""
     parts = [plan.target.weights, plan.drafter.weights if plan.drafter else None]
     how = {
         "hub": "Hugging Face",
         "s3": "mounted",
-        "directory": "copied to your bucket",
+        "directory": "uploaded to your bucket",
         "image": "baked into the image",
     }
     return "; ".join(
@@ -213,7 +214,7 @@ def _weights(plan: Plan) -> str:
 
 
 def _memory(fit: Fit) -> Table:
-    """The memory of one GPU: a bar, and its parts in words."""
+    """The memory of one GPU: a bar and its legend."""
     drawn = [(style, gib) for name, style, gib, _ in _parts(fit) if name != "free"]
     table = _grid("bold", "")
     table.add_row("GPU memory", bar(drawn, fit.gpu_memory_gib, _BAR_WIDTH))
@@ -227,7 +228,7 @@ def _memory(fit: Fit) -> Table:
 
 
 def _verdict(plan: Plan) -> str:
-    """Whether it fits, and for how much of the load; or what is needed and is not there."""
+    """Whether it fits, and how much of the load; else the memory that it needs."""
     fit, length = plan.fit, plan.max_model_len
     if not fit.fits:
         needed = sum(gib for name, gib in fit.terms.items() if not name.startswith(INSIDE))
@@ -235,12 +236,12 @@ def _verdict(plan: Plan) -> str:
         if needed <= fit.gpu_memory_gib:
             return "[red]does not fit[/]: see the findings"
         return (
-            f"[red]does not fit[/]: with one request of {length:,} tokens in the cache "
+            f"[red]does not fit[/]: with one request of {length:,} tokens in the KV cache "
             f"{needed:.1f} of {fit.gpu_memory_gib:.1f} GiB are needed"
         )
     load = -(-plan.concurrency // plan.instance_count)
     size = f", on {fit.tensor_parallel_size} GPUs" if fit.tensor_parallel_size > 1 else ""
-    holds = f"the cache holds {fit.kv_cache_tokens:,} tokens"
+    holds = f"the KV cache holds {fit.kv_cache_tokens:,} tokens"
     if fit.max_concurrency >= load:
         full = f"{fit.max_concurrency:,.1f} requests of {length:,} tokens"
         return f"[green]fits[/]{size}: {holds}, or {full}"
@@ -249,32 +250,31 @@ def _verdict(plan: Plan) -> str:
 
 
 def _parts(fit: Fit) -> Iterator[tuple[str, str, float, str]]:
-    """Name, colour, GiB and meaning of each part of the memory of one GPU; all of it, when it
-    fits, else what is needed."""
+    """Name, colour, GiB and meaning of each part of one GPU's memory."""
     engine = sum(gib for name, gib in fit.terms.items() if name.endswith("_estimate"))
     free = fit.terms.get("kept_free", 0.0) + fit.terms.get("kept_by_driver", 0.0)
-    yield "target", "cyan", fit.weights_gib, "weights of the model that answers"
+    yield "target", "cyan", fit.weights_gib, "weights of the target"
     if fit.drafter_gib:
-        yield "drafter", "magenta", fit.drafter_gib, "weights of the head that drafts"
-    yield "engine", "yellow", engine, "room to compute in, and CUDA's own"
-    yield "cache", "green", fit.kv_cache_gib, "what is kept of each request while it runs"
-    yield "free", "dim", free, "left alone, as the engine is told to, or kept by the driver"
+        yield "drafter", "magenta", fit.drafter_gib, "weights of the drafter"
+    yield "engine", "yellow", engine, "activations, CUDA graphs and CUDA itself"
+    yield "cache", "green", fit.kv_cache_gib, "KV cache"
+    yield "free", "dim", free, "reserved (1 - gpu_memory_utilization) and driver"
 
 
 def _arguments(plan: Plan) -> Table:
-    """Every argument with what it means, and why the catalogue sets it."""
+    """Every argument with its meaning, and why the catalogue sets it."""
     because = {reason.what: reason.because for reason in plan.reasons}
     table = _grid("", "")
     for argument in explained(plan.engine_arguments):
         name = argument.name if argument.name.startswith("--") else f"  {argument.name}"
         value = f"[bold]{escape(argument.value)}[/]  " if argument.value else ""
-        said = (argument.meaning, because.get(argument.name))
-        table.add_row(name, f"{value}[dim]{escape('; '.join(filter(None, said)))}[/]")
+        texts = (argument.meaning, because.get(argument.name))
+        table.add_row(name, f"{value}[dim]{escape('; '.join(filter(None, texts)))}[/]")
     return table
 
 
 def _reasons(plan: Plan) -> Table:
-    """Why each thing was chosen; those of the engine's arguments stand beside them."""
+    """Every decision with its reason, except those shown beside the arguments."""
     table = _grid("", "")
     for reason in plan.reasons:
         if not reason.what.startswith("--"):

@@ -1,4 +1,4 @@
-"""Progress of long work on stderr: one line, rewritten in place on a terminal."""
+"""Progress on stderr: one line, rewritten in place on a terminal."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from peagle.deploy.context import Progress
 
 QUIET_SECONDS = 15.0
-"""Without a terminal, what lasts is repeated this often."""
+"""How often an unchanged state is repeated without a terminal."""
 
 
 class StatusLine:
-    """Used as a context; on a terminal the line is gone when it ends."""
+    """A context manager; on a terminal the line is cleared at its end."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._begin = clock()
-        self._told_at = float("-inf")
+        self._printed_at = float("-inf")
         self._on_terminal = sys.stderr.isatty()
 
     def __enter__(self) -> StatusLine:
@@ -40,15 +40,15 @@ class StatusLine:
             self._write("\r\x1b[2K")
 
     def show(self, what: str, detail: str = "") -> None:
-        """``what`` is going on, since how many seconds, and ``detail`` as far as there is room."""
+        """Show ``what``, its elapsed seconds, and as much of ``detail`` as fits."""
         self.tell(f"{what}, {self._clock() - self._begin:.0f} s{': ' if detail else ''}{detail}")
 
     def tell(self, line: str, news: bool = False) -> None:
-        """The line as it is now. Without a terminal only ``news`` are told at once."""
+        """Show a line. Without a terminal only ``news`` is printed at once."""
         now = self._clock()
-        if not self._on_terminal and not news and now - self._told_at < QUIET_SECONDS:
+        if not self._on_terminal and not news and now - self._printed_at < QUIET_SECONDS:
             return
-        self._told_at = now
+        self._printed_at = now
         line = "".join(character if character.isprintable() else " " for character in line)
         if self._on_terminal:
             self._write(f"\r\x1b[2K{line[: shutil.get_terminal_size().columns - 1]}")
@@ -61,7 +61,7 @@ class StatusLine:
 
 
 class Ticker:
-    """Shows progress while it is open; ``show`` is the observer to hand down."""
+    """Shows progress while it is open; pass ``show`` as the observer."""
 
     def __init__(self, free: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
         self._free = free
@@ -80,16 +80,16 @@ class Ticker:
         self._status.__exit__(kind, error, trace)
 
     def show(self, progress: Progress) -> None:
-        """One more state of things; a change of state is news."""
+        """Show a state; a change of state is news."""
         news = progress.state != self._state or not progress.lasting
         self._state = progress.state
         self._status.tell(describe(progress, self._free), news)
 
 
 def describe(progress: Progress, free: bool = False) -> str:
-    """State, elapsed time, cost so far and the last log line, as far as there are any.
+    """State, elapsed time, cost so far and the last log line, where known.
 
-    In the sandbox (``free``) the cost is what AWS would have taken.
+    In the sandbox (``free``) the cost is the one on AWS.
     """
     parts = [progress.state]
     if progress.seconds:
