@@ -59,7 +59,7 @@ def test_a_folder_is_read(location: str, folder: Path) -> None:
 
 @pytest.mark.parametrize("location", ["", "word", "a b/c", "a/b/c", "-x/y", "http://x/y"])
 def test_what_is_no_place_is_told(location: str, folder: Path) -> None:
-    with pytest.raises(UserError, match="is no place of weights") as refused:
+    with pytest.raises(UserError, match="is not a weights location") as refused:
         source_of(location, aws)
     assert "./folder" in refused.value.fix
 

@@ -162,7 +162,7 @@ def test_an_image_with_its_weights_gets_no_mount_and_nothing_is_uploaded(
     ("more", "said"),
     [
         (("--baked-weights",), "add --image URI"),
-        (("--baked-weights", "--image", IMAGE, *IN_S3), "never baked in"),
+        (("--baked-weights", "--image", IMAGE, *IN_S3), "not baked into an image"),
     ],
 )
 def test_what_no_image_can_have_is_refused_at_once(

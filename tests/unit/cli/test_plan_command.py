@@ -72,7 +72,7 @@ def test_a_person_sees_what_where_at_what_price_and_why() -> None:
         "fits: the cache holds",
         "al2023-ami-sagemaker-inference-gpu-4-1",
         "Findings",
-        "Chosen for you",
+        "Decisions",
         "the cheapest of",
         "Next: peagle deploy gpt-oss-20b",
     ):
@@ -81,7 +81,7 @@ def test_a_person_sees_what_where_at_what_price_and_why() -> None:
 
 def test_the_next_command_is_the_one_to_type() -> None:
     done = run("gpt-oss-20b", "--k", "3", "--no-speculation")
-    assert isinstance(done.exception, PeagleError), "K and --no-speculation contradict"
+    assert isinstance(done.exception, PeagleError), "--k cannot be combined with --no-speculation"
     done = run("gpt-oss-20b", "--k", "3", "--name", "mine", AWS_REGION="eu-west-1")
     assert "Next: peagle deploy gpt-oss-20b --name mine --k 3\n" in done.stdout
     done = run("gpt-oss-20b", "--no-speculation", "--region", "us-west-2")
@@ -133,7 +133,7 @@ def test_a_refused_plan_is_shown_and_ends_with_three(
         (["gpt-oss-20b+p-eagel"], "p-eagle"),
         (["gpt-oss-20b", "--instance-type", "ml.g6e.2xlarg"], "ml.g6e.2xlarge"),
         (["gpt-oss-20b", "--k", "0"], "K must be at least 1"),
-        (["gpt-oss-20b", "--name", "under_score"], "refuses the name"),
+        (["gpt-oss-20b", "--name", "under_score"], "is not a valid endpoint name"),
         (["gpt-oss-20b", "--name", "x" * 64], "64 characters"),
         (["gpt-oss-20b", "--region", "us-esat-1"], "us-east-1"),
         (["gpt-oss-20b", "--vllm", "0.28.9"], "did you mean 0.28.0?"),
@@ -246,7 +246,7 @@ def test_bad_config_or_no_weights_is_told(
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (safetensors({"fc": FC}, 6), "is cut short: it has"),
+        (safetensors({"fc": FC}, 6), "is truncated: it has"),
         (struct.pack("<Q", 4) + b"nope", "is not a safetensors file"),
         (safetensors({"fc": {}}, 0), "'fc' has the unknown dtype"),
     ],

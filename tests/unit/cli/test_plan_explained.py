@@ -115,7 +115,7 @@ def test_an_argv_is_taken_apart_as_vllm_does() -> None:
 def test_a_plan_tells_what_the_engine_is_told_and_what_the_memory_holds(width: str) -> None:
     seen = words(run("plan", "gpt-oss-20b", width=width))
     for text in (
-        "What the engine is told",
+        "Engine arguments",
         "--max-num-seqs 8 requests that are answered at the same time; more wait their turn",
         "num_speculative_tokens 7 K, the tokens that are drafted",
         "prepares the next step while the GPU still computes this one; P-EAGLE's cards serve so",
@@ -129,14 +129,14 @@ def test_a_plan_tells_what_the_engine_is_told_and_what_the_memory_holds(width: s
 
 def test_a_plan_shows_three_places_and_says_what_is_not_known() -> None:
     done = run("plan", "gpt-oss-20b")
-    table = done.stdout.partition("Best places for this load")[2].partition("\n\n")[0]
+    table = done.stdout.partition("Best instances for this load")[2].partition("\n\n")[0]
     _, heads, *lines, legend, _ = table.splitlines()
     assert "USD/hour" in heads
     assert len(lines) == 3
     assert lines[0].startswith("*")
     assert all("unverified" in line and line.rstrip().endswith(" -") for line in lines)
     assert legend.startswith("*: planned.")
-    assert "speed unverified: nobody measured it on 1 x" in words(done)
+    assert "speed unverified: no measurement on 1 x" in words(done)
 
 
 def test_nothing_is_cut_off_in_a_narrow_terminal() -> None:
@@ -154,9 +154,9 @@ def test_a_measured_plan_shows_speed_money_and_where_it_is_from(own: str) -> Non
     done = run("--catalog", own, "plan", "gpt-oss-20b", "--instance-type", "ml.g6.xlarge")
     seen = words(done)
     assert "K=3" in seen
-    assert "speed 400 tokens/s in all (300 without speculation), $0.78 per million" in seen
+    assert "speed 400 tokens/s in total (300 without speculation), $0.78 per million" in seen
     assert "measured on 1 x L4 with vLLM 0.26.0, 2026-11-20, synthetic acceptance" in seen
-    assert "k 3 the fastest that was measured: 400 tokens/s at 8 requests at a time" in seen
+    assert "k 3 the fastest measured: 400 tokens/s at 8 requests at a time" in seen
 
 
 def test_where_speculation_loses_the_plan_proposes_none(own: str) -> None:

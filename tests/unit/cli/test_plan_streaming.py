@@ -54,7 +54,7 @@ def test_a_plan_on_a_runtime_without_a_streamer_is_shown_and_not_written(tmp_pat
 
     assert isinstance(done.exception, PeagleError)
     assert done.exception.exit_code == 3
-    assert "vLLM 0.27.1 is not known to have the Run:ai model streamer" in done.exception.message
+    assert "vLLM 0.27.1 is not known to contain the Run:ai model streamer" in done.exception.message
     assert "--vllm 0.28.0" in done.exception.fix
     assert not file.exists()
 

@@ -71,7 +71,7 @@ def test_a_bar_in_ascii(peagle: Peagle) -> None:
 
 def test_what_was_measured_says_of_which_requests() -> None:
     seen = words("plan", "gpt-oss-20b", "--min-tokens-per-second", "2000")
-    assert "prompts of 128 tokens, answers of 400 tokens" in seen
+    assert "prompts of 128 tokens, outputs of 400 tokens" in seen
     assert "gpus-idle" in seen
     assert "no price is known" in seen
 

@@ -76,7 +76,7 @@ def test_vllm_below_what_the_target_needs_is_an_error() -> None:
 def test_a_version_without_an_image_is_told_with_those_that_have_one() -> None:
     with pytest.raises(NotFound, match=r"no image with vLLM 0\.27\.0 .*0\.19\.0, 0\.28"):
         plan(vllm="0.27.0")
-    with pytest.raises(NotFound, match=r"0\.18\.0 or later; there are 0\.19\.0, 0\.28\.0\)"):
+    with pytest.raises(NotFound, match=r"0\.18\.0 or later; available: 0\.19\.0, 0\.28\.0\)"):
         plan(vllm="0.18.1")
 
 
@@ -102,7 +102,7 @@ def test_the_image_is_that_of_version_and_region() -> None:
         "222222222222.dkr.ecr.eu-west-1.amazonaws.com/vllm:0.28.0-gpu-cu130"
     )
     assert because(made, "region") is None
-    assert because(plan(), "region") == "neither --region nor AWS_REGION was given"
+    assert because(plan(), "region") == "neither --region nor AWS_REGION is set"
 
 
 def test_an_unknown_region_is_told_with_the_nearest() -> None:
@@ -152,7 +152,7 @@ def test_an_image_that_sagemaker_cannot_pull_is_an_error(image: str, code: str) 
 
 @pytest.mark.parametrize("image", ["two words", 'a"b', "", "x" * 256, "a$b", "line\nbreak"])
 def test_an_image_that_is_no_name_is_refused(image: str) -> None:
-    with pytest.raises(UserError, match="is not the name of an image"):
+    with pytest.raises(UserError, match="is not an image name"):
         plan(image=image)
 
 
@@ -160,7 +160,7 @@ def test_the_ami_is_named_on_the_families_that_need_it() -> None:
     assert plan(instance_type="ml.g6e.xlarge").runtime.ami == "the-ami"
     made = plan(instance_type="ml.g7e.2xlarge")
     assert made.runtime.ami is None
-    assert because(made, "ami") == "not known to need another on g7e"
+    assert because(made, "ami") == "no other AMI is known to be needed on g7e"
     assert plan(instance_type="ml.p6-b200.48xlarge").runtime.ami is None
 
 
@@ -185,7 +185,7 @@ def test_a_short_name_with_a_dot_makes_a_name_that_sagemaker_takes() -> None:
 def test_the_context_is_the_catalogues_choice() -> None:
     made = plan()
     assert made.max_model_len == 4096
-    assert "which could do more" in str(because(made, "max_model_len"))
+    assert "which supports more" in str(because(made, "max_model_len"))
     assert because(plan(max_model_len=1000), "max_model_len") is None
 
 

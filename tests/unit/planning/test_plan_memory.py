@@ -82,7 +82,7 @@ def test_an_instance_that_is_too_small_is_an_error_with_the_way_out() -> None:
     (finding,) = [f for f in made.findings if f.level == "error"]
     assert finding.code == "instance-too-small"
     what, _, why = finding.message.partition(": ")
-    assert what == "ml.g5.xlarge (1 x GPU-sm_86, 16.0 GiB each) does not hold it"
+    assert what == "the pair does not fit on ml.g5.xlarge (1 x GPU-sm_86, 16.0 GiB each)"
     assert why.endswith("GiB are missing for one request of 4,096 tokens")
     assert float(why.split(" GiB")[0]) == pytest.approx(missing_gib(made.fit), abs=0.01)
     assert "ml.g6e.xlarge, the smallest that fits" in finding.fix
@@ -139,11 +139,11 @@ def test_idle_gpus_that_planning_chose_are_a_warning_with_a_type_that_has_none()
     assert made.instance_type == "ml.p6-b200.48xlarge"
     (finding,) = [f for f in made.findings if f.code == "gpus-idle"]
     assert finding.level == "warning"
-    assert "7 of the 8 GPUs of ml.p6-b200.48xlarge do nothing and are paid for" in finding.message
+    assert "7 of the 8 GPUs of ml.p6-b200.48xlarge are idle but billed" in finding.message
     assert "ml.g7e.2xlarge, at $4.20 an hour" in finding.fix
     assert "nobody has measured its speed" in finding.fix
     assert because(made, "instance_type") == (
-        "the only type that fits, measured to make 900 tokens/s; no price is known of it"
+        "the only type that fits, measured to reach 900 tokens/s; no price is known of it"
     )
 
 
@@ -180,7 +180,7 @@ def test_the_asked_load_decides_and_the_usual_one_does_not() -> None:
     assert usual.instance_type == "ml.g5.12xlarge"
     assert asked.instance_type == "ml.g7e.2xlarge"
     assert usual.fit.max_concurrency < 250 <= asked.fit.max_concurrency
-    assert "with a cache for a quarter of the load at full length" in str(
+    assert "with a KV cache for a quarter of the load at full length" in str(
         because(asked, "instance_type")
     )
     alone = plan(concurrency=1000, k=1, max_price_per_hour=4.1)

@@ -74,7 +74,7 @@ def test_with_a_speed_asked_for_what_is_measured_to_make_it_comes_first() -> Non
     assert codes(made, "error") == []
     assert "speed-unverified" not in codes(made)
     assert because(made, "instance_type") == (
-        "the only type that fits, measured to make 900 tokens/s; at $4.20 an hour"
+        "the only type that fits, measured to reach 900 tokens/s; at $4.20 an hour"
     )
 
 
@@ -93,7 +93,7 @@ def test_without_any_evidence_the_ranking_stays_and_a_warning_says_so() -> None:
     assert types(made) == types(plan())
     (finding,) = [f for f in made.findings if f.code == "speed-unverified"]
     assert finding.level == "warning"
-    assert "nobody has measured this pair on 2 x GPU-sm_86" in finding.message
+    assert "this pair is not measured on 2 x GPU-sm_86" in finding.message
     assert codes(made, "error") == []
 
 
@@ -112,14 +112,14 @@ def test_an_unmeasured_load_is_told_with_the_measured_ones() -> None:
 def test_an_unmeasured_instance_of_the_users_is_told_what_is_measured() -> None:
     made = plan(catalog=MEASURED, instance_type="ml.p6-b200.48xlarge", min_tokens_per_second=900)
     (finding,) = [f for f in made.findings if f.code == "speed-unverified"]
-    assert "ml.g7e.2xlarge is measured to make 900, at $4.20 an hour" in finding.fix
+    assert "ml.g7e.2xlarge is measured to reach 900 ($4.20 an hour)" in finding.fix
 
 
 def test_too_slow_is_an_error_with_the_best_known_and_what_would_help() -> None:
     made = plan(catalog=MEASURED, min_tokens_per_second=5000, concurrency=8)
     code, message, fix = error_of(made)
     assert code == "speed-below-wanted"
-    assert "the most is 1,920 tokens/s, of 8 x ml.g7e.2xlarge" in message, "8 streams of 240"
+    assert "the fastest, 8 x ml.g7e.2xlarge, reaches 1,920 tokens/s" in message, "8 streams of 240"
     assert "--concurrency 128 on 4 x ml.g7e.2xlarge" in fix, "4 times 1,500 with K=3"
     assert types(made)[0] == "ml.g7e.2xlarge", "the best that is known is what is shown"
 
@@ -162,7 +162,7 @@ def test_one_instance_too_few_is_made_good_and_told() -> None:
     assert made.speed.tokens_per_second == pytest.approx(
         2 * max(180 + 720 * 3 / 7, 240 + 560 * 3 / 7), abs=0.05
     )
-    assert "2 times what one makes of 4 requests at a time" in made.speed.source
+    assert "2 times one instance with 4 requests at a time" in made.speed.source
     assert "instances-for-speed" in codes(made, "warning")
     assert str(because(made, "instance_count")).startswith("so many share the load")
     given = plan(catalog=MEASURED, min_tokens_per_second=950, concurrency=8, instance_count=2)
@@ -208,13 +208,13 @@ def test_what_is_fast_enough_and_too_dear_is_named() -> None:
     made = plan(catalog=MEASURED, min_tokens_per_second=900, max_price_per_hour=4)
     assert made.instance_type == "ml.g5.12xlarge"
     (finding,) = [f for f in made.findings if f.code == "speed-unverified"]
-    assert "ml.g7e.2xlarge is measured to make 900, at $4.20 an hour" in finding.fix
+    assert "ml.g7e.2xlarge is measured to reach 900 ($4.20 an hour)" in finding.fix
 
 
 @pytest.mark.parametrize("limit", [0, -1, float("nan"), float("inf")])
 @pytest.mark.parametrize("option", ["min_tokens_per_second", "max_price_per_hour"])
 def test_a_limit_that_is_none_is_refused(option: str, limit: float) -> None:
-    with pytest.raises(UserError, match="is no limit"):
+    with pytest.raises(UserError, match="is not a limit"):
         plan("chat", CATALOG, **{option: limit})
 
 

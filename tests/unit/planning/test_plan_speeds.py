@@ -28,7 +28,7 @@ def test_k_is_the_fastest_that_was_measured_at_this_load(load: int, k: int, spee
     assert made.speed is not None
     assert made.speed.tokens_per_second == speed
     said = str(because(made, "k"))
-    assert said.startswith(f"the fastest that was measured: {speed:,.0f} tokens/s at {load} req")
+    assert said.startswith(f"the fastest measured: {speed:,.0f} tokens/s at {load} req")
     assert f"measured on 1 x {FAST} with vLLM 0.28.0, 2026-11-20" in said
 
 
@@ -37,7 +37,7 @@ def test_between_two_measured_loads_the_speed_is_on_the_line_and_says_so() -> No
     assert made.speed is not None
     assert made.speed.tokens_per_second == 1050, "half way from 500 at 8 to 1600 at 32"
     assert made.speed.interpolated
-    assert "between what 8 and 32 requests at a time got" in made.speed.source
+    assert "interpolated between 8 and 32 requests at a time" in made.speed.source
     exact = plan(concurrency=8, **ON_FAST).speed
     assert exact is not None
     assert not exact.interpolated
@@ -49,7 +49,7 @@ def test_no_speed_is_claimed_of_a_load_beyond_the_measured_ones(load: int) -> No
     made = plan(concurrency=load, **ON_FAST)
     assert made.speed is None
     assert k_of(made) == 3, "the best at the nearest load"
-    assert "at 32 requests at a time, the nearest load that was measured" in str(because(made, "k"))
+    assert "at 32 requests at a time, the nearest measured load" in str(because(made, "k"))
     (finding,) = [f for f in made.findings if f.code == "speculation-loses"]
     assert "at 32 requests at a time Chat alone makes 1,600" in finding.message
     assert "use --no-speculation" in finding.fix, "it was not measured there, so it is not dropped"
@@ -59,7 +59,7 @@ def test_no_speed_is_claimed_below_the_smallest_measured_load() -> None:
     rows = tuple(row for row in run().speeds if row.concurrency >= 8)
     made = plan(concurrency=7, instance_type="ml.g7e.2xlarge", catalog=measured(run(speeds=rows)))
     assert made.speed is None
-    assert "at 8 requests at a time, the nearest load" in str(because(made, "k"))
+    assert "at 8 requests at a time, the nearest measured load" in str(because(made, "k"))
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_where_speculation_loses_none_is_planned_and_the_plan_says_so() -> None:
     assert made.name == "peagle-chat", "what the bare target gives"
     (finding,) = [f for f in made.findings if f.code == "speculation-loses"]
     assert finding.level == "warning"
-    assert "Chat alone makes 1,600 tokens/s, and 1,500 at best (K=3)" in finding.message
+    assert "Chat reaches 1,600 tokens/s alone and 1,500 at best (K=3)" in finding.message
     assert "name chat+p-eagle, or give --k" in finding.fix
     assert str(because(made, "drafter")).startswith("evidence says")
     assert because(made, "k") is None

@@ -108,9 +108,13 @@ def test_baked_weights_keep_their_paths_and_nothing_is_mounted_or_uploaded(
 @pytest.mark.parametrize(
     ("options", "said", "fix"),
     [
-        ({}, "none of yours is named", "--image URI"),
-        ({"image": AWS_IMAGE}, "none of yours is named", "--image URI"),
-        ({"image": IMAGE, "model_source": "s3://bucket/model/"}, "never baked in", "--baked-"),
+        ({}, "requires --image", "--image URI"),
+        ({"image": AWS_IMAGE}, "requires --image", "--image URI"),
+        (
+            {"image": IMAGE, "model_source": "s3://bucket/model/"},
+            "not baked into an image",
+            "--baked-",
+        ),
         ({"image": IMAGE, "drafter": "s3://bucket/head/"}, "s3://bucket/head/", "--baked-weights"),
     ],
 )

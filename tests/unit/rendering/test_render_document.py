@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from peagle.errors import PlanFileError
+from peagle.planning import Options, make_plan
 from peagle.render import plan_bytes, plan_document, plan_from, read_plan
 from peagle.render.plan_file import digest
-from tests.unit.rendering.plans import ALL_PAIRS, SHAPES, plan_for, plan_of
+from tests.unit.rendering.plans import ALL_PAIRS, CATALOG, SHAPES, plan_for, plan_of
 
 WRITTEN = plan_bytes(plan_of("uploaded"))
 
@@ -66,24 +68,24 @@ def test_the_document_has_the_keys_that_others_build_on() -> None:
 def test_a_file_that_is_cut_short_is_refused(length: int, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_bytes(WRITTEN[:length])
-    with pytest.raises(PlanFileError, match="is cut short"):
+    with pytest.raises(PlanFileError, match="is truncated"):
         read_plan(path)
 
 
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "is cut short"),
+        (b"", "is truncated"),
         (b"\xff\xfe", "is not UTF-8"),
         (b"kind: yaml", "is not JSON: line 1"),
-        (b"[]", "is not a plan: it holds no JSON object"),
-        (b"null", "is not a plan: it holds no JSON object"),
+        (b"[]", "is not a plan: not a JSON object"),
+        (b"null", "is not a plan: not a JSON object"),
         (b'{"format": wrong}\n', "is not JSON: line 1"),
         (b'{"format": 1} and more', "is not JSON: line 1"),
         (b'{"pair": 1}', "'format' is missing"),
-        (b'{"format": 2}', "format 2, and this toolkit reads format 1"),
-        (b'{"format": 1, "format": 1}', "'format' stands twice"),
-        (b'{"format": NaN}', "NaN is not a number"),
+        (b'{"format": 2}', "format 2; this version reads format 1"),
+        (b'{"format": 1, "format": 1}', "'format' appears twice"),
+        (b'{"format": NaN}', "NaN is not a JSON number"),
         (b"[" * 100_000, "is not JSON"),
     ],
 )
@@ -116,7 +118,7 @@ def test_a_plan_of_an_older_toolkit_is_read() -> None:
     older = document()
     for key in NEWER_KEYS:
         del older[key]
-    assert refused(older) == "plan.json was edited after it was made"
+    assert "was edited after it was created" in refused(older)
     older["digest"] = digest(older)
     plan = plan_from(older, "plan.json")
     assert (plan.speed, plan.alternatives) == (None, ())
@@ -203,7 +205,7 @@ def test_an_argument_that_was_edited_is_refused() -> None:
     changed = document()
     at = changed["engine_arguments"].index("--max-model-len")
     changed["engine_arguments"][at + 1] = "512"
-    assert "'engine_arguments' and 'environment' do not say the same" in refused(changed)
+    assert "'engine_arguments' and 'environment' disagree" in refused(changed)
     changed["environment"]["SM_VLLM_MAX_MODEL_LEN"] = "512"
     assert "'max_model_len'" in refused(changed)
 
@@ -234,3 +236,38 @@ def test_only_the_layout_of_a_file_may_be_changed(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(document(), sort_keys=True))
     assert read_plan(path) == plan_of("uploaded")
+
+
+PREVIOUS = Path(__file__).parents[2] / "golden" / "plans_of_the_previous_version"
+
+
+@pytest.mark.parametrize("name", ["gpt-oss-20b.json", "tiny-baked.json"])
+def test_a_plan_file_of_the_previous_version_is_read(name: str) -> None:
+    """Its findings have no ``command``; its digest is still checked."""
+    written = json.loads((PREVIOUS / name).read_text())
+    assert not any("command" in finding for finding in written["findings"])
+    plan = read_plan(PREVIOUS / name)
+    assert plan.pair == written["pair"]
+    assert [f.code for f in plan.findings] == [f["code"] for f in written["findings"]]
+    renewed = plan_document(plan)
+    assert renewed["requests"] == written["requests"], "the same endpoint, not an update"
+    assert plan_from(renewed, "plan.json") == plan
+    written["reasons"] = []
+    assert "was edited" in refused(written)
+
+
+def test_a_plan_file_of_another_format_is_refused_with_the_command_that_renews_it() -> None:
+    older = {**document(), "format": 0}
+    with pytest.raises(PlanFileError) as raised:
+        plan_from(older, "plan.json")
+    command = list(raised.value.command)
+    assert command[:2] == ["peagle", "plan"]
+    assert command[-2:] == ["--out", "plan.json"]
+    arguments = dict(itertools.pairwise(command))
+    options = Options(
+        pair=command[2],
+        drafter=arguments.get("--drafter"),
+        region=arguments["--region"],
+        instance_type=arguments["--instance-type"],
+    )
+    assert make_plan(options, CATALOG).pair == older["pair"]
