@@ -69,7 +69,7 @@ def test_a_person_sees_what_where_at_what_price_and_why() -> None:
         "per day",
         "per month",
         "P-EAGLE (eagle3 with parallel_drafting), K=7",
-        "fits: the cache holds",
+        "fits: the KV cache holds",
         "al2023-ami-sagemaker-inference-gpu-4-1",
         "Findings",
         "Decisions",
@@ -229,7 +229,7 @@ def test_an_own_head_may_be_named_from_where_one_stands(
         ("config.json", "{", "is not JSON"),
         ("config.json", "[]", "holds no object"),
         ("config.json", '{"hidden_size": "wide"}', 'hidden_size is "wide", not a whole number'),
-        ("model.safetensors", None, r"holds no *.safetensors"),
+        ("model.safetensors", None, r"has no *.safetensors"),
     ],
 )
 def test_bad_config_or_no_weights_is_told(
@@ -246,7 +246,7 @@ def test_bad_config_or_no_weights_is_told(
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (safetensors({"fc": FC}, 6), "is truncated: it has"),
+        (safetensors({"fc": FC}, 6), "is cut short: it has"),
         (struct.pack("<Q", 4) + b"nope", "is not a safetensors file"),
         (safetensors({"fc": {}}, 0), "'fc' has the unknown dtype"),
     ],

@@ -116,12 +116,12 @@ def test_a_plan_tells_what_the_engine_is_told_and_what_the_memory_holds(width: s
     seen = words(run("plan", "gpt-oss-20b", width=width))
     for text in (
         "Engine arguments",
-        "--max-num-seqs 8 requests that are answered at the same time; more wait their turn",
-        "num_speculative_tokens 7 K, the tokens that are drafted",
-        "prepares the next step while the GPU still computes this one; P-EAGLE's cards serve so",
-        "weights of the model that answers",
-        "weights of the head that drafts",
-        "what is kept of each request while it runs",
+        "--max-num-seqs 8 concurrent requests; excess requests queue",
+        "num_speculative_tokens 7 K, the tokens drafted per step",
+        "schedules the next step while the GPU computes; P-EAGLE's cards serve so",
+        "weights of the target",
+        "weights of the drafter",
+        "KV cache",
     ):
         assert text in seen
     assert seen.count("--async-scheduling") == 1, "its reason stands beside it, not once more"
@@ -189,7 +189,7 @@ def test_where_all_drafters_lose_the_plan_proposes_none(
     assert "--speculative-config" not in made["engine_arguments"]
     assert fix_of(made, "speculation-loses").startswith("planned without speculation; to")
     seen = words(run("--catalog", losing, "plan", "gpt-oss-20b", *asked))
-    assert "alone makes" in seen
+    assert "reaches" in seen
     assert "at best (K=3) with P-EAGLE" in seen
 
 

@@ -140,8 +140,8 @@ def test_idle_gpus_that_planning_chose_are_a_warning_with_a_type_that_has_none()
     (finding,) = [f for f in made.findings if f.code == "gpus-idle"]
     assert finding.level == "warning"
     assert "7 of the 8 GPUs of ml.p6-b200.48xlarge are idle but billed" in finding.message
-    assert "ml.g7e.2xlarge, at $4.20 an hour" in finding.fix
-    assert "nobody has measured its speed" in finding.fix
+    assert "ml.g7e.2xlarge at $4.20 an hour" in finding.fix
+    assert "its speed is not measured" in finding.fix
     assert because(made, "instance_type") == (
         "the only type that fits, measured to reach 900 tokens/s; no price is known of it"
     )
@@ -153,8 +153,10 @@ def test_a_load_that_the_cache_holds_in_part_is_a_note_with_the_length_that_fits
     held = made.fit.max_concurrency
     assert 125 < held < 500
     assert finding.level == "note"
-    assert f"the cache holds {held:.1f} requests of full length (4,096 tokens)" in finding.message
-    assert "500 requests are to run" in finding.message
+    assert (
+        f"the KV cache holds {held:.1f} requests of full length (4,096 tokens)" in finding.message
+    )
+    assert "of the planned 500 requests" in finding.message
     assert f"about {made.fit.kv_cache_tokens // 500:,} tokens or less" in finding.fix
 
 

@@ -164,7 +164,7 @@ def test_one_instance_too_few_is_made_good_and_told() -> None:
     )
     assert "2 times one instance with 4 requests at a time" in made.speed.source
     assert "instances-for-speed" in codes(made, "warning")
-    assert str(because(made, "instance_count")).startswith("so many share the load")
+    assert str(because(made, "instance_count")).startswith("together they reach")
     given = plan(catalog=MEASURED, min_tokens_per_second=950, concurrency=8, instance_count=2)
     assert given.speed == made.speed
     assert "instances-for-speed" not in codes(given)
@@ -225,8 +225,8 @@ def test_a_drafter_with_which_the_speed_costs_more_is_told() -> None:
     (finding,) = [f for f in made.findings if f.code == "speculation-costs-more"]
     assert finding.level == "warning"
     assert finding.message == (
-        "Chat alone makes that speed for less: 1,600 tokens/s, measured, on ml.g7e.2xlarge at "
-        "$4.20 an hour, where EAGLE-3 head for Chat takes 3 x ml.g7e.2xlarge"
+        "Chat alone reaches that speed for less: 1,600 tokens/s, measured, on ml.g7e.2xlarge at "
+        "$4.20 an hour; with EAGLE-3 head for Chat it needs 3 x ml.g7e.2xlarge"
     )
     alone = plan("chat+eagle3", MEASURED, speculation=False, **asked)
     assert (alone.instance_count, alone.price_per_hour_usd) == (1, 4.2)

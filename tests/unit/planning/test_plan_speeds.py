@@ -51,7 +51,7 @@ def test_no_speed_is_claimed_of_a_load_beyond_the_measured_ones(load: int) -> No
     assert k_of(made) == 3, "the best at the nearest load"
     assert "at 32 requests at a time, the nearest measured load" in str(because(made, "k"))
     (finding,) = [f for f in made.findings if f.code == "speculation-loses"]
-    assert "at 32 requests at a time Chat alone makes 1,600" in finding.message
+    assert "at 32 requests at a time Chat reaches 1,600" in finding.message
     assert "use --no-speculation" in finding.fix, "it was not measured there, so it is not dropped"
 
 
@@ -84,8 +84,8 @@ def test_where_speculation_loses_none_is_planned_and_the_plan_says_so() -> None:
     (finding,) = [f for f in made.findings if f.code == "speculation-loses"]
     assert finding.level == "warning"
     assert "Chat reaches 1,600 tokens/s alone and 1,500 at best (K=3)" in finding.message
-    assert "name chat+p-eagle, or give --k" in finding.fix
-    assert str(because(made, "drafter")).startswith("evidence says")
+    assert "plan chat+p-eagle or set --k" in finding.fix
+    assert str(because(made, "drafter")).startswith("the target alone is measured")
     assert because(made, "k") is None
     assert "image-without-counters" not in codes(made), "there is nothing to be proved"
     assert made.speed is not None
@@ -129,7 +129,7 @@ def test_the_users_k_is_kept_and_told_when_another_is_faster() -> None:
     assert made.speed is not None
     assert made.speed.tokens_per_second == 800
     (finding,) = [f for f in made.findings if f.code == "k-below-fastest"]
-    assert finding.message.startswith("K=7 makes 800 tokens/s at 8 requests at a time, and K=3 900")
+    assert finding.message.startswith("K=7 reaches 800 tokens/s at 8 requests at a time, K=3 900")
     assert "k-below-fastest" not in codes(plan(concurrency=8, k=3, **ON_FAST))
 
 

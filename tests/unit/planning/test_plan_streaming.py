@@ -109,7 +109,7 @@ def test_a_runtime_without_a_streamer_is_refused_and_those_that_have_one_are_nam
     assert codes(made, "error") == ["runtime-without-streamer"]
     refused = finding(made, "runtime-without-streamer")
     assert "vLLM 0.19.0 is not known to contain the Run:ai model streamer" in refused.message
-    assert refused.fix.startswith("take --vllm 0.28.0, or leave out --weights-by stream")
+    assert refused.fix.startswith("use --vllm 0.28.0, or leave --weights-by stream out")
 
 
 def test_our_own_image_is_held_to_the_same_for_it_is_from_the_runtimes() -> None:
@@ -122,7 +122,7 @@ def test_our_own_image_is_held_to_the_same_for_it_is_from_the_runtimes() -> None
 def test_where_no_runtime_has_one_the_mount_is_the_way() -> None:
     made = plan(catalog=having(), weights_by="stream", **PAIR)
 
-    assert finding(made, "runtime-without-streamer").fix.startswith("leave out --weights-by")
+    assert finding(made, "runtime-without-streamer").fix.startswith("leave --weights-by stream out")
 
 
 def test_which_runtimes_have_one_is_data_with_date_and_source() -> None:

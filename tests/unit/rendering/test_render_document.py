@@ -229,7 +229,9 @@ def test_an_edit_that_nothing_contradicts_is_refused(path: list[str], value: Any
         at = at[step]
     assert at[path[-1]] != value
     at[path[-1]] = value
-    assert refused(changed) == "plan.json was edited after it was made"
+    assert (
+        refused(changed) == "plan.json was edited after it was created (its digest does not match)"
+    )
 
 
 def test_only_the_layout_of_a_file_may_be_changed(tmp_path: Path) -> None:

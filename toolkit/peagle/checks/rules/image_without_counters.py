@@ -28,7 +28,7 @@ def check(case: Case) -> Iterator[Finding]:
         "the stock image exposes no speculation counters; deploy cannot verify acceptance (exit 3)"
     )
     fix = Fix(
-        "Build an image with counters and pass its address with --image",
+        "build an image with counters and pass its address with --image",
         ("peagle", "image", "build", *_pair_arguments(case), "--push"),
     )
     yield warning(CODE, "image", message, fix)
