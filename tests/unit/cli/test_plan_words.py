@@ -106,7 +106,7 @@ def test_the_next_command_and_the_advice_know_the_catalogue(tmp_path: Path) -> N
     ("arguments", "said"),
     [
         (("check", "tiny", "--catalog", "."), "peagle --catalog DIR check"),
-        (("plan", "tiny", "--tp", "2"), "name an --instance-type"),
+        (("plan", "tiny", "--tp", "2"), "choose an --instance-type"),
         (("plan", "tiny", "--max-num-seqs", "2"), "--concurrency"),
         (("plan", "tiny", "--concurency", "2"), "did you mean --concurrency?"),
     ],

@@ -143,7 +143,7 @@ def test_idle_gpus_that_planning_chose_are_a_warning_with_a_type_that_has_none()
     assert "ml.g7e.2xlarge at $4.20 an hour" in finding.fix
     assert "its speed is not measured" in finding.fix
     assert because(made, "instance_type") == (
-        "the only type that fits, measured to reach 900 tokens/s; no price is known of it"
+        "the only type that fits, measured to reach 900 tokens/s; price unknown"
     )
 
 
