@@ -10,7 +10,7 @@ import peagle_serve
 _PACKAGE = Path(__file__).resolve().parent
 
 SHIPPED = "catalog:"
-"""Begins the location of weights that ship with the catalogue."""
+"""Prefix of the location of weights that ship with the catalogue."""
 
 
 BUNDLED_CATALOG = "PEAGLE_BUNDLED_CATALOG"
@@ -27,7 +27,7 @@ def data_folder(name: str) -> Path:
 
 
 def weights_folder(location: str) -> Path:
-    """The folder that a plan's ``directory`` weights mean: ``catalog:...`` ships with us."""
+    """The folder that a plan's ``directory`` weights mean: ``catalog:...`` is in the bundled catalogue."""
     inside = location.removeprefix(SHIPPED)
     if inside == location:
         return Path(location).expanduser()
@@ -35,5 +35,5 @@ def weights_folder(location: str) -> Path:
 
 
 def entrypoint_folder() -> Path:
-    """The folder of ``peagle_serve``, the package that an image and a local engine start."""
+    """The folder of ``peagle_serve``, the package that images and local engines start."""
     return Path(peagle_serve.__file__).resolve().parent

@@ -20,11 +20,11 @@ GEOMETRY = Path(__file__).parents[2] / "geometry"
         (" \n", "config.json is empty"),
         ("{", "config.json is not JSON: Expecting"),
         ("\ufeff{}", "config.json is not JSON"),
-        ("[]", "config.json holds no object"),
-        ("null", "config.json holds no object"),
+        ("[]", "config.json is not a JSON object"),
+        ("null", "config.json is not a JSON object"),
         ("[" * 100_000, "is nested too deeply"),
         ('{"a": ' + "9" * 5000 + "}", "config.json is not JSON: Exceeds the limit"),
-        ('{"architectures": ["\\ud800"]}', "it is not text in UTF-8"),
+        ('{"architectures": ["\\ud800"]}', "it is not UTF-8 text"),
         ('{"hidden_size": "2880"}', 'hidden_size is "2880", not a whole number'),
         ('{"hidden_size": 2880.0}', "hidden_size is 2880.0, not a whole number"),
         ('{"hidden_size": true}', "hidden_size is true, not a whole number"),
@@ -34,8 +34,8 @@ GEOMETRY = Path(__file__).parents[2] / "geometry"
         ('{"vocab_size": 1e400}', "vocab_size is inf, not a whole number"),
         ('{"vocab_size": -1}', "vocab_size is -1, not a positive number"),
         ('{"num_hidden_layers": 0}', "num_hidden_layers is 0, not a positive number"),
-        ('{"sliding_window": -1}', "sliding_window is -1, not a number from 0"),
-        ('{"vocab_size": 1' + "0" * 50 + "}", "not a number up to 2,147,483,647"),
+        ('{"sliding_window": -1}', "sliding_window is -1, not a number of at least 0"),
+        ('{"vocab_size": 1' + "0" * 50 + "}", "not a number of at most 2,147,483,647"),
         ('{"ptd_token_id": "7"}', 'ptd_token_id is "7"'),
         ('{"text_config": {"head_dim": "64"}}', 'text_config.head_dim is "64"'),
         (
@@ -60,7 +60,7 @@ def test_what_is_wrong_is_told_with_its_key(content: str, words: str) -> None:
 
 @pytest.mark.parametrize("content", [b"\xff\xfe{\x00}\x00", b'{"a": "\xff"}'])
 def test_text_in_another_encoding_is_refused(content: bytes) -> None:
-    with pytest.raises(CheckpointError, match="not text in UTF-8"):
+    with pytest.raises(CheckpointError, match="not UTF-8 text"):
         parse_config(content)
 
 

@@ -198,10 +198,10 @@ def _loop(place: Path) -> None:
 
 
 BROKEN = [
-    (_dangling, "is a link to nothing"),
-    (_loop, r"is none \(Too many levels of symbolic links\)"),
+    (_dangling, "is a broken link"),
+    (_loop, r"cannot be opened \(Too many levels of symbolic links\)"),
     (Path.mkdir, "is a folder"),
-    (_pipe, "is no regular file"),
+    (_pipe, "is not a regular file"),
 ]
 
 

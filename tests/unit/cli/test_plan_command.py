@@ -227,7 +227,7 @@ def test_an_own_head_may_be_named_from_where_one_stands(
     [
         ("config.json", None, "has no config.json"),
         ("config.json", "{", "is not JSON"),
-        ("config.json", "[]", "holds no object"),
+        ("config.json", "[]", "is not a JSON object"),
         ("config.json", '{"hidden_size": "wide"}', 'hidden_size is "wide", not a whole number'),
         ("model.safetensors", None, r"has no *.safetensors"),
     ],

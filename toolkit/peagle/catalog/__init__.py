@@ -1,4 +1,4 @@
-"""Reads and validates the catalogue; every error says file, key, and what was expected."""
+"""Reads and validates the catalogue; every error has the file, the key and the expected value."""
 
 from peagle.catalog.find import find_drafter, find_instance, find_pair, pair_name
 from peagle.catalog.loading import load_catalog

@@ -65,7 +65,7 @@ def _round_trip() -> Any:
 
 
 def _data(entry: BaseModel) -> dict[str, Any]:
-    """What a file says of the entry: keys with their default value are left out."""
+    """The entry as data, without keys that have their default value."""
     return entry.model_dump(exclude_defaults=True)
 
 
@@ -109,9 +109,9 @@ class _Update:
             self._put(holder, key, self._new_list(), before)
         node = holder[key]
         known = {entry[name]: entry for entry in old}
-        wanted = {entry[name] for entry in new}
+        names = {entry[name] for entry in new}
         for number in reversed(range(len(node))):
-            if str(node[number][name]) not in wanted:
+            if str(node[number][name]) not in names:
                 del node[number]
         for number, entry in enumerate(new):
             if entry[name] in known:

@@ -1,5 +1,4 @@
-"""What lies where weights lie: config.json and the headers of safetensors files, never the
-weights."""
+"""Reads checkpoints: config.json and the headers of safetensors files, never the weights."""
 
 from peagle.checkpoints.folder import FolderSource
 from peagle.checkpoints.models import Checkpoint, Source, Tensor

@@ -1,7 +1,7 @@
 """A model's architecture from its config.json, as Hugging Face writes it and vLLM reads it.
 
-Known by name: gpt_oss, qwen3, qwen3_moe, llama, gemma4 (nested under ``text_config``, with two
-kinds of heads) and the ``speculators`` heads (nested under ``transformer_layer_config``). Any other
+gpt_oss, qwen3, qwen3_moe, llama, gemma4 (nested under ``text_config``, with two kinds of heads) and
+``speculators`` heads (nested under ``transformer_layer_config``) have tests of their own. Any other
 decoder is read by the usual keys.
 """
 
@@ -20,20 +20,20 @@ from peagle.vllm.dtypes import served_dtype
 Config = Mapping[str, Any]
 
 _NESTED = ("text_config", "llm_config", "transformer_layer_config")
-"""Where the decoder's numbers stand in the config of a larger whole."""
+"""Keys of the decoder's config in the config of a larger model."""
 
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 _EXPERTS_PER_TOKEN = ("num_experts_per_tok", "experts_per_token", "top_k_experts")
 
 _LARGEST = 1 << 31
-"""No size of a model reaches it; what does is a damaged file."""
+"""No size of a model is as large; a damaged file may claim it."""
 
 
 def read_architecture(config: Config) -> Architecture:
     """The decoder that ``config`` describes.
 
     ``intermediate_size`` is that of one expert where there are experts. Raises CheckpointError,
-    with the key, for a number that is missing, no number, or not positive.
+    with the key, for a number that is missing or not a positive whole number.
     """
     text = decoder_config(config)
     hidden, layers = number(text, "hidden_size"), number(text, "num_hidden_layers")
@@ -58,26 +58,26 @@ def read_architecture(config: Config) -> Architecture:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise CheckpointError(f"config.json: {where}: {first['msg']}", _MEND) from error
+        raise CheckpointError(f"config.json: {where}: {first['msg']}", _FIX) from error
 
 
-_MEND = "compare config.json with the model's own"
+_FIX = "compare config.json with that of the original model"
 
 
 def decoder_config(config: Config) -> Config:
-    """The part of ``config`` that describes the decoder: all of it, or what it nests."""
+    """The part of ``config`` that describes the decoder: the whole, or a nested object."""
     for key in _NESTED:
         nested = config.get(key)
         if nested is None:
             continue
         if not isinstance(nested, Mapping):
-            raise CheckpointError(f"config.json: {key} is {nested!r}, not an object", _MEND)
+            raise CheckpointError(f"config.json: {key} is {nested!r}, not an object", _FIX)
         return nested
     return config
 
 
 def class_name(config: Config) -> str:
-    """The first of ``architectures``; ``unknown`` where none is named."""
+    """The first of ``architectures``; ``unknown`` if there is none."""
     names = config.get("architectures")
     if isinstance(names, list) and names and isinstance(names[0], str):
         return names[0]
@@ -85,9 +85,9 @@ def class_name(config: Config) -> str:
 
 
 def read_dtype(config: Config) -> str | None:
-    """The type that vLLM computes in on a GPU, such as ``bfloat16``; ``None``: not said.
+    """The type that vLLM computes in on a GPU, such as ``bfloat16``; ``None`` if unknown.
 
-    That is the type that the weights were saved in, except where ``served_dtype`` says another.
+    It is the type of the saved weights, except where ``served_dtype`` maps it to another.
     """
     for part in (decoder_config(config), config):
         for key in ("dtype", "torch_dtype"):
@@ -99,7 +99,7 @@ def read_dtype(config: Config) -> str | None:
 def read_quantization(config: Config) -> str | None:
     """How the weights are quantised: ``mxfp4``, ``fp8``, ``nvfp4``, another name, or ``None``.
 
-    compressed-tensors and ModelOpt say it by the format of their weights.
+    compressed-tensors and ModelOpt are mapped to the format of their weights.
     """
     settings = config.get("quantization_config") or decoder_config(config).get(
         "quantization_config"
@@ -119,24 +119,22 @@ def number(config: Config, key: str) -> int:
     """The positive whole number under ``key``. Raises CheckpointError with key and value."""
     value = optional_number(config, key)
     if value is None:
-        raise CheckpointError(f"config.json has no {key}", _MEND)
+        raise CheckpointError(f"config.json has no {key}", _FIX)
     return value
 
 
 def optional_number(config: Config, key: str) -> int | None:
-    """As ``number``, with ``None`` for a key that is missing or null."""
+    """Like ``number``, but ``None`` for a key that is missing or null."""
     value = config.get(key)
     if value is None:
         return None
     if type(value) is not int or not 0 < value < _LARGEST:
-        raise CheckpointError(
-            f"config.json: {key} is {value!r}, not a positive whole number", _MEND
-        )
+        raise CheckpointError(f"config.json: {key} is {value!r}, not a positive whole number", _FIX)
     return value
 
 
 def _count(config: Config, key: str) -> int | None:
-    """As ``optional_number``; 0 counts as not said, as configs write it for what is not there."""
+    """Like ``optional_number``; 0 is ``None``: configs write it for parts that they lack."""
     return None if config.get(key) == 0 else optional_number(config, key)
 
 
@@ -163,14 +161,14 @@ def _first(text: Config, keys: tuple[str, ...]) -> int | None:
 
 
 def _tied(config: Config, text: Config) -> bool:
-    """Gemma ties its matrices without saying so; elsewhere the config says it."""
+    """Gemma ties its matrices by default; other configs have a key."""
     default = str(text.get("model_type", "")).startswith("gemma")
     value = text.get("tie_word_embeddings", config.get("tie_word_embeddings", default))
     return bool(value)
 
 
 def _attention(text: Config, layers: int, hidden: int, heads: int) -> tuple[AttentionGroup, ...]:
-    """Layers by the cache that they keep. Layers that use another's cache keep none."""
+    """Layers grouped by their KV cache; layers that share another layer's cache are left out."""
     width = optional_number(text, "head_dim") or hidden // heads
     kv_heads = optional_number(text, "num_key_value_heads") or heads
     shared = (
@@ -204,7 +202,7 @@ def _layer_kinds(text: Config, layers: int) -> list[str]:
     if not isinstance(types, list) or len(types) != layers:
         found = len(types) if isinstance(types, list) else repr(types)
         raise CheckpointError(
-            f"config.json: layer_types has {found} entries and num_hidden_layers is {layers}", _MEND
+            f"config.json: layer_types has {found} entries and num_hidden_layers is {layers}", _FIX
         )
     return ["sliding" if "sliding" in str(kind) else "full" for kind in types]
 

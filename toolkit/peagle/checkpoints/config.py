@@ -1,4 +1,4 @@
-"""config.json: whether it can be read, and whether the numbers that planning needs are numbers."""
+"""Parses config.json and checks the values that planning reads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from peagle.errors import CheckpointError
 CONFIG = "config.json"
 
 LONGEST_CONFIG = 1_000_000
-"""Bytes. Real ones have a few thousand."""
+"""Bytes. Usual ones have a few thousand."""
 
 SIZES = frozenset({
     "draft_vocab_size", "head_dim", "hidden_size", "intermediate_size", "max_position_embeddings",
@@ -29,34 +29,34 @@ COUNTS = frozenset({
 """Keys whose value is a whole number, 0 included, or null."""
 
 TOKENS = frozenset({"mask_token_id", "pard_token", "ptd_token_id"})
-"""Keys whose value is the id of a token, or null. Whether it is a token is the checks' question."""
+"""Keys whose value is a token id, or null. A check decides whether it is in the vocabulary."""
 
 NESTED = ("text_config", "transformer_layer_config", "eagle_config")
-"""Keys under which a config keeps a part with numbers of its own."""
+"""Keys of nested parts with numbers of their own."""
 
 _QUANTIZATION = "quantization_config"
 _LARGEST = 2**31 - 1
-_MEND = "mend config.json, or copy it again"
+_FIX = "correct config.json, or copy it again"
 
 
 def parse_config(content: bytes) -> dict[str, Any]:
-    """The object in config.json. Raises CheckpointError when it is none, or a number is none.
+    """The object in config.json. Raises CheckpointError for other content and invalid numbers.
 
-    Infinity and NaN are refused where planning reads a number. Elsewhere they stand in good
-    configs, and transformers reads them.
+    Infinity and NaN are refused in numbers that planning reads. Other keys of valid configs have
+    them, and transformers reads them.
     """
     if not content.strip():
         raise CheckpointError(f"{CONFIG} is empty", "copy it again")
     try:
         document = json.loads(content.decode())
-        # Half of a surrogate pair is no text: it could be neither printed nor written.
+        # Half of a surrogate pair can neither be printed nor written.
         json.dumps(document, ensure_ascii=False).encode()
     except RecursionError as error:
-        raise CheckpointError(f"{CONFIG} is nested too deeply to be one", _MEND) from error
+        raise CheckpointError(f"{CONFIG} is nested too deeply", _FIX) from error
     except ValueError as error:
         raise CheckpointError(f"{CONFIG} is not JSON: {_reason(error)}", "copy it again") from error
     if not isinstance(document, dict):
-        raise CheckpointError(f"{CONFIG} holds no object", "copy it again")
+        raise CheckpointError(f"{CONFIG} is not a JSON object", "copy it again")
     for path, part in _parts(document):
         _check_numbers(path, part)
         if not isinstance(part.get(_QUANTIZATION) or {}, dict):
@@ -66,12 +66,12 @@ def parse_config(content: bytes) -> dict[str, Any]:
 
 def _reason(error: ValueError) -> str:
     if isinstance(error, UnicodeError):
-        return "it is not text in UTF-8"
+        return "it is not UTF-8 text"
     return str(error).partition(";")[0]
 
 
 def _parts(document: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The document and the parts nested in it, each with the path before its keys."""
+    """The document and its nested parts, each with the prefix of its keys."""
     yield "", document
     for key in NESTED:
         part = document.get(key)
@@ -91,12 +91,12 @@ def _check_numbers(path: str, part: Mapping[str, Any]) -> None:
         if key in SIZES and value < 1:
             _refuse(path + key, value, "a positive number")
         if key in COUNTS and value < 0:
-            _refuse(path + key, value, "a number from 0")
+            _refuse(path + key, value, "a number of at least 0")
         if abs(value) > _LARGEST:
-            _refuse(path + key, value, f"a number up to {_LARGEST:,}")
+            _refuse(path + key, value, f"a number of at most {_LARGEST:,}")
 
 
-def _refuse(key: str, value: Any, wanted: str) -> NoReturn:
+def _refuse(key: str, value: Any, expected: str) -> NoReturn:
     shown = ascii(value) if isinstance(value, float) else json.dumps(value)
     shown = shown if len(shown) <= 40 else f"{shown[:37]}..."
-    raise CheckpointError(f"{CONFIG}: {key} is {shown}, not {wanted}", _MEND)
+    raise CheckpointError(f"{CONFIG}: {key} is {shown}, not {expected}", _FIX)

@@ -21,21 +21,21 @@ _INDEX = ".safetensors.index.json"
 
 
 class FolderSource:
-    """The files of a folder. Nothing is read before it is asked for."""
+    """The files of a folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     @property
     def location(self) -> str:
-        """The folder as it was named."""
+        """The path as the user names it."""
         return str(self._folder)
 
     def names(self) -> dict[str, int]:
-        """The files of the folder with their sizes in bytes; links count as what they lead to.
+        """The files of the folder with their sizes in bytes, following links.
 
-        Raises CheckpointError for weights, or a config.json, that are there by name only, as an
-        aborted download leaves them.
+        Raises CheckpointError for weights or a config.json that are no readable file, as an aborted
+        download leaves them.
         """
         if not self._folder.is_dir():
             is_file = self._folder.is_file()
@@ -43,20 +43,20 @@ class FolderSource:
                 f"{self._folder} is a file" if is_file else f"there is no folder {self._folder}",
                 "name the folder that holds config.json",
             )
-        with _told(self._folder):
+        with _as_checkpoint_error(self._folder):
             return _regular_files(self._folder)
 
     def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
         """A part of a file."""
         path = self._folder / name
-        with _told(path), path.open("rb") as file:
+        with _as_checkpoint_error(path), path.open("rb") as file:
             file.seek(start)
             return file.read(-1 if length is None else length)
 
     def digests(self, name: str) -> Mapping[str, str]:
-        """sha256 and md5 of a file that is not large."""
+        """Digests of a file of at most 100 MB."""
         path = self._folder / name
-        with _told(path):
+        with _as_checkpoint_error(path):
             if path.stat().st_size > _LONGEST_HASHED:
                 return {}
             content = path.read_bytes()
@@ -70,7 +70,7 @@ class FolderSource:
 
 
 def _regular_files(folder: Path) -> dict[str, int]:
-    """A pipe that is called model.safetensors would keep its reader waiting, so it is none."""
+    """The regular files; reading a pipe named model.safetensors would block."""
     sizes: dict[str, int] = {}
     broken: dict[str, str] = {}
     for path in folder.iterdir():
@@ -78,28 +78,30 @@ def _regular_files(folder: Path) -> dict[str, int]:
             found = path.stat()
         except OSError as error:
             gone = isinstance(error, FileNotFoundError)
-            broken[path.name] = "is a link to nothing" if gone else f"is none ({error.strerror})"
+            broken[path.name] = (
+                "is a broken link" if gone else f"cannot be opened ({error.strerror})"
+            )
             continue
         if S_ISREG(found.st_mode):
             sizes[path.name] = found.st_size
         else:
-            broken[path.name] = "is a folder" if S_ISDIR(found.st_mode) else "is no regular file"
+            broken[path.name] = "is a folder" if S_ISDIR(found.st_mode) else "is not a regular file"
     _refuse_needed(folder, broken, indexed=any(name.endswith(_INDEX) for name in sizes))
     return sizes
 
 
 def _refuse_needed(folder: Path, broken: Mapping[str, str], *, indexed: bool) -> None:
-    """Raise CheckpointError for what vLLM would read and nobody can. Where an index names the
-    weights, it tells which of them are missing."""
+    """Raise CheckpointError for an unreadable file that vLLM reads. Weights that an index names are
+    left to it: its error lists all missing files."""
     for name, what in sorted(broken.items()):
         weights = name.endswith(".safetensors") and not name.startswith(".") and not indexed
         if weights or name == CONFIG:
             message = f"{folder}/{name} {what}, so it cannot be read"
-            raise CheckpointError(message, "copy it again; an aborted download leaves such a thing")
+            raise CheckpointError(message, "copy it again; an aborted download may have left it")
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
+def _as_checkpoint_error(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -1,10 +1,10 @@
-"""A checkpoint in a repository of the Hugging Face hub, read in parts.
+"""A checkpoint in a repository of the Hugging Face hub, read in parts; and the commit of a branch.
 
-Two calls of the hub are enough: the listing of a repository's files, and a file of it, which may
-redirect to a store on another host. They are made here and not by the hub's own library, since
-that has no total timeout, and reads an answer to its end where a server ignores ``Range``.
-
-At which commit a branch or tag of the hub is now, and who may read it.
+huggingface_hub is not used, because of two properties (version 2.4.0): its timeout limits the
+silence of a connection and not the whole read, and it reads a response to its end, so a server that
+ignores ``Range`` makes it download a weight file whole (``parse_safetensors_file_metadata`` and
+``HfFileSystemFile._fetch_range`` use ``response.content``). Two endpoints of the hub are enough:
+the list of a repository's files, and a file, which may redirect to storage on another host.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urljoin
 
-from peagle.checkpoints.hub_client import Answer, Hub
+from peagle.checkpoints.hub_client import Hub, HubResponse
 from peagle.errors import CheckpointError
 
-_PAGE_BYTES = 10_000_000
-_MOST_PAGES = 10
-"""Of 1,000 files each: no checkpoint has more at its top level."""
+COMMIT = re.compile(r"[0-9a-f]{40}")
+"""A revision that never changes."""
+
+_MAX_DOCUMENT_BYTES = 10_000_000
+_MAX_PAGES = 10
+"""Of 1,000 files each; no checkpoint has more at its top level."""
 
 _NEXT = re.compile(r'<([^<>]+)>\s*;\s*rel="?next"?')
 
@@ -37,11 +40,11 @@ class HubSource:
 
     @property
     def location(self) -> str:
-        """``org/name``, with ``@revision`` when one was named."""
+        """``org/name``, with ``@revision`` if there is one."""
         return f"{self._repo}@{self._revision}" if self._revision else self._repo
 
     def names(self) -> dict[str, int]:
-        """The files of the repository's top level with their sizes in bytes."""
+        """The files at the top level of the repository, with their sizes in bytes."""
         self._listing = {
             entry["path"]: entry
             for page in self._pages()
@@ -54,17 +57,17 @@ class HubSource:
         """A part of a file."""
         path = f"{self._repo}/resolve/{self._commit_path}/{quote(name)}"
         end = "" if length is None else str(start + length - 1)
-        with self._open(path, {"Range": f"bytes={start}-{end}"}) as answer:
-            if start and not answer.starts_at(start):
+        with self._open(path, {"Range": f"bytes={start}-{end}"}) as response:
+            if start and not response.starts_at(start):
                 raise CheckpointError(
-                    f"{self.location}/{name}: the server sends no parts of files, and nothing is "
-                    "downloaded whole",
+                    f"{self.location}/{name}: the server ignores the Range header, and weights are "
+                    "not downloaded whole",
                     "unset HF_ENDPOINT, or copy the model to this machine",
                 )
-            return answer.read(length)
+            return response.read(length)
 
     def digests(self, name: str) -> Mapping[str, str]:
-        """sha256 of a large file, the id of the git blob of a small one."""
+        """The sha256 of a large file, the git blob id of a small one."""
         entry = self._listing.get(name, {})
         stored = entry.get("lfs")
         if isinstance(stored, dict) and isinstance(stored.get("oid"), str):
@@ -77,9 +80,10 @@ class HubSource:
 
     def _pages(self) -> Iterator[list[dict[str, Any]]]:
         path = f"api/models/{self._repo}/tree/{self._commit_path}"
-        for _ in range(_MOST_PAGES):
-            with self._open(path, {}) as answer:
-                content, link = answer.read(_PAGE_BYTES), answer.headers.get("Link")
+        for _ in range(_MAX_PAGES):
+            with self._open(path, {}) as response:
+                content = response.read(_MAX_DOCUMENT_BYTES)
+                link = response.headers.get("Link")
             yield self._page(content)
             following = _NEXT.search(link or "")
             if following is None:
@@ -96,11 +100,9 @@ class HubSource:
             page = None
         if isinstance(page, list) and all(_is_entry(entry) for entry in page):
             return page
-        raise CheckpointError(
-            f"{self._hub.endpoint} does not answer as the hub does", "check HF_ENDPOINT"
-        )
+        raise _not_a_hub(self._hub)
 
-    def _open(self, path: str, headers: Mapping[str, str]) -> Answer:
+    def _open(self, path: str, headers: Mapping[str, str]) -> HubResponse:
         return self._hub.open(path, headers, self._repo, self._revision)
 
 
@@ -114,34 +116,32 @@ def _is_entry(entry: Any) -> bool:
     )
 
 
-COMMIT = re.compile(r"[0-9a-f]{40}")
-"""A revision that never changes."""
-
-_LONGEST_ANSWER = 10_000_000
-
-
 @dataclass(frozen=True)
-class Revision:
-    """``open_to_all`` is false for a gated or private repository, which wants a token."""
+class HubRevision:
+    """A commit; ``is_public`` is false for a gated or private repository, which needs a token."""
 
     commit: str
-    open_to_all: bool
+    is_public: bool
 
 
-def revision_of(hub: Hub, repo: str, revision: str | None) -> Revision:
-    """What the hub says of ``org/name`` at ``revision`` (``None``: its main branch).
+def resolve_revision(hub: Hub, repo: str, revision: str | None) -> HubRevision:
+    """The commit of ``org/name`` at ``revision`` (``None``: its main branch).
 
-    Raises CheckpointError when it is not there, or not for this user.
+    Raises CheckpointError if it does not exist or this user may not read it.
     """
     path = f"api/models/{repo}/revision/{quote(revision or 'main', safe='')}"
-    with hub.open(path, {}, repo, revision) as answer:
-        content = answer.read(_LONGEST_ANSWER)
+    with hub.open(path, {}, repo, revision) as response:
+        content = response.read(_MAX_DOCUMENT_BYTES)
     try:
-        said: dict[str, Any] = json.loads(content.decode())
-        commit, closed = said["sha"], said.get("gated") or said.get("private")
+        document: dict[str, Any] = json.loads(content.decode())
+        commit, closed = document["sha"], document.get("gated") or document.get("private")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         commit, closed = None, None
     if not isinstance(commit, str) or not COMMIT.fullmatch(commit):
-        raise CheckpointError(f"{hub.endpoint} does not answer as the hub does",
-                              "check HF_ENDPOINT")  # fmt: skip
-    return Revision(commit, not closed)
+        raise _not_a_hub(hub)
+    return HubRevision(commit, not closed)
+
+
+def _not_a_hub(hub: Hub) -> CheckpointError:
+    message = f"the response of {hub.endpoint} is not that of a Hugging Face hub"
+    return CheckpointError(message, "check HF_ENDPOINT")

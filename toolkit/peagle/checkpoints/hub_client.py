@@ -1,8 +1,6 @@
-"""What the hub's refusals mean for who asked: which licence to accept, or which token to set.
+"""Requests to the Hugging Face hub: address, token, redirects, and errors with their fixes.
 
-How the Hugging Face hub is asked: its address, the user's token, redirects, and errors.
-
-The token goes to the hub's own address and nowhere else, whatever the hub redirects to.
+The token is sent to the hub's own address only, never to the target of a redirect.
 """
 
 from __future__ import annotations
@@ -27,21 +25,21 @@ _SET_TOKEN = "set HF_TOKEN, or run `hf auth login`"
 
 
 @dataclass(frozen=True)
-class Refusal:
-    """Of which repository and revision; ``token_from`` is empty when no token was sent."""
+class HubRefusal:
+    """Explains why a repository was refused; ``token_from`` is empty if no token was sent."""
 
     repo: str
     revision: str | None
     endpoint: str
     token_from: str
 
-    def of(self, answer: HTTPResponse) -> CheckpointError:
-        """The user's error for the hub's answer, which carries the reason in ``X-Error-Code``;
-        HubFailed where it is none of the user's."""
-        reason, status = answer.headers.get("X-Error-Code", ""), answer.status
+    def error(self, response: HTTPResponse) -> CheckpointError:
+        """The error for the hub's response, whose reason is in ``X-Error-Code``; HubFailed if the
+        user cannot fix it."""
+        reason, status = response.headers.get("X-Error-Code", ""), response.status
         if reason == "GatedRepo":
             return self._gated()
-        if answer.headers.get("X-Error-Message") == "Access to this resource is disabled.":
+        if response.headers.get("X-Error-Message") == "Access to this resource is disabled.":
             return CheckpointError(f"the hub has disabled {self.repo}", "choose another model")
         if reason == "RevisionNotFound":
             return CheckpointError(
@@ -51,11 +49,11 @@ class Refusal:
         if reason == "EntryNotFound":
             return CheckpointError(
                 f"{self.repo} no longer has a file that its listing names",
-                "somebody changes it just now: repeat it",
+                "the repository is being changed; repeat it",
             )
         if reason == "RepoNotFound" or status in (401, 404):
             return self._unknown(status)
-        return self._by_status(status, answer.headers.get("Retry-After", ""))
+        return self._by_status(status, response.headers.get("Retry-After", ""))
 
     def _gated(self) -> CheckpointError:
         page = f"{self.endpoint}/{self.repo}"
@@ -65,23 +63,23 @@ class Refusal:
                 f"accept its licence at {page}, then set HF_TOKEN to a token of that account",
             )
         return CheckpointError(
-            f"{self.repo} is gated, and {self.token_from} does not open it",
+            f"{self.repo} is gated, and {self.token_from} has no access",
             f"accept its licence at {page} with the account of that token; a fine-grained token "
-            "also needs the right to read public gated repositories",
+            "also needs the permission to read public gated repositories",
         )
 
     def _unknown(self, status: int) -> CheckpointError:
-        """The hub says the same of what is not there and of what is private."""
+        """The hub answers the same for unknown and for private repositories."""
         if status == 401 and self.token_from:
             return CheckpointError(
-                f"the hub does not accept {self.token_from}, asked for {self.repo}",
-                "it may have expired: make another one at "
+                f"the hub does not accept {self.token_from} for {self.repo}",
+                "it may have expired: create another one at "
                 f"{self.endpoint}/settings/tokens, or unset it for a public model",
             )
         if self.token_from:
             return CheckpointError(
-                f"the hub has no {self.repo}, or {self.token_from} may not see it",
-                "check the spelling, and that the token has the right to read it",
+                f"the hub has no {self.repo}, or {self.token_from} has no access",
+                "check the spelling, and that the token may read it",
             )
         return CheckpointError(
             f"the hub has no {self.repo}, or it is private",
@@ -90,30 +88,30 @@ class Refusal:
 
     def _by_status(self, status: int, retry_after: str) -> CheckpointError:
         if status == 403:
-            who = self.token_from or "a caller without a token"
+            who = self.token_from or "requests without a token"
             return CheckpointError(
-                f"the hub does not let {who} read {self.repo}",
-                "give the token the right to read the contents of that repository"
+                f"the hub does not allow {who} to read {self.repo}",
+                "give the token the permission to read the contents of that repository"
                 if self.token_from
                 else _SET_TOKEN,
             )
         if status == 429:
-            wait = f"{retry_after} seconds" if retry_after.isdigit() else "some minutes"
-            more = "" if self.token_from else f"; to be allowed more, {_SET_TOKEN}"
+            wait = f"{retry_after} seconds" if retry_after.isdigit() else "a few minutes"
+            more = "" if self.token_from else f"; for a higher limit, {_SET_TOKEN}"
             return HubFailed(
-                f"{self.repo}: the hub has been asked too often from here",
+                f"{self.repo}: the hub's rate limit is reached",
                 f"repeat it in {wait}{more}",
             )
         return HubFailed(
-            f"{self.repo}: {self.endpoint} answers with an error ({status})", "repeat it later"
+            f"{self.repo}: {self.endpoint} responds with HTTP {status}", "repeat it later"
         )
 
 
 _SECONDS = 10.0
-"""For how long the hub may be silent."""
+"""Timeout of each read from the hub."""
 
 _REDIRECTS = (301, 302, 303, 307, 308)
-_MOST_REDIRECTS = 5
+_MAX_REDIRECTS = 5
 _TRUE = ("1", "ON", "YES", "TRUE")
 _TOKEN = re.compile(r"[!-~]+")
 _NETWORK_FIX = "check the network, a proxy and HF_ENDPOINT, or copy the model to this machine"
@@ -121,7 +119,7 @@ _NETWORK_FIX = "check the network, a proxy and HF_ENDPOINT, or copy the model to
 
 @dataclass(frozen=True)
 class Hub:
-    """The hub at ``endpoint``. ``token_from`` says in words where the token is from."""
+    """The hub at ``endpoint``. ``token_from`` names the origin of the token in messages."""
 
     endpoint: str
     token: str | None = field(default=None, repr=False)
@@ -131,44 +129,46 @@ class Hub:
 
     @classmethod
     def of_environment(cls) -> Hub:
-        """As the hub's own library finds it: ``HF_ENDPOINT``, ``HF_HUB_OFFLINE``, ``HF_TOKEN`` or
-        what ``hf auth login`` wrote. Raises CheckpointError when one of them cannot be right."""
+        """Settings as huggingface_hub reads them: ``HF_ENDPOINT``, ``HF_HUB_OFFLINE``, ``HF_TOKEN``
+        or the file of ``hf auth login``. Raises CheckpointError for an invalid value."""
         endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
         if "@" in endpoint:
-            raise CheckpointError("HF_ENDPOINT holds a password", "leave out what is before the @")
+            raise CheckpointError("HF_ENDPOINT holds a password", "remove the part before the @")
         if _origin(endpoint) is None:
             raise CheckpointError(
-                f"HF_ENDPOINT is {endpoint!r}, which is no address", "write it with http(s)://"
+                f"HF_ENDPOINT is {endpoint!r}, not a URL", "write it with http(s)://"
             )
-        asked = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
-        offline = next((name for name in asked if _is_true(name)), None)
+        names = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+        offline = next((name for name in names if _is_true(name)), None)
         token, source = _token()
         return cls(endpoint, token, source, offline)
 
     def open(
         self, path: str, headers: Mapping[str, str], repo: str, revision: str | None
-    ) -> Answer:
-        """The answer to a GET of ``path``, an address or what follows the endpoint.
+    ) -> HubResponse:
+        """The response to a GET of ``path``, a URL or a path below the endpoint; follows redirects.
 
-        Redirects are followed. Raises HubFailed when there is no answer, and CheckpointError when
-        it is a refusal of ``repo`` at ``revision``.
+        Raises HubFailed without a response, and CheckpointError if the hub refuses ``repo`` at
+        ``revision``.
         """
         if self.offline:
             raise CheckpointError(
                 f"{self.offline} is set, so {repo} is not read from the hub",
-                "unset it, or name a folder that holds the model",
+                "unset it, or use a folder that holds the model",
             )
         url = urljoin(f"{self.endpoint}/", path)
-        for _ in range(_MOST_REDIRECTS + 1):
-            with _told(self.endpoint, repo, self.seconds):
+        for _ in range(_MAX_REDIRECTS + 1):
+            with _as_hub_failed(self.endpoint, repo, self.seconds):
                 response = self._get(url, headers)
             if response.status in (200, 206):
-                return Answer(response, self, repo)
+                return HubResponse(response, self, repo)
             with response:
                 if response.status not in _REDIRECTS:
-                    raise Refusal(repo, revision, self.endpoint, self.token_from).of(response)
+                    raise HubRefusal(repo, revision, self.endpoint, self.token_from).error(response)
                 url = self._redirected(url, response.headers, repo)
-        raise HubFailed(f"{repo}: {self.endpoint} redirects without end", _NETWORK_FIX)
+        raise HubFailed(
+            f"{repo}: {self.endpoint} redirects more than {_MAX_REDIRECTS} times", _NETWORK_FIX
+        )
 
     def _get(self, url: str, headers: Mapping[str, str]) -> HTTPResponse:
         request = Request(url, headers={**headers, "User-Agent": f"peagle-toolkit/{__version__}"})
@@ -178,26 +178,26 @@ class Hub:
         return response
 
     def _redirected(self, url: str, headers: Message, repo: str) -> str:
-        """Where the answer sends us; addresses of the store are signed, so none is shown."""
+        """The target of a redirect. No message shows it: URLs of the storage are signed."""
         try:
             following = urljoin(url, headers.get("Location") or "none:")
             origin = _origin(following)
         except ValueError:
             origin = None
         if origin is None or (url.startswith("https:") and origin[0] != "https"):
-            message = f"{repo}: {self.endpoint} redirects to no https:// address"
+            message = f"{repo}: {self.endpoint} redirects to a URL without https://"
             raise HubFailed(message, _NETWORK_FIX)
         return following
 
 
-class Answer:
-    """An open answer; leaving it closes the connection, however much was left unread."""
+class HubResponse:
+    """An open response; leaving it closes the connection, even with unread content."""
 
     def __init__(self, response: HTTPResponse, hub: Hub, repo: str) -> None:
         self.headers = response.headers
         self._response, self._hub, self._repo = response, hub, repo
 
-    def __enter__(self) -> Answer:
+    def __enter__(self) -> HubResponse:
         return self
 
     def __exit__(
@@ -209,19 +209,19 @@ class Answer:
         self._response.close()
 
     def starts_at(self, start: int) -> bool:
-        """Whether this is the part of the file from byte ``start``, and not all of it."""
-        said = self.headers.get("Content-Range", "")
-        return self._response.status == 206 and said.startswith(f"bytes {start}-")
+        """Whether this is the part of the file from byte ``start``, not the whole file."""
+        content_range = self.headers.get("Content-Range", "")
+        return self._response.status == 206 and content_range.startswith(f"bytes {start}-")
 
     def read(self, length: int | None) -> bytes:
         """At most ``length`` bytes."""
-        with _told(self._hub.endpoint, self._repo, self._hub.seconds):
+        with _as_hub_failed(self._hub.endpoint, self._repo, self._hub.seconds):
             return self._response.read(length)
 
 
 def _opener() -> OpenerDirector:
-    """What urllib opens, redirects and refusals included: it would read a redirect's body to its
-    end, however long, and take the token along."""
+    """Opens URLs without urllib's handling of redirects and errors, which reads the body of a
+    redirect to its end and sends the token along."""
     opener = OpenerDirector()
     for handler in (ProxyHandler(), HTTPHandler(), HTTPSHandler()):
         opener.add_handler(handler)
@@ -229,8 +229,8 @@ def _opener() -> OpenerDirector:
 
 
 @contextmanager
-def _told(endpoint: str, repo: str, seconds: float) -> Iterator[None]:
-    """Raise what goes wrong on the way as HubFailed."""
+def _as_hub_failed(endpoint: str, repo: str, seconds: float) -> Iterator[None]:
+    """Raise connection errors as HubFailed."""
     try:
         yield
     except (OSError, HTTPException, ValueError) as error:
@@ -238,16 +238,16 @@ def _told(endpoint: str, repo: str, seconds: float) -> Iterator[None]:
         if isinstance(reason, TimeoutError):
             message = f"{repo}: {endpoint} did not answer within {seconds:g} s"
         elif isinstance(reason, ConnectionRefusedError):
-            message = f"{repo}: nobody answers at {endpoint}"
+            message = f"{repo}: {endpoint} refuses connections"
         elif isinstance(reason, OSError) and reason.strerror:
             message = f"{repo}: {endpoint} cannot be reached: {reason.strerror}"
         else:
-            message = f"{repo}: the connection to {endpoint} broke ({type(reason).__name__})"
+            message = f"{repo}: the connection to {endpoint} failed ({type(reason).__name__})"
         raise HubFailed(message, _NETWORK_FIX) from error
 
 
 def _origin(url: str) -> tuple[str, str, int | None] | None:
-    """Scheme, host and port; ``None`` for what is no http(s) address."""
+    """Scheme, host and port; ``None`` if it is not an http(s) URL."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -263,7 +263,7 @@ def _is_true(variable: str) -> bool:
 
 
 def _token() -> tuple[str | None, str]:
-    """The user's token, and where it is from."""
+    """The user's token and its origin, as messages name it."""
     if _is_true("HF_HUB_DISABLE_IMPLICIT_TOKEN"):
         return None, ""
     for variable in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
@@ -285,7 +285,7 @@ def _login_file() -> Path:
 
 
 def _checked(token: str, where: str) -> str:
-    """What is no token must not reach an HTTP header, whose error would show it."""
+    """The token, if it is one: an invalid header would be shown in http.client's error."""
     if not _TOKEN.fullmatch(token):
-        raise CheckpointError(f"{where} holds no token of the hub", "copy the token again")
+        raise CheckpointError(f"{where} holds no valid token", "copy the token again")
     return token

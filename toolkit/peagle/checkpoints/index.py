@@ -62,11 +62,11 @@ def files_read(
 ) -> tuple[str, ...]:
     """The names of the files that vLLM reads, of those at ``location``; ``read`` gives a small one.
 
-    Raises CheckpointError for a checkpoint that is empty or only half there.
+    Raises CheckpointError for an empty or incomplete checkpoint.
     """
     names = [name for name in sizes if not name.startswith(".") and "/" not in name]
     if not any(config in names for config in _CONFIGS):
-        fix = "name the folder that holds the model itself, and copy it again if it is not whole"
+        fix = "name the folder that holds the model itself, or copy it again if it is incomplete"
         raise CheckpointError(f"{location} has no config.json", fix)
     index = index_name(names)
     try:

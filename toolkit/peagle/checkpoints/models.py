@@ -1,7 +1,4 @@
-"""What was read of one checkpoint. Data without behaviour.
-
-A place where the files of one checkpoint lie.
-"""
+"""One checkpoint as it was read, and the protocol of the sources it is read from."""
 
 from __future__ import annotations
 
@@ -12,8 +9,8 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True)
 class Tensor:
-    """One tensor of a safetensors header: ``dtype`` as written there (``BF16``, ``U8``, ``F32``),
-    its ``shape``, its ``size`` in bytes, and the file that holds it."""
+    """A tensor of a safetensors header: ``dtype`` as in the header (``BF16``, ``U8``, ``F32``),
+    ``shape``, ``size`` in bytes, and the file that holds it."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -23,14 +20,13 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """config.json and the safetensors headers at one place.
+    """config.json and the safetensors headers of one location.
 
-    ``tensors`` is ``None`` when no header was read (a folder that holds a config.json only).
-    ``other_weights`` are files with weights in another format, of which nothing is read.
-    ``tokenizer`` holds what can be compared of a tokenizer without reading a large file, as
-    ``tokenizer.describe_tokenizer`` says. ``bytes_read`` is what was read of all files together;
-    listings are not counted. ``takes_media``: what turns images and the like into numbers lies
-    beside it, without which vLLM serves text alone.
+    ``tensors`` is ``None`` if no header was read (a folder with a config.json only).
+    ``other_weights`` are weight files in other formats, which are not read. ``tokenizer`` is the
+    result of ``reading.describe_tokenizer``. ``bytes_read`` counts all files, without listings.
+    ``takes_media``: the files include a processor for images and the like, without which vLLM
+    serves text only.
     """
 
     location: str
@@ -45,24 +41,23 @@ class Checkpoint:
 class Source(Protocol):
     """A folder, an S3 prefix or a repository of the hub.
 
-    Every method raises PeagleErrors only. None follows a file below the top level: vLLM reads no
+    Every method raises PeagleErrors only. Files below the top level are ignored: vLLM reads no
     weights there.
     """
 
     @property
     def location(self) -> str:
-        """The place as the user names it, without a slash at its end."""
+        """The location as the user names it, without a slash at its end."""
 
     def names(self) -> Mapping[str, int]:
         """The files at the top level, each with its size in bytes."""
 
     def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
-        """``length`` bytes of the file from ``start``, or to its end; fewer when it ends before.
+        """``length`` bytes of the file from ``start``, fewer at its end; all by default.
 
-        No more than that crosses the network.
+        Nothing else of the file is transferred.
         """
 
     def digests(self, name: str) -> Mapping[str, str]:
-        """What is known of the file's contents without downloading it: ``sha256``, ``md5`` or
-        ``git`` (the id of a git blob) to hexadecimal digits. Empty when nothing is known, or
-        ``names`` has not been asked yet."""
+        """Digests of the file that need no download: ``sha256``, ``md5`` or ``git`` (a git blob id)
+        to hexadecimal digits. Empty if none is known, or before the first call of ``names``."""

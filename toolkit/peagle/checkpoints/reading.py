@@ -1,9 +1,8 @@
-"""What can be told of a tokenizer without downloading it, so that two can be compared.
+"""Reads one checkpoint: config.json, the headers of its weights, and facts about its tokenizer.
 
-One checkpoint, read: config.json, the headers of its weights, what its tokenizer is like.
-
-Of a weight file the first 64 KiB are read, which hold most headers, and the rest of the header
-where they do not; all files at once. Nothing takes longer than ``seconds`` in all.
+The first 64 KiB of each weight file hold most headers; the rest of a longer one is read as well.
+All files are read in parallel, within a total time limit. A tokenizer is described by what can be
+compared without downloading a large file.
 """
 
 from __future__ import annotations
@@ -34,16 +33,16 @@ FILES = (
     "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "merges.txt",
     "special_tokens_map.json", "tekken.json",
 )  # fmt: skip
-"""Files that make a tokenizer."""
+"""Files of a tokenizer."""
 
 COMPARED = ("tokenizer.json", "tokenizer.model", "tekken.json")
-"""Files that hold a whole vocabulary: where these agree, so do the tokenizers."""
+"""Files with a whole vocabulary: if one is equal, the tokenizers are."""
 
 SETTINGS = "tokenizer_config.json"
 VOCABULARY = "tokenizer.json"
 
 LONGEST_READ = 1_000_000
-"""Bytes. A larger file is known by its size and digest only."""
+"""Bytes. Of a larger file only size and digest are used."""
 
 
 def describe_tokenizer(
@@ -51,19 +50,19 @@ def describe_tokenizer(
     digests: Mapping[str, Mapping[str, str]],
     contents: Mapping[str, bytes],
 ) -> dict[str, Any]:
-    """The sizes of the tokenizer's files by name, and, as far as they are known:
+    """The sizes of the tokenizer's files by name, and, where known:
 
     ``digests``         file -> algorithm -> hexadecimal digits
     ``vocab_size``      tokens in a small tokenizer.json, the added ones included
     ``class``           ``tokenizer_class`` of tokenizer_config.json
     ``special_tokens``  id -> text of the added tokens of tokenizer_config.json
 
-    ``contents`` holds the small files. One that cannot be read says nothing: vLLM does not read a
-    drafter's tokenizer either.
+    ``contents`` holds the small files. An unreadable one is ignored: vLLM does not read a drafter's
+    tokenizer either.
     """
     settings, vocabulary = _object(contents.get(SETTINGS)), _object(contents.get(VOCABULARY))
     found: dict[str, Any] = {name: sizes[name] for name in FILES if name in sizes}
-    known = {name: dict(said) for name, said in digests.items() if said}
+    known = {name: dict(values) for name, values in digests.items() if values}
     size = _vocabulary_size(vocabulary)
     special = _special_tokens(settings) or _special_tokens_of(vocabulary)
     kind = settings.get("tokenizer_class")
@@ -80,11 +79,11 @@ def describe_tokenizer(
 
 
 def same_tokenizer(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool | None:
-    """Whether two descriptions are of the same tokenizer; ``None`` when they do not tell.
+    """Whether two descriptions are of the same tokenizer; ``None`` if that is unknown.
 
-    True: a whole vocabulary is the same, byte for byte. False: a token id means two things, or the
-    sizes of the vocabularies differ. Files that differ prove nothing, since the same vocabulary can
-    be written in two ways.
+    True: the vocabulary files are equal byte for byte. False: a token id has two meanings, or the
+    vocabularies have different sizes. Different files prove nothing, since the same vocabulary can
+    be written in several ways.
     """
     for name in COMPARED:
         mine, theirs = (side.get("digests", {}).get(name, {}) for side in (one, other))
@@ -144,42 +143,42 @@ def _added(tokens: Any) -> list[tuple[int, str]]:
 
 
 SECONDS = 60.0
-"""What reading one checkpoint may take in all."""
+"""Time limit of reading one checkpoint."""
 
 _PROCESSORS = {"preprocessor_config.json", "processor_config.json"}
-"""vLLM asks Transformers for the processor of a model that takes media; either file names one."""
+"""Files of the processor that Transformers loads for a model that takes media."""
 
 FIRST_BYTES = 64 * 1024
-"""What is read of a weight file at first. GPT-OSS-120B's longest header has 8 kB."""
+"""Of each weight file that are read first. GPT-OSS-120B's longest header has 8 kB."""
 
 
 def read_checkpoint(
     source: Source, *, config_only: bool = False, seconds: float = SECONDS
 ) -> Checkpoint:
-    """The checkpoint at ``source``; with ``config_only`` no more than its config.json.
+    """The checkpoint at ``source``; with ``config_only`` only its config.json.
 
-    ``tensors`` is ``None`` where no safetensors file lies. Raises CheckpointError for what is
-    missing, damaged, or not there within ``seconds``; and what the source raises.
+    ``tensors`` is ``None`` without safetensors files. Raises CheckpointError for missing or damaged
+    files and after ``seconds``, and whatever the source raises.
     """
     reader = _Reader(source, seconds)
-    (sizes,) = reader.run_parallel(source.names)
+    (sizes,) = reader.parallel(source.names)
     if CONFIG not in sizes:
         raise CheckpointError(
             f"{source.location} has no {CONFIG}", "name the folder that holds the model itself"
         )
     if config_only:
-        (config,) = reader.run_parallel(partial(reader.config, sizes))
+        (config,) = reader.parallel(partial(reader.config, sizes))
         return Checkpoint(
             source.location, config, bytes_read=reader.bytes_read, takes_media=_takes_media(sizes)
         )
-    config, index = reader.run_parallel(partial(reader.config, sizes), partial(reader.index, sizes))
-    with reader.place():
+    config, index = reader.parallel(partial(reader.config, sizes), partial(reader.index, sizes))
+    with reader.located():
         files = weight_files(sizes, index)
     headers = (partial(reader.header, file, sizes[file]) for file in files)
-    described, *found = reader.run_parallel(partial(reader.tokenizer, sizes), *headers)
+    described, *found = reader.parallel(partial(reader.tokenizer, sizes), *headers)
     tensors = {name: tensor for header in found for name, tensor in header.items()}
     if index is not None:
-        with reader.place():
+        with reader.located():
             check_tensors(index, tensors, index_name(sizes))
     return Checkpoint(
         location=source.location,
@@ -197,7 +196,7 @@ def _takes_media(names: Iterable[str]) -> bool:
 
 
 class _Reader:
-    """Reads the parts of one checkpoint, counts the bytes, and ends in time."""
+    """Reads the parts of one checkpoint within the time limit, and counts the bytes."""
 
     def __init__(self, source: Source, seconds: float) -> None:
         self.bytes_read = 0
@@ -206,8 +205,8 @@ class _Reader:
         self._until = time.monotonic() + seconds
         self._counting = threading.Lock()
 
-    def run_parallel(self, *calls: Callable[[], Any]) -> list[Any]:
-        """The results of the calls. Raises CheckpointError when the time is over."""
+    def parallel(self, *calls: Callable[[], Any]) -> list[Any]:
+        """The results of the calls. Raises CheckpointError after the time limit."""
         try:
             return run_parallel(calls, self._until)
         except TimeoutError as error:
@@ -217,8 +216,8 @@ class _Reader:
             ) from error
 
     @contextmanager
-    def place(self) -> Iterator[None]:
-        """What is wrong with a file is told with the place where the file lies."""
+    def located(self) -> Iterator[None]:
+        """Prefix the message of a CheckpointError with the location of the file."""
         try:
             yield
         except CheckpointError as error:
@@ -228,32 +227,32 @@ class _Reader:
     def config(self, sizes: Mapping[str, int]) -> dict[str, Any]:
         """config.json."""
         content = self._whole(CONFIG, sizes, LONGEST_CONFIG)
-        with self.place():
+        with self.located():
             return parse_config(content)
 
     def index(self, sizes: Mapping[str, int]) -> dict[str, str] | None:
-        """The file of each tensor, when there is an index."""
+        """The file of each tensor, if there is an index."""
         name = index_name(sizes)
         if name not in sizes:
             return None
         content = self._whole(name, sizes, LARGEST_INDEX)
-        with self.place():
+        with self.located():
             return parse_index(content, name)
 
     def header(self, file: str, size: int) -> dict[str, Tensor]:
         """The tensors of one weight file."""
         head = self._read(file, 0, min(size, FIRST_BYTES))
-        with self.place():
+        with self.located():
             whole = header_bytes(head, size, file)
         if whole > len(head) == FIRST_BYTES:
             head += self._read(file, FIRST_BYTES, whole - FIRST_BYTES)
-        with self.place():
+        with self.located():
             return parse_header(head, size, file)
 
     def tokenizer(self, sizes: Mapping[str, int]) -> dict[str, Any]:
-        """What can be told of the tokenizer."""
-        there = [name for name in FILES if name in sizes]
-        digests = {name: self._source.digests(name) for name in there}
+        """The description of the tokenizer."""
+        present = [name for name in FILES if name in sizes]
+        digests = {name: self._source.digests(name) for name in present}
         small = [
             name
             for name in (SETTINGS, VOCABULARY)
@@ -262,12 +261,12 @@ class _Reader:
         contents = {name: self._read(name, 0, sizes[name]) for name in small}
         return describe_tokenizer(sizes, digests, contents)
 
-    def _whole(self, name: str, sizes: Mapping[str, int], most: int) -> bytes:
-        """All of a small file. Raises CheckpointError, before reading it, when it is not small."""
-        if sizes[name] > most:
+    def _whole(self, name: str, sizes: Mapping[str, int], limit: int) -> bytes:
+        """A whole file. Raises CheckpointError without reading it if it is too large."""
+        if sizes[name] > limit:
             raise CheckpointError(
                 f"{self._source.location}/{name} has {sizes[name]:,} bytes and is not read: the "
-                f"limit is {most:,}",
+                f"limit is {limit:,}",
                 "copy it again",
             )
         return self._read(name, 0, sizes[name])

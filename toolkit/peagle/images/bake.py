@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 
 from peagle.checkpoints import FolderSource, Source
 from peagle.checkpoints.folder import check_links
-from peagle.checkpoints.hub import HubSource, revision_of
+from peagle.checkpoints.hub import HubSource, resolve_revision
 from peagle.checkpoints.hub_client import Hub
 from peagle.checkpoints.index import files_read
 from peagle.data import weights_folder
@@ -56,8 +56,8 @@ def _baked(weights: Weights, progress: Progress) -> Baked:
 def _download(weights: Weights) -> Download:
     """Listed now, fetched by whoever builds, who has no token."""
     hub = Hub.of_environment()
-    found = revision_of(hub, weights.location, weights.revision)
-    if not found.open_to_all:
+    found = resolve_revision(hub, weights.location, weights.revision)
+    if not found.is_public:
         raise Unsupported(
             f"{weights.location} is gated on the hub, and no build gets your token",
             "leave out --bake-weights: `peagle weights sync` copies it to S3 with HF_TOKEN, and "

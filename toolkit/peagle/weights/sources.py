@@ -14,7 +14,7 @@ from peagle.catalog.schema import Catalog
 from peagle.checkpoints import FolderSource, Source, read_checkpoint
 from peagle.checkpoints.config import CONFIG
 from peagle.checkpoints.folder import check_links
-from peagle.checkpoints.hub import COMMIT, HubSource, revision_of
+from peagle.checkpoints.hub import COMMIT, HubSource, resolve_revision
 from peagle.checkpoints.hub_client import Hub
 from peagle.checkpoints.index import files_read
 from peagle.data import weights_folder
@@ -153,7 +153,7 @@ def open_source(weights: Weights, connect: Callable[[], Aws]) -> WeightSource:
         commit = weights.revision
         if not (commit and COMMIT.fullmatch(commit)):
             hub = Hub.of_environment()
-            commit = revision_of(hub, weights.location, weights.revision).commit
+            commit = resolve_revision(hub, weights.location, weights.revision).commit
         return _open(HubSource(weights.location, commit))
     if weights.kind == "directory":
         folder = Path(weights_folder(weights.location))
