@@ -27,7 +27,7 @@ def data_folder(name: str) -> Path:
 
 
 def weights_folder(location: str) -> Path:
-    """The folder that a plan's ``directory`` weights mean: ``catalog:...`` is in the bundled catalogue."""
+    """The folder of a plan's ``directory`` weights; ``catalog:...`` is in the bundled catalogue."""
     inside = location.removeprefix(SHIPPED)
     if inside == location:
         return Path(location).expanduser()
