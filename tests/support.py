@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
-from peagle.cli.main import main
+from peagle.cli.main import cli, main
 from peagle.data import BUNDLED_CATALOG
 
 Peagle = Callable[..., subprocess.CompletedProcess[str]]
@@ -149,3 +150,17 @@ def bundled_catalog() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(BUNDLED_CATALOG)
         yield
+
+
+@contextmanager
+def command_line(*words: str) -> Iterator[click.Context]:
+    """The context of a typed command, parsed and not run."""
+    context: click.Context = cli.make_context("peagle", list(words))
+    while isinstance(context.command, click.Group):
+        name, command, rest = context.command.resolve_command(
+            context, [*context._protected_args, *context.args]
+        )
+        assert command is not None
+        context = command.make_context(name, rest, parent=context)
+    with context.scope(cleanup=False):
+        yield context

@@ -11,7 +11,7 @@ import pytest
 
 from peagle.engine.install import engine_packages
 from peagle.errors import PeagleError
-from peagle.images import Docker, images
+from peagle.images import Docker, list_images
 from tests.conftest import DEFAULT_VLLM
 from tests.support import Peagle
 
@@ -52,7 +52,7 @@ def docker(_nothing_of_this_machine: None) -> Docker:
 @pytest.fixture(scope="session")
 def build(docker: Docker, peagle: Peagle) -> Iterator[Build]:
     """Build images; in the end those are gone that were not there before."""
-    before = {image.name for image in images(docker)}
+    before = {image.name for image in list_images(docker)}
     built: set[str] = set()
 
     def run(*words: str, **settings: Any) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def build(docker: Docker, peagle: Peagle) -> Iterator[Build]:
         return made
 
     yield run
-    left = {image.name for image in images(docker)}
+    left = {image.name for image in list_images(docker)}
     for name in sorted(built & left - before):
         docker.run("image", "rm", "--force", name, doing=f"removing {name}")
 

@@ -20,7 +20,7 @@ from peagle.engine import client
 from peagle.engine.container import CACHE_VOLUME, run_arguments
 from peagle.engine.process import free_port, is_healthy
 from peagle.engine.runner import DockerRunner
-from peagle.images import Docker, show
+from peagle.images import Docker, show_image
 from peagle.planning import Options, make_plan
 from peagle.protocol import request_body
 from tests.support import Peagle
@@ -114,7 +114,7 @@ def test_it_may_do_what_the_container_of_local_up_may(
 ) -> None:
     """The same container, made (and not started) as `peagle local up` makes it."""
     plan = make_plan(Options(pair="tiny", name=NAME), load_catalog())
-    host = DockerRunner(docker, show(docker, image["name"]))
+    host = DockerRunner(docker, show_image(docker, image["name"]))
     environment, _ = host.runnable(plan)
     port = int(running["HostConfig"]["PortBindings"]["8080/tcp"][0]["HostPort"])
     chosen = host.container(plan, environment, port)

@@ -20,7 +20,7 @@ from peagle.engine import client
 from peagle.engine.container import Container, run_arguments
 from peagle.engine.process import free_port, is_healthy
 from peagle.engine.runner import DockerRunner
-from peagle.images import Docker, show
+from peagle.images import Docker, show_image
 from peagle.planning import Options, make_plan
 from peagle.protocol import EventSplitter, pieces, request_body
 from tests.docker.conftest import BASE, Build
@@ -121,7 +121,7 @@ def test_down_leaves_no_container(running: dict[str, Any], peagle: Peagle, docke
 def container(docker: Docker, image: str, **more: str) -> Iterator[tuple[Any, Container]]:
     """The tiny pair in a container whose end can be waited for."""
     plan = make_plan(Options(pair="tiny", name="alone"), load_catalog())
-    host = DockerRunner(docker, show(docker, image))
+    host = DockerRunner(docker, show_image(docker, image))
     environment, _ = host.runnable(plan)
     chosen = host.container(plan, {**environment, **more}, free_port())
     log = Path(os.environ["PEAGLE_HOME"], "alone.log")

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from peagle.catalog import load_catalog
-from peagle.engine import client, up
+from peagle.engine import client, start_local
 from peagle.engine import state as records
 from peagle.engine.installed import find_engine
 from peagle.engine.process import EngineProcess, is_alive, session_members
@@ -148,9 +148,9 @@ def test_a_speculation_that_vllm_refuses_ends_with_its_reason() -> None:
     environment = {**plan.environment, "SM_VLLM_SPECULATIVE_CONFIG": wrong}
 
     with pytest.raises(EngineError, match="SpeculativeConfig no_such_setting Unexpected"):
-        up(plan.model_copy(update={"environment": environment}))
+        start_local(plan.model_copy(update={"environment": environment}))
 
-    assert records.listing() == ()
+    assert records.local_engines() == ()
 
 
 def test_after_a_kill_of_the_command_line_down_ends_what_it_began(peagle: Peagle) -> None:

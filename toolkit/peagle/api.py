@@ -10,6 +10,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from peagle.aws.images import build_image as build_image
+    from peagle.aws.images import build_image_on_aws as build_image_on_aws
+    from peagle.aws.images import push_image as push_image
     from peagle.aws.refresh import refresh_tables as refresh_tables
     from peagle.aws.refresh import table_changes as table_changes
     from peagle.catalog import find_pair as find_pair
@@ -36,8 +39,22 @@ if TYPE_CHECKING:
     from peagle.deploy.status import deployment_status as deployment_status
     from peagle.deploy.status import list_deployments as list_deployments
     from peagle.deploy.weights_use import refuse_weights_in_use as refuse_weights_in_use
+    from peagle.engine.container import compose_file as compose_file
+    from peagle.engine.container import find_image as find_image
+    from peagle.engine.doctor import check_environment as check_environment
+    from peagle.engine.install import install_engine as install_engine
+    from peagle.engine.install import missing_libraries as missing_libraries
+    from peagle.engine.installed import find_engine as find_engine
+    from peagle.engine.installed import installed_engines as installed_engines
+    from peagle.engine.local import start_local as start_local
+    from peagle.engine.local import stop_local as stop_local
+    from peagle.engine.state import local_engines as local_engines
     from peagle.fit.report import fit as fit
     from peagle.fit.report import fit_document as fit_document
+    from peagle.images.inspect import containers_of as containers_of
+    from peagle.images.inspect import list_images as list_images
+    from peagle.images.inspect import remove_image as remove_image
+    from peagle.images.inspect import show_image as show_image
     from peagle.planning import make_plan as make_plan
     from peagle.render import format_files as format_files
     from peagle.render import format_names as format_names
@@ -106,6 +123,23 @@ _HOME = {
     "check_writable": "peagle.warm.endpoint",
     "collect_on_aws": "peagle.warm.endpoint",
     "collect_locally": "peagle.warm.local",
+    "build_image": "peagle.aws.images",
+    "build_image_on_aws": "peagle.aws.images",
+    "push_image": "peagle.aws.images",
+    "compose_file": "peagle.engine.container",
+    "find_image": "peagle.engine.container",
+    "check_environment": "peagle.engine.doctor",
+    "install_engine": "peagle.engine.install",
+    "missing_libraries": "peagle.engine.install",
+    "find_engine": "peagle.engine.installed",
+    "installed_engines": "peagle.engine.installed",
+    "start_local": "peagle.engine.local",
+    "stop_local": "peagle.engine.local",
+    "local_engines": "peagle.engine.state",
+    "containers_of": "peagle.images.inspect",
+    "list_images": "peagle.images.inspect",
+    "remove_image": "peagle.images.inspect",
+    "show_image": "peagle.images.inspect",
 }
 """Name -> the module that defines it. One line per function, grouped as in ``peagle --help``."""
 

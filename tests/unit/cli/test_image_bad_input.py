@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,13 +15,12 @@ from moto import mock_aws
 from peagle.aws import codebuild
 from peagle.aws import image_records as images
 from peagle.aws.client import Keys, connect
-from peagle.cli.account import Account
-from peagle.cli.image_push import deploy_command, words_for
+from peagle.cli.image import deploy_command, typed_pair
 from peagle.errors import UserError
 from peagle.images import Docker
 from peagle.images.context import member_of
 from peagle.images.push import Login, logged_in
-from tests.support import Peagle
+from tests.support import Peagle, command_line
 from tests.unit.images.conftest import FakeDocker, docker
 
 __all__ = ["docker"]
@@ -75,7 +75,7 @@ def test_docker_that_does_not_run_is_told_with_the_way_without_it(
 
     assert done.returncode == 2
     assert "no Docker engine answers" in _only_error(done)
-    assert "the process engine needs none" in done.stderr
+    assert "the process engine works without it" in done.stderr
 
 
 def test_a_disk_that_is_full_while_building_is_told_and_leaves_no_image(
@@ -107,7 +107,7 @@ def test_a_registry_that_refuses_the_push_is_told(
     assert done.returncode == 4
     said = _only_error(done)
     assert "pushing reg.example.com/peagle-tiny:1: denied" in said
-    assert "log in to that registry" in said
+    assert "log in to the registry" in said
 
 
 def test_a_registry_that_refuses_the_base_is_told(
@@ -121,7 +121,7 @@ def test_a_registry_that_refuses_the_base_is_told(
     done = peagle(*BUILD, env=place)
 
     assert done.returncode == 4
-    assert "log in to that registry" in _only_error(done)
+    assert "log in to the registry" in _only_error(done)
 
 
 def test_a_full_disk_before_codebuild_gets_the_context_is_told_and_nothing_is_sent(
@@ -180,11 +180,13 @@ def test_what_was_pushed_comes_with_the_command_that_deploys_it(
     pair: list[str], baked: bool, region: str, command: str
 ) -> None:
     address = f"123456789012.dkr.ecr.{region}.amazonaws.com/peagle-tiny:1"
-    told = deploy_command(pair, address, baked, region, Account(sandbox=True))
-    assert told == command.replace("--image A", f"--image {address}")
+    with command_line("image", "push", "peagle-tiny:1", "--sandbox"):
+        words = deploy_command(pair, address, baked, region)
+    assert words is not None
+    assert shlex.join(words) == command.replace("--image A", f"--image {address}")
 
 
 def test_a_head_that_no_command_line_can_name_is_left_to_the_user() -> None:
-    assert words_for("a/b+s3://models/head/") == ["PAIR"]
-    assert words_for("a/b+/data/head") == ["PAIR"]
-    assert words_for("a/b+c/d") == ["a/b+c/d"]
+    assert typed_pair("a/b+s3://models/head/") == ["PAIR"]
+    assert typed_pair("a/b+/data/head") == ["PAIR"]
+    assert typed_pair("a/b+c/d") == ["a/b+c/d"]

@@ -36,7 +36,7 @@ def test_codebuild_builds_and_destroy_removes_all_of_it(place: Environment, peag
     assert "/peagle-gpt-oss-20b:0.28.0-gpu-" in address
     assert re.search(r"uploading the build context \(\d+ kB\)", built.stderr)
     assert "note" not in built.stderr
-    assert "by its tag: ECR tells no digest of it" in built.stderr
+    assert "by tag: ECR reports no digest" in built.stderr
     refused = peagle("destroy", "--images", "--sandbox", env=place)
     assert refused.returncode == 2
     assert "Role peagle-gpt-oss-20b-us-east-1" in refused.stderr
@@ -77,7 +77,7 @@ def test_what_a_colleague_has_pushed_is_not_pushed_again(
     done = peagle(*push, env=place)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["pushed"].endswith(f"/peagle-tiny@{digest}")
-    assert "is there already" in done.stderr
+    assert "exists already" in done.stderr
     assert not [one for one in docker.asked if one["argv"][0] == "push"]
     another = peagle("image", "push", named, "--sandbox", env=place)
     assert another.returncode == 3, "what else is called so may be another image"
@@ -158,7 +158,7 @@ def test_an_image_of_this_machine_runs_here_and_another_pair_s_does_not(
     assert "ECR" not in done.stderr
     other = peagle("local", "up", "tiny+eagle3", "--engine", "docker", "--image", "mine:1")
     assert other.returncode == 2
-    assert "was built for peagle/tiny+p-eagle, and this is" in other.stderr
+    assert "was built for peagle/tiny+p-eagle, not for" in other.stderr
     assert "mine:1 is not one" in peagle("local", "up", "tiny", "--image", "mine:1").stderr
 
 
@@ -185,7 +185,7 @@ def test_show_tells_pair_runtime_and_layer(peagle: Peagle, docker: FakeDocker) -
     done = peagle("image", "show", "mine")
     assert done.returncode == 0, done.stderr
     assert "peagle/tiny+p-eagle, cpu, 2 MB" in done.stdout
-    assert "0.050 MB of it on top of base" in done.stdout
+    assert "0.050 MB on top of base" in done.stdout
     assert "peagle.plan: abc" in done.stdout
 
 

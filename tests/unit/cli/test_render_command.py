@@ -12,8 +12,8 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from peagle.aws.images import ImageRequest
 from peagle.catalog import load_catalog
-from peagle.cli.image_push import Request
 from peagle.cli.main import cli
 from peagle.cli.output.files import write_folder
 from peagle.data import data_folder
@@ -232,4 +232,4 @@ def test_the_digest_in_the_users_own_runtimes_pins_the_base(tmp_path: Path) -> N
     assert f"@{digest}\n" in (out / "Dockerfile").read_text()
     catalog = load_catalog(own)
     plan = make_plan(Options(pair="tiny"), catalog)
-    assert Request(plan, catalog, "gpu").below == f"{plan.runtime.image}@{digest}"
+    assert ImageRequest(plan, catalog, "gpu").base_image == f"{plan.runtime.image}@{digest}"

@@ -81,7 +81,7 @@ def test_a_link_to_nowhere_is_refused(folder: Path) -> None:
 
 def test_what_is_neither_file_nor_folder_is_refused(folder: Path) -> None:
     os.mkfifo(folder / "pipe")
-    with pytest.raises(UserError, match="is no file"):
+    with pytest.raises(UserError, match="is not a regular file"):
         members_of(folder, "w")
 
 

@@ -13,7 +13,15 @@ import pytest
 
 from peagle.catalog import load_catalog
 from peagle.errors import NotFound, UserError
-from peagle.images import Docker, build, image_name, remove, repository_of, show, with_digest
+from peagle.images import (
+    Docker,
+    build,
+    image_name,
+    remove_image,
+    repository_of,
+    show_image,
+    with_digest,
+)
 from peagle.images.bake import baked
 from peagle.images.build import Packages, archive, context_of, engine_image, engine_image_name
 from peagle.images.context import source_revision
@@ -112,7 +120,7 @@ def test_a_base_that_is_not_here_is_fetched(docker: FakeDocker) -> None:
     told: list[str] = []
     assert with_digest(Docker(), REGISTRY_BASE, told.append) == REGISTRY_BASE
     assert ["pull", REGISTRY_BASE] in [one["argv"] for one in docker.asked]
-    assert told == [f"fetching {REGISTRY_BASE}"]
+    assert told == [f"pulling {REGISTRY_BASE}"]
 
 
 def test_a_base_of_this_machine_alone_stays_as_it_is_called(docker: FakeDocker) -> None:
@@ -142,7 +150,7 @@ def test_baked_weights_are_in_the_context(docker: FakeDocker) -> None:
 def test_the_layer_is_what_lies_on_the_base(docker: FakeDocker) -> None:
     docker.has_image("mine", Size=2_050_000)
     docker.has_image("base", labels={}, RootFS={"Layers": ["a"]})
-    found = show(Docker(), "mine")
+    found = show_image(Docker(), "mine")
     assert found.layer_bytes == 50_000
     assert (found.pair, found.runtime, found.user) == (LABELS["peagle.pair"], "cpu", "10001:10001")
 
@@ -152,36 +160,39 @@ def test_the_layer_on_a_base_that_was_fetched_by_its_digest(docker: FakeDocker) 
     labels = {**LABELS, "org.opencontainers.image.base.digest": digest}
     docker.has_image("mine", labels, Size=2_050_000)
     docker.has_image(f"base@{digest}", labels={}, RootFS={"Layers": ["a"]})
-    assert show(Docker(), "mine").layer_bytes == 50_000
+    assert show_image(Docker(), "mine").layer_bytes == 50_000
 
 
 def test_only_an_image_of_ours_is_removed(docker: FakeDocker) -> None:
     docker.has_image("mine")
     docker.has_image("debian", labels={})
     docker.answers("rm")
-    assert remove(Docker(), "mine").pair == LABELS["peagle.pair"]
-    with pytest.raises(UserError, match="no image of this toolkit"):
-        remove(Docker(), "debian")
+    assert remove_image(Docker(), "mine").pair == LABELS["peagle.pair"]
+    with pytest.raises(UserError, match="was not built by this toolkit"):
+        remove_image(Docker(), "debian")
     assert [one["argv"][2:] for one in docker.asked if "rm" in one["argv"]] == [["mine"]]
 
 
 def test_an_image_that_is_none_of_ours_is_told_apart(docker: FakeDocker) -> None:
     docker.has_image("debian", labels={})
     docker.answers("none", code=1, err="Error: No such image: none")
-    with pytest.raises(UserError, match="debian is no image of this toolkit"):
-        show(Docker(), "debian")
+    with pytest.raises(UserError, match="debian was not built by this toolkit"):
+        show_image(Docker(), "debian")
     with pytest.raises(NotFound, match="no image none"):
-        show(Docker(), "none")
+        show_image(Docker(), "none")
+
+
+BUILD = ("peagle", "image", "build", "gpt-oss-20b")
 
 
 def test_an_image_of_another_pair_is_refused(docker: FakeDocker) -> None:
     docker.has_image("mine")
-    found = show(Docker(), "mine")
-    check_pair(found, LABELS["peagle.pair"], "build")
+    found = show_image(Docker(), "mine")
+    check_pair(found, LABELS["peagle.pair"], BUILD)
     with pytest.raises(
-        UserError, match=r"built for peagle/tiny.*this is openai/gpt-oss-20b"
+        UserError, match=r"built for peagle/tiny.*not for openai/gpt-oss-20b"
     ) as raised:
-        check_pair(found, "openai/gpt-oss-20b", "build")
+        check_pair(found, "openai/gpt-oss-20b", BUILD)
     assert raised.value.fix == "build, or leave out --image"
 
 
@@ -207,7 +218,9 @@ def test_a_base_with_another_python_is_refused_before_anything_is_built(
     docker.has_image("base", labels={})
     docker.answers("image", "inspect", code=1, err="Error: No such image")
     docker.answers("run", out="3.12")
-    with pytest.raises(UserError, match=r"base base has Python 3\.12, and the engine here is for"):
+    with pytest.raises(
+        UserError, match=r"base base has Python 3\.12, and the installed engine is for"
+    ):
         engine_image(Docker(), "base", packages)
     assert all(one["argv"][0] != "build" for one in docker.asked)
 
@@ -218,7 +231,7 @@ def test_a_base_without_python_is_refused(docker: FakeDocker, packages: Packages
     docker.answers("run", code=127, err='exec: "python3": executable file not found in $PATH')
     with pytest.raises(UserError, match="cannot run the engine") as raised:
         engine_image(Docker(), "base", packages)
-    assert "needs Python 3.11" in raised.value.fix
+    assert "Python 3.11 and venv" in raised.value.fix
 
 
 def test_bytecode_of_this_machine_stays_out(packages: Packages) -> None:

@@ -30,7 +30,7 @@ SAID: list[tuple[str, type[PeagleError], str]] = [
      "already allocated.", UserError, "--port"),
     ('docker: Error response from daemon: could not select device driver "" with capabilities: '
      "[[gpu]].", UserError, "--gpus"),
-    ("The command '/bin/sh -c false' returned a non-zero code: 1", EngineError, "said last"),
+    ("The command '/bin/sh -c false' returned a non-zero code: 1", EngineError, "Docker reports"),
 ]  # fmt: skip
 
 
@@ -42,7 +42,7 @@ def test_what_docker_says_becomes_an_error_with_a_way_out(
     for call in (Docker().run, Docker().stream):
         with pytest.raises(kind) as raised:
             call("push", "x", doing="pushing x")
-        assert fix in raised.value.fix
+        assert fix in str(raised.value)
         assert "Error response from daemon" not in raised.value.message.split(": ")[0:2]
 
 

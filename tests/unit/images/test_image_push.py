@@ -74,5 +74,5 @@ def test_an_address_without_a_registry_is_refused() -> None:
     assert repository_part("localhost:5000/a/b:1") == "localhost:5000/a/b"
     assert repository_part("localhost/a") == "localhost/a"
     for address in ("name:1", "library/name:1"):
-        with pytest.raises(UserError, match="names no registry"):
+        with pytest.raises(UserError, match="has no registry"):
             repository_part(address)

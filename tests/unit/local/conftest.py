@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from peagle.catalog import load_catalog
-from peagle.engine import down
 from peagle.engine import state as records
+from peagle.engine import stop_local
 from peagle.engine.installed import Engine
 from peagle.planning import Options, Plan, make_plan
 
@@ -46,7 +46,7 @@ def engine_home(
     monkeypatch.setenv("PEAGLE_ENGINE_PYTHON", str(stand_in.python))
     yield own_home
     for name in records.names():
-        down(name)
+        stop_local(name)
 
 
 PlanFor = Callable[..., Plan]

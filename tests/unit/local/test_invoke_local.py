@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from peagle.cli.main import cli
+from peagle.engine import start_local
 from peagle.engine import state as records
-from peagle.engine import up
 from peagle.engine.process import stop_engine
 from peagle.errors import NotFound, UserError
 from tests.unit.local.conftest import NAME, PlanFor
@@ -25,7 +25,7 @@ def _typed(*words: str) -> Result:
 def test_an_engine_of_this_machine_is_asked(
     engine_home: Path, plan_for: PlanFor, stream: str, kind: str
 ) -> None:
-    up(plan_for())
+    start_local(plan_for())
 
     document = json.loads(_typed("invoke", NAME, "Hi", stream, kind, "--json").stdout)
     shown = _typed("invoke", NAME, "Hi", stream, kind)
@@ -39,23 +39,23 @@ def test_an_engine_of_this_machine_is_asked(
 
 
 def test_an_engine_that_has_ended_is_told(engine_home: Path, plan_for: PlanFor) -> None:
-    stop_engine(up(plan_for()).process, 1.0)
+    stop_engine(start_local(plan_for()).process, 1.0)
 
     with pytest.raises(UserError, match=f"the local engine {NAME} does not run"):
         _typed("invoke", NAME, "Hi")
 
 
 def test_options_about_aws_lead_to_aws_alone(engine_home: Path, plan_for: PlanFor) -> None:
-    up(plan_for())
+    start_local(plan_for())
 
     with pytest.raises(NotFound):
         _typed("invoke", NAME, "Hi", "--sandbox")
 
 
 def test_a_stream_that_breaks_off_is_an_error(engine_home: Path, plan_for: PlanFor) -> None:
-    engine = up(plan_for("broken-off"))
+    engine = start_local(plan_for("broken-off"))
 
-    with pytest.raises(Exception, match="broke off before its end") as told:
+    with pytest.raises(Exception, match="ended before the answer was complete") as told:
         _typed("invoke", NAME, "Hi")
 
     assert type(told.value).__name__ == "EngineError"

@@ -15,8 +15,8 @@ from click.testing import CliRunner, Result
 
 from peagle.cli.engine import engine
 from peagle.cli.local import local
+from peagle.engine import start_local
 from peagle.engine import state as records
-from peagle.engine import up
 from peagle.engine.process import is_alive
 from peagle.errors import NotFound, UserError
 from peagle.render import plan_bytes
@@ -41,12 +41,12 @@ def test_up_list_and_down(engine_home: Path, typed: Typed) -> None:
     came_up = typed("local", "up", "tiny", "--name", NAME)
 
     assert "acceptance length 2.50 over 8 drafts" in came_up.stdout
-    (engine,) = records.listing()
+    (engine,) = records.local_engines()
     assert engine.openai_base_url in came_up.stdout
     assert f"peagle local down {NAME}" in came_up.stdout
     assert NAME in typed("local", "list").stdout
 
-    assert typed("local", "down", NAME).stdout == f"{NAME} is down.\n"
+    assert typed("local", "down", NAME).stdout == f"Stopped {NAME}.\n"
     assert not is_alive(engine.process)
     assert typed("local", "list").stdout == ""
 
@@ -80,14 +80,14 @@ def test_a_plan_file_runs_too(engine_home: Path, typed: Typed, plan_for: PlanFor
 
     typed("local", "up", str(file))
 
-    (running,) = records.listing()
+    (running,) = records.local_engines()
     assert '"num_speculative_tokens":3' in running.environment["SM_VLLM_SPECULATIVE_CONFIG"]
 
 
 def test_logs_are_printed_and_followed_to_the_end(
     engine_home: Path, typed: Typed, plan_for: PlanFor
 ) -> None:
-    up(plan_for())
+    start_local(plan_for())
     assert "beginning" in typed("local", "logs", NAME).stdout
 
     command = [sys.executable, "-m", "peagle.cli", "local", "logs", NAME, "-f"]
@@ -108,23 +108,23 @@ def test_a_name_that_is_not_there_is_said(own_home: Path, typed: Typed, words: t
 def test_down_says_for_what_it_waits_unless_it_is_told_not_to(
     engine_home: Path, peagle: Peagle, plan_for: PlanFor
 ) -> None:
-    up(plan_for())
+    start_local(plan_for())
     waited = peagle("local", "down", NAME)
-    up(plan_for())
+    start_local(plan_for())
     at_once = peagle("local", "down", NAME, "--now")
 
-    assert f"{NAME} may finish what it answers, 60 s at most" in waited.stderr
+    assert f"waiting up to 60 s for running requests of {NAME}" in waited.stderr
     assert at_once.stderr == ""
-    assert waited.stdout == at_once.stdout == f"{NAME} is down.\n"
+    assert waited.stdout == at_once.stdout == f"Stopped {NAME}.\n"
 
 
 def test_logs_show_no_other_file(own_home: Path, typed: Typed) -> None:
-    with pytest.raises(UserError, match="is no name for an engine"):
+    with pytest.raises(UserError, match="is not a valid engine name"):
         typed("local", "logs", "../sandbox")
 
 
 def test_the_nearest_name_is_named(engine_home: Path, typed: Typed, plan_for: PlanFor) -> None:
-    up(plan_for())
+    start_local(plan_for())
 
     with pytest.raises(NotFound, match=f"did you mean {NAME}"):
         typed("local", "down", "stamd-in")

@@ -14,10 +14,9 @@ import yaml
 from click.testing import CliRunner
 
 from peagle.catalog import load_catalog
-from peagle.cli.local import local
-from peagle.cli.warm import warm
+from peagle.cli.main import cli
+from peagle.engine import start_local
 from peagle.engine import state as records
-from peagle.engine import up
 from peagle.engine.container import (
     Container,
     compose_file,
@@ -28,7 +27,7 @@ from peagle.engine.container import (
 from peagle.engine.process import EngineProcess, is_alive, stop_engine
 from peagle.engine.runner import DockerRunner
 from peagle.errors import CloudError, DockerMissing, NotFound, PeagleError, Refused, UserError
-from peagle.images import Docker, Image, show
+from peagle.images import Docker, Image, show_image
 from peagle.planning import Options, Plan, make_plan
 from peagle.render.image import serve_digest
 from tests.unit.images.conftest import LABELS, FakeDocker, docker
@@ -36,6 +35,9 @@ from tests.unit.images.conftest import LABELS, FakeDocker, docker
 __all__ = ["docker"]
 
 SECRET = "hf_not-for-the-list-of-processes"
+
+AS_ERROR: Any = {"catch_exceptions": False, "standalone_mode": False}
+"""Settings of click's runner that raise the error of a command."""
 
 
 def plan_for(pair: str, **more: Any) -> Plan:
@@ -151,7 +153,7 @@ def test_a_compose_file_with_a_named_image_needs_no_docker(
     assert {one["target"] for one in service["volumes"]} >= {
         "/opt/ml/model/target", "/opt/ml/model/drafter",
     }  # fmt: skip
-    assert "Nobody looked whether registry.example.com/tiny:1 is for peagle/tiny" in done.stderr
+    assert "Not checked whether registry.example.com/tiny:1 is for peagle/tiny" in done.stderr
 
 
 @pytest.mark.parametrize("more", [(), ("--gpus",), ("--build",)])
@@ -196,7 +198,7 @@ def test_variables_that_docker_itself_reads_are_refused(
 
 def image(docker: FakeDocker, **labels: str) -> Image:
     docker.has_image("mine", {**LABELS, **labels})
-    return show(Docker(), "mine")
+    return show_image(Docker(), "mine")
 
 
 def test_the_newest_image_with_todays_entrypoint_is_found(docker: FakeDocker) -> None:
@@ -213,13 +215,14 @@ def test_the_newest_image_with_todays_entrypoint_is_found(docker: FakeDocker) ->
 
 def test_a_named_image_for_another_pair_or_runtime_is_refused(docker: FakeDocker) -> None:
     docker.has_image("mine")
-    build = "peagle image build gpt-oss-20b"
+    build = ("peagle", "image", "build", "gpt-oss-20b")
     with pytest.raises(UserError, match="built for peagle/tiny") as other:
         find_image(Docker(), plan_for("gpt-oss-20b"), "gpu", "mine", build)
-    assert other.value.fix == f"{build}, or leave out --image"
+    assert (other.value.command, other.value.code) == (build, "image-of-another-pair")
+    assert "Omit --image" in other.value.fix
     with pytest.raises(UserError, match="for the cpu") as raised:
         find_image(Docker(), plan_for("tiny"), "gpu", "mine")
-    assert raised.value.fix == "start it without --gpus"
+    assert raised.value.fix == "omit --gpus"
     with pytest.raises(NotFound):
         find_image(Docker(), plan_for("tiny"), "gpu", "none")
 
@@ -236,15 +239,17 @@ def test_without_an_image_the_command_that_builds_it_is_for_what_was_asked(
     words = [*asked.split(), "--engine", "docker", *(["--gpus"] if gpus else [])]
     docker.answers("version", out="27.0")
     docker.answers("ls")
-    built = f"peagle image build {asked} --runtime {'gpu' if gpus else 'cpu'}"
+    build = f"peagle image build {asked} --runtime {'gpu' if gpus else 'cpu'}"
 
     with pytest.raises(NotFound) as up:
-        CliRunner().invoke(local, ["up", *words], catch_exceptions=False, standalone_mode=False)
+        CliRunner().invoke(cli, ["local", "up", *words], **AS_ERROR)
     with pytest.raises(NotFound) as collected:
-        CliRunner().invoke(warm, ["--local", *words], catch_exceptions=False, standalone_mode=False)
+        CliRunner().invoke(cli, ["warm", "--local", *words], **AS_ERROR)
 
-    assert up.value.fix == f"add --build, or: {built}"
-    assert collected.value.fix == built
+    assert sorted(up.value.command) == sorted(build.split())
+    assert "--build" in up.value.fix
+    assert collected.value.command == up.value.command
+    assert "--build" not in collected.value.fix
 
 
 def test_an_image_of_another_pair_is_refused_with_the_command_that_builds_the_right_one(
@@ -252,13 +257,13 @@ def test_an_image_of_another_pair_is_refused_with_the_command_that_builds_the_ri
 ) -> None:
     docker.answers("version", out="27.0")
     docker.has_image("mine")
-    words = ["up", "tiny+eagle3", "--engine", "docker", "--image", "mine"]
+    words = ["local", "up", "tiny+eagle3", "--engine", "docker", "--image", "mine"]
 
     with pytest.raises(UserError, match="built for peagle/tiny") as refused:
-        CliRunner().invoke(local, words, catch_exceptions=False, standalone_mode=False)
+        CliRunner().invoke(cli, words, **AS_ERROR)
 
     build = "peagle image build tiny+eagle3 --runtime cpu"
-    assert refused.value.fix == f"{build}, or leave out --image"
+    assert refused.value.command == tuple(build.split())
 
 
 def test_baked_weights_are_not_mounted_over(docker: FakeDocker) -> None:
@@ -297,8 +302,8 @@ def test_what_docker_refuses_at_the_start_is_told(
     docker.answers("run", code=125, err=said)
     host = DockerRunner(Docker(), image(docker))
     with pytest.raises(kind, match="starting the container"):
-        up(plan_for("tiny"), runner=host)
-    assert records.listing() == ()
+        start_local(plan_for("tiny"), runner=host)
+    assert records.local_engines() == ()
 
 
 def test_without_docker_the_command_names_the_process_engine(

@@ -42,7 +42,7 @@ def test_what_needs_a_gpu_is_left_out_and_said(name: str) -> None:
     changed, notes = for_cpu({**TINY, name: "value"}, MACHINE)
 
     assert name not in changed
-    assert sum(note.startswith(f"{name}=value is left out: ") for note in notes) == 1
+    assert sum(note.startswith(f"{name}=value is dropped: ") for note in notes) == 1
 
 
 def test_ranks_become_one() -> None:

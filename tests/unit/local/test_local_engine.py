@@ -55,7 +55,7 @@ def test_an_own_engine_of_another_version_is_not_taken_in_silence(
 ) -> None:
     monkeypatch.setenv(ENGINE_VARIABLE, str(stand_in.python))
 
-    with pytest.raises(EngineMissing, match=r"has vLLM 0\.28\.0; needed is vLLM 0\.31\.0"):
+    with pytest.raises(EngineMissing, match=r"has vLLM 0\.28\.0; vLLM 0\.31\.0 is needed"):
         find_engine("0.31.0")
 
 
@@ -65,7 +65,7 @@ def test_an_own_engine_that_is_none_is_said(
 ) -> None:
     monkeypatch.setenv(ENGINE_VARIABLE, python)
 
-    with pytest.raises(EngineMissing, match=f"{ENGINE_VARIABLE} is .* no Python with vLLM"):
+    with pytest.raises(EngineMissing, match=f"{ENGINE_VARIABLE} is .* has no vLLM"):
         find_engine(VLLM)
 
 
@@ -118,7 +118,7 @@ def test_a_version_without_a_lock_is_refused_with_those_that_have_one(no_engine:
 def test_another_system_is_refused(no_engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "system", lambda: "Darwin")
 
-    with pytest.raises(UserError, match="for Linux only, and this is Darwin"):
+    with pytest.raises(UserError, match="supports Linux only; this is Darwin"):
         install.install_engine(VLLM)
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from peagle.engine import start_local
 from peagle.engine import state as records
-from peagle.engine import up
 from peagle.engine.cpu import cannot_run
 from peagle.engine.installed import this_machine
 from peagle.errors import Refused
@@ -24,10 +24,10 @@ def test_local_up_refuses_and_names_the_way_that_works(
     engine_home: Path, plan_for: PlanFor
 ) -> None:
     with pytest.raises(Refused) as refused:
-        up(plan_for(**STREAMED))
+        start_local(plan_for(**STREAMED))
 
     assert "only on AWS is there a role that may stream s3://bucket/tiny/" in refused.value.message
-    assert "peagle deploy" in refused.value.fix
+    assert refused.value.command[:2] == ("peagle", "deploy")
     assert records.names() == ()
 
 

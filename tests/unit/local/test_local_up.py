@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from peagle.engine import down, listing, up
+from peagle.engine import local_engines, start_local, stop_local
 from peagle.engine import state as records
 from peagle.engine.process import is_alive, is_port_free
 from peagle.errors import EngineError, EngineMissing, NotFound, NotProved, Refused, UserError
@@ -22,19 +22,19 @@ from tests.unit.local.conftest import NAME, PlanFor, processes_with
 
 
 def test_up_runs_the_plan_and_measures_that_it_drafts(engine_home: Path, plan_for: PlanFor) -> None:
-    engine = up(plan_for())
+    engine = start_local(plan_for())
 
     assert engine.state == "ready"
     assert engine.acceptance_length == 2.5
     assert engine.drafts == 8
     assert engine.openai_base_url == f"http://127.0.0.1:{engine.process.port}/v1"
-    assert listing() == (engine,)
+    assert local_engines() == (engine,)
 
 
 def test_the_container_finds_the_weights_where_the_plan_says(
     engine_home: Path, plan_for: PlanFor
 ) -> None:
-    up(plan_for())
+    start_local(plan_for())
 
     given = json.loads((records.folder_of(NAME) / "given.json").read_text())
     target = Path(given["argv"][given["argv"].index("--model") + 1])
@@ -44,32 +44,32 @@ def test_the_container_finds_the_weights_where_the_plan_says(
 
 
 def test_up_again_changes_nothing(engine_home: Path, plan_for: PlanFor) -> None:
-    first = up(plan_for())
+    first = start_local(plan_for())
 
-    assert up(plan_for()) == first
-    assert up(plan_for(), port=first.process.port) == first
+    assert start_local(plan_for()) == first
+    assert start_local(plan_for(), port=first.process.port) == first
 
 
 def test_up_with_another_plan_is_refused(engine_home: Path, plan_for: PlanFor) -> None:
-    first = up(plan_for())
+    first = start_local(plan_for())
 
-    with pytest.raises(UserError, match="already runs, with another plan"):
-        up(plan_for(k=3))
-    with pytest.raises(UserError, match=f"already runs, on port {first.process.port}"):
-        up(plan_for(), port=1)
+    with pytest.raises(UserError, match="already runs with another plan"):
+        start_local(plan_for(k=3))
+    with pytest.raises(UserError, match=f"already runs on port {first.process.port}"):
+        start_local(plan_for(), port=1)
     assert is_alive(first.process)
 
 
 def test_down_ends_it_and_leaves_nothing(engine_home: Path, plan_for: PlanFor) -> None:
-    engine = up(plan_for())
+    engine = start_local(plan_for())
 
-    assert down(NAME) == engine
+    assert stop_local(NAME) == engine
 
     assert not is_alive(engine.process)
     assert is_port_free(engine.process.port)
     assert not records.folder_of(NAME).exists()
     with pytest.raises(NotFound):
-        down(NAME)
+        stop_local(NAME)
 
 
 def test_a_crash_at_start_is_told_at_once(engine_home: Path, plan_for: PlanFor) -> None:
@@ -79,30 +79,30 @@ def test_a_crash_at_start_is_told_at_once(engine_home: Path, plan_for: PlanFor) 
         seen.append(time.monotonic())
 
     with pytest.raises(EngineError, match="the head and the target are strangers"):
-        up(plan_for("crash"), progress=progress)
+        start_local(plan_for("crash"), progress=progress)
 
     assert time.monotonic() - seen[-1] < 5
-    assert listing() == ()
+    assert local_engines() == ()
     assert "strangers" in records.log_of(NAME).read_text()
 
 
 def test_an_engine_that_was_killed_is_told_as_such(engine_home: Path, plan_for: PlanFor) -> None:
-    with pytest.raises(EngineError, match="killed, perhaps for want of memory"):
-        up(plan_for("silent"))
+    with pytest.raises(EngineError, match="killed without a message, perhaps out of memory"):
+        start_local(plan_for("silent"))
 
 
 def test_an_engine_that_accepts_no_draft_does_not_count(
     engine_home: Path, plan_for: PlanFor
 ) -> None:
     with pytest.raises(NotProved, match=r"acceptance length 1\.00 over 8 drafts is below"):
-        up(plan_for("refusing"))
+        start_local(plan_for("refusing"))
 
-    assert listing() == ()
-    assert processes_with("STAND_IN=refusing") == []
+    assert local_engines() == ()
+    assert processes_with(str(engine_home)) == []
 
 
 def test_without_speculation_an_answer_is_enough(engine_home: Path, plan_for: PlanFor) -> None:
-    engine = up(plan_for(speculation=False))
+    engine = start_local(plan_for(speculation=False))
 
     assert engine.state == "ready"
     assert engine.acceptance_length is None
@@ -111,10 +111,10 @@ def test_without_speculation_an_answer_is_enough(engine_home: Path, plan_for: Pl
 def test_an_engine_that_never_answers_is_given_up(engine_home: Path, plan_for: PlanFor) -> None:
     plan = plan_for("deaf").model_copy(update={"startup_timeout_seconds": 1})
 
-    with pytest.raises(EngineError, match="did not answer within 1 s"):
-        up(plan)
+    with pytest.raises(EngineError, match="is not healthy after 1 s"):
+        start_local(plan)
 
-    assert processes_with("STAND_IN=deaf") == []
+    assert processes_with(str(engine_home)) == []
 
 
 def test_interrupted_it_leaves_nothing_running(engine_home: Path, plan_for: PlanFor) -> None:
@@ -122,21 +122,21 @@ def test_interrupted_it_leaves_nothing_running(engine_home: Path, plan_for: Plan
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        up(plan_for("deaf"), progress=interrupt)
+        start_local(plan_for("deaf"), progress=interrupt)
 
-    assert listing() == ()
-    assert processes_with("STAND_IN=deaf") == []
+    assert local_engines() == ()
+    assert processes_with(str(engine_home)) == []
 
 
 def starting(plan: Plan) -> subprocess.Popen[bytes]:
     """A process that does ``up`` and has just begun an engine."""
     program = (
-        "import sys; from peagle.engine import up; from peagle.planning import Plan; "
-        "up(Plan.model_validate_json(sys.argv[1]))"
+        "import sys; from peagle.engine import start_local; from peagle.planning import Plan; "
+        "start_local(Plan.model_validate_json(sys.argv[1]))"
     )
     command = [sys.executable, "-c", program, plan.model_dump_json()]
     starter = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    while not listing():
+    while not local_engines():
         assert starter.poll() is None
         time.sleep(0.02)
     return starter
@@ -150,8 +150,8 @@ def test_interrupted_from_the_keyboard_it_ends_the_engine(
     starter.send_signal(signal.SIGINT)
 
     assert starter.wait(10) != 0
-    assert listing() == ()
-    assert processes_with("STAND_IN=deaf") == []
+    assert local_engines() == ()
+    assert processes_with(str(engine_home)) == []
 
 
 def test_killed_it_leaves_an_engine_that_is_remembered(
@@ -162,10 +162,10 @@ def test_killed_it_leaves_an_engine_that_is_remembered(
     starter.kill()
     starter.wait()
 
-    (left,) = listing()
+    (left,) = local_engines()
     assert left.state == "starting"
     with pytest.raises(EngineError):
-        up(plan.model_copy(update={"startup_timeout_seconds": 1}))
+        start_local(plan.model_copy(update={"startup_timeout_seconds": 1}))
     assert not is_alive(left.process)
 
 
@@ -174,10 +174,10 @@ def test_down_while_it_starts_is_told_to_the_one_who_waits(
 ) -> None:
     def stop(step: str, line: str) -> None:
         if records.names():
-            down(NAME)
+            stop_local(NAME)
 
     with pytest.raises(EngineError, match="was stopped while it started"):
-        up(plan_for("deaf"), progress=stop)
+        start_local(plan_for("deaf"), progress=stop)
 
 
 def test_two_at_once_do_not_start_two_engines(engine_home: Path, plan_for: PlanFor) -> None:
@@ -186,25 +186,25 @@ def test_two_at_once_do_not_start_two_engines(engine_home: Path, plan_for: PlanF
     def again(step: str, line: str) -> None:
         if not refused:
             with pytest.raises(UserError) as told:
-                up(plan_for())
+                start_local(plan_for())
             refused.append(told.value)
 
-    up(plan_for(), progress=again)
+    start_local(plan_for(), progress=again)
 
     assert refused
-    assert len(listing()) == 1
+    assert len(local_engines()) == 1
 
 
 def test_a_dead_engine_is_listed_as_dead_and_up_starts_another(
     engine_home: Path, plan_for: PlanFor
 ) -> None:
-    first = up(plan_for())
+    first = start_local(plan_for())
     os.kill(first.process.pid, signal.SIGKILL)
     while is_alive(first.process):
         time.sleep(0.02)
 
-    assert [engine.state for engine in listing()] == ["dead"]
-    assert up(plan_for()).process.pid != first.process.pid
+    assert [engine.state for engine in local_engines()] == ["dead"]
+    assert start_local(plan_for()).process.pid != first.process.pid
 
 
 def test_a_taken_port_is_named_with_the_option(engine_home: Path, plan_for: PlanFor) -> None:
@@ -213,8 +213,8 @@ def test_a_taken_port_is_named_with_the_option(engine_home: Path, plan_for: Plan
         listener.listen()
         port = listener.getsockname()[1]
 
-        with pytest.raises(UserError, match=f"port {port} is taken .*--port"):
-            up(plan_for(), port=port)
+        with pytest.raises(UserError, match=f"port {port} is in use .*--port"):
+            start_local(plan_for(), port=port)
 
 
 @pytest.mark.parametrize(
@@ -228,14 +228,14 @@ def test_what_this_machine_cannot_run_is_refused_with_the_way_that_works(
     engine_home: Path, plan_for: PlanFor, pair: str, why: str
 ) -> None:
     with pytest.raises(Refused, match=rf"{why}.*peagle deploy .* --sandbox"):
-        up(plan_for(pair=pair))
+        start_local(plan_for(pair=pair))
 
     assert records.names() == ()
 
 
 def test_weights_in_s3_are_refused(engine_home: Path, plan_for: PlanFor) -> None:
     with pytest.raises(Refused, match="only AWS can mount s3://bucket/weights/"):
-        up(plan_for(model_source="s3://bucket/weights/"))
+        start_local(plan_for(model_source="s3://bucket/weights/"))
 
 
 def test_without_an_engine_the_command_that_installs_it_is_named(
@@ -244,12 +244,12 @@ def test_without_an_engine_the_command_that_installs_it_is_named(
     monkeypatch.delenv("PEAGLE_ENGINE_PYTHON", raising=False)
 
     with pytest.raises(EngineMissing, match=r"peagle engine install --vllm 0\.28\.0"):
-        up(plan_for())
+        start_local(plan_for())
 
 
 @pytest.mark.parametrize("name", ["../elsewhere", "", ".", ".."])
 def test_a_name_leads_nowhere_else(own_home: Path, name: str) -> None:
     with pytest.raises(NotFound):
-        down(name)
+        stop_local(name)
     with pytest.raises(UserError):
         records.folder_of(name)

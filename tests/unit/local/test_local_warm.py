@@ -18,14 +18,14 @@ from peagle.catalog import load_catalog
 from peagle.cli.local import local
 from peagle.cli.output.progress import StatusLine
 from peagle.cli.warm import warm
-from peagle.engine import listing, up
+from peagle.engine import local_engines, start_local
 from peagle.engine import state as records
 from peagle.engine.container import compose_file, run_arguments
 from peagle.engine.installed import Engine, check_compiler
 from peagle.engine.runner import DockerRunner, ProcessRunner
 from peagle.engine.state import collected_folder
 from peagle.errors import PeagleError, Refused, UserError
-from peagle.images import Docker, Image, show
+from peagle.images import Docker, Image, show_image
 from peagle.planning import Options, make_plan
 from peagle.warm import local as warming
 from peagle.warm.local import collect_locally as collect
@@ -76,7 +76,7 @@ def test_the_artefact_lies_in_the_home_and_nothing_runs(engine_home: Path, typed
     assert folder.stat().st_mode & 0o777 == 0o755
     assert "without it the engine took 70 s to start" in done.stdout
     assert f"peagle local up tiny --name {NAME} --compile" in done.stdout
-    assert listing() == ()
+    assert local_engines() == ()
     assert processes_with(f"PEAGLE_ML_ROOT={engine_home}") == []
     assert records.names() == ()
 
@@ -122,11 +122,11 @@ def test_the_engine_that_collects_compiles_and_gets_no_artefacts(
 
 
 def test_one_of_the_same_pair_may_run_meanwhile(engine_home: Path, plan_for: PlanFor) -> None:
-    running = up(plan_for())
+    running = start_local(plan_for())
 
     collect(plan_for(), COLLECTING, engine_home / "warm", lambda step, detail: None)
 
-    assert listing() == (running,)
+    assert local_engines() == (running,)
     assert running.state == "ready"
 
 
@@ -136,7 +136,7 @@ def test_where_nothing_was_compiled_it_is_refused_and_nothing_runs(
     with pytest.raises(Refused, match="nothing was compiled"):
         collect(plan_for("eager"), COLLECTING, engine_home / "warm", lambda step, detail: None)
 
-    assert listing() == ()
+    assert local_engines() == ()
     assert processes_with(f"PEAGLE_ML_ROOT={engine_home}") == []
     assert not (engine_home / "warm").exists()
     log = records.log_of(f"{NAME}-warm")
@@ -154,7 +154,7 @@ def test_interrupted_in_the_middle_nothing_runs_and_nothing_is_kept(
     with pytest.raises(KeyboardInterrupt):
         collect(plan_for("mark"), COLLECTING, engine_home / "warm", interrupt)
 
-    assert listing() == ()
+    assert local_engines() == ()
     assert processes_with(f"PEAGLE_ML_ROOT={engine_home}") == []
     assert os.listdir(engine_home / "warm") == []
 
@@ -183,7 +183,7 @@ def test_a_pipeline_that_is_cancelled_leaves_no_engine(
         signal.signal(signal.SIGTERM, usual)
 
     assert f"Start over: peagle warm tiny {' '.join(words)}" in done.stderr
-    assert listing() == ()
+    assert local_engines() == ()
     assert processes_with(f"PEAGLE_ML_ROOT={engine_home}") == []
     assert list(engine_home.glob("kept/*")) == []
 
@@ -206,7 +206,7 @@ def test_a_second_one_is_refused_and_takes_nothing_away(
     collect(plan_for("mark"), COLLECTING, engine_home / "warm", again)
 
     assert refused
-    assert listing() == ()
+    assert local_engines() == ()
 
 
 def test_a_second_ctrl_c_tells_how_to_end_the_engine(
@@ -222,7 +222,7 @@ def test_a_second_ctrl_c_tells_how_to_end_the_engine(
 
     assert isinstance(done.exception, Abort)
     assert f"still runs. Stop it: peagle local down {NAME}-warm\n" in done.stderr
-    assert [engine.name for engine in listing()] == [f"{NAME}-warm"]
+    assert [engine.name for engine in local_engines()] == [f"{NAME}-warm"]
 
 
 def test_interrupted_at_its_very_end_nothing_runs_either(
@@ -231,11 +231,11 @@ def test_interrupted_at_its_very_end_nothing_runs_either(
     def interrupted(name: str, now: bool) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(warming, "down", interrupted)
+    monkeypatch.setattr(warming, "stop_local", interrupted)
     with pytest.raises(KeyboardInterrupt):
         collect(plan_for("mark"), COLLECTING, engine_home / "warm", lambda step, detail: None)
 
-    assert listing() == ()
+    assert local_engines() == ()
     assert processes_with(f"PEAGLE_ML_ROOT={engine_home}") == []
 
 
@@ -302,10 +302,10 @@ def test_without_anything_kept_up_is_as_it_always_was(engine_home: Path, typed: 
 def test_up_again_after_a_warm_start_was_kept_changes_nothing(
     engine_home: Path, plan_for: PlanFor
 ) -> None:
-    first = up(plan_for())
+    first = start_local(plan_for())
     (engine_home / "warm").mkdir()
 
-    assert up(plan_for()) == first
+    assert start_local(plan_for()) == first
 
 
 def test_without_a_compiler_it_is_said_before_anything_starts(
@@ -315,7 +315,7 @@ def test_without_a_compiler_it_is_said_before_anything_starts(
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
 
     with pytest.raises(UserError, match=r"cannot be compiled: this machine has no g\+\+"):
-        up(plan_for(), runner=COLLECTING)
+        start_local(plan_for(), runner=COLLECTING)
 
     assert records.names() == ()
 
@@ -360,13 +360,13 @@ def test_weights_in_s3_are_not_for_this_machine(engine_home: Path, typed: Typed)
 
 
 def test_compile_is_for_the_cpu(own_home: Path, typed: Typed) -> None:
-    with pytest.raises(UserError, match="compiles anyway"):
+    with pytest.raises(UserError, match="always compiles"):
         typed("local", "up", "tiny", "--engine", "docker", "--gpus", "--compile")
 
 
 def image(docker: FakeDocker, **found: Any) -> Image:
     docker.has_image("mine", LABELS, **found)
-    return show(Docker(), "mine")
+    return show_image(Docker(), "mine")
 
 
 def test_a_container_finds_what_is_kept_read_only(
@@ -430,7 +430,7 @@ def test_an_image_without_a_compiler_is_refused_before_it_starts(
 ) -> None:
     docker.answers("run", "--entrypoint", out="g++")
 
-    with pytest.raises(PeagleError, match=r"the image mine has no g\+\+ .build it with --base"):
+    with pytest.raises(PeagleError, match=r"image mine has no g\+\+ .*another --base"):
         DockerRunner(Docker(), image(docker), compiled=True).runnable(plan_for())
 
 

@@ -1,4 +1,4 @@
-"""``peagle demo``: the whole way in one go, as commands that can be typed one by one."""
+"""``peagle demo``: plan, deploy, invoke and destroy in the sandbox, as separate commands."""
 
 from __future__ import annotations
 
@@ -18,23 +18,25 @@ PROMPT = "What does difflib.SequenceMatcher.get_opcodes do?"
 
 
 class DemoFailed(PeagleError):
-    """A step of the demo failed; its own message stands above, its exit code is ours."""
+    """A command of the demo failed; the demo ends with its exit code."""
+
+    code = "demo-failed"
 
     def __init__(self, step: str, exit_code: int) -> None:
-        super().__init__(f"the demo stopped at `peagle {step}`", "its error is above")
+        super().__init__(f"the demo stopped at `peagle {step}`", "its error is printed above")
         self.exit_code = exit_code
 
 
 @click.command(cls=PeagleCommand, epilog="Example: peagle demo --keep")
 @click.argument("pair", default="tiny")
-@click.option("--prompt", default=PROMPT, show_default=True, help="What to ask.")
-@click.option("--keep", is_flag=True, help="Leave endpoint and sandbox running.")
+@click.option("--prompt", default=PROMPT, show_default=True, help="The prompt to send.")
+@click.option("--keep", is_flag=True, help="Keep the endpoint and the sandbox running.")
 def demo(pair: str, prompt: str, keep: bool) -> None:
-    """Deploy PAIR in the sandbox, prove that it drafts, stream an answer, and clean up.
+    """Deploy PAIR in the sandbox, prove that it speculates, stream an answer, and clean up.
 
-    Needs no AWS account, no GPU and no Docker. A pair too large for this machine is planned as
-    it is and served by our tiny pair under the same settings. A sandbox that runs already is used
-    and left running.
+    Needs no AWS account, no GPU and no Docker. If PAIR is too large for this machine, the sandbox
+    serves the tiny pair with the settings of its plan. A sandbox that is already running is used
+    and kept.
     """
     was_running = running() is not None
     _run("plan", pair, "--name", NAME)
@@ -44,20 +46,16 @@ def demo(pair: str, prompt: str, keep: bool) -> None:
         _run("status", NAME, "--sandbox")
     finally:
         if not keep:
-            _clean_up(stop_sandbox=not was_running)
+            _run("destroy", NAME, "--sandbox", "--yes", check=False)
+            if not was_running:
+                _run("sandbox", "stop", check=False)
     if keep:
         stop = "" if was_running else " && peagle sandbox stop"
-        say(f"Still running; remove with: peagle destroy {NAME} --sandbox{stop}")
+        say(f"The endpoint is still running. Remove it: peagle destroy {NAME} --sandbox{stop}")
 
 
-def _clean_up(stop_sandbox: bool) -> None:
-    _run("destroy", NAME, "--sandbox", "--yes", must=False)
-    if stop_sandbox:
-        _run("sandbox", "stop", must=False)
-
-
-def _run(*arguments: str, must: bool = True) -> None:
+def _run(*arguments: str, check: bool = True) -> None:
     click.secho(f"\n$ peagle {shlex.join(arguments)}", bold=True)
     code = subprocess.run([sys.executable, "-m", "peagle.cli", *arguments], check=False).returncode
-    if code and must:
+    if code and check:
         raise DemoFailed(arguments[0], code)

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import click
 
-from peagle.catalog import load_catalog
-from peagle.cli.context import PeagleCommand
+from peagle import api
+from peagle.cli.context import PeagleCommand, fix_in_context
+from peagle.cli.options import command_catalog
 from peagle.cli.output.console import json_option, print_json, say
-from peagle.engine import find_engine, install_engine, installed_engines
-from peagle.engine.install import is_installed, lockable_versions, missing_libraries
+from peagle.engine.install import is_installed, lockable_versions
 from peagle.errors import EngineMissing
 
 
 @click.group(epilog="Example: peagle engine install")
 def engine() -> None:
-    """Install vLLM for this machine's CPU, and see what is installed."""
+    """Install vLLM for this machine's CPU, and show what is installed."""
 
 
 @engine.command(
@@ -26,47 +26,54 @@ def engine() -> None:
 @click.option(
     "--python",
     type=click.Path(path_type=Path),
-    help="Python that is to run it, 3.11 to 3.13.  [default: the one that runs peagle]",
+    help="Python to run the engine, 3.11 to 3.13.  [default: the one that runs peagle]",
 )
 @json_option
-def install(vllm: str | None, python: Path | None, as_json: bool) -> None:
-    """Install it below $PEAGLE_HOME, from a locked list; quick when it is there already.
+@click.pass_context
+def install(ctx: click.Context, vllm: str | None, python: Path | None, as_json: bool) -> None:
+    """Install the engine below $PEAGLE_HOME, from a locked list of packages.
 
-    Takes 2 GB of disk and a minute or more. Everything is checked against its hash but torch,
-    whose wheel differs by Python.
+    Needs 2 GB of disk and takes a minute or more; does nothing when it is installed. Every package
+    is checked against its hash, except torch, whose wheel depends on the Python version.
     """
-    version = vllm or load_catalog().runtimes.default
+    version = vllm or _default_version(ctx)
     present = version in lockable_versions() and is_installed(version)
-    installed = install_engine(version, python, progress=say)
+    installed = api.install_engine(version, python, progress=say)
     if as_json:
         print_json(
             {"vllm": installed.vllm, "python": str(installed.python), "was_installed": present}
         )
         return
-    said = "is installed already" if present else "is installed"
-    click.echo(f"vLLM {installed.vllm} {said}: {installed.python}")
+    state = "is already installed" if present else "is installed"
+    click.echo(f"vLLM {installed.vllm} {state}: {installed.python}")
 
 
 @engine.command(cls=PeagleCommand, epilog="Example: peagle engine status --json")
 @json_option
-def status(as_json: bool) -> None:
-    """Show the engine that would be used, and all that are here."""
-    wanted = load_catalog().runtimes.default
-    used: str | None
+@click.pass_context
+def status(ctx: click.Context, as_json: bool) -> None:
+    """Show the engine in use and all installed engines."""
+    version = _default_version(ctx)
+    used: str | None = None
+    missing = ""
     try:
-        used, missing = str(find_engine(wanted).python), ""
+        used = str(api.find_engine(version).python)
     except EngineMissing as error:
-        used, missing = None, str(error)
-    engines = [{"vllm": one.vllm, "python": str(one.python)} for one in installed_engines()]
-    libraries = list(missing_libraries())
+        missing = f"{error.message} ({fix_in_context(error.fix, error.command)})"
+    engines = [{"vllm": one.vllm, "python": str(one.python)} for one in api.installed_engines()]
+    libraries = list(api.missing_libraries())
     if as_json:
         print_json(
-            {"vllm": wanted, "python": used, "installed": engines, "missing_packages": libraries}
+            {"vllm": version, "python": used, "installed": engines, "missing_packages": libraries}
         )
         return
-    click.echo(f"vLLM {wanted}: {used}" if used else missing)
+    click.echo(f"vLLM {version}: {used}" if used else missing)
     for one in engines:
         if one["python"] != used:
             click.echo(f"also vLLM {one['vllm']}: {one['python']}")
     if libraries:
-        click.echo(f"missing from the system: {', '.join(libraries)}")
+        click.echo(f"missing system packages: {', '.join(libraries)}")
+
+
+def _default_version(ctx: click.Context) -> str:
+    return str(command_catalog(ctx).runtimes.default)

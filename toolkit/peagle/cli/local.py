@@ -1,7 +1,4 @@
-"""``peagle local up --engine docker``: which image, built now if asked for, or a compose file.
-
-``peagle local``: run a plan on this machine, without AWS.
-"""
+"""``peagle local``: run a plan on this machine, without AWS."""
 
 from __future__ import annotations
 
@@ -16,92 +13,27 @@ from typing import Any
 
 import click
 
+from peagle import api
+from peagle.aws.images import ImageRequest
 from peagle.cli.account import chosen_account
-from peagle.cli.context import PeagleCommand
-from peagle.cli.image import build_here
-from peagle.cli.image_push import Request, findings_here
-from peagle.cli.options import (
-    build_command,
-    command_catalog,
-    names_own_image,
-    plan_options,
-    refuse_errors,
-)
+from peagle.cli.context import PeagleCommand, command_text, typed_command
+from peagle.cli.image import build_with_status
+from peagle.cli.options import command_catalog, names_own_image, plan_options, refuse_errors
 from peagle.cli.output.console import json_option, print_json, say
 from peagle.cli.output.files import write_file
 from peagle.cli.output.progress import StatusLine
-from peagle.engine import LocalEngine, listing
-from peagle.engine import down as end
-from peagle.engine import state as records
-from peagle.engine import up as run
-from peagle.engine.container import compose_file, find_image
+from peagle.engine import state
 from peagle.engine.process import free_port, is_healthy
 from peagle.engine.runner import DockerRunner, ProcessRunner
-from peagle.engine.state import warm_start_of
-from peagle.errors import DockerMissing, NotFound, UserError
+from peagle.engine.state import LocalEngine, warm_start_of
+from peagle.errors import DockerMissing, Fix, NotFound, UserError
 from peagle.images import Docker
+from peagle.images.build import findings_on_this_machine
 from peagle.images.docker import compose_command
 from peagle.images.inspect import unchecked_image
 from peagle.planning import Plan
 from peagle.protocol import log_text, request_body
 from peagle.render.image import RuntimeKind
-
-
-def docker_runner(
-    plan: Plan, gpus: bool, build_first: bool, base: str | None = None
-) -> DockerRunner:
-    """Docker with the image for the plan.
-
-    That is ``--image`` where it was given; else the newest that fits; with ``build_first`` a new
-    one. Raises DockerMissing, and NotFound when there is no image.
-    """
-    docker = Docker()
-    docker.check()
-    runtime: RuntimeKind = "gpu" if gpus else "cpu"
-    if build_first:
-        account = chosen_account(None, False, os.environ)  # for a base in ECR
-        request = Request(plan, command_catalog(), runtime, base=base)
-        return DockerRunner(docker, build_here(docker, request, account).image, gpus)
-    ctx = click.get_current_context()
-    command = build_command(ctx, "--runtime", runtime)
-    named = plan.runtime.image if names_own_image(plan) else None
-    found = find_image(docker, plan, runtime, named, command)
-    if found is None:
-        raise NotFound(
-            f"there is no image of {plan.pair} for the {runtime} on this machine",
-            f"add --build, or: {command}" if "build_first" in ctx.params else command,
-        )
-    return DockerRunner(docker, found, gpus)
-
-
-def compose_runner(
-    plan: Plan, gpus: bool, build_first: bool, base: str | None = None
-) -> DockerRunner:
-    """The same for a compose file, which starts nothing: an image that was named with ``--image``
-    may be somewhere else, and Docker too."""
-    try:
-        return docker_runner(plan, gpus, build_first, base)
-    except (DockerMissing, NotFound) as missing:
-        if build_first or not names_own_image(plan):
-            raise
-        named = plan.runtime.image
-        say(f"Nobody looked whether {named} is for {plan.pair}: {missing.message}.")
-        return DockerRunner(Docker(), unchecked_image(named), gpus)
-
-
-def write_compose(runner: DockerRunner, plan: Plan, port: int | None, file: Path) -> int:
-    """Write the compose file to ``file``, or to stdout for ``-``; the port that it publishes."""
-    environment, _ = runner.runnable(plan)
-    chosen = port or free_port()
-    # By name: the file is for machines, too, that get the image from a registry.
-    container = replace(runner.container(plan, environment, chosen), image=runner.built.name)
-    text = compose_file(container)
-    if str(file) == "-":
-        click.echo(text, nl=False)
-    else:
-        write_file(file, text.encode())
-    return chosen
-
 
 _FOLLOW_SECONDS = 0.2
 _CHUNK_BYTES = 64 * 1024
@@ -111,8 +43,8 @@ _CHUNK_BYTES = 64 * 1024
 def local() -> None:
     """Run a plan on this machine, without AWS.
 
-    The engine is vLLM on the CPU, as `peagle engine install` brings it; or, with --engine docker,
-    the very image that SageMaker runs.
+    The engine is vLLM for CPUs of `peagle engine install`, or with --engine docker the image that
+    SageMaker runs.
     """
 
 
@@ -127,17 +59,17 @@ def local() -> None:
     type=click.Choice(["process", "docker"]),
     default="process",
     show_default=True,
-    help="As a process of this machine, or in a container.",
+    help="Run the engine as a process or in a container.",
 )
-@click.option("--gpus", is_flag=True, help="Docker: the image for GPUs, with all of this machine.")
-@click.option("--compile", "compiled", is_flag=True, help="On a CPU: compile the model, too.")
+@click.option("--gpus", is_flag=True, help="Docker: use the image for GPUs, with all GPUs.")
+@click.option("--compile", "compiled", is_flag=True, help="On a CPU: compile the model.")
 @click.option("--build", "build_first", is_flag=True, help="Docker: build the image first.")
 @click.option("--base", metavar="IMAGE", help="Docker, with --build: image to build on.")
 @click.option(
     "--emit-compose",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Docker: write the compose file that does the same (- for stdout); start nothing.",
+    help="Docker: write a compose file (- for stdout) and start nothing.",
 )
 @json_option
 def up(
@@ -151,26 +83,30 @@ def up(
     emit_compose: Path | None,
     as_json: bool,
 ) -> None:
-    """Run PAIR or PLAN, and prove that it drafts.
+    """Run PAIR or PLAN, and prove that it speculates.
 
-    Returns when it answers; it goes on running until `peagle local down`. Doing it again changes
-    nothing. Only this machine can reach it. On a CPU it runs without being compiled, unless
-    --compile says so; what `peagle warm --local` kept then makes the start quick.
+    Returns when the engine answers; it runs until `peagle local down`. Repeating the command
+    changes nothing. Only this machine can reach the engine. On a CPU the model is compiled only
+    with --compile; `peagle warm --local` makes such starts faster.
     """
-    refuse_errors(findings_here(plan, engine_kind))
+    refuse_errors(findings_on_this_machine(plan, engine_kind))
     runner = None
     if compiled and gpus:
-        raise UserError("with --gpus the engine compiles anyway", "leave out --compile")
+        raise UserError("with --gpus the engine always compiles", "omit --compile")
     if engine_kind == "docker":
         found = compose_runner if emit_compose else docker_runner
         runner = replace(found(plan, gpus, build_first, base), compiled=compiled)
     elif gpus or build_first or base or emit_compose:
-        raise UserError("--gpus, --build, --base and --emit-compose are for containers",
-                        "add --engine docker")  # fmt: skip
+        raise UserError(
+            "--gpus, --build, --base and --emit-compose need a container", "add --engine docker"
+        )
     if runner and emit_compose:
-        return _tell_compose(emit_compose, write_compose(runner, plan, port, emit_compose), as_json)
+        published = write_compose(runner, plan, port, emit_compose)
+        return _show_compose(emit_compose, published, as_json)
     with StatusLine() as status:
-        engine = run(plan, port, progress=status.show, runner=runner or ProcessRunner(compiled))
+        engine = api.start_local(
+            plan, port, progress=status.show, runner=runner or ProcessRunner(compiled)
+        )
     if as_json:
         return print_json(document(engine))
     return _show_result(engine)
@@ -178,35 +114,35 @@ def up(
 
 @local.command(cls=PeagleCommand, epilog="Example: peagle local down peagle-tiny")
 @click.argument("name", required=False)
-@click.option("--all", "everything", is_flag=True, help="End all of them.")
-@click.option("--now", is_flag=True, help="Cut off requests that run.")
+@click.option("--all", "everything", is_flag=True, help="Stop all engines.")
+@click.option("--now", is_flag=True, help="Do not wait for running requests.")
 @json_option
 def down(name: str | None, everything: bool, now: bool, as_json: bool) -> None:
-    """End the engine NAME, and remove its log and state.
+    """Stop the engine NAME and remove its log and state.
 
-    Waits until requests that run are answered, a minute at most; new ones are refused meanwhile.
+    Waits up to a minute for running requests; new ones are refused.
     """
     if everything == (name is not None):
-        raise UserError("which one?", "give a NAME, or --all")
-    chosen = records.names() if everything else (str(name),)
-    ended = [one for one in chosen if _end(one, now)]
+        raise UserError("exactly one of NAME and --all is required", "add a NAME, or --all")
+    chosen = state.names() if everything else (str(name),)
+    stopped = [one for one in chosen if _stop(one, now)]
     if as_json:
-        print_json({"ended": ended, "removed": list(chosen)})
+        print_json({"ended": stopped, "removed": list(chosen)})
         return
     for one in chosen:
-        click.echo(f"{one} is down." if one in ended else f"{one} was not running; removed.")
+        click.echo(f"Stopped {one}." if one in stopped else f"Removed {one} (not running).")
     if not chosen:
-        click.echo("Nothing is running.")
+        click.echo("No engines are running.")
 
 
 @local.command(cls=PeagleCommand, epilog="Example: peagle local logs peagle-tiny -f")
 @click.argument("name")
-@click.option("-f", "--follow", is_flag=True, help="Go on with what is still to come.")
+@click.option("-f", "--follow", is_flag=True, help="Print new lines as they are written.")
 def logs(name: str, follow: bool) -> None:
     """Print the log of the engine NAME."""
-    log = records.log_of(name)
-    if name not in records.names() or not log.is_file():
-        raise records.unknown_engine(name)
+    log = state.log_of(name)
+    if name not in state.names() or not log.is_file():
+        raise state.unknown_engine(name)
     for line in _lines(_chunks(log, name if follow else None)):
         click.echo(log_text(line))
 
@@ -215,7 +151,7 @@ def logs(name: str, follow: bool) -> None:
 @json_option
 def list_(as_json: bool) -> None:
     """List the engines of this machine."""
-    engines = listing()
+    engines = api.local_engines()
     if as_json:
         print_json({"engines": [document(engine) for engine in engines]})
         return
@@ -228,7 +164,7 @@ def list_(as_json: bool) -> None:
             f"{engine.openai_base_url}{where}{proof}"
         )
     if not engines:
-        say("Nothing is running (peagle local up PAIR).")
+        say("No engines are running (peagle local up PAIR).")
 
 
 def document(engine: LocalEngine) -> dict[str, Any]:
@@ -256,31 +192,31 @@ def document(engine: LocalEngine) -> dict[str, Any]:
     }
 
 
-def _tell_compose(file: Path, port: int, as_json: bool) -> None:
+def _show_compose(file: Path, port: int, as_json: bool) -> None:
     if as_json:
         print_json({"file": str(file), "port": port})
     elif str(file) != "-":
         say(f"{file} publishes port {port}: {compose_command(Docker())} --file {file} up")
 
 
-def _end(name: str, now: bool) -> bool:
-    """Whether the engine ran. Says for what is waited."""
+def _stop(name: str, now: bool) -> bool:
+    """Stop the engine; whether it was running."""
     with StatusLine() as status:
 
         def waiting(seconds: float) -> None:
-            status.show(f"{name} may finish what it answers, {seconds:.0f} s at most (--now: none)")
+            status.show(f"waiting up to {seconds:.0f} s for running requests of {name} (or --now)")
 
-        return end(name, now, waiting) is not None
+        return api.stop_local(name, now, waiting) is not None
 
 
 def _health(engine: LocalEngine) -> str:
-    return "healthy" if is_healthy(engine.process.port) else "does not answer /ping"
+    return "healthy" if is_healthy(engine.process.port) else "unhealthy"
 
 
 def _show_result(engine: LocalEngine) -> None:
     if engine.acceptance_length is not None:
         click.echo(
-            f"{engine.pair} drafts: acceptance length {engine.acceptance_length:.2f} over "
+            f"{engine.pair} speculates: acceptance length {engine.acceptance_length:.2f} over "
             f"{engine.drafts} drafts."
         )
     else:
@@ -288,11 +224,12 @@ def _show_result(engine: LocalEngine) -> None:
     if warm := warm_start_of(Path(engine.process.log)):
         click.echo(warm.text)
     if engine.notes:
-        click.echo(f"On a CPU {len(engine.notes)} settings differ: the log begins with them.")
+        click.echo(f"{len(engine.notes)} settings differ on a CPU; the log begins with them.")
     click.echo(f"OpenAI base URL:  {engine.openai_base_url}")
-    click.echo(f"Ask it:           {_curl(engine)}")
-    click.echo(f"Its log:          peagle local logs {engine.name} -f")
-    click.echo(f"End it:           peagle local down {engine.name}")
+    logs_command = command_text(["peagle", "local", "logs", engine.name, "-f"])
+    click.echo(f"Send a request:   {_curl(engine)}")
+    click.echo(f"Read the log:     {logs_command}")
+    click.echo(f"Stop it:          {command_text(['peagle', 'local', 'down', engine.name])}")
 
 
 def _curl(engine: LocalEngine) -> str:
@@ -306,7 +243,7 @@ def _curl(engine: LocalEngine) -> str:
 
 
 def _chunks(log: Path, follow: str | None) -> Iterator[bytes]:
-    """The log's bytes; with ``follow``, also what the engine of that name still writes."""
+    """The log in chunks; ``follow`` names a running engine whose new output is included."""
     with log.open("rb") as stream:
         while True:
             alive = follow is not None and _is_running(follow)
@@ -318,15 +255,72 @@ def _chunks(log: Path, follow: str | None) -> Iterator[bytes]:
 
 
 def _lines(chunks: Iterator[bytes]) -> Iterator[str]:
-    """The text line by line, each as soon as it is whole."""
+    """The text line by line, each as soon as it is complete."""
     rest = b""
     for chunk in chunks:
-        *whole, rest = (rest + chunk).split(b"\n")
-        yield from (line.decode("utf-8", errors="replace") for line in whole)
+        *complete, rest = (rest + chunk).split(b"\n")
+        yield from (line.decode("utf-8", errors="replace") for line in complete)
     if rest:
         yield rest.decode("utf-8", errors="replace")
 
 
 def _is_running(name: str) -> bool:
-    engine = records.read(name)
+    engine = state.read(name)
     return engine is not None and engine.state != "dead"
+
+
+def docker_runner(
+    plan: Plan, gpus: bool, build_first: bool, base: str | None = None
+) -> DockerRunner:
+    """A runner with the image for the plan: ``--image``, else the newest suitable one; with
+    ``build_first`` a new one.
+
+    Raises DockerMissing, and NotFound with the command that builds a missing image.
+    """
+    docker = Docker()
+    docker.check()
+    runtime: RuntimeKind = "gpu" if gpus else "cpu"
+    if build_first:
+        account = chosen_account(None, False, os.environ)  # for a base in ECR
+        request = ImageRequest(plan, command_catalog(), runtime, base=base)
+        return DockerRunner(docker, build_with_status(docker, request, account).image, gpus)
+    ctx = click.get_current_context()
+    command = (*typed_command(ctx, "image", "build", without=("--image", "--baked-weights")),
+               "--runtime", runtime)  # fmt: skip
+    named = plan.runtime.image if names_own_image(plan) else None
+    found = api.find_image(docker, plan, runtime, named, command)
+    if found is None:
+        raise NotFound(
+            f"there is no image of {plan.pair} for the {runtime} on this machine",
+            Fix("Add --build, or build it" if "build_first" in ctx.params else "Build it", command),
+            code="image-missing",
+        )
+    return DockerRunner(docker, found, gpus)
+
+
+def compose_runner(
+    plan: Plan, gpus: bool, build_first: bool, base: str | None = None
+) -> DockerRunner:
+    """A runner for a compose file, whose ``--image`` need not be on this machine."""
+    try:
+        return docker_runner(plan, gpus, build_first, base)
+    except (DockerMissing, NotFound) as missing:
+        if build_first or not names_own_image(plan):
+            raise
+        named = plan.runtime.image
+        say(f"Not checked whether {named} is for {plan.pair}: {missing.message}.")
+        return DockerRunner(Docker(), unchecked_image(named), gpus)
+
+
+def write_compose(runner: DockerRunner, plan: Plan, port: int | None, file: Path) -> int:
+    """Write the compose file to ``file``, or to stdout for ``-``; returns its published port."""
+    environment, _ = runner.runnable(plan)
+    published = port or free_port()
+    # By name: other machines, too, can use the file and pull the image from a registry.
+    container = replace(runner.container(plan, environment, published), image=runner.built.name)
+    text = api.compose_file(container)
+    if str(file) == "-":
+        click.echo(text, nl=False)
+    else:
+        write_file(file, text.encode())
+    return published

@@ -47,9 +47,9 @@ Every format expresses the complete plan, or refuses and names the formats that 
 def render(format: str, plan: Plan, output: Path, force: bool, as_json: bool) -> None:
     """Write the files of ``format`` for the plan to the folder ``output``."""
     if format == "dockerfile":
-        from peagle.cli.image_push import findings_of_own  # imports boto3
+        from peagle.images.build import findings_with_own_image
 
-        refuse_errors(findings_of_own(plan))
+        refuse_errors(findings_with_own_image(plan))
     else:
         refuse_errors(plan.findings)
     if format == "boto3":

@@ -19,7 +19,6 @@ from peagle.aws.client import Aws
 from peagle.cli.account import Account, account_options
 from peagle.cli.context import PeagleCommand, typed_command
 from peagle.cli.deploy import explain, refuse_unknown_price, show_and_refuse
-from peagle.cli.image_push import findings_here
 from peagle.cli.local import docker_runner
 from peagle.cli.options import command_catalog, names_own_image, plan_options, refuse_errors
 from peagle.cli.output.console import json_option, print_json, say
@@ -44,6 +43,7 @@ from peagle.engine.installed import check_compiler, find_engine
 from peagle.engine.runner import ProcessRunner, Runner
 from peagle.engine.state import warm_folder
 from peagle.errors import Fix, PeagleError, Refused, UserError
+from peagle.images.build import findings_on_this_machine
 from peagle.planning import Plan, errors
 from peagle.s3uri import is_s3_uri
 from peagle.sandbox.state import engine_version, read_engine_kind
@@ -121,7 +121,7 @@ def _collect_locally(
     CPU the model is compiled for this purpose."""
     ctx = click.get_current_context()
     folder = _writable_folder(to)
-    refuse_errors(findings_here(plan, engine_kind))
+    refuse_errors(findings_on_this_machine(plan, engine_kind))
     runner = _runner(plan, engine_kind, gpus)
     try:
         with sigterm_as_interrupt(), StatusLine() as status:

@@ -2,16 +2,16 @@
 
 from peagle.engine.install import install_engine
 from peagle.engine.installed import Engine, find_engine, installed_engines
-from peagle.engine.local import down, up
-from peagle.engine.state import LocalEngine, listing
+from peagle.engine.local import start_local, stop_local
+from peagle.engine.state import LocalEngine, local_engines
 
 __all__ = [
     "Engine",
     "LocalEngine",
-    "down",
     "find_engine",
     "install_engine",
     "installed_engines",
-    "listing",
-    "up",
+    "local_engines",
+    "start_local",
+    "stop_local",
 ]

@@ -1,4 +1,4 @@
-"""Ask an engine of this machine."""
+"""Send requests to an engine of this machine."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from peagle_serve.contract import ATTRIBUTES_HEADER, COUNTERS_ATTRIBUTE
 
 _SECONDS = 600.0
 _CHUNK_BYTES = 65_536
+_READ_THE_LOG = "read the log: peagle local logs NAME"
 _JSON = {"Content-Type": "application/json"}
 
 
 def ask(port: int, body: dict[str, Any]) -> dict[str, Any]:
-    """The whole answer to one request body for ``/invocations``. Raises EngineError."""
+    """The answer to one request body for ``/invocations``. Raises EngineError."""
     return _post(port, json.dumps(body).encode(), _JSON)
 
 
 def stream(port: int, body: dict[str, Any]) -> Iterator[Piece]:
-    """The answer piece by piece, as it arrives. ``body`` must ask the engine to stream.
+    """The answer in pieces as they arrive. ``body`` must request streaming.
 
-    Raises EngineError when the stream carries an error, or ends before the engine said it is done.
+    Raises EngineError when the stream contains an error or ends early.
     """
     splitter = EventSplitter()
     with _reply(port, json.dumps(body).encode(), _JSON) as reply:
@@ -38,9 +39,9 @@ def stream(port: int, body: dict[str, Any]) -> Iterator[Piece]:
                     return
                 document = json.loads(data)
                 if "error" in document or document.get("object") == "error":
-                    raise EngineError(f"the engine broke off: {data[:300]}", "see its log")
+                    raise EngineError(f"the engine ended the stream: {data[:300]}", _READ_THE_LOG)
                 yield piece_of(document)
-    raise EngineError("the answer broke off before its end", "see its log")
+    raise EngineError("the stream ended before the answer was complete", _READ_THE_LOG)
 
 
 def counters(port: int) -> Counters:
@@ -57,19 +58,19 @@ def _post(port: int, body: bytes, headers: dict[str, str]) -> dict[str, Any]:
 
 
 def _refused(status: int, text: bytes) -> EngineError:
-    said = text[:300].decode("utf-8", errors="replace")
-    return EngineError(f"the engine refused a request ({status}): {said}", "see its log")
+    answer = text[:300].decode("utf-8", errors="replace")
+    return EngineError(f"the engine refused a request ({status}): {answer}", _READ_THE_LOG)
 
 
 def exchange(port: int, body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
-    """Status and body of the answer. Raises EngineError when none comes."""
+    """Status and body of the answer. Raises EngineError without an answer."""
     with _reply(port, body, headers) as reply:
         return reply.status, reply.read()
 
 
 @contextmanager
 def _reply(port: int, body: bytes, headers: dict[str, str]) -> Iterator[http.client.HTTPResponse]:
-    """The answer, to be read meanwhile. Raises EngineError when none comes, or it breaks off."""
+    """The open response. Raises EngineError when there is none, or when it is cut off."""
     connection = http.client.HTTPConnection(LOOPBACK, port, timeout=_SECONDS)
     try:
         connection.request("POST", "/invocations", body, headers)
@@ -77,7 +78,7 @@ def _reply(port: int, body: bytes, headers: dict[str, str]) -> Iterator[http.cli
             yield reply
     except (OSError, http.client.HTTPException) as error:
         raise EngineError(
-            f"the engine on port {port} does not answer: {error}", "see its log"
+            f"the engine on port {port} does not answer: {error}", _READ_THE_LOG
         ) from error
     finally:
         connection.close()

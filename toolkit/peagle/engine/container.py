@@ -1,17 +1,14 @@
-"""One engine in a container of this machine: the image, the environment and the mounts that
-SageMaker would give it, with less that it may do.
+"""One engine in a container of this machine, with the environment and mounts of SageMaker.
 
-The container is started by a ``docker run`` that stays attached to it: its output is the log, its
-end is the container's end, and SIGTERM goes through it to the engine.
-
-A container of ``peagle local`` as a compose file that does the same.
+An attached ``docker run`` starts the container: its output is the log, it ends with the container,
+and it forwards SIGTERM to the engine. The same container can be written as a compose file.
 """
 
 from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +17,7 @@ import yaml
 
 from peagle.engine.process import LOOPBACK, EngineProcess, remove_container, start_program
 from peagle.errors import UserError
-from peagle.images import Docker, Image, images, show
+from peagle.images import Docker, Image, list_images, show_image
 from peagle.images.inspect import check_pair
 from peagle.planning.plan import Plan
 from peagle.render.image import CACHE_FOLDER, RuntimeKind, serve_digest
@@ -28,34 +25,34 @@ from peagle.store import home
 from peagle_serve.contract import COLLECT, WARM_MODE_VARIABLE
 
 PORT = 8080
-"""The port that the container listens on, as SageMaker has it."""
+"""The port that the container listens on, as on SageMaker."""
 
 SHARED_MEMORY = "1g"
-"""Ranks of one engine talk through it; Docker's own default of 64 MB ends NCCL."""
+"""For communication between ranks; NCCL fails with Docker's default of 64 MB."""
 
 CACHE_VOLUME = "peagle-cache"
-"""What the containers of this Docker engine compile and download outlives them here."""
+"""Keeps the compile caches and downloads of all containers of this Docker engine."""
 
 TMPFS = "/tmp:exec,mode=1777"
-"""Compiled code is loaded from there, which Docker forbids unless it is told."""
+"""Docker mounts a tmpfs noexec by default; compiled code is loaded from here."""
 
 _HEALTH = (
     "import urllib.request as r; "
     f"r.build_opener(r.ProxyHandler({{}})).open('http://127.0.0.1:{PORT}/ping', timeout=5)"
 )
 HEALTH_COMMAND = ("python3", "-c", _HEALTH)
-"""Docker's own look at /ping."""
+"""Docker's health check of /ping."""
 
 START_PERIOD = "3600s"
-"""Until then an engine that does not answer yet counts as starting: SageMaker's longest."""
+"""SageMaker's longest start: until then, an engine that does not answer yet is starting."""
 
 _OWN = ("PATH", "HOME")
-"""Variables that the ``docker`` command needs itself, and the container gets from its image."""
+"""Variables of the ``docker`` command; the container gets its own from the image."""
 
 
 @dataclass(frozen=True)
 class Container:
-    """What to run: ``mounts`` is path in the container -> folder of this machine."""
+    """A container to run; ``mounts`` maps a path in the container to a folder of this machine."""
 
     name: str
     image: str
@@ -66,14 +63,14 @@ class Container:
 
 
 def container_name(kind: str, name: str) -> str:
-    """A name that no other home of this machine uses."""
+    """A name that is unique to this ``$PEAGLE_HOME``."""
     digest = hashlib.sha256(str(home()).encode()).hexdigest()[:8]
     return f"peagle-{kind}-{name}-{digest}"
 
 
 def run_arguments(container: Container) -> list[str]:
-    """``docker``'s arguments. Values of the environment are not among them: argv can be seen by
-    everybody, so Docker takes them from its own environment."""
+    """The arguments of ``docker``. All users can read an argv, so it has the names of variables
+    only; Docker takes the values from its own environment."""
     given = ["run", "--rm", "--name", container.name]
     given += ["--publish", f"{LOOPBACK}:{container.port}:{PORT}"]
     given += ["--read-only", "--tmpfs", TMPFS, "--shm-size", SHARED_MEMORY]
@@ -95,10 +92,10 @@ def start_container(
     log: Path,
     record: Callable[[EngineProcess], object] = lambda process: None,
 ) -> EngineProcess:
-    """Start it, after removing what an earlier one of that name left."""
+    """Start it, after removing an earlier container of that name."""
     for name in container.environment:
         if name in _OWN or name.startswith("DOCKER_"):
-            raise UserError(f"{name} cannot be set for a container", "leave it out of the plan")
+            raise UserError(f"{name} cannot be set for a container", "remove it from the plan")
     remove_container(container.name)
     argv = docker.argv(*run_arguments(container))
     variables = {**docker.variables(), **container.environment}
@@ -107,36 +104,38 @@ def start_container(
 
 def find_image(
     docker: Docker, plan: Plan, runtime: RuntimeKind, named: str | None = None,
-    command: str = "peagle image build PAIR",
+    command: Sequence[str] = (),
 ) -> Image | None:  # fmt: skip
-    """The image for the plan: the one ``named``, else the newest of its pair, version and runtime
-    with today's entrypoint and without weights, which may be others than the plan's; ``None`` if
-    there is none. ``command`` builds it.
+    """The image for the plan, or ``None``: ``named``, else the newest image of its pair, version
+    and runtime with this toolkit's entrypoint and without baked weights, which might differ from
+    the plan's. ``command`` builds one.
 
-    Raises UserError for a named one that was built for another pair or runtime.
+    Raises UserError if ``named`` was built for another pair or runtime.
     """
     if named is None:
-        found = images(docker, pair=plan.pair, runtime=runtime, vllm=plan.runtime.vllm,
+        found = list_images(docker, pair=plan.pair, runtime=runtime, vllm=plan.runtime.vllm,
                        serve=serve_digest(), weights="mounted")  # fmt: skip
         return found[0] if found else None
-    image = show(docker, named)
+    image = show_image(docker, named)
     check_pair(image, plan.pair, command)
     if image.runtime != runtime:
-        other = "with --gpus" if image.runtime == "gpu" else "without --gpus"
-        raise UserError(f"the image {named} is for the {image.runtime}", f"start it {other}")
+        fix = "add --gpus" if image.runtime == "gpu" else "omit --gpus"
+        raise UserError(f"the image {named} is for the {image.runtime}", fix)
     return image
 
 
 def _volume(container: Container) -> str:
-    """The shared one; none that has a name for a container that collects. That empties the folder
-    of its key, from which others may run, so its volume is new and goes with it. The path is the
-    same: some caches (Triton's) hold absolute ones."""
+    """The shared cache volume; an anonymous one for a container that collects.
+
+    Collecting empties a cache folder that other containers may use. The path stays the same, as
+    some caches (Triton's) contain absolute paths.
+    """
     collects = container.environment.get(WARM_MODE_VARIABLE) == COLLECT
     return "" if collects else f"src={CACHE_VOLUME},"
 
 
 def _bind(folder: Path, path: str) -> str:
-    """A bind mount in Docker's notation, which is one line of a CSV file."""
+    """A bind mount in Docker's notation, one line of CSV."""
     source = str(folder.resolve()).replace('"', '""')
     return f'type=bind,"src={source}",dst={path},readonly'
 
@@ -151,8 +150,8 @@ _HEADING = """\
 def compose_file(container: Container) -> str:
     """The compose file's text, for Compose 1.29 and later.
 
-    The service bears the container's name, so that two such files may lie in one folder, which
-    names their project. The cache is the one of ``peagle local``.
+    The service has the container's name, as the folder names the project and may hold several such
+    files. The cache volume is the one of ``peagle local``.
     """
     document = {
         "services": {container.name: _service(container)},
@@ -199,5 +198,5 @@ def _service(container: Container) -> dict[str, Any]:
 
 
 def _plain(value: str) -> str:
-    """Compose reads ``$`` as a variable's beginning, and ``$$`` as itself."""
+    """Escape ``$``, which begins a variable in a compose file."""
     return value.replace("$", "$$")

@@ -1,7 +1,4 @@
-"""What vLLM on a CPU can take of an environment that was planned for a GPU. Pure.
-
-The plan's weights where ``peagle_serve`` looks for them, without copying a byte.
-"""
+"""Adapt a plan for vLLM on a CPU: the environment, and links to the weights."""
 
 from __future__ import annotations
 
@@ -17,17 +14,17 @@ from peagle.planning.plan import Plan, Weights
 from peagle_serve.contract import ML_ROOT
 
 LARGEST_SHARE_OF_MEMORY = 0.5
-"""Weights may take this share of the memory; the rest is for the KV cache, vLLM, and others."""
+"""The largest share of memory for weights; the KV cache, vLLM and other programs use the rest."""
 
 _DROPPED: dict[str, str] = {
-    "SM_VLLM_KV_CACHE_DTYPE": "the KV cache keeps the model's own type on a CPU",
+    "SM_VLLM_KV_CACHE_DTYPE": "on a CPU the KV cache uses the model's dtype",
     "SM_VLLM_QUANTIZATION": "the CPU engine runs unquantised weights",
     "SM_VLLM_GPU_MEMORY_UTILIZATION": "there is no GPU memory",
-    "SM_VLLM_ENABLE_EXPERT_PARALLEL": "there is one rank",
+    "SM_VLLM_ENABLE_EXPERT_PARALLEL": "a CPU has one rank",
     "SM_VLLM_ATTENTION_BACKEND": "the CPU has one attention backend of its own",
     "SM_VLLM_MAX_CUDAGRAPH_CAPTURE_SIZE": "there are no CUDA graphs",
     "SM_VLLM_CUDAGRAPH_CAPTURE_SIZES": "there are no CUDA graphs",
-    "SM_VLLM_COMPILATION_CONFIG": "it was chosen for a GPU",
+    "SM_VLLM_COMPILATION_CONFIG": "it is for a GPU",
     "SM_VLLM_MOE_BACKEND": "its kernels need a GPU",
 }
 _DROPPED_PREFIXES: dict[str, str] = {
@@ -44,15 +41,15 @@ _ONE_RANK = (
 )
 _ADDED: dict[str, tuple[str, str]] = {
     "HF_HUB_OFFLINE": ("1", "all weights are on this machine"),
-    "VLLM_NO_USAGE_STATS": ("1", "nothing is reported to anybody"),
-    "SM_VLLM_DISTRIBUTED_EXECUTOR_BACKEND": ("uni", "a process less: starts a third sooner"),
-    "VLLM_ENABLE_V1_MULTIPROCESSING": ("0", "without it vLLM takes uni back on a CPU"),
+    "VLLM_NO_USAGE_STATS": ("1", "usage statistics are off"),
+    "SM_VLLM_DISTRIBUTED_EXECUTOR_BACKEND": ("uni", "one process fewer, a third faster to start"),
+    "VLLM_ENABLE_V1_MULTIPROCESSING": ("0", "required by the uni backend on a CPU"),
 }
 _EAGER = "SM_VLLM_ENFORCE_EAGER"
-_UNCOMPILED = {_EAGER: ("true", "compiling takes a minute and gains little on a CPU")}
+_UNCOMPILED = {_EAGER: ("true", "compilation takes a minute and gains little on a CPU")}
 _COMPILED = (
-    "the model is compiled, as it is on a GPU: a start takes a minute longer, unless what an "
-    "earlier one compiled is restored (peagle warm)"
+    "the model is compiled, as on a GPU: starting takes a minute longer, unless a warm start is "
+    "restored (peagle warm)"
 )
 _DRAFT_SETTINGS_DROPPED: dict[str, str] = {
     "quantization": "the CPU engine runs unquantised weights",
@@ -67,9 +64,9 @@ _KV_CACHE_LARGEST_GIB = 8
 def for_cpu(
     environment: Mapping[str, str], machine: Machine, compiled: bool = False
 ) -> tuple[dict[str, str], tuple[str, ...]]:
-    """The same environment as the CPU engine can take it, and one note for each change.
+    """The environment for the CPU engine, and one note for each change.
 
-    What a CPU can do is left byte for byte as it was; that it compiles only if ``compiled``.
+    Settings that a CPU supports stay as they are. The model is compiled only if ``compiled``.
     """
     kept: dict[str, str] = {}
     notes: list[str] = []
@@ -78,7 +75,7 @@ def for_cpu(
         if because is None:
             kept[name] = value
         else:
-            notes.append(f"{name}={value} is left out: {because}")
+            notes.append(f"{name}={value} is dropped: {because}")
     _limit_ranks(kept, notes)
     _limit_speculation(kept, notes)
     added = {**_ADDED, **_sizes(machine), **({} if compiled else _UNCOMPILED)}
@@ -94,10 +91,10 @@ def for_cpu(
 def cannot_run(environment: Mapping[str, str], weight_bytes: int, machine: Machine) -> str | None:
     """Why this machine's CPU engine cannot run ``environment``; ``None`` if it can.
 
-    ``weight_bytes`` is the size of all weights that lie on this machine, target and drafter.
+    ``weight_bytes`` is the size of the local weights of target and drafter.
     """
     if machine.system != "Linux":
-        return f"vLLM for a CPU exists for Linux only, and this is {machine.system}"
+        return f"vLLM for CPUs supports Linux only; this is {machine.system}"
     for what, path in model_paths(environment).items():
         if path.startswith("s3://"):
             return f"its {what} ({path}) is streamed, and the CPU engine has no streamer"
@@ -118,7 +115,7 @@ def cannot_run(environment: Mapping[str, str], weight_bytes: int, machine: Machi
 
 
 def model_paths(environment: Mapping[str, str]) -> dict[str, str]:
-    """What vLLM is told to load: ``target``, and ``drafter`` where it has weights."""
+    """The paths that vLLM loads: ``target``, and ``drafter`` if it has weights."""
     paths = {"target": environment.get("SM_VLLM_MODEL", f"{ML_ROOT}/model")}
     drafter = _speculation(environment).get("model")
     if isinstance(drafter, str):
@@ -135,12 +132,12 @@ def _speculation(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _sizes(machine: Machine) -> dict[str, tuple[str, str]]:
-    """KV cache: a sixteenth of the memory, in whole GiB, from 1 to 8; vLLM takes it at start.
-    Threads: all cores but the one that the server needs."""
+    """KV cache: a sixteenth of memory, 1 to 8 whole GiB, which vLLM allocates at start. Threads:
+    all cores but one, for the server."""
     gib = max(1, min(_KV_CACHE_LARGEST_GIB, machine.memory_bytes // 2**30 // _KV_CACHE_SHARE))
     return {
         "VLLM_CPU_KVCACHE_SPACE": (str(gib), "GiB for the KV cache"),
-        "OMP_NUM_THREADS": (str(max(1, machine.cores - 1)), "one core is left to the server"),
+        "OMP_NUM_THREADS": (str(max(1, machine.cores - 1)), "one core is for the API server"),
     }
 
 
@@ -152,7 +149,7 @@ def _why_dropped(name: str) -> str | None:
 def _limit_ranks(kept: dict[str, str], notes: list[str]) -> None:
     for name in _ONE_RANK:
         if kept.get(name, "1") != "1":
-            notes.append(f"{name}={kept[name]} becomes 1: there is one rank on a CPU")
+            notes.append(f"{name}={kept[name]} becomes 1: a CPU has one rank")
             kept[name] = "1"
 
 
@@ -160,11 +157,11 @@ def _limit_speculation(kept: dict[str, str], notes: list[str]) -> None:
     config = _speculation(kept)
     for key, because in _DRAFT_SETTINGS_DROPPED.items():
         if key in config and (key != "rejection_sample_method" or config[key] == "synthetic"):
-            notes.append(f"{key} of the speculation is left out: {because}")
+            notes.append(f"{key} of the speculation is dropped: {because}")
             del config[key]
             kept["SM_VLLM_SPECULATIVE_CONFIG"] = json.dumps(config, ensure_ascii=False)
     if config.get("draft_tensor_parallel_size", 1) != 1:
-        notes.append("draft_tensor_parallel_size becomes 1: there is one rank on a CPU")
+        notes.append("draft_tensor_parallel_size becomes 1: a CPU has one rank")
         config["draft_tensor_parallel_size"] = 1
         kept["SM_VLLM_SPECULATIVE_CONFIG"] = json.dumps(config, ensure_ascii=False)
 
@@ -172,19 +169,21 @@ def _limit_speculation(kept: dict[str, str], notes: list[str]) -> None:
 _WEIGHTS = ("*.safetensors", "*.bin", "*.gguf")
 
 
-def folders(plan: Plan) -> dict[str, Path]:
-    """Path in the container -> folder on this machine, for all weights that lie here.
+def local_folders(plan: Plan) -> dict[str, Path]:
+    """Path in the container -> folder on this machine, for all local weights.
 
-    Raises UserError for a folder that is not there.
+    Raises UserError for a missing folder.
     """
     chosen = {plan.target.weights.engine_path: plan.target.weights}
     if plan.drafter and plan.drafter.weights:
         chosen[plan.drafter.weights.engine_path] = plan.drafter.weights
-    return {path: _folder(weights) for path, weights in chosen.items() if _is_here(weights)}
+    return {
+        path: _folder(weights) for path, weights in chosen.items() if weights.kind == "directory"
+    }
 
 
-def only_in_s3(plan: Plan) -> str | None:
-    """The first weights that only AWS can mount, if any."""
+def s3_weights(plan: Plan) -> str | None:
+    """The location of the first weights in S3, if any."""
     drafter = plan.drafter.weights if plan.drafter else None
     for weights in (plan.target.weights, drafter):
         if weights is not None and weights.kind == "s3":
@@ -192,28 +191,19 @@ def only_in_s3(plan: Plan) -> str | None:
     return None
 
 
-def only_in_image(plan: Plan) -> bool:
-    """Whether the plan takes its weights from its image."""
-    return plan.target.weights.kind == "image"
-
-
 def weight_bytes(plan: Plan) -> int:
-    """The size of all weights that lie on this machine, in bytes."""
-    files = (file for folder in folders(plan).values() for kind in _WEIGHTS
+    """The size of all local weights, in bytes."""
+    files = (file for folder in local_folders(plan).values() for kind in _WEIGHTS
              for file in folder.glob(kind))  # fmt: skip
     return sum(file.stat().st_size for file in files)
 
 
-def link(plan: Plan, ml_root: Path) -> None:
-    """Make every folder appear below ``ml_root``, which stands for ``/opt/ml``."""
-    for path, folder in folders(plan).items():
-        place = ml_root / PurePosixPath(path).relative_to(ML_ROOT)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.symlink_to(folder.resolve(), target_is_directory=True)
-
-
-def _is_here(weights: Weights) -> bool:
-    return weights.kind == "directory"
+def link_weights(plan: Plan, ml_root: Path) -> None:
+    """Link every local folder below ``ml_root``, which stands for ``/opt/ml``."""
+    for path, folder in local_folders(plan).items():
+        link = ml_root / PurePosixPath(path).relative_to(ML_ROOT)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(folder.resolve(), target_is_directory=True)
 
 
 def _folder(weights: Weights) -> Path:

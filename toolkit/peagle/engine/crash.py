@@ -1,6 +1,6 @@
-"""Why an engine ended, read from its log: the line that decides, and what mends it.
+"""Why an engine ended: the deciding line of its log, and the fix.
 
-The patterns are the container's own: ``peagle_serve.crash``.
+The patterns are in ``peagle_serve.crash``.
 """
 
 from __future__ import annotations
@@ -17,27 +17,25 @@ __all__ = ["READ_BYTES", "Crash", "bare_line", "crash_error", "crash_of", "crash
            "find_crash"]  # fmt: skip
 
 READ_BYTES = 512 * 1024
-"""How much of the log's end is searched."""
+"""How much of the end of the log is searched."""
 
 _UNKNOWN = "unknown"
 
 
 def crash_reason(log: Path | str) -> str:
-    """The line of the log that says why the engine ended; "" when it was ended from outside."""
+    """The line of the log that says why the engine ended; "" when it was killed."""
     return crash_of(Path(log)).line
 
 
 def crash_error(log: Path | str) -> EngineError:
-    """The error that tells the user why the engine ended, and how to mend it."""
+    """The error with the reason why the engine ended, and the fix."""
     crash = crash_of(Path(log))
-    said = (
-        f": {crash.line}" if crash.line else " without a word: killed, perhaps for want of memory"
-    )
-    return EngineError(f"the engine ended{said}", crash.fix or f"the whole log: {log}")
+    reason = crash.line or "killed without a message, perhaps out of memory"
+    return EngineError(f"the engine ended: {reason}", crash.fix or f"read the log: {log}")
 
 
 def crash_of(log: Path) -> Crash:
-    """The crash as the file ``log`` tells it."""
+    """The crash in the file ``log``."""
     try:
         with log.open("rb") as stream:
             size = stream.seek(0, 2)
@@ -52,7 +50,7 @@ def find_crash(lines: Iterable[str]) -> Crash:
     """The crash that ``peagle_serve`` reports last; without a report, the first message with a
     known cause, else the last message.
 
-    The lines may be those of ``peagle_serve``, of AWS's own container, or of both.
+    The lines may come from ``peagle_serve``, from AWS's own container, or from both.
     """
     lines = list(lines)
     reports = [fields for line in lines if (fields := log_fields(line)).get("event") == "crash"]
@@ -63,5 +61,5 @@ def find_crash(lines: Iterable[str]) -> Crash:
 
 
 def bare_line(line: str) -> str:
-    """A line of the log without process, level, date and place."""
+    """A line of the log without process, level, date and source location."""
     return _container.bare_line(log_text(line))

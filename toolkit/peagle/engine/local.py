@@ -1,4 +1,4 @@
-"""Run a plan on this machine, prove that it speculates, and end it again."""
+"""Run a plan on this machine, prove that it speculates, and stop it again."""
 
 from __future__ import annotations
 
@@ -25,35 +25,35 @@ from peagle.engine.process import (
 )
 from peagle.engine.runner import ProcessRunner, Runner
 from peagle.engine.state import LocalEngine
-from peagle.errors import EngineError, NotProved, PeagleError, UserError
-from peagle.images.docker import refusal
+from peagle.errors import EngineError, Fix, NotProved, PeagleError, UserError
+from peagle.images.docker import docker_error
 from peagle.planning.plan import Plan
 from peagle.protocol import piece_of, request_body
 from peagle.store import locked
 from peagle_serve.contract import DRAIN_SECONDS, DRAIN_VARIABLE
 
 STOP_SECONDS = 10.0
-"""How long an engine may take to end by itself."""
+"""How long an engine may take to end after SIGTERM."""
 
 _POLL_SECONDS = 0.1
 _TAIL_BYTES = 4096
 
 Progress = Callable[[str, str], object]
-"""Called with what is going on (``starting``, ``proving``) and the log's last line."""
+"""Called with the current step (``starting``, ``proving``) and the last line of the log."""
 
 
-def up(
+def start_local(
     plan: Plan,
     port: int | None = None,
     progress: Progress = lambda step, line: None,
     runner: Runner | None = None,
 ) -> LocalEngine:
-    """Run ``plan`` on this machine; return when it answers and is proved to speculate.
+    """Run ``plan`` on this machine; return when it answers and its speculation is proved.
 
-    ``runner`` says as what: a process if it is not given, or a container. Does nothing when it
-    already runs. ``port`` is chosen when not given. Whatever ends this,
-    nothing runs that is not remembered; when it fails or is interrupted, the engine is ended and
-    its log is kept.
+    ``runner`` starts the engine, by default as a process; ``port`` is any free one by default.
+    Does nothing when the plan already runs. Every running engine is recorded; after an error or an
+    interrupt the engine is stopped and its log is kept. Raises Refused when this machine cannot
+    run the plan, EngineError when the engine ends, and NotProved.
     """
     runner = runner or ProcessRunner()
     environment, notes = runner.runnable(plan)
@@ -63,8 +63,13 @@ def up(
             return _same(running, environment, port, runner)
         if running:
             stop_engine(running.process, STOP_SECONDS)
-        chosen = _port(port)
-        started = _start(runner, plan, environment, notes, chosen)
+        if port is not None and not is_port_free(port):
+            raise UserError(
+                f"port {port} is in use",
+                "choose another --port, or omit it to use any free port",
+                code="port-in-use",
+            )
+        started = _start(runner, plan, environment, notes, port or free_port())
         try:
             _wait(started, plan.startup_timeout_seconds, progress)
             ready = _prove(plan, started, progress)
@@ -76,13 +81,13 @@ def up(
     return ready
 
 
-def down(
+def stop_local(
     name: str, now: bool = False, waiting: Callable[[float], object] = lambda seconds: None
 ) -> LocalEngine | None:
-    """End the engine ``name`` and remove all that is kept of it. ``None`` if none ran.
+    """Stop the engine ``name`` and remove its log and state; ``None`` if it was not running.
 
-    Running requests may finish, to a limit; ``waiting`` is called meanwhile with that limit in
-    seconds. With ``now`` they are cut off. Raises NotFound when nothing of that name is here.
+    Running requests may finish within a time limit, unless ``now``; ``waiting`` is called
+    meanwhile with that limit in seconds. Raises NotFound for an unknown name.
     """
     if name not in records.names():
         raise records.unknown_engine(name)
@@ -97,13 +102,13 @@ def down(
 
 
 def drain_seconds(engine: LocalEngine) -> float:
-    """How long the engine lets running requests finish."""
-    said = engine.environment.get(DRAIN_VARIABLE, "").strip()
-    return float(said) if said.isdecimal() else DRAIN_SECONDS
+    """How long the engine lets running requests finish after SIGTERM."""
+    setting = engine.environment.get(DRAIN_VARIABLE, "").strip()
+    return float(setting) if setting.isdecimal() else DRAIN_SECONDS
 
 
 def last_line(log: Path) -> str:
-    """The last line of the log that says something."""
+    """The last line of the log with a message."""
     try:
         with log.open("rb") as stream:
             stream.seek(max(0, stream.seek(0, 2) - _TAIL_BYTES))
@@ -115,10 +120,7 @@ def last_line(log: Path) -> str:
 
 @contextmanager
 def exclusive(name: str, command: str) -> Iterator[None]:
-    """Only one ``command`` of a name at a time. The lock goes with the process that holds it.
-
-    Raises UserError where another one holds it.
-    """
+    """Run only one ``command`` for the engine ``name`` at a time, else raise UserError."""
     lock = records.folder_of(name) / f"{command.replace(' ', '-')}.lock"
     with ExitStack() as held:
         try:
@@ -135,38 +137,31 @@ def exclusive(name: str, command: str) -> Iterator[None]:
 def _same(
     running: LocalEngine, environment: dict[str, str], port: int | None, runner: Runner
 ) -> LocalEngine:
+    """``running``, if it runs what is requested. Raises UserError otherwise."""
+    different = ""
     if running.environment != environment or running.image != runner.image:
+        different = "with another plan"
+    elif port not in (None, running.process.port):
+        different = f"on port {running.process.port}"
+    if different:
         raise UserError(
-            f"{running.name} already runs, with another plan",
-            f"end it with `peagle local down {running.name}`, or give --name",
-        )
-    if port not in (None, running.process.port):
-        raise UserError(
-            f"{running.name} already runs, on port {running.process.port}",
-            f"end it with `peagle local down {running.name}`, or leave --port out",
-        )
+            f"{running.name} already runs {different}",
+            Fix("Stop it first, or choose another --name",
+                ("peagle", "local", "down", running.name)),
+            code="already-running",
+        )  # fmt: skip
     return running
-
-
-def _port(wanted: int | None) -> int:
-    if wanted is None:
-        return free_port()
-    if not is_port_free(wanted):
-        raise UserError(
-            f"port {wanted} is taken", "give another --port, or leave it out for a free one"
-        )
-    return wanted
 
 
 def _start(
     runner: Runner, plan: Plan, environment: dict[str, str], notes: tuple[str, ...], port: int
 ) -> LocalEngine:
-    """The engine, begun and remembered. Its log begins with ``notes``."""
+    """Start the engine and record it. ``notes`` become the first lines of its log."""
     log = records.log_of(plan.name)
     log.write_text("".join(f"local: {note}\n" for note in notes), encoding="utf-8")
-    begun: list[LocalEngine] = []
+    recorded: list[LocalEngine] = []
 
-    def remember(process: EngineProcess) -> None:
+    def record(process: EngineProcess) -> None:
         engine = LocalEngine(
             name=plan.name,
             pair=plan.pair,
@@ -180,60 +175,63 @@ def _start(
             chat=plan.proof.chat,
         )
         records.write(engine)
-        begun.append(engine)
+        recorded.append(engine)
 
-    runner.start(plan, environment, port, log, remember)
-    return begun[0]
+    runner.start(plan, environment, port, log, record)
+    return recorded[0]
 
 
 def _wait(engine: LocalEngine, seconds: float, progress: Progress) -> None:
-    """Return when the engine answers. Raises EngineError as soon as it has ended."""
+    """Return when the engine is healthy. Raises EngineError as soon as it has ended."""
     log = Path(engine.process.log)
     until = time.monotonic() + seconds
     while not is_healthy(engine.process.port):
         if not is_alive(engine.process):
             raise _ended(engine)
         if time.monotonic() > until:
-            raise EngineError(f"the engine did not answer within {seconds:.0f} s", f"see {log}")
+            raise EngineError(
+                f"the engine is not healthy after {seconds:.0f} s", f"read the log: {log}"
+            )
         progress("starting", last_line(log))
         time.sleep(_POLL_SECONDS)
 
 
 def _prove(plan: Plan, engine: LocalEngine, progress: Progress) -> LocalEngine:
-    """The engine with what was measured. Raises NotProved."""
+    """The engine with its measured acceptance. Raises NotProved."""
     port = engine.process.port
+    settings: dict[str, Any] = {"chat": plan.proof.chat, "max_tokens": plan.proof.max_tokens}
 
     def ask(body: dict[str, Any]) -> dict[str, Any]:
         progress("proving", "")
         return client.ask(port, body)
 
     if plan.speculation is None:
-        answer = ask(
-            request_body(
-                plan.proof.prompts[0], chat=plan.proof.chat, max_tokens=plan.proof.max_tokens
-            )
-        )
+        answer = ask(request_body(plan.proof.prompts[0], **settings))
         if not piece_of(answer).text:
-            raise NotProved("the engine answers a prompt with nothing", f"see {engine.process.log}")
+            raise NotProved(
+                "the engine answers with an empty text", f"read the log: {engine.process.log}"
+            )
         return replace(engine, ready=True)
-    seen = proof.prove(
+    found = proof.prove(
         ask,
         lambda: client.counters(port),
         prompts=plan.proof.prompts,
-        chat=plan.proof.chat,
-        max_tokens=plan.proof.max_tokens,
         floor=plan.speculation.acceptance_floor,
+        **settings,
     )
-    proof.require(seen)
-    return replace(engine, ready=True, acceptance_length=seen.acceptance_length, drafts=seen.drafts)
+    proof.require(found)
+    return replace(
+        engine, ready=True, acceptance_length=found.acceptance_length, drafts=found.drafts
+    )
 
 
 def _ended(engine: LocalEngine) -> PeagleError:
+    """Why an engine ended while it started."""
     if records.read(engine.name) is None:
         return EngineError(f"{engine.name} was stopped while it started", "start it again")
     if engine.process.container:
         lines = Path(engine.process.log).read_text(encoding="utf-8", errors="replace").splitlines()
-        said = [line for line in lines if line.startswith("docker: ")]
-        if said:
-            return refusal("starting the container", said)
+        messages = [line for line in lines if line.startswith("docker: ")]
+        if messages:
+            return docker_error("starting the container", messages)
     return crash_error(engine.process.log)

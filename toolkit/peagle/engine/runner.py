@@ -1,4 +1,4 @@
-"""As what a plan runs on this machine: as a process, or in a container."""
+"""Two ways to run a plan on this machine: as a process, or in a container."""
 
 from __future__ import annotations
 
@@ -8,51 +8,49 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from peagle.engine import state as artefacts
-from peagle.engine import state as records
+from peagle.engine import state
 from peagle.engine.container import Container, container_name, start_container
 from peagle.engine.cpu import (
     cannot_run,
-    folders,
     for_cpu,
-    link,
-    only_in_image,
-    only_in_s3,
+    link_weights,
+    local_folders,
+    s3_weights,
     weight_bytes,
 )
 from peagle.engine.install import check_machine
 from peagle.engine.installed import check_compiler, check_compiler_in, find_engine, this_machine
 from peagle.engine.process import EngineProcess, start_engine
-from peagle.errors import Refused
+from peagle.errors import Fix, Refused
 from peagle.images import Docker, Image
 from peagle.planning.plan import Plan
 
 Record = Callable[[EngineProcess], object]
 Runnable = tuple[dict[str, str], tuple[str, ...]]
-"""An environment, and what of the plan it leaves out or changes."""
+"""An environment, and notes on how it differs from the plan's."""
 
 
 class Runner(Protocol):
-    """What ``up`` asks of it. ``image`` is the container's, ``None`` without one."""
+    """Starts the engine of a plan. ``image`` is the id of its container image, if any."""
 
     @property
     def image(self) -> str | None: ...
 
     def runnable(self, plan: Plan) -> Runnable:
-        """The plan's environment as it can be run here. Raises Refused when it cannot."""
+        """The plan's environment as this machine can run it. Raises Refused when it cannot."""
 
     def start(
         self, plan: Plan, environment: Mapping[str, str], port: int, log: Path, record: Record
     ) -> EngineProcess:
-        """Begin; ``record`` is called before the engine does."""
+        """Start the engine; ``record`` is called before it begins."""
 
 
 @dataclass(frozen=True)
 class ProcessRunner:
-    """The CPU engine that ``peagle engine install`` brings, as a process.
+    """Runs the CPU engine of ``peagle engine install`` as a process.
 
-    ``compiled``: it compiles the model, as an engine on a GPU always does. ``collecting``: it
-    starts with empty caches, to offer what it compiled (``peagle.warm.transfer``).
+    ``compiled``: compile the model, as engines on GPUs always do. ``collecting``: start with empty
+    caches, to offer what the engine compiles (``peagle warm``).
     """
 
     compiled: bool = False
@@ -61,12 +59,12 @@ class ProcessRunner:
     image = None
 
     def runnable(self, plan: Plan) -> Runnable:
-        """For a CPU, if this machine's can run it."""
+        """The environment for a CPU, if this machine's can run the plan."""
         check_machine()
-        if only_in_image(plan):
+        if plan.target.weights.kind == "image":
             raise Refused(
-                f"the weights are baked into {plan.runtime.image}, and a process runs no image",
-                "add --engine docker, or leave out --baked-weights",
+                f"the weights are baked into {plan.runtime.image}, which a process does not use",
+                "add --engine docker, or omit --baked-weights",
             )
         engine = find_engine(plan.runtime.vllm)
         runnable = _for_this_cpu(plan, self.compiled)
@@ -77,19 +75,21 @@ class ProcessRunner:
     def start(
         self, plan: Plan, environment: Mapping[str, str], port: int, log: Path, record: Record
     ) -> EngineProcess:
-        """With links to the weights where the container has them mounted."""
-        ml_root = records.folder_of(plan.name) / "ml"
+        """Start it with links to the weights at the paths where the container mounts them."""
+        ml_root = state.folder_of(plan.name) / "ml"
         shutil.rmtree(ml_root, ignore_errors=True)
-        link(plan, ml_root)
+        link_weights(plan, ml_root)
         engine = find_engine(plan.runtime.vllm)
-        given = {**environment, **artefacts.for_process(plan.name, self.compiled, self.collecting)}
-        return start_engine(engine, given, ml_root, port, log, record=record)
+        warm = state.warm_variables(plan.name, self.compiled, self.collecting)
+        return start_engine(engine, {**environment, **warm}, ml_root, port, log, record=record)
 
 
 @dataclass(frozen=True)
 class DockerRunner:
-    """A container of ``built``; with ``gpus`` it sees all GPUs of this machine, and compiles
-    anyway. ``compiled`` and ``collecting`` as for a process."""
+    """Runs a container of ``built``; with ``gpus`` it sees all GPUs and always compiles.
+
+    ``compiled`` and ``collecting`` as for a process.
+    """
 
     docker: Docker
     built: Image
@@ -99,11 +99,11 @@ class DockerRunner:
 
     @property
     def image(self) -> str:
-        """By id: another build of the same name is another image."""
+        """The id: another build with the same name is another image."""
         return self.built.id
 
     def runnable(self, plan: Plan) -> Runnable:
-        """The plan's own environment on GPUs, else what a CPU can take of it."""
+        """The plan's own environment on GPUs, else the environment for a CPU."""
         if self.gpus:
             _refuse_s3(plan)
             return dict(plan.environment), ()
@@ -113,11 +113,10 @@ class DockerRunner:
         return runnable
 
     def container(self, plan: Plan, environment: Mapping[str, str], port: int) -> Container:
-        """What is started; weights of folders are mounted unless the image has them, and what was
-        compiled before is mounted if anything is kept."""
-        mounts = {} if self.built.labels.get("peagle.weights") == "baked" else folders(plan)
-        compiled = self.compiled or self.gpus
-        variables, warm = artefacts.for_container(self.built, compiled, self.collecting)
+        """The container to start, with weights mounted unless the image has them, and with the
+        warm starts of this machine."""
+        mounts = {} if self.built.baked else local_folders(plan)
+        variables, warm = state.warm_mounts(self.built, self.compiled or self.gpus, self.collecting)
         return Container(
             name=container_name("local", plan.name),
             image=self.built.id,
@@ -130,31 +129,30 @@ class DockerRunner:
     def start(
         self, plan: Plan, environment: Mapping[str, str], port: int, log: Path, record: Record
     ) -> EngineProcess:
-        """Attached, so that its end is seen."""
-        chosen = self.container(plan, environment, port)
-        return start_container(self.docker, chosen, log, record)
+        """Start it attached, so that its end is the end of the process."""
+        container = self.container(plan, environment, port)
+        return start_container(self.docker, container, log, record)
 
 
 def _for_this_cpu(plan: Plan, compiled: bool) -> Runnable:
     machine = this_machine()
     _refuse_s3(plan)
-    why = cannot_run(plan.environment, weight_bytes(plan), machine)
-    if why:
-        raise _refused(plan, why)
+    if reason := cannot_run(plan.environment, weight_bytes(plan), machine):
+        raise _refused(plan, reason)
     return for_cpu(plan.environment, machine, compiled)
 
 
 def _refuse_s3(plan: Plan) -> None:
-    stored = only_in_s3(plan)
-    if stored and plan.target.weights.streamed:
-        raise _refused(plan, f"only on AWS is there a role that may stream {stored}")
-    if stored:
-        raise _refused(plan, f"only AWS can mount {stored}")
+    location = s3_weights(plan)
+    if location and plan.target.weights.streamed:
+        raise _refused(plan, f"streaming {location} needs a role that exists only on AWS")
+    if location:
+        raise _refused(plan, f"only AWS can mount {location}")
 
 
-def _refused(plan: Plan, why: str) -> Refused:
+def _refused(plan: Plan, reason: str) -> Refused:
     return Refused(
-        f"this machine cannot run {plan.pair}: {why}",
-        f"`peagle deploy {plan.target.id} --sandbox` serves a small stand-in under the same "
-        "settings",
-    )
+        f"this machine cannot run {plan.pair}: {reason}",
+        Fix("Serve a small stand-in with the same settings",
+            ("peagle", "deploy", plan.target.id, "--sandbox")),
+    )  # fmt: skip

@@ -1,7 +1,4 @@
-"""What ``peagle local`` remembers of every engine that it started: ``local/<name>/state.json``.
-
-Where this machine keeps what engines compiled, and how an engine is told of it.
-"""
+"""The engines of ``peagle local`` (``local/<name>/state.json``), and local warm starts."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from peagle.engine.process import LOOPBACK, EngineProcess, is_alive
-from peagle.errors import NotFound, UserError, nearest
+from peagle.errors import Fix, NotFound, UserError, nearest
 from peagle.images import Image
 from peagle.protocol import WarmStart, digest_in, warm_start_in
 from peagle.store import home, read_json, write_json
@@ -32,11 +29,10 @@ State = Literal["starting", "ready", "dead"]
 class LocalEngine:
     """An engine of this machine.
 
-    ``environment`` is what it was started with, which tells one plan from another; ``notes`` say
-    what of the plan a CPU runs otherwise. ``acceptance_length`` and ``drafts`` are the proof's,
-    ``None`` before it and without speculation. ``chat`` is whether the target is made for chat.
-    ``started_at`` is in seconds since 1970. ``image``
-    is what its container was made from, ``None`` for a process of this machine.
+    ``environment`` identifies its plan; ``notes`` say how a CPU differs from the plan.
+    ``acceptance_length`` and ``drafts`` are measured by the proof, ``None`` before it and without
+    speculation. ``chat``: the target is a chat model. ``started_at`` is in seconds since 1970.
+    ``image`` is the id of the container's image, ``None`` for a process.
     """
 
     name: str
@@ -67,32 +63,32 @@ class LocalEngine:
 
     @property
     def openai_base_url(self) -> str:
-        """Where OpenAI's clients find it."""
+        """The base URL for OpenAI clients."""
         return f"http://{LOOPBACK}:{self.process.port}/v1"
 
 
 def folder_of(name: str) -> Path:
-    """All that is kept of the engine ``name``: its state, its log, links to its weights.
+    """The folder of the engine ``name``: its state, its log, links to its weights.
 
-    Raises UserError for a name that would lead elsewhere.
+    Raises UserError for a name that is a path.
     """
     if name in ("", ".", "..") or "/" in name:
-        raise UserError(f"{name!r} is no name for an engine", "use letters, digits and dashes")
+        raise UserError(f"{name!r} is not a valid engine name", "use letters, digits and dashes")
     return home() / "local" / name
 
 
 def log_of(name: str) -> Path:
-    """The engine's log; it outlives an engine that failed to start."""
+    """The engine's log, which is kept when the engine fails to start."""
     return folder_of(name) / "engine.log"
 
 
 def write(engine: LocalEngine) -> None:
-    """Remember the engine."""
+    """Record the engine."""
     write_json(_state_file(engine.name), asdict(engine))
 
 
 def read(name: str) -> LocalEngine | None:
-    """What is remembered of ``name``; ``None`` if nothing."""
+    """The recorded engine ``name``, or ``None``."""
     document = read_json(_state_file(name))
     if document is None:
         return None
@@ -102,50 +98,52 @@ def read(name: str) -> LocalEngine | None:
 
 
 def forget(name: str) -> None:
-    """Forget the engine, and keep its log."""
+    """Remove the engine's record and keep its log."""
     _state_file(name).unlink(missing_ok=True)
 
 
 def names() -> tuple[str, ...]:
-    """All engines that left anything here, also only a log."""
+    """The names of all engines with a record or a log."""
     return tuple(sorted(path.name for path in (home() / "local").glob("*") if path.is_dir()))
 
 
-def listing() -> tuple[LocalEngine, ...]:
-    """All engines that are remembered, by name."""
+def local_engines() -> tuple[LocalEngine, ...]:
+    """All recorded engines, sorted by name."""
     return tuple(engine for name in names() if (engine := read(name)))
 
 
 def unknown_engine(name: str) -> NotFound:
-    """The error for a name of which nothing is here."""
+    """The error for a name without a record and a log."""
     hint = nearest(name, names())
-    return NotFound(f"there is no local engine {name}", hint or "`peagle local list` names them")
+    fix = Fix(hint) if hint else Fix("List the engines", ("peagle", "local", "list"))
+    return NotFound(f"there is no local engine {name}", fix)
 
 
 def _state_file(name: str) -> Path:
     return folder_of(name) / "state.json"
 
 
-MOUNTED_AT = f"{ML_ROOT}/{WARM_FOLDER}"
-"""Where a container finds the folder."""
+_MOUNT_PATH = f"{ML_ROOT}/{WARM_FOLDER}"
 
 _HEAD_BYTES = 256 * 1024
-"""Of a log, which can be long: how much of its beginning is searched."""
+"""How much of the beginning of a log is searched."""
 
 
 def warm_folder() -> Path:
-    """``$PEAGLE_HOME/warm``; it need not be there."""
+    """``$PEAGLE_HOME/warm``, which may be missing."""
     return home() / WARM_FOLDER
 
 
 def collected_folder(name: str) -> Path:
-    """Into what the engine ``name`` of this machine collects; of no use when that has ended."""
+    """The cache folder of the collecting engine ``name``; useless after its end."""
     return folder_of(name) / "collected"
 
 
-def for_process(name: str, compiled: bool, collecting: bool) -> dict[str, str]:
-    """Variables that let the engine ``name`` of this machine collect, or restore what is kept
-    here. One that is not ``compiled`` has nothing to restore."""
+def warm_variables(name: str, compiled: bool, collecting: bool) -> dict[str, str]:
+    """Variables that let the process ``name`` collect, or restore this machine's warm starts.
+
+    Only a ``compiled`` engine has something to restore.
+    """
     if collecting:
         return {WARM_MODE_VARIABLE: COLLECT, CACHE_VARIABLE: str(collected_folder(name))}
     if compiled and warm_folder().is_dir():
@@ -153,27 +151,26 @@ def for_process(name: str, compiled: bool, collecting: bool) -> dict[str, str]:
     return {}
 
 
-def for_container(
+def warm_mounts(
     image: Image, compiled: bool, collecting: bool
 ) -> tuple[dict[str, str], Mapping[str, Path]]:
-    """The same for a container of ``image``: its variables and its mounts."""
+    """The variables and mounts of a container of ``image`` for the same purpose."""
     digest = digest_of(image)
     variables = {IMAGE_DIGEST_VARIABLE: digest} if digest else {}
     if collecting:
         return {**variables, WARM_MODE_VARIABLE: COLLECT}, {}
     if compiled and warm_folder().is_dir():
-        return {**variables, WARM_FOLDER_VARIABLE: MOUNTED_AT}, {MOUNTED_AT: warm_folder()}
+        return {**variables, WARM_FOLDER_VARIABLE: _MOUNT_PATH}, {_MOUNT_PATH: warm_folder()}
     return variables, {}
 
 
 def collection_variables(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """What a process with that environment is given besides to collect in ``folder``, where no
-    other engine's caches are; nothing for one that does not collect."""
+    """Variables that let a collecting process use only the cache ``folder``; empty for others."""
     return {CACHE_VARIABLE: str(folder)} if environment.get(WARM_MODE_VARIABLE) == COLLECT else {}
 
 
 def warm_start_of(log: Path) -> WarmStart | None:
-    """What the engine with that log says of its warm start, before anything else that it says."""
+    """The warm start that the beginning of the log reports, if any."""
     try:
         with log.open("rb") as stream:
             head = stream.read(_HEAD_BYTES)
@@ -183,6 +180,5 @@ def warm_start_of(log: Path) -> WarmStart | None:
 
 
 def digest_of(image: Image) -> str:
-    """The digest by which a registry knows the image, else its id on this machine; empty for one
-    that nobody has looked at."""
+    """The image's digest in a registry, else its local id; empty for an unchecked image."""
     return next(filter(None, map(digest_in, image.digests)), image.id)

@@ -1,9 +1,9 @@
-"""Container images of plans on this machine: build, show, push. Knows Docker, and no AWS."""
+"""Container images of plans on this machine: build, show, push. Uses Docker, not AWS."""
 
 from peagle.images.build import Built, Packages, build, engine_image, image_name, repository_of
 from peagle.images.context import with_digest
 from peagle.images.docker import Docker
-from peagle.images.inspect import Image, images, remove, show, users
+from peagle.images.inspect import Image, containers_of, list_images, remove_image, show_image
 from peagle.images.push import Login, push
 
 __all__ = [
@@ -13,13 +13,13 @@ __all__ = [
     "Login",
     "Packages",
     "build",
+    "containers_of",
     "engine_image",
     "image_name",
-    "images",
+    "list_images",
     "push",
-    "remove",
+    "remove_image",
     "repository_of",
-    "show",
-    "users",
+    "show_image",
     "with_digest",
 ]

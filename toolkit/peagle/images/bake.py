@@ -1,7 +1,7 @@
-"""Which weights go into an image: what vLLM reads of them, and nothing else.
+"""The weights that go into an image: the files that vLLM reads.
 
-The rule is that of `peagle weights sync` (``peagle.checkpoints.index``): the copies in other
-formats that some models bring would be pulled at every start.
+As for `peagle weights sync` (``peagle.checkpoints.index``), copies in other formats are left out:
+every start would pull them.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ Progress = Callable[[str], object]
 
 
 def baked(plan: Plan, progress: Progress = lambda line: None) -> tuple[Baked, ...]:
-    """The plan's weights as they come into an image; of the hub a branch becomes its commit of now.
+    """The plan's weights for an image; a branch on the hub becomes its current commit.
 
-    Raises Unsupported for weights that cannot be baked in, CheckpointError for such that are not
-    there, only half there, or cannot be asked for, and UserError for a link out of their folder.
+    Raises Unsupported for weights that cannot be baked in, CheckpointError for missing, incomplete
+    or unreachable ones, and UserError for a link that leaves their folder.
     """
     of_drafter = plan.drafter.weights if plan.drafter else None
     found = [plan.target.weights, *([of_drafter] if of_drafter else [])]
@@ -47,20 +47,20 @@ def _baked(weights: Weights, progress: Progress) -> Baked:
     if weights.kind == "s3":
         raise Unsupported(
             f"weights in S3 cannot be baked into an image: {weights.location}",
-            "leave out --bake-weights (SageMaker mounts them), or copy them to a folder first",
+            "omit --bake-weights (SageMaker mounts them), or copy them to a folder first",
         )
-    progress(f"looking at {weights.location}")
+    progress(f"reading {weights.location}")
     return _download(weights) if weights.kind == "hub" else _copied(weights)
 
 
 def _download(weights: Weights) -> Download:
-    """Listed now, fetched by whoever builds, who has no token."""
+    """The files are listed now and downloaded by the build, without a token."""
     hub = Hub.of_environment()
     found = resolve_revision(hub, weights.location, weights.revision)
     if not found.is_public:
         raise Unsupported(
-            f"{weights.location} is gated on the hub, and no build gets your token",
-            "leave out --bake-weights: `peagle weights sync` copies it to S3 with HF_TOKEN, and "
+            f"{weights.location} is gated on the hub, and a build never gets your token",
+            "omit --bake-weights: `peagle weights sync` copies it to S3 with HF_TOKEN, and "
             "SageMaker mounts it from there",
         )
     files = _files(HubSource(weights.location, found.commit, hub))

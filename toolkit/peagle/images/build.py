@@ -1,10 +1,8 @@
-"""From a plan to an image of this machine.
+"""Build the image of a plan on this machine.
 
-The CPU engine as an image: a base with a Python, and vLLM from the locked list on top.
-
-The packages are those that `peagle engine install` has put on this machine, each checked against
-its hash then: the image has, file for file, what the process engine runs, and the build needs no
-network. Made once for a base and a locked list; every CPU image is FROM it.
+Images for CPUs are FROM an engine image, which is built once per base and locked list: a base with
+Python, and the packages of `peagle engine install`. So the container runs the same files as the
+process, and the build needs no network.
 """
 
 from __future__ import annotations
@@ -17,65 +15,70 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from peagle.errors import EngineError, NotFound, UserError
+from peagle.findings import Finding
 from peagle.images import bake as baking
-from peagle.images.context import Member, fetched, member_of, members_of, tar, tar_member
+from peagle.images.context import Member, member_of, members_of, pulled, tar, tar_member
 from peagle.images.docker import Docker
-from peagle.images.inspect import Image, show
+from peagle.images.inspect import Image, show_image
 from peagle.planning.plan import Plan
+from peagle.planning.runtime import IMAGE_WITHOUT_COUNTERS
 from peagle.render.image import LAYER_LIMIT_BYTES, Copied, Recipe, content_digest, context_files
 from peagle.render.image_names import split_image
 
 Progress = Callable[[str], object]
 
 _DIGITS = 12
+_ABOUT_REGISTRY = frozenset({"image-not-in-ecr", "image-in-another-region"})
 _GPU_PLATFORM = {"DOCKER_DEFAULT_PLATFORM": "linux/amd64"}
-"""Of AWS's images, and of all GPU instances of SageMaker that the catalogue knows."""
+"""The platform of AWS's images and of all SageMaker GPU instances in the catalogue."""
 
 
 @dataclass(frozen=True)
 class Built:
-    """A built image, and how long building took, in seconds."""
+    """A built image, and the duration of the build in seconds."""
 
     image: Image
     seconds: float
 
 
 def image_name(plan: Plan, recipe: Recipe) -> str:
-    """``peagle-tiny:0.28.0-cpu-<digest of what is inside>``: another content, another tag, so that
-    a repository whose tags never change can hold every one of them; and plans that differ in
-    nothing that is inside share an image."""
+    """``peagle-tiny:0.28.0-cpu-<digest of the content>``.
+
+    Each content has its own tag, so a repository with immutable tags can hold all of them; plans
+    with the same content share an image.
+    """
     digest = content_digest(plan, recipe)[:_DIGITS]
     return f"{repository_of(plan)}:{plan.runtime.vllm}-{recipe.runtime}-{digest}"
 
 
 def named_by_content(image: Image) -> bool:
-    """Whether the image has such a name: then another one of that name is the same."""
+    """Whether the image has such a name: then images of that name are the same."""
     return bool(image.content) and image.name.endswith(f"-{image.content[:_DIGITS]}")
 
 
 def repository_of(plan: Plan) -> str:
-    """The repository of a target's images: its short name, as a registry takes it."""
-    word = "".join(c if c.isascii() and c.isalnum() else "-" for c in plan.target.id.lower())
-    stem = word.partition("-")[2] if "/" in plan.target.id else word
+    """The repository of a target's images: its short name in a registry's spelling."""
+    name = "".join(c if c.isascii() and c.isalnum() else "-" for c in plan.target.id.lower())
+    stem = name.partition("-")[2] if "/" in plan.target.id else name
     stem = "-".join(part for part in stem.split("-") if part)
     return stem if stem.startswith("peagle-") else f"peagle-{stem}"
 
 
 def context(plan: Plan, recipe: Recipe) -> list[Member]:
-    """The build context, weights included where they are baked in from folders.
+    """The build context, with the baked weights of local folders.
 
-    Raises EngineError should the layer ever outgrow its limit.
+    Raises EngineError when the layer exceeds its limit.
     """
     files = [member_of(file.path, file.content) for file in context_files(plan, recipe)]
     small = sum(file.size for file in files)
     if small > LAYER_LIMIT_BYTES:
-        raise EngineError(f"the layer beside weights has {small} bytes", "report this")
+        raise EngineError(f"the layer without weights has {small} bytes", "report this bug")
     copied = [one for one in recipe.weights if isinstance(one, Copied)]
     return [*files, *(member for one in copied for member in baking.members(one))]
 
 
 def archive(plan: Plan, recipe: Recipe) -> Iterator[bytes]:
-    """The build context as a tar: same plan, same recipe, same bytes."""
+    """The build context as a tar: the same bytes for the same plan and recipe."""
     return tar(context(plan, recipe))
 
 
@@ -86,7 +89,7 @@ def build(
     tag: str | None = None,
     progress: Progress = lambda line: None,
 ) -> Built:
-    """Build the image and name it ``tag`` (else ``image_name``). Raises what Docker says."""
+    """Build the image with the name ``tag``, else ``image_name``. Raises as ``Docker.run``."""
     name = tag or image_name(plan, recipe)
     begun = time.monotonic()
     engine = for_gpus(docker) if recipe.runtime == "gpu" else docker
@@ -94,18 +97,18 @@ def build(
         "build", "--force-rm", "--tag", name, "-",
         doing=f"building {name}", given=archive(plan, recipe), each_line=progress,
     )  # fmt: skip
-    return Built(show(docker, name), time.monotonic() - begun)
+    return Built(show_image(docker, name), time.monotonic() - begun)
 
 
 def for_gpus(docker: Docker) -> Docker:
-    """The engine, when it fetches and builds images for machines with GPUs."""
+    """The engine, pulling and building images for machines with GPUs."""
     return Docker({**_GPU_PLATFORM, **docker.environment})
 
 
 REPOSITORY = "peagle-engine-cpu"
 
 _ENGINE = "/opt/peagle-engine"
-_TRY = "import sys, venv; print('%d.%d' % sys.version_info[:2])"
+_PRINT_VERSION = "import sys, venv; print('%d.%d' % sys.version_info[:2])"
 _LIBRARIES = (
     "import ctypes, subprocess as s, sys\n"
     "try: ctypes.CDLL('libnuma.so.1'); sys.exit()\n"
@@ -114,7 +117,7 @@ _LIBRARIES = (
     "s.run(['apt-get', 'install', '-y', '--no-install-recommends', 'libnuma1'], check=True)\n"
     "s.run(['find', '/var/lib/apt/lists', '-type', 'f', '-delete'], check=True)\n"
 )
-"""Brings what the engine needs of the system, where the base has not got it."""
+"""Installs the engine's system library unless the base has it."""
 
 _DOCKERFILE = f"""\
 ARG BASE
@@ -127,8 +130,7 @@ ADD engine.tar {_ENGINE}/
 ENV PATH="{_ENGINE}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \\
     PYTHONPYCACHEPREFIX="/var/cache/peagle/bytecode"
 """
-"""The engine's bytecode goes to the cache: the packages come without it, and lie on a file system
-that cannot be written."""
+"""The packages come without bytecode and on a read-only file system, so it goes to the cache."""
 
 
 @dataclass(frozen=True)
@@ -145,17 +147,17 @@ class Packages:
 def engine_image(
     docker: Docker, base: str, packages: Packages, progress: Progress = lambda line: None
 ) -> str:
-    """The name of the image with that engine on ``base``; built unless it is there.
+    """The name of the image with that engine on ``base``, which is built unless it exists.
 
-    ``base`` must have Python of the engine's version, with venv; it is fetched if need be.
-    Raises UserError when it has not, or is no image's name, and what building raises.
+    Raises UserError unless ``base`` is an image with venv and the engine's version of Python; and
+    as ``Docker.run``.
     """
     split_image(base)
-    base_id = str(fetched(docker, base, progress).get("Id", ""))
+    base_id = str(pulled(docker, base, progress).get("Id", ""))
     name = engine_image_name(base_id, packages)
     if docker.inspect("image", name) is None:
         _check_base(docker, base, packages)
-        progress(f"making {name} (2 GB, once for this base and engine)")
+        progress(f"building {name} (2 GB, once for this base and engine)")
         context = tar(context_of(packages))
         docker.stream("build", "--force-rm", "--build-arg", f"BASE={base}", "--tag", name, "-",
                       doing=f"building {name}", given=context, each_line=progress)  # fmt: skip
@@ -163,15 +165,15 @@ def engine_image(
 
 
 def engine_image_name(base_id: str, packages: Packages) -> str:
-    """Repository and tag: the version, and a digest of everything that the image is made from."""
-    made_from = "\0".join((base_id, packages.lock, packages.python, _DOCKERFILE))
-    digest = hashlib.sha256(made_from.encode()).hexdigest()[:12]
+    """Repository and tag: the version, and a digest of all inputs of the image."""
+    inputs = "\0".join((base_id, packages.lock, packages.python, _DOCKERFILE))
+    digest = hashlib.sha256(inputs.encode()).hexdigest()[:12]
     return f"{REPOSITORY}:{packages.vllm}-{digest}"
 
 
 def context_of(packages: Packages) -> list[Member]:
-    """The Dockerfile, and the packages as one archive: a builder unpacks 32,000 files quicker
-    than it copies them."""
+    """The Dockerfile, and the packages as one archive: builders unpack 32,000 files faster than
+    they copy them."""
     inside = f"lib/python{packages.python}/site-packages"
     files = members_of(packages.folder, inside, skip=_is_bytecode)
     return [member_of("Dockerfile", _DOCKERFILE.encode()), tar_member("engine.tar", files)]
@@ -182,16 +184,40 @@ def _is_bytecode(path: Path) -> bool:
 
 
 def _check_base(docker: Docker, base: str, packages: Packages) -> None:
-    """Raise UserError for a base without a Python, or with another one than the engine's."""
-    needed = f"it needs Python {packages.python} with venv"
-    asking = ("run", "--rm", "--network", "none", "--entrypoint", "python3", base, "-c", _TRY)
+    """Raise UserError for a base without the engine's version of Python."""
     try:
-        said = docker.run(*asking, doing=f"trying {base}").strip()
+        version = docker.run(
+            "run", "--rm", "--network", "none", "--entrypoint", "python3", base,
+            "-c", _PRINT_VERSION,
+            doing=f"running Python in {base}",
+        ).strip()  # fmt: skip
     except (EngineError, NotFound) as error:
-        wrong = f"the base {base} cannot run the engine: {error.message}"
-        raise UserError(wrong, needed) from error
-    if said != packages.python:
+        message = f"the base {base} cannot run the engine: {error.message}"
         raise UserError(
-            f"the base {base} has Python {said}, and the engine here is for {packages.python}",
-            "give another --base, or: peagle engine install --python with that version",
+            message, f"choose a --base with Python {packages.python} and venv"
+        ) from error
+    if version != packages.python:
+        raise UserError(
+            f"the base {base} has Python {version}, and the installed engine is for "
+            f"{packages.python}",
+            f"choose another --base, or install the engine for Python {version}: peagle engine "
+            "install --python PATH",
         )
+
+
+def findings_with_own_image(plan: Plan) -> tuple[Finding, ...]:
+    """The plan's findings for an image of this toolkit, which exposes speculation counters."""
+    return tuple(one for one in plan.findings if one.code != IMAGE_WITHOUT_COUNTERS)
+
+
+def findings_for_build(plan: Plan) -> tuple[Finding, ...]:
+    """The findings that matter for building an image: without notes about serving it."""
+    return tuple(one for one in findings_with_own_image(plan) if one.level != "note")
+
+
+def findings_on_this_machine(plan: Plan, engine_kind: str) -> tuple[Finding, ...]:
+    """The findings for a local engine, whose container image need not be in ECR."""
+    found = findings_with_own_image(plan)
+    if engine_kind != "docker":
+        return found
+    return tuple(one for one in found if one.code not in _ABOUT_REGISTRY)

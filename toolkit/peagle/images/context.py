@@ -1,13 +1,8 @@
-"""A build context as a tar: the same files, the same bytes, whoever makes it and when.
+"""Reproducible build contexts, and the base image of a build.
 
-Sorted by path; owner, group and times are zero; modes are 644 and 755. Large files are read while
-the archive is written, so that nothing is copied to a disk first.
-
-Which source the toolkit is.
-
-The image that ours is FROM: fetched if need be, and known by its digest.
-
-A full disk, told in the user's words.
+An archive depends on the content of its files only: entries are sorted by path; owner, group and
+times are zero; modes are 644 and 755. It is streamed, also inside another archive, whose header
+needs its size beforehand: so ``tarfile`` makes the headers, and the content is not copied to disk.
 """
 
 from __future__ import annotations
@@ -35,7 +30,7 @@ _CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Member:
-    """A file of an archive: its path, its size in bytes, and how to read it, in chunks."""
+    """A file of an archive: its path, its size in bytes, and its content in chunks."""
 
     path: str
     size: int
@@ -43,17 +38,17 @@ class Member:
 
 
 def member_of(path: str, content: bytes) -> Member:
-    """A small file."""
+    """A member with that content."""
     return Member(path, len(content), lambda: (content,))
 
 
 def members_of(
     folder: Path, into: str, skip: Callable[[Path], bool] = lambda path: False
 ) -> list[Member]:
-    """Every file below ``folder``, at ``into`` in the archive; a link becomes what it leads to.
+    """All files below ``folder``, at ``into`` in the archive; links are followed.
 
-    Raises UserError for a link that leaves the folder or leads nowhere: what is meant to be in an
-    image must be in the folder that was named.
+    Raises UserError for a broken link or one that leaves the folder: everything in an image must be
+    in the folder that the user named.
     """
     homes = link_homes(folder)
     found = []
@@ -64,14 +59,14 @@ def members_of(
         if real.is_dir():
             continue
         if not real.is_file():
-            raise UserError(f"{path} is no file", "remove it, or name another folder")
+            raise UserError(f"{path} is not a regular file", "remove it, or choose another folder")
         inside = path.relative_to(folder).as_posix()
         found.append(Member(f"{into}/{inside}", real.stat().st_size, _reader(real)))
     return found
 
 
 def tar(members: Iterable[Member]) -> Iterator[bytes]:
-    """The archive, in chunks. Raises UserError when a file changes its size meanwhile."""
+    """The archive in chunks. Raises UserError when the size of a file changes meanwhile."""
     total = 0
     for header, member in _entries(members):
         yield header
@@ -100,14 +95,14 @@ def _entries(members: Iterable[Member]) -> Iterator[tuple[bytes, Member]]:
 
 
 def _header(path: str, size: int, mode: int, kind: bytes) -> bytes:
-    """Owner, group and time are zero where nothing else is said."""
+    """Owner, group and time are zero by default."""
     info = tarfile.TarInfo(path)
     info.size, info.mode, info.type = size, mode, kind
     return info.tobuf(tarfile.PAX_FORMAT)
 
 
 def _content(member: Member) -> Iterator[bytes]:
-    """The file's bytes, and zeros up to a whole block."""
+    """The content, padded with zeros to a whole block."""
     left = member.size
     for chunk in member.chunks():
         left -= len(chunk)
@@ -115,7 +110,7 @@ def _content(member: Member) -> Iterator[bytes]:
             break
         yield chunk
     if left != 0:
-        raise UserError(f"{member.path} changed while it was read", "repeat it when it is at rest")
+        raise UserError(f"{member.path} changed while it was read", "repeat the command")
     yield b"\0" * (_padded(member.size) - member.size)
 
 
@@ -133,29 +128,22 @@ def _padded(size: int) -> int:
 
 
 def _end_of(total: int) -> int:
-    """Where the archive ends: after two empty blocks, at a whole record."""
+    """The size of the archive: two empty blocks follow, then zeros up to a whole record."""
     closed = total + 2 * tarfile.BLOCKSIZE
     return closed + -closed % tarfile.RECORDSIZE
 
 
 def source_revision() -> str | None:
-    """The commit of the toolkit's source, with ``-dirty`` if it is not as committed; ``None`` for
-    an installed package."""
+    """The commit of the toolkit's source, with ``-dirty`` for uncommitted changes; ``None`` for an
+    installed package."""
     root = data_folder("containers").parent
     if not (root / ".git").exists():
         return None
-    asked = [
-        "git",
-        "-C",
-        str(root),
-        "describe",
-        "--always",
-        "--abbrev=40",
-        "--dirty",
-        "--exclude=*",
-    ]
+    command = ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--dirty"]
     try:
-        done = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=10)
+        done = subprocess.run(
+            [*command, "--exclude=*"], capture_output=True, text=True, check=False, timeout=10
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() or None
@@ -164,28 +152,28 @@ def source_revision() -> str | None:
 Progress = Callable[[str], object]
 
 
-def fetched(docker: Docker, name: str, progress: Progress) -> dict[str, Any]:
-    """What Docker knows of the image ``name``, which is on this machine then."""
+def pulled(docker: Docker, name: str, progress: Progress) -> dict[str, Any]:
+    """Docker's description of the image ``name``, which is pulled unless it is here."""
     found = docker.inspect("image", name)
     if found is None:
-        progress(f"fetching {name}")
-        docker.stream("pull", name, doing=f"fetching {name}", each_line=progress)
+        progress(f"pulling {name}")
+        docker.stream("pull", name, doing=f"pulling {name}", each_line=progress)
         found = docker.inspect("image", name) or {}
     return found
 
 
 def with_digest(docker: Docker, base: str, progress: Progress = lambda line: None) -> str:
-    """``base`` with its digest, so that what is built now can be built again.
+    """``base`` with its digest, so that the build can be repeated.
 
-    As it is for an image that no registry knows: one without a host may be of this machine only.
+    A name without a registry may exist on this machine only; it stays as it is.
     """
     name, digest = split_image(base)
     if digest or not has_host(name):
         return base
     repository = without_tag(name)
-    known = fetched(docker, name, progress).get("RepoDigests") or ()
-    mine = [digest for place, _, digest in (one.partition("@") for one in known)
-            if place == repository]  # fmt: skip
+    known = pulled(docker, name, progress).get("RepoDigests") or ()
+    mine = [digest for address, _, digest in (one.partition("@") for one in known)
+            if address == repository]  # fmt: skip
     return pinned(name, mine[0] if mine else None)
 
 
@@ -194,7 +182,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 @contextmanager
 def explain_full_disk(what: str) -> Iterator[None]:
-    """Around what writes to the temporary folder. Raises UserError when that is full."""
+    """Raise UserError when the block fails because the disk of temporary files is full."""
     try:
         yield
     except OSError as error:
@@ -202,5 +190,5 @@ def explain_full_disk(what: str) -> Iterator[None]:
             raise
         raise UserError(
             f"the disk of {tempfile.gettempdir()} is full: {what} does not fit there",
-            "make room, or name another folder with TMPDIR; nothing was kept",
+            "free some space, or set TMPDIR to another folder; nothing was kept",
         ) from error

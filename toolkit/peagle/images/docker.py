@@ -1,9 +1,7 @@
-"""The ``docker`` command as this program uses it: argv lists in, text or an error out.
+"""The ``docker`` command: argv lists in, text or an error out.
 
-The command and not a library: it brings no dependency, finds the engine as the user has set it up
-(context, DOCKER_HOST, rootless, a remote one), and people can type what it did.
-
-What the Docker of this machine can do beside building and running.
+The command instead of a library: it needs no dependency and uses the engine that the user has
+configured (context, DOCKER_HOST, rootless, remote).
 """
 
 from __future__ import annotations
@@ -19,25 +17,33 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from peagle.errors import CloudError, DockerMissing, EngineError, NotFound, PeagleError, UserError
+from peagle.errors import (
+    CloudError,
+    DockerMissing,
+    EngineError,
+    Fix,
+    NotFound,
+    PeagleError,
+    UserError,
+)
 
 DOCKER = "docker"
-WITHOUT_DOCKER = "install and start Docker, or do without: the process engine needs none"
+WITHOUT_DOCKER = "install and start Docker; the process engine works without it"
 
 Line = Callable[[str], object]
 
 _BUILD_SETTINGS = {
     "BUILDKIT_PROGRESS": "plain",
-    # SageMaker takes an image manifest, and no index with an attestation beside it.
+    # SageMaker accepts an image manifest, and no index with attestations.
     "BUILDX_NO_DEFAULT_ATTESTATIONS": "1",
     "SOURCE_DATE_EPOCH": "0",
 }
-_LOOK_SECONDS = 60
-_KEPT_LINES, _TOLD_LINES, _TOLD_CHARACTERS = 40, 3, 200
+_QUERY_SECONDS = 60
+_KEPT_LINES, _SHOWN_LINES, _SHOWN_CHARACTERS = 40, 3, 200
 
 _ADVICE = re.compile(r"DEPRECATED: The legacy builder is deprecated")
 _USAGE = re.compile(r"(Run|See) '[^']+ --help'|Usage:")
-"""What follows an error, and says nothing of it."""
+"""Lines that follow an error and do not explain it."""
 
 _NOT_RUNNING = re.compile(
     r"Cannot connect to the Docker daemon|error during connect|Is the docker daemon running"
@@ -49,29 +55,33 @@ _DENIED = re.compile(
     r"|authorization token has expired",
     re.IGNORECASE,
 )
-_IMMUTABLE = re.compile(r"tag .*(is|are) immutable|ImageTagAlreadyExists", re.IGNORECASE)
+_TAG_EXISTS = re.compile(r"tag .*(is|are) immutable|ImageTagAlreadyExists", re.IGNORECASE)
 _UNREACHABLE = re.compile(
     r"no such host|connection refused|i/o timeout|TLS handshake|EOF$|server gave HTTP response"
 )
 _NO_IMAGE = re.compile(
     r"No such (image|object|container|volume)|manifest unknown|not found|repository does not"
 )
-_TAKEN = re.compile(r"port is already allocated|address already in use")
+_PORT_IN_USE = re.compile(r"port is already allocated|address already in use")
+_ERROR = re.compile(r"error|denied|cannot|no such|no space|invalid", re.IGNORECASE)
 _NO_GPU = re.compile(r"could not select device driver|nvidia-container-cli")
 
 
 @dataclass(frozen=True)
 class Docker:
-    """The engine that the ``docker`` command reaches. ``environment`` is added to the command's."""
+    """The engine that ``docker`` reaches. ``environment`` is added to the command's environment."""
 
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def check(self) -> None:
         """Raise DockerMissing unless an engine answers."""
-        self.run("version", "--format", "{{.Server.Version}}", doing="asking for its version")
+        self.run("version", "--format", "{{.Server.Version}}", doing="querying its version")
 
     def run(self, *arguments: str, doing: str) -> str:
-        """What ``docker ARGUMENTS`` printed. ``doing`` is for the error, in an -ing form."""
+        """The output of ``docker ARGUMENTS``. ``doing`` (in -ing form) begins an error's message.
+
+        Raises DockerMissing, NotFound, UserError, CloudError or EngineError.
+        """
         try:
             done = subprocess.run(
                 self.argv(*arguments),
@@ -81,18 +91,18 @@ class Docker:
                 text=True,
                 errors="replace",
                 check=False,
-                timeout=_LOOK_SECONDS,
+                timeout=_QUERY_SECONDS,
             )
         except subprocess.TimeoutExpired:
             raise EngineError(f"{doing}: Docker does not answer", "restart Docker") from None
         if done.returncode:
-            raise refusal(doing, done.stderr.splitlines() or done.stdout.splitlines())
+            raise docker_error(doing, done.stderr.splitlines() or done.stdout.splitlines())
         return done.stdout
 
     def inspect(self, kind: str, name: str) -> dict[str, Any] | None:
         """``docker KIND inspect NAME``; ``None`` when there is no such image or container."""
         try:
-            printed = self.run(kind, "inspect", name, doing=f"looking at {name}")
+            printed = self.run(kind, "inspect", name, doing=f"inspecting {name}")
         except NotFound:
             return None
         found: dict[str, Any] = json.loads(printed)[0]
@@ -105,9 +115,9 @@ class Docker:
         given: Iterable[bytes] = (),
         each_line: Line = lambda line: None,
     ) -> None:
-        """Run ``docker ARGUMENTS`` with ``given`` as its input, telling each line as it comes.
+        """Run ``docker ARGUMENTS`` with ``given`` as its input; pass each line of output on.
 
-        Raises as ``run`` does, and what went wrong with the input; an interrupt ends the command.
+        Raises as ``run`` does, and errors of ``given``; an interrupt ends the command.
         """
         last: list[str] = []
         with subprocess.Popen(
@@ -126,15 +136,15 @@ class Docker:
                 program.terminate()
                 raise
             finally:
-                # The program has closed its output or was ended, so its input ends as well.
+                # The program has closed its output or was terminated, so its input ends too.
                 feeder.join()
-        # First of all: what went wrong with the input is the cause of what Docker made of it.
+        # Checked first: an error of the input causes the command to fail.
         feeder.check()
         if program.returncode:
-            raise refusal(doing, last)
+            raise docker_error(doing, last)
 
     def argv(self, *arguments: str) -> list[str]:
-        """The whole argv. Raises DockerMissing when this machine has no ``docker``."""
+        """The complete argv. Raises DockerMissing when this machine has no ``docker``."""
         found = shutil.which(DOCKER)
         if found is None:
             raise DockerMissing("there is no docker command on this machine", WITHOUT_DOCKER)
@@ -146,7 +156,7 @@ class Docker:
 
 
 class _Feeder(threading.Thread):
-    """Writes a program's input while its output is read; keeps what went wrong."""
+    """Writes a program's input while its output is read; keeps an error."""
 
     def __init__(self, program: subprocess.Popen[bytes], given: Iterable[bytes]) -> None:
         super().__init__(name="docker input", daemon=True)
@@ -162,9 +172,9 @@ class _Feeder(threading.Thread):
             for chunk in self._given:
                 stream.write(chunk)
         except BrokenPipeError:
-            pass  # The program ended first, and says why itself.
+            pass  # The program ended first, and reports why.
         except Exception as error:
-            # Half a context must not become an image: the command is ended, not its input.
+            # A partial context must not become an image: terminate instead of closing the input.
             self._error = error
             self._program.terminate()
         finally:
@@ -172,13 +182,13 @@ class _Feeder(threading.Thread):
                 stream.close()
 
     def check(self) -> None:
-        """Raise what went wrong, once it has ended."""
+        """Raise the error of the input, if any, after its end."""
         if self._error:
             raise self._error
 
 
 def _without_advice(output: Iterable[bytes]) -> Iterator[str]:
-    """The lines, but for what Docker says of its own builder each time."""
+    """The lines without Docker's notice about its legacy builder."""
     advice = False
     for raw in output:
         line = raw.decode("utf-8", errors="replace").rstrip()
@@ -187,46 +197,55 @@ def _without_advice(output: Iterable[bytes]) -> Iterator[str]:
             yield line
 
 
-def refusal(doing: str, lines: Sequence[str]) -> PeagleError:
-    """What Docker's last lines mean, as an error of ours."""
-    said = _deciding(lines)
-    told = f"{doing}: {said}"
-    if _NOT_RUNNING.search(said):
-        return DockerMissing(f"no Docker engine answers: {said}", WITHOUT_DOCKER)
-    if _DISK_FULL.search(said):
-        return UserError(f"the disk is full: {told}", "make room: docker system prune")
-    if _IMMUTABLE.search(said):
-        return CloudError(told, "this tag is there already, with other content: give another --tag")
-    if _NO_GPU.search(said):
-        return UserError(told, "install the NVIDIA container toolkit, or leave out --gpus")
-    if _TAKEN.search(said):
-        return UserError(told, "give another --port, or leave it out for a free one")
-    if _DENIED.search(said):
-        return CloudError(told, "log in to that registry, and check that the repository is there")
-    if _NO_IMAGE.search(said):
-        return NotFound(told, "see `docker images`, and the image's spelling")
-    if _UNREACHABLE.search(said):
-        return CloudError(told, "check the registry's name and the network")
-    return EngineError(f"{doing}: {_last_words(lines)}", "that is what Docker said last: mend it")
+def docker_error(doing: str, lines: Sequence[str]) -> PeagleError:
+    """The error that Docker's last lines describe."""
+    line = _deciding(lines)
+    message = f"{doing}: {line}"
+    if _NOT_RUNNING.search(line):
+        return DockerMissing(f"no Docker engine answers: {line}", WITHOUT_DOCKER)
+    if _DISK_FULL.search(line):
+        return UserError(
+            f"the disk is full: {message}",
+            Fix("Free some space", ("docker", "system", "prune")),
+            code="disk-full",
+        )
+    if _TAG_EXISTS.search(line):
+        return CloudError(
+            message, "the tag exists with other content: choose another --tag", code="tag-exists"
+        )
+    if _NO_GPU.search(line):
+        return UserError(message, "install the NVIDIA container toolkit, or omit --gpus")
+    if _PORT_IN_USE.search(line):
+        return UserError(
+            message,
+            "choose another --port, or omit it to use any free port",
+            code="port-in-use",
+        )
+    if _DENIED.search(line):
+        return CloudError(message, "log in to the registry, and check that the repository exists")
+    if _NO_IMAGE.search(line):
+        return NotFound(message, "check the spelling with `docker images`")
+    if _UNREACHABLE.search(line):
+        return CloudError(message, "check the registry's name and the network")
+    return EngineError(f"{doing}: {_summary(lines)}", "fix the cause that Docker reports")
 
 
 def _deciding(lines: Sequence[str]) -> str:
     """The last line that names an error, else the last one."""
-    told = _telling(lines)
-    errors = [line for line in told if re.search(r"error|denied|cannot|no such|no space|invalid",
-                                                 line, re.IGNORECASE)]  # fmt: skip
-    return _plain((errors or told or ["no word"])[-1])
+    messages = _messages(lines)
+    errors = [line for line in messages if _ERROR.search(line)]
+    return _plain((errors or messages or ["no output"])[-1])
 
 
-def _last_words(lines: Sequence[str]) -> str:
-    """The deciding line among the last ones: what Docker says is rewritten while it is shown."""
-    told, deciding = [_plain(line) for line in _telling(lines)], _deciding(lines)
-    last = told[-_TOLD_LINES:]
-    chosen = last if deciding in last else [deciding, *last[1:]]
-    return " | ".join(line[:_TOLD_CHARACTERS] for line in chosen) or deciding
+def _summary(lines: Sequence[str]) -> str:
+    """The last lines, with the deciding one."""
+    deciding = _deciding(lines)
+    last = [_plain(line) for line in _messages(lines)][-_SHOWN_LINES:]
+    shown = last if deciding in last else [deciding, *last[1:]]
+    return " | ".join(line[:_SHOWN_CHARACTERS] for line in shown) or deciding
 
 
-def _telling(lines: Sequence[str]) -> list[str]:
+def _messages(lines: Sequence[str]) -> list[str]:
     return [line.strip() for line in lines if line.strip() and not _USAGE.match(line.strip())]
 
 
@@ -238,7 +257,7 @@ _NVIDIA = "nvidia"
 
 
 @dataclass(frozen=True)
-class Abilities:
+class DockerInfo:
     """``version`` of the engine, versions of the command's ``plugins`` (buildx, compose), and
     whether containers get ``gpus``."""
 
@@ -247,31 +266,30 @@ class Abilities:
     gpus: bool
 
 
-def abilities(docker: Docker) -> Abilities:
-    """What `docker info` says. Raises DockerMissing when no engine answers."""
+def docker_info(docker: Docker) -> DockerInfo:
+    """What the Docker engine supports. Raises DockerMissing when no engine answers."""
     docker.check()
     try:
-        said: dict[str, Any] = json.loads(
-            docker.run("info", "--format", "{{json .}}", doing="asking what it can do")
+        info: dict[str, Any] = json.loads(
+            docker.run("info", "--format", "{{json .}}", doing="querying its features")
         )
-        plugins = {one["Name"]: one.get("Version", "") for one in _listed(said, "Plugins")}
-        devices = [one.get("ID", "") for one in said.get("DiscoveredDevices") or ()]
-        gpus = _NVIDIA in (said.get("Runtimes") or {}) or any(_NVIDIA in one for one in devices)
-        return Abilities(str(said.get("ServerVersion", "")), plugins, gpus)
+        plugins = {
+            one["Name"]: one.get("Version", "")
+            for one in (info.get("ClientInfo") or {}).get("Plugins") or []
+        }
+        devices = [one.get("ID", "") for one in info.get("DiscoveredDevices") or ()]
+        gpus = _NVIDIA in (info.get("Runtimes") or {}) or any(_NVIDIA in one for one in devices)
+        return DockerInfo(str(info.get("ServerVersion", "")), plugins, gpus)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise EngineError("docker info says nothing readable", "update Docker") from error
+        raise EngineError("the output of docker info is not valid", "update Docker") from error
 
 
 def compose_command(docker: Docker) -> str:
-    """How Compose is called on this machine: Docker's plugin, or Debian's program of its own. As
-    the plugin is called where neither is there."""
+    """The command of Compose on this machine: Docker's plugin (also if neither is installed), or
+    Debian's separate program."""
     program, plugin = "docker-compose", f"{DOCKER} compose"
     try:
-        docker.run("compose", "version", doing="asking for Compose")
+        docker.run("compose", "version", doing="looking for Compose")
     except PeagleError:
         return program if shutil.which(program) else plugin
     return plugin
-
-
-def _listed(said: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
-    return (said.get("ClientInfo") or {}).get(key) or []

@@ -1,18 +1,19 @@
-"""What an image of this machine is: its labels, its sizes, whom it runs as."""
+"""The toolkit's images on this machine: labels, sizes, user."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from peagle.errors import NotFound, UserError
+from peagle.errors import Fix, NotFound, UserError
 from peagle.images.docker import Docker
 from peagle.render.image import CONTENT_LABEL
 from peagle.render.image_names import pinned
 
 _BASE = "org.opencontainers.image.base.name"
+_BUILD = "build one with: peagle image build PAIR"
 _BASE_DIGEST = "org.opencontainers.image.base.digest"
 
 
@@ -20,9 +21,9 @@ _BASE_DIGEST = "org.opencontainers.image.base.digest"
 class Image:
     """An image that ``peagle image build`` made.
 
-    ``size`` is of the whole image and ``layer_bytes`` of what lies on top of ``base``, ``None``
-    when the base is not on this machine; both in bytes. ``digests`` are the addresses under which
-    registries know it.
+    ``size`` is of the whole image and ``layer_bytes`` of the layers on top of ``base``, ``None``
+    when the base is not on this machine; both in bytes. ``digests`` are its addresses with digest
+    in registries.
     """
 
     name: str
@@ -46,28 +47,28 @@ class Image:
 
     @property
     def baked(self) -> bool:
-        """Whether the pair's weights are in it."""
+        """Whether it contains the pair's weights."""
         return self.labels.get("peagle.weights") == "baked"
 
     @property
     def content(self) -> str:
-        """The digest of what is inside; empty for an image that an older toolkit made."""
+        """The digest of its content; empty for images of older toolkits."""
         return self.labels.get(CONTENT_LABEL, "")
 
     @property
     def base(self) -> str:
-        """What it is FROM."""
+        """The image that it is FROM."""
         return self.labels.get(_BASE, "")
 
 
-def show(docker: Docker, name: str) -> Image:
-    """The image. Raises NotFound, and UserError for one that is none of ours."""
+def show_image(docker: Docker, name: str) -> Image:
+    """The image ``name``. Raises NotFound, and UserError if this toolkit did not build it."""
     found = docker.inspect("image", name)
     if found is None:
-        raise NotFound(f"there is no image {name} on this machine", "peagle image build PAIR")
+        raise NotFound(f"there is no image {name} on this machine", _BUILD)
     labels = (found.get("Config") or {}).get("Labels") or {}
     if "peagle.pair" not in labels:
-        raise UserError(f"{name} is no image of this toolkit", "peagle image build PAIR makes one")
+        raise UserError(f"{name} was not built by this toolkit", _BUILD, code="foreign-image")
     return Image(
         name=name,
         id=found["Id"],
@@ -81,53 +82,55 @@ def show(docker: Docker, name: str) -> Image:
 
 
 def unchecked_image(name: str) -> Image:
-    """An image of which no more is known than its name."""
+    """An image of which only the name is known."""
     return Image(name, id="", created="", size=0, layer_bytes=None, user="", labels={},
                  digests=(name,))  # fmt: skip
 
 
-def images(docker: Docker, **labels: str) -> tuple[Image, ...]:
-    """The toolkit's images with these labels (``peagle.`` left out), the newest first."""
+def list_images(docker: Docker, **labels: str) -> tuple[Image, ...]:
+    """The toolkit's images with these labels (without ``peagle.``), newest first."""
     filters = [f"label=peagle.{name}={value}" for name, value in labels.items()]
-    words = [word for one in ("label=peagle.pair", *filters) for word in ("--filter", one)]
-    printed = docker.run("image", "ls", *words, "--format", "{{json .}}", doing="listing images")
+    options = [word for one in ("label=peagle.pair", *filters) for word in ("--filter", one)]
+    printed = docker.run("image", "ls", *options, "--format", "{{json .}}", doing="listing images")
     lines = [json.loads(line) for line in printed.splitlines()]
     names = [f"{one['Repository']}:{one['Tag']}" for one in lines if one["Tag"] != "<none>"]
-    found = [show(docker, name) for name in names]
+    found = [show_image(docker, name) for name in names]
     return tuple(sorted(found, key=lambda image: image.created, reverse=True))
 
 
-def remove(docker: Docker, name: str) -> Image:
-    """Remove the image from this machine; what it was. Raises as ``show`` does, and what Docker
-    says of one that a container uses."""
-    found = show(docker, name)
+def remove_image(docker: Docker, name: str) -> Image:
+    """Remove the image from this machine and return it.
+
+    Raises as ``show_image``, and EngineError when a container uses it.
+    """
+    found = show_image(docker, name)
     docker.run("image", "rm", name, doing=f"removing {name}")
     return found
 
 
-def users(docker: Docker, name: str) -> tuple[str, ...]:
-    """The names of the containers that were made from the image, also of those that ended."""
+def containers_of(docker: Docker, name: str) -> tuple[str, ...]:
+    """The names of the containers of the image, including stopped ones."""
     printed = docker.run(
         "container", "ls", "--all", "--filter", f"ancestor={name}", "--format", "{{.Names}}",
-        doing=f"looking for containers of {name}",
+        doing=f"listing the containers of {name}",
     )  # fmt: skip
     return tuple(sorted(printed.split()))
 
 
-def check_pair(image: Image, pair: str, command: str) -> None:
-    """Raise UserError for an image that was built for another pair; ``command`` builds the right
-    one."""
+def check_pair(image: Image, pair: str, command: Sequence[str]) -> None:
+    """Raise UserError for an image of another pair; ``command`` builds the right one."""
     if image.pair != pair:
         raise UserError(
-            f"the image {image.name} was built for {image.pair}, and this is {pair}",
-            f"{command}, or leave out --image",
+            f"the image {image.name} was built for {image.pair}, not for {pair}",
+            Fix("Omit --image, or build another image", tuple(command)),
+            code="image-of-another-pair",
         )
 
 
 def _layer_bytes(docker: Docker, found: dict[str, Any], labels: Mapping[str, str]) -> int | None:
-    """The difference to the base, where the base is here and really below."""
+    """The difference to the size of the base, if that is on this machine and below the image."""
     name = labels.get(_BASE) or "none"
-    # Fetched by its digest, it has no name here.
+    # An image that was pulled by digest has no name.
     base = docker.inspect("image", pinned(name, labels.get(_BASE_DIGEST))) or docker.inspect(
         "image", name
     )

@@ -1,7 +1,7 @@
-"""Push an image to a registry, with credentials that never lie on a disk.
+"""Push an image to a registry without writing credentials to disk.
 
-``docker login`` would write them into a file. Here Docker asks for them as it asks a credential
-store: a helper of ours hands it what stands in the environment of this one command.
+``docker login`` stores them in a file. Instead, a credential helper gives Docker the credentials
+from the environment of this one command.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from peagle.render.image_names import has_host, without_tag
 _HELPER = "peagle"
 _VARIABLE = "PEAGLE_REGISTRY_LOGINS"
 _KEPT = ("contexts", "cli-plugins", "buildx")
-"""What of the user's Docker configuration a command still needs: where the engine is, and how to
-build. Their own logins are not needed and not copied."""
+"""The parts of the user's Docker configuration that a command needs: the engine's address and the
+builder. The user's own logins are not copied."""
 
 _PROGRAM = """\
 import json, os, sys
@@ -44,7 +44,7 @@ Progress = Callable[[str], object]
 
 @dataclass(frozen=True)
 class Login:
-    """Who we are to the registry ``host``."""
+    """Credentials for the registry ``host``."""
 
     host: str
     user: str
@@ -53,10 +53,7 @@ class Login:
 
 @contextmanager
 def logged_in(docker: Docker, logins: Sequence[Login]) -> Iterator[Docker]:
-    """An engine that knows these logins for as long as this lasts, and none of the user's.
-
-    Without logins: the engine as it is, with whatever the user has logged in to.
-    """
+    """A Docker engine with these logins instead of the user's; without logins, ``docker``."""
     if not logins:
         yield docker
         return
@@ -81,7 +78,7 @@ def push(
 ) -> str:
     """Push the image ``name`` as ``address``; returns the address with its digest.
 
-    Raises what Docker says: CloudError when the registry refuses, or when the tag is taken.
+    Raises CloudError when the registry refuses the image or the tag exists, and as ``Docker.run``.
     """
     doing = f"pushing {address}"
     repository = repository_part(address)
@@ -97,12 +94,12 @@ def push(
 def repository_part(address: str) -> str:
     """``host:5000/name`` of ``host:5000/name:tag``. Raises UserError without a registry's host."""
     if not has_host(address):
-        raise UserError(f"{address!r} names no registry", "such as registry.example.com/name:tag")
+        raise UserError(f"{address!r} has no registry", "use registry.example.com/name:tag")
     return without_tag(address)
 
 
 def _configure(folder: Path, hosts: Sequence[str]) -> None:
-    """A Docker configuration that holds names of registries, and no secret."""
+    """A Docker configuration with names of registries and without secrets."""
     own = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
     for kept in _KEPT:
         if (own / kept).is_dir():
@@ -115,8 +112,8 @@ def _configure(folder: Path, hosts: Sequence[str]) -> None:
     helper.parent.mkdir()
     source = folder / "helper.py"
     source.write_text(_PROGRAM.format(variable=_VARIABLE), encoding="utf-8")
-    words = shlex.join([sys.executable, "-I", str(source)])
-    helper.write_text(f'#!/bin/sh\nexec {words} "$@"\n', encoding="utf-8")
+    command = shlex.join([sys.executable, "-I", str(source)])
+    helper.write_text(f'#!/bin/sh\nexec {command} "$@"\n', encoding="utf-8")
     helper.chmod(0o700)
 
 

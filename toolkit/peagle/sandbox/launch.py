@@ -22,7 +22,7 @@ from peagle.engine.installed import find_engine
 from peagle.engine.process import EngineProcess, free_port, start_engine
 from peagle.engine.state import collection_variables, digest_of
 from peagle.errors import Fix, NotFound, PeagleError
-from peagle.images import Docker, Image, images, show
+from peagle.images import Docker, Image, list_images, show_image
 from peagle.render.image import serve_digest
 from peagle.render.requests import tag_value
 from peagle.s3uri import S3Uri
@@ -69,7 +69,7 @@ def only_in_image(spec: LaunchSpec, ml_root: Path, kind: EngineKind) -> str | No
 def _cpu_image(docker: Docker, name: str) -> Image | None:
     """The image of that name if it is on this machine and made for a CPU."""
     try:
-        found = show(docker, name)
+        found = show_image(docker, name)
     except PeagleError:
         return None  # an image of AWS, which is not here and would need a GPU
     return found if found.runtime == "cpu" else None
@@ -204,7 +204,7 @@ def _mounts(ml_root: Path) -> dict[str, Path]:
 
 
 def _newest_image(docker: Docker, pair: str) -> Image:
-    found = images(docker, runtime="cpu", vllm=engine_version(), weights="mounted",
+    found = list_images(docker, runtime="cpu", vllm=engine_version(), weights="mounted",
                    serve=serve_digest())  # fmt: skip
     if not found:
         command = ("peagle", "image", "build", "tiny", "--runtime", "cpu")

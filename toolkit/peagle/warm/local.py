@@ -9,7 +9,7 @@ from typing import Any
 
 from peagle.engine import state as records
 from peagle.engine.client import exchange
-from peagle.engine.local import STOP_SECONDS, Progress, down, exclusive, up
+from peagle.engine.local import STOP_SECONDS, Progress, exclusive, start_local, stop_local
 from peagle.engine.process import stop_engine
 from peagle.engine.runner import Runner
 from peagle.engine.state import collected_folder
@@ -37,7 +37,7 @@ def collect_locally(plan: Plan, runner: Runner, folder: Path, progress: Progress
 
 
 def _collect(own: Plan, runner: Runner, folder: Path, progress: Progress) -> WarmArtifact:
-    engine = up(own, progress=progress, runner=runner)
+    engine = start_local(own, progress=progress, runner=runner)
 
     def send(body: dict[str, Any]) -> WarmReply:
         headers = {"Content-Type": "application/json", ATTRIBUTES_HEADER: WARM_ATTRIBUTE}
@@ -53,7 +53,7 @@ def _collect(own: Plan, runner: Runner, folder: Path, progress: Progress) -> War
     try:
         progress("packing", "compile caches")
         artifact = fetch(send, folder, show_bytes, log=engine.process.log)
-        down(own.name, now=True)
+        stop_local(own.name, now=True)
     except BaseException:
         stop_engine(engine.process, STOP_SECONDS)
         records.forget(own.name)

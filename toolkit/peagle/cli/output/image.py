@@ -1,24 +1,26 @@
-"""The images of this machine for people, as a table."""
+"""Images of this machine: a table, a description, a JSON document."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
+
+import click
 
 from peagle.cli.output.columns import WIDE, aligned, fitted, folded, left_out
 from peagle.images import Image
 
 _HEADINGS = ("NAME", "PAIR", "RUNTIME", "SIZE", "WEIGHTS", "CREATED", "BASE")
 _DISPENSABLE = ("BASE", "CREATED", "WEIGHTS", "RUNTIME", "PAIR", "SIZE")
-"""Columns that go where the terminal is too narrow, in this order."""
+"""Columns to drop on a narrow terminal, in this order."""
 
 _MB = 1e6
 
 
 def table(images: Sequence[Image], width: int = WIDE) -> Iterator[str]:
-    """A line of headings and one for each image, in ``width`` columns of the terminal; and what
-    is left out of them.
+    """One line per image, fitted to ``width`` columns; columns that do not fit are named below.
 
-    The base comes last and without its registry, since it is long: `image show` has all of it.
+    The base is shown without its registry; `image show` prints all of it.
     """
     rows, gone = fitted([_HEADINGS, *map(_row, images)], width, _DISPENSABLE)
     yield from aligned(rows, ("SIZE",))
@@ -36,3 +38,28 @@ def _row(image: Image) -> tuple[str, ...]:
         image.created[:10],
         image.base.rpartition("/")[2] or "?",
     )
+
+
+def describe(image: Image) -> None:
+    """Print name, pair, runtime and sizes."""
+    click.echo(image.name)
+    click.echo(f"  {image.pair}, {image.runtime}, {image.size / _MB:.0f} MB")
+    if image.layer_bytes is not None:
+        click.echo(f"  {image.layer_bytes / _MB:.3f} MB on top of {image.base}")
+
+
+def document(image: Image) -> dict[str, Any]:
+    """The image as one JSON document."""
+    return {
+        "name": image.name,
+        "id": image.id,
+        "created": image.created,
+        "pair": image.pair,
+        "runtime": image.runtime,
+        "base": image.base,
+        "size_bytes": image.size,
+        "layer_bytes": image.layer_bytes,
+        "user": image.user,
+        "digests": list(image.digests),
+        "labels": dict(image.labels),
+    }

@@ -1,0 +1,165 @@
+"""Build the image of a plan with Docker or CodeBuild, and push it to a registry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from peagle.aws import codebuild, ecr
+from peagle.aws.client import Aws
+from peagle.aws.image_records import PushedImage, record_push
+from peagle.catalog.schema import Catalog
+from peagle.checks.facts import in_ecr
+from peagle.engine.install import engine_packages
+from peagle.errors import CloudError, Unsupported
+from peagle.images import Built, Docker, Image, Login, build, engine_image, image_name, push
+from peagle.images.bake import baked
+from peagle.images.build import context, for_gpus, named_by_content
+from peagle.images.context import source_revision, with_digest
+from peagle.images.push import logged_in
+from peagle.planning import Plan
+from peagle.render.image import Recipe, RuntimeKind, content_digest
+from peagle.render.image_names import (
+    base_of,
+    has_host,
+    parse_tag,
+    pinned,
+    split_image,
+    without_tag,
+)
+
+Say = Callable[[str], object]
+Connect = Callable[[str], Aws]
+"""Connects to the account in a region."""
+
+
+@dataclass(frozen=True)
+class ImageRequest:
+    """The image to build for ``plan``, with the user's own ``tag`` and ``base``, if any.
+
+    Raises UserError for names that Docker or a registry would refuse later.
+    """
+
+    plan: Plan
+    catalog: Catalog
+    runtime: RuntimeKind
+    tag: str | None = None
+    base: str | None = None
+    bake_weights: bool = False
+
+    def __post_init__(self) -> None:
+        if self.base is not None:
+            split_image(self.base)
+        if self.tag is not None:
+            parse_tag(self.tag)
+
+    @property
+    def base_image(self) -> str:
+        """The image that this one is FROM; for a CPU, the image that the engine's is FROM."""
+        if self.base is not None:
+            return self.base
+        if self.runtime == "gpu":
+            return base_of(self.plan, self.catalog.runtimes)
+        return f"python:{engine_packages(self.plan.runtime.vllm).python}-slim-bookworm"
+
+    def recipe(self, base: str, progress: Say) -> Recipe:
+        """The recipe of the image FROM ``base``, with baked weights if requested."""
+        weights = baked(self.plan, progress) if self.bake_weights else ()
+        target = self.catalog.targets.get(self.plan.target.id)
+        return Recipe(self.runtime, base, target, source_revision(), weights)
+
+
+def build_image(docker: Docker, request: ImageRequest, connect: Connect, progress: Say) -> Built:
+    """Build the image with Docker; unchanged layers come from its cache.
+
+    ``connect`` is called only to pull a base from ECR. Raises as ``Docker.run``.
+    """
+    base = request.base_image
+    registry = in_ecr(base)
+    logins: Sequence[Login] = ()
+    if registry is not None and docker.inspect("image", base) is None:
+        logins = (ecr.login(connect(registry.region), base.partition("/")[0]),)
+    with logged_in(docker, logins) as engine:
+        if request.runtime == "gpu":
+            base = with_digest(for_gpus(engine), base, progress)
+        else:
+            packages = engine_packages(request.plan.runtime.vllm)
+            base = engine_image(engine, base, packages, progress)
+        recipe = request.recipe(base, progress)
+        return build(engine, request.plan, recipe, request.tag, progress)
+
+
+def build_image_on_aws(aws: Aws, request: ImageRequest, say: Say) -> str:
+    """Build and push the image with CodeBuild; returns its address with digest."""
+    plan = request.plan
+    base = _with_ecr_digest(aws, request.base_image, say)
+    recipe = request.recipe(base, say)
+    repository, tag = parse_tag(request.tag or image_name(plan, recipe))
+    order = codebuild.BuildOrder(
+        repository=repository,
+        tag=tag,
+        base_registry=base.partition("/")[0] if in_ecr(base) else "",
+        context=context(plan, recipe),
+        digest=content_digest(plan, recipe),
+    )
+    found = codebuild.build(aws, order, say)
+    address = pinned(without_tag(found.address), found.digest) if found.digest else found.address
+    for name in (found.address, address):
+        record_push(aws, name, PushedImage(plan.pair, recipe.bakes_weights))
+    return address
+
+
+def push_image(
+    docker: Docker,
+    image: Image,
+    aws: Aws | None,
+    registry: str | None = None,
+    say: Say = lambda line: None,
+    progress: Say = lambda line: None,
+) -> str:
+    """Push the image to ECR, or to ``registry``; returns its address with digest.
+
+    With ``aws``, the repository is created if needed, and the push is recorded for `peagle deploy`.
+    An image that is named by its content and exists is not pushed again, as ECR would refuse it.
+    Raises Unsupported for the sandbox's ECR, which stores no images: there a ``registry`` is
+    needed. Raises CloudError when the registry refuses the image.
+    """
+    repository, tag = parse_tag(image.name)
+    if aws is None:
+        return push(docker, image.name, f"{registry}/{image.name}", (), progress)
+    uri = ecr.ensure_repository(aws, repository)
+    host = registry or uri.partition("/")[0]
+    address = f"{host}/{repository}:{tag}"
+    digest = None if registry else ecr.image_digest(aws, repository, tag)
+    if digest and named_by_content(image):
+        say(f"{address} exists already")
+        pushed = pinned(without_tag(address), digest)
+    elif aws.scope == "sandbox" and not registry:
+        raise Unsupported(
+            f"{uri} is in the sandbox, whose ECR stores no images",
+            f"push to a registry of this machine: {push_hint(image.name)}",
+        )
+    else:
+        pushed = push(docker, image.name, address, (ecr.login(aws, host),), progress)
+    for name in (address, pushed):
+        record_push(aws, name, PushedImage(image.pair, image.baked))
+    return pushed
+
+
+def push_hint(name: str) -> str:
+    """The command, with a placeholder, that pushes to another registry than ECR."""
+    return f"peagle image push {name} --registry HOST"
+
+
+def _with_ecr_digest(aws: Aws, base: str, say: Say) -> str:
+    """``base`` with its digest in ECR, or as it is when ECR does not report one."""
+    name, digest = split_image(base)
+    if digest:
+        return base
+    try:
+        digest = ecr.digest_of(aws, name)
+    except CloudError as error:
+        say(error.message)
+    if digest is None and has_host(name):
+        say(f"FROM {name} by tag: ECR reports no digest")
+    return pinned(name, digest)
