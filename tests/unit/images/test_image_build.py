@@ -193,7 +193,7 @@ def test_an_image_of_another_pair_is_refused(docker: FakeDocker) -> None:
         UserError, match=r"built for peagle/tiny.*not for openai/gpt-oss-20b"
     ) as raised:
         check_pair(found, "openai/gpt-oss-20b", BUILD)
-    assert raised.value.fix == "build, or leave out --image"
+    assert raised.value.fix == "Omit --image, or build another image"
 
 
 def test_the_engines_image_is_made_once(docker: FakeDocker, packages: Packages) -> None:
