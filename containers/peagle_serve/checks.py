@@ -1,20 +1,12 @@
-"""Whether this image was built for the pair that its environment names.
+"""Whether the environment is valid, and matches the pair that the image was built for.
 
-``pair.json`` lies beside the entrypoint in an image that was built from a plan (the toolkit's
-``rendering/image.py`` writes it). A mistake is
+vLLM refuses invalid values too, but only after its imports, which take half a minute, and with a
+page of traceback instead of a line.
 
-* another target, or another drafter: by their ids where the environment names ids, else by what
-  their config.json say of them, as far as that tells them apart
-* another method, or the other value of ``parallel_drafting``: a P-EAGLE head then drafts badly, and
-  nothing warns
-
-Another K is none, nor is no speculation at all: who measures wants both of the same image. What
-cannot be told, or has no ``pair.json`` beside it, is not spoken of.
-
-Whether the environment's values can be what their author meant, before vLLM is started.
-
-vLLM finds these out too, but only after it was imported: half a minute on a machine that is paid
-by the hour, and with a page of traceback instead of a line.
+``pair.json`` is beside the entrypoint in an image that was built from a plan. Refused are another
+target or drafter (by Hugging Face ID, or by the sizes in their config.json), another method, and
+another value of ``parallel_drafting``, with which a P-EAGLE head drafts badly without a warning.
+Another K and no speculation are allowed: measurements use both.
 """
 
 from __future__ import annotations
@@ -40,7 +32,7 @@ from peagle_serve.model import drafter_of
 from peagle_serve.names import NEGATION, check_names, check_switch
 
 PAIR_FILE = Path(__file__).resolve().parent.parent / "pair.json"
-_OTHER_IMAGE = "take an image of that pair: peagle image build PAIR; or name this image's own pair"
+_OTHER_IMAGE = "use an image of that pair (peagle image build PAIR), or set this image's pair"
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 _NAMES = {
     "architecture": "architecture",
@@ -53,9 +45,9 @@ Document = dict[str, Any]
 
 
 def check_built_for(chosen: Mapping[str, str], file: Path = PAIR_FILE) -> None:
-    """Raise WrongEnvironment if ``file`` says that the image is for another pair.
+    """Raise WrongEnvironment if the image is for another pair according to ``file``.
 
-    ``chosen`` is the environment with its model found (``with_model``).
+    ``chosen`` is the environment with its model resolved (``with_model``).
     """
     built = _object(file)
     if not built.get("pair"):
@@ -70,13 +62,13 @@ def _differences(built: Document, chosen: Mapping[str, str]) -> Iterator[str]:
     yield from _model("target", built, chosen[MODEL], MODEL)
     if SPECULATION not in chosen:
         return
-    asked = {name: part.value for name, part in members(chosen[SPECULATION]).items()}
+    speculation = {name: part.value for name, part in members(chosen[SPECULATION]).items()}
     if built.get("method") is None:
-        yield f"{SPECULATION} asks for speculation"
+        yield f"{SPECULATION} is set"
         return
-    if asked.get("method") not in (None, built["method"]):
-        yield f"{SPECULATION} has the method {asked['method']}, not {built['method']}"
-    if bool(asked.get("parallel_drafting")) is not bool(built.get("parallel_drafting")):
+    if speculation.get("method") not in (None, built["method"]):
+        yield f"{SPECULATION} has the method {speculation['method']}, not {built['method']}"
+    if bool(speculation.get("parallel_drafting")) is not bool(built.get("parallel_drafting")):
         word = "without" if built.get("parallel_drafting") else "with"
         yield f"{SPECULATION} is {word} parallel_drafting"
     drafter = drafter_of(chosen)
@@ -85,9 +77,9 @@ def _differences(built: Document, chosen: Mapping[str, str]) -> Iterator[str]:
 
 
 def _model(role: str, built: Document, named: str, where: str) -> Iterator[str]:
-    """In what the model that is named is not the one of the image."""
+    """How the model that ``where`` names differs from the image's."""
     if named.lower().startswith("s3://"):
-        return  # What lies there is not read from here.
+        return  # its files are not readable here
     if not is_folder_path(named):
         own, is_id = built.get(role), _HUB_ID.fullmatch(named)
         if is_id and isinstance(own, str) and own.casefold() != named.casefold():
@@ -102,7 +94,7 @@ def _model(role: str, built: Document, named: str, where: str) -> Iterator[str]:
 
 
 def _facts(config: Document) -> Document:
-    """The facts in a config.json that ``pair.json`` has too; of a text model inside of it."""
+    """The facts in a config.json that ``pair.json`` has too, also of a nested text model."""
     inner = config.get("text_config")
     text = inner if isinstance(inner, dict) else config
     found = {name: text[name] for name in _NAMES if isinstance(text.get(name), int)}
@@ -113,7 +105,7 @@ def _facts(config: Document) -> Document:
 
 
 def _object(file: Path) -> Document:
-    """The object in a file of JSON; an empty one where there is none."""
+    """The object in a JSON file; empty if there is none."""
     with contextlib.suppress(OSError, ValueError, RecursionError):
         document = json.loads(file.read_text(encoding="utf-8"))
         if isinstance(document, dict):
@@ -145,28 +137,27 @@ _LENGTHS = {
     "MAX_MODEL_LEN": (re.compile(rf"-1|auto|{_TOKENS}", re.ASCII), "16384, 16k or auto"),
     "MAX_NUM_BATCHED_TOKENS": (re.compile(_TOKENS, re.ASCII), "8192 or 8k"),
 }
-"""vLLM's own spelling of a number of tokens: 16384, 16k, 16K, auto; -1 as auto."""
+"""vLLM's notations of a number of tokens: 16384, 16k, 16K, auto; -1 means auto."""
 _CHOICES = {"MODEL_IMPL": ("auto", "vllm", "transformers", "terratorch")}
-"""Of these vLLM 0.28.0 takes any value, and heeds none that it does not know."""
+"""vLLM 0.28.0 accepts and ignores unknown values of these."""
 _K = "num_speculative_tokens"
 _K_IS_OPTIONAL = ("suffix", "mtp")
 _NEED_DRAFTER = ("eagle", "eagle3", "medusa", "mlp_speculator", "draft_model", "dflash")
 _LAST_PORT = 65535
 _LONGEST_SHOWN = 200
 
-_ONE_NAME = f"write it into {SPECULATION}, as method, model and {_K}"
-_UNSEEN = {
-    f"{PREFIX}CONFIG": "give each argument of the file as a variable of its own",
-    f"{PREFIX}SPEC_METHOD": _ONE_NAME,
-    f"{PREFIX}SPEC_MODEL": _ONE_NAME,
-    f"{PREFIX}SPEC_TOKENS": _ONE_NAME,
+_ONE_VARIABLE = f"set {SPECULATION} with method, model and {_K} instead"
+_UNCHECKED = {
+    f"{PREFIX}CONFIG": "set each argument of the file as its own variable",
+    f"{PREFIX}SPEC_METHOD": _ONE_VARIABLE,
+    f"{PREFIX}SPEC_MODEL": _ONE_VARIABLE,
+    f"{PREFIX}SPEC_TOKENS": _ONE_VARIABLE,
 }
-"""Other ways to give vLLM arguments: head, counters and the image's pair would go unchecked, and
-the key of a warm start would not know them."""
+"""Other ways to pass arguments to vLLM, unknown to the checks and to the key of a warm start."""
 
 
 def check(environment: Mapping[str, str]) -> None:
-    """Raise WrongEnvironment for the first thing that cannot be meant."""
+    """Raise WrongEnvironment for the first invalid variable."""
     check_names(environment)
     for flag in _COUNTS:
         if PREFIX + flag in environment:
@@ -178,37 +169,37 @@ def check(environment: Mapping[str, str]) -> None:
     for name in _PROMPTS_IN_LOGS:
         if environment.get(name, "false").strip().lower() not in ("false", "0"):
             raise WrongEnvironment(
-                f"{name} writes what users ask into the log", "remove it: logs here hold no prompts"
+                f"{name} writes prompts into the log", "remove it: logs must not hold prompts"
             )
     _check_lengths(environment)
     _check_choices(environment)
     _check_memory_share(environment)
-    for name, fix in _UNSEEN.items():
+    for name, fix in _UNCHECKED.items():
         if name in environment:
-            raise WrongEnvironment(f"{name} is not looked into, and nothing would check it", fix)
+            raise WrongEnvironment(f"{name} is not supported, because nothing checks it", fix)
     if SPECULATION in environment:
         _check_speculation(environment[SPECULATION])
         _check_counted(environment)
     chosen = environment.get(f"{PREFIX}PORT")
     if chosen is not None and chosen.strip() != str(port_of(environment)):
         raise WrongEnvironment(
-            f"{PREFIX}PORT is {chosen}, but SageMaker asks on {port_of(environment)}",
+            f"{PREFIX}PORT is {chosen}, but SageMaker uses port {port_of(environment)}",
             f"remove {PREFIX}PORT",
         )
 
 
 def port_of(environment: Mapping[str, str]) -> int:
-    """The port that SageMaker asks on: its own variable, else 8080."""
+    """The port that SageMaker uses: its variable, else 8080."""
     port = _count(PORT_VARIABLE, environment.get(PORT_VARIABLE) or str(DEFAULT_PORT))
     if port > _LAST_PORT:
-        raise WrongEnvironment(f"{PORT_VARIABLE} is {port}", f"at most {_LAST_PORT}")
+        raise WrongEnvironment(f"{PORT_VARIABLE} is {port}", f"set it to at most {_LAST_PORT}")
     return port
 
 
 def _count(name: str, text: str) -> int:
     digits = text.strip()
     if not (digits.isascii() and digits.isdigit() and int(digits) >= 1):
-        raise WrongEnvironment(f"{name} is {text!r}", "a whole number of at least 1 is needed")
+        raise WrongEnvironment(f"{name} is {text!r}", "set it to a whole number of at least 1")
     return int(digits)
 
 
@@ -217,7 +208,7 @@ def _check_lengths(environment: Mapping[str, str]) -> None:
         name = PREFIX + flag
         if name in environment and not spelling.fullmatch(environment[name].strip()):
             raise WrongEnvironment(
-                f"{name} is {environment[name]!r}", f"a number of tokens is needed: {examples}"
+                f"{name} is {environment[name]!r}", f"set it to a number of tokens: {examples}"
             )
 
 
@@ -225,7 +216,9 @@ def _check_choices(environment: Mapping[str, str]) -> None:
     for flag, choices in _CHOICES.items():
         name = PREFIX + flag
         if environment.get(name, choices[0]).strip() not in choices:
-            raise WrongEnvironment(f"{name} is {environment[name]!r}", f"one of {choices}")
+            raise WrongEnvironment(
+                f"{name} is {environment[name]!r}", f"set it to one of {', '.join(choices)}"
+            )
 
 
 def _check_memory_share(environment: Mapping[str, str]) -> None:
@@ -236,7 +229,7 @@ def _check_memory_share(environment: Mapping[str, str]) -> None:
         share = 0.0
     if not 0 < share <= 1:
         raise WrongEnvironment(
-            f"{name} is {environment[name]!r}", "a number above 0 and up to 1 is needed"
+            f"{name} is {environment[name]!r}", "set it to a number above 0 and up to 1"
         )
 
 
@@ -247,23 +240,22 @@ def _check_speculation(text: str) -> None:
     if k is None and str(method).endswith(_K_IS_OPTIONAL):
         return
     if not isinstance(k, int) or isinstance(k, bool) or k < 1:
-        said = f"has {_K} {json.dumps(k)}" if _K in config else f"has no {_K}"
-        raise WrongEnvironment(f"{SPECULATION} {said}", "set it to a whole number of at least 1")
+        has = f"has {_K} {json.dumps(k)}" if _K in config else f"has no {_K}"
+        raise WrongEnvironment(f"{SPECULATION} {has}", "set it to a whole number of at least 1")
     if method is None and config.get("model"):
         raise WrongEnvironment(
-            f"{SPECULATION} has a model and no method, so vLLM would guess one from its name",
+            f"{SPECULATION} has a model and no method; vLLM would guess one from the name",
             'add "method": "eagle3"; for P-EAGLE also "parallel_drafting": true',
         )
     if method in _NEED_DRAFTER and not config.get("model"):
         raise WrongEnvironment(
             f"{SPECULATION} has the method {method} and no drafter",
-            'set "model" to the head\'s Hugging Face id or folder',
+            'set "model" to the head\'s Hugging Face ID or folder',
         )
 
 
 def _check_counted(environment: Mapping[str, str]) -> None:
-    """Without its counters nobody can tell whether the drafter drafts: neither ``/ping`` nor who
-    asks for them."""
+    """Without counters, neither ``/ping`` nor a client knows whether the drafter drafts."""
     name = f"{PREFIX}DISABLE_LOG_STATS"
     if environment.get(name, "false").strip().lower() != "false":
         raise WrongEnvironment(
@@ -276,10 +268,14 @@ def _json_object(text: str) -> dict[str, Any]:
     try:
         return {name: part.value for name, part in members(text).items()}
     except json.JSONDecodeError as error:
-        lost = "'" in text or (":" in text and '"' not in text)
-        fix = 'names and texts need double quotes: {"method": ...}' if lost else "mend the JSON"
+        unquoted = "'" in text or (":" in text and '"' not in text)
+        fix = (
+            'use double quotes for names and strings: {"method": ...}'
+            if unquoted
+            else "correct the JSON"
+        )
         raise WrongEnvironment(
-            f"{SPECULATION} is not JSON: {error.msg} at character {error.pos + 1} "
+            f"{SPECULATION} is not valid JSON: {error.msg} at character {error.pos + 1} "
             f"of {_short(text)}",
             fix,
         ) from None

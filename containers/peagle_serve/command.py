@@ -19,7 +19,7 @@ from peagle_serve.names import check_arguments
 from peagle_serve.pair import check_pair
 from peagle_serve.small_layers import variables as small_layers
 from peagle_serve.supervisor import Supervisor
-from peagle_serve.warm.caches import has_artefact_folder, is_folder_named
+from peagle_serve.warm.caches import has_artifact_folder, is_folder_named
 
 SERVER = "vllm.entrypoints.openai.api_server"
 MIDDLEWARES = (
@@ -91,7 +91,7 @@ def _warm(
     environment: Mapping[str, str], chosen: Mapping[str, str], settings: Settings, log: Log
 ) -> dict[bytes, bytes]:
     """The variables of a warm start; empty without artifacts."""
-    there = is_folder_named(environment) or has_artefact_folder(environment)
+    there = is_folder_named(environment) or has_artifact_folder(environment)
     if settings.warm == OFF or not (there or settings.warm == COLLECT):
         return {}
     from peagle_serve.warm.prepare import prepare  # most containers do not need it

@@ -1,15 +1,8 @@
-"""The server asks itself: a request straight into the application, without a connection.
+"""vLLM's speculation counters through ``/invocations``, the one route that SageMaker offers.
 
-Questions to the container itself, through the one route that SageMaker offers.
-
-A request to ``/invocations`` with the header ``X-Amzn-SageMaker-Custom-Attributes: peagle=...`` is
-for the container and not for the model.
-
-vLLM's speculation counters through ``/invocations``, the one route that SageMaker offers.
-
-vLLM loads the class by ``--middleware``. A request with the header
-``X-Amzn-SageMaker-Custom-Attributes: peagle=counters`` is answered from the server's own
-``/metrics``; every other one goes on untouched, so nothing is buffered or slowed down.
+vLLM loads ``CountersMiddleware`` by ``--middleware``. A request with the header
+``X-Amzn-SageMaker-Custom-Attributes: peagle=counters`` is answered from the server's ``/metrics``;
+all others pass without buffering. Also here: requests of the server to itself.
 """
 
 from __future__ import annotations
@@ -31,16 +24,17 @@ Application = Callable[[Message, Receive, Send], Awaitable[None]]
 async def call(
     app: Application, scope: Message, method: str, path: str, body: bytes = b""
 ) -> tuple[int, str]:
-    """Status and text of the answer. ``scope`` is that of any call to the same application."""
+    """Status and text of the response to a request without a connection. ``scope`` is that of any
+    request to the same application."""
     status, page = 500, bytearray()
     parts = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive() -> Message:
-        """The body once; after it nothing, as from a client that waits for its answer."""
+        """The body once; then block, as a client that waits for its response."""
         if parts:
             return parts.pop()
         await asyncio.Event().wait()
-        raise AssertionError("nobody sets it")
+        raise AssertionError("the event is never set")
 
     async def send(message: Message) -> None:
         nonlocal status
@@ -76,7 +70,7 @@ def _request(scope: Message, method: str, path: str, length: int) -> dict[str, A
 
 
 def asks_for(scope: Message, attribute: str) -> bool:
-    """Whether a request has that attribute, such as ``peagle=counters``."""
+    """Whether a request to ``/invocations`` has that attribute, such as ``peagle=counters``."""
     header = ATTRIBUTES_HEADER.lower().encode()
     return (
         scope["type"] == "http"
@@ -87,14 +81,14 @@ def asks_for(scope: Message, attribute: str) -> bool:
 
 
 async def answer(send: Send, status: int, document: dict[str, Any]) -> None:
-    """Answer with a JSON document."""
+    """Respond with a JSON document."""
     await answer_bytes(send, status, json.dumps(document).encode(), b"application/json")
 
 
 async def answer_bytes(
     send: Send, status: int, body: bytes, kind: bytes = b"application/octet-stream"
 ) -> None:
-    """Answer with bytes."""
+    """Respond with bytes."""
     headers = [(b"content-type", kind), (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
@@ -124,14 +118,14 @@ class CountersMiddleware:
         """Status and document."""
         status, page = await call(self._app, scope, "GET", "/metrics")
         if status != 200:
-            return 502, {"error": f"the engine answered {status} for its metrics"}
+            return 502, {"error": f"the engine's /metrics returned {status}"}
         return 200, counters_of(page)
 
 
 def counters_of(page: str) -> dict[str, Any]:
-    """The counters in a page of Prometheus text, summed over engines.
+    """The counters in Prometheus text, summed over engines.
 
-    All are zero without speculation, and ``speculation`` tells that from zero drafts so far.
+    Without speculation all are 0 and ``speculation`` is false.
     """
     totals = {"drafts": 0, "draft_tokens": 0, "accepted_tokens": 0}
     positions: dict[int, int] = {}

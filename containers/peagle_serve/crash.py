@@ -1,7 +1,7 @@
-"""Why an engine ended: the line of its output that decides, what it means, and what mends it.
+"""Why an engine ended: the deciding line of its output, the cause code and the fix.
 
-The patterns are taken from what this entrypoint, vLLM, torch, CUDA and the hub really print. This
-file imports nothing of its package: the toolkit loads it too, to read logs of other containers.
+The patterns match real messages of this entrypoint, vLLM, torch, CUDA and the hub. The toolkit uses
+them too, for logs of other containers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Crash(NamedTuple):
-    """The deciding line without vLLM's prefix, how to mend it ("" if not known), and its kind."""
+    """The deciding line without vLLM's prefix, the fix and the cause code ("" if unknown)."""
 
     line: str
     fix: str = ""
@@ -26,14 +26,14 @@ _KNOWN: tuple[tuple[str, re.Pattern[str], str], ...] = tuple(
         (
             "port-in-use",
             r"[Aa]ddress already in use",
-            "choose another port, or stop what listens on this one",
+            "use another port, or stop the process that listens on this one",
         ),
         ("missing-library", r"libnuma\.so\.1", "as root: apt-get install libnuma1"),
         ("missing-engine", r"No module named '?vllm", "peagle engine install"),
         (
             "unknown-argument",
             r": error: (unrecognized arguments|argument |ambiguous option)",
-            "mend or remove that argument",
+            "correct or remove that argument",
         ),
         (
             "cuda-driver",
@@ -41,61 +41,61 @@ _KNOWN: tuple[tuple[str, re.Pattern[str], str], ...] = tuple(
             r"|unsupported display driver|forward compatibility was attempted"
             r"|[Ff]ound no NVIDIA driver|unsupported toolchain|Unexpected error from cudaGetDevice"
             r"|libcuda\.so\.1: cannot open|Failed to infer device type|CUDA unknown error",
-            "image and host disagree about CUDA: on SageMaker set InferenceAmiVersion to the AMI "
-            "that the image needs (CUDA 13: al2023-ami-sagemaker-inference-gpu-4-1); elsewhere "
-            "update the driver, and give the container its GPUs",
+            "the driver is too old for the image's CUDA: on SageMaker set InferenceAmiVersion to "
+            "an AMI with a newer one (CUDA 13: al2023-ami-sagemaker-inference-gpu-4-1); "
+            "elsewhere update the driver, and start the container with its GPUs",
         ),
         (
             "gpu-too-old",
             r"no kernel image is available for execution|compute capability",
-            "this GPU is not one that the image was built for: take another instance type",
+            "the image was not built for this GPU: use another instance type",
         ),
         (
             "context-too-long",
             r"greater than the derived max_model_len",
-            "lower --max-model-len to what the model was made for",
+            "lower --max-model-len to the model's context length",
         ),
         (
             "no-kv-cache",
             r"No available memory for the cache blocks|larger than the available KV cache memory"
             r"|is needed, which is larger",
-            "lower --max-model-len, or raise VLLM_CPU_KVCACHE_SPACE (GiB) where there is memory; "
-            "on a GPU raise --gpu-memory-utilization, or take a larger one",
+            "lower --max-model-len, or raise VLLM_CPU_KVCACHE_SPACE (GiB) if memory is free; "
+            "on a GPU raise --gpu-memory-utilization, or use a larger GPU",
         ),
         (
             "out-of-memory",
             r"[Oo]ut of memory|OutOfMemoryError|Cannot allocate memory|[Nn]ot enough memory"
             r"|bad_alloc|DefaultCPUAllocator|less than requested memory for kv"
             r"|less than desired GPU memory utilization",
-            "lower VLLM_CPU_KVCACHE_SPACE (GiB) or --max-model-len, or take a larger machine; on a "
+            "lower VLLM_CPU_KVCACHE_SPACE (GiB) or --max-model-len, or use a larger machine; on a "
             "GPU lower --gpu-memory-utilization, --max-num-seqs or --max-model-len",
         ),
         (
             "tensor-parallel",
             r"divisible by tensor parallel size|[Ww]orld size .*(greater|larger) than",
-            "set SM_VLLM_TENSOR_PARALLEL_SIZE to a number that divides the model's attention heads "
-            "and is not above the number of GPUs",
+            "set SM_VLLM_TENSOR_PARALLEL_SIZE to a divisor of the number of attention heads, and "
+            "at most the number of GPUs",
         ),
         (
             "amx-small-layers",
             r"Dimension out of range \(expected to be in range of \[-1, 0\], but got -2\)",
             "on a CPU with AMX tiles vLLM 0.28.0 cannot start a small P-EAGLE head in bfloat16: "
-            "set SM_VLLM_DTYPE=float32, or start vLLM with today's peagle_serve, which keeps "
-            "it off that kernel",
+            "set SM_VLLM_DTYPE=float32, or start vLLM with the current peagle_serve, which "
+            "avoids that kernel",
         ),
         (
             "weights-and-config",
             r"assert .*(loaded_weight|param)\w*\.(shape|size)|org_vocab_size"
             r"|There is no module or parameter named|not initialized from checkpoint"
             r"|exceeds dimension size",
-            "config.json and weights are not of the same model: copy the folder again, that of the "
-            "target or of the head",
+            "config.json and weights belong to different models: copy the folder of the target or "
+            "head again",
         ),
         (
             "head-does-not-fit",
             r"For parallel drafting, the draft model config must have|mask_hidden|'fc_input_size'"
             r"|KeyError: 'mask_token_id'",
-            "this head was not trained for parallel drafting: take a P-EAGLE head, or another "
+            "this head was not trained for parallel drafting: use a P-EAGLE head, or another "
             "drafter",
         ),
         (
@@ -108,58 +108,58 @@ _KNOWN: tuple[tuple[str, re.Pattern[str], str], ...] = tuple(
         (
             "head-does-not-fit",
             r"index out of range in self",
-            "a token was asked for that a table does not hold: take another head, and leave "
-            "SM_VLLM_ENABLE_LORA out",
+            "a token is outside of an embedding table: use another head, and remove "
+            "SM_VLLM_ENABLE_LORA",
         ),
         (
             "damaged-weights",
             r"Error while deserializing header|incomplete metadata|MetadataIncompleteBuffer",
-            "a file of weights was cut short: fetch it again",
+            "a weights file is cut short: download it again",
         ),
         (
             "gated-model",
             r"GatedRepoError|gated repo|Access to model .* is restricted|Invalid credentials in "
             r"Authorization header|[Ii]nvalid user token",
             "accept the model's licence on its page and copy it to S3 with `peagle weights sync`, "
-            "which takes HF_TOKEN; a container that you start yourself takes HF_TOKEN too",
+            "which reads HF_TOKEN; a container that you start yourself reads HF_TOKEN too",
         ),
         (
             "missing-library",
             r"No module named '?runai_model_streamer",
-            "take an image with runai-model-streamer[s3], or have the weights mounted",
+            "use an image with runai-model-streamer[s3], or mount the weights",
         ),
         (
             "no-access",
             r"\((AccessDenied|403|InvalidAccessKeyId|ExpiredToken|PermanentRedirect)\) when calling"
             r"|NoCredentialsError",
             "the endpoint's role needs s3:ListBucket on the bucket of the weights, in its own "
-            "region, and s3:GetObject on what is in it",
+            "region, and s3:GetObject on its objects",
         ),
         (
             "missing-weights",
             r"\(NoSuchBucket\) when calling|/model_streamer/\w+'",
-            "the s3:// address holds no model: `peagle weights list` shows what lies there",
+            "the s3:// prefix holds no model: see `peagle weights list`",
         ),
         (
             "missing-weights",
             r"LocalEntryNotFoundError|OfflineModeIsEnabled|is not a valid model identifier"
             r"|Repo id must be|RepositoryNotFoundError|RevisionNotFoundError"
             r"|Invalid repository ID or local directory|Re(pository|vision) Not Found for url",
-            "mount the weights, or let the engine download them (and give it access)",
+            "mount the weights, or allow the engine to download them",
         ),
         (
             "missing-weights",
             r"Cannot find any model weights|No such file or directory"
             r"|does not appear to have a file named|backend tokenizer",
-            "the model's folder is not complete: fetch it again",
+            "the model's folder is incomplete: copy it again",
         ),
         (
             "unknown-model",
             r"Should have a `model_type` key|architectures \[.*\] are not supported"
             r"|Unsupported model_type|Please ensure you're loading a speculators-format model"
             r"|does not recognize this architecture|'SpeculatorsConfig' object has no attribute",
-            "this vLLM knows no models of this kind: look at the folder's config.json, or take a "
-            "vLLM that does",
+            "this vLLM does not support the model: check the folder's config.json, or use another "
+            "version of vLLM",
         ),
         (
             "wrong-speculation",
@@ -169,7 +169,7 @@ _KNOWN: tuple[tuple[str, re.Pattern[str], str], ...] = tuple(
         (
             "wrong-speculation",
             r"validation errors? for SpeculativeConfig|speculative_config|[Ss]ynthetic acceptance",
-            "mend the speculative configuration",
+            "correct the speculative configuration",
         ),
         (
             "wrong-value",
@@ -179,23 +179,23 @@ _KNOWN: tuple[tuple[str, re.Pattern[str], str], ...] = tuple(
         (
             "wrong-value",
             r"No common block size",
-            "remove SM_VLLM_BLOCK_SIZE: vLLM takes one that its attention has",
+            "remove SM_VLLM_BLOCK_SIZE: vLLM chooses one that its attention supports",
         ),
         (
             "wrong-value",
             r"validation errors? for \w*(Config|Args)\b",
-            "mend the SM_VLLM_ (or VLLM_) variable that has this value",
+            "correct the SM_VLLM_ (or VLLM_) variable with this value",
         ),
         ("disk-full", r"No space left on device", "give the container more disk"),
         (
             "own-code",
             r"trust_remote_code|trust-remote-code",
-            "SM_VLLM_TRUST_REMOTE_CODE=true, if you trust the model's own code",
+            "set SM_VLLM_TRUST_REMOTE_CODE=true if you trust the model's code",
         ),
         (
             "quantisation",
             r"[Qq]uantization( method)? \S+ .*not supported|not supported for quantization",
-            "this engine cannot run weights that are quantised like this",
+            "this engine does not support this quantization",
         ),
     )
 )
@@ -204,7 +204,7 @@ _PREFIX = re.compile(
     r"^(\([A-Z]\w*(?: pid=\d+)?\)\s*)*((DEBUG|INFO|WARNING|ERROR|CRITICAL) "
     r"(\d\d-\d\d \d\d:\d\d:\d\d )?(\[[^\]]*\] ?)?)?"
 )
-_NO_INTEREST = re.compile(r"^(\([A-Z]\w*(?: pid=\d+)?\)\s*)*(DEBUG|INFO|WARNING)\b")
+_IGNORED = re.compile(r"^(\([A-Z]\w*(?: pid=\d+)?\)\s*)*(DEBUG|INFO|WARNING)\b")
 _MESSAGE = re.compile(
     r"^(?:[\w.]*(?:Error|Exception)(?:: |$)|botocore\.\S+: |serve: error: |[\w.]+: error: "
     r"|Access to model |Re(?:pository|vision) Not Found |Fatal Python error|terminate called"
@@ -220,9 +220,9 @@ _NOT_THE_CAUSE = re.compile(
     r"|[Pp]roc \S+ died unexpectedly|(EngineCore|WorkerProc) failed to start"
 )
 _PROCESS = re.compile(r"^\([A-Z]\w*")
-_NO_WORDS = re.compile(r"^\w+(Error|Exception)$")
-_OF_THE_HUB = re.compile(r"\d{3} Client Error")
-"""Its words stand after a blank line."""
+_BARE_EXCEPTION = re.compile(r"^\w+(Error|Exception)$")
+_HUB_ERROR = re.compile(r"\d{3} Client Error")
+"""Its details follow after a blank line."""
 _VALIDATION = re.compile(r"^pydantic_core\S*: \d+ validation errors? for ")
 _PYDANTIC_DETAIL = re.compile(r" \[type=\w+, input_value=(.*?), input_type=(\w+)\]")
 _SIMPLE_TYPES = ("str", "int", "float", "bool", "NoneType")
@@ -235,9 +235,9 @@ def find_crash(lines: Iterable[str]) -> Crash:
 
     A message is an exception, or an error of a command line, with the lines that belong to it.
     """
-    told = [Line.of(line) for line in lines if not _NO_INTEREST.match(line)]
-    told = [line for line in told if not _NOT_THE_CAUSE.search(line.text)]
-    messages = list(_messages(told))
+    parsed = [LogLine.of(line) for line in lines if not _IGNORED.match(line)]
+    parsed = [line for line in parsed if not _NOT_THE_CAUSE.search(line.text)]
+    messages = list(_messages(parsed))
     for message in messages:
         for cause, pattern, fix in _KNOWN:
             if pattern.search(message):
@@ -245,44 +245,44 @@ def find_crash(lines: Iterable[str]) -> Crash:
     return Crash(_readable(messages[-1])) if messages else Crash("")
 
 
-class Line(NamedTuple):
-    """A line of the log: which process wrote it, and what."""
+class LogLine(NamedTuple):
+    """A line of the log: the process that wrote it, and the text."""
 
     process: str
     text: str
 
     @classmethod
-    def of(cls, line: str) -> Line:
-        """``line`` taken apart."""
+    def of(cls, line: str) -> LogLine:
+        """``line`` parsed."""
         process = _PROCESS.match(line)
         return cls(process[0] if process else "", bare_line(line))
 
 
 def bare_line(line: str) -> str:
-    """A line of vLLM's log without process, level, date and place."""
+    """A line of vLLM's log without process, level, date and source."""
     return _PREFIX.sub("", line).strip()
 
 
-def _messages(lines: list[Line]) -> Iterator[str]:
+def _messages(lines: list[LogLine]) -> Iterator[str]:
     for number, line in enumerate(lines):
         if _MESSAGE.match(line.text):
             yield " ".join([_with_code(lines, number), *_following(lines, number)])
 
 
-def _with_code(lines: list[Line], number: int) -> str:
-    """An exception without words, as of ``assert``, with the code that raised it."""
+def _with_code(lines: list[LogLine], number: int) -> str:
+    """An exception without a message, as of ``assert``, with the code that raised it."""
     text = lines[number].text
-    if not _NO_WORDS.match(text):
+    if not _BARE_EXCEPTION.match(text):
         return text
     code = next((one.text for one in reversed(lines[:number]) if one.text.strip("^~ ")), "")
     return f"{text}: {code}" if code.startswith(("assert ", "raise ")) else text
 
 
-def _following(lines: list[Line], number: int) -> Iterator[str]:
+def _following(lines: list[LogLine], number: int) -> Iterator[str]:
     """The lines that belong to a message."""
     begin, count = lines[number], 0
     for process, text in lines[number + 1 :]:
-        if not text and _OF_THE_HUB.search(begin.text):
+        if not text and _HUB_ERROR.search(begin.text):
             continue
         ends = not text or _MESSAGE.match(text) or _END_OF_MESSAGE.match(text)
         if ends or process != begin.process or count == _FOLLOWING_LINES:
@@ -292,11 +292,11 @@ def _following(lines: list[Line], number: int) -> Iterator[str]:
 
 
 def _readable(message: str) -> str:
-    """Without the parts that are for programmers, and not longer than a few lines."""
+    """Without pydantic's details, and at most a few lines long."""
     plain = _PYDANTIC_DETAIL.sub(_input, _VALIDATION.sub("", message))
     return plain if len(plain) <= _LONGEST else f"{plain[: _LONGEST // 2]} ... {plain[-100:]}"
 
 
 def _input(detail: re.Match[str]) -> str:
-    """The value that pydantic refused, if a person could have written it."""
+    """The value that pydantic refused, if it is simple."""
     return f", not {detail[1]}" if detail[2] in _SIMPLE_TYPES else ""

@@ -1,6 +1,4 @@
-"""Parts of a JSON text as they are spelled in it, so that nothing is written anew.
-
-``SM_VLLM_*`` variables as vLLM's arguments, exactly as AWS's vLLM container reads them.
+"""``SM_VLLM_*`` variables as vLLM's arguments, exactly as AWS's vLLM container reads them.
 
 Source: aws/deep-learning-containers, scripts/docker/vllm/sagemaker_args.py (2026-08).
 
@@ -10,9 +8,9 @@ Source: aws/deep-learning-containers, scripts/docker/vllm/sagemaker_args.py (202
     SM_VLLM_X={"a": 1}      --x {"a": 1}   an object is one token, byte for byte
     SM_VLLM_X=["a", {}]     --x a {}       an array is a token for each element; empty: nothing
 
-One thing is added: a value that begins with a dash is joined to its flag with ``=``, because
-argparse would take it for a flag of its own. Of several values none may begin with one: there is
-no way to say that to argparse.
+In addition, a value that begins with a dash is joined to its flag with ``=``, because argparse
+would read it as a flag. Of several values none may begin with a dash. Parts of JSON values are
+copied as they are written, never formatted again.
 """
 
 from __future__ import annotations
@@ -28,16 +26,16 @@ _DECODER = json.JSONDecoder()
 _BLANK = " \t\n\r"
 
 
-class Part(NamedTuple):
-    """A value, and where its spelling begins and ends in the text."""
+class JsonPart(NamedTuple):
+    """A value, and the range of the text that it was parsed from."""
 
     value: Any
     start: int
     end: int
 
 
-def elements(text: str) -> list[Part]:
-    """The elements of the array that ``text`` is. Raises ValueError if it is no JSON array."""
+def elements(text: str) -> list[JsonPart]:
+    """The elements of a JSON array. Raises ValueError if ``text`` is none."""
     whole = _load(text)
     if not isinstance(whole, list):
         raise ValueError("not a JSON array")
@@ -50,9 +48,9 @@ def elements(text: str) -> list[Part]:
     return parts
 
 
-def members(text: str) -> dict[str, Part]:
-    """The members of the object that ``text`` is, by name; of equal names the last, as vLLM reads
-    them. Raises ValueError if it is no JSON object."""
+def members(text: str) -> dict[str, JsonPart]:
+    """The members of a JSON object by name; of equal names the last, as in vLLM. Raises ValueError
+    if ``text`` is none."""
     whole = _load(text, object_pairs_hook=_Pairs)
     if not isinstance(whole, _Pairs):
         raise ValueError("not a JSON object")
@@ -66,7 +64,7 @@ def members(text: str) -> dict[str, Part]:
     return found
 
 
-def object_sequence(text: str) -> list[Part]:
+def object_sequence(text: str) -> list[JsonPart]:
     """The objects of ``{...} {...}``; empty if ``text`` is anything else."""
     try:
         parts = list(_values(text))
@@ -76,7 +74,7 @@ def object_sequence(text: str) -> list[Part]:
 
 
 class _Pairs(list[tuple[str, Any]]):
-    """An object with all its members, also those of equal names."""
+    """An object with all its members, including equal names."""
 
 
 def _load(text: str, **settings: Any) -> Any:
@@ -86,7 +84,7 @@ def _load(text: str, **settings: Any) -> Any:
         raise ValueError("JSON nested too deeply") from None
 
 
-def _values(text: str) -> Iterator[Part]:
+def _values(text: str) -> Iterator[JsonPart]:
     at = _skip_blank(text, 0)
     while at < len(text):
         part = _value_at(text, at)
@@ -94,10 +92,10 @@ def _values(text: str) -> Iterator[Part]:
         at = _skip_blank(text, part.end)
 
 
-def _value_at(text: str, at: int) -> Part:
+def _value_at(text: str, at: int) -> JsonPart:
     start = _skip_blank(text, at)
     value, end = _DECODER.raw_decode(text, start)
-    return Part(value, start, end)
+    return JsonPart(value, start, end)
 
 
 def _skip_blank(text: str, at: int) -> int:
@@ -107,25 +105,27 @@ def _skip_blank(text: str, at: int) -> int:
 
 
 _NEGATIVE_NUMBER = re.compile(r"-\d+|-\d*\.\d+")
-"""As argparse knows them: these are values to it."""
+"""argparse reads these as values."""
 
 WHOLE_ARRAY_FLAGS = frozenset(
     {"--allowed-origins", "--allowed-methods", "--allowed-headers", "--middleware"}
 )
-"""vLLM parses the values of these itself; an array stays one token."""
+"""vLLM parses the values of these; an array stays one token."""
 
 
 def arguments(environment: Mapping[str, str]) -> list[str]:
     """vLLM's arguments for every ``SM_VLLM_*`` variable, in the order of their names.
 
-    Raises WrongEnvironment for what cannot be said in arguments.
+    Raises WrongEnvironment for a value that no argument can hold.
     """
     argv: list[str] = []
     for name in sorted(name for name in environment if name.startswith(PREFIX)):
         try:
             argv += _argument(flag_of(name), environment[name])
         except ValueError as error:
-            raise WrongEnvironment(f"{name} has {error}", "vLLM takes it for an argument") from None
+            raise WrongEnvironment(
+                f"{name} has {error}", "change the value: vLLM would read it as an argument"
+            ) from None
     return argv
 
 
@@ -143,7 +143,7 @@ def _argument(flag: str, value: str) -> list[str]:
     tokens = _tokens(flag, value)
     if not tokens:
         return []
-    if "--" in tokens:  # argparse drops it, wherever it stands
+    if "--" in tokens:  # argparse drops it anywhere
         raise ValueError("the value '--'")
     if len(tokens) == 1 and tokens[0].startswith("-"):
         return [f"{flag}={tokens[0]}"]
@@ -174,7 +174,7 @@ def _is_array(text: str) -> bool:
 
 
 def _element_tokens(text: str) -> list[str]:
-    """A string element without its quotes, ``null`` as nothing, all else as it is spelled."""
+    """A string element without its quotes, ``null`` as "", everything else as it is written."""
     tokens = []
     for part in elements(text):
         if isinstance(part.value, str):

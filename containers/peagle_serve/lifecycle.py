@@ -1,20 +1,12 @@
-"""Whether the drafter is loaded: it is when it has drafted.
+"""Readiness and draining, inside vLLM's server.
 
-vLLM's configuration, and the counters that it registers from it, say what was asked for. So the
-server is asked once, by itself, for a few tokens, and must have counted a draft. This also warms
-the kernels that the first user would have waited for.
+vLLM loads ``LifecycleMiddleware`` by ``--middleware``. It exchanges the messages of ``engine`` with
+the supervisor over an inherited socket, and ends the server when the supervisor has ended.
 
-Inside vLLM's server: is it ready, is it draining, and how many requests run.
-
-vLLM loads the class by ``--middleware``. It speaks with the supervisor over an inherited socket, in
-the words of ``words``. When the supervisor has ended this server ends too, since nobody is left to
-look after it.
-
-A request that goes on to other middleware carries how long the engine took to start, in seconds, as
-``STARTED_AFTER`` in its scope, once the engine is healthy.
-
-``/ping`` is green when the engine answers and, where speculation was asked for, the drafter has
-drafted (see ``proof``): configured is not loaded. While draining everything new is answered 503.
+``/ping`` returns 200 when the engine answers and, with speculation, the drafter has drafted: a
+configured drafter may not be loaded. So the server sends itself one request, whose drafts must be
+counted; this also warms the kernels for the first user. While draining, new requests get 503.
+Requests carry the engine's time to healthy, in seconds, as ``STARTED_AFTER`` in their scope.
 """
 
 from __future__ import annotations
@@ -42,48 +34,47 @@ from peagle_serve.engine import (
 from peagle_serve.environment import members
 
 TOKENS = 16
-_PATIENCE_SECONDS = 5.0
-"""vLLM counts a step just after it has answered."""
+_COUNTING_SECONDS = 5.0
+"""vLLM counts a step shortly after its response."""
 _POLL_SECONDS = 0.05
 _BODY = json.dumps(
     {"prompt": "Hello", "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
 ).encode()
-_MAY_FIND_NOTHING = ("ngram", "ngram_gpu", "suffix", "custom_class")
-"""Methods that propose from the text so far, which may hold nothing to propose."""
+_MAY_NOT_DRAFT = ("ngram", "ngram_gpu", "suffix", "custom_class")
+"""Methods that propose from the text so far, and may have nothing to propose."""
 _SCHEDULE = "num_speculative_tokens_per_batch_size"
-"""A schedule of K may say none for a single request."""
+"""A schedule of K may contain 0 for a single request."""
 
 
-def asked_for(environment: Mapping[str, str]) -> bool:
-    """Whether a drafter was asked for that always drafts. Its drafts are counted (``checks``)."""
+def always_drafts(environment: Mapping[str, str]) -> bool:
+    """Whether a drafter is configured that always drafts; ``checks`` keeps its counters on."""
     try:
         config = members(environment.get(SPECULATION, ""))
     except ValueError:
         return False
     method = config["method"].value if "method" in config else None
-    return method not in _MAY_FIND_NOTHING and _SCHEDULE not in config
+    return method not in _MAY_NOT_DRAFT and _SCHEDULE not in config
 
 
 async def prove(app: Application, scope: Message) -> str:
-    """Why the drafter cannot be loaded; "" when it has drafted, or when the model takes no prompt
-    and nothing can be seen."""
+    """Why the drafter does not draft; "" when it has drafted, or the model accepts no prompt."""
     status, answer = await call(app, scope, "POST", "/invocations", _BODY)
     if status >= 500:
         return f"the engine answered its first request with {status}: {answer[:200]}"
     if status != 200:
         return ""
     clock = asyncio.get_running_loop().time
-    until = clock() + _PATIENCE_SECONDS
+    until = clock() + _COUNTING_SECONDS
     while clock() < until:
         status, page = await call(app, scope, "GET", "/metrics")
         if status != 200 or counters_of(page)["drafts"] > 0:
             return ""
         await asyncio.sleep(_POLL_SECONDS)
-    return f"speculation was asked for, and {TOKENS} tokens came without a draft"
+    return f"speculation is configured, and {TOKENS} tokens came without a draft"
 
 
 STARTED_AFTER = "peagle.started_after"
-PATHS_OF_HEALTH = ("/ping", "/health")
+HEALTH_PATHS = ("/ping", "/health")
 _ALWAYS_ANSWERED = ("/metrics",)
 
 
@@ -92,7 +83,7 @@ class LifecycleMiddleware:
 
     def __init__(self, app: Application) -> None:
         self._app = app
-        self._supervisor = _Supervisor(os.environ.get(SOCKET_VARIABLE))
+        self._supervisor = _SupervisorSocket(os.environ.get(SOCKET_VARIABLE))
         self._began = float(os.environ.get(STARTED_VARIABLE) or time.monotonic())
         self._proved = asyncio.Event()
         self._started_after = 0.0
@@ -102,18 +93,18 @@ class LifecycleMiddleware:
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await self._live(scope, receive, send)
+            await self._lifespan(scope, receive, send)
         elif scope["type"] != "http" or scope["path"] in _ALWAYS_ANSWERED:
             await self._app(scope, receive, send)
         elif self._draining:
-            await _refuse(send, "this container is about to end")
-        elif scope["path"] in PATHS_OF_HEALTH and not self._proved.is_set():
-            await _refuse(send, "the engine has not shown yet that it drafts")
+            await _refuse(send, "the container is shutting down")
+        elif scope["path"] in HEALTH_PATHS and not self._proved.is_set():
+            await _refuse(send, "the engine has not drafted yet")
         else:
             await self._count(scope, receive, send)
 
     async def _count(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Answer, and remember until the last byte that somebody waits."""
+        """Forward a request, and count it as running until its last byte."""
         if self._proved.is_set():
             scope[STARTED_AFTER] = self._started_after
         self._running += 1
@@ -121,79 +112,79 @@ class LifecycleMiddleware:
             await self._app(scope, receive, send)
         finally:
             self._running -= 1
-            self._tell_if_idle()
+            self._report_if_idle()
 
-    async def _live(self, scope: Message, receive: Receive, send: Send) -> None:
-        """The server's own life: begin to prove when it has started up."""
-        self._supervisor.listen(self._hear)
+    async def _lifespan(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Forward the server's lifespan, and start the proof after its start-up."""
+        self._supervisor.listen(self._receive)
 
-        async def notice(message: Message) -> None:
+        async def watch(message: Message) -> None:
             await send(message)
             if message["type"] == "lifespan.startup.complete":
                 task = asyncio.create_task(self._prove(scope))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
 
-        await self._app(scope, receive, notice)
+        await self._app(scope, receive, watch)
 
     async def _prove(self, scope: Message) -> None:
-        reason = await prove(self._app, scope) if asked_for(os.environ) else ""
+        reason = await prove(self._app, scope) if always_drafts(os.environ) else ""
         if reason:
-            self._supervisor.tell(f"{FAILED} {reason}")
+            self._supervisor.send(f"{FAILED} {reason}")
             return
         self._started_after = time.monotonic() - self._began
         self._proved.set()
-        self._supervisor.tell(HEALTHY)
+        self._supervisor.send(HEALTHY)
 
-    def _hear(self, word: str) -> None:
-        if word == DRAIN:
+    def _receive(self, message: str) -> None:
+        if message == DRAIN:
             self._draining = True
-            self._tell_if_idle()
+            self._report_if_idle()
         else:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    def _tell_if_idle(self) -> None:
+    def _report_if_idle(self) -> None:
         if self._draining and self._running == 0:
-            self._supervisor.tell(IDLE)
+            self._supervisor.send(IDLE)
 
 
-class _Supervisor:
-    """The other end of the socket; nobody, where the server was started without a supervisor."""
+class _SupervisorSocket:
+    """The supervisor's end of the socket; without a supervisor, messages are dropped."""
 
     def __init__(self, descriptor: str | None) -> None:
         self._socket = socket.socket(fileno=int(descriptor)) if descriptor else None
 
-    def listen(self, hear: Callable[[str], object]) -> None:
-        """Greet, and call ``hear`` with each word that comes; with "" when the other side ended."""
+    def listen(self, receive: Callable[[str], object]) -> None:
+        """Say hello, and call ``receive`` with each message; with "" at the end."""
         if self._socket is None:
             return
         self._socket.setblocking(False)
-        asyncio.get_running_loop().add_reader(self._socket, self._read, hear)
-        self.tell(HELLO)
+        asyncio.get_running_loop().add_reader(self._socket, self._read, receive)
+        self.send(HELLO)
 
-    def tell(self, words: str) -> None:
-        """Send a line; nobody minds when the other side has gone."""
+    def send(self, message: str) -> None:
+        """Send a line, unless the other side has gone."""
         if self._socket is not None:
             with contextlib.suppress(OSError):
-                self._socket.send(" ".join(words.split()).encode() + b"\n")
+                self._socket.send(" ".join(message.split()).encode() + b"\n")
 
-    def _read(self, hear: Callable[[str], object]) -> None:
+    def _read(self, receive: Callable[[str], object]) -> None:
         assert self._socket is not None
         try:
-            heard = self._socket.recv(4096).decode("ascii", errors="replace")
+            received = self._socket.recv(4096).decode("ascii", errors="replace")
         except BlockingIOError:
             return
         except OSError:
-            heard = ""
-        if not heard:
+            received = ""
+        if not received:
             asyncio.get_running_loop().remove_reader(self._socket)
-            hear("")
-        for word in heard.split():
-            hear(word)
+            receive("")
+        for message in received.split():
+            receive(message)
 
 
 async def _refuse(send: Send, reason: str) -> None:
-    """Answer 503, and end the connection."""
+    """Respond with 503 and close the connection."""
     body = json.dumps({"error": {"message": reason, "type": "unavailable", "code": 503}}).encode()
     headers = [
         (b"content-type", b"application/json"),

@@ -1,8 +1,6 @@
-"""Which weights vLLM is to load, and whether they are there.
+"""Which weights vLLM loads, and whether they exist or can be streamed from S3.
 
-Weights that vLLM is to stream from S3 itself: whether it is told how, and has what it takes.
-
-vLLM finds both out late: the one after its imports, the other when it has loaded the target.
+vLLM reports a missing model after its imports, and a missing streamer after loading the target.
 """
 
 from __future__ import annotations
@@ -30,11 +28,11 @@ _PATH_VARIABLES = (MODEL, "SM_VLLM_TOKENIZER")
 
 
 def with_model(environment: Mapping[str, str]) -> dict[str, str]:
-    """``environment`` with ``SM_VLLM_MODEL`` set, and every ``/opt/ml`` path made a real one.
+    """``environment`` with ``SM_VLLM_MODEL`` set and every ``/opt/ml`` path resolved.
 
-    The model is ``SM_VLLM_MODEL``, else a populated ``/opt/ml/model`` (or its ``target`` folder,
-    where target and drafter lie side by side), else ``HF_MODEL_ID``. Raises WrongEnvironment when
-    there is none, or when a folder that is named lacks what vLLM needs.
+    The model is ``SM_VLLM_MODEL``, else a populated ``/opt/ml/model`` (or its ``target`` folder, if
+    it holds target and drafter), else ``HF_MODEL_ID``. Raises WrongEnvironment when there is none,
+    or when a folder lacks files that vLLM needs.
     """
     root = ml_root(environment)
     chosen = dict(environment)
@@ -53,12 +51,12 @@ def with_model(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def loads_files(environment: Mapping[str, str]) -> bool:
-    """Whether vLLM reads weights from files of the usual form; other formats it checks itself."""
+    """Whether vLLM loads ordinary weights files; it checks other formats itself."""
     return environment.get(LOAD_FORMAT, "auto").strip() in ("auto", "runai_streamer")
 
 
 def drafter_of(environment: Mapping[str, str]) -> str | None:
-    """What the speculation names as its drafter."""
+    """The ``model`` of the speculative configuration."""
     if SPECULATION not in environment:
         return None
     part = members(environment[SPECULATION]).get("model")
@@ -66,16 +64,16 @@ def drafter_of(environment: Mapping[str, str]) -> str | None:
 
 
 def unused(environment: Mapping[str, str], chosen: Mapping[str, str]) -> str:
-    """A warning, where ``HF_MODEL_ID`` names a model and another one is served; else ""."""
+    """A warning if ``HF_MODEL_ID`` names a model and another one is served; else ""."""
     named = environment.get(HUB_MODEL)
     if not named or named == chosen[MODEL]:
         return ""
-    why = f"{MODEL} is set" if environment.get(MODEL) else f"weights lie in {MODEL_FOLDER}"
+    why = f"{MODEL} is set" if environment.get(MODEL) else f"{MODEL_FOLDER} has weights"
     return f"{HUB_MODEL} ({named}) is not used: {why}, and {chosen[MODEL]} is served"
 
 
 def ml_root(environment: Mapping[str, str]) -> str:
-    """Where ``/opt/ml`` really is."""
+    """The folder that stands for ``/opt/ml``."""
     return environment.get(ROOT_VARIABLE, ML_ROOT).rstrip("/")
 
 
@@ -88,20 +86,20 @@ def _found_model(environment: Mapping[str, str], root: str) -> str:
     if environment.get(HUB_MODEL):
         return environment[HUB_MODEL]
     raise WrongEnvironment(
-        "no model is named",
+        "no model is set",
         f"set {MODEL} or {HUB_MODEL}, or mount weights at {MODEL_FOLDER}",
     )
 
 
 def real_path(path: str, root: str) -> str:
-    """``path`` with ``/opt/ml`` made what it really is."""
+    """``path`` with ``/opt/ml`` replaced by ``root``."""
     if path == ML_ROOT or path.startswith(f"{ML_ROOT}/"):
         return root + path[len(ML_ROOT) :]
     return path
 
 
 def _real_drafter(config: str, root: str) -> str:
-    """The speculative configuration with its ``model`` made real, all other bytes as they were."""
+    """The speculative configuration with its ``model`` resolved, all other bytes unchanged."""
     part = members(config).get("model")
     if part is None or not isinstance(part.value, str):
         return config
@@ -112,15 +110,14 @@ def _real_drafter(config: str, root: str) -> str:
 
 
 STREAMERS = ("runai_streamer", "runai_streamer_sharded", "modelexpress")
-"""What vLLM's ``--load-format`` may be for ``s3://`` addresses; with such a target it takes the
-first of them by itself."""
+"""Values of vLLM's ``--load-format`` for ``s3://``; the first is its default for such a target."""
 
 _S3 = "s3://"
 _PACKAGES = ("runai_model_streamer", "runai_model_streamer_s3")
 
 
 def check_streamer(environment: Mapping[str, str]) -> None:
-    """Raise WrongEnvironment for an ``s3://`` address that this vLLM would not load."""
+    """Raise WrongEnvironment for an ``s3://`` URI that this vLLM cannot load."""
     target, drafter = environment[MODEL], drafter_of(environment) or ""
     named = {MODEL: target, f'"model" of {SPECULATION}': drafter}
     streamed = {where: path for where, path in named.items() if path.lower().startswith(_S3)}
@@ -130,8 +127,8 @@ def check_streamer(environment: Mapping[str, str]) -> None:
     missing = [name for name in _PACKAGES if find_spec(name) is None]
     if missing:
         raise WrongEnvironment(
-            f"{where} is {path}, and this image has no {missing[0]} to stream it with",
-            "take an image with runai-model-streamer[s3], or have the weights mounted",
+            f"{where} is {path}, and this image has no {missing[0]} to stream it",
+            "use an image with runai-model-streamer[s3], or mount the weights",
         )
     given = environment.get(LOAD_FORMAT, "auto").strip()
     if given not in STREAMERS and (given != "auto" or MODEL not in streamed):

@@ -1,8 +1,7 @@
-"""Variables whose names are not those of an argument: they would be lost, or refused only after a
-minute.
+"""Whether every variable is a known one: a wrong name would be ignored, or refused after a minute.
 
-Which arguments there are depends on vLLM's version, so they are looked up in the source of the
-vLLM that will run. Importing it would take ten seconds; looking takes some milliseconds.
+The arguments depend on the version of vLLM, so they are looked up in the source of the installed
+one. Importing it would take ten seconds; reading the source takes milliseconds.
 """
 
 from __future__ import annotations
@@ -40,51 +39,52 @@ KNOWN = tuple(
         "LOAD_FORMAT",
     )
 )
-"""The variables that matter most. Not all that vLLM takes: those differ by version."""
+"""The most important variables; the others depend on the version of vLLM."""
 
 _OWN_PREFIX = "PEAGLE_"
 
 NEGATION = f"{PREFIX}NO_"
-"""Switches of vLLM can be turned round: ``--no-enforce-eager``."""
+"""Switches of vLLM have a negation: ``--no-enforce-eager``."""
 
 _ALIKE = 0.9
-"""How alike names must be, from 0 to 1. No flag of vLLM 0.28.0 is this near to another one here."""
+"""Similarity from 0 to 1. No flag of vLLM 0.28.0 is this similar to another one of ``KNOWN``."""
 _SOMEWHAT_ALIKE = 0.6
 _OWN_ALIKE = 0.55
 
 _ENGINE_ARGUMENTS = "engine/arg_utils.py"
 _SERVER_ARGUMENTS = ("entrypoints/openai/cli_args.py", "entrypoints/launchers/cli_args.py")
-"""The first is that of vLLM 0.16 to 0.28, the second that of 0.30."""
+"""The first in vLLM 0.16 to 0.28, the second in 0.30."""
 _FLAG = re.compile(r'"(--[a-z0-9][\w-]*)"')
 _LONGEST_GAP = 200
-"""Characters from the beginning of a flag to the end of what is said next of it."""
+"""Characters from a flag to the end of its first argument."""
 _FIELD = re.compile(r"^    ([a-z]\w*)\s*:", re.MULTILINE)
-"""Of the server's own arguments vLLM writes fields, and makes the flags of them."""
+"""vLLM generates the flags of the server's arguments from fields."""
 
 
 def check_names(names: Collection[str]) -> None:
-    """Raise WrongEnvironment for the first name that is nearly, but not quite, a known one."""
+    """Raise WrongEnvironment for the first name that is similar to a known one."""
     for name in sorted(names):
         if name == PREFIX:
             raise WrongEnvironment(f"{PREFIX} names no argument", "remove it")
         meant = _meant(name, names)
         if meant:
-            raise WrongEnvironment(f"{name} is not a variable of this container", f"meant {meant}?")
+            raise WrongEnvironment(
+                f"{name} is not a variable of this container", f"did you mean {meant}?"
+            )
 
 
 def check_arguments(environment: Mapping[str, str], source: str | None = None) -> None:
-    """Raise WrongEnvironment for the first ``SM_VLLM_*`` name that this vLLM has no argument for,
-    or whose argument is a switch and whose value is neither true nor false: vLLM would turn it on,
-    and take the value for the name of a model, which it does not use.
+    """Raise WrongEnvironment for the first ``SM_VLLM_*`` name without an argument of this vLLM, and
+    for a switch that is neither true nor false: vLLM would turn it on and ignore the value.
 
-    Says nothing where vLLM's source does not look as expected: then vLLM itself decides.
-    ``source`` is for tests: the text that is searched instead of vLLM's.
+    Passes if vLLM's source has an unknown form: then vLLM decides. Tests set ``source``, which is
+    searched instead of vLLM's.
     """
-    asked = sorted(name for name in environment if name.startswith(PREFIX))
+    variables = sorted(name for name in environment if name.startswith(PREFIX))
     text = vllm_source() if source is None else source
     if not text or not all(is_argument(name, text) for name in KNOWN):
         return
-    for name in asked:
+    for name in variables:
         if not is_argument(name, text):
             raise WrongEnvironment(f"{name} is not an argument of this vLLM", _nearest(name, text))
         if is_switch(name, text):
@@ -92,23 +92,23 @@ def check_arguments(environment: Mapping[str, str], source: str | None = None) -
 
 
 def check_switch(name: str, text: str) -> None:
-    """Raise WrongEnvironment for a value of a switch that is neither on nor off."""
+    """Raise WrongEnvironment for a switch that is neither true nor false."""
     if text.strip().lower() not in ("", "true", "false"):
-        raise WrongEnvironment(f"{name} is {text!r}", "true or false is needed")
+        raise WrongEnvironment(f"{name} is {text!r}", "set it to true or false")
 
 
 def is_argument(name: str, source: str) -> bool:
-    """Whether vLLM's source defines the argument that the variable ``name`` stands for."""
+    """Whether vLLM's source defines the argument of the variable ``name``."""
     return any(
         f'"{spelled}"' in source
         or re.search(rf"^    {spelled[2:].replace('-', '_')}\s*:", source, re.MULTILINE)
-        for spelled in {flag_of(name), _unturned(name)}
+        for spelled in {flag_of(name), _positive(name)}
     )
 
 
 def is_switch(name: str, source: str) -> bool:
     """Whether that argument takes no value."""
-    flag = _unturned(name)
+    flag = _positive(name)
     field = f"\n    {flag[2:].replace('-', '_')}: bool"
     if f"{field} =" in source or f"{field} | None =" in source:
         return True
@@ -117,13 +117,13 @@ def is_switch(name: str, source: str) -> bool:
     return at >= 0 and rest.lstrip().startswith('action="store_true"')
 
 
-def _unturned(name: str) -> str:
-    """The flag of a variable; that of ``--no-x`` is ``--x``."""
+def _positive(name: str) -> str:
+    """The flag of a variable, without a negation."""
     return flag_of(name).replace("--no-", "--", 1)
 
 
 def vllm_source() -> str:
-    """The text that defines vLLM's arguments; "" where it cannot be found. Imports no vLLM."""
+    """The source of vLLM's arguments; "" if it is not found. Does not import vLLM."""
     found = find_spec("vllm")
     folders = [Path(place) for place in (found.submodule_search_locations or ())] if found else []
     try:
@@ -135,16 +135,16 @@ def vllm_source() -> str:
 
 
 def _nearest(name: str, source: str) -> str:
-    """The fix: the argument that was perhaps meant."""
+    """The fix, with the most similar argument."""
     fields = (field.replace("_", "-") for field in _FIELD.findall(source))
     flags = {flag[2:] for flag in _FLAG.findall(source)} | set(fields)
     known = [flag.replace("-", "_").upper() for flag in flags]
     near = _close(name[len(PREFIX) :].upper(), known, _SOMEWHAT_ALIKE)
-    return f"meant {PREFIX}{near}?" if near else "remove it, or take a vLLM that has it"
+    return f"did you mean {PREFIX}{near}?" if near else "remove it, or use a vLLM that has it"
 
 
 def _meant(name: str, names: Collection[str]) -> str | None:
-    """The name that was perhaps meant by this one of ``names``."""
+    """The known name that this one of ``names`` probably stands for."""
     upper = name.upper().replace("-", "_")
     if name.startswith(PREFIX) and "-" not in name and upper.replace(NEGATION, PREFIX) in KNOWN:
         return None
@@ -160,12 +160,12 @@ def _meant(name: str, names: Collection[str]) -> str | None:
 
 
 def _own(name: str) -> str | None:
-    """Compared without what they all begin with, which would make any two alike."""
+    """Compared without the common prefix, which would make any two similar."""
     rest = {own.removeprefix(_OWN_PREFIX): own for own in OWN_VARIABLES}
     return rest.get(_close(name.removeprefix(_OWN_PREFIX), rest, _OWN_ALIKE) or "")
 
 
 def _close(name: str, known: Iterable[str], alike: float) -> str | None:
-    from difflib import get_close_matches  # needed for mistakes only
+    from difflib import get_close_matches  # only needed for mistakes
 
     return next(iter(get_close_matches(name, sorted(known), n=1, cutoff=alike)), None)

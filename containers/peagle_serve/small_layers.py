@@ -1,4 +1,4 @@
-"""A plugin for vLLM's CPU build: small layers use the kernel that every CPU has.
+"""A plugin for vLLM's CPU build: small layers use the kernel that works on every CPU.
 
 On a CPU with AMX tiles vLLM 0.28.0 sends a layer of at most 1 MiB in 16 bits to
 ``weight_packed_linear``, which takes a matrix only. ``load_model`` gives a P-EAGLE head's ``fc``
@@ -19,10 +19,10 @@ from pathlib import Path
 from peagle_serve.warm.cache_key import distributions, is_for_cpu
 
 NAME = "peagle-small-layers"
-"""Of the entry point."""
+"""The name of the entry point."""
 
 FOLDER = Path(__file__).resolve().parent / "plugin"
-"""For PYTHONPATH: there Python finds the entry point."""
+"""The folder of the entry point, for PYTHONPATH."""
 
 _ALLOWED = b"VLLM_PLUGINS"
 _LAYERS = "vllm.model_executor.layers.utils"
@@ -30,9 +30,9 @@ _CHOICE = "check_cpu_sgl_kernel"
 
 
 def variables(environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """PYTHONPATH, and the list of allowed plugins if there is one, with this plugin in them.
+    """PYTHONPATH and, if set, the list of allowed plugins, with this plugin added.
 
-    Empty unless torch, and so vLLM, is a build for the CPU.
+    Empty unless torch, and so vLLM, is built for the CPU.
     """
     if not is_for_cpu(distributions()):
         return {}
@@ -43,7 +43,7 @@ def variables(environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
 
 
 def install() -> None:
-    """Let vLLM choose these kernels for 8-bit integers only, which cannot go where others go."""
+    """Let vLLM choose these kernels only for 8-bit integers, which no other kernel supports."""
     layers = import_module(_LAYERS)
     choose = getattr(layers, _CHOICE, None)
     if choose is None:

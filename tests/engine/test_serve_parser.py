@@ -164,7 +164,7 @@ def test_a_slip_in_any_argument_is_refused_and_the_right_one_named(told: dict[st
         wrong = variable(f"{flag[:-2]}{flag[-1]}{flag[-1]}x")
         with pytest.raises(WrongEnvironment, match=wrong) as refused:
             check_arguments({wrong: ""}, told["source"])
-        assert "meant SM_VLLM_" in refused.value.fix, flag
+        assert "did you mean SM_VLLM_" in refused.value.fix, flag
 
 
 def variable(flag: str) -> str:

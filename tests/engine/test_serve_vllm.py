@@ -181,7 +181,7 @@ def test_a_value_that_vllms_parser_does_not_take_ends_it_with_that_cause(failing
             "turns off the counters",
         ),
         ({"SM_VLLM_ENABLE_SLEEP_MODE": "maybe"}, "true or false is needed"),
-        ({"SM_VLLM_MAX_NUM_SEQ": "8"}, "meant SM_VLLM_MAX_NUM_SEQS?"),
+        ({"SM_VLLM_MAX_NUM_SEQ": "8"}, "did you mean SM_VLLM_MAX_NUM_SEQS?"),
         ({"SM_VLLM_ENABLE_TOOLS": "true"}, "is not an argument of this vLLM"),
         ({"SM_VLLM_MODEL": str(TINY)}, "has no config.json"),
     ],

@@ -1,18 +1,16 @@
-"""Warm starts: what one engine compiled, for the next one that is the same.
+"""Warm starts: compile caches of one engine, restored for the next identical one.
 
 Most of a cold start is compilation. With ``PEAGLE_WARM=collect`` an engine compiles into empty
-folders and offers them as an **artefact**: ``<key>.tar.gz``, and ``<key>.json``, its manifest. It
-lies in ``warm/`` beside the weights, and is there when they are.
+folders and offers them as an **artifact**: ``<key>.tar.gz`` and its manifest ``<key>.json``, stored
+in the folder ``warm/`` beside the weights.
 
-    subject, device, software   what the compiled code depends on, and the key made of it
-    caches                      which folders, and the variables that lead the engine to them
-    manifest                    what is said of an artefact, read with suspicion
-    unpack, restore             into a folder beside, checked, then renamed: never half there
-    readahead                   meanwhile the weights are read into the page cache
-    pack, route                 what was compiled, as an artefact, through ``/invocations``
-    prepare                     which of all that is to be done now
+    cache_key, device   what compiled code depends on, and the key
+    caches              the folders, and the variables that point the engine to them
+    manifest, archive   reading and writing artifacts, with every check
+    prepare             restore or collect, before the engine starts
+    route               the artifact through ``/invocations``
 
-An artefact is code: whoever may write to its folder decides what the engine runs. So it belongs
-where the weights are, under the same permissions, and nowhere else. What is checked here guards
-against damage and against writing outside of the cache, not against a stranger's code.
+An artifact is code: whoever can write to its folder controls the engine. So it is stored with the
+weights, under the same permissions. The checks here detect damage and prevent writes outside of the
+cache; they do not detect malicious code.
 """

@@ -1,9 +1,7 @@
-"""What an engine has compiled, as an archive: its caches, and nothing else.
+"""Packs an engine's compile caches into an archive, and unpacks one into an empty folder.
 
-An archive of caches unpacked into an empty folder, with every doubt about it.
-
-Only files and folders, only below the folders of caches, each once, and no byte more than the
-manifest says. Nothing that lies outside can be written: there are no links.
+Only regular files and folders in the cache folders are unpacked, each once, up to the size in the
+manifest. There are no links, so nothing outside of the folder can be written.
 """
 
 from __future__ import annotations
@@ -26,21 +24,21 @@ from peagle_serve.warm.caches import FOLDERS, is_cache_path
 from peagle_serve.warm.manifest import Damaged, Manifest, open_plain
 
 _LEVEL = 3
-"""Of gzip: kernels hardly get smaller with more, and somebody waits."""
+"""gzip's level; higher ones hardly make kernels smaller."""
 NANOSECONDS = 1_000_000_000
 _NO_CACHE = ("vllm/assets", "vllm/media", "vllm/xla_cache")
 _WEIGHTS = (".safetensors", ".gguf", ".pt", ".pth", ".ckpt")
-_OF_THE_MOMENT = (".lock", ".tmp", ".pid")
+_TEMPORARY = (".lock", ".tmp", ".pid")
 _NOT_COMPILED = "vllm/modelinfos/"
-"""What vLLM remembers of its own classes, also where it compiles nothing."""
+"""vLLM's information about its own classes, which exists without compiled code."""
 
 
 class NothingCompiled(Exception):
-    """The engine has compiled nothing, or nothing that others may have."""
+    """The engine has compiled nothing, or nothing that may be shared."""
 
 
 class Packed(NamedTuple):
-    """An archive: its ``size`` and ``sha256``, and what it holds."""
+    """An archive: its ``size`` and ``sha256``, and its content."""
 
     size: int
     sha256: str
@@ -49,15 +47,15 @@ class Packed(NamedTuple):
 
 
 def pack(place: Path, archive: Path, secrets: Iterable[str]) -> Packed:
-    """Pack the caches in ``place`` into ``archive``, which is there as a whole or not at all.
+    """Pack the caches in ``place`` into ``archive``, which is complete or absent.
 
-    A file with one of ``secrets`` in it stays out (vLLM writes down what its keys were made of),
-    and so does one that vanishes meanwhile: the engine goes on. Raises NothingCompiled, OSError.
+    Skips files that contain one of ``secrets`` (vLLM stores the inputs of its keys), and files that
+    the running engine removes meanwhile. Raises NothingCompiled, OSError.
     """
     hidden = [secret.encode() for secret in secrets]
     paths = list(_paths(place))
     if not _is_compiled(paths):
-        raise NothingCompiled("the engine has compiled nothing: does it run with --enforce-eager?")
+        raise NothingCompiled("the engine has compiled nothing (does it run with --enforce-eager?)")
     descriptor, temporary = tempfile.mkstemp(prefix=archive.name, dir=archive.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -76,18 +74,18 @@ def _is_compiled(paths: Iterable[str]) -> bool:
 
 
 def _paths(place: Path) -> Iterator[str]:
-    """The files of the caches, below ``place``, in the order of their names. Follows no link."""
+    """The files of the caches below ``place``, sorted. Follows no link."""
     for name in sorted(FOLDERS.values()):
         for folder, below, files in os.walk(place / name):
             relative = Path(folder).relative_to(place).as_posix()
             below[:] = sorted(one for one in below if f"{relative}/{one}" not in _NO_CACHE)
             for one in sorted(files):
-                if not one.endswith((*_WEIGHTS, *_OF_THE_MOMENT)):
+                if not one.endswith((*_WEIGHTS, *_TEMPORARY)):
                     yield f"{relative}/{one}"
 
 
 def _write(file: IO[bytes], place: Path, paths: list[str], hidden: list[bytes]) -> Packed:
-    """Write the archive. Raises NothingCompiled if only what is of no use was left."""
+    """Write the archive. Raises NothingCompiled if no compiled code was written."""
     written: list[str] = []
     unpacked = 0
     hashed = _Hashed(file)
@@ -104,17 +102,17 @@ def _write(file: IO[bytes], place: Path, paths: list[str], hidden: list[bytes]) 
             unpacked += member.size
     if not _is_compiled(written):
         raise NothingCompiled(
-            "nothing is left to pack: each compiled file holds the value of a secret variable, "
-            "or has gone (is a key or token so short that it is found everywhere?)"
+            "every compiled file contains the value of a secret variable, or was removed "
+            "(is a key or token so short that it occurs everywhere?)"
         )
     return Packed(hashed.size, hashed.digest(), len(written), unpacked)
 
 
 def _read(place: Path, path: str) -> tuple[bytes, tarfile.TarInfo | None]:
-    """A file as it is now, with its time; nothing if it has gone, or is no plain file.
+    """The content and header of a file; no header if it is gone or not a regular file.
 
-    The time is kept to the nanosecond: ninja, which builds FlashInfer's kernels, builds all anew
-    that looks newer than its own record says, and a float rounds up as often as down.
+    The time is exact to the nanosecond: ninja, which builds FlashInfer's kernels, rebuilds files
+    that look newer than in its record, and a float may round up.
     """
     try:
         descriptor = os.open(place / path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -134,7 +132,7 @@ def _read(place: Path, path: str) -> tuple[bytes, tarfile.TarInfo | None]:
 
 
 class _Hashed:
-    """Writes to a file, and remembers how much and what."""
+    """Writes to a file, and computes its size and checksum."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.size = 0
@@ -156,29 +154,29 @@ class _Hashed:
 _CHUNK = 1 << 18
 _PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE)
 _PER_FILE = 8192
-"""Bytes that an archive may take beside a file's content: headers, a long name, padding."""
+"""Bytes of an archive for each file besides its content: headers, a long name, padding."""
 _AROUND = 1 << 16
 _DEEPEST = 64
-"""Folders in each other; Python removes them by calling itself, and that has an end."""
+"""Nested folders; Python removes them recursively."""
 _UNREADABLE = (
     tarfile.TarError,
     zlib.error,
     EOFError,
     ValueError,
     OverflowError,
-    RecursionError,  # one header after another: tarfile calls itself for each
+    RecursionError,  # tarfile reads consecutive headers recursively
 )
 _GZIP = 31
 _EXACT = re.compile(r"([0-9]{1,10})\.([0-9]{1,9})")
 _LATEST = 1 << 33
-"""Seconds; a time that no file has."""
+"""Seconds; later than the time of any file."""
 
 
 def unpack(archive: Path, manifest: Manifest, folder: Path) -> None:
     """Unpack all of ``archive`` into ``folder``, which is empty.
 
-    Raises Damaged for anything that is not as the manifest says, and OSError. What was written
-    until then is the caller's to remove.
+    Raises Damaged for every difference from the manifest, and OSError. The caller removes what was
+    written until then.
     """
     with open_plain(archive) as file:
         size = os.fstat(file.fileno()).st_size
@@ -191,7 +189,7 @@ def unpack(archive: Path, manifest: Manifest, folder: Path) -> None:
         except _UNREADABLE as error:
             raise Damaged(f"{archive.name} cannot be read: {error}") from None
         except (FileExistsError, NotADirectoryError, IsADirectoryError):
-            raise Damaged(f"{archive.name} holds a path that is file and folder at once") from None
+            raise Damaged(f"{archive.name} holds a path that is both file and folder") from None
     if content.digest() != manifest.sha256:
         raise Damaged(f"{archive.name} has another sha256 than its manifest says")
     if (files, unpacked) != (manifest.files, manifest.unpacked_bytes):
@@ -200,7 +198,7 @@ def unpack(archive: Path, manifest: Manifest, folder: Path) -> None:
 
 
 class _Content:
-    """What a gzip file holds, as a stream that ends at a limit; all of the file is hashed."""
+    """The content of a gzip file as a stream with a limit; computes the file's checksum."""
 
     def __init__(self, file: BinaryIO, limit: int) -> None:
         self._file = file
@@ -217,7 +215,7 @@ class _Content:
             self._waiting = self._gzip.unconsumed_tail
             self._left -= len(content)
             if self._left < 0:
-                raise Damaged("the archive holds more than its manifest says")
+                raise Damaged("the archive is larger than in its manifest")
             if content:
                 return content
             if not more and not self._gzip.eof:
@@ -225,14 +223,14 @@ class _Content:
         return b""
 
     def finish(self) -> None:
-        """Read to the end. Raises Damaged if there is more after it."""
+        """Read to the end. Raises Damaged for data after it."""
         while self.read():
             pass
         if self._gzip.unused_data or self._read_file():
-            raise Damaged("the archive has more after its end")
+            raise Damaged("the archive has data after its end")
 
     def digest(self) -> str:
-        """Of the file, as far as it was read."""
+        """The checksum of the file, as far as it was read."""
         return self._hash.hexdigest()
 
     def _read_file(self) -> bytes:
@@ -242,7 +240,7 @@ class _Content:
 
 
 def _members(content: _Content, folder: Path) -> tuple[int, int]:
-    """Write every member; gives back how many files, and of how many bytes."""
+    """Write every member. Returns the number of files and of bytes."""
     files = unpacked = 0
     seen: set[str] = set()
     with tarfile.open(fileobj=content, mode="r|", bufsize=_CHUNK) as archive:  # type: ignore[call-overload]
@@ -252,22 +250,22 @@ def _members(content: _Content, folder: Path) -> tuple[int, int]:
                 place.mkdir(parents=True, exist_ok=True)
                 continue
             place.parent.mkdir(parents=True, exist_ok=True)
-            _write_unpack(archive.extractfile(member), member, place)
+            _write_file(archive.extractfile(member), member, place)
             files, unpacked = files + 1, unpacked + member.size
     return files, unpacked
 
 
 def _checked_name(member: tarfile.TarInfo, seen: set[str]) -> str:
-    """The member's path. Raises Damaged for one that may not be written."""
+    """The member's path. Raises Damaged for one that must not be written."""
     name = member.name
     parts = name.split("/")
     shown = repr(name[:100])
     if name.startswith("/") or not {"", ".", ".."}.isdisjoint(parts) or "\0" in name:
         raise Damaged(f"the archive holds the path {shown}, which may leave its folder")
     if len(parts) > _DEEPEST:
-        raise Damaged(f"the archive holds {shown}, which lies too deep")
+        raise Damaged(f"the archive holds {shown}, which is nested too deeply")
     if not is_cache_path(parts):
-        raise Damaged(f"the archive holds {shown}, which is no cache of an engine")
+        raise Damaged(f"the archive holds {shown}, which is not in a cache folder")
     plain = member.type in _PLAIN and not member.sparse and len(parts) > 1
     if not (plain or member.isdir()):
         raise Damaged(f"the archive holds {shown}, which is neither a file nor a folder")
@@ -277,11 +275,11 @@ def _checked_name(member: tarfile.TarInfo, seen: set[str]) -> str:
     return name
 
 
-def _write_unpack(content: object, member: tarfile.TarInfo, place: Path) -> None:
-    """One file, with the time that it had: tools that compile compare times."""
+def _write_file(content: object, member: tarfile.TarInfo, place: Path) -> None:
+    """Write one file with its original time: build tools compare times."""
     mode = 0o755 if member.mode & 0o100 else 0o644
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    left = member.size  # below 0 in a damaged one: then nothing is written, and the sum is wrong
+    left = member.size  # may be negative in a damaged archive; the totals differ then
     with os.fdopen(os.open(place, flags, mode), "wb") as file:
         while left > 0:
             part = content.read(min(left, _CHUNK))  # type: ignore[attr-defined]
@@ -294,7 +292,7 @@ def _write_unpack(content: object, member: tarfile.TarInfo, place: Path) -> None
 
 
 def _nanoseconds(member: tarfile.TarInfo) -> int:
-    """The member's time, as its header says it: ``TarInfo.mtime`` is a float, and rounded."""
+    """The member's exact time: ``TarInfo.mtime`` is a float, and rounded."""
     said = member.pax_headers.get("mtime", "")
     if exact := _EXACT.fullmatch(said):
         return int(exact[1]) * NANOSECONDS + int(exact[2].ljust(9, "0"))

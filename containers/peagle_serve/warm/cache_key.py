@@ -1,12 +1,9 @@
-"""Which software runs: every installed distribution with its version.
+"""The subject of an artifact: what compiled code depends on, and the key made of it.
 
-Variables that change nothing of what an engine compiles, and so belong to no artefact's key.
-
-What is not listed counts: an engine that compiles once more is better than one that runs code made
-for another. So arguments that load code of the user's own count (``--tool-parser-plugin``), and
-those that vLLM makes a part of its own caches' keys, such as ``--generation-config``.
-
-What compiled code depends on: the subject of an artefact, and the key made of it.
+The subject has the image, the installed software, the device, the pair, and the engine's variables
+except those listed here, which change nothing that is compiled. Unknown variables count: compiling
+once more is better than running code for another configuration. Arguments that load the user's code
+(``--tool-parser-plugin``) count, and so do those in vLLM's cache keys (``--generation-config``).
 """
 
 from __future__ import annotations
@@ -42,7 +39,7 @@ _TORCH_FOR_CPU = re.compile(r"torch-[^-]*\+cpu", re.IGNORECASE)
 
 
 def distributions(places: Iterable[str] | None = None) -> list[str]:
-    """``name-version`` of all distributions in ``places`` (``sys.path``), sorted."""
+    """``name-version`` of all distributions in ``places`` (default ``sys.path``), sorted."""
     found = set()
     for place in sys.path if places is None else places:
         try:
@@ -65,21 +62,21 @@ def is_for_cpu(installed: Iterable[str]) -> bool:
     return any(_TORCH_FOR_CPU.fullmatch(one) for one in installed)
 
 
-_WHERE_IT_LISTENS = (
+_NETWORK = (
     "HOST",
     "PORT",
     "UDS",
     "ROOT_PATH",
     "ENABLE_SSL_REFRESH",
 )
-_WHO_MAY_ASK = (
+_ACCESS = (
     "ALLOWED_ORIGINS",
     "ALLOWED_METHODS",
     "ALLOWED_HEADERS",
     "ALLOW_CREDENTIALS",
     "MIDDLEWARE",
 )
-_HOW_IT_ANSWERS = (
+_RESPONSES = (
     "SERVED_MODEL_NAME",
     "RESPONSE_ROLE",
     "RETURN_TOKENS_AS_TOKEN_IDS",
@@ -94,7 +91,7 @@ _HOW_IT_ANSWERS = (
     "FINGERPRINT_MODE",
     "FINGERPRINT_VALUE",
 )
-_HOW_CHATS_ARE_READ = (
+_CHATS = (
     "CHAT_TEMPLATE",
     "CHAT_TEMPLATE_CONTENT_FORMAT",
     "TRUST_REQUEST_CHAT_TEMPLATE",
@@ -105,7 +102,7 @@ _HOW_CHATS_ARE_READ = (
     "TOOL_SERVER",
     "REASONING_PARSER",
 )
-_WHAT_IT_LOGS = (
+_LOGGING = (
     "ENABLE_LOG_REQUESTS",
     "ENABLE_LOG_OUTPUTS",
     "ENABLE_LOG_DELTAS",
@@ -128,16 +125,16 @@ _WHAT_IT_LOGS = (
 _ARGUMENTS = frozenset(
     PREFIX + name
     for group in (
-        _WHERE_IT_LISTENS,
-        _WHO_MAY_ASK,
-        _HOW_IT_ANSWERS,
-        _HOW_CHATS_ARE_READ,
-        _WHAT_IT_LOGS,
+        _NETWORK,
+        _ACCESS,
+        _RESPONSES,
+        _CHATS,
+        _LOGGING,
     )
     for name in group
 )
 
-_VLLMS_OWN = frozenset(
+_VLLM_VARIABLES = frozenset(
     [
         "VLLM_HOST_IP",
         "VLLM_PORT",
@@ -166,36 +163,36 @@ _VLLMS_OWN = frozenset(
         "VLLM_CPU_KVCACHE_SPACE",
     ]
 )
-"""vLLM itself leaves these out of the keys of its caches (its ``envs.compile_factors``). Not all
-that it leaves out are here: some of them choose a kernel, or a model."""
+"""vLLM excludes these from its cache keys (``envs.compile_factors``). Others that it excludes are
+missing here, because they select a kernel or a model."""
 
 _COMPILERS = ("TORCHINDUCTOR_", "TRITON_", "TORCH_", "PYTORCH_", "NVCC_")
-"""Beginnings of what the compilers below vLLM listen to; all of it counts."""
+"""Prefixes of the compilers' variables, which all count."""
 
-_BEGINNINGS = (f"{PREFIX}SSL_", "VLLM_LOGGING_", "VLLM_MEDIA_")
+_IGNORED_PREFIXES = (f"{PREFIX}SSL_", "VLLM_LOGGING_", "VLLM_MEDIA_")
 
 
 def matters(name: str) -> bool:
-    """Whether the variable is the engine's and may change what it compiles."""
+    """Whether the variable may change what the engine compiles."""
     if not name.startswith((PREFIX, "VLLM_", *_COMPILERS)) or is_secret(name) or name in FOLDERS:
         return False
     plain = name.replace(NEGATION, PREFIX, 1)
-    return plain not in _ARGUMENTS | _VLLMS_OWN and not plain.startswith(_BEGINNINGS)
+    return plain not in _ARGUMENTS | _VLLM_VARIABLES and not plain.startswith(_IGNORED_PREFIXES)
 
 
 QUANTIZATION = "hf_quant_config.json"
-"""What some checkpoints say of their quantisation beside config.json; vLLM reads both."""
+"""Some checkpoints describe their quantization in this file; vLLM reads it too."""
 _KEY_LENGTH = 32
 _LONGEST_SHOWN = 80
 _MOST_SHOWN = 12
-"""Names of a foreign subject, which may hold any number of them."""
+"""Names of another subject in a message."""
 
 
 def subject_of(environment: Mapping[str, str], chosen: Mapping[str, str]) -> dict[str, Any]:
     """The subject of this container.
 
-    ``environment`` is as it was given, ``chosen`` with the model found and its folders made real.
-    Holds no secret. Raises UnknownDevice.
+    ``environment`` is as the user set it, ``chosen`` has the model and its paths resolved. The
+    subject holds no secret. Raises UnknownDevice.
     """
     installed = distributions()
     visible = environment.get("CUDA_VISIBLE_DEVICES", "")
@@ -229,7 +226,7 @@ def engine_variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def pair_of(chosen: Mapping[str, str]) -> dict[str, str | None]:
-    """Target and drafter: what their config.json holds, or which revision of the hub's they are."""
+    """Target and drafter: the digest of their config.json, or their revision on the hub."""
     drafter = drafter_of(chosen)
     speculation = members(chosen[SPECULATION]) if SPECULATION in chosen else {}
     revision = speculation["revision"].value if "revision" in speculation else None
@@ -240,7 +237,7 @@ def pair_of(chosen: Mapping[str, str]) -> dict[str, str | None]:
 
 
 def differences(subject: Mapping[str, Any], other: Any) -> list[str]:
-    """In what ``other``, somebody's subject, is not like ``subject``; a few words for each."""
+    """How another subject differs from ``subject``, as short phrases."""
     if not isinstance(other, dict):
         return ["everything"]
     found = []
@@ -269,11 +266,11 @@ def _model(path: str, revision: object) -> str:
 
 
 def _image(ours: str, theirs: Any) -> str:
-    """The image, and what helps where only one of the two is known."""
+    """The phrase for a different image, with a fix if only one digest is known."""
     if bool(ours) is bool(theirs):
         return "the image"
-    whose = "the artefact's" if ours else "this one"
-    return f"the image (of {whose} nobody has said the digest: name both NAME@sha256:...)"
+    whose = "the artifact's" if ours else "this container's"
+    return f"the image ({whose} digest is unknown: name images as NAME@sha256:...)"
 
 
 def _parts(ours: dict[str, Any], theirs: Any) -> list[str]:
@@ -288,14 +285,14 @@ def _changed(ours: dict[str, Any], theirs: Any) -> list[str]:
 
 
 def _listed(names: list[str]) -> str:
-    """Some of the names, and how many there are more."""
+    """Some of the names, and the number of the others."""
     shown = [name[:_LONGEST_SHOWN] for name in names[:_MOST_SHOWN]]
     more = [f"{len(names) - len(shown)} more"] if len(names) > len(shown) else []
     return ", ".join(shown + more)
 
 
 def _shown(device: Any) -> str:
-    """A device in a few words."""
+    """A short text about a device."""
     facts = device if isinstance(device, dict) else {}
     gpus = facts.get("gpus")
     if isinstance(gpus, list) and gpus:

@@ -1,9 +1,4 @@
-"""What the entrypoint tells the engine's middleware, where something is collected.
-
-Where artefacts lie, and where what they hold is put.
-
-The folders that an engine compiles into, and the variables that lead it there.
-"""
+"""The folders of artifacts and compile caches, and the engine's variables for them."""
 
 from __future__ import annotations
 
@@ -17,24 +12,24 @@ from peagle_serve.model import ml_root, real_path
 LARGER_DISK = f"free some space there, or set {CACHE_VARIABLE} to a folder of a larger disk"
 
 
-def artefact_folder(environment: Mapping[str, str]) -> Path:
-    """The folder of artefacts: beside the weights, unless the user says where."""
+def artifact_folder(environment: Mapping[str, str]) -> Path:
+    """The folder of artifacts: beside the weights, unless the user sets another."""
     named = environment.get(WARM_FOLDER_VARIABLE) or f"{MODEL_FOLDER}/{WARM_FOLDER}"
     return Path(real_path(named, ml_root(environment)))
 
 
-def has_artefact_folder(environment: Mapping[str, str]) -> bool:
-    """Whether there is such a folder, as far as this process may see."""
-    return os.path.isdir(artefact_folder(environment))
+def has_artifact_folder(environment: Mapping[str, str]) -> bool:
+    """Whether that folder exists and is visible."""
+    return os.path.isdir(artifact_folder(environment))
 
 
 def is_folder_named(environment: Mapping[str, str]) -> bool:
-    """Whether the user says where artefacts lie."""
+    """Whether the user sets the folder of artifacts."""
     return bool(environment.get(WARM_FOLDER_VARIABLE))
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
-    """The folder below which every key has one of its own."""
+    """The folder with a subfolder for every key."""
     named = environment.get(CACHE_VARIABLE)
     if not named:
         base = environment.get("XDG_CACHE_HOME")
@@ -45,7 +40,7 @@ def cache_folder(environment: Mapping[str, str]) -> Path:
 
 
 def archive_of(place: Path) -> Path:
-    """Where what was collected in ``place``, a key's folder, is packed."""
+    """The archive that the key's folder ``place`` is packed into."""
     return place.with_name(f"{place.name}.collected.tar.gz")
 
 
@@ -62,27 +57,26 @@ FOLDERS = {
     "HUMMING_CACHE_DIR": "humming",
     "QUACK_CACHE_DIR": "quack",
 }
-"""Variable -> folder. All that vLLM and what it brings along for its kernels listen to."""
+"""Variable -> folder: all caches of vLLM and of its kernel libraries."""
 
 _FOR_CPU = {"VLLM_USE_AOT_COMPILE": "0"}
-"""On a CPU vLLM 0.28.0 saves whole compiled functions and can never load them ("'function' object
-has no attribute 'finalize_loading'"): its loader takes every one for the kind that only its own
-backend makes, and the CPU compiles with torch's. It then traces and lowers all again. Without them
-torch's own caches are asked, and hit: 7 s instead of 29 s of compiling, with the tiny pair."""
+"""On a CPU vLLM 0.28.0 saves compiled functions that it cannot load ("'function' object has no
+attribute 'finalize_loading'"), because its loader expects those of another backend, and compiles
+again. Without them torch's caches are used: 7 s instead of 29 s of compiling the tiny pair."""
 
 
 def variables(folder: Path, environment: Mapping[str, str], for_cpu: bool) -> dict[str, str]:
-    """Where the engine finds its caches below ``folder``; what the user has set stays."""
-    wanted = {name: str(folder / below) for name, below in FOLDERS.items()}
-    wanted |= _FOR_CPU if for_cpu else {}
-    return {name: value for name, value in wanted.items() if not environment.get(name)}
+    """The variables of the caches below ``folder``, except those that the user has set."""
+    found = {name: str(folder / below) for name, below in FOLDERS.items()}
+    found |= _FOR_CPU if for_cpu else {}
+    return {name: value for name, value in found.items() if not environment.get(name)}
 
 
 def folders_set_by_user(environment: Mapping[str, str]) -> list[str]:
-    """The variables of caches that the user leads elsewhere; those are neither kept nor used."""
+    """The cache variables that the user has set; those are neither collected nor restored."""
     return sorted(name for name in FOLDERS if environment.get(name))
 
 
 def is_cache_path(parts: Iterable[str]) -> bool:
-    """Whether a path below the folder is in one of the caches."""
+    """Whether a relative path is in one of the caches."""
     return next(iter(parts), "") in FOLDERS.values()

@@ -1,4 +1,4 @@
-"""For which device code is compiled here: GPUs as NVIDIA's library names them, or the CPU."""
+"""The device that code is compiled for: GPUs as reported by NVML, or the CPU."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _CPU_FLAGS = ("flags", "Features")
 
 
 class UnknownDevice(Exception):
-    """What code is compiled for cannot be told. The text says why."""
+    """The device cannot be determined; the message says why."""
 
 
 def cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, Any]:
-    """The processor's name, and a digest of what it can do: code is compiled for just that.
+    """The processor's name and a digest of its instruction sets, for which code is compiled.
 
     Raises UnknownDevice.
     """
@@ -32,18 +32,18 @@ def cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, Any]:
     facts = {name.strip(): value.strip() for name, _, value in pairs}
     flags = next((facts[name] for name in _CPU_FLAGS if name in facts), "")
     if not flags:
-        raise UnknownDevice(f"{cpuinfo} does not say what the processor can do")
+        raise UnknownDevice(f"{cpuinfo} does not list the processor's instruction sets")
     model = next((facts[name] for name in _CPU_MODEL if name in facts), "")
     digest = hashlib.sha256(" ".join(sorted(flags.split())).encode()).hexdigest()
     return {"cpu": model, "instructions": digest}
 
 
 def gpus(visible: str = "", library: Any = None) -> dict[str, Any]:
-    """The GPUs' names and compute capabilities, how many may be used, and the driver's branch.
+    """The GPUs' names and compute capabilities, the number in use, and the driver's branch.
 
-    Of the driver only the first number counts: what is compiled runs on every driver of a branch,
-    and what CUDA keeps per driver it keeps apart itself. ``visible`` is what
-    ``CUDA_VISIBLE_DEVICES`` says, ``library`` NVIDIA's (NVML). Raises UnknownDevice.
+    Only the major version of the driver counts: compiled code runs on every driver of a branch,
+    and CUDA separates its own caches by driver. ``visible`` is ``CUDA_VISIBLE_DEVICES``,
+    ``library`` NVML. Raises UnknownDevice.
     """
     nvml = library or _library()
     with _opened(nvml):
@@ -51,7 +51,7 @@ def gpus(visible: str = "", library: Any = None) -> dict[str, Any]:
         _check(nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)), "counting the GPUs")
         found = [_gpu(nvml, number) for number in range(count.value)]
         driver = ctypes.create_string_buffer(_LONGEST_NAME)
-        _check(nvml.nvmlSystemGetDriverVersion(driver, _LONGEST_NAME), "asking for the driver")
+        _check(nvml.nvmlSystemGetDriverVersion(driver, _LONGEST_NAME), "reading the driver version")
     if not found:
         raise UnknownDevice("there is no GPU")
     branch = driver.value.decode("utf-8", errors="replace").partition(".")[0]
@@ -64,11 +64,11 @@ def _gpu(nvml: Any, number: int) -> str:
     handle = ctypes.c_void_p()
     name = ctypes.create_string_buffer(_LONGEST_NAME)
     major, minor = ctypes.c_int(), ctypes.c_int()
-    asked = f"asking for GPU {number}"
-    _check(nvml.nvmlDeviceGetHandleByIndex_v2(number, ctypes.byref(handle)), asked)
-    _check(nvml.nvmlDeviceGetName(handle, name, _LONGEST_NAME), asked)
+    doing = f"reading GPU {number}"
+    _check(nvml.nvmlDeviceGetHandleByIndex_v2(number, ctypes.byref(handle)), doing)
+    _check(nvml.nvmlDeviceGetName(handle, name, _LONGEST_NAME), doing)
     capability = (ctypes.byref(major), ctypes.byref(minor))
-    _check(nvml.nvmlDeviceGetCudaComputeCapability(handle, *capability), asked)
+    _check(nvml.nvmlDeviceGetCudaComputeCapability(handle, *capability), doing)
     return f"{name.value.decode('utf-8', errors='replace')} ({major.value}.{minor.value})"
 
 
@@ -76,12 +76,12 @@ def _library() -> Any:
     try:
         return ctypes.CDLL(_LIBRARY)
     except OSError as error:
-        raise UnknownDevice(f"NVIDIA's library cannot be loaded: {error}") from None
+        raise UnknownDevice(f"NVML cannot be loaded: {error}") from None
 
 
 @contextlib.contextmanager
 def _opened(nvml: Any) -> Iterator[None]:
-    _check(nvml.nvmlInit_v2(), "opening NVIDIA's library")
+    _check(nvml.nvmlInit_v2(), "initializing NVML")
     try:
         yield
     finally:
@@ -90,4 +90,4 @@ def _opened(nvml: Any) -> Iterator[None]:
 
 def _check(status: int, doing: str) -> None:
     if status != 0:
-        raise UnknownDevice(f"{doing} failed with error {status} of NVIDIA's library")
+        raise UnknownDevice(f"{doing} failed with NVML error {status}")

@@ -1,4 +1,4 @@
-"""What is said of an artefact, in the file beside it."""
+"""The manifest of an artifact: its subject, size and checksum, read without trust."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _DIGEST = re.compile("[0-9a-f]{64}")
 
 
 class Damaged(Exception):
-    """An artefact that is not what it should be. The text says in what."""
+    """An artifact that is damaged or invalid; the message says how."""
 
 
 class Manifest(NamedTuple):
-    """``size`` and ``sha256`` are those of the archive, ``files`` and ``unpacked_bytes`` of what it
-    holds. ``seconds_cold``: how long the engine took that compiled it, from start to healthy."""
+    """``size`` and ``sha256`` are those of the archive, ``files`` and ``unpacked_bytes`` of its
+    content. ``seconds_cold``: how long the engine that compiled it took from start to healthy."""
 
     key: str
     subject: Mapping[str, Any]
@@ -40,19 +40,19 @@ class Manifest(NamedTuple):
     made: str
 
     def document(self) -> dict[str, Any]:
-        """As it stands in the file."""
+        """The content of the file."""
         return {"format": ARTIFACT_FORMAT, **self._asdict()}
 
 
 def open_plain(file: Path) -> BinaryIO:
-    """A plain file, to be read. A pipe, which nobody may ever write to, is not waited for.
+    """Open a regular file for reading, without waiting for a pipe.
 
-    Raises Damaged for anything but a file, OSError.
+    Raises Damaged for anything but a regular file, OSError.
     """
     descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise Damaged(f"{file.name} is no plain file")
+        raise Damaged(f"{file.name} is not a regular file")
     return os.fdopen(descriptor, "rb")
 
 
@@ -61,18 +61,18 @@ def read_manifest(file: Path) -> Manifest:
     with open_plain(file) as stream:
         text = stream.read(LARGEST + 1)
     if len(text) > LARGEST:
-        raise Damaged(f"{file.name} has more than {LARGEST} bytes, and is no manifest")
+        raise Damaged(f"{file.name} has more than {LARGEST} bytes, too many for a manifest")
     try:
         document = json.loads(text, parse_constant=_no_constant)
         return manifest_of(document, file.name)
     except (ValueError, RecursionError) as error:
-        raise Damaged(f"{file.name} is not JSON: {error}") from None
+        raise Damaged(f"{file.name} is not valid JSON: {error}") from None
 
 
 def manifest_of(document: Any, name: str) -> Manifest:
-    """The manifest that ``document`` is; ``name`` is that of its file. Raises Damaged."""
+    """The manifest in ``document``; ``name`` is its file name. Raises Damaged."""
     if not isinstance(document, dict):
-        raise Damaged(f"{name} is no JSON object")
+        raise Damaged(f"{name} is not a JSON object")
     if document.get("format") != ARTIFACT_FORMAT:
         raise Damaged(
             f"{name} has the format {_shown(document.get('format'))}, not {ARTIFACT_FORMAT}"
@@ -80,7 +80,7 @@ def manifest_of(document: Any, name: str) -> Manifest:
     numbers = {one: _count(document, one, name) for one in ("size", "files", "unpacked_bytes")}
     subject, digest = document.get("subject"), document.get("sha256")
     if not isinstance(subject, dict) or key_of(subject) != document.get("key"):
-        raise Damaged(f"{name} has a subject that its key was not made of")
+        raise Damaged(f"{name} has a key that does not match its subject")
     if name != f"{document['key']}{MANIFEST_SUFFIX}":
         raise Damaged(f"{name} has the key {document['key']}")
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
@@ -103,7 +103,7 @@ def _count(document: dict[str, Any], name: str, file: str) -> int:
 
 
 def _seconds(document: dict[str, Any], file: str) -> float:
-    """0 where nobody says. Raises Damaged for what is no number of seconds."""
+    """0 if absent. Raises Damaged for an invalid number."""
     value = document.get("seconds_cold", 0)
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not number or not 0 <= value <= _LONGEST_SECONDS:
@@ -112,7 +112,7 @@ def _seconds(document: dict[str, Any], file: str) -> float:
 
 
 def _no_constant(name: str) -> None:
-    """NaN and Infinity, which JSON does not have and Python reads all the same."""
+    """Python's json accepts NaN and Infinity."""
     raise ValueError(f"it holds {name}")
 
 

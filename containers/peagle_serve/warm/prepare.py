@@ -40,9 +40,9 @@ from peagle_serve.warm.cache_key import canonical, differences, key_of, subject_
 from peagle_serve.warm.caches import (
     LARGER_DISK,
     archive_of,
-    artefact_folder,
+    artifact_folder,
     cache_folder,
-    has_artefact_folder,
+    has_artifact_folder,
     is_folder_named,
 )
 from peagle_serve.warm.device import UnknownDevice
@@ -99,8 +99,8 @@ _ABANDONED_SECONDS = 3600.0
 _TRIES = 3
 
 
-def restore(manifest: Manifest, artefacts: Path, cache: Path) -> bool:
-    """Make ``cache/<key>`` what the artefact holds. False if it has been that already.
+def restore(manifest: Manifest, artifacts: Path, cache: Path) -> bool:
+    """Make ``cache/<key>`` what the artifact holds. False if it has been that already.
 
     Others may do the same in the same cache. Raises Damaged, OSError; then nothing is left.
     """
@@ -114,7 +114,7 @@ def restore(manifest: Manifest, artefacts: Path, cache: Path) -> bool:
             raise Damaged(f"{cache} has {free / 1e6:.1f} MB free, "
                           f"and {manifest.unpacked_bytes / 1e6:.1f} MB are needed "
                           f"({LARGER_DISK})")  # fmt: skip
-        unpack(artefacts / f"{manifest.key}{ARCHIVE_SUFFIX}", manifest, folder)
+        unpack(artifacts / f"{manifest.key}{ARCHIVE_SUFFIX}", manifest, folder)
         (folder / _MARK).write_text(json.dumps({"sha256": manifest.sha256}), encoding="ascii")
         return _put(folder, place, manifest)
 
@@ -214,8 +214,8 @@ def _restored(
     environment: Mapping[str, str], chosen: Mapping[str, str], log: Log
 ) -> dict[str, str]:
     """The variables of a restored artifact; empty without artifacts."""
-    folder = artefact_folder(environment)
-    if not has_artefact_folder(environment):
+    folder = artifact_folder(environment)
+    if not has_artifact_folder(environment):
         if is_folder_named(environment):
             raise Damaged(
                 f"{WARM_FOLDER_VARIABLE} is {folder}, and there is no such folder "
@@ -255,7 +255,7 @@ def _explained(error: OSError, environment: Mapping[str, str]) -> str:
     """What went wrong with a file of an artifact or of the cache, and the fix."""
     what = error.strerror or str(error)
     named = str(error.filename or "")
-    if named.startswith(f"{artefact_folder(environment)}/"):
+    if named.startswith(f"{artifact_folder(environment)}/"):
         return f"{named}: {what} (copy both files of the artifact again, or remove it)"
     cache = str(cache_folder(environment))
     if named and not (named.startswith(cache) or cache.startswith(named)):

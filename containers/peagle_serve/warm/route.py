@@ -1,13 +1,13 @@
-"""What was collected, through ``/invocations``, the one route that SageMaker offers.
+"""Collected caches through ``/invocations``, the one route that SageMaker offers.
 
 A request with the header ``X-Amzn-SageMaker-Custom-Attributes: peagle=warm`` and a JSON body:
 
-    {}                           the manifest; the first time the caches are packed for it
+    {}                           the manifest; the first request packs the caches
     {"offset": 0, "length": n}   n bytes of the archive, at most 4 MiB
 
-403 without ``PEAGLE_WARM=collect``, 503 before the engine is healthy, 409 where nothing was
-compiled, 400 for another body, 500 where the archive cannot be written. Always an object with
-``error`` then. Such a request never reaches vLLM.
+Errors are objects with ``error``: 403 without ``PEAGLE_WARM=collect``, 503 before the engine is
+healthy, 409 if nothing was compiled, 400 for another body, 500 if the archive cannot be written.
+Such requests never reach vLLM.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class WarmMiddleware:
         await answer_bytes(send, 200, await asyncio.to_thread(_part, offset, length))
 
     async def _given(self, scope: Message, receive: Receive) -> dict[str, int]:
-        """The body of a request that may be answered. Raises _Refused."""
+        """The body of a valid request. Raises _Refused."""
         if SUBJECT_VARIABLE not in os.environ:
             raise _Refused(
                 403, f"nothing is collected here: start with {WARM_MODE_VARIABLE}={COLLECT}"
@@ -80,18 +80,18 @@ class WarmMiddleware:
         try:
             given = json.loads(body or b"{}")
         except (ValueError, RecursionError):
-            raise _Refused(400, "the body is not JSON") from None
+            raise _Refused(400, "the body is not valid JSON") from None
         if given == {}:
             return {}
         if not isinstance(given, dict) or set(given) != {"offset", "length"}:
             raise _Refused(400, 'the body is neither {} nor {"offset": ..., "length": ...}')
         numbers = all(type(value) is int for value in given.values())
         if not numbers or given["offset"] < 0 or not 1 <= given["length"] <= LARGEST_PART:
-            raise _Refused(400, f"offset from 0 up, and length from 1 to {LARGEST_PART}")
+            raise _Refused(400, f"offset must be at least 0, and length 1 to {LARGEST_PART}")
         return given
 
     async def _packed(self, seconds: float) -> dict[str, Any]:
-        """The manifest. Packs once, however many ask, and however soon they give up.
+        """The manifest. Packs once for all requests, also if a client disconnects.
 
         Raises _Refused.
         """
@@ -101,7 +101,7 @@ class WarmMiddleware:
         try:
             return await asyncio.shield(packing)
         except (_Refused, OSError) as error:
-            self._packing = None  # the next one may have more luck
+            self._packing = None  # the next request tries again
             if isinstance(error, OSError):
                 from peagle_serve.warm.caches import LARGER_DISK
 
@@ -111,7 +111,7 @@ class WarmMiddleware:
 
 
 class _Refused(Exception):
-    """An answer other than 200."""
+    """A response other than 200."""
 
     def __init__(self, status: int, why: str) -> None:
         self.status = status
@@ -119,8 +119,8 @@ class _Refused(Exception):
 
 
 def _pack(seconds: float) -> dict[str, Any]:
-    """Pack, and make the manifest of it. Raises _Refused, OSError."""
-    # Needed once in a life, and then only by who collects.
+    """Pack the caches and create the manifest. Raises _Refused, OSError."""
+    # Only collecting containers need these imports.
     from peagle_serve.logs import Redactor
     from peagle_serve.warm.archive import NothingCompiled, pack
     from peagle_serve.warm.caches import archive_of
@@ -150,12 +150,12 @@ def _part(offset: int, length: int) -> bytes:
 
 
 async def _body(receive: Receive) -> bytes:
-    """The body of a request. Raises _Refused for one that is too long, or was cut off."""
+    """The body of a request. Raises _Refused for one that is too long or incomplete."""
     body, more = b"", True
     while more:
         message = await receive()
         if message["type"] != "http.request":
-            raise _Refused(400, "the request was cut off")
+            raise _Refused(400, "the request is incomplete")
         body += message.get("body", b"")
         if len(body) > _LONGEST_BODY:
             raise _Refused(400, f"the body has more than {_LONGEST_BODY} bytes")

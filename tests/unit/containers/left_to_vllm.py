@@ -58,7 +58,7 @@ REFUSED: dict[str, str] = {
     "90 GPUs' worth of memory": "SM_VLLM_GPU_MEMORY_UTILIZATION is '90'",
     "memory in words": "SM_VLLM_GPU_MEMORY_UTILIZATION is 'most'",
     "an argument that is none": "SM_VLLM_FOO is not an argument of this vLLM",
-    "an argument that a later version may not have": "meant SM_VLLM_ENABLE_PREFIX_CACHING?",
+    "an argument that a later version may not have": "did you mean SM_VLLM_ENABLE_PREFIX_CACHING?",
 }
 """By the case's name: words of the refusal."""
 

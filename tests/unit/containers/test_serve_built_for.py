@@ -99,7 +99,7 @@ def test_another_pair_is_refused(tmp_path: Path, chosen: dict[str, str], why: st
 
     assert said.startswith("this image was built for a/target+p-eagle, and ")
     assert why in said
-    assert said.endswith("or name this image's own pair)")
+    assert said.endswith("or set this image's pair)")
 
 
 def test_an_image_without_a_drafter_takes_none(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_an_image_without_a_drafter_takes_none(tmp_path: Path) -> None:
              "parallel_drafting": None}  # fmt: skip
 
     assert refusal(tmp_path, {"SM_VLLM_MODEL": "a/target"}, plain) == ""
-    assert "asks for speculation" in refusal(tmp_path, environment(), plain)
+    assert "SM_VLLM_SPECULATIVE_CONFIG is set" in refusal(tmp_path, environment(), plain)
 
 
 @pytest.mark.parametrize(

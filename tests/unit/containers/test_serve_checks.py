@@ -28,10 +28,14 @@ GOOD = '{"method": "eagle3", "model": "a/b", "num_speculative_tokens": 7}'
 @pytest.mark.parametrize(
     ("config", "what", "fix"),
     [
-        ("{method:eagle3}", "is not JSON", "double quotes"),
-        ("{'method': 'eagle3'}", "is not JSON", "double quotes"),
-        (GOOD[:-1], "is not JSON: Expecting ',' delimiter at character 65 of", "mend the JSON"),
-        ("", "is not JSON", "mend"),
+        ("{method:eagle3}", "is not valid JSON", "double quotes"),
+        ("{'method': 'eagle3'}", "is not valid JSON", "double quotes"),
+        (
+            GOOD[:-1],
+            "is not valid JSON: Expecting ',' delimiter at character 65 of",
+            "correct the JSON",
+        ),
+        ("", "is not valid JSON", "correct"),
         ("true", "is not a JSON object", '{"method": "eagle3"'),
         ("[" * 100_000, "is not a JSON object", "such as"),
         ('["eagle3"]', "is not a JSON object", '{"method": "eagle3"'),
@@ -175,7 +179,7 @@ def test_a_number_of_tokens_in_a_step_that_is_none_is_refused(value: str) -> Non
 
 def test_a_choice_that_vllm_would_not_heed_is_refused() -> None:
     check({"SM_VLLM_MODEL_IMPL": "transformers"})
-    with pytest.raises(WrongEnvironment, match=r"MODEL_IMPL is 'zz'.*'transformers'"):
+    with pytest.raises(WrongEnvironment, match=r"MODEL_IMPL is 'zz'.*transformers"):
         check({"SM_VLLM_MODEL_IMPL": "zz"})
 
 
@@ -198,7 +202,7 @@ def test_a_drafter_whose_counters_are_turned_off_is_refused(value: str) -> None:
 )
 def test_what_would_log_prompts_is_refused(name: str) -> None:
     check({name: "false"})
-    with pytest.raises(WrongEnvironment, match=rf"{name} writes what users ask into the log"):
+    with pytest.raises(WrongEnvironment, match=rf"{name} writes prompts into the log"):
         check({name: "true"})
 
 
@@ -214,11 +218,11 @@ def test_an_argument_of_this_vllm_is_taken(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "fix"),
     [
-        ("SM_VLLM_ROOT_PAHT", "meant SM_VLLM_ROOT_PATH?"),
-        ("SM_VLLM_ENABLE_AUTO_TOOLS", "meant SM_VLLM_ENABLE_AUTO_TOOL_CHOICE?"),
-        ("SM_VLLM_MAX_SEQS", "meant SM_VLLM_MAX_NUM_SEQS?"),
-        ("SM_VLLM_ZZZ", "remove it, or take a vLLM that has it"),
-        ("SM_VLLM_PATH", "meant SM_VLLM_ROOT_PATH?"),
+        ("SM_VLLM_ROOT_PAHT", "did you mean SM_VLLM_ROOT_PATH?"),
+        ("SM_VLLM_ENABLE_AUTO_TOOLS", "did you mean SM_VLLM_ENABLE_AUTO_TOOL_CHOICE?"),
+        ("SM_VLLM_MAX_SEQS", "did you mean SM_VLLM_MAX_NUM_SEQS?"),
+        ("SM_VLLM_ZZZ", "remove it, or use a vLLM that has it"),
+        ("SM_VLLM_PATH", "did you mean SM_VLLM_ROOT_PATH?"),
     ],
 )
 def test_a_name_that_this_vllm_has_no_argument_for_is_not_lost_in_silence(
@@ -273,7 +277,9 @@ def test_the_port_is_sagemakers() -> None:
     assert port_of({}) == 8080
     assert port_of({"SAGEMAKER_BIND_TO_PORT": "18200"}) == 18200
     check({"SM_VLLM_PORT": "8080"})
-    with pytest.raises(WrongEnvironment, match="SM_VLLM_PORT is 9000, but SageMaker asks on 8080"):
+    with pytest.raises(
+        WrongEnvironment, match="SM_VLLM_PORT is 9000, but SageMaker uses port 8080"
+    ):
         check({"SM_VLLM_PORT": "9000"})
 
 
@@ -291,5 +297,5 @@ def test_a_variable_without_an_argument_is_refused() -> None:
 @pytest.mark.parametrize("name", ["CONFIG", "SPEC_METHOD", "SPEC_MODEL", "SPEC_TOKENS"])
 def test_arguments_by_another_way_are_refused(name: str) -> None:
     """A head named there would be neither checked nor proved, nor be in a warm start's key."""
-    with pytest.raises(WrongEnvironment, match=f"SM_VLLM_{name} is not looked into"):
+    with pytest.raises(WrongEnvironment, match=f"SM_VLLM_{name} is not supported"):
         check({f"SM_VLLM_{name}": "x"})

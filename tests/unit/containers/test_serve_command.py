@@ -81,8 +81,8 @@ def test_nasty_values_come_through_in_any_locale(container: Container, language:
 @pytest.mark.parametrize(
     ("variables", "line"),
     [
-        ({}, "no model is named"),
-        ({"SM_VLLM_MODEL": "a/b", "SM_VLLM_SPECULATIVE_CONFIG": "{"}, "is not JSON"),
+        ({}, "no model is set"),
+        ({"SM_VLLM_MODEL": "a/b", "SM_VLLM_SPECULATIVE_CONFIG": "{"}, "is not valid JSON"),
         ({"SM_VLLM_MODEL": "a/b", "SM_VLLM_SPECULATIVE_CONFG": "{}"}, "SM_VLLM_SPECULATIVE_CONFIG"),
         ({"SM_VLLM_MODEL": "/opt/ml/model/gone"}, "no such folder"),
         ({"SM_VLLM_MODEL": "a/b", "SM_VLLM_X": '["a\\u0000"]'}, "cannot be passed"),

@@ -16,12 +16,12 @@ CRASHES = {
     "target-vocabulary": (  # config.json of the target says vocab_size 999, the weights have 1024
         "AssertionError: assert loaded_weight.shape[output_dim] == self.org_vocab_size",
         "weights-and-config",
-        "config.json and weights are not of the same model",
+        "config.json and weights belong to different models",
     ),
     "head-layers": (  # config.json of the head says num_hidden_layers 2, the weights have 4
         "ValueError: There is no module or parameter named 'layers.2'",
         "weights-and-config",
-        "config.json and weights are not of the same model",
+        "config.json and weights belong to different models",
     ),
     "amx-small-layers": (  # see the README beside it
         "IndexError: Dimension out of range (expected to be in range of [-1, 0], but got -2)",
@@ -42,12 +42,12 @@ CRASHES = {
     "quantisation": (  # SM_VLLM_QUANTIZATION=zzz
         "ModelConfig Value error, Unknown quantization method: zzz.",
         "wrong-value",
-        "mend the SM_VLLM_",
+        "correct the SM_VLLM_",
     ),
     "batched-tokens": (  # SM_VLLM_MAX_NUM_BATCHED_TOKENS=0
         "SchedulerConfig max_num_batched_tokens Input should be greater than or equal to 1, not 0",
         "wrong-value",
-        "mend the SM_VLLM_",
+        "correct the SM_VLLM_",
     ),
     "kv-cache-tiny": (  # VLLM_CPU_KVCACHE_SPACE=0.0001
         "VllmConfig Value error, invalid literal for int() with base 10: '0.0001'",
@@ -72,17 +72,17 @@ CRASHES = {
     "dtype": (  # SM_VLLM_DTYPE=float7
         "api_server.py: error: argument --dtype: invalid choice: 'float7'",
         "unknown-argument",
-        "mend or remove that argument",
+        "correct or remove that argument",
     ),
     "unknown-method": (  # "method": "foo"
         "SpeculativeConfig method Input should be 'ngram'",
         "wrong-speculation",
-        "mend the speculative configuration",
+        "correct the speculative configuration",
     ),
     "unknown-key": (  # "foo": 1
         "SpeculativeConfig foo Unexpected keyword argument",
         "wrong-speculation",
-        "mend the speculative configuration",
+        "correct the speculative configuration",
     ),
     "gated": (  # a target of the hub that wants its licence accepted
         "Cannot access gated repo for url https://hub/acme/gated/resolve/main/config.json",

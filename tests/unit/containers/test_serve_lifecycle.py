@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from peagle_serve.counters import Message, call
-from peagle_serve.lifecycle import STARTED_AFTER, LifecycleMiddleware, asked_for
+from peagle_serve.lifecycle import STARTED_AFTER, LifecycleMiddleware, always_drafts
 
 SPECULATION = "SM_VLLM_SPECULATIVE_CONFIG"
 CONFIG = '{"method": "eagle3", "model": "a/b", "num_speculative_tokens": 5}'
@@ -136,12 +136,12 @@ def test_it_is_ready_when_a_draft_was_counted(play: Play) -> None:
 def test_without_a_draft_it_is_not_ready_and_says_why(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("peagle_serve.lifecycle._PATIENCE_SECONDS", 0.02)
+    monkeypatch.setattr("peagle_serve.lifecycle._COUNTING_SECONDS", 0.02)
 
     async def scene(world: World) -> None:
         await world.begin()
         _hello, failed = world.heard()
-        assert failed.startswith("failed speculation was asked for, and 16 tokens came without")
+        assert failed.startswith("failed speculation is configured, and 16 tokens came without")
         assert await world.ask("/ping") == 503
         assert await world.ask("/health") == 503
 
@@ -193,14 +193,14 @@ def test_without_speculation_nothing_is_asked(play: Play, monkeypatch: pytest.Mo
 def test_drafts_are_awaited_where_they_must_come(
     environment: dict[str, str], expected: bool
 ) -> None:
-    assert asked_for(environment) is expected
+    assert always_drafts(environment) is expected
 
 
 @pytest.mark.parametrize("drafts", [0, 1])
 def test_a_healthy_engine_tells_other_middleware_how_long_it_took(
     play: Play, monkeypatch: pytest.MonkeyPatch, drafts: int
 ) -> None:
-    monkeypatch.setattr("peagle_serve.lifecycle._PATIENCE_SECONDS", 0.02)
+    monkeypatch.setattr("peagle_serve.lifecycle._COUNTING_SECONDS", 0.02)
     monkeypatch.setenv("PEAGLE_ENGINE_STARTED", str(time.monotonic() - 47))
 
     async def scene(world: World) -> None:

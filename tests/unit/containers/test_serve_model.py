@@ -53,7 +53,7 @@ def test_then_one_of_the_hub(root: Path, blank: dict[str, str]) -> None:
 
 
 def test_no_model_at_all_is_refused(root: Path) -> None:
-    with pytest.raises(WrongEnvironment, match=r"no model is named .*SM_VLLM_MODEL or HF_MODEL_ID"):
+    with pytest.raises(WrongEnvironment, match=r"no model is set .*SM_VLLM_MODEL or HF_MODEL_ID"):
         served(root)
 
 
@@ -202,7 +202,7 @@ def test_a_configuration_that_is_not_whole_is_refused(root: Path, content: str, 
     ("environment", "why"),
     [
         ({"SM_VLLM_MODEL": "a/b", "HF_MODEL_ID": "c/d"}, "SM_VLLM_MODEL is set, and a/b is served"),
-        ({"HF_MODEL_ID": "c/d"}, "weights lie in /opt/ml/model"),
+        ({"HF_MODEL_ID": "c/d"}, "/opt/ml/model has weights"),
     ],
 )
 def test_a_named_model_that_is_not_served_is_told(environment: dict[str, str], why: str) -> None:

@@ -37,12 +37,12 @@ SPOILED_ARCHIVES: list[tuple[str, list[tuple[tarfile.TarInfo, bytes]], str]] = [
     ("pipe", [member("vllm/pipe", b"", type=tarfile.FIFOTYPE)], "neither a file"),
     ("sparse", [member("vllm/sparse", b"", type=tarfile.GNUTYPE_SPARSE)], "neither a file"),
     ("twice", [member("vllm/x"), member("vllm/x")], "twice"),
-    ("file as folder", [member("vllm/x"), member("vllm/x/y")], "file and folder at once"),
-    ("folder as file", [member("vllm/x/y"), member("vllm/x")], "file and folder at once"),
-    ("no cache", [member("bin/sh")], "no cache of an engine"),
+    ("file as folder", [member("vllm/x"), member("vllm/x/y")], "both file and folder"),
+    ("folder as file", [member("vllm/x/y"), member("vllm/x")], "both file and folder"),
+    ("no cache", [member("bin/sh")], "not in a cache folder"),
     ("no folder", [member("vllm")], "neither a file nor a folder"),
-    ("deep", [member("vllm/" + "d/" * 500 + "x")], "lies too deep"),
-    ("a little too deep", [member("vllm/" + "d/" * 63 + "x")], "lies too deep"),
+    ("deep", [member("vllm/" + "d/" * 500 + "x")], "nested too deeply"),
+    ("a little too deep", [member("vllm/" + "d/" * 63 + "x")], "nested too deeply"),
     ("empty", [], "holds 0 files"),
 ]  # fmt: skip
 
@@ -75,7 +75,7 @@ def test_an_archive_with_more_than_it_says_is_refused_before_it_fills_the_disk(
     folder = tmp_path / "out"
     folder.mkdir()
 
-    with pytest.raises(Damaged, match="more than its manifest says"):
+    with pytest.raises(Damaged, match="larger than in its manifest"):
         unpack(artefacts / f"{whole.key}.tar.gz", spoiled, folder)
 
     assert sum(len(content) for content in held(folder).values()) < 1_000_000
@@ -155,12 +155,12 @@ def test_an_archive_that_is_not_as_its_manifest_says_is_refused(
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "is not JSON"),
-        ('{"format": 1', "is not JSON"),
-        ("[" * 100_000, "is not JSON"),
-        ("[]", "is no JSON object"),
+        ("", "is not valid JSON"),
+        ('{"format": 1', "is not valid JSON"),
+        ("[" * 100_000, "is not valid JSON"),
+        ("[]", "is not a JSON object"),
         ('{"format": 2}', "has the format 2, not 1"),
-        ('"' + "x" * LARGEST + '"', "is no manifest"),
+        ('"' + "x" * LARGEST + '"', "too many for a manifest"),
     ],
     ids=["empty", "cut", "deep", "array", "other format", "huge"],
 )
@@ -215,9 +215,9 @@ def test_what_is_no_file_is_refused_and_not_waited_for(
         else:
             file.mkdir()
 
-    with pytest.raises(Damaged, match="json is no plain file"):
+    with pytest.raises(Damaged, match="json is not a regular file"):
         read_manifest(manifest)
-    with pytest.raises(Damaged, match=r"tar\.gz is no plain file"):
+    with pytest.raises(Damaged, match=r"tar\.gz is not a regular file"):
         restore(whole, artefacts, cache)
 
     assert nothing_is_left(cache)

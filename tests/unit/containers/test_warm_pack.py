@@ -91,7 +91,7 @@ def test_where_every_compiled_file_holds_a_secret_nothing_is_left_to_pack(tmp_pa
     files = {"triton/a/k.cubin": f"code {SECRET}".encode(), "vllm/modelinfos/a.json": b"{}"}
     place = filled(tmp_path / "place", files)
 
-    with pytest.raises(NothingCompiled, match="each compiled file holds the value of a secret"):
+    with pytest.raises(NothingCompiled, match="every compiled file contains the value of a secret"):
         pack(place, tmp_path / "archive", [SECRET])
 
     assert [path.name for path in tmp_path.iterdir()] == ["place"], "no archive, nor half of one"

@@ -155,7 +155,7 @@ def test_off_is_off(world: World) -> None:
         ({"SM_VLLM_DTYPE": "float32"}, "the engine's arguments (SM_VLLM_DTYPE)"),
         (
             {"PEAGLE_IMAGE_DIGEST": "sha256:other"},
-            "the image (of the artefact's nobody has said the digest: name both NAME@sha256:...)",
+            "the image (the artifact's digest is unknown: name images as NAME@sha256:...)",
         ),
     ],
 )

@@ -187,7 +187,7 @@ def test_models_of_the_hub_are_known_by_their_revision() -> None:
         ({"image": "sha256:other"}, "the image"),
         (
             {"image": ""},
-            "the image (of the artefact's nobody has said the digest: name both NAME@sha256:...)",
+            "the image (the artifact's digest is unknown: name images as NAME@sha256:...)",
         ),
         ({"software": "other"}, "the software"),
         ({"pair": {**SUBJECT["pair"], "drafter": None}}, "the drafter"),
@@ -315,5 +315,5 @@ def test_gpus_that_nobody_knows_are_told(library: Nvml) -> None:
 def test_a_machine_without_nvidias_library_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "_LIBRARY", "libnothing-of-that-name.so.1")
 
-    with pytest.raises(device.UnknownDevice, match="NVIDIA's library cannot be loaded"):
+    with pytest.raises(device.UnknownDevice, match="NVML cannot be loaded"):
         device.gpus()

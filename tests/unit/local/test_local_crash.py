@@ -42,7 +42,7 @@ PYDANTIC = "pydantic_core._pydantic_core.ValidationError: 1 validation error for
         (
             ["api_server.py: error: unrecognized arguments: --no-such-argument"],
             "api_server.py: error: unrecognized arguments: --no-such-argument",
-            "mend or remove",
+            "correct or remove",
         ),
         (
             ["(APIServer pid=7) OSError: [Errno 98] Address already in use"],
