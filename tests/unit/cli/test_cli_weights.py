@@ -141,7 +141,7 @@ def test_a_list_tells_what_lies_there(sandbox: Sandbox, account: Account) -> Non
 
     assert told.returncode == 3, told.stderr
     assert re.search(r"s3://models/listed/: incomplete, .* MB, \S*tiny\S*\n", told.stdout)
-    assert re.search(r"finish it: peagle weights sync .* s3://models/listed/ .*--sandbox\n",
+    assert re.search(r"complete it: peagle weights sync .* s3://models/listed/ .*--sandbox\n",
                      told.stdout)  # fmt: skip
     assert re.search(r"missing +529 +config\.json", told.stdout)
     assert re.search(r"complete .*9,191,704 +model\.safetensors +SHA256:", told.stdout)

@@ -50,9 +50,9 @@ def test_half_copied_weights_are_refused_and_the_advised_command_mends_it(
     refused = sandbox.peagle(*DEPLOY, *IN_S3)
 
     assert refused.returncode == 3
-    assert "the target is only half copied: model.safetensors is not there" in refused.stderr
+    assert "the copy of the target is incomplete: model.safetensors is missing" in refused.stderr
     assert copied.sagemaker.list_models()["Models"] == []
-    advised = refused.stderr.splitlines()[-1].partition("finish it: peagle ")[2].rstrip(")")
+    advised = refused.stderr.splitlines()[-1].partition("Complete it: peagle ")[2].rstrip(")")
     assert advised == f"weights sync peagle/tiny+p-eagle {PAIR} --target-only --sandbox"
     mended = sandbox.peagle(*shlex.split(advised), "--yes")
     assert mended.returncode == 0, mended.stderr
@@ -68,16 +68,16 @@ def test_weights_of_another_pair_are_refused(sandbox: Sandbox, copied: Account) 
     refused = sandbox.peagle(*words)
 
     assert refused.returncode == 3
-    assert "says that the target there is that of peagle/tiny+p-eagle" in refused.stderr
+    assert "the target there is from peagle/tiny+p-eagle" in refused.stderr
 
 
 @pytest.mark.parametrize(
     ("pair", "drafter", "gone", "said"),
     [
-        ("tiny", "drafter", "drafter/config.json", "only half copied: config.json is not there"),
-        ("tiny", "drafter", "target/config.json", "the target is only half copied"),
-        ("tiny+eagle3", "drafter", "", "the plan starts a head that drafts one token at a time"),
-        ("tiny", "target", "", "says that a target lies there, and no drafter"),
+        ("tiny", "drafter", "drafter/config.json", "is incomplete: config.json is missing"),
+        ("tiny", "drafter", "target/config.json", "the copy of the target is incomplete"),
+        ("tiny+eagle3", "drafter", "", "the plan needs a head that drafts one token at a time"),
+        ("tiny", "target", "", "the folder of a target, not of a drafter"),
     ],
     ids=["half-drafter", "half-target", "another-pair", "no-drafter"],
 )
