@@ -133,7 +133,7 @@ def test_deploy_says_why_what_lies_there_was_not_restored(
     assert "No warm start: " in deployed.stderr
     told = json.loads(deployed.stdout)["warm_start"]
     assert told["restored"] is False
-    assert "holds no artefact that can be read" in told["detail"]
+    assert "holds no readable artifact" in told["detail"]
 
 
 def test_an_image_with_its_weights_gets_no_mount_and_nothing_is_uploaded(
@@ -184,5 +184,5 @@ def test_a_plan_file_keeps_that_the_image_has_its_weights(sandbox: Sandbox, tmp_
         assert done.returncode == 0, done.stderr
     refused = sandbox.peagle("render", "dockerfile", str(file), "-o", str(tmp_path / "image"))
     assert refused.returncode == 3
-    assert "made already" in refused.stderr
+    assert "existing image with baked weights" in refused.stderr
     assert not (tmp_path / "image").exists()
