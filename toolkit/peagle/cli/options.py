@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from peagle import api
 from peagle.catalog.find import UNKNOWN_DRAFTER
 from peagle.catalog.schema import Catalog
 from peagle.cli import completion as completing
+from peagle.cli.context import command_text, typed_command
 from peagle.cli.locations import AwsOf, own_head
 from peagle.cli.output.console import show_findings, where_text
 from peagle.errors import Fix, NotFound, Refused, UserError
@@ -226,32 +226,10 @@ def raise_first_error(findings: Sequence[Finding]) -> None:
         )
 
 
-def peagle_words(ctx: click.Context) -> list[str]:
-    """``peagle``, with the ``--catalog`` that was typed: without it the next command would not
-    know the pair."""
-    root = ctx.find_root()
-    if root.get_parameter_source("catalog_folder") is not ParameterSource.COMMANDLINE:
-        return ["peagle"]
-    return ["peagle", "--catalog", str(root.params["catalog_folder"])]
-
-
 def build_command(ctx: click.Context, *more: str) -> str:
-    """The command that builds the image for what was asked here; ``more`` are its own options."""
-    words = command_words(ctx, without=("--image", "--baked-weights"))
-    return shlex.join([*peagle_words(ctx), "image", "build", *words, *more])
-
-
-def command_words(ctx: click.Context, without: Collection[str] = ()) -> list[str]:
-    """PAIR|PLAN and the planning options as they were given, for the command to type next."""
-    words = [str(ctx.params["pair"])]
-    for name, settings in _OPTIONS:
-        field = _field(name)
-        if name in without or ctx.get_parameter_source(field) is not ParameterSource.COMMANDLINE:
-            continue
-        value = ctx.params[field]
-        value = str(value).removesuffix(".0") if isinstance(value, float) else str(value)
-        words += [name] if settings.get("is_flag") else [name, value]
-    return words
+    """The command that builds the image for the user's command line; ``more`` are its options."""
+    words = typed_command(ctx, "image", "build", without=("--image", "--baked-weights", "--json"))
+    return command_text((*words, *more), ctx)
 
 
 def _field(flag: str) -> str:
