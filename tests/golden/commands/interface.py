@@ -43,7 +43,7 @@ def losses(before: Description, now: Description) -> list[str]:
 
 
 def _commands(command: click.Command, words: str) -> Iterator[tuple[str, Description]]:
-    context = click.Context(command, info_name=words)
+    context = click.Context(command, info_name=words, help_option_names=["-h", "--help"])
     described = [_described(one, context) for one in command.get_params(context)]
     yield (
         words,

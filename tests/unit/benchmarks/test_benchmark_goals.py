@@ -31,8 +31,8 @@ from peagle.errors import PeagleError
     ("document", "table", "plan", "met"),
     [
         (1.4, 1.4, 0.5, True),
-        (1.6, 1.4, 0.5, False),
-        (1.4, 1.6, 0.5, False),
+        (4.1, 1.4, 0.5, False),
+        (1.4, 4.1, 0.5, False),
         (1.4, 1.4, 0.7, False),
     ],
 )

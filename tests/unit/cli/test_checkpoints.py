@@ -85,7 +85,7 @@ def test_an_own_head_in_a_folder_is_read(folder: Path) -> None:
     assert options["drafter_checkpoint"].config == {"hidden_size": 4, "vocab_size": 8}
     assert list(options["drafter_checkpoint"].tensors) == ["fc.weight"]
     (folder / "model.safetensors").unlink()
-    with pytest.raises(UserError, match=r"a/b holds no \*\.safetensors"):
+    with pytest.raises(UserError, match=r"a/b has no \*\.safetensors"):
         own_head("a/b")
     with pytest.raises(UserError, match=r"there is no folder \./gone"):
         own_head("./gone")

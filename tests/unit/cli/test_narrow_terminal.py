@@ -68,7 +68,7 @@ def test_the_list_says_which_columns_it_leaves_out(narrow: Terminal) -> None:
 
     assert {NAME, "InService", "NAME", "STATE", "USD/HOUR"} <= _words(done.out)
     assert max(map(len, done.out.splitlines())) <= WIDTH
-    assert "Left out for want of room: PAIR" in done.err
+    assert "Hidden columns (too narrow): PAIR" in done.err
 
 
 def test_the_doctor_folds(narrow: Terminal) -> None:
