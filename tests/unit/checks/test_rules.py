@@ -104,7 +104,7 @@ def test_a_catalogue_that_contradicts_its_own_weights_is_wrong(tmp_path: Path) -
     first = check(case)[0]
     assert (first.code, first.level) == ("target-differs", "error")
     assert "hidden size 256, not 512" in first.message
-    assert "correct the catalogue's file" in first.fix
+    assert "correct the catalogue file" in first.fix
 
 
 def test_the_first_error_of_a_foreign_head_is_that_it_is_foreign(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_a_wrong_hidden_size_is_one_error_that_names_it(tmp_path: Path, width: i
     for key in ("hidden_size", "target_hidden_size"):
         case = tiny_case(tmp_path / key, Damage(set_keys={key: width}))
         (told,) = [finding for finding in check(case) if finding.level == "error"]
-        assert f"says {key} {width}" in told.message
+        assert f"{key} to {width}" in told.message
         assert "256" in told.message
         assert f"set {key} to 256" in told.fix
 
@@ -232,4 +232,4 @@ def test_a_wrong_hidden_size_that_stands_for_the_targets_too_is_one_error(tmp_pa
     damage = Damage(set_keys={"hidden_size": 512}, drop_keys=("target_hidden_size",))
     case = tiny_case(tmp_path, damage)
     (told,) = [finding for finding in check(case) if finding.level == "error"]
-    assert "says hidden_size 512" in told.message
+    assert "sets hidden_size to 512" in told.message

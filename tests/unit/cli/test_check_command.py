@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import shutil
 import subprocess
 import sys
@@ -262,15 +261,15 @@ def test_weights_that_were_not_checked_are_said_plainly(tmp_path: Path) -> None:
 
 
 def test_a_head_without_safetensors_is_refused_with_the_way_to_convert_it(tmp_path: Path) -> None:
-    """vLLM would load it; nobody could say what, without unpickling it."""
+    """vLLM would load it, but its tensors cannot be listed without unpickling."""
     (tmp_path / "config.json").write_bytes((tiny("p-eagle") / "config.json").read_bytes())
     (tmp_path / "pytorch_model.bin").touch()
     assert run("tiny", "--drafter", str(tmp_path)).exit_code == 3
     made = document("tiny", "--drafter", str(tmp_path))
     assert codes(made, "error") == ["weights-unread"]
     (told,) = [finding for finding in made["findings"] if finding["code"] == "weights-unread"]
-    assert "has pytorch_model.bin, no *.safetensors" in told["message"]
-    program = shlex.split(told["fix"].partition(": ")[2])
+    assert "has pytorch_model.bin but no *.safetensors" in told["message"]
+    program = told["command"]
     assert program[:2] == ["python", "-c"]
     compile(program[2], "fix", "exec")
     assert "save_file" in program[2]

@@ -91,7 +91,7 @@ def test_the_longest_context_of_the_target_bounds_what_is_planned() -> None:
         run("plan", "gpt-oss-20b", "--max-model-len", "10000000", "--json").stdout
     )
     assert too_long["max_model_len"] == 131072
-    assert "10,000,000 tokens are more than the 131,072" in too_long["findings"][0]["message"]
+    assert "10,000,000 tokens exceed the 131,072" in too_long["findings"][0]["message"]
     assert too_long["price_per_hour_usd"] < 10
 
 

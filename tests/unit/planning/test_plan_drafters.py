@@ -140,7 +140,7 @@ def test_a_head_of_another_target_is_an_error() -> None:
     (finding,) = [f for f in made.findings if f.level == "error"]
     assert finding.code == "head-not-for-target"
     assert "acme/secret" in finding.message
-    assert finding.fix == "plan secret, or use a drafter of chat: p-eagle, eagle3, ngram"
+    assert finding.fix == "use the target secret, or use a drafter of chat: p-eagle, eagle3, ngram"
 
 
 def test_a_config_that_was_read_says_what_the_head_is() -> None:
@@ -177,7 +177,7 @@ def test_a_config_says_how_long_a_context_the_head_was_made_for() -> None:
         (
             {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [2, 2, 8]}},
             "aux-layers-collide",
-            "two are the same",
+            "two of them are equal",
         ),
     ],
 )
@@ -200,7 +200,7 @@ def test_what_is_no_draft_head_is_an_error(config: dict[str, Any]) -> None:
     made = plan("chat", drafter="/data/head", drafter_checkpoint=read(config))
     (finding,) = [f for f in made.findings if f.level == "error"]
     assert finding.code == "head-not-a-drafter"
-    assert "/data/head is no draft head" in finding.message
+    assert "/data/head is not a draft head" in finding.message
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,10 @@ from peagle.errors import CheckpointError
 from peagle.findings import Finding
 from peagle.vllm.environment import Value
 
+OTHER_HEAD = "use a head trained for this target"
+MIXED_FILES = "copy the head again: config.json and weights are from different heads"
+"""Fixes of several rules."""
+
 _KEYS = {"attention-backend": ("attention-config", "backend")}
 """Arguments of vLLM that can also be given as a key of another one."""
 
@@ -26,7 +30,7 @@ _NORMS = ("norm.weight", "layers.0.input_layernorm.weight", "layers.0.hidden_nor
 """Tensors of every head whose shape is its width and nothing else."""
 
 
-def read(case: Case) -> Checkpoint | None:
+def head_checkpoint(case: Case) -> Checkpoint | None:
     """The head's checkpoint, when one was read and it holds an EAGLE-3 or P-EAGLE head."""
     checkpoint, drafter = case.drafter_checkpoint, case.drafter
     if checkpoint is None or drafter is None or drafter.method != "eagle3":
@@ -36,13 +40,13 @@ def read(case: Case) -> Checkpoint | None:
 
 def head_of(case: Case) -> HeadConfig | None:
     """The head that was read, else ``None``."""
-    checkpoint = read(case)
+    checkpoint = head_checkpoint(case)
     return read_head(checkpoint.config) if checkpoint else None
 
 
 def tensors_of(case: Case) -> Mapping[str, Tensor]:
     """The tensors of the head by their names; empty when no header was read."""
-    checkpoint = read(case)
+    checkpoint = head_checkpoint(case)
     return (checkpoint.tensors if checkpoint else None) or {}
 
 
@@ -142,13 +146,13 @@ def stored_width(case: Case) -> int | None:
 
 def location_of(case: Case) -> str:
     """The location of the head, for messages."""
-    checkpoint = read(case)
+    checkpoint = head_checkpoint(case)
     return checkpoint.location if checkpoint else "the head"
 
 
 def config_of(case: Case) -> Mapping[str, Any]:
     """The head's config.json; empty when none was read."""
-    checkpoint = read(case)
+    checkpoint = head_checkpoint(case)
     return checkpoint.config if checkpoint else {}
 
 
@@ -163,8 +167,8 @@ def version_finding(entry: VersionRule, where: str, who: str) -> Finding:
     )
 
 
-def like(case: Case, *, parallel: bool) -> str:
-    """The pair of this target with a drafter of the other kind, as it is written."""
+def sibling_pair(case: Case, *, parallel: bool) -> str:
+    """The name of this target's pair with a P-EAGLE (``parallel``) or EAGLE-3 drafter."""
     for drafter in case.target.drafters:
         if drafter.method == "eagle3" and drafter.parallel_drafting == parallel:
             return f"{case.target.short_name}+{drafter.name}"

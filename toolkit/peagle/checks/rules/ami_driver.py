@@ -1,6 +1,6 @@
-"""The driver of the host AMI is new enough for the image's CUDA.
+"""A host AMI whose driver is too old for the image's CUDA.
 
-Within one major version of CUDA an older driver will do; across two the engine finds no GPU.
+A driver of the same CUDA major version works; with an older major version vLLM finds no GPU.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ VLLM_NOTICES = "at start"
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """An error for an AMI of an older major version of CUDA."""
+    """An error for an AMI with an older CUDA major version."""
     ami = next((ami for ami in case.runtimes.amis if ami.name == case.ami), None)
     if ami is None or _major(ami.cuda) >= _major(case.runtime.cuda):
         return
     message = (
-        f"{ami.name} has driver {ami.driver} for CUDA {ami.cuda}, and the image of vLLM "
-        f"{case.runtime.vllm} is on CUDA {case.runtime.cuda}"
+        f"{ami.name} has driver {ami.driver} for CUDA {ami.cuda}; the image of vLLM "
+        f"{case.runtime.vllm} uses CUDA {case.runtime.cuda}"
     )
     yield error(CODE, "ami", message, f"use the AMI {case.runtime.ami}")
 

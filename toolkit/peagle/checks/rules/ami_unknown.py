@@ -1,6 +1,6 @@
-"""The host AMI is one that SageMaker has for endpoints with a GPU.
+"""A host AMI that SageMaker does not have for GPU endpoints.
 
-SageMaker refuses others when the endpoint's configuration is created.
+CreateEndpointConfig refuses it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ VLLM_NOTICES = "never"
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """An error with the AMI that fits the image."""
+    """An error that names the AMI for the image."""
     known = [ami.name for ami in case.runtimes.amis]
     if case.ami is None or not known or case.ami in known:
         return
     fix = f"use {case.runtime.ami}, which the image of vLLM {case.runtime.vllm} needs"
-    yield error(CODE, "ami", f"there is no AMI {case.ami!r} for endpoints", fix)
+    yield error(CODE, "ami", f"SageMaker has no AMI {case.ami!r} for endpoints", fix)

@@ -1,8 +1,7 @@
-"""A P-EAGLE head whose ``fc`` is small runs in 16 bits on a CPU with AMX tiles.
+"""A P-EAGLE head with a small ``fc`` in 16 bits on a CPU with AMX tiles.
 
-There vLLM gives small layers to a kernel that takes a matrix only, and P-EAGLE's ``fc`` gets one
-row when the head is loaded. Where ``peagle_serve`` starts vLLM, its plugin ``small_layers``
-prevents that.
+vLLM runs small layers with a kernel that takes matrices only, but loading a P-EAGLE head calls
+``fc`` with a single row. ``peagle_serve`` prevents this with its plugin ``small_layers``.
 """
 
 from __future__ import annotations
@@ -26,28 +25,28 @@ _HIDDEN_STATES = 3
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """A finding where the CPU may have such tiles and the head is small enough."""
+    """A finding when the CPU may have AMX tiles and ``fc`` is small enough."""
     dtype = _dtype_of(case)
     width = _TWO_BYTES.get(dtype)
     if not case.on_cpu or not is_parallel(case) or width is None:
         return
     for entry in entries(case, CODE):
-        if isinstance(entry.value, int) and _numbers_of_fc(case) * width <= entry.value:
+        if isinstance(entry.value, int) and _fc_parameters(case) * width <= entry.value:
             yield version_finding(entry, "dtype", f"P-EAGLE in {dtype} on a CPU")
 
 
 def _dtype_of(case: Case) -> str:
-    """The type that vLLM computes in; the head takes the target's."""
-    asked = str(setting(case, "dtype") or "auto")
+    """The dtype that vLLM computes in, for the target and the head."""
+    requested = str(setting(case, "dtype") or "auto")
     checkpoint = case.target_checkpoint
-    if asked != "auto":
-        return asked
+    if requested != "auto":
+        return requested
     if checkpoint is None or is_head(checkpoint.config):
         return case.target.dtype
     return read_dtype(checkpoint.config) or case.target.dtype
 
 
-def _numbers_of_fc(case: Case) -> int:
-    """How many numbers ``fc`` has: it makes one hidden state of three."""
+def _fc_parameters(case: Case) -> int:
+    """The parameters of ``fc``, which maps three hidden states to one."""
     tensor = tensors_of(case).get(_FC)
     return prod(tensor.shape) if tensor else _HIDDEN_STATES * shape_of(case).hidden_size ** 2

@@ -1,7 +1,7 @@
-"""As many of the target's layers are read as fc is built for.
+"""A head that reads another number of target layers than its ``fc`` is built for.
 
-vLLM takes the layers from one key of config.json and the width of fc from another
-(num_aux_hidden_states or eagle_config, else 3). Where they disagree it starts, and ends with the
+vLLM takes the layers from one key of config.json and the width of ``fc`` from another
+(num_aux_hidden_states or eagle_config, else 3). When they differ, vLLM starts and crashes on the
 first request.
 """
 
@@ -25,13 +25,13 @@ def check(case: Case) -> Iterator[Finding]:
     if head is None or not head.uses_auxiliary or read_layers(head) == head.built_for:
         return
     message = (
-        f"{location_of(case)} reads {read_layers(head)} layers of the target, and vLLM builds its "
-        f"fc for {head.built_for}"
+        f"{location_of(case)} reads {read_layers(head)} layers of the target, but vLLM builds fc "
+        f"for {head.built_for}"
     )
-    fix = "name the layers in eagle_config.eagle_aux_hidden_state_layer_ids of the head's config"
+    fix = "list the layers in eagle_config.eagle_aux_hidden_state_layer_ids of the head's config"
     yield error(CODE, "drafter", message, fix)
 
 
 def read_layers(head: HeadConfig) -> int:
-    """How many of the target's layers vLLM reads for this head."""
+    """The number of target layers that vLLM reads for this head."""
     return len(head.auxiliary_layers) if head.auxiliary_layers else DEFAULT_AUXILIARY

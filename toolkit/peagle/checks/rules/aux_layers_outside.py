@@ -1,7 +1,7 @@
-"""The auxiliary layers are layers of the target, also those that vLLM takes by default.
+"""Auxiliary layers that the target does not have, including those that vLLM uses by default.
 
-Layer i is the state after i layers, so 0 to L are there. For one outside vLLM hands over one
-hidden state too few, and the engine ends with a request.
+Layer i is the hidden state after i layers, so 0 to L exist. For any other layer vLLM passes one
+hidden state too few, and the engine crashes on a request.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from peagle.case import Case
-from peagle.checks.facts import auxiliary_layers, location_of, shape_of
+from peagle.checks.facts import OTHER_HEAD, auxiliary_layers, location_of, shape_of
 from peagle.findings import Finding, error
 
 CODE = "aux-layers-outside"
@@ -26,7 +26,7 @@ def check(case: Case) -> Iterator[Finding]:
     if all(0 <= layer <= depth for layer in layers):
         return
     message = (
-        f"{location_of(case)}: the head reads layers {', '.join(map(str, layers))} and "
+        f"{location_of(case)}: the head reads layers {', '.join(map(str, layers))}, but "
         f"{case.target.id} has {depth}"
     )
-    yield error(CODE, "drafter", message, "give a head that was trained for this target")
+    yield error(CODE, "drafter", message, OTHER_HEAD)

@@ -1,7 +1,6 @@
-"""A head that drafts in parallel reads auxiliary hidden states.
+"""A P-EAGLE head that turns auxiliary hidden states off.
 
-vLLM has no parallel drafting for heads that switch them off (use_aux_hidden_state), and refuses to
-start.
+vLLM has no parallel drafting without them (use_aux_hidden_state) and refuses to start.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ VLLM_NOTICES = "at start"
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """An error for a P-EAGLE head whose config switches them off."""
+    """An error for a P-EAGLE head whose config turns them off."""
     head = head_of(case)
     if head is None or not is_parallel(case) or head.uses_auxiliary:
         return
     if head.parallel_drafting:
-        message = f"{location_of(case)} drafts in parallel, but sets use_aux_hidden_state to false"
-        fix = "set eagle_config.use_aux_hidden_state to true, if the head was trained so"
+        message = f"{location_of(case)} drafts in parallel but sets use_aux_hidden_state to false"
+        fix = "set eagle_config.use_aux_hidden_state to true if the head was trained with it"
         yield error(CODE, "drafter", message, fix)

@@ -1,7 +1,7 @@
-"""The head's config.json names all of its sizes.
+"""A head whose config.json lacks sizes.
 
-For a size that is missing vLLM takes the default of the class, such as 32 layers. What no tensor
-fills stays as the memory was: it starts, and drafts noise.
+For a missing size vLLM uses the default of the class, such as 32 layers. Weights that no file
+fills stay uninitialized: vLLM starts, and nearly no draft is accepted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ VLLM_NOTICES = "never"
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """An error that names the sizes that are missing."""
+    """An error that lists the missing sizes."""
     head = head_of(case)
     if head is None or any(speculators_layout.check(case)):
         return
@@ -32,5 +32,5 @@ def check(case: Case) -> Iterator[Finding]:
     }
     missing = [key for key, value in sizes.items() if value is None]
     if missing:
-        message = f"config.json of {location_of(case)} has no {', no '.join(missing)}"
-        yield error(CODE, "drafter", message, "copy the head again, config.json included")
+        message = f"config.json of {location_of(case)} lacks {', '.join(missing)}"
+        yield error(CODE, "drafter", message, "copy the head again, including config.json")

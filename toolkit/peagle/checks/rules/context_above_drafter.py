@@ -1,8 +1,7 @@
-"""The context is no longer than the head was made for.
+"""A context longer than the head supports.
 
-vLLM 0.28.0 drafts nothing as long as one of the running requests is longer: it verifies K empty
-slots for every one of them, and says nothing. Older versions were seen to read beyond a table
-(issue 48894).
+vLLM 0.28.0 drafts nothing while any running request is longer: it verifies K empty slots for each
+request, without a warning. Older versions can read beyond a table (issue 48894).
 """
 
 from __future__ import annotations
@@ -20,16 +19,13 @@ VLLM_NOTICES = "never"
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """A warning above the positions that the head, read or in the catalogue, has."""
+    """A warning above the maximum positions of the head, as read or from the catalogue."""
     head, drafter = head_of(case), case.drafter
     if drafter is None or any(context_above_target.check(case)):
         return
     most = (head.max_positions if head else None) or drafter.max_positions
     if most is None or case.max_model_len <= most:
         return
-    message = (
-        f"{drafter.title} was made for {most:,} tokens, and the context may have "
-        f"{case.max_model_len:,}"
-    )
-    fix = f"use --max-model-len {most}, or expect few accepted drafts beyond that"
+    message = f"{drafter.title} supports {most:,} tokens; the context allows {case.max_model_len:,}"
+    fix = f"use --max-model-len {most}, or expect few accepted drafts in longer requests"
     yield warning(CODE, "max_model_len", message, fix)

@@ -1,6 +1,6 @@
-"""The context is no longer than the target can do.
+"""A context longer than the target supports.
 
-vLLM refuses a longer one when it starts.
+vLLM refuses it at start.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ VLLM_NOTICES = "at start"
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """An error above the positions that the target has."""
+    """An error above the target's maximum positions."""
     most, length = shape_of(case).max_positions, case.max_model_len
     if length > most:
-        message = f"{length:,} tokens are more than the {most:,} that {case.target.id} can do"
+        message = f"{length:,} tokens exceed the {most:,} that {case.target.id} supports"
         yield error(CODE, "max_model_len", message, f"use --max-model-len {most} or less")

@@ -1,6 +1,6 @@
-"""d2t, which turns drafted tokens into the target's, has an entry for each drafted token.
+"""A d2t, which maps drafted tokens to the target's, without one entry per drafted token.
 
-vLLM refuses one of another size when it loads the weights.
+vLLM refuses it when it loads the weights.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ VLLM_NOTICES = "at start"
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """An error for a table of another size than draft_vocab_size."""
+    """An error when the size differs from draft_vocab_size."""
     head = head_of(case)
     name = next((name for name in tensors_of(case) if "d2t" in name), None)
     if head is None or name is None:
@@ -26,7 +26,7 @@ def check(case: Case) -> Iterator[Finding]:
     shape = tensors_of(case)[name].shape
     if shape != (drafted,):
         message = (
-            f"{name} of {location_of(case)} has the shape {list(shape)}, and the head drafts "
+            f"{name} of {location_of(case)} has shape {list(shape)}, but the head drafts "
             f"{drafted:,} tokens"
         )
         yield error(CODE, "drafter", message, "copy the head again, or export it again")

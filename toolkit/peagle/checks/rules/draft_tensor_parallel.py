@@ -1,6 +1,6 @@
-"""The drafter is divided over one GPU, or over as many as the target.
+"""A drafter divided over neither one GPU nor as many as the target.
 
-vLLM refuses another draft_tensor_parallel_size when it starts.
+vLLM refuses any other draft_tensor_parallel_size at start.
 """
 
 from __future__ import annotations
@@ -17,11 +17,9 @@ VLLM_NOTICES = "at start"
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """An error for another number."""
-    size, target = (
-        speculative_settings(case).get("draft_tensor_parallel_size"),
-        (case.tensor_parallel_size),
-    )
+    """An error for any other size."""
+    size = speculative_settings(case).get("draft_tensor_parallel_size")
+    target = case.tensor_parallel_size
     if size not in (None, 1, target):
         message = f"draft_tensor_parallel_size {size} is neither 1 nor the target's {target}"
-        yield error(CODE, "drafter", message, "leave it out")
+        yield error(CODE, "drafter", message, "leave draft_tensor_parallel_size out")

@@ -1,7 +1,6 @@
-"""The drafter's batches are padded, without which it cannot run in parallel or asynchronously.
+"""Padding of the drafter's batches turned off where drafting requires it.
 
-vLLM refuses disable_padded_drafter_batch with P-EAGLE, and with asynchronous scheduling that was
-asked for, when it starts.
+vLLM refuses disable_padded_drafter_batch with P-EAGLE and with explicit asynchronous scheduling.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ _KEY = "disable_padded_drafter_batch"
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """An error where the setting cannot be."""
+    """An error when the setting conflicts with parallel drafting or scheduling."""
     if not is_eagle(case) or speculative_settings(case).get(_KEY) is not True:
         return
     if is_parallel(case) or setting(case, "async-scheduling") is True:
         why = "P-EAGLE" if is_parallel(case) else "--async-scheduling"
-        yield error(CODE, "drafter", f"{_KEY} does not go with {why}", "leave it out")
+        yield error(CODE, "drafter", f"{_KEY} conflicts with {why}", f"leave {_KEY} out")

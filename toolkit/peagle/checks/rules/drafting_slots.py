@@ -1,7 +1,7 @@
-"""A batch has room for the slots that a parallel head adds: K-1 for each request.
+"""A batch without room for the K-1 slots per request that parallel drafting adds.
 
-vLLM refuses a max-num-batched-tokens that holds no token beside them when it starts. Up to 0.27 it
-counts the slots of every request that may run, since then those of one; then requests wait.
+vLLM refuses a max-num-batched-tokens that leaves no token beside them. Up to 0.27 it reserves the
+slots of all requests that may run, later those of one request, and excess requests queue.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ _ROOM = "max-num-batched-tokens"
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """An error when nothing can be scheduled, a warning when the requests cannot run at once."""
+    """An error when nothing can be scheduled, a warning when requests cannot run concurrently."""
     if not is_parallel(case):
         return
     given, slots = setting(case, _ROOM), case.k - 1
     if type(given) is int and given <= slots:
-        message = f"--{_ROOM} {given} leaves no token beside the {slots} of K={case.k}"
-        yield error(CODE, _ROOM, message, "leave it out, or give several thousand")
+        message = f"--{_ROOM} {given} leaves no token beside the {slots} draft slots of K={case.k}"
+        yield error(CODE, _ROOM, message, f"leave --{_ROOM} out, or set several thousand")
         return
-    room = given if type(given) is int else default_room(case)
+    room = given if type(given) is int else default_step_tokens(case)
     for entry in entries(case, CODE):
-        who = _crowded(case, room, everybody=entry.value == "all")
+        who = _excess(case, room, all_requests=entry.value == "all")
         if who is not None:
             yield version_finding(entry, "concurrency", who)
 
 
-def default_room(case: Case) -> int:
-    """Tokens of a step by default (vLLM's get_batch_defaults); without an instance the most
-    that it can be, so that what may fit is not reported."""
+def default_step_tokens(case: Case) -> int:
+    """Default tokens per step (vLLM's get_batch_defaults); without an instance the largest
+    default, so that a case that may fit is not reported."""
     if case.on_cpu:
         return 2048
     if case.instance is None:
@@ -47,17 +47,20 @@ def default_room(case: Case) -> int:
     return default_batched_tokens(on.gpu, on.gpu_memory_mib / 1024, case.runtime.vllm)
 
 
-def _crowded(case: Case, room: int, *, everybody: bool) -> str | None:
-    """What is too much for a step; ``None`` when all that is asked for fits."""
+def _excess(case: Case, room: int, *, all_requests: bool) -> str | None:
+    """What exceeds a step; ``None`` when all requests fit."""
     requests, slots = case.concurrency, case.k - 1
     if requests is None:
         return None
-    if everybody:
+    if all_requests:
         if requests * slots < room:
             return None
-        return f"{requests:,} requests need {requests * slots:,} slots of a step of {room:,} tokens"
-    # A request in a step: its token and K drafts are verified, and K-1 slots are added.
+        needed = f"{requests:,} requests need {requests * slots:,} draft slots"
+        return f"{needed}; a step has {room:,} tokens"
+    # Per request, a step verifies its token and K drafts, and adds K-1 slots.
     at_once = room // (case.k + 1 + slots)
     if requests <= at_once:
         return None
-    return f"a step of {room:,} tokens drafts K={case.k} for {at_once:,} of {requests:,} requests"
+    return (
+        f"a step of {room:,} tokens has room for K={case.k} of {at_once:,} of {requests:,} requests"
+    )

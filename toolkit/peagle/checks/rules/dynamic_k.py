@@ -1,7 +1,7 @@
-"""A K that follows the batch size is known to cost more than it brings.
+"""A K that follows the batch size, which costs more than it gains.
 
-vLLM takes num_speculative_tokens_per_batch_size with P-EAGLE, and changes to slower CUDA graphs
-with one line in its log.
+vLLM accepts num_speculative_tokens_per_batch_size with P-EAGLE and switches to slower CUDA graphs;
+only one log line reports it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The target's class can give an EAGLE-3 head the hidden states of its layers.
+"""A target whose class cannot pass its layers' hidden states to an EAGLE-3 head.
 
-vLLM refuses others when it starts: by an allow-list of model types up to 0.21, by the class since.
+vLLM refuses it at start: up to 0.21 by an allow-list of model types, later by class.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _TYPES = {
     "Afmoe": "afmoe",
     "Gemma4": "gemma4",
 }
-"""How a class begins -> its model_type, for targets of which only the class is known."""
+"""Class name prefix -> model_type, for targets whose config.json was not read."""
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """A finding when the target is none of those that this version takes."""
+    """A finding when this version does not support the target."""
     if not is_eagle(case):
         return
     name = shape_of(case).class_name
@@ -43,7 +43,7 @@ def _supported(case: Case, name: str, entry: VersionRule) -> bool:
     if entry.value == "not-class":
         return name not in entry.names
     kind = _model_type(case, name)
-    # vLLM asks whether a name of the list stands anywhere in the model type.
+    # vLLM checks whether the model type contains a name of the list.
     return any(part in kind for part in entry.names)
 
 

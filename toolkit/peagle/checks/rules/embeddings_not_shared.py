@@ -1,7 +1,7 @@
-"""A head of another width than the target brings embeddings of its own.
+"""A head of another width than the target without its own embeddings.
 
-vLLM shares the target's where the widths agree. Where they do not, it keeps a table that no file
-has filled, and says so in one line of the log: the drafts are noise.
+vLLM shares the target's embeddings when the widths are equal. Otherwise it keeps an uninitialized
+table and reports it in one log line: nearly no draft is accepted.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ VLLM_NOTICES = "never"
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """An error for such a head without embed_tokens."""
+    """An error for a head of another width without embed_tokens."""
     head, tensors = head_of(case), tensors_of(case)
     if head is None or not tensors or any("embed_tokens" in name for name in tensors):
         return
     width = shape_of(case).hidden_size
     if head.hidden_size in (None, width, case.target.architecture.hidden_size):
         return
-    if stored_width(case) is not None:  # config.json is wrong, not the head
+    if stored_width(case) is not None:  # config.json is wrong, the weights are right
         return
     if any(hidden_size_mismatch.check(case)):  # the head of another model
         return
     message = (
-        f"{location_of(case)} has no embeddings of its own, and those of {case.target.id} are "
-        f"{width:,} wide, not {head.hidden_size:,}"
+        f"{location_of(case)} has no embeddings, and those of {case.target.id} have width "
+        f"{width:,}, not {head.hidden_size:,}"
     )
-    yield error(CODE, "drafter", message, "export the head with its embed_tokens")
+    yield error(CODE, "drafter", message, "export the head with embed_tokens")

@@ -1,4 +1,4 @@
-"""Embeddings that the head brings have a row per token and the head's width.
+"""Embeddings of the head whose shape differs from config.json.
 
 vLLM builds the table from config.json and refuses weights of another shape when it loads them.
 """
@@ -21,11 +21,11 @@ def check(case: Case) -> Iterator[Finding]:
     head, table = head_of(case), tensors_of(case).get("embed_tokens.weight")
     if head is None or table is None or head.quantized:
         return
-    wanted = (head.vocab_size or shape_of(case).vocab_size, head.hidden_size)
-    if table.shape != wanted and table.shape[-1:] != (stored_width(case),):
+    expected = (head.vocab_size or shape_of(case).vocab_size, head.hidden_size)
+    if table.shape != expected and table.shape[-1:] != (stored_width(case),):
         message = (
-            f"embed_tokens.weight of {location_of(case)} has the shape {list(table.shape)}, and "
-            f"its config.json makes it {list(wanted)}"
+            f"embed_tokens.weight of {location_of(case)} has shape {list(table.shape)}; its "
+            f"config.json requires {list(expected)}"
         )
-        fix = "copy the head again, or leave the table out to share the target's"
+        fix = "copy the head again, or leave embed_tokens out to share the target's"
         yield error(CODE, "drafter", message, fix)

@@ -1,6 +1,6 @@
-"""The arguments given to vLLM are ones that it has.
+"""An argument that vLLM does not have.
 
-vLLM refuses a name that it does not know when it starts, after the instance was paid for.
+vLLM refuses an unknown argument at start, when the instance already costs money.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ VLLM_NOTICES = "at start"
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """A finding for each unknown name, with the nearest that there is."""
+    """A finding for each unknown name, with the nearest known names as its fix."""
     for entry in entries(case, CODE):
         for name in sorted(case.settings):
             if plain(name) not in entry.names:
@@ -27,6 +27,6 @@ def check(case: Case) -> Iterator[Finding]:
 
 
 def plain(name: str) -> str:
-    """The name without the ``no-`` of a switch turned off, and without a key: vLLM takes
-    ``compilation-config.mode`` for a key of ``compilation-config``."""
+    """The name without ``no-`` and without a key: ``compilation-config.mode`` sets a key of
+    ``compilation-config``."""
     return name.partition(".")[0].removeprefix("no-")

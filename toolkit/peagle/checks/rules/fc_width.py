@@ -1,6 +1,6 @@
-"""fc takes as many numbers as the auxiliary layers give: layers x the target's width.
+"""An ``fc`` whose input width is not auxiliary layers x the target's width.
 
-vLLM builds fc from config.json and refuses weights of another shape when it loads them.
+vLLM builds ``fc`` from config.json and refuses weights of another shape when it loads them.
 """
 
 from __future__ import annotations
@@ -8,7 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from peagle.case import Case
-from peagle.checks.facts import head_of, location_of, shape_of, stored_width, tensors_of
+from peagle.checks.facts import (
+    MIXED_FILES,
+    head_of,
+    location_of,
+    shape_of,
+    stored_width,
+    tensors_of,
+)
 from peagle.checks.rules import aux_layer_count
 from peagle.findings import Finding, error
 
@@ -18,28 +25,27 @@ VLLM_NOTICES = "at start"
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """An error when fc.weight has another shape than the config gives it."""
+    """An error when the shape of fc.weight differs from config.json."""
     head, fc = head_of(case), tensors_of(case).get("fc.weight")
     if head is None or fc is None or head.quantized or not head.uses_auxiliary:
         return
     if head.hidden_size is None or head.target_hidden_size is None:
         return
-    wanted = (head.hidden_size, head.built_for * head.target_hidden_size)
-    if fc.shape == wanted or any(aux_layer_count.check(case)) or stored_width(case) is not None:
+    expected = (head.hidden_size, head.built_for * head.target_hidden_size)
+    if fc.shape == expected or any(aux_layer_count.check(case)) or stored_width(case) is not None:
         return
     width = shape_of(case).hidden_size
     if fc.shape == (head.hidden_size, head.built_for * width):
         message = (
-            f"config.json of {location_of(case)} says target_hidden_size "
-            f"{head.target_hidden_size}, and its fc.weight takes {head.built_for} hidden states of "
-            f"{width}, as {case.target.id} has them"
+            f"config.json of {location_of(case)} sets target_hidden_size to "
+            f"{head.target_hidden_size}, but fc.weight takes {head.built_for} hidden states of "
+            f"{width}, the width of {case.target.id}"
         )
         fix = f"set target_hidden_size to {width}, or copy the head again"
         yield error(CODE, "drafter", message, fix)
         return
     message = (
-        f"fc.weight of {location_of(case)} has the shape {list(fc.shape)}, and its config.json "
-        f"makes it {list(wanted)}: {head.built_for} hidden states of {head.target_hidden_size:,}"
+        f"fc.weight of {location_of(case)} has shape {list(fc.shape)}; its config.json "
+        f"requires {list(expected)}: {head.built_for} hidden states of {head.target_hidden_size:,}"
     )
-    fix = "copy the head again: config.json and weights are not of the same head"
-    yield error(CODE, "drafter", message, fix)
+    yield error(CODE, "drafter", message, MIXED_FILES)

@@ -1,7 +1,7 @@
-"""The CUDA of image and host AMI knows the GPU.
+"""A GPU that the CUDA version of the image or host AMI does not support.
 
-Blackwell came with CUDA 12.8 (sm_100, sm_120) and 12.9 (sm_103). On an older one the engine finds
-no GPU, or no kernels for it.
+Blackwell needs CUDA 12.8 (sm_100, sm_120) or 12.9 (sm_103). With an older version vLLM finds no
+GPU, or no kernels for it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ ABOUT = "hardware"
 VLLM_NOTICES = "at start"
 
 FIRST_CUDA = {"sm_100": "12.8", "sm_103": "12.9", "sm_120": "12.8"}
-"""GPU architecture -> the first CUDA that knows it (NVIDIA's release notes of CUDA 12.8, 12.9);
-those that are not here are older than any image of the catalogue."""
+"""GPU architecture -> first CUDA version that supports it (release notes of CUDA 12.8 and 12.9).
+Every image of the catalogue supports the architectures that are not listed."""
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """An error for an older CUDA in the image, or of the AMI's driver."""
+    """An error for an older CUDA version in the image or the AMI."""
     instance = case.instance
     first = FIRST_CUDA.get(instance.gpu_architecture) if instance else None
     if instance is None or first is None or case.on_cpu:
@@ -33,10 +33,8 @@ def check(case: Case) -> Iterator[Finding]:
         parts[f"the AMI {ami.name}"] = ami.cuda
     for who, cuda in parts.items():
         if _number(cuda) < _number(first):
-            message = (
-                f"the {instance.gpu} of {instance.type} needs CUDA {first}, and {who} has {cuda}"
-            )
-            fix = "use a newer --vllm and its AMI, or leave --ami out"
+            message = f"the {instance.gpu} of {instance.type} needs CUDA {first}; {who} has {cuda}"
+            fix = "use a newer --vllm with its AMI, or leave --ami out"
             yield error(CODE, "instance_type", message, fix)
 
 

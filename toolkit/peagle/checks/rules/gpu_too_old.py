@@ -1,6 +1,6 @@
-"""The GPU computes in the target's type, and vLLM's kernels run on it.
+"""A GPU that does not support the target's dtype or quantization.
 
-vLLM refuses bfloat16 and 4-bit weights on a GPU without them when it starts.
+vLLM refuses bfloat16 and 4-bit weights at start on a GPU without support for them.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def check(case: Case) -> Iterator[Finding]:
     needed = needed_capability(case.target.dtype, case.target.quantization)
     if instance.capability < needed:
         message = (
-            f"{case.target.title} needs a GPU of compute capability {needed / 10}, and the "
+            f"{case.target.title} needs a GPU of compute capability {needed / 10}, but the "
             f"{instance.gpu} of {instance.type} has {instance.capability / 10}"
         )
-        fix = "leave --instance-type out to get the cheapest that fits"
+        fix = "leave --instance-type out to use the cheapest type that fits"
         yield error(CODE, "instance_type", message, fix)

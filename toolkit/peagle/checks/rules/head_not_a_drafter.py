@@ -1,7 +1,7 @@
-"""The drafter's folder holds a draft head, not a model or something else.
+"""A drafter location that holds no draft head.
 
-A target's own folder, or an empty config, given as the head: vLLM fails while it loads the weights,
-after minutes of a paid instance.
+Given a model's folder or an empty config as the head, vLLM fails while it loads the weights, after
+minutes on a paid instance.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from peagle.case import Case
 from peagle.checkpoints.heads import classes_of, is_head
-from peagle.checks.facts import is_eagle
+from peagle.checks.facts import OTHER_HEAD, is_eagle
 from peagle.findings import Finding, error
 
 CODE = "head-not-a-drafter"
@@ -19,14 +19,13 @@ VLLM_NOTICES = "at start"
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """An error for a config.json without any sign of an EAGLE-3 or P-EAGLE head."""
+    """An error for a config.json that no EAGLE-3 or P-EAGLE head has."""
     checkpoint = case.drafter_checkpoint
     if checkpoint is None or not is_eagle(case) or is_head(checkpoint.config):
         return
     what = ", ".join(classes_of(checkpoint.config)) or "no class"
     message = (
-        f"{checkpoint.location} is no draft head: its config.json names {what}, and nothing that "
-        "an EAGLE-3 or P-EAGLE head has"
+        f"{checkpoint.location} is not a draft head: its config.json names {what} and has no key "
+        "of an EAGLE-3 or P-EAGLE head"
     )
-    fix = "name the folder of the head that was trained for this target, not that of a model"
-    yield error(CODE, "drafter", message, fix)
+    yield error(CODE, "drafter", message, OTHER_HEAD)

@@ -1,7 +1,6 @@
-"""The head was trained for this target.
+"""A head that the catalogue lists for another target.
 
-The catalogue knows the Hugging Face ids of heads. A head of another target drafts noise, or does
-not load.
+Hardly any of its drafts are accepted, or it does not load.
 """
 
 from __future__ import annotations
@@ -27,9 +26,10 @@ def check(case: Case) -> Iterator[Finding]:
         return
     for other in case.targets.values():
         if other.id != case.target.id and _has(other, hub_id):
-            names = ", ".join(drafter.name for drafter in case.target.drafters)
-            message = f"{hub_id} was trained for {other.id}, not for {case.target.id}"
-            fix = f"plan {other.short_name}, or use a drafter of {case.target.short_name}: {names}"
+            own = case.target
+            names = ", ".join(drafter.name for drafter in own.drafters)
+            message = f"{hub_id} was trained for {other.id}, not for {own.id}"
+            fix = f"use the target {other.short_name}, or a drafter of {own.short_name}: {names}"
             yield error(CODE, "drafter", message, fix)
 
 

@@ -1,6 +1,6 @@
-"""A head that drafts in parallel has the tensor of its masked slots, mask_hidden.
+"""A P-EAGLE head without mask_hidden, the tensor of its masked slots.
 
-vLLM refuses a head without it when it loads the weights, after minutes of a paid instance.
+vLLM refuses it when it loads the weights, after minutes on a paid instance.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ VLLM_NOTICES = "at start"
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """An error when the head's headers were read and the tensor is not among them."""
+    """An error when the head's headers do not list the tensor."""
     head = head_of(case)
     if head is None or not is_parallel(case) or not head.parallel_drafting:
         return
     if masked(case) is False:
-        message = f"{location_of(case)} drafts in parallel, but its weights have no tensor {MASK}"
-        yield error(CODE, "drafter", message, "copy the head again, or train it with its mask")
+        message = f"{location_of(case)} drafts in parallel but its weights have no {MASK}"
+        yield error(CODE, "drafter", message, "copy the head again, or export it with mask_hidden")

@@ -1,4 +1,4 @@
-"""The image is in the region of the endpoint.
+"""An image in another region than the endpoint.
 
 SageMaker does not pull from another region's ECR; the endpoint fails after some minutes.
 """
@@ -21,6 +21,6 @@ def check(case: Case) -> Iterator[Finding]:
     found = in_ecr(case.image) if case.image is not None else None
     if found is None or case.region is None or found.region == case.region:
         return
-    message = f"the image is in {found.region}, and the endpoint would be in {case.region}"
+    message = f"the image is in {found.region}, the endpoint in {case.region}"
     fix = f"push it to ECR in {case.region}, or use --region {found.region}"
     yield error(CODE, "image", message, fix)

@@ -1,6 +1,6 @@
-"""AWS has the image of this version in the endpoint's region.
+"""A vLLM version whose AWS image is not in the endpoint's region.
 
-SageMaker fails to pull an image that is not there.
+SageMaker fails to pull it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ VLLM_NOTICES = "never"
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """An error with the newest version that the region has, unless the image is the user's own."""
+    """An error that names the region's newest version, unless the image is the user's own."""
     runtime, region = case.runtime, case.region
     if case.image is not None or region is None or region not in case.runtimes.accounts:
         return

@@ -1,7 +1,7 @@
-"""The image holds the vLLM, and the CUDA, that everything else was planned for.
+"""An image with another vLLM or CUDA version than the plan.
 
-Its tag says both. Another version has other arguments, another AMI and other bugs than the plan
-says.
+Its arguments, AMI and known bugs differ from those that the plan assumes. The tag names both
+versions.
 """
 
 from __future__ import annotations
@@ -20,24 +20,25 @@ VLLM_NOTICES = "never"
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """An error when the tag says another version, or is none of AWS's own."""
+    """An error when the tag names another version, or AWS has no such tag."""
     image, runtime = case.image, case.runtime
     tagged = in_tag(image) if image is not None else None
     if image is None or tagged is None:
         return
     if versions.compare(tagged.vllm, runtime.vllm):
-        message = f"the image's tag says vLLM {tagged.vllm}, and the plan is for {runtime.vllm}"
-        yield error(CODE, "image", message, f"add --vllm {tagged.vllm}, or give another image")
+        message = f"the image's tag names vLLM {tagged.vllm}, but the plan is for {runtime.vllm}"
+        yield error(CODE, "image", message, f"add --vllm {tagged.vllm}, or use another image")
     elif tagged.cuda is not None and runtime.tag and tagged.cuda != runtime.cuda:
-        message = f"the image's tag says CUDA {tagged.cuda}, and vLLM {runtime.vllm} is on "
-        fix = f"use the tag {runtime.tag}"
-        yield error(CODE, "image", f"{message}{runtime.cuda}", fix)
+        message = (
+            f"the image's tag names CUDA {tagged.cuda}, but vLLM {runtime.vllm} uses {runtime.cuda}"
+        )
+        yield error(CODE, "image", message, f"use the tag {runtime.tag}")
     else:
         yield from _of_aws(case, image)
 
 
 def _of_aws(case: Case, image: str) -> Iterator[Finding]:
-    """An error for a tag of AWS's own repository that nobody knows."""
+    """An error for an unknown tag of AWS's own repository."""
     found = in_ecr(image)
     tags = [runtime.tag for runtime in case.runtimes.runtimes]
     if found is None or found.account not in case.runtimes.accounts.values():

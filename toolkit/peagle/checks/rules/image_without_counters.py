@@ -1,7 +1,6 @@
-"""Drafts that are accepted can be counted from outside.
+"""An image that exposes no speculation counters, so that deploy cannot verify acceptance.
 
-AWS's own image drafts, but no endpoint shows the engine's counters: whether anything is accepted
-stays unknown, and deploy ends as not proved.
+AWS's stock image drafts, but its endpoints do not expose the engine's metrics.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ VLLM_NOTICES = "never"
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """A warning of an image from one of AWS's own accounts."""
+    """A warning for an image from one of AWS's own accounts."""
     found = in_ecr(case.image) if case.image is not None else None
-    ours = case.runtimes.accounts.values()
-    if case.drafter is None or found is None or found.account not in ours:
+    aws_accounts = case.runtimes.accounts.values()
+    if case.drafter is None or found is None or found.account not in aws_accounts:
         return
     message = (
         "the stock image exposes no speculation counters; deploy cannot verify acceptance (exit 3)"

@@ -1,6 +1,6 @@
-"""The instance type is one that endpoints with a GPU can use.
+"""An instance type that GPU endpoints cannot use.
 
-SageMaker refuses others; this says so before anything is uploaded.
+SageMaker refuses it, but only after weights are uploaded.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ VLLM_NOTICES = "never"
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """An error with the types of its family, else the nearest ones."""
+    """An error that names the types of its family, else the nearest ones."""
     if case.instance_type is None or case.instance is not None:
         return
     try:
         find_instance(case.instances, case.instance_type)
     except NotFound as missing:
-        fix = missing.fix or "leave --instance-type out to get the cheapest that fits"
+        fix = missing.fix or "leave --instance-type out to use the cheapest type that fits"
         yield error(CODE, "instance_type", missing.message, fix)

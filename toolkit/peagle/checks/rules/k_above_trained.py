@@ -1,7 +1,7 @@
-"""K is no more than the head was trained to draft.
+"""A K above the one that the head was trained for.
 
-vLLM takes any K. What is drafted beyond the training is noise that the target has to verify: slower
-than without.
+vLLM accepts any K. Drafts beyond the trained K are rarely accepted and must be verified: slower
+than a smaller K.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ VLLM_NOTICES = "never"
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """An error above the K that the catalogue, or the head's own config, names."""
+    """An error above the trained K of the catalogue or the head's config."""
     trained, drafter = k_trained(case), case.drafter
     if drafter is None or trained is None or case.k <= trained:
         return
@@ -28,7 +28,7 @@ def check(case: Case) -> Iterator[Finding]:
 
 
 def k_trained(case: Case) -> int | None:
-    """The K of the training: the catalogue's, else what a parallel speculators head proposes."""
+    """The trained K: the catalogue's, else ``speculative_tokens`` of a P-EAGLE speculators head."""
     if case.drafter is None:
         return None
     config = config_of(case)

@@ -1,6 +1,6 @@
-"""It is known for which K a parallel head was trained.
+"""A K other than the recommended one for a P-EAGLE head whose trained K is unknown.
 
-Where it is not, too large a K cannot be distinguished from a good one before it is measured.
+Only a measurement shows whether such a K is too large.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ VLLM_NOTICES = "never"
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """A note when another K than the recommended one was chosen for such a head."""
+    """A note for such a K."""
     drafter = case.drafter
     if drafter is None or not is_parallel(case) or k_trained(case) is not None:
         return
     if case.k != drafter.k_recommended:
-        message = f"it is not known which K {drafter.title} was trained for"
+        message = f"the trained K of {drafter.title} is unknown"
         fix = f"if few drafts are accepted, try --k {drafter.k_recommended}"
         yield note(CODE, "k", message, fix)

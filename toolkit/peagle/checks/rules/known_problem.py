@@ -1,6 +1,6 @@
-"""Problems that the catalogue knows of a drafter on a version of vLLM are reported.
+"""Known problems of a drafter on a vLLM version.
 
-Each problem has a code of its own, with level, summary, fix and source in the target's file.
+Each problem has its own code, with level, summary, fix and source in the target's file.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ VLLM_NOTICES = "never"
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """A finding for each problem that this version has, and the instance where one is named."""
+    """A finding for each problem of this version and instance type."""
     for problem in case.drafter.problems if case.drafter else ():
         here = problem.vllm is None or versions.in_range(case.runtime.vllm, problem.vllm)
-        if here and _may_hit(case.instance_type, problem.instance_families):
+        if here and _may_affect(case.instance_type, problem.instance_families):
             yield Finding(
                 code=problem.code,
                 level=problem.level,
@@ -30,6 +30,6 @@ def check(case: Case) -> Iterator[Finding]:
             )
 
 
-def _may_hit(instance_type: str | None, families: tuple[str, ...]) -> bool:
-    """Whether it is on one of these families; where any is possible, it may be."""
+def _may_affect(instance_type: str | None, families: tuple[str, ...]) -> bool:
+    """Whether the instance type is, or may be, in one of these families; none listed: any."""
     return not families or instance_type is None or family_of(instance_type) in families

@@ -1,7 +1,7 @@
-"""The drafter's layers fall into one group of vLLM's key-value cache.
+"""Drafter layers in more than one group of vLLM's KV cache.
 
-vLLM deals the layers of a hybrid target (sliding and full attention) out to groups of one size,
-and refuses to start when the drafter's layers are in two of them.
+vLLM assigns the layers of a hybrid target (sliding and full attention) to groups of one size, and
+refuses to start when the drafter's layers are in two of them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Iterator
 
 from peagle.case import Case
 from peagle.catalog.schema import AttentionGroup
-from peagle.catalog.tables import VersionRule
 from peagle.checkpoints.heads import attention_of
 from peagle.checks.facts import entries, head_of, is_eagle, shape_of, version_finding
 from peagle.checks.head_layout import draft_groups
@@ -22,13 +21,13 @@ VLLM_NOTICES = "at start"
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """A finding when this version divides the pair's layers so."""
+    """A finding when this version splits the drafter's layers."""
     drafter, target = case.drafter, shape_of(case).attention
     draft = drafted(case)
     if drafter is None or not is_eagle(case) or not draft:
         return
     for entry in entries(case, CODE):
-        groups = draft_groups(target, draft, _ratio(entry))
+        groups = draft_groups(target, draft, float(entry.value or 0))
         if groups is not None and groups > 1:
             layers = sum(group.layers for group in draft)
             who = f"the {layers} layers of {drafter.title} fall into {groups} groups"
@@ -36,15 +35,11 @@ def check(case: Case) -> Iterator[Finding]:
 
 
 def drafted(case: Case) -> tuple[AttentionGroup, ...]:
-    """The head's layers: as read, as in the catalogue, or as the target's full layers are."""
+    """The head's layers: as read, from the catalogue, or like the target's full layers."""
     head, drafter = head_of(case), case.drafter
     known = (attention_of(head) if head else ()) or (drafter.attention if drafter else ())
     if known or drafter is None or drafter.hidden_layers is None:
         return known
-    alike = [group for group in shape_of(case).attention if group.kind == "full"]
+    full = [group for group in shape_of(case).attention if group.kind == "full"]
     layers = drafter.hidden_layers
-    return tuple(group.model_copy(update={"layers": layers}) for group in alike[:1])
-
-
-def _ratio(entry: VersionRule) -> float:
-    return float(entry.value or 0)
+    return tuple(group.model_copy(update={"layers": layers}) for group in full[:1])

@@ -1,7 +1,7 @@
-"""The weights have the layers that config.json announces.
+"""Weights with other layers than num_hidden_layers of config.json.
 
-vLLM refuses layers that are too many when it loads them. Layers that are missing stay as the
-memory was: it starts, and drafts noise.
+vLLM refuses extra layers when it loads them. Missing layers stay uninitialized: vLLM starts, and
+nearly no draft is accepted.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from peagle.case import Case
-from peagle.checks.facts import head_of, location_of, tensors_of
+from peagle.checks.facts import MIXED_FILES, head_of, location_of, tensors_of
 from peagle.checks.head_layout import layers_in, required
 from peagle.findings import Finding, error
 
@@ -19,20 +19,19 @@ VLLM_NOTICES = "at start"
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """An error when a layer is missing, or one too many is there."""
+    """An error for missing or extra layers."""
     head, tensors = head_of(case), tensors_of(case)
     if head is None or not tensors or required(head) is None:
         return
-    found, wanted = layers_in(tensors), set(range(head.layers or 0))
-    if found == wanted:
+    found, expected = layers_in(tensors), set(range(head.layers or 0))
+    if found == expected:
         return
     message = (
-        f"the weights of {location_of(case)} hold layers {_text(found)}, and its config.json says "
-        f"num_hidden_layers {head.layers}"
+        f"the weights of {location_of(case)} have layers {_layer_list(found)}, but config.json "
+        f"sets num_hidden_layers to {head.layers}"
     )
-    fix = "copy the head again: config.json and weights are not of the same head"
-    yield error(CODE, "drafter", message, fix)
+    yield error(CODE, "drafter", message, MIXED_FILES)
 
 
-def _text(layers: set[int]) -> str:
+def _layer_list(layers: set[int]) -> str:
     return ", ".join(map(str, sorted(layers))) or "none"

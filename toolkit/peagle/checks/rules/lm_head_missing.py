@@ -1,7 +1,7 @@
-"""A head without lm_head of its own can use the target's.
+"""A head without lm_head that cannot use the target's.
 
-vLLM gives it the target's. With a reduced vocabulary that is the rows of the wrong tokens, and of
-another width it does not fit at all.
+vLLM shares the target's. With a reduced vocabulary its rows belong to other tokens, and at another
+width it does not fit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ VLLM_NOTICES = "never"
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """An error when the head brings none and the target's is of another size."""
+    """An error when the head has none and the target's has another size."""
     head, tensors = head_of(case), tensors_of(case)
     if head is None or not tensors or any("lm_head" in name for name in tensors):
         return
@@ -28,7 +28,7 @@ def check(case: Case) -> Iterator[Finding]:
         return
     if sizes[0] < shape.vocab_size:
         message = (
-            f"{location_of(case)} drafts {sizes[0]:,} of {shape.vocab_size:,} tokens and has no "
-            "lm_head of its own"
+            f"{location_of(case)} drafts {sizes[0]:,} of {shape.vocab_size:,} tokens but has no "
+            "lm_head"
         )
         yield error(CODE, "drafter", message, "copy the head again, or export it with lm_head")

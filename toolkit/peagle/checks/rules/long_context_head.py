@@ -1,7 +1,7 @@
-"""Long contexts are drafted by the head that was trained on them, and short ones by the other.
+"""A head for short contexts with long ones, or the long-context head with short ones.
 
-The cards name 10,000 tokens. At 100,000 the plain head of Qwen3-Coder gets 1.20 accepted and the
-long one 2.19; on short prompts the long one is behind (2.65 and 3.25). vLLM cannot know.
+The model cards draw the line at 10,000 tokens. At 100,000 tokens the plain head of Qwen3-Coder has
+an acceptance length of 1.20 and the long one 2.19; on short prompts 3.25 and 2.65.
 """
 
 from __future__ import annotations
@@ -17,16 +17,13 @@ ABOUT = "load"
 VLLM_NOTICES = "never"
 
 LONG = 10_000
-"""Tokens from which on the cards of the heads advise the long-context one."""
+"""Tokens from which the model cards recommend the long-context head."""
 
 _SUFFIX = "-long"
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """A word on the pair's other head; a warning above the context that the target has by default.
-
-    Below that a long context is possible, not what the endpoint is for.
-    """
+    """A note on the pair's other head; a warning above the target's default context."""
     drafter, target, length = case.drafter, case.target, case.max_model_len
     if drafter is None or not is_parallel(case):
         return
@@ -34,13 +31,13 @@ def check(case: Case) -> Iterator[Finding]:
     plain, long = drafter.name.removesuffix(_SUFFIX), f"{drafter.name}{_SUFFIX}"
     if length > LONG and long in names:
         message = (
-            f"{drafter.title} was made for prompts below {LONG:,} tokens; the context has room for "
-            f"{length:,}, and of longer prompts it gets less accepted"
+            f"{drafter.title} is for prompts below {LONG:,} tokens; acceptance falls with longer "
+            f"prompts, and the context allows {length:,}"
         )
-        fix = f"fine while prompts are shorter; for longer ones use {target.short_name}+{long}"
-        say = warning if length > target.default_max_model_len else note
-        yield say(CODE, "drafter", message, fix)
+        fix = f"for longer prompts use {target.short_name}+{long}"
+        level = warning if length > target.default_max_model_len else note
+        yield level(CODE, "drafter", message, fix)
     elif length < LONG and plain != drafter.name and plain in names:
-        message = f"the context has {length:,} tokens, and {drafter.title} is for {LONG:,} and more"
-        fix = f"use {target.short_name}+{plain}, which gets more accepted there"
+        message = f"the context has {length:,} tokens; {drafter.title} is for {LONG:,} or more"
+        fix = f"use {target.short_name}+{plain}, which has a higher acceptance there"
         yield note(CODE, "drafter", message, fix)

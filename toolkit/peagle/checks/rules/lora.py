@@ -1,8 +1,7 @@
-"""LoRA adapters are used with care beside a drafter.
+"""LoRA adapters with a drafter.
 
-vLLM gives the adapter to the target only, so less is accepted. A P-EAGLE head that shares the
-target's embeddings ends vLLM 0.28.0 with the first request, adapter or not: its masked slots have
-none.
+vLLM applies the adapter to the target only, so acceptance falls. In vLLM 0.28.0 a P-EAGLE head that
+shares the target's embeddings crashes the engine on the first request, with or without an adapter.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ VLLM_NOTICES = "on a request"
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """A finding when adapters are turned on."""
+    """A finding when adapters are enabled."""
     if not is_eagle(case) or setting(case, "enable-lora") is not True:
         return
     kind = "shared" if is_parallel(case) and case.k > 1 and _shares(case) else "own"
@@ -30,7 +29,7 @@ def check(case: Case) -> Iterator[Finding]:
 
 
 def _shares(case: Case) -> bool:
-    """Whether the head is known to use the target's embeddings."""
+    """Whether the head uses the target's embeddings, as far as known."""
     tensors = tensors_of(case)
     if tensors:
         return not any("embed_tokens" in name for name in tensors)

@@ -1,6 +1,6 @@
-"""The share of a GPU's memory that vLLM may use is a share.
+"""A gpu-memory-utilization that is not a share of the memory.
 
-vLLM refuses a number that is not above 0 and at most 1 when it starts: 90 per cent is 0.9.
+vLLM refuses a number that is not above 0 and at most 1 at start: 90 percent is 0.9.
 """
 
 from __future__ import annotations
@@ -24,6 +24,6 @@ def check(case: Case) -> Iterator[Finding]:
     if share is None or (type(share) in (int, float) and 0 < float(share) <= 1):
         return
     percent = type(share) in (int, float) and 1 < float(share) <= 100
-    fix = f"write {float(share) / 100:g}" if percent else "leave it out for vLLM's own, 0.92"
+    fix = f"set it to {float(share) / 100:g}" if percent else "leave it out for the default, 0.92"
     message = f"--{_NAME} is {share}, not a number above 0 and at most 1"
     yield error(CODE, _NAME, message, fix)

@@ -1,8 +1,7 @@
-"""vLLM has a class for the head: the one that config.json names, or that the format implies.
+"""A head class that vLLM does not have, as named in config.json or implied by the format.
 
-vLLM puts Eagle3 before a class whose name neither begins nor ends with it, so that heads of
-training frameworks, such as PEagleDraftModel, become classes that it does not have. It refuses them
-when it starts.
+vLLM prefixes a class name with Eagle3 unless the name begins or ends with it, so that a class of a
+training framework, such as PEagleDraftModel, becomes one that vLLM refuses at start.
 """
 
 from __future__ import annotations
@@ -28,19 +27,19 @@ _SPECULATORS = {
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """A finding when none of the classes that vLLM would look up is one of its heads."""
+    """A finding when vLLM has none of the classes that it looks up."""
     head = head_of(case)
     if head is None or head.speculators not in (None, "eagle3", "peagle"):
         return
-    wanted = looked_up(head)
+    classes = class_names(head)
     for entry in entries(case, CODE):
-        if not set(wanted) & set(entry.names):
-            who = f"{location_of(case)} ({', '.join(wanted) or 'no class named'})"
+        if not set(classes) & set(entry.names):
+            who = f"{location_of(case)} ({', '.join(classes) or 'no class'})"
             yield version_finding(entry, "drafter", who)
 
 
-def looked_up(head: HeadConfig) -> tuple[str, ...]:
-    """The names under which vLLM looks for the head's class."""
+def class_names(head: HeadConfig) -> tuple[str, ...]:
+    """The class names that vLLM looks up for the head."""
     if head.speculators is not None:
         made = _SPECULATORS.get((head.speculators, head.model_type))
         return (made or f"{head.speculators} with layers of {head.model_type}",)

@@ -1,7 +1,7 @@
-"""The model runner that vLLM uses can run the drafter.
+"""A model runner that cannot run the drafter.
 
-By itself vLLM chooses the one that can. VLLM_USE_V2_MODEL_RUNNER=1 skips that choice, and what
-then runs is not P-EAGLE.
+vLLM selects a runner that can. VLLM_USE_V2_MODEL_RUNNER=1 skips the selection, and the V2 runner
+does not run P-EAGLE.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _VARIABLE = "VLLM_USE_V2_MODEL_RUNNER"
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """A finding when the variable forces that runner."""
+    """A finding when the variable forces the V2 runner."""
     if case.environment.get(_VARIABLE, "").strip().lower() not in ("1", "true"):
         return
     kind = "parallel" if is_parallel(case) else "sequential"

@@ -1,6 +1,6 @@
-"""A head with a norm before fc runs on a vLLM that computes that norm.
+"""A head with a norm before ``fc`` on a vLLM version that ignores that norm.
 
-Older versions load it and leave the norm out: the endpoint is green, and nearly nothing is
+Older versions load the head without it: the endpoint becomes healthy, and nearly no draft is
 accepted.
 """
 

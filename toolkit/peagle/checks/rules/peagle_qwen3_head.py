@@ -1,6 +1,6 @@
-"""A P-EAGLE head of Qwen3 layers in the speculators format runs on a vLLM that has its class.
+"""A P-EAGLE speculators head with Qwen3 layers on a vLLM version without its class.
 
-Older versions refuse it when they start.
+Older versions refuse it at start.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ VLLM_NOTICES = "at start"
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """A finding for such a head on such a version, unless the format itself is refused."""
+    """A finding for such a head, unless the version refuses the format itself."""
     head = head_of(case)
     if head is None or (head.speculators, head.model_type) != ("peagle", "qwen3"):
         return

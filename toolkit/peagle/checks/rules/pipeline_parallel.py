@@ -1,7 +1,7 @@
-"""A model with a drafter is divided by tensors, not into a pipeline.
+"""Pipeline parallelism with a drafter.
 
-vLLM 0.28.0 refuses the pipeline when it starts, since the head's class cannot be cut into stages;
-0.33.0 refuses it with asynchronous scheduling only.
+vLLM 0.28.0 refuses it at start, since the head's class cannot be split into stages; 0.33.0 refuses
+it with asynchronous scheduling only.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ VLLM_NOTICES = "at start"
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """A finding for more than one stage; which one depends on the scheduling."""
+    """A finding for more than one stage; entries differ by scheduling."""
     stages = setting(case, "pipeline-parallel-size")
     if type(stages) is not int or stages < 2 or not is_eagle(case):
         return
-    # vLLM schedules asynchronously unless that is turned off.
+    # Asynchronous scheduling is on by default.
     kind = "sync" if setting(case, "async-scheduling") is False else "async"
     for entry in entries(case, CODE):
         if entry.value in (None, kind):

@@ -1,7 +1,6 @@
-"""A head that drafts in parallel names the token that stands in its masked slots.
+"""A P-EAGLE head that does not name the placeholder token of its masked slots.
 
-Where its config.json keeps it depends on the version. vLLM refuses a head without one when it
-starts.
+The key in config.json depends on the vLLM version. vLLM refuses a head without one at start.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ VLLM_NOTICES = "at start"
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """A finding for a P-EAGLE head none of whose keys, on this version, names a token."""
+    """A finding for a P-EAGLE head without any of the keys that this version reads."""
     head = head_of(case)
     if head is None or not is_parallel(case):
         return
@@ -39,5 +38,5 @@ def check(case: Case) -> Iterator[Finding]:
 
 
 def keys(head: HeadConfig, names: tuple[str, ...]) -> tuple[str, ...]:
-    """The keys that count: the speculators format has one, which vLLM itself passes on."""
+    """The keys that vLLM reads; the speculators format has a single one."""
     return ("mask_token_id",) if head.speculators_format else names

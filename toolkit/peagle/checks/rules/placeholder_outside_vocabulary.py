@@ -1,7 +1,7 @@
-"""The token of the masked slots is one of the vocabulary's.
+"""A placeholder token outside the vocabulary.
 
-vLLM looks up its embedding with the first drafts: outside of the table a GPU reads other memory or
-the engine ends, after the endpoint is green.
+vLLM looks up its embedding with the first drafts: the GPU reads other memory, or the engine
+crashes, after the endpoint is healthy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ VLLM_NOTICES = "on a request"
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """An error for a token below 0, or not below the size of the vocabulary."""
+    """An error for a token below 0 or at least the vocabulary size."""
     head = head_of(case)
     if head is None or not is_parallel(case):
         return
@@ -32,8 +32,8 @@ def check(case: Case) -> Iterator[Finding]:
         if found is None or (type(found[1]) is int and 0 <= found[1] < vocabulary):
             continue
         message = (
-            f"{found[0]} of {location_of(case)} is {found[1]!r}, and the vocabulary has "
-            f"{vocabulary:,} tokens, from 0 on"
+            f"{found[0]} of {location_of(case)} is {found[1]!r}; the vocabulary has the ids "
+            f"0 to {vocabulary - 1:,}"
         )
-        fix = "copy the head again, or write the token that it was trained with"
+        fix = "copy the head again, or set the token it was trained with"
         yield error(CODE, "drafter", message, fix)

@@ -1,6 +1,6 @@
-"""Prefix caching is off where the heads' cards turn it off.
+"""Prefix caching with heads whose model cards turn it off.
 
-vLLM runs with both. Hits were lost and acceptance fell, and nothing tells.
+vLLM runs with both, but cache hits are lost and acceptance falls, without a warning.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ VLLM_NOTICES = "never"
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """A finding when it was turned on by hand."""
+    """A finding when prefix caching is turned on explicitly."""
     if is_eagle(case) and setting(case, "enable-prefix-caching") is True:
         for entry in entries(case, CODE):
             yield version_finding(entry, "vllm", "--enable-prefix-caching")

@@ -1,6 +1,6 @@
-"""AWS publishes its vLLM images in the region.
+"""A region without AWS's vLLM images.
 
-SageMaker pulls images from ECR in the endpoint's own region only.
+SageMaker pulls images only from ECR in the endpoint's region.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ VLLM_NOTICES = "never"
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """An error with the nearest known region, unless the image is the user's own."""
+    """An error that names the nearest known region, unless the image is the user's own."""
     region, known = case.region, case.runtimes.accounts
     if region is None or region in known or case.image is not None:
         return

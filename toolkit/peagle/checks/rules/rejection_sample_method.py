@@ -1,6 +1,6 @@
-"""rejection_sample_method is one that this version of vLLM has, and that runs on this machine.
+"""A rejection_sample_method that the vLLM version or the machine does not support.
 
-vLLM refuses others when it starts.
+vLLM refuses it at start.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ VLLM_NOTICES = "at start"
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """A finding for a value that this version does not have, or that needs a GPU."""
+    """A finding for a value that is unknown to this version or needs a GPU."""
     method = speculative_settings(case).get(CODE.replace("-", "_"))
     if method is None:
         return
@@ -27,4 +27,4 @@ def check(case: Case) -> Iterator[Finding]:
             return
     if method == "synthetic" and case.on_cpu:
         message = "rejection_sample_method synthetic does not run on a CPU"
-        yield error(CODE, "drafter", message, "leave it out on this machine")
+        yield error(CODE, "drafter", message, "leave rejection_sample_method out on this machine")

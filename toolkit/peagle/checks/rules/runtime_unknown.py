@@ -1,6 +1,6 @@
-"""There is an image of this version of vLLM.
+"""A vLLM version without an image.
 
-A plan for a version that AWS never published fails when SageMaker pulls the image.
+SageMaker fails to pull an image that AWS never published.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ VLLM_NOTICES = "never"
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """An error for a version that the catalogue has no image of, with the nearest one."""
+    """An error that names the nearest version with an image."""
     known = [versions.normalise(runtime.vllm) for runtime in case.runtimes.runtimes]
     version = case.runtime.vllm
     if version in known or case.image is not None:

@@ -1,8 +1,8 @@
-"""A target with sliding layers does not run on FlashInfer on Hopper.
+"""A target with sliding-window layers on FlashInfer on Hopper.
 
-vLLM's FlashInfer backend refuses them there, after the weights are loaded. Nobody has to ask for
-FlashInfer: with a cache in 8-bit floats vLLM takes it by itself for heads that are too wide for
-FlashAttention 3, such as Gemma-4's, and with fp8_e5m2, which FlashAttention does not know, for all.
+vLLM's FlashInfer backend refuses them there after the weights are loaded. vLLM also selects
+FlashInfer by itself: with an FP8 cache for heads wider than FlashAttention 3 supports, such as
+Gemma-4's, and with fp8_e5m2, which FlashAttention does not support, for all targets.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from peagle.case import Case
 from peagle.checks.facts import entries, setting, shape_of, version_finding
-from peagle.checks.rules.fp8_cache_triton import E5M2, FLASHINFER_CACHES, flashinfer_can
+from peagle.checks.rules.fp8_cache_triton import E5M2, FLASHINFER_CACHES, flashinfer_supports
 from peagle.findings import Finding
 
 CODE = "sliding-flashinfer"
@@ -20,7 +20,7 @@ VLLM_NOTICES = "at start"
 
 _HOPPER = "sm_90"
 _WIDEST_FOR_FLASH_ATTENTION = 256
-"""Numbers in one attention head (FlashAttention 3; version 4 has no cache in 8-bit floats)."""
+"""Head size (FlashAttention 3; version 4 has no FP8 cache)."""
 
 
 def check(case: Case) -> Iterator[Finding]:
@@ -29,19 +29,19 @@ def check(case: Case) -> Iterator[Finding]:
         return
     if not any(group.kind == "sliding" for group in shape_of(case).attention):
         return
-    if argument := _leads_to_flashinfer(case):
+    if argument := _selects_flashinfer(case):
         for entry in entries(case, CODE):
             yield version_finding(entry, "vllm", f"--{argument}")
 
 
-def _leads_to_flashinfer(case: Case) -> str | None:
-    """The argument that makes vLLM take FlashInfer, if one does."""
+def _selects_flashinfer(case: Case) -> str | None:
+    """The argument that makes vLLM select FlashInfer, if any."""
     backend = setting(case, "attention-backend")
     if backend:
         return "attention-backend" if str(backend).upper() == "FLASHINFER" else None
     kind, shape = setting(case, "kv-cache-dtype"), shape_of(case)
-    if kind not in FLASHINFER_CACHES or not flashinfer_can(shape):
+    if kind not in FLASHINFER_CACHES or not flashinfer_supports(shape):
         return None
     widest = max(group.head_dim for group in shape.attention)
-    too_much = kind == E5M2 or widest > _WIDEST_FOR_FLASH_ATTENTION
-    return "kv-cache-dtype" if too_much else None
+    unsupported = kind == E5M2 or widest > _WIDEST_FOR_FLASH_ATTENTION
+    return "kv-cache-dtype" if unsupported else None

@@ -1,6 +1,6 @@
-"""The keys of --speculative-config are ones that this version of vLLM has.
+"""A key of --speculative-config that the vLLM version does not have.
 
-vLLM refuses a key that it does not know when it starts.
+vLLM refuses an unknown key at start.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ ABOUT = "version"
 VLLM_NOTICES = "at start"
 
 _KNOWN = "known"
-"""Value of the entry that names every key that any version has."""
+"""Value of the entry that lists the keys of all versions."""
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """A finding for each key that this version, or every version, is known not to have."""
+    """A finding for each key that this version, or any version, does not have."""
     keys = set(speculative_settings(case))
     for entry in entries(case, CODE):
         if entry.value == _KNOWN:

@@ -1,6 +1,6 @@
-"""A P-EAGLE head in the speculators format runs on a vLLM that knows the format.
+"""A P-EAGLE head in the speculators format on a vLLM version that does not support the format.
 
-Older versions refuse it when they start.
+Older versions refuse it at start.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ VLLM_NOTICES = "at start"
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """A finding for such a head, read or in the catalogue, on such a version."""
+    """A finding for such a head, as read or from the catalogue."""
     head, drafter = head_of(case), case.drafter
     if drafter is None or not is_parallel(case):
         return

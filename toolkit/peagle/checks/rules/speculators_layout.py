@@ -1,8 +1,7 @@
-"""A head in the speculators format has the parts by which vLLM recognises and reads it.
+"""A head in the speculators format whose config.json lacks required parts.
 
-Without speculators_config vLLM does not know what the folder holds, without speculators_model_type
-not what kind of head, and without transformer_layer_config not of what size. It refuses each when
-it starts.
+vLLM recognizes the format by speculators_config, the kind of head by speculators_model_type, and
+takes its sizes from transformer_layer_config. It refuses to start without any of them.
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ _PARTS = ("speculators_model_type", "speculators_config", "transformer_layer_con
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """An error that names the parts that are missing."""
+    """An error that lists the missing parts."""
     config = config_of(case)
-    missing = [part for part in _PARTS if not _there(config, part)]
-    # transformer_layer_config alone is no sign: other formats nest their layers too.
+    missing = [part for part in _PARTS if not _present(config, part)]
+    # Other formats also have transformer_layer_config.
     if not missing or not any(config.get(part) is not None for part in _PARTS[:2]):
         return
     message = (
-        f"config.json of {location_of(case)} is in the speculators format, but has no "
-        f"{' and no '.join(missing)}"
+        f"config.json of {location_of(case)} is in the speculators format but lacks "
+        f"{' and '.join(missing)}"
     )
-    yield error(CODE, "drafter", message, "copy the head again, config.json included")
+    yield error(CODE, "drafter", message, "copy the head again, including config.json")
 
 
-def _there(config: Mapping[str, Any], part: str) -> bool:
+def _present(config: Mapping[str, Any], part: str) -> bool:
     value = config.get(part)
     return isinstance(value, str) if part == _PARTS[0] else isinstance(value, Mapping)

@@ -1,7 +1,6 @@
-"""A head in the speculators format is of a type that the pair can start: eagle3 or peagle.
+"""A head in the speculators format that is neither eagle3 nor peagle.
 
-vLLM refuses a type that it does not know when it starts, and makes another kind of drafter of one
-that it does.
+vLLM refuses an unknown type at start, and starts another kind of drafter for other known types.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ def check(case: Case) -> Iterator[Finding]:
     head = head_of(case)
     if head is not None and head.speculators not in (None, "eagle3", "peagle"):
         message = (
-            f"{location_of(case)} has the speculators_model_type {head.speculators!r}, which is "
-            "neither eagle3 nor peagle"
+            f"{location_of(case)} has speculators_model_type {head.speculators!r}, neither "
+            "eagle3 nor peagle"
         )
-        yield error(CODE, "drafter", message, "give an EAGLE-3 or P-EAGLE head")
+        yield error(CODE, "drafter", message, "use an EAGLE-3 or P-EAGLE head")

@@ -1,7 +1,7 @@
-"""Structured output is used with care beside a drafter.
+"""Structured output with a drafter.
 
-Drafts that a JSON schema does not allow are thrown away, and versions differ in how many: the
-endpoint answers, slower than without a drafter.
+Drafts that violate the JSON schema are rejected, to a degree that depends on the version: the
+endpoint can be slower than without a drafter.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _SIGNS = (
     "tool-call-parser",
     "enable-auto-tool-choice",
 )
-"""Arguments of an endpoint that is to answer in structures."""
+"""Arguments of an endpoint with structured output."""
 
 
 def check(case: Case) -> Iterator[Finding]:
     """A finding when the endpoint is set up for structured output."""
-    asked = [name for name in _SIGNS if setting(case, name) not in (None, False)]
-    if asked and is_eagle(case):
+    given = [name for name in _SIGNS if setting(case, name) not in (None, False)]
+    if given and is_eagle(case):
         for entry in entries(case, CODE):
-            yield version_finding(entry, "vllm", f"--{asked[0]}")
+            yield version_finding(entry, "vllm", f"--{given[0]}")

@@ -1,7 +1,6 @@
-"""t2d, which says of each of the target's tokens whether it is drafted, has one entry for each.
+"""A t2d, which marks the target's tokens that are drafted, without one entry per token.
 
-vLLM does not read it, so it does no harm by itself; but a head that was cut down for another
-vocabulary has a d2t for that one too.
+vLLM does not read t2d, but a head reduced for another vocabulary has a wrong d2t too.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ def check(case: Case) -> Iterator[Finding]:
     shape = tensors_of(case)[name].shape
     if shape != (vocabulary,):
         message = (
-            f"{name} of {location_of(case)} has the shape {list(shape)}, and {case.target.id} has "
-            f"{vocabulary:,} tokens: d2t may be of another vocabulary too"
+            f"{name} of {location_of(case)} has shape {list(shape)}, but {case.target.id} has "
+            f"{vocabulary:,} tokens: d2t may belong to another vocabulary too"
         )
-        fix = "compare acceptance with what was published, or export the head again"
+        fix = "compare acceptance with the published value, or export the head again"
         yield warning(CODE, "drafter", message, fix)

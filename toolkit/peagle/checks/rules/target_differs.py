@@ -1,7 +1,7 @@
-"""The checkpoint is the target of the pair.
+"""A checkpoint that is not the target of the pair.
 
-vLLM serves whatever model it finds. The plan's memory, its context and its head would be those of
-another one: 20B and 120B of one family differ in a few numbers of config.json.
+vLLM serves any model. Memory, context and head of the plan are for the pair's target: the 20B and
+120B models of one family differ in a few values of config.json.
 """
 
 from __future__ import annotations
@@ -20,36 +20,38 @@ VLLM_NOTICES = "never"
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """An error that says in which numbers the two differ."""
+    """An error that lists the values that differ."""
     checkpoint, target = case.target_checkpoint, case.target
     if checkpoint is None:
         return
     if is_head(checkpoint.config):
-        message = f"{checkpoint.location} holds a draft head, and {target.id} is a model"
-        yield error(CODE, "target", message, "name the folder of the target itself")
+        message = f"{checkpoint.location} holds a draft head, not the model {target.id}"
+        yield error(CODE, "target", message, "pass the folder of the target")
         return
     differences = list(_differences(shape_of(case), target.architecture))
     if not differences:
         return
     message = f"{checkpoint.location} is not {target.id}: {', '.join(differences)}"
     if not case.own_target:
-        what = f"what the catalogue says of {target.id}"
-        message = f"{checkpoint.location} is not {what}: {', '.join(differences)}"
-        fix = "correct the catalogue's file, or its weights: plans count with those numbers"
+        message = (
+            f"{checkpoint.location} differs from the catalogue's {target.id}: "
+            f"{', '.join(differences)}"
+        )
+        fix = "correct the catalogue file or its weights; plans use the values of the file"
         yield error(CODE, "target", message, fix)
     elif _own_pair(case):
         fix = (
-            "to plan with this model, write a catalogue file with its own numbers; here "
-            f"{target.short_name} only says how the drafter is started"
+            "to plan with this model, write a catalogue file for it; here "
+            f"{target.short_name} only determines how the drafter is started"
         )
         yield note(CODE, "target", message, fix)
     else:
-        fix = f"name the place of {target.id}, or write a catalogue file for this model"
+        fix = f"pass the location of {target.id}, or write a catalogue file for this model"
         yield error(CODE, "target", message, fix)
 
 
 def _own_pair(case: Case) -> bool:
-    """Whether head and target that were read fit each other, and the head not the catalogue's."""
+    """Whether the head that was read fits the target that was read, not the catalogue's."""
     head, real, known = head_of(case), shape_of(case), case.target.architecture
     if head is None or not wrong_target(case):
         return False
@@ -67,9 +69,9 @@ def _differences(real: Architecture, known: Architecture) -> Iterator[str]:
         "experts": (real.experts, known.experts),
         "key-value heads": (_kv_heads(real), _kv_heads(known)),
     }
-    for name, (there, wanted) in pairs.items():
-        if there != wanted:
-            yield f"{name} {there}, not {wanted}"
+    for name, (found, expected) in pairs.items():
+        if found != expected:
+            yield f"{name} {found}, not {expected}"
 
 
 def _kv_heads(shape: Architecture) -> tuple[int, ...]:

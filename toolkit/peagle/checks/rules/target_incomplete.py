@@ -1,7 +1,7 @@
-"""The target's weights hold all of its layers, no more, and its embeddings.
+"""A target whose weights lack layers or embeddings, or have extra layers.
 
-vLLM refuses a target with tensors missing when it has loaded the others, after the whole download,
-and one with layers that it has no place for.
+vLLM refuses missing tensors after it has downloaded and loaded the others, and layers that the
+model does not have.
 """
 
 from __future__ import annotations
@@ -24,42 +24,42 @@ _OTHER_TOWERS = ("vision", "visual", "audio", "mtp", "encoder.")
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """An error that names the layers, or the embeddings, that are missing."""
+    """An error that lists the missing layers or matrices, or the extra layers."""
     checkpoint = case.target_checkpoint
     if checkpoint is None or not checkpoint.tensors or is_head(checkpoint.config):
         return
     missing = list(_missing(case, checkpoint.tensors))
-    extra = layers_of(checkpoint.tensors) - set(range(_most(case)))
-    fix = "copy the model again: its index, a shard or config.json is of another one"
+    extra = layers_of(checkpoint.tensors) - set(range(_layer_limit(case)))
+    fix = "copy the model again: its index, a shard or config.json comes from another model"
     if missing:
         message = f"the weights at {checkpoint.location} lack {', '.join(missing)}"
         yield error(CODE, "target", message, fix)
     elif extra:
         message = (
-            f"the weights at {checkpoint.location} hold layers up to {max(extra)}, and its "
-            f"config.json says num_hidden_layers {shape_of(case).layers}"
+            f"the weights at {checkpoint.location} have layers up to {max(extra)}, but "
+            f"config.json sets num_hidden_layers to {shape_of(case).layers}"
         )
         yield error(CODE, "target", message, fix)
 
 
 def layers_of(tensors: Iterable[str]) -> set[int]:
-    """The numbers of the decoder's layers among these names."""
-    return {int(match[1]) for match in map(_LAYER.search, _text(tensors)) if match}
+    """The numbers of the decoder layers among these names."""
+    return {int(match[1]) for match in map(_LAYER.search, _decoder_tensors(tensors)) if match}
 
 
-def _text(tensors: Iterable[str]) -> list[str]:
+def _decoder_tensors(tensors: Iterable[str]) -> list[str]:
     return [name for name in tensors if not any(part in name for part in _OTHER_TOWERS)]
 
 
-def _most(case: Case) -> int:
-    """Layers that there may be, those of multi-token prediction included."""
+def _layer_limit(case: Case) -> int:
+    """The most layers that the weights may have, including multi-token prediction."""
     config = case.target_checkpoint.config if case.target_checkpoint else {}
     more = config.get("num_nextn_predict_layers")
     return shape_of(case).layers + (more if type(more) is int else 0)
 
 
 def _missing(case: Case, tensors: Mapping[str, Tensor]) -> Iterator[str]:
-    text, found = _text(tensors), layers_of(tensors)
+    text, found = _decoder_tensors(tensors), layers_of(tensors)
     absent = sorted(set(range(shape_of(case).layers)) - found)
     if not found:
         yield "every layer"

@@ -1,6 +1,6 @@
-"""The attention heads of target and head can be divided among the GPUs, and there are as many.
+"""Tensor parallelism over too many GPUs, or over a number that does not divide the heads.
 
-vLLM refuses other divisions when it starts.
+vLLM refuses it at start.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ VLLM_NOTICES = "at start"
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """An error for too few GPUs, or a division that leaves a rest."""
+    """An error for too few GPUs, or a number of GPUs that does not divide the attention heads."""
     size, instance, head = case.tensor_parallel_size, case.instance, head_of(case)
     if instance is not None and size > instance.gpu_count:
-        message = f"tensor parallelism over {size} GPUs, and {instance.type} has "
+        message = f"tensor parallelism needs {size} GPUs; {instance.type} has {instance.gpu_count}"
         fix = f"use --tp {instance.gpu_count} or less, or a larger instance"
-        yield error(CODE, "tensor_parallel_size", f"{message}{instance.gpu_count}", fix)
+        yield error(CODE, "tensor_parallel_size", message, fix)
         return
     counts = {case.target.id: shape_of(case).query_heads}
     if head is not None and head.query_heads and case.drafter:

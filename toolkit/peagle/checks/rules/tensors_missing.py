@@ -1,7 +1,7 @@
-"""The weights hold every tensor that the head computes with.
+"""A head whose weights lack tensors.
 
-vLLM does not ask for all of a draft head's tensors. What is missing stays as the memory was: it
-starts, is green, and drafts noise.
+vLLM does not require all of a draft head's tensors. Missing ones stay uninitialized: the endpoint
+becomes healthy, and nearly no draft is accepted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SHOWN = 3
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """An error that names the first tensors missing; whole layers are another rule's."""
+    """An error that lists the first missing tensors; layers_mismatch reports whole layers."""
     head, tensors = head_of(case), tensors_of(case)
     shapes = required(head) if head else None
     if shapes is None or not tensors:

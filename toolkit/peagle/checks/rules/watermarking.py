@@ -1,6 +1,6 @@
-"""Watermarking is off with P-EAGLE.
+"""Watermarking with P-EAGLE.
 
-vLLM refuses the two together. Its argument --watermark is another thing.
+vLLM refuses the combination. Its argument --watermark is unrelated.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ VLLM_NOTICES = "at start"
 
 
 def check(case: Case) -> Iterator[Finding]:
-    """A finding when the argument is given."""
+    """A finding for --watermark-config."""
     if is_parallel(case) and "watermark-config" in case.settings:
         for entry in entries(case, CODE):
             yield version_finding(entry, "vllm", "--watermark-config")
