@@ -40,4 +40,4 @@ def test_only_what_ends_on_triton_before_ada_is_refused(
     for finding in found:
         assert finding.level == "error"
         assert f"--kv-cache-dtype {settings['kv-cache-dtype']} on A1" in finding.message
-        assert "leave --kv-cache-dtype out" in (finding.fix or "")
+        assert "omit --kv-cache-dtype" in (finding.fix or "")

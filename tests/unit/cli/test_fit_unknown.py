@@ -80,7 +80,7 @@ AWQ = LLAMA | {"quantization_config": {"quant_method": "awq", "bits": 4}}
 def test_weights_of_unknown_size_are_refused_where_no_header_tells_it(tmp_path: Path) -> None:
     wrong = peagle("--target", written(tmp_path, AWQ), *SMALL).exception
     assert isinstance(wrong, UserError)
-    assert "quantised by awq" in str(wrong)
+    assert "quantized with awq" in str(wrong)
     assert "weight files" in str(wrong)
 
 

@@ -14,7 +14,7 @@ from peagle.fit.estimate import drafter_on_gpu, target_on_gpu
 from peagle.fit.models import TargetModel
 from peagle.fit.target_weights import (
     MIB,
-    allotted,
+    allocated,
     checkpoint_bytes,
     rotary_bytes,
     target_bytes,
@@ -169,12 +169,12 @@ def test_rotary_tables_are_made_for_every_position() -> None:
 
 @given(st.integers(0, 10**10))
 def test_the_allocator_loses_less_than_a_segment(size: int) -> None:
-    assert size <= allotted(size) < size + 2 * MIB
-    assert allotted(size) <= allotted(size + 512)
+    assert size <= allocated(size) < size + 2 * MIB
+    assert allocated(size) <= allocated(size + 512)
 
 
 def test_the_allocator_cuts_only_what_is_small() -> None:
-    assert allotted(9 * MIB + 1) == 9 * MIB + 512
-    assert allotted(16.5 * MIB) == 16.5 * MIB, "1.5 MiB are cut off"
-    assert allotted(17.5 * MIB) == 18 * MIB
-    assert allotted(20.5 * MIB) == 22 * MIB
+    assert allocated(9 * MIB + 1) == 9 * MIB + 512
+    assert allocated(16.5 * MIB) == 16.5 * MIB, "1.5 MiB are cut off"
+    assert allocated(17.5 * MIB) == 18 * MIB
+    assert allocated(20.5 * MIB) == 22 * MIB

@@ -140,7 +140,7 @@ def test_a_head_of_another_target_is_an_error() -> None:
     (finding,) = [f for f in made.findings if f.level == "error"]
     assert finding.code == "head-not-for-target"
     assert "acme/secret" in finding.message
-    assert finding.fix == "use the target secret, or use a drafter of chat: p-eagle, eagle3, ngram"
+    assert finding.fix == "use the target secret, or a drafter of chat: p-eagle, eagle3, ngram"
 
 
 def test_a_config_that_was_read_says_what_the_head_is() -> None:

@@ -1,13 +1,11 @@
-"""Working memory: the most that lives at once in vLLM's profiling run.
+"""Working memory, CUDA graphs, libraries and buffers of one GPU, in bytes: estimates.
 
-Before it allots the cache, vLLM runs one step of ``max_num_batched_tokens`` tokens through target
-and drafter and samples ``max_num_seqs`` tokens (profile_run of v1/worker/gpu_model_runner.py, and
-of v1/worker/gpu/model_runner.py for the second runner), and keeps the peak free for later. Here
-each phase of that run is counted from the tensors that live at the same time in it. Bytes.
-
-What vLLM takes beside weights, working memory and cache: CUDA graphs, libraries, buffers.
-
-These are estimates. Each constant is one for all pairs, with what it stands for.
+Before vLLM allocates the KV cache, it profiles one step of ``max_num_batched_tokens`` tokens
+through target and drafter, samples ``max_num_seqs`` tokens and reserves the peak (profile_run of
+v1/worker/gpu_model_runner.py; v1/worker/gpu/model_runner.py for model runner V2). Each phase here
+sums the tensors that are live at the same time in that run. CUDA graphs follow
+profile_cudagraph_memory of the same file. Each constant holds for all pairs; its docstring names
+what it stands for.
 """
 
 from __future__ import annotations
@@ -28,8 +26,10 @@ from peagle.vllm.defaults import capture_sizes, uses_model_runner_v2
 from peagle.vllm.dtypes import element_bytes
 from peagle.vllm.gpus import round_up
 
+MIB = 1 << 20
+
 _SAMPLED = 14
-"""Bytes for one logit of one request: bfloat16 from the model, then float32 thrice: scaled logits,
+"""Bytes per logit of a request: bfloat16 from the model, and three times float32 for scaled logits,
 probabilities, and noise or filtered probabilities (Sampler.forward, TopKTopPSampler)."""
 
 _REJECTED = 30
@@ -37,43 +37,80 @@ _REJECTED = 30
 the bonus row and its copy for log probabilities, the target's row raw, scaled and as
 probabilities, noise and its inverse (RejectionSampler.forward, sample_recovered_tokens)."""
 
-_SAMPLED_BY_NEW_RUNNER = 4
-"""The second runner keeps bfloat16 and changes it in place; a soft cap copies it once."""
+_SAMPLED_BY_RUNNER_V2 = 4
+"""Model runner V2 keeps bfloat16 and works in place; a soft cap copies it once."""
 
 _FILTER_ROWS = 128
-"""Rows that the top-k and top-p kernel keeps for itself, one per multiprocessor, a power of two."""
+"""Rows in the buffer of the top-k and top-p kernel, one per multiprocessor, a power of two."""
 
 _FILTER_FROM = 8
-"""Requests from which that kernel is used instead of sorting."""
+"""Requests from which vLLM uses that kernel instead of sorting."""
 
 _CUBLAS = 32 << 20
-"""What cuBLAS takes for its workspace, once, on Hopper and later."""
+"""cuBLAS workspace on Hopper and later."""
 
 _CACHE_FLUSH = 60 << 20
-"""What the compiler clears the GPU's second-level cache with between two timings."""
+"""Buffer with which the compiler clears the GPU's L2 cache between two timings."""
+
+_GRAPHS_COUNTED = ">=0.21.0"
+"""vLLM versions that subtract an estimate of CUDA graphs before they allocate the KV cache."""
+
+_ALL_COUNTED = ">=0.27.0"
+"""vLLM versions that subtract all used GPU memory instead of weights and peak only: 0.27.1 does,
+0.26.0 does not."""
+
+_STREAMS = 2 * 32 * MIB
+"""Another cuBLAS workspace for each of the two streams of a capture."""
+
+_PIECE = 144 << 10
+"""Driver memory of one graph; a piecewise capture has one per layer."""
+
+_WHOLE = 2 * MIB
+"""Memory of a full-graph capture: the driver's allocation granularity."""
+
+_SPLITS = 32
+"""Largest number of KV splits of attention in a graph; partial sums are float32
+(AttentionConfig.flash_attn_max_num_splits_for_cuda_graph). FlashAttention 3 on Hopper allocates
+all of them; FlashAttention 4, for heads wider than 256, decides at run time within this bound."""
+
+_LIBRARIES = 240 * MIB
+"""Kernels and cuBLAS, loaded on first use."""
+
+_FRAGMENTS = 150 * MIB
+"""Segments partly in use after the profiling run, which the allocator cannot free."""
+
+_NCCL = 200 * MIB
+"""NCCL memory allocated on first use, after vLLM's first memory snapshot."""
+
+_FUSED_MIB = {9: {2: 64, 4: 2, 8: 1}, 10: {2: 64, 4: 32, 8: 1}}
+"""MiB of the largest all-reduce that is fused with the following norm, by compute capability and
+number of GPUs (FI_ALLREDUCE_FUSION_MAX_SIZE_MB)."""
+
+_FUSED_BUFFERS = 4
+"""Buffers of that size that each GPU keeps per GPU: one, and three in rotation."""
 
 
 @dataclass(frozen=True)
 class Working:
-    """``kept`` stays allotted after the run; each of ``phases`` is what one part takes beyond."""
+    """``kept`` stays allocated after the run; ``phases`` are the extra bytes of each phase."""
 
     kept: dict[str, int]
     phases: dict[str, int]
 
     @property
     def peak(self) -> int:
-        """The most that is allotted at once."""
+        """The largest number of bytes allocated at once."""
         return sum(self.kept.values()) + max(self.phases.values())
 
 
 def working_memory(case: FitCase) -> Working:
-    """What the profiling run of this case allots."""
+    """The memory of the profiling run."""
     kept = {"cublas": _CUBLAS, "experts": expert_workspace(case)}
     phases = {"target": target_step(case)}
     if case.drafter:
         phases["drafter"] = drafter_step(case, case.drafter)
     if not case.engine.compiled and not case.engine.enforce_eager:
-        # The experts' workspace is not there yet when the first layer is compiled.
+        # vLLM compiles the first layer before it allocates the experts' workspace.
         phases["compiling"] = compiling(case) - kept["experts"]
         if case.drafter:
             phases["compiling_drafter"] = compiling_drafter(case, case.drafter)
@@ -84,7 +121,7 @@ def working_memory(case: FitCase) -> Working:
 
 
 def expert_workspace(case: FitCase) -> int:
-    """What vLLM's workspace manager keeps for the experts' two products (workspace_shapes)."""
+    """Workspace for the two matrix products of the experts (workspace_shapes)."""
     shape, engine = case.target.architecture, case.engine
     if not shape.experts or not shape.experts_per_token:
         return 0
@@ -99,19 +136,19 @@ def expert_workspace(case: FitCase) -> int:
 
 
 def target_step(case: FitCase) -> int:
-    """The target's forward pass: what its widest layer makes, and the hidden states that the
-    drafter will read."""
+    """The target's forward pass: activations of its widest layer, and the hidden states for the
+    drafter."""
     shape, tokens = case.target.architecture, case.engine.max_num_batched_tokens
     numbers = _auxiliary(case) * shape.hidden_size + max(_attention(case), _feed_forward(case))
     return int(tokens * numbers * _element(case)) + tokens * (shape.experts or 0) * 4
 
 
 def drafter_step(case: FitCase, drafter: DraftModel) -> int:
-    """The drafter's forward pass over as many tokens, beside the target's hidden states."""
+    """The drafter's forward pass over the same tokens, with the target's hidden states."""
     tp, tokens = case.engine.tensor_parallel_size, case.engine.max_num_batched_tokens
     hidden, queries = drafter.hidden_size, drafter.query_heads * drafter.head_dim / tp
     keys = drafter.kv_heads * drafter.head_dim / tp
-    # Residual stream and the first layer's two inputs; q, k, v, q and k turned, and the answer.
+    # Residual stream and the first layer's two inputs; q, k, v, rotated q and k, and the output.
     attention = 3 * hidden + 3 * queries + 3 * keys
     feed_forward = 2 * hidden + queries + 3 * drafter.intermediate_size / tp
     numbers = _read_by_drafter(case) + max(attention, feed_forward)
@@ -119,14 +156,14 @@ def drafter_step(case: FitCase, drafter: DraftModel) -> int:
 
 
 def compiling(case: FitCase) -> int:
-    """While the first start compiles: the compiler times its kernels on a second embedding."""
+    """Compilation of the target at first start: kernels are timed on a second embedding."""
     shape, tokens = case.target.architecture, case.engine.max_num_batched_tokens
     rows = padded_vocabulary(shape.vocab_size, case.engine.tensor_parallel_size)
     return (rows + 2 * tokens) * shape.hidden_size * _element(case)
 
 
 def compiling_drafter(case: FitCase, drafter: DraftModel) -> int:
-    """The same for the drafter, whose first part takes and makes five hidden states a token."""
+    """Compilation of the drafter, whose first part has five hidden states per token."""
     tokens = case.engine.max_num_batched_tokens
     rows = padded_vocabulary(drafter.vocab_size, case.engine.tensor_parallel_size)
     numbers = (rows + 5 * tokens) * drafter.hidden_size + tokens * _read_by_drafter(case)
@@ -134,11 +171,11 @@ def compiling_drafter(case: FitCase, drafter: DraftModel) -> int:
 
 
 def sampling_step(case: FitCase) -> int:
-    """Sampling for all requests at once, beside the step's hidden states."""
+    """Sampling for all requests at once, with the step's hidden states."""
     shape, engine = case.target.architecture, case.engine
     requests = min(engine.max_num_seqs, engine.max_num_batched_tokens)
     if _runner_v2(case):
-        per_logit = _SAMPLED_BY_NEW_RUNNER
+        per_logit = _SAMPLED_BY_RUNNER_V2
     else:
         per_logit = _REJECTED if _speculates(case) else _SAMPLED
     states = (engine.max_num_batched_tokens + 2 * requests) * shape.hidden_size * _element(case)
@@ -146,7 +183,7 @@ def sampling_step(case: FitCase) -> int:
 
 
 def step_per_token(case: FitCase) -> int:
-    """Bytes for each token of a step through target and drafter, at their widest."""
+    """Peak bytes per token of a step through target and drafter."""
     tokens = case.engine.max_num_batched_tokens
     total = target_step(case)
     if case.drafter:
@@ -155,8 +192,8 @@ def step_per_token(case: FitCase) -> int:
 
 
 def _attention(case: FitCase) -> float:
-    """Numbers per token while attention runs: residual stream and input; queries, keys and values
-    in one; queries and keys turned by their positions; the answer; and normed queries."""
+    """Elements per token during attention: residual stream and input; fused queries, keys and
+    values; rotated queries and keys; the output; and normalized queries."""
     shape, tp = case.target.architecture, case.engine.tensor_parallel_size
     queries = 4 if has_query_key_norm(case.target) else 3
     return 2 * shape.hidden_size + max(
@@ -166,21 +203,21 @@ def _attention(case: FitCase) -> float:
 
 
 def _feed_forward(case: FitCase) -> float:
-    """Numbers per token at the widest point of a feed-forward block, which attention's answer
-    outlives: residual stream, input, and what the block makes of it."""
+    """Peak elements per token of a feed-forward block: residual stream, input, activations, and
+    the attention output, which is still live."""
     shape, tp = case.target.architecture, case.engine.tensor_parallel_size
-    before = 2 * shape.hidden_size + _widest_answer(shape) / tp
+    before = 2 * shape.hidden_size + _attention_width(shape) / tp
     if not shape.experts or not shape.experts_per_token:
-        # Gate and up together, and their product.
+        # Fused gate and up, and their product.
         return before + 3 * shape.intermediate_size / tp
     before += 2 * shape.hidden_size
     if has_mxfp4_experts(case.target) and kernel_of(case.engine.capability) != "marlin":
-        # The first product, and the second one before its rows are summed.
+        # The first product, and the second one before the reduction.
         return before + shape.experts_per_token * (_expert_width(case) + shape.hidden_size)
     return before
 
 
-def _widest_answer(shape: Architecture) -> int:
+def _attention_width(shape: Architecture) -> int:
     return shape.query_heads * max(group.head_dim for group in shape.attention)
 
 
@@ -200,7 +237,7 @@ def _filter_bytes(case: FitCase) -> int:
 
 
 def _read_by_drafter(case: FitCase) -> int:
-    """Numbers per token of the target's hidden states that wait for the drafter."""
+    """Elements per token of the target's hidden states that the drafter reads."""
     return (1 + _auxiliary(case)) * case.target.architecture.hidden_size
 
 
@@ -217,52 +254,12 @@ def _element(case: FitCase) -> int:
     return element_bytes(case.target.dtype)
 
 
-MIB = 1 << 20
-
-_GRAPHS_COUNTED = ">=0.21.0"
-"""vLLM that estimates its CUDA graphs and takes them off before it allots the cache."""
-
-_ALL_COUNTED = ">=0.27.0"
-"""vLLM that counts all that is gone from the GPU, instead of weights and peak by themselves: 0.27.1
-does, 0.26.0 does not."""
-
-_STREAMS = 2 * 32 * MIB
-"""cuBLAS's workspace once more, for each of the two streams of a capture."""
-
-_PIECE = 144 << 10
-"""What the driver keeps of one graph, of which a piecewise capture has one per layer."""
-
-_WHOLE = 2 * MIB
-"""What a capture in one graph takes: the driver allots no less at a time."""
-
-_SPLITS = 32
-"""Parts into which attention may split the cache inside a graph; their sums are float32
-(AttentionConfig.flash_attn_max_num_splits_for_cuda_graph). FlashAttention 3 on Hopper keeps room
-for all; FlashAttention 4, for heads wider than 256, decides while it runs: the same bound holds."""
-
-_LIBRARIES = 240 * MIB
-"""Kernels and cuBLAS, loaded into the GPU on first use."""
-
-_FRAGMENTS = 150 * MIB
-"""Segments of which a small part is still in use after the profiling run."""
-
-_NCCL = 200 * MIB
-"""What NCCL takes on first use between GPUs, beyond what it has when vLLM looks first."""
-
-_FUSED_MIB = {9: {2: 64, 4: 2, 8: 1}, 10: {2: 64, 4: 32, 8: 1}}
-"""MiB of the largest sum over GPUs that is fused with the norm behind it, by compute capability
-and GPUs (FI_ALLREDUCE_FUSION_MAX_SIZE_MB)."""
-
-_FUSED_BUFFERS = 4
-"""Buffers of that size, for every GPU, that each GPU keeps: one, and three that take turns."""
-
-
 def graph_bytes(case: FitCase) -> int:
-    """CUDA graphs, as far as vLLM takes them off before it allots the cache.
+    """CUDA graphs that vLLM subtracts before it allocates the KV cache.
 
-    As profile_cudagraph_memory computes: the largest first capture, and one small capture for every
-    further size. The second runner takes nothing off: its graphs come out of what
-    ``gpu_memory_utilization`` leaves.
+    As in profile_cudagraph_memory: the largest first capture, and one small capture for each
+    further size. Model runner V2 subtracts nothing: its graphs use the memory that
+    ``gpu_memory_utilization`` leaves free.
     """
     if _runner_v2(case) or not versions.in_range(case.engine.vllm, _GRAPHS_COUNTED):
         return 0
@@ -277,7 +274,7 @@ def graph_bytes(case: FitCase) -> int:
 
 
 def library_bytes(case: FitCase) -> int:
-    """What kernels, cuBLAS and NCCL take from the driver after vLLM looked first."""
+    """Driver memory of kernels, cuBLAS and NCCL after vLLM's first memory snapshot."""
     tp = case.engine.tensor_parallel_size
     if tp == 1:
         return _LIBRARIES
@@ -287,8 +284,8 @@ def library_bytes(case: FitCase) -> int:
 
 
 def buffer_bytes(case: FitCase) -> int:
-    """What vLLM counts since 0.27 besides: the runner's own buffers (one hidden state per token,
-    and two for a drafter), and what torch's allocator cannot give back."""
+    """Memory that vLLM also subtracts since 0.27: the runner's buffers (one hidden state per token,
+    and two for a drafter), and fragments in torch's allocator."""
     if not versions.in_range(case.engine.vllm, _ALL_COUNTED):
         return 0
     shape, tokens = case.target.architecture, case.engine.max_num_batched_tokens
@@ -302,15 +299,14 @@ def _runner_v2(case: FitCase) -> bool:
 
 
 def _pieces(case: FitCase) -> int:
-    """Graphs of one piecewise capture: the parts between attention layers, of both models."""
+    """Graphs of one piecewise capture: the parts between attention layers of both models."""
     drafter = case.drafter.layers + 1 if case.drafter else 0
     return case.target.architecture.layers + 1 + drafter
 
 
 def _split_bytes(case: FitCase) -> int:
-    """Bytes per token for the sums of attention's parts."""
+    """Bytes per token for the partial sums of attention's splits."""
     if case.engine.capability // 10 != 9:
         return 0
-    shape = case.target.architecture
-    width = shape.query_heads * max(group.head_dim for group in shape.attention)
+    width = _attention_width(case.target.architecture)
     return _SPLITS * width // case.engine.tensor_parallel_size * 4

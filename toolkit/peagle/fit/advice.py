@@ -1,4 +1,4 @@
-"""What would make it fit: for every knob the smallest change that does, found by trying."""
+"""Advice for a pair that does not fit: for each option the smallest change that makes it fit."""
 
 from __future__ import annotations
 
@@ -12,31 +12,30 @@ from peagle.vllm.defaults import extra_slots
 from peagle.vllm.gpus import needed_capability, parallel_sizes
 
 Turn = Callable[[str, object], FitCase | None]
-"""(knob, new value) -> the case as it is when that alone is asked for otherwise: what follows from
-it, such as the defaults of another GPU, is turned too. ``None`` where that cannot be or would be
-refused for other reasons than memory."""
+"""(knob, new value) -> the case with that single change and its consequences, such as the
+defaults of another GPU. ``None`` for a change that is refused for reasons other than memory."""
 
 MOST_GPUS = 8
-"""GPUs of the largest machine, where it is not known which one is meant."""
+"""GPUs of the largest instance type, used when none is given."""
 
 HIGHEST_UTILIZATION = 0.97
-"""Above it, what other processes and late CUDA graphs take is missing."""
+"""Above it, other processes and late CUDA graphs run out of memory."""
 
 MOST_DRAFTED = 64
-"""The largest K that is tried: the catalogue's heads are trained for 18 at most. None below it is
-left out, since more may take less: CUDA graphs are captured for whole steps of K + 1 tokens."""
+"""The largest K to try: the catalogue's heads are trained for at most 18. Every smaller K is tried,
+since a larger K can take less memory: CUDA graphs are captured for whole steps of K + 1 tokens."""
 
 _VIDEO_TOKENS = 32 * 78
-"""Tokens of Gemma-4's longest video: 32 frames, each of 70 and those around it, which a step must
-hold whole (get_mm_max_tokens_per_item of gemma4_mm.py; v1/core/encoder_cache_manager.py)."""
+"""Tokens of Gemma-4's longest video, which a step must hold whole: 32 frames of 70 tokens and their
+delimiters (get_mm_max_tokens_per_item of gemma4_mm.py; v1/core/encoder_cache_manager.py)."""
 
 
 def advise(
     case: FitCase, turn: Turn, table: InstanceTable | None = None, most_gpus: int = MOST_GPUS
 ) -> tuple[Advice, ...]:
-    """One change for every knob that makes it fit by itself; none when it fits already.
+    """The changes that each make the case fit, one per knob; empty when it fits already.
 
-    ``table`` are the instance types to look among, ``most_gpus`` what the machine has.
+    ``table`` lists the instance types to consider, ``most_gpus`` is the number of GPUs available.
     """
     if fit_of(case).fits:
         return ()
@@ -57,16 +56,15 @@ def advise(
 
 
 def divisions(shape: Architecture, gpus: int) -> list[int]:
-    """The tensor-parallel sizes up to ``gpus`` of a target of this shape."""
+    """The tensor-parallel sizes up to ``gpus`` that a target of this shape supports."""
     return parallel_sizes(shape.query_heads, (group.kv_heads for group in shape.attention), gpus)
 
 
 def _longest_context(case: FitCase, turn: Turn) -> Advice | None:
-    """The longest context that fits, of those that target and drafter were made for; more context
-    never takes less."""
-    made_for = [case.target.architecture.max_positions]
-    made_for += [case.drafter.max_positions] if case.drafter else []
-    low, high = 1, min(case.engine.max_model_len - 1, *made_for)
+    """The longest context that fits and that target and drafter support, by binary search."""
+    supported = [case.target.architecture.max_positions]
+    supported += [case.drafter.max_positions] if case.drafter else []
+    low, high = 1, min(case.engine.max_model_len - 1, *supported)
     best = None
     while low <= high:
         middle = (low + high) // 2
@@ -88,7 +86,7 @@ def _higher_shares(case: FitCase) -> Iterator[float]:
 
 
 def _other_steps(case: FitCase) -> list[int]:
-    """Tokens of a step: as many as are needed, else fewer than now, largest first."""
+    """Tokens per step: the required minimum, else fewer than now, largest first."""
     least, now = _least_step(case), case.engine.max_num_batched_tokens
     enough = 1 << (least - 1).bit_length()
     if least > now:
@@ -98,8 +96,8 @@ def _other_steps(case: FitCase) -> list[int]:
 
 
 def _least_step(case: FitCase) -> int:
-    """A token for every request and one beside the slots of K, else vLLM does not start; and, of
-    images, a whole video."""
+    """The smallest step with which vLLM starts: a token per request, one beside the draft slots,
+    and with images a whole video."""
     engine = case.engine
     images = _VIDEO_TOKENS if engine.images and is_multimodal(case.target) else 1
     return max(extra_slots(engine, case.drafter) + 1, engine.max_num_seqs, images)
@@ -111,14 +109,14 @@ def _more_gpus(case: FitCase, most: int) -> list[int]:
 
 
 def _halves(number: int) -> Iterator[int]:
-    """The half, the quarter, ... of the requests at a time."""
+    """``number`` halved repeatedly, down to 1."""
     while number > 1:
         number //= 2
         yield number
 
 
 def _instance(case: FitCase, turn: Turn, table: InstanceTable) -> Advice | None:
-    """The cheapest instance type that fits; those without a price come last."""
+    """The cheapest instance type that fits; types without a price come last."""
     target = case.target
     for instance in sorted(table.instances, key=_cost):
         if instance.capability < needed_capability(target.dtype, target.quantization):
@@ -138,7 +136,7 @@ def _cost(instance: Instance) -> tuple[float, int, str]:
 
 
 def _first(turn: Turn, knob: str, values: Iterable[object]) -> Advice | None:
-    """The first of the values with which it fits."""
+    """Advice with the first value that makes the case fit."""
     for value in values:
         turned = turn(knob, value)
         fit = fit_of(turned) if turned else None

@@ -1,4 +1,4 @@
-"""From a Case to the memory model's input: target, drafter, engine and GPUs."""
+"""Builds the memory model's input from a Case: target, drafter, engine and GPUs."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from peagle.vllm.dtypes import served_dtype, served_size
 from peagle.vllm.gpus import seen_of, visible_gib
 
 _PARALLEL_LAYERS = 4
-"""Layers of a P-EAGLE head that does not say: all the published ones have as many."""
+"""Layers of a P-EAGLE head whose catalogue entry has none, as in all published ones."""
 
 _USUAL_HEADS = (8, 128)
-"""Key-value heads and their size, in most Llama-like decoders."""
+"""Number and size of KV heads in most Llama-like decoders."""
 
 _WIDE = 4
-"""Feed-forward width in hidden sizes, where neither config nor size of a head is known."""
+"""Feed-forward width in hidden sizes, when neither config nor size of a head is known."""
 
 
 def gpu_of(instance: Instance) -> GpuMemory:
@@ -68,16 +68,16 @@ def fit_case(
 ) -> FitCase:
     """The memory model's input for this case on these GPUs.
 
-    vLLM's defaults apply to what the case's settings leave open. ``own_matrices``: whether the head
-    brings its own embedding and output matrix, where no header says it. ``compiled``: vLLM's
-    compile cache is filled. Raises CheckpointError for a config.json that does not say enough.
+    vLLM's defaults apply to settings that the case leaves open. ``own_matrices``: whether the head
+    has its own embedding and output matrix, when no headers were read. ``compiled``: vLLM's
+    compile cache is filled. Raises CheckpointError for an incomplete config.json.
     """
     target, drafter = _models(case, own_matrices)
     settings, vllm = case.settings, case.runtime.vllm
     tokens = settings.get("max-num-batched-tokens")
-    asked = case.concurrency, int(tokens) if tokens is not None else None
+    given = case.concurrency, int(tokens) if tokens is not None else None
     memory, on = gpu.visible_gib, gpu.instance
-    seqs, step = batch_of(on.gpu, memory, vllm, case.max_model_len, asked)
+    seqs, step = batch_of(on.gpu, memory, vllm, case.max_model_len, given)
     read = case.target_checkpoint
     engine = EngineConfig(
         gpu=on.gpu,
@@ -109,7 +109,7 @@ def lacks_processor(read: Checkpoint, target: TargetModel) -> bool:
 
 
 def _models(case: Case, own_matrices: bool | None) -> tuple[TargetModel, DraftModel | None]:
-    """Target and drafter, as their checkpoints say where they were read."""
+    """Target and drafter from their checkpoints, else from the catalogue."""
     if case.target_checkpoint:
         with _located(case.target_checkpoint):
             target = read_target(case.target_checkpoint)
@@ -127,15 +127,15 @@ def _models(case: Case, own_matrices: bool | None) -> tuple[TargetModel, DraftMo
 
 @contextmanager
 def _located(read: Checkpoint) -> Iterator[None]:
-    """Name the checkpoint in an error about it."""
+    """Add the checkpoint's location to its errors."""
     try:
         yield
-    except CheckpointError as wrong:
-        raise CheckpointError(f"{read.location}: {wrong.message}", wrong.fix) from wrong
+    except CheckpointError as cause:
+        raise CheckpointError(f"{read.location}: {cause.message}", cause.fix) from cause
 
 
 def target_model(target: Target, dtype: str | None = None) -> TargetModel:
-    """The catalogue's target; ``dtype`` where it is served in another type than its own."""
+    """The catalogue's target; ``dtype`` when it is served in another dtype."""
     served = dtype or served_dtype(target.dtype)
     narrowed = dtype is None and target.dtype == "float32"
     return TargetModel(
@@ -147,10 +147,10 @@ def target_model(target: Target, dtype: str | None = None) -> TargetModel:
 
 
 def read_target(checkpoint: Checkpoint) -> TargetModel:
-    """The target in a checkpoint, with its headers where they were read.
+    """The target in a checkpoint, with its headers if they were read.
 
-    Raises CheckpointError for a config.json that does not say enough, or something that the fit
-    does not know.
+    Raises CheckpointError for an incomplete config.json, and for a cache or quantization that the
+    memory model does not support.
     """
     refuse_unknown(checkpoint)
     config = checkpoint.config
@@ -172,10 +172,8 @@ def read_target(checkpoint: Checkpoint) -> TargetModel:
 def served_tensors(
     tensors: Mapping[str, Tensor], quantization: str | None = None
 ) -> dict[str, Tensor]:
-    """The tensors with the sizes that they have once loaded: wide dtypes are served in 16 bits.
-
-    The scales of quantized weights are kept.
-    """
+    """The tensors in the dtypes of vLLM: wide dtypes are served in 16 bits, except the scales of
+    quantized weights."""
     return {
         name: tensor
         if quantization is not None and "scale" in name
@@ -188,7 +186,7 @@ def served_tensors(
 def draft_model(drafter: Drafter, target: TargetModel) -> DraftModel | None:
     """The catalogue's drafter, ``None`` for one without weights.
 
-    What its entry leaves open is taken from the target, and its feed-forward width from its size.
+    Missing values come from the target, the feed-forward width from the size of the weights.
     """
     if drafter.weights is None and not drafter.method.startswith(("eagle", "mtp")):
         return None
@@ -221,7 +219,7 @@ def draft_model(drafter: Drafter, target: TargetModel) -> DraftModel | None:
 
 
 def with_matrices(drafter: DraftModel, own: bool | None) -> DraftModel:
-    """The drafter with matrices of its own or with the target's; ``None`` leaves it as it is."""
+    """The drafter with its own or the target's matrices; unchanged if ``own`` is ``None``."""
     if own is None or drafter.own_embeddings == own:
         return drafter
     return replace(drafter, own_embeddings=own, own_output=own, checkpoint_bytes=None)
@@ -232,8 +230,8 @@ def read_drafter(
 ) -> DraftModel:
     """The EAGLE-3 or P-EAGLE head in a checkpoint.
 
-    ``own``: whether it brings its own embedding and output matrix, for a checkpoint whose headers
-    were not read; ``None`` takes it that it does. Raises CheckpointError.
+    ``own``: whether it has its own embedding and output matrix, if its headers were not read;
+    ``None`` assumes that it has. Raises CheckpointError.
     """
     refuse_unknown(checkpoint)
     config = checkpoint.config
@@ -254,15 +252,15 @@ def read_drafter(
         draft_vocab_size=head.draft_vocab_size or shape.vocab_size,
         max_positions=shape.max_positions,
         auxiliary=len(head.auxiliary_layers or ()) or head.built_for,
-        own_embeddings=_brings(tensors, "embed_tokens", own),
-        own_output=_brings(tensors, "lm_head", own),
+        own_embeddings=_has_matrix(tensors, "embed_tokens", own),
+        own_output=_has_matrix(tensors, "lm_head", own),
         attention=shape.attention,
         attention_bias=head.attention_bias,
         tensors=tensors,
     )
 
 
-def _brings(tensors: Mapping[str, Tensor] | None, name: str, own: bool | None) -> bool:
+def _has_matrix(tensors: Mapping[str, Tensor] | None, name: str, own: bool | None) -> bool:
     if tensors is None:
         return own is not False
     return any(name in tensor for tensor in tensors)
@@ -273,14 +271,14 @@ def _layers(drafter: Drafter) -> int:
 
 
 def _like(target: TargetModel) -> AttentionGroup:
-    """Heads as the target's where those are all alike, else the usual ones of a small decoder."""
+    """One full layer with the target's KV heads if they are uniform, else the usual ones."""
     sizes = {(group.kv_heads, group.head_dim) for group in target.architecture.attention}
     kv_heads, width = sizes.pop() if len(sizes) == 1 else _USUAL_HEADS
     return AttentionGroup(kind="full", layers=1, kv_heads=kv_heads, head_dim=width)
 
 
 def _draft_attention(drafter: Drafter, target: TargetModel) -> tuple[AttentionGroup, ...]:
-    """The layers of its own that keep a cache. A drafter that reads the target's has none."""
+    """The drafter's layers with their own KV cache; none for one that reads the target's cache."""
     if drafter.attention:
         return drafter.attention
     if drafter.method == "mtp" and drafter.hidden_layers is None:

@@ -1,13 +1,12 @@
-"""A drafter's weights on one GPU: a head of Llama layers in vLLM's EAGLE-3 layout.
+"""Weight bytes on one GPU: the drafter's from its sizes, the target's from safetensors headers.
 
-``fc`` (kept whole on every rank) joins the target's hidden states; the first layer's projections
-take twice the width; the rest are plain Llama layers. The embedding and the output matrix count
-where the checkpoint brings its own: else vLLM shares the target's.
+Drafter: ``fc`` (replicated on every rank) projects the target's hidden states; the projections of
+the first layer take twice the width; the other layers are plain Llama layers
+(model_executor/models/llama_eagle3.py). Embedding and output matrix count if the checkpoint has
+them; otherwise vLLM shares the target's.
 
-The target's weights on one GPU, from the headers of its safetensors files.
-
-The headers give every tensor's size as stored; which rank holds what follows from its name, as
-vLLM's layers divide it. Experts of GPT-OSS are counted as the kernels pad them, from the config.
+Target: the headers list every tensor's size as stored; its name determines how vLLM's layers divide
+it among ranks. GPT-OSS experts are counted as the kernels pad them, from config.json.
 """
 
 from __future__ import annotations
@@ -20,23 +19,35 @@ from math import ceil
 from peagle.checkpoints.models import Tensor
 from peagle.fit.models import DraftModel, TargetModel
 from peagle.fit.target_weights import (
-    allotted,
-    allotted_all,
+    allocated,
+    allocated_all,
     feed_forward_tensors,
     has_mxfp4_experts,
     padded_vocabulary,
 )
 
 _ELEMENT = 2
-"""Heads are computed in bfloat16."""
+"""Bytes per element: heads compute in bfloat16."""
 
 _INDEX = 8
-"""Each drafted token's id in the target's vocabulary is kept as int64."""
+"""Bytes per entry of d2t, an int64."""
+
+
+_TOWERS = re.compile(r"vision|visual|image|audio|multi_modal_projector|mm_projector")
+_VOCABULARY = re.compile(r"embed_tokens|lm_head|(^|\.)embedding\.weight$|(^|\.)wte\.")
+_OUTPUT = re.compile(r"(^|\.)lm_head\.")
+_KEY_VALUE = re.compile(r"\.(k_proj|v_proj|wk|wv)\.")
+_WHOLE = re.compile(
+    r"norm|router|\.gate\.|layer_scalar|rotary|(o_proj|down_proj)\.bias|input_scale|"
+    r"(?<!weight)_scale$|shared_expert_gate|(^|\.)(fc|d2t|t2d|mask_hidden)"
+)
+_ROUTER = re.compile(r"\.router\.")
+_EXPERTS = re.compile(r"\.experts\.")
 
 
 def drafter_bytes(drafter: DraftModel, tensor_parallel_size: int) -> int:
-    """Bytes on one of ``tensor_parallel_size`` GPUs, without its rotary table."""
-    return allotted_all(drafter_tensors(drafter, tensor_parallel_size))
+    """Bytes of the drafter on one of ``tensor_parallel_size`` GPUs, without its rotary table."""
+    return allocated_all(drafter_tensors(drafter, tensor_parallel_size))
 
 
 def drafter_tensors(drafter: DraftModel, tp: int) -> Iterator[float]:
@@ -57,23 +68,23 @@ def drafter_tensors(drafter: DraftModel, tp: int) -> Iterator[float]:
 
 
 def stored_parameters(drafter: DraftModel) -> int:
-    """Parameters that its weight files hold."""
+    """Parameters in the drafter's weight files."""
     index = _INDEX * drafter.draft_vocab_size if is_eagle(drafter) else 0
     return int(sum(drafter_tensors(drafter, 1)) - index) // _ELEMENT
 
 
 def is_eagle(drafter: DraftModel) -> bool:
-    """Whether it is a head of the EAGLE-3 family, whose layout this is."""
+    """Whether the drafter has the layout of EAGLE-3 heads."""
     return drafter.method == "eagle3"
 
 
 def draft_rotary_bytes(drafter: DraftModel) -> int:
-    """Its table of sines and cosines."""
-    return allotted(drafter.max_positions * drafter.head_dim * _ELEMENT)
+    """Bytes of the drafter's rotary table."""
+    return allocated(drafter.max_positions * drafter.head_dim * _ELEMENT)
 
 
 def intermediate_of(parameters: int, like: DraftModel) -> int:
-    """The feed-forward width with which a head of this shape has about so many parameters."""
+    """The feed-forward width of a head of this shape with about ``parameters`` parameters."""
     left = parameters - stored_parameters(replace(like, intermediate_size=0))
     return max(left // (3 * like.hidden_size * like.layers), like.hidden_size)
 
@@ -94,18 +105,6 @@ def _layer_tensors(drafter: DraftModel, tp: int, inputs: int) -> Iterator[float]
         yield _ELEMENT * hidden
 
 
-_TOWERS = re.compile(r"vision|visual|image|audio|multi_modal_projector|mm_projector")
-_VOCABULARY = re.compile(r"embed_tokens|lm_head|(^|\.)embedding\.weight$|(^|\.)wte\.")
-_OUTPUT = re.compile(r"(^|\.)lm_head\.")
-_KEY_VALUE = re.compile(r"\.(k_proj|v_proj|wk|wv)\.")
-_WHOLE = re.compile(
-    r"norm|router|\.gate\.|layer_scalar|rotary|(o_proj|down_proj)\.bias|input_scale|"
-    r"(?<!weight)_scale$|shared_expert_gate|(^|\.)(fc|d2t|t2d|mask_hidden)"
-)
-_ROUTER = re.compile(r"\.router\.")
-_EXPERTS = re.compile(r"\.experts\.")
-
-
 def stored_bytes(tensors: Mapping[str, Tensor]) -> int:
     """Bytes of all tensors as stored."""
     return sum(tensor.size for tensor in tensors.values())
@@ -114,7 +113,7 @@ def stored_bytes(tensors: Mapping[str, Tensor]) -> int:
 def bytes_from_headers(
     target: TargetModel, tensors: Mapping[str, Tensor], tensor_parallel_size: int, capability: int
 ) -> int:
-    """Bytes on one of ``tensor_parallel_size`` GPUs."""
+    """Bytes of the target on one of ``tensor_parallel_size`` GPUs."""
     tp = tensor_parallel_size
     padded = has_mxfp4_experts(target)
     total = 0
@@ -123,10 +122,10 @@ def bytes_from_headers(
             continue
         if target.architecture.tied_embeddings and _OUTPUT.search(name):
             continue
-        total += allotted(_on_one_gpu(target, name, tensor, tp))
+        total += allocated(_on_one_gpu(target, name, tensor, tp))
     if padded:
         layers = target.architecture.layers
-        total += layers * allotted_all(feed_forward_tensors(target, tp, capability))
+        total += layers * allocated_all(feed_forward_tensors(target, tp, capability))
     return total
 
 
@@ -148,7 +147,7 @@ def _on_one_gpu(target: TargetModel, name: str, tensor: Tensor, tp: int) -> int:
 
 
 def _kv_heads(target: TargetModel, tensor: Tensor) -> int:
-    """The heads of this tensor: those of the group whose heads have as many rows in all."""
+    """KV heads of this tensor: those of the attention group with the same number of rows."""
     groups = target.architecture.attention
     for group in groups:
         if tensor.shape[0] == group.kv_heads * group.head_dim:

@@ -1,13 +1,11 @@
-"""The fit of one GPU rank: what vLLM takes off before it allots the cache, and what is left.
+"""The memory fit of one GPU rank: what vLLM subtracts before it allocates the KV cache.
 
     cache = gpu_memory x gpu_memory_utilization - weights - working memory - graphs - libraries
 
-as determine_available_memory of vLLM's GPU worker computes it; then the cache is cut as ``cache``
-has it. The engine starts when one request of full length fits (check_enough_kv_cache_memory).
+as in determine_available_memory of vLLM's GPU worker; ``kv_cache`` divides the cache into blocks.
+The engine starts when one request of max-model-len fits (check_enough_kv_cache_memory).
 
-What the fit does not know: caches of another kind, weights of another size.
-
-It would come out with a number all the same, so these are refused, or tagged.
+Caches of other kinds, and quantizations of unknown size, are refused or marked in the findings.
 """
 
 from __future__ import annotations
@@ -41,8 +39,8 @@ from peagle.vllm.defaults import (
     cache_element_bytes,
     extra_slots,
     in_flight_tokens,
-    keeps_slots_of_all,
     padding_ratio,
+    reserves_all_slots,
 )
 
 GIB = 1 << 30
@@ -51,8 +49,22 @@ INSIDE = "cache_"
 """Terms with this prefix are parts of the cache; the others and the cache fill the GPU's memory."""
 
 
+_KNOWN_LAYERS = ("full_attention", "attention", "sliding_attention")
+"""Entries of ``layer_types`` with a KV cache of every token or of a window."""
+
+_OTHER_CACHE_KEYS = ("kv_lora_rank", "compress_ratios", "attention_chunk_size", "block_configs")
+"""Keys of latent attention, of compressed and chunked caches, and of layers of several shapes."""
+
+_STATE = re.compile(
+    r"mamba_|ssm_|linear_attn|linear_(num|key|value|conv)_|full_attention_interval$|conv_L_cache$|"
+    r"attn_layer_(period|indices)$|hybrid_(override|layer)_pattern$|layers_block_type$|"
+    r"block_types$|time_mix|rwkv"
+)
+"""Config keys of layers that keep a state instead, for configs without ``layer_types``."""
+
+
 def fit_of(case: FitCase) -> Fit:
-    """What one GPU holds. It fits when one request of full length fits beside the rest."""
+    """The memory of one GPU. The case fits when one request of max-model-len fits the cache."""
     engine = case.engine
     taken = bytes_taken(case)
     available = engine.gpu_memory_gib * GIB - sum(taken.values())
@@ -97,7 +109,7 @@ def without_speculation(case: FitCase) -> FitCase:
 
 
 def why_not(case: FitCase) -> str | None:
-    """Why vLLM would not start so, in one line; ``None`` when it would."""
+    """Why vLLM would refuse to start, in one line; ``None`` if it starts."""
     engine = case.engine
     too_small = _step_too_small(case)
     if too_small:
@@ -113,12 +125,12 @@ def why_not(case: FitCase) -> str | None:
 
 
 def _step_too_small(case: FitCase) -> str | None:
-    """Why a step of so many tokens is refused, if it is (_set_max_num_scheduled_tokens and
+    """Why vLLM refuses the number of tokens per step, if it does (_set_max_num_scheduled_tokens and
     SchedulerConfig.verify_max_model_len)."""
     engine, slots = case.engine, extra_slots(case.engine, case.drafter)
     requests, step = f"{engine.max_num_seqs:,} requests", engine.max_num_batched_tokens
     if slots >= step:
-        whose = requests if keeps_slots_of_all(engine) else "a request"
+        whose = requests if reserves_all_slots(engine) else "a request"
         return (
             f"drafting K={engine.k} in parallel takes {slots:,} slots for {whose}, and a step has "
             f"{step:,} tokens"
@@ -129,7 +141,7 @@ def _step_too_small(case: FitCase) -> str | None:
 
 
 def missing_bytes(case: FitCase) -> int:
-    """Bytes that one GPU lacks for a single request of full length; 0 when it fits."""
+    """Bytes that one GPU lacks for a request of max-model-len; 0 when it fits."""
     engine = case.engine
     one = cache_layout(case).request_bytes(
         engine.max_model_len, in_flight_tokens(engine, case.drafter)
@@ -139,7 +151,7 @@ def missing_bytes(case: FitCase) -> int:
 
 
 def bytes_taken(case: FitCase) -> dict[str, int]:
-    """All that is gone before the cache, in bytes, by term."""
+    """Bytes that are used before the KV cache is allocated, by term."""
     engine, tp = case.engine, case.engine.tensor_parallel_size
     working = working_memory(case)
     steps = max(size for name, size in working.phases.items() if name != "sampling")
@@ -156,8 +168,8 @@ def bytes_taken(case: FitCase) -> dict[str, int]:
 
 
 def target_on_gpu(target: TargetModel, engine: EngineConfig) -> int:
-    """Bytes of the target's weights on one GPU: from its headers, else from its geometry, which is
-    set right by the size of its weight files where that is known."""
+    """Bytes of the target's weights on one GPU: from its headers, else from its sizes, scaled to
+    the size of its weight files if that is known."""
     tp, around = engine.tensor_parallel_size, rotary_bytes(target)
     hidden = target.architecture.hidden_size
     tower = vision_bytes(target.vision, hidden) if target.vision else 0
@@ -168,7 +180,7 @@ def target_on_gpu(target: TargetModel, engine: EngineConfig) -> int:
     if target.checkpoint_bytes is not None:
         stored = checkpoint_bytes(target)
         if is_multimodal(target):
-            # What the files hold beyond the text is the tower, which each rank holds whole.
+            # The rest of the files is the image tower, which each rank holds whole.
             tower = max(target.checkpoint_bytes - stored, 0)
         else:
             size = int(size * target.checkpoint_bytes / stored)
@@ -176,7 +188,7 @@ def target_on_gpu(target: TargetModel, engine: EngineConfig) -> int:
 
 
 def is_multimodal(target: TargetModel) -> bool:
-    """Whether it takes images too."""
+    """Whether the target also takes images."""
     return target.architecture.class_name.endswith("ForConditionalGeneration")
 
 
@@ -184,13 +196,13 @@ def drafter_on_gpu(drafter: DraftModel, tensor_parallel_size: int) -> int:
     """Bytes of the drafter's weights on one GPU."""
     size = drafter_bytes(drafter, tensor_parallel_size)
     if drafter.checkpoint_bytes is not None:
-        # The share of a rank follows from the geometry, the whole from the weight files.
+        # The share of a rank follows from the sizes, the total from the weight files.
         size = size * drafter.checkpoint_bytes // (2 * stored_parameters(drafter))
     return size + draft_rotary_bytes(drafter)
 
 
 def cache_layout(case: FitCase) -> Layout:
-    """How vLLM cuts the cache for the layers of target and drafter."""
+    """How vLLM divides the KV cache among the layers of target and drafter."""
     groups = case.target.architecture.attention
     if case.drafter:
         groups = (*groups, *case.drafter.attention)
@@ -201,8 +213,8 @@ def cache_layout(case: FitCase) -> Layout:
 
 
 def _inside(case: FitCase, layout: Layout) -> dict[str, float]:
-    """What a full request takes of the cache, what of that padding of the groups and the drafter's
-    layers take, and what the slots for drafted tokens of all requests take."""
+    """Bytes of the KV cache for a request of max-model-len, its padding and its drafter layers, and
+    for the draft slots of all requests."""
     engine = case.engine
     in_flight = in_flight_tokens(engine, case.drafter)
     one = layout.request_bytes(engine.max_model_len, in_flight)
@@ -220,23 +232,9 @@ def _rounded(number: float) -> float:
     return round(number, 3)
 
 
-_KNOWN_LAYERS = ("full_attention", "attention", "sliding_attention")
-"""Entries of ``layer_types`` whose layers keep keys and values of every token or of a window."""
-
-_ALWAYS_OTHER = ("kv_lora_rank", "compress_ratios", "attention_chunk_size", "block_configs")
-"""Keys of latent attention, of compressed and chunked caches, and of layers of several shapes."""
-
-_STATE = re.compile(
-    r"mamba_|ssm_|linear_attn|linear_(num|key|value|conv)_|full_attention_interval$|conv_L_cache$|"
-    r"attn_layer_(period|indices)$|hybrid_(override|layer)_pattern$|layers_block_type$|"
-    r"block_types$|time_mix|rwkv"
-)
-"""Keys of configs whose layers keep a state instead, where no ``layer_types`` says which do."""
-
-
 def refuse_unknown(checkpoint: Checkpoint) -> None:
-    """Raise CheckpointError for a cache that the fit cannot count, and for quantised weights that
-    only their headers could tell the size of when these were not read."""
+    """Raise CheckpointError for a cache that the fit does not support, and for quantized weights
+    whose size only their unread headers show."""
     config = checkpoint.config
     text = decoder_config(config)
     reason = _other_cache(text)
@@ -244,25 +242,25 @@ def refuse_unknown(checkpoint: Checkpoint) -> None:
         model = text.get("model_type") or config.get("model_type") or "unknown"
         raise CheckpointError(
             f"the cache of model type {model} cannot be estimated: config.json has {reason}",
-            "start vLLM with it and read its log; full and sliding attention are known here",
+            "read the cache size in vLLM's log; fit supports full and sliding attention only",
         )
     kind = unknown_quantization(checkpoint)
     if kind and not checkpoint.tensors:
         raise CheckpointError(
-            f"how large weights quantised by {kind} are is not known from config.json alone",
-            "name a place that has the weight files too: their headers tell it",
+            f"config.json alone does not show the size of weights quantized with {kind}",
+            "use a location that also has the weight files; their headers show it",
         )
 
 
 def unknown_quantization(checkpoint: Checkpoint) -> str | None:
-    """The quantisation when it is one whose sizes the fit takes from the weight files only."""
+    """The quantization if the fit knows its sizes only from the weight files."""
     kind = read_quantization(checkpoint.config)
     return kind if kind is not None and kind not in QUANTIZED_BYTES else None
 
 
 def _other_cache(text: Mapping[str, Any]) -> str | None:
-    """The key that tells of another cache than the fit's, with its value where that is short."""
-    for key in _ALWAYS_OTHER:
+    """The config key of an unsupported cache, with its value for ``layer_types``."""
+    for key in _OTHER_CACHE_KEYS:
         if text.get(key):
             return key
     kinds = text.get("layer_types")

@@ -1,10 +1,10 @@
-"""The key-value cache as vLLM allots it: groups of layers, one page size, blocks.
+"""The key-value cache as vLLM allocates it: groups of layers, one page size, blocks.
 
 vLLM keeps layers of one kind in a group and cuts the cache into blocks of one size that every
 group draws from (v1/core/kv_cache_utils.py of vLLM 0.26 and 0.28, which agree here). So a hybrid
 target's groups are padded to the same number of layers, and a drafter's layers can cost more than
-their share: GPT-OSS-20B has 12 sliding and 12 full layers, and with 4 drafter layers both groups
-are kept for 16. Where heads have different sizes (Gemma), small layers take longer blocks, or
+their share: GPT-OSS-20B has 12 sliding and 12 full layers; with 4 drafter layers both groups have
+16. Where heads have different sizes (Gemma), small layers take longer blocks, or
 their pages are padded to the largest. Whole numbers throughout.
 """
 
@@ -22,7 +22,7 @@ BLOCK_TOKENS = 16
 
 @dataclass(frozen=True)
 class Layers:
-    """Layers that keep the same cache on one GPU. ``window`` in tokens, ``None``: everything."""
+    """Layers with the same cache on one GPU. ``window`` in tokens, ``None``: full attention."""
 
     count: int
     window: int | None
@@ -46,7 +46,7 @@ class Group:
         """Blocks that one request of ``length`` tokens holds in all of the group's tables.
 
         A sliding layer keeps its window and the tokens scheduled but not finished (``in_flight``),
-        and one block more, since a window need not begin at the beginning of a block.
+        and one block more, since a window can start inside a block.
         """
         if self.window is None:
             return ceil(length / self.block_tokens) * self.tables
@@ -56,7 +56,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Layout:
-    """How the cache of one GPU is cut: ``block_bytes`` is one block with all layers it serves."""
+    """The blocks of one GPU's cache: ``block_bytes`` is one block with all of its layers."""
 
     groups: tuple[Group, ...]
     block_bytes: int
@@ -70,14 +70,14 @@ class Layout:
         return self.request_blocks(length, in_flight) * self.block_bytes
 
     def used_bytes(self, length: int, in_flight: int) -> int:
-        """What of ``request_bytes`` holds keys and values; the rest is padding."""
+        """The part of ``request_bytes`` without padding."""
         return sum(
             group.blocks(length, in_flight) // group.tables * group.block_tokens * group.token_bytes
             for group in self.groups
         )
 
     def capacity(self, available: int, length: int, in_flight: int) -> tuple[int, float]:
-        """What vLLM prints as ``GPU KV cache size`` in tokens, and as ``Maximum concurrency``.
+        """``GPU KV cache size`` in tokens and ``Maximum concurrency``, as vLLM logs them.
 
         ``available`` is in bytes (get_kv_cache_capacity).
         """
@@ -89,11 +89,11 @@ class Layout:
 def layers_on_one_gpu(
     groups: Iterable[AttentionGroup], tensor_parallel_size: int, element_bytes: int
 ) -> tuple[Layers, ...]:
-    """The layers as one of ``tensor_parallel_size`` GPUs keeps them, alike ones together.
+    """The layers on one of ``tensor_parallel_size`` GPUs, equal layers merged.
 
     A token takes a key and a value per layer and head: 2 x heads x head_dim x element_bytes. Heads
-    are divided among the GPUs, and each GPU keeps at least one. Layers are alike for vLLM when
-    heads, head size and window are.
+    are divided among the GPUs, at least one on each. Layers are equal when their heads, head size
+    and window are.
     """
     counts: dict[tuple[int | None, int, int], int] = {}
     for group in groups:
@@ -114,7 +114,7 @@ def layout_of(layers: tuple[Layers, ...], padding_ratio: float) -> Layout:
     """
     windows = {kind.window for kind in layers}
     if len(windows) == 1:
-        # All keep the same tokens: one group, and each layer has pages of its own size.
+        # All layers keep the same tokens: one group, with each layer's own page size.
         token = sum(kind.count * kind.token_bytes for kind in layers)
         count = sum(kind.count for kind in layers)
         group = Group(count, 1, BLOCK_TOKENS, windows.pop(), token)

@@ -1,4 +1,4 @@
-"""What the memory fit is asked and what it answers. Data without behaviour."""
+"""Input and output types of the memory fit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Fit(CatalogEntry):
 
 
 class Advice(CatalogEntry):
-    """One change that makes it fit: which ``knob``, the new ``value``, and what comes of it."""
+    """One change that makes the case fit: ``knob``, its new ``value``, and the resulting cache."""
 
     knob: str
     value: str
@@ -37,11 +37,11 @@ class Advice(CatalogEntry):
 
 
 class Comparison(CatalogEntry):
-    """The same engine without its drafter, and what the drafter takes from it.
+    """The same engine without its drafter.
 
-    ``concurrency_kept`` is the share of requests at a time that remains with speculation. It can be
-    above 1 with a drafter that has no weights: n-gram and suffix turn asynchronous scheduling off,
-    so that sliding layers keep one batch less of every request.
+    ``concurrency_kept`` is the share of concurrent requests that remains with speculation. It can
+    exceed 1 with n-gram and suffix drafting, which turn asynchronous scheduling off, so that
+    sliding layers keep one batch less of each request.
     """
 
     kv_cache_gib: float
@@ -54,8 +54,8 @@ class Comparison(CatalogEntry):
 class Vision:
     """The image tower of a multimodal target, by the numbers of its ``vision_config``.
 
-    ``patch_values`` is the size of one patch as the tower takes it, ``positions`` the length of its
-    two tables of positions.
+    ``patch_values`` is the number of values of one patch, ``positions`` the length of each of the
+    two position tables.
     """
 
     layers: int
@@ -69,10 +69,10 @@ class Vision:
 
 @dataclass(frozen=True)
 class TargetModel:
-    """The target as the fit sees it.
+    """Input of the fit: the target.
 
-    ``dtype`` and ``quantization`` as in the catalogue. ``checkpoint_bytes`` is what its weight
-    files hold, where that is known; ``tensors`` are their headers, where they were read.
+    ``dtype`` and ``quantization`` as in the catalogue. ``checkpoint_bytes`` is the size of its
+    weight files, ``tensors`` their headers, each if known.
     """
 
     architecture: Architecture
@@ -87,11 +87,11 @@ class TargetModel:
 
 @dataclass(frozen=True)
 class DraftModel:
-    """The drafter as the fit sees it. ``auxiliary`` counts the hidden states that ``fc`` reads.
+    """Input of the fit: a drafter with weights. ``auxiliary`` counts the hidden states that ``fc``
+    reads.
 
-    ``own_embeddings`` and ``own_output`` say whether its checkpoint brings matrices of its own;
-    ``checkpoint_bytes`` is what its weight files hold, where that is known. A drafter without
-    weights (n-gram) is no DraftModel.
+    ``own_embeddings`` and ``own_output``: whether its checkpoint has these matrices;
+    ``checkpoint_bytes`` is the size of its weight files, if known.
     """
 
     method: str
@@ -117,8 +117,8 @@ class DraftModel:
 
 @dataclass(frozen=True)
 class GpuMemory:
-    """The GPUs of a case: ``visible_gib`` is what CUDA sees of one, ``driver_gib`` what the driver
-    reserves besides; ``count`` are the GPUs that may be used."""
+    """The GPUs of a case: ``visible_gib`` is what CUDA reports for one GPU, ``driver_gib`` what the
+    driver reserves in addition; ``count`` is the number of usable GPUs."""
 
     instance: Instance
     count: int
@@ -128,7 +128,7 @@ class GpuMemory:
 
 @dataclass(frozen=True)
 class FitCase:
-    """A pair on an engine: all that the memory model looks at."""
+    """Input of the memory model: a pair on an engine."""
 
     target: TargetModel
     drafter: DraftModel | None

@@ -1,7 +1,7 @@
-"""``peagle fit``: the memory of one GPU, what speculation costs, and what would make a pair fit.
+"""``peagle fit``: the memory of one GPU, the cost of speculation, and changes that make a pair fit.
 
-The findings are those of ``peagle check`` that concern memory: the sum for a pair that cannot work
-is right and worthless.
+The findings are those of ``peagle check`` that concern memory: an estimate for a pair that cannot
+run is worthless.
 """
 
 from __future__ import annotations
@@ -21,7 +21,13 @@ from peagle.fit.advice import MOST_GPUS, advise
 from peagle.fit.building import lacks_processor
 from peagle.fit.estimate import compare, fit_of, is_multimodal, unknown_quantization, why_not
 from peagle.fit.models import Advice, Comparison, Fit, FitCase
-from peagle.fit.request import FitRequest, Question, Reader, read_checkpoints, refuse_contradictions
+from peagle.fit.request import (
+    FitInputs,
+    FitRequest,
+    Reader,
+    read_checkpoints,
+    refuse_contradictions,
+)
 from peagle.vllm.defaults import schedules_ahead
 
 _ABOUT_THE_GPU = ("gpu-too-old", "gpu-too-new")
@@ -34,9 +40,9 @@ _LEVELS = ("error", "warning", "note")
 
 @dataclass(frozen=True)
 class FitReport:
-    """The fit, what speculation costs, why it is refused, what would make it fit, and the findings.
+    """The fit, the case without speculation, the reason for a refusal, advice and findings.
 
-    ``instance_type`` is ``None`` where the GPU was chosen by its memory.
+    ``instance_type`` is ``None`` if the GPU was selected by its memory.
     """
 
     pair: str
@@ -51,7 +57,7 @@ class FitReport:
 
     @property
     def instance_type(self) -> str | None:
-        """The instance type that was asked for."""
+        """The instance type of the request."""
         return self.request.instance_type
 
 
@@ -62,8 +68,8 @@ def fit(request: FitRequest, catalog: Catalog, read: Reader) -> FitReport:
     """
     pair = find_pair(catalog, request.pair) if request.pair else None
     refuse_contradictions(request, pair)
-    question = Question(catalog, pair, read_checkpoints(request, read))
-    case, fitted = question.cases(request)
+    inputs = FitInputs(catalog, pair, read_checkpoints(request, read))
+    case, fitted = inputs.cases(request)
     refusal = why_not(fitted)
     memory = fit_of(fitted)
     return FitReport(
@@ -74,13 +80,13 @@ def fit(request: FitRequest, catalog: Catalog, read: Reader) -> FitReport:
         fit=memory,
         without_speculation=compare(fitted, memory),
         refusal=refusal,
-        advice=_advice(question, request, fitted) if refusal else (),
+        advice=_advice(inputs, request, fitted) if refusal else (),
         findings=_findings(request, case, fitted),
     )
 
 
 def option_of(advice: Advice) -> str:
-    """The option as it is typed."""
+    """The advice as a command-line option."""
     return f"--{advice.knob}" + ("" if advice.value == advice.knob else f" {advice.value}")
 
 
@@ -115,11 +121,10 @@ def _title(request: FitRequest, pair: Pair | None, case: FitCase) -> str:
     return pair.target.id if request.no_speculation else pair_name(pair.target, pair.drafter)
 
 
-def _advice(question: Question, request: FitRequest, fitted: FitCase) -> tuple[Advice, ...]:
-    """What would make it fit, each computed as if that option were typed instead.
+def _advice(inputs: FitInputs, request: FitRequest, fitted: FitCase) -> tuple[Advice, ...]:
+    """Changes that make the case fit, each computed as if the option were given.
 
-    An option that contradicts others, or that a rule about the load or the version refuses, is no
-    advice.
+    Options that contradict others, or that a rule about load or version refuses, are left out.
     """
 
     def changed(knob: str, value: object) -> FitCase | None:
@@ -128,15 +133,15 @@ def _advice(question: Question, request: FitRequest, fitted: FitCase) -> tuple[A
             change["gpu_memory_gib"] = None
         typed = replace(request, **change)
         try:
-            refuse_contradictions(typed, question.pair)
-            case, turned = question.cases(typed)
+            refuse_contradictions(typed, inputs.pair)
+            case, turned = inputs.cases(typed)
         except UserError:
             return None
         found = _of_rules(case, turned, ("load",))
         return None if any(finding.level == "error" for finding in found) else turned
 
     most = fitted.engine.gpu_count if request.instance_type else MOST_GPUS
-    return advise(fitted, changed, question.catalog.instances, most)
+    return advise(fitted, changed, inputs.catalog.instances, most)
 
 
 def _findings(request: FitRequest, case: Case, fitted: FitCase) -> tuple[Finding, ...]:
@@ -151,9 +156,9 @@ def _findings(request: FitRequest, case: Case, fitted: FitCase) -> tuple[Finding
 
 
 def _of_rules(case: Case, fitted: FitCase, subjects: Sequence[About]) -> list[Finding]:
-    """All but notes about the subjects, and errors about versions and the GPU.
+    """Errors and warnings about the subjects, and errors about versions and the GPU.
 
-    The memory model itself refuses a step without room for the drafts, and more exactly.
+    ``why_not`` reports a step without room for the drafts more precisely than drafting-slots.
     """
     found = [
         finding
@@ -167,7 +172,7 @@ def _of_rules(case: Case, fitted: FitCase, subjects: Sequence[About]) -> list[Fi
 
 
 def _on_its_gpu(case: Case, fitted: FitCase) -> Case:
-    """The case on an instance with the GPU that was assumed for the memory."""
+    """The case on an instance type with the GPU of the memory estimate."""
     if case.instance is not None:
         return case
     engine = fitted.engine

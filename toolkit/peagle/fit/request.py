@@ -1,4 +1,4 @@
-"""From the options of ``peagle fit`` to a Case and its memory."""
+"""Turns the options of ``peagle fit`` into a Case and its memory."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _CONTRADICTIONS = (
 class FitRequest:
     """The options of ``peagle fit``, each named as on its command line.
 
-    ``drafter_embeddings`` is ``shared``, ``own``, or ``None`` where the headers say it.
+    ``drafter_embeddings`` is ``shared``, ``own``, or ``None`` to read it from the headers.
     """
 
     pair: str | None = None
@@ -64,8 +64,8 @@ class FitRequest:
 
 
 @dataclass(frozen=True)
-class Question:
-    """What stays the same while single options change: catalogue, pair and checkpoints."""
+class FitInputs:
+    """The inputs that do not change between options: catalogue, pair and checkpoints."""
 
     catalog: Catalog
     pair: Pair | None
@@ -153,7 +153,7 @@ def read_checkpoints(request: FitRequest, read: Reader) -> Checkpoints:
     if target is not None and is_head(target.config):
         raise UserError(
             f"--target {target.location} holds a draft head, not a model",
-            "name it with --drafter, and the model that it drafts for with --target",
+            "pass it with --drafter, and its target model with --target",
         )
     if target is None and request.pair is None:
         raise UserError("name a pair, or a folder with --target", "for example: peagle fit tiny")
@@ -162,7 +162,7 @@ def read_checkpoints(request: FitRequest, read: Reader) -> Checkpoints:
 
 
 def _settings(request: FitRequest) -> dict[str, Value | None]:
-    """The request's arguments of vLLM; what it leaves open is the catalogue's or vLLM's."""
+    """The vLLM arguments of the request; the catalogue or vLLM set the others."""
     asked: dict[str, Value | None] = {
         "kv-cache-dtype": request.kv_cache_dtype,
         "max-num-batched-tokens": request.max_num_batched_tokens,
@@ -173,7 +173,7 @@ def _settings(request: FitRequest) -> dict[str, Value | None]:
 
 
 def _divided(case: FitCase, request: FitRequest) -> FitCase:
-    """The case on ``--tp`` GPUs; without it on an instance on as few as fit."""
+    """The case on ``--tp`` GPUs; without ``--tp`` on the fewest GPUs that fit."""
     asked, on = request.tp, request.instance_type
     most = case.engine.gpu_count if on or not asked else MOST_GPUS
     sizes = divisions(case.target.architecture, most)
@@ -182,13 +182,13 @@ def _divided(case: FitCase, request: FitRequest) -> FitCase:
         return _over(case, asked)
     over = [_over(case, size) for size in sizes]
     fitting = (case for case in over if fit_of(case).fits)
-    # When something else than memory is missing, more GPUs do not help.
+    # If something other than memory prevents the fit, more GPUs do not help.
     enough = (case for case in over if not missing_bytes(case))
     return next(fitting, None) or next(enough, over[-1])
 
 
 def _refuse_division(asked: int, sizes: Sequence[int], most: int, on: str | None) -> None:
-    """Raise UserError unless the model can be divided over so many of the ``most`` GPUs."""
+    """Raise UserError unless the model can be divided over ``asked`` of the ``most`` GPUs."""
     can = f"use {', '.join(map(str, sizes))}"
     if asked > most:
         gpus = f"{most} GPU{'s' if most > 1 else ''}"
@@ -218,7 +218,7 @@ def refuse_contradictions(request: FitRequest, pair: Pair | None) -> None:
         for name in ("k", "drafter_embeddings"):
             if getattr(request, name):
                 raise UserError(
-                    f"{_flag(name)} is about a drafter, and none is named",
+                    f"{_flag(name)} needs a drafter, but none is given",
                     "add --drafter with its location",
                 )
     if request.instance_type is None and request.gpu_memory_gib is None:

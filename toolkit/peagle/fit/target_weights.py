@@ -1,21 +1,17 @@
-"""How torch's allocator rounds what vLLM asks of it while it loads.
+"""The target's weights on one GPU, in bytes, from the sizes in its config.json.
 
-Small tensors share segments and lose at most 511 bytes. From 10 MiB on a tensor gets a segment of
-its own, a multiple of 2 MiB; vLLM loads with ``max_split_size_mb`` 20, so that what is larger is
-never shared, and what is smaller is cut off where more than 1 MiB would be lost
-(c10/cuda/CUDACachingAllocator.cpp; Worker.load_model).
+Division: vLLM's layers divide projections, experts and the two vocabulary matrices among the ranks;
+norms, routers, biases after row-parallel projections and image towers are replicated. KV heads are
+divided until each rank has one. The vocabulary is padded to a multiple of 64.
 
-GPT-OSS's experts in MXFP4, as the kernels of each GPU hold them.
+Allocation: small tensors share segments and lose at most 511 bytes. From 10 MiB a tensor gets its
+own segment, a multiple of 2 MiB; vLLM loads with ``max_split_size_mb`` 20, so that larger segments
+are never shared, and smaller ones are split if more than 1 MiB would be lost
+(c10/cuda/CUDACachingAllocator.cpp; Worker.load_model). So functions here yield single tensors.
 
-Two numbers take a byte and 32 share a scale of a byte. vLLM picks the kernels by the GPU and pads
-for them (fused_moe/oracle/mxfp4.py, quantization/utils/mxfp4_utils.py).
-
-The target's weights on one GPU, from the numbers of its config.json.
-
-What tensor parallelism divides and what every rank keeps, as vLLM's layers do it: projections,
-experts and the two vocabulary matrices are divided; norms, routers, biases of divided inputs and
-image towers are not. Key and value heads are divided until each rank has one. The vocabulary is
-padded to 64. Every function gives the bytes of single tensors, since the allocator rounds each.
+GPT-OSS experts in MXFP4 take half a byte per element and one byte of scale per 32 elements; vLLM
+selects the kernel by GPU and pads for it (fused_moe/oracle/mxfp4.py, quantization/utils/
+mxfp4_utils.py).
 """
 
 from __future__ import annotations
@@ -38,8 +34,21 @@ _NEVER_CUT = 20 * MIB
 _CUT_FROM = 1 * MIB
 
 
-def allotted(size: float) -> int:
-    """Bytes that a tensor of ``size`` bytes takes while loading."""
+BLOCK = 32
+"""Elements that share one scale."""
+
+Kernel = Literal["triton", "trtllm", "marlin"]
+
+VOCABULARY_PADDING = 64
+"""DEFAULT_VOCAB_PADDING_SIZE of vLLM's VocabParallelEmbedding."""
+
+QUANTIZED_BYTES = {"fp8": 1 + 4 / 128**2, "nvfp4": 0.5 + 1 / 16, "mxfp4": 0.5 + 1 / 32}
+"""Bytes per element of a quantized projection, including scales. Other quantizations are counted
+from headers only."""
+
+
+def allocated(size: float) -> int:
+    """Bytes that torch allocates for a tensor of ``size`` bytes."""
     rounded = round_up(int(size), _SMALLEST)
     if rounded < _OWN_SEGMENT:
         return rounded
@@ -49,15 +58,9 @@ def allotted(size: float) -> int:
     return segment
 
 
-def allotted_all(sizes: Iterable[float]) -> int:
-    """Bytes that tensors of these sizes take."""
-    return sum(map(allotted, sizes))
-
-
-BLOCK = 32
-"""Numbers that share one scale."""
-
-Kernel = Literal["triton", "trtllm", "marlin"]
+def allocated_all(sizes: Iterable[float]) -> int:
+    """Bytes that torch allocates for tensors of these sizes."""
+    return sum(map(allocated, sizes))
 
 
 def kernel_of(capability: int) -> Kernel:
@@ -69,7 +72,7 @@ def kernel_of(capability: int) -> Kernel:
 
 
 def padded_sizes(kernel: Kernel, hidden: int, intermediate: int) -> tuple[int, int]:
-    """Hidden and intermediate size as the kernels want them
+    """Hidden and intermediate size that the kernel requires
     (mxfp4_round_up_hidden_size_and_intermediate_size)."""
     if kernel == "triton":
         return hidden, round_up(intermediate, 64)
@@ -95,32 +98,24 @@ def mxfp4_expert_tensors(shape: Architecture, tp: int, capability: int) -> Itera
         yield experts * rows * (2 if kernel == "marlin" else 4)
 
 
-VOCABULARY_PADDING = 64
-"""DEFAULT_VOCAB_PADDING_SIZE of vLLM's VocabParallelEmbedding."""
-
-QUANTIZED_BYTES = {"fp8": 1 + 4 / 128**2, "nvfp4": 0.5 + 1 / 16, "mxfp4": 0.5 + 1 / 32}
-"""Bytes of one number of a quantised projection, its share of the scales included. Another
-quantisation is counted by its headers only (``unknown``)."""
-
-
 def target_bytes(target: TargetModel, tensor_parallel_size: int, capability: int) -> int:
-    """Bytes on one of ``tensor_parallel_size`` GPUs, without an image tower."""
+    """Bytes of the target on one of ``tensor_parallel_size`` GPUs, without its image tower."""
     tp = tensor_parallel_size
     shape = target.architecture
     size = sum(
-        group.layers * allotted_all(attention_tensors(target, group, tp))
+        group.layers * allocated_all(attention_tensors(target, group, tp))
         for group in shape.attention
     )
-    size += _cacheless_layers(shape) * allotted_all(attention_tensors(target, _like(shape), tp))
-    size += shape.layers * allotted_all(feed_forward_tensors(target, tp, capability))
-    size += shape.layers * allotted_all(_norm_tensors(target))
-    return size + allotted_all([*vocabulary_tensors(target, tp), _norm(target)])
+    size += _cacheless_layers(shape) * allocated_all(attention_tensors(target, _like(shape), tp))
+    size += shape.layers * allocated_all(feed_forward_tensors(target, tp, capability))
+    size += shape.layers * allocated_all(_norm_tensors(target))
+    return size + allocated_all([*vocabulary_tensors(target, tp), _norm(target)])
 
 
 def checkpoint_bytes(target: TargetModel) -> int:
-    """Bytes that the weight files of such a target hold: nothing divided, padded or rounded.
+    """Bytes of the target's weight files: not divided, padded or rounded.
 
-    Gemma 4's full layers keep one projection for keys and values.
+    Gemma 4's full layers have one projection for keys and values.
     """
     shape, element = target.architecture, element_bytes(target.dtype)
     size = sum(group.layers * sum(attention_tensors(target, group, 1)) for group in shape.attention)
@@ -136,12 +131,12 @@ def checkpoint_bytes(target: TargetModel) -> int:
 
 
 def rotary_bytes(target: TargetModel) -> int:
-    """Tables of sines and cosines, which vLLM makes while it loads: one for each size of heads,
-    for every position. GPT-OSS keeps them in float32."""
+    """Rotary tables, which vLLM computes while loading: one per head size, for every position.
+    GPT-OSS keeps them in float32."""
     shape = target.architecture
     element = 4 if is_gpt_oss(shape) else element_bytes(target.dtype)
     widths = {group.head_dim for group in shape.attention}
-    return allotted_all(shape.max_positions * width * element for width in widths)
+    return allocated_all(shape.max_positions * width * element for width in widths)
 
 
 def padded_vocabulary(vocabulary: int, tensor_parallel_size: int) -> int:
@@ -155,12 +150,12 @@ def is_gpt_oss(shape: Architecture) -> bool:
 
 
 def has_mxfp4_experts(target: TargetModel) -> bool:
-    """Whether the kernels for GPT-OSS's experts hold them."""
+    """Whether these are GPT-OSS experts in MXFP4."""
     return is_gpt_oss(target.architecture) and target.quantization == "mxfp4"
 
 
 def has_query_key_norm(target: TargetModel) -> bool:
-    """Whether queries and keys are normed, head by head."""
+    """Whether queries and keys are normalized per head."""
     named = target.architecture.class_name.startswith(("Qwen3", "Gemma"))
     return named or target.query_key_norm
 
@@ -196,14 +191,14 @@ def feed_forward_tensors(target: TargetModel, tp: int, capability: int) -> Itera
 
 
 def linear_bytes(target: TargetModel, numbers: float) -> float:
-    """Bytes of a projection of so many numbers. GPT-OSS quantises its experts only."""
+    """Bytes of a projection of ``numbers`` elements. GPT-OSS quantizes its experts only."""
     if target.quantization is None or is_gpt_oss(target.architecture):
         return numbers * element_bytes(target.dtype)
     return numbers * QUANTIZED_BYTES[target.quantization]
 
 
 def vocabulary_tensors(target: TargetModel, tp: int) -> Iterator[float]:
-    """Bytes of the embedding and, unless it is the same, of the output matrix."""
+    """Bytes of the embedding and, unless tied, of the output matrix."""
     shape = target.architecture
     rows = padded_vocabulary(shape.vocab_size, tp)
     for _ in range(1 if shape.tied_embeddings else 2):
@@ -225,7 +220,7 @@ def vision_bytes(vision: Vision, hidden_size: int) -> int:
 
 
 def _cacheless_layers(shape: Architecture) -> int:
-    """Layers that read another layer's cache, and so stand in no attention group."""
+    """Layers that read another layer's cache and so are in no attention group."""
     return max(shape.layers - sum(group.layers for group in shape.attention), 0)
 
 
@@ -238,7 +233,7 @@ def _norm(target: TargetModel) -> float:
 
 
 def _norm_tensors(target: TargetModel) -> Iterator[float]:
-    """One layer's norms; Gemma has two more, and a scalar."""
+    """One layer's norms; Gemma has two more and a scalar."""
     gemma = target.architecture.class_name.startswith("Gemma")
     for _ in range(4 if gemma else 2):
         yield _norm(target)

@@ -1,7 +1,7 @@
-"""What ``vllm serve`` takes where nothing is asked, and what it makes of what is asked.
+"""Defaults of ``vllm serve``, and the values that it derives from its arguments.
 
-Read in vLLM 0.26.0, 0.27.1 and 0.28.0: engine/arg_utils.py, config/vllm.py,
-config/speculative.py, v1/cudagraph_dispatcher.py.
+Source: engine/arg_utils.py, config/vllm.py, config/speculative.py and v1/cudagraph_dispatcher.py of
+vLLM 0.26.0, 0.27.1 and 0.28.0.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from peagle.vllm.dtypes import element_bytes
 from peagle.vllm.gpus import round_up
 
 GPU_MEMORY_UTILIZATION = 0.92
-"""vLLM's own default since 0.15."""
+"""vLLM's default since 0.15."""
 
 LARGEST_DEFAULT_STEP = 16384
-"""The most that vLLM's own max-num-batched-tokens is, on any GPU."""
+"""The largest default of max-num-batched-tokens on any GPU."""
 
 KV_CACHE_DTYPES = ("auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2")
 
 _CAPTURED = 512
 _CAPTURED_MORE = 1024
-"""Largest batch, in tokens, for which CUDA graphs are captured; more of GPT-OSS, and since 0.28 on
-Blackwell's data-centre GPUs (_set_cudagraph_sizes)."""
+"""Largest batch, in tokens, with a CUDA graph; larger for GPT-OSS, and since 0.28 on data-centre
+Blackwell GPUs (_set_cudagraph_sizes)."""
 
 _SLOTS_OF_ALL = "<0.28.0"
-"""vLLM that keeps the drafts' slots of max_num_seqs requests free in every step: 0.26.0 and 0.27.1
-do. Since 0.28.0 those of one request must leave a token, and requests that find no slots wait."""
+"""vLLM versions that reserve the draft slots of max_num_seqs requests in every step, such as 0.26.0
+and 0.27.1. Since 0.28.0 only those of one request must leave a token, and excess requests queue."""
 
 _PADDING_RATIOS = (("<0.18.0", 1.25), (">=0.18.0", 1.5))
 """Groups of the cache whose layer counts are nearer than this are padded to the larger one
@@ -40,12 +40,12 @@ _WITHOUT_ASYNC = ("ngram", "suffix", "medusa")
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """What one start of vLLM runs with. ``gpu_memory_gib`` is what CUDA reports of one GPU; lengths
-    are in tokens.
+    """The settings of one vLLM process. ``gpu_memory_gib`` is what CUDA reports for one GPU;
+    lengths are in tokens.
 
-    ``driver_gib`` is what the driver reserves besides. ``capability`` is the GPU's
-    compute capability times ten. ``compiled``: whether vLLM's compile cache is filled, which it is
-    not in a new container. ``images``: whether requests may contain images. ``draftless`` names a
+    ``driver_gib`` is what the driver reserves in addition. ``capability`` is the GPU's compute
+    capability times ten. ``compiled``: whether vLLM's compile cache is filled, which it is not in
+    a new container. ``images``: whether requests may contain images. ``draftless`` names a
     method that drafts without a model (``ngram``, ``suffix``).
     """
 
@@ -69,7 +69,7 @@ class EngineConfig:
 
 
 class Drafting(Protocol):
-    """A drafter with weights, as far as vLLM's scheduler looks at it."""
+    """The properties of a drafter that vLLM's scheduler uses."""
 
     @property
     def method(self) -> str:
@@ -93,20 +93,20 @@ def default_sequences(gpu: str, gpu_memory_gib: float) -> int:
 
 
 def batch_of(
-    gpu: str, gpu_memory_gib: float, vllm: str, length: int, asked: tuple[int | None, int | None]
+    gpu: str, gpu_memory_gib: float, vllm: str, length: int, given: tuple[int | None, int | None]
 ) -> tuple[int, int]:
-    """``--max-num-seqs`` and ``--max-num-batched-tokens`` of a server on that GPU, of which
-    ``asked`` has what is given: what is not is no more than the other can use
+    """``--max-num-seqs`` and ``--max-num-batched-tokens`` of a server on that GPU. ``given`` has
+    the explicit values; a default is limited by the other value
     (_set_default_max_num_seqs_and_batched_tokens_args). ``length`` is ``--max-model-len``.
     """
-    seqs = asked[0] or default_sequences(gpu, gpu_memory_gib)
+    seqs = given[0] or default_sequences(gpu, gpu_memory_gib)
     usual = min(default_batched_tokens(gpu, gpu_memory_gib, vllm), seqs * length)
-    tokens = asked[1] or usual
-    return asked[0] or min(seqs, tokens), tokens
+    tokens = given[1] or usual
+    return given[0] or min(seqs, tokens), tokens
 
 
 def cache_element_bytes(engine: EngineConfig, dtype: str) -> int:
-    """Bytes of one number in the key-value cache."""
+    """Bytes of one element of the KV cache."""
     if engine.kv_cache_dtype == "auto":
         return element_bytes(dtype)
     if engine.kv_cache_dtype.startswith("fp8"):
@@ -116,52 +116,51 @@ def cache_element_bytes(engine: EngineConfig, dtype: str) -> int:
 
 def in_flight_tokens(engine: EngineConfig, drafter: Drafting | None) -> int:
     """Tokens scheduled but not finished: two batches with asynchronous scheduling, which is on
-    unless the drafter is one that does not do it (VllmConfig.max_in_flight_tokens)."""
+    unless the drafter does not support it (VllmConfig.max_in_flight_tokens)."""
     return (2 if schedules_ahead(engine, drafter) else 1) * engine.max_num_batched_tokens
 
 
 def schedules_ahead(engine: EngineConfig, drafter: Drafting | None) -> bool:
-    """Whether vLLM schedules a step while the one before still runs."""
+    """Whether vLLM schedules asynchronously: a step while the previous one still runs."""
     return (drafter.method if drafter else engine.draftless) not in _WITHOUT_ASYNC
 
 
 def extra_slots(engine: EngineConfig, drafter: Drafting | None) -> int:
-    """Slots beside which a step must hold a token, else vLLM does not start
-    (_set_max_num_scheduled_tokens): of all requests that may run, or of one since 0.28.
+    """Draft slots that must leave room for a token in a step, else vLLM does not start
+    (_set_max_num_scheduled_tokens): of all requests that may run, since 0.28 of one.
 
-    Only the scheduler counts them: a step is profiled with all of max_num_batched_tokens, and as
-    many may be in flight, in all three versions.
+    Only the scheduler counts them; profiling uses all of max_num_batched_tokens.
     """
     slots = slots_of_a_request(engine, drafter)
-    return slots * engine.max_num_seqs if keeps_slots_of_all(engine) else slots
+    return slots * engine.max_num_seqs if reserves_all_slots(engine) else slots
 
 
-def keeps_slots_of_all(engine: EngineConfig) -> bool:
-    """Whether this vLLM keeps the slots of all requests free, not of one."""
+def reserves_all_slots(engine: EngineConfig) -> bool:
+    """Whether this vLLM version reserves the draft slots of all requests, not of one."""
     return versions.in_range(engine.vllm, _SLOTS_OF_ALL)
 
 
 def slots_of_a_request(engine: EngineConfig, drafter: Drafting | None) -> int:
-    """Slots that drafting in parallel adds to a request: K-1, the first being there already; of
-    DFlash all K since 0.28 (max_num_new_slots_for_drafting)."""
+    """Slots that parallel drafting adds per request: K-1, for DFlash K since 0.28
+    (max_num_new_slots_for_drafting)."""
     if drafter is None:
         return 0
-    if drafter.method == "dflash" and not keeps_slots_of_all(engine):
+    if drafter.method == "dflash" and not reserves_all_slots(engine):
         return engine.k
     in_parallel = drafter.parallel_drafting or drafter.method in ("dflash", "dspark")
     return engine.k - 1 if in_parallel else 0
 
 
 def padding_ratio(vllm: str) -> float:
-    """How far apart the layer counts of two cache groups may be to be padded to the larger."""
+    """The ratio of layer counts below which vLLM pads cache groups to the larger one."""
     return next(ratio for range_, ratio in _PADDING_RATIOS if versions.in_range(vllm, range_))
 
 
 def uses_model_runner_v2(
     engine: EngineConfig, drafter: Drafting | None, *, mixture_of_experts: bool
 ) -> bool:
-    """Whether vLLM runs its second model runner, which accounts for memory differently: dense
-    targets without a drafter, or with one that it supports (_is_default_v2_model_runner_model)."""
+    """Whether vLLM uses model runner V2, which accounts for memory differently: for dense targets
+    without a drafter or with one that it supports (_is_default_v2_model_runner_model)."""
     if mixture_of_experts or engine.draftless:
         return False
     return drafter is None or not drafter.parallel_drafting

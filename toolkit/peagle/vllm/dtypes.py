@@ -16,7 +16,7 @@ _WIDE_BYTES = {"F32": 4, "F64": 8}
 
 
 def element_bytes(dtype: str) -> int:
-    """Bytes of one number of this dtype while computing."""
+    """Bytes per element of this dtype."""
     return _BYTES.get(dtype, 2)
 
 

@@ -1,9 +1,9 @@
-"""vLLM's argv as the environment that AWS's vLLM container turns back into that argv.
+"""Converts vLLM's argv to the environment of AWS's vLLM container, which converts it back.
 
-The container's rule (aws/deep-learning-containers, scripts/docker/vllm/sagemaker_args.py): for
-each ``SM_VLLM_X_Y=value`` the flag ``--x-y``; then nothing for ``true`` and the empty value, no
-flag at all for ``false``, one token per element for a JSON array, one token per object for
-several JSON objects, else the value as one token. ``peagle_serve`` follows the same rule.
+The container's rule (aws/deep-learning-containers, scripts/docker/vllm/sagemaker_args.py): each
+``SM_VLLM_X_Y=value`` becomes the flag ``--x-y``, followed by nothing for ``true`` or no value,
+one token per element of a JSON array, one token per object for several JSON objects, else the value
+as one token; ``false`` omits the flag. ``peagle_serve`` follows the same rule.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _ARRAY_IS_ONE_TOKEN = frozenset(
 def to_environment(arguments: Iterable[str]) -> dict[str, str]:
     """The ``SM_VLLM_*`` variables that the container reads as exactly these arguments.
 
-    Raises UserError for arguments that no environment can say.
+    Raises UserError for arguments that the environment cannot express.
     """
     environment: dict[str, str] = {}
     for flag, tokens in _by_flag(arguments):
         key = PREFIX + flag.removeprefix("--").replace("-", "_").upper()
         if key in environment:
             raise UserError(
-                f"{flag} is given twice, and the container's environment can say it only once",
+                f"{flag} is given twice; the container's environment allows it once",
                 f"give {flag} once",
             )
         environment[key] = _value(flag, tokens)
@@ -54,8 +54,8 @@ def engine_part(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def settings_in(environment: Mapping[str, str]) -> dict[str, Value | None]:
-    """vLLM's arguments, without the dashes, that the container makes of these variables; ``None``
-    for one that it leaves out, as it does with ``false``."""
+    """vLLM's arguments, without the dashes, in these variables; ``None`` for ``false``, which the
+    container omits."""
     return {
         key.removeprefix(PREFIX).lower().replace("_", "-"): _setting(value)
         for key, value in engine_part(environment).items()
@@ -79,7 +79,7 @@ def check_environment(environment: Mapping[str, str]) -> None:
     """Raise UserError for an environment that SageMaker or the container refuses."""
     if len(environment) > MAX_ENTRIES:
         raise UserError(
-            f"{len(environment)} environment variables are more than SageMaker's {MAX_ENTRIES}",
+            f"{len(environment)} environment variables exceed SageMaker's limit of {MAX_ENTRIES}",
             "remove some engine arguments",
         )
     for key, value in environment.items():
@@ -87,7 +87,7 @@ def check_environment(environment: Mapping[str, str]) -> None:
     total = sum(len(key.encode()) + len(value.encode()) for key, value in environment.items())
     if total > MAX_TOTAL_BYTES:
         raise UserError(
-            f"the environment has {total} bytes and SageMaker takes {MAX_TOTAL_BYTES}",
+            f"the environment has {total} bytes; SageMaker's limit is {MAX_TOTAL_BYTES}",
             "remove or shorten engine arguments",
         )
 
@@ -96,21 +96,21 @@ def _check_variable(key: str, value: str) -> None:
     if len(key) > MAX_KEY_LENGTH or not _KEY.fullmatch(key):
         raise UserError(
             f"SageMaker refuses the name of the environment variable {key[:60]!r}",
-            "use letters, digits and _, not a digit first",
+            "use letters, digits and _; the first character is not a digit",
         )
     if len(value) > MAX_VALUE_LENGTH:
         raise UserError(
-            f"{key} has {len(value)} characters and SageMaker takes {MAX_VALUE_LENGTH}",
+            f"{key} has {len(value)} characters; SageMaker's limit is {MAX_VALUE_LENGTH}",
             "use shorter paths or fewer settings",
         )
     if "%" in value:
-        # AWS's process supervisor reads the command line as a ConfigParser value.
+        # The supervisor reads the command line as a ConfigParser value.
         raise UserError(
-            f"{key} holds a %, at which the supervisor of AWS's container dies",
+            f"{key} contains %, which crashes the process supervisor of AWS's container",
             "use a value without %",
         )
     if "\0" in value:
-        raise UserError(f"{key} holds a zero byte", "remove it")
+        raise UserError(f"{key} contains a zero byte", "remove the zero byte")
 
 
 def _by_flag(arguments: Iterable[str]) -> list[tuple[str, list[str]]]:
@@ -121,13 +121,13 @@ def _by_flag(arguments: Iterable[str]) -> list[tuple[str, list[str]]]:
             if not _FLAG.fullmatch(token):
                 raise UserError(
                     f"{token!r} cannot be passed to the container",
-                    "write engine arguments as --lower-case-words, the value apart",
+                    "write engine arguments as --lower-case-words, values as separate words",
                 )
             groups.append((token, []))
         elif groups:
             groups[-1][1].append(token)
         else:
-            raise UserError(f"the engine arguments begin with {token!r}", "begin with a --flag")
+            raise UserError(f"the engine arguments start with {token!r}", "start with a --flag")
     return groups
 
 
@@ -139,7 +139,7 @@ def _value(flag: str, tokens: list[str]) -> str:
     if flag in _ARRAY_IS_ONE_TOKEN:
         raise UserError(
             f"{flag} cannot take {' '.join(tokens)!r} through the container's environment",
-            f"give {flag} one value, and not true or false",
+            f"give {flag} one value other than true or false",
         )
     return json.dumps(tokens)
 
@@ -154,7 +154,7 @@ def _survives(flag: str, token: str) -> bool:
     if text.startswith("[") and text.endswith("]"):
         return not _is_json(text)
     if text.startswith("{") and text.endswith("}"):
-        # One object survives; several in a row would be taken apart.
+        # The container splits several objects in a row, but not a single one.
         return _is_json(text) or not _begins_with_object(text)
     return True
 

@@ -17,15 +17,15 @@ VISIBLE_GIB: dict[str, tuple[float, ...]] = {
     "RTX PRO 4500": (31.36,),
     "RTX PRO 6000 SE": (94.97,),
 }
-"""GiB that cudaMemGetInfo reports as total: the driver keeps the rest. The H200's is measured
-(evidence/memory-h200.json), the others are as torch prints them on these GPUs. A name without an
-entry is taken to lose as much as the largest share here."""
+"""Total GiB that cudaMemGetInfo reports; the driver reserves the rest. The H200 is measured
+(evidence/memory-h200.json), the others are as torch prints them. Other GPUs are assumed to lose
+the largest share here."""
 
 _LARGEST_LOSS = 0.03
 
 
 def visible_gib(gpu: str, memory_mib: int) -> float:
-    """GiB of one GPU that CUDA sees, of the ``memory_mib`` that a data sheet gives it."""
+    """GiB of one GPU that CUDA reports, given ``memory_mib`` of its data sheet."""
     whole = memory_mib / 1024
     for visible in VISIBLE_GIB.get(gpu, ()):
         if 0.9 * whole < visible <= whole:
@@ -61,8 +61,8 @@ def parallel_sizes(query_heads: int, kv_heads: Iterable[int], gpus: int) -> list
 
 
 def seen_of(given_gib: float, gpu: str) -> float:
-    """What CUDA sees of ``given_gib`` of this GPU: all of it, unless the number is the one of the
-    GPU's data sheet or of nvidia-smi, which count what the driver keeps."""
+    """GiB that CUDA reports for a GPU of ``given_gib``: the same, unless the number is from the
+    data sheet or nvidia-smi, which include the driver's memory."""
     for visible in VISIBLE_GIB.get(gpu, ()):
         if visible < given_gib <= visible * (1 + _LARGEST_LOSS):
             return visible
