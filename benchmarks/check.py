@@ -25,7 +25,7 @@ from pathlib import Path
 import boto3
 
 from benchmarks.timing import seconds
-from peagle.sandbox import ensure_started, stop
+from peagle.sandbox import start_sandbox, stop_sandbox
 
 ROUNDS = 7
 GOAL_SECONDS = 2.0
@@ -161,12 +161,12 @@ def sandbox() -> Iterator[str]:
     """A sandbox with its own PEAGLE_HOME: its address; the environment is set for its clients."""
     with tempfile.TemporaryDirectory() as home:
         os.environ["PEAGLE_HOME"] = home
-        address = ensure_started()
+        address = start_sandbox()
         try:
             os.environ |= address.environment()
             yield address.url
         finally:
-            stop()
+            stop_sandbox()
 
 
 def main() -> bool:

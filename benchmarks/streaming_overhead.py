@@ -48,9 +48,9 @@ def main() -> None:
 def _paths() -> dict[str, Callable[[], float]]:
     """Three paths to the same engine; each function gives the milliseconds to the first byte."""
     from peagle.aws.client import Keys, connect
-    from peagle.sandbox import status
+    from peagle.sandbox import sandbox_status
 
-    found = status()
+    found = sandbox_status()
     assert found.url is not None
     (engine,) = found.endpoints
     aws = connect("us-east-1", endpoint_url=found.url, keys=Keys("testing", "testing"))

@@ -121,7 +121,7 @@ def begun(port: int, tokens: int) -> Iterator[http.client.HTTPResponse]:
 def test_down_lets_a_running_answer_finish_and_leaves_no_process(
     running: dict[str, Any], peagle: Peagle
 ) -> None:
-    engine = records.read(NAME)
+    engine = records.read_local_engine(NAME)
     assert engine is not None
     assert len(processes_of(engine.process)) > 1
     command = [sys.executable, "-m", "peagle.cli", "local", "down", NAME]
@@ -161,7 +161,7 @@ def test_after_a_kill_of_the_command_line_down_ends_what_it_began(peagle: Peagle
             assert typed.poll() is None
             time.sleep(0.1)
         typed.kill()
-    engine = records.read("killed")
+    engine = records.read_local_engine("killed")
     assert engine is not None
     assert is_alive(engine.process)
 

@@ -31,7 +31,8 @@ from peagle.engine.process import (
     stop_engine,
 )
 from peagle.errors import EngineMissing
-from peagle.planning import Options, Plan, errors, make_plan
+from peagle.findings import errors
+from peagle.planning import Options, Plan, make_plan
 from peagle.protocol import piece_of, request_body
 from tests.unit.sandbox.sandboxes import Account, Sandbox, until
 

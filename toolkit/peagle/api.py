@@ -10,8 +10,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from peagle.aws.client import connect as connect
+    from peagle.aws.image_records import image_resources as image_resources
+    from peagle.aws.image_records import remove_image_resources as remove_image_resources
     from peagle.aws.images import build_image as build_image
     from peagle.aws.images import build_image_on_aws as build_image_on_aws
+    from peagle.aws.images import push_hint as push_hint
     from peagle.aws.images import push_image as push_image
     from peagle.aws.refresh import refresh_tables as refresh_tables
     from peagle.aws.refresh import table_changes as table_changes
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
     from peagle.catalog.evidence import load_evidence as load_evidence
     from peagle.catalog.loading import check_catalog as check_catalog
     from peagle.catalog.loading import check_catalog_file as check_catalog_file
+    from peagle.catalog.loading import load_storage as load_storage
     from peagle.catalog.summary import describe_pair as describe_pair
     from peagle.catalog.summary import summarize_target as summarize_target
     from peagle.catalog.summary import summarize_targets as summarize_targets
@@ -28,6 +33,8 @@ if TYPE_CHECKING:
     from peagle.catalog.writing import new_texts as new_texts
     from peagle.catalog.writing import refuse_unwritable as refuse_unwritable
     from peagle.catalog.writing import write_texts as write_texts
+    from peagle.checkpoints.locations import is_folder as is_folder
+    from peagle.checks.facts import in_ecr as in_ecr
     from peagle.checks.local_weights import check_local_weights as check_local_weights
     from peagle.checks.registry import rules_found as rules_found
     from peagle.checks.report import check as check
@@ -35,27 +42,51 @@ if TYPE_CHECKING:
     from peagle.deploy.apply import deploy as deploy
     from peagle.deploy.destroy import destroy as destroy
     from peagle.deploy.invoke import invoke as invoke
+    from peagle.deploy.online import live_price_of_plan as live_price_of_plan
+    from peagle.deploy.online import plan_with_live_prices as plan_with_live_prices
     from peagle.deploy.preflight import preflight as preflight
+    from peagle.deploy.state import deployment_lock as deployment_lock
+    from peagle.deploy.state import deployment_names as deployment_names
+    from peagle.deploy.state import find_record as find_record
+    from peagle.deploy.state import load_record as load_record
+    from peagle.deploy.state import remove_record as remove_record
     from peagle.deploy.status import deployment_status as deployment_status
+    from peagle.deploy.status import endpoint_created as endpoint_created
     from peagle.deploy.status import list_deployments as list_deployments
+    from peagle.deploy.status import reported_warm_start as reported_warm_start
+    from peagle.deploy.status import usd_per_hour as usd_per_hour
     from peagle.deploy.weights_use import refuse_weights_in_use as refuse_weights_in_use
-    from peagle.engine.container import compose_file as compose_file
     from peagle.engine.container import find_image as find_image
+    from peagle.engine.crash import explain_crash as explain_crash
     from peagle.engine.doctor import check_environment as check_environment
     from peagle.engine.install import install_engine as install_engine
+    from peagle.engine.install import is_installed as is_installed
     from peagle.engine.install import missing_libraries as missing_libraries
     from peagle.engine.installed import find_engine as find_engine
     from peagle.engine.installed import installed_engines as installed_engines
+    from peagle.engine.local import local_log as local_log
     from peagle.engine.local import start_local as start_local
     from peagle.engine.local import stop_local as stop_local
+    from peagle.engine.process import is_healthy as is_healthy
+    from peagle.engine.runner import compose_of_plan as compose_of_plan
+    from peagle.engine.state import local_engine_names as local_engine_names
     from peagle.engine.state import local_engines as local_engines
+    from peagle.engine.state import read_local_engine as read_local_engine
+    from peagle.engine.state import warm_folder as warm_folder
+    from peagle.engine.state import warm_start_of as warm_start_of
+    from peagle.engine.unused_images import remove_unused_image as remove_unused_image
     from peagle.fit.report import fit as fit
     from peagle.fit.report import fit_document as fit_document
-    from peagle.images.inspect import containers_of as containers_of
+    from peagle.fit.report import option_of as option_of
+    from peagle.images.build import findings_for_build as findings_for_build
+    from peagle.images.build import findings_on_this_machine as findings_on_this_machine
+    from peagle.images.build import findings_with_own_image as findings_with_own_image
+    from peagle.images.docker import compose_command as compose_command
     from peagle.images.inspect import list_images as list_images
-    from peagle.images.inspect import remove_image as remove_image
     from peagle.images.inspect import show_image as show_image
+    from peagle.images.inspect import unchecked_image as unchecked_image
     from peagle.planning import make_plan as make_plan
+    from peagle.protocol import request_body as request_body
     from peagle.render import format_files as format_files
     from peagle.render import format_names as format_names
     from peagle.render import plan_bytes as plan_bytes
@@ -63,6 +94,16 @@ if TYPE_CHECKING:
     from peagle.render import read_plan as read_plan
     from peagle.render import render as render
     from peagle.render.image_names import is_own_image as is_own_image
+    from peagle.render.image_names import parse_tag as parse_tag
+    from peagle.render.requests import pair_arguments as pair_arguments
+    from peagle.request_validation import plan_request_findings as plan_request_findings
+    from peagle.sandbox.client import check_sandbox_engine as check_sandbox_engine
+    from peagle.sandbox.client import running_sandbox as running_sandbox
+    from peagle.sandbox.client import sandbox_not_running as sandbox_not_running
+    from peagle.sandbox.client import sandbox_status as sandbox_status
+    from peagle.sandbox.client import start_sandbox as start_sandbox
+    from peagle.sandbox.client import stop_sandbox as stop_sandbox
+    from peagle.sandbox.state import engine_version as engine_version
     from peagle.warm.endpoint import check_writable as check_writable
     from peagle.warm.endpoint import collect_on_aws as collect_on_aws
     from peagle.warm.endpoint import collecting_plan as collecting_plan
@@ -71,77 +112,136 @@ if TYPE_CHECKING:
     from peagle.weights.inspect import inspect_weights as inspect_weights
     from peagle.weights.inspect import remove_warm_start as remove_warm_start
     from peagle.weights.inspect import remove_weights as remove_weights
+    from peagle.weights.layout import weights_prefix as weights_prefix
+    from peagle.weights.locations import checkpoint_at as checkpoint_at
+    from peagle.weights.locations import own_head as own_head
+    from peagle.weights.locations import weights_at as weights_at
     from peagle.weights.sources import weights_of_pair as weights_of_pair
     from peagle.weights.sync import plan_sync as plan_sync
     from peagle.weights.sync import sync_weights as sync_weights
 
 _HOME = {
-    "check_catalog": "peagle.catalog.loading",
-    "check_catalog_file": "peagle.catalog.loading",
-    "check_local_weights": "peagle.checks.local_weights",
-    "describe_pair": "peagle.catalog.summary",
-    "evidence_for": "peagle.catalog.evidence",
+    # The catalogue and pairs
     "find_pair": "peagle.catalog",
     "load_catalog": "peagle.catalog",
+    "evidence_for": "peagle.catalog.evidence",
     "load_evidence": "peagle.catalog.evidence",
-    "folder_for_tables": "peagle.catalog.writing",
-    "new_texts": "peagle.catalog.writing",
-    "refresh_tables": "peagle.aws.refresh",
-    "refuse_unwritable": "peagle.catalog.writing",
-    "table_changes": "peagle.aws.refresh",
-    "write_texts": "peagle.catalog.writing",
+    "check_catalog": "peagle.catalog.loading",
+    "check_catalog_file": "peagle.catalog.loading",
+    "load_storage": "peagle.catalog.loading",
+    "describe_pair": "peagle.catalog.summary",
     "summarize_target": "peagle.catalog.summary",
     "summarize_targets": "peagle.catalog.summary",
+    "folder_for_tables": "peagle.catalog.writing",
+    "new_texts": "peagle.catalog.writing",
+    "refuse_unwritable": "peagle.catalog.writing",
+    "write_texts": "peagle.catalog.writing",
+    # Checkpoints
+    "is_folder": "peagle.checkpoints.locations",
+    # Checks and memory
+    "in_ecr": "peagle.checks.facts",
+    "check_local_weights": "peagle.checks.local_weights",
+    "rules_found": "peagle.checks.registry",
     "check": "peagle.checks.report",
     "check_document": "peagle.checks.report",
     "fit": "peagle.fit.report",
     "fit_document": "peagle.fit.report",
-    "rules_found": "peagle.checks.registry",
+    "option_of": "peagle.fit.report",
+    # Plans and their formats
     "make_plan": "peagle.planning",
+    "request_body": "peagle.protocol",
+    "format_files": "peagle.render",
+    "format_names": "peagle.render",
     "plan_bytes": "peagle.render",
     "plan_document": "peagle.render",
     "read_plan": "peagle.render",
-    "format_names": "peagle.render",
-    "format_files": "peagle.render",
-    "preflight": "peagle.deploy.preflight",
-    "deploy": "peagle.deploy.apply",
-    "deployment_status": "peagle.deploy.status",
-    "list_deployments": "peagle.deploy.status",
-    "invoke": "peagle.deploy.invoke",
-    "destroy": "peagle.deploy.destroy",
     "render": "peagle.render",
     "is_own_image": "peagle.render.image_names",
-    "weights_of_pair": "peagle.weights.sources",
-    "plan_sync": "peagle.weights.sync",
-    "sync_weights": "peagle.weights.sync",
-    "inspect_weights": "peagle.weights.inspect",
-    "remove_weights": "peagle.weights.inspect",
-    "remove_warm_start": "peagle.weights.inspect",
-    "refuse_weights_in_use": "peagle.deploy.weights_use",
-    "collecting_plan": "peagle.warm.endpoint",
-    "prefix_of_weights": "peagle.warm.endpoint",
-    "check_writable": "peagle.warm.endpoint",
-    "collect_on_aws": "peagle.warm.endpoint",
-    "collect_locally": "peagle.warm.local",
-    "build_image": "peagle.aws.images",
-    "build_image_on_aws": "peagle.aws.images",
-    "push_image": "peagle.aws.images",
-    "compose_file": "peagle.engine.container",
+    "parse_tag": "peagle.render.image_names",
+    "pair_arguments": "peagle.render.requests",
+    "plan_request_findings": "peagle.request_validation",
+    # Images and engines of this machine
     "find_image": "peagle.engine.container",
+    "explain_crash": "peagle.engine.crash",
     "check_environment": "peagle.engine.doctor",
     "install_engine": "peagle.engine.install",
+    "is_installed": "peagle.engine.install",
     "missing_libraries": "peagle.engine.install",
     "find_engine": "peagle.engine.installed",
     "installed_engines": "peagle.engine.installed",
+    "local_log": "peagle.engine.local",
     "start_local": "peagle.engine.local",
     "stop_local": "peagle.engine.local",
+    "is_healthy": "peagle.engine.process",
+    "compose_of_plan": "peagle.engine.runner",
+    "local_engine_names": "peagle.engine.state",
     "local_engines": "peagle.engine.state",
-    "containers_of": "peagle.images.inspect",
+    "read_local_engine": "peagle.engine.state",
+    "warm_folder": "peagle.engine.state",
+    "warm_start_of": "peagle.engine.state",
+    "remove_unused_image": "peagle.engine.unused_images",
+    "findings_for_build": "peagle.images.build",
+    "findings_on_this_machine": "peagle.images.build",
+    "findings_with_own_image": "peagle.images.build",
+    "compose_command": "peagle.images.docker",
     "list_images": "peagle.images.inspect",
-    "remove_image": "peagle.images.inspect",
     "show_image": "peagle.images.inspect",
+    "unchecked_image": "peagle.images.inspect",
+    # AWS
+    "connect": "peagle.aws.client",
+    "image_resources": "peagle.aws.image_records",
+    "remove_image_resources": "peagle.aws.image_records",
+    "build_image": "peagle.aws.images",
+    "build_image_on_aws": "peagle.aws.images",
+    "push_hint": "peagle.aws.images",
+    "push_image": "peagle.aws.images",
+    "refresh_tables": "peagle.aws.refresh",
+    "table_changes": "peagle.aws.refresh",
+    # Weights in S3
+    "inspect_weights": "peagle.weights.inspect",
+    "remove_warm_start": "peagle.weights.inspect",
+    "remove_weights": "peagle.weights.inspect",
+    "weights_prefix": "peagle.weights.layout",
+    "checkpoint_at": "peagle.weights.locations",
+    "own_head": "peagle.weights.locations",
+    "weights_at": "peagle.weights.locations",
+    "weights_of_pair": "peagle.weights.sources",
+    "plan_sync": "peagle.weights.sync",
+    "sync_weights": "peagle.weights.sync",
+    # Deployments
+    "deploy": "peagle.deploy.apply",
+    "destroy": "peagle.deploy.destroy",
+    "invoke": "peagle.deploy.invoke",
+    "live_price_of_plan": "peagle.deploy.online",
+    "plan_with_live_prices": "peagle.deploy.online",
+    "preflight": "peagle.deploy.preflight",
+    "deployment_lock": "peagle.deploy.state",
+    "deployment_names": "peagle.deploy.state",
+    "find_record": "peagle.deploy.state",
+    "load_record": "peagle.deploy.state",
+    "remove_record": "peagle.deploy.state",
+    "deployment_status": "peagle.deploy.status",
+    "endpoint_created": "peagle.deploy.status",
+    "list_deployments": "peagle.deploy.status",
+    "reported_warm_start": "peagle.deploy.status",
+    "usd_per_hour": "peagle.deploy.status",
+    "refuse_weights_in_use": "peagle.deploy.weights_use",
+    # Warm starts
+    "check_writable": "peagle.warm.endpoint",
+    "collect_on_aws": "peagle.warm.endpoint",
+    "collecting_plan": "peagle.warm.endpoint",
+    "prefix_of_weights": "peagle.warm.endpoint",
+    "collect_locally": "peagle.warm.local",
+    # The sandbox
+    "check_sandbox_engine": "peagle.sandbox.client",
+    "running_sandbox": "peagle.sandbox.client",
+    "sandbox_not_running": "peagle.sandbox.client",
+    "sandbox_status": "peagle.sandbox.client",
+    "start_sandbox": "peagle.sandbox.client",
+    "stop_sandbox": "peagle.sandbox.client",
+    "engine_version": "peagle.sandbox.state",
 }
-"""Name -> the module that defines it. One line per function, grouped as in ``peagle --help``."""
+"""Name -> the module that defines it. One line per function, sorted by module in each group."""
 
 __all__ = sorted(_HOME)
 

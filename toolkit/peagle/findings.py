@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -51,3 +52,8 @@ def warning(code: str, where: str, message: str, fix: str | Fix) -> Finding:
 def note(code: str, where: str, message: str, fix: str | Fix) -> Finding:
     """A finding for information."""
     return finding("note", code, where, message, fix)
+
+
+def errors(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings that prevent creating anything."""
+    return [finding for finding in findings if finding.level == "error"]

@@ -68,7 +68,7 @@ def test_a_repository_of_somebody_else_is_used_and_left_as_it_is(aws: Aws) -> No
     ecr.ensure_repository(aws, "peagle-tiny")
     with pytest.raises(CloudError):
         aws.call("ecr", "get_lifecycle_policy", repositoryName="peagle-tiny")
-    images.remove_all(aws, print)
+    images.remove_image_resources(aws, print)
     assert aws.call("ecr", "describe_repositories")["repositories"]
 
 
@@ -83,11 +83,11 @@ def test_a_build_makes_all_it_needs_and_again_makes_nothing_more(aws: Aws) -> No
     built, told = build(aws)
     assert built.address.endswith("/peagle-tiny:v1")
     assert any("uploading the build context" in line for line in told)
-    first = images.resources(aws)
+    first = images.image_resources(aws)
     kinds = [made.kind for made in first]
     assert kinds == ["Project", "LogGroup", "Role", "Object", "Bucket", "Repository"]
     build(aws)
-    assert images.resources(aws) == first
+    assert images.image_resources(aws) == first
     (project,) = aws.call("codebuild", "batch_get_projects", names=["peagle-tiny"])["projects"]
     assert project["environment"]["privilegedMode"] is True
     assert json.loads(project["source"]["buildspec"]) == codebuild.BUILDSPEC
@@ -106,15 +106,15 @@ def test_destroy_removes_what_was_made_and_nothing_else(aws: Aws) -> None:
     boto3.client("s3", region_name="us-east-1").create_bucket(Bucket="not-ours")
     build(aws)
     aws.call("logs", "create_log_group", logGroupName="/aws/codebuild/peagle-tiny")
-    removed = images.remove_all(aws, lambda line: None)
+    removed = images.remove_image_resources(aws, lambda line: None)
     assert len(removed) == 6
-    assert images.resources(aws) == ()
+    assert images.image_resources(aws) == ()
     assert aws.call("ecr", "describe_repositories")["repositories"] == []
     assert aws.call("codebuild", "list_projects")["projects"] == []
     assert aws.call("iam", "list_roles")["Roles"] == []
     assert aws.call("logs", "describe_log_groups")["logGroups"] == []
     assert [one["Name"] for one in aws.call("s3", "list_buckets")["Buckets"]] == ["not-ours"]
-    assert images.remove_all(aws, lambda line: None) == ()
+    assert images.remove_image_resources(aws, lambda line: None) == ()
 
 
 def test_what_an_interrupted_build_made_is_known(aws: Aws, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,8 +124,8 @@ def test_what_an_interrupted_build_made_is_known(aws: Aws, monkeypatch: pytest.M
     monkeypatch.setattr(codebuild, "ensure_role", cut)
     with pytest.raises(KeyboardInterrupt):
         build(aws)
-    assert {made.kind for made in images.resources(aws)} == {"Repository", "Bucket", "Object"}
-    images.remove_all(aws, lambda line: None)
+    assert {made.kind for made in images.image_resources(aws)} == {"Repository", "Bucket", "Object"}
+    images.remove_image_resources(aws, lambda line: None)
 
 
 def test_the_role_may_write_to_one_repository_and_read_one_prefix(aws: Aws) -> None:
@@ -153,7 +153,7 @@ def test_a_repository_of_any_name_has_a_project_whose_log_its_role_may_write(
                      PolicyName="build-one-image")["PolicyDocument"]  # fmt: skip
     written = next(s["Resource"] for s in found["Statement"] if "logs:PutLogEvents" in s["Action"])
     assert written[0].endswith(f":log-group:/aws/codebuild/{name}")
-    assert images.ImageResource("LogGroup", f"/aws/codebuild/{name}") in images.resources(aws)
+    assert images.ImageResource("LogGroup", f"/aws/codebuild/{name}") in images.image_resources(aws)
 
 
 def test_no_two_repositories_share_a_project() -> None:

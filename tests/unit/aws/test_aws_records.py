@@ -26,8 +26,8 @@ def test_a_record_is_read_as_it_was_written(own_home: Path) -> None:
     record = _record()
     records.save(record)
 
-    assert records.load("111122223333", "us-east-1", "peagle-pair") == record
-    assert records.load("111122223333", "eu-west-1", "peagle-pair") is None
+    assert records.load_record("111122223333", "us-east-1", "peagle-pair") == record
+    assert records.load_record("111122223333", "eu-west-1", "peagle-pair") is None
 
 
 def _format_1(record: Deployment) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def test_a_record_of_the_previous_version_is_read(own_home: Path) -> None:
         update={"failure": Failure(message="no capacity (deploy again)")}
     )
     records.save(found)
-    assert records.find(record.name) == found
+    assert records.find_record(record.name) == found
 
 
 def test_a_record_of_a_newer_version_is_refused_with_the_fix(own_home: Path) -> None:
@@ -60,7 +60,7 @@ def test_a_record_of_a_newer_version_is_refused_with_the_fix(own_home: Path) -> 
     before = path.read_bytes()
 
     with pytest.raises(UserError, match="has format 3") as newer:
-        records.find(record.name)
+        records.find_record(record.name)
 
     assert newer.value.code == "record-too-new"
     assert "upgrade peagle-toolkit" in newer.value.fix
@@ -71,12 +71,12 @@ def test_names_of_the_sandbox_are_apart(own_home: Path) -> None:
     records.save(_record("mine"))
     records.save(_record("toy", scope="sandbox"))
 
-    assert records.names() == ("mine",)
-    assert records.names("sandbox") == ("toy",)
+    assert records.deployment_names() == ("mine",)
+    assert records.deployment_names("sandbox") == ("toy",)
     with pytest.raises(NotFound) as toy:
-        records.find("toy")
+        records.find_record("toy")
     with pytest.raises(NotFound) as mine:
-        records.find("mine", "sandbox")
+        records.find_record("mine", "sandbox")
     assert toy.value.fix == "it is in the sandbox: add --sandbox"
     assert mine.value.fix == "leave out --sandbox"
 
@@ -85,7 +85,7 @@ def test_an_unknown_name_has_near_ones(own_home: Path) -> None:
     records.save(_record("peagle-tiny"))
 
     with pytest.raises(NotFound) as unknown:
-        records.find("peagle-tinny")
+        records.find_record("peagle-tinny")
 
     assert "peagle-tiny" in unknown.value.fix
     assert unknown.value.exit_code == 2
@@ -96,10 +96,10 @@ def test_a_name_in_two_regions_asks_for_one(own_home: Path) -> None:
     records.save(_record(region="eu-west-1"))
 
     with pytest.raises(records.Ambiguous, match="eu-west-1"):
-        records.find("peagle-pair")
-    assert records.find("peagle-pair", region="eu-west-1").region == "eu-west-1"
+        records.find_record("peagle-pair")
+    assert records.find_record("peagle-pair", region="eu-west-1").region == "eu-west-1"
     with pytest.raises(NotFound, match="in us-west-2"):
-        records.find("peagle-pair", region="us-west-2")
+        records.find_record("peagle-pair", region="us-west-2")
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"format": 1}', '{"format": 2}', "\ud800"])
@@ -110,7 +110,7 @@ def test_a_damaged_record_names_the_file_and_where_to_look(own_home: Path, damag
     path.write_bytes(damage.encode("utf-8", "surrogatepass"))
 
     with pytest.raises(UserError, match="cannot be read") as damaged:
-        records.load(record.scope, record.region, record.name)
+        records.load_record(record.scope, record.region, record.name)
 
     assert str(path) in damaged.value.message
     assert "peagle:deployment=peagle-pair" in damaged.value.fix
@@ -118,20 +118,23 @@ def test_a_damaged_record_names_the_file_and_where_to_look(own_home: Path, damag
 
 def test_two_commands_do_not_change_one_deployment_at_once(own_home: Path) -> None:
     with (
-        records.held("1", "us-east-1", "x"),
+        records.deployment_lock("1", "us-east-1", "x"),
         pytest.raises(UserError, match="another peagle command"),
-        records.held("1", "us-east-1", "x"),
+        records.deployment_lock("1", "us-east-1", "x"),
     ):
         pass
-    with records.held("1", "us-east-1", "x"), records.held("1", "us-east-1", "y"):
+    with (
+        records.deployment_lock("1", "us-east-1", "x"),
+        records.deployment_lock("1", "us-east-1", "y"),
+    ):
         pass
 
 
 def test_a_forgotten_deployment_leaves_nothing(own_home: Path) -> None:
     record = _record()
-    with records.held(record.scope, record.region, record.name):
+    with records.deployment_lock(record.scope, record.region, record.name):
         records.save(record)
-        records.remove(record)
+        records.remove_record(record)
 
     assert not [path for path in own_home.rglob("*") if path.is_file()]
 

@@ -67,7 +67,7 @@ class World:
         return work.record
 
     def record(self) -> Deployment | None:
-        return records.load(self.aws.scope, "us-east-1", NAME)
+        return records.load_record(self.aws.scope, "us-east-1", NAME)
 
     def destroy(self) -> None:
         record = self.record()

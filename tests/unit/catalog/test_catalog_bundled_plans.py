@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from peagle.catalog import load_catalog
-from peagle.planning import Options, errors, make_plan
+from peagle.findings import errors
+from peagle.planning import Options, make_plan
 from tests.support import bundled_catalog
 
 with bundled_catalog():

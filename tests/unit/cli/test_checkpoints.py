@@ -10,8 +10,8 @@ from peagle.aws.client import Aws, Keys, connect
 from peagle.aws.s3_source import S3Source
 from peagle.checkpoints import FolderSource
 from peagle.checkpoints.hub import HubSource
-from peagle.cli.locations import checkpoint_at, own_head, source_of
 from peagle.errors import CheckpointError, UserError
+from peagle.weights.locations import checkpoint_at, own_head, source_of
 from tests.unit.checkpoints.files import CONFIG, ONE
 
 

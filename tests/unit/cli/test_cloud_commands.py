@@ -113,7 +113,7 @@ def _without_record(terminal: Terminal) -> None:
     from peagle.deploy import state as records
 
     (record,) = records.all_records()
-    records.remove(record)
+    records.remove_record(record)
 
 
 def test_an_endpoint_that_deploy_did_not_make_is_invoked(deployed: Terminal) -> None:
@@ -398,7 +398,7 @@ def test_destroy_waits_for_an_endpoint_that_is_being_changed(deployed: Terminal)
 def test_two_commands_at_once_exclude_each_other(deployed: Terminal) -> None:
     from peagle.deploy import state as records
 
-    with records.held("111122223333", "us-east-1", NAME):
+    with records.deployment_lock("111122223333", "us-east-1", NAME):
         done = deployed.run("destroy", NAME, "--yes")
 
     assert done.code == 2

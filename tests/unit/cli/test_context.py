@@ -112,7 +112,7 @@ def test_the_hints_after_a_failed_deploy_keep_every_option(
     folder = tmp_path / "own $catalogue's"
     folder.mkdir()
     monkeypatch.setattr(Account, "is_there", True)
-    monkeypatch.setattr("peagle.cli.deploy.find_engine", lambda version: None)
+    monkeypatch.setattr("peagle.sandbox.client.check_sandbox_engine", lambda: None)
     terminal.cloud.next_scripts = [[("Creating", None), ("Failed", "no ping")]]
     role = next(iter(terminal.cloud.roles))["RoleName"]
     kept = ("--sandbox", "--role", role, "--bucket", "peagle-own-bucket")

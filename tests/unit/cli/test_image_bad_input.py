@@ -142,7 +142,9 @@ def test_a_full_disk_before_codebuild_gets_the_context_is_told_and_nothing_is_se
             codebuild.build(aws, order, print)
 
         assert "TMPDIR" in told.value.fix
-        assert not [made for made in images.resources(aws) if made.kind in ("Object", "Project")]
+        assert not [
+            made for made in images.image_resources(aws) if made.kind in ("Object", "Project")
+        ]
     assert list((tmp_path / "tmp").iterdir()) == []
 
 

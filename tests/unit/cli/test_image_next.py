@@ -11,8 +11,8 @@ import pytest
 
 from peagle.cli import image as image_commands
 from peagle.cli.account import Account
-from peagle.cli.image import remove_unused
 from peagle.engine.container import container_name
+from peagle.engine.unused_images import remove_unused_image
 from peagle.errors import CloudError, UserError
 from peagle.images import Docker
 from peagle.images.inspect import unchecked_image
@@ -121,5 +121,5 @@ def test_an_image_that_the_sandbox_runs_is_not_freed_behind_its_back(
     docker.answers("ls", out=container_name("sandbox", "peagle-tiny-1"))
     docker.answers("rm", code=1, err="conflict: container 94aa is using it (must force)")
     with pytest.raises(UserError) as raised:
-        remove_unused(Docker(), "peagle-tiny:1")
+        remove_unused_image(Docker(), "peagle-tiny:1")
     assert raised.value.command == ("peagle", "sandbox", "stop")

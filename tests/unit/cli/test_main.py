@@ -173,7 +173,9 @@ def test_the_demo_stops_only_a_sandbox_that_it_started(
     from peagle.cli import demo
 
     ran: list[str] = []
-    monkeypatch.setattr(demo, "running", lambda: object() if started_before else None)
+    monkeypatch.setattr(
+        "peagle.sandbox.client.running_sandbox", lambda: object() if started_before else None
+    )
     monkeypatch.setattr(demo, "_run", lambda *words, check=True: ran.append(" ".join(words[:2])))
 
     demo.demo.main([], standalone_mode=False)

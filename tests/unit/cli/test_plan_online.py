@@ -71,7 +71,7 @@ def test_weights_in_s3_are_looked_at(terminal: Terminal) -> None:
     assert found() == {"weights-not-seen": "warning"}
 
 
-def test_without_credentials_the_way_to_them_is_told_once(
+def test_without_credentials_the_findings_say_how_to_get_them(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def nobody(aws: Aws, *_: Any, **__: Any) -> Any:
@@ -85,7 +85,7 @@ def test_without_credentials_the_way_to_them_is_told_once(
     assert codes(done) == {"price-snapshot": "warning", "quota-unknown": "warning"}
     fixes = {one["code"]: one["fix"] for one in done.document["findings"]}
     assert fixes["price-snapshot"] == CREDENTIALS_FIX.sentence
-    assert fixes["quota-unknown"].startswith("as for the price; ")
+    assert fixes["quota-unknown"].startswith(CREDENTIALS_FIX.sentence)
 
 
 def test_a_price_that_nobody_knows_is_one_warning(terminal: Terminal, tmp_path: Path) -> None:

@@ -82,7 +82,9 @@ def test_other_prefixes_accounts_and_deployments_without_endpoint_do_not_matter(
 def test_a_command_of_the_aws_cli_reaches_the_same_account(
     monkeypatch: pytest.MonkeyPatch, typed: list[str], appended: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr("peagle.sandbox.running", lambda: Address("http://127.0.0.1:4566", 1))
+    monkeypatch.setattr(
+        "peagle.sandbox.running_sandbox", lambda: Address("http://127.0.0.1:4566", 1)
+    )
     seen: list[tuple[str, ...]] = []
 
     @click.command()

@@ -45,7 +45,7 @@ def engine_home(
     """A home of its own, with the engine; nothing runs in it afterwards."""
     monkeypatch.setenv("PEAGLE_ENGINE_PYTHON", str(stand_in.python))
     yield own_home
-    for name in records.names():
+    for name in records.local_engine_names():
         stop_local(name)
 
 

@@ -59,4 +59,4 @@ def test_a_stream_that_breaks_off_is_an_error(engine_home: Path, plan_for: PlanF
         _typed("invoke", NAME, "Hi")
 
     assert type(told.value).__name__ == "EngineError"
-    assert records.read(NAME) == engine
+    assert records.read_local_engine(NAME) == engine

@@ -28,7 +28,7 @@ def test_local_up_refuses_and_names_the_way_that_works(
 
     assert "streaming s3://bucket/tiny/" in refused.value.message
     assert refused.value.command[:2] == ("peagle", "deploy")
-    assert records.names() == ()
+    assert records.local_engine_names() == ()
 
 
 @pytest.mark.parametrize("variable", ["target", "drafter"])

@@ -173,7 +173,7 @@ def test_down_while_it_starts_is_told_to_the_one_who_waits(
     engine_home: Path, plan_for: PlanFor
 ) -> None:
     def stop(step: str, line: str) -> None:
-        if records.names():
+        if records.local_engine_names():
             stop_local(NAME)
 
     with pytest.raises(EngineError, match="was stopped while it started"):
@@ -230,7 +230,7 @@ def test_what_this_machine_cannot_run_is_refused_with_the_way_that_works(
     with pytest.raises(Refused, match=rf"{why}.*peagle deploy .* --sandbox"):
         start_local(plan_for(pair=pair))
 
-    assert records.names() == ()
+    assert records.local_engine_names() == ()
 
 
 def test_weights_in_s3_are_refused(engine_home: Path, plan_for: PlanFor) -> None:

@@ -78,7 +78,7 @@ def test_the_artefact_lies_in_the_home_and_nothing_runs(engine_home: Path, typed
     assert f"peagle local up tiny --name {NAME} --compile" in done.stdout
     assert local_engines() == ()
     assert processes_with(f"PEAGLE_ML_ROOT={engine_home}") == []
-    assert records.names() == ()
+    assert records.local_engine_names() == ()
 
 
 def test_json_is_one_document(engine_home: Path, typed: Typed) -> None:
@@ -317,7 +317,7 @@ def test_without_a_compiler_it_is_said_before_anything_starts(
     with pytest.raises(UserError, match=r"cannot be compiled: this machine has no g\+\+"):
         start_local(plan_for(), runner=COLLECTING)
 
-    assert records.names() == ()
+    assert records.local_engine_names() == ()
 
 
 def test_a_python_without_headers_cannot_compile_either(stand_in: Engine, tmp_path: Path) -> None:
@@ -349,7 +349,7 @@ def test_options_that_do_not_go_together_are_refused(
     with pytest.raises(UserError, match=words):
         typed("warm", "tiny", *options)
 
-    assert records.names() == ()
+    assert records.local_engine_names() == ()
 
 
 def test_weights_in_s3_are_not_for_this_machine(engine_home: Path, typed: Typed) -> None:

@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from peagle.errors import PeagleError
-from peagle.planning import Options, errors, make_plan
+from peagle.findings import errors
+from peagle.planning import Options, make_plan
 from peagle.request_validation import plan_request_findings
 from tests.unit.rendering.plans import ALL_PAIRS, CATALOG
 

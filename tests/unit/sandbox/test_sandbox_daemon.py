@@ -210,7 +210,7 @@ def test_moto_is_named_when_it_is_missing(home: Sandbox, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(importlib.metadata, "version", missing)
     with home.at_home(), pytest.raises(UserError) as raised:
-        aws_sandbox.ensure_started()
+        aws_sandbox.start_sandbox()
     assert raised.value.message == "the sandbox needs moto"
     assert raised.value.command == ("pip", "install", "peagle-toolkit[sandbox]")
 
@@ -220,7 +220,7 @@ def test_a_moto_that_was_not_extended_here_is_refused(
 ) -> None:
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "5.3.0")
     with home.at_home(), pytest.raises(UserError, match=r"needs moto 5\.2, but 5\.3\.0"):
-        aws_sandbox.ensure_started()
+        aws_sandbox.start_sandbox()
 
 
 def test_the_package_and_the_commands_do_not_load_moto() -> None:

@@ -106,7 +106,7 @@ class ImageResource:
     name: str
 
 
-def resources(aws: Aws) -> tuple[ImageResource, ...]:
+def image_resources(aws: Aws) -> tuple[ImageResource, ...]:
     """All that was made in that account and region, in the order in which it can be removed."""
     found = [ImageResource(**entry) for entry in read_json(_resources_file(aws)) or ()]
     return tuple(sorted(found, key=lambda made: (ORDER.index(made.kind), made.name)))
@@ -116,18 +116,18 @@ def resources(aws: Aws) -> tuple[ImageResource, ...]:
 def recorded(aws: Aws, kind: Kind, name: str) -> Iterator[None]:
     """Around the recorded of a resource: what may exist is written down."""
     made = ImageResource(kind, name)
-    if made not in resources(aws):
-        _write(aws, (*resources(aws), made))
+    if made not in image_resources(aws):
+        _write(aws, (*image_resources(aws), made))
     yield
 
 
-def remove_all(aws: Aws, say: Say) -> tuple[ImageResource, ...]:
+def remove_image_resources(aws: Aws, say: Say) -> tuple[ImageResource, ...]:
     """Remove everything that is resources, images included. May be repeated after a failure."""
     removed = []
-    for made in resources(aws):
+    for made in image_resources(aws):
         say(f"removing {made.kind} {made.name}")
         _REMOVERS[made.kind](aws, made.name)
-        _write(aws, tuple(one for one in resources(aws) if one != made))
+        _write(aws, tuple(one for one in image_resources(aws) if one != made))
         removed.append(made)
     forget_pushes(aws)
     return tuple(removed)

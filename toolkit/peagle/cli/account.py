@@ -16,14 +16,12 @@ from urllib.parse import urlsplit
 import click
 from click.shell_completion import CompletionItem
 
-from peagle.aws import sagemaker
-from peagle.aws.client import Aws, Keys, connect
+from peagle import api
+from peagle.aws.client import Aws, Keys
 from peagle.aws.errors import AccessDenied
 from peagle.cli.output.console import say
-from peagle.deploy import state as records
-from peagle.deploy.state import Deployment
-from peagle.errors import NotFound, UserError
-from peagle.sandbox import ensure_started, running, status, stop
+from peagle.deploy.state import Ambiguous, Deployment
+from peagle.errors import Fix, NotFound, UserError
 from peagle.store import SANDBOX
 
 DEFAULT_REGION = "us-east-1"
@@ -52,23 +50,16 @@ class Account:
         return SANDBOX if self.sandbox else None
 
     @property
-    def option(self) -> str:
-        """What commands must be given to work in the same place: `` --sandbox`` or nothing."""
-        if self.sandbox:
-            return " --sandbox"
-        return f" --profile {self.profile}" if self.profile else ""
-
-    @property
     def is_there(self) -> bool:
         """False for a sandbox that does not run."""
-        return not self.sandbox or running() is not None
+        return not self.sandbox or api.running_sandbox() is not None
 
     def start(self) -> bool:
         """Start the sandbox if it is chosen and does not run; whether it was started."""
         if self.is_there:
             return False
         say("Starting the sandbox")
-        ensure_started()
+        api.start_sandbox()
         return True
 
     @contextmanager
@@ -78,35 +69,35 @@ class Account:
         try:
             yield
         except BaseException:
-            if started and not records.names(SANDBOX) and not status().endpoints:
-                stop()
+            if started and not api.deployment_names(SANDBOX) and not api.sandbox_status().endpoints:
+                api.stop_sandbox()
                 say("Stopped the sandbox.")
             raise
 
     def connect(self, region: str) -> Aws:
         """A connection. Raises NotFound when the sandbox is chosen and does not run."""
         if not self.sandbox:
-            return connect(region, self.profile)
-        address = running()
+            return api.connect(region, self.profile)
+        address = api.running_sandbox()
         if address is None:
             raise sandbox_stopped()
         given = address.environment(region)
         keys = Keys(given["AWS_ACCESS_KEY_ID"], given["AWS_SECRET_ACCESS_KEY"])
-        return connect(region, endpoint_url=address.url, keys=keys, scope=SANDBOX)
+        return api.connect(region, endpoint_url=address.url, keys=keys, scope=SANDBOX)
 
 
 def sandbox_stopped() -> NotFound:
     """The sandbox does not run, so it has no deployments."""
     return NotFound(
         "the sandbox does not run, so nothing is deployed in it",
-        "peagle deploy PAIR --sandbox starts it",
+        Fix("Start it", ("peagle", "sandbox", "start")),
         code="sandbox-stopped",
     )
 
 
 def leads_to_sandbox(environment: Mapping[str, str]) -> bool:
     """Whether AWS clients reach the running sandbox, as after ``peagle sandbox env``."""
-    url, address = environment.get("AWS_ENDPOINT_URL"), running()
+    url, address = environment.get("AWS_ENDPOINT_URL"), api.running_sandbox()
     if not url or address is None:
         return False
     try:
@@ -184,7 +175,7 @@ def find_endpoint(account: Account, name: str, region: str | None) -> tuple[Depl
             raise
         aws = account.connect(region or _region_of(os.environ))
         with suppress(AccessDenied):
-            if sagemaker.describe(aws, name) is None:
+            if api.endpoint_created(aws, name) is None:
                 raise
         return None, aws
 
@@ -202,11 +193,11 @@ def find_deployment(account: Account, name: str, region: str | None) -> tuple[De
     if not account.is_there:
         raise sandbox_stopped()
     try:
-        record = records.find(name, account.scope, region)
+        record = api.find_record(name, account.scope, region)
         aws = account.connect(record.region)
-    except records.Ambiguous:
+    except Ambiguous:
         aws = account.connect(region or DEFAULT_REGION)
-        record = records.find(name, aws.scope, region)
+        record = api.find_record(name, aws.scope, region)
         aws = aws.in_region(record.region)
     if aws.scope != record.scope:
         raise UserError(
@@ -224,4 +215,6 @@ def complete_name(
     """Names of deployments, for shell completion."""
     sandbox = context.params.get("sandbox") or leads_to_sandbox(os.environ)
     scope = SANDBOX if sandbox else None
-    return [CompletionItem(name) for name in records.names(scope) if name.startswith(incomplete)]
+    return [
+        CompletionItem(name) for name in api.deployment_names(scope) if name.startswith(incomplete)
+    ]

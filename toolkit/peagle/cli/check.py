@@ -12,10 +12,9 @@ import click
 from peagle import api
 from peagle.checks.report import CheckRequest
 from peagle.cli.context import PeagleCommand
-from peagle.cli.locations import checkpoint_at
 from peagle.cli.options import catalog_of
 from peagle.cli.output.console import json_option, print_json
-from peagle.errors import Refused, UserError
+from peagle.errors import Fix, Refused, UserError
 from peagle.vllm.environment import Value
 
 EXAMPLES = """\b
@@ -142,13 +141,13 @@ def check(
     if list_rules:
         return _list(as_json)
     if pair is None:
-        raise UserError("name a pair", "for example: peagle check tiny; `--rules` lists the rules")
+        raise UserError("PAIR is missing", Fix("For example", ("peagle", "check", "tiny")))
     del options["profile"], options["sandbox"]
     start = time.monotonic()
     catalog = api.load_catalog(catalog_of(ctx))
     request = CheckRequest(pair, **options)
     report = api.check(
-        request, catalog, lambda location: checkpoint_at(location, lambda: _aws(ctx))
+        request, catalog, lambda location: api.checkpoint_at(location, lambda: _aws(ctx))
     )
     if as_json:
         print_json(api.check_document(report))

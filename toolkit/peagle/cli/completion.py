@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from peagle import api
+from peagle.errors import PeagleError
+
 if TYPE_CHECKING:
     from peagle.catalog.schema import Catalog
 
@@ -41,12 +44,9 @@ regions = _names(lambda catalog: sorted(catalog.runtimes.accounts))
 
 def _catalog(ctx: click.Context) -> Catalog | None:
     """The catalogue, or ``None`` if it cannot be read: completion shows no errors."""
-    from peagle.catalog import load_catalog
-    from peagle.errors import PeagleError
-
     folder = ctx.find_root().params.get("catalog_folder")
     try:
-        return load_catalog(Path(folder) if folder else None)
+        return api.load_catalog(Path(folder) if folder else None)
     except PeagleError:
         return None
 

@@ -9,6 +9,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from peagle import api
 from peagle.errors import PeagleError, fix_text
 
 _KEPT = ("--catalog", "--profile", "--sandbox", "--region", "--role", "--bucket")
@@ -62,9 +63,7 @@ def in_context(command: Sequence[str], ctx: click.Context | None = None) -> tupl
         elif flag in accepted:
             tail += [flag, value] if value else [flag]
     if words[0] == "aws" and "--sandbox" in _typed(ctx):
-        from peagle.sandbox import running
-
-        address = running()
+        address = api.running_sandbox()
         tail += ["--endpoint-url", address.url] if address else []
     end = words.index("--") if "--" in words else len(words)
     return (words[0], *head, *words[1:end], *tail, *words[end:])

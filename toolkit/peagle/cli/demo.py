@@ -8,10 +8,10 @@ import sys
 
 import click
 
+from peagle import api
 from peagle.cli.context import PeagleCommand
 from peagle.cli.output.console import say
 from peagle.errors import PeagleError
-from peagle.sandbox import running
 
 NAME = "peagle-demo"
 PROMPT = "What does difflib.SequenceMatcher.get_opcodes do?"
@@ -38,7 +38,7 @@ def demo(pair: str, prompt: str, keep: bool) -> None:
     serves the tiny pair with the settings of its plan. A sandbox that is already running is used
     and kept.
     """
-    was_running = running() is not None
+    was_running = api.running_sandbox() is not None
     _run("plan", pair, "--name", NAME)
     try:
         _run("deploy", pair, "--name", NAME, "--sandbox", "--yes")

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import click
 
 from peagle import api
-from peagle.aws import sagemaker
 from peagle.aws.client import Aws
 from peagle.cli.account import Account, account_options
 from peagle.cli.context import PeagleCommand, typed_command
@@ -18,17 +16,14 @@ from peagle.cli.options import command_catalog, plan_options, refuse_errors
 from peagle.cli.output.console import json_option, print_json, say
 from peagle.cli.output.deploy import print_calls, show_left, show_plan
 from peagle.cli.output.progress import Ticker
-from peagle.deploy import state as records
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.preflight import CHECKED_AGAIN, AccountChoices, Preflight
 from peagle.deploy.state import Deployment
-from peagle.engine.crash import find_crash
-from peagle.engine.installed import find_engine
 from peagle.errors import NotProved, PeagleError, Refused, UserError
-from peagle.planning import Plan, errors
+from peagle.findings import errors
+from peagle.planning import Plan
 from peagle.planning.runtime import IMAGE_WITHOUT_COUNTERS
-from peagle.protocol import WarmStart, warm_start_in
-from peagle.sandbox.state import engine_version
+from peagle.protocol import WarmStart
 
 _ABOUT_IMAGES = frozenset({IMAGE_WITHOUT_COUNTERS})
 """Findings about AWS's image, which the sandbox does not run: it uses our entrypoint."""
@@ -69,11 +64,11 @@ def deploy(
     if errors(plan.findings):
         refuse_errors(plan.findings)
     if account.sandbox:
-        find_engine(engine_version())
+        api.check_sandbox_engine()
     started = account.start()
     aws = account.connect(plan.region)
     instances = command_catalog(ctx).instances
-    with records.held(aws.scope, plan.region, plan.name):
+    with api.deployment_lock(aws.scope, plan.region, plan.name):
         with account.stopped_on_refusal(started):
             found = api.preflight(aws, plan, AccountChoices(role, bucket), instances)
             show_and_refuse(found, account)
@@ -103,7 +98,7 @@ class _Deploy:
             name=plan.name, scope=self.aws.scope, account=self.aws.account, region=self.aws.region
         )
         with Ticker(free=self.account.sandbox) as ticker:
-            context = DeploymentContext(self.aws, record, ticker.show, explain)
+            context = DeploymentContext(self.aws, record, ticker.show, api.explain_crash)
             unproved: NotProved | None = None
             begun = context.clock.now()
             try:
@@ -131,11 +126,11 @@ class _Deploy:
 
     def _show_left(self, record: Deployment) -> None:
         """Show what exists; remove a record without resources. The file has the latest state."""
-        record = records.load(record.scope, record.region, record.name) or record
+        record = api.load_record(record.scope, record.region, record.name) or record
         if record.resources:
             show_left(record, self.account, self.again)
         else:
-            records.remove(record)
+            api.remove_record(record)
             say("Nothing was created.")
 
     def _warm_start(self, context: DeploymentContext, begun: float) -> WarmStart | None:
@@ -144,18 +139,8 @@ class _Deploy:
         change = self.found.change
         if not (self.wait and change in ("create", "update") and self.found.desired.plan.mounts):
             return None
-        live = sagemaker.describe(self.aws, context.record.name)
-        since = live.created if live and change == "create" else begun
-        try:
-            return warm_start_in([event.raw for event in context.tail(since).drain()])
-        except PeagleError:
-            return None  # the endpoint is in service; its log is optional
-
-
-def explain(log: Sequence[str]) -> tuple[str, str]:
-    """The line of an engine's log that explains its end, and the fix."""
-    crash = find_crash(log)
-    return crash.line, crash.fix
+        created = api.endpoint_created(self.aws, context.record.name) if change == "create" else 0
+        return api.reported_warm_start(context, created or begun)
 
 
 def show_and_refuse(found: Preflight, account: Account) -> None:

@@ -8,7 +8,6 @@ from difflib import get_close_matches
 import click
 
 from peagle import api
-from peagle.aws import image_records
 from peagle.aws.client import Aws
 from peagle.cli.account import (
     DEFAULT_REGION,
@@ -21,10 +20,8 @@ from peagle.cli.context import PeagleCommand, command_text
 from peagle.cli.output.console import json_option, print_json, say
 from peagle.cli.output.deploy import show_left
 from peagle.cli.output.progress import Ticker
-from peagle.deploy import state as records
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.state import Deployment, Resource
-from peagle.deploy.status import usd_per_hour
 from peagle.errors import Fix, NotFound, PeagleError, UserError
 from peagle.store import SANDBOX
 from peagle.text import price_words
@@ -82,7 +79,7 @@ def destroy(
         say(f"{record.name} in {record.region}{', sandbox' if account.sandbox else ''}:")
         for resource in record.resources:
             say(f"  {resource.type} {resource.name}")
-        say(f"It costs {price_words(usd_per_hour(record), account.sandbox)}.")
+        say(f"It costs {price_words(api.usd_per_hour(record), account.sandbox)}.")
         _confirm("Remove all this?")
     removed, kept = _remove(aws, record, account)
     _report(name, removed, kept, as_json)
@@ -91,12 +88,12 @@ def destroy(
 def _destroy_images(account: Account, region: str | None, yes: bool, as_json: bool) -> None:
     """Remove repositories with their images, CodeBuild projects and roles, and build contexts."""
     aws = account.connect(region or DEFAULT_REGION)
-    found = image_records.resources(aws)
+    found = api.image_resources(aws)
     if found and not yes:
         for made in found:
             say(f"  {made.kind} {made.name}")
         _confirm(f"Remove all this in {aws.region}, images included?")
-    removed = image_records.remove_all(aws, say)
+    removed = api.remove_image_resources(aws, say)
     if as_json:
         print_json({"removed": [{"type": made.kind, "name": made.name} for made in removed]})
     elif not removed:
@@ -105,8 +102,8 @@ def _destroy_images(account: Account, region: str | None, yes: bool, as_json: bo
 
 def _is_misspelled(name: str, account: Account) -> bool:
     """Whether a similar name is known here, or this one elsewhere."""
-    here = records.names(account.scope) if account.is_there else ()
-    elsewhere = records.names(None if account.sandbox else SANDBOX)
+    here = api.deployment_names(account.scope) if account.is_there else ()
+    elsewhere = api.deployment_names(None if account.sandbox else SANDBOX)
     near = get_close_matches(name, here, n=1, cutoff=_ALIKE)
     return bool(near) or name in here or name in elsewhere
 
@@ -121,13 +118,13 @@ def _confirm(question: str) -> None:
 def _remove(aws: Aws, record: Deployment, account: Account) -> tuple[Resources, Resources]:
     """Remove everything; whatever ends it early, show what exists."""
     place = (record.scope, record.region, record.name)
-    with records.held(*place):
+    with api.deployment_lock(*place):
         try:
             with Ticker(account.sandbox) as ticker:
-                latest = records.load(*place) or record
+                latest = api.load_record(*place) or record
                 return api.destroy(DeploymentContext(aws, latest, ticker.show))
         except (PeagleError, KeyboardInterrupt):
-            left = records.load(*place)
+            left = api.load_record(*place)
             if left:
                 show_left(left, account, command_text(("peagle", "destroy", record.name)))
             raise

@@ -10,7 +10,6 @@ from peagle import api
 from peagle.cli.context import PeagleCommand, fix_in_context
 from peagle.cli.options import command_catalog
 from peagle.cli.output.console import json_option, print_json, say
-from peagle.engine.install import is_installed, lockable_versions
 from peagle.errors import EngineMissing
 
 
@@ -37,7 +36,7 @@ def install(ctx: click.Context, vllm: str | None, python: Path | None, as_json: 
     is checked against its hash, except torch, whose wheel depends on the Python version.
     """
     version = vllm or _default_version(ctx)
-    present = version in lockable_versions() and is_installed(version)
+    present = api.is_installed(version)
     installed = api.install_engine(version, python, progress=say)
     if as_json:
         print_json(

@@ -9,12 +9,10 @@ import click
 
 from peagle import api
 from peagle.cli.context import PeagleCommand
-from peagle.cli.locations import checkpoint_at
 from peagle.cli.options import catalog_of, raise_first_error
 from peagle.cli.output.console import json_option, print_json
 from peagle.errors import Refused
 from peagle.fit.advice import MOST_GPUS
-from peagle.fit.report import option_of
 from peagle.fit.request import FitRequest
 from peagle.vllm.defaults import KV_CACHE_DTYPES
 
@@ -95,7 +93,7 @@ def fit(ctx: click.Context, /, pair: str | None, as_json: bool, **options: Any) 
     when the pair does not fit, or when `peagle check` would refuse it.
     """
     catalog = api.load_catalog(catalog_of(ctx))
-    report = api.fit(FitRequest(pair, **options), catalog, checkpoint_at)
+    report = api.fit(FitRequest(pair, **options), catalog, api.checkpoint_at)
     if as_json:
         print_json(api.fit_document(report))
     else:
@@ -103,6 +101,6 @@ def fit(ctx: click.Context, /, pair: str | None, as_json: bool, **options: Any) 
 
         print_report(report)
     if report.refusal:
-        first = option_of(report.advice[0]) if report.advice else "no single change helps"
+        first = api.option_of(report.advice[0]) if report.advice else "no single change helps"
         raise Refused(report.refusal, first, code="does-not-fit")
     raise_first_error(report.findings)

@@ -8,9 +8,7 @@ from collections.abc import Sequence
 import click
 
 from peagle import api
-from peagle.aws.images import ImageRequest, push_hint
-from peagle.checkpoints.locations import is_folder
-from peagle.checks.facts import in_ecr
+from peagle.aws.images import ImageRequest
 from peagle.cli.account import DEFAULT_REGION, Account, account_options
 from peagle.cli.context import PeagleCommand, command_text, in_context
 from peagle.cli.options import command_catalog, plan_options, refuse_errors
@@ -18,14 +16,10 @@ from peagle.cli.output.columns import WIDE, room
 from peagle.cli.output.console import json_option, print_json, say
 from peagle.cli.output.image import describe, document, table
 from peagle.cli.output.progress import StatusLine
-from peagle.engine.container import container_name
-from peagle.errors import EngineError, Fix, PeagleError, Unsupported, UserError
+from peagle.errors import PeagleError, Unsupported
 from peagle.images import Built, Docker, Image
-from peagle.images.build import findings_for_build
 from peagle.planning import Plan
 from peagle.render.image import RuntimeKind
-from peagle.render.image_names import parse_tag
-from peagle.render.requests import pair_arguments
 from peagle.s3uri import is_s3_uri
 
 
@@ -74,7 +68,7 @@ def build_(
     build context, byte for byte.
     """
     request = ImageRequest(plan, command_catalog(), runtime, tag, base, bake_weights)
-    refuse_errors(findings_for_build(plan))
+    refuse_errors(api.findings_for_build(plan))
     if builder == "codebuild":
         if runtime == "cpu":
             raise Unsupported(
@@ -83,7 +77,7 @@ def build_(
             )
         account.start()
         address = api.build_image_on_aws(account.connect(plan.region), request, say)
-        _show_pushed(address, pair_arguments(plan), bake_weights, plan.region, as_json)
+        _show_pushed(address, api.pair_arguments(plan), bake_weights, plan.region, as_json)
         return
     if push:
         check_pushing(account, plan.region)
@@ -99,7 +93,7 @@ def build_(
     elif pushed is None:
         say(f"Next: {next_command(plan, built.image, account)}")
     else:
-        _show_pushed(pushed, pair_arguments(plan), bake_weights, plan.region, as_json)
+        _show_pushed(pushed, api.pair_arguments(plan), bake_weights, plan.region, as_json)
 
 
 @image.command(
@@ -121,7 +115,7 @@ def push_(name: str, registry: str | None, region: str, account: Account, as_jso
     Creates the repository if needed, with scans on push, immutable tags, and expiry of untagged
     layers after a week. No credentials are written to disk.
     """
-    parse_tag(name)
+    api.parse_tag(name)
     docker = Docker()
     docker.check()
     found = api.show_image(docker, name)
@@ -174,7 +168,7 @@ def remove_(names: tuple[str, ...], as_json: bool) -> None:
     """Remove images from this machine. Registries keep pushed images."""
     docker = Docker()
     docker.check()
-    removed = [remove_unused(docker, name).name for name in names]
+    removed = [api.remove_unused_image(docker, name).name for name in names]
     if as_json:
         print_json({"removed": removed})
         return
@@ -197,7 +191,7 @@ def check_pushing(account: Account, region: str) -> None:
     if account.sandbox:
         raise Unsupported(
             "the sandbox's ECR stores no images, so --push has no target",
-            f"omit --push, then: {push_hint('NAME')}",
+            f"omit --push, then: {api.push_hint('NAME')}",
         )
     say(f"The image will be pushed to account {account.connect(region).account}, {region}.")
 
@@ -214,10 +208,10 @@ def push_built(docker: Docker, built: Image, region: str, account: Account) -> s
 def next_command(plan: Plan, built: Image, account: Account) -> str:
     """The command to run after a build: an image for GPUs is pushed, one for CPUs runs here."""
     if built.runtime == "gpu" and account.sandbox:
-        return push_hint(built.name)
+        return api.push_hint(built.name)
     if built.runtime == "gpu":
         return command_text(_push_command(built, plan.region))
-    pair = pair_arguments(plan)
+    pair = api.pair_arguments(plan)
     return command_text(
         ["peagle", "local", "up", *pair, "--engine", "docker", "--image", built.name]
     )
@@ -227,7 +221,7 @@ def deploy_command(
     pair: Sequence[str], address: str, baked: bool, region: str
 ) -> tuple[str, ...] | None:
     """The command that deploys a pushed image; ``None`` if SageMaker cannot pull it."""
-    if in_ecr(address) is None:
+    if api.in_ecr(address) is None:
         return None
     command = ["peagle", "deploy", *pair, "--image", address]
     command += ["--baked-weights"] if baked else []
@@ -238,39 +232,7 @@ def deploy_command(
 def typed_pair(pair: str) -> list[str]:
     """The argument for an image's pair: a placeholder if its head is a folder or in S3."""
     head = pair.partition("+")[2]
-    return ["PAIR" if is_s3_uri(head) or is_folder(head) else pair]
-
-
-def remove_unused(docker: Docker, name: str) -> Image:
-    """Remove the image. Raises UserError with the commands that stop its users."""
-    try:
-        removed: Image = api.remove_image(docker, name)
-    except EngineError as error:
-        containers = api.containers_of(docker, name)
-        if not containers:
-            raise
-        engines = {one.process.container: one.name for one in api.local_engines()}
-        users = [engines.get(container, container) for container in containers]
-        fixes = [_stop_fix(container, engines.get(container)) for container in containers]
-        only = fixes[0] if len(fixes) == 1 else Fix("; ".join(map(_fix_sentence, fixes)))
-        raise UserError(f"{name} is in use by {', '.join(users)}", only, "image-in-use") from error
-    return removed
-
-
-def _stop_fix(container: str, engine: str | None) -> Fix:
-    """How to stop a container of ``peagle local`` (``engine``), the sandbox or the user."""
-    if engine:
-        return Fix("Stop the engine", ("peagle", "local", "down", engine))
-    before, after = container_name("sandbox", " ").split(" ")
-    if container.startswith(before) and container.endswith(after):
-        return Fix(
-            "Destroy the sandbox's endpoint, or stop the sandbox", ("peagle", "sandbox", "stop")
-        )
-    return Fix("Remove the container", ("docker", "rm", "--force", container))
-
-
-def _fix_sentence(fix: Fix) -> str:
-    return f"{fix.sentence}: {shlex.join(fix.command)}"
+    return ["PAIR" if is_s3_uri(head) or api.is_folder(head) else pair]
 
 
 def _push_command(built: Image, region: str) -> list[str]:

@@ -10,12 +10,8 @@ from peagle import api
 from peagle.cli.account import Account, cloud_options, complete_name, find_endpoint
 from peagle.cli.context import PeagleCommand
 from peagle.cli.output.console import json_option, print_json, say
-from peagle.deploy import state as records
 from peagle.deploy.invoke import EndpointServer, InferenceServer, InvokeResult, LocalServer
-from peagle.engine import state as local
 from peagle.errors import Fix, UserError
-from peagle.protocol import request_body
-from peagle.sandbox.state import engine_version
 
 
 @click.command(
@@ -49,7 +45,7 @@ def invoke(
     have the same name, the endpoint answers.
     """
     server = _find(account, name, region)
-    body = request_body(
+    body = api.request_body(
         _text(prompt),
         chat=server.chats if chat is None else chat,
         max_tokens=max_tokens,
@@ -71,8 +67,10 @@ def _find(account: Account, name: str, region: str | None) -> InferenceServer:
     Options about AWS exclude local engines. Raises NotFound, and UserError for a local engine that
     is not ready.
     """
-    on_aws = account.sandbox or account.profile or region or name in records.names()
-    engine = local.read(name) if not on_aws and name in local.names() else None
+    on_aws = account.sandbox or account.profile or region or name in api.deployment_names()
+    engine = (
+        api.read_local_engine(name) if not on_aws and name in api.local_engine_names() else None
+    )
     if engine is not None:
         if engine.state == "ready":
             return LocalServer(engine)
@@ -91,7 +89,7 @@ def _warn(server: InferenceServer, account: Account, temperature: float) -> None
     if isinstance(server, LocalServer):
         on_cpu, version = server.engine.image is None, server.engine.vllm
     else:
-        on_cpu, version = account.sandbox, engine_version() if account.sandbox else ""
+        on_cpu, version = account.sandbox, api.engine_version() if account.sandbox else ""
         stand_in = server.stand_in if account.sandbox else None
         if stand_in:
             say(f"Answered by {stand_in}, a stand-in for a target too large for this machine.")

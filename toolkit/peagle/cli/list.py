@@ -11,7 +11,6 @@ from peagle.cli.account import DEFAULT_REGION, Account, cloud_options
 from peagle.cli.context import PeagleCommand
 from peagle.cli.output.columns import WIDE, aligned, fitted, left_out, room
 from peagle.cli.output.console import json_option, print_json, say
-from peagle.deploy import state as records
 from peagle.store import SANDBOX
 
 _COLUMNS = ("NAME", "STATE", "REGION", "USD/HOUR", "ACCEPTANCE", "PAIR")
@@ -32,7 +31,7 @@ def listing(account: Account, region: str | None, as_json: bool) -> None:
         if not account.is_there:
             say("The sandbox does not run, so nothing is deployed in it.")
             return
-        others = () if account.sandbox else records.names(SANDBOX)
+        others = () if account.sandbox else api.deployment_names(SANDBOX)
         hint = f" (in the sandbox: {', '.join(others)}; see them with --sandbox)" if others else ""
         say(f"Nothing is deployed{hint}.")
     else:
@@ -41,7 +40,7 @@ def listing(account: Account, region: str | None, as_json: bool) -> None:
 
 def _deployments(account: Account, region: str | None) -> list[dict[str, Any]]:
     """Without records, AWS is not called."""
-    if not account.is_there or not records.names(account.scope):
+    if not account.is_there or not api.deployment_names(account.scope):
         return []
     return api.list_deployments(account.connect(region or DEFAULT_REGION), region)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,21 +20,12 @@ from peagle.cli.options import command_catalog, names_own_image, plan_options, r
 from peagle.cli.output.console import json_option, print_json, say
 from peagle.cli.output.files import write_file
 from peagle.cli.output.progress import StatusLine
-from peagle.engine import state
-from peagle.engine.process import free_port, is_healthy
 from peagle.engine.runner import DockerRunner, ProcessRunner
-from peagle.engine.state import LocalEngine, warm_start_of
+from peagle.engine.state import LocalEngine
 from peagle.errors import DockerMissing, Fix, NotFound, UserError
 from peagle.images import Docker
-from peagle.images.build import findings_on_this_machine
-from peagle.images.docker import compose_command
-from peagle.images.inspect import unchecked_image
 from peagle.planning import Plan
-from peagle.protocol import log_text, request_body
 from peagle.render.image import RuntimeKind
-
-_FOLLOW_SECONDS = 0.2
-_CHUNK_BYTES = 64 * 1024
 
 
 @click.group(epilog="Example: peagle local up tiny && peagle local down peagle-tiny")
@@ -89,7 +78,7 @@ def up(
     changes nothing. Only this machine can reach the engine. On a CPU the model is compiled only
     with --compile; `peagle warm --local` makes such starts faster.
     """
-    refuse_errors(findings_on_this_machine(plan, engine_kind))
+    refuse_errors(api.findings_on_this_machine(plan, engine_kind))
     runner = None
     if compiled and gpus:
         raise UserError("with --gpus the engine always compiles", "omit --compile")
@@ -124,7 +113,7 @@ def down(name: str | None, everything: bool, now: bool, as_json: bool) -> None:
     """
     if everything == (name is not None):
         raise UserError("exactly one of NAME and --all is required", "add a NAME, or --all")
-    chosen = state.names() if everything else (str(name),)
+    chosen = api.local_engine_names() if everything else (str(name),)
     stopped = [one for one in chosen if _stop(one, now)]
     if as_json:
         print_json({"ended": stopped, "removed": list(chosen)})
@@ -140,11 +129,8 @@ def down(name: str | None, everything: bool, now: bool, as_json: bool) -> None:
 @click.option("-f", "--follow", is_flag=True, help="Print new lines as they are written.")
 def logs(name: str, follow: bool) -> None:
     """Print the log of the engine NAME."""
-    log = state.log_of(name)
-    if name not in state.names() or not log.is_file():
-        raise state.unknown_engine(name)
-    for line in _lines(_chunks(log, name if follow else None)):
-        click.echo(log_text(line))
+    for line in api.local_log(name, follow):
+        click.echo(line)
 
 
 @local.command("list", cls=PeagleCommand, epilog="Example: peagle local list --json")
@@ -169,11 +155,11 @@ def list_(as_json: bool) -> None:
 
 def document(engine: LocalEngine) -> dict[str, Any]:
     """The engine as one JSON document."""
-    warm = warm_start_of(Path(engine.process.log))
+    warm = api.warm_start_of(Path(engine.process.log))
     return {
         "name": engine.name,
         "state": engine.state,
-        "healthy": is_healthy(engine.process.port),
+        "healthy": api.is_healthy(engine.process.port),
         "engine": "docker" if engine.image else "process",
         "image": engine.image,
         "container": engine.process.container,
@@ -196,7 +182,7 @@ def _show_compose(file: Path, port: int, as_json: bool) -> None:
     if as_json:
         print_json({"file": str(file), "port": port})
     elif str(file) != "-":
-        say(f"{file} publishes port {port}: {compose_command(Docker())} --file {file} up")
+        say(f"{file} publishes port {port}: {api.compose_command(Docker())} --file {file} up")
 
 
 def _stop(name: str, now: bool) -> bool:
@@ -210,7 +196,7 @@ def _stop(name: str, now: bool) -> bool:
 
 
 def _health(engine: LocalEngine) -> str:
-    return "healthy" if is_healthy(engine.process.port) else "unhealthy"
+    return "healthy" if api.is_healthy(engine.process.port) else "unhealthy"
 
 
 def _show_result(engine: LocalEngine) -> None:
@@ -221,7 +207,7 @@ def _show_result(engine: LocalEngine) -> None:
         )
     else:
         click.echo(f"{engine.pair} answers.")
-    if warm := warm_start_of(Path(engine.process.log)):
+    if warm := api.warm_start_of(Path(engine.process.log)):
         click.echo(warm.text)
     if engine.notes:
         click.echo(f"{len(engine.notes)} settings differ on a CPU; the log begins with them.")
@@ -234,39 +220,12 @@ def _show_result(engine: LocalEngine) -> None:
 
 def _curl(engine: LocalEngine) -> str:
     """A command that streams an answer, quoted for a shell."""
-    body = {"model": engine.served_as, **request_body("Hello!", chat=True, max_tokens=64)}
+    body = {"model": engine.served_as, **api.request_body("Hello!", chat=True, max_tokens=64)}
     body["stream"] = True
     return shlex.join(
         ["curl", "-N", f"{engine.openai_base_url}/chat/completions",
          "-H", "Content-Type: application/json", "-d", json.dumps(body)]
     )  # fmt: skip
-
-
-def _chunks(log: Path, follow: str | None) -> Iterator[bytes]:
-    """The log in chunks; ``follow`` names a running engine whose new output is included."""
-    with log.open("rb") as stream:
-        while True:
-            alive = follow is not None and _is_running(follow)
-            while chunk := stream.read(_CHUNK_BYTES):
-                yield chunk
-            if not alive:
-                return
-            time.sleep(_FOLLOW_SECONDS)
-
-
-def _lines(chunks: Iterator[bytes]) -> Iterator[str]:
-    """The text line by line, each as soon as it is complete."""
-    rest = b""
-    for chunk in chunks:
-        *complete, rest = (rest + chunk).split(b"\n")
-        yield from (line.decode("utf-8", errors="replace") for line in complete)
-    if rest:
-        yield rest.decode("utf-8", errors="replace")
-
-
-def _is_running(name: str) -> bool:
-    engine = state.read(name)
-    return engine is not None and engine.state != "dead"
 
 
 def docker_runner(
@@ -309,16 +268,12 @@ def compose_runner(
             raise
         named = plan.runtime.image
         say(f"Not checked whether {named} is for {plan.pair}: {missing.message}.")
-        return DockerRunner(Docker(), unchecked_image(named), gpus)
+        return DockerRunner(Docker(), api.unchecked_image(named), gpus)
 
 
 def write_compose(runner: DockerRunner, plan: Plan, port: int | None, file: Path) -> int:
     """Write the compose file to ``file``, or to stdout for ``-``; returns its published port."""
-    environment, _ = runner.runnable(plan)
-    published = port or free_port()
-    # By name: other machines, too, can use the file and pull the image from a registry.
-    container = replace(runner.container(plan, environment, published), image=runner.built.name)
-    text = api.compose_file(container)
+    text, published = api.compose_of_plan(runner, plan, port)
     if str(file) == "-":
         click.echo(text, nl=False)
     else:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import click
 
-from peagle.aws import sagemaker
+from peagle import api
 from peagle.aws.client import Aws
 from peagle.aws.logs import LogEvent, Tail
 from peagle.cli.account import deployment_options
@@ -66,8 +66,7 @@ def _follow(tail: Tail) -> None:
 
 
 def _created(aws: Aws, record: Deployment) -> float:
-    live = sagemaker.describe(aws, record.name)
-    return live.created if live else record.billing_since or 0.0
+    return api.endpoint_created(aws, record.name) or record.billing_since or 0.0
 
 
 def _no_line(aws: Aws, record: Deployment, since: int | None) -> str:

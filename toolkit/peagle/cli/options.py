@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -14,12 +14,13 @@ from peagle import api
 from peagle.catalog.find import UNKNOWN_DRAFTER
 from peagle.catalog.schema import Catalog
 from peagle.cli import completion as completing
-from peagle.cli.context import command_text, typed_command
-from peagle.cli.locations import AwsOf, own_head
 from peagle.cli.output.console import show_findings, where_text
 from peagle.errors import Fix, NotFound, Refused, UserError
-from peagle.findings import Finding
-from peagle.planning import Options, Plan, errors
+from peagle.findings import Finding, errors
+from peagle.planning import Options, Plan
+
+if TYPE_CHECKING:
+    from peagle.weights.locations import AwsOf
 
 
 def catalog_of(ctx: click.Context) -> Path | None:
@@ -65,7 +66,7 @@ def resolve_plan(
     if is_plan_file(pair):
         return _from_file(Path(pair), given)
     if "drafter" in given:
-        given |= own_head(given["drafter"], aws_of)
+        given |= api.own_head(given["drafter"], aws_of)
     speculation = not given.pop("no_speculation", False)
     options = Options(pair=pair, speculation=speculation, **given)
     try:
@@ -224,12 +225,6 @@ def raise_first_error(findings: Sequence[Finding]) -> None:
             Fix(finding.fix, finding.command or ()),
             code=finding.code,
         )
-
-
-def build_command(ctx: click.Context, *more: str) -> str:
-    """The command that builds the image for the user's command line; ``more`` are its options."""
-    words = typed_command(ctx, "image", "build", without=("--image", "--baked-weights", "--json"))
-    return command_text((*words, *more), ctx)
 
 
 def _field(flag: str) -> str:

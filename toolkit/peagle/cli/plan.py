@@ -12,7 +12,8 @@ from peagle.cli.options import plan_options, raise_first_error
 from peagle.cli.output.console import json_option, print_json, say
 from peagle.cli.output.files import write_file
 from peagle.errors import UserError
-from peagle.planning import Plan, errors
+from peagle.findings import errors
+from peagle.planning import Plan
 
 
 @click.command(

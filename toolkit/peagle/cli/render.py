@@ -47,15 +47,11 @@ Every format expresses the complete plan, or refuses and names the formats that 
 def render(format: str, plan: Plan, output: Path, force: bool, as_json: bool) -> None:
     """Write the files of ``format`` for the plan to the folder ``output``."""
     if format == "dockerfile":
-        from peagle.images.build import findings_with_own_image
-
-        refuse_errors(findings_with_own_image(plan))
+        refuse_errors(api.findings_with_own_image(plan))
     else:
         refuse_errors(plan.findings)
     if format == "boto3":
-        from peagle.request_validation import plan_request_findings  # imports botocore
-
-        refuse_errors(plan_request_findings(plan))
+        refuse_errors(api.plan_request_findings(plan))
     files = api.render(format, plan, command_catalog())
     write_folder(output, files, force)
     paths = [str(output / file.path) for file in files]

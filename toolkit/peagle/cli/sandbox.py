@@ -9,10 +9,11 @@ from dataclasses import asdict
 
 import click
 
-from peagle import sandbox as aws_sandbox
+from peagle import api
 from peagle.cli.context import PeagleCommand
 from peagle.cli.output.console import json_option, print_json, say
 from peagle.engine.process import LOOPBACK
+from peagle.sandbox import CONFLICTING_VARIABLES, EndpointStatus
 from peagle.sandbox.state import EngineKind
 
 
@@ -38,7 +39,7 @@ def start(port: int, engine: EngineKind | None, as_json: bool) -> None:
     With --engine docker, endpoints run as containers: of the image that the model names if it is a
     CPU image on this machine, else of the newest CPU image.
     """
-    address = aws_sandbox.ensure_started(port, engine)
+    address = api.start_sandbox(port, engine)
     if as_json:
         print_json({"url": address.url, "pid": address.pid})
         return
@@ -52,7 +53,7 @@ def start(port: int, engine: EngineKind | None, as_json: bool) -> None:
 @json_option
 def stop(as_json: bool) -> None:
     """Stop the sandbox and its engines, and delete its state."""
-    stopped = aws_sandbox.stop()
+    stopped = api.stop_sandbox()
     if as_json:
         print_json(asdict(stopped))
         return
@@ -65,7 +66,7 @@ def stop(as_json: bool) -> None:
 @json_option
 def status(as_json: bool) -> None:
     """Show whether the sandbox is running, and its endpoints."""
-    found = aws_sandbox.status()
+    found = api.sandbox_status()
     if as_json:
         print_json(asdict(found))
         return
@@ -94,16 +95,16 @@ def env(region: str, as_json: bool) -> None:
 
     Fails if the sandbox is not running.
     """
-    address = aws_sandbox.running()
+    address = api.running_sandbox()
     if address is None:
-        raise aws_sandbox.not_running()
+        raise api.sandbox_not_running()
     variables = address.environment(region) | _proxy_exception(os.environ)
     if as_json:
         print_json(variables)
         return
     for name, value in variables.items():
         click.echo(f"export {name}={shlex.quote(value)}")
-    click.echo(f"unset {' '.join(aws_sandbox.CONFLICTING_VARIABLES)}")
+    click.echo(f"unset {' '.join(CONFLICTING_VARIABLES)}")
 
 
 def _proxy_exception(environment: Mapping[str, str]) -> dict[str, str]:
@@ -115,7 +116,7 @@ def _proxy_exception(environment: Mapping[str, str]) -> dict[str, str]:
     return {"NO_PROXY": hosts, "no_proxy": hosts}
 
 
-def _line(endpoint: aws_sandbox.EndpointStatus) -> str:
+def _line(endpoint: EndpointStatus) -> str:
     parts = [f"{endpoint.name} ({endpoint.region}): {endpoint.state}"]
     if endpoint.stand_in:
         parts.append(f"served by {endpoint.stand_in} as a stand-in")

@@ -17,8 +17,8 @@ import click
 from peagle import api
 from peagle.aws.client import Aws
 from peagle.cli.account import Account, account_options
-from peagle.cli.context import PeagleCommand, typed_command
-from peagle.cli.deploy import explain, refuse_unknown_price, show_and_refuse
+from peagle.cli.context import PeagleCommand, command_text, typed_command
+from peagle.cli.deploy import refuse_unknown_price, show_and_refuse
 from peagle.cli.local import docker_runner
 from peagle.cli.options import command_catalog, names_own_image, plan_options, refuse_errors
 from peagle.cli.output.console import json_option, print_json, say
@@ -33,20 +33,14 @@ from peagle.cli.output.warm import (
     say_interrupted,
     show_intent,
 )
-from peagle.deploy import state as records_of_aws
 from peagle.deploy.context import DeploymentContext
-from peagle.deploy.destroy import destroy
-from peagle.deploy.preflight import AccountChoices, Preflight, preflight
+from peagle.deploy.preflight import AccountChoices, Preflight
 from peagle.deploy.state import Deployment
-from peagle.engine import state as records
-from peagle.engine.installed import check_compiler, find_engine
 from peagle.engine.runner import ProcessRunner, Runner
-from peagle.engine.state import warm_folder
 from peagle.errors import Fix, PeagleError, Refused, UserError
-from peagle.images.build import findings_on_this_machine
-from peagle.planning import Plan, errors
+from peagle.findings import errors
+from peagle.planning import Plan
 from peagle.s3uri import is_s3_uri
-from peagle.sandbox.state import engine_version, read_engine_kind
 from peagle.warm.endpoint import CollectedWarmStart
 from peagle.warm.local import COLLECTING_SUFFIX
 from peagle.weights.layout import WeightsPrefix
@@ -121,16 +115,17 @@ def _collect_locally(
     CPU the model is compiled for this purpose."""
     ctx = click.get_current_context()
     folder = _writable_folder(to)
-    refuse_errors(findings_on_this_machine(plan, engine_kind))
+    refuse_errors(api.findings_on_this_machine(plan, engine_kind))
     runner = _runner(plan, engine_kind, gpus)
     try:
         with sigterm_as_interrupt(), StatusLine() as status:
             artifact = api.collect_locally(plan, runner, folder, status.show)
     except KeyboardInterrupt:
         name = f"{plan.name}{COLLECTING_SUFFIX}"
-        engine = records.read(name)
+        engine = api.read_local_engine(name)
         if engine is not None and engine.state != "dead":  # a second Ctrl-C
-            say(f"Its engine still runs. Stop it: peagle local down {name}")
+            stop = command_text(("peagle", "local", "down", name))
+            say(f"Its engine still runs. Stop it: {stop}")
         else:
             again = typed_command(ctx, "warm", without=("--yes", "--json"))
             say_interrupted("the engine has stopped", shlex.join(again))
@@ -147,7 +142,7 @@ def _collect_locally(
 
 def _writable_folder(to: str | None) -> Path:
     if to is None:
-        return warm_folder()
+        return api.warm_folder()
     if is_s3_uri(to):
         raise UserError(
             f"--to {to}: a warm start of this machine can only be kept on this machine",
@@ -184,9 +179,7 @@ def _collect_on_aws(
     place = api.prefix_of_weights(plan)
     collecting = api.collecting_plan(plan)
     if account.sandbox:
-        engine = find_engine(engine_version())
-        if read_engine_kind() == "process":
-            check_compiler(engine.python)
+        api.check_sandbox_engine(compiles=True)
     elif not names_own_image(plan):
         build = typed_command(ctx, "image", "build", without=("--image", "--baked-weights"))
         raise Refused(
@@ -196,10 +189,10 @@ def _collect_on_aws(
         )
     started = account.start()
     aws = account.connect(plan.region)
-    with records_of_aws.held(aws.scope, plan.region, collecting.name):
+    with api.deployment_lock(aws.scope, plan.region, collecting.name):
         with account.stopped_on_refusal(started):
             instances = command_catalog().instances
-            found = preflight(aws, collecting, AccountChoices(role), instances)
+            found = api.preflight(aws, collecting, AccountChoices(role), instances)
             show_and_refuse(found, account)
             show_intent(found.desired, place, account.sandbox)
             refuse_unknown_price(found.desired.plan, accept_unknown_price)
@@ -233,7 +226,7 @@ class _Run:
             record = self.found.record or Deployment(
                 name=name, scope=aws.scope, account=aws.account, region=aws.region
             )
-            context = DeploymentContext(aws, record, ticker.show, explain)
+            context = DeploymentContext(aws, record, ticker.show, api.explain_crash)
             try:
                 with tempfile.TemporaryDirectory(prefix="peagle-warm-") as folder:
                     stored = api.collect_on_aws(
@@ -253,13 +246,11 @@ class _Run:
         try:
             if isinstance(cause, KeyboardInterrupt):
                 say_interrupt(self.found.desired, context.record, self.account.sandbox)
-            destroy(context)
+            api.destroy(context)
         except BaseException:
             if isinstance(cause, PeagleError):
                 say(f"The error before the removal failed: {cause}")
-            left = records_of_aws.load(
-                context.record.scope, context.record.region, context.record.name
-            )
+            left = api.load_record(context.record.scope, context.record.region, context.record.name)
             show_left(left or context.record, self.account, self.again)
             raise
         return context.clock.now() - begun if begun else 0.0

@@ -5,14 +5,11 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from pathlib import Path
 
 import click
 
 from peagle import api
 from peagle.aws.client import Aws
-from peagle.catalog.loading import load_storage
-from peagle.checkpoints.locations import is_location, means_folder, split_revision
 from peagle.cli.account import DEFAULT_REGION, Account, account_options
 from peagle.cli.context import PeagleCommand, in_context, typed_command
 from peagle.cli.options import catalog_of, command_catalog, refuse_errors
@@ -32,10 +29,8 @@ from peagle.cli.output.weights import (
     warm_start_line,
 )
 from peagle.errors import Fix, NotFound, Refused, UserError
-from peagle.planning.plan import Weights
-from peagle.s3uri import is_s3_uri
 from peagle.weights.inspect import StoredWeights
-from peagle.weights.layout import PARTS, weights_prefix
+from peagle.weights.layout import PARTS
 from peagle.weights.queue import SyncProgress
 from peagle.weights.sync import REPLACING_CODES
 
@@ -102,14 +97,14 @@ def sync_command(
     interrupted copy. A second copy to the same prefix is refused while one runs. Weights that an
     endpoint deployed from this machine uses are not replaced by other ones.
     """
-    place = weights_prefix(destination)
+    place = api.weights_prefix(destination)
     given = {"target": target_from, "drafter": drafter_from}
     parts = _parts(target_only, drafter_only, given)
-    locations = {part: _location(at) for part, at in given.items() if at}
+    locations = {part: api.weights_at(at) for part, at in given.items() if at}
     chosen = api.weights_of_pair(command_catalog(ctx), pair, locations, parts)
     account.start()
     aws = account.connect(region)
-    price = load_storage(catalog_of(ctx)).price_in(region)
+    price = api.load_storage(catalog_of(ctx)).price_in(region)
     hint = ResumeHint(
         place,
         typed_command(ctx, "weights", "sync", without=("--yes", "--json", "--take-over")),
@@ -158,21 +153,6 @@ def _parts(target_only: bool, drafter_only: bool, given: dict[str, str | None]) 
     return tuple(part for part in PARTS if part != skipped)
 
 
-def _location(location: str) -> Weights:
-    """Weights as ``--target-from`` and ``--drafter-from`` name them."""
-    if is_s3_uri(location):
-        place = weights_prefix(location)
-        return Weights(kind="s3", location=place.uri, engine_path=location)
-    if means_folder(location):
-        folder = str(Path(location).expanduser().resolve())
-        return Weights(kind="directory", location=folder, engine_path=folder)
-    if not is_location(location):
-        raise UserError(f"{location!r} is not a weights location",
-                        "Use ./folder, s3://bucket/prefix or org/name")  # fmt: skip
-    repository, revision = split_revision(location)
-    return Weights(kind="hub", location=repository, revision=revision, engine_path=repository)
-
-
 def _confirm(question: str, refused: str) -> None:
     """Raises UserError, with the message ``refused``, unless the user agrees."""
     if not sys.stdin.isatty():
@@ -196,8 +176,8 @@ def list_command(
 
     Exits with 3 when a copy is incomplete or the prefix cannot be mounted.
     """
-    found = api.inspect_weights(account.connect(region), weights_prefix(place))
-    price = load_storage(catalog_of(ctx)).price_in(region)
+    found = api.inspect_weights(account.connect(region), api.weights_prefix(place))
+    price = api.load_storage(catalog_of(ctx)).price_in(region)
     if as_json:
         print_json(inspect_document(found, price))
     else:
@@ -242,7 +222,7 @@ def remove_command(
         raise UserError("--take-over and --even-if-used cannot be combined with --warm",
                         "Leave them out: --warm keeps the weights")  # fmt: skip
     aws = account.connect(region)
-    found = api.inspect_weights(aws, weights_prefix(place))
+    found = api.inspect_weights(aws, api.weights_prefix(place))
     if key:
         _remove_warm_start(aws, found, key, yes, as_json)
         return
@@ -254,7 +234,7 @@ def remove_command(
     if not even_if_used:
         api.refuse_weights_in_use({uri}, aws.scope, "without it no further instance starts")
     if not as_json:
-        print_weights(found, load_storage(catalog_of(ctx)).price_in(region))
+        print_weights(found, api.load_storage(catalog_of(ctx)).price_in(region))
     if not yes:
         _confirm(f"Remove this from {uri}?", "not removed")
     api.remove_weights(aws, found, take_over)

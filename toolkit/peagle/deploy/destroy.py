@@ -26,7 +26,7 @@ def destroy(context: DeploymentContext) -> tuple[tuple[Resource, ...], tuple[Res
         for resource in context.record.resources:
             if resource.type == kind:
                 (removed if remove_resource(context, resource) else kept).append(resource)
-    state.remove(context.record)
+    state.remove_record(context.record)
     return tuple(removed), tuple(kept)
 
 

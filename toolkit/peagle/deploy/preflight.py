@@ -56,7 +56,7 @@ def preflight(aws: Aws, plan: Plan, choices: AccountChoices, instances: Instance
 
     Raises UserError and CloudError when credentials, role or folders cannot be read.
     """
-    record = state.load(aws.scope, aws.region, plan.name)
+    record = state.load_record(aws.scope, aws.region, plan.name)
     live = sagemaker.describe(aws, plan.name)
     priced, found = _with_price(aws, plan)
     if choices.role is None and record is not None:  # a change of role would be an update

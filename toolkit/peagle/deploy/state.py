@@ -130,13 +130,13 @@ def save(record: Deployment) -> None:
     write_json(path, record.model_dump(mode="json"))
 
 
-def load(scope: str, region: str, name: str) -> Deployment | None:
+def load_record(scope: str, region: str, name: str) -> Deployment | None:
     """The record, or ``None``. Raises UserError when the file is damaged or too new."""
     path = record_path(scope, region, name)
     return _read(path) if path.is_file() else None
 
 
-def remove(record: Deployment) -> None:
+def remove_record(record: Deployment) -> None:
     """Delete the record."""
     record_path(record.scope, record.region, record.name).unlink(missing_ok=True)
 
@@ -146,12 +146,12 @@ def all_records(scope: str | None = None) -> tuple[Deployment, ...]:
     return tuple(_read(path) for path in _paths(scope))
 
 
-def names(scope: str | None = None) -> tuple[str, ...]:
+def deployment_names(scope: str | None = None) -> tuple[str, ...]:
     """The names of those deployments, without reading the records."""
     return tuple(sorted({path.stem for path in _paths(scope)}))
 
 
-def find(name: str, scope: str | None = None, region: str | None = None) -> Deployment:
+def find_record(name: str, scope: str | None = None, region: str | None = None) -> Deployment:
     """The deployment ``name``; raises NotFound, or Ambiguous when there are several."""
     found = [
         path
@@ -167,16 +167,16 @@ def find(name: str, scope: str | None = None, region: str | None = None) -> Depl
 
 
 def _not_found(name: str, scope: str | None, region: str | None) -> NotFound:
-    where = f" in {region}" if region and name in names(scope) else ""
-    hint = nearest(name, names(scope))
+    where = f" in {region}" if region and name in deployment_names(scope) else ""
+    hint = nearest(name, deployment_names(scope))
     fix: str | Fix = Fix(hint) if hint else Fix("List the deployments", ("peagle", "list"))
-    if name in names(None if scope == SANDBOX else SANDBOX):
+    if name in deployment_names(None if scope == SANDBOX else SANDBOX):
         fix = "leave out --sandbox" if scope == SANDBOX else "it is in the sandbox: add --sandbox"
     return NotFound(f"no deployment is called {name!r}{where}", fix)
 
 
 @contextmanager
-def held(scope: str, region: str, name: str) -> Iterator[None]:
+def deployment_lock(scope: str, region: str, name: str) -> Iterator[None]:
     """Lock the deployment against other peagle commands.
 
     The lock file is removed with the record.

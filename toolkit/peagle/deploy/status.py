@@ -10,7 +10,10 @@ from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied
 from peagle.aws.sagemaker import Endpoint
 from peagle.deploy import state
+from peagle.deploy.context import DeploymentContext
 from peagle.deploy.state import Deployment, Revision
+from peagle.errors import PeagleError
+from peagle.protocol import WarmStart, warm_start_in
 from peagle.store import SANDBOX
 
 
@@ -140,3 +143,20 @@ def usd_per_hour(record: Deployment) -> float | None:
     if not record.of_type("Endpoint"):
         return 0.0
     return record.current.plan.price_per_hour_usd
+
+
+def endpoint_created(aws: Aws, name: str) -> float | None:
+    """When SageMaker created the endpoint, in epoch seconds; ``None`` without such an endpoint.
+
+    Raises CloudError.
+    """
+    live = sagemaker.describe(aws, name)
+    return live.created if live else None
+
+
+def reported_warm_start(context: DeploymentContext, since: float) -> WarmStart | None:
+    """The warm start that the endpoint's log has reported since then (epoch seconds), if any."""
+    try:
+        return warm_start_in([event.raw for event in context.tail(since).drain()])
+    except PeagleError:
+        return None  # the endpoint is in service; its log is optional

@@ -14,7 +14,7 @@ from peagle_serve import crash as _container
 from peagle_serve.crash import Crash
 
 __all__ = ["READ_BYTES", "Crash", "bare_line", "crash_error", "crash_of", "crash_reason",
-           "find_crash"]  # fmt: skip
+           "explain_crash", "find_crash"]  # fmt: skip
 
 READ_BYTES = 512 * 1024
 """How much of the end of the log is searched."""
@@ -63,3 +63,9 @@ def find_crash(lines: Iterable[str]) -> Crash:
 def bare_line(line: str) -> str:
     """A line of the log without process, level, date and source location."""
     return _container.bare_line(log_text(line))
+
+
+def explain_crash(log: Iterable[str]) -> tuple[str, str]:
+    """The line of an engine's log that explains its end, and the fix."""
+    crash = find_crash(log)
+    return crash.line, crash.fix

@@ -99,7 +99,11 @@ def install_engine(
 def is_installed(vllm: str) -> bool:
     """Whether the engine is completely installed from this toolkit's locked list."""
     folder = engine_folder(vllm)
-    return (folder / "bin" / "python").exists() and lock_of(folder, vllm) is not None
+    return (
+        vllm in lockable_versions()
+        and (folder / "bin" / "python").exists()
+        and lock_of(folder, vllm) is not None
+    )
 
 
 def lock_of(folder: Path, vllm: str) -> str | None:

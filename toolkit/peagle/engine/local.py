@@ -28,7 +28,7 @@ from peagle.engine.state import LocalEngine
 from peagle.errors import EngineError, Fix, NotProved, PeagleError, UserError
 from peagle.images.docker import docker_error
 from peagle.planning.plan import Plan
-from peagle.protocol import piece_of, request_body
+from peagle.protocol import log_text, piece_of, request_body
 from peagle.store import locked
 from peagle_serve.contract import DRAIN_SECONDS, DRAIN_VARIABLE
 
@@ -37,6 +37,8 @@ STOP_SECONDS = 10.0
 
 _POLL_SECONDS = 0.1
 _TAIL_BYTES = 4096
+_FOLLOW_SECONDS = 0.2
+_CHUNK_BYTES = 64 * 1024
 
 Progress = Callable[[str, str], object]
 """Called with the current step (``starting``, ``proving``) and the last line of the log."""
@@ -58,7 +60,7 @@ def start_local(
     runner = runner or ProcessRunner()
     environment, notes = runner.runnable(plan)
     with exclusive(plan.name, "local up"):
-        running = records.read(plan.name)
+        running = records.read_local_engine(plan.name)
         if running and is_alive(running.process) and running.ready:
             return _same(running, environment, port, runner)
         if running:
@@ -89,9 +91,9 @@ def stop_local(
     Running requests may finish within a time limit, unless ``now``; ``waiting`` is called
     meanwhile with that limit in seconds. Raises NotFound for an unknown name.
     """
-    if name not in records.names():
+    if name not in records.local_engine_names():
         raise records.unknown_engine(name)
-    engine = records.read(name)
+    engine = records.read_local_engine(name)
     if engine:
         if engine.ready and not now:
             limit = drain_seconds(engine)
@@ -227,7 +229,7 @@ def _prove(plan: Plan, engine: LocalEngine, progress: Progress) -> LocalEngine:
 
 def _ended(engine: LocalEngine) -> PeagleError:
     """Why an engine ended while it started."""
-    if records.read(engine.name) is None:
+    if records.read_local_engine(engine.name) is None:
         return EngineError(f"{engine.name} was stopped while it started", "start it again")
     if engine.process.container:
         lines = Path(engine.process.log).read_text(encoding="utf-8", errors="replace").splitlines()
@@ -235,3 +237,41 @@ def _ended(engine: LocalEngine) -> PeagleError:
         if messages:
             return docker_error("starting the container", messages)
     return crash_error(engine.process.log)
+
+
+def local_log(name: str, follow: bool = False) -> Iterator[str]:
+    """The log of the engine, line by line; with ``follow`` also what it writes until it ends.
+
+    Raises NotFound for an unknown engine.
+    """
+    log = records.log_of(name)
+    if name not in records.local_engine_names() or not log.is_file():
+        raise records.unknown_engine(name)
+    return map(log_text, _lines(_chunks(log, name if follow else None)))
+
+
+def _chunks(log: Path, follow: str | None) -> Iterator[bytes]:
+    """The log in chunks; ``follow`` names a running engine whose new output is included."""
+    with log.open("rb") as stream:
+        while True:
+            alive = follow is not None and _is_running(follow)
+            while chunk := stream.read(_CHUNK_BYTES):
+                yield chunk
+            if not alive:
+                return
+            time.sleep(_FOLLOW_SECONDS)
+
+
+def _lines(chunks: Iterator[bytes]) -> Iterator[str]:
+    """The text line by line, each as soon as it is complete."""
+    rest = b""
+    for chunk in chunks:
+        *complete, rest = (rest + chunk).split(b"\n")
+        yield from (line.decode("utf-8", errors="replace") for line in complete)
+    if rest:
+        yield rest.decode("utf-8", errors="replace")
+
+
+def _is_running(name: str) -> bool:
+    engine = records.read_local_engine(name)
+    return engine is not None and engine.state != "dead"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 from peagle.engine import state
-from peagle.engine.container import Container, container_name, start_container
+from peagle.engine.container import Container, compose_file, container_name, start_container
 from peagle.engine.cpu import (
     cannot_run,
     for_cpu,
@@ -20,7 +20,7 @@ from peagle.engine.cpu import (
 )
 from peagle.engine.install import check_machine
 from peagle.engine.installed import check_compiler, check_compiler_in, find_engine, this_machine
-from peagle.engine.process import EngineProcess, start_engine
+from peagle.engine.process import EngineProcess, free_port, start_engine
 from peagle.errors import Fix, Refused
 from peagle.images import Docker, Image
 from peagle.planning.plan import Plan
@@ -156,3 +156,15 @@ def _refused(plan: Plan, reason: str) -> Refused:
         Fix("Serve a small stand-in with the same settings",
             ("peagle", "deploy", plan.target.id, "--sandbox")),
     )  # fmt: skip
+
+
+def compose_of_plan(runner: DockerRunner, plan: Plan, port: int | None) -> tuple[str, int]:
+    """The compose file that runs the plan, and the port that it publishes.
+
+    Raises Refused when this machine cannot run the plan.
+    """
+    environment, _ = runner.runnable(plan)
+    published = port or free_port()
+    # By name: other machines, too, can use the file and pull the image from a registry.
+    container = replace(runner.container(plan, environment, published), image=runner.built.name)
+    return compose_file(container), published

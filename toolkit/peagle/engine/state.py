@@ -87,7 +87,7 @@ def write(engine: LocalEngine) -> None:
     write_json(_state_file(engine.name), asdict(engine))
 
 
-def read(name: str) -> LocalEngine | None:
+def read_local_engine(name: str) -> LocalEngine | None:
     """The recorded engine ``name``, or ``None``."""
     document = read_json(_state_file(name))
     if document is None:
@@ -102,19 +102,19 @@ def forget(name: str) -> None:
     _state_file(name).unlink(missing_ok=True)
 
 
-def names() -> tuple[str, ...]:
+def local_engine_names() -> tuple[str, ...]:
     """The names of all engines with a record or a log."""
     return tuple(sorted(path.name for path in (home() / "local").glob("*") if path.is_dir()))
 
 
 def local_engines() -> tuple[LocalEngine, ...]:
     """All recorded engines, sorted by name."""
-    return tuple(engine for name in names() if (engine := read(name)))
+    return tuple(engine for name in local_engine_names() if (engine := read_local_engine(name)))
 
 
 def unknown_engine(name: str) -> NotFound:
     """The error for a name without a record and a log."""
-    hint = nearest(name, names())
+    hint = nearest(name, local_engine_names())
     fix = Fix(hint) if hint else Fix("List the engines", ("peagle", "local", "list"))
     return NotFound(f"there is no local engine {name}", fix)
 

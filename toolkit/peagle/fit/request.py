@@ -18,7 +18,7 @@ from peagle.catalog import find_instance
 from peagle.catalog.schema import Catalog, Drafter, Pair, Target
 from peagle.checkpoints import Checkpoint
 from peagle.checkpoints.heads import is_head
-from peagle.errors import CheckpointError, UserError
+from peagle.errors import CheckpointError, Fix, UserError
 from peagle.fit.advice import MOST_GPUS, divisions
 from peagle.fit.building import fit_case, gpu_of, gpu_with_memory
 from peagle.fit.estimate import fit_of, missing_bytes
@@ -156,7 +156,8 @@ def read_checkpoints(request: FitRequest, read: Reader) -> Checkpoints:
             "pass it with --drafter, and its target model with --target",
         )
     if target is None and request.pair is None:
-        raise UserError("name a pair, or a folder with --target", "for example: peagle fit tiny")
+        raise UserError("name a pair, or a folder with --target",
+                        Fix("For example", ("peagle", "fit", "tiny")))  # fmt: skip
     drafter = read(request.drafter) if request.drafter else None
     return Checkpoints(target, drafter, own_target=target is not None)
 

@@ -1,6 +1,6 @@
 """Options and catalogue become a Plan. Pure: no network, no clock, no files."""
 
 from peagle.planning.plan import Options, Plan
-from peagle.planning.planner import errors, make_plan
+from peagle.planning.planner import make_plan
 
-__all__ = ["Options", "Plan", "errors", "make_plan"]
+__all__ = ["Options", "Plan", "make_plan"]

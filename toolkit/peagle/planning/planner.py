@@ -6,7 +6,6 @@ the network, the clock or the disk.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -85,11 +84,6 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
         findings=decisions.findings,
         reasons=decisions.reasons,
     )
-
-
-def errors(findings: Iterable[Finding]) -> list[Finding]:
-    """The findings that prevent creating anything."""
-    return [finding for finding in findings if finding.level == "error"]
 
 
 class _Decisions:

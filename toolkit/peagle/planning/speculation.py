@@ -12,7 +12,7 @@ from peagle.errors import UserError
 from peagle.findings import Finding, note, warning
 from peagle.planning.drafter import SelectedPair
 from peagle.planning.plan import Decision, Options, Speculation, Weights, decide
-from peagle.planning.speeds import Comparison, Estimate, compare, measured_loads, names_of
+from peagle.planning.speeds import Estimate, SpeedComparison, compare, measured_loads, names_of
 from peagle.text import at_a_time
 
 
@@ -48,7 +48,7 @@ class SpeculationChoice:
     drafter: Drafter | None
     k: int
     speed: Estimate | None = None
-    compared: Comparison | None = None
+    compared: SpeedComparison | None = None
 
     @property
     def loses(self) -> bool:
@@ -157,7 +157,7 @@ def choose_k(
     return decide(drafter.k_recommended, "k", because)
 
 
-def _fastest(compared: Comparison, at_this_load: bool) -> str:
+def _fastest(compared: SpeedComparison, at_this_load: bool) -> str:
     best = compared.fastest
     others = [estimate for k, estimate in sorted(compared.by_k.items()) if k != best.k]
     at = f"at {at_a_time(best.load)}"

@@ -53,7 +53,7 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class SpeedComparison:
     """One run at one load: every measured K of a drafter, and the target alone."""
 
     by_k: dict[int, Estimate]
@@ -98,7 +98,7 @@ def compare(
     *,
     k: int | None = None,
     k_trained: int | None = None,
-) -> Comparison | None:
+) -> SpeedComparison | None:
     """The comparison of the first run that measured the drafter; ``None`` without one.
 
     With ``k`` only a run that measured that K; K above ``k_trained`` is ignored. Speeds of
@@ -112,7 +112,7 @@ def compare(
                 if k_trained is None or estimate.k <= k_trained
             }
             if by_k and (k is None or k in by_k):
-                return Comparison(by_k, next(_estimates(run, rows, TARGET_ALONE, load), None))
+                return SpeedComparison(by_k, next(_estimates(run, rows, TARGET_ALONE, load), None))
     return None
 
 

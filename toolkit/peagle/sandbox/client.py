@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from peagle.engine.installed import check_compiler, find_engine
 from peagle.engine.process import LOOPBACK, EngineProcess, is_alive, stop_engine
 from peagle.errors import EngineError, Fix, UserError
 from peagle.images import Docker
@@ -99,7 +100,7 @@ class Stopped:
     engines: int
 
 
-def ensure_started(port: int = 0, engine: EngineKind | None = None) -> Address:
+def start_sandbox(port: int = 0, engine: EngineKind | None = None) -> Address:
     """Start the sandbox unless it is running; return its address. ``port`` 0 selects a free port.
 
     ``engine`` selects how its endpoints run; the default is as processes. Concurrent calls start
@@ -127,7 +128,7 @@ def ensure_started(port: int = 0, engine: EngineKind | None = None) -> Address:
     return _address(daemon)
 
 
-def stop() -> Stopped:
+def stop_sandbox() -> Stopped:
     """Stop the sandbox and its engines, and delete its state; also after it was killed."""
     with state.lock():
         daemon = state.read_daemon()
@@ -138,13 +139,13 @@ def stop() -> Stopped:
     return Stopped(daemon is not None, engines)
 
 
-def running() -> Address | None:
+def running_sandbox() -> Address | None:
     """The sandbox's address; ``None`` if it is not running."""
     daemon = state.read_daemon()
     return _address(daemon) if daemon else None
 
 
-def status() -> Status:
+def sandbox_status() -> Status:
     """The sandbox and its endpoints. Raises EngineError when its process does not respond."""
     daemon = state.read_daemon()
     if daemon is None:
@@ -177,7 +178,7 @@ def set_fault(operation: str, code: str) -> None:
     _put("/fault", {"operation": operation, "code": code})
 
 
-def not_running() -> UserError:
+def sandbox_not_running() -> UserError:
     """The error of a command that needs a running sandbox."""
     fix = Fix("Start it", ("peagle", "sandbox", "start"))
     return UserError("the sandbox is not running", fix, "sandbox-not-running")
@@ -268,7 +269,7 @@ def _daemon_environment(environment: Mapping[str, str]) -> dict[str, str]:
 def _put(path: str, document: Any) -> None:
     daemon = state.read_daemon()
     if daemon is None:
-        raise not_running()
+        raise sandbox_not_running()
     _request(daemon, "PUT", path, document)
 
 
@@ -287,3 +288,11 @@ def _request(daemon: EngineProcess, method: str, path: str, document: Any = None
     if response.status != http.HTTPStatus.OK:
         raise UserError(body["message"], body.get("fix", ""))
     return body
+
+
+def check_sandbox_engine(compiles: bool = False) -> None:
+    """Raise EngineMissing when the sandbox's engine is not installed on this machine, and UserError
+    when it ``compiles`` as a process and no C++ compiler is found."""
+    engine = find_engine(state.engine_version())
+    if compiles and state.read_engine_kind() == "process":
+        check_compiler(engine.python)

@@ -26,7 +26,7 @@ from peagle.images import Docker, Image, list_images, show_image
 from peagle.render.image import serve_digest
 from peagle.render.requests import tag_value
 from peagle.s3uri import S3Uri
-from peagle.sandbox.client import ACCESS_KEY, running
+from peagle.sandbox.client import ACCESS_KEY, running_sandbox
 from peagle.sandbox.launch_spec import DRAFTER_PATH, TARGET_PATH, LaunchSpec, ModelData
 from peagle.sandbox.state import EngineKind, catalog, engine_version
 from peagle_serve.contract import IMAGE_DIGEST_VARIABLE, ML_ROOT
@@ -134,7 +134,7 @@ def _unpack(client: Any, bucket: str, key: str, folder: Path) -> None:
 
 
 def _client(region: str) -> Any:
-    address = running()
+    address = running_sandbox()
     if address is None:
         raise PeagleError("the sandbox has stopped")
     return boto3.client(

@@ -1,4 +1,4 @@
-"""Weights locations on the command line, and the checkpoints there.
+"""Weights locations that a user names, and the checkpoints there.
 
 A folder (``./x``, ``/x``, ``~/x``, or ``a/b`` where there is one), ``s3://bucket/prefix``, or
 ``org/name`` of the Hugging Face hub, with ``@revision`` or without.
@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 from peagle.checkpoints import Checkpoint, FolderSource, Source, read_checkpoint
 from peagle.checkpoints.locations import folder_hint, is_location, means_folder, split_revision
 from peagle.errors import UserError
+from peagle.planning.plan import Weights
 from peagle.s3uri import S3Uri, is_s3_uri
+from peagle.weights.layout import weights_prefix
 
 if TYPE_CHECKING:
     from peagle.aws.client import Aws
@@ -85,3 +87,18 @@ def own_head(drafter: str, aws_of: AwsOf | None = None) -> dict[str, Any]:
     if head.tensors is None:
         raise UserError(f"{drafter} has no *.safetensors", "use the folder of the head itself")
     return {"drafter": str(folder.resolve()), "drafter_checkpoint": head}
+
+
+def weights_at(location: str) -> Weights:
+    """The weights at ``location``; nothing is read. Raises UserError for an invalid location."""
+    if is_s3_uri(location):
+        place = weights_prefix(location)
+        return Weights(kind="s3", location=place.uri, engine_path=location)
+    if means_folder(location):
+        folder = str(Path(location).expanduser().resolve())
+        return Weights(kind="directory", location=folder, engine_path=folder)
+    if not is_location(location):
+        raise UserError(f"{location!r} is not a weights location",
+                        "Use ./folder, s3://bucket/prefix or org/name")  # fmt: skip
+    repository, revision = split_revision(location)
+    return Weights(kind="hub", location=repository, revision=revision, engine_path=repository)
