@@ -83,7 +83,7 @@ def test_a_command_of_the_aws_cli_reaches_the_same_account(
     monkeypatch: pytest.MonkeyPatch, typed: list[str], appended: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr(
-        "peagle.sandbox.running_sandbox", lambda: Address("http://127.0.0.1:4566", 1)
+        "peagle.sandbox.client.running_sandbox", lambda: Address("http://127.0.0.1:4566", 1)
     )
     seen: list[tuple[str, ...]] = []
 
