@@ -138,7 +138,7 @@ def test_usual_values_stay_as_they_are() -> None:
     [
         (["--a", "1", "--a", "2"], "given twice"),
         (["--a-b", "1", "--a-b"], "given twice"),
-        (["value", "--a"], "begin with 'value'"),
+        (["value", "--a"], "start with 'value'"),
         (["--Upper", "1"], "cannot be passed"),
         (["--a_b", "1"], "cannot be passed"),
         (["--a=1"], "cannot be passed"),
@@ -155,12 +155,12 @@ def test_what_no_environment_can_say_is_refused(arguments: list[str], words: str
     ("environment", "words"),
     [
         ({f"K{n}": "v" for n in range(101)}, "101 environment variables"),
-        ({"K": "v" * 1025}, "1025 characters and SageMaker takes 1024"),
+        ({"K": "v" * 1025}, "1025 characters; SageMaker's limit is 1024"),
         ({"K" * 1025: "v"}, "refuses the name"),
         ({"1K": "v"}, "refuses the name"),
         ({"K-K": "v"}, "refuses the name"),
-        ({f"KEY{n:02}": "ä" * 500 for n in range(40)}, "SageMaker takes 32768"),
-        ({"K": "50%"}, "holds a %"),
+        ({f"KEY{n:02}": "ä" * 500 for n in range(40)}, "limit is 32768"),
+        ({"K": "50%"}, "contains %"),
         ({"K": "a\0b"}, "zero byte"),
     ],
 )
@@ -181,7 +181,7 @@ def test_the_limits_themselves_are_taken() -> None:
 def test_a_percent_sign_in_a_setting_stops_the_plan() -> None:
     setting = EngineSetting(name="chat-template", value="{% if a %}", because="")
     target = with_target(CHAT.model_copy(update={"engine_arguments": (setting,)}))
-    with pytest.raises(UserError, match="holds a %"):
+    with pytest.raises(UserError, match="contains %"):
         plan(catalog=target)
 
 
