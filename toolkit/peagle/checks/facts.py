@@ -104,7 +104,7 @@ def speculative_settings(case: Case) -> dict[str, Any]:
 
 
 def entries(case: Case, code: str) -> tuple[VersionRule, ...]:
-    """What the catalogue says under this code of the case's version of vLLM."""
+    """The version rules with this code for the case's vLLM version."""
     return applicable_rules(case.version_rules, code, case.runtime.vllm)
 
 
@@ -120,7 +120,7 @@ def setting(case: Case, name: str) -> Value | None:
 
 
 def _key_of(value: Value | None, key: str) -> Value | None:
-    """What an argument that is a JSON object says under ``key``."""
+    """The value of ``key`` in an argument that is a JSON object."""
     try:
         document = json.loads(value) if isinstance(value, str) else None
     except ValueError:
@@ -130,7 +130,7 @@ def _key_of(value: Value | None, key: str) -> Value | None:
 
 
 def stored_width(case: Case) -> int | None:
-    """The width that all of the head's weights have, where its config.json says another one.
+    """The width that all of the head's weights have, if its config.json has another one.
 
     Then config.json alone is wrong, and what else is derived from its number is no fault of its
     own. ``None`` where they agree, or neither is known.
@@ -195,7 +195,7 @@ class InEcr:
 
 @dataclass(frozen=True)
 class InTag:
-    """What a tag says of vLLM and CUDA; ``cuda`` as ``13.0``, ``None`` when it does not."""
+    """The versions in a tag; ``cuda`` as ``13.0``, ``None`` if absent."""
 
     vllm: str
     cuda: str | None
@@ -208,7 +208,7 @@ def in_ecr(image: str) -> InEcr | None:
 
 
 def in_tag(image: str) -> InTag | None:
-    """What the tag says, or ``None`` when it begins with no version such as ``0.28.0``."""
+    """The versions in the tag, or ``None`` unless it begins with a version such as ``0.28.0``."""
     found = _TAG.search(image)
     if found is None:
         return None

@@ -1,12 +1,9 @@
-"""The tensors that vLLM expects of a Llama or Qwen3 EAGLE-3 head, by name and shape.
+"""Tensors of a Llama or Qwen3 EAGLE-3 head by name and shape, and KV cache groups of its layers.
 
-From vLLM 0.28.0, model_executor/models/llama_eagle3.py and qwen3_eagle3.py. Names are those of
-checkpoints with ``midlayer`` written as ``layers.0``, as vLLM itself renames it.
-
-Into which groups vLLM divides the layers' key-value caches, and where the drafter's layers fall.
-
-From vLLM's v1/core/kv_cache_utils.py (get_kv_cache_groups, _get_kv_cache_groups_uniform_page_size)
-and v1/spec_decode/llm_base_proposer.py (validate_same_kv_cache_group).
+Tensors: vLLM 0.28.0, model_executor/models/llama_eagle3.py and qwen3_eagle3.py; names with
+``midlayer`` written as ``layers.0``, as vLLM renames it. Groups: v1/core/kv_cache_utils.py
+(get_kv_cache_groups, _get_kv_cache_groups_uniform_page_size) and v1/spec_decode/
+llm_base_proposer.py (validate_same_kv_cache_group).
 """
 
 from __future__ import annotations
@@ -53,7 +50,7 @@ def layer_of(name: str) -> int | None:
 def required(head: HeadConfig) -> Shapes | None:
     """What a checkpoint of this head must hold beside what it may share with the target.
 
-    ``None`` for a head whose layout is not known here: of another class, quantised, or with a
+    ``None`` for a head whose layout is not known here: of another class, quantized, or with a
     config that leaves out numbers.
     """
     sizes = (head.hidden_size, head.intermediate_size, head.query_heads, head.layers)

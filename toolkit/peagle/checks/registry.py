@@ -1,4 +1,4 @@
-"""Finds the rules and asks all of them."""
+"""Finds the rules and runs them."""
 
 from __future__ import annotations
 
@@ -50,17 +50,17 @@ def rules_found() -> tuple[Rule, ...]:
 def check(
     case: Case, *, about: About | None = None, only: Collection[str] | None = None
 ) -> tuple[Finding, ...]:
-    """What the rules say of the case, errors first, causes before what may follow from them.
+    """The findings of the rules, errors first, causes before their consequences.
 
-    ``about`` and ``only`` choose rules by what they look at and by code. Raises CheckpointError
-    for a config.json whose numbers are none.
+    ``about`` and ``only`` select rules by subject and by code. Raises CheckpointError for a
+    config.json with invalid numbers.
     """
-    asked = [
+    selected = [
         rule
         for rule in rules_found()
         if about in (None, rule.about) and (only is None or rule.code in only)
     ]
-    by_rule = {rule.code: tuple(rule.check(case)) for rule in asked}
+    by_rule = {rule.code: tuple(rule.check(case)) for rule in selected}
     # A rule that looked at the case replaces the catalogue's own text on a problem.
     reported = {
         finding.code for code, found in by_rule.items() if code != _KNOWN for finding in found
