@@ -269,7 +269,7 @@ def test_plain_aws_clients_variables_lead_deploy_to_the_sandbox_too(
     assert f'"openai_base_url": "{account.url}/endpoints/{NAME}/openai/v1"' in done.stdout
     assert '"sandbox": true' in done.stdout
     assert "nothing in the sandbox" in done.stderr
-    assert f"peagle destroy {NAME} --sandbox" in done.stderr
+    assert f"peagle destroy {NAME}" in done.stderr
     assert sandbox.told("status", NAME, "--sandbox")["state"] == "Unproved"
     assert run("deploy", "tiny", "--profile", "x").returncode == 2
     assert run("destroy", NAME, "--yes").returncode == 0
@@ -294,7 +294,7 @@ def test_invoke_says_who_answers_in_the_place_of_a_large_target(sandbox: Sandbox
     said = sandbox.peagle("invoke", "large", "hello", "--no-stream", "--sandbox").stderr
     sandbox.peagle("destroy", "large", "--sandbox", "--yes")
 
-    assert said.count("Answered by peagle/tiny, which stands in") == 1
+    assert said.count("Answered by peagle/tiny, a stand-in") == 1
 
 
 def test_deploy_starts_the_sandbox_and_says_so(tmp_path: Path, sandbox: Sandbox) -> None:
