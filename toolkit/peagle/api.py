@@ -1,4 +1,4 @@
-"""The public functions of the toolkit: what ``import peagle`` offers and what the commands call.
+"""The public functions of the toolkit, which the commands call: ``from peagle import api``.
 
 A pair from the catalogue becomes a Plan; everything else reads the Plan. Each name is imported
 from its package at first use, so that ``peagle --help`` loads neither boto3 nor pydantic.

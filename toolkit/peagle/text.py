@@ -1,13 +1,4 @@
-"""Amounts of money in words, in one way everywhere.
-
-Durations as people write them: ``90s``, ``10m``, ``12h``, ``2d``.
-
-Prices in words.
-
-Numbers in words, the same in every sentence of a plan.
-
-Words that anybody who may write to the bucket has put there.
-"""
+"""Text that every message formats alike: money, durations, sizes and counts."""
 
 from __future__ import annotations
 

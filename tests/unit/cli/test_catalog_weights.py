@@ -31,7 +31,7 @@ def test_a_file_that_contradicts_its_own_weights_is_wrong(own: Path, place: str)
     done = CliRunner().invoke(cli, ["catalog", "check", str(own / place)])
     assert done.exit_code == 2
     assert "hidden size 256, not 512" in done.stdout
-    assert "correct the catalogue's file" in done.stdout
+    assert "correct the catalogue file" in done.stdout
 
 
 def test_weights_that_are_not_there_are_wrong(own: Path) -> None:

@@ -159,7 +159,7 @@ def test_an_image_of_this_machine_runs_here_and_another_pair_s_does_not(
     other = peagle("local", "up", "tiny+eagle3", "--engine", "docker", "--image", "mine:1")
     assert other.returncode == 2
     assert "was built for peagle/tiny+p-eagle, not for" in other.stderr
-    assert "mine:1 is not one" in peagle("local", "up", "tiny", "--image", "mine:1").stderr
+    assert "mine:1 is not in ECR" in peagle("local", "up", "tiny", "--image", "mine:1").stderr
 
 
 def test_rendering_our_image_does_not_warn_of_aws_s(peagle: Peagle, tmp_path: Path) -> None:
