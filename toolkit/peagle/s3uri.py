@@ -13,7 +13,10 @@ _MOUNTABLE_KEY = re.compile(r"([^\s%/]+/)*")
 _MAX_LENGTH = 1024
 """Of an S3Uri in SageMaker's service model."""
 
-PREFIX_FORMAT = "Use the form s3://bucket/folder, without spaces, % and empty parts"
+PREFIX_FORMAT = (
+    "use the form s3://bucket/folder, without spaces, % and empty parts, and with a bucket name of "
+    "3 to 63 characters"
+)
 """The fix for what ``S3Uri.mountable`` refuses."""
 
 

@@ -142,7 +142,7 @@ def test_nothing_is_in_a_sandbox_that_does_not_run(
     done = peagle(*command, "--sandbox")
 
     assert done.returncode == 2
-    assert "the sandbox does not run, so nothing is deployed in it" in done.stderr
+    assert "the sandbox is not running, so nothing is deployed in it" in done.stderr
     assert not (own_home / "sandbox" / "daemon.json").exists()
 
 

@@ -107,7 +107,7 @@ def test_env_keeps_a_proxy_out_of_the_way(sandbox: Sandbox, name: str) -> None:
 def test_env_needs_a_running_sandbox(home: Sandbox) -> None:
     done = home.peagle("sandbox", "env")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: the sandbox is not running (Start it: peagle sandbox start)\n"
+    assert done.stderr == "error: the sandbox is not running (start it: peagle sandbox start)\n"
 
 
 def test_status_tells_what_serves_and_stop_leaves_nothing(home: Sandbox) -> None:

@@ -29,7 +29,7 @@ class S3Source:
         place = S3Uri.parse(uri).folder if is_s3_uri(uri) else None
         if place is None or not place.has_bucket_name:
             raise CheckpointError(
-                f"{uri!r} is not an s3:// prefix", "Use the form s3://bucket/folder"
+                f"{uri!r} is not an s3:// prefix", "use the form s3://bucket/folder"
             )
         self._aws = aws
         self._bucket, self._prefix = place.bucket, place.key

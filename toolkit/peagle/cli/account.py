@@ -34,7 +34,7 @@ _PROFILE = click.option("--profile", help="AWS profile.  [default: as boto3 find
 _SANDBOX = click.option(
     "--sandbox", is_flag=True, help="Use the AWS sandbox of this machine; needs no account."
 )
-_REGION = click.option("--region", help="Region of the deployment, if several have the name.")
+_REGION = click.option("--region", help="Region, if deployments in several regions share the name.")
 
 
 @dataclass(frozen=True)
@@ -87,10 +87,10 @@ class Account:
 
 
 def sandbox_stopped() -> NotFound:
-    """The sandbox does not run, so it has no deployments."""
+    """The sandbox is not running, so it has no deployments."""
     return NotFound(
-        "the sandbox does not run, so nothing is deployed in it",
-        Fix("Start it", ("peagle", "sandbox", "start")),
+        "the sandbox is not running, so nothing is deployed in it",
+        Fix("start it", ("peagle", "sandbox", "start")),
         code="sandbox-stopped",
     )
 

@@ -33,7 +33,7 @@ class _CatalogGroup(click.Group):
 def catalog() -> None:
     """List, show and check pairs of models.
 
-    The catalogue consists of the bundled files and of the folder of `peagle --catalog DIR`.
+    The catalogue consists of the bundled files, plus those in --catalog DIR.
     """
 
 
@@ -82,7 +82,7 @@ def show_pair(folder: str | None, pair: str, as_json: bool) -> None:
 def check(context: click.Context, path: Path | None, as_json: bool) -> None:
     """Check the catalogue, or the file or folder PATH, and list all problems.
 
-    The exit code is 0 without problems, else 2.
+    Exits with 2 if there are problems.
     """
     own = Path(context.obj) if context.obj else None
     if path is not None and path.is_file():

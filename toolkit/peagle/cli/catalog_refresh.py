@@ -30,7 +30,7 @@ from peagle.errors import Fix, UserError
 @click.option("--digests", is_flag=True, help="Digests of the images, from ECR.")
 @click.option("--instances", is_flag=True, help="Instance types, from botocore and EC2.")
 @click.option("--prices", is_flag=True, help="Prices of hosting, from the Pricing API.")
-@click.option("--quotas", is_flag=True, help="Codes and defaults, from Service Quotas.")
+@click.option("--quotas", is_flag=True, help="Quota codes and defaults, from Service Quotas.")
 @click.option(
     "--region",
     "regions",
@@ -61,10 +61,10 @@ def refresh(
 ) -> None:
     """Update the catalogue's images, digests, instance types, prices and quota codes.
 
-    Without an option for a part, all parts are updated. The changes are shown, and nothing is
-    written before you confirm. With --json nothing is written without --yes. A part that cannot be
-    read stays unchanged, and the exit code is then 4 if AWS refused or did not answer, and 2 if
-    credentials or a package are missing.
+    Updates everything unless you select parts. The changes are shown, and nothing is written before
+    you confirm. With --json nothing is written without --yes. A part that cannot be read stays
+    unchanged. Exits with 4 if AWS refused or did not answer, and with 2 if credentials or a package
+    are missing.
     """
     folder = _folder(to or catalog_of(ctx), account, dry_run)
     loaded = api.load_catalog(folder)

@@ -122,7 +122,9 @@ def _parsed(text: str) -> object:
     callback=_variables,
     help="Environment variable; SM_VLLM_* are vLLM's arguments, as in the container.",
 )
-@click.option("--cpu", "on_cpu", is_flag=True, help="On vLLM for the CPU, as in the sandbox.")
+@click.option(
+    "--cpu", "on_cpu", is_flag=True, help="Check for the CPU build of vLLM, as in the sandbox."
+)
 @click.option("--rules", "list_rules", is_flag=True, help="List the rules and what they prevent.")
 @click.option("--profile", help="AWS profile for s3:// locations.")
 @click.option("--sandbox", is_flag=True, help="Read s3:// locations from the sandbox.")
@@ -133,10 +135,10 @@ def check(
 ) -> None:
     """Check PAIR: config.json and weight headers, versions, image and instance.
 
-    Reads models that are on this machine. Of others it knows the catalogue's numbers; name a
-    location to read it, or `hf` for the pair's own repository on the hub: config.json and headers,
-    never the weights. PAIR also decides how the drafter is started. --engine, --speculative and
-    --env are checked as if they were added to a plan. The exit code is 3 when there is an error.
+    Reads models on this machine; for others it uses the catalogue's numbers unless you give a
+    location (or `hf`). `hf` is the pair's own repository on the hub. Reads config.json and headers,
+    never the weights. PAIR also determines the speculation method. --engine, --speculative and
+    --env are checked as if they were added to a plan. Exits with 3 if there is an error.
     """
     if list_rules:
         return _list(as_json)

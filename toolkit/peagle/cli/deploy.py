@@ -38,8 +38,12 @@ _NOT_REPEATED = ("--yes", "--no-wait", "--json")
 )
 @plan_options
 @account_options
-@click.option("--role", envvar="PEAGLE_ROLE", help="Execution role: ARN or name.  [default: found]")
-@click.option("--bucket", help="Bucket for local weights.  [default: created]")
+@click.option(
+    "--role",
+    envvar="PEAGLE_ROLE",
+    help="Execution role: ARN or name.  [default: found automatically]",
+)
+@click.option("--bucket", help="Bucket for local weights.  [default: created if needed]")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @click.option("--no-wait", is_flag=True, help="Return once the endpoint is requested.")
 @click.option("--accept-unknown-price", is_flag=True, help="Deploy at an unknown price.")
@@ -58,8 +62,8 @@ def deploy(
 ) -> None:
     """Deploy PAIR to a SageMaker endpoint and prove that its drafts are accepted.
 
-    Shows resources, location and price, and asks for confirmation. Repeated, the command changes
-    nothing, continues an interrupted deployment, or updates the endpoint to another plan.
+    Shows resources, location and price, and asks for confirmation. Running it again does
+    nothing, resumes an interrupted deployment, or updates the endpoint.
     """
     if errors(plan.findings):
         refuse_errors(plan.findings)

@@ -52,9 +52,8 @@ def destroy(
     """Delete the endpoint NAME and everything that deploy created for it; or, with --images, what
     `peagle image` created in the account.
 
-    Also cleans up after a deploy that failed or was interrupted, and may be repeated. A name
-    without a deployment record on this machine, and unlike any other, is not an error. The log
-    stays in CloudWatch.
+    Also cleans up after a deploy that failed or was interrupted, and may be repeated. An unknown
+    name is not an error unless it resembles a known one. The log stays in CloudWatch.
     """
     if images:
         if name:
@@ -63,7 +62,7 @@ def destroy(
         return
     if name is None:
         raise UserError(
-            "NAME or --images is missing", Fix("List the deployments", ("peagle", "list"))
+            "NAME or --images is missing", Fix("list the deployments", ("peagle", "list"))
         )
     try:
         record, aws = find_deployment(account, name, region)
@@ -71,7 +70,7 @@ def destroy(
         if _is_misspelled(name, account):
             raise
         where = " in the sandbox" if account.sandbox else ""
-        where = where if account.is_there else ", and the sandbox does not run"
+        where = where if account.is_there else ", and the sandbox is not running"
         say(f"Nothing to remove: this machine has no record of {name}{where}.")
         _report(name, (), (), as_json)
         return

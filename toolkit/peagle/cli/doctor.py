@@ -20,7 +20,7 @@ from peagle.engine.doctor import MachineCheck
 def doctor(ctx: click.Context, as_json: bool) -> None:
     """Check what this machine has and lacks.
 
-    Exit code 3 when something that `peagle demo` needs is missing.
+    Exits with 3 if something that `peagle demo` needs is missing.
     """
     checks = api.check_environment(command_catalog(ctx).runtimes.default)
     if as_json:

@@ -32,7 +32,7 @@ def engine() -> None:
 def install(ctx: click.Context, vllm: str | None, python: Path | None, as_json: bool) -> None:
     """Install the engine below $PEAGLE_HOME, from a locked list of packages.
 
-    Needs 2 GB of disk and takes a minute or more; does nothing when it is installed. Every package
+    Needs 2 GB of disk and takes a minute or more; does nothing if already installed. Every package
     is checked against its hash, except torch, whose wheel depends on the Python version.
     """
     version = vllm or _default_version(ctx)

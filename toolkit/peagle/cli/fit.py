@@ -73,14 +73,15 @@ def _share(_: click.Context, __: click.Parameter, value: float | None) -> float 
 @click.option("--no-speculation", is_flag=True, help="Without a drafter.")
 @click.option("--text-only", is_flag=True, help="No images, for targets that accept them.")
 @click.option("--enforce-eager", is_flag=True, help="No CUDA graphs, no compilation.")
-@click.option("--compiled", is_flag=True, help="A later start, with vLLM's compile cache filled.")
+@click.option("--compiled", is_flag=True, help="Assume a warm compile cache.")
 @click.option("--vllm", help="vLLM version.  [default: the catalogue's]")
 @click.option("--target", metavar="LOCATION", help="Folder or hub id of the target.")
 @click.option("--drafter", metavar="LOCATION", help="Folder or hub id of the head.")
 @click.option(
     "--drafter-embeddings",
     type=click.Choice(["shared", "own"]),
-    help="Whether the head brings its own matrices, where no weight header tells.  [default: own]",
+    help="Whether the head has its own embeddings, if no weight header is available.  "
+    "[default: own]",
 )
 @json_option
 @click.pass_context
@@ -88,9 +89,9 @@ def fit(ctx: click.Context, /, pair: str | None, as_json: bool, **options: Any) 
     """Estimate GPU memory and concurrent capacity: weights, working memory, KV cache.
 
     The memory model is that of plan and follows vLLM's own accounting: the KV cache has as many
-    tokens as vLLM prints at its start. PAIR may be left out when --target names a folder with a
-    config.json. Options that are not given have the defaults of `vllm serve`. The exit code is 3
-    when the pair does not fit, or when `peagle check` would refuse it.
+    tokens as vLLM reports at startup. PAIR is optional if --target names a folder with a
+    config.json. Options that are not given have the defaults of `vllm serve`. Exits with 3 if the
+    pair does not fit, or if `peagle check` would refuse it.
     """
     catalog = api.load_catalog(catalog_of(ctx))
     report = api.fit(FitRequest(pair, **options), catalog, api.checkpoint_at)

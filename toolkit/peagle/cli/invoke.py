@@ -21,10 +21,26 @@ from peagle.errors import Fix, UserError
 @click.argument("name", shell_complete=complete_name)
 @cloud_options
 @click.argument("prompt")
-@click.option("--stream/--no-stream", default=True, help="[default: stream]")
-@click.option("--chat/--completion", default=None, help="[default: what the target is made for]")
-@click.option("--max-tokens", type=click.IntRange(1), default=256, show_default=True)
-@click.option("--temperature", type=click.FloatRange(0.0), default=0.0, show_default=True)
+@click.option(
+    "--stream/--no-stream",
+    default=True,
+    help="Print the answer as it is generated.  [default: stream]",
+)
+@click.option("--chat/--completion", default=None, help="[default: depends on the target]")
+@click.option(
+    "--max-tokens",
+    type=click.IntRange(1),
+    default=256,
+    show_default=True,
+    help="Maximum length of the answer, in tokens.",
+)
+@click.option(
+    "--temperature",
+    type=click.FloatRange(0.0),
+    default=0.0,
+    show_default=True,
+    help="Sampling temperature; 0 always takes the likeliest token.",
+)
 @json_option
 def invoke(
     name: str,
@@ -40,9 +56,9 @@ def invoke(
     """Send PROMPT to the endpoint NAME, or to the local engine of that name. With PROMPT -, read
     the prompt from standard input.
 
-    AWS ends answers that are not streamed after 60 seconds. The acceptance length is computed from
-    the engine's counters, which include other clients' requests. If an endpoint and a local engine
-    have the same name, the endpoint answers.
+    Without --stream, AWS times out after 60 seconds. The acceptance length is computed from the
+    engine's counters, which include other clients' requests. If an endpoint and a local engine have
+    the same name, the endpoint answers.
     """
     server = _find(account, name, region)
     body = api.request_body(

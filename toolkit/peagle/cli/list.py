@@ -29,7 +29,7 @@ def listing(account: Account, region: str | None, as_json: bool) -> None:
         print_json({"deployments": found})
     elif not found:
         if not account.is_there:
-            say("The sandbox does not run, so nothing is deployed in it.")
+            say("The sandbox is not running, so nothing is deployed in it.")
             return
         others = () if account.sandbox else api.deployment_names(SANDBOX)
         hint = f" (in the sandbox: {', '.join(others)}; see them with --sandbox)" if others else ""

@@ -32,7 +32,7 @@ from peagle.render.image import RuntimeKind
 def local() -> None:
     """Run a plan on this machine, without AWS.
 
-    The engine is vLLM for CPUs of `peagle engine install`, or with --engine docker the image that
+    Uses the CPU build of vLLM from `peagle engine install`, or with --engine docker the image that
     SageMaker runs.
     """
 

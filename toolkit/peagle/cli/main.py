@@ -21,7 +21,7 @@ from peagle.store import home
 COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Choose": {
         "catalog": ("peagle.cli.catalog:catalog", "List, show and check pairs."),
-        "check": ("peagle.cli.check:check", "Check a pair for errors before it costs anything."),
+        "check": ("peagle.cli.check:check", "Check a pair for errors before you pay for a GPU."),
         "fit": ("peagle.cli.fit:fit", "Estimate GPU memory and concurrent capacity."),
         "plan": ("peagle.cli.plan:plan", "Choose instance, drafter and K; show price and reasons."),
     },
@@ -123,14 +123,18 @@ class LazyGroup(click.Group):
     metavar="DIR",
     envvar="PEAGLE_CATALOG",
     type=click.Path(exists=True, file_okay=False),
-    help="Folder with your own targets, in addition to the bundled ones.  [env: PEAGLE_CATALOG]",
+    help="Folder of additional targets (searched with the bundled ones).  [env: PEAGLE_CATALOG]",
 )
 @click.pass_context
 def cli(ctx: click.Context, catalog_folder: str | None) -> None:
-    """Run large language models with P-EAGLE speculative decoding on SageMaker in production.
+    """Deploy large language models with P-EAGLE speculative decoding on Amazon SageMaker.
 
-    PAIR is a target, or a target and a drafter: gpt-oss-20b, gpt-oss-20b+eagle3,
-    openai/gpt-oss-20b+amazon/GPT-OSS-20B-P-EAGLE.
+    PAIR is a target, or a target and a drafter:
+
+    \b
+      gpt-oss-20b
+      gpt-oss-20b+eagle3
+      openai/gpt-oss-20b+amazon/GPT-OSS-20B-P-EAGLE
 
     Exit codes: 0 success, 2 usage error, 3 refused by a check or not proved, 4 error from AWS, a
     registry, the hub or the engine.

@@ -114,7 +114,8 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         "--instance-count",
         {
             "type": click.IntRange(1),
-            "help": "Instances.  [default: 1, or as many as reach --min-tokens-per-second]",
+            "help": "Number of instances.  "
+            "[default: 1, or as many as reach --min-tokens-per-second]",
         },
     ),
     (
@@ -130,14 +131,15 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         {
             "type": _LIMIT,
             "metavar": "USD",
-            "help": "The most that all instances together may cost per hour.",
+            "help": "Maximum total price per hour.",
         },
     ),
     (
         "--k",
         {
             "type": int,
-            "help": "Tokens drafted per step.  [default: the fastest measured, or the card's]",
+            "help": "Tokens drafted per step.  "
+            "[default: the fastest measured, or the model card's]",
         },
     ),
     ("--max-model-len", {"type": click.IntRange(1), "help": "Longest context, in tokens."}),
@@ -158,8 +160,8 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
         "--weights-by",
         {
             "type": click.Choice(("mount", "stream")),
-            "help": "How the engine gets weights in S3: SageMaker copies them first, or the "
-            "engine reads them at startup.  [default: mount]",
+            "help": "How weights in S3 reach the engine: mount (SageMaker copies them) or stream "
+            "(vLLM reads S3 at startup).  [default: mount]",
         },
     ),
     (

@@ -44,8 +44,8 @@ def plan(
     Selects the cheapest instances that fit the pair and, with --min-tokens-per-second, are
     measured to reach that speed. Shows the three best, the engine's arguments, and the reasons.
 
-    PAIR|PLAN is a pair such as gpt-oss-20b or gpt-oss-20b+eagle3, or a plan file. The exit code
-    is 3 when a check finds an error; such a plan is shown, but not written to a file.
+    PAIR|PLAN is a pair such as gpt-oss-20b or gpt-oss-20b+eagle3, or a plan file. Exits with 3 if
+    a check finds an error; such a plan is shown, but not written to a file.
     """
     if not online and (profile or sandbox):
         flag = "--profile" if profile else "--sandbox"

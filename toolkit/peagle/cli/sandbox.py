@@ -19,7 +19,7 @@ from peagle.sandbox.state import EngineKind
 
 @click.group(epilog='Example: peagle sandbox start && eval "$(peagle sandbox env)"')
 def sandbox() -> None:
-    """Run AWS on this machine, with SageMaker endpoints that serve.
+    """Run AWS on this machine, with working endpoints.
 
     Works with any AWS client: boto3, the AWS CLI, Terraform.
     """
@@ -36,8 +36,8 @@ def sandbox() -> None:
 def start(port: int, engine: EngineKind | None, as_json: bool) -> None:
     """Start the sandbox, unless it is running.
 
-    With --engine docker, endpoints run as containers: of the image that the model names if it is a
-    CPU image on this machine, else of the newest CPU image.
+    With --engine docker, endpoints run as containers, using the model's image if it is a local CPU
+    image, else the newest CPU image.
     """
     address = api.start_sandbox(port, engine)
     if as_json:

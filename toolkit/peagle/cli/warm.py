@@ -56,10 +56,16 @@ _NOT_FOR_UP = ("--json", "--local", "--to", "--yes")
 )
 @plan_options
 @account_options
-@click.option("--role", envvar="PEAGLE_ROLE", help="Execution role: ARN or name.  [default: found]")
+@click.option(
+    "--role",
+    envvar="PEAGLE_ROLE",
+    help="Execution role: ARN or name.  [default: found automatically]",
+)
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-@click.option("--accept-unknown-price", is_flag=True, help="Start what has no known price.")
-@click.option("--local", "local", is_flag=True, help="Start on this machine, and keep it here.")
+@click.option("--accept-unknown-price", is_flag=True, help="Deploy at an unknown price.")
+@click.option(
+    "--local", "local", is_flag=True, help="Run on this machine and keep the caches here."
+)
 @click.option(
     "--engine",
     "engine_kind",
@@ -84,9 +90,9 @@ def warm(
     """Start PAIR once and keep its compile caches, so that later starts need not compile.
 
     On AWS: deploys a temporary endpoint NAME-warm, proves it, stores its compile and kernel caches
-    beside the weights, and removes it whatever happens. The weights must be in S3
-    (`peagle weights sync`). Shows what it does and the price, and asks. `peagle deploy` with the
-    same options then starts warm. Repeating the command replaces the stored caches.
+    beside the weights, and always removes it. The weights must be in S3 (`peagle weights sync`).
+    Shows the price and asks first. `peagle deploy` with the same options then starts warm.
+    Repeating the command replaces the stored caches.
     """
     if local:
         if account.sandbox or account.profile:

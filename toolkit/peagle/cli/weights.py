@@ -90,12 +90,12 @@ def sync_command(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Copy PAIR into the folders target/ and drafter/ of one prefix.
+    """Copy PAIR into the folders target/ and drafter/ below PREFIX.
 
-    Copies only files that vLLM reads, several parts at a time, and verifies checksums. Shows what
-    it copies, where to and the storage price, and asks. The same command again resumes an
-    interrupted copy. A second copy to the same prefix is refused while one runs. Weights that an
-    endpoint deployed from this machine uses are not replaced by other ones.
+    Copies only files that vLLM reads, several parts at a time, and verifies checksums. Shows the
+    price and asks first. The same command again resumes an interrupted copy. A second copy to the
+    same prefix is refused while one runs. Weights that an endpoint deployed from this machine uses
+    are not overwritten.
     """
     place = api.weights_prefix(destination)
     given = {"target": target_from, "drafter": drafter_from}
@@ -174,7 +174,7 @@ def list_command(
 ) -> None:
     """Show the weights at a prefix: every file with its state and checksum, and the warm starts.
 
-    Exits with 3 when a copy is incomplete or the prefix cannot be mounted.
+    Exits with 3 if a copy is incomplete or the prefix cannot be mounted.
     """
     found = api.inspect_weights(account.connect(region), api.weights_prefix(place))
     price = api.load_storage(catalog_of(ctx)).price_in(region)

@@ -169,7 +169,7 @@ def find_record(name: str, scope: str | None = None, region: str | None = None) 
 def _not_found(name: str, scope: str | None, region: str | None) -> NotFound:
     where = f" in {region}" if region and name in deployment_names(scope) else ""
     hint = nearest(name, deployment_names(scope))
-    fix: str | Fix = Fix(hint) if hint else Fix("List the deployments", ("peagle", "list"))
+    fix: str | Fix = Fix(hint) if hint else Fix("list the deployments", ("peagle", "list"))
     if name in deployment_names(None if scope == SANDBOX else SANDBOX):
         fix = "leave out --sandbox" if scope == SANDBOX else "it is in the sandbox: add --sandbox"
     return NotFound(f"no deployment is called {name!r}{where}", fix)

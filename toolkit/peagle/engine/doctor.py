@@ -84,7 +84,7 @@ def _sandbox() -> MachineCheck:
     fine = find_spec("moto") is not None
     found = "moto is installed" if fine else "moto is not installed"
     return MachineCheck(
-        "Sandbox", found, fine, "demo", "Install it",
+        "Sandbox", found, fine, "demo", "install it",
         ("pip", "install", "peagle-toolkit[sandbox]"),
     )  # fmt: skip
 

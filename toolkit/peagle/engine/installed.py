@@ -118,7 +118,7 @@ def _release(version: str) -> str:
     return version.partition("+")[0]
 
 
-def install_fix(vllm: str, sentence: str = "Install it") -> Fix:
+def install_fix(vllm: str, sentence: str = "install it") -> Fix:
     """The fix that installs that version of vLLM."""
     return Fix(sentence, ("peagle", "engine", "install", "--vllm", vllm))
 

@@ -87,7 +87,7 @@ def prefix_of_weights(plan: Plan) -> WeightsPrefix:
         raise Refused(
             f"a warm start is stored beside the weights, and those of {plan.pair} are not below "
             "one prefix in S3",
-            f"Copy them first: peagle weights sync {plan.pair} s3://BUCKET/PREFIX, which prints "
+            f"copy them first: peagle weights sync {plan.pair} s3://BUCKET/PREFIX, which prints "
             "the --model-source and --drafter to use",
             code="weights-not-in-s3",
         )
