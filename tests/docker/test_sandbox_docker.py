@@ -37,7 +37,7 @@ def test_an_endpoint_is_a_container_and_goes_with_the_sandbox(
         (made,) = set(names(docker)) - set(before)
         assert made.startswith("peagle-sandbox-i-")
         other = peagle("sandbox", "start", "--engine", "process", env=place)
-        assert "runs its engines as docker" in other.stderr
+        assert "is already running with --engine docker" in other.stderr
     finally:
         peagle("sandbox", "stop", env=place)
     assert names(docker) == before

@@ -171,7 +171,7 @@ def test_a_value_that_vllms_parser_does_not_take_ends_it_with_that_cause(failing
         ({"SM_VLLM_SPECULATIVE_CONFIG": speculation(TINY / "eagle3")}, "it has no mask_hidden"),
         (
             {"SM_VLLM_SPECULATIVE_CONFIG": speculation(TINY / "p-eagle", parallel_drafting=False)},
-            "it is a P-EAGLE head, and parallel_drafting is not asked for",
+            "it is a P-EAGLE head, and parallel_drafting is not set",
         ),
         (
             {
@@ -180,7 +180,7 @@ def test_a_value_that_vllms_parser_does_not_take_ends_it_with_that_cause(failing
             },
             "turns off the counters",
         ),
-        ({"SM_VLLM_ENABLE_SLEEP_MODE": "maybe"}, "true or false is needed"),
+        ({"SM_VLLM_ENABLE_SLEEP_MODE": "maybe"}, "set it to true or false"),
         ({"SM_VLLM_MAX_NUM_SEQ": "8"}, "did you mean SM_VLLM_MAX_NUM_SEQS?"),
         ({"SM_VLLM_ENABLE_TOOLS": "true"}, "is not an argument of this vLLM"),
         ({"SM_VLLM_MODEL": str(TINY)}, "has no config.json"),
