@@ -45,6 +45,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _group(item: pytest.Item) -> str:
     """The folder for those that use its one sandbox, else the file."""
+    if item.get_closest_marker("docker"):
+        return "docker"  # they count the containers and images of one Docker engine
     shares = item.path.parent.name in ("engine", "sandbox")
     if shares and "sandbox" in getattr(item, "fixturenames", ()):
         return f"{item.path.parent.name} with a sandbox"

@@ -56,7 +56,7 @@ def test_a_base_that_cannot_be_had_is_told_in_one_line(peagle: Peagle, docker: D
     done = peagle("image", "build", "gpt-oss-20b", "--base", base)
     assert done.returncode == 4
     (error,) = [line for line in done.stderr.splitlines() if line.startswith("error:")]
-    assert error.startswith(f"error: fetching {base}: ")
+    assert error.startswith(f"error: pulling {base}: ")
     assert "connection refused" in error
 
 
