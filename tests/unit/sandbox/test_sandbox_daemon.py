@@ -17,7 +17,9 @@ from pathlib import Path
 import pytest
 
 from peagle import sandbox as aws_sandbox
+from peagle.engine.process import EngineProcess, start_time
 from peagle.errors import UserError
+from peagle.sandbox import state
 from tests.support import run_as_process
 from tests.unit.sandbox.sandboxes import WEIGHTS, Account, Sandbox, until
 
@@ -142,6 +144,28 @@ def test_stop_cleans_up_after_a_sandbox_that_was_killed(home: Sandbox) -> None:
     assert "still running: 1" in status.stderr
     assert home.told("sandbox", "stop") == {"was_running": False, "engines": 1}
     assert home.processes() == []
+
+
+_DYING = """
+import socket, struct, sys, time
+with socket.create_server(("127.0.0.1", 0)) as listener:
+    print(listener.getsockname()[1], flush=True)
+    connection = listener.accept()[0]
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()  # resets it
+time.sleep(0.3)
+"""
+
+
+def test_a_sandbox_that_resets_connections_while_it_dies_is_not_running(home: Sandbox) -> None:
+    command = [sys.executable, "-c", _DYING]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as dying, home.at_home():
+        assert dying.stdout is not None
+        port = int(dying.stdout.readline())
+        started = start_time(dying.pid)
+        assert started is not None
+        state.write_daemon(EngineProcess(dying.pid, started, port, ""))
+        assert aws_sandbox.sandbox_status() == aws_sandbox.Status(running=False)
 
 
 def test_start_cleans_up_after_a_sandbox_that_was_killed(home: Sandbox) -> None:

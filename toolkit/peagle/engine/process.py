@@ -33,7 +33,7 @@ INHERITED_VARIABLES = (
 """All that the engine gets of this process's environment: no AWS key, no token, no proxy."""
 
 _GATE = Path(__file__).with_name("gate.py")
-_POLL_SECONDS = 0.05
+_POLL_SECONDS = 0.02
 _KILL_SECONDS = 30.0
 
 
@@ -108,6 +108,20 @@ def is_alive(process: EngineProcess) -> bool:
     return start_time(process.pid) == process.started
 
 
+def has_ended(
+    process: EngineProcess, seconds: float, waiting: Callable[[], object] = lambda: None
+) -> bool:
+    """Whether the engine's leading process ends within ``seconds``; calls ``waiting`` repeatedly
+    until then."""
+    until = time.monotonic() + seconds
+    while is_alive(process):
+        if time.monotonic() > until:
+            return False
+        waiting()
+        time.sleep(_POLL_SECONDS)
+    return True
+
+
 def start_time(pid: int) -> int | None:
     """When the process ``pid`` started; ``None`` if there is none or it is a zombie.
 
@@ -161,10 +175,7 @@ def drain_engine(
         return
     with contextlib.suppress(ProcessLookupError):
         os.kill(process.pid, signal.SIGTERM)
-    until = time.monotonic() + seconds
-    while is_alive(process) and time.monotonic() < until:
-        waiting()
-        time.sleep(_POLL_SECONDS)
+    has_ended(process, seconds, waiting)
 
 
 def stop_engine(process: EngineProcess, grace_seconds: float = 10.0) -> None:

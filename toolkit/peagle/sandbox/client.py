@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from peagle.engine.installed import check_compiler, find_engine
-from peagle.engine.process import LOOPBACK, EngineProcess, is_alive, stop_engine
+from peagle.engine.process import LOOPBACK, EngineProcess, has_ended, stop_engine
 from peagle.errors import EngineError, Fix, UserError
 from peagle.images import Docker
 from peagle.sandbox import state
@@ -36,6 +36,7 @@ CONFLICTING_VARIABLES = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN
 
 _STOP_GRACE_SECONDS = 30.0
 _RESPONSE_SECONDS = 10.0
+_ENDING_SECONDS = 2.0
 _MOTO = (5, 2)
 _INSTALL = Fix("Install the sandbox extra", ("pip", "install", "peagle-toolkit[sandbox]"))
 _STOP = Fix("Stop the sandbox first", ("peagle", "sandbox", "stop"))
@@ -105,12 +106,12 @@ def start_sandbox(port: int = 0, engine: EngineKind | None = None) -> Address:
 
     ``engine`` selects how its endpoints run; the default is as processes. Concurrent calls start
     one sandbox. Raises UserError when moto is not installed, when the port is in use, or when the
-    sandbox already runs on another port or with another kind of engine; DockerMissing when
-    containers are requested and no Docker engine answers.
+    sandbox already runs on another port or with another kind of engine; EngineError when it runs
+    but does not respond; DockerMissing when containers are requested and no Docker engine answers.
     """
     with state.lock() as lock:
         daemon = state.read_daemon()
-        if daemon is None:
+        if daemon is None or _request(daemon, "GET", "/status") is None:
             _check_moto()
             if engine == "docker":
                 Docker().check()
@@ -148,9 +149,9 @@ def running_sandbox() -> Address | None:
 def sandbox_status() -> Status:
     """The sandbox and its endpoints. Raises EngineError when its process does not respond."""
     daemon = state.read_daemon()
-    if daemon is None:
+    found = _request(daemon, "GET", "/status") if daemon else None
+    if daemon is None or found is None:
         return Status(running=False, leftover_engines=len(state.living_engines()))
-    found = _request(daemon, "GET", "/status")
     return Status(
         running=True,
         url=_address(daemon).url,
@@ -268,21 +269,25 @@ def _daemon_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _put(path: str, document: Any) -> None:
     daemon = state.read_daemon()
-    if daemon is None:
+    if daemon is None or _request(daemon, "PUT", path, document) is None:
         raise sandbox_not_running()
-    _request(daemon, "PUT", path, document)
 
 
 def _request(daemon: EngineProcess, method: str, path: str, document: Any = None) -> Any:
+    """The daemon's answer; ``None`` when its process ends instead of answering.
+
+    A process that is being killed closes its connections before it disappears.
+    """
     connection = http.client.HTTPConnection(LOOPBACK, daemon.port, timeout=_RESPONSE_SECONDS)
     try:
         connection.request(method, f"{CONTROL_PATH}{path}", json.dumps(document))
         response = connection.getresponse()
         body = json.loads(response.read())
     except (OSError, ValueError, http.client.HTTPException) as error:
-        problem = "does not respond" if is_alive(daemon) else "has just ended"
+        if has_ended(daemon, _ENDING_SECONDS):
+            return None
         fix = Fix("Stop it", ("peagle", "sandbox", "stop"))
-        raise EngineError(f"the sandbox {problem}: {error}", fix) from error
+        raise EngineError(f"the sandbox does not respond: {error}", fix) from error
     finally:
         connection.close()
     if response.status != http.HTTPStatus.OK:
