@@ -1,12 +1,13 @@
 """The container's entrypoint: from environment variables to a running vLLM, and to its end.
 
-    contract              variables, paths, request attributes, settings
-    names, checks         is the environment valid, and the image built for this pair?
-    model, folder         which weights, and are they complete? (safetensors: the parser)
-    heads, pair           do head and target fit?
-    environment           vLLM's arguments, as in AWS's container
-    warm                  compile caches of another engine
-    command, supervisor   start vLLM as a child: its log, its crash, its end
+    contract                             variables, paths, request attributes, settings
+    variable_names, environment_checks   is the environment valid? Is the image for this pair?
+    weights, folder                      which weights, and are they complete?
+    head_checks                          do head and target fit?
+    safetensors, heads                   parsers, shared with the toolkit
+    environment                          vLLM's arguments, as in AWS's container
+    warm                                 compile caches of an identical engine
+    command, supervisor, engine          start vLLM as a child: its log, its crash, its end
 
 vLLM loads three middlewares: ``counters`` (speculation counters through ``/invocations``, the one
 route that SageMaker offers), ``warm.route`` (compile caches) and ``lifecycle`` (readiness,

@@ -9,17 +9,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
-from peagle_serve.checks import check, check_built_for, port_of
 from peagle_serve.contract import COLLECT, OFF, PREFIX, Settings, WrongEnvironment, settings_of
 from peagle_serve.engine import check_port
 from peagle_serve.environment import arguments
+from peagle_serve.environment_checks import check, check_built_for, port_of
+from peagle_serve.head_checks import check_pair
 from peagle_serve.logs import STARTING, Log, Redactor
-from peagle_serve.model import check_streamer, unused, with_model
-from peagle_serve.names import check_arguments
-from peagle_serve.pair import check_pair
 from peagle_serve.small_layers import variables as small_layers
 from peagle_serve.supervisor import Supervisor
+from peagle_serve.variable_names import check_arguments
 from peagle_serve.warm.caches import has_artifact_folder, is_folder_named
+from peagle_serve.weights import check_streamer, unused, with_model
 
 SERVER = "vllm.entrypoints.openai.api_server"
 MIDDLEWARES = (

@@ -10,12 +10,12 @@ import pytest
 from peagle.catalog import load_catalog
 from peagle.engine.installed import Engine
 from peagle.planning import Options, Plan, make_plan
-from peagle_serve.checks import check
 from peagle_serve.command import command
 from peagle_serve.contract import PREFIX, WrongEnvironment
 from peagle_serve.contract import SPECULATION as SPECULATIVE_CONFIG
 from peagle_serve.environment import arguments
-from peagle_serve.names import KNOWN, check_arguments, check_names
+from peagle_serve.environment_checks import check
+from peagle_serve.variable_names import KNOWN, check_arguments, check_names
 from tests.engine.parsing import SPECULATION, told_by
 
 pytestmark = pytest.mark.engine

@@ -29,10 +29,10 @@ from peagle_serve.contract import (
 from peagle_serve.environment import members
 from peagle_serve.folder import CONFIGURATIONS, is_folder_path
 from peagle_serve.logs import Redactor, is_secret
-from peagle_serve.model import drafter_of
-from peagle_serve.names import NEGATION
+from peagle_serve.variable_names import NEGATION
 from peagle_serve.warm import device
 from peagle_serve.warm.caches import FOLDERS
+from peagle_serve.weights import drafter_of
 
 _ENDING = ".dist-info"
 _TORCH_FOR_CPU = re.compile(r"torch-[^-]*\+cpu", re.IGNORECASE)

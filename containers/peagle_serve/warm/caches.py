@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from peagle_serve.contract import CACHE_VARIABLE, MODEL_FOLDER, WARM_FOLDER, WARM_FOLDER_VARIABLE
-from peagle_serve.model import ml_root, real_path
+from peagle_serve.weights import ml_root, real_path
 
 LARGER_DISK = f"free some space there, or set {CACHE_VARIABLE} to a folder of a larger disk"
 

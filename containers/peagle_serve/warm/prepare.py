@@ -33,7 +33,6 @@ from peagle_serve.contract import (
 )
 from peagle_serve.folder import is_folder_path, names_in
 from peagle_serve.logs import Log
-from peagle_serve.model import drafter_of
 from peagle_serve.warm import caches
 from peagle_serve.warm.archive import unpack
 from peagle_serve.warm.cache_key import canonical, differences, key_of, subject_of
@@ -47,6 +46,7 @@ from peagle_serve.warm.caches import (
 )
 from peagle_serve.warm.device import UnknownDevice
 from peagle_serve.warm.manifest import LARGEST, Damaged, Manifest, open_plain, read_manifest
+from peagle_serve.weights import drafter_of
 
 _WEIGHTS = (".safetensors", ".bin", ".gguf")
 _STEP = 128 * 1024

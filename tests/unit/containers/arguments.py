@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from peagle_serve.environment import flag_of
-from peagle_serve.names import KNOWN
+from peagle_serve.variable_names import KNOWN
 
 SOURCE = (
     "\n".join(f'parser.add_argument("{flag_of(name)}")' for name in KNOWN)

@@ -6,11 +6,11 @@ import json
 
 from peagle.checkpoints import Checkpoint
 from peagle.checks import Case
-from peagle_serve.checks import check
 from peagle_serve.contract import WrongEnvironment
-from peagle_serve.model import with_model
-from peagle_serve.names import check_arguments
-from peagle_serve.pair import check_pair
+from peagle_serve.environment_checks import check
+from peagle_serve.head_checks import check_pair
+from peagle_serve.variable_names import check_arguments
+from peagle_serve.weights import with_model
 from tests.unit.containers.arguments import SOURCE
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from peagle_serve.warm.manifest import Manifest
-from tests.unit.containers.artefacts import artefact
+from tests.unit.containers.artifacts import artifact
 from tests.unit.containers.supervised import Run, runs_in
 
 
@@ -20,15 +20,15 @@ def run(tmp_path: Path) -> Iterator[Run]:
 
 
 @pytest.fixture
-def artefacts(tmp_path: Path) -> Path:
-    """Where artefacts lie."""
+def artifacts(tmp_path: Path) -> Path:
+    """Where artifacts lie."""
     return tmp_path / "warm"
 
 
 @pytest.fixture
-def whole(artefacts: Path) -> Manifest:
+def whole(artifacts: Path) -> Manifest:
     """One that is there, and whole."""
-    return artefact(artefacts)
+    return artifact(artifacts)
 
 
 @pytest.fixture

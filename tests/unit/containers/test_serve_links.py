@@ -8,7 +8,7 @@ import pytest
 
 from peagle_serve.contract import WrongEnvironment
 from peagle_serve.folder import check_folder
-from peagle_serve.model import with_model
+from peagle_serve.weights import with_model
 from tests.unit.containers.weights import model
 
 
@@ -95,7 +95,7 @@ def test_on_a_developers_machine_a_folder_may_be_a_link(root: Path, outside: Pat
 def test_in_a_container_it_may_not(
     root: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("peagle_serve.model.ML_ROOT", str(root))
+    monkeypatch.setattr("peagle_serve.weights.ML_ROOT", str(root))
     (root / "model" / "target").symlink_to(outside)
 
     with pytest.raises(WrongEnvironment, match="leaves its folder"):

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from peagle_serve import model as streaming
-from peagle_serve.checks import check_built_for
+from peagle_serve import weights as streaming
 from peagle_serve.command import command
 from peagle_serve.contract import WrongEnvironment
-from peagle_serve.model import check_streamer, unused, with_model
-from peagle_serve.pair import check_pair
+from peagle_serve.environment_checks import check_built_for
+from peagle_serve.head_checks import check_pair
+from peagle_serve.weights import check_streamer, unused, with_model
 from tests.unit.containers.weights import HEAD_TENSORS, model, pair, safetensors
 from tests.unit.rendering.plans import plan_of
 

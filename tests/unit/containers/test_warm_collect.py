@@ -8,7 +8,7 @@ import pytest
 
 from peagle_serve.contract import WrongEnvironment, settings_of
 from peagle_serve.warm.caches import archive_of
-from tests.unit.containers.artefacts import filled, held
+from tests.unit.containers.artifacts import filled, held
 from tests.unit.containers.recording import documents
 from tests.unit.containers.warm_worlds import World, warnings
 

@@ -13,7 +13,7 @@ import pytest
 from peagle_serve.warm.archive import unpack
 from peagle_serve.warm.manifest import LARGEST, Damaged, Manifest, read_manifest
 from peagle_serve.warm.prepare import restore
-from tests.unit.containers.artefacts import (
+from tests.unit.containers.artifacts import (
     archive_of,
     held,
     member,
@@ -52,31 +52,31 @@ SPOILED_ARCHIVES: list[tuple[str, list[tuple[tarfile.TarInfo, bytes]], str]] = [
     [pytest.param(members, why, id=name) for name, members, why in SPOILED_ARCHIVES],
 )
 def test_an_archive_with_anything_but_caches_is_refused(
-    artefacts: Path, whole: Manifest, cache: Path, tmp_path: Path,
+    artifacts: Path, whole: Manifest, cache: Path, tmp_path: Path,
     members: list[tuple[tarfile.TarInfo, bytes]], why: str,
 ) -> None:  # fmt: skip
     files = sum(one.isreg() for one, _ in members)
     archive = archive_of(members)
-    spoiled = with_archive(artefacts, whole, archive, files=max(files, 1), unpacked_bytes=files)
+    spoiled = with_archive(artifacts, whole, archive, files=max(files, 1), unpacked_bytes=files)
     before = held(tmp_path)
 
     with pytest.raises(Damaged, match=why):
-        restore(spoiled, artefacts, cache)
+        restore(spoiled, artifacts, cache)
 
     assert nothing_is_left(cache)
     assert held(tmp_path) == before
 
 
 def test_an_archive_with_more_than_it_says_is_refused_before_it_fills_the_disk(
-    artefacts: Path, whole: Manifest, tmp_path: Path
+    artifacts: Path, whole: Manifest, tmp_path: Path
 ) -> None:
     bomb = archive_of([member("vllm/zeros", bytes(50_000_000))])
-    spoiled = with_archive(artefacts, whole, bomb, files=1, unpacked_bytes=1000)
+    spoiled = with_archive(artifacts, whole, bomb, files=1, unpacked_bytes=1000)
     folder = tmp_path / "out"
     folder.mkdir()
 
     with pytest.raises(Damaged, match="larger than in its manifest"):
-        unpack(artefacts / f"{whole.key}.tar.gz", spoiled, folder)
+        unpack(artifacts / f"{whole.key}.tar.gz", spoiled, folder)
 
     assert sum(len(content) for content in held(folder).values()) < 1_000_000
 
@@ -110,30 +110,30 @@ SPOILERS: dict[str, Any] = {
 @pytest.mark.parametrize("spoil", SPOILERS.values(), ids=SPOILERS)
 @pytest.mark.parametrize("told", [False, True], ids=["as it was", "size and sum fit"])
 def test_a_spoiled_archive_is_refused(
-    artefacts: Path, whole: Manifest, cache: Path, spoil: Any, told: bool
+    artifacts: Path, whole: Manifest, cache: Path, spoil: Any, told: bool
 ) -> None:
-    file = artefacts / f"{whole.key}.tar.gz"
+    file = artifacts / f"{whole.key}.tar.gz"
     spoiled = spoil(file.read_bytes())
     file.write_bytes(spoiled)
-    manifest = with_archive(artefacts, whole, spoiled) if told else whole
+    manifest = with_archive(artifacts, whole, spoiled) if told else whole
 
     with pytest.raises(Damaged):
-        restore(manifest, artefacts, cache)
+        restore(manifest, artifacts, cache)
 
     assert nothing_is_left(cache)
 
 
 @pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME], ids=["x", "L"])
 def test_an_archive_of_headers_without_end_is_refused(
-    artefacts: Path, whole: Manifest, cache: Path, kind: bytes
+    artifacts: Path, whole: Manifest, cache: Path, kind: bytes
 ) -> None:
     header = tarfile.TarInfo("vllm/x")
     header.type, header.size = kind, 12
     block = header.tobuf(tarfile.USTAR_FORMAT) + b"12 path=abc\n".ljust(512, b"\0")
-    spoiled = with_archive(artefacts, whole, gzip.compress(block * 3000), files=1000)
+    spoiled = with_archive(artifacts, whole, gzip.compress(block * 3000), files=1000)
 
     with pytest.raises(Damaged, match="recursion"):
-        restore(spoiled, artefacts, cache)
+        restore(spoiled, artifacts, cache)
 
     assert nothing_is_left(cache)
 
@@ -144,10 +144,10 @@ def test_an_archive_of_headers_without_end_is_refused(
     ids=lambda changed: next(iter(changed)),
 )
 def test_an_archive_that_is_not_as_its_manifest_says_is_refused(
-    artefacts: Path, whole: Manifest, cache: Path, changed: dict[str, Any]
+    artifacts: Path, whole: Manifest, cache: Path, changed: dict[str, Any]
 ) -> None:
     with pytest.raises(Damaged):
-        restore(whole._replace(**changed), artefacts, cache)
+        restore(whole._replace(**changed), artifacts, cache)
 
     assert nothing_is_left(cache)
 
@@ -165,12 +165,12 @@ def test_an_archive_that_is_not_as_its_manifest_says_is_refused(
     ids=["empty", "cut", "deep", "array", "other format", "huge"],
 )
 def test_a_manifest_that_is_none_is_refused(
-    artefacts: Path, whole: Manifest, text: str, why: str
+    artifacts: Path, whole: Manifest, text: str, why: str
 ) -> None:
-    (artefacts / f"{whole.key}.json").write_text(text)
+    (artifacts / f"{whole.key}.json").write_text(text)
 
     with pytest.raises(Damaged, match=why):
-        read_manifest(artefacts / f"{whole.key}.json")
+        read_manifest(artifacts / f"{whole.key}.json")
 
 
 @pytest.mark.parametrize(
@@ -182,20 +182,20 @@ def test_a_manifest_that_is_none_is_refused(
     ids=lambda changed: str(changed)[:40],
 )  # fmt: skip
 def test_a_manifest_with_a_wrong_member_is_refused(
-    artefacts: Path, whole: Manifest, changed: dict[str, Any]
+    artifacts: Path, whole: Manifest, changed: dict[str, Any]
 ) -> None:
-    write(artefacts, whole, **changed)
+    write(artifacts, whole, **changed)
 
     with pytest.raises(Damaged) as refused:
-        read_manifest(artefacts / f"{whole.key}.json")
+        read_manifest(artifacts / f"{whole.key}.json")
 
     assert len(str(refused.value)) < 200
 
 
 def test_a_number_that_json_can_hold_and_python_cannot_is_refused(
-    artefacts: Path, whole: Manifest
+    artifacts: Path, whole: Manifest
 ) -> None:
-    file = artefacts / f"{whole.key}.json"
+    file = artifacts / f"{whole.key}.json"
     file.write_text(file.read_text().replace('"seconds_cold": 101.0', '"seconds_cold": 1e999'))
 
     with pytest.raises(Damaged, match="has the seconds_cold inf"):
@@ -205,9 +205,9 @@ def test_a_number_that_json_can_hold_and_python_cannot_is_refused(
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("kind", ["pipe", "folder"])
 def test_what_is_no_file_is_refused_and_not_waited_for(
-    artefacts: Path, whole: Manifest, cache: Path, kind: str
+    artifacts: Path, whole: Manifest, cache: Path, kind: str
 ) -> None:
-    manifest, archive = artefacts / f"{whole.key}.json", artefacts / f"{whole.key}.tar.gz"
+    manifest, archive = artifacts / f"{whole.key}.json", artifacts / f"{whole.key}.tar.gz"
     for file in (manifest, archive):
         file.unlink()
         if kind == "pipe":
@@ -218,13 +218,13 @@ def test_what_is_no_file_is_refused_and_not_waited_for(
     with pytest.raises(Damaged, match="json is not a regular file"):
         read_manifest(manifest)
     with pytest.raises(Damaged, match=r"tar\.gz is not a regular file"):
-        restore(whole, artefacts, cache)
+        restore(whole, artifacts, cache)
 
     assert nothing_is_left(cache)
 
 
-def test_a_manifest_under_another_name_is_refused(artefacts: Path, whole: Manifest) -> None:
-    other = (artefacts / f"{whole.key}.json").rename(artefacts / f"{'0' * 32}.json")
+def test_a_manifest_under_another_name_is_refused(artifacts: Path, whole: Manifest) -> None:
+    other = (artifacts / f"{whole.key}.json").rename(artifacts / f"{'0' * 32}.json")
 
     with pytest.raises(Damaged, match=f"has the key {whole.key}"):
         read_manifest(other)

@@ -11,7 +11,7 @@ import pytest
 from peagle_serve.warm.archive import NothingCompiled, pack, unpack
 from peagle_serve.warm.caches import FOLDERS, folders_set_by_user, variables
 from peagle_serve.warm.manifest import Manifest
-from tests.unit.containers.artefacts import CACHES, SUBJECT, filled, held
+from tests.unit.containers.artifacts import CACHES, SUBJECT, filled, held
 
 SECRET = "a-key-of-ours"
 WEIGHTS = ("safetensors", "gguf", "pt", "pth", "ckpt")

@@ -12,7 +12,7 @@ from peagle_serve.logs import Log, Redactor
 from peagle_serve.warm import prepare as preparing
 from peagle_serve.warm import prepare as readahead
 from peagle_serve.warm.prepare import restore
-from tests.unit.containers.artefacts import SUBJECT, artefact
+from tests.unit.containers.artifacts import SUBJECT, artifact
 
 STEP = 128 * 1024
 
@@ -63,7 +63,7 @@ def test_half_of_the_free_memory_stays_free(
 def test_it_begins_before_the_caches_are_unpacked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    artefact(tmp_path / "warm")
+    artifact(tmp_path / "warm")
     done: list[Any] = []
 
     def restored(*given: Any) -> bool:

@@ -1,4 +1,4 @@
-"""An artefact is restored whole, or nothing is left of it."""
+"""An artifact is restored whole, or nothing is left of it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 
 from peagle_serve.warm.manifest import Damaged, Manifest, read_manifest
 from peagle_serve.warm.prepare import restore
-from tests.unit.containers.artefacts import (
+from tests.unit.containers.artifacts import (
     CACHES,
     archive_of,
     filled,
@@ -31,9 +31,9 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_what_was_packed_is_restored_with_its_times(
-    artefacts: Path, whole: Manifest, cache: Path, tmp_path: Path
+    artifacts: Path, whole: Manifest, cache: Path, tmp_path: Path
 ) -> None:
-    assert restore(read_manifest(artefacts / f"{whole.key}.json"), artefacts, cache)
+    assert restore(read_manifest(artifacts / f"{whole.key}.json"), artifacts, cache)
 
     restored = held(cache / whole.key)
     assert {name: restored[name] for name in CACHES} == CACHES
@@ -49,65 +49,65 @@ def test_what_was_packed_is_restored_with_its_times(
     ids=["whole seconds", "a part of one", "before 1970", "no time at all"],
 )
 def test_a_file_gets_the_time_that_the_archive_says_as_far_as_files_can_have_it(
-    artefacts: Path, whole: Manifest, cache: Path, said: float, nanoseconds: int
+    artifacts: Path, whole: Manifest, cache: Path, said: float, nanoseconds: int
 ) -> None:
     archive = archive_of([member("triton/a/b", mtime=said)])
 
-    restore(with_archive(artefacts, whole, archive, files=1, unpacked_bytes=1), artefacts, cache)
+    restore(with_archive(artifacts, whole, archive, files=1, unpacked_bytes=1), artifacts, cache)
 
     assert (cache / whole.key / "triton" / "a" / "b").stat().st_mtime_ns == nanoseconds
 
 
 def test_a_folder_of_the_archive_is_there_even_if_it_is_empty(
-    artefacts: Path, whole: Manifest, cache: Path
+    artifacts: Path, whole: Manifest, cache: Path
 ) -> None:
     folder = member("triton/empty", b"", type=tarfile.DIRTYPE)
-    made = with_archive(artefacts, whole, archive_of([folder, member("vllm/x")]), files=1,
+    made = with_archive(artifacts, whole, archive_of([folder, member("vllm/x")]), files=1,
                         unpacked_bytes=1)  # fmt: skip
 
-    assert restore(made, artefacts, cache)
+    assert restore(made, artifacts, cache)
 
     assert (cache / whole.key / "triton" / "empty").is_dir()
 
 
 def test_what_was_restored_before_is_not_restored_again(
-    artefacts: Path, whole: Manifest, cache: Path
+    artifacts: Path, whole: Manifest, cache: Path
 ) -> None:
-    restore(whole, artefacts, cache)
-    (artefacts / f"{whole.key}.tar.gz").unlink()
+    restore(whole, artifacts, cache)
+    (artifacts / f"{whole.key}.tar.gz").unlink()
 
-    assert not restore(whole, artefacts, cache)
+    assert not restore(whole, artifacts, cache)
 
 
-def test_what_else_lies_there_is_replaced(artefacts: Path, whole: Manifest, cache: Path) -> None:
+def test_what_else_lies_there_is_replaced(artifacts: Path, whole: Manifest, cache: Path) -> None:
     (cache / whole.key / "vllm").mkdir(parents=True)
     (cache / whole.key / "vllm" / "half").touch()
 
-    assert restore(whole, artefacts, cache)
+    assert restore(whole, artifacts, cache)
 
     assert "vllm/half" not in held(cache / whole.key)
     assert [path.name for path in cache.iterdir()] == [whole.key]
 
 
 def test_an_archive_may_be_replaced_by_a_newer_one(
-    artefacts: Path, whole: Manifest, cache: Path
+    artifacts: Path, whole: Manifest, cache: Path
 ) -> None:
-    restore(whole, artefacts, cache)
-    newer = with_archive(artefacts, whole, archive_of([member("triton/a/b")]), files=1,
+    restore(whole, artifacts, cache)
+    newer = with_archive(artifacts, whole, archive_of([member("triton/a/b")]), files=1,
                          unpacked_bytes=1)  # fmt: skip
 
-    assert restore(newer, artefacts, cache)
+    assert restore(newer, artifacts, cache)
 
     assert set(held(cache / whole.key)) == {"triton/a/b", "restored.json"}
 
 
-def test_many_restore_into_one_cache_at_once(artefacts: Path, whole: Manifest, cache: Path) -> None:
+def test_many_restore_into_one_cache_at_once(artifacts: Path, whole: Manifest, cache: Path) -> None:
     done: list[bool] = []
     barrier = threading.Barrier(8)
 
     def one() -> None:
         barrier.wait()
-        done.append(restore(whole, artefacts, cache))
+        done.append(restore(whole, artifacts, cache))
 
     threads = [threading.Thread(target=one) for _ in range(8)]
     for thread in threads:
@@ -123,45 +123,45 @@ def test_many_restore_into_one_cache_at_once(artefacts: Path, whole: Manifest, c
 
 
 def test_half_unpacked_folders_of_others_go_when_they_are_old(
-    artefacts: Path, whole: Manifest, cache: Path
+    artifacts: Path, whole: Manifest, cache: Path
 ) -> None:
     for name, minutes in (("old.partial", 61), ("new.partial", 59)):
         changed = time.time() - 60 * minutes
         os.utime(filled(cache / name), (changed, changed))
 
-    restore(whole, artefacts, cache)
+    restore(whole, artifacts, cache)
 
     assert {path.name for path in cache.iterdir()} == {whole.key, "new.partial"}
 
 
 def test_an_archive_that_is_not_there_is_told(
-    artefacts: Path, whole: Manifest, cache: Path
+    artifacts: Path, whole: Manifest, cache: Path
 ) -> None:
-    (artefacts / f"{whole.key}.tar.gz").unlink()
+    (artifacts / f"{whole.key}.tar.gz").unlink()
 
     with pytest.raises(OSError, match="No such file"):
-        restore(whole, artefacts, cache)
+        restore(whole, artifacts, cache)
 
     assert nothing_is_left(cache)
 
 
 def test_a_cache_that_cannot_be_written_is_told(
-    artefacts: Path, whole: Manifest, tmp_path: Path
+    artifacts: Path, whole: Manifest, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
 
     with pytest.raises(OSError, match="file"):
-        restore(whole, artefacts, tmp_path / "file" / "cache")
+        restore(whole, artifacts, tmp_path / "file" / "cache")
 
 
 def test_a_disk_that_is_too_small_is_told_before_anything_is_written(
-    artefacts: Path, whole: Manifest, cache: Path, monkeypatch: pytest.MonkeyPatch
+    artifacts: Path, whole: Manifest, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usage = shutil.disk_usage(artefacts)._replace(free=1000)
+    usage = shutil.disk_usage(artifacts)._replace(free=1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
 
     with pytest.raises(Damaged, match=r"has 0\.0 MB free"):
-        restore(whole, artefacts, cache)
+        restore(whole, artifacts, cache)
 
     assert nothing_is_left(cache)
 
@@ -189,9 +189,9 @@ def restored_by_another(manifest: Path, cache: Path, limit: int = 2**40) -> str:
 
 
 def test_a_write_that_fails_in_the_middle_leaves_nothing(
-    artefacts: Path, whole: Manifest, cache: Path
+    artifacts: Path, whole: Manifest, cache: Path
 ) -> None:
-    assert restored_by_another(artefacts / f"{whole.key}.json", cache, 5000) == "File too large"
+    assert restored_by_another(artifacts / f"{whole.key}.json", cache, 5000) == "File too large"
     assert nothing_is_left(cache)
 
 
@@ -207,18 +207,18 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(disk)], check=True)
 
 
-def test_a_full_disk_leaves_nothing(artefacts: Path, whole: Manifest, tiny_disk: Path) -> None:
+def test_a_full_disk_leaves_nothing(artifacts: Path, whole: Manifest, tiny_disk: Path) -> None:
     many = archive_of([member(f"triton/{number}/x") for number in range(200)])
-    with_archive(artefacts, whole, many, files=200, unpacked_bytes=200)
+    with_archive(artifacts, whole, many, files=200, unpacked_bytes=200)
 
-    said = restored_by_another(artefacts / f"{whole.key}.json", tiny_disk / "cache")
+    said = restored_by_another(artifacts / f"{whole.key}.json", tiny_disk / "cache")
 
     assert said == "No space left on device"
     assert nothing_is_left(tiny_disk / "cache")
 
 
-def test_a_manifest_is_written_as_it_is_read(artefacts: Path, whole: Manifest) -> None:
-    read = read_manifest(artefacts / f"{whole.key}.json")
+def test_a_manifest_is_written_as_it_is_read(artifacts: Path, whole: Manifest) -> None:
+    read = read_manifest(artifacts / f"{whole.key}.json")
 
     assert read == whole
     assert json.loads(json.dumps(read.document()))["format"] == 1

@@ -23,7 +23,7 @@ from peagle_serve.warm import archive as packing
 from peagle_serve.warm.cache_key import canonical, key_of
 from peagle_serve.warm.manifest import manifest_of
 from peagle_serve.warm.route import WarmMiddleware
-from tests.unit.containers.artefacts import SUBJECT, filled
+from tests.unit.containers.artifacts import SUBJECT, filled
 
 KEY = key_of(SUBJECT)
 HEADER = ATTRIBUTES_HEADER.lower().encode()

@@ -15,10 +15,10 @@ import pytest
 
 from peagle.protocol import warm_start_in
 from peagle_serve.warm.cache_key import key_of
-from tests.unit.containers.artefacts import (
+from tests.unit.containers.artifacts import (
     CACHES,
     archive_of,
-    artefact,
+    artifact,
     held,
     member,
     with_archive,
@@ -34,7 +34,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def test_a_matching_artefact_is_restored_and_the_engine_led_to_it(world: World) -> None:
+def test_a_matching_artifact_is_restored_and_the_engine_led_to_it(world: World) -> None:
     manifest = world.collected()
 
     told, given = world.start()
@@ -88,7 +88,7 @@ def test_variables_that_the_user_has_set_stay(world: World) -> None:
 def test_two_containers_may_share_a_cache_and_start_at_once(world: World) -> None:
     manifest = world.collected()
     big = archive_of([member(f"triton/{n}/k", bytes(100_000)) for n in range(200)])
-    with_archive(world.artefacts, manifest, big, files=200, unpacked_bytes=20_000_000)
+    with_archive(world.artifacts, manifest, big, files=200, unpacked_bytes=20_000_000)
     begun = []
     for number, engine in enumerate((world.container, World(world.folder / "other").container)):
         shutil.copytree(engine.folder, world.folder / f"engine-{number}")
@@ -112,7 +112,7 @@ def test_two_containers_may_share_a_cache_and_start_at_once(world: World) -> Non
         assert given["TRITON_CACHE_DIR"] == str(world.cache / manifest.key / "triton")
 
 
-def test_without_artefacts_nothing_is_said_and_nothing_is_done(world: World) -> None:
+def test_without_artifacts_nothing_is_said_and_nothing_is_done(world: World) -> None:
     told, given = world.start()
 
     assert not any("warm" in line["message"] for line in told)
@@ -120,18 +120,18 @@ def test_without_artefacts_nothing_is_said_and_nothing_is_done(world: World) -> 
     assert not world.cache.exists()
 
 
-def test_an_empty_folder_of_artefacts_is_spoken_of(world: World) -> None:
-    world.artefacts.mkdir()
+def test_an_empty_folder_of_artifacts_is_spoken_of(world: World) -> None:
+    world.artifacts.mkdir()
 
     told, given = world.start()
 
-    assert f"no warm start: {world.artefacts} holds no artifact" in told[0]["message"]
+    assert f"no warm start: {world.artifacts} holds no artifact" in told[0]["message"]
     assert is_cold(given)
 
 
-def test_the_folder_of_artefacts_can_be_elsewhere(world: World) -> None:
+def test_the_folder_of_artifacts_can_be_elsewhere(world: World) -> None:
     manifest = world.collected()
-    elsewhere = world.artefacts.rename(world.folder / "ml" / "elsewhere")
+    elsewhere = world.artifacts.rename(world.folder / "ml" / "elsewhere")
 
     _, given = world.start(PEAGLE_WARM_FOLDER="/opt/ml/elsewhere")
 
@@ -159,7 +159,7 @@ def test_off_is_off(world: World) -> None:
         ),
     ],
 )
-def test_an_artefact_of_another_container_is_ignored_and_the_difference_named(
+def test_an_artifact_of_another_container_is_ignored_and_the_difference_named(
     world: World, more: dict[str, str], named: str
 ) -> None:
     world.collected()
@@ -177,21 +177,21 @@ def test_an_artefact_of_another_container_is_ignored_and_the_difference_named(
     assert is_cold(given)
 
 
-def test_of_several_artefacts_the_nearest_is_named(world: World) -> None:
+def test_of_several_artifacts_the_nearest_is_named(world: World) -> None:
     here = world.collected().subject
-    near = artefact(world.artefacts, {**here, "software": "other"})
+    near = artifact(world.artifacts, {**here, "software": "other"})
     for number in range(5):
         far = {"software": "other", "image": f"sha256:{number}", "engine": {}}
-        artefact(world.artefacts, {**here, **far})
+        artifact(world.artifacts, {**here, **far})
     for end in ("json", "tar.gz"):
-        (world.artefacts / f"{key_of(here)}.{end}").unlink()
+        (world.artifacts / f"{key_of(here)}.{end}").unlink()
 
     told, _ = world.start()
 
     assert f"{near.key} differs in the software" in warnings(told)[0]
 
 
-def test_an_artefact_of_another_pair_is_ignored(world: World) -> None:
+def test_an_artifact_of_another_pair_is_ignored(world: World) -> None:
     world.collected()
     target = world.model / "target" / "config.json"
     target.write_text(json.dumps({**TARGET, "rope_theta": 1}))
@@ -203,7 +203,7 @@ def test_an_artefact_of_another_pair_is_ignored(world: World) -> None:
     assert is_cold(given)
 
 
-def test_an_artefact_of_other_software_is_ignored(world: World) -> None:
+def test_an_artifact_of_other_software_is_ignored(world: World) -> None:
     world.collected()
     (world.folder / "engine" / "triton-3.7.1.dist-info").mkdir()
 
@@ -213,22 +213,22 @@ def test_an_artefact_of_other_software_is_ignored(world: World) -> None:
 
 
 @pytest.mark.parametrize("spoil", ["cut", "manifest", "no archive", "link", "pipe", "number"])
-def test_a_damaged_artefact_is_a_warning_and_a_cold_start(world: World, spoil: str) -> None:
+def test_a_damaged_artifact_is_a_warning_and_a_cold_start(world: World, spoil: str) -> None:
     manifest = world.collected()
-    archive = world.artefacts / f"{manifest.key}.tar.gz"
+    archive = world.artifacts / f"{manifest.key}.tar.gz"
     if spoil == "cut":
         archive.write_bytes(archive.read_bytes()[:-100])
     elif spoil == "manifest":
-        (world.artefacts / f"{manifest.key}.json").write_text("{")
+        (world.artifacts / f"{manifest.key}.json").write_text("{")
     elif spoil == "no archive":
         archive.unlink()
     elif spoil == "pipe":
         archive.unlink()
         os.mkfifo(archive)
     elif spoil == "number":
-        write(world.artefacts, manifest, seconds_cold=10**400)
+        write(world.artifacts, manifest, seconds_cold=10**400)
     else:
-        with_archive(world.artefacts, manifest, archive_of([member("../../../out")]))
+        with_archive(world.artifacts, manifest, archive_of([member("../../../out")]))
 
     told, given = world.start()
 
@@ -250,21 +250,21 @@ def test_a_cache_that_cannot_be_written_is_a_warning(world: World) -> None:
     assert is_cold(given)
 
 
-def test_a_folder_of_artefacts_alone_is_no_model(world: World) -> None:
+def test_a_folder_of_artifacts_alone_is_no_model(world: World) -> None:
     for name in ("target", "head"):
         shutil.rmtree(world.model / name)
-    world.artefacts.mkdir()
+    world.artifacts.mkdir()
 
     argv = world.container.argv({"HF_MODEL_ID": "a/b", "PEAGLE_ML_ROOT": str(world.folder / "ml")})
 
     assert argv[argv.index("--model") + 1] == "a/b"
 
 
-def test_artefacts_beside_a_single_model_change_nothing(tmp_path: Path) -> None:
+def test_artifacts_beside_a_single_model_change_nothing(tmp_path: Path) -> None:
     world = World(tmp_path)
     shutil.rmtree(world.model)
     model(world.model)
-    world.artefacts.mkdir()
+    world.artifacts.mkdir()
 
     argv = world.container.argv({"PEAGLE_ML_ROOT": str(tmp_path / "ml")})
 
@@ -274,7 +274,7 @@ def test_artefacts_beside_a_single_model_change_nothing(tmp_path: Path) -> None:
 def test_told_to_end_while_it_restores_it_ends_and_leaves_nothing(world: World) -> None:
     manifest = world.collected()
     big = archive_of([member(f"triton/{n}/k", bytes(1_000_000)) for n in range(600)])
-    with_archive(world.artefacts, manifest, big, files=600, unpacked_bytes=600_000_000)
+    with_archive(world.artifacts, manifest, big, files=600, unpacked_bytes=600_000_000)
     environment = {
         **world.variables(),
         "PATH": os.environ["PATH"],

@@ -1,4 +1,4 @@
-"""The key of an artefact: everything that compiled code depends on, and nothing else."""
+"""The key of an artifact: everything that compiled code depends on, and nothing else."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peagle_serve.names import KNOWN
+from peagle_serve.variable_names import KNOWN
 from peagle_serve.warm import device
 from peagle_serve.warm.cache_key import (
     canonical,
@@ -23,7 +23,7 @@ from peagle_serve.warm.cache_key import (
     software_digest,
     subject_of,
 )
-from tests.unit.containers.artefacts import SUBJECT
+from tests.unit.containers.artifacts import SUBJECT
 from tests.unit.containers.weights import TARGET, pair
 
 HERE = {"cpu": "a processor", "instructions": "5" * 64}

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from peagle_serve.logs import Log, Redactor
-from peagle_serve.model import with_model
 from peagle_serve.warm.prepare import prepare
+from peagle_serve.weights import with_model
 from tests.unit.containers.warm_worlds import World, is_cold, warnings
 
 
@@ -20,7 +20,7 @@ def world(tmp_path: Path) -> World:
 
 
 @pytest.mark.parametrize("name", ["nowhere", "n" * 300], ids=["missing", "too long"])
-def test_a_folder_of_artefacts_that_is_named_and_not_there_is_a_warning(
+def test_a_folder_of_artifacts_that_is_named_and_not_there_is_a_warning(
     world: World, name: str
 ) -> None:
     told, given = world.start(PEAGLE_WARM_FOLDER=f"/opt/ml/{name}")
@@ -52,15 +52,15 @@ def test_a_folder_that_is_named_does_not_matter_where_warm_starts_are_off(world:
             ["{cache}/vllm: Read-only file system (set PEAGLE_CACHE to a writable folder"],
         ),
         (
-            OSError(errno.EACCES, "Permission denied", "{artefacts}/x.tar.gz"),
-            ["{artefacts}/x.tar.gz: Permission denied (copy both files of the artifact again"],
+            OSError(errno.EACCES, "Permission denied", "{artifacts}/x.tar.gz"),
+            ["{artifacts}/x.tar.gz: Permission denied (copy both files of the artifact again"],
         ),
         (
             OSError(errno.EACCES, "Permission denied", "/elsewhere"),
             ["/elsewhere: Permission denied (make the file readable)"],
         ),
     ],
-    ids=["key", "recursion", "memory", "full", "read-only", "artefact", "elsewhere"],
+    ids=["key", "recursion", "memory", "full", "read-only", "artifact", "elsewhere"],
 )
 def test_what_goes_wrong_is_one_warning_and_a_cold_start(
     world: World,
@@ -69,7 +69,7 @@ def test_what_goes_wrong_is_one_warning_and_a_cold_start(
     error: Exception,
     words: list[str],
 ) -> None:
-    places = {"cache": str(world.cache), "artefacts": str(world.artefacts)}
+    places = {"cache": str(world.cache), "artifacts": str(world.artifacts)}
     if isinstance(error, OSError) and error.filename:
         error = OSError(error.errno, error.strerror, error.filename.format(**places))
 

@@ -1,4 +1,4 @@
-"""A container with a mounted pair, and artefacts of warm starts beside it."""
+"""A container with a mounted pair, and artifacts of warm starts beside it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from peagle_serve.warm.manifest import Manifest
-from tests.unit.containers.artefacts import artefact
+from tests.unit.containers.artifacts import artifact
 from tests.unit.containers.recording import Container, container_in, documents
 from tests.unit.containers.weights import pair
 
@@ -16,14 +16,14 @@ PAIR = {"SM_VLLM_MODEL": "/opt/ml/model/target"}
 
 
 class World:
-    """A container with a mounted pair, and artefacts beside it."""
+    """A container with a mounted pair, and artifacts beside it."""
 
     def __init__(self, folder: Path) -> None:
         self.container: Container = container_in(folder / "engine")
         (folder / "engine" / "torch-2.13.0+cpu.dist-info").mkdir()
         self.folder = folder
         self.model = folder / "ml" / "model"
-        self.artefacts = self.model / "warm"
+        self.artifacts = self.model / "warm"
         pair(self.model)
 
     def variables(self, **more: str) -> dict[str, str]:
@@ -46,10 +46,10 @@ class World:
         return told, record["environment"]
 
     def collected(self, **more: str) -> Manifest:
-        """An artefact for this very container, as if its engine had compiled it."""
+        """An artifact for this very container, as if its engine had compiled it."""
         first = str(self.folder / "first")
         _, given = self.start(PEAGLE_WARM="collect", PEAGLE_CACHE=first, **more)
-        return artefact(self.artefacts, json.loads(given["PEAGLE_WARM_SUBJECT"]))
+        return artifact(self.artifacts, json.loads(given["PEAGLE_WARM_SUBJECT"]))
 
     @property
     def cache(self) -> Path:

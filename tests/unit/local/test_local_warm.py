@@ -29,7 +29,7 @@ from peagle.images import Docker, Image, show_image
 from peagle.planning import Options, make_plan
 from peagle.warm import local as warming
 from peagle.warm.local import collect_locally as collect
-from tests.unit.containers.artefacts import artefact
+from tests.unit.containers.artifacts import artifact
 from tests.unit.images.conftest import LABELS, FakeDocker, docker
 from tests.unit.local.conftest import NAME, PlanFor, processes_with
 from tests.unit.local.stand_in_server import PACKED
@@ -258,7 +258,7 @@ def test_up_says_that_it_started_warm(engine_home: Path, kept: Path, typed: Type
 
     words = ("local", "up", "tiny", "--name", NAME, "--compile")
     collect(make_plan(Options(pair="tiny", name=NAME), load_catalog()), COLLECTING, kept, look)
-    made = artefact(kept, subjects[0])
+    made = artifact(kept, subjects[0])
 
     said = typed(*words).stdout
     document = json.loads(typed(*words, "--json").stdout)
@@ -270,7 +270,7 @@ def test_up_says_that_it_started_warm(engine_home: Path, kept: Path, typed: Type
 
 
 def test_up_says_why_it_did_not_start_warm(engine_home: Path, kept: Path, typed: Typed) -> None:
-    made = artefact(kept)
+    made = artifact(kept)
     words = ("local", "up", "tiny", "--name", NAME, "--compile")
 
     said = typed(*words).stdout

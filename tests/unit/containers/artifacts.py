@@ -1,4 +1,4 @@
-"""Artefacts of warm starts, whole and spoiled, and containers that have them."""
+"""Artifacts of warm starts, whole and spoiled, and containers that have them."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def filled(folder: Path, files: dict[str, bytes] | None = None) -> Path:
     return folder
 
 
-def artefact(folder: Path, subject: dict[str, Any] | None = None) -> Manifest:
-    """A whole artefact in ``folder``."""
+def artifact(folder: Path, subject: dict[str, Any] | None = None) -> Manifest:
+    """A whole artifact in ``folder``."""
     about = SUBJECT if subject is None else subject
     key = key_of(about)
     folder.mkdir(parents=True, exist_ok=True)

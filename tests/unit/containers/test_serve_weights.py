@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peagle_serve.contract import WrongEnvironment
-from peagle_serve.model import unused, with_model
+from peagle_serve.weights import unused, with_model
 from tests.unit.containers.weights import model, safetensors
 
 SPECULATION = "SM_VLLM_SPECULATIVE_CONFIG"

@@ -17,8 +17,8 @@ from peagle_serve.contract import MODEL, SPECULATION, WrongEnvironment
 from peagle_serve.environment import members
 from peagle_serve.folder import is_folder_path, read_json
 from peagle_serve.heads import AUX_LAYERS, MASK, VLLM_PLACEHOLDERS, HeadFiles
-from peagle_serve.model import drafter_of, loads_files
 from peagle_serve.safetensors import read_header
+from peagle_serve.weights import drafter_of, loads_files
 
 _OTHER_HEAD = "use the head that was trained for this target"
 _COPY_AGAIN = "copy the head again: config.json and weights are from different heads"

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peagle.data import entrypoint_folder
-from peagle_serve.checks import check, port_of
 from peagle_serve.contract import OWN_VARIABLES, SPECULATION, WrongEnvironment
-from peagle_serve.names import KNOWN, check_arguments
+from peagle_serve.environment_checks import check, port_of
+from peagle_serve.variable_names import KNOWN, check_arguments
 from tests.unit.containers.arguments import SOURCE
 
 HANDED_ON = {

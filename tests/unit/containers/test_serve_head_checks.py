@@ -11,7 +11,7 @@ import pytest
 from peagle.catalog import load_catalog
 from peagle.data import data_folder
 from peagle_serve.contract import WrongEnvironment
-from peagle_serve.pair import check_pair
+from peagle_serve.head_checks import check_pair
 from tests.unit.containers.weights import HEAD, HEAD_TENSORS, TARGET, pair
 
 AUX = "eagle_aux_hidden_state_layer_ids"

@@ -28,8 +28,8 @@ from peagle_serve.contract import (
 )
 from peagle_serve.environment import members
 from peagle_serve.folder import is_folder_path
-from peagle_serve.model import drafter_of
-from peagle_serve.names import NEGATION, check_names, check_switch
+from peagle_serve.variable_names import NEGATION, check_names, check_switch
+from peagle_serve.weights import drafter_of
 
 PAIR_FILE = Path(__file__).resolve().parent.parent / "pair.json"
 _OTHER_IMAGE = "use an image of that pair (peagle image build PAIR), or set this image's pair"
