@@ -21,7 +21,7 @@ test: .venv/dev.ready engine
 	$(BIN)/pytest -n logical --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
 
 unit: .venv/dev.ready
-	$(BIN)/pytest tests/unit -n logical --dist worksteal -m "not (sandbox or install)"
+	$(BIN)/pytest tests/unit -n logical --dist worksteal
 
 check: style types unit
 

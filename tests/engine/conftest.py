@@ -12,7 +12,7 @@ import pytest
 from peagle.engine.installed import Engine, find_engine
 from peagle.errors import EngineMissing
 from tests.conftest import DEFAULT_VLLM
-from tests.unit.sandbox.sandboxes import Sandbox, started
+from tests.sandbox.sandboxes import Sandbox, started
 
 TINY = "tiny"
 

@@ -14,7 +14,7 @@ import pytest
 
 from peagle.aws.client import Keys, connect
 from peagle.protocol import EventSplitter, piece_of, request_body
-from tests.unit.sandbox.sandboxes import Account, Sandbox, until
+from tests.sandbox.sandboxes import Account, Sandbox, until
 
 pytestmark = pytest.mark.engine
 

@@ -34,7 +34,7 @@ from peagle.errors import EngineMissing
 from peagle.findings import errors
 from peagle.planning import Options, Plan, make_plan
 from peagle.protocol import piece_of, request_body
-from tests.unit.sandbox.sandboxes import Account, Sandbox, until
+from tests.sandbox.sandboxes import Account, Sandbox, until
 
 pytestmark = [pytest.mark.engine, pytest.mark.sandbox]
 

@@ -11,7 +11,7 @@ from tests.golden.commands import INTERFACE, RUNS, command_lines
 from tests.golden.commands.interface import interface
 from tests.golden.commands.outline import share_keys
 from tests.golden.commands.workplace import Workplace
-from tests.unit.sandbox.sandboxes import Sandbox, fake_engine, started
+from tests.sandbox.sandboxes import Sandbox, fake_engine, started
 
 
 def record() -> None:

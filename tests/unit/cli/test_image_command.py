@@ -3,99 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import re
-from collections.abc import Iterator
 from pathlib import Path
 
-import boto3
 import pytest
 
 from tests.support import Peagle
 from tests.unit.images.conftest import LABELS, FakeDocker, docker
 
 __all__ = ["docker"]
-
-Environment = dict[str, str]
-
-
-@pytest.fixture
-def place(own_home: Path, peagle: Peagle) -> Iterator[Environment]:
-    """A home of its own, in which no sandbox stays."""
-    environment = {**os.environ, "PEAGLE_HOME": str(own_home)}
-    yield environment
-    peagle("sandbox", "stop", env=environment)
-
-
-@pytest.mark.sandbox
-def test_codebuild_builds_and_destroy_removes_all_of_it(place: Environment, peagle: Peagle) -> None:
-    built = peagle("image", "build", "gpt-oss-20b", "--builder", "codebuild", "--sandbox", "--json",
-                   env=place)  # fmt: skip
-    assert built.returncode == 0, built.stderr
-    address = json.loads(built.stdout)["pushed"]
-    assert "/peagle-gpt-oss-20b:0.28.0-gpu-" in address
-    assert re.search(r"uploading the build context \(\d+ kB\)", built.stderr)
-    assert "note" not in built.stderr
-    assert "by tag: ECR reports no digest" in built.stderr
-    refused = peagle("destroy", "--images", "--sandbox", env=place)
-    assert refused.returncode == 2
-    assert "Role peagle-gpt-oss-20b-us-east-1" in refused.stderr
-    removed = peagle("destroy", "--images", "--sandbox", "--yes", "--json", env=place)
-    kinds = [one["type"] for one in json.loads(removed.stdout)["removed"]]
-    assert kinds == ["Project", "LogGroup", "Role", "Object", "Bucket", "Repository"]
-    again = peagle("destroy", "--images", "--sandbox", "--yes", "--json", env=place)
-    assert json.loads(again.stdout) == {"removed": []}
-
-
-@pytest.mark.sandbox
-def test_the_sandboxs_ecr_holds_no_images_and_says_so(
-    place: Environment, peagle: Peagle, docker: FakeDocker
-) -> None:
-    docker.answers("version", out="20.10")
-    docker.has_image("peagle-tiny:1")
-    place["PATH"] = os.environ["PATH"]
-    done = peagle("image", "push", "peagle-tiny:1", "--sandbox", env=place)
-    assert done.returncode == 3
-    assert "--registry" in done.stderr
-
-
-@pytest.mark.sandbox
-def test_what_a_colleague_has_pushed_is_not_pushed_again(
-    place: Environment, peagle: Peagle, docker: FakeDocker
-) -> None:
-    content = "0123456789abcdef"
-    own, named = f"peagle-tiny:0.28.0-cpu-{content[:12]}", "peagle-tiny:mine"
-    docker.answers("version", out="20.10")
-    for name in (own, named):
-        docker.has_image(name, {**LABELS, "peagle.content": content})
-    place["PATH"] = os.environ["PATH"]
-    push = ("image", "push", own, "--sandbox", "--json")
-    assert peagle(*push, env=place).returncode == 3, "it is not there yet"
-    digest = _put(place, peagle, own.partition(":")[2])
-    _put(place, peagle, "mine")
-
-    done = peagle(*push, env=place)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["pushed"].endswith(f"/peagle-tiny@{digest}")
-    assert "exists already" in done.stderr
-    assert not [one for one in docker.asked if one["argv"][0] == "push"]
-    another = peagle("image", "push", named, "--sandbox", env=place)
-    assert another.returncode == 3, "what else is called so may be another image"
-
-
-def _put(place: Environment, peagle: Peagle, tag: str) -> str:
-    """An image with that tag in the sandbox's ECR; its digest."""
-    said = json.loads(peagle("sandbox", "env", "--json", env=place).stdout)
-    client = boto3.client(
-        "ecr", region_name="us-east-1", endpoint_url=said["AWS_ENDPOINT_URL"],
-        aws_access_key_id="testing", aws_secret_access_key="testing",
-    )  # fmt: skip
-    manifest = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
-                "config": {"digest": "sha256:0", "size": 1, "mediaType": "x"},
-                "layers": [], "annotations": {"tag": tag}}  # fmt: skip
-    put = client.put_image(repositoryName="peagle-tiny", imageTag=tag,
-                           imageManifest=json.dumps(manifest))  # fmt: skip
-    return str(put["image"]["imageId"]["imageDigest"])
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ import pytest
 from tests.golden.commands import INTERFACE, RUNS, command_lines, outline, recorded
 from tests.golden.commands.interface import Description, interface, losses
 from tests.golden.commands.workplace import Workplace
-from tests.unit.sandbox.sandboxes import Sandbox
 
 COMMANDS = recorded(INTERFACE)
 RECORDED = recorded(RUNS)
@@ -45,18 +44,6 @@ def test_a_command_takes_what_it_took(commands: dict[str, Description], command:
 def test_a_command_line_ends_as_it_did(workplace: Workplace, line: str) -> None:
     before = outline.with_shared(line, RECORDED["commands"][line], RECORDED["shared"])
     assert outline.losses(before, workplace.outline(line)) == []
-
-
-@pytest.mark.sandbox
-def test_command_lines_against_the_sandbox_end_as_they_did(
-    sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    workplace = Workplace(tmp_path_factory.mktemp("workplace"), sandbox.settings)
-    lost = {}
-    for line, kept in RECORDED["sandbox"].items():
-        before = outline.with_shared(line, kept, RECORDED["shared"])
-        lost[line] = outline.losses(before, workplace.outline(line))
-    assert {line: found for line, found in lost.items() if found} == {}
 
 
 def test_every_line_is_recorded() -> None:

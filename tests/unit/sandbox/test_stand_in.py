@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from peagle.catalog import load_catalog
 from peagle.sandbox.launch_spec import DRAFTER_PATH, TARGET_PATH, stand_in_for
-from tests.unit.sandbox.sandboxes import Account
 
 TINY = load_catalog().targets["peagle/tiny"]
 ASKED = {
@@ -123,25 +122,3 @@ def test_the_context_is_at_most_tiny_s(length: int) -> None:
     environment = {**ASKED, "SM_VLLM_MAX_MODEL_LEN": str(length)}
     found = stand_in_for(environment, TINY).environment
     assert found["SM_VLLM_MAX_MODEL_LEN"] == str(min(length, 2048))
-
-
-@pytest.mark.sandbox
-def test_the_sandbox_says_that_a_stand_in_serves(account: Account) -> None:
-    name = account.endpoint(speculating(**P_EAGLE, model="amazon/head"), ModelDataSource=None)
-    found = account.settled(name)
-    assert found["EndpointStatus"] == "InService"
-    assert account.sagemaker.list_tags(ResourceArn=found["EndpointArn"])["Tags"] == [
-        {"Key": "peagle:stand-in", "Value": "peagle/tiny"}
-    ]
-    assert account.wait_for_line(name, "stand-in for")[0] == (
-        "sandbox: peagle/tiny is the stand-in for openai/gpt-oss-20b, which this machine cannot "
-        "run: its target (openai/gpt-oss-20b) would have to be downloaded"
-    )
-    (status,) = account.sandbox.told("sandbox", "status")["endpoints"]
-    assert status["stand_in"] == "peagle/tiny"
-    argv = account.ask(name, {})["argv"]
-    assert argv[argv.index("--served-model-name") + 1] == "openai/gpt-oss-20b"
-    assert (
-        "served by peagle/tiny as a stand-in" in account.sandbox.peagle("sandbox", "status").stdout
-    )
-    account.gone(name)

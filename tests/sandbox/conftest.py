@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.sandbox.sandboxes import WEIGHTS, Account, Sandbox, fake_engine, started
+from tests.sandbox.sandboxes import WEIGHTS, Account, Sandbox, fake_engine, started
 
 
 @pytest.fixture(scope="session")
@@ -36,3 +36,22 @@ def account(sandbox: Sandbox) -> Account:
     account = Account(sandbox)
     account.upload("tiny/", WEIGHTS)
     return account
+
+
+@pytest.fixture
+def home(tmp_path: Path, engine: Path) -> Iterator[Sandbox]:
+    """A home without a running sandbox; nothing of it is left running afterwards."""
+    sandbox = Sandbox(tmp_path, engine)
+    yield sandbox
+    if sandbox.processes():
+        sandbox.peagle("sandbox", "stop")
+    assert sandbox.processes() == []
+
+
+@pytest.fixture
+def live(account: Account) -> Iterator[str]:
+    """An endpoint in service."""
+    name = account.endpoint()
+    assert account.settled(name)["EndpointStatus"] == "InService"
+    yield name
+    account.gone(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.sandbox.sandboxes import WEIGHTS, Account, folder_on_s3
+from tests.sandbox.sandboxes import WEIGHTS, Account, folder_on_s3
 
 pytestmark = pytest.mark.sandbox
 

@@ -8,7 +8,7 @@ import botocore.session
 import pytest
 from botocore.exceptions import ClientError
 
-from tests.unit.sandbox.sandboxes import IMAGE, ROLE, Account
+from tests.sandbox.sandboxes import IMAGE, ROLE, Account
 
 pytestmark = pytest.mark.sandbox
 

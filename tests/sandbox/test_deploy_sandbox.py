@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from peagle.sandbox import set_quota
+from tests.sandbox.sandboxes import Account, Sandbox
 from tests.unit.containers.weights import safetensors
-from tests.unit.sandbox.sandboxes import Account, Sandbox
 
 pytestmark = pytest.mark.sandbox
 

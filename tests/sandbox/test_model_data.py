@@ -11,7 +11,7 @@ import pytest
 
 from peagle.sandbox.launch import ModelDataError, download, weight_bytes
 from peagle.sandbox.launch_spec import ModelData
-from tests.unit.sandbox.sandboxes import BUCKET, Account
+from tests.sandbox.sandboxes import BUCKET, Account
 
 pytestmark = pytest.mark.sandbox
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[3] / ".ci" / "docker-engine"
+SCRIPT = Path(__file__).parents[2] / ".ci" / "docker-engine"
 TOOLS = (
     "bash",
     "cat",

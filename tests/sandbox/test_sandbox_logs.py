@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from peagle.protocol import log_text
-from tests.unit.sandbox.sandboxes import Account, until
+from tests.sandbox.sandboxes import Account, until
 
 pytestmark = pytest.mark.sandbox
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.sandbox.sandboxes import Account, Sandbox
+from tests.sandbox.sandboxes import Account, Sandbox
 
 pytestmark = pytest.mark.sandbox
 

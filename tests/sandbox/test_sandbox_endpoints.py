@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from tests.unit.sandbox.sandboxes import (
+from tests.sandbox.sandboxes import (
     IMAGE,
     INSTANCE_TYPE,
     ROLE,

@@ -15,7 +15,7 @@ import pytest
 from botocore.exceptions import ClientError, EventStreamError
 
 from peagle.aws.client import Keys, connect
-from tests.unit.sandbox.sandboxes import Account
+from tests.sandbox.sandboxes import Account
 
 pytestmark = pytest.mark.sandbox
 

@@ -18,8 +18,8 @@ import pytest
 
 from peagle.weights.queue import WORKERS
 from peagle.weights.transfer import combined, parts_of, sha256
+from tests.sandbox.sandboxes import Account, Sandbox, started, until
 from tests.unit.aws.syncing import CONFIG, MIB, index_of
-from tests.unit.sandbox.sandboxes import Account, Sandbox, started, until
 
 pytestmark = pytest.mark.sandbox
 

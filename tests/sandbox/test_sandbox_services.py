@@ -12,7 +12,7 @@ from peagle import sandbox as aws_sandbox
 from peagle.aws.client import Keys, connect
 from peagle.catalog import load_catalog
 from peagle.errors import UserError
-from tests.unit.sandbox.sandboxes import INSTANCE_TYPE, ROLE, Account, Sandbox
+from tests.sandbox.sandboxes import INSTANCE_TYPE, ROLE, Account, Sandbox
 
 pytestmark = pytest.mark.sandbox
 

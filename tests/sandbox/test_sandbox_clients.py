@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import WaiterError
 
-from tests.unit.sandbox.sandboxes import (
+from tests.sandbox.sandboxes import (
     IMAGE,
     INSTANCE_TYPE,
     ROLE,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from peagle import sandbox as aws_sandbox
-from tests.unit.sandbox.sandboxes import INSTANCE_TYPE, Account, Sandbox
+from tests.sandbox.sandboxes import INSTANCE_TYPE, Account, Sandbox
 
 pytestmark = pytest.mark.sandbox
 

@@ -16,7 +16,7 @@ from tests.support import bundled_catalog
 
 pytestmark = pytest.mark.install
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 CORE_LIMIT_MB = 100
 
 

@@ -20,8 +20,8 @@ from peagle import sandbox as aws_sandbox
 from peagle.engine.process import EngineProcess, start_time
 from peagle.errors import UserError
 from peagle.sandbox import state
+from tests.sandbox.sandboxes import WEIGHTS, Account, Sandbox, until
 from tests.support import run_as_process
-from tests.unit.sandbox.sandboxes import WEIGHTS, Account, Sandbox, until
 
 pytestmark = pytest.mark.sandbox
 
