@@ -118,7 +118,7 @@ def test_a_plan_tells_what_the_engine_is_told_and_what_the_memory_holds(width: s
         "Engine arguments",
         "--max-num-seqs 8 concurrent requests; excess requests queue",
         "num_speculative_tokens 7 K, the tokens drafted per step",
-        "schedules the next step while the GPU computes; P-EAGLE's cards serve so",
+        "schedules the next step while the GPU computes; P-EAGLE's model cards set it",
         "weights of the target",
         "weights of the drafter",
         "KV cache",

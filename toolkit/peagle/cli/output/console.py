@@ -136,8 +136,8 @@ def where_text(where: str) -> str:
     return f"--{where.replace('_', '-')}" if where in _FLAGS else where
 
 
-_NO_FIX = ("none needed", "nothing is to be done")
-"""Starts of a fix that asks for no action; catalogues may contain the second."""
+_NO_FIX = "none needed"
+"""The start of a fix that needs no action."""
 
 
 def print_findings(console: Console, findings: Iterable[Finding]) -> None:
