@@ -31,7 +31,7 @@ from peagle.catalog.tables import Instance, InstanceTable, Price, Runtime, Runti
 from peagle.catalog.writing import Tables
 from peagle.errors import Fix, PeagleError
 from peagle.findings import Finding, note, warning
-from peagle.text import rate
+from peagle.text import format_unit_price
 
 Part = Literal["images", "digests", "instances", "prices", "quotas"]
 
@@ -234,7 +234,7 @@ def _key_changes(
 
 
 def _price(price: Price) -> str:
-    return f"{rate(price.usd_per_hour)} ({price.date.isoformat()})"
+    return f"{format_unit_price(price.usd_per_hour)} ({price.date.isoformat()})"
 
 
 def _value(value: Any) -> str:

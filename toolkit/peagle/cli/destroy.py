@@ -24,7 +24,7 @@ from peagle.deploy.context import DeploymentContext
 from peagle.deploy.state import Deployment, Resource
 from peagle.errors import Fix, NotFound, PeagleError, UserError
 from peagle.store import SANDBOX
-from peagle.text import price_words
+from peagle.text import format_price
 
 Resources = tuple[Resource, ...]
 
@@ -78,7 +78,7 @@ def destroy(
         say(f"{record.name} in {record.region}{', sandbox' if account.sandbox else ''}:")
         for resource in record.resources:
             say(f"  {resource.type} {resource.name}")
-        say(f"It costs {price_words(api.usd_per_hour(record), account.sandbox)}.")
+        say(f"It costs {format_price(api.usd_per_hour(record), account.sandbox)}.")
         _confirm("Remove all this?")
     removed, kept = _remove(aws, record, account)
     _report(name, removed, kept, as_json)

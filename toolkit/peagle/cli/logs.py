@@ -12,11 +12,11 @@ from peagle.aws.client import Aws
 from peagle.aws.logs import LogEvent, Tail
 from peagle.cli.account import deployment_options
 from peagle.cli.context import PeagleCommand, command_text
+from peagle.cli.options import duration
 from peagle.cli.output.console import TYPED_AT, json_option, print_json, say
 from peagle.deploy.state import Deployment
 from peagle.errors import UserError
-from peagle.text import duration as as_seconds
-from peagle.text import in_words, written
+from peagle.text import duration_argument, format_duration
 
 POLL_SECONDS = 2.0
 _INTERRUPTED = 130
@@ -28,7 +28,7 @@ _WIDER = 10
 @deployment_options
 @click.option("--follow", "-f", is_flag=True, help="Follow the log until Ctrl-C.")
 @click.option(
-    "--since", callback=as_seconds, help="Start this long ago: 10m, 2h.  [default: creation]"
+    "--since", callback=duration, help="Start this long ago: 10m, 2h.  [default: creation]"
 )
 @json_option
 def logs(
@@ -83,9 +83,11 @@ def _no_line(aws: Aws, record: Deployment, since: int | None) -> str:
         )
         if newest:
             age = now - newest
-            command = command_text(("peagle", "logs", record.name, "--since", written(age + 1)))
-            none = f"No line in the last {in_words(since)}"
-            return f"{none}; the newest is {in_words(age)} old: {command}"
+            command = command_text(
+                ("peagle", "logs", record.name, "--since", duration_argument(age + 1))
+            )
+            none = f"No line in the last {format_duration(since)}"
+            return f"{none}; the newest is {format_duration(age)} old: {command}"
     return "No line yet."
 
 

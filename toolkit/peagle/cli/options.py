@@ -18,9 +18,18 @@ from peagle.cli.output.console import show_findings, where_text
 from peagle.errors import Fix, NotFound, Refused, UserError
 from peagle.findings import Finding, errors
 from peagle.planning import Options, Plan
+from peagle.text import parse_duration
 
 if TYPE_CHECKING:
     from peagle.weights.locations import AwsOf
+
+
+def duration(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
+    """A callback: the option's value as seconds. Raises BadParameter."""
+    try:
+        return None if value is None else parse_duration(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def catalog_of(ctx: click.Context) -> Path | None:

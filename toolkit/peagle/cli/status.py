@@ -14,7 +14,7 @@ from peagle.cli.output.columns import WIDE, folded, room
 from peagle.cli.output.console import json_option, print_json
 from peagle.cli.output.deploy import engine_text
 from peagle.deploy.state import Deployment
-from peagle.text import price_words
+from peagle.text import format_price
 
 
 @click.command(cls=PeagleCommand, epilog="Example: peagle status peagle-tiny --sandbox --json")
@@ -53,7 +53,7 @@ def _lines(document: dict[str, Any], account: Account) -> dict[str, str]:
         "where": where + (", sandbox" if account.sandbox else ""),
         "engine": engine_text(document["vllm"], document["vllm_here"]),
         "acceptance": measured,
-        "price": price_words(document["price_per_hour_usd"], account.sandbox),
+        "price": format_price(document["price_per_hour_usd"], account.sandbox),
         "OpenAI URL": document["openai_base_url"],
         "failure": document["failure_reason"] or "",
         "fix": fix_in_context(document["failure_fix"] or "", document["failure_command"]),

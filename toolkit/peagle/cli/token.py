@@ -5,11 +5,11 @@ from __future__ import annotations
 import click
 
 from peagle.aws.client import MAX_TOKEN_SECONDS, Aws
+from peagle.cli import options
 from peagle.cli.account import endpoint_options
 from peagle.cli.context import PeagleCommand
 from peagle.cli.output.console import json_option, print_json
 from peagle.errors import UserError
-from peagle.text import duration as as_seconds
 
 
 @click.command(
@@ -18,7 +18,7 @@ from peagle.text import duration as as_seconds
 @endpoint_options
 @click.option(
     "--duration",
-    callback=as_seconds,
+    callback=options.duration,
     default="12h",
     show_default=True,
     help="Validity: 30m, 2h; 12h at most.",

@@ -21,7 +21,7 @@ from peagle.planning.engine_settings import (
 from peagle.planning.plan import Decision, Options, Reason
 from peagle.planning.speculation import DrafterRequest, SpeculationChoice, choose_speculation
 from peagle.planning.speeds import measured_loads, names_of, runs_on
-from peagle.text import at_a_time, dollars
+from peagle.text import format_concurrency, format_usd
 from peagle.vllm.gpus import needed_capability, parallel_sizes
 
 HELD_SHARE = 0.25
@@ -151,7 +151,9 @@ class Candidate:
         speed = self.speculation.speed
         if speed is None or self.count == 1:
             return speed.source if speed else None
-        return f"{speed.source}; {self.count} times one instance with {at_a_time(speed.load)}"
+        return (
+            f"{speed.source}; {self.count} times one instance with {format_concurrency(speed.load)}"
+        )
 
 
 class CandidateEvaluator:
@@ -285,7 +287,7 @@ def instances_text(candidate: Candidate) -> str:
 def cost_text(candidate: Candidate) -> str:
     """``$4.20 an hour``, for all instances."""
     together = f" for {candidate.count}" if candidate.count > 1 else ""
-    return f"{dollars(candidate.usd_per_hour or 0.0)} an hour{together}"
+    return f"{format_usd(candidate.usd_per_hour or 0.0)} an hour{together}"
 
 
 def speed_origin(candidate: Candidate) -> str:

@@ -24,7 +24,7 @@ from peagle.planning.candidates import (
     why_too_small,
 )
 from peagle.planning.engine_settings import Workload, drafter_bytes
-from peagle.text import at_a_time, dollars, requests
+from peagle.text import format_concurrency, format_requests, format_usd
 
 _SHORTEST = 1024
 """Tokens; a shorter context is not worth suggesting."""
@@ -114,7 +114,8 @@ def _cache(
         return
     message = (
         f"the KV cache holds {fit.max_concurrency:.1f} requests of full length ({length:,} tokens) "
-        f"of the planned {requests(load)}; at full length, excess requests queue or are preempted"
+        f"of the planned {format_requests(load)}; at full length, excess requests queue or are "
+        "preempted"
     )
     if candidate.holds_load:
         fix = (
@@ -215,8 +216,8 @@ def price_findings(
         return
     message = f"the price of {instances_text(candidate)} is unknown"
     if candidate.usd_per_hour is not None:
-        message = f"{instances_text(candidate)} costs {dollars(candidate.usd_per_hour)} an hour"
-    message += f"; the limit is {dollars(limit)}"
+        message = f"{instances_text(candidate)} costs {format_usd(candidate.usd_per_hour)} an hour"
+    message += f"; the limit is {format_usd(limit)}"
     fix = _cheaper(candidate, fitting, limit)
     yield error("price-above-limit", "max_price_per_hour", message, fix)
 
@@ -225,7 +226,7 @@ def _cheaper(candidate: Candidate, fitting: Sequence[Candidate], limit: float) -
     cheapest = next((other for other in fitting if other.usd_per_hour is not None), None)
     if cheapest is None or cheapest.usd_per_hour is None:
         return "leave --max-price-per-hour out: no price is known of any type that fits"
-    price = f"{dollars(cheapest.usd_per_hour)} an hour"
+    price = f"{format_usd(cheapest.usd_per_hour)} an hour"
     if cheapest.usd_per_hour <= limit:
         return f"use {instances_text(cheapest)}, the cheapest that fits, at {price}"
     if cheapest.instance == candidate.instance:
@@ -257,8 +258,8 @@ def _unverified(
     loads = evaluator.loads(candidate)
     if loads:
         measured = (
-            f"on {gpus} this pair is measured with {loads[0]:,} to {at_a_time(loads[-1])}, "
-            f"not with {evaluator.work.concurrency:,}"
+            f"on {gpus} this pair is measured with {loads[0]:,} to "
+            f"{format_concurrency(loads[-1])}, not with {evaluator.work.concurrency:,}"
         )
     message = (
         f"{measured}, so it is unknown whether {instances_text(candidate)} reaches "
@@ -268,7 +269,7 @@ def _unverified(
     enough = next((other for other in fitting if reaches(other, required)), None)
     if enough is not None:
         known = enough.usd_per_hour is not None
-        cost = f"{dollars(enough.usd_per_hour or 0)} an hour" if known else "unknown price"
+        cost = f"{format_usd(enough.usd_per_hour or 0)} an hour" if known else "unknown price"
         fix += (
             f"; {instances_text(enough)} is {speed_origin(enough)} to reach "
             f"{enough.tokens_per_second:,.0f} ({cost})"
@@ -284,7 +285,7 @@ def _too_slow(
 ) -> Finding:
     options = evaluator.options
     most = f"{candidate.tokens_per_second:,.0f} tokens/s"
-    load = at_a_time(evaluator.work.concurrency)
+    load = format_concurrency(evaluator.work.concurrency)
     message = (
         f"{instances_text(candidate)} reaches {most} with {load}, not {required:,.0f} "
         f"({candidate.source})"
@@ -335,7 +336,7 @@ def _faster(
         return
     if not evaluator.starts(candidate.instance, load * count):
         return
-    measured = f"{loads[load]:,.0f} tokens/s measured with {requests(load)}"
+    measured = f"{loads[load]:,.0f} tokens/s measured with {format_requests(load)}"
     if count == 1:
         yield f"send more requests at a time: --concurrency {load} ({measured})"
     else:

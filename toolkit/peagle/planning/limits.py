@@ -9,7 +9,7 @@ from peagle.errors import UserError
 from peagle.findings import Finding, error
 from peagle.planning.plan import Decision, Options, Weights, decide
 from peagle.planning.weights import PlacedWeights
-from peagle.text import size_text
+from peagle.text import format_size
 
 USUAL_CONCURRENCY = 8
 """The default. P-EAGLE gains most with few concurrent requests: +55-69 % with one, +5-25 % with 64
@@ -85,7 +85,7 @@ def choose_download_timeout(
     """ModelDataDownloadTimeoutInSeconds: for the weights that SageMaker copies from S3."""
     mounted = _bytes(placed, _is_mounted, target_bytes, drafter_bytes)
     seconds = _in_minutes(SHORTEST + mounted / MOUNT_BYTES_PER_SECOND)
-    because = f"{size_text(mounted)} from S3 at 100 MB/s, and a minute"
+    because = f"{format_size(mounted)} from S3 at 100 MB/s, and a minute"
     if placed.target.kind == "image":
         because = "SageMaker copies no weights; the image contains them"
     elif not placed.mounts:
@@ -115,7 +115,7 @@ def choose_startup_timeout(
         (from_s3, "from S3 at 100 MB/s" + (f" ({gpus} GPUs read all)" if gpus > 1 else "")),
         (loaded, "to the GPU at 200 MB/s"),
     )
-    parts_text = "".join(f"{size_text(size)} {how}, " for size, how in parts if size)
+    parts_text = "".join(f"{format_size(size)} {how}, " for size, how in parts if size)
     because = f"{parts_text}and {ENGINE_START_SECONDS // 60} minutes to compile"
     return decide(seconds, "startup_timeout_seconds", because)
 

@@ -13,7 +13,7 @@ from peagle.findings import Finding, note, warning
 from peagle.planning.drafter import SelectedPair
 from peagle.planning.plan import Decision, Options, Speculation, Weights, decide
 from peagle.planning.speeds import Estimate, SpeedComparison, compare, measured_loads, names_of
-from peagle.text import at_a_time
+from peagle.text import format_concurrency
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def choose_k(
 def _fastest(compared: SpeedComparison, at_this_load: bool) -> str:
     best = compared.fastest
     others = [estimate for k, estimate in sorted(compared.by_k.items()) if k != best.k]
-    at = f"at {at_a_time(best.load)}"
+    at = f"at {format_concurrency(best.load)}"
     if not at_this_load:
         at += ", the nearest measured load"
     speed = f"{best.tokens_per_second:,.0f} tokens/s {at}"
@@ -187,7 +187,7 @@ def speculation_findings(pair: SelectedPair, speculation: SpeculationChoice) -> 
     best, alone = speculation.compared.fastest, speculation.compared.alone
     if speculation.loses and alone is not None:
         message = (
-            f"at {at_a_time(best.load)} {pair.target.title} reaches "
+            f"at {format_concurrency(best.load)} {pair.target.title} reaches "
             f"{alone.tokens_per_second:,.0f} tokens/s alone and {best.tokens_per_second:,.0f} at "
             f"best (K={best.k}) with {pair.drafter.title}: {best.source}"
         )
@@ -197,8 +197,8 @@ def speculation_findings(pair: SelectedPair, speculation: SpeculationChoice) -> 
     if speed is None or speed.tokens_per_second >= _CLOSE_TO_FASTEST * best.tokens_per_second:
         return ()
     message = (
-        f"K={speed.k} reaches {speed.tokens_per_second:,.0f} tokens/s at {at_a_time(best.load)}, "
-        f"K={best.k} {best.tokens_per_second:,.0f}: {best.source}"
+        f"K={speed.k} reaches {speed.tokens_per_second:,.0f} tokens/s at "
+        f"{format_concurrency(best.load)}, K={best.k} {best.tokens_per_second:,.0f}: {best.source}"
     )
     return (note("k-below-fastest", "k", message, f"use --k {best.k}, or leave --k out"),)
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from peagle.catalog.schema import Drafter, Speed, SpeedRun
-from peagle.text import at_a_time
+from peagle.text import format_concurrency
 from peagle.vllm import versions
 
 TARGET_ALONE: frozenset[str | None] = frozenset({None})
@@ -48,7 +48,7 @@ class Estimate:
             text += f" of {self.acceptance_length:.2f}" if self.acceptance_length else ""
         if self.between is not None:
             below, above = self.between
-            text += f"; interpolated between {below:,} and {at_a_time(above)}"
+            text += f"; interpolated between {below:,} and {format_concurrency(above)}"
         return text
 
 

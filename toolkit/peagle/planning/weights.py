@@ -31,7 +31,7 @@ from peagle.findings import Finding, error, note, warning
 from peagle.planning.drafter import SelectedPair
 from peagle.planning.plan import MODEL_BUCKET, Decision, Mount, Options, Reason, Weights
 from peagle.s3uri import PREFIX_FORMAT, S3Uri, is_s3_uri
-from peagle.text import size_text
+from peagle.text import format_size
 from peagle.vllm import versions
 from peagle_serve.contract import ADDITIONAL, ML_ROOT, MODEL_FOLDER
 
@@ -98,7 +98,7 @@ def _findings(streamed: Mapping[Weights, int], where: Streaming) -> Iterator[Fin
     if where.runtime.streamer is None:
         yield error(WITHOUT_STREAMER, "weights_by", *_without_streamer(where))
     locations = " and ".join(weights.location for weights in streamed)
-    size = size_text(sum(streamed.values()))
+    size = format_size(sum(streamed.values()))
     each = f", once for each of {where.gpus} GPUs" if where.gpus > 1 else ""
     message = (
         f"the engine reads {size} from {locations} at every start{each}, with the permissions of "

@@ -12,7 +12,7 @@ import yaml
 from peagle.catalog.tables import domain
 from peagle.planning.plan import Plan
 from peagle.render.requests import folders, openai_base_url, plan_arguments
-from peagle.text import dollars
+from peagle.text import format_usd
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def _price(plan: Plan) -> str:
         return " (price unknown)"
     invented = any(finding.code == "price-not-amazons" for finding in plan.findings)
     of = "not AWS's own price, queried on" if invented else "list price of"
-    return f", for {dollars(plan.price_per_hour_usd)} an hour ({of} {plan.price_date})"
+    return f", for {format_usd(plan.price_per_hour_usd)} an hour ({of} {plan.price_date})"
 
 
 def _upload(plan: Plan) -> str:

@@ -15,7 +15,7 @@ from peagle.deploy.state import Deployment
 from peagle.deploy.status import usd_per_hour
 from peagle.protocol import request_body
 from peagle.sandbox.state import engine_version
-from peagle.text import price_words
+from peagle.text import format_price
 
 _CONTINUES = "continues with endpoint {name}, configuration {config}, model {model}"
 _CHANGES = {
@@ -36,7 +36,7 @@ def show_plan(found: Preflight, account: Account) -> None:
         f"{plan.fit.gpu}), {plan.region}{', sandbox' if account.sandbox else ''}",
         "engine": f"{engine_text(plan.runtime.vllm, here)}, {plan.runtime.image}",
         "speculation": speculation_text(plan.speculation),
-        "price": price_words(plan.price_per_hour_usd, account.sandbox),
+        "price": format_price(plan.price_per_hour_usd, account.sandbox),
         "role": f"{found.role.arn}{f' ({found.role.because})' if found.role.because else ''}",
     }
     if desired.uploads and found.change in ("create", "update"):
@@ -68,7 +68,7 @@ def print_calls(document: dict[str, Any], found: Preflight, account: Account) ->
         click.echo('  eval "$(peagle sandbox env)"   # points boto3 at the sandbox')
     for line in boto3_lines(document, chat=found.desired.plan.proof.chat):
         click.echo(f"  {line}")
-    price = price_words(document["price_per_hour_usd"], account.sandbox)
+    price = format_price(document["price_per_hour_usd"], account.sandbox)
     click.echo(f"\n  OpenAI base URL  {document['openai_base_url']}")
     click.echo(f"  OpenAI API key   $({command_text(('peagle', 'token', name))})")
     click.echo(f"\n  Price            {price}")
@@ -116,7 +116,7 @@ def show_left(record: Deployment, account: Account, again: str) -> None:
     for resource in record.resources:
         unsure = "" if resource.made else " (perhaps)"
         say(f"  {resource.type} {resource.name}{unsure}")
-    say(f"Costs    {price_words(usd_per_hour(record), account.sandbox)}")
+    say(f"Costs    {format_price(usd_per_hour(record), account.sandbox)}")
     say(f"Continue {again}")
     if again != destroy:
         say(f"Remove   {destroy}")

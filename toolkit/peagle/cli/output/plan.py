@@ -16,7 +16,7 @@ from peagle.fit.estimate import INSIDE
 from peagle.fit.models import Fit
 from peagle.planning import Plan
 from peagle.planning.plan import Alternative, Speculation
-from peagle.text import at_a_time, dollars, price_words, requests
+from peagle.text import format_concurrency, format_price, format_requests, format_usd
 
 UNVERIFIED = "unverified"
 """The text for a speed without a measurement."""
@@ -40,13 +40,13 @@ def speed_text(plan: Plan) -> str:
     speed = plan.speed
     if speed is None:
         gpus = f"{plan.fit.tensor_parallel_size} x {plan.fit.gpu}"
-        load = at_a_time(plan.concurrency)
+        load = format_concurrency(plan.concurrency)
         return f"{UNVERIFIED}: no measurement on {gpus} with {load}"
     words = f"{speed.tokens_per_second:,.0f} tokens/s in total"
     if speed.alone_tokens_per_second is not None and plan.speculation is not None:
         words += f" ({speed.alone_tokens_per_second:,.0f} without speculation)"
     if speed.usd_per_million_tokens is not None:
-        words += f", {dollars(speed.usd_per_million_tokens)} per million"
+        words += f", {format_usd(speed.usd_per_million_tokens)} per million"
     return f"{words}; {speed.source}"
 
 
@@ -154,7 +154,7 @@ def _explanations(plan: Plan) -> Iterator[tuple[str, RenderableType]]:
 
 def price_text(plan: Plan) -> str:
     """The price per hour, day and month of 730 hours."""
-    words = price_words(plan.price_per_hour_usd, month=True)
+    words = format_price(plan.price_per_hour_usd, month=True)
     if plan.price_per_hour_usd is None:
         return words
     invented = any(finding.code == "price-not-amazons" for finding in plan.findings)
@@ -189,7 +189,7 @@ def _facts(plan: Plan) -> dict[str, str]:
         "price": price_text(plan),
         "speculation": speculation_text(plan.speculation),
         "speed": speed_text(plan),
-        "context": f"{plan.max_model_len:,} tokens, {at_a_time(plan.concurrency)}",
+        "context": f"{plan.max_model_len:,} tokens, {format_concurrency(plan.concurrency)}",
         "engine": f"vLLM {plan.runtime.vllm}, CUDA {plan.runtime.cuda}",
         "image": plan.runtime.image,
         "host AMI": plan.runtime.ami or "SageMaker's default",
@@ -245,7 +245,7 @@ def _verdict(plan: Plan) -> str:
     if fit.max_concurrency >= load:
         full = f"{fit.max_concurrency:,.1f} requests of {length:,} tokens"
         return f"[green]fits[/]{size}: {holds}, or {full}"
-    part = f"for {fit.max_concurrency:,.1f} of the {requests(load)} at full length"
+    part = f"for {fit.max_concurrency:,.1f} of the {format_requests(load)} at full length"
     return f"[yellow]fits, {part}[/]{size}: {holds}"
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from peagle.text import dollars, in_words
+from peagle.text import format_duration, format_usd
 
 if TYPE_CHECKING:
     from peagle.deploy.context import Progress
@@ -93,9 +93,9 @@ def describe(progress: Progress, free: bool = False) -> str:
     """
     parts = [progress.state]
     if progress.seconds:
-        parts.append(in_words(progress.seconds))
+        parts.append(format_duration(progress.seconds))
     if progress.cost_usd is not None:
-        parts.append(f"{dollars(progress.cost_usd)} {'on AWS' if free else 'so far'}")
+        parts.append(f"{format_usd(progress.cost_usd)} {'on AWS' if free else 'so far'}")
     if progress.line:
         parts.append(progress.line)
     return " | ".join(parts)

@@ -8,12 +8,11 @@ import click
 
 from peagle.cli.context import command_text
 from peagle.cli.output.console import say
-from peagle.cli.output.weights import size_text
 from peagle.deploy.context import limit_seconds
 from peagle.deploy.desired import DesiredState
 from peagle.deploy.state import Deployment
 from peagle.planning import Plan
-from peagle.text import dollars, in_words, price_words
+from peagle.text import format_duration, format_price, format_size, format_usd
 from peagle.warm.endpoint import CollectedWarmStart
 from peagle.warm.transfer import WarmArtifact
 from peagle.weights.layout import WeightsPrefix
@@ -30,7 +29,7 @@ def show_intent(desired: DesiredState, place: WeightsPrefix, sandbox: bool) -> N
     minutes = _SANDBOX_MINUTES if sandbox else _USUAL_MINUTES
     at_most = limit_seconds(desired.revision) / 60
     price = desired.plan.price_per_hour_usd
-    about = "" if price is None else f", about {dollars(price * minutes / 60)}"
+    about = "" if price is None else f", about {format_usd(price * minutes / 60)}"
     free = " on AWS (nothing in the sandbox)" if sandbox and about else ""
     folder = place.part_uri(WARM_FOLDER)
     say(f"  {'then':<12}stores compile caches in {folder}, removes the endpoint")
@@ -43,7 +42,7 @@ def say_interrupt(desired: DesiredState, record: Deployment, sandbox: bool) -> N
     if not record.of_type("Endpoint"):
         return say("Interrupted: removing what was created; there is no endpoint yet.")
     at_most = limit_seconds(desired.revision) / 60
-    price = price_words(desired.plan.price_per_hour_usd, sandbox)
+    price = format_price(desired.plan.price_per_hour_usd, sandbox)
     say(f"Interrupted: removing {record.name}. SageMaker cannot delete an endpoint while it is "
         f"being created, so this takes up to {at_most:.0f} minutes.")  # fmt: skip
     return say(f"A second Ctrl-C leaves it running, at a price of: {price}.")
@@ -62,12 +61,14 @@ def print_collected(plan: Plan, stored: CollectedWarmStart, seconds: float, sand
             f"The sandbox ran {stored.stand_in} instead of the pair; only its starts can use this."
         )
     price = plan.price_per_hour_usd
-    cost = f", about {dollars(price * seconds / 3600)}" if price is not None and not sandbox else ""
-    click.echo(f"{plan.name} is removed; it existed for {in_words(seconds)}{cost}.")
+    cost = (
+        f", about {format_usd(price * seconds / 3600)}" if price is not None and not sandbox else ""
+    )
+    click.echo(f"{plan.name} is removed; it existed for {format_duration(seconds)}{cost}.")
     click.echo("The next start with the same image, GPU and options restores it.")
     if stored.others:
         listing = ("peagle", "weights", "list", stored.place.uri)
-        count, size = len(stored.others), size_text(sum(stored.others.values()))
+        count, size = len(stored.others), format_size(sum(stored.others.values()))
         click.echo(f"{count} for other images, GPUs or options are beside it ({size}), and every "
                    f"start downloads them too: {command_text(listing)}")  # fmt: skip
 
@@ -114,6 +115,6 @@ def _document(artifact: WarmArtifact) -> dict[str, Any]:
 
 def _contents(artifact: WarmArtifact) -> str:
     return (
-        f"{size_text(artifact.size)}, {artifact.files:,} files; without it the engine took "
+        f"{format_size(artifact.size)}, {artifact.files:,} files; without it the engine took "
         f"{artifact.seconds_cold:.0f} s to start"
     )

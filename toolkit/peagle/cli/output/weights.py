@@ -17,7 +17,7 @@ from peagle.cli.output.columns import WIDE, room
 from peagle.cli.output.console import say
 from peagle.cli.output.progress import StatusLine
 from peagle.errors import PeagleError, Refused
-from peagle.text import dollars, in_words, rate
+from peagle.text import format_duration, format_size, format_unit_price, format_usd
 from peagle.weights.inspect import FileStatus, StoredWeights
 from peagle.weights.layout import WeightsPrefix
 from peagle.weights.manifest import Manifest
@@ -33,20 +33,20 @@ def show_sync_plan(pair: str, plan: SyncPlan, price: StoragePrice | None, sandbo
     """What a sync copies, where to, and what storing it costs: on stderr."""
     say(f"{click.style(pair, bold=True)} to {plan.place.uri} ({plan.region})")
     for part, source in plan.sources.items():
-        files = f"{_files(len(source.files))}, {size_text(source.size)}"
+        files = f"{_files(len(source.files))}, {format_size(source.size)}"
         say(f"  {part:8} {source.location}: {files} -> {part}/")
     if plan.creates_bucket:
         say(f"  bucket   {plan.place.bucket} is created")
     if plan.same_size:
-        size = size_text(sum(item.size for item in plan.same_size))
+        size = format_size(sum(item.size for item in plan.same_size))
         say(f"  present  {_files(len(plan.same_size))}, {size}, with the same size: compared by "
             "checksum, and replaced where they differ")  # fmt: skip
     if plan.partial_bytes:
-        say(f"  partial  {size_text(plan.partial_bytes)} more in unfinished uploads: resumed")
+        say(f"  partial  {format_size(plan.partial_bytes)} more in unfinished uploads: resumed")
     for part, source in plan.sources.items():
         count, size_left = source.left_out
         if count:
-            say(f"  left out {_files(count)}, {size_text(size_left)}, of the {part}, which vLLM "
+            say(f"  left out {_files(count)}, {format_size(size_left)}, of the {part}, which vLLM "
                 "does not read")  # fmt: skip
     say(f"  storage  {month_text(plan.size, price, plan.region, sandbox)}")
 
@@ -55,21 +55,16 @@ def _files(count: int) -> str:
     return f"{count} file" if count == 1 else f"{count} files"
 
 
-def size_text(size: float) -> str:
-    """``13.8 GB``, ``0.4 MB``."""
-    return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / 1e6:,.1f} MB"
-
-
 def month_text(size: int, price: StoragePrice | None, region: str, sandbox: bool = False) -> str:
     """The storage price per month, and its basis."""
     if price is None:
         return f"the price of S3 Standard in {region} is unknown"
     free = " on AWS (nothing in the sandbox)" if sandbox else ""
     usd = price.month_usd(size)
-    amount = dollars(usd) if usd >= 0.01 else "less than $0.01"
+    amount = format_usd(usd) if usd >= 0.01 else "less than $0.01"
     return (
         f"{amount} per month{free}: S3 Standard in {region}, "
-        f"{rate(price.usd_per_gb_month)} per GB-month (list price of {price.date})"
+        f"{format_unit_price(price.usd_per_gb_month)} per GB-month (list price of {price.date})"
     )
 
 
@@ -79,7 +74,7 @@ def progress_text(progress: SyncProgress) -> str:
     parts = ["Copying", f"{progress.done / unit:.2f} of {progress.total / unit:.2f} {name}"]
     if progress.seconds_left is not None:
         parts.append(f"{progress.speed / 1e6:.0f} MB/s")
-        parts.append(f"{in_words(progress.seconds_left)} left")
+        parts.append(f"{format_duration(progress.seconds_left)} left")
     if progress.file:
         parts.append(progress.file)
     return " | ".join(parts)
@@ -156,7 +151,7 @@ class ResumeHint:
         if self.progress is None:
             say(f"This run copied no file to {self.place.uri}. Resume: {resume}")
             return
-        done, total = size_text(self.progress.done), size_text(self.progress.total)
+        done, total = format_size(self.progress.done), format_size(self.progress.total)
         say(f"At {self.place.uri}: {done} of {total}. Finished parts are kept, and billed as "
             "storage.")  # fmt: skip
         say(f"Resume: {resume}")
@@ -167,10 +162,12 @@ def say_synced(plan: SyncPlan, result: SyncResult, seconds: float, use: str) -> 
     """That all files are there, and the command that uses them: on stderr."""
     if result.moved:
         speed = result.moved / seconds / 1e6 if seconds else 0
-        copied = f"{size_text(result.moved)} copied in {in_words(seconds)}, {speed:.0f} MB/s"
+        copied = (
+            f"{format_size(result.moved)} copied in {format_duration(seconds)}, {speed:.0f} MB/s"
+        )
     else:
         copied = "nothing was copied"
-    say(f"{plan.place.uri} is complete: {_files(len(plan.items))}, {size_text(plan.size)}, "
+    say(f"{plan.place.uri} is complete: {_files(len(plan.items))}, {format_size(plan.size)}, "
         f"checksums match ({copied})")  # fmt: skip
     say(f"Use it: {use}")
 
@@ -222,7 +219,7 @@ def print_weights(found: StoredWeights, price: StoragePrice | None) -> None:
     """The files, warm starts and other objects at a prefix, on stdout."""
     state = "complete" if found.complete else "not synced" if found.mountable else "incomplete"
     pairs = f", {' and '.join(found.pairs)}" if found.pairs else ""
-    click.echo(f"{found.place.uri}: {state}, {size_text(found.size)}{pairs}")
+    click.echo(f"{found.place.uri}: {state}, {format_size(found.size)}{pairs}")
     if found.finish:
         click.echo(f"complete it: {command_text(found.finish)}")
     for part, files in found.files.items():
@@ -245,7 +242,7 @@ def print_weights(found: StoredWeights, price: StoragePrice | None) -> None:
 
 def file_line(file: FileStatus, width: int) -> str:
     """A file of a synced folder; its checksum on a second line where one is too narrow."""
-    partial = f" ({size_text(file.present)} uploaded)" if file.state == "half" else ""
+    partial = f" ({format_size(file.present)} uploaded)" if file.state == "half" else ""
     state = _STATES.get(file.state, file.state)
     line = f"  {state:9} {file.size:>15,}  {file.name}{partial}"
     if len(line) + 2 + len(file.checksum) <= width:
@@ -272,8 +269,8 @@ def say_removed(found: StoredWeights) -> None:
 
 def say_removed_warm_start(one: StoredWarmStart, uri: str) -> None:
     """That one warm start was removed: on stderr."""
-    say(f"Removed the warm start {one.key} from {uri}, {size_text(one.size)}. Engines that used it "
-        "start cold.")  # fmt: skip
+    say(f"Removed the warm start {one.key} from {uri}, {format_size(one.size)}. "
+        "Engines that used it start cold.")  # fmt: skip
 
 
 def inspect_document(found: StoredWeights, price: StoragePrice | None) -> dict[str, Any]:
