@@ -1,8 +1,8 @@
 """One case: everything known about a pair in one situation, and its only builder.
 
-``plan``, ``check``, ``fit`` and ``deploy`` state what was asked for as a CaseRequest;
-``build_case`` adds what the catalogue and the checkpoints say. Rules and the memory model look at
-the Case and at nothing else.
+``plan``, ``check``, ``fit`` and ``deploy`` pass the user's options as CaseOptions; ``build_case``
+adds what the catalogue and the checkpoints contain. Rules and the memory model read the Case and
+nothing else.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OWN = "own"
 """The name of a head, or of a target, that is not in the catalogue."""
 
 DEFAULT_AMI = "default"
-"""As ``CaseRequest.ami``: the AMI that SageMaker takes when a request names none."""
+"""As ``CaseOptions.ami``: the AMI that SageMaker takes when a request names none."""
 
 _UNKNOWN_HEAD_K = 5
 """K for a head of which only the checkpoint is known: P-EAGLE's model cards have 5 and more."""
@@ -84,24 +84,22 @@ class Case:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class CaseRequest:
-    """What was asked for. ``None`` leaves the choice to the catalogue, or to vLLM.
+@dataclass(frozen=True, kw_only=True)
+class CaseOptions:
+    """What the user asked for beside the pair. ``None`` leaves the choice to the catalogue, or to
+    vLLM.
 
-    ``settings`` win over the container's ``environment`` and over the catalogue's settings; a
-    value of ``None`` removes one. ``gpu`` is the instance type whose GPU is assumed where
-    ``instance_type`` is not known.
+    ``settings`` are vLLM's arguments without the dashes; they win over the container's
+    ``environment`` and over the catalogue's settings, and a value of ``None`` removes one.
+    ``speculative_settings`` are keys of ``--speculative-config``.
     """
 
-    target: Target
-    drafter: Drafter | None = None
     k: int | None = None
     max_model_len: int | None = None
     concurrency: int | None = None
     vllm: str | None = None
     instance_type: str | None = None
-    gpu: Instance | None = None
-    tensor_parallel_size: int = 1
+    tensor_parallel_size: int | None = None
     region: str | None = None
     image: str | None = None
     ami: str | None = None
@@ -109,6 +107,9 @@ class CaseRequest:
     settings: Mapping[str, Value | None] = field(default_factory=dict)
     speculative_settings: Mapping[str, object] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
+
+
+NO_OPTIONS = CaseOptions()
 
 
 @dataclass(frozen=True)
@@ -127,52 +128,54 @@ NO_CHECKPOINTS = Checkpoints()
 
 
 def build_case(
-    request: CaseRequest, catalog: Catalog, checkpoints: Checkpoints = NO_CHECKPOINTS
+    catalog: Catalog,
+    target: Target,
+    drafter: Drafter | None,
+    options: CaseOptions = NO_OPTIONS,
+    checkpoints: Checkpoints = NO_CHECKPOINTS,
+    gpu: Instance | None = None,
 ) -> Case:
-    """The case of this request, with the catalogue's choice for everything that it leaves open.
+    """The case of this pair, with the catalogue's choice for everything that the options leave
+    open. ``gpu`` is the type whose GPU is assumed where the instance type is not known.
 
     A vLLM version without an image in the catalogue and an unknown instance type are accepted:
     rules report them, with the nearest known one. Raises UserError for a malformed version.
     """
-    target, drafter = request.target, request.drafter
-    runtime = runtime_of(catalog.runtimes, request.vllm)
-    instance = next(
-        (entry for entry in catalog.instances.instances if entry.type == request.instance_type),
-        None,
-    )
-    gpu = instance or request.gpu
-    architecture = gpu.gpu_architecture if gpu else ""
-    planned = engine_settings(target, drafter, architecture, runtime.vllm)
+    runtime = runtime_of(catalog.runtimes, options.vllm)
+    types = {instance.type: instance for instance in catalog.instances.instances}
+    instance = types.get(options.instance_type or "")
+    on = instance or gpu
+    planned = engine_settings(target, drafter, on.gpu_architecture if on else "", runtime.vllm)
     settings: dict[str, Value | None] = {name: each.value for name, each in planned.items()}
-    settings.update(settings_in(request.environment))
-    settings.update(request.settings)
-    ami = request.ami
-    if ami is None and request.instance_type is not None:
-        ami = ami_for(catalog.runtimes, runtime, request.instance_type)
+    settings.update(settings_in(options.environment))
+    settings.update(options.settings)
+    ami = options.ami
+    if ami is None and options.instance_type is not None:
+        ami = ami_for(catalog.runtimes, runtime, options.instance_type)
     return Case(
         target=target,
         drafter=drafter,
-        k=request.k if request.k is not None else drafter.k_recommended if drafter else 0,
-        max_model_len=request.max_model_len or target.default_max_model_len,
+        k=options.k if options.k is not None else drafter.k_recommended if drafter else 0,
+        max_model_len=options.max_model_len or target.default_max_model_len,
         runtime=runtime,
         runtimes=catalog.runtimes,
         instances=catalog.instances,
         version_rules=catalog.version_rules,
         targets=catalog.targets,
-        concurrency=request.concurrency,
+        concurrency=options.concurrency,
         target_checkpoint=checkpoints.target,
         own_target=checkpoints.own_target,
         drafter_checkpoint=checkpoints.drafter,
         instance=instance,
-        instance_type=request.instance_type,
-        region=request.region,
-        image=request.image,
+        instance_type=options.instance_type,
+        region=options.region,
+        image=options.image,
         ami=None if ami == DEFAULT_AMI else ami,
-        tensor_parallel_size=request.tensor_parallel_size,
-        on_cpu=request.on_cpu,
+        tensor_parallel_size=options.tensor_parallel_size or 1,
+        on_cpu=options.on_cpu,
         settings={name: value for name, value in settings.items() if value is not None},
-        speculative_settings=request.speculative_settings,
-        environment=request.environment,
+        speculative_settings=options.speculative_settings,
+        environment=options.environment,
     )
 
 

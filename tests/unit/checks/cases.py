@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from peagle.case import Case, CaseRequest, Checkpoints, build_case
+from peagle.case import Case, CaseOptions, Checkpoints, build_case
 from peagle.catalog import find_pair, load_catalog
 from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.checkpoints import Checkpoint, FolderSource, read_checkpoint
@@ -39,7 +39,7 @@ def make_case(
 ) -> Case:
     """A case with these settings and this AMI only, without the catalogue's."""
     read = Checkpoints(target_checkpoint, drafter_checkpoint)
-    case = build_case(CaseRequest(target, drafter, **more), catalog, read)
+    case = build_case(catalog, target, drafter, CaseOptions(**more), read)
     return replace(case, settings=settings or {}, ami=ami)
 
 

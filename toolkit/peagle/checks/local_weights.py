@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from peagle.case import CaseRequest, Checkpoints, build_case
+from peagle.case import Checkpoints, build_case
 from peagle.catalog.documents import Problem, display_path
 from peagle.catalog.loading import examine, target_files
 from peagle.catalog.schema import Catalog, Target
@@ -41,7 +41,7 @@ def _differences(file: Path, target: Target, tables: Catalog) -> Iterator[Proble
     folder = file.parent / target.weights
     try:
         checkpoint = read_checkpoint(FolderSource(folder), config_only=True)
-        case = build_case(CaseRequest(target), tables, Checkpoints(target=checkpoint))
+        case = build_case(tables, target, None, checkpoints=Checkpoints(checkpoint))
         findings = check(case, only={_RULE})
     except CheckpointError as error:
         yield Problem(display_path(file), None, "weights", error.message, error.fix)

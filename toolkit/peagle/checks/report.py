@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from peagle.case import Case, CaseRequest, Checkpoints, build_case, own_drafter
+from peagle.case import Case, CaseOptions, Checkpoints, build_case, own_drafter
 from peagle.catalog import find_drafter, find_pair, pair_name
 from peagle.catalog.schema import DRAFTLESS, Catalog, Drafter, Pair, Target
 from peagle.checkpoints import Checkpoint
@@ -17,7 +17,6 @@ from peagle.checks.registry import rules_found
 from peagle.checks.rules import head_not_for_target
 from peagle.errors import NotFound, UserError
 from peagle.findings import Finding
-from peagle.vllm.environment import Value
 
 HUB = "hf"
 """As a location: the pair's own repository on the Hugging Face hub."""
@@ -27,30 +26,13 @@ Reader = Callable[[str], Checkpoint]
 
 
 @dataclass(frozen=True)
-class CheckRequest:
+class CheckRequest(CaseOptions):
     """What to check. ``target`` and ``drafter`` are locations of weights, or ``hf``; ``drafter``
-    may also be the name of a drafter. ``None`` leaves a choice to the catalogue.
-
-    ``settings`` are vLLM's arguments without the dashes, ``speculative`` keys of
-    ``--speculative-config``, ``environment`` the container's; all are beside those of a plan.
-    """
+    may also be the name of a drafter. ``None`` leaves the choice to the catalogue."""
 
     pair: str
     target: str | None = None
     drafter: str | None = None
-    k: int | None = None
-    max_model_len: int | None = None
-    concurrency: int | None = None
-    vllm: str | None = None
-    instance_type: str | None = None
-    tensor_parallel_size: int | None = None
-    ami: str | None = None
-    image: str | None = None
-    region: str | None = None
-    on_cpu: bool = False
-    settings: Mapping[str, Value] = field(default_factory=dict)
-    speculative: Mapping[str, object] = field(default_factory=dict)
-    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -81,13 +63,13 @@ def check(request: CheckRequest, catalog: Catalog, read: Reader) -> CheckReport:
         raise _no_head_used(pair, location)
     target = _checkpoint(catalog, pair.target, request.target, pair.target, read)
     entry, drafter = pair.drafter, _with_location(pair, location)
-    case = _case(request, catalog, pair.target, drafter, Checkpoints(target))
+    case = build_case(catalog, pair.target, drafter, request, Checkpoints(target))
     head = None
     # The id of another target's head is enough: the head need not be read.
     if entry is not None and not check_case(case, only={head_not_for_target.CODE}):
         head = _checkpoint(catalog, pair.target, location, entry, read)
     own = request.target not in (None, HUB)
-    case = _case(request, catalog, pair.target, drafter, Checkpoints(target, head, own))
+    case = build_case(catalog, pair.target, drafter, request, Checkpoints(target, head, own))
     unread = _unread(case)
     return CheckReport(
         pair=_title(pair.target, drafter),
@@ -164,33 +146,6 @@ def _checkpoint(
     if location is None:
         return None
     return read(f"{weights}@{entry.revision}" if entry.revision else weights)
-
-
-def _case(
-    request: CheckRequest,
-    catalog: Catalog,
-    target: Target,
-    drafter: Drafter | None,
-    checkpoints: Checkpoints,
-) -> Case:
-    asked = CaseRequest(
-        target,
-        drafter,
-        k=request.k,
-        max_model_len=request.max_model_len,
-        concurrency=request.concurrency,
-        vllm=request.vllm,
-        instance_type=request.instance_type,
-        tensor_parallel_size=request.tensor_parallel_size or 1,
-        region=request.region,
-        image=request.image,
-        ami=request.ami,
-        on_cpu=request.on_cpu,
-        settings=request.settings,
-        speculative_settings=request.speculative,
-        environment=request.environment,
-    )
-    return build_case(asked, catalog, checkpoints)
 
 
 def _title(target: Target, drafter: Drafter | None) -> str:

@@ -109,6 +109,7 @@ def _parsed(text: str) -> object:
 )
 @click.option(
     "--speculative",
+    "speculative_settings",
     metavar="KEY=VALUE",
     multiple=True,
     callback=_speculative,
@@ -147,7 +148,7 @@ def check(
     del options["profile"], options["sandbox"]
     start = time.monotonic()
     catalog = api.load_catalog(catalog_of(ctx))
-    request = CheckRequest(pair, **options)
+    request = CheckRequest(pair=pair, **options)
     report = api.check(
         request, catalog, lambda location: api.checkpoint_at(location, lambda: _aws(ctx))
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from peagle.case import (
     Case,
-    CaseRequest,
+    CaseOptions,
     Checkpoints,
     build_case,
     drafter_of,
@@ -81,21 +81,15 @@ class FitInputs:
         target = self._target()
         drafter = None if request.no_speculation else self._drafter(target)
         read = replace(self.read, drafter=None) if drafter is None else self.read
-        case = build_case(
-            CaseRequest(
-                target,
-                drafter,
-                k=request.k,
-                max_model_len=request.max_model_len or self._length(target),
-                concurrency=request.max_num_seqs,
-                vllm=request.vllm,
-                instance_type=request.instance_type,
-                gpu=gpu.instance,
-                settings=_settings(request),
-            ),
-            self.catalog,
-            read,
+        options = CaseOptions(
+            k=request.k,
+            max_model_len=request.max_model_len or self._length(target),
+            concurrency=request.max_num_seqs,
+            vllm=request.vllm,
+            instance_type=request.instance_type,
+            settings=_settings(request),
         )
+        case = build_case(self.catalog, target, drafter, options, read, gpu.instance)
         own = {"own": True, "shared": False}.get(request.drafter_embeddings or "")
         fitted = _divided(
             fit_case(

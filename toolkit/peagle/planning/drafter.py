@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from peagle.case import CaseRequest, Checkpoints, build_case, own_drafter
+from peagle.case import CaseOptions, Checkpoints, build_case, own_drafter
 from peagle.catalog import find_drafter, find_pair, pair_name
 from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.checkpoints.locations import is_location, split_revision
@@ -32,8 +32,8 @@ def own_head(
     """
     read = options.drafter_checkpoint
     drafter = own_drafter(location, target, kind, read)
-    request = CaseRequest(target, drafter, vllm=options.vllm)
-    case = build_case(request, catalog, Checkpoints(drafter=read))
+    version = CaseOptions(vllm=options.vllm)
+    case = build_case(catalog, target, drafter, version, Checkpoints(drafter=read))
     if read is None:
         other = check(case, only={head_not_for_target.CODE})
         return Decision(drafter, findings=(*other, _not_read(location, kind)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from peagle.case import CaseRequest, applicable, build_case
+from peagle.case import CaseOptions, applicable, build_case
 from peagle.catalog.schema import Catalog, Drafter, EngineSetting, Target
 from peagle.catalog.tables import Instance
 from peagle.fit.building import draft_model, fit_case, gpu_of, target_model
@@ -115,9 +115,7 @@ def memory_fit(work: Workload, on: Instance, tensor_parallel_size: int) -> Fit:
 
 def planned_fit(work: Workload, on: Instance, tensor_parallel_size: int) -> FitCase:
     """The memory of the pair as planned, on this instance."""
-    request = CaseRequest(
-        work.target,
-        work.drafter,
+    options = CaseOptions(
         k=work.k,
         max_model_len=work.max_model_len,
         concurrency=work.concurrency,
@@ -125,7 +123,7 @@ def planned_fit(work: Workload, on: Instance, tensor_parallel_size: int) -> FitC
         instance_type=on.type,
         tensor_parallel_size=tensor_parallel_size,
     )
-    case = build_case(request, work.catalog)
+    case = build_case(work.catalog, work.target, work.drafter, options)
     planned = {"gpu-memory-utilization": GPU_MEMORY_UTILIZATION}
     return fit_case(replace(case, settings={**planned, **case.settings}), gpu_of(on))
 

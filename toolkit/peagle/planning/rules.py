@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from peagle.case import CaseRequest, Checkpoints, build_case
+from peagle.case import CaseOptions, Checkpoints, build_case
 from peagle.catalog.schema import Catalog
 from peagle.catalog.tables import Runtime
 from peagle.checks import check
@@ -33,9 +33,7 @@ def check_plan(
     Steps of planning ask some of the rules on their way; what those found is found again, in the
     same words.
     """
-    request = CaseRequest(
-        pair.target,
-        pair.drafter,
+    planned = CaseOptions(
         k=work.k,
         # Planning shortens what the target does not support; the rules see what was asked for.
         max_model_len=options.max_model_len or work.max_model_len,
@@ -48,4 +46,5 @@ def check_plan(
         tensor_parallel_size=hosting.fit.tensor_parallel_size,
         environment=environment,
     )
-    return check(build_case(request, catalog, Checkpoints(drafter=options.drafter_checkpoint)))
+    read = Checkpoints(drafter=options.drafter_checkpoint)
+    return check(build_case(catalog, pair.target, pair.drafter, planned, read))

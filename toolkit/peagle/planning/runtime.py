@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from peagle.case import CaseRequest, ami_for, build_case, family_of, nearest_version
+from peagle.case import CaseOptions, ami_for, build_case, family_of, nearest_version
 from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.catalog.tables import (
     Runtime,
@@ -72,9 +72,8 @@ def choose_runtime(
         hint = f"{near} this pair needs {minimum} or later; available: {there}".strip()
         raise NotFound(f"the catalogue has no image with vLLM {version}", hint)
     runtime = by_version[version]
-    findings = check(
-        build_case(CaseRequest(target, drafter, vllm=version), catalog), only=_ABOUT_VERSIONS
-    )
+    case = build_case(catalog, target, drafter, CaseOptions(vllm=version))
+    findings = check(case, only=_ABOUT_VERSIONS)
     if options.vllm is not None:
         return Decision(runtime, findings=findings)
     because = f"the catalogue's default, checked {table.checked.isoformat()}"
@@ -85,10 +84,8 @@ def choose_image(
     options: Options, catalog: Catalog, runtime: Runtime, region: str, pair: SelectedPair
 ) -> Decision[str]:
     """The image: AWS's of that version in that region, or the user's."""
-    request = CaseRequest(
-        pair.target, pair.drafter, vllm=runtime.vllm, region=region, image=options.image
-    )
-    case = build_case(request, catalog)
+    placed = CaseOptions(vllm=runtime.vllm, region=region, image=options.image)
+    case = build_case(catalog, pair.target, pair.drafter, placed)
     if options.image is not None:
         _check_image_name(options.image, region)
         return Decision(options.image, findings=check(case, only=_ABOUT_IMAGES))
