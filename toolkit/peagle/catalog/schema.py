@@ -95,14 +95,16 @@ class PublishedAcceptance(CatalogEntry):
 
 class KnownProblem(CatalogEntry):
     """A known problem of a drafter on the versions ``vllm``, and on ``instance_families`` such as
-    ``g7e`` (empty: on all)."""
+    ``g7e`` (empty: on all).
+
+    ``fix`` is empty where nothing needs to be done."""
 
     code: ShortName
     level: Level
     summary: str
     vllm: VersionRange | None = None
     instance_families: tuple[str, ...] = ()
-    fix: str
+    fix: str = ""
     source: str
 
 

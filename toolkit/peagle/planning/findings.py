@@ -119,8 +119,8 @@ def _cache(
     )
     if candidate.holds_load:
         fix = (
-            f"none needed while requests have about {fit.kv_cache_tokens // load:,} tokens or "
-            "less, prompt and output together; else lower --max-model-len or --concurrency"
+            "lower --max-model-len or --concurrency, unless requests have about "
+            f"{fit.kv_cache_tokens // load:,} tokens or less, prompt and output together"
         )
         yield note("cache-below-concurrency", "concurrency", message, fix)
         return
@@ -176,7 +176,7 @@ def _idle(
         yield note("gpus-idle", "instance_type", message, _CHEAPEST)
         return
     if candidate.usd_per_hour is not None and candidate.cost <= fitting[0].cost:
-        yield note("gpus-idle", "instance_type", message, "none needed: it is the cheapest fit")
+        yield note("gpus-idle", "instance_type", f"{message}; nothing cheaper fits", "")
         return
     busy = next((other for other in fitting if _all_busy(other)), None)
     fix = "no type that fits uses all of its GPUs"

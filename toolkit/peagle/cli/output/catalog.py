@@ -183,7 +183,7 @@ def _print_problems(console: Console, drafter: Drafter) -> None:
     console.print("\n[bold]Known problems[/]")
     table = _table("", "vLLM", "what", "source")
     for problem in drafter.problems:
-        what = f"{problem.summary}; {problem.fix}"
+        what = "; ".join(filter(None, (problem.summary, problem.fix)))
         table.add_row(problem.level, problem.vllm or "all", escape(what), escape(problem.source))
     console.print(table)
 

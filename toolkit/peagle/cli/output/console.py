@@ -116,8 +116,8 @@ def show_findings(findings: Any) -> None:
     for finding in findings:
         level = click.style(f"{finding.level}:", fg=colour(finding.level), bold=True)
         fix = fix_in_context(finding.fix, finding.command)
-        where = where_text(finding.where)
-        say(f"{level} {where}: {finding.message} ({fix}) [{finding.code}]")
+        message = f"{finding.message} ({fix})" if fix else finding.message
+        say(f"{level} {where_text(finding.where)}: {message} [{finding.code}]")
 
 
 _INDENT = " " * 9
@@ -136,10 +136,6 @@ def where_text(where: str) -> str:
     return f"--{where.replace('_', '-')}" if where in _FLAGS else where
 
 
-_NO_FIX = "none needed"
-"""The start of a fix that needs no action."""
-
-
 def print_findings(console: Console, findings: Iterable[Finding]) -> None:
     """Print every finding with its code, location, message and fix."""
     from rich.markup import escape
@@ -148,7 +144,7 @@ def print_findings(console: Console, findings: Iterable[Finding]) -> None:
         level = f"[bold {colour(finding.level)}]{finding.level:<8}[/]"
         console.print(f"{level} [bold]{finding.code}[/] ({escape(where_text(finding.where))})")
         _indented(console, finding.message)
-        if finding.fix and not finding.fix.startswith(_NO_FIX):
+        if finding.fix or finding.command:
             fix = fix_in_context(finding.fix, finding.command)
             _indented(console, f"fix: {fix}")
 
