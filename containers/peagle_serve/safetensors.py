@@ -278,7 +278,7 @@ def weight_files(names: Iterable[str], index: Mapping[str, str] | None) -> tuple
     missing = sorted(named.difference(found))
     if missing:
         raise DamagedFile(
-            f"{kind} names missing files ({len(missing)} of {len(named)}): {some(missing)}",
+            f"{kind} names missing files ({len(missing)} of {len(named)}): {first_names(missing)}",
             "copy the missing files too; a folder or a broken link does not count",
         )
     return tuple(name for name in found if name in named)
@@ -302,12 +302,12 @@ def _check_numbered(found: Iterable[str]) -> None:
             files = [f"{stem}-{number:05}-of-{total:05}.safetensors" for number in missing]
             raise DamagedFile(
                 f"{stem}-*-of-{total:05}.safetensors: {len(missing)} of {total} files are missing: "
-                f"{some(files)}",
+                f"{first_names(files)}",
                 "copy the missing files too, and the index",
             )
 
 
-def some(names: list[str]) -> str:
+def first_names(names: list[str]) -> str:
     """The first three names for a message, printable."""
     shown = ", ".join(ascii(name)[1:-1][:80] for name in names[:3])
     return f"{shown}, ..." if len(names) > 3 else shown

@@ -38,7 +38,7 @@ def aws(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Aws]:
         yield connect("us-east-1", keys=Keys("testing", "testing"))
 
 
-def build(aws: Aws, order: codebuild.BuildOrder = ORDER) -> tuple[codebuild.BuiltThere, list[str]]:
+def build(aws: Aws, order: codebuild.BuildOrder = ORDER) -> tuple[codebuild.RemoteBuild, list[str]]:
     told: list[str] = []
     return codebuild.build(aws, order, told.append, NoWaiting()), told
 

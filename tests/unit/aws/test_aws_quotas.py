@@ -12,8 +12,8 @@ from peagle.aws import quotas
 from peagle.aws.quotas import (
     Quota,
     QuotaNeed,
+    compare_quota,
     endpoint_quota,
-    judged,
     quota_findings,
     quotas_at_plan,
 )
@@ -212,7 +212,7 @@ def test_very_many_endpoints_are_not_counted(world: World, monkeypatch: pytest.M
     ],
 )
 def test_what_is_left_decides(need: QuotaNeed, used: dict[str, int], code: str | None) -> None:
-    codes = [finding.code for finding in judged(Quota(NAME, 4.0), used, need, "us-east-1")]
+    codes = [finding.code for finding in compare_quota(Quota(NAME, 4.0), used, need, "us-east-1")]
 
     assert codes == ([code] if code else [])
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from peagle.catalog import load_catalog
-from peagle.catalog.loading import examine
+from peagle.catalog.loading import validate_file
 from peagle.catalog.tables import Instance, InstanceTable, Price, Runtime, RuntimeTable
 from peagle.catalog.writing import (
     Tables,
@@ -53,7 +53,7 @@ def with_runtimes(**changed: Any) -> RuntimeTable:
 def read(text: str, model: type[Any], folder: Path) -> Any:
     path = folder / "table.yaml"
     path.write_text(text, encoding="utf-8")
-    found, problems = examine(path, model)
+    found, problems = validate_file(path, model)
     assert problems == []
     return found
 

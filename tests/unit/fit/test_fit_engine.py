@@ -21,7 +21,7 @@ from peagle.vllm.defaults import (
     padding_ratio,
     uses_model_runner_v2,
 )
-from peagle.vllm.gpus import seen_of, visible_gib
+from peagle.vllm.gpus import cuda_visible_gib, visible_gib
 from tests.unit.fit.geometry import case
 
 
@@ -149,8 +149,8 @@ def test_asynchronous_scheduling_keeps_two_batches() -> None:
 
 
 def test_a_data_sheets_number_is_what_the_driver_leaves_of_it() -> None:
-    assert seen_of(141, "H200") == pytest.approx(139.8, abs=0.05)
-    assert seen_of(139.5, "H200") == 139.5
-    assert seen_of(100, "H200") == 100
+    assert cuda_visible_gib(141, "H200") == pytest.approx(139.8, abs=0.05)
+    assert cuda_visible_gib(139.5, "H200") == 139.5
+    assert cuda_visible_gib(100, "H200") == 100
     assert visible_gib("H200", 144384) == pytest.approx(139.8, abs=0.05)
     assert visible_gib("unheard of", 102400) == pytest.approx(97)

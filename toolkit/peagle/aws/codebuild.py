@@ -72,14 +72,14 @@ class BuildOrder:
 
 
 @dataclass(frozen=True)
-class BuiltThere:
+class RemoteBuild:
     """Where the image is, with its digest once ECR knows it."""
 
     address: str
     digest: str | None
 
 
-def build(aws: Aws, order: BuildOrder, say: Say, clock: Clock | None = None) -> BuiltThere:
+def build(aws: Aws, order: BuildOrder, say: Say, clock: Clock | None = None) -> RemoteBuild:
     """Have the image built and pushed; its log is told line by line.
 
     Every step may be repeated. An image of that tag which is there already is not built again: a
@@ -92,7 +92,7 @@ def build(aws: Aws, order: BuildOrder, say: Say, clock: Clock | None = None) -> 
     there = ecr.image_digest(aws, order.repository, order.tag)
     if there:
         say(f"{address} is there already, and a tag never changes its image")
-        return BuiltThere(address, there)
+        return RemoteBuild(address, there)
     bucket, key = _upload(aws, order, say)
     project = project_name(order.repository)
     role = ensure_role(aws, _role_name(project, aws.region),
@@ -102,7 +102,7 @@ def build(aws: Aws, order: BuildOrder, say: Say, clock: Clock | None = None) -> 
     say(f"CodeBuild project {project}: building {address}")
     asked = _start(project, f"{bucket}/{key}", _variables(order, uri, address))
     _run(aws, asked, say, clock)
-    return BuiltThere(address, ecr.image_digest(aws, order.repository, order.tag))
+    return RemoteBuild(address, ecr.image_digest(aws, order.repository, order.tag))
 
 
 def project_name(repository: str) -> str:

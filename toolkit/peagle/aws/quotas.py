@@ -185,7 +185,7 @@ def quota_findings(
         fix = f"look it up in {console}/sagemaker/quotas; with a quota of 0 SageMaker refuses"
         return (warning("quota-unknown", _WHERE, message, fix),)
     if quota.value < need.count:
-        return tuple(judged(quota, {}, need, aws.region))
+        return tuple(compare_quota(quota, {}, need, aws.region))
     try:
         used = instances_in_use(aws, need.instance_type, need.own)
         why = f"there are more than {MAX_ENDPOINTS} endpoints"
@@ -195,8 +195,8 @@ def quota_findings(
         message = f"the quota '{quota.name}' is {quota.value:g}; its current use is unknown: {why}"
         listing = Fix("List the endpoints", ("aws", "sagemaker", "list-endpoints"))
         unknown = note("quota-usage-unknown", _WHERE, message, listing)
-        return (unknown, *judged(quota, {}, need, aws.region))
-    found = tuple(judged(quota, used, need, aws.region))
+        return (unknown, *compare_quota(quota, {}, need, aws.region))
+    found = tuple(compare_quota(quota, used, need, aws.region))
     if found or not cached:
         return found
     message = f"the quota '{quota.name}' is {quota.value:g}, and {_in_use(used)}"
@@ -217,7 +217,9 @@ def quotas_at_plan(
     )
 
 
-def judged(quota: Quota, used: dict[str, int], need: QuotaNeed, region: str) -> Iterator[Finding]:
+def compare_quota(
+    quota: Quota, used: dict[str, int], need: QuotaNeed, region: str
+) -> Iterator[Finding]:
     """What ``quota`` means for ``need`` while endpoints use so many instances of it."""
     busy = sum(used.values())
     free = max(int(quota.value) - busy, 0)

@@ -124,23 +124,23 @@ def table_file(name: str, own: Path | None) -> Path:
     return next(folder / name for folder in reversed(folders(own)) if (folder / name).is_file())
 
 
-def examine(path: Path, model: type[Model]) -> tuple[Model | None, list[Problem]]:
+def validate_file(path: Path, model: type[Model]) -> tuple[Model | None, list[Problem]]:
     """The content of the file ``path``, ``None`` if it is not valid, and all its problems."""
     try:
-        return _examined(read_document(path, display_path(path)), model, path)
+        return _validated(read_document(path, display_path(path)), model, path)
     except BadFile as bad:
         return None, [bad.problem]
 
 
-def examine_text(text: str, file: str, model: type[Model]) -> tuple[Model | None, list[Problem]]:
-    """Like ``examine``, for the ``text`` of a table that is not written yet."""
+def validate_text(text: str, file: str, model: type[Model]) -> tuple[Model | None, list[Problem]]:
+    """Like ``validate_file``, for the ``text`` of a table that is not written yet."""
     try:
-        return _examined(parse_document(text, file), model, Path(file))
+        return _validated(parse_document(text, file), model, Path(file))
     except BadFile as bad:
         return None, [bad.problem]
 
 
-def _examined(
+def _validated(
     document: Document, model: type[Model], path: Path
 ) -> tuple[Model | None, list[Problem]]:
     entry, problems = validate(document, model)
@@ -185,7 +185,7 @@ def _short_name_in(path: Path) -> re.Match[str] | None:
 
 
 def _read(path: Path, model: type[Model]) -> Model:
-    entry, problems = examine(path, model)
+    entry, problems = validate_file(path, model)
     if entry is None or problems:
         raise catalog_error(problems)
     return entry
@@ -217,7 +217,7 @@ def check_catalog_file(path: Path) -> list[Problem]:
     """All problems of one file; its name decides what it must hold."""
     if path.suffix == ".json":
         return _check_evidence(path)
-    return examine(path, _TABLES.get(path.name, Target))[1]
+    return validate_file(path, _TABLES.get(path.name, Target))[1]
 
 
 def _check_evidence(path: Path) -> list[Problem]:
@@ -234,7 +234,7 @@ def _misnamed(own: Path | None, targets: dict[str, Path]) -> Iterator[Problem]:
 
     With an own folder only its files are checked: it may replace the targets of bundled speeds.
     """
-    table = examine(table_file("instances.yaml", own), InstanceTable)[0]
+    table = validate_file(table_file("instances.yaml", own), InstanceTable)[0]
     gpus = {instance.gpu for instance in table.instances} if table else set()
     for path in sorted(folders(own)[-1].glob("evidence/*.json")):
         try:
@@ -254,7 +254,7 @@ def _misnamed(own: Path | None, targets: dict[str, Path]) -> Iterator[Problem]:
 def _names(run: SpeedRun, targets: dict[str, Path]) -> list[tuple[str, str, set[str]]]:
     """Key, name and known names of the target and the drafters that were measured."""
     found = [("pair", run.target, set(targets))]
-    target = examine(targets[run.target], Target)[0] if run.target in targets else None
+    target = validate_file(targets[run.target], Target)[0] if run.target in targets else None
     if target is not None:
         known = {name for d in target.drafters for name in (d.name, d.weights) if name}
         for name in sorted({row.drafter for row in run.speeds if row.drafter is not None}):

@@ -41,7 +41,7 @@ def check_tensors(index: Mapping[str, str], tensors: Iterable[str], file: str) -
     missing = sorted(set(index).difference(tensors))
     if missing:
         count = f"{len(missing):,} tensor{'s' if len(missing) > 1 else ''}"
-        message = f"{file} names {count} that no file holds: {parser.some(missing)}"
+        message = f"{file} names {count} that no file holds: {parser.first_names(missing)}"
         raise CheckpointError(message, "copy index and weights again")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from peagle.case import Checkpoints, build_case
 from peagle.catalog.documents import Problem, display_path
-from peagle.catalog.loading import examine, target_files
+from peagle.catalog.loading import target_files, validate_file
 from peagle.catalog.schema import Catalog, Target
 from peagle.checkpoints import FolderSource, read_checkpoint
 from peagle.checks import check
@@ -31,7 +31,7 @@ def check_local_weights(path: Path | None, own: Path | None, tables: Catalog) ->
         problem
         for file in files
         if _LOCAL in file.read_bytes()
-        and (target := examine(file, Target)[0]) is not None
+        and (target := validate_file(file, Target)[0]) is not None
         and target.weights.startswith("./")
         for problem in _differences(file, target, tables)
     ]

@@ -26,7 +26,7 @@ from peagle.fit.estimate import is_multimodal, refuse_unknown
 from peagle.fit.models import DraftModel, FitCase, GpuMemory, TargetModel, Vision
 from peagle.vllm.defaults import GPU_MEMORY_UTILIZATION, EngineConfig, batch_of
 from peagle.vllm.dtypes import served_dtype, served_size
-from peagle.vllm.gpus import seen_of, visible_gib
+from peagle.vllm.gpus import cuda_visible_gib, visible_gib
 
 _PARALLEL_LAYERS = 4
 """Layers of a P-EAGLE head whose catalogue entry has none, as in all published ones."""
@@ -54,7 +54,7 @@ def gpu_with_memory(table: InstanceTable, gib: float) -> GpuMemory:
         return nearest, -on.capability
 
     nearest = min(table.instances, key=distance)
-    visible = seen_of(gib, nearest.gpu)
+    visible = cuda_visible_gib(gib, nearest.gpu)
     return GpuMemory(nearest, 1, visible, gib - visible)
 
 

@@ -60,7 +60,7 @@ def parallel_sizes(query_heads: int, kv_heads: Iterable[int], gpus: int) -> list
     ]
 
 
-def seen_of(given_gib: float, gpu: str) -> float:
+def cuda_visible_gib(given_gib: float, gpu: str) -> float:
     """GiB that CUDA reports for a GPU of ``given_gib``: the same, unless the number is from the
     data sheet or nvidia-smi, which include the driver's memory."""
     for visible in VISIBLE_GIB.get(gpu, ()):
