@@ -23,8 +23,8 @@ from peagle.images import (
     with_digest,
 )
 from peagle.images.bake import baked
-from peagle.images.build import Packages, archive, context_of, engine_image, engine_image_name
-from peagle.images.context import source_revision
+from peagle.images.build import Packages, context, context_of, engine_image, engine_image_name
+from peagle.images.context import source_revision, tar
 from peagle.images.inspect import check_pair
 from peagle.planning import Options, Plan, make_plan
 from peagle.render.image import Recipe
@@ -136,14 +136,14 @@ def test_what_docker_gets_is_the_same_every_time_and_no_credential(docker: FakeD
     build(Docker(), plan, RECIPE)
     builds = [one for one in docker.asked if one["argv"][0] == "build"]
     assert builds[0]["argv"] == ["build", "--force-rm", "--tag", image_name(plan, RECIPE), "-"]
-    digest = hashlib.sha256(b"".join(archive(plan, RECIPE))).hexdigest()
+    digest = hashlib.sha256(b"".join(tar(context(plan, RECIPE)))).hexdigest()
     assert [one["input"] for one in builds] == [digest, digest]
     assert builds[0]["environment"]["BUILDX_NO_DEFAULT_ATTESTATIONS"] == "1"
 
 
 def test_baked_weights_are_in_the_context(docker: FakeDocker) -> None:
     plan = plan_for("tiny")
-    size = sum(map(len, archive(plan, Recipe("cpu", "base", None, weights=baked(plan)))))
+    size = sum(map(len, tar(context(plan, Recipe("cpu", "base", None, weights=baked(plan))))))
     assert size > plan.target.weight_bytes
 
 
@@ -193,7 +193,7 @@ def test_an_image_of_another_pair_is_refused(docker: FakeDocker) -> None:
         UserError, match=r"built for peagle/tiny.*not for openai/gpt-oss-20b"
     ) as raised:
         check_pair(found, "openai/gpt-oss-20b", BUILD)
-    assert raised.value.fix == "Omit --image, or build another image"
+    assert raised.value.fix == "omit --image, or build another image"
 
 
 def test_the_engines_image_is_made_once(docker: FakeDocker, packages: Packages) -> None:

@@ -105,7 +105,7 @@ def build_image_on_aws(aws: Aws, request: ImageRequest, say: Say) -> str:
     found = codebuild.build(aws, order, say)
     address = pinned(without_tag(found.address), found.digest) if found.digest else found.address
     for name in (found.address, address):
-        record_push(aws, name, PushedImage(plan.pair, recipe.bakes_weights))
+        record_push(aws, name, PushedImage(plan.pair, bool(recipe.weights)))
     return address
 
 

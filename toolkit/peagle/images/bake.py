@@ -7,7 +7,7 @@ every start would pull them.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from peagle.checkpoints import FolderSource, Source
@@ -18,11 +18,10 @@ from peagle.checkpoints.index import files_read
 from peagle.data import weights_folder
 from peagle.errors import Unsupported
 from peagle.images.context import Member, members_of
+from peagle.images.docker import Progress
 from peagle.planning.plan import Plan, Weights
 from peagle.render.image import Baked, Copied, Download
 from peagle_serve.contract import ML_ROOT
-
-Progress = Callable[[str], object]
 
 
 def baked(plan: Plan, progress: Progress = lambda line: None) -> tuple[Baked, ...]:
@@ -32,15 +31,15 @@ def baked(plan: Plan, progress: Progress = lambda line: None) -> tuple[Baked, ..
     or unreachable ones, and UserError for a link that leaves their folder.
     """
     of_drafter = plan.drafter.weights if plan.drafter else None
-    found = [plan.target.weights, *([of_drafter] if of_drafter else [])]
-    return tuple(_baked(weights, progress) for weights in found if weights.kind != "image")
+    found = (plan.target.weights, of_drafter)
+    return tuple(_baked(one, progress) for one in found if one and one.kind != "image")
 
 
 def members(copied: Copied) -> list[Member]:
-    """Its files, for the build context."""
+    """The files for the build context."""
     folder = Path(copied.folder)
-    wanted = {folder / name for name in copied.files}
-    return members_of(folder, copied.path, skip=lambda path: path not in wanted)
+    chosen = {folder / name for name in copied.files}
+    return members_of(folder, copied.path, skip=lambda path: path not in chosen)
 
 
 def _baked(weights: Weights, progress: Progress) -> Baked:
@@ -54,13 +53,13 @@ def _baked(weights: Weights, progress: Progress) -> Baked:
 
 
 def _download(weights: Weights) -> Download:
-    """The files are listed now and downloaded by the build, without a token."""
+    """Lists the files; the build downloads them, without a token."""
     hub = Hub.of_environment()
     found = resolve_revision(hub, weights.location, weights.revision)
     if not found.is_public:
         raise Unsupported(
             f"{weights.location} is gated on the hub, and a build never gets your token",
-            "omit --bake-weights: `peagle weights sync` copies it to S3 with HF_TOKEN, and "
+            "omit --bake-weights; `peagle weights sync` copies the model to S3 with HF_TOKEN, and "
             "SageMaker mounts it from there",
         )
     files = _files(HubSource(weights.location, found.commit, hub))
@@ -71,8 +70,8 @@ def _copied(weights: Weights) -> Copied:
     folder = weights_folder(weights.location)
     check_links(Path(folder))
     below = PurePosixPath(weights.engine_path).relative_to(ML_ROOT)
-    chosen = Copied(f"weights/{below}", str(folder), _files(FolderSource(Path(folder))), "")
-    return Copied(chosen.path, chosen.folder, chosen.files, _digest(members(chosen)))
+    copied = Copied(f"weights/{below}", str(folder), _files(FolderSource(Path(folder))), "")
+    return replace(copied, digest=_digest(members(copied)))
 
 
 def _files(source: Source) -> tuple[str, ...]:

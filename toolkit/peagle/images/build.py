@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,14 +17,12 @@ from peagle.errors import EngineError, NotFound, UserError
 from peagle.findings import Finding
 from peagle.images import bake as baking
 from peagle.images.context import Member, member_of, members_of, pulled, tar, tar_member
-from peagle.images.docker import Docker
+from peagle.images.docker import Docker, Progress
 from peagle.images.inspect import Image, show_image
 from peagle.planning.plan import Plan
 from peagle.planning.runtime import IMAGE_WITHOUT_COUNTERS
 from peagle.render.image import LAYER_LIMIT_BYTES, Copied, Recipe, content_digest, context_files
 from peagle.render.image_names import split_image
-
-Progress = Callable[[str], object]
 
 _DIGITS = 12
 _ABOUT_REGISTRY = frozenset({"image-not-in-ecr", "image-in-another-region"})
@@ -52,7 +49,7 @@ def image_name(plan: Plan, recipe: Recipe) -> str:
 
 
 def named_by_content(image: Image) -> bool:
-    """Whether the image has such a name: then images of that name are the same."""
+    """Whether the image has a name of ``image_name``: images of that name have the same content."""
     return bool(image.content) and image.name.endswith(f"-{image.content[:_DIGITS]}")
 
 
@@ -77,11 +74,6 @@ def context(plan: Plan, recipe: Recipe) -> list[Member]:
     return [*files, *(member for one in copied for member in baking.members(one))]
 
 
-def archive(plan: Plan, recipe: Recipe) -> Iterator[bytes]:
-    """The build context as a tar: the same bytes for the same plan and recipe."""
-    return tar(context(plan, recipe))
-
-
 def build(
     docker: Docker,
     plan: Plan,
@@ -89,19 +81,19 @@ def build(
     tag: str | None = None,
     progress: Progress = lambda line: None,
 ) -> Built:
-    """Build the image with the name ``tag``, else ``image_name``. Raises as ``Docker.run``."""
+    """Build the image with the name ``tag``, else ``image_name``. Raises as ``Docker.stream``."""
     name = tag or image_name(plan, recipe)
     begun = time.monotonic()
     engine = for_gpus(docker) if recipe.runtime == "gpu" else docker
     engine.stream(
         "build", "--force-rm", "--tag", name, "-",
-        doing=f"building {name}", given=archive(plan, recipe), each_line=progress,
+        doing=f"building {name}", given=tar(context(plan, recipe)), each_line=progress,
     )  # fmt: skip
     return Built(show_image(docker, name), time.monotonic() - begun)
 
 
 def for_gpus(docker: Docker) -> Docker:
-    """The engine, pulling and building images for machines with GPUs."""
+    """The Docker engine, for images of machines with GPUs."""
     return Docker({**_GPU_PLATFORM, **docker.environment})
 
 
@@ -175,12 +167,8 @@ def context_of(packages: Packages) -> list[Member]:
     """The Dockerfile, and the packages as one archive: builders unpack 32,000 files faster than
     they copy them."""
     inside = f"lib/python{packages.python}/site-packages"
-    files = members_of(packages.folder, inside, skip=_is_bytecode)
+    files = members_of(packages.folder, inside, skip=lambda path: "__pycache__" in path.parts)
     return [member_of("Dockerfile", _DOCKERFILE.encode()), tar_member("engine.tar", files)]
-
-
-def _is_bytecode(path: Path) -> bool:
-    return "__pycache__" in path.parts
 
 
 def _check_base(docker: Docker, base: str, packages: Packages) -> None:
@@ -192,16 +180,16 @@ def _check_base(docker: Docker, base: str, packages: Packages) -> None:
             doing=f"running Python in {base}",
         ).strip()  # fmt: skip
     except (EngineError, NotFound) as error:
-        message = f"the base {base} cannot run the engine: {error.message}"
         raise UserError(
-            message, f"choose a --base with Python {packages.python} and venv"
+            f"the base {base} cannot run the engine: {error.message}",
+            f"choose a --base with Python {packages.python} and venv",
         ) from error
     if version != packages.python:
         raise UserError(
             f"the base {base} has Python {version}, and the installed engine is for "
             f"{packages.python}",
-            f"choose another --base, or install the engine for Python {version}: peagle engine "
-            "install --python PATH",
+            f"choose another --base, or install the engine for Python {version}: "
+            "peagle engine install --python PATH",
         )
 
 
@@ -211,13 +199,11 @@ def findings_with_own_image(plan: Plan) -> tuple[Finding, ...]:
 
 
 def findings_for_build(plan: Plan) -> tuple[Finding, ...]:
-    """The findings that matter for building an image: without notes about serving it."""
+    """The findings for building an image: without notes, which are about serving it."""
     return tuple(one for one in findings_with_own_image(plan) if one.level != "note")
 
 
 def findings_on_this_machine(plan: Plan, engine_kind: str) -> tuple[Finding, ...]:
     """The findings for a local engine, whose container image need not be in ECR."""
-    found = findings_with_own_image(plan)
-    if engine_kind != "docker":
-        return found
-    return tuple(one for one in found if one.code not in _ABOUT_REGISTRY)
+    left_out = _ABOUT_REGISTRY if engine_kind == "docker" else ()
+    return tuple(one for one in findings_with_own_image(plan) if one.code not in left_out)

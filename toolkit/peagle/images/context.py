@@ -11,7 +11,7 @@ import errno
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -20,7 +20,7 @@ from typing import Any
 from peagle.checkpoints.folder import follow_link
 from peagle.data import data_folder
 from peagle.errors import UserError
-from peagle.images.docker import Docker
+from peagle.images.docker import Docker, Progress
 from peagle.render.image_names import has_host, pinned, split_image, without_tag
 from peagle_serve.folder import link_homes
 
@@ -84,10 +84,10 @@ def tar_member(path: str, members: Iterable[Member]) -> Member:
 
 def _entries(members: Iterable[Member]) -> Iterator[tuple[bytes, Member]]:
     """Each member with its header; before its first file, each folder."""
-    known = {""}
+    known = {"."}
     for member in sorted(members, key=lambda one: one.path):
         for parent in reversed(PurePosixPath(member.path).parents):
-            folder = "" if parent == PurePosixPath() else parent.as_posix()
+            folder = parent.as_posix()
             if folder not in known:
                 known.add(folder)
                 yield _header(folder, 0, _FOLDER_MODE, tarfile.DIRTYPE), member_of(folder, b"")
@@ -102,7 +102,7 @@ def _header(path: str, size: int, mode: int, kind: bytes) -> bytes:
 
 
 def _content(member: Member) -> Iterator[bytes]:
-    """The content, padded with zeros to a whole block."""
+    """The content, padded to a whole block."""
     left = member.size
     for chunk in member.chunks():
         left -= len(chunk)
@@ -139,21 +139,18 @@ def source_revision() -> str | None:
     root = data_folder("containers").parent
     if not (root / ".git").exists():
         return None
-    command = ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--dirty"]
+    command = ["git", "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
     try:
         done = subprocess.run(
-            [*command, "--exclude=*"], capture_output=True, text=True, check=False, timeout=10
+            command, cwd=root, capture_output=True, text=True, check=False, timeout=10
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() or None
 
 
-Progress = Callable[[str], object]
-
-
 def pulled(docker: Docker, name: str, progress: Progress) -> dict[str, Any]:
-    """Docker's description of the image ``name``, which is pulled unless it is here."""
+    """Docker's description of the image ``name``, which is pulled if necessary."""
     found = docker.inspect("image", name)
     if found is None:
         progress(f"pulling {name}")
@@ -170,11 +167,14 @@ def with_digest(docker: Docker, base: str, progress: Progress = lambda line: Non
     name, digest = split_image(base)
     if digest or not has_host(name):
         return base
-    repository = without_tag(name)
-    known = pulled(docker, name, progress).get("RepoDigests") or ()
-    mine = [digest for address, _, digest in (one.partition("@") for one in known)
-            if address == repository]  # fmt: skip
-    return pinned(name, mine[0] if mine else None)
+    digests = digests_of(pulled(docker, name, progress), without_tag(name))
+    return pinned(name, digests[0] if digests else None)
+
+
+def digests_of(found: Mapping[str, Any], repository: str) -> list[str]:
+    """The digests under which an image is in ``repository``, from Docker's description."""
+    known = (one.partition("@") for one in found.get("RepoDigests") or ())
+    return [digest for address, _, digest in known if address == repository]
 
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -189,6 +189,6 @@ def explain_full_disk(what: str) -> Iterator[None]:
         if error.errno not in _FULL:
             raise
         raise UserError(
-            f"the disk of {tempfile.gettempdir()} is full: {what} does not fit there",
-            "free some space, or set TMPDIR to another folder; nothing was kept",
+            f"the disk of {tempfile.gettempdir()} is full: {what} does not fit",
+            "free some space, or set TMPDIR to another folder",
         ) from error

@@ -12,10 +12,10 @@ import os
 import re
 import shutil
 import subprocess
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from peagle.errors import (
     CloudError,
@@ -30,7 +30,8 @@ from peagle.errors import (
 DOCKER = "docker"
 WITHOUT_DOCKER = "install and start Docker; the process engine works without it"
 
-Line = Callable[[str], object]
+Progress = Callable[[str], object]
+"""Called with each line that tells the user what happens."""
 
 _BUILD_SETTINGS = {
     "BUILDKIT_PROGRESS": "plain",
@@ -44,27 +45,71 @@ _KEPT_LINES, _SHOWN_LINES, _SHOWN_CHARACTERS = 40, 3, 200
 _ADVICE = re.compile(r"DEPRECATED: The legacy builder is deprecated")
 _USAGE = re.compile(r"(Run|See) '[^']+ --help'|Usage:")
 """Lines that follow an error and do not explain it."""
+_PREFIX = re.compile(r"^(docker: |ERROR: |Error response from daemon: )+")
 
-_NOT_RUNNING = re.compile(
-    r"Cannot connect to the Docker daemon|error during connect|Is the docker daemon running"
-    r"|permission denied while trying to connect"
-)
-_DISK_FULL = re.compile(r"no space left on device|disk quota exceeded", re.IGNORECASE)
-_DENIED = re.compile(
-    r"denied|unauthorized|no basic auth credentials|authentication required|403 Forbidden"
-    r"|authorization token has expired",
-    re.IGNORECASE,
-)
-_TAG_EXISTS = re.compile(r"tag .*(is|are) immutable|ImageTagAlreadyExists", re.IGNORECASE)
-_UNREACHABLE = re.compile(
-    r"no such host|connection refused|i/o timeout|TLS handshake|EOF$|server gave HTTP response"
-)
-_NO_IMAGE = re.compile(
-    r"No such (image|object|container|volume)|manifest unknown|not found|repository does not"
-)
-_PORT_IN_USE = re.compile(r"port is already allocated|address already in use")
 _ERROR = re.compile(r"error|denied|cannot|no such|no space|invalid", re.IGNORECASE)
-_NO_GPU = re.compile(r"could not select device driver|nvidia-container-cli")
+
+
+class _Known(NamedTuple):
+    """An error of Docker: the pattern of its line, and what the user reads."""
+
+    pattern: str
+    error: type[PeagleError]
+    fix: str | Fix
+    code: str = ""
+    message: str = "{doing}: {line}"
+
+
+_KNOWN = (
+    _Known(
+        r"Cannot connect to the Docker daemon|error during connect|Is the docker daemon running"
+        r"|permission denied while trying to connect",
+        DockerMissing,
+        WITHOUT_DOCKER,
+        message="no Docker engine answers: {line}",
+    ),
+    _Known(
+        r"(?i)no space left on device|disk quota exceeded",
+        UserError,
+        Fix("free some space", ("docker", "system", "prune")),
+        "disk-full",
+        "the disk is full: {doing}: {line}",
+    ),
+    _Known(
+        r"(?i)tag .*(is|are) immutable|ImageTagAlreadyExists",
+        CloudError,
+        "the tag exists with other content: choose another --tag",
+        "tag-exists",
+    ),
+    _Known(
+        r"could not select device driver|nvidia-container-cli",
+        UserError,
+        "install the NVIDIA container toolkit, or omit --gpus",
+    ),
+    _Known(
+        r"port is already allocated|address already in use",
+        UserError,
+        "choose another --port, or omit it to use any free port",
+        "port-in-use",
+    ),
+    _Known(
+        r"(?i)denied|unauthorized|no basic auth credentials|authentication required|403 Forbidden"
+        r"|authorization token has expired",
+        CloudError,
+        "log in to the registry, and check that the repository exists",
+    ),
+    _Known(
+        r"No such (image|object|container|volume)|manifest unknown|not found|repository does not",
+        NotFound,
+        "check the spelling with `docker images`",
+    ),
+    _Known(
+        r"no such host|connection refused|i/o timeout|TLS handshake|EOF$"
+        r"|server gave HTTP response",
+        CloudError,
+        "check the registry's name and the network",
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -113,21 +158,23 @@ class Docker:
         *arguments: str,
         doing: str,
         given: Iterable[bytes] = (),
-        each_line: Line = lambda line: None,
+        each_line: Progress = lambda line: None,
     ) -> None:
         """Run ``docker ARGUMENTS`` with ``given`` as its input; pass each line of output on.
 
         Raises as ``run`` does, and errors of ``given``; an interrupt ends the command.
         """
         last: list[str] = []
-        with subprocess.Popen(
+        program = subprocess.Popen(
             self.argv(*arguments),
             env={**self.variables(), **_BUILD_SETTINGS},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-        ) as program:
-            feeder = _Feeder(program, given)
+        )
+        # The program closes its output or is terminated, so its input ends before the pool does.
+        with program, ThreadPoolExecutor(1, thread_name_prefix="docker input") as pool:
+            feeding = pool.submit(_feed, program, given)
             try:
                 for line in _without_advice(program.stdout or ()):
                     last = [*last[-_KEPT_LINES:], line]
@@ -135,11 +182,7 @@ class Docker:
             except BaseException:
                 program.terminate()
                 raise
-            finally:
-                # The program has closed its output or was terminated, so its input ends too.
-                feeder.join()
-        # Checked first: an error of the input causes the command to fail.
-        feeder.check()
+        feeding.result()  # first: an error of the input causes the command to fail
         if program.returncode:
             raise docker_error(doing, last)
 
@@ -155,36 +198,21 @@ class Docker:
         return {**os.environ, **self.environment}
 
 
-class _Feeder(threading.Thread):
-    """Writes a program's input while its output is read; keeps an error."""
-
-    def __init__(self, program: subprocess.Popen[bytes], given: Iterable[bytes]) -> None:
-        super().__init__(name="docker input", daemon=True)
-        self._program = program
-        self._given = given
-        self._error: BaseException | None = None
-        self.start()
-
-    def run(self) -> None:
-        stream = self._program.stdin
-        assert stream is not None
-        try:
-            for chunk in self._given:
-                stream.write(chunk)
-        except BrokenPipeError:
-            pass  # The program ended first, and reports why.
-        except Exception as error:
-            # A partial context must not become an image: terminate instead of closing the input.
-            self._error = error
-            self._program.terminate()
-        finally:
-            with contextlib.suppress(BrokenPipeError):
-                stream.close()
-
-    def check(self) -> None:
-        """Raise the error of the input, if any, after its end."""
-        if self._error:
-            raise self._error
+def _feed(program: subprocess.Popen[bytes], given: Iterable[bytes]) -> None:
+    """Write a program's input. Raises the errors of ``given``."""
+    stream = program.stdin
+    assert stream is not None
+    try:
+        for chunk in given:
+            stream.write(chunk)
+    except BrokenPipeError:
+        pass  # the program ended first, and reports why
+    except BaseException:
+        program.terminate()  # before its input is closed: half a context must not become an image
+        raise
+    finally:
+        with contextlib.suppress(BrokenPipeError):
+            stream.close()
 
 
 def _without_advice(output: Iterable[bytes]) -> Iterator[str]:
@@ -200,33 +228,10 @@ def _without_advice(output: Iterable[bytes]) -> Iterator[str]:
 def docker_error(doing: str, lines: Sequence[str]) -> PeagleError:
     """The error that Docker's last lines describe."""
     line = _deciding(lines)
-    message = f"{doing}: {line}"
-    if _NOT_RUNNING.search(line):
-        return DockerMissing(f"no Docker engine answers: {line}", WITHOUT_DOCKER)
-    if _DISK_FULL.search(line):
-        return UserError(
-            f"the disk is full: {message}",
-            Fix("Free some space", ("docker", "system", "prune")),
-            code="disk-full",
-        )
-    if _TAG_EXISTS.search(line):
-        return CloudError(
-            message, "the tag exists with other content: choose another --tag", code="tag-exists"
-        )
-    if _NO_GPU.search(line):
-        return UserError(message, "install the NVIDIA container toolkit, or omit --gpus")
-    if _PORT_IN_USE.search(line):
-        return UserError(
-            message,
-            "choose another --port, or omit it to use any free port",
-            code="port-in-use",
-        )
-    if _DENIED.search(line):
-        return CloudError(message, "log in to the registry, and check that the repository exists")
-    if _NO_IMAGE.search(line):
-        return NotFound(message, "check the spelling with `docker images`")
-    if _UNREACHABLE.search(line):
-        return CloudError(message, "check the registry's name and the network")
+    for known in _KNOWN:
+        if re.search(known.pattern, line):
+            message = known.message.format(doing=doing, line=line)
+            return known.error(message, known.fix, known.code)
     return EngineError(f"{doing}: {_summary(lines)}", "fix the cause that Docker reports")
 
 
@@ -234,23 +239,23 @@ def _deciding(lines: Sequence[str]) -> str:
     """The last line that names an error, else the last one."""
     messages = _messages(lines)
     errors = [line for line in messages if _ERROR.search(line)]
-    return _plain((errors or messages or ["no output"])[-1])
+    return (errors or messages or ["no output"])[-1]
 
 
 def _summary(lines: Sequence[str]) -> str:
     """The last lines, with the deciding one."""
     deciding = _deciding(lines)
-    last = [_plain(line) for line in _messages(lines)][-_SHOWN_LINES:]
-    shown = last if deciding in last else [deciding, *last[1:]]
-    return " | ".join(line[:_SHOWN_CHARACTERS] for line in shown) or deciding
+    shown = _messages(lines)[-_SHOWN_LINES:]
+    if deciding not in shown:
+        shown = [deciding, *shown[1:]]
+    return " | ".join(line[:_SHOWN_CHARACTERS] for line in shown)
 
 
-def _messages(lines: Sequence[str]) -> list[str]:
-    return [line.strip() for line in lines if line.strip() and not _USAGE.match(line.strip())]
-
-
-def _plain(line: str) -> str:
-    return re.sub(r"^(docker: |ERROR: |Error response from daemon: )+", "", line)
+def _messages(lines: Iterable[str]) -> list[str]:
+    """The lines without prefixes, usage and empty ones."""
+    stripped = (line.strip() for line in lines)
+    plain = (_PREFIX.sub("", line) for line in stripped if line and not _USAGE.match(line))
+    return list(plain)
 
 
 _NVIDIA = "nvidia"

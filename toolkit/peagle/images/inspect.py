@@ -52,7 +52,7 @@ class Image:
 
     @property
     def content(self) -> str:
-        """The digest of its content; empty for images of older toolkits."""
+        """The digest of its content; empty for images of older versions of the toolkit."""
         return self.labels.get(CONTENT_LABEL, "")
 
     @property
@@ -89,8 +89,8 @@ def unchecked_image(name: str) -> Image:
 
 def list_images(docker: Docker, **labels: str) -> tuple[Image, ...]:
     """The toolkit's images with these labels (without ``peagle.``), newest first."""
-    filters = [f"label=peagle.{name}={value}" for name, value in labels.items()]
-    options = [word for one in ("label=peagle.pair", *filters) for word in ("--filter", one)]
+    filters = ["label=peagle.pair", *(f"label=peagle.{key}={labels[key]}" for key in labels)]
+    options = [word for one in filters for word in ("--filter", one)]
     printed = docker.run("image", "ls", *options, "--format", "{{json .}}", doing="listing images")
     lines = [json.loads(line) for line in printed.splitlines()]
     names = [f"{one['Repository']}:{one['Tag']}" for one in lines if one["Tag"] != "<none>"]
@@ -122,7 +122,7 @@ def check_pair(image: Image, pair: str, command: Sequence[str]) -> None:
     if image.pair != pair:
         raise UserError(
             f"the image {image.name} was built for {image.pair}, not for {pair}",
-            Fix("Omit --image, or build another image", tuple(command)),
+            Fix("omit --image, or build another image", tuple(command)),
             code="image-of-another-pair",
         )
 

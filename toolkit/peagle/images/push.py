@@ -6,19 +6,19 @@ from the environment of this one command.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from peagle.errors import UserError
-from peagle.images.context import explain_full_disk
-from peagle.images.docker import Docker
+from peagle.images.context import digests_of, explain_full_disk
+from peagle.images.docker import Docker, Progress
 from peagle.render.image_names import has_host, without_tag
 
 _HELPER = "peagle"
@@ -39,8 +39,6 @@ elif sys.argv[1:] == ["get"]:
     print(json.dumps({{"ServerURL": host, "Username": logins[host][0], "Secret": logins[host][1]}}))
 """
 
-Progress = Callable[[str], object]
-
 
 @dataclass(frozen=True)
 class Login:
@@ -51,7 +49,7 @@ class Login:
     password: str = field(repr=False)
 
 
-@contextmanager
+@contextlib.contextmanager
 def logged_in(docker: Docker, logins: Sequence[Login]) -> Iterator[Docker]:
     """A Docker engine with these logins instead of the user's; without logins, ``docker``."""
     if not logins:
@@ -85,9 +83,7 @@ def push(
     docker.run("tag", name, address, doing=doing)
     with logged_in(docker, logins) as engine:
         engine.stream("push", address, doing=doing, each_line=progress)
-    found = docker.inspect("image", address) or {}
-    known = [one.partition("@") for one in found.get("RepoDigests") or ()]
-    digests = [digest for place, _, digest in known if place == repository]
+    digests = digests_of(docker.inspect("image", address) or {}, repository)
     return f"{repository}@{digests[-1]}" if digests else address
 
 
@@ -104,9 +100,10 @@ def _configure(folder: Path, hosts: Sequence[str]) -> None:
     for kept in _KEPT:
         if (own / kept).is_dir():
             (folder / kept).symlink_to(own / kept)
-    document = {"credHelpers": dict.fromkeys(hosts, _HELPER)}
-    context = _current_context(own)
-    document |= {"currentContext": context} if context else {}  # type: ignore[dict-item]
+    document: dict[str, object] = {"credHelpers": dict.fromkeys(hosts, _HELPER)}
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        found = json.loads((own / "config.json").read_text(encoding="utf-8"))
+        document["currentContext"] = str(found["currentContext"])
     (folder / "config.json").write_text(json.dumps(document), encoding="utf-8")
     helper = folder / "bin" / f"docker-credential-{_HELPER}"
     helper.parent.mkdir()
@@ -115,11 +112,3 @@ def _configure(folder: Path, hosts: Sequence[str]) -> None:
     command = shlex.join([sys.executable, "-I", str(source)])
     helper.write_text(f'#!/bin/sh\nexec {command} "$@"\n', encoding="utf-8")
     helper.chmod(0o700)
-
-
-def _current_context(own: Path) -> str | None:
-    try:
-        found = json.loads((own / "config.json").read_text(encoding="utf-8"))
-        return str(found["currentContext"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None

@@ -2,10 +2,10 @@
 
     Dockerfile
     .dockerignore
-    peagle/peagle_serve/...   the package peagle_serve
-    peagle/pair.json      which pair, runtime and plan this image is for
-    cache/                an empty folder that the container's own user may write
-    weights/...           only with baked weights: what is below /opt/ml in other images
+    peagle/peagle_serve/...   the entrypoint
+    peagle/pair.json          the pair and runtime of the image
+    cache/                    a folder that the container's user may write
+    weights/...               baked weights: what other images have below /opt/ml
 
 The environment comes from outside, on SageMaker and on a laptop alike. The same plan and recipe
 give the same files.
@@ -27,7 +27,7 @@ from peagle.planning.plan import Plan
 from peagle.render.files import RenderedFile, json_file, text_file
 from peagle.render.image_names import split_image
 from peagle.render.plan_file import plan_document
-from peagle_serve.contract import ROOT_VARIABLE
+from peagle_serve.contract import IMAGE_CONTENT_VARIABLE, ROOT_VARIABLE
 
 DOCKERFILE = "Dockerfile"
 PAIR_FILE = "peagle/pair.json"
@@ -42,10 +42,6 @@ CACHE_FOLDER = "/var/cache/peagle"
 
 CONTENT_LABEL = "peagle.content"
 """The label with ``content_digest``."""
-
-CONTENT_VARIABLE = "PEAGLE_IMAGE_CONTENT"
-"""The same for the entrypoint, which records it with a warm start, whatever the image's name.
-Empty for a base without a digest, since a tag may point to another image tomorrow."""
 
 RuntimeKind = Literal["gpu", "cpu"]
 
@@ -62,9 +58,6 @@ BAKED_ROOT = "/opt/peagle/ml"
 
 _HUB = f"{BAKED_ROOT}/hub"
 
-BAKED_ENVIRONMENT = {ROOT_VARIABLE: BAKED_ROOT, "HF_HUB_CACHE": _HUB, "HF_HUB_OFFLINE": "1"}
-"""The environment in which the engine finds baked weights."""
-
 _DOWNLOAD = """\
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -79,9 +72,8 @@ ref = Path(paths[0]).parents[2] / "refs" / name
 ref.parent.mkdir(parents=True, exist_ok=True)
 ref.write_text(commit)
 """
-"""Downloads these files of one commit into the hub's cache, where ``name`` refers to that commit
-offline. File by file: for a snapshot the hub's library records the full list and then misses the
-files that were left out."""
+"""Downloads files of one commit into the hub's cache, where ``name`` refers to that commit offline.
+File by file: of a snapshot, the hub's library would look for the files that are left out."""
 
 
 @dataclass(frozen=True)
@@ -141,11 +133,6 @@ class Recipe:
     revision: str | None = None
     weights: tuple[Baked, ...] = ()
 
-    @property
-    def bakes_weights(self) -> bool:
-        """Whether the image has the plan's weights in it."""
-        return bool(self.weights)
-
 
 def context_files(plan: Plan, recipe: Recipe) -> tuple[RenderedFile, ...]:
     """Every file of the build context except weights, sorted by path."""
@@ -154,7 +141,7 @@ def context_files(plan: Plan, recipe: Recipe) -> tuple[RenderedFile, ...]:
 
 
 def _copied_files(plan: Plan, recipe: Recipe) -> tuple[RenderedFile, ...]:
-    """All but the Dockerfile."""
+    """The files that the Dockerfile copies, and .dockerignore."""
     return (
         text_file(".dockerignore", "*\n!peagle\n!cache\n!weights\n**/__pycache__\n"),
         json_file(PAIR_FILE, pair_document(plan, recipe.target)),
@@ -166,11 +153,9 @@ def _copied_files(plan: Plan, recipe: Recipe) -> tuple[RenderedFile, ...]:
 def serve_files() -> tuple[RenderedFile, ...]:
     """The entrypoint's sources."""
     folder = entrypoint_folder()
-    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    paths = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
     return tuple(
-        RenderedFile(
-            f"peagle/peagle_serve/{path.relative_to(folder).as_posix()}", path.read_bytes()
-        )
+        RenderedFile(f"peagle/peagle_serve/{path.as_posix()}", (folder / path).read_bytes())
         for path in paths
         if "__pycache__" not in path.parts
     )
@@ -195,7 +180,7 @@ def content_digest(plan: Plan, recipe: Recipe) -> str:
         for one in recipe.weights
         if isinstance(one, Copied)
     ]
-    text = text_file(DOCKERFILE, _text(plan, counted, kept))
+    text = text_file(DOCKERFILE, _text(plan, counted, kept, {}))
     return _digest((text, *_copied_files(plan, recipe), *weights))
 
 
@@ -261,7 +246,7 @@ def _labels(plan: Plan, recipe: Recipe) -> dict[str, str]:
         "peagle.vllm": plan.runtime.vllm,
         "peagle.plan": plan_document(plan)["digest"],
         "peagle.serve": serve_digest(),
-        "peagle.weights": "baked" if recipe.bakes_weights else "mounted",
+        "peagle.weights": "baked" if recipe.weights else "mounted",
         "peagle.licence.target": plan.target.licence,
         "peagle.licence.drafter": drafter.licence if drafter else None,
     }
@@ -274,38 +259,30 @@ def dockerfile(plan: Plan, recipe: Recipe) -> str:
     if plan.target.weights.kind == "image":
         raise Unsupported(
             f"the plan uses an existing image with baked weights: {plan.runtime.image}",
-            "leave out --baked-weights; use --bake-weights to build such an image",
+            "omit --baked-weights; use --bake-weights to build such an image",
         )
-    split_image(recipe.base)
+    _, digest = split_image(recipe.base)
     labelled = labels(plan, recipe)
-    # Set even when empty: a base built by the toolkit has its own value.
-    content = f"sha256:{labelled[CONTENT_LABEL]}" if _is_exact(recipe) else ""
-    return _text(plan, recipe, labelled, {CONTENT_VARIABLE: content})
+    # A tag may point to another image tomorrow; that of the CPU engine ends in a digest. The
+    # variable is set even when empty: a base built by the toolkit has its own value.
+    is_exact = recipe.runtime == "cpu" or digest is not None
+    content = f"sha256:{labelled[CONTENT_LABEL]}" if is_exact else ""
+    return _text(plan, recipe, labelled, {IMAGE_CONTENT_VARIABLE: content})
 
 
-def _is_exact(recipe: Recipe) -> bool:
-    """Whether the base's name identifies one image. The CPU engine's tag ends in a digest."""
-    return recipe.runtime == "cpu" or split_image(recipe.base)[1] is not None
-
-
-def _text(
-    plan: Plan, recipe: Recipe, labelled: Mapping[str, str], known: Mapping[str, str] | None = None
-) -> str:
+def _text(plan: Plan, recipe: Recipe, labelled: Mapping[str, str], more: Mapping[str, str]) -> str:
+    environment = {"HOME": CACHE_FOLDER, "USER": "peagle", "LOGNAME": "peagle"}
+    if recipe.weights:
+        environment |= {ROOT_VARIABLE: BAKED_ROOT, "HF_HUB_CACHE": _HUB, "HF_HUB_OFFLINE": "1"}
     return _DOCKERFILE.format(
         vllm=plan.runtime.vllm,
         base=recipe.base,
         labels=_settings("LABEL", labelled),
         weights=weight_instructions(recipe.weights),
-        environment=_settings("ENV", {**_environment(recipe), **(known or {})}),
+        environment=_settings("ENV", {**environment, **more}),
         user=USER,
         cache=CACHE_FOLDER,
     )
-
-
-def _environment(recipe: Recipe) -> dict[str, str]:
-    """The home folder, and the user's name for programs that need one."""
-    found = {"HOME": CACHE_FOLDER, "USER": "peagle", "LOGNAME": "peagle"}
-    return {**found, **BAKED_ENVIRONMENT} if recipe.bakes_weights else found
 
 
 def _settings(instruction: str, values: Mapping[str, str]) -> str:

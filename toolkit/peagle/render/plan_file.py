@@ -5,7 +5,7 @@ plan states many facts twice: K in ``speculation`` and in vLLM's arguments, the 
 an environment, the environment again in a request. Reading computes these again and refuses a file
 whose parts disagree, or whose digest does not match.
 
-Files of the previous version, whose findings have no ``command``, are read as they are.
+Files of the previous version, whose findings have no ``command``, are valid.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -55,8 +56,7 @@ def check_agreement(plan: Plan, document: Mapping[str, Any], file: str) -> None:
         raise PlanFileError(f"{file}: {error.message}", error.fix) from error
     for key, agrees in _arguments(plan, from_arguments):
         if not agrees:
-            message = f"{file}: 'engine_arguments' and {key!r} disagree"
-            raise PlanFileError(message, _FIX)
+            raise PlanFileError(f"{file}: 'engine_arguments' and {key!r} disagree", _FIX)
     if plan.mounts != mounts_of(plan.target.weights, _drafter_weights(plan)):
         message = f"{file}: 'mounts' and the weights of 'target' and 'drafter' disagree"
         raise PlanFileError(message, _FIX)
@@ -67,15 +67,18 @@ def _arguments(plan: Plan, found: dict[str, str]) -> Iterator[tuple[str, bool]]:
     """Each key that ``engine_arguments`` repeats, and whether the two agree."""
     yield "environment", found == engine_part(plan.environment)
     weights = plan.target.weights
-    yield "target", found.get("SM_VLLM_MODEL") == weights.engine_path
-    yield "target", found.get("SM_VLLM_REVISION") == weights.revision
+    repeated = (
+        ("target", "MODEL", weights.engine_path),
+        ("target", "REVISION", weights.revision),
+        ("target", "SERVED_MODEL_NAME", plan.target.id),
+        ("max_model_len", "MAX_MODEL_LEN", str(plan.max_model_len)),
+        ("concurrency", "MAX_NUM_SEQS", str(plan.concurrency)),
+        ("fit", "TENSOR_PARALLEL_SIZE", str(plan.fit.tensor_parallel_size)),
+    )
+    for key, flag, value in repeated:
+        yield key, found.get(f"SM_VLLM_{flag}") == value
     if weights.streamed:
         yield "target", found.get("SM_VLLM_LOAD_FORMAT") == LOADER
-    yield "target", found.get("SM_VLLM_SERVED_MODEL_NAME") == plan.target.id
-    yield "max_model_len", found.get("SM_VLLM_MAX_MODEL_LEN") == str(plan.max_model_len)
-    yield "concurrency", found.get("SM_VLLM_MAX_NUM_SEQS") == str(plan.concurrency)
-    parallel = str(plan.fit.tensor_parallel_size)
-    yield "fit", found.get("SM_VLLM_TENSOR_PARALLEL_SIZE") == parallel
     yield "drafter", (plan.drafter is None) == (plan.speculation is None)
     drafter = f"+{plan.drafter.id}" if plan.drafter else ""
     yield "pair", plan.pair == plan.target.id + drafter
@@ -99,22 +102,20 @@ def _same_json(left: str, right: str) -> bool:
 
 
 def _check_requests(plan: Plan, found: Any, file: str) -> None:
-    made = requests(plan)
-    if not isinstance(found, list) or len(found) != len(made):
-        raise PlanFileError(f"{file}: 'requests' must be {len(made)} calls", _FIX)
-    expected = [
-        {"service": r.service, "operation": r.operation, "parameters": r.parameters} for r in made
-    ]
+    expected = [asdict(request) for request in requests(plan)]
+    if not isinstance(found, list) or len(found) != len(expected):
+        raise PlanFileError(f"{file}: 'requests' must be {len(expected)} calls", _FIX)
     differences = list(_differences(expected, found, "requests"))
     # Names and tags contain a hash of everything, so they always differ; they come last.
     differences.sort(key=lambda where: _HASHED.search(where) is not None)
     for where in differences[:1]:
         key = next((key for pattern, key in _KEYS.items() if re.search(pattern, where)), None)
-        if key is None:
-            message = f"{file}: {where!r} disagrees with the rest of the plan"
-        else:
-            message = f"{file}: {key!r} and {where!r} disagree"
-        raise PlanFileError(message, _FIX)
+        which = (
+            f"{key!r} and {where!r} disagree"
+            if key
+            else (f"{where!r} disagrees with the rest of the plan")
+        )
+        raise PlanFileError(f"{file}: {which}", _FIX)
 
 
 def _differences(expected: Any, found: Any, key: str) -> Iterator[str]:
@@ -141,10 +142,7 @@ _LAST_WORD = re.compile(r"[\w.+\-]*,?\s*")
 
 def plan_document(plan: Plan) -> dict[str, Any]:
     """The plan with its requests, as plain data."""
-    made = [
-        {"service": r.service, "operation": r.operation, "parameters": r.parameters}
-        for r in requests(plan)
-    ]
+    made = [asdict(request) for request in requests(plan)]
     document = {**plan.model_dump(mode="json"), "requests": made}
     return {**document, "digest": digest(document)}
 
@@ -181,10 +179,9 @@ def plan_from(document: Any, file: str) -> Plan:
         found = document["format"]
         message = f"{file} has plan format {found!r}; this version reads format {PLAN_FORMAT}"
         raise PlanFileError(message, renewal(document, file))
-    for key in _MADE:
-        if key not in document:
-            message = f"{file}: the key {key!r} is missing"
-            raise PlanFileError(message, renewal(document, file))
+    if missing := [key for key in _MADE if key not in document]:
+        message = f"{file}: the key {missing[0]!r} is missing"
+        raise PlanFileError(message, renewal(document, file))
     fields = {key: value for key, value in document.items() if key not in _MADE}
     try:
         plan = Plan.model_validate_json(json.dumps(fields))
@@ -205,10 +202,8 @@ _RENEWED = {
 
 
 def renewal(document: Mapping[str, Any], file: str) -> Fix | str:
-    """The fix for a plan file that cannot be read: the command that creates it again.
-
-    The command has the options that the document still states; without a pair there is none.
-    """
+    """The fix for a plan file that cannot be read: the command that creates it again, with the
+    options in the document. Without a pair there is no command."""
     pair = document.get("pair")
     if not isinstance(pair, str) or not pair:
         return _AGAIN
@@ -219,7 +214,7 @@ def renewal(document: Mapping[str, Any], file: str) -> Fix | str:
         value = document.get(key)
         if isinstance(value, type) and not isinstance(value, bool) and value:
             command += [f"--{key.replace('_', '-')}", str(value)]
-    return Fix("Create the plan again", (*command, "--out", file))
+    return Fix("create the plan again", (*command, "--out", file))
 
 
 def _read(path: Path) -> Any:
@@ -257,12 +252,11 @@ def _ends_early(error: json.JSONDecodeError) -> bool:
 
 
 def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ValueError(
-            f"the key {next(key for key in keys if keys.count(key) > 1)!r} appears twice"
-        )
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"the key {key!r} appears twice")
+        found[key] = value
     return found
 
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from peagle.case import OWN
 from peagle.catalog.tables import domain
 from peagle.data import SHIPPED
-from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Mount, Plan
+from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan
 from peagle.planning.runtime import MAX_NAME_LENGTH
 
 
@@ -37,7 +36,6 @@ VARIANT = "AllTraffic"
 """The only production variant."""
 
 PAIR_TAG = "peagle:pair"
-_SERVICE = "sagemaker"
 _HASH_DIGITS = 8
 
 
@@ -65,32 +63,22 @@ def tag_value(text: str) -> str:
     return "".join(allowed)[:256]
 
 
-def s3_source(mount: Mount) -> dict[str, Any]:
-    """A mount as SageMaker's S3DataSource."""
-    return {"S3Uri": mount.s3_uri, "S3DataType": "S3Prefix", "CompressionType": "None"}
-
-
 def _requests(plan: Plan, name: str, tags: list[dict[str, str]]) -> tuple[Request, ...]:
     model = {
         "ModelName": name,
         "PrimaryContainer": _container(plan),
         "ExecutionRoleArn": EXECUTION_ROLE,
-        "Tags": tags,
     }
-    config = {
-        "EndpointConfigName": name,
-        "ProductionVariants": [_variant(plan, name)],
-        "Tags": tags,
+    config = {"EndpointConfigName": name, "ProductionVariants": [_variant(plan, name)]}
+    endpoint = {"EndpointName": plan.name if name else "", "EndpointConfigName": name}
+    calls: dict[str, dict[str, Any]] = {
+        "model": model,
+        "endpoint_config": config,
+        "endpoint": endpoint,
     }
-    endpoint = {
-        "EndpointName": plan.name if name else "",
-        "EndpointConfigName": name,
-        "Tags": tags,
-    }
-    return (
-        Request(_SERVICE, "create_model", model),
-        Request(_SERVICE, "create_endpoint_config", config),
-        Request(_SERVICE, "create_endpoint", endpoint),
+    return tuple(
+        Request("sagemaker", f"create_{what}", {**parameters, "Tags": tags})
+        for what, parameters in calls.items()
     )
 
 
@@ -99,40 +87,32 @@ def _container(plan: Plan) -> dict[str, Any]:
         "Image": plan.runtime.image,
         "Environment": dict(plan.environment),
     }
+    additional = []
     for mount in plan.mounts:
+        s3 = {"S3Uri": mount.s3_uri, "S3DataType": "S3Prefix", "CompressionType": "None"}
         if mount.channel is None:
-            container["ModelDataSource"] = {"S3DataSource": s3_source(mount)}
-    additional = [
-        {"ChannelName": mount.channel, "S3DataSource": s3_source(mount)}
-        for mount in plan.mounts
-        if mount.channel is not None
-    ]
+            container["ModelDataSource"] = {"S3DataSource": s3}
+        else:
+            additional.append({"ChannelName": mount.channel, "S3DataSource": s3})
     return container | ({"AdditionalModelDataSources": additional} if additional else {})
 
 
 def _variant(plan: Plan, model: str) -> dict[str, Any]:
-    return {
+    variant: dict[str, Any] = {
         "VariantName": VARIANT,
         "ModelName": model,
         "InitialInstanceCount": plan.instance_count,
         "InstanceType": plan.instance_type,
         "InitialVariantWeight": 1.0,
         "ContainerStartupHealthCheckTimeoutInSeconds": plan.startup_timeout_seconds,
-        **dict(_optional(plan)),
     }
-
-
-def _optional(plan: Plan) -> Iterator[tuple[str, Any]]:
-    """A variant's optional parameters."""
     if plan.mounts:
-        yield "ModelDataDownloadTimeoutInSeconds", plan.download_timeout_seconds
+        variant["ModelDataDownloadTimeoutInSeconds"] = plan.download_timeout_seconds
     if plan.runtime.ami is not None:
-        yield "InferenceAmiVersion", plan.runtime.ami
+        variant["InferenceAmiVersion"] = plan.runtime.ami
     if plan.instance_count > 1:
-        yield "RoutingConfig", {"RoutingStrategy": "LEAST_OUTSTANDING_REQUESTS"}
-
-
-_ROOT = f"s3://{MODEL_BUCKET}/"
+        variant["RoutingConfig"] = {"RoutingStrategy": "LEAST_OUTSTANDING_REQUESTS"}
+    return variant
 
 
 @dataclass(frozen=True)
@@ -148,21 +128,19 @@ class Folder:
     def described(self) -> str:
         """The location as text."""
         inside = self.location.removeprefix(SHIPPED)
-        if inside == self.location:
-            return self.location
-        return f"model_catalog/{inside} of peagle-toolkit"
+        shipped = inside != self.location
+        return f"model_catalog/{inside} of peagle-toolkit" if shipped else self.location
 
 
 def folders(plan: Plan) -> tuple[Folder, ...]:
     """All folders that the plan uploads; empty if no weights are local."""
-    parts = {
-        "target": plan.target.weights,
-        "drafter": plan.drafter.weights if plan.drafter else None,
-    }
+    root = f"s3://{MODEL_BUCKET}/"
+    parts = {"target": plan.target, "drafter": plan.drafter}
+    found = {part: model.weights for part, model in parts.items() if model and model.weights}
     return tuple(
-        Folder(part, weights.location, weights.s3_uri.removeprefix(_ROOT))
-        for part, weights in parts.items()
-        if weights is not None and weights.s3_uri is not None
+        Folder(part, weights.location, weights.s3_uri.removeprefix(root))
+        for part, weights in found.items()
+        if weights.s3_uri is not None
     )
 
 
