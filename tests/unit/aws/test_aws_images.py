@@ -15,8 +15,8 @@ from moto import mock_aws
 
 from peagle.aws import codebuild, ecr
 from peagle.aws import image_records as images
-from peagle.aws.build_role import BuildScope, policy
 from peagle.aws.client import Aws, Clock, Keys, connect
+from peagle.aws.roles import BuildScope, ensure_build_role
 from peagle.errors import CloudError
 from peagle.images.context import member_of
 
@@ -98,7 +98,7 @@ def test_a_tag_that_is_there_is_not_built_again(aws: Aws) -> None:
     put_image(aws, "peagle-tiny")
     built, told = build(aws)
     assert built.digest is not None
-    assert told == [f"{built.address} is there already, and a tag never changes its image"]
+    assert told == [f"{built.address} exists already, and tags are immutable"]
     assert aws.call("codebuild", "list_projects")["projects"] == []
 
 
@@ -121,7 +121,7 @@ def test_what_an_interrupted_build_made_is_known(aws: Aws, monkeypatch: pytest.M
     def cut(*given: Any, **more: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(codebuild, "ensure_role", cut)
+    monkeypatch.setattr(codebuild, "ensure_build_role", cut)
     with pytest.raises(KeyboardInterrupt):
         build(aws)
     assert {made.kind for made in images.image_resources(aws)} == {"Repository", "Bucket", "Object"}
@@ -129,15 +129,18 @@ def test_what_an_interrupted_build_made_is_known(aws: Aws, monkeypatch: pytest.M
 
 
 def test_the_role_may_write_to_one_repository_and_read_one_prefix(aws: Aws) -> None:
-    scope = BuildScope("peagle-tiny", "bucket", "peagle-images/", "peagle-tiny")
-    statements = policy(aws, scope)["Statement"]
+    ensure_build_role(
+        aws, "builder", BuildScope("peagle-tiny", "bucket", "peagle-images/", "peagle-tiny")
+    )
+    written = aws.call("iam", "get_role_policy", RoleName="builder", PolicyName="build-one-image")
+    statements = written["PolicyDocument"]["Statement"]
     by_action = {action: one["Resource"] for one in statements for action in one["Action"]}
     account = aws.account
-    assert by_action["ecr:PutImage"] == f"arn:aws:ecr:us-east-1:{account}:repository/peagle-tiny"
-    assert by_action["s3:GetObject"] == "arn:aws:s3:::bucket/peagle-images/*"
+    assert by_action["ecr:PutImage"] == [f"arn:aws:ecr:us-east-1:{account}:repository/peagle-tiny"]
+    assert by_action["s3:GetObject"] == ["arn:aws:s3:::bucket/peagle-images/*"]
     group = f"arn:aws:logs:us-east-1:{account}:log-group:/aws/codebuild/peagle-tiny"
     assert by_action["logs:PutLogEvents"] == [group, f"{group}:*"]
-    everything = [action for action, resource in by_action.items() if resource == "*"]
+    everything = [action for action, resource in by_action.items() if resource == ["*"]]
     assert everything == ["ecr:GetAuthorizationToken"]
     assert not any("*" in action for action in by_action)
 
@@ -206,7 +209,11 @@ def test_an_interrupt_ends_the_build_or_says_how(
     with pytest.raises(KeyboardInterrupt):
         codebuild.build(aws, ORDER, told.append, NoWaiting())
     assert len(stopped) == 1
-    said = "stopped the build " if answers else "it goes on: aws codebuild stop-build --id "
+    said = (
+        "stopped the build "
+        if answers
+        else "the build is still running: aws codebuild stop-build --id "
+    )
     assert told[-1].startswith(f"{said}{stopped[0]}")
 
 

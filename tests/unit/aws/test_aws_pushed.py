@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from peagle.aws.image_records import PushedImage, forget_pushes, record_push
+from peagle.aws.image_records import PushedImage, record_push, remove_image_resources
 from peagle.planning.plan import Plan, Weights
 from tests.unit.aws.plans import IMAGE, a_plan
 from tests.unit.aws.world import World
@@ -66,5 +66,5 @@ def test_of_images_that_others_pushed_nothing_is_said(world: World) -> None:
     assert world.look(a_plan()).findings == ()
     record_push(world.aws, IMAGE, PushedImage("b/other", baked=True))
     assert world.look(a_plan()).findings != ()
-    forget_pushes(world.aws)
+    remove_image_resources(world.aws, print)
     assert world.look(a_plan()).findings == ()

@@ -12,6 +12,7 @@ from peagle.aws import s3 as storage
 from peagle.aws.client import Aws, Keys, connect
 from peagle.aws.s3 import Upload, files_below
 from peagle.errors import UserError
+from peagle.weights.bucket import Bucket
 
 BUCKET = "peagle-sagemaker-eu-west-1-123456789012"
 PREFIX = "peagle-toolkit/name/drafter/"
@@ -30,7 +31,7 @@ def upload(head: Path, aws: Aws) -> Upload:
 
 
 def _stored(aws: Aws) -> set[str]:
-    return set(storage.keys_below(aws, BUCKET, ""))
+    return set(Bucket(aws, BUCKET).sizes(""))
 
 
 def test_a_bucket_is_made_in_its_region_and_known_as_ours(aws: Aws) -> None:
@@ -53,7 +54,7 @@ def test_a_bucket_of_the_users_is_not_ours(aws: Aws) -> None:
 
 
 def test_hidden_files_stay_here(aws: Aws, upload: Upload) -> None:
-    storage.send(aws, upload, lambda count: None)
+    storage.upload_missing(aws, upload, lambda count: None)
 
     assert _stored(aws) == {f"{PREFIX}config.json", f"{PREFIX}model.safetensors"}
 
@@ -73,9 +74,9 @@ def test_a_link_out_of_the_folder_is_refused_before_anything_is_sent(
 
 def test_progress_ends_at_the_whole_size(aws: Aws, upload: Upload) -> None:
     sent: list[int] = []
-    storage.send(aws, upload, sent.append)
+    storage.upload_missing(aws, upload, sent.append)
     again: list[int] = []
-    storage.send(aws, upload, again.append)
+    storage.upload_missing(aws, upload, again.append)
 
     assert sum(sent) == sum(again) == upload.size == 7002
 
@@ -83,7 +84,7 @@ def test_progress_ends_at_the_whole_size(aws: Aws, upload: Upload) -> None:
 def test_only_what_differs_is_sent_again(
     aws: Aws, upload: Upload, head: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    storage.send(aws, upload, lambda count: None)
+    storage.upload_missing(aws, upload, lambda count: None)
     (head / "config.json").write_text("[]")
     sent: list[str] = []
     original = aws.upload
@@ -93,13 +94,15 @@ def test_only_what_differs_is_sent_again(
         original(path, bucket, key, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(aws, "upload", spy)
-    storage.send(aws, Upload(BUCKET, PREFIX, files_below(head), "hash"), lambda count: None)
+    storage.upload_missing(
+        aws, Upload(BUCKET, PREFIX, files_below(head), "hash"), lambda count: None
+    )
 
     assert sent == [f"{PREFIX}config.json"]
 
 
 def test_only_the_named_objects_are_deleted(aws: Aws, upload: Upload) -> None:
-    storage.send(aws, upload, lambda count: None)
+    storage.upload_missing(aws, upload, lambda count: None)
     aws.call("s3", "put_object", Bucket=BUCKET, Key=f"{PREFIX}theirs", Body=b"x")
 
     storage.delete_objects(aws, BUCKET, upload.keys)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from peagle.aws import codebuild, ecr
 from peagle.aws.client import Aws
-from peagle.aws.image_records import PushedImage, record_push
+from peagle.aws.image_records import PushedImage, Say, record_push
 from peagle.catalog.schema import Catalog
 from peagle.checks.facts import in_ecr
 from peagle.engine.install import engine_packages
@@ -28,7 +28,6 @@ from peagle.render.image_names import (
     without_tag,
 )
 
-Say = Callable[[str], object]
 Connect = Callable[[str], Aws]
 """Connects to the account in a region."""
 
@@ -37,7 +36,7 @@ Connect = Callable[[str], Aws]
 class ImageRequest:
     """The image to build for ``plan``, with the user's own ``tag`` and ``base``, if any.
 
-    Raises UserError for names that Docker or a registry would refuse later.
+    Raises UserError for a name that Docker or a registry would refuse.
     """
 
     plan: Plan
@@ -55,7 +54,7 @@ class ImageRequest:
 
     @property
     def base_image(self) -> str:
-        """The image that this one is FROM; for a CPU, the image that the engine's is FROM."""
+        """The image in FROM; for a CPU, that of the engine's own image."""
         if self.base is not None:
             return self.base
         if self.runtime == "gpu":

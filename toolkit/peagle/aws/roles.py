@@ -1,13 +1,15 @@
-"""The execution role: the user's choice, the caller's own, or one that SageMaker may assume."""
+"""IAM roles: the execution role of an endpoint, and the role with which CodeBuild builds images."""
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from typing import Any
 
 from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied, Missing
+from peagle.aws.image_records import record_resource
 from peagle.errors import CloudError, Fix, UserError
 
 SERVICE = "sagemaker.amazonaws.com"
@@ -16,7 +18,7 @@ _ROLE_ARN = re.compile(r"arn:aws[\w-]*:iam::\d{12}:role/[\w+=,.@/-]+")
 _ROLE_NAME = re.compile(r"[\w+=,.@-]{1,64}")
 _ASSUMED = re.compile(r"arn:aws[\w-]*:sts::\d{12}:assumed-role/(?P<name>[^/]+)/")
 _PREFERRED = ("peagle", "sagemaker")
-_LIST_ROLES = Fix("List the roles", ("aws", "iam", "list-roles"))
+_LIST_ROLES = Fix("list the roles", ("aws", "iam", "list-roles"))
 
 _CREATE_FIX = (
     "create one: aws iam create-role --role-name peagle-sagemaker --assume-role-policy-document "
@@ -42,41 +44,35 @@ def find_role(aws: Aws, given: str | None) -> Role:
     with peagle or SageMaker in its name. Raises UserError when there is none.
     """
     if given:
-        return _given(aws, given)
-    return _own(aws) or _of_account(aws)
+        return Role(given) if _ROLE_ARN.fullmatch(given) else _by_name(aws, given)
+    if assumed := _ASSUMED.match(aws.caller["Arn"]):
+        try:
+            found = aws.call("iam", "get_role", RoleName=assumed["name"])["Role"]
+        except CloudError:
+            found = {}
+        if trusts_sagemaker(found):
+            return Role(found["Arn"], "the role of these credentials")
+    return _of_account(aws)
 
 
-def _given(aws: Aws, given: str) -> Role:
-    if _ROLE_ARN.fullmatch(given):
-        return Role(given)
-    if not _ROLE_NAME.fullmatch(given):
+def _by_name(aws: Aws, name: str) -> Role:
+    if not _ROLE_NAME.fullmatch(name):
         raise UserError(
-            f"{given!r} is neither a role's ARN nor its name", _LIST_ROLES, "invalid-role"
+            f"{name!r} is neither a role's ARN nor its name", _LIST_ROLES, "invalid-role"
         )
     try:
-        found = aws.call("iam", "get_role", RoleName=given)["Role"]
+        found = aws.call("iam", "get_role", RoleName=name)["Role"]
     except Missing as error:
         raise UserError(
-            f"there is no role {given!r} in account {aws.account}", _LIST_ROLES, "unknown-role"
+            f"there is no role {name!r} in account {aws.account}", _LIST_ROLES, "unknown-role"
         ) from error
     if not trusts_sagemaker(found):
         raise UserError(
-            f"SageMaker may not assume the role {given!r}",
+            f"SageMaker may not assume the role {name!r}",
             f"its trust policy must allow sts:AssumeRole to {SERVICE}",
             "role-not-trusted",
         )
     return Role(found["Arn"])
-
-
-def _own(aws: Aws) -> Role | None:
-    assumed = _ASSUMED.match(aws.caller["Arn"])
-    if assumed is None:
-        return None
-    try:
-        found = aws.call("iam", "get_role", RoleName=assumed["name"])["Role"]
-    except CloudError:
-        return None
-    return Role(found["Arn"], "the role of these credentials") if trusts_sagemaker(found) else None
 
 
 def _of_account(aws: Aws) -> Role:
@@ -95,8 +91,10 @@ def _of_account(aws: Aws) -> Role:
             "no-role",
         )
     best = min(roles, key=_preference)
-    many = f"the best by name of {len(roles)} that SageMaker may assume; --role names another"
-    return Role(best["Arn"], many if len(roles) > 1 else "the only one that SageMaker may assume")
+    several = f"the best by name of {len(roles)} that SageMaker may assume; --role names another"
+    return Role(
+        best["Arn"], several if len(roles) > 1 else "the only one that SageMaker may assume"
+    )
 
 
 def _preference(role: dict[str, Any]) -> tuple[int, str]:
@@ -109,18 +107,92 @@ def trusts_sagemaker(role: dict[str, Any]) -> bool:
     """Whether the role's trust policy lets SageMaker assume it."""
     document = role.get("AssumeRolePolicyDocument") or {}
     statements = document.get("Statement", []) if isinstance(document, dict) else []
-    return any(_allows(statement) for statement in _listed(statements))
+    return any(_allows(statement) for statement in _as_list(statements))
 
 
 def _allows(statement: dict[str, Any]) -> bool:
     principal = statement.get("Principal")
-    services = _listed(principal.get("Service", [])) if isinstance(principal, dict) else []
+    services = _as_list(principal.get("Service", [])) if isinstance(principal, dict) else []
     return (
         statement.get("Effect") == "Allow"
-        and "sts:AssumeRole" in _listed(statement.get("Action", []))
+        and "sts:AssumeRole" in _as_list(statement.get("Action", []))
         and SERVICE in services
     )
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
+
+
+@dataclass(frozen=True)
+class BuildScope:
+    """What CodeBuild's role may use: it pushes to ``repository``, reads below ``prefix`` of
+    ``bucket``, and writes the log of ``project``."""
+
+    repository: str
+    bucket: str
+    prefix: str
+    project: str
+
+
+def build_log_group(project: str) -> str:
+    """The log group of a CodeBuild project."""
+    return f"/aws/codebuild/{project}"
+
+
+def ensure_build_role(aws: Aws, name: str, scope: BuildScope) -> str:
+    """The ARN of CodeBuild's role, which is created if needed; its policy is written again."""
+    try:
+        found = aws.call("iam", "get_role", RoleName=name)
+    except Missing:
+        record_resource(aws, "Role", name)
+        only_this_account = {
+            **_allow(["sts:AssumeRole"]),
+            "Principal": {"Service": "codebuild.amazonaws.com"},
+            "Condition": {"StringEquals": {"aws:SourceAccount": aws.account}},
+        }
+        found = aws.call(
+            "iam", "create_role",
+            RoleName=name,
+            AssumeRolePolicyDocument=_document(only_this_account),
+            Description="CodeBuild builds images of peagle-toolkit with this role",
+            Tags=[{"Key": "peagle:toolkit", "Value": "images"}],
+        )  # fmt: skip
+    aws.call("iam", "put_role_policy", RoleName=name, PolicyName="build-one-image",
+             PolicyDocument=_document(*_build_permissions(aws, scope)))  # fmt: skip
+    return str(found["Role"]["Arn"])
+
+
+def _build_permissions(aws: Aws, scope: BuildScope) -> list[dict[str, Any]]:
+    """Pulling is allowed from every account's registry: AWS keeps the runtimes' images in accounts
+    of its own, one per region. GetAuthorizationToken has no resource."""
+    arn = f"arn:{str(aws.caller['Arn']).split(':')[1]}"
+    here = f"{aws.region}:{aws.account}"
+    log = f"{arn}:logs:{here}:log-group:{build_log_group(scope.project)}"
+    return [
+        _allow(["ecr:GetAuthorizationToken"], "*"),
+        _allow(
+            ["ecr:BatchCheckLayerAvailability", "ecr:GetDownloadUrlForLayer", "ecr:BatchGetImage"],
+            f"{arn}:ecr:{aws.region}:*:repository/*",
+        ),
+        _allow(
+            ["ecr:InitiateLayerUpload", "ecr:UploadLayerPart", "ecr:CompleteLayerUpload",
+             "ecr:PutImage"],
+            f"{arn}:ecr:{here}:repository/{scope.repository}",
+        ),
+        _allow(
+            ["s3:GetObject", "s3:GetObjectVersion"], f"{arn}:s3:::{scope.bucket}/{scope.prefix}*"
+        ),
+        _allow(
+            ["logs:CreateLogGroup", "logs:CreateLogStream", "logs:PutLogEvents"], log, f"{log}:*"
+        ),
+    ]  # fmt: skip
+
+
+def _allow(actions: list[str], *resources: str) -> dict[str, Any]:
+    allowed = {"Effect": "Allow", "Action": actions}
+    return {**allowed, "Resource": list(resources)} if resources else allowed
+
+
+def _document(*statements: dict[str, Any]) -> str:
+    return json.dumps({"Version": "2012-10-17", "Statement": statements})

@@ -1,24 +1,36 @@
-"""Buckets, and uploads of weights from folders of this machine."""
+"""S3: buckets, uploads of weights from folders of this machine, and checkpoints below a prefix."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from peagle.aws.client import Aws
-from peagle.aws.errors import AccessDenied, Missing
+from peagle.aws.errors import AccessDenied, Missing, translated
 from peagle.checkpoints.folder import follow_link
-from peagle.errors import CloudError, Refused, UserError
+from peagle.errors import CheckpointError, CloudError, Refused, UserError
+from peagle.s3uri import S3Uri, is_s3_uri
 from peagle_serve.folder import link_homes
 
 BUCKET_TAG = {"Key": "peagle:toolkit", "Value": "models"}
 """Tag of a bucket that deploy created, and that destroy may therefore delete when empty."""
 
 _CHECKSUM = "sha256"
-_DELETE_AT_ONCE = 1000
+_DELETE_BATCH = 1000
 """Limit of DeleteObjects, in keys."""
+
+_MAX_FILES = 5_000
+_MD5 = re.compile(r"[0-9a-f]{32}")
+_OTHER_REGION_CODES = (
+    "301", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException",
+    "PermanentRedirect",
+)  # fmt: skip
+_CHECK_URI = "check the URI; a folder in S3 is a prefix: s3://bucket/folder"
 
 
 @dataclass(frozen=True)
@@ -45,12 +57,10 @@ class Upload:
 
     @property
     def uri(self) -> str:
-        """The prefix as ``s3://``."""
         return f"s3://{self.bucket}/{self.prefix}"
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """All object keys."""
         return tuple(self.prefix + file.name for file in self.files)
 
     @property
@@ -67,21 +77,18 @@ def files_below(folder: Path) -> tuple[LocalFile, ...]:
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}", "the plan needs the weights in it")
     homes = link_homes(folder)
-    shown = (path for path in sorted(folder.rglob("*")) if not _is_hidden(path, folder))
-    found = tuple(_file(path, folder) for path in shown if follow_link(path, homes).is_file())
+    found = []
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        if any(part.startswith(".") for part in name.parts):
+            continue
+        if follow_link(path, homes).is_file():
+            with path.open("rb") as stream:
+                digest = hashlib.file_digest(stream, "sha256").hexdigest()
+            found.append(LocalFile(path, name.as_posix(), path.stat().st_size, digest))
     if not found:
         raise UserError(f"the folder {folder} is empty", "it must contain the model's weights")
-    return found
-
-
-def _is_hidden(path: Path, folder: Path) -> bool:
-    return any(part.startswith(".") for part in path.relative_to(folder).parts)
-
-
-def _file(path: Path, folder: Path) -> LocalFile:
-    with path.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    return LocalFile(path, path.relative_to(folder).as_posix(), path.stat().st_size, digest)
+    return tuple(found)
 
 
 def default_bucket(account: str, region: str) -> str:
@@ -96,35 +103,31 @@ def default_bucket(account: str, region: str) -> str:
 def bucket_exists(aws: Aws, bucket: str) -> bool:
     """Whether the account has that bucket.
 
-    Raises Refused when it belongs to another account or is in another region, from which SageMaker
-    would not read it.
+    Raises Refused when it belongs to another account or is in another region.
     """
-    region = region_of(aws, bucket, "name a bucket of your own with --bucket")
-    if region is None:
-        return False
-    if region != aws.region:
-        raise Refused(
-            f"the bucket {bucket} is in {region}, the endpoint would be in {aws.region}",
-            f"name a bucket in {aws.region} with --bucket",
-        )
-    return True
-
-
-def region_of(aws: Aws, bucket: str, fix: str) -> str | None:
-    """The region of a bucket of this account; ``None`` when there is no such bucket.
-
-    Raises Refused, with ``fix``, when it belongs to another account.
-    """
+    own = f"use a bucket of this account in {aws.region} (for deploy: --bucket)"
     try:
         found = aws.call("s3", "head_bucket", Bucket=bucket, ExpectedBucketOwner=aws.account)
+        region = str(found.get("BucketRegion") or aws.region)
     except Missing:
-        return None
+        return False
     except AccessDenied as denied:
         raise Refused(
             f"the bucket {bucket} belongs to another account, or these credentials may not list it",
-            fix,
+            own,
         ) from denied
-    return str(found.get("BucketRegion") or aws.region)
+    except CloudError as error:
+        if error.code not in _OTHER_REGION_CODES:
+            raise
+        region = ""
+    if region != aws.region:
+        raise Refused(
+            f"the bucket {bucket} is in {region or 'another region'}, not in {aws.region}",
+            f"{own}, or add --region {region}".rstrip() + ": SageMaker reads weights in its own "
+            "region only",
+            code="bucket-region",
+        )
+    return True
 
 
 def create_bucket(aws: Aws, bucket: str) -> None:
@@ -143,14 +146,11 @@ def create_bucket(aws: Aws, bucket: str) -> None:
 def is_our_bucket(aws: Aws, bucket: str) -> bool:
     """Whether a deploy created the bucket."""
     try:
-        tags = aws.call("s3", "get_bucket_tagging", Bucket=bucket)["TagSet"]
-    except (Missing, AccessDenied):
-        return False
+        return BUCKET_TAG in aws.call("s3", "get_bucket_tagging", Bucket=bucket)["TagSet"]
     except CloudError as error:
-        if error.code == "NoSuchTagSet":
+        if isinstance(error, (Missing, AccessDenied)) or error.code == "NoSuchTagSet":
             return False
         raise
-    return BUCKET_TAG in tags
 
 
 def delete_bucket(aws: Aws, bucket: str) -> bool:
@@ -166,13 +166,7 @@ def delete_bucket(aws: Aws, bucket: str) -> bool:
     return True
 
 
-def keys_below(aws: Aws, bucket: str, prefix: str) -> Iterator[str]:
-    """The keys of all objects below ``prefix``."""
-    for entry in aws.items("s3", "list_objects_v2", "Contents", Bucket=bucket, Prefix=prefix):
-        yield entry["Key"]
-
-
-def send(aws: Aws, upload: Upload, progress: Callable[[int], object]) -> None:
+def upload_missing(aws: Aws, upload: Upload, progress: Callable[[int], object]) -> None:
     """Upload the files that S3 does not have yet; ``progress`` receives bytes done."""
     for file in upload.files:
         key = upload.prefix + file.name
@@ -193,14 +187,13 @@ def _is_uploaded(aws: Aws, bucket: str, key: str, file: LocalFile) -> bool:
 
 def delete_objects(aws: Aws, bucket: str, keys: Iterable[str]) -> None:
     """Delete objects and their unfinished uploads; tolerates what is gone."""
-    doomed = sorted(set(keys))
+    doomed = set(keys)
     try:
-        _abort_uploads(aws, bucket, set(doomed))
-        for start in range(0, len(doomed), _DELETE_AT_ONCE):
-            batch = [{"Key": key} for key in doomed[start : start + _DELETE_AT_ONCE]]
-            answer = aws.call(
-                "s3", "delete_objects", Bucket=bucket, Delete={"Objects": batch, "Quiet": True}
-            )
+        _abort_uploads(aws, bucket, doomed)
+        objects = [{"Key": key} for key in sorted(doomed)]
+        for start in range(0, len(objects), _DELETE_BATCH):
+            request = {"Objects": objects[start : start + _DELETE_BATCH], "Quiet": True}
+            answer = aws.call("s3", "delete_objects", Bucket=bucket, Delete=request)
             for failed in answer.get("Errors", ()):
                 raise CloudError(
                     f"s3://{bucket}/{failed['Key']} was not deleted: {failed.get('Message')}",
@@ -213,15 +206,113 @@ def delete_objects(aws: Aws, bucket: str, keys: Iterable[str]) -> None:
 def _abort_uploads(aws: Aws, bucket: str, keys: set[str]) -> None:
     """The parts of an interrupted upload cost money until it is aborted."""
     try:
-        listed = aws.items("s3", "list_multipart_uploads", "Uploads", Bucket=bucket)
-        begun = [entry for entry in listed if entry["Key"] in keys]
+        listed = list(aws.items("s3", "list_multipart_uploads", "Uploads", Bucket=bucket))
     except AccessDenied:
         return
-    for entry in begun:
-        aws.call(
-            "s3",
-            "abort_multipart_upload",
-            Bucket=bucket,
-            Key=entry["Key"],
-            UploadId=entry["UploadId"],
-        )
+    for entry in listed:
+        if entry["Key"] in keys:
+            upload = {"Key": entry["Key"], "UploadId": entry["UploadId"]}
+            aws.call("s3", "abort_multipart_upload", Bucket=bucket, **upload)
+
+
+class S3Source:
+    """A checkpoint: the objects directly below an ``s3://`` prefix, read in parts."""
+
+    def __init__(self, aws: Aws, uri: str) -> None:
+        """Raises CheckpointError for anything but an ``s3://`` URI. Sends nothing yet."""
+        prefix = S3Uri.parse(uri).folder if is_s3_uri(uri) else None
+        if prefix is None or not prefix.has_bucket_name:
+            raise CheckpointError(
+                f"{uri!r} is not an s3:// prefix", "use the form s3://bucket/folder"
+            )
+        self._aws = aws
+        self._bucket, self._prefix = prefix.bucket, prefix.key
+        self._listing: dict[str, dict[str, Any]] = {}
+
+    @property
+    def location(self) -> str:
+        """``s3://bucket/prefix``."""
+        return f"s3://{self._bucket}/{self._prefix}".rstrip("/")
+
+    def names(self) -> dict[str, int]:
+        """The objects directly below the prefix with their sizes in bytes.
+
+        Raises CheckpointError when there are no objects, and CloudError.
+        """
+        listed = self._aws.items(
+            "s3", "list_objects_v2", "Contents",
+            Bucket=self._bucket, Prefix=self._prefix, Delimiter="/",
+        )  # fmt: skip
+        self._listing = {}
+        with self._explained("s3:ListBucket", self._bucket):
+            for entry in listed:
+                name = str(entry["Key"])[len(self._prefix) :]
+                if name and "/" not in name:  # the folder itself can be an object, too
+                    self._listing[name] = entry
+                if len(self._listing) > _MAX_FILES:
+                    raise CheckpointError(
+                        f"{self.location} holds more than {_MAX_FILES:,} objects", _CHECK_URI
+                    )
+        if not self._listing:
+            raise CheckpointError(self._why_empty(), _CHECK_URI)
+        return {name: entry["Size"] for name, entry in self._listing.items()}
+
+    def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
+        """A byte range of an object."""
+        key, end = self._prefix + name, "" if length is None else str(start + length - 1)
+        with self._explained("s3:GetObject", f"{self._bucket}/{key}"):
+            answer = self._aws.call(
+                "s3", "get_object", Bucket=self._bucket, Key=key, Range=f"bytes={start}-{end}"
+            )
+        with closing(answer["Body"]) as body:
+            if start and not str(answer.get("ContentRange", "")).startswith(f"bytes {start}-"):
+                raise CheckpointError(
+                    f"{self.location}/{name}: the server ignores byte ranges, and complete files "
+                    "are not downloaded",
+                    "copy the model to this machine",
+                )
+            with translated("s3", self._aws.region):
+                content: bytes = body.read(length)
+        return content
+
+    def digests(self, name: str) -> Mapping[str, str]:
+        """The MD5 of an object that was uploaded in one part without KMS encryption."""
+        tag = str(self._listing.get(name, {}).get("ETag", "")).strip('"')
+        return {"md5": tag} if _MD5.fullmatch(tag) else {}
+
+    def _why_empty(self) -> str:
+        key = self._prefix.rstrip("/")
+        found = self._aws.call("s3", "list_objects_v2", Bucket=self._bucket, Prefix=key, MaxKeys=1)
+        if key and any(entry["Key"] == key for entry in found.get("Contents") or ()):
+            return f"{self.location} is one object, not a folder"
+        return f"there are no objects directly below {self.location}/"
+
+    @contextmanager
+    def _explained(self, action: str, resource: str) -> Iterator[None]:
+        """Add permission, bucket or region to AWS's errors."""
+        try:
+            yield
+        except AccessDenied as error:
+            response = getattr(error.__cause__, "response", None) or {}
+            reason = response.get("Error", {}).get("Message") or error.code
+            raise AccessDenied(
+                f"not allowed: {action} on arn:aws:s3:::{resource} ({reason})",
+                f"ask for a policy that allows s3:ListBucket on arn:aws:s3:::{self._bucket} and "
+                f"s3:GetObject on arn:aws:s3:::{self._bucket}/{self._prefix}*; an encrypted bucket "
+                "also needs kms:Decrypt",
+                error.code,
+            ) from error
+        except Missing as error:
+            if error.code == "NoSuchBucket":
+                raise CheckpointError(f"there is no bucket {self._bucket}", _CHECK_URI) from error
+            raise CheckpointError(
+                f"s3://{resource} is gone", "another client is changing it; repeat the command"
+            ) from error
+        except CloudError as error:
+            if error.code not in _OTHER_REGION_CODES:
+                raise
+            raise CloudError(
+                f"the bucket {self._bucket} is in another region than {self._aws.region}",
+                "name its region with --region",
+                error.code,
+            ) from error

@@ -21,6 +21,7 @@ from peagle.findings import Finding, error
 from peagle.planning.candidates import price_unknown
 from peagle.planning.plan import Plan
 from peagle.request_validation import request_findings
+from peagle.weights.bucket import Bucket
 from peagle.weights.mounted import WEIGHTS_CODES, mounted_findings
 
 PRICE_CODES = frozenset(
@@ -126,7 +127,7 @@ def _foreign_objects(aws: Aws, desired: DesiredState) -> Iterator[Finding]:
     for upload in desired.uploads:
         if not s3.bucket_exists(aws, upload.bucket):
             continue
-        found = set(s3.keys_below(aws, upload.bucket, upload.prefix))
+        found = set(Bucket(aws, upload.bucket).sizes(upload.prefix))
         foreign = sorted(found - set(upload.keys))
         if foreign:
             message = f"{upload.uri} holds {len(foreign)} other files, such as {foreign[0]}"

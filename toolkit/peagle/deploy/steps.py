@@ -34,7 +34,7 @@ def upload_weights(context: DeploymentContext, desired: DesiredState) -> None:
         objects = _resource(desired, "S3Objects", upload.uri)
         objects = objects.model_copy(update={"keys": upload.keys, "contents": upload.contents})
         with context.creating(objects):
-            s3.send(context.aws, upload, advance)
+            s3.upload_missing(context.aws, upload, advance)
 
 
 def _ensure_bucket(context: DeploymentContext, bucket: str, desired: DesiredState) -> None:

@@ -8,10 +8,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from peagle.aws import s3
 from peagle.aws.client import Aws
 from peagle.aws.errors import Missing, translated
-from peagle.errors import CloudError, Refused
 
 ALGORITHM = "SHA256"
 _CHECKSUMS = ("CRC64NVME", "SHA256", "SHA1", "CRC32C", "CRC32")
@@ -142,24 +140,3 @@ def checksums_in(answer: Mapping[str, Any]) -> dict[str, str]:
     """The checksums of a part (``ChecksumSHA256`` and others) that an answer contains."""
     found = ((f"Checksum{name}", answer.get(f"Checksum{name}")) for name in _CHECKSUMS)
     return {name: value for name, value in found if value}
-
-
-def check_region(aws: Aws, bucket: str) -> bool:
-    """Whether the account has that bucket, in the region of ``aws``.
-
-    Raises Refused for a bucket of another account or region: SageMaker reads weights in its own
-    region only.
-    """
-    fix = "Name the region of the bucket with --region"
-    try:
-        region = s3.region_of(aws, bucket, "Use a bucket of your own")
-    except CloudError as error:
-        if error.code not in ("301", "PermanentRedirect"):
-            raise
-        raise Refused(f"bucket {bucket} is in another region than {aws.region}", fix,
-                      code="bucket-region") from error  # fmt: skip
-    if region not in (None, aws.region):
-        raise Refused(f"bucket {bucket} is in {region}, not in {aws.region}",
-                      f"Add --region {region}: SageMaker reads weights in its own region only",
-                      code="bucket-region")  # fmt: skip
-    return region is not None

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from peagle.aws.client import Aws
-from peagle.aws.s3 import delete_objects
+from peagle.aws.s3 import bucket_exists, delete_objects
 from peagle.errors import NotFound
 from peagle.findings import Finding
-from peagle.weights.bucket import Bucket, check_region
+from peagle.weights.bucket import Bucket
 from peagle.weights.layout import PARTS, WeightsPrefix, unknown_objects
 from peagle.weights.lock import LockState, hold_lock, read_lock
 from peagle.weights.manifest import (
@@ -100,7 +100,7 @@ class StoredWeights:
 def inspect_weights(aws: Aws, place: WeightsPrefix) -> StoredWeights:
     """Look at a prefix. Raises NotFound when bucket or prefix are empty or the pair is one level
     above or below, and Refused for a bucket of another account or region."""
-    if not check_region(aws, place.bucket):
+    if not bucket_exists(aws, place.bucket):
         raise NotFound(f"there is no bucket {place.bucket}", "Check the URI", code="no-bucket")
     bucket = Bucket(aws, place.bucket)
     uploads = bucket.unfinished_uploads(place.key)  # first: one can become an object meanwhile

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from peagle.aws.client import Aws
-from peagle.aws.s3_source import S3Source
+from peagle.aws.s3 import S3Source
 from peagle.catalog.schema import Catalog
 from peagle.checkpoints import FolderSource, Source, read_checkpoint
 from peagle.checkpoints.config import CONFIG

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 
 from peagle.aws.client import Aws
 from peagle.aws.errors import Missing
-from peagle.aws.s3 import create_bucket
+from peagle.aws.s3 import bucket_exists, create_bucket
 from peagle.errors import UserError
 from peagle.findings import Finding, warning
 from peagle.planning.plan import Weights
-from peagle.weights.bucket import Bucket, check_region
+from peagle.weights.bucket import Bucket
 from peagle.weights.layout import PARTS, WeightsPrefix, unknown_objects
 from peagle.weights.lock import Lock, hold_lock
 from peagle.weights.manifest import (
@@ -88,7 +88,7 @@ def plan_sync(aws: Aws, place: WeightsPrefix, weights: Mapping[str, Weights]) ->
 def plan_sync_from(aws: Aws, place: WeightsPrefix, sources: Mapping[str, WeightSource]) -> SyncPlan:
     """``plan_sync`` for opened sources."""
     items = tuple(_items(place, sources))
-    if not check_region(aws, place.bucket):
+    if not bucket_exists(aws, place.bucket):
         return SyncPlan(place, aws.region, sources, items, creates_bucket=True)
     bucket = Bucket(aws, place.bucket)
     present = bucket.sizes(place.key)
