@@ -5,6 +5,7 @@ Intent is written to the record before a change, the fact after it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,9 +22,10 @@ from peagle.errors import CloudError, Fix
 PROVISIONING_SECONDS = 30 * 60
 """Time for finding and starting instances, on top of the plan's own two timeouts."""
 
-_FIRST_SECONDS = 120
-_FIRST_POLL, _LATER_POLL = 1.0, 5.0
-"""Seconds between two polls during the first two minutes, and after."""
+_POLLS = ((120.0, 1.0), (math.inf, 5.0))
+"""Seconds between two polls, each until so many seconds have passed."""
+
+_SANDBOX_POLLS = ((10.0, 0.1), *_POLLS)
 
 Explain = Callable[[Sequence[str]], tuple[str, str]]
 """Finds in an engine's log the line that explains its end, and the fix ("" when unknown)."""
@@ -122,7 +124,8 @@ class DeploymentContext:
                     ),
                     code="endpoint-timeout",
                 )
-            self.clock.sleep(_FIRST_POLL if waited < _FIRST_SECONDS else _LATER_POLL)
+            polls = _POLLS if self.aws.is_amazon else _SANDBOX_POLLS
+            self.clock.sleep(next(pause for until, pause in polls if waited < until))
 
 
 def limit_seconds(revision: Revision) -> float:

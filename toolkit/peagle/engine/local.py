@@ -35,9 +35,9 @@ from peagle_serve.contract import DRAIN_SECONDS, DRAIN_VARIABLE
 STOP_SECONDS = 10.0
 """How long an engine may take to end after SIGTERM."""
 
-_POLL_SECONDS = 0.1
+_POLL_SECONDS = 0.05
 _TAIL_BYTES = 4096
-_FOLLOW_SECONDS = 0.2
+_FOLLOW_SECONDS = 0.05
 _CHUNK_BYTES = 64 * 1024
 
 Progress = Callable[[str, str], object]

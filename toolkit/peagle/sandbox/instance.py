@@ -34,8 +34,7 @@ from peagle.sandbox.protocol import log_group
 from peagle.sandbox.state import catalog, engine_version
 from peagle_serve.contract import COLLECT, DRAIN_SECONDS, WARM_FOLDER, WARM_MODE_VARIABLE
 
-_LOG_POLL_SECONDS = 0.2
-_HEALTH_POLL_SECONDS = 0.1
+_POLL_SECONDS = 0.05
 _EVENT_BYTES = 256 * 1024 - 26
 """PutLogEvents's limit less the 26 bytes that it counts for each event."""
 
@@ -68,7 +67,7 @@ class LogTail:
     def _run(self) -> None:
         rest = b""
         with self._file.open("rb") as stream:
-            while not self._ended.wait(_LOG_POLL_SECONDS):
+            while not self._ended.wait(_POLL_SECONDS):
                 rest = self._copy(stream, rest)
             self._put(self._copy(stream, rest).splitlines())
 
@@ -235,7 +234,7 @@ class EngineInstance:
                 raise LaunchFailed(f"{self._not_healthy()} The engine ended: {ended}")
             if time.monotonic() > until or self._ended.is_set():
                 raise LaunchFailed(self._not_healthy())
-            time.sleep(_HEALTH_POLL_SECONDS)
+            self._ended.wait(_POLL_SECONDS)
 
     def _not_healthy(self) -> str:
         return (

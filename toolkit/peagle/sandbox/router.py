@@ -11,6 +11,7 @@ to services that name the operation in ``X-Amz-Target``: prices, quotas, SageMak
 
 from __future__ import annotations
 
+import copy
 import functools
 import io
 import json
@@ -21,7 +22,8 @@ from dataclasses import asdict
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
-from moto.iam.models import iam_backends
+from moto.iam import urls as iam_urls
+from moto.iam.models import IAMBackend, ManagedPolicy, iam_backends
 
 from peagle.engine.process import is_alive
 from peagle.sandbox import services
@@ -66,6 +68,32 @@ def create_app(moto: Application) -> Application:
         return response.body
 
     return application
+
+
+class Iam(IAMBackend):
+    """moto's IAM, which reads AWS's 1,600 managed policies once.
+
+    moto reads them for each of five partitions, and again after every reset, which takes seconds.
+    """
+
+    _read: list[ManagedPolicy] = []
+
+    @property
+    def _url_module(self) -> Any:
+        """moto derives it from the class's module, which here is not moto's."""
+        return iam_urls
+
+    def _init_aws_policies(self) -> list[ManagedPolicy]:
+        if self.partition != "aws":
+            return []
+        if not Iam._read:
+            Iam._read = super()._init_aws_policies()
+        return [copy.copy(policy) for policy in Iam._read]
+
+
+def install() -> None:
+    """Let this process's moto use ``Iam``. Call it before the first request."""
+    iam_backends.backend = Iam
 
 
 def bootstrap() -> None:

@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     _report(options.ready, "ready")
     os.close(options.ready)
     os.close(options.lock)
-    server.serve_forever(poll_interval=0.1)
+    server.serve_forever(poll_interval=0.05)
     for _, endpoint in sagemaker.all_endpoints():
         endpoint.end()
     state.sweep()
@@ -81,6 +81,7 @@ def _parser() -> argparse.ArgumentParser:
 def _server(listener: socket.socket) -> BaseWSGIServer:
     sagemaker.install()
     operations.install()
+    router.install()
     router.bootstrap()
     moto: Any = DomainDispatcherApplication(create_backend_app)
     host, port = listener.getsockname()
@@ -108,3 +109,4 @@ def _report(pipe: int, result: str) -> None:
 
 if __name__ == "__main__":
     main()
+    os._exit(0)  # freeing moto's memory would take seconds
