@@ -1,12 +1,15 @@
 """The public functions of the toolkit, which the commands call: ``from peagle import api``.
 
-A pair from the catalogue becomes a Plan; everything else reads the Plan. Each name is imported
-from its package at first use, so that ``peagle --help`` loads neither boto3 nor pydantic.
+A pair from the catalogue becomes a Plan; everything else reads the Plan. The imports below are for
+type checkers, and the list of functions: each is imported from its package when it is used, so that
+``peagle --help`` loads neither boto3 nor pydantic.
 """
 
 from __future__ import annotations
 
+import ast
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -77,7 +80,6 @@ if TYPE_CHECKING:
     from peagle.engine.unused_images import remove_unused_image as remove_unused_image
     from peagle.fit.report import fit as fit
     from peagle.fit.report import fit_document as fit_document
-    from peagle.fit.report import option_of as option_of
     from peagle.images.build import findings_for_build as findings_for_build
     from peagle.images.build import findings_on_this_machine as findings_on_this_machine
     from peagle.images.build import findings_with_own_image as findings_with_own_image
@@ -120,134 +122,18 @@ if TYPE_CHECKING:
     from peagle.weights.sync import plan_sync as plan_sync
     from peagle.weights.sync import sync_weights as sync_weights
 
-_HOME = {
-    # The catalogue and pairs
-    "find_pair": "peagle.catalog",
-    "load_catalog": "peagle.catalog",
-    "evidence_for": "peagle.catalog.evidence",
-    "load_evidence": "peagle.catalog.evidence",
-    "check_catalog": "peagle.catalog.loading",
-    "check_catalog_file": "peagle.catalog.loading",
-    "load_storage": "peagle.catalog.loading",
-    "describe_pair": "peagle.catalog.summary",
-    "summarize_target": "peagle.catalog.summary",
-    "summarize_targets": "peagle.catalog.summary",
-    "folder_for_tables": "peagle.catalog.writing",
-    "new_texts": "peagle.catalog.writing",
-    "refuse_unwritable": "peagle.catalog.writing",
-    "write_texts": "peagle.catalog.writing",
-    # Checkpoints
-    "is_folder": "peagle.checkpoints.locations",
-    # Checks and memory
-    "in_ecr": "peagle.checks.facts",
-    "check_local_weights": "peagle.checks.local_weights",
-    "rules_found": "peagle.checks.registry",
-    "check": "peagle.checks.report",
-    "check_document": "peagle.checks.report",
-    "fit": "peagle.fit.report",
-    "fit_document": "peagle.fit.report",
-    "option_of": "peagle.fit.report",
-    # Plans and their formats
-    "make_plan": "peagle.planning",
-    "request_body": "peagle.protocol",
-    "format_files": "peagle.render",
-    "format_names": "peagle.render",
-    "plan_bytes": "peagle.render",
-    "plan_document": "peagle.render",
-    "read_plan": "peagle.render",
-    "render": "peagle.render",
-    "is_own_image": "peagle.render.image_names",
-    "parse_tag": "peagle.render.image_names",
-    "pair_arguments": "peagle.render.requests",
-    "plan_request_findings": "peagle.request_validation",
-    # Images and engines of this machine
-    "find_image": "peagle.engine.container",
-    "explain_crash": "peagle.engine.crash",
-    "check_environment": "peagle.engine.doctor",
-    "install_engine": "peagle.engine.install",
-    "is_installed": "peagle.engine.install",
-    "missing_libraries": "peagle.engine.install",
-    "find_engine": "peagle.engine.installed",
-    "installed_engines": "peagle.engine.installed",
-    "local_log": "peagle.engine.local",
-    "start_local": "peagle.engine.local",
-    "stop_local": "peagle.engine.local",
-    "is_healthy": "peagle.engine.process",
-    "compose_of_plan": "peagle.engine.runner",
-    "local_engine_names": "peagle.engine.state",
-    "local_engines": "peagle.engine.state",
-    "read_local_engine": "peagle.engine.state",
-    "warm_folder": "peagle.engine.state",
-    "warm_start_of": "peagle.engine.state",
-    "remove_unused_image": "peagle.engine.unused_images",
-    "findings_for_build": "peagle.images.build",
-    "findings_on_this_machine": "peagle.images.build",
-    "findings_with_own_image": "peagle.images.build",
-    "compose_command": "peagle.images.docker",
-    "list_images": "peagle.images.inspect",
-    "show_image": "peagle.images.inspect",
-    "unchecked_image": "peagle.images.inspect",
-    # AWS
-    "connect": "peagle.aws.client",
-    "image_resources": "peagle.aws.image_records",
-    "remove_image_resources": "peagle.aws.image_records",
-    "build_image": "peagle.aws.images",
-    "build_image_on_aws": "peagle.aws.images",
-    "push_hint": "peagle.aws.images",
-    "push_image": "peagle.aws.images",
-    "refresh_tables": "peagle.aws.refresh",
-    "table_changes": "peagle.aws.refresh",
-    # Weights in S3
-    "inspect_weights": "peagle.weights.inspect",
-    "remove_warm_start": "peagle.weights.inspect",
-    "remove_weights": "peagle.weights.inspect",
-    "weights_prefix": "peagle.weights.layout",
-    "checkpoint_at": "peagle.weights.locations",
-    "own_head": "peagle.weights.locations",
-    "weights_at": "peagle.weights.locations",
-    "weights_of_pair": "peagle.weights.sources",
-    "plan_sync": "peagle.weights.sync",
-    "sync_weights": "peagle.weights.sync",
-    # Deployments
-    "deploy": "peagle.deploy.apply",
-    "destroy": "peagle.deploy.destroy",
-    "invoke": "peagle.deploy.invoke",
-    "live_price_of_plan": "peagle.deploy.online",
-    "plan_with_live_prices": "peagle.deploy.online",
-    "preflight": "peagle.deploy.preflight",
-    "deployment_lock": "peagle.deploy.state",
-    "deployment_names": "peagle.deploy.state",
-    "find_record": "peagle.deploy.state",
-    "load_record": "peagle.deploy.state",
-    "remove_record": "peagle.deploy.state",
-    "deployment_status": "peagle.deploy.status",
-    "endpoint_created": "peagle.deploy.status",
-    "list_deployments": "peagle.deploy.status",
-    "reported_warm_start": "peagle.deploy.status",
-    "usd_per_hour": "peagle.deploy.status",
-    "refuse_weights_in_use": "peagle.deploy.weights_use",
-    # Warm starts
-    "check_writable": "peagle.warm.endpoint",
-    "collect_on_aws": "peagle.warm.endpoint",
-    "collecting_plan": "peagle.warm.endpoint",
-    "prefix_of_weights": "peagle.warm.endpoint",
-    "collect_locally": "peagle.warm.local",
-    # The sandbox
-    "check_sandbox_engine": "peagle.sandbox.client",
-    "running_sandbox": "peagle.sandbox.client",
-    "sandbox_not_running": "peagle.sandbox.client",
-    "sandbox_status": "peagle.sandbox.client",
-    "start_sandbox": "peagle.sandbox.client",
-    "stop_sandbox": "peagle.sandbox.client",
-    "engine_version": "peagle.sandbox.state",
+_MODULES = {
+    alias.name: str(node.module)
+    for node in ast.walk(ast.parse(Path(__file__).read_text(encoding="utf-8")))
+    if isinstance(node, ast.ImportFrom) and str(node.module).startswith("peagle.")
+    for alias in node.names
 }
-"""Name -> the module that defines it. One line per function, sorted by module in each group."""
+"""Function -> the module that defines it."""
 
-__all__ = sorted(_HOME)
+__all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
-    """The function of this name, from the package that defines it."""
-    if name not in _HOME:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
+    return getattr(import_module(_MODULES[name]), name)

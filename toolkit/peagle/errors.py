@@ -1,21 +1,6 @@
-"""Every error that a user can meet, in one tree.
+"""Every error that a user can meet. Any other exception is a bug and shows a traceback.
 
-    PeagleError                  what happened, where, and how to fix it
-    ├── UserError           2    an impossible request
-    │   ├── CatalogError         a catalogue file is wrong
-    │   ├── CheckpointError      config.json or weights are unreadable or damaged
-    │   │   └── HubFailed   4    the Hugging Face hub does not answer
-    │   ├── NotFound             an unknown pair, instance type, endpoint, ...
-    │   ├── PlanFileError        a plan file is unreadable or contradicts itself
-    │   ├── EngineMissing        vLLM is not installed on this machine
-    │   └── DockerMissing        no Docker engine answers
-    ├── Refused             3    a check found an error before anything was created
-    │   ├── NotProved            the endpoint answers, but its drafts are not accepted
-    │   └── Unsupported          a renderer cannot express the plan; the message names another
-    ├── CloudError          4    AWS (or the sandbox) refused or failed
-    └── EngineError         4    vLLM ended or never became healthy
-
-The number is the exit code. Anything that is not a PeagleError is a bug and shows a traceback.
+Exit codes: UserError 2, Refused 3, CloudError and EngineError 4.
 """
 
 from __future__ import annotations
@@ -53,6 +38,10 @@ class PeagleError(Exception):
     exit_code = 1
     code = "error"
 
+    def __init_subclass__(cls, code: str = "", exit_code: int = 0) -> None:
+        cls.code = code or cls.code
+        cls.exit_code = exit_code or cls.exit_code
+
     def __init__(self, message: str, fix: str | Fix = "", code: str = "") -> None:
         remedy = fix if isinstance(fix, Fix) else Fix(fix)
         self.message = " ".join(message.split())
@@ -60,7 +49,7 @@ class PeagleError(Exception):
         self.command: Sequence[str] = remedy.command
         self.code = code or type(self).code
         self.as_json = False
-        """Whether the command that failed was asked for JSON."""
+        """Whether the command that failed has ``--json``."""
         super().__init__(str(self))
 
     def __str__(self) -> str:
@@ -78,87 +67,56 @@ class PeagleError(Exception):
         }
 
 
-class UserError(PeagleError):
+class UserError(PeagleError, code="usage", exit_code=2):
     """The user asked for something impossible."""
 
-    exit_code = 2
-    code = "usage"
 
-
-class CatalogError(UserError):
+class CatalogError(UserError, code="catalog"):
     """A catalogue file is wrong; the message names file and key."""
 
-    code = "catalog"
 
-
-class CheckpointError(UserError):
+class CheckpointError(UserError, code="checkpoint"):
     """config.json or weights are unreadable or damaged; the message names place and key."""
 
-    code = "checkpoint"
+
+class HubFailed(CheckpointError, code="hub-failed", exit_code=4):
+    """The Hugging Face hub is unreachable or fails; a later attempt may succeed."""
 
 
-class HubFailed(CheckpointError):
-    """The hub is unreachable, does not answer or fails; a later attempt may succeed."""
-
-    exit_code = 4
-    code = "hub-failed"
+class NotFound(UserError, code="not-found"):
+    """An unknown pair, instance type, endpoint, ..."""
 
 
-class NotFound(UserError):
-    """Something named by the user does not exist."""
-
-    code = "not-found"
+class PlanFileError(UserError, code="plan-file"):
+    """A plan file is unreadable, or contradicts itself."""
 
 
-class PlanFileError(UserError):
-    """A plan file is truncated, not a plan, or contradicts itself."""
-
-    code = "plan-file"
-
-
-class EngineMissing(UserError):
+class EngineMissing(UserError, code="engine-missing"):
     """vLLM is not installed on this machine."""
 
-    code = "engine-missing"
 
-
-class DockerMissing(UserError):
+class DockerMissing(UserError, code="docker-missing"):
     """No Docker engine answers on this machine."""
 
-    code = "docker-missing"
 
-
-class Refused(PeagleError):
+class Refused(PeagleError, code="refused", exit_code=3):
     """A check refused before anything was created."""
 
-    exit_code = 3
-    code = "refused"
+
+class NotProved(Refused, code="not-proved"):
+    """The endpoint answers, but its drafts are not accepted."""
 
 
-class NotProved(Refused):
-    """The endpoint answers, but speculation was not seen to work."""
-
-    code = "not-proved"
+class Unsupported(Refused, code="unsupported"):
+    """A renderer cannot express the plan; the message names one that can."""
 
 
-class Unsupported(Refused):
-    """A renderer cannot express the plan."""
-
-    code = "unsupported"
+class CloudError(PeagleError, code="cloud", exit_code=4):
+    """AWS refused or failed. ``code`` is the service's own error code, where one exists."""
 
 
-class CloudError(PeagleError):
-    """AWS refused. ``code`` is the service's own error code, where one exists."""
-
-    exit_code = 4
-    code = "cloud"
-
-
-class EngineError(PeagleError):
+class EngineError(PeagleError, code="engine", exit_code=4):
     """The engine ended, or never became healthy."""
-
-    exit_code = 4
-    code = "engine"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -39,19 +40,14 @@ def finding(level: Level, code: str, where: str, message: str, fix: str | Fix) -
     )
 
 
-def error(code: str, where: str, message: str, fix: str | Fix) -> Finding:
-    """A finding that prevents any change."""
-    return finding("error", code, where, message, fix)
+error = partial(finding, "error")
+"""A finding that prevents any change."""
 
+warning = partial(finding, "warning")
+"""A finding to read before anything is created."""
 
-def warning(code: str, where: str, message: str, fix: str | Fix) -> Finding:
-    """A finding to read before anything is created."""
-    return finding("warning", code, where, message, fix)
-
-
-def note(code: str, where: str, message: str, fix: str | Fix) -> Finding:
-    """A finding for information."""
-    return finding("note", code, where, message, fix)
+note = partial(finding, "note")
+"""A finding for information."""
 
 
 def errors(findings: Iterable[Finding]) -> list[Finding]:

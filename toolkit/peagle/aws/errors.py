@@ -29,34 +29,24 @@ UNREACHABLE_FIX = "check the network, the proxy, AWS_ENDPOINT_URL and --region"
 LOGS_FIX = "read the endpoint's log: peagle logs NAME"
 
 
-class Missing(CloudError):
+class Missing(CloudError, code="resource-missing"):
     """The requested resource does not exist."""
 
-    code = "resource-missing"
 
-
-class AlreadyExists(CloudError):
+class AlreadyExists(CloudError, code="already-exists"):
     """A resource of that name exists already."""
 
-    code = "already-exists"
 
-
-class Busy(CloudError):
+class Busy(CloudError, code="resource-busy"):
     """The resource is being changed and accepts no other change now."""
 
-    code = "resource-busy"
 
-
-class AccessDenied(CloudError):
+class AccessDenied(CloudError, code="access-denied"):
     """The caller's IAM permissions do not cover the action."""
 
-    code = "access-denied"
 
-
-class EngineRejected(UserError):
+class EngineRejected(UserError, code="engine-rejected"):
     """The engine rejects the request: too long, or with an invalid field."""
-
-    code = "engine-rejected"
 
 
 _MISSING_CODES = {

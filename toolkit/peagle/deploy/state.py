@@ -27,10 +27,8 @@ FORMAT = 2
 ResourceType = Literal["Endpoint", "EndpointConfig", "Model", "S3Objects", "S3Bucket"]
 
 
-class Ambiguous(UserError):
+class Ambiguous(UserError, code="ambiguous-name"):
     """Several deployments have this name."""
-
-    code = "ambiguous-name"
 
 
 class Resource(Frozen):

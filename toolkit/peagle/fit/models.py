@@ -35,6 +35,11 @@ class Advice(CatalogEntry):
     kv_cache_tokens: int
     max_concurrency: float
 
+    @property
+    def option(self) -> str:
+        """The change as a command-line option."""
+        return f"--{self.knob}" + ("" if self.value == self.knob else f" {self.value}")
+
 
 class Comparison(CatalogEntry):
     """The same engine without its drafter.

@@ -85,11 +85,6 @@ def fit(request: FitRequest, catalog: Catalog, read: Reader) -> FitReport:
     )
 
 
-def option_of(advice: Advice) -> str:
-    """The advice as a command-line option."""
-    return f"--{advice.knob}" + ("" if advice.value == advice.knob else f" {advice.value}")
-
-
 def fit_document(report: FitReport) -> dict[str, Any]:
     """The report as ``--json`` prints it."""
     engine, without = report.case.engine, report.without_speculation

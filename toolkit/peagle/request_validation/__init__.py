@@ -32,10 +32,8 @@ _EXAMPLES = {
 """Values for a plan's placeholders; the bucket has the longest name."""
 
 
-class InvalidRequest(Refused):
+class InvalidRequest(Refused, code="invalid-request"):
     """AWS would reject this request; nothing was sent."""
-
-    code = "invalid-request"
 
 
 def is_write(operation: str) -> bool:

@@ -11,7 +11,7 @@ from rich.text import Text
 from peagle.cli.output.console import bar, make_console, print_findings
 from peagle.fit.estimate import INSIDE
 from peagle.fit.models import Advice, Fit
-from peagle.fit.report import FitReport, option_of
+from peagle.fit.report import FitReport
 from peagle.planning.engine_settings import GPU_MEMORY_UTILIZATION
 from peagle.planning.limits import USUAL_CONCURRENCY
 from peagle.vllm.defaults import schedules_ahead
@@ -202,5 +202,5 @@ def _advice(advice: tuple[Advice, ...]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     for item in advice:
         holds = f"{item.kv_cache_tokens:,} tokens, {item.max_concurrency:.2f} requests"
-        table.add_row(option_of(item), KNOBS[item.knob], f"[dim]{holds}[/]")
+        table.add_row(item.option, KNOBS[item.knob], f"[dim]{holds}[/]")
     return table
