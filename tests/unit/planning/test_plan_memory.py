@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from peagle.catalog.tables import Instance
 from peagle.errors import NotFound
-from peagle.planning.engine_settings import Workload, memory_fit, missing_gib
+from peagle.fit.estimate import GIB, fit_of, missing_bytes
+from peagle.planning.candidates import Workload, planned_fit
 from tests.unit.planning.small_catalog import (
     CATALOG,
     CHAT,
@@ -17,8 +19,6 @@ from tests.unit.planning.small_catalog import (
     with_target,
 )
 from tests.unit.planning.speeds import measured, run
-
-GIB = 1024**3
 
 
 def test_the_terms_are_the_whole_gpu() -> None:
@@ -84,20 +84,31 @@ def test_an_instance_that_is_too_small_is_an_error_with_the_way_out() -> None:
     what, _, why = finding.message.partition(": ")
     assert what == "the pair does not fit on ml.g5.xlarge (1 x GPU-sm_86, 16.0 GiB each)"
     assert why.endswith("GiB are missing for one request of 4,096 tokens")
-    assert float(why.split(" GiB")[0]) == pytest.approx(missing_gib(made.fit), abs=0.01)
+    assert float(why.split(" GiB")[0]) == pytest.approx(missing_gib(), abs=0.01)
     assert "ml.g6e.xlarge, the smallest that fits" in finding.fix
     assert "ml.g5.12xlarge, the cheapest at $4.00 an hour" in finding.fix
 
 
-def test_what_is_missing_is_what_makes_it_fit() -> None:
+def small_instance() -> Instance:
+    return next(i for i in INSTANCES.instances if i.type == "ml.g5.xlarge")
+
+
+def missing_gib() -> float:
+    """GiB that ml.g5.xlarge lacks for the pair."""
+    work = Workload(CHAT, P_EAGLE, 5, "0.28.0", 4096, 8, CATALOG)
+    return missing_bytes(planned_fit(work, small_instance(), 1)) / GIB
+
+
+def test_the_missing_memory_makes_it_fit() -> None:
     fit = plan(instance_type="ml.g5.xlarge").fit
     work = Workload(CHAT, P_EAGLE, 5, "0.28.0", 4096, 8, CATALOG)
-    (small,) = [i for i in INSTANCES.instances if i.type == "ml.g5.xlarge"]
+    small = small_instance()
     # What is kept free and what the driver keeps grow with the memory.
     visible = 1 - fit.terms["kept_by_driver"] / fit.gpu_memory_gib
-    needed = int((small.gpu_memory_mib / 1024 + missing_gib(fit) / 0.9 / visible) * 1024)
-    assert memory_fit(work, small.model_copy(update={"gpu_memory_mib": needed + 12}), 1).fits
-    assert not memory_fit(work, small.model_copy(update={"gpu_memory_mib": needed - 12}), 1).fits
+    needed = int((small.gpu_memory_mib / 1024 + missing_gib() / 0.9 / visible) * 1024)
+    for mib, fits in ((needed + 12, True), (needed - 12, False)):
+        instance = small.model_copy(update={"gpu_memory_mib": mib})
+        assert fit_of(planned_fit(work, instance, 1)).fits == fits
 
 
 def test_what_no_instance_holds_is_an_error() -> None:

@@ -214,7 +214,7 @@ def test_what_is_fast_enough_and_too_dear_is_named() -> None:
 @pytest.mark.parametrize("limit", [0, -1, float("nan"), float("inf")])
 @pytest.mark.parametrize("option", ["min_tokens_per_second", "max_price_per_hour"])
 def test_a_limit_that_is_none_is_refused(option: str, limit: float) -> None:
-    with pytest.raises(UserError, match="is not a limit"):
+    with pytest.raises(UserError, match="is not a positive number"):
         plan("chat", CATALOG, **{option: limit})
 
 

@@ -6,23 +6,20 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from peagle.case import engine_settings
-from peagle.catalog.schema import EngineSetting, SpeedRun, Target
-from peagle.catalog.tables import Instance, InstanceTable, Price
+from peagle.case import CaseOptions, build_case
+from peagle.catalog.schema import Catalog, Drafter, SpeedRun, Target
+from peagle.catalog.tables import Instance, Price
 from peagle.findings import Finding, warning
-from peagle.fit.estimate import why_not
+from peagle.fit.advice import divisions
+from peagle.fit.building import draft_model, fit_case, gpu_of, target_model
+from peagle.fit.estimate import drafter_on_gpu, fit_of, missing_bytes
 from peagle.fit.models import Fit, FitCase
-from peagle.planning.engine_settings import (
-    Workload,
-    memory_fit,
-    missing_gib,
-    planned_fit,
-)
+from peagle.planning.drafter import SelectedPair
 from peagle.planning.plan import Decision, Options, Reason
-from peagle.planning.speculation import DrafterRequest, SpeculationChoice, choose_speculation
+from peagle.planning.speculation import SpeculationChoice, choose_speculation, usual_k
 from peagle.planning.speeds import measured_loads, names_of, runs_on
 from peagle.text import format_concurrency, format_usd
-from peagle.vllm.gpus import needed_capability, parallel_sizes
+from peagle.vllm.gpus import needed_capability
 
 HELD_SHARE = 0.25
 """The share of the load, at full length, that the KV cache must hold. Most requests are much
@@ -31,83 +28,73 @@ smaller one, vLLM queues or preempts requests."""
 
 HELD_SHARE_TEXT = "a quarter"
 
+GPU_MEMORY_UTILIZATION = 0.9
+"""The share of a GPU's memory that vLLM may use; set explicitly, since its default has changed."""
+
+MOST_TRIED = 100
+"""How many instance counts of one type are tried to reach a speed."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A pair and its load, independent of an instance."""
+
+    target: Target
+    drafter: Drafter | None
+    k: int
+    vllm: str
+    max_model_len: int
+    concurrency: int
+    catalog: Catalog
+
+    @property
+    def drafter_bytes(self) -> int:
+        """Bytes of the drafter's weights on a single GPU; 0 without weights."""
+        model = draft_model(self.drafter, target_model(self.target)) if self.drafter else None
+        return drafter_on_gpu(model, 1) if model else 0
+
 
 @dataclass(frozen=True)
 class Hosting:
-    """An instance, the engine's settings for its GPU, and how the model fits."""
+    """The pair on an instance: input and result of the memory model."""
 
     instance: Instance
-    settings: dict[str, EngineSetting]
+    case: FitCase
     fit: Fit
+
+    def holds(self, load: float) -> bool:
+        """Whether it fits, and the cache holds ``HELD_SHARE`` of ``load`` full-length requests."""
+        return self.fit.fits and self.fit.max_concurrency >= HELD_SHARE * load
 
 
 def host(work: Workload, instance: Instance, load: int) -> Hosting:
     """The model on this instance, on the fewest GPUs that hold ``load`` concurrent requests; else
     on those that hold most, or that lack least memory."""
-    settings = engine_settings(work.target, work.drafter, instance.gpu_architecture, work.vllm)
-    fits: list[Fit] = []
-    for size in _sizes(work.target, instance):
-        fits.append(memory_fit(work, instance, size))
-        if holds(fits[-1], load):
-            return Hosting(instance, settings, fits[-1])
-    fitting = [fit for fit in fits if fit.fits]
+    tried: list[Hosting] = []
+    for size in divisions(work.target.architecture, instance.gpu_count):
+        case = planned_fit(work, instance, size)
+        tried.append(Hosting(instance, case, fit_of(case)))
+        if tried[-1].holds(load):
+            return tried[-1]
+    fitting = [hosting for hosting in tried if hosting.fit.fits]
     if fitting:
-        return Hosting(instance, settings, max(fitting, key=lambda fit: fit.max_concurrency))
-    return Hosting(instance, settings, min(fits, key=missing_gib))
+        return max(fitting, key=lambda hosting: hosting.fit.max_concurrency)
+    return min(tried, key=lambda hosting: missing_bytes(hosting.case))
 
 
-def holds(fit: Fit, load: float) -> bool:
-    """Whether it fits, and the cache holds ``HELD_SHARE`` of ``load`` requests of full length."""
-    return fit.fits and fit.max_concurrency >= HELD_SHARE * load
-
-
-def case_of(work: Workload, hosting: Hosting) -> FitCase:
-    """What the fit of this hosting was reckoned from."""
-    return planned_fit(work, hosting.instance, hosting.fit.tensor_parallel_size)
-
-
-def why_too_small(work: Workload, hosting: Hosting) -> str:
-    """Why it does not fit, in one line; empty when it fits."""
-    return why_not(case_of(work, hosting)) or ""
-
-
-def fit_key(instance: Instance) -> tuple[str, int, int, str]:
-    """What the fit depends on: instance types with equal keys have equal fits."""
-    return (
-        instance.gpu,
-        instance.gpu_count,
-        instance.gpu_memory_mib,
-        instance.gpu_architecture,
+def planned_fit(work: Workload, on: Instance, tensor_parallel_size: int) -> FitCase:
+    """The memory of one of ``tensor_parallel_size`` GPUs of this instance, as planned."""
+    options = CaseOptions(
+        k=work.k,
+        max_model_len=work.max_model_len,
+        concurrency=work.concurrency,
+        vllm=work.vllm,
+        instance_type=on.type,
+        tensor_parallel_size=tensor_parallel_size,
     )
-
-
-def _sizes(target: Target, instance: Instance) -> list[int]:
-    shape = target.architecture
-    kv_heads = (group.kv_heads for group in shape.attention)
-    return parallel_sizes(shape.query_heads, kv_heads, instance.gpu_count)
-
-
-def parallel_reason(hosting: Hosting, load: int) -> tuple[Reason, ...]:
-    """Why it runs on this many GPUs, for ``load`` concurrent requests."""
-    fit = hosting.fit
-    size, count = fit.tensor_parallel_size, fit.gpu_count
-    if count == 1:
-        because = "the instance has one GPU"
-    elif not fit.fits:
-        because = "lacks the least memory"
-    elif not holds(fit, load):
-        because = f"holds the most requests on the {count} GPUs"
-    elif size == 1:
-        because = f"one of the {count} GPUs holds the load, and tensor parallelism costs time"
-    else:
-        because = (
-            f"the fewest of the {count} GPUs that hold the load and divide the attention heads"
-        )
-    return (Reason(what="tensor_parallel_size", value=str(size), because=because),)
-
-
-MOST_TRIED = 100
-"""How many instance counts of one type are tried to reach a speed."""
+    case = build_case(work.catalog, work.target, work.drafter, options)
+    planned = {"gpu-memory-utilization": GPU_MEMORY_UTILIZATION}
+    return fit_case(replace(case, settings={**planned, **case.settings}), gpu_of(on))
 
 
 @dataclass(frozen=True)
@@ -131,14 +118,21 @@ class Candidate:
         return self.hosting.instance
 
     @property
+    def fit(self) -> Fit:
+        """The memory fit."""
+        return self.hosting.fit
+
+    @property
     def holds_load(self) -> bool:
         """Whether the KV cache of each holds enough of the load."""
-        return holds(self.hosting.fit, self.load)
+        return self.hosting.holds(self.load)
 
     @property
     def usd_per_million_tokens(self) -> float | None:
         """USD per million output tokens under this load."""
-        return usd_per_million(self.usd_per_hour, self.tokens_per_second)
+        if self.usd_per_hour is None or self.tokens_per_second is None:
+            return None
+        return round(self.usd_per_hour / (self.tokens_per_second * 3600) * 1_000_000, 4)
 
     @property
     def cost(self) -> tuple[bool, float, str]:
@@ -151,47 +145,85 @@ class Candidate:
         speed = self.speculation.speed
         if speed is None or self.count == 1:
             return speed.source if speed else None
-        return (
-            f"{speed.source}; {self.count} times one instance with {format_concurrency(speed.load)}"
-        )
+        one = f"one instance with {format_concurrency(speed.load)}"
+        return f"{speed.source}; {self.count} times {one}"
+
+    @property
+    def text(self) -> str:
+        """``ml.g6.xlarge``, or ``2 x ml.g6.xlarge``."""
+        return f"{self.count} x {self.instance.type}" if self.count > 1 else self.instance.type
+
+    @property
+    def cost_text(self) -> str:
+        """``$4.20 an hour``, for all instances."""
+        together = f" for {self.count}" if self.count > 1 else ""
+        return f"{format_usd(self.usd_per_hour or 0.0)} an hour{together}"
+
+    @property
+    def at_cost(self) -> str:
+        """The price after a space and "at"; empty if it is unknown."""
+        return f" at {self.cost_text}" if self.usd_per_hour is not None else ""
+
+    @property
+    def speed_origin(self) -> str:
+        """Whether the speed is measured, or estimated from one instance's."""
+        return "measured" if self.count == 1 else "estimated from measurements"
+
+    def reaches(self, tokens_per_second: float) -> bool:
+        """Whether evidence shows that it reaches this speed."""
+        known = self.tokens_per_second
+        return known is not None and known >= tokens_per_second
+
+    def within(self, usd_per_hour: float | None) -> bool:
+        """Whether its price is known and at most this limit; true without a limit."""
+        if usd_per_hour is None:
+            return True
+        return self.usd_per_hour is not None and self.usd_per_hour <= usd_per_hour
+
+    def parallel_reason(self) -> Reason:
+        """Why it runs on this many GPUs."""
+        size, count = self.fit.tensor_parallel_size, self.fit.gpu_count
+        if count == 1:
+            because = "the instance has one GPU"
+        elif not self.fit.fits:
+            because = "lacks the least memory"
+        elif not self.holds_load:
+            because = f"holds the most requests on the {count} GPUs"
+        elif size == 1:
+            because = f"one of the {count} GPUs holds the load, and tensor parallelism costs time"
+        else:
+            because = (
+                f"the fewest of the {count} GPUs that hold the load and divide the attention heads"
+            )
+        return Reason(what="tensor_parallel_size", value=str(size), because=because)
 
 
 class CandidateEvaluator:
     """Evaluates instance types for one workload.
 
-    ``work`` has the drafter and K of ``request`` and the concurrency of the whole endpoint.
+    ``work`` has the drafter of ``pair``, its usual K and the concurrency of the whole endpoint.
     """
 
-    def __init__(
-        self,
-        options: Options,
-        table: InstanceTable,
-        runs: tuple[SpeedRun, ...],
-        request: DrafterRequest,
-        work: Workload,
-        region: str,
-    ) -> None:
-        self.options, self.request, self.work = options, request, work
-        self._table, self._runs, self._region = table, runs, region
+    def __init__(self, options: Options, pair: SelectedPair, work: Workload, region: str) -> None:
+        self.options, self.pair, self.work = options, pair, work
+        self._region = region
         self._hosted: dict[tuple[object, ...], Hosting] = {}
 
     def fitting(self) -> list[Candidate]:
         """Candidates on all instance types that are recent and large enough, cheapest first."""
         oldest = needed_capability(self.work.target.dtype, self.work.target.quantization)
-        candidates = (self.candidate(i) for i in self._table.instances if i.capability >= oldest)
-        return sorted((c for c in candidates if c.hosting.fit.fits), key=lambda c: c.cost)
+        types = self.work.catalog.instances.instances
+        candidates = (self.candidate(type) for type in types if type.capability >= oldest)
+        return sorted((c for c in candidates if c.fit.fits), key=lambda c: c.cost)
 
     def alone(self) -> CandidateEvaluator:
         """The same evaluator for the target without a drafter."""
-        request = replace(self.request, drafter=None, k=None)
-        work = replace(self.work, drafter=None, k=0)
-        return CandidateEvaluator(
-            self.options, self._table, self._runs, request, work, self._region
-        )
+        pair, work = replace(self.pair, drafter=None), replace(self.work, drafter=None, k=0)
+        return CandidateEvaluator(self.options, pair, work, self._region)
 
     def largest(self) -> Candidate:
         """The candidate on the type with the most GPU memory."""
-        types = self._table.instances
+        types = self.work.catalog.instances.instances
         return self.candidate(max(types, key=lambda i: (i.gpu_count * i.gpu_memory_mib, i.type)))
 
     def candidate(self, instance: Instance) -> Candidate:
@@ -202,13 +234,13 @@ class CandidateEvaluator:
         if self.options.instance_count is not None:
             return self.shared(instance, self.options.instance_count)
         one, required = self.shared(instance, 1), self.options.min_tokens_per_second
-        if required is None or reaches(one, required) or not self.runs(one.hosting):
+        if required is None or one.reaches(required) or not self._runs(one.hosting):
             return one
         best = one
         for candidate in self._more(instance, one):
             if (candidate.tokens_per_second or 0) > (best.tokens_per_second or 0):
                 best = candidate
-            if reaches(candidate, required):
+            if candidate.reaches(required):
                 break
         return best
 
@@ -217,21 +249,22 @@ class CandidateEvaluator:
         load = self.work.concurrency if load is None else load
         busy = min(count, load)
         most = math.ceil(load / busy)
-        hosting = self._host(instance, self.request.drafter is not None, self.request.usual_k, most)
-        speculation = choose_speculation(self.request, self.runs(hosting), load / busy)
-        if speculation.k != self.request.usual_k:
-            again = self._host(instance, speculation.drafter is not None, speculation.k, most)
+        usual = SpeculationChoice(self.pair.drafter, usual_k(self.options, self.pair.drafter))
+        hosting = self._host(instance, usual, most)
+        chosen = choose_speculation(self.options, self.pair, self._runs(hosting), load / busy)
+        if chosen.k != usual.k:
+            again = self._host(instance, chosen, most)
             if again.fit.tensor_parallel_size == hosting.fit.tensor_parallel_size:
                 hosting = again
             else:  # the evidence is for another number of GPUs
-                speculation = SpeculationChoice(self.request.drafter, self.request.usual_k)
-        speed = speculation.speed
+                chosen = usual
+        price, speed = price_of(instance, self._region).value, chosen.speed
         return Candidate(
             hosting,
-            speculation,
+            chosen,
             count,
             most,
-            price_of_all(instance, count, self._region),
+            None if price is None else round(price.usd_per_hour * count, 4),
             None if speed is None else round(speed.tokens_per_second * busy, 1),
         )
 
@@ -243,15 +276,16 @@ class CandidateEvaluator:
         """The workload with this candidate's drafter and K."""
         return replace(self.work, drafter=candidate.speculation.drafter, k=candidate.speculation.k)
 
-    def runs(self, hosting: Hosting) -> tuple[SpeedRun, ...]:
-        """The evidence for this number and type of GPUs."""
-        parallel = hosting.fit.tensor_parallel_size
-        return runs_on(self._runs, hosting.instance.gpu, parallel, self.work.vllm)
-
     def loads(self, candidate: Candidate) -> tuple[int, ...]:
         """The measured loads of one engine on these GPUs with this drafter."""
-        names = names_of(candidate.speculation.drafter, self.request.own)
-        return measured_loads(self.runs(candidate.hosting), names)
+        names = names_of(candidate.speculation.drafter, self.pair.own is not None)
+        return measured_loads(self._runs(candidate.hosting), names)
+
+    def _runs(self, hosting: Hosting) -> tuple[SpeedRun, ...]:
+        """The evidence for this number and type of GPUs."""
+        runs = self.work.catalog.speeds.get(self.work.target.id, ())
+        size = hosting.fit.tensor_parallel_size
+        return runs_on(runs, hosting.instance.gpu, size, self.work.vllm)
 
     def _more(self, instance: Instance, one: Candidate) -> Iterator[Candidate]:
         """Two or more instances, starting where the load of each has been measured."""
@@ -263,36 +297,14 @@ class CandidateEvaluator:
                 return
             yield candidate
 
-    def _host(self, instance: Instance, drafts: bool, k: int, load: int) -> Hosting:
-        """The fit, computed once per ``fit_key``."""
-        key = (*fit_key(instance), drafts, k, load)
+    def _host(self, instance: Instance, chosen: SpeculationChoice, load: int) -> Hosting:
+        """The fit, computed once for types with equal GPUs."""
+        gpus = (instance.gpu, instance.gpu_count, instance.gpu_memory_mib)
+        key = (*gpus, instance.gpu_architecture, chosen.drafter is not None, chosen.k, load)
         if key not in self._hosted:
-            drafter = self.request.drafter if drafts else None
-            self._hosted[key] = host(replace(self.work, drafter=drafter, k=k), instance, load)
+            work = replace(self.work, drafter=chosen.drafter, k=chosen.k)
+            self._hosted[key] = host(work, instance, load)
         return replace(self._hosted[key], instance=instance)
-
-
-def reaches(candidate: Candidate, tokens_per_second: float) -> bool:
-    """Whether evidence shows that the candidate reaches this speed."""
-    known = candidate.tokens_per_second
-    return known is not None and known >= tokens_per_second
-
-
-def instances_text(candidate: Candidate) -> str:
-    """``ml.g6.xlarge``, or ``2 x ml.g6.xlarge``."""
-    many = f"{candidate.count} x " if candidate.count > 1 else ""
-    return f"{many}{candidate.instance.type}"
-
-
-def cost_text(candidate: Candidate) -> str:
-    """``$4.20 an hour``, for all instances."""
-    together = f" for {candidate.count}" if candidate.count > 1 else ""
-    return f"{format_usd(candidate.usd_per_hour or 0.0)} an hour{together}"
-
-
-def speed_origin(candidate: Candidate) -> str:
-    """Whether the speed is measured, or estimated from one instance's."""
-    return "measured" if candidate.count == 1 else "estimated from measurements"
 
 
 REFERENCE_REGION = "us-east-1"
@@ -318,16 +330,3 @@ def price_of(instance: Instance, region: str) -> Decision[Price | None]:
     message = f"the price of {instance.type} is for {REFERENCE_REGION}, not for {region}"
     finding = warning("price-of-another-region", "price", message, _FIX)
     return Decision(by_region[REFERENCE_REGION], findings=(finding,))
-
-
-def price_of_all(instance: Instance, count: int, region: str) -> float | None:
-    """USD per hour of ``count`` instances together; ``None`` if the price is unknown."""
-    price = price_of(instance, region).value
-    return None if price is None else round(price.usd_per_hour * count, 4)
-
-
-def usd_per_million(usd_per_hour: float | None, tokens_per_second: float | None) -> float | None:
-    """USD per million output tokens of a fully loaded endpoint."""
-    if usd_per_hour is None or tokens_per_second is None:
-        return None
-    return round(usd_per_hour / (tokens_per_second * 3600) * 1_000_000, 4)

@@ -15,43 +15,18 @@ from peagle.checkpoints.locations import is_location, split_revision
 from peagle.checks import check
 from peagle.checks.rules import head_not_for_target, head_not_public
 from peagle.errors import NotFound, UserError
-from peagle.findings import Finding, note
+from peagle.findings import note
 from peagle.planning.plan import Decision, Options, decide
 
 NOT_READ = "head-not-read"
 """The code of the finding that the head was not read."""
 
 
-def own_head(
-    location: str, options: Options, target: Target, kind: Drafter, catalog: Catalog
-) -> Decision[Drafter]:
-    """The head at ``location`` as a drafter of the kind of ``kind``.
-
-    ``options`` hold the head's checkpoint when it was read; what is no head, or does not belong to
-    the target, is a finding.
-    """
-    read = options.drafter_checkpoint
-    drafter = own_drafter(location, target, kind, read)
-    version = CaseOptions(vllm=options.vllm)
-    case = build_case(catalog, target, drafter, version, Checkpoints(drafter=read))
-    if read is None:
-        other = check(case, only={head_not_for_target.CODE})
-        return Decision(drafter, findings=(*other, _not_read(location, kind)))
-    return Decision(drafter, findings=check(case, about="head"))
-
-
-def _not_read(location: str, kind: Drafter) -> Finding:
-    called = "P-EAGLE" if kind.parallel_drafting else "EAGLE-3"
-    message = f"{location} was not read; assuming a head like {kind.title} ({called})"
-    fix = "use --online to read and check it, or pass the head as a folder"
-    return note(NOT_READ, "drafter", message, fix)
-
-
 @dataclass(frozen=True)
 class SelectedPair:
     """The target and its drafter. ``own`` is the location of the user's own head.
 
-    ``usual``: this is the target's default pair; it decides the endpoint's name.
+    ``usual``: this is the target's default pair, so the endpoint's name has no drafter.
     """
 
     target: Target
@@ -131,16 +106,31 @@ def _fallback(target: Target, drafter: Drafter, usual: bool) -> Decision[Selecte
 def _own(
     options: Options, location: str, target: Target, named: Drafter | None, catalog: Catalog
 ) -> Decision[SelectedPair]:
-    usual = find_drafter(target, target.default_drafter)
-    eagle = [drafter for drafter in (usual, *target.drafters) if drafter.method == "eagle3"]
-    kind = named or next(iter(eagle), None)
+    """The user's own head at ``location``, as a drafter of the kind that the pair names.
+
+    A head whose checkpoint the options hold is checked; an unread one gets a note.
+    """
+    default = find_drafter(target, target.default_drafter)
+    eagle = (drafter for drafter in (default, *target.drafters) if drafter.method == "eagle3")
+    kind = named or next(eagle, None)
     if kind is None or kind.method != "eagle3":
         raise UserError(
             f"{location}: {kind.title if kind else target.title} takes no head",
             f"use the pair {target.short_name}, or one with an EAGLE-3 or P-EAGLE drafter",
         )
-    head = own_head(location, options, target, kind, catalog)
+    read = options.drafter_checkpoint
+    head = own_drafter(location, target, kind, read)
+    version = CaseOptions(vllm=options.vllm)
+    case = build_case(catalog, target, head, version, Checkpoints(drafter=read))
+    if read is None:
+        called = "P-EAGLE" if kind.parallel_drafting else "EAGLE-3"
+        message = f"{location} was not read; assuming a head like {kind.title} ({called})"
+        fix = "use --online to read and check it, or pass the head as a folder"
+        unread = note(NOT_READ, "drafter", message, fix)
+        findings = (*check(case, only={head_not_for_target.CODE}), unread)
+    else:
+        findings = check(case, about="head")
     where, _ = split_revision(location)
     # A head for a pair whose default head is not public replaces that head.
-    taken = kind is usual and not usual.public
-    return Decision(SelectedPair(target, head.value, where, taken), head.reasons, head.findings)
+    usual = kind is default and not default.public
+    return Decision(SelectedPair(target, head, where, usual), findings=findings)

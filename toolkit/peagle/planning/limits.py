@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
 
 from peagle.catalog.schema import Drafter, Target
 from peagle.errors import UserError
 from peagle.findings import Finding, error
-from peagle.planning.plan import Decision, Options, Weights, decide
-from peagle.planning.weights import PlacedWeights
+from peagle.planning.plan import Decision, Options, decide
+from peagle.planning.weights import WeightSizes
 from peagle.text import format_size
 
 USUAL_CONCURRENCY = 8
@@ -20,29 +20,26 @@ CHAT_TEMPLATE_TOKENS = 128
 
 
 def choose_length(options: Options, target: Target) -> Decision[int]:
-    """The longest context in tokens, at most what the target supports; the rules report a request
-    for more."""
-    length = options.max_model_len
-    if length is None:
-        because = f"the catalogue's default for {target.id}, which supports more"
-        if target.default_max_model_len >= target.architecture.max_positions:
-            because = f"the maximum of {target.id}"
-        length = target.default_max_model_len
-        choice = decide(length, "max_model_len", because, shown=f"{length:,}")
-    elif length < 1:
-        raise UserError(
-            f"--max-model-len {length} is less than 1", "use the longest context in tokens"
-        )
-    else:
-        choice = Decision(length)
-    findings = _too_short(choice.value, target)
-    # A larger context is refused; the refused plan shows the longest possible one.
-    possible = min(choice.value, target.architecture.max_positions)
-    return Decision(possible, choice.reasons, findings)
+    """The longest context in tokens, at most what the target supports; the rules report a longer
+    one from the options."""
+    length, longest = options.max_model_len, target.architecture.max_positions
+    if length is not None:
+        if length < 1:
+            raise UserError(
+                f"--max-model-len {length} is less than 1", "use the longest context in tokens"
+            )
+        # A larger context is refused; the refused plan shows the longest possible one.
+        return Decision(min(length, longest), findings=_too_short(length, target))
+    length = target.default_max_model_len
+    because = f"the catalogue's default for {target.id}, which supports more"
+    if length >= longest:
+        because = f"the maximum of {target.id}"
+    choice = decide(min(length, longest), "max_model_len", because, shown=f"{length:,}")
+    return replace(choice, findings=_too_short(length, target))
 
 
 def _too_short(length: int, target: Target) -> tuple[Finding, ...]:
-    """With a context too short for the proof, the endpoint would only return errors."""
+    """An error for a context that is too short for the proof."""
     proof = target.proof
     # A token has at least one byte, so this is more than any prompt can take.
     longest = max((len(prompt.encode()) for prompt in proof.prompts), default=0)
@@ -79,31 +76,33 @@ LOAD_BYTES_PER_SECOND = 200_000_000
 """Slow cases of S3 to instance, Hugging Face to instance, and disk to GPU."""
 
 
-def choose_download_timeout(
-    placed: PlacedWeights, target_bytes: int, drafter_bytes: int
-) -> Decision[int]:
+def choose_download_timeout(sizes: WeightSizes) -> Decision[int]:
     """ModelDataDownloadTimeoutInSeconds: for the weights that SageMaker copies from S3."""
-    mounted = _bytes(placed, _is_mounted, target_bytes, drafter_bytes)
-    seconds = _in_minutes(SHORTEST + mounted / MOUNT_BYTES_PER_SECOND)
-    because = f"{format_size(mounted)} from S3 at 100 MB/s, and a minute"
-    if placed.target.kind == "image":
+    mounted = [
+        size
+        for weights, size in sizes
+        if weights.kind in ("s3", "directory") and not weights.streamed
+    ]
+    seconds = _in_minutes(SHORTEST + sum(mounted) / MOUNT_BYTES_PER_SECOND)
+    target = sizes[0][0]
+    if mounted:
+        because = f"{format_size(sum(mounted))} from S3 at 100 MB/s, and a minute"
+    elif target.kind == "image":
         because = "SageMaker copies no weights; the image contains them"
-    elif not placed.mounts:
-        does = "streams" if placed.target.streamed else "downloads"
+    else:
+        does = "streams" if target.streamed else "downloads"
         because = f"SageMaker copies no weights; the engine {does} them"
     return decide(seconds, "download_timeout_seconds", because)
 
 
-def choose_startup_timeout(
-    placed: PlacedWeights, target_bytes: int, drafter_bytes: int, gpus: int
-) -> Decision[int]:
+def choose_startup_timeout(sizes: WeightSizes, gpus: int) -> Decision[int]:
     """ContainerStartupHealthCheckTimeoutInSeconds: download from the hub, load, compile.
 
     Each of the ``gpus`` that share a model streams all weights from S3, directly to the GPU.
     """
-    from_hub = _bytes(placed, lambda weights: weights.kind == "hub", target_bytes, drafter_bytes)
-    from_s3 = _bytes(placed, lambda weights: weights.streamed, target_bytes, drafter_bytes) * gpus
-    loaded = _bytes(placed, lambda weights: not weights.streamed, target_bytes, drafter_bytes)
+    from_hub = sum(size for weights, size in sizes if weights.kind == "hub")
+    from_s3 = sum(size for weights, size in sizes if weights.streamed) * gpus
+    loaded = sum(size for weights, size in sizes if not weights.streamed)
     seconds = _in_minutes(
         ENGINE_START_SECONDS
         + from_hub / HUB_BYTES_PER_SECOND
@@ -118,19 +117,6 @@ def choose_startup_timeout(
     parts_text = "".join(f"{format_size(size)} {how}, " for size, how in parts if size)
     because = f"{parts_text}and {ENGINE_START_SECONDS // 60} minutes to compile"
     return decide(seconds, "startup_timeout_seconds", because)
-
-
-def _is_mounted(weights: Weights) -> bool:
-    return weights.kind in ("s3", "directory") and not weights.streamed
-
-
-def _bytes(
-    placed: PlacedWeights, counts: Callable[[Weights], bool], target_bytes: int, drafter_bytes: int
-) -> int:
-    total = target_bytes if counts(placed.target) else 0
-    if placed.drafter is not None and counts(placed.drafter):
-        total += drafter_bytes
-    return total
 
 
 def _in_minutes(seconds: float) -> int:

@@ -30,16 +30,16 @@ class Frozen(BaseModel):
 
 
 class Options(Frozen):
-    """What the user asks for. ``None`` means that planning decides, and gives a reason.
+    """The options of ``peagle plan``. ``None`` means that planning decides, and gives a reason.
 
     ``drafter`` is a drafter's name in the catalogue, or the user's own head: ``s3://...``,
     a Hugging Face id (``org/name`` or ``org/name@revision``), or a folder. ``drafter_checkpoint``
     holds the files read from there, if any. ``model_source`` is an ``s3://`` prefix that holds
     the target's weights. ``image`` replaces AWS's image; with ``baked_weights`` it has the weights
     of target and drafter in it. ``weights_by`` is how weights in S3 reach the engine: SageMaker
-    mounts them, or the engine itself streams them. ``min_tokens_per_second`` is what
-    the endpoint must make of output tokens at that concurrency, ``max_price_per_hour`` what all its
-    instances may cost together, in USD.
+    mounts them, or the engine itself streams them. ``min_tokens_per_second`` is the required output
+    speed of the endpoint at that concurrency, ``max_price_per_hour`` the limit of the price of all
+    its instances together, in USD.
     """
 
     pair: str
@@ -83,7 +83,7 @@ class Weights(Frozen):
     ``directory``: ``location`` is a folder on the user's machine (``catalog:...`` for one that
     ships with the catalogue); it is uploaded to ``s3_uri`` before the model is created.
     ``image``: the plan's image contains them, from ``location``; nothing is uploaded or mounted.
-    ``engine_path`` is what vLLM is given: the id, the folder inside the container, or the
+    ``engine_path`` is the argument for vLLM: the id, the folder inside the container, or the
     ``s3://`` prefix that it streams.
     """
 
@@ -120,7 +120,7 @@ class DrafterChoice(Frozen):
 class Speculation(Frozen):
     """``method`` and the rest as in vLLM's ``--speculative-config``; ``k`` is
     ``num_speculative_tokens``. P-EAGLE is ``eagle3`` with ``parallel_drafting``.
-    ``acceptance_floor`` is the mean acceptance length below which nothing counts as proved.
+    ``acceptance_floor`` is the mean acceptance length below which a deployment is not proved.
     """
 
     method: str

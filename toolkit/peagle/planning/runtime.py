@@ -7,13 +7,7 @@ from dataclasses import replace
 
 from peagle.case import CaseOptions, ami_for, build_case, family_of, nearest_version
 from peagle.catalog.schema import Catalog, Drafter, Target
-from peagle.catalog.tables import (
-    Runtime,
-    RuntimeTable,
-    domain,
-    image_uri,
-    region_hint,
-)
+from peagle.catalog.tables import Runtime, RuntimeTable, domain, image_uri, region_hint
 from peagle.checks import check
 from peagle.checks.rules.vllm_below_minimum import NEWER, minimum_of
 from peagle.errors import NotFound, Refused, UserError
@@ -30,12 +24,7 @@ _MAX_IMAGE_LENGTH = 255  # of a container's Image, from SageMaker's service mode
 _IMAGE = re.compile(r"[A-Za-z0-9][\w.\-/:@]*", re.ASCII)
 _ABOUT_VERSIONS = frozenset({"vllm-below-minimum", "known-problem"})
 _ABOUT_IMAGES = frozenset(
-    {
-        "image-not-in-ecr",
-        "image-in-another-region",
-        "image-version",
-        "image-without-counters",
-    }
+    {"image-not-in-ecr", "image-in-another-region", "image-version", IMAGE_WITHOUT_COUNTERS}
 )
 """Codes of the rules that need no other decisions."""
 
@@ -66,10 +55,10 @@ def choose_runtime(
         if versions.compare(version, minimum) < 0:
             raise Refused(f"{who} needs vLLM {minimum} or later, not {version}", NEWER)
         known = sorted(by_version, key=versions.parse)
-        fit = [name for name in known if versions.compare(name, minimum) >= 0]
-        near = f"did you mean {nearest_version(version, fit)}?" if fit else ""
-        there = ", ".join(fit) or "none"
-        hint = f"{near} this pair needs {minimum} or later; available: {there}".strip()
+        recent = [name for name in known if versions.compare(name, minimum) >= 0]
+        near = f"did you mean {nearest_version(version, recent)}? " if recent else ""
+        available = ", ".join(recent) or "none"
+        hint = f"{near}this pair needs {minimum} or later; available: {available}"
         raise NotFound(f"the catalogue has no image with vLLM {version}", hint)
     runtime = by_version[version]
     case = build_case(catalog, target, drafter, CaseOptions(vllm=version))
@@ -77,7 +66,7 @@ def choose_runtime(
     if options.vllm is not None:
         return Decision(runtime, findings=findings)
     because = f"the catalogue's default, checked {table.checked.isoformat()}"
-    return Decision(runtime, decide(runtime, "vllm", because, shown=version).reasons, findings)
+    return replace(decide(runtime, "vllm", because, shown=version), findings=findings)
 
 
 def choose_image(
@@ -91,9 +80,11 @@ def choose_image(
         return Decision(options.image, findings=check(case, only=_ABOUT_IMAGES))
     image = image_uri(catalog.runtimes, runtime, region)
     because = f"AWS's image of vLLM {runtime.vllm} in {region}"
-    missing = check(case, only={"image-not-in-region"})
-    mute = check(replace(case, image=image), only={IMAGE_WITHOUT_COUNTERS})
-    return Decision(image, decide(image, "image", because).reasons, (*missing, *mute))
+    findings = (
+        *check(case, only={"image-not-in-region"}),
+        *check(replace(case, image=image), only={IMAGE_WITHOUT_COUNTERS}),
+    )
+    return replace(decide(image, "image", because), findings=findings)
 
 
 def choose_ami(table: RuntimeTable, runtime: Runtime, instance_type: str) -> Decision[str | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,25 +16,11 @@ from peagle.planning.speeds import Estimate, SpeedComparison, compare, measured_
 from peagle.text import format_concurrency
 
 
-@dataclass(frozen=True)
-class DrafterRequest:
-    """The pair's drafter and the user's options for it.
-
-    ``k`` is the user's. ``insists``: the user named K or the drafter, so speculation stays even
-    where it is slower.
-    """
-
-    drafter: Drafter | None
-    own: bool
-    k: int | None
-    insists: bool
-
-    @property
-    def usual_k(self) -> int:
-        """The user's K, else the card's; 0 without a drafter."""
-        if self.drafter is None:
-            return 0
-        return self.drafter.k_recommended if self.k is None else self.k
+def usual_k(options: Options, drafter: Drafter | None) -> int:
+    """The user's K, else the recommended one; 0 without a drafter."""
+    if drafter is None:
+        return 0
+    return drafter.k_recommended if options.k is None else options.k
 
 
 @dataclass(frozen=True)
@@ -59,63 +45,52 @@ class SpeculationChoice:
         return alone.tokens_per_second > best.tokens_per_second
 
 
-def drafter_request(options: Options, pair: SelectedPair) -> DrafterRequest:
-    """The user's options for this pair's drafter."""
-    named = "+" in options.pair or options.drafter is not None or options.k is not None
-    return DrafterRequest(pair.drafter, pair.own is not None, options.k, named)
-
-
 def choose_speculation(
-    request: DrafterRequest, runs: Sequence[SpeedRun], load: float
+    options: Options, pair: SelectedPair, runs: Sequence[SpeedRun], load: float
 ) -> SpeculationChoice:
-    """The fastest measured K at ``load`` concurrent requests; none if the target alone is faster.
+    """The fastest measured K at ``load`` concurrent requests; none if the target alone is faster
+    and the user named neither drafter nor K.
 
     Outside the measured loads, K is that of the nearest and no speed is claimed. Without evidence
-    for this drafter and K, the choice is that of ``request``. ``runs`` are those on the GPU in
-    question, best first.
+    for this drafter and K, the usual K. ``runs`` are those on the GPU in question, best first.
     """
-    drafter, names = request.drafter, names_of(request.drafter, request.own)
+    drafter, names = pair.drafter, names_of(pair.drafter, pair.own is not None)
     if drafter is None:
         found = compare(runs, names, load)
         return SpeculationChoice(None, 0, found.fastest if found else None)
-    found = compare(runs, names, load, k=request.k, k_trained=drafter.k_trained)
-    if found is None:
-        return _from_nearest(request, drafter, runs, load)
-    best = found.fastest if request.k is None else found.by_k[request.k]
-    speculation = SpeculationChoice(drafter, best.k, best, found)
-    if speculation.loses and not request.insists:
-        return SpeculationChoice(None, 0, found.alone, found)
-    return speculation
-
-
-def _from_nearest(
-    request: DrafterRequest, drafter: Drafter, runs: Sequence[SpeedRun], load: float
-) -> SpeculationChoice:
-    names = names_of(drafter, request.own)
-    for run in runs if request.k is None else ():
+    found = compare(runs, names, load, k=options.k, k_trained=drafter.k_trained)
+    if found is not None:
+        best = found.fastest if options.k is None else found.by_k[options.k]
+        chosen = SpeculationChoice(drafter, best.k, best, found)
+        named = "+" in options.pair or options.drafter is not None or options.k is not None
+        if chosen.loses and not named:
+            return SpeculationChoice(None, 0, found.alone, found)
+        return chosen
+    for run in runs if options.k is None else ():
         loads = measured_loads([run], names)
         nearest = min(max(load, loads[0]), loads[-1]) if loads else load
         found = compare([run], names, nearest, k_trained=drafter.k_trained)
         if found is not None:
             return SpeculationChoice(drafter, found.fastest.k, None, found)
-    return SpeculationChoice(drafter, request.usual_k)
+    return SpeculationChoice(drafter, usual_k(options, drafter))
 
 
-def faster_drafter(target: Target, loser: Drafter, alone: Estimate) -> Iterator[str]:
+def _faster_drafter(target: Target, loser: Drafter, alone: Estimate) -> str | None:
     """``chat+p-eagle --k 3 (10,732 tokens/s)``: the fastest of the target's other drafters, when it
     is faster than ``alone``, the target without one."""
-    others = (drafter for drafter in target.drafters if drafter.name != loser.name)
-    found = [(best, drafter) for drafter in others if (best := _wins(drafter, alone))]
-    if found:
-        best, drafter = max(found, key=lambda pair: pair[0].tokens_per_second)
-        pair = f"{target.short_name}+{drafter.name} --k {best.k}"
-        yield f"{pair} ({best.tokens_per_second:,.0f} tokens/s)"
+    found = [
+        (best, drafter)
+        for drafter in target.drafters
+        if drafter.public and drafter.name != loser.name and (best := _wins(drafter, alone))
+    ]
+    if not found:
+        return None
+    best, drafter = max(found, key=lambda pair: pair[0].tokens_per_second)
+    return f"{target.short_name}+{drafter.name} --k {best.k} ({best.speed_text})"
 
 
 def _wins(drafter: Drafter, alone: Estimate) -> Estimate | None:
-    """The drafter's fastest K where ``alone`` was measured, if it is faster and can be used."""
-    if not drafter.public:
-        return None
+    """The drafter's fastest K where ``alone`` was measured, if it is faster."""
     names = names_of(drafter, own=False)
     found = compare([alone.run], names, alone.load, k_trained=drafter.k_trained)
     # A run may have measured one load with requests of two sizes: only like is compared with like.
@@ -141,29 +116,26 @@ def check_k(options: Options) -> None:
 def choose_k(
     options: Options, drafter: Drafter, own: bool, speculation: SpeculationChoice
 ) -> Decision[int]:
-    """Tokens drafted per step: the user's, the fastest measured, else the model card's.
+    """Tokens drafted per step: the user's, the fastest measured, else the recommended ones.
 
-    ``own``: the drafter is the user's own head, for which no card is known.
+    ``own``: the drafter is the user's own head, which has no known model card.
     """
     if options.k is not None:
         return Decision(options.k)
     if speculation.compared is not None:
-        return decide(
-            speculation.k, "k", _fastest(speculation.compared, speculation.speed is not None)
-        )
-    because = f"recommended for {drafter.title} ({drafter.source})"
-    if own:
+        because = _fastest(speculation.compared, speculation.speed is not None)
+    elif own:
         because = f"your own head has no known card; recommended for {drafter.source}"
-    return decide(drafter.k_recommended, "k", because)
+    else:
+        because = f"recommended for {drafter.title} ({drafter.source})"
+    return decide(speculation.k, "k", because)
 
 
 def _fastest(compared: SpeedComparison, at_this_load: bool) -> str:
     best = compared.fastest
     others = [estimate for k, estimate in sorted(compared.by_k.items()) if k != best.k]
-    at = f"at {format_concurrency(best.load)}"
-    if not at_this_load:
-        at += ", the nearest measured load"
-    speed = f"{best.tokens_per_second:,.0f} tokens/s {at}"
+    nearest = "" if at_this_load else ", the nearest measured load"
+    speed = f"{best.speed_text} at {format_concurrency(best.load)}{nearest}"
     if not others:
         return f"the only measured K: {speed} ({best.source})"
     slower = ", ".join(f"{e.tokens_per_second:,.0f} with K={e.k}" for e in others)
@@ -174,10 +146,9 @@ def without_speculation(
     pair: SelectedPair, speculation: SpeculationChoice
 ) -> Decision[SelectedPair]:
     """The pair without its drafter, which evidence shows to be slower."""
-    alone = replace(pair, drafter=None)
     because = "the target alone is measured to be faster at this load; see the findings"
-    reasons = decide(alone, "drafter", because, shown="none").reasons
-    return Decision(alone, reasons, speculation_findings(pair, speculation))
+    alone = decide(replace(pair, drafter=None), "drafter", because, shown="none")
+    return replace(alone, findings=speculation_findings(pair, speculation))
 
 
 def speculation_findings(pair: SelectedPair, speculation: SpeculationChoice) -> tuple[Finding, ...]:
@@ -187,55 +158,45 @@ def speculation_findings(pair: SelectedPair, speculation: SpeculationChoice) -> 
     best, alone = speculation.compared.fastest, speculation.compared.alone
     if speculation.loses and alone is not None:
         message = (
-            f"at {format_concurrency(best.load)} {pair.target.title} reaches "
-            f"{alone.tokens_per_second:,.0f} tokens/s alone and {best.tokens_per_second:,.0f} at "
-            f"best (K={best.k}) with {pair.drafter.title}: {best.source}"
+            f"at {format_concurrency(best.load)} {pair.target.title} reaches {alone.speed_text} "
+            f"alone and {best.tokens_per_second:,.0f} at best (K={best.k}) with "
+            f"{pair.drafter.title}: {best.source}"
         )
-        fix = _instead(pair, pair.drafter, alone, planned=speculation.drafter is not None)
+        faster = _faster_drafter(pair.target, pair.drafter, alone)
+        if speculation.drafter is not None:
+            choices = filter(None, (faster, f"--no-speculation ({alone.speed_text})"))
+            fix = f"use {' or '.join(choices)}, unless your requests are more predictable"
+        else:
+            name = f"{pair.target.short_name}+{pair.drafter.name}"
+            fix = "planned without speculation" + (f"; faster: {faster}" if faster else "")
+            fix += f"; to speculate anyway, plan {name} or set --k"
         return (warning("speculation-loses", "drafter", message, fix),)
     speed = speculation.speed
     if speed is None or speed.tokens_per_second >= _CLOSE_TO_FASTEST * best.tokens_per_second:
         return ()
     message = (
-        f"K={speed.k} reaches {speed.tokens_per_second:,.0f} tokens/s at "
-        f"{format_concurrency(best.load)}, K={best.k} {best.tokens_per_second:,.0f}: {best.source}"
+        f"K={speed.k} reaches {speed.speed_text} at {format_concurrency(best.load)}, "
+        f"K={best.k} {best.tokens_per_second:,.0f}: {best.source}"
     )
     return (note("k-below-fastest", "k", message, f"use --k {best.k}, or leave --k out"),)
 
 
-def _instead(pair: SelectedPair, loser: Drafter, alone: Estimate, *, planned: bool) -> str:
-    """What to use instead of a slower drafter, with measured speeds."""
-    better = [*faster_drafter(pair.target, loser, alone)]
-    if planned:
-        without = f"--no-speculation ({alone.tokens_per_second:,.0f} tokens/s)"
-        choices = " or ".join([*better, without])
-        return f"use {choices}, unless your requests are more predictable"
-    faster = "".join(f"; faster: {words}" for words in better)
-    name = f"{pair.target.short_name}+{loser.name}"
-    return f"planned without speculation{faster}; to speculate anyway, plan {name} or set --k"
-
-
 def speculation_of(drafter: Drafter, k: int) -> Speculation:
-    """Speculation with this drafter and K."""
+    """Speculation with this drafter and K.
+
+    The catalogue's acceptance floor is for the recommended K; a smaller K has a lower one: later
+    positions are never accepted more often than earlier ones, so the first K of N accept at least
+    K/N of what all N accept.
+    """
+    floor = drafter.acceptance_floor
+    share = min(k / drafter.k_recommended, 1)
     return Speculation(
         method=drafter.method,
         parallel_drafting=drafter.parallel_drafting,
         k=k,
         settings=dict(drafter.speculative_settings),
-        acceptance_floor=_floor(drafter, k),
+        acceptance_floor=None if floor is None else round(1 + (floor - 1) * share, 2),
     )
-
-
-def _floor(drafter: Drafter, k: int) -> float | None:
-    """The catalogue's floor is for the recommended K; a smaller K has a lower one.
-
-    Later positions are never accepted more often than earlier ones, so the first K of N accept at
-    least K/N of what all N accept.
-    """
-    if drafter.acceptance_floor is None:
-        return None
-    share = min(k / drafter.k_recommended, 1)
-    return round(1 + (drafter.acceptance_floor - 1) * share, 2)
 
 
 def speculative_config(speculation: Speculation, weights: Weights | None) -> str:

@@ -33,6 +33,11 @@ class Estimate:
     tokens: tuple[int | None, int | None] = (None, None)
 
     @property
+    def speed_text(self) -> str:
+        """``10,732 tokens/s``."""
+        return f"{self.tokens_per_second:,.0f} tokens/s"
+
+    @property
     def source(self) -> str:
         """The measurement as text."""
         run = self.run
@@ -69,17 +74,12 @@ def runs_on(
     runs: Iterable[SpeedRun], gpu: str, tensor_parallel_size: int, vllm: str
 ) -> tuple[SpeedRun, ...]:
     """The runs on these GPUs, best first: the planned vLLM, then trained heads, then the newest."""
-    alike = (
-        run for run in runs if (run.gpu, run.tensor_parallel_size) == (gpu, tensor_parallel_size)
-    )
 
     def preference(run: SpeedRun) -> tuple[bool, bool, int]:
-        return (
-            versions.compare(run.vllm, vllm) != 0,
-            run.synthetic,
-            -run.date.toordinal(),
-        )
+        return versions.compare(run.vllm, vllm) != 0, run.synthetic, -run.date.toordinal()
 
+    gpus = gpu, tensor_parallel_size
+    alike = (run for run in runs if (run.gpu, run.tensor_parallel_size) == gpus)
     return tuple(sorted(alike, key=preference))
 
 
@@ -149,11 +149,10 @@ def _estimates(
 
 def _between(run: SpeedRun, below: Speed, above: Speed, load: float) -> Estimate:
     """Linear interpolation between two measured loads."""
+    speed, around = below.output_tokens_per_second, None
+    if below.concurrency != above.concurrency:
+        around = (below.concurrency, above.concurrency)
+        share = (load - below.concurrency) / (above.concurrency - below.concurrency)
+        speed += share * (above.output_tokens_per_second - speed)
     tokens = (below.prompt_tokens, below.output_tokens)
-    low, high = below.output_tokens_per_second, above.output_tokens_per_second
-    if below.concurrency == above.concurrency:
-        return Estimate(low, below.k, load, run, None, below.acceptance_length, tokens)
-    share = (load - below.concurrency) / (above.concurrency - below.concurrency)
-    speed = low + share * (high - low)
-    around = (below.concurrency, above.concurrency)
     return Estimate(speed, below.k, load, run, around, below.acceptance_length, tokens)

@@ -17,23 +17,27 @@ baked       the image contains them below its PEAGLE_ML_ROOT, and the hub's in i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from peagle.catalog.schema import Catalog, Drafter, Target
-from peagle.catalog.tables import Instance, Runtime, RuntimeTable
+from peagle.catalog.schema import Catalog, Target
+from peagle.catalog.tables import Runtime, RuntimeTable
 from peagle.checkpoints.locations import is_folder
 from peagle.checks.facts import in_ecr
 from peagle.data import SHIPPED, data_folder
 from peagle.errors import UserError
 from peagle.findings import Finding, error, note, warning
+from peagle.planning.candidates import Hosting
 from peagle.planning.drafter import SelectedPair
 from peagle.planning.plan import MODEL_BUCKET, Decision, Mount, Options, Reason, Weights
 from peagle.s3uri import PREFIX_FORMAT, S3Uri, is_s3_uri
 from peagle.text import format_size
 from peagle.vllm import versions
 from peagle_serve.contract import ADDITIONAL, ML_ROOT, MODEL_FOLDER
+
+WeightSizes = Sequence[tuple[Weights, int]]
+"""The weights of target and drafter with their bytes."""
 
 LOADER = "runai_streamer"
 """vLLM's ``--load-format`` that reads ``s3://`` addresses."""
@@ -44,98 +48,56 @@ BUFFER_VARIABLE = "RUNAI_STREAMER_MEMORY_LIMIT"
 """Of the streamer's buffer in host memory, in bytes; without it 40 GB or all, by its version."""
 
 _BUFFER_SHARE = 4
-"""The buffers of all GPUs together take this part of the host's memory: room for any one tensor,
-and enough left for engine and system on the smallest hosts."""
+"""The buffers of all GPUs together take this part of the host's memory: enough for any tensor, and
+enough left for engine and system on the smallest hosts."""
 
 
-@dataclass(frozen=True)
-class Streaming:
-    """Where a plan that streams would run: the engines of ``gpus`` read the weights each."""
-
-    runtime: Runtime
-    runtimes: RuntimeTable
-    instance: Instance
-    gpus: int
-    region: str
-
-
-def by_stream(
-    options: Options, target: Weights, drafter: Weights | None
-) -> tuple[Weights, Weights | None]:
-    """Both, with those in S3 streamed. Raises UserError for a target that is not in S3."""
-    if options.baked_weights:
-        raise UserError(
-            "--baked-weights cannot be combined with --weights-by stream", "leave one of them out"
-        )
-    if target.kind != "s3":
-        raise UserError(
-            f"--weights-by stream needs the target in S3; it is {_elsewhere(target)}",
-            f"copy the weights with `peagle weights sync {options.pair} s3://BUCKET/PREFIX`, then "
-            "add --model-source s3://BUCKET/PREFIX/target/",
-        )
-    return _streamed(target), _streamed(drafter) if drafter is not None else None
-
-
-def stream(sizes: Mapping[Weights, int], where: Streaming) -> Decision[dict[str, str]]:
-    """The streamer's variables and findings; empty for weights that are not streamed.
-
-    ``sizes`` are those of target and drafter, in bytes.
-    """
-    streamed = {weights: size for weights, size in sizes.items() if weights.streamed}
+def stream(
+    sizes: WeightSizes, hosting: Hosting, runtime: Runtime, table: RuntimeTable, region: str
+) -> Decision[dict[str, str]]:
+    """The streamer's variables and findings; empty for weights that are not streamed."""
+    streamed = [(weights, size) for weights, size in sizes if weights.streamed]
     if not streamed:
         return Decision({})
-    buffer = where.instance.memory_gib * 2**30 // _BUFFER_SHARE // where.gpus
-    environment = {REGION_VARIABLE: where.region, BUFFER_VARIABLE: str(buffer)}
-    share = "a quarter of the host's memory" + (" for all GPUs" if where.gpus > 1 else "")
-    reasons = (
-        _reason(REGION_VARIABLE, where.region, "the engine reads from S3 in the endpoint's region"),
-        _reason(BUFFER_VARIABLE, str(buffer), f"bytes between S3 and a GPU: {share}"),
-    )
-    return Decision(environment, reasons, tuple(_findings(streamed, where)))
-
-
-def _findings(streamed: Mapping[Weights, int], where: Streaming) -> Iterator[Finding]:
-    if where.runtime.streamer is None:
-        yield error(WITHOUT_STREAMER, "weights_by", *_without_streamer(where))
-    locations = " and ".join(weights.location for weights in streamed)
-    size = format_size(sum(streamed.values()))
-    each = f", once for each of {where.gpus} GPUs" if where.gpus > 1 else ""
+    gpus = hosting.fit.tensor_parallel_size
+    buffer = str(hosting.instance.memory_gib * 2**30 // _BUFFER_SHARE // gpus)
+    share = "a quarter of the host's memory" + (" for all GPUs" if gpus > 1 else "")
+    reasons = {
+        REGION_VARIABLE: (region, "the engine reads from S3 in the endpoint's region"),
+        BUFFER_VARIABLE: (buffer, f"bytes between S3 and a GPU: {share}"),
+    }
+    locations = [weights.location for weights, _ in streamed]
+    total = format_size(sum(size for _, size in streamed))
+    each = f", once for each of {gpus} GPUs" if gpus > 1 else ""
     message = (
-        f"the engine reads {size} from {locations} at every start{each}, with the permissions of "
-        "the execution role; warm starts (`peagle warm`) need mounted weights"
+        f"the engine reads {total} from {' and '.join(locations)} at every start{each}, with the "
+        "permissions of the execution role; warm starts (`peagle warm`) need mounted weights"
     )
-    buckets = dict.fromkeys(weights.location.split("/")[2] for weights in streamed)
+    buckets = dict.fromkeys(location.split("/")[2] for location in locations)
     fix = (
-        f"the role needs s3:ListBucket and s3:GetObject on {' and '.join(buckets)}, in "
-        f"{where.region}; see infra/iam/execution-role-policy.json"
+        f"the role needs s3:ListBucket and s3:GetObject on {' and '.join(buckets)}, in {region}; "
+        "see infra/iam/execution-role-policy.json"
     )
-    yield note("weights-streamed", "weights_by", message, fix)
+    return Decision(
+        {name: value for name, (value, _) in reasons.items()},
+        tuple(Reason(what=n, value=value, because=why) for n, (value, why) in reasons.items()),
+        (*_without_streamer(runtime, table), note("weights-streamed", "weights_by", message, fix)),
+    )
 
 
-def _without_streamer(where: Streaming) -> tuple[str, str]:
-    """Message and fix, with the runtimes that have the streamer."""
-    having = sorted((r.vllm for r in where.runtimes.runtimes if r.streamer), key=versions.parse)
+def _without_streamer(runtime: Runtime, table: RuntimeTable) -> Iterator[Finding]:
+    """An error for an image without the streamer, with the runtimes that have it."""
+    if runtime.streamer is not None:
+        return
     message = (
-        f"the image with vLLM {where.runtime.vllm} is not known to contain the Run:ai model "
+        f"the image with vLLM {runtime.vllm} is not known to contain the Run:ai model "
         "streamer, which reads weights from S3"
     )
-    mounted = "leave --weights-by stream out, so that SageMaker mounts the weights"
-    return message, f"use --vllm {' or '.join(having)}, or {mounted}" if having else mounted
-
-
-def _streamed(weights: Weights) -> Weights:
-    if weights.kind != "s3":
-        return weights
-    return weights.model_copy(update={"engine_path": weights.location})
-
-
-def _elsewhere(weights: Weights) -> str:
-    places = {"hub": "on the hub", "directory": "in a folder"}
-    return f"{places.get(weights.kind, 'elsewhere')} ({weights.location})"
-
-
-def _reason(what: str, value: str, because: str) -> Reason:
-    return Reason(what=what, value=value, because=because)
+    fix = "leave --weights-by stream out, so that SageMaker mounts the weights"
+    with_it = sorted((r.vllm for r in table.runtimes if r.streamer), key=versions.parse)
+    if with_it:
+        fix = f"use --vllm {' or '.join(with_it)}, or {fix}"
+    yield error(WITHOUT_STREAMER, "weights_by", message, fix)
 
 
 DRAFTER_CHANNEL = "drafter"
@@ -144,11 +106,15 @@ DRAFTER_FOLDER = f"{ML_ROOT}/{ADDITIONAL}/{DRAFTER_CHANNEL}"
 
 @dataclass(frozen=True)
 class PlacedWeights:
-    """The weights of target and drafter, and their mounts."""
+    """The weights of target and drafter."""
 
     target: Weights
     drafter: Weights | None
-    mounts: tuple[Mount, ...]
+
+    @property
+    def mounts(self) -> tuple[Mount, ...]:
+        """The S3 prefixes that SageMaker mounts for them."""
+        return mounts_of(self.target, self.drafter)
 
 
 def upload_prefix(name: str) -> str:
@@ -159,28 +125,52 @@ def upload_prefix(name: str) -> str:
 def place_weights(
     options: Options, catalog: Catalog, pair: SelectedPair, name: str
 ) -> Decision[PlacedWeights]:
-    """Source, path and mounts of all weights. Raises UserError for an invalid S3 URI."""
+    """Source and path of all weights. Raises UserError for an invalid S3 URI."""
     target = _uploaded(_target_weights(options, catalog, pair.target), "target", name)
     drafter = _drafter_weights(catalog, pair)
     if drafter is not None:
         drafter = _uploaded(drafter, "drafter", name)
     if options.weights_by == "stream":
-        target, drafter = by_stream(options, target, drafter)
+        target, drafter = _stream_both(options, target, drafter)
     elif options.baked_weights:
         return Decision(_in_image(options, catalog, target, drafter))
     elif drafter is not None:
         if _are_folders_of_one_prefix(target, drafter):
-            target, drafter = _below_model(target, "target"), _below_model(drafter, "drafter")
+            target = _at(target, f"{MODEL_FOLDER}/target")
+            drafter = _at(drafter, f"{MODEL_FOLDER}/drafter")
         elif {"s3"} <= {target.kind, drafter.kind} <= {"s3", "directory"}:
             # Two prefixes, of which the model folder takes one.
-            drafter = drafter.model_copy(update={"engine_path": DRAFTER_FOLDER})
-    placed = PlacedWeights(target, drafter, mounts_of(target, drafter))
+            drafter = _at(drafter, DRAFTER_FOLDER)
     findings = (
         *_gated(pair.target, target),
         *_unpinned("target", target),
         *_unpinned("drafter", drafter),
     )
-    return Decision(placed, findings=findings)
+    return Decision(PlacedWeights(target, drafter), findings=findings)
+
+
+def _at(weights: Weights, engine_path: str) -> Weights:
+    return weights.model_copy(update={"engine_path": engine_path})
+
+
+def _stream_both(
+    options: Options, target: Weights, drafter: Weights | None
+) -> tuple[Weights, Weights | None]:
+    """Both, with those in S3 streamed. Raises UserError for a target that is not in S3."""
+    if options.baked_weights:
+        raise UserError(
+            "--baked-weights cannot be combined with --weights-by stream", "leave one of them out"
+        )
+    if target.kind != "s3":
+        where = "on the hub" if target.kind == "hub" else "in a folder"
+        raise UserError(
+            f"--weights-by stream needs the target in S3; it is {where} ({target.location})",
+            f"copy the weights with `peagle weights sync {options.pair} s3://BUCKET/PREFIX`, then "
+            "add --model-source s3://BUCKET/PREFIX/target/",
+        )
+    if drafter is not None and drafter.kind == "s3":
+        drafter = _at(drafter, drafter.location)
+    return _at(target, target.location), drafter
 
 
 def mounts_of(target: Weights, drafter: Weights | None) -> tuple[Mount, ...]:
@@ -217,7 +207,7 @@ def _in_image(
             )
     baked = {"kind": "image", "s3_uri": None}
     inside = drafter.model_copy(update=baked) if drafter is not None else None
-    return PlacedWeights(target.model_copy(update=baked), inside, ())
+    return PlacedWeights(target.model_copy(update=baked), inside)
 
 
 def _are_folders_of_one_prefix(target: Weights, drafter: Weights) -> bool:
@@ -227,20 +217,12 @@ def _are_folders_of_one_prefix(target: Weights, drafter: Weights) -> bool:
     return drafter.location == f"{target.location.removesuffix('target/')}drafter/"
 
 
-def _below_model(weights: Weights, folder: str) -> Weights:
-    return weights.model_copy(update={"engine_path": f"{MODEL_FOLDER}/{folder}"})
-
-
 def _uploaded(weights: Weights, folder: str, name: str) -> Weights:
     """A directory with its upload destination; other weights unchanged."""
     if weights.kind != "directory":
         return weights
-    return weights.model_copy(
-        update={
-            "s3_uri": f"{upload_prefix(name)}{folder}/",
-            "engine_path": f"{MODEL_FOLDER}/{folder}",
-        }
-    )
+    uploaded = {"s3_uri": f"{upload_prefix(name)}{folder}/"}
+    return _at(weights.model_copy(update=uploaded), f"{MODEL_FOLDER}/{folder}")
 
 
 def _target_weights(options: Options, catalog: Catalog, target: Target) -> Weights:
@@ -255,7 +237,7 @@ def _target_weights(options: Options, catalog: Catalog, target: Target) -> Weigh
 
 
 def _drafter_weights(catalog: Catalog, pair: SelectedPair) -> Weights | None:
-    drafter: Drafter | None = pair.drafter
+    drafter = pair.drafter
     if drafter is None or drafter.weights is None:
         return None
     if pair.own is None:

@@ -12,7 +12,7 @@ from peagle.cli.output.console import bar, make_console, print_findings
 from peagle.fit.estimate import INSIDE
 from peagle.fit.models import Advice, Fit
 from peagle.fit.report import FitReport
-from peagle.planning.engine_settings import GPU_MEMORY_UTILIZATION
+from peagle.planning.candidates import GPU_MEMORY_UTILIZATION
 from peagle.planning.limits import USUAL_CONCURRENCY
 from peagle.vllm.defaults import schedules_ahead
 
