@@ -145,6 +145,11 @@ def is_head(config: Mapping[str, Any]) -> bool:
     return any(_HEAD_CLASS.search(name) for name in classes_of(config))
 
 
+def default_layers(count: int) -> tuple[int, int, int]:
+    """The layers that vLLM reads of a target with ``count`` layers when a head lists none."""
+    return (2, count // 2, count - 3)
+
+
 def classes_of(config: Mapping[str, Any]) -> tuple[str, ...]:
     """``architectures``; empty unless that is a list."""
     names = config.get("architectures")
@@ -201,7 +206,7 @@ class HeadFiles:
         """The layers that it reads of a target with ``count`` layers, and whether its config names
         them; the default is vLLM's."""
         named = self.config.auxiliary_layers
-        return named or (2, count // 2, count - 3), named is not None
+        return named or default_layers(count), named is not None
 
     def holding(self, *parts: str) -> list[int] | None:
         """The shape of the first tensor that has one of ``parts`` in its name."""

@@ -13,7 +13,6 @@ import pytest
 
 from peagle.catalog.schema import AttentionGroup
 from peagle.checks import check
-from peagle.checks.facts import shape_of
 from peagle.checks.head_layout import draft_groups
 from peagle.checks.rules.kv_group_rule import drafted
 from peagle.engine.installed import find_engine
@@ -72,7 +71,7 @@ REAL = [
 def real_geometry(folder: Path, short: str, head: str) -> Geometry:
     """The attention of a real target and of a head of real size, read from their config.json."""
     case = geometry_case(folder, short, head)
-    return shape_of(case).attention, drafted(case)
+    return case.architecture.attention, drafted(case)
 
 
 @pytest.fixture(scope="module")

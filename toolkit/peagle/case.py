@@ -7,34 +7,26 @@ nothing else.
 
 from __future__ import annotations
 
-import re
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
 
-from peagle.catalog.schema import Catalog, Drafter, EngineSetting, ProofPrompts, Target
+from peagle.catalog.schema import Architecture, Catalog, Drafter, EngineSetting, Target
 from peagle.catalog.tables import Instance, InstanceTable, Runtime, RuntimeTable, VersionRuleTable
-from peagle.checkpoints.architecture import read_architecture, read_dtype, read_quantization
-from peagle.checkpoints.heads import attention_of, read_head, weight_bytes
-from peagle.checkpoints.locations import split_revision
+from peagle.checkpoints.architecture import read_architecture
+from peagle.checkpoints.heads import Head
 from peagle.checkpoints.models import Checkpoint
+from peagle.errors import CheckpointError
 from peagle.vllm import versions
 from peagle.vllm.environment import Value, settings_in
-
-OWN = "own"
-"""The name of a head, or of a target, that is not in the catalogue."""
+from peagle_serve.heads import is_head
 
 DEFAULT_AMI = "default"
 """As ``CaseOptions.ami``: the AMI that SageMaker takes when a request names none."""
 
-_UNKNOWN_HEAD_K = 5
-"""K for a head of which only the checkpoint is known: P-EAGLE's model cards have 5 and more."""
-
-_OLDEST = "0.1.0"
-"""``min_vllm`` of a model that is not in the catalogue: the version rules know what it needs."""
-
-_DTYPES = ("bfloat16", "float16", "float32")
-_QUANTIZATIONS = ("mxfp4", "fp8", "nvfp4")
+_KEYS = {"attention-backend": ("attention-config", "backend")}
+"""Arguments of vLLM that can also be given as a key of another one."""
 
 _PLANNED = frozenset(
     {
@@ -47,16 +39,17 @@ _PLANNED = frozenset(
 
 @dataclass(frozen=True)
 class Case:
-    """One pair, on one runtime, under one load: all that a rule may look at.
+    """One pair, on one runtime, under one load: all that a rule may read.
 
     ``target`` and ``drafter`` are the catalogue's entries; the checkpoints are the models
     themselves, where they were read. ``settings`` are vLLM's arguments without the dashes, such as
     ``enable-prefix-caching``; ``speculative_settings`` are keys of ``--speculative-config`` beside
-    the drafter's own; ``environment`` is the container's. ``None`` means not known or not asked.
+    method, model, K and parallel_drafting; ``environment`` is the container's. ``None`` means
+    unknown or not set.
 
     ``own_target``: the target was read at a location that the user named. ``instance_type`` is
-    what was asked for, ``instance`` its entry in the catalogue, if any. With an instance, an
-    ``ami`` of ``None`` is SageMaker's default.
+    the user's, ``instance`` its entry in the catalogue, if any. With an instance, an ``ami`` of
+    ``None`` is SageMaker's default.
     """
 
     target: Target
@@ -82,6 +75,54 @@ class Case:
     settings: Mapping[str, Value] = field(default_factory=dict)
     speculative_settings: Mapping[str, object] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_eagle(self) -> bool:
+        """Whether the drafter is an EAGLE-3 or P-EAGLE head."""
+        return self.drafter is not None and self.drafter.method == "eagle3"
+
+    @property
+    def is_parallel(self) -> bool:
+        """Whether the drafter is a P-EAGLE head."""
+        return self.is_eagle and self.drafter is not None and self.drafter.parallel_drafting
+
+    @cached_property
+    def head(self) -> Head | None:
+        """The EAGLE-3 or P-EAGLE head that was read. Raises CheckpointError for invalid values."""
+        checkpoint = self.drafter_checkpoint
+        if checkpoint is None or not self.is_eagle or not is_head(checkpoint.config):
+            return None
+        return Head.of(checkpoint)
+
+    @cached_property
+    def target_read(self) -> Checkpoint | None:
+        """The target's checkpoint, when one was read and it holds a model, not a head."""
+        checkpoint = self.target_checkpoint
+        return None if checkpoint is None or is_head(checkpoint.config) else checkpoint
+
+    @cached_property
+    def architecture(self) -> Architecture:
+        """The target's sizes: from its config.json when it was read, else the catalogue's.
+
+        Raises CheckpointError for invalid values.
+        """
+        if self.target_read is None:
+            return self.target.architecture
+        try:
+            return read_architecture(self.target_read.config)
+        except CheckpointError as error:
+            message = f"{self.target_read.location}/{error.message}"
+            raise CheckpointError(message, error.fix) from error
+
+    def setting(self, name: str) -> Value | None:
+        """The value of vLLM's argument ``name``, also where it is given as a key of another
+        argument; ``False`` where ``no-<name>`` is set."""
+        if name in self.settings:
+            return self.settings[name]
+        if self.settings.get(f"no-{name}") is True:
+            return False
+        holder, key = _KEYS.get(name, ("", ""))
+        return self.settings.get(f"{holder}.{key}", _key_of(self.settings.get(holder), key))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,9 +215,22 @@ def build_case(
         tensor_parallel_size=options.tensor_parallel_size or 1,
         on_cpu=options.on_cpu,
         settings={name: value for name, value in settings.items() if value is not None},
-        speculative_settings=options.speculative_settings,
+        speculative_settings={
+            **(drafter.speculative_settings if drafter else {}),
+            **options.speculative_settings,
+        },
         environment=options.environment,
     )
+
+
+def _key_of(value: Value | None, key: str) -> Value | None:
+    """The value of ``key`` in an argument that is a JSON object."""
+    try:
+        document = json.loads(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
+    value = document.get(key) if isinstance(document, dict) else None
+    return value if isinstance(value, Value) else None
 
 
 def engine_settings(
@@ -199,88 +253,6 @@ def applicable(
         on_this_gpu = not setting.gpu_architectures or gpu_architecture in setting.gpu_architectures
         if on_this_gpu and (setting.vllm is None or versions.in_range(vllm, setting.vllm)):
             yield setting
-
-
-def own_drafter(location: str, target: Target, kind: Drafter, read: Checkpoint | None) -> Drafter:
-    """The user's own head at ``location`` as a drafter of the kind of ``kind``.
-
-    With its checkpoint in ``read``, the head decides whether it drafts in parallel, and its sizes
-    are its own. A kind that is not public stands for this very head. Raises CheckpointError.
-    """
-    weights, revision = split_revision(location)
-    own: dict[str, Any] = {
-        "title": f"your own head {location}",
-        "public": True,
-        "weights": weights,
-        "revision": revision,
-        "licence": None,
-        "fallback": None,
-    }
-    unknown = {"name": OWN, "k_trained": None, "published": ()}
-    if kind.public:
-        own |= unknown
-    if read is not None:
-        head = read_head(read.config)
-        if head.parallel_drafting != kind.parallel_drafting:
-            own |= unknown
-            alike = (one for one in target.drafters if one.method == kind.method)
-            same = (one for one in alike if one.parallel_drafting == head.parallel_drafting)
-            kind = next(same, kind)
-        stored = sum(tensor.size for tensor in (read.tensors or {}).values())
-        own |= {
-            "parallel_drafting": head.parallel_drafting,
-            "format": "speculators" if head.speculators_format else "vllm",
-            "hidden_layers": head.layers,
-            "weight_bytes": stored or weight_bytes(head) or kind.weight_bytes,
-            "max_positions": head.max_positions,
-            "attention": attention_of(head) or kind.attention,
-        }
-    # What is not known of the head is the catalogue's number for its kind.
-    return kind.model_copy(update=own | {"source": f"{kind.title} ({kind.source})"})
-
-
-def drafter_of(read: Checkpoint) -> Drafter:
-    """A head of which only its checkpoint is known. Raises CheckpointError."""
-    head = read_head(read.config)
-    return Drafter(
-        name=OWN,
-        title=f"the head {read.location}",
-        method="eagle3",
-        parallel_drafting=head.parallel_drafting,
-        format="speculators" if head.speculators_format else "vllm",
-        min_vllm=_OLDEST,
-        k_recommended=_UNKNOWN_HEAD_K,
-        hidden_layers=head.layers,
-        max_positions=head.max_positions,
-        attention=attention_of(head),
-        source=read.location,
-    )
-
-
-def target_of(read: Checkpoint) -> Target:
-    """A target of which only its checkpoint is known. Raises CheckpointError."""
-    shape, dtype = read_architecture(read.config), read_dtype(read.config)
-    quantization = read_quantization(read.config)
-    name = re.sub(r"[^A-Za-z0-9]+", "-", read.location).strip("-") or "target"
-    return Target(
-        id=f"{OWN}/{name}",
-        short_name=OWN,
-        title=read.location,
-        weights=read.location,
-        revision="main",
-        licence="",
-        weight_bytes=sum(tensor.size for tensor in (read.tensors or {}).values()) or 1,
-        parameters=1,
-        dtype=dtype if dtype in _DTYPES else "bfloat16",  # type: ignore[arg-type]
-        quantization=quantization if quantization in _QUANTIZATIONS else None,  # type: ignore[arg-type]
-        min_vllm=_OLDEST,
-        default_max_model_len=shape.max_positions,
-        architecture=shape,
-        default_drafter=OWN,
-        drafters=(),
-        proof=ProofPrompts(prompts=("",)),
-        source=read.location,
-    )
 
 
 def runtime_of(table: RuntimeTable, vllm: str | None) -> Runtime:

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peagle.catalog.schema import AttentionGroup
-from peagle.checkpoints.heads import HeadConfig, read_head
-from peagle.checks.facts import default_layers
+from peagle.checkpoints.heads import read_head
 from peagle.checks.head_layout import draft_groups, layers_in, required
+from peagle_serve.heads import HeadConfig, default_layers
 
 RATIO = 1.5
 few = st.integers(1, 64)

@@ -18,20 +18,15 @@ RULE = '''"""A pair drafts no more than three tokens.
 The test of the extension point.
 """
 
-from collections.abc import Iterator
-
 from peagle.case import Case
-from peagle.findings import Finding, error
+from peagle.checks.registry import Findings, Rule
 
-CODE = "more-than-three"
-ABOUT = "load"
-VLLM_NOTICES = "never"
+RULE = Rule("more-than-three", about="load", vllm_notices="never")
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """An error above a K of 3."""
+def check(case: Case) -> Findings:
     if case.k > 3:
-        yield error(CODE, "k", f"K is {case.k}", "use --k 3")
+        yield RULE.error("k", f"K is {case.k}", "use --k 3")
 '''
 
 

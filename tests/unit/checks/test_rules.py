@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from peagle.catalog import find_pair
 from peagle.checkpoints import Checkpoint
-from peagle.checks import check, rules_found
+from peagle.checks import About, Rule, check, rules, rules_found
 from peagle.checks.facts import in_ecr, in_tag
+from peagle.checks.registry import Notices
 from peagle.errors import CheckpointError, UserError
 from tests.unit.checks.cases import CATALOG, catalog_case, geometry_case, make_case, tiny_case
 from tests.unit.checks.damage import Damage
@@ -19,14 +21,11 @@ RULES = rules_found()
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
-def test_a_rule_says_what_it_guards_and_lies_in_the_file_of_its_code(rule: object) -> None:
-    from peagle.checks.registry import Rule
-
-    assert isinstance(rule, Rule)
+def test_a_rule_states_what_it_guards_against_and_is_in_the_file_of_its_code(rule: Rule) -> None:
     assert rule.guards.endswith(".")
-    module = rule.check.__module__.rpartition(".")[2]
-    assert module == rule.code.replace("-", "_")
-    assert rule.check.__doc__
+    assert rule.about in get_args(About)
+    assert rule.vllm_notices in get_args(Notices)
+    assert rule.check.__module__ == f"{rules.__name__}.{rule.code.replace('-', '_')}"
 
 
 def test_codes_are_unique_and_in_order() -> None:

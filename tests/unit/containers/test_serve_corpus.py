@@ -14,10 +14,11 @@ import pytest
 
 from benchmarks.gpu.geometry import OWN_TENSORS
 from peagle.catalog.schema import Drafter, Target
-from peagle.checkpoints.heads import HeadConfig, read_head
+from peagle.checkpoints.heads import read_head
 from peagle.checks import Case
 from peagle.checks.head_layout import required
 from peagle_serve.crash import find_crash
+from peagle_serve.heads import HeadConfig
 from tests.engine import trials
 from tests.unit.checks.cases import CATALOG, GEOMETRY, geometry_case, make_case, tiny_case
 from tests.unit.checks.corpus import Broken

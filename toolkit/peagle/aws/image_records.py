@@ -18,7 +18,7 @@ from typing import Literal
 from peagle.aws import s3
 from peagle.aws.client import Aws
 from peagle.aws.errors import Missing
-from peagle.case import OWN
+from peagle.checkpoints.own_models import OWN
 from peagle.findings import Finding, error
 from peagle.planning.plan import Plan
 from peagle.store import home, read_json, write_json

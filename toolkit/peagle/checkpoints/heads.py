@@ -1,29 +1,56 @@
-"""The config.json of a draft head, as vLLM reads it.
+"""A draft head as it was read: config.json and the tensors of its weights.
 
-The parser is the container's (``peagle_serve.heads``).
+The parser of config.json is the container's (``peagle_serve.heads``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from peagle.catalog.schema import AttentionGroup
+from peagle.checkpoints.models import Checkpoint, Tensor
 from peagle.errors import CheckpointError
 from peagle_serve import heads as parser
-from peagle_serve.heads import (
-    DEFAULT_AUXILIARY,
-    MASK,
-    PLACEHOLDERS,
-    HeadConfig,
-    classes_of,
-    has_mask,
-    is_head,
-    placeholder,
-)
+from peagle_serve.heads import DEFAULT_AUXILIARY, HeadConfig, default_layers, has_mask
 
-__all__ = ["DEFAULT_AUXILIARY", "MASK", "PLACEHOLDERS", "HeadConfig", "attention_of", "classes_of",
-           "has_mask", "is_head", "placeholder", "read_head", "weight_bytes"]  # fmt: skip
+
+@dataclass(frozen=True)
+class Head:
+    """A head: ``config`` is what its config.json (``document``) means to vLLM; ``tensors`` is empty
+    when no header was read."""
+
+    location: str
+    document: Mapping[str, Any]
+    config: HeadConfig
+    tensors: Mapping[str, Tensor]
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> Head:
+        """The head in ``checkpoint``. Raises CheckpointError for an invalid value."""
+        config = checkpoint.config
+        return cls(checkpoint.location, config, read_head(config), checkpoint.tensors or {})
+
+    @property
+    def masked(self) -> bool | None:
+        """Whether it has the tensor of the masked slots; ``None``: its headers were not read."""
+        return has_mask(self.tensors) if self.tensors else None
+
+    def named(self, part: str) -> str | None:
+        """The first tensor with ``part`` in its name."""
+        return next((name for name in self.tensors if part in name), None)
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """The shape of the tensor, if the head has it."""
+        return self.tensors[name].shape if name in self.tensors else None
+
+    def layers_read(self, depth: int) -> tuple[int, ...]:
+        """The layers that vLLM reads for it from a target of ``depth`` layers: listed or default.
+        Empty if the head uses none."""
+        if not self.config.uses_auxiliary:
+            return ()
+        return self.config.auxiliary_layers or default_layers(depth)
 
 
 def read_head(config: Mapping[str, Any]) -> HeadConfig:
@@ -49,7 +76,7 @@ def attention_of(head: HeadConfig) -> tuple[AttentionGroup, ...]:
 
 
 def weight_bytes(head: HeadConfig) -> int | None:
-    """About how many bytes such a head has in bfloat16, or ``None`` when the config is too thin.
+    """Approximate bytes of such a head in bfloat16; ``None`` when the config lacks sizes.
 
     ``fc``, embedding and output matrix, and per layer attention (twice as wide at its input in
     the first layer) and a gated feed-forward block, as vLLM's EAGLE-3 layout has them.
@@ -57,7 +84,7 @@ def weight_bytes(head: HeadConfig) -> int | None:
     h, i, vocab = head.hidden_size, head.intermediate_size, head.vocab_size
     if h is None or i is None or vocab is None or not (group := attention_of(head)):
         return None
-    auxiliary = len(head.auxiliary_layers) if head.auxiliary_layers else DEFAULT_AUXILIARY
+    auxiliary = len(head.auxiliary_layers or ()) or DEFAULT_AUXILIARY
     per_layer = 2 * h * h + 2 * h * group[0].kv_heads * group[0].head_dim + 3 * h * i
     parameters = (
         auxiliary * (head.target_hidden_size or h) * h

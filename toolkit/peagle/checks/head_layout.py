@@ -10,16 +10,20 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from peagle.catalog.schema import AttentionGroup
-from peagle.checkpoints.heads import HeadConfig, attention_of
+from peagle.checkpoints.heads import Head, attention_of
+from peagle_serve.heads import HeadConfig
 
 Shapes = dict[str, tuple[int, ...]]
 
 _LAYER = re.compile(r"layers\.(\d+)\.")
 _ELSEWHERE = ("fc.weight", "lm_head.weight", "embed_tokens.weight", "mask_hidden", "d2t", "t2d")
-"""Tensors whose shape a rule of their own looks at."""
+"""Tensors whose shape a separate rule checks."""
+
+_NORMS = ("norm.weight", "layers.0.input_layernorm.weight", "layers.0.hidden_norm.weight")
+"""Tensors of every head whose shape is its width and nothing else."""
 
 _QWEN = "qwen3"
 _KNOWN = ("llama", _QWEN)
@@ -30,8 +34,8 @@ def plain_name(name: str) -> str:
     return name.replace("midlayer.", "layers.0.")
 
 
-def own_rule(name: str) -> bool:
-    """Whether a rule of its own looks at this tensor."""
+def has_own_rule(name: str) -> bool:
+    """Whether a separate rule checks this tensor's shape."""
     return name in _ELSEWHERE or any(part in name for part in ("mask_hidden", "d2t", "t2d"))
 
 
@@ -70,14 +74,14 @@ def required(head: HeadConfig) -> Shapes | None:
     return shapes
 
 
-def allowed(head: HeadConfig, shapes: Shapes) -> Shapes:
-    """All that a checkpoint of this head may hold; the shapes of biases are not looked at."""
-    hidden = head.hidden_size or 0
-    more: Shapes = dict.fromkeys(_ELSEWHERE, ())
-    for layer in range(head.layers or 0):
-        more[f"layers.{layer}.hidden_norm.weight"] = (hidden,)
-        more[f"layers.{layer}.self_attn.rotary_emb.inv_freq"] = ()
-    return more | shapes
+def allowed(head: HeadConfig) -> set[str]:
+    """The names of all tensors that a checkpoint of this head may hold; empty if unknown."""
+    shapes = required(head)
+    if shapes is None:
+        return set()
+    layers = [f"layers.{layer}" for layer in range(head.layers or 0)]
+    norms = {f"{layer}.hidden_norm.weight" for layer in layers}
+    return norms | {f"{layer}.self_attn.rotary_emb.inv_freq" for layer in layers} | set(shapes)
 
 
 def _layer(head: HeadConfig, layer: int) -> Shapes:
@@ -106,9 +110,18 @@ def _layer(head: HeadConfig, layer: int) -> Shapes:
     return {f"layers.{layer}.{name}": shape for name, shape in shapes.items()}
 
 
-def differing(shapes: Shapes, found: Mapping[str, tuple[int, ...]]) -> list[str]:
-    """The names whose shape was found to be another one, in the order of ``shapes``."""
-    return [name for name, shape in shapes.items() if name in found and found[name] != shape]
+def stored_width(head: Head) -> int | None:
+    """The width that all of the head's weights have, if its config.json has another one.
+
+    Then config.json alone is wrong, and rules do not report values derived from its number.
+    ``None`` if they agree, or one is unknown.
+    """
+    if required(head.config) is None:
+        return None
+    shapes = {plain_name(name): tensor.shape for name, tensor in head.tensors.items()}
+    found = {shapes.get(name) for name in _NORMS}
+    width = found.pop() if len(found) == 1 else None
+    return width[0] if width and width != (head.config.hidden_size,) else None
 
 
 def draft_groups(

@@ -1,21 +1,28 @@
-"""Finds the rules and runs them."""
+"""What a rule is; finds the rules and runs them."""
 
 from __future__ import annotations
 
+import functools
 import pkgutil
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from types import ModuleType
-from typing import Literal, get_args
+from typing import Literal
 
+from peagle import findings
 from peagle.case import Case
+from peagle.catalog.tables import VersionRule, applicable_rules
+from peagle.checkpoints.heads import Head
 from peagle.checks import rules
+from peagle.errors import Fix
 from peagle.findings import Finding
 
 About = Literal["head", "target", "load", "version", "hardware"]
 Notices = Literal["at start", "on a request", "never"]
+Findings = Iterator[Finding]
+Check = Callable[[Case], Findings]
 
 _KNOWN = "known-problem"
 """The rule whose findings have codes of their own, from the catalogue."""
@@ -30,21 +37,75 @@ _SEVERITY = {"error": 0, "warning": 1, "note": 2}
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule: ``guards`` is the first sentence of its file, ``about`` what it looks at,
-    ``vllm_notices`` whether and when vLLM itself refuses what the rule refuses."""
+    """One rule. Its file is named after ``code`` and has the function ``check``.
+
+    ``about`` is what it looks at; ``vllm_notices``: whether and when vLLM itself refuses what the
+    rule refuses.
+    """
 
     code: str
     about: About
     vllm_notices: Notices
-    guards: str
-    check: Callable[[Case], Iterator[Finding]]
+
+    @property
+    def guards(self) -> str:
+        """The first sentence of its file: what it guards against."""
+        guards, _, _ = (self._module.__doc__ or "").strip().partition("\n\n")
+        return " ".join(guards.split())
+
+    @property
+    def check(self) -> Check:
+        """Yields the findings of a case."""
+        check: Check = self._module.check
+        return check
+
+    @property
+    def _module(self) -> ModuleType:
+        return import_module(f"{rules.__name__}.{self.code.replace('-', '_')}")
+
+    def error(self, where: str, message: str, fix: str | Fix) -> Finding:
+        """A finding that prevents any change."""
+        return findings.error(self.code, where, message, fix)
+
+    def warning(self, where: str, message: str, fix: str | Fix) -> Finding:
+        """A finding to read before anything is created."""
+        return findings.warning(self.code, where, message, fix)
+
+    def note(self, where: str, message: str, fix: str | Fix) -> Finding:
+        """A finding for information."""
+        return findings.note(self.code, where, message, fix)
+
+    def entries(self, case: Case) -> tuple[VersionRule, ...]:
+        """The entries of version_rules.yaml for this rule and the case's vLLM version."""
+        return applicable_rules(case.version_rules, self.code, case.runtime.vllm)
+
+    def by_version(self, case: Case, where: str, who: str) -> Findings:
+        """A finding about ``who`` for each entry of the case's vLLM version."""
+        return (self.of_entry(entry, where, who) for entry in self.entries(case))
+
+    def of_entry(self, entry: VersionRule, where: str, who: str, fix: str = "") -> Finding:
+        """An entry of version_rules.yaml as a finding about ``who``."""
+        message = f"{who}: {entry.summary} ({entry.source})"
+        return findings.finding(entry.level, self.code, where, message, fix or entry.fix)
+
+
+def for_head(check: Callable[[Case, Head], Findings]) -> Check:
+    """A check that needs the head's config.json; without one it yields nothing."""
+
+    @functools.wraps(check)
+    def check_case(case: Case) -> Findings:
+        if case.head is not None:
+            yield from check(case, case.head)
+
+    return check_case
 
 
 @cache
 def rules_found() -> tuple[Rule, ...]:
     """All rules, in the order of their codes."""
-    modules = (import_module(f"{rules.__name__}.{info.name}") for info in _files())
-    return tuple(sorted((_rule(module) for module in modules), key=lambda rule: rule.code))
+    names = (info.name for info in pkgutil.iter_modules(rules.__path__))
+    found: Iterator[Rule] = (import_module(f"{rules.__name__}.{name}").RULE for name in names)
+    return tuple(sorted(found, key=lambda rule: rule.code))
 
 
 def check(
@@ -55,16 +116,13 @@ def check(
     ``about`` and ``only`` select rules by subject and by code. Raises CheckpointError for a
     config.json with invalid numbers.
     """
-    selected = [
-        rule
+    by_rule = {
+        rule.code: tuple(rule.check(case))
         for rule in rules_found()
         if about in (None, rule.about) and (only is None or rule.code in only)
-    ]
-    by_rule = {rule.code: tuple(rule.check(case)) for rule in selected}
-    # A rule that looked at the case replaces the catalogue's own text on a problem.
-    reported = {
-        finding.code for code, found in by_rule.items() if code != _KNOWN for finding in found
     }
+    # A rule that looked at the case replaces the catalogue's own text on a problem.
+    reported = {f.code for code, found in by_rule.items() if code != _KNOWN for f in found}
     found = dict.fromkeys(
         finding
         for code, findings in by_rule.items()
@@ -72,20 +130,3 @@ def check(
         if code != _KNOWN or finding.code not in reported
     )
     return tuple(sorted(found, key=lambda f: (_SEVERITY[f.level], f.code not in _CAUSES)))
-
-
-def _files() -> list[pkgutil.ModuleInfo]:
-    return sorted(pkgutil.iter_modules(rules.__path__), key=lambda info: info.name)
-
-
-def _rule(module: ModuleType) -> Rule:
-    assert module.ABOUT in get_args(About), module.__name__
-    assert module.VLLM_NOTICES in get_args(Notices), module.__name__
-    guards, _, _ = (module.__doc__ or "").strip().partition("\n\n")
-    return Rule(
-        code=module.CODE,
-        about=module.ABOUT,
-        vllm_notices=module.VLLM_NOTICES,
-        guards=" ".join(guards.split()),
-        check=module.check,
-    )

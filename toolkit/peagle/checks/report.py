@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from peagle.case import Case, CaseOptions, Checkpoints, build_case, own_drafter
+from peagle.case import Case, CaseOptions, Checkpoints, build_case
 from peagle.catalog import find_drafter, find_pair, pair_name
 from peagle.catalog.schema import DRAFTLESS, Catalog, Drafter, Pair, Target
 from peagle.checkpoints import Checkpoint
 from peagle.checkpoints.locations import folder_hint, is_location, means_folder, split_revision
+from peagle.checkpoints.own_models import own_drafter
 from peagle.checks.registry import check as check_case
 from peagle.checks.registry import rules_found
 from peagle.checks.rules import head_not_for_target
@@ -66,7 +67,7 @@ def check(request: CheckRequest, catalog: Catalog, read: Reader) -> CheckReport:
     case = build_case(catalog, pair.target, drafter, request, Checkpoints(target))
     head = None
     # The id of another target's head is enough: the head need not be read.
-    if entry is not None and not check_case(case, only={head_not_for_target.CODE}):
+    if entry is not None and not check_case(case, only={head_not_for_target.RULE.code}):
         head = _checkpoint(catalog, pair.target, location, entry, read)
     own = request.target not in (None, HUB)
     case = build_case(catalog, pair.target, drafter, request, Checkpoints(target, head, own))

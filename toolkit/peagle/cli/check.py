@@ -176,8 +176,9 @@ def _aws(ctx: click.Context) -> Any:
 def _list(as_json: bool) -> None:
     """All rules: code, subject, whether vLLM refuses too, what the rule prevents."""
     if as_json:
-        rules = (asdict(rule) for rule in api.rules_found())
-        return print_json({"rules": [{k: v for k, v in r.items() if k != "check"} for r in rules]})
+        return print_json(
+            {"rules": [asdict(rule) | {"guards": rule.guards} for rule in api.rules_found()]}
+        )
     from peagle.cli.output.check import print_rules
 
     return print_rules(api.rules_found())

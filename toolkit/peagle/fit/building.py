@@ -18,7 +18,7 @@ from peagle.checkpoints.architecture import (
     read_dtype,
     read_quantization,
 )
-from peagle.checkpoints.heads import DEFAULT_AUXILIARY, read_head
+from peagle.checkpoints.heads import read_head
 from peagle.checkpoints.models import Checkpoint, Tensor
 from peagle.errors import CheckpointError
 from peagle.fit.drafter_weights import intermediate_of, stored_bytes
@@ -27,6 +27,7 @@ from peagle.fit.models import DraftModel, FitCase, GpuMemory, TargetModel, Visio
 from peagle.vllm.defaults import GPU_MEMORY_UTILIZATION, EngineConfig, batch_of
 from peagle.vllm.dtypes import served_dtype, served_size
 from peagle.vllm.gpus import cuda_visible_gib, visible_gib
+from peagle_serve.heads import DEFAULT_AUXILIARY
 
 _PARALLEL_LAYERS = 4
 """Layers of a P-EAGLE head whose catalogue entry has none, as in all published ones."""

@@ -5,25 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from peagle.case import (
-    Case,
-    CaseOptions,
-    Checkpoints,
-    build_case,
-    drafter_of,
-    own_drafter,
-    target_of,
-)
+from peagle.case import Case, CaseOptions, Checkpoints, build_case
 from peagle.catalog import find_instance
 from peagle.catalog.schema import Catalog, Drafter, Pair, Target
 from peagle.checkpoints import Checkpoint
-from peagle.checkpoints.heads import is_head
+from peagle.checkpoints.own_models import drafter_of, own_drafter, target_of
 from peagle.errors import CheckpointError, Fix, UserError
 from peagle.fit.advice import MOST_GPUS, divisions
 from peagle.fit.building import fit_case, gpu_of, gpu_with_memory
 from peagle.fit.estimate import fit_of, missing_bytes
 from peagle.fit.models import FitCase
 from peagle.vllm.environment import Value
+from peagle_serve.heads import is_head
 
 Reader = Callable[[str], Checkpoint]
 """Reads the checkpoint at a location: a folder, ``s3://...`` or a hub id."""

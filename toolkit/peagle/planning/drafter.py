@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from peagle.case import CaseOptions, Checkpoints, build_case, own_drafter
+from peagle.case import CaseOptions, Checkpoints, build_case
 from peagle.catalog import find_drafter, find_pair, pair_name
 from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.checkpoints.locations import is_location, split_revision
+from peagle.checkpoints.own_models import own_drafter
 from peagle.checks import check
 from peagle.checks.rules import head_not_for_target, head_not_public
 from peagle.errors import NotFound, UserError
@@ -127,7 +128,7 @@ def _own(
         message = f"{location} was not read; assuming a head like {kind.title} ({called})"
         fix = "use --online to read and check it, or pass the head as a folder"
         unread = note(NOT_READ, "drafter", message, fix)
-        findings = (*check(case, only={head_not_for_target.CODE}), unread)
+        findings = (*check(case, only={head_not_for_target.RULE.code}), unread)
     else:
         findings = check(case, about="head")
     where, _ = split_revision(location)

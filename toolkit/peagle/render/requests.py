@@ -11,8 +11,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from peagle.case import OWN
 from peagle.catalog.tables import domain
+from peagle.checkpoints.own_models import OWN
 from peagle.data import SHIPPED
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan
 from peagle.planning.runtime import MAX_NAME_LENGTH

@@ -3,11 +3,10 @@
 A rule's file has
 
 - a docstring: what the rule guards against, and what happens without it;
-- ``CODE``: the code of its findings, the file's name with hyphens;
-- ``ABOUT``: ``head``, ``target``, ``load``, ``version`` or ``hardware``;
-- ``VLLM_NOTICES``: whether vLLM itself refuses: ``at start``, ``on a request`` or ``never``;
+- ``RULE``: the code of its findings, which is the file's name with hyphens; what it is about; and
+  whether vLLM itself refuses such a case;
 - ``check(case)``: yields findings, and nothing where it does not know enough, or where another
-  rule has already refused for the same cause.
+  rule has already refused for the same cause. ``@for_head`` adds the head's files as an argument.
 
 A new rule also needs a fixture, one ``Broken`` in ``tests/unit/checks/corpus*.py``, and no more.
 """

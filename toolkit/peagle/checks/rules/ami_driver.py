@@ -3,29 +3,28 @@
 A driver of the same CUDA major version works; with an older major version vLLM finds no GPU.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 from peagle.case import Case
-from peagle.findings import Finding, error
+from peagle.catalog.tables import Ami
+from peagle.checks.registry import Findings, Rule
 
-CODE = "ami-driver"
-ABOUT = "hardware"
-VLLM_NOTICES = "at start"
-
-
-def check(case: Case) -> Iterator[Finding]:
-    """An error for an AMI with an older CUDA major version."""
-    ami = next((ami for ami in case.runtimes.amis if ami.name == case.ami), None)
-    if ami is None or _major(ami.cuda) >= _major(case.runtime.cuda):
-        return
-    message = (
-        f"{ami.name} has driver {ami.driver} for CUDA {ami.cuda}; the image of vLLM "
-        f"{case.runtime.vllm} uses CUDA {case.runtime.cuda}"
-    )
-    yield error(CODE, "ami", message, f"use the AMI {case.runtime.ami}")
+RULE = Rule("ami-driver", about="hardware", vllm_notices="at start")
 
 
-def _major(cuda: str) -> int:
-    return int(cuda.partition(".")[0])
+def check(case: Case) -> Findings:
+    ami = ami_of(case)
+    if ami is not None and cuda_version(ami.cuda)[0] < cuda_version(case.runtime.cuda)[0]:
+        message = (
+            f"{ami.name} has driver {ami.driver} for CUDA {ami.cuda}; the image of vLLM "
+            f"{case.runtime.vllm} uses CUDA {case.runtime.cuda}"
+        )
+        yield RULE.error("ami", message, f"use the AMI {case.runtime.ami}")
+
+
+def ami_of(case: Case) -> Ami | None:
+    """The case's host AMI, if the catalogue has it."""
+    return next((ami for ami in case.runtimes.amis if ami.name == case.ami), None)
+
+
+def cuda_version(text: str) -> tuple[int, ...]:
+    """``12.8`` as numbers."""
+    return tuple(map(int, text.split(".")))

@@ -3,22 +3,14 @@
 CreateEndpointConfig refuses it.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 from peagle.case import Case
-from peagle.findings import Finding, error
+from peagle.checks.registry import Findings, Rule
 
-CODE = "ami-unknown"
-ABOUT = "hardware"
-VLLM_NOTICES = "never"
+RULE = Rule("ami-unknown", about="hardware", vllm_notices="never")
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """An error that names the AMI for the image."""
+def check(case: Case) -> Findings:
     known = [ami.name for ami in case.runtimes.amis]
-    if case.ami is None or not known or case.ami in known:
-        return
-    fix = f"use {case.runtime.ami}, which the image of vLLM {case.runtime.vllm} needs"
-    yield error(CODE, "ami", f"SageMaker has no AMI {case.ami!r} for endpoints", fix)
+    if case.ami is not None and known and case.ami not in known:
+        fix = f"use {case.runtime.ami}, which the image of vLLM {case.runtime.vllm} needs"
+        yield RULE.error("ami", f"SageMaker has no AMI {case.ami!r} for endpoints", fix)

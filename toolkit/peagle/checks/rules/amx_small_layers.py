@@ -4,49 +4,38 @@ vLLM runs small layers with a kernel that takes matrices only, but loading a P-E
 ``fc`` with a single row. ``peagle_serve`` prevents this with its plugin ``small_layers``.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from math import prod
 
 from peagle.case import Case
 from peagle.checkpoints.architecture import read_dtype
-from peagle.checkpoints.heads import is_head
-from peagle.checks.facts import entries, is_parallel, setting, shape_of, tensors_of, version_finding
-from peagle.findings import Finding
+from peagle.checks.registry import Findings, Rule
+from peagle_serve.heads import DEFAULT_AUXILIARY
 
-CODE = "amx-small-layers"
-ABOUT = "version"
-VLLM_NOTICES = "at start"
+RULE = Rule("amx-small-layers", about="version", vllm_notices="at start")
 
 _TWO_BYTES = {"bfloat16": 2, "float16": 2, "half": 2}
-_FC = "fc.weight"
-_HIDDEN_STATES = 3
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """A finding when the CPU may have AMX tiles and ``fc`` is small enough."""
+def check(case: Case) -> Findings:
     dtype = _dtype_of(case)
     width = _TWO_BYTES.get(dtype)
-    if not case.on_cpu or not is_parallel(case) or width is None:
+    if not case.on_cpu or not case.is_parallel or width is None:
         return
-    for entry in entries(case, CODE):
+    for entry in RULE.entries(case):
         if isinstance(entry.value, int) and _fc_parameters(case) * width <= entry.value:
-            yield version_finding(entry, "dtype", f"P-EAGLE in {dtype} on a CPU")
+            yield RULE.of_entry(entry, "dtype", f"P-EAGLE in {dtype} on a CPU")
 
 
 def _dtype_of(case: Case) -> str:
     """The dtype that vLLM computes in, for the target and the head."""
-    requested = str(setting(case, "dtype") or "auto")
-    checkpoint = case.target_checkpoint
+    requested = str(case.setting("dtype") or "auto")
     if requested != "auto":
         return requested
-    if checkpoint is None or is_head(checkpoint.config):
-        return case.target.dtype
-    return read_dtype(checkpoint.config) or case.target.dtype
+    stored = read_dtype(case.target_read.config) if case.target_read else None
+    return stored or case.target.dtype
 
 
 def _fc_parameters(case: Case) -> int:
-    """The parameters of ``fc``, which maps three hidden states to one."""
-    tensor = tensors_of(case).get(_FC)
-    return prod(tensor.shape) if tensor else _HIDDEN_STATES * shape_of(case).hidden_size ** 2
+    """The parameters of ``fc``, which maps the auxiliary hidden states to one."""
+    shape = case.head.shape("fc.weight") if case.head else None
+    return prod(shape) if shape else DEFAULT_AUXILIARY * case.architecture.hidden_size**2

@@ -5,33 +5,21 @@ vLLM takes the layers from one key of config.json and the width of ``fc`` from a
 first request.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 from peagle.case import Case
-from peagle.checkpoints.heads import DEFAULT_AUXILIARY, HeadConfig
-from peagle.checks.facts import head_of, location_of
-from peagle.findings import Finding, error
+from peagle.checkpoints.heads import Head
+from peagle.checks.registry import Findings, Rule, for_head
 
-CODE = "aux-layer-count"
-ABOUT = "head"
-VLLM_NOTICES = "on a request"
+RULE = Rule("aux-layer-count", about="head", vllm_notices="on a request")
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """An error when the two numbers differ."""
-    head = head_of(case)
-    if head is None or not head.uses_auxiliary or read_layers(head) == head.built_for:
-        return
-    message = (
-        f"{location_of(case)} reads {read_layers(head)} layers of the target, but vLLM builds fc "
-        f"for {head.built_for}"
-    )
-    fix = "list the layers in eagle_config.eagle_aux_hidden_state_layer_ids of the head's config"
-    yield error(CODE, "drafter", message, fix)
-
-
-def read_layers(head: HeadConfig) -> int:
-    """The number of target layers that vLLM reads for this head."""
-    return len(head.auxiliary_layers) if head.auxiliary_layers else DEFAULT_AUXILIARY
+@for_head
+def check(case: Case, head: Head) -> Findings:
+    read, built_for = len(head.layers_read(case.architecture.layers)), head.config.built_for
+    if head.config.uses_auxiliary and read != built_for:
+        message = (
+            f"{head.location} reads {read} layers of the target, but vLLM builds fc for {built_for}"
+        )
+        fix = (
+            "list the layers in eagle_config.eagle_aux_hidden_state_layer_ids of the head's config"
+        )
+        yield RULE.error("drafter", message, fix)

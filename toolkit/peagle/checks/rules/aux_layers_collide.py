@@ -5,31 +5,23 @@ equal: ``fc`` gets fewer hidden states than it expects, drafts are wrong, and th
 the first prompt whose size does not divide.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 from peagle.case import Case
-from peagle.checks.facts import auxiliary_layers, head_of, location_of, shape_of
-from peagle.findings import Finding, error
+from peagle.checkpoints.heads import Head
+from peagle.checks.registry import Findings, Rule, for_head
 
-CODE = "aux-layers-collide"
-ABOUT = "head"
-VLLM_NOTICES = "on a request"
+RULE = Rule("aux-layers-collide", about="head", vllm_notices="on a request")
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """An error when two of the layers are equal."""
-    head, layers = head_of(case), auxiliary_layers(case)
-    if head is None or layers is None or len(set(layers)) == len(layers):
-        return
-    text = ", ".join(map(str, layers))
-    reads = f"the head reads layers {text}"
-    if not head.auxiliary_layers:
-        reads = f"the head lists no layers, so vLLM reads {text}"
-    message = (
-        f"{location_of(case)}: {reads} of the {shape_of(case).layers} layers of {case.target.id}; "
-        "two of them are equal"
-    )
-    fix = "list the trained layers in eagle_config.eagle_aux_hidden_state_layer_ids"
-    yield error(CODE, "drafter", message, fix)
+@for_head
+def check(case: Case, head: Head) -> Findings:
+    depth = case.architecture.layers
+    layers = head.layers_read(depth)
+    if len(set(layers)) < len(layers):
+        listed = head.config.auxiliary_layers
+        reads = "the head reads layers" if listed else "the head lists no layers, so vLLM reads"
+        message = (
+            f"{head.location}: {reads} {', '.join(map(str, layers))} of the {depth} layers of "
+            f"{case.target.id}; two of them are equal"
+        )
+        fix = "list the trained layers in eagle_config.eagle_aux_hidden_state_layer_ids"
+        yield RULE.error("drafter", message, fix)

@@ -4,33 +4,27 @@ For a missing size vLLM uses the default of the class, such as 32 layers. Weight
 fills stay uninitialized: vLLM starts, and nearly no draft is accepted.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 from peagle.case import Case
-from peagle.checks.facts import head_of, location_of
+from peagle.checkpoints.heads import Head
+from peagle.checks.facts import COPY_CONFIG
+from peagle.checks.registry import Findings, Rule, for_head
 from peagle.checks.rules import speculators_layout
-from peagle.findings import Finding, error
 
-CODE = "config-incomplete"
-ABOUT = "head"
-VLLM_NOTICES = "never"
+RULE = Rule("config-incomplete", about="head", vllm_notices="never")
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """An error that lists the missing sizes."""
-    head = head_of(case)
-    if head is None or any(speculators_layout.check(case)):
+@for_head
+def check(case: Case, head: Head) -> Findings:
+    if any(speculators_layout.check(case)):
         return
     sizes = {
-        "hidden_size": head.hidden_size,
-        "num_hidden_layers": head.layers,
-        "num_attention_heads": head.query_heads,
-        "intermediate_size": head.intermediate_size,
-        "vocab_size": head.vocab_size,
+        "hidden_size": head.config.hidden_size,
+        "num_hidden_layers": head.config.layers,
+        "num_attention_heads": head.config.query_heads,
+        "intermediate_size": head.config.intermediate_size,
+        "vocab_size": head.config.vocab_size,
     }
     missing = [key for key, value in sizes.items() if value is None]
     if missing:
-        message = f"config.json of {location_of(case)} lacks {', '.join(missing)}"
-        yield error(CODE, "drafter", message, "copy the head again, including config.json")
+        message = f"config.json of {head.location} lacks {', '.join(missing)}"
+        yield RULE.error("drafter", message, COPY_CONFIG)

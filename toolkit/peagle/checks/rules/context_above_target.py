@@ -3,22 +3,14 @@
 vLLM refuses it at start.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 from peagle.case import Case
-from peagle.checks.facts import shape_of
-from peagle.findings import Finding, error
+from peagle.checks.registry import Findings, Rule
 
-CODE = "context-above-target"
-ABOUT = "load"
-VLLM_NOTICES = "at start"
+RULE = Rule("context-above-target", about="load", vllm_notices="at start")
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """An error above the target's maximum positions."""
-    most, length = shape_of(case).max_positions, case.max_model_len
+def check(case: Case) -> Findings:
+    most, length = case.architecture.max_positions, case.max_model_len
     if length > most:
         message = f"{length:,} tokens exceed the {most:,} that {case.target.id} supports"
-        yield error(CODE, "max_model_len", message, f"use --max-model-len {most} or less")
+        yield RULE.error("max_model_len", message, f"use --max-model-len {most} or less")

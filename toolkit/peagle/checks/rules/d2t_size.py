@@ -3,30 +3,22 @@
 vLLM refuses it when it loads the weights.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 from peagle.case import Case
-from peagle.checks.facts import head_of, location_of, shape_of, tensors_of
-from peagle.findings import Finding, error
+from peagle.checkpoints.heads import Head
+from peagle.checks.facts import COPY_AGAIN
+from peagle.checks.registry import Findings, Rule, for_head
 
-CODE = "d2t-size"
-ABOUT = "head"
-VLLM_NOTICES = "at start"
+RULE = Rule("d2t-size", about="head", vllm_notices="at start")
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """An error when the size differs from draft_vocab_size."""
-    head = head_of(case)
-    name = next((name for name in tensors_of(case) if "d2t" in name), None)
-    if head is None or name is None:
-        return
-    drafted = head.draft_vocab_size or head.vocab_size or shape_of(case).vocab_size
-    shape = tensors_of(case)[name].shape
-    if shape != (drafted,):
+@for_head
+def check(case: Case, head: Head) -> Findings:
+    name = head.named("d2t")
+    config, vocabulary = head.config, case.architecture.vocab_size
+    drafted = config.draft_vocab_size or config.vocab_size or vocabulary
+    if name is not None and head.shape(name) != (drafted,):
         message = (
-            f"{name} of {location_of(case)} has shape {list(shape)}, but the head drafts "
-            f"{drafted:,} tokens"
+            f"{name} of {head.location} has shape {list(head.tensors[name].shape)}, but the head "
+            f"drafts {drafted:,} tokens"
         )
-        yield error(CODE, "drafter", message, "copy the head again, or export it again")
+        yield RULE.error("drafter", message, COPY_AGAIN)

@@ -3,25 +3,17 @@
 vLLM refuses disable_padded_drafter_batch with P-EAGLE and with explicit asynchronous scheduling.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 from peagle.case import Case
-from peagle.checks.facts import is_eagle, is_parallel, setting, speculative_settings
-from peagle.findings import Finding, error
+from peagle.checks.registry import Findings, Rule
 
-CODE = "drafter-batch-padding"
-ABOUT = "load"
-VLLM_NOTICES = "at start"
+RULE = Rule("drafter-batch-padding", about="load", vllm_notices="at start")
 
 _KEY = "disable_padded_drafter_batch"
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """An error when the setting conflicts with parallel drafting or scheduling."""
-    if not is_eagle(case) or speculative_settings(case).get(_KEY) is not True:
+def check(case: Case) -> Findings:
+    if not case.is_eagle or case.speculative_settings.get(_KEY) is not True:
         return
-    if is_parallel(case) or setting(case, "async-scheduling") is True:
-        why = "P-EAGLE" if is_parallel(case) else "--async-scheduling"
-        yield error(CODE, "drafter", f"{_KEY} conflicts with {why}", f"leave {_KEY} out")
+    if case.is_parallel or case.setting("async-scheduling") is True:
+        why = "P-EAGLE" if case.is_parallel else "--async-scheduling"
+        yield RULE.error("drafter", f"{_KEY} conflicts with {why}", f"leave {_KEY} out")

@@ -4,36 +4,30 @@ vLLM refuses a max-num-batched-tokens that leaves no token beside them. Up to 0.
 slots of all requests that may run, later those of one request, and excess requests queue.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 from peagle.case import Case
-from peagle.checks.facts import entries, is_parallel, setting, version_finding
-from peagle.findings import Finding, error
+from peagle.checks.registry import Findings, Rule
 from peagle.vllm.defaults import LARGEST_DEFAULT_STEP, default_batched_tokens
 
-CODE = "drafting-slots"
-ABOUT = "load"
-VLLM_NOTICES = "at start"
+RULE = Rule("drafting-slots", about="load", vllm_notices="at start")
 
-_ROOM = "max-num-batched-tokens"
+_OPTION = "max-num-batched-tokens"
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """An error when nothing can be scheduled, a warning when requests cannot run concurrently."""
-    if not is_parallel(case):
+def check(case: Case) -> Findings:
+    if not case.is_parallel:
         return
-    given, slots = setting(case, _ROOM), case.k - 1
+    given, slots = case.setting(_OPTION), case.k - 1
     if type(given) is int and given <= slots:
-        message = f"--{_ROOM} {given} leaves no token beside the {slots} draft slots of K={case.k}"
-        yield error(CODE, _ROOM, message, f"leave --{_ROOM} out, or set several thousand")
+        message = (
+            f"--{_OPTION} {given} leaves no token beside the {slots} draft slots of K={case.k}"
+        )
+        yield RULE.error(_OPTION, message, f"leave --{_OPTION} out, or set several thousand")
         return
-    room = given if type(given) is int else default_step_tokens(case)
-    for entry in entries(case, CODE):
-        who = _excess(case, room, all_requests=entry.value == "all")
-        if who is not None:
-            yield version_finding(entry, "concurrency", who)
+    step = given if type(given) is int else default_step_tokens(case)
+    for entry in RULE.entries(case):
+        excess = _excess(case, step, all_requests=entry.value == "all")
+        if excess is not None:
+            yield RULE.of_entry(entry, "concurrency", excess)
 
 
 def default_step_tokens(case: Case) -> int:
@@ -47,20 +41,22 @@ def default_step_tokens(case: Case) -> int:
     return default_batched_tokens(on.gpu, on.gpu_memory_mib / 1024, case.runtime.vllm)
 
 
-def _excess(case: Case, room: int, *, all_requests: bool) -> str | None:
+def _excess(case: Case, step: int, *, all_requests: bool) -> str | None:
     """What exceeds a step; ``None`` when all requests fit."""
     requests, slots = case.concurrency, case.k - 1
     if requests is None:
         return None
     if all_requests:
-        if requests * slots < room:
-            return None
-        needed = f"{requests:,} requests need {requests * slots:,} draft slots"
-        return f"{needed}; a step has {room:,} tokens"
+        needed = requests * slots
+        return (
+            f"{requests:,} requests need {needed:,} draft slots; a step has {step:,} tokens"
+            if needed >= step
+            else None
+        )
     # Per request, a step verifies its token and K drafts, and adds K-1 slots.
-    at_once = room // (case.k + 1 + slots)
+    at_once = step // (case.k + 1 + slots)
     if requests <= at_once:
         return None
     return (
-        f"a step of {room:,} tokens has room for K={case.k} of {at_once:,} of {requests:,} requests"
+        f"a step of {step:,} tokens has room for K={case.k} of {at_once:,} of {requests:,} requests"
     )

@@ -4,23 +4,14 @@ vLLM accepts num_speculative_tokens_per_batch_size with P-EAGLE and switches to 
 only one log line reports it.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 from peagle.case import Case
-from peagle.checks.facts import entries, is_eagle, speculative_settings, version_finding
-from peagle.findings import Finding
+from peagle.checks.registry import Findings, Rule
 
-CODE = "dynamic-k"
-ABOUT = "version"
-VLLM_NOTICES = "never"
+RULE = Rule("dynamic-k", about="version", vllm_notices="never")
 
 _KEY = "num_speculative_tokens_per_batch_size"
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """A finding when the schedule is set."""
-    if is_eagle(case) and speculative_settings(case).get(_KEY) is not None:
-        for entry in entries(case, CODE):
-            yield version_finding(entry, "k", _KEY)
+def check(case: Case) -> Findings:
+    if case.is_eagle and case.speculative_settings.get(_KEY) is not None:
+        yield from RULE.by_version(case, "k", _KEY)

@@ -3,18 +3,11 @@
 vLLM refuses it at start: up to 0.21 by an allow-list of model types, later by class.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 from peagle.case import Case
 from peagle.catalog.tables import VersionRule
-from peagle.checks.facts import entries, is_eagle, shape_of, version_finding
-from peagle.findings import Finding
+from peagle.checks.registry import Findings, Rule
 
-CODE = "eagle3-target-support"
-ABOUT = "version"
-VLLM_NOTICES = "at start"
+RULE = Rule("eagle3-target-support", about="version", vllm_notices="at start")
 
 _TYPES = {
     "Llama": "llama",
@@ -29,14 +22,11 @@ _TYPES = {
 """Class name prefix -> model_type, for targets whose config.json was not read."""
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """A finding when this version does not support the target."""
-    if not is_eagle(case):
-        return
-    name = shape_of(case).class_name
-    for entry in entries(case, CODE):
+def check(case: Case) -> Findings:
+    name = case.architecture.class_name
+    for entry in RULE.entries(case) if case.is_eagle else ():
         if not _supported(case, name, entry):
-            yield version_finding(entry, "target", f"{case.target.id} ({name})")
+            yield RULE.of_entry(entry, "target", f"{case.target.id} ({name})")
 
 
 def _supported(case: Case, name: str, entry: VersionRule) -> bool:

@@ -4,34 +4,26 @@ vLLM shares the target's embeddings when the widths are equal. Otherwise it keep
 table and reports it in one log line: nearly no draft is accepted.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 from peagle.case import Case
-from peagle.checks.facts import head_of, location_of, shape_of, stored_width, tensors_of
+from peagle.checkpoints.heads import Head
+from peagle.checks.head_layout import stored_width
+from peagle.checks.registry import Findings, Rule, for_head
 from peagle.checks.rules import hidden_size_mismatch
-from peagle.findings import Finding, error
 
-CODE = "embeddings-not-shared"
-ABOUT = "head"
-VLLM_NOTICES = "never"
+RULE = Rule("embeddings-not-shared", about="head", vllm_notices="never")
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """An error for a head of another width without embed_tokens."""
-    head, tensors = head_of(case), tensors_of(case)
-    if head is None or not tensors or any("embed_tokens" in name for name in tensors):
+@for_head
+def check(case: Case, head: Head) -> Findings:
+    width, own_width = case.architecture.hidden_size, head.config.hidden_size
+    if not head.tensors or head.named("embed_tokens"):
         return
-    width = shape_of(case).hidden_size
-    if head.hidden_size in (None, width, case.target.architecture.hidden_size):
+    if own_width in (None, width, case.target.architecture.hidden_size):
         return
-    if stored_width(case) is not None:  # config.json is wrong, the weights are right
-        return
-    if any(hidden_size_mismatch.check(case)):  # the head of another model
-        return
-    message = (
-        f"{location_of(case)} has no embeddings, and those of {case.target.id} have width "
-        f"{width:,}, not {head.hidden_size:,}"
-    )
-    yield error(CODE, "drafter", message, "export the head with embed_tokens")
+    # Another rule reports a head whose config.json is wrong, and the head of another model.
+    if stored_width(head) is None and not any(hidden_size_mismatch.check(case)):
+        message = (
+            f"{head.location} has no embeddings, and those of {case.target.id} have width "
+            f"{width:,}, not {own_width:,}"
+        )
+        yield RULE.error("drafter", message, "export the head with embed_tokens")

@@ -3,29 +3,23 @@
 vLLM builds the table from config.json and refuses weights of another shape when it loads them.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 from peagle.case import Case
-from peagle.checks.facts import head_of, location_of, shape_of, stored_width, tensors_of
-from peagle.findings import Finding, error
+from peagle.checkpoints.heads import Head
+from peagle.checks.facts import other_shape
+from peagle.checks.head_layout import stored_width
+from peagle.checks.registry import Findings, Rule, for_head
 
-CODE = "embeddings-shape"
-ABOUT = "head"
-VLLM_NOTICES = "at start"
+RULE = Rule("embeddings-shape", about="head", vllm_notices="at start")
+
+_NAME = "embed_tokens.weight"
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """An error for an embedding table of another shape."""
-    head, table = head_of(case), tensors_of(case).get("embed_tokens.weight")
-    if head is None or table is None or head.quantized:
+@for_head
+def check(case: Case, head: Head) -> Findings:
+    shape = head.shape(_NAME)
+    if shape is None or head.config.quantized:
         return
-    expected = (head.vocab_size or shape_of(case).vocab_size, head.hidden_size)
-    if table.shape != expected and table.shape[-1:] != (stored_width(case),):
-        message = (
-            f"embed_tokens.weight of {location_of(case)} has shape {list(table.shape)}; its "
-            f"config.json requires {list(expected)}"
-        )
+    expected = (head.config.vocab_size or case.architecture.vocab_size, head.config.hidden_size)
+    if shape != expected and shape[-1:] != (stored_width(head),):
         fix = "copy the head again, or leave embed_tokens out to share the target's"
-        yield error(CODE, "drafter", message, fix)
+        yield RULE.error("drafter", other_shape(head, _NAME, list(expected)), fix)

@@ -3,30 +3,17 @@
 vLLM refuses an unknown argument at start, when the instance already costs money.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 from peagle.case import Case
-from peagle.checks.facts import entries, version_finding
+from peagle.checks.registry import Findings, Rule
 from peagle.errors import nearest
-from peagle.findings import Finding
 
-CODE = "engine-argument"
-ABOUT = "version"
-VLLM_NOTICES = "at start"
+RULE = Rule("engine-argument", about="version", vllm_notices="at start")
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """A finding for each unknown name, with the nearest known names as its fix."""
-    for entry in entries(case, CODE):
+def check(case: Case) -> Findings:
+    for entry in RULE.entries(case):
         for name in sorted(case.settings):
-            if plain(name) not in entry.names:
-                fix = nearest(plain(name), entry.names) or entry.fix
-                yield version_finding(entry.model_copy(update={"fix": fix}), "vllm", f"--{name}")
-
-
-def plain(name: str) -> str:
-    """The name without ``no-`` and without a key: ``compilation-config.mode`` sets a key of
-    ``compilation-config``."""
-    return name.partition(".")[0].removeprefix("no-")
+            # ``no-`` turns an argument off; ``compilation-config.mode`` sets a key of one.
+            plain = name.partition(".")[0].removeprefix("no-")
+            if plain not in entry.names:
+                yield RULE.of_entry(entry, "vllm", f"--{name}", nearest(plain, entry.names))

@@ -3,49 +3,38 @@
 vLLM builds ``fc`` from config.json and refuses weights of another shape when it loads them.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 from peagle.case import Case
-from peagle.checks.facts import (
-    MIXED_FILES,
-    head_of,
-    location_of,
-    shape_of,
-    stored_width,
-    tensors_of,
-)
+from peagle.checkpoints.heads import Head
+from peagle.checks.facts import MIXED_FILES, other_shape
+from peagle.checks.head_layout import stored_width
+from peagle.checks.registry import Findings, Rule, for_head
 from peagle.checks.rules import aux_layer_count
-from peagle.findings import Finding, error
 
-CODE = "fc-width"
-ABOUT = "head"
-VLLM_NOTICES = "at start"
+RULE = Rule("fc-width", about="head", vllm_notices="at start")
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """An error when the shape of fc.weight differs from config.json."""
-    head, fc = head_of(case), tensors_of(case).get("fc.weight")
-    if head is None or fc is None or head.quantized or not head.uses_auxiliary:
+@for_head
+def check(case: Case, head: Head) -> Findings:
+    config, fc = head.config, head.shape("fc.weight")
+    if fc is None or config.quantized or not config.uses_auxiliary:
         return
-    if head.hidden_size is None or head.target_hidden_size is None:
+    if config.hidden_size is None or config.target_hidden_size is None:
         return
-    expected = (head.hidden_size, head.built_for * head.target_hidden_size)
-    if fc.shape == expected or any(aux_layer_count.check(case)) or stored_width(case) is not None:
+    states, expected = config.built_for, config.built_for * config.target_hidden_size
+    if fc == (config.hidden_size, expected) or stored_width(head) is not None:
         return
-    width = shape_of(case).hidden_size
-    if fc.shape == (head.hidden_size, head.built_for * width):
+    if any(aux_layer_count.check(case)):
+        return
+    width = case.architecture.hidden_size
+    if fc == (config.hidden_size, states * width):
         message = (
-            f"config.json of {location_of(case)} sets target_hidden_size to "
-            f"{head.target_hidden_size}, but fc.weight takes {head.built_for} hidden states of "
-            f"{width}, the width of {case.target.id}"
+            f"config.json of {head.location} sets target_hidden_size to "
+            f"{config.target_hidden_size}, but fc.weight takes {states} hidden states of {width}, "
+            f"the width of {case.target.id}"
         )
         fix = f"set target_hidden_size to {width}, or copy the head again"
-        yield error(CODE, "drafter", message, fix)
-        return
-    message = (
-        f"fc.weight of {location_of(case)} has shape {list(fc.shape)}; its config.json "
-        f"requires {list(expected)}: {head.built_for} hidden states of {head.target_hidden_size:,}"
-    )
-    yield error(CODE, "drafter", message, MIXED_FILES)
+        yield RULE.error("drafter", message, fix)
+    else:
+        shape = f"{[config.hidden_size, expected]}: {states} hidden states of"
+        message = other_shape(head, "fc.weight", f"{shape} {config.target_hidden_size:,}")
+        yield RULE.error("drafter", message, MIXED_FILES)

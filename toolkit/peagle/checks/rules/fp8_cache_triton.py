@@ -5,24 +5,17 @@ kernels failed to compile. FlashAttention has no FP8 cache on these GPUs, so vLL
 FlashInfer, which it does not do for every target.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 from peagle.case import Case
 from peagle.catalog.schema import Architecture
-from peagle.checks.facts import entries, setting, shape_of, version_finding
-from peagle.findings import Finding
+from peagle.checks.registry import Findings, Rule
 
-CODE = "fp8-cache-triton"
-ABOUT = "version"
-VLLM_NOTICES = "at start"
+RULE = Rule("fp8-cache-triton", about="version", vllm_notices="at start")
 
 E5M2 = "fp8_e5m2"
 FLASHINFER_CACHES = ("fp8", "fp8_e4m3", E5M2)
 """FP8 cache dtypes of FlashInfer; only Triton supports the others."""
 
-_FLASHINFER_HEADS = (64, 128, 256, 512)
+_FLASHINFER_HEADS = {64, 128, 256, 512}
 """Head sizes for which FlashInfer has kernels (get_supported_head_sizes)."""
 
 _FLASHINFER_FROM = 80
@@ -30,35 +23,31 @@ _TRITON_FROM = 89
 """Minimum compute capabilities, times ten: of FlashInfer, and of an FP8 cache on Triton."""
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """A finding when vLLM would use Triton for an FP8 cache on an older GPU."""
-    kind, instance = str(setting(case, "kv-cache-dtype") or ""), case.instance
+def check(case: Case) -> Findings:
+    kind, instance = str(case.setting("kv-cache-dtype") or ""), case.instance
     if case.on_cpu or instance is None or not kind.startswith("fp8"):
         return
-    capability = instance.capability
-    if capability < _TRITON_FROM and _uses_triton(case, kind, capability):
-        for entry in entries(case, CODE):
-            yield version_finding(entry, "vllm", f"--kv-cache-dtype {kind} on {instance.gpu}")
+    if instance.capability < _TRITON_FROM and _uses_triton(case, kind, instance.capability):
+        yield from RULE.by_version(case, "vllm", f"--kv-cache-dtype {kind} on {instance.gpu}")
 
 
-def flashinfer_supports(shape: Architecture) -> bool:
+def flashinfer_supports(target: Architecture) -> bool:
     """Whether FlashInfer supports the target before Blackwell: not GPT-OSS, which needs attention
     sinks, and not every head size."""
-    sizes = {group.head_dim for group in shape.attention}
-    return not shape.class_name.startswith("GptOss") and sizes <= set(_FLASHINFER_HEADS)
+    return not target.class_name.startswith("GptOss") and _head_sizes(target) <= _FLASHINFER_HEADS
 
 
 def _uses_triton(case: Case, kind: str, capability: int) -> bool:
     """Whether vLLM uses Triton before Ada, by request or as the only backend left."""
-    backend, shape = setting(case, "attention-backend"), shape_of(case)
+    backend, target = case.setting("attention-backend"), case.architecture
     if backend:
         return str(backend).upper() == "TRITON_ATTN"
+    # vLLM forces Triton without FlashAttention 4 for Gemma-4's two head sizes (Gemma4Config of
+    # model_executor/models/config.py).
+    forced = target.class_name.startswith("Gemma4") and len(_head_sizes(target)) > 1
     flashinfer = kind in FLASHINFER_CACHES and capability >= _FLASHINFER_FROM
-    return not flashinfer or not flashinfer_supports(shape) or _forces_triton(shape)
+    return forced or not flashinfer or not flashinfer_supports(target)
 
 
-def _forces_triton(shape: Architecture) -> bool:
-    """Whether vLLM forces Triton without FlashAttention 4, as for Gemma-4's two head sizes
-    (Gemma4Config of model_executor/models/config.py)."""
-    sizes = {group.head_dim for group in shape.attention}
-    return shape.class_name.startswith("Gemma4") and len(sizes) > 1
+def _head_sizes(target: Architecture) -> set[int]:
+    return {group.head_dim for group in target.attention}

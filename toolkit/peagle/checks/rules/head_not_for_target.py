@@ -1,24 +1,17 @@
-"""A head that the catalogue lists for another target.
+"""A head that the catalogue lists under another target only.
 
 Hardly any of its drafts are accepted, or it does not load.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 from peagle.case import Case
 from peagle.catalog.schema import Target
 from peagle.checkpoints.locations import is_hub_id, split_revision
-from peagle.findings import Finding, error
+from peagle.checks.registry import Findings, Rule
 
-CODE = "head-not-for-target"
-ABOUT = "head"
-VLLM_NOTICES = "never"
+RULE = Rule("head-not-for-target", about="head", vllm_notices="never")
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """An error when the catalogue lists the head's Hugging Face id under another target only."""
+def check(case: Case) -> Findings:
     named = case.drafter.weights if case.drafter else None
     read = case.drafter_checkpoint.location if case.drafter_checkpoint else None
     hub_id = next((split_revision(at)[0] for at in (named, read) if at and is_hub_id(at)), None)
@@ -30,8 +23,8 @@ def check(case: Case) -> Iterator[Finding]:
             names = ", ".join(drafter.name for drafter in own.drafters)
             message = f"{hub_id} was trained for {other.id}, not for {own.id}"
             fix = f"use the target {other.short_name}, or a drafter of {own.short_name}: {names}"
-            yield error(CODE, "drafter", message, fix)
+            yield RULE.error("drafter", message, fix)
 
 
 def _has(target: Target, hub_id: str) -> bool:
-    return any((one.weights or "").lower() == hub_id.lower() for one in target.drafters)
+    return any((drafter.weights or "").lower() == hub_id.lower() for drafter in target.drafters)

@@ -3,25 +3,16 @@
 vLLM refuses it when it loads the weights, after minutes on a paid instance.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 from peagle.case import Case
-from peagle.checkpoints.heads import MASK
-from peagle.checks.facts import head_of, is_parallel, location_of, masked
-from peagle.findings import Finding, error
+from peagle.checkpoints.heads import Head
+from peagle.checks.registry import Findings, Rule, for_head
+from peagle_serve.heads import MASK
 
-CODE = "head-without-mask"
-ABOUT = "head"
-VLLM_NOTICES = "at start"
+RULE = Rule("head-without-mask", about="head", vllm_notices="at start")
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """An error when the head's headers do not list the tensor."""
-    head = head_of(case)
-    if head is None or not is_parallel(case) or not head.parallel_drafting:
-        return
-    if masked(case) is False:
-        message = f"{location_of(case)} drafts in parallel but its weights have no {MASK}"
-        yield error(CODE, "drafter", message, "copy the head again, or export it with mask_hidden")
+@for_head
+def check(case: Case, head: Head) -> Findings:
+    if case.is_parallel and head.config.parallel_drafting and head.masked is False:
+        message = f"{head.location} drafts in parallel but its weights have no {MASK}"
+        yield RULE.error("drafter", message, f"copy the head again, or export it with {MASK}")

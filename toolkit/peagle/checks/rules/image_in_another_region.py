@@ -3,24 +3,16 @@
 SageMaker does not pull from another region's ECR; the endpoint fails after some minutes.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 from peagle.case import Case
 from peagle.checks.facts import in_ecr
-from peagle.findings import Finding, error
+from peagle.checks.registry import Findings, Rule
 
-CODE = "image-in-another-region"
-ABOUT = "hardware"
-VLLM_NOTICES = "never"
+RULE = Rule("image-in-another-region", about="hardware", vllm_notices="never")
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """An error when the two regions differ."""
-    found = in_ecr(case.image) if case.image is not None else None
-    if found is None or case.region is None or found.region == case.region:
-        return
-    message = f"the image is in {found.region}, the endpoint in {case.region}"
-    fix = f"push it to ECR in {case.region}, or use --region {found.region}"
-    yield error(CODE, "image", message, fix)
+def check(case: Case) -> Findings:
+    image, region = in_ecr(case.image), case.region
+    if image is not None and region is not None and image.region != region:
+        message = f"the image is in {image.region}, the endpoint in {region}"
+        fix = f"push it to ECR in {region}, or use --region {image.region}"
+        yield RULE.error("image", message, fix)

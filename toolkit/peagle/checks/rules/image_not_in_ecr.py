@@ -3,26 +3,17 @@
 CreateModel accepts the name of any registry, and the endpoint then fails.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 from peagle.case import Case
 from peagle.checks.facts import in_ecr
+from peagle.checks.registry import Findings, Rule
 from peagle.errors import Fix
-from peagle.findings import Finding, error
 
-CODE = "image-not-in-ecr"
-ABOUT = "hardware"
-VLLM_NOTICES = "never"
+RULE = Rule("image-not-in-ecr", about="hardware", vllm_notices="never")
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """An error for an image of another registry."""
+def check(case: Case) -> Findings:
     if case.image is not None and in_ecr(case.image) is None:
         message = f"SageMaker pulls images from ECR only; {case.image} is not in ECR"
-        fix = Fix(
-            "push the image to ECR and pass the address that this command prints with --image",
-            ("peagle", "image", "push", case.image),
-        )
-        yield error(CODE, "image", message, fix)
+        fix = "push the image to ECR and pass the address that this command prints with --image"
+        command = ("peagle", "image", "push", case.image)
+        yield RULE.error("image", message, Fix(fix, command))

@@ -3,20 +3,13 @@
 SageMaker fails to pull it.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 from peagle.case import Case
-from peagle.findings import Finding, error
+from peagle.checks.registry import Findings, Rule
 
-CODE = "image-not-in-region"
-ABOUT = "hardware"
-VLLM_NOTICES = "never"
+RULE = Rule("image-not-in-region", about="hardware", vllm_notices="never")
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """An error that names the region's newest version, unless the image is the user's own."""
+def check(case: Case) -> Findings:
     runtime, region = case.runtime, case.region
     if case.image is not None or region is None or region not in case.runtimes.accounts:
         return
@@ -25,4 +18,4 @@ def check(case: Case) -> Iterator[Finding]:
     others = [r.vllm for r in case.runtimes.runtimes if not r.regions or region in r.regions]
     fix = f"use --vllm {others[-1]}" if others else "use another --region"
     message = f"AWS has no image of vLLM {runtime.vllm} in {region}"
-    yield error(CODE, "region", message, f"{fix}, or --image")
+    yield RULE.error("region", message, f"{fix}, or --image")

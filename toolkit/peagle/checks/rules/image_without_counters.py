@@ -3,34 +3,26 @@
 AWS's stock image drafts, but its endpoints do not expose the engine's metrics.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 from peagle.case import Case
 from peagle.checks.facts import in_ecr
+from peagle.checks.registry import Findings, Rule
 from peagle.errors import Fix
-from peagle.findings import Finding, warning
 
-CODE = "image-without-counters"
-ABOUT = "hardware"
-VLLM_NOTICES = "never"
+RULE = Rule("image-without-counters", about="hardware", vllm_notices="never")
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """A warning for an image from one of AWS's own accounts."""
-    found = in_ecr(case.image) if case.image is not None else None
-    aws_accounts = case.runtimes.accounts.values()
-    if case.drafter is None or found is None or found.account not in aws_accounts:
+def check(case: Case) -> Findings:
+    image = in_ecr(case.image)
+    if case.drafter is None or image is None:
         return
-    message = (
-        "the stock image exposes no speculation counters; deploy cannot verify acceptance (exit 3)"
-    )
-    fix = Fix(
-        "build an image with counters and pass its address with --image",
-        ("peagle", "image", "build", *_pair_arguments(case), "--push"),
-    )
-    yield warning(CODE, "image", message, fix)
+    if image.account in case.runtimes.accounts.values():
+        message = (
+            "the stock image exposes no speculation counters; deploy cannot verify acceptance "
+            "(exit 3)"
+        )
+        fix = "build an image with counters and pass its address with --image"
+        command = ("peagle", "image", "build", *_pair_arguments(case), "--push")
+        yield RULE.warning("image", message, Fix(fix, command))
 
 
 def _pair_arguments(case: Case) -> list[str]:

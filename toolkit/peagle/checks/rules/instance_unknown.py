@@ -3,26 +3,19 @@
 SageMaker refuses it, but only after weights are uploaded.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 from peagle.case import Case
 from peagle.catalog.find import find_instance
+from peagle.checks.registry import Findings, Rule
 from peagle.errors import NotFound
-from peagle.findings import Finding, error
 
-CODE = "instance-unknown"
-ABOUT = "hardware"
-VLLM_NOTICES = "never"
+RULE = Rule("instance-unknown", about="hardware", vllm_notices="never")
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """An error that names the types of its family, else the nearest ones."""
+def check(case: Case) -> Findings:
     if case.instance_type is None or case.instance is not None:
         return
     try:
         find_instance(case.instances, case.instance_type)
     except NotFound as missing:
         fix = missing.fix or "leave --instance-type out to use the cheapest type that fits"
-        yield error(CODE, "instance_type", missing.message, fix)
+        yield RULE.error("instance_type", missing.message, fix)

@@ -3,26 +3,17 @@
 Only a measurement shows whether such a K is too large.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 from peagle.case import Case
-from peagle.checks.facts import is_parallel
+from peagle.checks.registry import Findings, Rule
 from peagle.checks.rules.k_above_trained import k_trained
-from peagle.findings import Finding, note
 
-CODE = "k-training-unknown"
-ABOUT = "load"
-VLLM_NOTICES = "never"
+RULE = Rule("k-training-unknown", about="load", vllm_notices="never")
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """A note for such a K."""
+def check(case: Case) -> Findings:
     drafter = case.drafter
-    if drafter is None or not is_parallel(case) or k_trained(case) is not None:
+    if drafter is None or not case.is_parallel or k_trained(case) is not None:
         return
     if case.k != drafter.k_recommended:
-        message = f"the trained K of {drafter.title} is unknown"
         fix = f"if few drafts are accepted, try --k {drafter.k_recommended}"
-        yield note(CODE, "k", message, fix)
+        yield RULE.note("k", f"the trained K of {drafter.title} is unknown", fix)

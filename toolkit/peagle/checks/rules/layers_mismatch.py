@@ -4,34 +4,24 @@ vLLM refuses extra layers when it loads them. Missing layers stay uninitialized:
 nearly no draft is accepted.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 from peagle.case import Case
-from peagle.checks.facts import MIXED_FILES, head_of, location_of, tensors_of
+from peagle.checkpoints.heads import Head
+from peagle.checks.facts import MIXED_FILES
 from peagle.checks.head_layout import layers_in, required
-from peagle.findings import Finding, error
+from peagle.checks.registry import Findings, Rule, for_head
 
-CODE = "layers-mismatch"
-ABOUT = "head"
-VLLM_NOTICES = "at start"
+RULE = Rule("layers-mismatch", about="head", vllm_notices="at start")
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """An error for missing or extra layers."""
-    head, tensors = head_of(case), tensors_of(case)
-    if head is None or not tensors or required(head) is None:
+@for_head
+def check(case: Case, head: Head) -> Findings:
+    if not head.tensors or required(head.config) is None:
         return
-    found, expected = layers_in(tensors), set(range(head.layers or 0))
-    if found == expected:
-        return
-    message = (
-        f"the weights of {location_of(case)} have layers {_layer_list(found)}, but config.json "
-        f"sets num_hidden_layers to {head.layers}"
-    )
-    yield error(CODE, "drafter", message, MIXED_FILES)
-
-
-def _layer_list(layers: set[int]) -> str:
-    return ", ".join(map(str, sorted(layers))) or "none"
+    found, expected = layers_in(head.tensors), head.config.layers
+    if found != set(range(expected or 0)):
+        message = (
+            f"the weights of {head.location} have layers "
+            f"{', '.join(map(str, sorted(found))) or 'none'}, but config.json sets "
+            f"num_hidden_layers to {expected}"
+        )
+        yield RULE.error("drafter", message, MIXED_FILES)

@@ -4,31 +4,19 @@ vLLM shares the target's. With a reduced vocabulary its rows belong to other tok
 width it does not fit.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 from peagle.case import Case
-from peagle.checks.facts import head_of, location_of, shape_of, tensors_of
-from peagle.findings import Finding, error
+from peagle.checkpoints.heads import Head
+from peagle.checks.registry import Findings, Rule, for_head
 
-CODE = "lm-head-missing"
-ABOUT = "head"
-VLLM_NOTICES = "never"
+RULE = Rule("lm-head-missing", about="head", vllm_notices="never")
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """An error when the head has none and the target's has another size."""
-    head, tensors = head_of(case), tensors_of(case)
-    if head is None or not tensors or any("lm_head" in name for name in tensors):
+@for_head
+def check(case: Case, head: Head) -> Findings:
+    config, vocabulary = head.config, case.architecture.vocab_size
+    drafted = config.draft_vocab_size or config.vocab_size
+    if not head.tensors or head.named("lm_head") or drafted is None:
         return
-    shape = shape_of(case)
-    sizes = (head.draft_vocab_size or head.vocab_size, head.hidden_size)
-    if head.vocab_size not in (None, shape.vocab_size) or sizes[0] is None:
-        return
-    if sizes[0] < shape.vocab_size:
-        message = (
-            f"{location_of(case)} drafts {sizes[0]:,} of {shape.vocab_size:,} tokens but has no "
-            "lm_head"
-        )
-        yield error(CODE, "drafter", message, "copy the head again, or export it with lm_head")
+    if config.vocab_size in (None, vocabulary) and drafted < vocabulary:
+        message = f"{head.location} drafts {drafted:,} of {vocabulary:,} tokens but has no lm_head"
+        yield RULE.error("drafter", message, "copy the head again, or export it with lm_head")

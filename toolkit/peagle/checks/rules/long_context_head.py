@@ -4,17 +4,10 @@ The model cards draw the line at 10,000 tokens. At 100,000 tokens the plain head
 an acceptance length of 1.20 and the long one 2.19; on short prompts 3.25 and 2.65.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 from peagle.case import Case
-from peagle.checks.facts import is_parallel
-from peagle.findings import Finding, note, warning
+from peagle.checks.registry import Findings, Rule
 
-CODE = "long-context-head"
-ABOUT = "load"
-VLLM_NOTICES = "never"
+RULE = Rule("long-context-head", about="load", vllm_notices="never")
 
 LONG = 10_000
 """Tokens from which the model cards recommend the long-context head."""
@@ -22,10 +15,9 @@ LONG = 10_000
 _SUFFIX = "-long"
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """A note on the pair's other head; a warning above the target's default context."""
+def check(case: Case) -> Findings:
     drafter, target, length = case.drafter, case.target, case.max_model_len
-    if drafter is None or not is_parallel(case):
+    if drafter is None or not case.is_parallel:
         return
     names = {other.name for other in target.drafters}
     plain, long = drafter.name.removesuffix(_SUFFIX), f"{drafter.name}{_SUFFIX}"
@@ -34,10 +26,9 @@ def check(case: Case) -> Iterator[Finding]:
             f"{drafter.title} is for prompts below {LONG:,} tokens; acceptance falls with longer "
             f"prompts, and the context allows {length:,}"
         )
-        fix = f"for longer prompts use {target.short_name}+{long}"
-        level = warning if length > target.default_max_model_len else note
-        yield level(CODE, "drafter", message, fix)
+        level = RULE.warning if length > target.default_max_model_len else RULE.note
+        yield level("drafter", message, f"for longer prompts use {target.short_name}+{long}")
     elif length < LONG and plain != drafter.name and plain in names:
         message = f"the context has {length:,} tokens; {drafter.title} is for {LONG:,} or more"
         fix = f"use {target.short_name}+{plain}, which has a higher acceptance there"
-        yield note(CODE, "drafter", message, fix)
+        yield RULE.note("drafter", message, fix)

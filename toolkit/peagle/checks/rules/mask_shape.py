@@ -1,37 +1,29 @@
 """A mask_hidden whose shape is not [1, 1, auxiliary layers x the target's width].
 
 vLLM copies it into a buffer of that size. It refuses another size at start, but broadcasts a single
-value without a warning.
+value without a warning. If fc has the same wrong width, the rule for fc reports it.
 """
 
-from __future__ import annotations
-
-import math
-from collections.abc import Iterator
+from math import prod
 
 from peagle.case import Case
-from peagle.checkpoints.heads import MASK
-from peagle.checks.facts import head_of, is_parallel, location_of, tensors_of
-from peagle.findings import Finding, error
+from peagle.checkpoints.heads import Head
+from peagle.checks.registry import Findings, Rule, for_head
+from peagle_serve.heads import MASK
 
-CODE = "mask-shape"
-ABOUT = "head"
-VLLM_NOTICES = "at start"
+RULE = Rule("mask-shape", about="head", vllm_notices="at start")
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """An error for a mask of another size, unless fc has the same wrong width."""
-    head, tensors = head_of(case), tensors_of(case)
-    name = next((name for name in tensors if MASK in name), None)
-    if head is None or name is None or not is_parallel(case) or not head.target_hidden_size:
+@for_head
+def check(case: Case, head: Head) -> Findings:
+    name, width, states = head.named(MASK), head.config.target_hidden_size, head.config.built_for
+    if name is None or not case.is_parallel or not width:
         return
-    expected = head.built_for * head.target_hidden_size
-    size = math.prod(tensors[name].shape)
-    fc = tensors.get("fc.weight")
-    if size == expected or (fc is not None and fc.shape[-1:] == (size,)):
-        return
-    message = (
-        f"{name} of {location_of(case)} has shape {list(tensors[name].shape)}; the head "
-        f"needs [1, 1, {expected}]: {head.built_for} hidden states of {head.target_hidden_size:,}"
-    )
-    yield error(CODE, "drafter", message, f"copy the head again, or export it with {MASK}")
+    shape, fc = head.tensors[name].shape, head.shape("fc.weight")
+    size, expected = prod(shape), states * width
+    if size != expected and (fc is None or fc[-1:] != (size,)):
+        message = (
+            f"{name} of {head.location} has shape {list(shape)}; the head needs "
+            f"[1, 1, {expected}]: {states} hidden states of {width:,}"
+        )
+        yield RULE.error("drafter", message, f"copy the head again, or export it with {MASK}")

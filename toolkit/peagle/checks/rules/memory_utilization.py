@@ -3,27 +3,20 @@
 vLLM refuses a number that is not above 0 and at most 1 at start: 90 percent is 0.9.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 from peagle.case import Case
-from peagle.checks.facts import setting
-from peagle.findings import Finding, error
+from peagle.checks.registry import Findings, Rule
 
-CODE = "memory-utilization"
-ABOUT = "load"
-VLLM_NOTICES = "at start"
+RULE = Rule("memory-utilization", about="load", vllm_notices="at start")
 
 _NAME = "gpu-memory-utilization"
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """An error for any other number, or no number."""
-    share = setting(case, _NAME)
-    if share is None or (type(share) in (int, float) and 0 < float(share) <= 1):
+def check(case: Case) -> Findings:
+    share = case.setting(_NAME)
+    number = share if isinstance(share, (int, float)) and share is not True else 0
+    if share is None or 0 < number <= 1:
         return
-    percent = type(share) in (int, float) and 1 < float(share) <= 100
-    fix = f"set it to {float(share) / 100:g}" if percent else "leave it out for the default, 0.92"
-    message = f"--{_NAME} is {share}, not a number above 0 and at most 1"
-    yield error(CODE, _NAME, message, fix)
+    fix = (
+        f"set it to {number / 100:g}" if 1 < number <= 100 else "leave it out for the default, 0.92"
+    )
+    yield RULE.error(_NAME, f"--{_NAME} is {share}, not a number above 0 and at most 1", fix)

@@ -4,18 +4,12 @@ vLLM prefixes a class name with Eagle3 unless the name begins or ends with it, s
 training framework, such as PEagleDraftModel, becomes one that vLLM refuses at start.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 from peagle.case import Case
-from peagle.checkpoints.heads import HeadConfig
-from peagle.checks.facts import entries, head_of, location_of, version_finding
-from peagle.findings import Finding
+from peagle.checkpoints.heads import Head
+from peagle.checks.registry import Findings, Rule, for_head
+from peagle_serve.heads import HeadConfig
 
-CODE = "method-not-for-architecture"
-ABOUT = "head"
-VLLM_NOTICES = "at start"
+RULE = Rule("method-not-for-architecture", about="head", vllm_notices="at start")
 
 _SPECULATORS = {
     ("eagle3", "llama"): "Eagle3LlamaForCausalLM",
@@ -26,16 +20,15 @@ _SPECULATORS = {
 """Type of the speculators format and model_type of its layers -> vLLM's class (algos.py)."""
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """A finding when vLLM has none of the classes that it looks up."""
-    head = head_of(case)
-    if head is None or head.speculators not in (None, "eagle3", "peagle"):
+@for_head
+def check(case: Case, head: Head) -> Findings:
+    if head.config.speculators not in (None, "eagle3", "peagle"):
         return
-    classes = class_names(head)
-    for entry in entries(case, CODE):
+    classes = class_names(head.config)
+    for entry in RULE.entries(case):
         if not set(classes) & set(entry.names):
-            who = f"{location_of(case)} ({', '.join(classes) or 'no class'})"
-            yield version_finding(entry, "drafter", who)
+            who = f"{head.location} ({', '.join(classes) or 'no class'})"
+            yield RULE.of_entry(entry, "drafter", who)
 
 
 def class_names(head: HeadConfig) -> tuple[str, ...]:

@@ -4,26 +4,17 @@ vLLM selects a runner that can. VLLM_USE_V2_MODEL_RUNNER=1 skips the selection, 
 does not run P-EAGLE.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 from peagle.case import Case
-from peagle.checks.facts import entries, is_eagle, is_parallel, version_finding
-from peagle.findings import Finding
+from peagle.checks.registry import Findings, Rule
 
-CODE = "model-runner-v2"
-ABOUT = "version"
-VLLM_NOTICES = "never"
+RULE = Rule("model-runner-v2", about="version", vllm_notices="never")
 
 _VARIABLE = "VLLM_USE_V2_MODEL_RUNNER"
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """A finding when the variable forces the V2 runner."""
-    if case.environment.get(_VARIABLE, "").strip().lower() not in ("1", "true"):
-        return
-    kind = "parallel" if is_parallel(case) else "sequential"
-    for entry in entries(case, CODE) if is_eagle(case) else ():
+def check(case: Case) -> Findings:
+    forced = case.environment.get(_VARIABLE, "").strip().lower() in ("1", "true")
+    kind = "parallel" if case.is_parallel else "sequential"
+    for entry in RULE.entries(case) if forced and case.is_eagle else ():
         if entry.value == kind:
-            yield version_finding(entry, "environment", f"{_VARIABLE}=1")
+            yield RULE.of_entry(entry, "environment", f"{_VARIABLE}=1")

@@ -4,22 +4,14 @@ Older versions load the head without it: the endpoint becomes healthy, and nearl
 accepted.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 from peagle.case import Case
-from peagle.checks.facts import entries, head_of, location_of, version_finding
-from peagle.findings import Finding
+from peagle.checkpoints.heads import Head
+from peagle.checks.registry import Findings, Rule, for_head
 
-CODE = "norm-before-fc"
-ABOUT = "version"
-VLLM_NOTICES = "never"
+RULE = Rule("norm-before-fc", about="version", vllm_notices="never")
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """A finding for such a head on such a version."""
-    head = head_of(case)
-    if head is not None and head.norm_before_fc:
-        for entry in entries(case, CODE):
-            yield version_finding(entry, "vllm", location_of(case))
+@for_head
+def check(case: Case, head: Head) -> Findings:
+    if head.config.norm_before_fc:
+        yield from RULE.by_version(case, "vllm", head.location)

@@ -4,24 +4,16 @@ vLLM then assumes true. A head trained with false drafts worse (acceptance lengt
 3.07 on the tiny pair), without a warning.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 from peagle.case import Case
-from peagle.checks.facts import config_of, head_of, location_of
-from peagle.findings import Finding, note
+from peagle.checkpoints.heads import Head
+from peagle.checks.registry import Findings, Rule, for_head
 
-CODE = "norm-before-residual"
-ABOUT = "head"
-VLLM_NOTICES = "never"
+RULE = Rule("norm-before-residual", about="head", vllm_notices="never")
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """A note when the key is missing."""
-    head = head_of(case)
-    if head is None or head.speculators != "eagle3" or CODE.replace("-", "_") in config_of(case):
-        return
-    message = f"{location_of(case)} does not set norm_before_residual; vLLM assumes true"
-    fix = "if acceptance is below the published value, set it to false, as older heads need"
-    yield note(CODE, "drafter", message, fix)
+@for_head
+def check(case: Case, head: Head) -> Findings:
+    if head.config.speculators == "eagle3" and "norm_before_residual" not in head.document:
+        message = f"{head.location} does not set norm_before_residual; vLLM assumes true"
+        fix = "if acceptance is below the published value, set it to false, as older heads need"
+        yield RULE.note("drafter", message, fix)

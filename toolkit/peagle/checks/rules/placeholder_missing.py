@@ -3,40 +3,28 @@
 The key in config.json depends on the vLLM version. vLLM refuses a head without one at start.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
+from typing import Any
 
 from peagle.case import Case
-from peagle.checkpoints.heads import HeadConfig, placeholder
-from peagle.checks.facts import (
-    config_of,
-    entries,
-    head_of,
-    is_parallel,
-    location_of,
-    masked,
-    version_finding,
-)
-from peagle.findings import Finding
+from peagle.catalog.tables import VersionRule
+from peagle.checkpoints.heads import Head
+from peagle.checks.registry import Findings, Rule, for_head
+from peagle_serve.heads import placeholder
 
-CODE = "placeholder-missing"
-ABOUT = "head"
-VLLM_NOTICES = "at start"
+RULE = Rule("placeholder-missing", about="head", vllm_notices="at start")
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """A finding for a P-EAGLE head without any of the keys that this version reads."""
-    head = head_of(case)
-    if head is None or not is_parallel(case):
+@for_head
+def check(case: Case, head: Head) -> Findings:
+    if not case.is_parallel or head.config.speculators == "eagle3":
         return
-    if head.speculators == "eagle3" or not (head.parallel_drafting or masked(case)):
-        return
-    for entry in entries(case, CODE):
-        if placeholder(config_of(case), keys(head, entry.names)) is None:
-            yield version_finding(entry, "drafter", location_of(case))
+    for entry in RULE.entries(case) if head.config.parallel_drafting or head.masked else ():
+        if found_placeholder(head, entry) is None:
+            yield RULE.of_entry(entry, "drafter", head.location)
 
 
-def keys(head: HeadConfig, names: tuple[str, ...]) -> tuple[str, ...]:
-    """The keys that vLLM reads; the speculators format has a single one."""
-    return ("mask_token_id",) if head.speculators_format else names
+def found_placeholder(head: Head, entry: VersionRule) -> tuple[str, Any] | None:
+    """The first key that this vLLM version reads, and its value; the speculators format has a
+    single key."""
+    names = ("mask_token_id",) if head.config.speculators_format else entry.names
+    return placeholder(head.document, names)

@@ -4,31 +4,22 @@ vLLM treats the weights as quantized and leaves the scales uninitialized: it sta
 draft is accepted.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 from peagle.case import Case
-from peagle.checks.facts import head_of, location_of, tensors_of
-from peagle.findings import Finding, error
+from peagle.checkpoints.heads import Head
+from peagle.checks.registry import Findings, Rule, for_head
 
-CODE = "quantization-without-scales"
-ABOUT = "head"
-VLLM_NOTICES = "never"
+RULE = Rule("quantization-without-scales", about="head", vllm_notices="never")
 
 _SIGNS = ("scale", "qweight", "qzeros", "absmax", "packed")
 """Parts of the names of tensors that belong to quantized weights."""
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """An error when the headers were read and list no scales."""
-    head, tensors = head_of(case), tensors_of(case)
-    if head is None or not head.quantized or not tensors:
-        return
-    if not any(sign in name for name in tensors for sign in _SIGNS):
+@for_head
+def check(case: Case, head: Head) -> Findings:
+    if head.config.quantized and head.tensors and not any(map(head.named, _SIGNS)):
         message = (
-            f"config.json of {location_of(case)} has a quantization_config, but its weights "
-            "have no scales"
+            f"config.json of {head.location} has a quantization_config, but its weights have no "
+            "scales"
         )
         fix = "remove quantization_config, or copy the quantized weights"
-        yield error(CODE, "drafter", message, fix)
+        yield RULE.error("drafter", message, fix)

@@ -1,25 +1,17 @@
-"""A region without AWS's vLLM images.
+"""A region without AWS's vLLM images, where the image is not the user's own.
 
 SageMaker pulls images only from ECR in the endpoint's region.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 from peagle.case import Case
 from peagle.catalog.tables import region_hint
-from peagle.findings import Finding, error
+from peagle.checks.registry import Findings, Rule
 
-CODE = "region-unknown"
-ABOUT = "hardware"
-VLLM_NOTICES = "never"
+RULE = Rule("region-unknown", about="hardware", vllm_notices="never")
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """An error that names the nearest known region, unless the image is the user's own."""
+def check(case: Case) -> Findings:
     region, known = case.region, case.runtimes.accounts
-    if region is None or region in known or case.image is not None:
-        return
-    message = f"{region!r} is not a region with AWS's vLLM images"
-    yield error(CODE, "region", message, region_hint(region, known))
+    if region is not None and region not in known and case.image is None:
+        message = f"{region!r} is not a region with AWS's vLLM images"
+        yield RULE.error("region", message, region_hint(region, known))

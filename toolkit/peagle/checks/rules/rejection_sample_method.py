@@ -3,28 +3,19 @@
 vLLM refuses it at start.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 from peagle.case import Case
-from peagle.checks.facts import entries, speculative_settings, version_finding
-from peagle.findings import Finding, error
+from peagle.checks.registry import Findings, Rule
 
-CODE = "rejection-sample-method"
-ABOUT = "version"
-VLLM_NOTICES = "at start"
+RULE = Rule("rejection-sample-method", about="version", vllm_notices="at start")
+
+_KEY = "rejection_sample_method"
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """A finding for a value that is unknown to this version or needs a GPU."""
-    method = speculative_settings(case).get(CODE.replace("-", "_"))
-    if method is None:
-        return
-    for entry in entries(case, CODE):
-        if method not in entry.names:
-            yield version_finding(entry, "drafter", repr(method))
-            return
-    if method == "synthetic" and case.on_cpu:
-        message = "rejection_sample_method synthetic does not run on a CPU"
-        yield error(CODE, "drafter", message, "leave rejection_sample_method out on this machine")
+def check(case: Case) -> Findings:
+    method = case.speculative_settings.get(_KEY)
+    unknown = [entry for entry in RULE.entries(case) if method not in entry.names]
+    if method is not None and unknown:
+        yield RULE.of_entry(unknown[0], "drafter", repr(method))
+    elif method == "synthetic" and case.on_cpu:
+        fix = f"leave {_KEY} out on this machine"
+        yield RULE.error("drafter", f"{_KEY} synthetic does not run on a CPU", fix)

@@ -5,43 +5,33 @@ FlashInfer by itself: with an FP8 cache for heads wider than FlashAttention 3 su
 Gemma-4's, and with fp8_e5m2, which FlashAttention does not support, for all targets.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 from peagle.case import Case
-from peagle.checks.facts import entries, setting, shape_of, version_finding
+from peagle.checks.registry import Findings, Rule
 from peagle.checks.rules.fp8_cache_triton import E5M2, FLASHINFER_CACHES, flashinfer_supports
-from peagle.findings import Finding
 
-CODE = "sliding-flashinfer"
-ABOUT = "version"
-VLLM_NOTICES = "at start"
+RULE = Rule("sliding-flashinfer", about="version", vllm_notices="at start")
 
 _HOPPER = "sm_90"
 _WIDEST_FOR_FLASH_ATTENTION = 256
 """Head size (FlashAttention 3; version 4 has no FP8 cache)."""
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """A finding where vLLM would run sliding layers on FlashInfer."""
+def check(case: Case) -> Findings:
     if case.on_cpu or case.instance is None or case.instance.gpu_architecture != _HOPPER:
         return
-    if not any(group.kind == "sliding" for group in shape_of(case).attention):
-        return
-    if argument := _selects_flashinfer(case):
-        for entry in entries(case, CODE):
-            yield version_finding(entry, "vllm", f"--{argument}")
+    argument = _selects_flashinfer(case)
+    if argument and any(group.kind == "sliding" for group in case.architecture.attention):
+        yield from RULE.by_version(case, "vllm", f"--{argument}")
 
 
 def _selects_flashinfer(case: Case) -> str | None:
     """The argument that makes vLLM select FlashInfer, if any."""
-    backend = setting(case, "attention-backend")
+    backend = case.setting("attention-backend")
     if backend:
         return "attention-backend" if str(backend).upper() == "FLASHINFER" else None
-    kind, shape = setting(case, "kv-cache-dtype"), shape_of(case)
-    if kind not in FLASHINFER_CACHES or not flashinfer_supports(shape):
+    kind, target = case.setting("kv-cache-dtype"), case.architecture
+    if kind not in FLASHINFER_CACHES or not flashinfer_supports(target):
         return None
-    widest = max(group.head_dim for group in shape.attention)
+    widest = max(group.head_dim for group in target.attention)
     unsupported = kind == E5M2 or widest > _WIDEST_FOR_FLASH_ATTENTION
     return "kv-cache-dtype" if unsupported else None

@@ -3,25 +3,15 @@
 Older versions refuse it at start.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 from peagle.case import Case
-from peagle.checks.facts import entries, head_of, is_parallel, version_finding
-from peagle.findings import Finding
+from peagle.checks.registry import Findings, Rule
 
-CODE = "speculators-format"
-ABOUT = "version"
-VLLM_NOTICES = "at start"
+RULE = Rule("speculators-format", about="version", vllm_notices="at start")
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """A finding for such a head, as read or from the catalogue."""
-    head, drafter = head_of(case), case.drafter
-    if drafter is None or not is_parallel(case):
+def check(case: Case) -> Findings:
+    head, drafter = case.head, case.drafter
+    if drafter is None or not case.is_parallel:
         return
-    nested = head.speculators == "peagle" if head else drafter.format == "speculators"
-    if nested:
-        for entry in entries(case, CODE):
-            yield version_finding(entry, "vllm", drafter.title)
+    if head.config.speculators == "peagle" if head else drafter.format == "speculators":
+        yield from RULE.by_version(case, "vllm", drafter.title)

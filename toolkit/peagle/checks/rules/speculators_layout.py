@@ -4,36 +4,31 @@ vLLM recognizes the format by speculators_config, the kind of head by speculator
 takes its sizes from transformer_layer_config. It refuses to start without any of them.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from peagle.case import Case
-from peagle.checks.facts import config_of, location_of
-from peagle.findings import Finding, error
+from peagle.checkpoints.heads import Head
+from peagle.checks.facts import COPY_CONFIG
+from peagle.checks.registry import Findings, Rule, for_head
 
-CODE = "speculators-layout"
-ABOUT = "head"
-VLLM_NOTICES = "at start"
+RULE = Rule("speculators-layout", about="head", vllm_notices="at start")
 
-_PARTS = ("speculators_model_type", "speculators_config", "transformer_layer_config")
-
-
-def check(case: Case) -> Iterator[Finding]:
-    """An error that lists the missing parts."""
-    config = config_of(case)
-    missing = [part for part in _PARTS if not _present(config, part)]
-    # Other formats also have transformer_layer_config.
-    if not missing or not any(config.get(part) is not None for part in _PARTS[:2]):
-        return
-    message = (
-        f"config.json of {location_of(case)} is in the speculators format but lacks "
-        f"{' and '.join(missing)}"
-    )
-    yield error(CODE, "drafter", message, "copy the head again, including config.json")
+_PARTS = {
+    "speculators_model_type": str,
+    "speculators_config": Mapping,
+    "transformer_layer_config": Mapping,
+}
+_OTHER_FORMATS_TOO = "transformer_layer_config"
 
 
-def _present(config: Mapping[str, Any], part: str) -> bool:
-    value = config.get(part)
-    return isinstance(value, str) if part == _PARTS[0] else isinstance(value, Mapping)
+@for_head
+def check(case: Case, head: Head) -> Findings:
+    config = head.document
+    missing = [part for part, kind in _PARTS.items() if not isinstance(config.get(part), kind)]
+    present = [part for part in _PARTS if config.get(part) is not None]
+    if missing and present not in ([], [_OTHER_FORMATS_TOO]):
+        message = (
+            f"config.json of {head.location} is in the speculators format but lacks "
+            f"{' and '.join(missing)}"
+        )
+        yield RULE.error("drafter", message, COPY_CONFIG)

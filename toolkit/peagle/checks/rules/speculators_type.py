@@ -3,25 +3,16 @@
 vLLM refuses an unknown type at start, and starts another kind of drafter for other known types.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 from peagle.case import Case
-from peagle.checks.facts import head_of, location_of
-from peagle.findings import Finding, error
+from peagle.checkpoints.heads import Head
+from peagle.checks.registry import Findings, Rule, for_head
 
-CODE = "speculators-type"
-ABOUT = "head"
-VLLM_NOTICES = "at start"
+RULE = Rule("speculators-type", about="head", vllm_notices="at start")
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """An error for any other speculators_model_type."""
-    head = head_of(case)
-    if head is not None and head.speculators not in (None, "eagle3", "peagle"):
-        message = (
-            f"{location_of(case)} has speculators_model_type {head.speculators!r}, neither "
-            "eagle3 nor peagle"
-        )
-        yield error(CODE, "drafter", message, "use an EAGLE-3 or P-EAGLE head")
+@for_head
+def check(case: Case, head: Head) -> Findings:
+    kind = head.config.speculators
+    if kind not in (None, "eagle3", "peagle"):
+        message = f"{head.location} has speculators_model_type {kind!r}, neither eagle3 nor peagle"
+        yield RULE.error("drafter", message, "use an EAGLE-3 or P-EAGLE head")

@@ -1,51 +1,39 @@
 """A head in the speculators format that was trained for another target, its verifier.
 
 vLLM does not compare them when the target is given too. A head of another model of the same sizes
-runs, and nearly no draft is accepted.
+runs, and nearly no draft is accepted. For a variant, such as an FP8 version, it is a warning.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import PurePosixPath
 
 from peagle.case import Case
-from peagle.checks.facts import OTHER_HEAD, config_of, location_of, shape_of
-from peagle.findings import Finding, error, warning
+from peagle.checkpoints.heads import Head
+from peagle.checks.facts import OTHER_HEAD
+from peagle.checks.registry import Findings, Rule, for_head
+from peagle_serve.heads import classes_of
 
-CODE = "speculators-verifier"
-ABOUT = "head"
-VLLM_NOTICES = "never"
+RULE = Rule("speculators-verifier", about="head", vllm_notices="never")
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """An error for another verifier; a warning for a variant, such as an FP8 version."""
-    verifier = _verifier(config_of(case))
-    name = verifier.get("name_or_path")
+@for_head
+def check(case: Case, head: Head) -> Findings:
+    outer = head.document.get("speculators_config")
+    verifier = (outer.get("verifier") if isinstance(outer, Mapping) else None) or {}
+    name = verifier.get("name_or_path") if isinstance(verifier, Mapping) else None
     if not isinstance(name, str) or not name:
         return
     theirs, ours = _last(name), _last(case.target.id)
-    if theirs == ours or _last(case.target.weights) == theirs:
+    if theirs in (ours, _last(case.target.weights)):
         return
-    message = f"{location_of(case)} was trained for {name}, but the target is {case.target.id}"
+    message = f"{head.location} was trained for {name}, but the target is {case.target.id}"
     if ours in theirs or theirs in ours:
         fix = "measure acceptance: the hidden states of a variant differ slightly"
-        yield warning(CODE, "drafter", message, fix)
-    elif name.count("/") == 1 or shape_of(case).class_name not in _classes(verifier):
-        yield error(CODE, "drafter", message, OTHER_HEAD)
-
-
-def _verifier(config: Mapping[str, object]) -> Mapping[str, object]:
-    outer = config.get("speculators_config")
-    verifier = outer.get("verifier") if isinstance(outer, Mapping) else None
-    return verifier if isinstance(verifier, Mapping) else {}
+        yield RULE.warning("drafter", message, fix)
+    # A verifier that is named by its folder only may still be of the target's class.
+    elif name.count("/") == 1 or case.architecture.class_name not in classes_of(verifier):
+        yield RULE.error("drafter", message, OTHER_HEAD)
 
 
 def _last(name: str) -> str:
     return PurePosixPath(name.rstrip("/")).name.lower()
-
-
-def _classes(verifier: Mapping[str, object]) -> list[object]:
-    """The verifier's classes, for a verifier named by its folder only."""
-    classes = verifier.get("architectures")
-    return classes if isinstance(classes, list) else []

@@ -4,17 +4,10 @@ Drafts that violate the JSON schema are rejected, to a degree that depends on th
 endpoint can be slower than without a drafter.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 from peagle.case import Case
-from peagle.checks.facts import entries, is_eagle, setting, version_finding
-from peagle.findings import Finding
+from peagle.checks.registry import Findings, Rule
 
-CODE = "structured-output"
-ABOUT = "version"
-VLLM_NOTICES = "never"
+RULE = Rule("structured-output", about="version", vllm_notices="never")
 
 _SIGNS = (
     "structured-outputs-config",
@@ -25,9 +18,7 @@ _SIGNS = (
 """Arguments of an endpoint with structured output."""
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """A finding when the endpoint is set up for structured output."""
-    given = [name for name in _SIGNS if setting(case, name) not in (None, False)]
-    if given and is_eagle(case):
-        for entry in entries(case, CODE):
-            yield version_finding(entry, "vllm", f"--{given[0]}")
+def check(case: Case) -> Findings:
+    given = [name for name in _SIGNS if case.setting(name) not in (None, False)]
+    if given and case.is_eagle:
+        yield from RULE.by_version(case, "vllm", f"--{given[0]}")

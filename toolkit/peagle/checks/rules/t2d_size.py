@@ -3,31 +3,22 @@
 vLLM does not read t2d, but a head reduced for another vocabulary has a wrong d2t too.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 from peagle.case import Case
-from peagle.checks.facts import head_of, location_of, shape_of, tensors_of
-from peagle.findings import Finding, warning
+from peagle.checkpoints.heads import Head
+from peagle.checks.registry import Findings, Rule, for_head
 
-CODE = "t2d-size"
-ABOUT = "head"
-VLLM_NOTICES = "never"
+RULE = Rule("t2d-size", about="head", vllm_notices="never")
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """A warning for a table of another size than the target's vocabulary."""
-    head = head_of(case)
-    name = next((name for name in tensors_of(case) if "t2d" in name), None)
-    vocabulary = shape_of(case).vocab_size
-    if head is None or name is None or head.vocab_size not in (None, vocabulary):
+@for_head
+def check(case: Case, head: Head) -> Findings:
+    name, vocabulary = head.named("t2d"), case.architecture.vocab_size
+    if name is None or head.config.vocab_size not in (None, vocabulary):
         return
-    shape = tensors_of(case)[name].shape
-    if shape != (vocabulary,):
+    if head.shape(name) != (vocabulary,):
         message = (
-            f"{name} of {location_of(case)} has shape {list(shape)}, but {case.target.id} has "
-            f"{vocabulary:,} tokens: d2t may belong to another vocabulary too"
+            f"{name} of {head.location} has shape {list(head.tensors[name].shape)}, but "
+            f"{case.target.id} has {vocabulary:,} tokens: d2t may belong to another vocabulary too"
         )
         fix = "compare acceptance with the published value, or export the head again"
-        yield warning(CODE, "drafter", message, fix)
+        yield RULE.warning("drafter", message, fix)

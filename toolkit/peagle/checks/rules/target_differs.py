@@ -4,75 +4,65 @@ vLLM serves any model. Memory, context and head of the plan are for the pair's t
 120B models of one family differ in a few values of config.json.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from peagle.case import Case
 from peagle.catalog.schema import Architecture
-from peagle.checkpoints.heads import is_head
-from peagle.checks.facts import head_of, shape_of, wrong_target
-from peagle.findings import Finding, error, note
+from peagle.checks.registry import Findings, Rule
 
-CODE = "target-differs"
-ABOUT = "target"
-VLLM_NOTICES = "never"
+RULE = Rule("target-differs", about="target", vllm_notices="never")
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """An error that lists the values that differ."""
+def check(case: Case) -> Findings:
     checkpoint, target = case.target_checkpoint, case.target
     if checkpoint is None:
         return
-    if is_head(checkpoint.config):
+    if case.target_read is None:
         message = f"{checkpoint.location} holds a draft head, not the model {target.id}"
-        yield error(CODE, "target", message, "pass the folder of the target")
+        yield RULE.error("target", message, "pass the folder of the target")
         return
-    differences = list(_differences(shape_of(case), target.architecture))
+    differences = ", ".join(_differences(case.architecture, target.architecture))
+    message = f"{checkpoint.location} is not {target.id}: {differences}"
     if not differences:
         return
-    message = f"{checkpoint.location} is not {target.id}: {', '.join(differences)}"
     if not case.own_target:
-        message = (
-            f"{checkpoint.location} differs from the catalogue's {target.id}: "
-            f"{', '.join(differences)}"
-        )
+        message = f"{checkpoint.location} differs from the catalogue's {target.id}: {differences}"
         fix = "correct the catalogue file or its weights; plans use the values of the file"
-        yield error(CODE, "target", message, fix)
+        yield RULE.error("target", message, fix)
     elif _own_pair(case):
         fix = (
             "to plan with this model, write a catalogue file for it; here "
             f"{target.short_name} only determines how the drafter is started"
         )
-        yield note(CODE, "target", message, fix)
+        yield RULE.note("target", message, fix)
     else:
         fix = f"pass the location of {target.id}, or write a catalogue file for this model"
-        yield error(CODE, "target", message, fix)
+        yield RULE.error("target", message, fix)
 
 
 def _own_pair(case: Case) -> bool:
     """Whether the head that was read fits the target that was read, not the catalogue's."""
-    head, real, known = head_of(case), shape_of(case), case.target.architecture
-    if head is None or not wrong_target(case):
+    if case.head is None:
         return False
-    theirs = (head.target_hidden_size, head.vocab_size)
-    return theirs == (real.hidden_size, real.vocab_size) != (known.hidden_size, known.vocab_size)
+    head, read, known = case.head.config, case.architecture, case.target.architecture
+    sizes = (head.target_hidden_size, head.vocab_size)
+    return sizes == (read.hidden_size, read.vocab_size) != (known.hidden_size, known.vocab_size)
 
 
-def _differences(real: Architecture, known: Architecture) -> Iterator[str]:
+def _differences(read: Architecture, known: Architecture) -> Iterator[str]:
     pairs = {
-        "class": (real.class_name, known.class_name),
-        "hidden size": (real.hidden_size, known.hidden_size),
-        "layers": (real.layers, known.layers),
-        "attention heads": (real.query_heads, known.query_heads),
-        "vocabulary": (real.vocab_size, known.vocab_size),
-        "experts": (real.experts, known.experts),
-        "key-value heads": (_kv_heads(real), _kv_heads(known)),
+        "class": (read.class_name, known.class_name),
+        "hidden size": (read.hidden_size, known.hidden_size),
+        "layers": (read.layers, known.layers),
+        "attention heads": (read.query_heads, known.query_heads),
+        "vocabulary": (read.vocab_size, known.vocab_size),
+        "experts": (read.experts, known.experts),
+        "key-value heads": (_kv_heads(read), _kv_heads(known)),
     }
     for name, (found, expected) in pairs.items():
         if found != expected:
             yield f"{name} {found}, not {expected}"
 
 
-def _kv_heads(shape: Architecture) -> tuple[int, ...]:
-    return tuple(sorted({group.kv_heads for group in shape.attention}))
+def _kv_heads(architecture: Architecture) -> tuple[int, ...]:
+    return tuple(sorted({group.kv_heads for group in architecture.attention}))

@@ -4,42 +4,38 @@ vLLM refuses missing tensors after it has downloaded and loaded the others, and 
 model does not have.
 """
 
-from __future__ import annotations
-
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from peagle.case import Case
-from peagle.checkpoints.heads import is_head
-from peagle.checkpoints.models import Tensor
-from peagle.checks.facts import shape_of
-from peagle.findings import Finding, error
+from peagle.checkpoints.models import Checkpoint
+from peagle.checks.registry import Findings, Rule
 
-CODE = "target-incomplete"
-ABOUT = "target"
-VLLM_NOTICES = "at start"
+RULE = Rule("target-incomplete", about="target", vllm_notices="at start")
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
 _OTHER_TOWERS = ("vision", "visual", "audio", "mtp", "encoder.")
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """An error that lists the missing layers or matrices, or the extra layers."""
-    checkpoint = case.target_checkpoint
-    if checkpoint is None or not checkpoint.tensors or is_head(checkpoint.config):
+def check(case: Case) -> Findings:
+    checkpoint, depth = case.target_read, case.architecture.layers
+    if checkpoint is None or not checkpoint.tensors:
         return
-    missing = list(_missing(case, checkpoint.tensors))
-    extra = layers_of(checkpoint.tensors) - set(range(_layer_limit(case)))
-    fix = "copy the model again: its index, a shard or config.json comes from another model"
+    names = _decoder_tensors(checkpoint.tensors)
+    layers = layers_of(names)
+    missing = ", ".join(_missing(case, names, layers))
+    extra = layers - set(range(depth + _prediction_layers(checkpoint)))
     if missing:
-        message = f"the weights at {checkpoint.location} lack {', '.join(missing)}"
-        yield error(CODE, "target", message, fix)
+        message = f"the weights at {checkpoint.location} lack {missing}"
     elif extra:
         message = (
             f"the weights at {checkpoint.location} have layers up to {max(extra)}, but "
-            f"config.json sets num_hidden_layers to {shape_of(case).layers}"
+            f"config.json sets num_hidden_layers to {depth}"
         )
-        yield error(CODE, "target", message, fix)
+    else:
+        return
+    fix = "copy the model again: its index, a shard or config.json comes from another model"
+    yield RULE.error("target", message, fix)
 
 
 def layers_of(tensors: Iterable[str]) -> set[int]:
@@ -51,22 +47,20 @@ def _decoder_tensors(tensors: Iterable[str]) -> list[str]:
     return [name for name in tensors if not any(part in name for part in _OTHER_TOWERS)]
 
 
-def _layer_limit(case: Case) -> int:
-    """The most layers that the weights may have, including multi-token prediction."""
-    config = case.target_checkpoint.config if case.target_checkpoint else {}
-    more = config.get("num_nextn_predict_layers")
-    return shape_of(case).layers + (more if type(more) is int else 0)
+def _prediction_layers(checkpoint: Checkpoint) -> int:
+    """Extra layers for multi-token prediction."""
+    layers = checkpoint.config.get("num_nextn_predict_layers")
+    return layers if type(layers) is int else 0
 
 
-def _missing(case: Case, tensors: Mapping[str, Tensor]) -> Iterator[str]:
-    text, found = _decoder_tensors(tensors), layers_of(tensors)
-    absent = sorted(set(range(shape_of(case).layers)) - found)
-    if not found:
+def _missing(case: Case, names: list[str], layers: set[int]) -> Iterator[str]:
+    absent = sorted(set(range(case.architecture.layers)) - layers)
+    if not layers:
         yield "every layer"
     elif absent:
         more = " ..." if len(absent) > 3 else ""
         yield f"layers {', '.join(map(str, absent[:3]))}{more}"
-    if not any("embed" in name or "wte" in name for name in text):
+    if not any("embed" in name or "wte" in name for name in names):
         yield "the embeddings"
-    if not shape_of(case).tied_embeddings and not any("lm_head" in name for name in text):
+    if not case.architecture.tied_embeddings and not any("lm_head" in name for name in names):
         yield "lm_head"

@@ -4,34 +4,26 @@ vLLM casts 8-bit values, and a d2t of fractions, to its own dtype as they are. W
 of a quantization_config the values are wrong: vLLM starts, and nearly no draft is accepted.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 from peagle.case import Case
-from peagle.checks.facts import head_of, location_of, tensors_of
-from peagle.findings import Finding, error
+from peagle.checkpoints.heads import Head
+from peagle.checks.registry import Findings, Rule, for_head
 
-CODE = "tensor-dtype"
-ABOUT = "head"
-VLLM_NOTICES = "never"
+RULE = Rule("tensor-dtype", about="head", vllm_notices="never")
 
 _FLOATS = frozenset({"BF16", "F16", "F32", "F64"})
 _INTEGERS = frozenset({"I64", "I32", "I16"})
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """An error that names the first tensor of another dtype."""
-    head = head_of(case)
-    if head is None or head.quantized:
-        return
-    for name, tensor in tensors_of(case).items():
-        expected = _INTEGERS if "d2t" in name else _FLOATS
-        if "t2d" in name or tensor.dtype in expected:
-            continue
+@for_head
+def check(case: Case, head: Head) -> Findings:
+    wrong = (
+        (name, tensor.dtype)
+        for name, tensor in head.tensors.items()
+        if "t2d" not in name and tensor.dtype not in (_INTEGERS if "d2t" in name else _FLOATS)
+    )
+    name, dtype = next(wrong, ("", ""))
+    if name and not head.config.quantized:
         message = (
-            f"{name} of {location_of(case)} is {tensor.dtype}, but its config.json has no "
-            "quantization_config"
+            f"{name} of {head.location} is {dtype}, but its config.json has no quantization_config"
         )
-        yield error(CODE, "drafter", message, "export the head in bfloat16")
-        return
+        yield RULE.error("drafter", message, "export the head in bfloat16")

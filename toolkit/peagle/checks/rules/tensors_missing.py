@@ -1,42 +1,26 @@
 """A head whose weights lack tensors.
 
 vLLM does not require all of a draft head's tensors. Missing ones stay uninitialized: the endpoint
-becomes healthy, and nearly no draft is accepted.
+becomes healthy, and nearly no draft is accepted. Another rule reports whole layers.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 from peagle.case import Case
-from peagle.checks.facts import head_of, location_of, tensors_of
+from peagle.checkpoints.heads import Head
+from peagle.checks.facts import COPY_AGAIN, first_of
 from peagle.checks.head_layout import layer_of, layers_in, plain_name, required
-from peagle.findings import Finding, error
+from peagle.checks.registry import Findings, Rule, for_head
 
-CODE = "tensors-missing"
-ABOUT = "head"
-VLLM_NOTICES = "never"
-
-_SHOWN = 3
+RULE = Rule("tensors-missing", about="head", vllm_notices="never")
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """An error that lists the first missing tensors; layers_mismatch reports whole layers."""
-    head, tensors = head_of(case), tensors_of(case)
-    shapes = required(head) if head else None
-    if shapes is None or not tensors:
+@for_head
+def check(case: Case, head: Head) -> Findings:
+    shapes = required(head.config)
+    found, layers = {plain_name(name) for name in head.tensors}, layers_in(head.tensors)
+    merged = any(".qkv_proj" in name or ".gate_up_proj" in name for name in found)
+    if shapes is None or not found or merged:
         return
-    found, layers = {plain_name(name) for name in tensors}, layers_in(tensors)
-    if any(".qkv_proj" in name or ".gate_up_proj" in name for name in found):
-        return
-    missing = [name for name in shapes if name not in found and _expected(name, layers)]
+    missing = [name for name in shapes if name not in found and layer_of(name) in {None, *layers}]
     if missing:
-        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
-        names = ", ".join(missing[:_SHOWN])
-        message = f"the weights of {location_of(case)} lack {names}{more}"
-        yield error(CODE, "drafter", message, "copy the head again, or export it again")
-
-
-def _expected(name: str, layers: set[int]) -> bool:
-    layer = layer_of(name)
-    return layer is None or layer in layers
+        message = f"the weights of {head.location} lack {first_of(missing)}"
+        yield RULE.error("drafter", message, COPY_AGAIN)

@@ -1,47 +1,35 @@
 """A head whose weights have tensors that its class does not have.
 
 vLLM refuses such a tensor when it loads the weights, except a bias that config.json does not
-mention, which it ignores.
+mention, which it ignores. Another rule reports extra layers.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 from peagle.case import Case
-from peagle.checks.facts import MIXED_FILES, head_of, location_of, tensors_of
-from peagle.checks.head_layout import allowed, layer_of, own_rule, plain_name, required
-from peagle.findings import Finding, error
+from peagle.checkpoints.heads import Head
+from peagle.checks.facts import MIXED_FILES, first_of
+from peagle.checks.head_layout import allowed, has_own_rule, layer_of, plain_name
+from peagle.checks.registry import Findings, Rule, for_head
 
-CODE = "tensors-unknown"
-ABOUT = "head"
-VLLM_NOTICES = "at start"
-
-_SHOWN = 3
+RULE = Rule("tensors-unknown", about="head", vllm_notices="at start")
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """An error that lists the first unknown tensors; layers_mismatch reports extra layers."""
-    head, tensors = head_of(case), tensors_of(case)
-    shapes = required(head) if head else None
-    if head is None or shapes is None:
-        return
-    known = allowed(head, shapes)
+@for_head
+def check(case: Case, head: Head) -> Findings:
+    known = allowed(head.config)
     unknown = [
         name
-        for name in tensors
+        for name in head.tensors
         if plain_name(name) not in known
-        and not own_rule(name)
-        and (layer_of(name) or 0) < (head.layers or 0)
+        and not has_own_rule(name)
+        and (layer_of(name) or 0) < (head.config.layers or 0)
         and not _ignored(name)
     ]
-    if unknown:
-        more = f" and {len(unknown) - _SHOWN} more" if len(unknown) > _SHOWN else ""
+    if known and unknown:
         message = (
-            f"the weights of {location_of(case)} have {', '.join(unknown[:_SHOWN])}{more}, which "
-            "its class does not have"
+            f"the weights of {head.location} have {first_of(unknown)}, which its class does not "
+            "have"
         )
-        yield error(CODE, "drafter", message, MIXED_FILES)
+        yield RULE.error("drafter", message, MIXED_FILES)
 
 
 def _ignored(name: str) -> bool:

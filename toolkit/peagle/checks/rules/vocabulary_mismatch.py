@@ -4,27 +4,21 @@ vLLM does not compare them for EAGLE-3 heads. Drafted ids mean other tokens, or 
 table: no draft is accepted, or the engine crashes.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 from peagle.case import Case
-from peagle.checks.facts import OTHER_HEAD, head_of, location_of, shape_of
-from peagle.findings import Finding, error
+from peagle.checkpoints.heads import Head
+from peagle.checks.facts import OTHER_HEAD
+from peagle.checks.registry import Findings, Rule, for_head
 
-CODE = "vocabulary-mismatch"
-ABOUT = "head"
-VLLM_NOTICES = "never"
+RULE = Rule("vocabulary-mismatch", about="head", vllm_notices="never")
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """An error for another size, unless the target itself is another one."""
-    head = head_of(case)
-    known = (None, shape_of(case).vocab_size, case.target.architecture.vocab_size)
-    if head is None or head.vocab_size in known:
-        return
-    message = (
-        f"{location_of(case)}: the head's vocabulary has {head.vocab_size:,} tokens, that of "
-        f"{case.target.id} {shape_of(case).vocab_size:,}"
-    )
-    yield error(CODE, "drafter", message, OTHER_HEAD)
+@for_head
+def check(case: Case, head: Head) -> Findings:
+    own, vocabulary = head.config.vocab_size, case.architecture.vocab_size
+    # Another rule reports a target that is itself another one.
+    if own not in (None, vocabulary, case.target.architecture.vocab_size):
+        message = (
+            f"{head.location}: the head's vocabulary has {own:,} tokens, that of {case.target.id} "
+            f"{vocabulary:,}"
+        )
+        yield RULE.error("drafter", message, OTHER_HEAD)

@@ -3,21 +3,12 @@
 vLLM refuses the combination. Its argument --watermark is unrelated.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 from peagle.case import Case
-from peagle.checks.facts import entries, is_parallel, version_finding
-from peagle.findings import Finding
+from peagle.checks.registry import Findings, Rule
 
-CODE = "watermarking"
-ABOUT = "version"
-VLLM_NOTICES = "at start"
+RULE = Rule("watermarking", about="version", vllm_notices="at start")
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """A finding for --watermark-config."""
-    if is_parallel(case) and "watermark-config" in case.settings:
-        for entry in entries(case, CODE):
-            yield version_finding(entry, "vllm", "--watermark-config")
+def check(case: Case) -> Findings:
+    if case.is_parallel and "watermark-config" in case.settings:
+        yield from RULE.by_version(case, "vllm", "--watermark-config")

@@ -2,33 +2,26 @@
 
 A folder with only config.json has sizes that can be checked, but vLLM cannot serve it. Without
 safetensors vLLM loads ``*.bin`` or ``*.pt`` (0.28.0, default_loader.py); only safetensors headers
-are read here, so names and shapes of such tensors stay unknown.
+are read here, so names and shapes of such tensors stay unknown, which is an error for a head.
 """
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterator
 
 from peagle.case import Case
 from peagle.checkpoints.models import Checkpoint
+from peagle.checks.registry import Findings, Rule
 from peagle.errors import Fix
-from peagle.findings import Finding, error, warning
 
-CODE = "weights-unread"
-ABOUT = "head"
-VLLM_NOTICES = "at start"
+RULE = Rule("weights-unread", about="head", vllm_notices="at start")
 
 
-def check(case: Case) -> Iterator[Finding]:
-    """A warning for each location whose weights were not read; an error for a head in another
-    format than safetensors."""
+def check(case: Case) -> Findings:
     target, head = case.target_checkpoint, case.drafter_checkpoint
     if target is not None and target.tensors is None:
-        yield warning(CODE, "target", *_message_and_fix(target))
+        yield RULE.warning("target", *_message_and_fix(target))
     if head is not None and head.tensors is None:
-        level = error if head.other_weights else warning
-        yield level(CODE, "drafter", *_message_and_fix(head))
+        level = RULE.error if head.other_weights else RULE.warning
+        yield level("drafter", *_message_and_fix(head))
 
 
 def _message_and_fix(checkpoint: Checkpoint) -> tuple[str, str | Fix]:

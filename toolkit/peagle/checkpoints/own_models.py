@@ -1,0 +1,106 @@
+"""Catalogue entries for the user's own models, made from their checkpoints."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from peagle.catalog.schema import Drafter, ProofPrompts, Target
+from peagle.checkpoints.architecture import read_architecture, read_dtype, read_quantization
+from peagle.checkpoints.heads import attention_of, read_head, weight_bytes
+from peagle.checkpoints.locations import split_revision
+from peagle.checkpoints.models import Checkpoint
+
+OWN = "own"
+"""The name of a head, or of a target, that is not in the catalogue."""
+
+_UNKNOWN_HEAD_K = 5
+"""K for a head of which only the checkpoint is known: P-EAGLE's model cards have 5 and more."""
+
+_OLDEST = "0.1.0"
+"""``min_vllm`` of a model that is not in the catalogue: the version rules know what it needs."""
+
+_DTYPES = ("bfloat16", "float16", "float32")
+_QUANTIZATIONS = ("mxfp4", "fp8", "nvfp4")
+
+
+def own_drafter(location: str, target: Target, kind: Drafter, read: Checkpoint | None) -> Drafter:
+    """The user's own head at ``location`` as a drafter of the kind of ``kind``.
+
+    With its checkpoint in ``read``, the head decides whether it drafts in parallel, and its sizes
+    are its own. A kind that is not public stands for this very head. Raises CheckpointError.
+    """
+    weights, revision = split_revision(location)
+    own: dict[str, Any] = {
+        "title": f"your own head {location}",
+        "public": True,
+        "weights": weights,
+        "revision": revision,
+        "licence": None,
+        "fallback": None,
+    }
+    unknown = {"name": OWN, "k_trained": None, "published": ()}
+    if kind.public:
+        own |= unknown
+    if read is not None:
+        head = read_head(read.config)
+        if head.parallel_drafting != kind.parallel_drafting:
+            own |= unknown
+            alike = (one for one in target.drafters if one.method == kind.method)
+            same = (one for one in alike if one.parallel_drafting == head.parallel_drafting)
+            kind = next(same, kind)
+        stored = sum(tensor.size for tensor in (read.tensors or {}).values())
+        own |= {
+            "parallel_drafting": head.parallel_drafting,
+            "format": "speculators" if head.speculators_format else "vllm",
+            "hidden_layers": head.layers,
+            "weight_bytes": stored or weight_bytes(head) or kind.weight_bytes,
+            "max_positions": head.max_positions,
+            "attention": attention_of(head) or kind.attention,
+        }
+    # What is not known of the head is the catalogue's number for its kind.
+    return kind.model_copy(update=own | {"source": f"{kind.title} ({kind.source})"})
+
+
+def drafter_of(read: Checkpoint) -> Drafter:
+    """A head of which only its checkpoint is known. Raises CheckpointError."""
+    head = read_head(read.config)
+    return Drafter(
+        name=OWN,
+        title=f"the head {read.location}",
+        method="eagle3",
+        parallel_drafting=head.parallel_drafting,
+        format="speculators" if head.speculators_format else "vllm",
+        min_vllm=_OLDEST,
+        k_recommended=_UNKNOWN_HEAD_K,
+        hidden_layers=head.layers,
+        max_positions=head.max_positions,
+        attention=attention_of(head),
+        source=read.location,
+    )
+
+
+def target_of(read: Checkpoint) -> Target:
+    """A target of which only its checkpoint is known. Raises CheckpointError."""
+    shape, dtype = read_architecture(read.config), read_dtype(read.config)
+    quantization = read_quantization(read.config)
+    name = re.sub(r"[^A-Za-z0-9]+", "-", read.location).strip("-") or "target"
+    return Target(
+        id=f"{OWN}/{name}",
+        short_name=OWN,
+        title=read.location,
+        weights=read.location,
+        revision="main",
+        licence="",
+        weight_bytes=sum(tensor.size for tensor in (read.tensors or {}).values()) or 1,
+        parameters=1,
+        dtype=dtype if dtype in _DTYPES else "bfloat16",  # type: ignore[arg-type]
+        quantization=quantization if quantization in _QUANTIZATIONS else None,  # type: ignore[arg-type]
+        min_vllm=_OLDEST,
+        default_max_model_len=shape.max_positions,
+        architecture=shape,
+        default_drafter=OWN,
+        drafters=(),
+        proof=ProofPrompts(prompts=("",)),
+        source=read.location,
+    )
