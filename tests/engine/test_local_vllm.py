@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 
 from peagle.catalog import load_catalog
-from peagle.engine import client, start_local
+from peagle.engine import client
 from peagle.engine import state as records
 from peagle.engine.installed import find_engine
+from peagle.engine.local import start_local
 from peagle.engine.process import EngineProcess, is_alive, session_members
 from peagle.errors import EngineError, EngineMissing
 from peagle.planning import Options, make_plan

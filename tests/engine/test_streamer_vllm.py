@@ -20,8 +20,8 @@ from peagle.catalog import load_catalog
 from peagle.data import data_folder
 from peagle.engine import client
 from peagle.engine.cpu import for_cpu
-from peagle.engine.crash import crash_of
 from peagle.engine.installed import find_engine, this_machine
+from peagle.engine.logs import crash_of
 from peagle.engine.process import (
     EngineProcess,
     free_port,

@@ -60,16 +60,17 @@ if TYPE_CHECKING:
     from peagle.deploy.status import usd_per_hour as usd_per_hour
     from peagle.deploy.weights_use import refuse_weights_in_use as refuse_weights_in_use
     from peagle.engine.container import find_image as find_image
-    from peagle.engine.crash import explain_crash as explain_crash
+    from peagle.engine.container import remove_unused_image as remove_unused_image
     from peagle.engine.doctor import check_environment as check_environment
     from peagle.engine.install import install_engine as install_engine
     from peagle.engine.install import is_installed as is_installed
     from peagle.engine.install import missing_libraries as missing_libraries
     from peagle.engine.installed import find_engine as find_engine
     from peagle.engine.installed import installed_engines as installed_engines
-    from peagle.engine.local import local_log as local_log
     from peagle.engine.local import start_local as start_local
     from peagle.engine.local import stop_local as stop_local
+    from peagle.engine.logs import explain_crash as explain_crash
+    from peagle.engine.logs import local_log as local_log
     from peagle.engine.process import is_healthy as is_healthy
     from peagle.engine.runner import compose_of_plan as compose_of_plan
     from peagle.engine.state import local_engine_names as local_engine_names
@@ -77,7 +78,6 @@ if TYPE_CHECKING:
     from peagle.engine.state import read_local_engine as read_local_engine
     from peagle.engine.state import warm_folder as warm_folder
     from peagle.engine.state import warm_start_of as warm_start_of
-    from peagle.engine.unused_images import remove_unused_image as remove_unused_image
     from peagle.fit.report import fit as fit
     from peagle.fit.report import fit_document as fit_document
     from peagle.images.build import findings_for_build as findings_for_build

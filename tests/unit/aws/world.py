@@ -14,7 +14,7 @@ from peagle.deploy.context import DeploymentContext, Progress
 from peagle.deploy.destroy import destroy
 from peagle.deploy.preflight import AccountChoices, Preflight, preflight
 from peagle.deploy.state import Deployment
-from peagle.engine.crash import find_crash
+from peagle.engine.logs import find_crash
 from peagle.planning.plan import Plan
 from tests.unit.aws.cloud import Cloud, FakeAws
 

@@ -11,8 +11,7 @@ import pytest
 
 from peagle.cli import image as image_commands
 from peagle.cli.account import Account
-from peagle.engine.container import container_name
-from peagle.engine.unused_images import remove_unused_image
+from peagle.engine.container import container_name, remove_unused_image
 from peagle.errors import CloudError, UserError
 from peagle.images import Docker
 from peagle.images.inspect import unchecked_image

@@ -13,8 +13,8 @@ import pytest
 
 from peagle.catalog import load_catalog
 from peagle.engine import state as records
-from peagle.engine import stop_local
 from peagle.engine.installed import Engine
+from peagle.engine.local import stop_local
 from peagle.planning import Options, Plan, make_plan
 
 VLLM = "0.28.0"

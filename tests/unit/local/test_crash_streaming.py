@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from peagle.engine.crash import find_crash
+from peagle.engine.logs import find_crash
 
 CALLED = "(APIServer pid=7) botocore."
 CASES = [

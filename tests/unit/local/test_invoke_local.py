@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from peagle.cli.main import cli
-from peagle.engine import start_local
 from peagle.engine import state as records
+from peagle.engine.local import start_local
 from peagle.engine.process import stop_engine
 from peagle.errors import NotFound, UserError
 from tests.unit.local.conftest import NAME, PlanFor

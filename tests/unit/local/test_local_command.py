@@ -15,8 +15,8 @@ from click.testing import CliRunner, Result
 
 from peagle.cli.engine import engine
 from peagle.cli.local import local
-from peagle.engine import start_local
 from peagle.engine import state as records
+from peagle.engine.local import start_local
 from peagle.engine.process import is_alive
 from peagle.errors import NotFound, UserError
 from peagle.render import plan_bytes

@@ -15,7 +15,6 @@ from click.testing import CliRunner
 
 from peagle.catalog import load_catalog
 from peagle.cli.main import cli
-from peagle.engine import start_local
 from peagle.engine import state as records
 from peagle.engine.container import (
     Container,
@@ -24,6 +23,7 @@ from peagle.engine.container import (
     run_arguments,
     start_container,
 )
+from peagle.engine.local import start_local
 from peagle.engine.process import EngineProcess, is_alive, stop_engine
 from peagle.engine.runner import DockerRunner
 from peagle.errors import CloudError, DockerMissing, NotFound, PeagleError, Refused, UserError
@@ -219,7 +219,7 @@ def test_a_named_image_for_another_pair_or_runtime_is_refused(docker: FakeDocker
     with pytest.raises(UserError, match="built for peagle/tiny") as other:
         find_image(Docker(), plan_for("gpt-oss-20b"), "gpu", "mine", build)
     assert (other.value.command, other.value.code) == (build, "image-of-another-pair")
-    assert "Omit --image" in other.value.fix
+    assert "omit --image" in other.value.fix
     with pytest.raises(UserError, match="for the cpu") as raised:
         find_image(Docker(), plan_for("tiny"), "gpu", "mine")
     assert raised.value.fix == "omit --gpus"

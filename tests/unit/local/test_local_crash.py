@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from peagle.engine.crash import Crash, bare_line, crash_error, crash_of, crash_reason, find_crash
+from peagle.engine.logs import crash_error, crash_of, find_crash, last_line
+from peagle_serve.crash import Crash
 from peagle_serve.engine import EngineLines
 
 BEGINNING = [
@@ -253,10 +254,10 @@ def test_a_huge_log_that_is_not_text_is_searched_at_its_end(tmp_path: Path) -> N
     log = tmp_path / "log"
     log.write_bytes(b"\xff\xfe\n" * 500_000 + b"ValueError: the last word\n")
 
-    assert crash_reason(log) == "ValueError: the last word"
+    assert crash_of(log).line == "ValueError: the last word"
 
 
-def test_the_error_for_the_user_says_what_and_how_to_mend_it(tmp_path: Path) -> None:
+def test_the_error_for_the_user_has_the_reason_and_the_fix(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("OSError: [Errno 98] Address already in use\n")
 
@@ -267,7 +268,10 @@ def test_the_error_for_the_user_says_what_and_how_to_mend_it(tmp_path: Path) -> 
     assert "another port" in error.fix
 
 
-def test_a_line_without_its_prefix() -> None:
+def test_the_last_line_has_no_prefix(tmp_path: Path) -> None:
+    log = tmp_path / "log"
     line = "(Worker pid=9) INFO 11-20 11:34:26 [cpu_model_runner.py:131] Starting to load (1) model"
 
-    assert bare_line(line) == "Starting to load (1) model"
+    log.write_text(f"first\n{line}\n\n")
+
+    assert last_line(log) == "Starting to load (1) model"

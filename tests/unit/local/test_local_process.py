@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from peagle.engine.crash import crash_reason
 from peagle.engine.installed import Engine
+from peagle.engine.logs import crash_of
 from peagle.engine.process import (
     EngineProcess,
     drain_engine,
@@ -181,7 +181,7 @@ def test_a_dead_engine_is_seen_at_once_and_left_as_no_zombie(start: Start) -> No
 
     until(lambda: not is_alive(process))
 
-    assert crash_reason(process.log) == "ValueError: the head and the target are strangers"
+    assert crash_of(process.log).line == "ValueError: the head and the target are strangers"
     assert not Path(f"/proc/{process.pid}").exists()
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from peagle.engine import start_local
 from peagle.engine import state as records
 from peagle.engine.cpu import cannot_run
 from peagle.engine.installed import this_machine
+from peagle.engine.local import start_local
 from peagle.errors import Refused
 from tests.unit.local.conftest import PlanFor
 

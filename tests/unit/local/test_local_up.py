@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from peagle.engine import local_engines, start_local, stop_local
 from peagle.engine import state as records
+from peagle.engine.local import start_local, stop_local
 from peagle.engine.process import is_alive, is_port_free
+from peagle.engine.state import local_engines
 from peagle.errors import EngineError, EngineMissing, NotFound, NotProved, Refused, UserError
 from peagle.planning import Plan
 from tests.unit.local.conftest import NAME, PlanFor, processes_with
@@ -131,8 +132,8 @@ def test_interrupted_it_leaves_nothing_running(engine_home: Path, plan_for: Plan
 def starting(plan: Plan) -> subprocess.Popen[bytes]:
     """A process that does ``up`` and has just begun an engine."""
     program = (
-        "import sys; from peagle.engine import start_local; from peagle.planning import Plan; "
-        "start_local(Plan.model_validate_json(sys.argv[1]))"
+        "import sys; from peagle.engine.local import start_local; "
+        "from peagle.planning import Plan; start_local(Plan.model_validate_json(sys.argv[1]))"
     )
     command = [sys.executable, "-c", program, plan.model_dump_json()]
     starter = subprocess.Popen(command, stderr=subprocess.DEVNULL)

@@ -18,12 +18,12 @@ from peagle.catalog import load_catalog
 from peagle.cli.local import local
 from peagle.cli.output.progress import StatusLine
 from peagle.cli.warm import warm
-from peagle.engine import local_engines, start_local
 from peagle.engine import state as records
 from peagle.engine.container import compose_file, run_arguments
 from peagle.engine.installed import Engine, check_compiler
+from peagle.engine.local import start_local
 from peagle.engine.runner import DockerRunner, ProcessRunner
-from peagle.engine.state import collected_folder
+from peagle.engine.state import collected_folder, local_engines
 from peagle.errors import PeagleError, Refused, UserError
 from peagle.images import Docker, Image, show_image
 from peagle.planning import Options, make_plan

@@ -16,10 +16,12 @@ from typing import Any
 import yaml
 
 from peagle.engine.process import LOOPBACK, EngineProcess, remove_container, start_program
-from peagle.errors import UserError
+from peagle.engine.state import local_engines
+from peagle.errors import EngineError, Fix, UserError
 from peagle.images import Docker, Image, list_images, show_image
-from peagle.images.inspect import check_pair
+from peagle.images.inspect import check_pair, containers_of, remove_image
 from peagle.planning.plan import Plan
+from peagle.protocol import digest_in
 from peagle.render.image import CACHE_FOLDER, RuntimeKind, serve_digest
 from peagle.store import home
 from peagle_serve.contract import COLLECT, WARM_MODE_VARIABLE
@@ -124,6 +126,11 @@ def find_image(
     return image
 
 
+def digest_of(image: Image) -> str:
+    """The image's digest in a registry, else its local id; empty for an unchecked image."""
+    return next(filter(None, map(digest_in, image.digests)), image.id)
+
+
 def _volume(container: Container) -> str:
     """The shared cache volume; an anonymous one for a container that collects.
 
@@ -200,3 +207,34 @@ def _service(container: Container) -> dict[str, Any]:
 def _plain(value: str) -> str:
     """Escape ``$``, which begins a variable in a compose file."""
     return value.replace("$", "$$")
+
+
+def remove_unused_image(docker: Docker, name: str) -> Image:
+    """Remove the image from this machine and return it.
+
+    Raises as ``show_image``, and UserError with the commands that stop the containers that use it.
+    """
+    try:
+        return remove_image(docker, name)
+    except EngineError as error:
+        containers = containers_of(docker, name)
+        if not containers:
+            raise
+        engines = {one.process.container: one.name for one in local_engines()}
+        users = [engines.get(container, container) for container in containers]
+        fixes = [_stop_fix(container, engines.get(container)) for container in containers]
+        listed = "; ".join(f"{fix.sentence}: {shlex.join(fix.command)}" for fix in fixes)
+        only = fixes[0] if len(fixes) == 1 else Fix(listed)
+        raise UserError(f"{name} is in use by {', '.join(users)}", only, "image-in-use") from error
+
+
+def _stop_fix(container: str, engine: str | None) -> Fix:
+    """How to stop a container of ``peagle local`` (``engine``), the sandbox or the user."""
+    if engine:
+        return Fix("Stop the engine", ("peagle", "local", "down", engine))
+    before, after = container_name("sandbox", " ").split(" ")
+    if container.startswith(before) and container.endswith(after):
+        return Fix(
+            "Destroy the sandbox's endpoint, or stop the sandbox", ("peagle", "sandbox", "stop")
+        )
+    return Fix("Remove the container", ("docker", "rm", "--force", container))

@@ -13,7 +13,7 @@ from typing import Any
 from peagle import proof
 from peagle.engine import client
 from peagle.engine import state as records
-from peagle.engine.crash import bare_line, crash_error
+from peagle.engine.logs import crash_error, last_line
 from peagle.engine.process import (
     EngineProcess,
     drain_engine,
@@ -28,7 +28,7 @@ from peagle.engine.state import LocalEngine
 from peagle.errors import EngineError, Fix, NotProved, PeagleError, UserError
 from peagle.images.docker import docker_error
 from peagle.planning.plan import Plan
-from peagle.protocol import log_text, piece_of, request_body
+from peagle.protocol import piece_of, request_body
 from peagle.store import locked
 from peagle_serve.contract import DRAIN_SECONDS, DRAIN_VARIABLE
 
@@ -36,9 +36,6 @@ STOP_SECONDS = 10.0
 """How long an engine may take to end after SIGTERM."""
 
 _POLL_SECONDS = 0.05
-_TAIL_BYTES = 4096
-_FOLLOW_SECONDS = 0.05
-_CHUNK_BYTES = 64 * 1024
 
 Progress = Callable[[str, str], object]
 """Called with the current step (``starting``, ``proving``) and the last line of the log."""
@@ -107,17 +104,6 @@ def drain_seconds(engine: LocalEngine) -> float:
     """How long the engine lets running requests finish after SIGTERM."""
     setting = engine.environment.get(DRAIN_VARIABLE, "").strip()
     return float(setting) if setting.isdecimal() else DRAIN_SECONDS
-
-
-def last_line(log: Path) -> str:
-    """The last line of the log with a message."""
-    try:
-        with log.open("rb") as stream:
-            stream.seek(max(0, stream.seek(0, 2) - _TAIL_BYTES))
-            lines = stream.read().decode("utf-8", errors="replace").splitlines()
-    except FileNotFoundError:
-        return ""
-    return next((bare for line in reversed(lines) if (bare := bare_line(line))), "")
 
 
 @contextmanager
@@ -237,41 +223,3 @@ def _ended(engine: LocalEngine) -> PeagleError:
         if messages:
             return docker_error("starting the container", messages)
     return crash_error(engine.process.log)
-
-
-def local_log(name: str, follow: bool = False) -> Iterator[str]:
-    """The log of the engine, line by line; with ``follow`` also what it writes until it ends.
-
-    Raises NotFound for an unknown engine.
-    """
-    log = records.log_of(name)
-    if name not in records.local_engine_names() or not log.is_file():
-        raise records.unknown_engine(name)
-    return map(log_text, _lines(_chunks(log, name if follow else None)))
-
-
-def _chunks(log: Path, follow: str | None) -> Iterator[bytes]:
-    """The log in chunks; ``follow`` names a running engine whose new output is included."""
-    with log.open("rb") as stream:
-        while True:
-            alive = follow is not None and _is_running(follow)
-            while chunk := stream.read(_CHUNK_BYTES):
-                yield chunk
-            if not alive:
-                return
-            time.sleep(_FOLLOW_SECONDS)
-
-
-def _lines(chunks: Iterator[bytes]) -> Iterator[str]:
-    """The text line by line, each as soon as it is complete."""
-    rest = b""
-    for chunk in chunks:
-        *complete, rest = (rest + chunk).split(b"\n")
-        yield from (line.decode("utf-8", errors="replace") for line in complete)
-    if rest:
-        yield rest.decode("utf-8", errors="replace")
-
-
-def _is_running(name: str) -> bool:
-    engine = records.read_local_engine(name)
-    return engine is not None and engine.state != "dead"

@@ -32,7 +32,17 @@ INHERITED_VARIABLES = (
 )  # fmt: skip
 """All that the engine gets of this process's environment: no AWS key, no token, no proxy."""
 
-_GATE = Path(__file__).with_name("gate.py")
+_GATE = """
+import os, sys
+if not os.read(0, 1):
+    sys.exit("the parent process ended before it recorded this engine")
+os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+os.chdir(sys.argv[1])
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+"""Waits until the parent has recorded this process, then becomes the program in its arguments. One
+byte on stdin opens the gate; end of file means that the parent died or failed, and nothing runs."""
+
 _POLL_SECONDS = 0.02
 _KILL_SECONDS = 30.0
 
@@ -243,7 +253,7 @@ def _spawn(
     log.parent.mkdir(parents=True, exist_ok=True)
     pid = os.posix_spawn(
         sys.executable,
-        [sys.executable, "-I", str(_GATE), str(log.parent), *argv],
+        [sys.executable, "-I", "-c", _GATE, str(log.parent), *argv],
         dict(environment),
         file_actions=[
             (os.POSIX_SPAWN_DUP2, gate, 0),

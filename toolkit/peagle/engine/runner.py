@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import Protocol
 
 from peagle.engine import state
-from peagle.engine.container import Container, compose_file, container_name, start_container
+from peagle.engine.container import (
+    Container,
+    compose_file,
+    container_name,
+    digest_of,
+    start_container,
+)
 from peagle.engine.cpu import (
     cannot_run,
     for_cpu,
@@ -24,7 +30,17 @@ from peagle.engine.process import EngineProcess, free_port, start_engine
 from peagle.errors import Fix, Refused
 from peagle.images import Docker, Image
 from peagle.planning.plan import Plan
+from peagle_serve.contract import (
+    CACHE_VARIABLE,
+    COLLECT,
+    IMAGE_DIGEST_VARIABLE,
+    ML_ROOT,
+    WARM_FOLDER,
+    WARM_FOLDER_VARIABLE,
+    WARM_MODE_VARIABLE,
+)
 
+_WARM_MOUNT = f"{ML_ROOT}/{WARM_FOLDER}"
 Record = Callable[[EngineProcess], object]
 Runnable = tuple[dict[str, str], tuple[str, ...]]
 """An environment, and notes on how it differs from the plan's."""
@@ -80,8 +96,13 @@ class ProcessRunner:
         shutil.rmtree(ml_root, ignore_errors=True)
         link_weights(plan, ml_root)
         engine = find_engine(plan.runtime.vllm)
-        warm = state.warm_variables(plan.name, self.compiled, self.collecting)
-        return start_engine(engine, {**environment, **warm}, ml_root, port, log, record=record)
+        warm: dict[str, str] = {}
+        if self.collecting:
+            collected = str(state.collected_folder(plan.name))
+            warm = {WARM_MODE_VARIABLE: COLLECT, CACHE_VARIABLE: collected}
+        elif self.compiled and state.warm_folder().is_dir():
+            warm = {WARM_FOLDER_VARIABLE: str(state.warm_folder())}
+        return start_engine(engine, {**environment, **warm}, ml_root, port, log, record)
 
 
 @dataclass(frozen=True)
@@ -116,12 +137,19 @@ class DockerRunner:
         """The container to start, with weights mounted unless the image has them, and with the
         warm starts of this machine."""
         mounts = {} if self.built.baked else local_folders(plan)
-        variables, warm = state.warm_mounts(self.built, self.compiled or self.gpus, self.collecting)
+        variables = dict(environment)
+        if digest := digest_of(self.built):
+            variables[IMAGE_DIGEST_VARIABLE] = digest
+        if self.collecting:
+            variables[WARM_MODE_VARIABLE] = COLLECT
+        elif (self.compiled or self.gpus) and state.warm_folder().is_dir():
+            variables[WARM_FOLDER_VARIABLE] = _WARM_MOUNT
+            mounts[_WARM_MOUNT] = state.warm_folder()
         return Container(
             name=container_name("local", plan.name),
             image=self.built.id,
-            environment={**environment, **variables},
-            mounts={**mounts, **warm},
+            environment=variables,
+            mounts=mounts,
             port=port,
             gpus=self.gpus,
         )

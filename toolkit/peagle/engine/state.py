@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
 from peagle.engine.process import LOOPBACK, EngineProcess, is_alive
 from peagle.errors import Fix, NotFound, UserError, nearest
-from peagle.images import Image
-from peagle.protocol import WarmStart, digest_in, warm_start_in
+from peagle.protocol import WarmStart, warm_start_in
 from peagle.store import home, read_json, write_json
-from peagle_serve.contract import (
-    CACHE_VARIABLE,
-    COLLECT,
-    IMAGE_DIGEST_VARIABLE,
-    ML_ROOT,
-    WARM_FOLDER,
-    WARM_FOLDER_VARIABLE,
-    WARM_MODE_VARIABLE,
-)
+from peagle_serve.contract import WARM_FOLDER
 
 State = Literal["starting", "ready", "dead"]
+
+_HEAD_BYTES = 256 * 1024
+"""How much of the beginning of a log is searched for the warm start."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +49,6 @@ class LocalEngine:
 
     @property
     def state(self) -> State:
-        """As of now."""
         if not is_alive(self.process):
             return "dead"
         return "ready" if self.ready else "starting"
@@ -83,12 +75,10 @@ def log_of(name: str) -> Path:
 
 
 def write(engine: LocalEngine) -> None:
-    """Record the engine."""
     write_json(_state_file(engine.name), asdict(engine))
 
 
 def read_local_engine(name: str) -> LocalEngine | None:
-    """The recorded engine ``name``, or ``None``."""
     document = read_json(_state_file(name))
     if document is None:
         return None
@@ -123,12 +113,6 @@ def _state_file(name: str) -> Path:
     return folder_of(name) / "state.json"
 
 
-_MOUNT_PATH = f"{ML_ROOT}/{WARM_FOLDER}"
-
-_HEAD_BYTES = 256 * 1024
-"""How much of the beginning of a log is searched."""
-
-
 def warm_folder() -> Path:
     """``$PEAGLE_HOME/warm``, which may be missing."""
     return home() / WARM_FOLDER
@@ -139,36 +123,6 @@ def collected_folder(name: str) -> Path:
     return folder_of(name) / "collected"
 
 
-def warm_variables(name: str, compiled: bool, collecting: bool) -> dict[str, str]:
-    """Variables that let the process ``name`` collect, or restore this machine's warm starts.
-
-    Only a ``compiled`` engine has something to restore.
-    """
-    if collecting:
-        return {WARM_MODE_VARIABLE: COLLECT, CACHE_VARIABLE: str(collected_folder(name))}
-    if compiled and warm_folder().is_dir():
-        return {WARM_FOLDER_VARIABLE: str(warm_folder())}
-    return {}
-
-
-def warm_mounts(
-    image: Image, compiled: bool, collecting: bool
-) -> tuple[dict[str, str], Mapping[str, Path]]:
-    """The variables and mounts of a container of ``image`` for the same purpose."""
-    digest = digest_of(image)
-    variables = {IMAGE_DIGEST_VARIABLE: digest} if digest else {}
-    if collecting:
-        return {**variables, WARM_MODE_VARIABLE: COLLECT}, {}
-    if compiled and warm_folder().is_dir():
-        return {**variables, WARM_FOLDER_VARIABLE: _MOUNT_PATH}, {_MOUNT_PATH: warm_folder()}
-    return variables, {}
-
-
-def collection_variables(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Variables that let a collecting process use only the cache ``folder``; empty for others."""
-    return {CACHE_VARIABLE: str(folder)} if environment.get(WARM_MODE_VARIABLE) == COLLECT else {}
-
-
 def warm_start_of(log: Path) -> WarmStart | None:
     """The warm start that the beginning of the log reports, if any."""
     try:
@@ -177,8 +131,3 @@ def warm_start_of(log: Path) -> WarmStart | None:
     except FileNotFoundError:
         return None
     return warm_start_in(head.decode("utf-8", errors="replace").splitlines())
-
-
-def digest_of(image: Image) -> str:
-    """The image's digest in a registry, else its local id; empty for an unchecked image."""
-    return next(filter(None, map(digest_in, image.digests)), image.id)

@@ -14,8 +14,8 @@ from pathlib import Path
 from moto.logs.models import logs_backends
 
 from peagle.engine.cpu import cannot_run, for_cpu
-from peagle.engine.crash import crash_reason
 from peagle.engine.installed import this_machine
+from peagle.engine.logs import crash_of
 from peagle.engine.process import EngineProcess, is_alive, is_healthy, stop_engine
 from peagle.errors import PeagleError
 from peagle.sandbox import state
@@ -163,7 +163,7 @@ class EngineInstance:
         """The deciding line of the log if the engine has ended; ``None`` while it runs."""
         if self.process and is_alive(self.process):
             return None
-        return crash_reason(self._log) or "it was killed"
+        return crash_of(self._log).line or "it was killed"
 
     def _download_weights(self) -> None:
         for data in self.spec.model_data:

@@ -16,11 +16,10 @@ from botocore.exceptions import ClientError
 
 from peagle.catalog.schema import Drafter
 from peagle.checks.facts import in_ecr
-from peagle.engine.container import Container, container_name, start_container
+from peagle.engine.container import Container, container_name, digest_of, start_container
 from peagle.engine.cpu import model_paths
 from peagle.engine.installed import find_engine
 from peagle.engine.process import EngineProcess, free_port, start_engine
-from peagle.engine.state import collection_variables, digest_of
 from peagle.errors import Fix, NotFound, PeagleError
 from peagle.images import Docker, Image, list_images, show_image
 from peagle.render.image import serve_digest
@@ -29,7 +28,13 @@ from peagle.s3uri import S3Uri
 from peagle.sandbox.client import ACCESS_KEY, running_sandbox
 from peagle.sandbox.launch_spec import DRAFTER_PATH, TARGET_PATH, LaunchSpec, ModelData
 from peagle.sandbox.state import EngineKind, catalog, engine_version
-from peagle_serve.contract import IMAGE_DIGEST_VARIABLE, ML_ROOT
+from peagle_serve.contract import (
+    CACHE_VARIABLE,
+    COLLECT,
+    IMAGE_DIGEST_VARIABLE,
+    ML_ROOT,
+    WARM_MODE_VARIABLE,
+)
 
 TINY = "peagle/tiny"
 
@@ -167,8 +172,10 @@ def _start_process(
 ) -> None:
     """The CPU engine of this machine, whatever image the model names."""
     engine = find_engine(engine_version())
-    variables = {**environment, **collection_variables(environment, ml_root.parent / "collected")}
-    start_engine(engine, variables, ml_root, free_port(), log, record=record)
+    variables = dict(environment)
+    if environment.get(WARM_MODE_VARIABLE) == COLLECT:
+        variables[CACHE_VARIABLE] = str(ml_root.parent / "collected")  # and no other cache
+    start_engine(engine, variables, ml_root, free_port(), log, record)
 
 
 def _start_container(
