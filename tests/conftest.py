@@ -9,8 +9,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import botocore.session
 import pytest
-from botocore.loaders import JSONFileLoader
 
 from peagle.data import BUNDLED_CATALOG
 from peagle.engine.installed import find_engine
@@ -28,8 +28,8 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.pop("COLUMNS", None)  # pytest-xdist sets it; output is as wide as in a pipe
     sys.dont_write_bytecode = False
     os.environ[BUNDLED_CATALOG] = str(FROZEN_CATALOG)
-    load = functools.cache(functools.partial(JSONFileLoader.load_file, JSONFileLoader()))
-    JSONFileLoader.load_file = lambda _, path: load(path)  # once, and not for every test again
+    # All sessions share what botocore has read of its service descriptions.
+    botocore.session.create_loader = functools.cache(botocore.session.create_loader)
     with contextlib.suppress(EngineMissing):
         os.environ.setdefault("PEAGLE_ENGINE_PYTHON", str(find_engine(DEFAULT_VLLM).python))
 

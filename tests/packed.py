@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import random
@@ -13,12 +14,18 @@ from peagle.warm.transfer import PART_BYTES, WarmReply
 KEY = "0123456789abcdef0123456789abcdef"
 
 
+@functools.cache
+def packed_bytes() -> bytes:
+    """More than one part."""
+    return random.Random(1).randbytes(PART_BYTES + 1000)
+
+
 @dataclass
 class Packed:
     """What it answers. ``faults`` are the answers to the next questions, whatever they are:
     an answer, an exception, or ``None`` for the right one."""
 
-    content: bytes = field(default_factory=lambda: random.Random(1).randbytes(PART_BYTES + 1000))
+    content: bytes = field(default_factory=packed_bytes)
     manifest: dict[str, Any] = field(default_factory=dict)
     faults: list[WarmReply | BaseException | None] = field(default_factory=list)
     asked: list[dict[str, Any]] = field(default_factory=list)

@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,7 @@ def read_document(path: Path, file: str) -> Document:
     return parse_document(text, file)
 
 
+@lru_cache(maxsize=64)  # a process that loads the catalogue again parses only what has changed
 def parse_document(text: str, file: str) -> Document:
     """The YAML ``text`` of ``file``; raises BadFile if it is not YAML."""
     try:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from typing import Any, TypeVar, get_args, get_origin
+from functools import lru_cache
+from typing import Any, TypeVar, cast, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -52,11 +53,16 @@ def validate(document: Document, model: type[Model]) -> tuple[Model | None, list
         message = f"expected keys with values, found {_kind(document.data)}"
         return None, [Problem(document.file, 1, "", message, "")]
     try:
-        return model.model_validate_json(json.dumps(document.data)), []
+        return cast(Model, _entry(document, model)), []
     except ValidationError as error:
         found = list(_explain(error, document, model))
         # A misspelt key is also a missing key; its own line helps more, so it comes first.
         return None, sorted(found, key=lambda problem: (problem.message == _MISSING, problem.line))
+
+
+@lru_cache(maxsize=64)
+def _entry(document: Document, model: type[BaseModel]) -> BaseModel:
+    return model.model_validate_json(json.dumps(document.data))
 
 
 def problem_at(document: Document, location: Location, message: str, fix: str) -> Problem:

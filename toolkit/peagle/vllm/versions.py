@@ -8,6 +8,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Literal
 
 from peagle.errors import UserError
@@ -25,6 +26,7 @@ _HOLDS: dict[str, Callable[[Parsed, Parsed], bool]] = {
 }
 
 
+@lru_cache
 def parse(version: str) -> Parsed:
     """The three numbers of a version; raises UserError when it is not one."""
     found = _VERSION.fullmatch(version)
