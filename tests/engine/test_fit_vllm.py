@@ -14,7 +14,7 @@ import pytest
 from peagle.catalog.schema import AttentionGroup
 from peagle.engine.installed import Engine
 from peagle.fit.estimate import cache_layout, fit_of
-from peagle.fit.kv_cache import layers_on_one_gpu, layout_of
+from peagle.fit.kv_cache import layout_of
 from peagle.fit.models import FitCase
 from peagle.vllm.defaults import cache_element_bytes, in_flight_tokens, padding_ratio
 from tests.unit.checks.damage import tiny
@@ -246,7 +246,7 @@ def test_so_are_models_that_nobody_made(engine: Engine) -> None:
     ]
     expected = []
     for groups in ODD:
-        layout = layout_of(layers_on_one_gpu(groups, 1, 2), padding_ratio("0.28.0"))
+        layout = layout_of(groups, 1, 2, padding_ratio("0.28.0"))
         tokens, concurrency = layout.capacity(7 * GIB + 1, 9999, 4096)
         expected.append((tokens, concurrency, layout.request_bytes(9999, 4096)))
     answers = ask(engine, CACHE, questions)

@@ -100,7 +100,7 @@ def test_what_does_not_fit_is_refused_with_what_would() -> None:
     assert isinstance(result.exception, Refused)
     fit = json.loads(result.stdout)
     assert not fit["fits"]
-    assert "GiB are missing" in fit["refusal"]
+    assert "GiB more GPU memory" in fit["refusal"]
     assert {item["knob"] for item in fit["advice"]} <= set(KNOBS)
     (instance,) = [item for item in fit["advice"] if item["knob"] == "instance-type"]
     assert instance["value"].startswith("ml.")

@@ -50,7 +50,9 @@ def test_what_does_not_fit_says_how_much_is_missing() -> None:
     fit = fit_of(small)
     assert not fit.fits
     missing = missing_bytes(small)
-    assert (why_not(small) or "").startswith(f"{missing / GIB:.2f} GiB are missing for one request")
+    assert why_not(small) == (
+        f"one request of 131,072 tokens needs {missing / GIB:.2f} GiB more GPU memory"
+    )
     more = 18.0 + missing / GIB / small.engine.gpu_memory_utilization
     assert fit_of(turned(small, gpu_memory_gib=more + 0.001)).fits
     assert not fit_of(turned(small, gpu_memory_gib=more - 0.01)).fits
@@ -58,7 +60,7 @@ def test_what_does_not_fit_says_how_much_is_missing() -> None:
 
 def test_slots_of_parallel_drafts_can_leave_a_step_no_token() -> None:
     one = case("qwen3-coder-30b", k=10, max_num_seqs=1024)
-    assert "takes 9,216 slots" in (why_not(one) or "")
+    assert "reserves 9,216 tokens of a step for 1,024 concurrent requests" in (why_not(one) or "")
     assert not fit_of(one).fits
     assert missing_bytes(one) == 0
     told = {advice.knob: advice.value for advice in advise(one, turning(one))}
@@ -72,7 +74,7 @@ def test_since_0_28_a_step_needs_slots_for_one_request_only() -> None:
     many = case("qwen3-coder-30b", vllm="0.28.0", k=10, max_num_seqs=1024)
     assert fit_of(many).fits
     one = turned(many, max_num_seqs=4, max_num_batched_tokens=9)
-    assert "takes 9 slots for a request, and a step has 9 tokens" in (why_not(one) or "")
+    assert "reserves 9 tokens of a step for a request; a step has 9" in (why_not(one) or "")
     told = {advice.knob: advice.value for advice in advise(one, turning(one))}
     assert told["k"] == "9"
     assert told["max-num-batched-tokens"] == "16"
@@ -81,7 +83,7 @@ def test_since_0_28_a_step_needs_slots_for_one_request_only() -> None:
 
 def test_every_request_needs_a_token_of_a_step() -> None:
     one = case("qwen3-coder-30b", None, max_num_seqs=1000, max_num_batched_tokens=999)
-    assert why_not(one) == "1,000 requests at a time need a token each, and a step has 999 tokens"
+    assert why_not(one) == "1,000 concurrent requests need one token each per step; a step has 999"
     assert not fit_of(one).fits
     told = {advice.knob: advice.value for advice in advise(one, turning(one))}
     assert told == {"max-num-seqs": "500", "max-num-batched-tokens": "1024"}

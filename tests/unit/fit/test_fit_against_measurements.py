@@ -183,7 +183,7 @@ def refusals() -> dict[str, dict[str, Any]]:
 
 def test_what_the_engine_refused_is_refused() -> None:
     slots = refusals()["refused: Value error, max_num_scheduled_tokens"]
-    assert "takes 9,216 slots" in (why_not(asked(slots, "0.26.0")) or "")
+    assert "reserves 9,216 tokens" in (why_not(asked(slots, "0.26.0")) or "")
 
     sliding = refusals()["refused: NotImplementedError: FlashInfer backend on SM90"]["setting"]
     case = catalog_case(

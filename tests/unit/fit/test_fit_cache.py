@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peagle.catalog.schema import AttentionGroup
-from peagle.fit.kv_cache import Layers, Layout, layers_on_one_gpu, layout_of
+from peagle.fit.kv_cache import BLOCK_TOKENS, Layout, layout_of
 
 GIB = 1 << 30
 RATIO = 1.5
@@ -31,7 +31,7 @@ QWEN_CODER = (group(48, 4, 128),)
 
 
 def layout(*groups: AttentionGroup) -> Layout:
-    return layout_of(layers_on_one_gpu(groups, 1, 2), RATIO)
+    return layout_of(groups, 1, 2, RATIO)
 
 
 @pytest.mark.parametrize(
@@ -65,9 +65,9 @@ def test_a_drafter_costs_a_hybrid_target_more_than_its_layers() -> None:
 
 def test_older_vllm_pads_groups_that_are_nearer_only() -> None:
     """16 layers against 12: above 1.25 the groups are cut to 12, and the drafter's kind has two."""
-    layers = layers_on_one_gpu((*GPT_OSS_20B, group(4, 8, 64)), 1, 2)
-    assert [part.tables for part in layout_of(layers, 1.5).groups] == [1, 1]
-    assert [part.tables for part in layout_of(layers, 1.25).groups] == [1, 2]
+    groups = (*GPT_OSS_20B, group(4, 8, 64))
+    assert [part.tables for part in layout_of(groups, 1, 2, 1.5).groups] == [1, 1]
+    assert [part.tables for part in layout_of(groups, 1, 2, 1.25).groups] == [1, 2]
 
 
 def test_layers_of_one_kind_need_no_padding() -> None:
@@ -76,9 +76,10 @@ def test_layers_of_one_kind_need_no_padding() -> None:
 
 
 def test_heads_are_divided_among_gpus_until_each_has_one() -> None:
-    assert layers_on_one_gpu(QWEN_CODER, 4, 2) == (Layers(48, None, 2 * 1 * 128 * 2),)
-    assert layers_on_one_gpu(QWEN_CODER, 8, 2) == layers_on_one_gpu(QWEN_CODER, 4, 2)
-    assert layers_on_one_gpu(QWEN_CODER, 1, 1)[0].token_bytes == 2 * 4 * 128
+    layout = layout_of(QWEN_CODER, 4, 2, RATIO)
+    assert layout.block_bytes == 48 * 2 * 1 * 128 * 2 * BLOCK_TOKENS
+    assert layout_of(QWEN_CODER, 8, 2, RATIO) == layout
+    assert layout_of(QWEN_CODER, 1, 1, RATIO).block_bytes == 48 * 2 * 4 * 128 * BLOCK_TOKENS
 
 
 def test_no_memory_is_no_cache() -> None:
@@ -121,6 +122,6 @@ def test_more_memory_never_holds_less(
 
 @given(GROUPS, st.sampled_from([1, 2, 4, 8]))
 def test_more_gpus_never_take_more_each(groups: list[AttentionGroup], tp: int) -> None:
-    one = layout_of(layers_on_one_gpu(groups, 1, 2), RATIO).request_bytes(8192, 4096)
-    each = layout_of(layers_on_one_gpu(groups, tp, 2), RATIO)
+    one = layout_of(groups, 1, 2, RATIO).request_bytes(8192, 4096)
+    each = layout_of(groups, tp, 2, RATIO)
     assert each.used_bytes(8192, 4096) <= one

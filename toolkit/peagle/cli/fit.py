@@ -102,6 +102,6 @@ def fit(ctx: click.Context, /, pair: str | None, as_json: bool, **options: Any) 
 
         print_report(report)
     if report.refusal:
-        first = report.advice[0].option if report.advice else "no single change helps"
+        first = f"use {report.advice[0].option}" if report.advice else "no single change helps"
         raise Refused(report.refusal, first, code="does-not-fit")
     raise_first_error(report.findings)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from peagle.case import Case
-from peagle.catalog.schema import AttentionGroup, Drafter, Target
+from peagle.catalog.schema import Architecture, AttentionGroup, Drafter, Target
 from peagle.catalog.tables import Instance, InstanceTable
 from peagle.checkpoints.architecture import (
     decoder_config,
@@ -123,7 +123,10 @@ def _models(case: Case, own_matrices: bool | None) -> tuple[TargetModel, DraftMo
         with _located(case.drafter_checkpoint):
             return target, read_drafter(case.drafter_checkpoint, target, own_matrices)
     drafter = draft_model(case.drafter, target)
-    return target, with_matrices(drafter, own_matrices) if drafter else None
+    if drafter and own_matrices not in (None, drafter.own_embeddings):
+        own: dict[str, Any] = {"own_embeddings": own_matrices, "own_output": own_matrices}
+        drafter = replace(drafter, checkpoint_bytes=None, **own)
+    return target, drafter
 
 
 @contextmanager
@@ -192,25 +195,28 @@ def draft_model(drafter: Drafter, target: TargetModel) -> DraftModel | None:
     if drafter.weights is None and not drafter.method.startswith(("eagle", "mtp")):
         return None
     shape = target.architecture
-    group = drafter.attention[0] if drafter.attention else _like(target)
-    layers = _layers(drafter)
-    model = DraftModel(
+    layers = drafter.hidden_layers or (_PARALLEL_LAYERS if drafter.parallel_drafting else 1)
+    like = _like(target)
+    attention = drafter.attention
+    if not attention and not (drafter.method == "mtp" and drafter.hidden_layers is None):
+        # Else it reads the target's cache.
+        attention = (like.model_copy(update={"layers": layers}),)
+    own = {
+        "layers": layers,
+        "intermediate_size": _WIDE * shape.hidden_size,
+        "max_positions": drafter.max_positions or shape.max_positions,
+        "attention": attention,
+    }
+    model = _of_shape(
+        shape.model_copy(update=own),
+        drafter.attention[0] if drafter.attention else like,
         method=drafter.method,
         parallel_drafting=drafter.parallel_drafting,
-        layers=layers,
-        hidden_size=shape.hidden_size,
         target_hidden_size=shape.hidden_size,
-        intermediate_size=_WIDE * shape.hidden_size,
-        query_heads=shape.query_heads,
-        head_dim=group.head_dim,
-        kv_heads=group.kv_heads,
-        vocab_size=shape.vocab_size,
         draft_vocab_size=shape.vocab_size,
-        max_positions=drafter.max_positions or shape.max_positions,
         auxiliary=DEFAULT_AUXILIARY,
         own_embeddings=drafter.own_embeddings is not False,
         own_output=drafter.own_embeddings is not False,
-        attention=_draft_attention(drafter, target),
         checkpoint_bytes=drafter.weight_bytes or (2 * (drafter.parameters or 0) or None),
     )
     if drafter.method == "eagle3" and model.checkpoint_bytes:
@@ -219,56 +225,50 @@ def draft_model(drafter: Drafter, target: TargetModel) -> DraftModel | None:
     return model
 
 
-def with_matrices(drafter: DraftModel, own: bool | None) -> DraftModel:
-    """The drafter with its own or the target's matrices; unchanged if ``own`` is ``None``."""
-    if own is None or drafter.own_embeddings == own:
-        return drafter
-    return replace(drafter, own_embeddings=own, own_output=own, checkpoint_bytes=None)
+def _of_shape(shape: Architecture, group: AttentionGroup, **more: Any) -> DraftModel:
+    """A drafter with the sizes of ``shape`` and the heads of ``group``."""
+    return DraftModel(
+        layers=shape.layers,
+        hidden_size=shape.hidden_size,
+        intermediate_size=shape.intermediate_size,
+        query_heads=shape.query_heads,
+        head_dim=group.head_dim,
+        kv_heads=group.kv_heads,
+        vocab_size=shape.vocab_size,
+        max_positions=shape.max_positions,
+        attention=shape.attention,
+        **more,
+    )
 
 
-def read_drafter(
-    checkpoint: Checkpoint, target: TargetModel, own: bool | None, parallel: bool | None = None
-) -> DraftModel:
+def read_drafter(checkpoint: Checkpoint, target: TargetModel, own: bool | None) -> DraftModel:
     """The EAGLE-3 or P-EAGLE head in a checkpoint.
 
     ``own``: whether it has its own embedding and output matrix, if its headers were not read;
     ``None`` assumes that it has. Raises CheckpointError.
     """
     refuse_unknown(checkpoint)
-    config = checkpoint.config
+    config, tensors = checkpoint.config, checkpoint.tensors or None
     shape, head = read_architecture(config), read_head(config)
-    group = shape.attention[0]
-    tensors = checkpoint.tensors or None
-    return DraftModel(
+
+    def has_matrix(name: str) -> bool:
+        if tensors is None:
+            return own is not False
+        return any(name in tensor for tensor in tensors)
+
+    return _of_shape(
+        shape,
+        shape.attention[0],
         method="eagle3",
-        parallel_drafting=head.parallel_drafting if parallel is None else parallel,
-        layers=shape.layers,
-        hidden_size=shape.hidden_size,
+        parallel_drafting=head.parallel_drafting,
         target_hidden_size=head.target_hidden_size or target.architecture.hidden_size,
-        intermediate_size=shape.intermediate_size,
-        query_heads=shape.query_heads,
-        head_dim=group.head_dim,
-        kv_heads=group.kv_heads,
-        vocab_size=shape.vocab_size,
         draft_vocab_size=head.draft_vocab_size or shape.vocab_size,
-        max_positions=shape.max_positions,
         auxiliary=len(head.auxiliary_layers or ()) or head.built_for,
-        own_embeddings=_has_matrix(tensors, "embed_tokens", own),
-        own_output=_has_matrix(tensors, "lm_head", own),
-        attention=shape.attention,
+        own_embeddings=has_matrix("embed_tokens"),
+        own_output=has_matrix("lm_head"),
         attention_bias=head.attention_bias,
         tensors=tensors,
     )
-
-
-def _has_matrix(tensors: Mapping[str, Tensor] | None, name: str, own: bool | None) -> bool:
-    if tensors is None:
-        return own is not False
-    return any(name in tensor for tensor in tensors)
-
-
-def _layers(drafter: Drafter) -> int:
-    return drafter.hidden_layers or (_PARALLEL_LAYERS if drafter.parallel_drafting else 1)
 
 
 def _like(target: TargetModel) -> AttentionGroup:
@@ -276,15 +276,6 @@ def _like(target: TargetModel) -> AttentionGroup:
     sizes = {(group.kv_heads, group.head_dim) for group in target.architecture.attention}
     kv_heads, width = sizes.pop() if len(sizes) == 1 else _USUAL_HEADS
     return AttentionGroup(kind="full", layers=1, kv_heads=kv_heads, head_dim=width)
-
-
-def _draft_attention(drafter: Drafter, target: TargetModel) -> tuple[AttentionGroup, ...]:
-    """The drafter's layers with their own KV cache; none for one that reads the target's cache."""
-    if drafter.attention:
-        return drafter.attention
-    if drafter.method == "mtp" and drafter.hidden_layers is None:
-        return ()
-    return (_like(target).model_copy(update={"layers": _layers(drafter)}),)
 
 
 def _vision(config: Mapping[str, Any]) -> Vision | None:

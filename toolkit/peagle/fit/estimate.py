@@ -25,7 +25,7 @@ from peagle.fit.drafter_weights import (
     drafter_bytes,
     stored_parameters,
 )
-from peagle.fit.kv_cache import Layout, layers_on_one_gpu, layout_of
+from peagle.fit.kv_cache import Layout, layout_of
 from peagle.fit.models import Comparison, DraftModel, Fit, FitCase, TargetModel
 from peagle.fit.target_weights import (
     QUANTIZED_BYTES,
@@ -48,7 +48,6 @@ GIB = 1 << 30
 INSIDE = "cache_"
 """Terms with this prefix are parts of the cache; the others and the cache fill the GPU's memory."""
 
-
 _KNOWN_LAYERS = ("full_attention", "attention", "sliding_attention")
 """Entries of ``layer_types`` with a KV cache of every token or of a window."""
 
@@ -70,22 +69,32 @@ def fit_of(case: FitCase) -> Fit:
     available = engine.gpu_memory_gib * GIB - sum(taken.values())
     layout, in_flight = cache_layout(case), in_flight_tokens(engine, case.drafter)
     one = layout.request_bytes(engine.max_model_len, in_flight)
+    inside: dict[str, float] = {
+        "cache_of_one_full_request": one,
+        "cache_padding_in_it": one - layout.used_bytes(engine.max_model_len, in_flight),
+    }
+    if case.drafter:
+        alone = cache_layout(replace(case, drafter=None))
+        inside["cache_of_drafter_in_it"] = one - alone.request_bytes(
+            engine.max_model_len, in_flight
+        )
+        slots = engine.k * engine.max_num_seqs
+        inside["cache_of_draft_slots"] = slots * (one / engine.max_model_len)
     tokens, concurrency = layout.capacity(int(available), engine.max_model_len, in_flight)
-    fits = available >= one and not _step_too_small(case)
-    terms = {"kept_by_driver": engine.driver_gib} if engine.driver_gib else {}
-    terms |= {name: size / GIB for name, size in {**taken, **_inside(case, layout)}.items()}
+    driver = {"kept_by_driver": engine.driver_gib} if engine.driver_gib else {}
+    terms = driver | {name: size / GIB for name, size in {**taken, **inside}.items()}
     return Fit(
-        fits=fits,
+        fits=available >= one and not _step_too_small(case),
         gpu=engine.gpu,
         gpu_count=engine.gpu_count,
-        gpu_memory_gib=_rounded(engine.gpu_memory_gib + engine.driver_gib),
+        gpu_memory_gib=round(engine.gpu_memory_gib + engine.driver_gib, 3),
         tensor_parallel_size=engine.tensor_parallel_size,
-        weights_gib=_rounded(taken["target_weights"] / GIB),
-        drafter_gib=_rounded(taken["drafter_weights"] / GIB),
-        kv_cache_gib=_rounded(max(available, 0) / GIB),
+        weights_gib=round(taken["target_weights"] / GIB, 3),
+        drafter_gib=round(taken["drafter_weights"] / GIB, 3),
+        kv_cache_gib=round(max(available, 0) / GIB, 3),
         kv_cache_tokens=tokens,
-        max_concurrency=_rounded(concurrency),
-        terms={name: _rounded(size) for name, size in terms.items()},
+        max_concurrency=round(concurrency, 3),
+        terms={name: round(size, 3) for name, size in terms.items()},
     )
 
 
@@ -99,7 +108,7 @@ def compare(case: FitCase, fit: Fit) -> Comparison | None:
         kv_cache_gib=alone.kv_cache_gib,
         kv_cache_tokens=alone.kv_cache_tokens,
         max_concurrency=alone.max_concurrency,
-        concurrency_kept=None if kept is None else _rounded(kept),
+        concurrency_kept=None if kept is None else round(kept, 3),
     )
 
 
@@ -110,17 +119,14 @@ def without_speculation(case: FitCase) -> FitCase:
 
 def why_not(case: FitCase) -> str | None:
     """Why vLLM would refuse to start, in one line; ``None`` if it starts."""
-    engine = case.engine
+    engine, missing = case.engine, missing_bytes(case)
     too_small = _step_too_small(case)
-    if too_small:
+    if too_small or not missing:
         return too_small
-    missing = missing_bytes(case)
-    if not missing:
-        return None
-    each = " on each GPU" if engine.tensor_parallel_size > 1 else ""
+    each = " per GPU" if engine.tensor_parallel_size > 1 else ""
     return (
-        f"{max(missing / GIB, 0.01):.2f} GiB are missing{each} for one request of "
-        f"{engine.max_model_len:,} tokens"
+        f"one request of {engine.max_model_len:,} tokens needs {max(missing / GIB, 0.01):.2f} GiB "
+        f"more GPU memory{each}"
     )
 
 
@@ -128,15 +134,16 @@ def _step_too_small(case: FitCase) -> str | None:
     """Why vLLM refuses the number of tokens per step, if it does (_set_max_num_scheduled_tokens and
     SchedulerConfig.verify_max_model_len)."""
     engine, slots = case.engine, extra_slots(case.engine, case.drafter)
-    requests, step = f"{engine.max_num_seqs:,} requests", engine.max_num_batched_tokens
-    if slots >= step:
+    step = f"a step has {engine.max_num_batched_tokens:,}"
+    requests = f"{engine.max_num_seqs:,} concurrent requests"
+    if slots >= engine.max_num_batched_tokens:
         whose = requests if reserves_all_slots(engine) else "a request"
         return (
-            f"drafting K={engine.k} in parallel takes {slots:,} slots for {whose}, and a step has "
-            f"{step:,} tokens"
+            f"parallel drafting with K={engine.k} reserves {slots:,} tokens of a step for {whose}; "
+            f"{step}"
         )
-    if engine.max_num_seqs > step:
-        return f"{requests} at a time need a token each, and a step has {step:,} tokens"
+    if engine.max_num_seqs > engine.max_num_batched_tokens:
+        return f"{requests} need one token each per step; {step}"
     return None
 
 
@@ -203,33 +210,11 @@ def drafter_on_gpu(drafter: DraftModel, tensor_parallel_size: int) -> int:
 
 def cache_layout(case: FitCase) -> Layout:
     """How vLLM divides the KV cache among the layers of target and drafter."""
-    groups = case.target.architecture.attention
+    engine, groups = case.engine, case.target.architecture.attention
     if case.drafter:
         groups = (*groups, *case.drafter.attention)
-    engine = case.engine
     element = cache_element_bytes(engine, case.target.dtype)
-    layers = layers_on_one_gpu(groups, engine.tensor_parallel_size, element)
-    return layout_of(layers, padding_ratio(engine.vllm))
-
-
-def _inside(case: FitCase, layout: Layout) -> dict[str, float]:
-    """Bytes of the KV cache for a request of max-model-len, its padding and its drafter layers, and
-    for the draft slots of all requests."""
-    engine = case.engine
-    in_flight = in_flight_tokens(engine, case.drafter)
-    one = layout.request_bytes(engine.max_model_len, in_flight)
-    terms: dict[str, float] = {"cache_of_one_full_request": one}
-    terms["cache_padding_in_it"] = one - layout.used_bytes(engine.max_model_len, in_flight)
-    if case.drafter:
-        alone = cache_layout(replace(case, drafter=None))
-        terms["cache_of_drafter_in_it"] = one - alone.request_bytes(engine.max_model_len, in_flight)
-        token = one / engine.max_model_len
-        terms["cache_of_draft_slots"] = engine.k * engine.max_num_seqs * token
-    return terms
-
-
-def _rounded(number: float) -> float:
-    return round(number, 3)
+    return layout_of(groups, engine.tensor_parallel_size, element, padding_ratio(engine.vllm))
 
 
 def refuse_unknown(checkpoint: Checkpoint) -> None:

@@ -10,6 +10,7 @@ their pages are padded to the largest. Whole numbers throughout.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import ceil
@@ -21,22 +22,13 @@ BLOCK_TOKENS = 16
 
 
 @dataclass(frozen=True)
-class Layers:
-    """Layers with the same cache on one GPU. ``window`` in tokens, ``None``: full attention."""
-
-    count: int
-    window: int | None
-    token_bytes: int
-
-
-@dataclass(frozen=True)
 class Group:
-    """``layers`` layers in ``tables`` block tables, whose blocks hold ``block_tokens`` tokens.
+    """Layers with the same cache, in ``tables`` block tables of blocks of ``block_tokens`` tokens.
 
-    ``token_bytes`` is what all its layers keep of one token, without padding.
+    ``window`` is in tokens, ``None`` for full attention. ``token_bytes`` is what all layers keep of
+    one token, without padding.
     """
 
-    layers: int
     tables: int
     block_tokens: int
     window: int | None
@@ -86,57 +78,42 @@ class Layout:
         return int(concurrency * length), concurrency
 
 
-def layers_on_one_gpu(
-    groups: Iterable[AttentionGroup], tensor_parallel_size: int, element_bytes: int
-) -> tuple[Layers, ...]:
-    """The layers on one of ``tensor_parallel_size`` GPUs, equal layers merged.
+def layout_of(
+    groups: Iterable[AttentionGroup],
+    tensor_parallel_size: int,
+    element_bytes: int,
+    padding_ratio: float,
+) -> Layout:
+    """How vLLM groups these layers on one GPU, and its block size (get_kv_cache_groups).
 
     A token takes a key and a value per layer and head: 2 x heads x head_dim x element_bytes. Heads
-    are divided among the GPUs, at least one on each. Layers are equal when their heads, head size
-    and window are.
+    are divided among the GPUs, at least one on each. Groups whose layer counts are nearer than
+    ``padding_ratio`` are padded to the larger one.
     """
-    counts: dict[tuple[int | None, int, int], int] = {}
+    counts: Counter[tuple[int | None, int, int]] = Counter()
     for group in groups:
         heads = ceil(group.kv_heads / tensor_parallel_size)
         window = group.window if group.kind == "sliding" else None
-        kind = (window, heads, group.head_dim)
-        counts[kind] = counts.get(kind, 0) + group.layers
-    return tuple(
-        Layers(count, window, 2 * heads * width * element_bytes)
+        counts[window, heads, group.head_dim] += group.layers
+    kinds = [
+        (count, window, 2 * heads * width * element_bytes)
         for (window, heads, width), count in counts.items()
-    )
-
-
-def layout_of(layers: tuple[Layers, ...], padding_ratio: float) -> Layout:
-    """How vLLM groups these layers and how large its blocks are (get_kv_cache_groups).
-
-    Groups whose layer counts are nearer than ``padding_ratio`` are padded to the larger one.
-    """
-    windows = {kind.window for kind in layers}
+    ]
+    windows = {window for _, window, _ in kinds}
     if len(windows) == 1:
         # All layers keep the same tokens: one group, with each layer's own page size.
-        token = sum(kind.count * kind.token_bytes for kind in layers)
-        count = sum(kind.count for kind in layers)
-        group = Group(count, 1, BLOCK_TOKENS, windows.pop(), token)
-        return Layout((group,), token * BLOCK_TOKENS)
-    page = max(kind.token_bytes for kind in layers) * BLOCK_TOKENS
-    size = _group_size([kind.count for kind in layers], padding_ratio)
-    groups = tuple(
-        Group(
-            layers=kind.count,
-            tables=ceil(kind.count / size),
-            block_tokens=_block_tokens(page, kind.token_bytes),
-            window=kind.window,
-            token_bytes=kind.count * kind.token_bytes,
-        )
-        for kind in layers
+        token = sum(count * token_bytes for count, _, token_bytes in kinds)
+        return Layout((Group(1, BLOCK_TOKENS, windows.pop(), token),), token * BLOCK_TOKENS)
+    page = max(token_bytes for _, _, token_bytes in kinds) * BLOCK_TOKENS
+    smallest, largest = min(counts.values()), max(counts.values())
+    size = largest if largest < padding_ratio * smallest else smallest
+    return Layout(
+        tuple(
+            Group(ceil(count / size), _block_tokens(page, token), window, count * token)
+            for count, window, token in kinds
+        ),
+        page * size,
     )
-    return Layout(groups, page * size)
-
-
-def _group_size(counts: list[int], padding_ratio: float) -> int:
-    smallest, largest = min(counts), max(counts)
-    return largest if largest < padding_ratio * smallest else smallest
 
 
 def _block_tokens(page: int, token_bytes: int) -> int:

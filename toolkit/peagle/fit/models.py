@@ -38,7 +38,8 @@ class Advice(CatalogEntry):
     @property
     def option(self) -> str:
         """The change as a command-line option."""
-        return f"--{self.knob}" + ("" if self.value == self.knob else f" {self.value}")
+        name = "tensor-parallel-size" if self.knob == "tp" else self.knob
+        return f"--{name}" + ("" if self.value == self.knob else f" {self.value}")
 
 
 class Comparison(CatalogEntry):
