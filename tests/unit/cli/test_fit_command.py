@@ -117,7 +117,9 @@ def test_drafts_of_many_requests_stop_older_vllm_only(vllm: str, fits: bool) -> 
     many = ("--max-num-seqs", "1024", "--max-num-batched-tokens", "2048", "--k", "5")
     found = shown("qwen3-coder-30b", *H200, *many, "--vllm", vllm)
     assert found["fits"] == fits
-    assert ("4,096 slots for 1,024 requests" in (found["refusal"] or "")) != fits
+    assert (
+        "4,096 tokens of a step for 1,024 concurrent requests" in (found["refusal"] or "")
+    ) != fits
 
 
 def test_the_cache_of_an_older_vllm_is_cut_its_way() -> None:
