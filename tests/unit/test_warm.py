@@ -13,7 +13,6 @@ import pytest
 
 from peagle.errors import CloudError, EngineError, PeagleError, Refused, UserError
 from peagle.protocol import digest_in, warm_start_in
-from peagle.warm import transfer as warm
 from peagle.warm.transfer import (
     PART_BYTES,
     PAUSES,
@@ -218,16 +217,12 @@ def test_too_little_room_is_seen_before_anything_is_fetched(tmp_path: Path) -> N
     assert names(tmp_path) == []
 
 
-def test_a_disk_that_fills_up_on_the_way_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*given: Any) -> None:
+def test_a_disk_that_fills_up_during_the_transfer_is_a_user_error(tmp_path: Path) -> None:
+    def full(done: int, size: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(warm, "_write_parts", full)
-
     with pytest.raises(UserError, match="is full"):
-        brought(Packed(), tmp_path)
+        fetch(Packed().answer, tmp_path, full)
 
     assert names(tmp_path) == []
 

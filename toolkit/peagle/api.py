@@ -43,22 +43,22 @@ if TYPE_CHECKING:
     from peagle.checks.report import check as check
     from peagle.checks.report import check_document as check_document
     from peagle.deploy.apply import deploy as deploy
-    from peagle.deploy.destroy import destroy as destroy
     from peagle.deploy.invoke import invoke as invoke
-    from peagle.deploy.online import live_price_of_plan as live_price_of_plan
-    from peagle.deploy.online import plan_with_live_prices as plan_with_live_prices
+    from peagle.deploy.preflight import live_price_of_plan as live_price_of_plan
+    from peagle.deploy.preflight import plan_with_live_prices as plan_with_live_prices
     from peagle.deploy.preflight import preflight as preflight
     from peagle.deploy.state import deployment_lock as deployment_lock
     from peagle.deploy.state import deployment_names as deployment_names
     from peagle.deploy.state import find_record as find_record
     from peagle.deploy.state import load_record as load_record
+    from peagle.deploy.state import refuse_weights_in_use as refuse_weights_in_use
     from peagle.deploy.state import remove_record as remove_record
     from peagle.deploy.status import deployment_status as deployment_status
     from peagle.deploy.status import endpoint_created as endpoint_created
     from peagle.deploy.status import list_deployments as list_deployments
     from peagle.deploy.status import reported_warm_start as reported_warm_start
     from peagle.deploy.status import usd_per_hour as usd_per_hour
-    from peagle.deploy.weights_use import refuse_weights_in_use as refuse_weights_in_use
+    from peagle.deploy.steps import destroy as destroy
     from peagle.engine.container import find_image as find_image
     from peagle.engine.container import remove_unused_image as remove_unused_image
     from peagle.engine.doctor import check_environment as check_environment
@@ -106,11 +106,11 @@ if TYPE_CHECKING:
     from peagle.sandbox.client import start_sandbox as start_sandbox
     from peagle.sandbox.client import stop_sandbox as stop_sandbox
     from peagle.sandbox.state import engine_version as engine_version
-    from peagle.warm.endpoint import check_writable as check_writable
-    from peagle.warm.endpoint import collect_on_aws as collect_on_aws
-    from peagle.warm.endpoint import collecting_plan as collecting_plan
-    from peagle.warm.endpoint import prefix_of_weights as prefix_of_weights
-    from peagle.warm.local import collect_locally as collect_locally
+    from peagle.warm.collect import check_writable as check_writable
+    from peagle.warm.collect import collect_locally as collect_locally
+    from peagle.warm.collect import collect_on_aws as collect_on_aws
+    from peagle.warm.collect import collecting_plan as collecting_plan
+    from peagle.warm.collect import prefix_of_weights as prefix_of_weights
     from peagle.weights.inspect import inspect_weights as inspect_weights
     from peagle.weights.inspect import remove_warm_start as remove_warm_start
     from peagle.weights.inspect import remove_weights as remove_weights

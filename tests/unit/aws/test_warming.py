@@ -12,8 +12,8 @@ from peagle.aws.errors import AccessDenied, Missing
 from peagle.deploy.state import Deployment
 from peagle.errors import CloudError, EngineError, NotProved, Refused, UserError
 from peagle.planning.plan import Mount, Plan, Weights
-from peagle.warm import endpoint as warming
-from peagle.warm.endpoint import CollectedWarmStart
+from peagle.warm import collect as warming
+from peagle.warm.collect import CollectedWarmStart
 from peagle.warm.transfer import PAUSES, WarmReply
 from peagle.weights.layout import unknown_objects
 from tests.packed import KEY
@@ -113,7 +113,7 @@ def test_weights_that_are_not_below_one_prefix_name_the_command(plan: Plan) -> N
 
 
 def test_streamed_weights_have_no_place_beside_them() -> None:
-    with pytest.raises(Refused, match=r"are streamed .Plan with --weights-by mount"):
+    with pytest.raises(Refused, match=r"are streamed .plan with --weights-by mount"):
         warming.prefix_of_weights(in_s3(mounts=()))
 
 

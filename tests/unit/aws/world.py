@@ -11,9 +11,9 @@ from peagle.catalog import load_catalog
 from peagle.deploy import state as records
 from peagle.deploy.apply import deploy
 from peagle.deploy.context import DeploymentContext, Progress
-from peagle.deploy.destroy import destroy
 from peagle.deploy.preflight import AccountChoices, Preflight, preflight
 from peagle.deploy.state import Deployment
+from peagle.deploy.steps import destroy
 from peagle.engine.logs import find_crash
 from peagle.planning.plan import Plan
 from tests.unit.aws.cloud import Cloud, FakeAws

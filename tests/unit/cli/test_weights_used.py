@@ -10,7 +10,7 @@ import pytest
 
 from peagle.checkpoints import FolderSource
 from peagle.cli.context import in_context
-from peagle.deploy.weights_use import refuse_weights_in_use
+from peagle.deploy.state import refuse_weights_in_use
 from peagle.errors import Refused
 from peagle.planning.plan import MODEL_BUCKET
 from peagle.sandbox.client import Address
@@ -57,7 +57,7 @@ def test_only_the_folder_that_is_replaced_matters(own_home: Path, used: str, ref
 
     if caught is not None:
         assert "peagle-chat uses s3://models/pair/drafter/" in caught.value.message
-        assert caught.value.fix.startswith("Use another prefix, or remove it first")
+        assert caught.value.fix.startswith("use another prefix, or remove it first")
 
 
 def test_other_prefixes_accounts_and_deployments_without_endpoint_do_not_matter(

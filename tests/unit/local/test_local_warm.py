@@ -27,8 +27,8 @@ from peagle.engine.state import collected_folder, local_engines
 from peagle.errors import PeagleError, Refused, UserError
 from peagle.images import Docker, Image, show_image
 from peagle.planning import Options, make_plan
-from peagle.warm import local as warming
-from peagle.warm.local import collect_locally as collect
+from peagle.warm import collect as warming
+from peagle.warm.collect import collect_locally as collect
 from tests.unit.containers.artifacts import artifact
 from tests.unit.images.conftest import LABELS, FakeDocker, docker
 from tests.unit.local.conftest import NAME, PlanFor, processes_with
@@ -215,7 +215,7 @@ def test_a_second_ctrl_c_tells_how_to_end_the_engine(
     def interrupted(*given: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("peagle.warm.local.fetch", interrupted)
+    monkeypatch.setattr("peagle.warm.collect.fetch", interrupted)
     monkeypatch.setattr(warming, "stop_engine", interrupted)
 
     done = CliRunner().invoke(warm, ["tiny", "--name", NAME, "--local"], standalone_mode=False)

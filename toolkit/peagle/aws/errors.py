@@ -186,13 +186,10 @@ def engine_message(text: str) -> str:
     """The message in an engine's JSON error, or the text as it is."""
     try:
         document = json.loads(text)
-    except ValueError:
+        error = document.get("error", document)
+        return str(error if isinstance(error, str) else error["message"])
+    except (ValueError, TypeError, KeyError, AttributeError):
         return text
-    if isinstance(document, dict):
-        inner = document.get("error", document)
-        if isinstance(inner, dict) and inner.get("message"):
-            return str(inner["message"])
-    return text
 
 
 def _of_client(error: boto.BotoCoreError, service: str, region: str) -> PeagleError:

@@ -41,8 +41,7 @@ from peagle.errors import Fix, PeagleError, Refused, UserError
 from peagle.findings import errors
 from peagle.planning import Plan
 from peagle.s3uri import is_s3_uri
-from peagle.warm.endpoint import CollectedWarmStart
-from peagle.warm.local import COLLECTING_SUFFIX
+from peagle.warm.collect import COLLECTING_SUFFIX, CollectedWarmStart
 from peagle.weights.layout import WeightsPrefix
 
 _NOT_FOR_UP = ("--json", "--local", "--to", "--yes")

@@ -78,22 +78,22 @@ class DeploymentContext:
         yield
         self.write(self.record.with_resource(intended.model_copy(update={"made": True})))
 
-    def forget(self, resource: Resource) -> None:
-        """Remove the resource from the record."""
-        self.write(self.record.without(resource.type, resource.name))
-
     def say(self, state: str, line: str = "", lasting: bool = False) -> None:
         """Report progress to the observer."""
         self.observe(Progress(state, line=line, lasting=lasting))
+
+    def say_bytes(self, state: str, done: int, total: int) -> None:
+        """Report how many bytes are transferred."""
+        self.say(state, f"{done / 1e6:.1f} of {total / 1e6:.1f} MB", lasting=done < total)
 
     def tail(self, since: float) -> Tail:
         """The endpoint's log from ``since`` (epoch seconds) on."""
         return Tail(self.aws, self.record.name, since)
 
-    def wait_until_settled(
+    def wait_while_busy(
         self, revision: Revision, since: float, tail: Tail | None = None, purpose: str = ""
     ) -> Endpoint | None:
-        """Wait while SageMaker changes the endpoint; ``None`` when the endpoint is gone.
+        """The endpoint once SageMaker has finished changing it; ``None`` when it is gone.
 
         ``since`` is when the change began, in epoch seconds; ``purpose`` is displayed instead of
         SageMaker's status. Costs are shown at the price of ``revision``. Raises CloudError after
@@ -119,7 +119,7 @@ class DeploymentContext:
                 raise CloudError(
                     f"{live.name} is still {live.status} after {waited / 60:.0f} minutes",
                     Fix(
-                        "Repeat the command to continue waiting, or remove the endpoint",
+                        "repeat the command to continue waiting, or remove the endpoint",
                         ("peagle", "destroy", live.name),
                     ),
                     code="endpoint-timeout",

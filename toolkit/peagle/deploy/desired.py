@@ -61,11 +61,6 @@ class DesiredState:
     def config_name(self) -> str:
         return str(self.config["EndpointConfigName"])
 
-    @property
-    def tags(self) -> list[dict[str, str]]:
-        """The tags of the endpoint."""
-        return list(self.endpoint.get("Tags", ()))
-
 
 def local_weights(plan: Plan) -> tuple[Weights, ...]:
     """The plan's weights in folders of this machine, which deploy uploads."""

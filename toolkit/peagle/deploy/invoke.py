@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from peagle.aws import runtime, sagemaker
 from peagle.aws.client import Aws
@@ -27,34 +27,13 @@ class InvokeResult:
     acceptance_length: float | None = None
 
 
-class InferenceServer(Protocol):
-    """An endpoint, or an engine of this machine."""
-
-    @property
-    def chats(self) -> bool:
-        """Whether its target is a chat model."""
-
-    @property
-    def speculates(self) -> bool:
-        """Whether it is known to speculate."""
-
-    @property
-    def stand_in(self) -> str | None:
-        """What the sandbox serves instead of the target."""
-
-    def ask(self, body: dict[str, Any]) -> dict[str, Any]:
-        """The complete answer."""
-
-    def stream(self, body: dict[str, Any]) -> Iterator[Piece]:
-        """The answer piece by piece."""
-
-    def counters(self) -> Counters | None:
-        """The speculation counters; ``None`` when they cannot be read."""
-
-
 @dataclass(frozen=True)
 class EndpointServer:
-    """``record`` is ``None`` for an endpoint that ``peagle deploy`` did not create."""
+    """An endpoint; ``record`` is ``None`` for one that ``peagle deploy`` did not create.
+
+    ``chats``: the target is a chat model; ``speculates``: it is known to speculate;
+    ``stand_in``: what the sandbox serves instead of the target.
+    """
 
     aws: Aws
     name: str
@@ -87,7 +66,7 @@ class EndpointServer:
 
 @dataclass(frozen=True)
 class LocalServer:
-    """An engine of ``peagle local up``."""
+    """An engine of ``peagle local up``; the members are those of ``EndpointServer``."""
 
     engine: LocalEngine
 
@@ -99,10 +78,6 @@ class LocalServer:
     def speculates(self) -> bool:
         return self.engine.speculates
 
-    @property
-    def stand_in(self) -> str | None:
-        return None
-
     def ask(self, body: dict[str, Any]) -> dict[str, Any]:
         return client.ask(self.engine.process.port, body)
 
@@ -111,6 +86,9 @@ class LocalServer:
 
     def counters(self) -> Counters | None:
         return client.counters(self.engine.process.port) if self.speculates else None
+
+
+InferenceServer = EndpointServer | LocalServer
 
 
 def invoke(

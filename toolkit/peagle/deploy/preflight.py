@@ -1,28 +1,43 @@
-"""Check the account before anything is created. Reads only."""
+"""What the account says about a plan, before anything is created. Reads only.
+
+preflight               everything that deploying the plan depends on
+plan_with_live_prices   a new plan, ranked by today's prices, with the quota and the stored weights
+live_price_of_plan      the same for the plan of a file
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from peagle.aws import s3, sagemaker
 from peagle.aws.client import Aws
 from peagle.aws.image_records import image_findings
-from peagle.aws.prices import NOT_AMAZONS, NOT_LISTED, PRICE_SNAPSHOT, hourly_price
-from peagle.aws.quotas import QUOTA_CODES, QuotaNeed, quota_findings
+from peagle.aws.prices import (
+    NOT_AMAZONS,
+    NOT_LISTED,
+    PRICE_SNAPSHOT,
+    FreshPrices,
+    fresh_prices,
+    hourly_price,
+    unlisted_findings,
+)
+from peagle.aws.quotas import QUOTA_CODES, QuotaNeed, quota_findings, quotas_at_plan
 from peagle.aws.roles import Role, find_role
 from peagle.aws.sagemaker import Endpoint, batch_of
-from peagle.catalog.tables import InstanceTable
+from peagle.catalog.schema import Catalog
+from peagle.catalog.tables import InstanceTable, Price
 from peagle.deploy import state
 from peagle.deploy.apply import Change, change_of
 from peagle.deploy.desired import DesiredState, desired_state, local_weights
 from peagle.deploy.state import Deployment
-from peagle.findings import Finding, error
+from peagle.findings import Finding, error, errors
 from peagle.planning.candidates import price_unknown
+from peagle.planning.drafter import NOT_READ
 from peagle.planning.plan import Plan
 from peagle.request_validation import request_findings
 from peagle.weights.bucket import Bucket
-from peagle.weights.mounted import WEIGHTS_CODES, mounted_findings
+from peagle.weights.mounted import WEIGHTS_CODES, mounted_at_plan, mounted_findings
 
 PRICE_CODES = frozenset(
     {"price-unknown", "price-of-another-region", PRICE_SNAPSHOT, NOT_LISTED, NOT_AMAZONS}
@@ -30,7 +45,7 @@ PRICE_CODES = frozenset(
 """Findings of the plan that AWS's own price list resolves."""
 
 CHECKED_AGAIN = PRICE_CODES | QUOTA_CODES | WEIGHTS_CODES
-"""Findings of a plan that preflight checks again, so the plan's own no longer count."""
+"""Findings that preflight checks again; the plan's own no longer count."""
 
 
 @dataclass(frozen=True)
@@ -95,9 +110,13 @@ def _with_price(aws: Aws, plan: Plan) -> tuple[Plan, list[Finding]]:
         message = f"neither the catalogue nor AWS has a price for {plan.instance_type}"
         fix = "look up the price, then add --accept-unknown-price"
         return plan, [price_unknown(message, fix)]
+    return _priced(plan, price), []
+
+
+def _priced(plan: Plan, price: Price) -> Plan:
     total = round(price.usd_per_hour * plan.instance_count, 4)
     changed = {"price_per_hour_usd": total, "price_date": price.date.isoformat()}
-    return plan.model_copy(update=changed), []
+    return plan.model_copy(update=changed)
 
 
 def _name_in_use(
@@ -132,3 +151,48 @@ def _foreign_objects(aws: Aws, desired: DesiredState) -> Iterator[Finding]:
         if foreign:
             message = f"{upload.uri} holds {len(foreign)} other files, such as {foreign[0]}"
             yield error("prefix-in-use", "bucket", message, "remove them, or choose another --name")
+
+
+def plan_with_live_prices(
+    aws: Aws, catalog: Catalog, plan: Callable[[Catalog, bool], Plan], head_in_s3: bool
+) -> Plan:
+    """The plan, ranked by today's prices, with findings about the account's quota and the weights.
+
+    ``plan`` makes a plan from a catalogue; its second argument is whether it reads a drafter from
+    the hub or S3. Without access to AWS: the catalogue's prices, and a warning.
+    """
+    fresh = fresh_prices(aws, catalog.instances)
+    catalog = catalog.model_copy(update={"instances": fresh.table})
+    made = plan(catalog, not head_in_s3)
+    stored = mounted_at_plan(aws, made)
+    if head_in_s3 and not errors(stored):
+        # An incomplete copy may lack the head, and another pair's head must not be planned with.
+        made = plan(catalog, True)
+    elif head_in_s3:
+        kept = tuple(finding for finding in made.findings if finding.code != NOT_READ)
+        made = made.model_copy(update={"findings": kept})
+    return _with_account_findings(aws, made, fresh, stored)
+
+
+def live_price_of_plan(aws: Aws, catalog: Catalog, plan: Plan) -> Plan:
+    """The plan of a file with today's price and the same findings; nothing else changes."""
+    fresh = fresh_prices(aws, catalog.instances)
+    price = fresh.listed.price(plan.instance_type) if fresh.listed else None
+    priced = _priced(plan, price) if price else plan
+    return _with_account_findings(aws, priced, fresh, mounted_at_plan(aws, priced))
+
+
+def _with_account_findings(
+    aws: Aws, plan: Plan, fresh: FreshPrices, stored: tuple[Finding, ...]
+) -> Plan:
+    """The plan with findings about the price, the quota, and the weights (``stored``).
+
+    ``price-not-listed`` replaces ``price-unknown``.
+    """
+    unlisted = unlisted_findings(fresh.listed, plan.instance_type)
+    quota = quotas_at_plan(aws, plan.instance_type, plan.instance_count, fresh.table)
+    own = [one for one in plan.findings if not (unlisted and one.code == "price-unknown")]
+    found = (*own, *fresh.findings, *unlisted, *quota, *stored)
+    levels = ("error", "warning", "note")
+    by_level = sorted(found, key=lambda finding: levels.index(finding.level))
+    return plan.model_copy(update={"findings": tuple(by_level)})

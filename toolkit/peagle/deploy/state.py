@@ -1,4 +1,4 @@
-"""The deployment record: what deploy created, written before and after every step.
+"""Deployment records: what deploy created, written before and after every step.
 
 One JSON file per endpoint, ``$PEAGLE_HOME/deployments/<scope>/<region>/<name>.json``. It is the
 only memory between commands: ``destroy`` removes what it lists and nothing else. This module does
@@ -8,7 +8,7 @@ not import boto3, so that listing and completing names is quick.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -16,13 +16,13 @@ from uuid import uuid4
 
 from pydantic import Field, ValidationError
 
-from peagle.errors import Fix, NotFound, PeagleError, UserError, nearest
-from peagle.planning.plan import Frozen, Plan
+from peagle.errors import Fix, NotFound, PeagleError, Refused, UserError, nearest
+from peagle.planning.plan import MODEL_BUCKET, Frozen, Plan
 from peagle.proof import Proof
 from peagle.store import SANDBOX, home, locked, write_json
 
 FORMAT = 2
-"""Format 1 called a revision ``generation`` and the pending one ``wanted``."""
+"""Format 1 names a revision ``generation`` and the pending one ``wanted``."""
 
 ResourceType = Literal["Endpoint", "EndpointConfig", "Model", "S3Objects", "S3Bucket"]
 
@@ -70,7 +70,6 @@ class Failure(Frozen):
 
     @classmethod
     def of(cls, error: PeagleError) -> Failure:
-        """The failure that ``error`` describes."""
         return cls(message=error.message, fix=error.fix, command=tuple(error.command))
 
 
@@ -113,12 +112,10 @@ class Deployment(Frozen):
         return self.model_copy(update={"resources": kept})
 
     def of_type(self, kind: ResourceType) -> tuple[Resource, ...]:
-        """The resources of one type."""
         return tuple(resource for resource in self.resources if resource.type == kind)
 
 
 def record_path(scope: str, region: str, name: str) -> Path:
-    """The file of that record."""
     return home() / "deployments" / scope / region / f"{name}.json"
 
 
@@ -135,7 +132,6 @@ def load_record(scope: str, region: str, name: str) -> Deployment | None:
 
 
 def remove_record(record: Deployment) -> None:
-    """Delete the record."""
     record_path(record.scope, record.region, record.name).unlink(missing_ok=True)
 
 
@@ -187,7 +183,7 @@ def deployment_lock(scope: str, region: str, name: str) -> Iterator[None]:
         except BlockingIOError as error:
             raise UserError(
                 f"another peagle command is changing {name}",
-                "wait until it has ended",
+                "wait until it has finished",
                 code="deployment-locked",
             ) from error
         try:
@@ -207,14 +203,16 @@ def _read(path: Path) -> Deployment:
     """The record in ``path``. Raises UserError: nothing may guess what is in the account."""
     try:
         document: Any = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(document, dict) and _is_newer(document.get("format")):
+        number = document.get("format", 1) if isinstance(document, dict) else 0
+        if isinstance(number, int) and number > FORMAT:
             raise UserError(
-                f"the deployment record {path} has format {document['format']}; this version "
-                f"of peagle-toolkit reads formats 1 to {FORMAT}",
+                f"the deployment record {path} has format {number}; this version of peagle-toolkit "
+                f"reads formats 1 to {FORMAT}",
                 "upgrade peagle-toolkit; the record is left unchanged",
                 code="record-too-new",
             )
-        return Deployment.model_validate_json(json.dumps(_upgraded(document)))
+        upgraded = _upgraded(document) if number == 1 else document
+        return Deployment.model_validate_json(json.dumps(upgraded))
     except (ValueError, ValidationError, OSError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(
@@ -224,23 +222,60 @@ def _read(path: Path) -> Deployment:
         ) from error
 
 
-def _is_newer(number: object) -> bool:
-    return isinstance(number, int) and number > FORMAT
-
-
-def _upgraded(document: Any) -> Any:
+def _upgraded(document: dict[str, Any]) -> dict[str, Any]:
     """A record of format 1 in format 2."""
-    if not isinstance(document, dict) or document.get("format", 1) != 1:
-        return document
-    upgraded = {key: value for key, value in document.items() if key != "wanted"}
     failure = document.get("failure")
     resources = [
         {("revision" if key == "generation" else key): value for key, value in resource.items()}
         for resource in document.get("resources", ())
     ]
-    return upgraded | {
+    upgraded = document | {
         "format": FORMAT,
         "pending": document.get("wanted"),
         "resources": resources,
         "failure": {"message": failure} if isinstance(failure, str) else None,
     }
+    upgraded.pop("wanted", None)
+    return upgraded
+
+
+def refuse_weights_in_use(
+    uris: Collection[str], scope: str, consequence: str, alternative: str = ""
+) -> None:
+    """Raise Refused when an endpoint of ``scope`` mounts or streams one of the prefixes, a folder
+    of it, or a prefix that contains it. Endpoints of other machines are unknown.
+
+    ``consequence`` says what would happen, ``alternative`` what to do instead of removing them.
+    """
+    names = [record.name for record in all_records(scope) if _uses(record, uris)]
+    if not names:
+        return
+    several = len(names) > 1
+    raise Refused(
+        f"the endpoint{'s' if several else ''} {', '.join(names)} use{'' if several else 's'} "
+        f"{', '.join(sorted(uris))}: {consequence}",
+        Fix(
+            f"{alternative}remove {'them' if several else 'it'} first, or add --even-if-used",
+            ("peagle", "destroy", names[0]),
+        ),
+        code="weights-in-use",
+    )
+
+
+def _uses(record: Deployment, uris: Collection[str]) -> bool:
+    if not record.of_type("Endpoint"):
+        return False
+    revisions = [revision for revision in (record.serving, record.pending) if revision]
+    used = [prefix for revision in revisions for prefix in _weights_prefixes(revision)]
+    return any(one.startswith(uri) or uri.startswith(one) for one in used for uri in uris)
+
+
+def _weights_prefixes(revision: Revision) -> Iterator[str]:
+    """The prefixes that the plan mounts or streams, each ending with a slash."""
+    plan = revision.plan
+    for mount in plan.mounts:
+        uri = mount.s3_uri.replace(MODEL_BUCKET, revision.bucket or MODEL_BUCKET)
+        yield f"{uri.rstrip('/')}/"
+    for weights in (plan.target.weights, plan.drafter.weights if plan.drafter else None):
+        if weights is not None and weights.streamed:
+            yield f"{weights.location.rstrip('/')}/"

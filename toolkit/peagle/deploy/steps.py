@@ -1,17 +1,28 @@
-"""The steps that bring a plan into service, in the order of ``apply``. Each may be repeated."""
+"""The steps that bring a plan into service, and those that remove it. Each may be repeated."""
 
 from __future__ import annotations
 
 import threading
 
 from peagle.aws import s3, sagemaker
-from peagle.aws.errors import AccessDenied
+from peagle.aws.errors import AccessDenied, Busy
 from peagle.aws.logs import Tail
 from peagle.aws.sagemaker import BROKEN, BUSY, Endpoint
+from peagle.deploy import state
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.desired import DesiredState
 from peagle.deploy.state import Resource, ResourceType
-from peagle.errors import CloudError, Fix
+from peagle.errors import CloudError, Fix, Refused
+from peagle.s3uri import S3Uri
+
+_REMOVAL: tuple[ResourceType, ...] = (
+    "Endpoint",
+    "EndpointConfig",
+    "Model",
+    "S3Objects",
+    "S3Bucket",
+)
+"""An endpoint needs its configuration while it exists, and the configuration its model."""
 
 
 def upload_weights(context: DeploymentContext, desired: DesiredState) -> None:
@@ -26,8 +37,7 @@ def upload_weights(context: DeploymentContext, desired: DesiredState) -> None:
         with lock:
             done += count
             sent = done
-        megabytes = f"{sent / 1e6:.1f} of {total / 1e6:.1f} MB"
-        context.say("Uploading", megabytes, lasting=sent < total)
+        context.say_bytes("Uploading", sent, total)
 
     for upload in desired.uploads:
         _ensure_bucket(context, upload.bucket, desired)
@@ -40,9 +50,8 @@ def upload_weights(context: DeploymentContext, desired: DesiredState) -> None:
 def _ensure_bucket(context: DeploymentContext, bucket: str, desired: DesiredState) -> None:
     """Create the bucket. A bucket that another deploy created is recorded as ours as well."""
     resource = _resource(desired, "S3Bucket", bucket)
-    begun = any(r.name == bucket and not r.made for r in context.record.of_type("S3Bucket"))
-    exists = s3.bucket_exists(context.aws, bucket)
-    if exists and not begun:
+    interrupted = any(r.name == bucket and not r.made for r in context.record.of_type("S3Bucket"))
+    if s3.bucket_exists(context.aws, bucket) and not interrupted:
         if s3.is_our_bucket(context.aws, bucket):
             made = resource.model_copy(update={"made": True})
             context.write(context.record.with_resource(made))
@@ -54,23 +63,26 @@ def _ensure_bucket(context: DeploymentContext, bucket: str, desired: DesiredStat
 
 def create_model(context: DeploymentContext, desired: DesiredState) -> None:
     """CreateModel."""
-    name = desired.model_name
-    with context.creating(_resource(desired, "Model", name)):
-        _say_creating(context, "Model", "model", name)
-        sagemaker.create(context.aws, "Model", name, desired.model, context.record.id)
+    _create(context, desired, "Model", "model", desired.model)
 
 
 def create_config(context: DeploymentContext, desired: DesiredState) -> None:
     """CreateEndpointConfig."""
-    name = desired.config_name
-    with context.creating(_resource(desired, "EndpointConfig", name)):
-        _say_creating(context, "EndpointConfig", "endpoint configuration", name)
-        sagemaker.create(context.aws, "EndpointConfig", name, desired.config, context.record.id)
+    _create(context, desired, "EndpointConfig", "endpoint configuration", desired.config)
 
 
-def _say_creating(context: DeploymentContext, kind: ResourceType, noun: str, name: str) -> None:
+def _create(
+    context: DeploymentContext,
+    desired: DesiredState,
+    kind: sagemaker.ResourceKind,
+    noun: str,
+    parameters: dict[str, object],
+) -> None:
+    name = str(parameters[f"{kind}Name"])
     exists = any(known.made and known.name == name for known in context.record.of_type(kind))
-    context.say(f"{'Continuing with' if exists else 'Creating'} {noun}", name)
+    with context.creating(_resource(desired, kind, name)):
+        context.say(f"{'Continuing with' if exists else 'Creating'} {noun}", name)
+        sagemaker.create(context.aws, kind, name, parameters, context.record.id)
 
 
 def put_endpoint(context: DeploymentContext, desired: DesiredState) -> None:
@@ -95,7 +107,7 @@ def _ready_for_change(context: DeploymentContext, desired: DesiredState) -> Endp
     """
     live = sagemaker.describe(context.aws, context.record.name)
     if live and live.status in BUSY and not _is_starting(live, desired):
-        live = context.wait_until_settled(desired.revision, context.clock.now())
+        live = context.wait_while_busy(desired.revision, context.clock.now())
     if live and live.status in BROKEN:
         reason = live.failure or "no reason given"
         context.say("Removing", f"the endpoint is {live.status}: {reason}")
@@ -111,32 +123,6 @@ def _is_starting(live: Endpoint, desired: DesiredState) -> bool:
     return live.status == "Updating" and live.pending_config == desired.config_name
 
 
-def delete_endpoint(context: DeploymentContext, live: Endpoint) -> None:
-    """Delete the endpoint and wait until it is gone.
-
-    A busy endpoint must settle first: SageMaker refuses its deletion, or accepts it and does
-    nothing.
-    """
-    revision, since = context.record.current, context.clock.now()
-    if live.status in BUSY and live.status != "Deleting":
-        settled = context.wait_until_settled(
-            revision, since, purpose="Waiting for the endpoint's current change to end"
-        )
-        if settled is None:
-            return
-    if live.status != "Deleting":
-        sagemaker.delete(context.aws, "Endpoint", live.name)
-    remaining = context.wait_until_settled(revision, since)
-    if remaining is not None:
-        raise CloudError(
-            f"endpoint {remaining.name} was not deleted: {remaining.status} "
-            f"{remaining.failure or ''}",
-            Fix("Repeat", ("peagle", "destroy", remaining.name)),
-            code="endpoint-not-deleted",
-        )
-    context.change(billing_since=None)
-
-
 def wait_in_service(context: DeploymentContext, desired: DesiredState) -> None:
     """Wait until the endpoint serves our configuration; raise CloudError with the cause if not."""
     live = sagemaker.describe(context.aws, context.record.name)
@@ -145,22 +131,22 @@ def wait_in_service(context: DeploymentContext, desired: DesiredState) -> None:
     if context.record.billing_since is None:
         context.change(billing_since=live.created)
     updating = live.status == "Updating"
-    begun = live.changed if updating else live.created
-    since = begun if updating else context.record.billing_since or begun
-    tail = context.tail(begun)
-    settled = context.wait_until_settled(desired.revision, since, tail)
-    if settled is None:
+    started = live.changed if updating else live.created
+    since = started if updating else context.record.billing_since or started
+    tail = context.tail(started)
+    live = context.wait_while_busy(desired.revision, since, tail)
+    if live is None:
         raise _disappeared(context)
-    if settled.status != "InService":
-        cause, fix = _cause(context, settled, tail)
-        raise CloudError(f"endpoint {settled.name} is {settled.status}: {cause}", fix,
+    if live.status != "InService":
+        cause, fix = _cause(context, live, tail)
+        raise CloudError(f"endpoint {live.name} is {live.status}: {cause}", fix,
                          code="endpoint-failed")  # fmt: skip
-    if settled.config != desired.config_name:
-        cause, fix = _cause(context, settled, tail)
-        serving = f"the earlier configuration {settled.config} still serves; {fix.sentence}"
+    if live.config != desired.config_name:
+        cause, fix = _cause(context, live, tail)
+        serving = f"the earlier configuration {live.config} still serves; {fix.sentence}"
         raise CloudError(f"the update was rolled back: {cause}", Fix(serving, fix.command),
                          code="endpoint-rolled-back")  # fmt: skip
-    sagemaker.retag(context.aws, settled.arn, desired.tags)
+    sagemaker.retag(context.aws, live.arn, desired.endpoint.get("Tags", []))
 
 
 def _resource(desired: DesiredState, kind: ResourceType, name: str) -> Resource:
@@ -175,13 +161,101 @@ def _disappeared(context: DeploymentContext) -> CloudError:
     )
 
 
-def _cause(context: DeploymentContext, settled: Endpoint, tail: Tail) -> tuple[str, Fix]:
+def _cause(context: DeploymentContext, live: Endpoint, tail: Tail) -> tuple[str, Fix]:
     """SageMaker's reason, and the log line that explains it unless the reason contains it."""
-    reason = settled.failure or "SageMaker gives no reason"
+    reason = live.failure or "SageMaker gives no reason"
     try:
         line, sentence = context.explain([event.raw for event in context.tail(tail.since).new()])
     except AccessDenied:
         line, sentence = "", ""
     explained = f"; log: {line}" if line and line not in reason else ""
-    logs = Fix("Read the log", ("peagle", "logs", settled.name))
+    logs = Fix("read the log", ("peagle", "logs", live.name))
     return f"{reason}{explained}", Fix(sentence) if sentence else logs
+
+
+def destroy(context: DeploymentContext) -> tuple[tuple[Resource, ...], tuple[Resource, ...]]:
+    """Remove all resources of the record, then the record; what was removed, and what was kept.
+
+    Also cleans up after an interrupted deploy or destroy.
+    """
+    removed: list[Resource] = []
+    kept: list[Resource] = []
+    for kind in _REMOVAL:
+        for resource in context.record.of_type(kind):
+            (removed if remove_resource(context, resource) else kept).append(resource)
+    state.remove_record(context.record)
+    return tuple(removed), tuple(kept)
+
+
+def remove_resource(context: DeploymentContext, resource: Resource) -> bool:
+    """Remove one resource and its entry in the record; whether the resource was removed.
+
+    A resource of our name without our deployment id belongs to another owner, and stays.
+    """
+    context.say("Removing", f"{resource.type} {resource.name}")
+    removed = _remove(context, resource)
+    context.write(context.record.without(resource.type, resource.name))
+    return removed
+
+
+def _remove(context: DeploymentContext, resource: Resource) -> bool:
+    if resource.type == "S3Bucket":
+        return _remove_bucket(context, resource)
+    if resource.type == "S3Objects":
+        bucket = S3Uri.parse(resource.name).bucket
+        s3.delete_objects(context.aws, bucket, resource.keys)
+        return True
+    try:
+        owner = sagemaker.owner(context.aws, resource.type, resource.name)
+    except AccessDenied:  # tags may not be read: then the record counts
+        owner = context.record.id if resource.made else ""
+    if owner not in (None, context.record.id):
+        return False
+    if resource.type != "Endpoint":
+        sagemaker.delete(context.aws, resource.type, resource.name)
+    elif live := sagemaker.describe(context.aws, resource.name):
+        try:
+            delete_endpoint(context, live)
+        except Busy as error:
+            raise CloudError(
+                f"another client is changing endpoint {live.name}: {error.message}",
+                Fix("repeat in a minute", ("peagle", "destroy", live.name)),
+                code="endpoint-busy",
+            ) from error
+    return True
+
+
+def delete_endpoint(context: DeploymentContext, live: Endpoint) -> None:
+    """Delete the endpoint and wait until it is gone.
+
+    Waits for the end of a change first: SageMaker refuses the deletion of a busy endpoint, or
+    accepts it and does nothing.
+    """
+    revision, since = context.record.current, context.clock.now()
+    if live.status in BUSY and live.status != "Deleting":
+        ended = context.wait_while_busy(
+            revision, since, purpose="Waiting for the endpoint's current change to end"
+        )
+        if ended is None:
+            return
+    if live.status != "Deleting":
+        sagemaker.delete(context.aws, "Endpoint", live.name)
+    remaining = context.wait_while_busy(revision, since)
+    if remaining is not None:
+        raise CloudError(
+            f"endpoint {remaining.name} was not deleted: {remaining.status} "
+            f"{remaining.failure or ''}",
+            Fix("repeat", ("peagle", "destroy", remaining.name)),
+            code="endpoint-not-deleted",
+        )
+    context.change(billing_since=None)
+
+
+def _remove_bucket(context: DeploymentContext, resource: Resource) -> bool:
+    """Remove a bucket that a deploy created, if it is empty."""
+    try:
+        exists = s3.bucket_exists(context.aws, resource.name)
+    except Refused:
+        return False
+    ours = not resource.made or not exists or s3.is_our_bucket(context.aws, resource.name)
+    return ours and s3.delete_bucket(context.aws, resource.name)

@@ -18,9 +18,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
+from peagle.aws.errors import engine_message
 from peagle.errors import EngineError, Fix, PeagleError, Refused, UserError
 from peagle.store import replacing
 from peagle_serve.contract import COLLECT, WARM_MODE_VARIABLE
@@ -35,7 +37,8 @@ _FORMAT = 1
 _KEY = re.compile(r"[0-9a-f]{32}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
-_REBUILD = Fix("Build the image again with this version: peagle image build PAIR --push")
+_REPEAT = "nothing was kept; repeat the command"
+_REBUILD = Fix("build the image again with this version: peagle image build PAIR --push")
 
 
 class IncompleteResponse(Exception):
@@ -93,13 +96,28 @@ def fetch(
     Raises Refused when there is nothing to fetch or the image is too old, EngineError when the
     container fails or sends other bytes than its manifest lists, UserError when the disk is full.
     """
-    text = _request(send, {}, sleep, log)
+    request = partial(_request, send, sleep, log)
+    text = request({})
     artifact = _described(text, folder)
     with _disk_full_as_error(folder, artifact.size):
         folder.mkdir(parents=True, exist_ok=True)
         with replacing(artifact.archive) as draft:
+            sha256 = hashlib.sha256()
+            progress(0, artifact.size)
             with draft.open("wb") as stream:
-                _write_parts(send, stream, artifact, progress, sleep, log)
+                for done in range(0, artifact.size, PART_BYTES):
+                    length = min(PART_BYTES, artifact.size - done)
+                    part = request({"offset": done, "length": length}, length)
+                    stream.write(part)
+                    sha256.update(part)
+                    progress(done + length, artifact.size)
+            if sha256.hexdigest() != artifact.sha256:
+                raise EngineError(
+                    f"the fetched bytes of {artifact.key} do not match the sha256 of the "
+                    "container's manifest",
+                    _REPEAT,
+                    code="checksum-mismatch",
+                )
             draft.chmod(0o644)  # the container's own user reads it
             # Without a manifest there is no artifact: no reader combines an old one with new bytes.
             artifact.manifest.unlink(missing_ok=True)
@@ -109,37 +127,11 @@ def fetch(
     return artifact
 
 
-def _write_parts(
-    send: Send,
-    stream: BinaryIO,
-    artifact: WarmArtifact,
-    progress: OnBytes,
-    sleep: Callable[[float], object],
-    log: str,
-) -> None:
-    sha256, done = hashlib.sha256(), 0
-    progress(done, artifact.size)
-    while done < artifact.size:
-        length = min(PART_BYTES, artifact.size - done)
-        part = _request(send, {"offset": done, "length": length}, sleep, log, length)
-        stream.write(part)
-        sha256.update(part)
-        done += length
-        progress(done, artifact.size)
-    if sha256.hexdigest() != artifact.sha256:
-        raise EngineError(
-            f"the fetched bytes of {artifact.key} do not match the sha256 of the container's "
-            "manifest",
-            "Nothing was kept; repeat the command",
-            code="checksum-mismatch",
-        )
-
-
 def _request(
     send: Send,
-    body: dict[str, Any],
     sleep: Callable[[float], object],
     log: str,
+    body: dict[str, Any],
     length: int | None = None,
 ) -> bytes:
     """The response to ``body``, of ``length`` bytes where given; retried after pauses while the
@@ -155,7 +147,7 @@ def _request(
                 failure = EngineError(
                     f"a part of the artifact is cut short: {len(response.body):,} of {length:,} "
                     "bytes",
-                    "Nothing was kept; repeat the command",
+                    _REPEAT,
                     code="incomplete-response",
                 )
         except IncompleteResponse as incomplete:
@@ -167,36 +159,28 @@ def _request(
 
 
 def _refusal(response: WarmReply, log: str) -> PeagleError:
-    reason = _error_message(response.body)
-    if response.status == 409:
-        return Refused(
-            f"there is nothing to collect: {reason}", f"See {log}", code="nothing-compiled"
+    text = response.body[:2000].decode("utf-8", errors="replace")
+    reason = engine_message(text)[:300] or "empty response"
+    if response.status >= 500:
+        return EngineError(
+            f"the container failed to collect ({response.status}): {reason}", f"see {log}"
         )
-    if response.status == 403:
-        return Refused(
+    message, fix, code = {
+        409: (f"there is nothing to collect: {reason}", Fix(f"see {log}"), "nothing-compiled"),
+        403: (
             f"the container does not collect: {reason}",
-            f"Start it with {WARM_MODE_VARIABLE}={COLLECT}",
-            code="not-collecting",
-        )
-    if response.status < 500:
-        return Refused(
+            Fix(f"start it with {WARM_MODE_VARIABLE}={COLLECT}"),
+            "not-collecting",
+        ),
+    }.get(
+        response.status,
+        (
             f"the container does not support warm starts ({response.status}: {reason})",
             _REBUILD,
-            code="image-too-old",
-        )
-    return EngineError(
-        f"the container failed to collect ({response.status}): {reason}", f"See {log}"
+            "image-too-old",
+        ),
     )
-
-
-def _error_message(body: bytes) -> str:
-    """The text of ``{"error": ...}``, which is a string or an object with a message."""
-    text = body[:2000].decode("utf-8", errors="replace")
-    try:
-        error = json.loads(text)["error"]
-        return str(error["message"] if isinstance(error, dict) else error)
-    except (ValueError, KeyError, TypeError):
-        return text[:300] or "empty response"
+    return Refused(message, fix, code=code)
 
 
 def _described(text: bytes, folder: Path) -> WarmArtifact:
@@ -234,7 +218,7 @@ def _disk_full_as_error(folder: Path, size: int) -> Iterator[None]:
         existing = existing.parent
     full = UserError(
         f"the disk of {folder} is full: the artifact needs {size / 1e6:,.1f} MB",
-        "Free some space or choose another folder; nothing was kept",
+        "free some space or choose another folder; nothing was kept",
         code="disk-full",
     )
     if shutil.disk_usage(existing).free < size:

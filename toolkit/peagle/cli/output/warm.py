@@ -13,7 +13,7 @@ from peagle.deploy.desired import DesiredState
 from peagle.deploy.state import Deployment
 from peagle.planning import Plan
 from peagle.text import format_duration, format_price, format_size, format_usd
-from peagle.warm.endpoint import CollectedWarmStart
+from peagle.warm.collect import CollectedWarmStart
 from peagle.warm.transfer import WarmArtifact
 from peagle.weights.layout import WeightsPrefix
 from peagle_serve.contract import WARM_FOLDER

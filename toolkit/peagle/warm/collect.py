@@ -1,12 +1,14 @@
-"""Warm starts on AWS: a temporary endpoint compiles, and others start with its compile caches.
+"""Run a plan once, on AWS or on this machine, and keep what its engine compiled.
 
-The artifact (``peagle.warm.transfer``) is stored in the folder ``warm/`` beside the weights, so
-every deployment that mounts the weights mounts it too: no request and no template changes.
+On AWS a temporary endpoint compiles. The artifact (``peagle.warm.transfer``) is stored in the
+folder ``warm/`` beside the weights, so every deployment that mounts the weights mounts it too: no
+request and no template changes.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,16 +21,27 @@ from peagle.deploy.apply import Change, deploy
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.desired import DesiredState
 from peagle.deploy.status import sandbox_engine
+from peagle.engine import state as engine_state
+from peagle.engine.client import exchange
+from peagle.engine.local import STOP_SECONDS, Progress, exclusive, start_local, stop_local
+from peagle.engine.process import stop_engine
+from peagle.engine.runner import Runner
 from peagle.errors import CloudError, EngineError, Fix, PeagleError, Refused
 from peagle.planning.plan import Plan
 from peagle.planning.runtime import check_name
 from peagle.warm.transfer import IncompleteResponse, WarmArtifact, WarmReply, fetch
 from peagle.weights.bucket import Bucket
 from peagle.weights.layout import WeightsPrefix, weights_prefix
-from peagle_serve.contract import COLLECT, WARM_ATTRIBUTE, WARM_FOLDER, WARM_MODE_VARIABLE
+from peagle_serve.contract import (
+    ATTRIBUTES_HEADER,
+    COLLECT,
+    WARM_ATTRIBUTE,
+    WARM_FOLDER,
+    WARM_MODE_VARIABLE,
+)
 
 COLLECTING_SUFFIX = "-warm"
-"""Ends the name of the endpoint that collects."""
+"""Suffix of the name of the endpoint or engine that collects: the plan's own may run too."""
 
 _RUNTIME = "sagemaker-runtime"
 _EAGER = "SM_VLLM_ENFORCE_EAGER"
@@ -58,7 +71,7 @@ def collecting_plan(plan: Plan) -> Plan:
     if plan.environment.get(_EAGER, "false").strip().lower() != "false":
         raise Refused(
             f"{plan.pair} runs eagerly ({_EAGER}), so there is nothing to collect",
-            f"Remove {_EAGER}; without compilation every start is cold",
+            f"remove {_EAGER}; without compilation every start is cold",
             code="nothing-compiled",
         )
     each = plan.price_per_hour_usd
@@ -80,7 +93,7 @@ def prefix_of_weights(plan: Plan) -> WeightsPrefix:
     if kinds == {"s3"} and not plan.mounts:
         raise Refused(
             f"a warm start needs mounted weights, and those of {plan.pair} are streamed",
-            "Plan with --weights-by mount",
+            "plan with --weights-by mount",
             code="weights-streamed",
         )
     if kinds != {"s3"} or [mount.channel for mount in plan.mounts] != [None]:
@@ -126,7 +139,7 @@ def collect_on_aws(
     artifact = fetch(
         lambda body: _send(context.aws, name, body),
         folder,
-        lambda done, size: _show_bytes(context, "Fetching", done, size),
+        lambda done, size: context.say_bytes("Fetching", done, size),
         context.clock.sleep,
     )
     _store(context, artifact, place)
@@ -180,7 +193,7 @@ def _store(context: DeploymentContext, artifact: WarmArtifact, place: WeightsPre
     def advance(count: int) -> None:
         nonlocal done
         done += count
-        _show_bytes(context, "Storing", min(done, artifact.size), artifact.size)
+        context.say_bytes("Storing", min(done, artifact.size), artifact.size)
 
     for path in (artifact.archive, artifact.manifest):
         key = place.file_key(WARM_FOLDER, path.name)
@@ -196,5 +209,40 @@ def _others(aws: Aws, artifact: WarmArtifact, place: WeightsPrefix) -> dict[str,
     return found
 
 
-def _show_bytes(context: DeploymentContext, what: str, done: int, size: int) -> None:
-    context.say(what, f"{done / 1e6:.1f} of {size / 1e6:.1f} MB", lasting=done < size)
+def collect_locally(plan: Plan, runner: Runner, folder: Path, progress: Progress) -> WarmArtifact:
+    """Start ``plan`` on ``runner``, which must collect; keep its artifact in ``folder``; stop it.
+
+    Nothing runs afterwards, however this ends; the log of a failure is kept. Raises what ``up``
+    and ``peagle.warm.transfer.fetch`` raise.
+    """
+    own = plan.model_copy(update={"name": f"{plan.name}{COLLECTING_SUFFIX}"})
+    with exclusive(own.name, "warm --local"):
+        try:
+            return _collect(own, runner, folder, progress)
+        finally:
+            shutil.rmtree(engine_state.collected_folder(own.name), ignore_errors=True)
+
+
+def _collect(own: Plan, runner: Runner, folder: Path, progress: Progress) -> WarmArtifact:
+    engine = start_local(own, progress=progress, runner=runner)
+
+    def send(body: dict[str, Any]) -> WarmReply:
+        headers = {"Content-Type": "application/json", ATTRIBUTES_HEADER: WARM_ATTRIBUTE}
+        try:
+            content = json.dumps(body).encode()
+            return WarmReply(*exchange(engine.process.port, content, headers))
+        except EngineError as error:
+            raise IncompleteResponse(error) from error
+
+    def show_bytes(done: int, size: int) -> None:
+        progress("fetching", f"{done / 1e6:.1f} of {size / 1e6:.1f} MB")
+
+    try:
+        progress("packing", "compile caches")
+        artifact = fetch(send, folder, show_bytes, log=engine.process.log)
+        stop_local(own.name, now=True)
+    except BaseException:
+        stop_engine(engine.process, STOP_SECONDS)
+        engine_state.forget(own.name)
+        raise
+    return artifact
