@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
-from peagle_serve.contract import COLLECT, OFF, PREFIX, Settings, WrongEnvironment, settings_of
+from peagle_serve.contract import AUTO, OFF, PREFIX, Settings, WrongEnvironment, settings_of
 from peagle_serve.engine import check_port
 from peagle_serve.environment import arguments
 from peagle_serve.environment_checks import check, check_built_for, port_of
@@ -18,7 +18,7 @@ from peagle_serve.logs import STARTING, Log, Redactor
 from peagle_serve.small_layers import variables as small_layers
 from peagle_serve.supervisor import Supervisor
 from peagle_serve.variable_names import check_arguments
-from peagle_serve.warm.caches import has_artifact_folder, is_folder_named
+from peagle_serve.warm.caches import has_artifacts
 from peagle_serve.weights import check_streamer, unused, with_model
 
 SERVER = "vllm.entrypoints.openai.api_server"
@@ -61,7 +61,7 @@ def _prepared(given: Sequence[str], environment: Mapping[str, str], log: Log) ->
             f"unknown arguments: {' '.join(given)}",
             "the only argument is: serve; set SM_VLLM_* variables",
         )
-    settings: Settings = settings_of(environment)
+    settings = settings_of(environment)
     check(environment)
     if find_spec("vllm") is None:
         raise WrongEnvironment(f"{sys.executable} has no vLLM", "use an image with vLLM")
@@ -73,10 +73,10 @@ def _prepared(given: Sequence[str], environment: Mapping[str, str], log: Log) ->
     argv = _argv(chosen)
     passed = [_encoded(token) for token in argv]
 
-    def check_again() -> None:
+    def check_before_start() -> None:
         check_port(environment.get(f"{PREFIX}HOST", ""), port_of(environment))
 
-    check_again()
+    check_before_start()
     if warning := unused(environment, chosen):
         log.warning(warning)
     log.stage = STARTING
@@ -84,15 +84,14 @@ def _prepared(given: Sequence[str], environment: Mapping[str, str], log: Log) ->
     log.info("starting vLLM", event="start", argv=argv)
     variables = {**os.environb, **_settings(os.environb), **warm}
     variables |= small_layers(variables)
-    return Supervisor(passed, variables, log, settings, check_again)
+    return Supervisor(passed, variables, log, settings, check_before_start)
 
 
 def _warm(
     environment: Mapping[str, str], chosen: Mapping[str, str], settings: Settings, log: Log
 ) -> dict[bytes, bytes]:
     """The variables of a warm start; empty without artifacts."""
-    there = is_folder_named(environment) or has_artifact_folder(environment)
-    if settings.warm == OFF or not (there or settings.warm == COLLECT):
+    if settings.warm == OFF or (settings.warm == AUTO and not has_artifacts(environment)):
         return {}
     from peagle_serve.warm.prepare import prepare  # most containers do not need it
 

@@ -104,16 +104,17 @@ def settings_of(environment: Mapping[str, str]) -> Settings:
         raise WrongEnvironment(
             f"{WARM_MODE_VARIABLE} is {warm!r}", f"set it to {AUTO}, {COLLECT} or {OFF}"
         )
-    restarts = _number(environment, RESTARTS_VARIABLE, default.restarts)
-    return Settings(
-        _number(environment, DRAIN_VARIABLE, default.drain_seconds),
-        0 if warm == COLLECT else restarts,
-        warm,
-    )
+    drain = environment.get(DRAIN_VARIABLE, str(default.drain_seconds))
+    restarts = environment.get(RESTARTS_VARIABLE, str(default.restarts))
+    allowed = whole_number(RESTARTS_VARIABLE, restarts)
+    return Settings(whole_number(DRAIN_VARIABLE, drain), 0 if warm == COLLECT else allowed, warm)
 
 
-def _number(environment: Mapping[str, str], name: str, default: int) -> int:
-    text = environment.get(name, str(default)).strip()
-    if not (text.isascii() and text.isdigit()):
-        raise WrongEnvironment(f"{name} is {text!r}", "set it to a whole number of 0 or more")
-    return int(text)
+def whole_number(name: str, text: str, least: int = 0) -> int:
+    """The number in the variable ``name``. Raises WrongEnvironment for anything else."""
+    digits = text.strip()
+    if not (digits.isascii() and digits.isdigit() and int(digits) >= least):
+        raise WrongEnvironment(
+            f"{name} is {text!r}", f"set it to a whole number of at least {least}"
+        )
+    return int(digits)

@@ -80,18 +80,15 @@ def asks_for(scope: Message, attribute: str) -> bool:
     )  # fmt: skip
 
 
-async def answer(send: Send, status: int, document: dict[str, Any]) -> None:
-    """Respond with a JSON document."""
-    await answer_bytes(send, status, json.dumps(document).encode(), b"application/json")
-
-
-async def answer_bytes(
-    send: Send, status: int, body: bytes, kind: bytes = b"application/octet-stream"
+async def answer(
+    send: Send, status: int, body: dict[str, Any] | bytes, *more: tuple[bytes, bytes]
 ) -> None:
-    """Respond with bytes."""
-    headers = [(b"content-type", kind), (b"content-length", b"%d" % len(body))]
+    """Respond with a JSON document, or with bytes; ``more`` are headers."""
+    kind = b"application/octet-stream" if isinstance(body, bytes) else b"application/json"
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    headers = [(b"content-type", kind), (b"content-length", b"%d" % len(content)), *more]
     await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    await send({"type": "http.response.body", "body": content})
 
 
 _SAMPLE = re.compile(

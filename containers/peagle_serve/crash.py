@@ -1,13 +1,13 @@
 """Why an engine ended: the deciding line of its output, the cause code and the fix.
 
 The patterns match real messages of this entrypoint, vLLM, torch, CUDA and the hub. The toolkit uses
-them too, for logs of other containers.
+them for the logs of other containers.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import NamedTuple
 
 
@@ -235,9 +235,11 @@ def find_crash(lines: Iterable[str]) -> Crash:
 
     A message is an exception, or an error of a command line, with the lines that belong to it.
     """
-    parsed = [LogLine.of(line) for line in lines if not _IGNORED.match(line)]
-    parsed = [line for line in parsed if not _NOT_THE_CAUSE.search(line.text)]
-    messages = list(_messages(parsed))
+    parsed = [_process_and_text(line) for line in lines if not _IGNORED.match(line)]
+    parsed = [(process, text) for process, text in parsed if not _NOT_THE_CAUSE.search(text)]
+    messages = [
+        _message(parsed, number) for number, (_, text) in enumerate(parsed) if _MESSAGE.match(text)
+    ]
     for message in messages:
         for cause, pattern, fix in _KNOWN:
             if pattern.search(message):
@@ -245,50 +247,33 @@ def find_crash(lines: Iterable[str]) -> Crash:
     return Crash(_readable(messages[-1])) if messages else Crash("")
 
 
-class LogLine(NamedTuple):
-    """A line of the log: the process that wrote it, and the text."""
-
-    process: str
-    text: str
-
-    @classmethod
-    def of(cls, line: str) -> LogLine:
-        """``line`` parsed."""
-        process = _PROCESS.match(line)
-        return cls(process[0] if process else "", bare_line(line))
-
-
 def bare_line(line: str) -> str:
     """A line of vLLM's log without process, level, date and source."""
     return _PREFIX.sub("", line).strip()
 
 
-def _messages(lines: list[LogLine]) -> Iterator[str]:
-    for number, line in enumerate(lines):
-        if _MESSAGE.match(line.text):
-            yield " ".join([_with_code(lines, number), *_following(lines, number)])
+def _process_and_text(line: str) -> tuple[str, str]:
+    process = _PROCESS.match(line)
+    return process[0] if process else "", bare_line(line)
 
 
-def _with_code(lines: list[LogLine], number: int) -> str:
-    """An exception without a message, as of ``assert``, with the code that raised it."""
-    text = lines[number].text
-    if not _BARE_EXCEPTION.match(text):
-        return text
-    code = next((one.text for one in reversed(lines[:number]) if one.text.strip("^~ ")), "")
-    return f"{text}: {code}" if code.startswith(("assert ", "raise ")) else text
-
-
-def _following(lines: list[LogLine], number: int) -> Iterator[str]:
-    """The lines that belong to a message."""
-    begin, count = lines[number], 0
+def _message(lines: list[tuple[str, str]], number: int) -> str:
+    """The message that begins with this line, and the lines of its process that belong to it."""
+    writer, first = lines[number]
+    message = [first]
+    if _BARE_EXCEPTION.match(first):  # the code says more, as of ``assert``
+        before = (text for _, text in reversed(lines[:number]) if text.strip("^~ "))
+        code = next(before, "")
+        if code.startswith(("assert ", "raise ")):
+            message = [f"{first}: {code}"]
     for process, text in lines[number + 1 :]:
-        if not text and _HUB_ERROR.search(begin.text):
+        if not text and _HUB_ERROR.search(first):
             continue
         ends = not text or _MESSAGE.match(text) or _END_OF_MESSAGE.match(text)
-        if ends or process != begin.process or count == _FOLLOWING_LINES:
-            return
-        count += 1
-        yield text
+        if ends or process != writer or len(message) > _FOLLOWING_LINES:
+            break
+        message.append(text)
+    return " ".join(message)
 
 
 def _readable(message: str) -> str:

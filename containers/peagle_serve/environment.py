@@ -20,7 +20,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from peagle_serve.contract import PREFIX, WrongEnvironment
+from peagle_serve.contract import PREFIX, SPECULATION, WrongEnvironment
 
 _DECODER = json.JSONDecoder()
 _BLANK = " \t\n\r"
@@ -62,6 +62,12 @@ def members(text: str) -> dict[str, JsonPart]:
         found[str(name.value)] = part
         at = _skip_blank(text, part.end) + 1
     return found
+
+
+def speculation_of(environment: Mapping[str, str]) -> dict[str, Any]:
+    """The speculative configuration; empty without one. Raises ValueError for an invalid one."""
+    text = environment.get(SPECULATION)
+    return {} if text is None else {name: part.value for name, part in members(text).items()}
 
 
 def object_sequence(text: str) -> list[JsonPart]:
@@ -141,8 +147,6 @@ def _argument(flag: str, value: str) -> list[str]:
     if switch == "true" or not value:
         return [flag]
     tokens = _tokens(flag, value)
-    if not tokens:
-        return []
     if "--" in tokens:  # argparse drops it anywhere
         raise ValueError("the value '--'")
     if len(tokens) == 1 and tokens[0].startswith("-"):
@@ -150,35 +154,24 @@ def _argument(flag: str, value: str) -> list[str]:
     for token in tokens:
         if token.startswith("-") and not _NEGATIVE_NUMBER.fullmatch(token):
             raise ValueError(f"several values, one of which begins with a dash: {token!r}")
-    return [flag, *tokens]
+    return [flag, *tokens] if tokens else []
 
 
 def _tokens(flag: str, value: str) -> list[str]:
     text = value.strip()
     if flag in WHOLE_ARRAY_FLAGS:
         return [value]
-    if text.startswith("[") and text.endswith("]"):
-        return _element_tokens(text) if _is_array(text) else [value]
-    objects = object_sequence(text) if text.startswith("{") else []
-    if len(objects) > 1:
-        return [text[part.start : part.end] for part in objects]
-    return [value]
+    if text.startswith("["):
+        try:
+            return [_token(part, text) for part in elements(text)]
+        except ValueError:
+            return [value]
+    objects = object_sequence(text)
+    return [_token(part, text) for part in objects] if len(objects) > 1 else [value]
 
 
-def _is_array(text: str) -> bool:
-    try:
-        elements(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _element_tokens(text: str) -> list[str]:
-    """A string element without its quotes, ``null`` as "", everything else as it is written."""
-    tokens = []
-    for part in elements(text):
-        if isinstance(part.value, str):
-            tokens.append(part.value)
-        else:
-            tokens.append("" if part.value is None else text[part.start : part.end])
-    return tokens
+def _token(part: JsonPart, text: str) -> str:
+    """A string without its quotes, ``null`` as "", everything else as it is written."""
+    if isinstance(part.value, str):
+        return part.value
+    return "" if part.value is None else text[part.start : part.end]

@@ -11,10 +11,9 @@ Another K and no speculation are allowed: measurements use both.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +24,10 @@ from peagle_serve.contract import (
     PREFIX,
     SPECULATION,
     WrongEnvironment,
+    whole_number,
 )
-from peagle_serve.environment import members
-from peagle_serve.folder import is_folder_path
+from peagle_serve.environment import members, speculation_of
+from peagle_serve.folder import is_folder_path, read_json
 from peagle_serve.variable_names import NEGATION, check_names, check_switch
 from peagle_serve.weights import drafter_of
 
@@ -62,7 +62,7 @@ def _differences(built: Document, chosen: Mapping[str, str]) -> Iterator[str]:
     yield from _model("target", built, chosen[MODEL], MODEL)
     if SPECULATION not in chosen:
         return
-    speculation = {name: part.value for name, part in members(chosen[SPECULATION]).items()}
+    speculation = speculation_of(chosen)
     if built.get("method") is None:
         yield f"{SPECULATION} is set"
         return
@@ -106,40 +106,61 @@ def _facts(config: Document) -> Document:
 
 def _object(file: Path) -> Document:
     """The object in a JSON file; empty if there is none."""
-    with contextlib.suppress(OSError, ValueError, RecursionError):
-        document = json.loads(file.read_text(encoding="utf-8"))
-        if isinstance(document, dict):
-            return document
-    return {}
+    try:
+        return read_json("", file)
+    except WrongEnvironment:
+        return {}
 
 
-_COUNTS = (
-    "TENSOR_PARALLEL_SIZE",
-    "PIPELINE_PARALLEL_SIZE",
-    "DATA_PARALLEL_SIZE",
-    "MAX_NUM_SEQS",
-)
-_SWITCHES = (
-    "ENFORCE_EAGER",
-    "TRUST_REMOTE_CODE",
-    "ENABLE_PREFIX_CACHING",
-    "ENABLE_CHUNKED_PREFILL",
-    "ENABLE_EXPERT_PARALLEL",
-    "ENABLE_AUTO_TOOL_CHOICE",
-    "ENABLE_LORA",
-    "ASYNC_SCHEDULING",
-    "DISABLE_LOG_STATS",
+_SWITCHES = frozenset(
+    PREFIX + flag
+    for flag in (
+        "ENFORCE_EAGER",
+        "TRUST_REMOTE_CODE",
+        "ENABLE_PREFIX_CACHING",
+        "ENABLE_CHUNKED_PREFILL",
+        "ENABLE_EXPERT_PARALLEL",
+        "ENABLE_AUTO_TOOL_CHOICE",
+        "ENABLE_LORA",
+        "ASYNC_SCHEDULING",
+        "DISABLE_LOG_STATS",
+    )
 )
 _PROMPTS_IN_LOGS = (f"{PREFIX}ENABLE_LOG_REQUESTS", f"{PREFIX}ENABLE_LOG_OUTPUTS",
                     "VLLM_DEBUG_LOG_API_SERVER_RESPONSE")  # fmt: skip
+
+
+def _is_share(text: str) -> bool:
+    try:
+        return 0 < float(text) <= 1
+    except ValueError:
+        return False
+
+
+_COUNT = (re.compile(r"0*[1-9]\d*", re.ASCII).fullmatch, "a whole number of at least 1")
 _TOKENS = r"(?=.*[1-9])\d+(\.\d+)?[kKmMgGtT]?"
-_LENGTHS = {
-    "MAX_MODEL_LEN": (re.compile(rf"-1|auto|{_TOKENS}", re.ASCII), "16384, 16k or auto"),
-    "MAX_NUM_BATCHED_TOKENS": (re.compile(_TOKENS, re.ASCII), "8192 or 8k"),
+"""vLLM's notations of a number of tokens: 16384, 16k, 16K."""
+_VALUES: dict[str, tuple[Callable[[str], object], str]] = {
+    "TENSOR_PARALLEL_SIZE": _COUNT,
+    "PIPELINE_PARALLEL_SIZE": _COUNT,
+    "DATA_PARALLEL_SIZE": _COUNT,
+    "MAX_NUM_SEQS": _COUNT,
+    "MAX_MODEL_LEN": (
+        re.compile(rf"-1|auto|{_TOKENS}", re.ASCII).fullmatch,
+        "a number of tokens: 16384, 16k or auto",
+    ),
+    "MAX_NUM_BATCHED_TOKENS": (
+        re.compile(_TOKENS, re.ASCII).fullmatch,
+        "a number of tokens: 8192 or 8k",
+    ),
+    # vLLM 0.28.0 accepts and ignores unknown values of this one.
+    "MODEL_IMPL": (
+        re.compile("auto|vllm|transformers|terratorch").fullmatch,
+        "one of auto, vllm, transformers, terratorch",
+    ),
+    "GPU_MEMORY_UTILIZATION": (_is_share, "a number above 0 and up to 1"),
 }
-"""vLLM's notations of a number of tokens: 16384, 16k, 16K, auto; -1 means auto."""
-_CHOICES = {"MODEL_IMPL": ("auto", "vllm", "transformers", "terratorch")}
-"""vLLM 0.28.0 accepts and ignores unknown values of these."""
+"""Flag -> whether a value is valid, and what is."""
 _K = "num_speculative_tokens"
 _K_IS_OPTIONAL = ("suffix", "mtp")
 _NEED_DRAFTER = ("eagle", "eagle3", "medusa", "mlp_speculator", "draft_model", "dflash")
@@ -159,84 +180,48 @@ _UNCHECKED = {
 def check(environment: Mapping[str, str]) -> None:
     """Raise WrongEnvironment for the first invalid variable."""
     check_names(environment)
-    for flag in _COUNTS:
-        if PREFIX + flag in environment:
-            _count(PREFIX + flag, environment[PREFIX + flag])
-    switches = {PREFIX + flag for flag in _SWITCHES}
-    for name in sorted(environment):
-        if name in switches or name.startswith(NEGATION):
-            check_switch(name, environment[name])
-    for name in _PROMPTS_IN_LOGS:
-        if environment.get(name, "false").strip().lower() not in ("false", "0"):
+    for name, value in sorted(environment.items()):
+        is_valid, expected = _VALUES.get(name.removeprefix(PREFIX), (bool, ""))
+        if expected and not is_valid(value.strip()):
+            raise WrongEnvironment(f"{name} is {value!r}", f"set it to {expected}")
+        if name in _SWITCHES or name.startswith(NEGATION):
+            check_switch(name, value)
+        if name in _UNCHECKED:
+            message = f"{name} is not supported, because nothing checks it"
+            raise WrongEnvironment(message, _UNCHECKED[name])
+        if name in _PROMPTS_IN_LOGS and value.strip().lower() not in ("false", "0"):
             raise WrongEnvironment(
                 f"{name} writes prompts into the log", "remove it: logs must not hold prompts"
             )
-    _check_lengths(environment)
-    _check_choices(environment)
-    _check_memory_share(environment)
-    for name, fix in _UNCHECKED.items():
-        if name in environment:
-            raise WrongEnvironment(f"{name} is not supported, because nothing checks it", fix)
     if SPECULATION in environment:
-        _check_speculation(environment[SPECULATION])
-        _check_counted(environment)
-    chosen = environment.get(f"{PREFIX}PORT")
-    if chosen is not None and chosen.strip() != str(port_of(environment)):
+        _check_speculation(environment)
+    port = str(port_of(environment))
+    chosen = environment.get(f"{PREFIX}PORT", port)
+    if chosen.strip() != port:
         raise WrongEnvironment(
-            f"{PREFIX}PORT is {chosen}, but SageMaker uses port {port_of(environment)}",
-            f"remove {PREFIX}PORT",
+            f"{PREFIX}PORT is {chosen}, but SageMaker uses port {port}", f"remove {PREFIX}PORT"
         )
 
 
 def port_of(environment: Mapping[str, str]) -> int:
     """The port that SageMaker uses: its variable, else 8080."""
-    port = _count(PORT_VARIABLE, environment.get(PORT_VARIABLE) or str(DEFAULT_PORT))
+    text = environment.get(PORT_VARIABLE) or str(DEFAULT_PORT)
+    port = whole_number(PORT_VARIABLE, text, least=1)
     if port > _LAST_PORT:
         raise WrongEnvironment(f"{PORT_VARIABLE} is {port}", f"set it to at most {_LAST_PORT}")
     return port
 
 
-def _count(name: str, text: str) -> int:
-    digits = text.strip()
-    if not (digits.isascii() and digits.isdigit() and int(digits) >= 1):
-        raise WrongEnvironment(f"{name} is {text!r}", "set it to a whole number of at least 1")
-    return int(digits)
-
-
-def _check_lengths(environment: Mapping[str, str]) -> None:
-    for flag, (spelling, examples) in _LENGTHS.items():
-        name = PREFIX + flag
-        if name in environment and not spelling.fullmatch(environment[name].strip()):
-            raise WrongEnvironment(
-                f"{name} is {environment[name]!r}", f"set it to a number of tokens: {examples}"
-            )
-
-
-def _check_choices(environment: Mapping[str, str]) -> None:
-    for flag, choices in _CHOICES.items():
-        name = PREFIX + flag
-        if environment.get(name, choices[0]).strip() not in choices:
-            raise WrongEnvironment(
-                f"{name} is {environment[name]!r}", f"set it to one of {', '.join(choices)}"
-            )
-
-
-def _check_memory_share(environment: Mapping[str, str]) -> None:
-    name = f"{PREFIX}GPU_MEMORY_UTILIZATION"
-    try:
-        share = float(environment.get(name, "1"))
-    except ValueError:
-        share = 0.0
-    if not 0 < share <= 1:
+def _check_speculation(environment: Mapping[str, str]) -> None:
+    config = _json_object(environment[SPECULATION])
+    method, k = config.get("method"), config.get(_K)
+    # Without counters, neither /ping nor a client knows whether the drafter drafts.
+    uncounted = f"{PREFIX}DISABLE_LOG_STATS"
+    if environment.get(uncounted, "false").strip().lower() != "false":
         raise WrongEnvironment(
-            f"{name} is {environment[name]!r}", "set it to a number above 0 and up to 1"
+            f"{uncounted} turns off the counters that show whether the drafter works",
+            f"remove it, or {SPECULATION}",
         )
-
-
-def _check_speculation(text: str) -> None:
-    config = _json_object(text)
-    method = config.get("method")
-    k = config.get(_K)
     if k is None and str(method).endswith(_K_IS_OPTIONAL):
         return
     if not isinstance(k, int) or isinstance(k, bool) or k < 1:
@@ -251,16 +236,6 @@ def _check_speculation(text: str) -> None:
         raise WrongEnvironment(
             f"{SPECULATION} has the method {method} and no drafter",
             'set "model" to the head\'s Hugging Face ID or folder',
-        )
-
-
-def _check_counted(environment: Mapping[str, str]) -> None:
-    """Without counters, neither ``/ping`` nor a client knows whether the drafter drafts."""
-    name = f"{PREFIX}DISABLE_LOG_STATS"
-    if environment.get(name, "false").strip().lower() != "false":
-        raise WrongEnvironment(
-            f"{name} turns off the counters that show whether the drafter works",
-            f"remove it, or {SPECULATION}",
         )
 
 

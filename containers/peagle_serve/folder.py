@@ -8,9 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from peagle_serve.contract import WrongEnvironment
+from peagle_serve.contract import ADDITIONAL, WrongEnvironment
 from peagle_serve.safetensors import (
     DamagedFile,
+    first_names,
     index_name,
     parse_index,
     read_header,
@@ -19,10 +20,7 @@ from peagle_serve.safetensors import (
 
 CONFIGURATIONS = ("config.json", "params.json")
 _OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".gguf", ".tensors")
-_ADDITIONAL = "additional-model-data-sources"
-"""SageMaker mounts every folder below ``/opt/ml/additional-model-data-sources`` separately."""
 _COPY_AGAIN = "copy or upload it again"
-_SHOWN = 5
 
 
 def is_folder_path(path: str) -> bool:
@@ -35,8 +33,8 @@ def check_folder(
 ) -> None:
     """Raise WrongEnvironment if ``path`` does not hold a complete model.
 
-    ``variable`` is what names the folder. Below ``ml_root``, which others fill, no link may lead
-    out; with ``linked`` the folder itself may be a link, as it is on a developer's machine.
+    ``variable`` names the folder in messages. Below ``ml_root``, whose content is not trusted, no
+    link may lead out; with ``linked`` the folder itself may be a link, as on a developer's machine.
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -51,7 +49,7 @@ def check_folder(
         _check_links(variable, folder, Path(ml_root), linked)
     if not has_any(folder, CONFIGURATIONS):
         raise WrongEnvironment(
-            f"{variable} is {path}, which has no config.json (it holds {_some(names)})",
+            f"{variable} is {path}, which has no config.json (it holds {first_names(names)})",
             _models_near(folder / "*"),
         )
     for name in CONFIGURATIONS:
@@ -95,7 +93,7 @@ def _check_weights(variable: str, folder: Path, names: list[str]) -> None:
         others = () if tensors else [name for name in names if name.endswith(_OTHER_WEIGHTS)]
         if not tensors and not others:
             raise WrongEnvironment(
-                f"{variable} is {folder}, which has no weights (it holds {_some(names)})",
+                f"{variable} is {folder}, which has no weights (it holds {first_names(names)})",
                 "upload the *.safetensors files too",
             )
         for name in tensors:
@@ -133,9 +131,9 @@ def follow_link(path: Path, homes: Sequence[Path]) -> Path:
 
 
 def _check_links(variable: str, folder: Path, ml_root: Path, linked: bool) -> None:
-    """Neither a folder that others filled nor anything in it may be a link to somewhere else."""
+    """Neither a folder below ``ml_root`` nor anything in it may be a link to another place."""
     mounted = folder.absolute().relative_to(ml_root.absolute()).parts
-    mount = ml_root.joinpath(*mounted[: 2 if mounted[:1] == (_ADDITIONAL,) else 1])
+    mount = ml_root.joinpath(*mounted[: 2 if mounted[:1] == (ADDITIONAL,) else 1])
     homes = [Path(os.path.realpath(path)) for path in (ml_root, mount)]
     homes += link_homes(folder) if linked else ()
     try:
@@ -159,12 +157,8 @@ def _is_inside(path: Path, folder: Path) -> bool:
 
 
 def _models_near(missing: Path) -> str:
-    """The fix: names the folders nearby that do hold a model."""
+    """The fix, with the folders nearby that hold a model."""
     near = {path for base in (missing.parent, missing.parent.parent) for path in base.glob("*")}
     models = sorted(str(path) for path in near if has_any(path, CONFIGURATIONS))
-    return f"there is a model in {_some(models)}" if models else "mount or upload the weights there"
-
-
-def _some(names: list[str]) -> str:
-    more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
+    found = f"there is a model in {first_names(models)}"
+    return found if models else "mount or upload the weights there"

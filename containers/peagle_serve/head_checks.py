@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from peagle_serve.contract import MODEL, SPECULATION, WrongEnvironment
-from peagle_serve.environment import members
+from peagle_serve.environment import speculation_of
 from peagle_serve.folder import is_folder_path, read_json
 from peagle_serve.heads import AUX_LAYERS, MASK, VLLM_PLACEHOLDERS, HeadFiles
 from peagle_serve.safetensors import read_header
@@ -34,7 +34,7 @@ def check_pair(environment: Mapping[str, str]) -> None:
     drafter, target_path = drafter_of(environment), environment[MODEL]
     if not (drafter and is_folder_path(drafter) and is_folder_path(target_path)):
         return
-    speculation = {name: part.value for name, part in members(environment[SPECULATION]).items()}
+    speculation = speculation_of(environment)
     if speculation.get("method") != "eagle3" or not loads_files(environment):
         return
     files = Path(target_path) / "config.json", Path(drafter) / "config.json"

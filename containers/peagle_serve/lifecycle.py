@@ -4,8 +4,9 @@ vLLM loads ``LifecycleMiddleware`` by ``--middleware``. It exchanges the message
 the supervisor over an inherited socket, and ends the server when the supervisor has ended.
 
 ``/ping`` returns 200 when the engine answers and, with speculation, the drafter has drafted: a
-configured drafter may not be loaded. So the server sends itself one request, whose drafts must be
-counted; this also warms the kernels for the first user. While draining, new requests get 503.
+configured drafter may not be loaded. So the server sends itself one request and waits until its
+drafts are counted; this also warms the kernels for the first user. While draining, new requests get
+503.
 Requests carry the engine's time to healthy, in seconds, as ``STARTED_AFTER`` in their scope.
 """
 
@@ -20,8 +21,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 
-from peagle_serve.contract import SPECULATION
-from peagle_serve.counters import Application, Message, Receive, Send, call, counters_of
+from peagle_serve.counters import Application, Message, Receive, Send, answer, call, counters_of
 from peagle_serve.engine import (
     DRAIN,
     FAILED,
@@ -31,7 +31,7 @@ from peagle_serve.engine import (
     SOCKET_VARIABLE,
     STARTED_VARIABLE,
 )
-from peagle_serve.environment import members
+from peagle_serve.environment import speculation_of
 
 TOKENS = 16
 _COUNTING_SECONDS = 5.0
@@ -49,11 +49,10 @@ _SCHEDULE = "num_speculative_tokens_per_batch_size"
 def always_drafts(environment: Mapping[str, str]) -> bool:
     """Whether a drafter is configured that always drafts; ``checks`` keeps its counters on."""
     try:
-        config = members(environment.get(SPECULATION, ""))
+        config = speculation_of(environment)
     except ValueError:
         return False
-    method = config["method"].value if "method" in config else None
-    return method not in _MAY_NOT_DRAFT and _SCHEDULE not in config
+    return bool(config) and config.get("method") not in _MAY_NOT_DRAFT and _SCHEDULE not in config
 
 
 async def prove(app: Application, scope: Message) -> str:
@@ -70,7 +69,7 @@ async def prove(app: Application, scope: Message) -> str:
         if status != 200 or counters_of(page)["drafts"] > 0:
             return ""
         await asyncio.sleep(_POLL_SECONDS)
-    return f"speculation is configured, and {TOKENS} tokens came without a draft"
+    return f"speculation is configured, and {TOKENS} tokens were generated without a draft"
 
 
 STARTED_AFTER = "peagle.started_after"
@@ -185,12 +184,5 @@ class _SupervisorSocket:
 
 async def _refuse(send: Send, reason: str) -> None:
     """Respond with 503 and close the connection."""
-    body = json.dumps({"error": {"message": reason, "type": "unavailable", "code": 503}}).encode()
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", b"%d" % len(body)),
-        (b"retry-after", b"1"),
-        (b"connection", b"close"),
-    ]
-    await send({"type": "http.response.start", "status": 503, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    error = {"message": reason, "type": "unavailable", "code": 503}
+    await answer(send, 503, {"error": error}, (b"retry-after", b"1"), (b"connection", b"close"))

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import re
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeGuard
@@ -307,7 +307,7 @@ def _check_numbered(found: Iterable[str]) -> None:
             )
 
 
-def first_names(names: list[str]) -> str:
-    """The first three names for a message, printable."""
-    shown = ", ".join(ascii(name)[1:-1][:80] for name in names[:3])
-    return f"{shown}, ..." if len(names) > 3 else shown
+def first_names(names: Sequence[str], most: int = 5) -> str:
+    """The first names for a message, printable, and the number of the others."""
+    shown = ", ".join(ascii(name)[1:-1][:80] for name in names[:most])
+    return f"{shown}, and {len(names) - most} more" if len(names) > most else shown

@@ -16,11 +16,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 from peagle_serve.contract import Settings, WrongEnvironment
 from peagle_serve.engine import FAILED, HEALTHY, HELLO, IDLE, EngineChild, reap
 from peagle_serve.logs import DRAINING, ENDED, SERVING, STARTING, Log
+
+if TYPE_CHECKING:
+    from peagle_serve.crash import Crash
 
 STOP_SECONDS = 10.0
 """An engine without requests is killed this long after SIGTERM."""
@@ -30,14 +33,6 @@ _LAST_OUTPUT_SECONDS = 1.0
 """Output is read this long after the engine's end; one of its children may keep the pipe open."""
 _KEPT_LINES = 4000
 _NEVER = float("inf")
-
-
-class EngineEnd(NamedTuple):
-    """Why an engine ended: the deciding line, the fix, and the cause code."""
-
-    reason: str
-    fix: str
-    cause: str
 
 
 class Supervisor:
@@ -74,8 +69,16 @@ class Supervisor:
             try:
                 self._before_start()
                 engine = EngineChild(self._argv, self._environment)
-            except (WrongEnvironment, OSError) as error:
-                return self._report_failed_start(error)
+            except WrongEnvironment as error:
+                return self._report_end(
+                    f"cannot start the engine: {error.message}", error.message, error.fix,
+                    "environment",
+                )  # fmt: skip
+            except OSError as error:
+                return self._report_end(
+                    f"cannot start the engine: {error}", str(error), "the image is incomplete",
+                    "image",
+                )  # fmt: skip
             watch = EngineWatch(engine, self._log, self._settings, lambda: self._signals)
             try:
                 watch.until_end(selector)
@@ -86,18 +89,13 @@ class Supervisor:
                 self._log.info("ended after a signal", event="ended", exit_code=0)
                 return 0
             code = engine.ended or 1
-            end = watch.end()
+            reason, fix, cause = watch.crash()
             if not self._may_restart(watch.was_healthy):
-                self._log.stage = ENDED
-                self._log.error(
-                    f"the engine ended: {end.reason}", end.fix, event="crash", reason=end.reason,
-                    cause=end.cause, exit_code=code, restarts=len(self._restarts),
-                )  # fmt: skip
-                return code
+                return self._report_end(f"the engine ended: {reason}", reason, fix, cause, code)
             count, limit = len(self._restarts), self._settings.restarts
             self._log.warning(
-                f"restarting the engine ({count} of {limit} in an hour), which ended: {end.reason}",
-                event="restart", reason=end.reason, cause=end.cause, exit_code=code,
+                f"restarting the engine ({count} of {limit} in an hour), which ended: {reason}",
+                event="restart", reason=reason, cause=cause, exit_code=code,
                 restarts=count, limit=limit,
             )  # fmt: skip
 
@@ -111,16 +109,14 @@ class Supervisor:
         self._restarts.append(now)
         return True
 
-    def _report_failed_start(self, error: Exception) -> int:
-        wrong = isinstance(error, WrongEnvironment)
-        reason = error.message if isinstance(error, WrongEnvironment) else str(error)
-        fix = error.fix if isinstance(error, WrongEnvironment) else "the image is incomplete"
+    def _report_end(self, message: str, reason: str, fix: str, cause: str, code: int = 1) -> int:
+        """Write the last line of the log. Returns the exit code."""
         self._log.stage = ENDED
         self._log.error(
-            f"cannot start the engine: {reason}", fix, event="crash", reason=reason,
-            cause="environment" if wrong else "image", exit_code=1, restarts=len(self._restarts),
+            message, fix, event="crash", reason=reason, cause=cause, exit_code=code,
+            restarts=len(self._restarts),
         )  # fmt: skip
-        return 1
+        return code
 
     def _install_handlers(self, selector: selectors.BaseSelector) -> int:
         """Let signals wake the loop through a pipe. Returns its writing end."""
@@ -184,20 +180,19 @@ class EngineWatch:
         for source in open_sources:
             selector.unregister(source)
 
-    def end(self) -> EngineEnd:
+    def crash(self) -> Crash:
         """Why the engine ended."""
-        from peagle_serve.crash import find_crash  # its patterns take time; few engines crash
+        from peagle_serve.crash import Crash, find_crash  # its patterns take time; few crash
 
         see_log = "see the engine's messages above"
         if self._failure:
-            return EngineEnd(self._failure, see_log, "no-drafts")
+            return Crash(self._failure, see_log, "no-drafts")
         crash = find_crash(self._output)
         if crash.line:
-            return EngineEnd(crash.line, crash.fix or see_log, crash.cause or "unknown")
+            return Crash(crash.line, crash.fix or see_log, crash.cause or "unknown")
         if self._engine.ended == 128 + signal.SIGKILL:
-            fix = "if memory ran out, use a larger machine"
-            return EngineEnd("killed by SIGKILL", fix, "killed")
-        return EngineEnd(f"exit code {self._engine.ended}, without a message", see_log, "unknown")
+            return Crash("killed by SIGKILL", "if memory ran out, use a larger machine", "killed")
+        return Crash(f"exit code {self._engine.ended}, without a message", see_log, "unknown")
 
     def _read_output(self) -> bool:
         lines = self._engine.lines()

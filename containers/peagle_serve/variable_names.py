@@ -17,28 +17,13 @@ from peagle_serve.environment import flag_of
 KNOWN = tuple(
     PREFIX + flag
     for flag in (
-        "SPECULATIVE_CONFIG",
-        "MODEL",
-        "MAX_MODEL_LEN",
-        "MAX_NUM_SEQS",
-        "MAX_NUM_BATCHED_TOKENS",
-        "TENSOR_PARALLEL_SIZE",
-        "PIPELINE_PARALLEL_SIZE",
-        "DATA_PARALLEL_SIZE",
-        "GPU_MEMORY_UTILIZATION",
-        "KV_CACHE_DTYPE",
-        "QUANTIZATION",
-        "DTYPE",
-        "REVISION",
-        "TOKENIZER",
-        "SERVED_MODEL_NAME",
-        "TRUST_REMOTE_CODE",
-        "ENFORCE_EAGER",
-        "ENABLE_PREFIX_CACHING",
-        "CHAT_TEMPLATE",
-        "LOAD_FORMAT",
+        "SPECULATIVE_CONFIG", "MODEL", "MAX_MODEL_LEN", "MAX_NUM_SEQS", "MAX_NUM_BATCHED_TOKENS",
+        "TENSOR_PARALLEL_SIZE", "PIPELINE_PARALLEL_SIZE", "DATA_PARALLEL_SIZE",
+        "GPU_MEMORY_UTILIZATION", "KV_CACHE_DTYPE", "QUANTIZATION", "DTYPE", "REVISION",
+        "TOKENIZER", "SERVED_MODEL_NAME", "TRUST_REMOTE_CODE", "ENFORCE_EAGER",
+        "ENABLE_PREFIX_CACHING", "CHAT_TEMPLATE", "LOAD_FORMAT",
     )
-)
+)  # fmt: skip
 """The most important variables; the others depend on the version of vLLM."""
 
 _OWN_PREFIX = "PEAGLE_"

@@ -21,7 +21,7 @@ from peagle_serve.contract import (
     WARM_FOLDER,
     WrongEnvironment,
 )
-from peagle_serve.environment import members
+from peagle_serve.environment import members, speculation_of
 from peagle_serve.folder import CONFIGURATIONS, check_folder, has_any, is_folder_path, names_in
 
 _PATH_VARIABLES = (MODEL, "SM_VLLM_TOKENIZER")
@@ -43,11 +43,16 @@ def with_model(environment: Mapping[str, str]) -> dict[str, str]:
     if SPECULATION in chosen:
         chosen[SPECULATION] = _real_drafter(chosen[SPECULATION], root)
     needs_weights = loads_files(environment)
-    named = {MODEL: chosen[MODEL], f'"model" of {SPECULATION}': drafter_of(chosen)}
-    for where, path in named.items():
-        if path and is_folder_path(path):
+    for where, path in models_in(chosen).items():
+        if is_folder_path(path):
             check_folder(where, path, root, needs_weights, ROOT_VARIABLE in environment)
     return chosen
+
+
+def models_in(chosen: Mapping[str, str]) -> dict[str, str]:
+    """Target and drafter (if there is one), by what names them in the environment."""
+    found = {MODEL: chosen[MODEL], f'"model" of {SPECULATION}': drafter_of(chosen)}
+    return {where: path for where, path in found.items() if path}
 
 
 def loads_files(environment: Mapping[str, str]) -> bool:
@@ -57,10 +62,8 @@ def loads_files(environment: Mapping[str, str]) -> bool:
 
 def drafter_of(environment: Mapping[str, str]) -> str | None:
     """The ``model`` of the speculative configuration."""
-    if SPECULATION not in environment:
-        return None
-    part = members(environment[SPECULATION]).get("model")
-    return part.value if part and isinstance(part.value, str) else None
+    model = speculation_of(environment).get("model")
+    return model if isinstance(model, str) else None
 
 
 def unused(environment: Mapping[str, str], chosen: Mapping[str, str]) -> str:
@@ -101,26 +104,22 @@ def real_path(path: str, root: str) -> str:
 def _real_drafter(config: str, root: str) -> str:
     """The speculative configuration with its ``model`` resolved, all other bytes unchanged."""
     part = members(config).get("model")
-    if part is None or not isinstance(part.value, str):
-        return config
-    real = real_path(part.value, root)
-    if real == part.value:
+    named = part.value if part else None
+    real = real_path(named, root) if isinstance(named, str) else named
+    if part is None or real == named:
         return config
     return config[: part.start] + json.dumps(real, ensure_ascii=False) + config[part.end :]
 
 
-STREAMERS = ("runai_streamer", "runai_streamer_sharded", "modelexpress")
+_STREAMERS = ("runai_streamer", "runai_streamer_sharded", "modelexpress")
 """Values of vLLM's ``--load-format`` for ``s3://``; the first is its default for such a target."""
-
-_S3 = "s3://"
 _PACKAGES = ("runai_model_streamer", "runai_model_streamer_s3")
 
 
 def check_streamer(environment: Mapping[str, str]) -> None:
     """Raise WrongEnvironment for an ``s3://`` URI that this vLLM cannot load."""
-    target, drafter = environment[MODEL], drafter_of(environment) or ""
-    named = {MODEL: target, f'"model" of {SPECULATION}': drafter}
-    streamed = {where: path for where, path in named.items() if path.lower().startswith(_S3)}
+    named = models_in(environment)
+    streamed = {where: path for where, path in named.items() if path.lower().startswith("s3://")}
     if not streamed:
         return
     where, path = next(iter(streamed.items()))
@@ -131,8 +130,8 @@ def check_streamer(environment: Mapping[str, str]) -> None:
             "use an image with runai-model-streamer[s3], or mount the weights",
         )
     given = environment.get(LOAD_FORMAT, "auto").strip()
-    if given not in STREAMERS and (given != "auto" or MODEL not in streamed):
+    if given not in _STREAMERS and (given != "auto" or MODEL not in streamed):
         raise WrongEnvironment(
             f"{where} is {path}, which {LOAD_FORMAT} {given} cannot load",
-            f"set {LOAD_FORMAT}={STREAMERS[0]}",
+            f"set {LOAD_FORMAT}={_STREAMERS[0]}",
         )

@@ -18,9 +18,9 @@ import tempfile
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, BinaryIO, NamedTuple
+from typing import IO, Any, BinaryIO, NamedTuple
 
-from peagle_serve.warm.caches import FOLDERS, is_cache_path
+from peagle_serve.warm.caches import FOLDERS
 from peagle_serve.warm.manifest import Damaged, Manifest, open_plain
 
 _LEVEL = 3
@@ -50,7 +50,7 @@ def pack(place: Path, archive: Path, secrets: Iterable[str]) -> Packed:
     """Pack the caches in ``place`` into ``archive``, which is complete or absent.
 
     Skips files that contain one of ``secrets`` (vLLM stores the inputs of its keys), and files that
-    the running engine removes meanwhile. Raises NothingCompiled, OSError.
+    the engine removes meanwhile. Raises NothingCompiled, OSError.
     """
     hidden = [secret.encode() for secret in secrets]
     paths = list(_paths(place))
@@ -105,7 +105,7 @@ def _write(file: IO[bytes], place: Path, paths: list[str], hidden: list[bytes]) 
             "every compiled file contains the value of a secret variable, or was removed "
             "(is a key or token so short that it occurs everywhere?)"
         )
-    return Packed(hashed.size, hashed.digest(), len(written), unpacked)
+    return Packed(hashed.size, hashed.hash.hexdigest(), len(written), unpacked)
 
 
 def _read(place: Path, path: str) -> tuple[bytes, tarfile.TarInfo | None]:
@@ -131,24 +131,18 @@ def _read(place: Path, path: str) -> tuple[bytes, tarfile.TarInfo | None]:
     return content, member
 
 
-class _Hashed:
+class _Hashed(io.RawIOBase):
     """Writes to a file, and computes its size and checksum."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.size = 0
+        self.hash = hashlib.sha256()
         self._file = file
-        self._hash = hashlib.sha256()
 
-    def write(self, content: bytes) -> int:
-        self._hash.update(content)
+    def write(self, content: Any) -> int:
+        self.hash.update(content)
         self.size += len(content)
         return self._file.write(content)
-
-    def flush(self) -> None:
-        self._file.flush()
-
-    def digest(self) -> str:
-        return self._hash.hexdigest()
 
 
 _CHUNK = 1 << 18
@@ -190,7 +184,7 @@ def unpack(archive: Path, manifest: Manifest, folder: Path) -> None:
             raise Damaged(f"{archive.name} cannot be read: {error}") from None
         except (FileExistsError, NotADirectoryError, IsADirectoryError):
             raise Damaged(f"{archive.name} holds a path that is both file and folder") from None
-    if content.digest() != manifest.sha256:
+    if content.hash.hexdigest() != manifest.sha256:
         raise Damaged(f"{archive.name} has another sha256 than its manifest says")
     if (files, unpacked) != (manifest.files, manifest.unpacked_bytes):
         raise Damaged(f"{archive.name} holds {files} files of {unpacked} bytes, "
@@ -201,9 +195,9 @@ class _Content:
     """The content of a gzip file as a stream with a limit; computes the file's checksum."""
 
     def __init__(self, file: BinaryIO, limit: int) -> None:
+        self.hash = hashlib.sha256()
         self._file = file
         self._left = limit
-        self._hash = hashlib.sha256()
         self._gzip = zlib.decompressobj(_GZIP)
         self._waiting = b""
 
@@ -229,13 +223,9 @@ class _Content:
         if self._gzip.unused_data or self._read_file():
             raise Damaged("the archive has data after its end")
 
-    def digest(self) -> str:
-        """The checksum of the file, as far as it was read."""
-        return self._hash.hexdigest()
-
     def _read_file(self) -> bytes:
         read = self._file.read(_CHUNK)
-        self._hash.update(read)
+        self.hash.update(read)
         return read
 
 
@@ -264,7 +254,7 @@ def _checked_name(member: tarfile.TarInfo, seen: set[str]) -> str:
         raise Damaged(f"the archive holds the path {shown}, which may leave its folder")
     if len(parts) > _DEEPEST:
         raise Damaged(f"the archive holds {shown}, which is nested too deeply")
-    if not is_cache_path(parts):
+    if parts[0] not in FOLDERS.values():
         raise Damaged(f"the archive holds {shown}, which is not in a cache folder")
     plain = member.type in _PLAIN and not member.sparse and len(parts) > 1
     if not (plain or member.isdir()):
@@ -293,7 +283,6 @@ def _write_file(content: object, member: tarfile.TarInfo, place: Path) -> None:
 
 def _nanoseconds(member: tarfile.TarInfo) -> int:
     """The member's exact time: ``TarInfo.mtime`` is a float, and rounded."""
-    said = member.pax_headers.get("mtime", "")
-    if exact := _EXACT.fullmatch(said):
+    if exact := _EXACT.fullmatch(member.pax_headers.get("mtime", "")):
         return int(exact[1]) * NANOSECONDS + int(exact[2].ljust(9, "0"))
     return int(member.mtime * NANOSECONDS)

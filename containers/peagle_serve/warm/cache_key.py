@@ -24,11 +24,11 @@ from peagle_serve.contract import (
     IMAGE_DIGEST_VARIABLE,
     MODEL,
     PREFIX,
-    SPECULATION,
 )
-from peagle_serve.environment import members
+from peagle_serve.environment import speculation_of
 from peagle_serve.folder import CONFIGURATIONS, is_folder_path
 from peagle_serve.logs import Redactor, is_secret
+from peagle_serve.safetensors import first_names
 from peagle_serve.variable_names import NEGATION
 from peagle_serve.warm import device
 from peagle_serve.warm.caches import FOLDERS
@@ -62,107 +62,40 @@ def is_for_cpu(installed: Iterable[str]) -> bool:
     return any(_TORCH_FOR_CPU.fullmatch(one) for one in installed)
 
 
-_NETWORK = (
-    "HOST",
-    "PORT",
-    "UDS",
-    "ROOT_PATH",
-    "ENABLE_SSL_REFRESH",
-)
-_ACCESS = (
-    "ALLOWED_ORIGINS",
-    "ALLOWED_METHODS",
-    "ALLOWED_HEADERS",
-    "ALLOW_CREDENTIALS",
-    "MIDDLEWARE",
-)
-_RESPONSES = (
-    "SERVED_MODEL_NAME",
-    "RESPONSE_ROLE",
-    "RETURN_TOKENS_AS_TOKEN_IDS",
-    "ENABLE_PROMPT_TOKENS_DETAILS",
-    "ENABLE_FORCE_INCLUDE_USAGE",
-    "ENABLE_PER_REQUEST_METRICS",
-    "ENABLE_SERVER_LOAD_TRACKING",
-    "ENABLE_TOKENIZER_INFO_ENDPOINT",
-    "ENABLE_REQUEST_ID_HEADERS",
-    "DISABLE_FASTAPI_DOCS",
-    "ENABLE_OFFLINE_DOCS",
-    "FINGERPRINT_MODE",
-    "FINGERPRINT_VALUE",
-)
-_CHATS = (
-    "CHAT_TEMPLATE",
-    "CHAT_TEMPLATE_CONTENT_FORMAT",
-    "TRUST_REQUEST_CHAT_TEMPLATE",
-    "DEFAULT_CHAT_TEMPLATE_KWARGS",
-    "ENABLE_AUTO_TOOL_CHOICE",
-    "EXCLUDE_TOOLS_WHEN_TOOL_CHOICE_NONE",
-    "TOOL_CALL_PARSER",
-    "TOOL_SERVER",
-    "REASONING_PARSER",
-)
-_LOGGING = (
-    "ENABLE_LOG_REQUESTS",
-    "ENABLE_LOG_OUTPUTS",
-    "ENABLE_LOG_DELTAS",
-    "ENABLE_LOGGING_ITERATION_DETAILS",
-    "AGGREGATE_ENGINE_LOGGING",
-    "DISABLE_LOG_STATS",
-    "DISABLE_LOG_REQUESTS",
-    "DISABLE_ACCESS_LOG_FOR_ENDPOINTS",
-    "DISABLE_UVICORN_ACCESS_LOG",
-    "UVICORN_LOG_LEVEL",
-    "LOG_CONFIG_FILE",
-    "LOG_ERROR_STACK",
-    "MAX_LOG_LEN",
-    "SHOW_HIDDEN_METRICS_FOR_VERSION",
-    "OTLP_TRACES_ENDPOINT",
-    "COLLECT_DETAILED_TRACES",
-    "KV_CACHE_METRICS",
-    "KV_CACHE_METRICS_SAMPLE",
-)
 _ARGUMENTS = frozenset(
-    PREFIX + name
-    for group in (
-        _NETWORK,
-        _ACCESS,
-        _RESPONSES,
-        _CHATS,
-        _LOGGING,
+    PREFIX + flag
+    for flag in (
+        "HOST", "PORT", "UDS", "ROOT_PATH", "ENABLE_SSL_REFRESH", "ALLOWED_ORIGINS",
+        "ALLOWED_METHODS", "ALLOWED_HEADERS", "ALLOW_CREDENTIALS", "MIDDLEWARE",
+        "SERVED_MODEL_NAME", "RESPONSE_ROLE", "RETURN_TOKENS_AS_TOKEN_IDS",
+        "ENABLE_PROMPT_TOKENS_DETAILS", "ENABLE_FORCE_INCLUDE_USAGE", "ENABLE_PER_REQUEST_METRICS",
+        "ENABLE_SERVER_LOAD_TRACKING", "ENABLE_TOKENIZER_INFO_ENDPOINT",
+        "ENABLE_REQUEST_ID_HEADERS", "DISABLE_FASTAPI_DOCS", "ENABLE_OFFLINE_DOCS",
+        "FINGERPRINT_MODE", "FINGERPRINT_VALUE", "CHAT_TEMPLATE", "CHAT_TEMPLATE_CONTENT_FORMAT",
+        "TRUST_REQUEST_CHAT_TEMPLATE", "DEFAULT_CHAT_TEMPLATE_KWARGS", "ENABLE_AUTO_TOOL_CHOICE",
+        "EXCLUDE_TOOLS_WHEN_TOOL_CHOICE_NONE", "TOOL_CALL_PARSER", "TOOL_SERVER",
+        "REASONING_PARSER", "ENABLE_LOG_REQUESTS", "ENABLE_LOG_OUTPUTS", "ENABLE_LOG_DELTAS",
+        "ENABLE_LOGGING_ITERATION_DETAILS", "AGGREGATE_ENGINE_LOGGING", "DISABLE_LOG_STATS",
+        "DISABLE_LOG_REQUESTS", "DISABLE_ACCESS_LOG_FOR_ENDPOINTS", "DISABLE_UVICORN_ACCESS_LOG",
+        "UVICORN_LOG_LEVEL", "LOG_CONFIG_FILE", "LOG_ERROR_STACK", "MAX_LOG_LEN",
+        "SHOW_HIDDEN_METRICS_FOR_VERSION", "OTLP_TRACES_ENDPOINT", "COLLECT_DETAILED_TRACES",
+        "KV_CACHE_METRICS", "KV_CACHE_METRICS_SAMPLE",
     )
-    for name in group
-)
+)  # fmt: skip
+"""Arguments about the network, access, responses, chats and logs."""
 
 _VLLM_VARIABLES = frozenset(
-    [
-        "VLLM_HOST_IP",
-        "VLLM_PORT",
-        "VLLM_RPC_BASE_PATH",
-        "VLLM_CACHE_ROOT",
-        "VLLM_CONFIG_ROOT",
-        "VLLM_ASSETS_CACHE",
-        "VLLM_ASSETS_CACHE_MODEL_CLEAN",
-        "VLLM_DEBUG_DUMP_PATH",
-        "VLLM_DEBUG_LOG_API_SERVER_RESPONSE",
-        "VLLM_LOG_STATS_INTERVAL",
-        "VLLM_RINGBUFFER_WARNING_INTERVAL",
-        "VLLM_DO_NOT_TRACK",
-        "VLLM_NO_USAGE_STATS",
-        "VLLM_USAGE_STATS_SERVER",
-        "VLLM_SERVER_DEV_MODE",
-        "VLLM_SKIP_MODEL_NAME_VALIDATION",
-        "VLLM_HTTP_TIMEOUT_KEEP_ALIVE",
-        "VLLM_ENGINE_ITERATION_TIMEOUT_S",
-        "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS",
-        "VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS",
-        "VLLM_KEEP_ALIVE_ON_ENGINE_DEATH",
-        "VLLM_IMAGE_FETCH_TIMEOUT",
-        "VLLM_VIDEO_FETCH_TIMEOUT",
-        "VLLM_AUDIO_FETCH_TIMEOUT",
-        "VLLM_CPU_KVCACHE_SPACE",
-    ]
-)
+    f"VLLM_{name}"
+    for name in (
+        "HOST_IP", "PORT", "RPC_BASE_PATH", "CACHE_ROOT", "CONFIG_ROOT", "ASSETS_CACHE",
+        "ASSETS_CACHE_MODEL_CLEAN", "DEBUG_DUMP_PATH", "DEBUG_LOG_API_SERVER_RESPONSE",
+        "LOG_STATS_INTERVAL", "RINGBUFFER_WARNING_INTERVAL", "DO_NOT_TRACK", "NO_USAGE_STATS",
+        "USAGE_STATS_SERVER", "SERVER_DEV_MODE", "SKIP_MODEL_NAME_VALIDATION",
+        "HTTP_TIMEOUT_KEEP_ALIVE", "ENGINE_ITERATION_TIMEOUT_S", "EXECUTE_MODEL_TIMEOUT_SECONDS",
+        "WORKER_SHUTDOWN_TIMEOUT_SECONDS", "KEEP_ALIVE_ON_ENGINE_DEATH", "IMAGE_FETCH_TIMEOUT",
+        "VIDEO_FETCH_TIMEOUT", "AUDIO_FETCH_TIMEOUT", "CPU_KVCACHE_SPACE",
+    )
+)  # fmt: skip
 """vLLM excludes these from its cache keys (``envs.compile_factors``). Others that it excludes are
 missing here, because they select a kernel or a model."""
 
@@ -227,9 +160,7 @@ def engine_variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 def pair_of(chosen: Mapping[str, str]) -> dict[str, str | None]:
     """Target and drafter: the digest of their config.json, or their revision on the hub."""
-    drafter = drafter_of(chosen)
-    speculation = members(chosen[SPECULATION]) if SPECULATION in chosen else {}
-    revision = speculation["revision"].value if "revision" in speculation else None
+    drafter, revision = drafter_of(chosen), speculation_of(chosen).get("revision")
     return {
         "target": _model(chosen[MODEL], chosen.get(f"{PREFIX}REVISION")),
         "drafter": _model(drafter, revision) if drafter else None,
@@ -241,16 +172,20 @@ def differences(subject: Mapping[str, Any], other: Any) -> list[str]:
     if not isinstance(other, dict):
         return ["everything"]
     found = []
-    image = _image(subject["image"], other.get("image"))
-    for part, word in (("image", image), ("software", "the software"), ("pair", "")):
-        if subject[part] != other.get(part):
-            found += _parts(subject[part], other.get(part)) if part == "pair" else [word]
+    if subject["image"] != other.get("image"):
+        found.append(_image(subject["image"], other.get("image")))
+    if subject["software"] != other.get("software"):
+        found.append("the software")
+    if subject["pair"] != other.get("pair"):
+        models = [name for name in _changed(subject["pair"], other.get("pair"))
+                  if name in subject["pair"]]  # fmt: skip
+        found += [f"the {name}" for name in models] or ["the pair"]
     if subject["device"] != other.get("device"):
         theirs, ours = _shown(other.get("device")), _shown(subject["device"])
         found.append(f"the device ({theirs}; here {ours})")
-    names = _changed(subject["engine"], other.get("engine"))
+    names = [name[:_LONGEST_SHOWN] for name in _changed(subject["engine"], other.get("engine"))]
     if names:
-        found.append(f"the engine's arguments ({_listed(names)})")
+        found.append(f"the engine's arguments ({first_names(names, _MOST_SHOWN)})")
     return found or ["the format"]
 
 
@@ -273,26 +208,13 @@ def _image(ours: str, theirs: Any) -> str:
     return f"the image ({whose} digest is unknown: name images as NAME@sha256:...)"
 
 
-def _parts(ours: dict[str, Any], theirs: Any) -> list[str]:
-    known = [f"the {name}" for name in _changed(ours, theirs) if name in ours]
-    return known or ["the pair"]
-
-
 def _changed(ours: dict[str, Any], theirs: Any) -> list[str]:
     """The names whose values differ."""
     other = theirs if isinstance(theirs, dict) else {}
     return sorted(name for name in {*ours, *other} if ours.get(name) != other.get(name))
 
 
-def _listed(names: list[str]) -> str:
-    """Some of the names, and the number of the others."""
-    shown = [name[:_LONGEST_SHOWN] for name in names[:_MOST_SHOWN]]
-    more = [f"{len(names) - len(shown)} more"] if len(names) > len(shown) else []
-    return ", ".join(shown + more)
-
-
 def _shown(device: Any) -> str:
-    """A short text about a device."""
     facts = device if isinstance(device, dict) else {}
     gpus = facts.get("gpus")
     if isinstance(gpus, list) and gpus:

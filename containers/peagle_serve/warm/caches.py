@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from peagle_serve.contract import CACHE_VARIABLE, MODEL_FOLDER, WARM_FOLDER, WARM_FOLDER_VARIABLE
@@ -18,24 +18,17 @@ def artifact_folder(environment: Mapping[str, str]) -> Path:
     return Path(real_path(named, ml_root(environment)))
 
 
-def has_artifact_folder(environment: Mapping[str, str]) -> bool:
-    """Whether that folder exists and is visible."""
-    return os.path.isdir(artifact_folder(environment))
-
-
-def is_folder_named(environment: Mapping[str, str]) -> bool:
-    """Whether the user sets the folder of artifacts."""
-    return bool(environment.get(WARM_FOLDER_VARIABLE))
+def has_artifacts(environment: Mapping[str, str]) -> bool:
+    """Whether that folder exists, or the user sets it."""
+    named = environment.get(WARM_FOLDER_VARIABLE)
+    return bool(named) or os.path.isdir(artifact_folder(environment))
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
     """The folder with a subfolder for every key."""
-    named = environment.get(CACHE_VARIABLE)
-    if not named:
-        base = environment.get("XDG_CACHE_HOME")
-        if not base:
-            base = f"{environment.get('HOME') or '/tmp'}/.cache"
-        named = f"{base}/peagle"
+    home = environment.get("HOME") or "/tmp"
+    base = environment.get("XDG_CACHE_HOME") or f"{home}/.cache"
+    named = environment.get(CACHE_VARIABLE) or f"{base}/peagle"
     return Path(named).absolute() / WARM_FOLDER
 
 
@@ -75,8 +68,3 @@ def variables(folder: Path, environment: Mapping[str, str], for_cpu: bool) -> di
 def folders_set_by_user(environment: Mapping[str, str]) -> list[str]:
     """The cache variables that the user has set; those are neither collected nor restored."""
     return sorted(name for name in FOLDERS if environment.get(name))
-
-
-def is_cache_path(parts: Iterable[str]) -> bool:
-    """Whether a relative path is in one of the caches."""
-    return next(iter(parts), "") in FOLDERS.values()

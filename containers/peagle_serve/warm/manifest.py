@@ -16,8 +16,14 @@ from peagle_serve.warm.cache_key import key_of
 LARGEST = 1 << 20
 """Bytes of a manifest."""
 
-_MANY = 1 << 50
-_LONGEST_SECONDS = 1e9
+_MOST = 1 << 50
+_NUMBERS = (
+    ("size", (int,), _MOST),
+    ("files", (int,), _MOST),
+    ("unpacked_bytes", (int,), _MOST),
+    ("seconds_cold", (int, float), 1e9),
+)
+"""Key, types, largest value."""
 _LONGEST_SHOWN = 40
 _DIGEST = re.compile("[0-9a-f]{64}")
 
@@ -77,7 +83,10 @@ def manifest_of(document: Any, name: str) -> Manifest:
         raise Damaged(
             f"{name} has the format {_shown(document.get('format'))}, not {ARTIFACT_FORMAT}"
         )
-    numbers = {one: _count(document, one, name) for one in ("size", "files", "unpacked_bytes")}
+    for key, kinds, most in _NUMBERS:
+        value: Any = document.get(key, 0 if key == "seconds_cold" else None)
+        if type(value) not in kinds or not 0 <= value <= most:
+            raise Damaged(f"{name} has the {key} {_shown(value)}")
     subject, digest = document.get("subject"), document.get("sha256")
     if not isinstance(subject, dict) or key_of(subject) != document.get("key"):
         raise Damaged(f"{name} has a key that does not match its subject")
@@ -88,27 +97,13 @@ def manifest_of(document: Any, name: str) -> Manifest:
     return Manifest(
         key=document["key"],
         subject=subject,
+        size=document["size"],
         sha256=digest,
-        seconds_cold=_seconds(document, name),
+        files=document["files"],
+        unpacked_bytes=document["unpacked_bytes"],
+        seconds_cold=float(document.get("seconds_cold", 0)),
         made=str(document.get("made", ""))[:_LONGEST_SHOWN],
-        **numbers,
     )
-
-
-def _count(document: dict[str, Any], name: str, file: str) -> int:
-    value = document.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _MANY:
-        raise Damaged(f"{file} has the {name} {_shown(value)}")
-    return value
-
-
-def _seconds(document: dict[str, Any], file: str) -> float:
-    """0 if absent. Raises Damaged for an invalid number."""
-    value = document.get("seconds_cold", 0)
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not 0 <= value <= _LONGEST_SECONDS:
-        raise Damaged(f"{file} has the seconds_cold {_shown(value)}")
-    return float(value)
 
 
 def _no_constant(name: str) -> None:

@@ -24,8 +24,6 @@ from peagle_serve.contract import (
     CAPTURE_VARIABLE,
     COLLECT,
     MANIFEST_SUFFIX,
-    MODEL,
-    OFF,
     SUBJECT_VARIABLE,
     WARM_FOLDER_VARIABLE,
     WARM_MODE_VARIABLE,
@@ -41,12 +39,10 @@ from peagle_serve.warm.caches import (
     archive_of,
     artifact_folder,
     cache_folder,
-    has_artifact_folder,
-    is_folder_named,
 )
 from peagle_serve.warm.device import UnknownDevice
 from peagle_serve.warm.manifest import LARGEST, Damaged, Manifest, open_plain, read_manifest
-from peagle_serve.weights import drafter_of
+from peagle_serve.weights import models_in
 
 _WEIGHTS = (".safetensors", ".bin", ".gguf")
 _STEP = 128 * 1024
@@ -54,10 +50,8 @@ _STEP = 128 * 1024
 
 
 def read_ahead(folders: Iterable[str]) -> threading.Thread:
-    """Start reading all weights in ``folders``, up to half of the free memory.
-
-    The thread needs no join, and may fail silently.
-    """
+    """Start reading the weights in ``folders``, up to half of the free memory, in a thread that
+    needs no join and may fail silently."""
     thread = threading.Thread(target=_read, args=(list(folders), _free_bytes() // 2), daemon=True)
     thread.start()
     return thread
@@ -72,7 +66,7 @@ def _read(folders: list[str], limit: int) -> None:
 
 
 def _read_file(file: Path, limit: int) -> int:
-    """Request the file; returns the bytes requested."""
+    """Returns the bytes that the kernel reads."""
     descriptor = os.open(file, os.O_RDONLY)
     try:
         size = min(os.fstat(descriptor).st_size, limit)
@@ -100,9 +94,10 @@ _TRIES = 3
 
 
 def restore(manifest: Manifest, artifacts: Path, cache: Path) -> bool:
-    """Make ``cache/<key>`` what the artifact holds. False if it has been that already.
+    """Unpack the artifact to ``cache/<key>``. False if that was done before.
 
-    Others may do the same in the same cache. Raises Damaged, OSError; then nothing is left.
+    Other processes may do the same in the same cache. Raises Damaged, OSError; then nothing is
+    left.
     """
     place = cache / manifest.key
     if _is_restored(place, manifest):
@@ -111,9 +106,11 @@ def restore(manifest: Manifest, artifacts: Path, cache: Path) -> bool:
     with temporary_folder(cache, manifest.key) as folder:
         free = shutil.disk_usage(cache).free
         if free < manifest.unpacked_bytes:
-            raise Damaged(f"{cache} has {free / 1e6:.1f} MB free, "
-                          f"and {manifest.unpacked_bytes / 1e6:.1f} MB are needed "
-                          f"({LARGER_DISK})")  # fmt: skip
+            needed = manifest.unpacked_bytes
+            raise Damaged(
+                f"{cache} has {free / 1e6:.1f} MB free, and {needed / 1e6:.1f} MB are needed "
+                f"({LARGER_DISK})"
+            )
         unpack(artifacts / f"{manifest.key}{ARCHIVE_SUFFIX}", manifest, folder)
         (folder / _MARK).write_text(json.dumps({"sha256": manifest.sha256}), encoding="ascii")
         return _put(folder, place, manifest)
@@ -174,12 +171,10 @@ def prepare(
 ) -> dict[str, str]:
     """The additional variables of the engine.
 
-    ``environment`` is as the user set it, ``chosen`` has the model resolved. A problem with
-    artifacts is a warning, and the start is cold. Raises WrongEnvironment if ``warm`` is
-    ``collect`` and the caches cannot be collected.
+    ``environment`` is as the user set it, ``chosen`` has the model resolved. ``warm`` is ``auto``
+    or ``collect``. A problem with artifacts is a warning, and the start is cold. Raises
+    WrongEnvironment if ``warm`` is ``collect`` and the caches cannot be collected.
     """
-    if warm == OFF:
-        return {}
     if warm == COLLECT:
         return _collect(environment, chosen, log)
     try:
@@ -215,13 +210,11 @@ def _restored(
 ) -> dict[str, str]:
     """The variables of a restored artifact; empty without artifacts."""
     folder = artifact_folder(environment)
-    if not has_artifact_folder(environment):
-        if is_folder_named(environment):
-            raise Damaged(
-                f"{WARM_FOLDER_VARIABLE} is {folder}, and there is no such folder "
-                "(mount one there, or remove the variable)"
-            )
-        return {}
+    if not os.path.isdir(folder):
+        raise Damaged(
+            f"{WARM_FOLDER_VARIABLE} is {folder}, and there is no such folder "
+            "(mount one there, or remove the variable)"
+        )
     names = [name for name in names_in(folder) if name.endswith(MANIFEST_SUFFIX)]
     if not names:
         reason = f"{folder} holds no artifact"
@@ -234,9 +227,7 @@ def _restored(
     manifest = read_manifest(folder / f"{key}{MANIFEST_SUFFIX}")
     cache = cache_folder(environment)
     begin = time.monotonic()
-    read_ahead(
-        path for path in (chosen[MODEL], drafter_of(chosen)) if path and is_folder_path(path)
-    )
+    read_ahead(path for path in models_in(chosen).values() if is_folder_path(path))
     fresh = restore(manifest, folder, cache)
     seconds = time.monotonic() - begin
     size = f"{manifest.files} files, {manifest.unpacked_bytes / 1e6:.1f} MB"
@@ -248,7 +239,7 @@ def _restored(
         unpacked_bytes=manifest.unpacked_bytes, seconds=round(seconds, 2) if fresh else None,
         seconds_cold=manifest.seconds_cold or None,
     )  # fmt: skip
-    return caches.variables(cache / key, environment, _for_cpu(subject))
+    return caches.variables(cache / key, environment, "cpu" in subject["device"])
 
 
 def _explained(error: OSError, environment: Mapping[str, str]) -> str:
@@ -297,47 +288,30 @@ def _collect(environment: Mapping[str, str], chosen: Mapping[str, str], log: Log
     cache = cache_folder(environment)
     place = cache / key_of(subject)
     try:
-        _make_empty(place, cache)
+        cache.mkdir(parents=True, exist_ok=True)
+        if place.exists():
+            remove(place, cache)
+        archive_of(place).unlink(missing_ok=True)
+        place.mkdir()
     except OSError as error:
         raise WrongEnvironment(
             f"{WARM_MODE_VARIABLE} is {COLLECT}, and {cache} is not writable: {error.strerror}",
             f"set {CACHE_VARIABLE} to a writable folder",
         ) from None
-    for warning in _warnings(environment):
-        log.warning(warning)
+    if elsewhere := caches.folders_set_by_user(environment):
+        log.warning(f"not collected, because their folders are set: {', '.join(elsewhere)}")
+    if environment.get(_VLLM_API_KEY):
+        log.warning(
+            f"{_VLLM_API_KEY} is part of the keys of vLLM's caches: this artifact only helps "
+            "engines with the same value; use SM_VLLM_API_KEY instead"
+        )
     log.info(
         f"collecting compile caches for warm starts (key {place.name})",
         event="collect",
         key=place.name,
     )
     return {
-        **caches.variables(place, environment, _for_cpu(subject)),
+        **caches.variables(place, environment, "cpu" in subject["device"]),
         SUBJECT_VARIABLE: canonical(subject).decode(),
         CAPTURE_VARIABLE: str(place),
     }
-
-
-def _make_empty(place: Path, cache: Path) -> None:
-    cache.mkdir(parents=True, exist_ok=True)
-    if place.exists():
-        remove(place, cache)
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(archive_of(place))
-    place.mkdir()
-
-
-def _warnings(environment: Mapping[str, str]) -> list[str]:
-    elsewhere = caches.folders_set_by_user(environment)
-    found = []
-    if elsewhere:
-        found.append(f"not collected, because their folders are set: {', '.join(elsewhere)}")
-    if environment.get(_VLLM_API_KEY):
-        found.append(
-            f"{_VLLM_API_KEY} is part of the keys of vLLM's caches: this artifact only helps "
-            "engines with the same value; use SM_VLLM_API_KEY instead"
-        )
-    return found
-
-
-def _for_cpu(subject: Mapping[str, Any]) -> bool:
-    return "cpu" in subject["device"]

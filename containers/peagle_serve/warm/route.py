@@ -27,15 +27,7 @@ from peagle_serve.contract import (
     WARM_ATTRIBUTE,
     WARM_MODE_VARIABLE,
 )
-from peagle_serve.counters import (
-    Application,
-    Message,
-    Receive,
-    Send,
-    answer,
-    answer_bytes,
-    asks_for,
-)
+from peagle_serve.counters import Application, Message, Receive, Send, answer, asks_for
 from peagle_serve.lifecycle import STARTED_AFTER
 
 _LONGEST_BODY = 4096
@@ -66,7 +58,7 @@ class WarmMiddleware:
             error = f"the archive has {manifest['size']} bytes"
             await answer(send, 400, {"error": error})
             return
-        await answer_bytes(send, 200, await asyncio.to_thread(_part, offset, length))
+        await answer(send, 200, await asyncio.to_thread(_part, offset, length))
 
     async def _given(self, scope: Message, receive: Receive) -> dict[str, int]:
         """The body of a valid request. Raises _Refused."""

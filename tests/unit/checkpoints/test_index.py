@@ -49,11 +49,12 @@ def test_each_format_has_its_index() -> None:
 
 
 def test_missing_shards_are_named() -> None:
-    index = {f"t{n}": f"s{n}.safetensors" for n in range(6)}
+    index = {f"t{n}": f"s{n}.safetensors" for n in range(8)}
     with pytest.raises(CheckpointError) as refused:
         weight_files(["s0.safetensors"], index)
     assert refused.value.message == (
-        f"{INDEX} names missing files (5 of 6): s1.safetensors, s2.safetensors, s3.safetensors, ..."
+        f"{INDEX} names missing files (7 of 8): s1.safetensors, s2.safetensors, s3.safetensors, "
+        "s4.safetensors, s5.safetensors, and 2 more"
     )
     with pytest.raises(CheckpointError, match=r"missing files \(1 of 1\): s\.safetensors"):
         weight_files([], {"a": "s.safetensors"})

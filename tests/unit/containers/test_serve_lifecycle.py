@@ -141,7 +141,9 @@ def test_without_a_draft_it_is_not_ready_and_says_why(
     async def scene(world: World) -> None:
         await world.begin()
         _hello, failed = world.heard()
-        assert failed.startswith("failed speculation is configured, and 16 tokens came without")
+        assert failed.startswith(
+            "failed speculation is configured, and 16 tokens were generated without"
+        )
         assert await world.ask("/ping") == 503
         assert await world.ask("/health") == 503
 

@@ -215,7 +215,7 @@ def test_of_many_differences_some_are_named_and_the_others_counted() -> None:
 
     assert len(words) < 500
     assert words.startswith("the engine's arguments (SM_VLLM_0000, ")
-    assert words.endswith(", 989 more)")
+    assert words.endswith(", and 989 more)")
 
 
 def test_somebody_elses_json_differs_in_everything() -> None:
