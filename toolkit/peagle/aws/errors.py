@@ -19,8 +19,8 @@ from urllib3.exceptions import HTTPError
 from peagle.errors import CloudError, EngineError, Fix, PeagleError, UserError
 
 CREDENTIALS_FIX = Fix(
-    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, use --sandbox, which needs no account, or "
-    "configure credentials",
+    "run `aws sso login`, name a --profile, or use --sandbox, which needs no account; to store an "
+    "access key",
     ("aws", "configure"),
 )
 
@@ -108,33 +108,31 @@ def _of_service(error: Any, service: str, region: str) -> PeagleError:
     message = str(error.response.get("Error", {}).get("Message", "")) or code
     operation = error.operation_name
     if code == "ModelError":
-        return _of_engine(error.response)
+        return _of_engine(error.response, message)
     if code in _BROKEN_STREAM_CODES:
         return EngineError(f"the answer broke off: {engine_message(message)}", LOGS_FIX, code)
     if code in _EXPIRED_CODES:
-        fix = Fix("Renew them at their source, or", ("aws", "sso", "login"))
+        fix = Fix("renew them at their source, or run", ("aws", "sso", "login"))
         return CloudError("the AWS credentials have expired", fix, code)
     if code in _UNKNOWN_KEY_CODES:
-        return CloudError(
-            f"AWS does not accept these credentials in {region}: {message}",
-            "check the keys, and that this region is enabled for the account",
-            code,
-        )
+        rejected = f"AWS does not accept these credentials in {region}: {message}"
+        fix = Fix("check the keys, and that this region is enabled for the account")
+        return CloudError(rejected, fix, code)
     if code in _DENIED_CODES:
-        return _denied(message, service, operation, code)
+        named = _ACTION.search(message)
+        prefix = _IAM_PREFIX.get(service, service)
+        action = named["action"] if named else f"{prefix}:{_IAM_ACTION.get(operation, operation)}"
+        fix = Fix(f"ask for a policy that allows {action}")
+        return AccessDenied(f"not allowed: {action} ({message})", fix, code)
     if code == "ResourceLimitExceeded":
         found = _QUOTA.search(message)
         name = found["name"] if found else ""
         quota = f"the quota '{name}'" if name else "a quota"
-        return CloudError(
-            f"{quota} of this account is used up: {message}", quota_fix(name, region), code
-        )
+        used_up = f"{quota} of this account is used up: {message}"
+        return CloudError(used_up, quota_fix(name, region), code)
     if code in _THROTTLED_CODES:
-        return CloudError(
-            f"{operation}: AWS still throttles after several attempts: {message}",
-            "wait a minute and repeat the command",
-            code,
-        )
+        throttled = f"{operation}: AWS still throttles after several attempts: {message}"
+        return CloudError(throttled, "wait a minute and repeat the command", code)
     kind = CloudError
     if _PRESENT.search(message):
         kind = AlreadyExists
@@ -145,23 +143,13 @@ def _of_service(error: Any, service: str, region: str) -> PeagleError:
     return kind(f"{operation}: {message}", code=code)
 
 
-def _denied(message: str, service: str, operation: str, code: str) -> AccessDenied:
-    named = _ACTION.search(message)
-    prefix = _IAM_PREFIX.get(service, service)
-    action = named["action"] if named else f"{prefix}:{_IAM_ACTION.get(operation, operation)}"
-    return AccessDenied(
-        f"not allowed: {action} ({message})", f"ask for a policy that allows {action}", code
-    )
-
-
 def quota_fix(name: str, region: str, code: str | None = None, needed: int | None = None) -> Fix:
     """How to raise the SageMaker quota ``name``: the command where its ``code`` and the number
     ``needed`` are known, else the page of the console."""
     other = "choose another --instance-type or --region, or request an increase"
     quota = f"of '{name}'" if name else "of the quota"
     if not (code and needed):
-        console = f"Service Quotas console, {region}, Amazon SageMaker"
-        return Fix(f"{other} {quota}: {console}")
+        return Fix(f"{other} {quota}: Service Quotas console, {region}, Amazon SageMaker")
     return Fix(
         f"{other} {quota} from Service Quotas",
         (
@@ -171,12 +159,11 @@ def quota_fix(name: str, region: str, code: str | None = None, needed: int | Non
     )  # fmt: skip
 
 
-def _of_engine(response: dict[str, Any]) -> PeagleError:
+def _of_engine(response: dict[str, Any], message: str) -> PeagleError:
     """The container answered with an error. A 4xx is about the request, which the user can
     correct; anything else is a failure of the engine."""
     status = int(response.get("OriginalStatusCode") or 500)
-    original = str(response.get("OriginalMessage") or response.get("Error", {}).get("Message", ""))
-    message = engine_message(original)
+    message = engine_message(str(response.get("OriginalMessage") or message))
     if 400 <= status < 500:
         return EngineRejected(f"the engine rejects the request: {message}")
     return EngineError(f"the engine failed ({status}): {message}", LOGS_FIX)
@@ -192,24 +179,44 @@ def engine_message(text: str) -> str:
         return text
 
 
+_OF_CLIENT: tuple[tuple[tuple[type[Exception], ...], type[PeagleError], str, str | Fix, str], ...]
+_OF_CLIENT = (
+    (
+        (boto.NoCredentialsError,), UserError, "no AWS credentials",
+        CREDENTIALS_FIX, "no-credentials",
+    ),
+    (
+        (boto.PartialCredentialsError,), UserError, "incomplete AWS credentials: {error}",
+        CREDENTIALS_FIX, "no-credentials",
+    ),
+    (
+        (boto.ProfileNotFound,), UserError, "{error}",
+        Fix("list the profiles", ("aws", "configure", "list-profiles")), "unknown-profile",
+    ),
+    (
+        (boto.NoRegionError, boto.InvalidRegionError), UserError, "{error}",
+        "name a region with --region", "unknown-region",
+    ),
+    (
+        (boto.TokenRetrievalError, boto.UnauthorizedSSOTokenError, boto.SSOTokenLoadError),
+        CloudError, "the AWS session has expired: {error}",
+        Fix("renew it", ("aws", "sso", "login")), "session-expired",
+    ),
+    (
+        (boto.CredentialRetrievalError,), CloudError, "cannot retrieve AWS credentials: {error}",
+        CREDENTIALS_FIX, "no-credentials",
+    ),
+    (
+        (boto.ConnectionError, boto.HTTPClientError), CloudError,
+        "{service} in {region} cannot be reached: {error}", UNREACHABLE_FIX, "unreachable",
+    ),
+)  # fmt: skip
+"""botocore's classes, ours, message, fix, code; the first match counts."""
+
+
 def _of_client(error: boto.BotoCoreError, service: str, region: str) -> PeagleError:
     """No answer came, or nothing could be sent."""
-    if isinstance(error, (boto.NoCredentialsError, boto.PartialCredentialsError)):
-        return UserError(f"no AWS credentials: {error}", CREDENTIALS_FIX, "no-credentials")
-    if isinstance(error, boto.ProfileNotFound):
-        fix = Fix("List the profiles", ("aws", "configure", "list-profiles"))
-        return UserError(str(error), fix, "unknown-profile")
-    if isinstance(error, (boto.NoRegionError, boto.InvalidRegionError)):
-        return UserError(str(error), "name a region with --region", "unknown-region")
-    if isinstance(error, (boto.TokenRetrievalError, boto.UnauthorizedSSOTokenError,
-                          boto.SSOTokenLoadError)):  # fmt: skip
-        fix = Fix("Renew it", ("aws", "sso", "login"))
-        return CloudError(f"the AWS session has expired: {error}", fix, "session-expired")
-    if isinstance(error, boto.CredentialRetrievalError):
-        return CloudError(
-            f"cannot retrieve AWS credentials: {error}", CREDENTIALS_FIX, "no-credentials"
-        )
-    if isinstance(error, (boto.ConnectionError, boto.HTTPClientError)):
-        message = f"{service} in {region} cannot be reached: {error}"
-        return CloudError(message, UNREACHABLE_FIX, "unreachable")
+    for classes, kind, message, fix, code in _OF_CLIENT:
+        if isinstance(error, classes):
+            return kind(message.format(error=error, service=service, region=region), fix, code)
     return CloudError(f"{service}: {error}")
