@@ -17,7 +17,7 @@ from peagle.aws.s3 import S3Source
 from peagle.checkpoints import Checkpoint, read_checkpoint
 from peagle.errors import CheckpointError, CloudError, PeagleError
 from tests.unit.checkpoints.files import CONFIG, ONE, head_of, index_of, weights
-from tests.unit.checkpoints.web import MEGABYTE, Asked, Reply, Web, serve, zeros
+from tests.unit.checkpoints.web import MEGABYTE, Reply, Web, WebRequest, serve, zeros
 
 KEYS = Keys("AKIDEXAMPLE", "a-secret")
 BUCKET = "my-models"
@@ -109,8 +109,8 @@ def listing(**sizes: int) -> Reply:
     return Reply(200, text.encode(), {"Content-Type": "application/xml"})
 
 
-def is_listing(asked: Asked) -> bool:
-    return "list-type=2" in asked.path
+def is_listing(request: WebRequest) -> bool:
+    return "list-type=2" in request.path
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_what_is_no_address_is_refused(uri: str, moto: Aws) -> None:
 
 
 def test_who_may_not_list_is_told_the_permission(web: Web, aws: Aws) -> None:
-    web.answer = lambda asked: refused(403, "AccessDenied", "User x is not authorized")
+    web.answer = lambda request: refused(403, "AccessDenied", "User x is not authorized")
     error = refusal(aws, AccessDenied)
     assert error.message.startswith(f"not allowed: s3:ListBucket on arn:aws:s3:::{BUCKET} ")
     assert "User x is not authorized" in error.message
@@ -179,8 +179,8 @@ def test_who_may_not_list_is_told_the_permission(web: Web, aws: Aws) -> None:
 
 
 def test_who_may_not_read_is_told_the_permission(web: Web, aws: Aws) -> None:
-    web.answer = lambda asked: (
-        listing(config__json=9) if is_listing(asked) else refused(403, "AccessDenied")
+    web.answer = lambda request: (
+        listing(config__json=9) if is_listing(request) else refused(403, "AccessDenied")
     )
     error = refusal(aws, AccessDenied)
     assert f"s3:GetObject on arn:aws:s3:::{BUCKET}/big/model/config.json" in error.message
@@ -191,28 +191,28 @@ def test_who_may_not_read_is_told_the_permission(web: Web, aws: Aws) -> None:
     ["PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"],
 )
 def test_a_bucket_in_another_region_is_told(code: str, web: Web, aws: Aws) -> None:
-    web.answer = lambda asked: refused(301 if code.startswith("P") else 400, code)
+    web.answer = lambda request: refused(301 if code.startswith("P") else 400, code)
     error = refusal(aws, CloudError)
     assert error.message == f"the bucket {BUCKET} is in another region than us-east-1"
     assert "--region" in error.fix
 
 
 def test_an_object_that_is_gone_is_told(web: Web, aws: Aws) -> None:
-    web.answer = lambda asked: (
-        listing(config__json=9) if is_listing(asked) else refused(404, "NoSuchKey")
+    web.answer = lambda request: (
+        listing(config__json=9) if is_listing(request) else refused(404, "NoSuchKey")
     )
     assert "config.json is gone" in refusal(aws, CheckpointError).message
 
 
-def _large(asked: Asked, web: Web, honest: bool) -> Reply:
+def _large(request: WebRequest, web: Web, honest: bool) -> Reply:
     """A model whose one file claims 300 MB; who is not honest sends all of it to everybody."""
     head = head_of({"w": ("U8", (LARGE,))})
     size = len(head) + LARGE
-    if is_listing(asked):
+    if is_listing(request):
         return listing(config__json=len(CONFIG), model__safetensors=size)
-    if "config.json" in asked.path:
+    if "config.json" in request.path:
         return Reply(206, CONFIG)
-    first, last = asked.range_of(size) if honest else (0, size - 1)
+    first, last = request.range_of(size) if honest else (0, size - 1)
     body = (
         part for parts in ([head[first:]], zeros(last + 1 - first - len(head))) for part in parts
     )
@@ -221,7 +221,7 @@ def _large(asked: Asked, web: Web, honest: bool) -> Reply:
 
 @pytest.mark.parametrize("honest", [True, False])
 def test_no_file_is_downloaded_whole(honest: bool, web: Web, aws: Aws) -> None:
-    web.answer = lambda asked: _large(asked, web, honest)
+    web.answer = lambda request: _large(request, web, honest)
     found = read(aws)
     assert found.tensors is not None
     assert found.tensors["w"].size == LARGE
@@ -233,22 +233,22 @@ def test_no_file_is_downloaded_whole(honest: bool, web: Web, aws: Aws) -> None:
 def test_the_rest_of_a_long_header_needs_a_server_with_ranges(web: Web, aws: Aws) -> None:
     content = head_of({f"{n}": ("U8", (0,)) for n in range(3000)})
     sizes = {"config__json": len(CONFIG), "model__safetensors": len(content)}
-    web.answer = lambda asked: (
+    web.answer = lambda request: (
         listing(**sizes)
-        if is_listing(asked)
-        else Reply(200, CONFIG if "config.json" in asked.path else content)
+        if is_listing(request)
+        else Reply(200, CONFIG if "config.json" in request.path else content)
     )
     assert "complete files are not downloaded" in refusal(aws, CheckpointError).message
 
 
 @pytest.mark.parametrize("where", ["listing", "header"])
 def test_a_byte_now_and_then_does_not_keep_us(where: str, web: Web, aws: Aws) -> None:
-    def answer(asked: Asked) -> Reply:
+    def answer(request: WebRequest) -> Reply:
         if where == "listing":
             return Reply(200, web.trickle(), length=MEGABYTE)
-        if is_listing(asked):
+        if is_listing(request):
             return listing(config__json=len(CONFIG), model__safetensors=MEGABYTE)
-        if "config.json" in asked.path:
+        if "config.json" in request.path:
             return Reply(206, CONFIG)
         return Reply(206, web.trickle(), length=MEGABYTE)
 
@@ -260,7 +260,7 @@ def test_a_byte_now_and_then_does_not_keep_us(where: str, web: Web, aws: Aws) ->
 
 
 def test_a_bucket_that_is_no_model_is_not_listed_to_its_end(web: Web, aws: Aws) -> None:
-    def answer(asked: Asked) -> Reply:
+    def answer(request: WebRequest) -> Reply:
         page = listing(**{f"f{len(web.requests)}_{n}": 1 for n in range(1000)})
         more = b"<IsTruncated>true</IsTruncated><NextContinuationToken>%d</NextContinuationToken>"
         assert isinstance(page.body, bytes)

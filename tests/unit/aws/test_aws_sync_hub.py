@@ -32,7 +32,7 @@ from tests.unit.aws.syncing import (
     unfinished,
 )
 from tests.unit.checkpoints.fake_hub import COMMIT, REPO, FakeHub, refused, running
-from tests.unit.checkpoints.web import Asked, Reply
+from tests.unit.checkpoints.web import Reply, WebRequest
 
 PINNED = COMMIT + "0" * (40 - len(COMMIT))
 WEIGHTS = shard("w", 12 * MIB)
@@ -47,20 +47,20 @@ class Hub(FakeHub):
         self.failures = 0
         self.spoilt = False
 
-    def _hub(self, asked: Asked) -> Reply:
-        path = urlsplit(asked.path).path
+    def _hub(self, request: WebRequest) -> Reply:
+        path = urlsplit(request.path).path
         if path.startswith(f"/api/models/{REPO}/revision/"):
             known = path.rpartition("/")[2] in ("main", "v1")
             return Reply(200, json.dumps({"sha": PINNED}).encode()) if known else refused(
                 404, "RevisionNotFound")  # fmt: skip
-        return super()._hub(replace(asked, path=asked.path.replace(PINNED, COMMIT)))
+        return super()._hub(replace(request, path=request.path.replace(PINNED, COMMIT)))
 
-    def _file(self, asked: Asked) -> Reply:
-        first, _ = asked.range_of(MIB)
+    def _file(self, request: WebRequest) -> Reply:
+        first, _ = request.range_of(MIB)
         if first and self.failures:
             self.failures -= 1
             return Reply(503)
-        reply = super()._file(asked)
+        reply = super()._file(request)
         if self.spoilt and first:
             return replace(reply, body=b"\0" * int(reply.length or 0))
         return reply
@@ -96,7 +96,7 @@ def test_a_branch_is_pinned_to_its_commit(aws: Aws, hub: Hub) -> None:
     bring(aws)
 
     assert manifest(aws)["folders"]["target"]["source"] == f"{REPO}@{PINNED}"
-    files = [asked.path for asked in hub.hub.requests if "/resolve/" in asked.path]
+    files = [request.path for request in hub.hub.requests if "/resolve/" in request.path]
     assert files
     assert all(f"/resolve/{PINNED}/" in path for path in files)
 
@@ -112,7 +112,7 @@ def test_what_vllm_reads_arrives_whole_and_the_duplicate_does_not(aws: Aws, hub:
     names = {"config.json", "model.safetensors", "tokenizer.json"}
     assert keys(aws) == {*(f"pair/target/{name}" for name in names), PLACE.manifest_key}
     assert stored(aws, "pair/target/model.safetensors") == WEIGHTS
-    assert not [asked for asked in hub.asked if "pytorch_model" in asked.path]
+    assert not [request for request in hub.requests if "pytorch_model" in request.path]
     entry = manifest(aws)["folders"]["target"]["files"]["model.safetensors"]
     assert entry["sha256"] == hashlib.sha256(WEIGHTS).hexdigest()
 
@@ -135,11 +135,11 @@ def test_the_token_goes_to_the_hub_only_and_into_no_object(
 
     bring(aws)
 
-    assert not [asked for asked in hub.store.requests if "Authorization" in asked.headers]
+    assert not [request for request in hub.store.requests if "Authorization" in request.headers]
     assert hub.token not in json.dumps(manifest(aws))
 
 
-def test_a_network_that_fails_is_asked_again(aws: Aws, hub: Hub) -> None:
+def test_a_network_that_fails_is_tried_again(aws: Aws, hub: Hub) -> None:
     hub.failures = 3
     slept: list[float] = []
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from tests.unit.checkpoints.web import Asked, Reply, Web, serve, zeros
+from tests.unit.checkpoints.web import Reply, Web, WebRequest, serve, zeros
 
 REPO = "acme/model"
 COMMIT = "0123abc"
@@ -46,7 +46,7 @@ class FakeHub:
         return self.hub.sent + self.store.sent
 
     @property
-    def asked(self) -> list[Asked]:
+    def requests(self) -> list[WebRequest]:
         """The requests to both."""
         return [*self.hub.requests, *self.store.requests]
 
@@ -54,17 +54,17 @@ class FakeHub:
         """The size that the listing says."""
         return self.sizes.get(name, len(self.files[name]))
 
-    def _hub(self, asked: Asked) -> Reply:
-        path = unquote(urlsplit(asked.path).path)
+    def _hub(self, request: WebRequest) -> Reply:
+        path = unquote(urlsplit(request.path).path)
         if self.refusal is not None:
             return self.refusal
-        given = asked.headers.get("Authorization")
+        given = request.headers.get("Authorization")
         if self.token is not None and given != f"Bearer {self.token}":
             return refused(401, "RepoNotFound")
         if path.startswith("/api/models/acme/old/"):
-            return Reply(307, b"", {"Location": asked.path.replace("/old/", "/model/", 1)})
+            return Reply(307, b"", {"Location": request.path.replace("/old/", "/model/", 1)})
         if path.startswith(f"/api/models/{REPO}/tree/"):
-            return self._tree(asked, path.rpartition("/tree/")[2])
+            return self._tree(request, path.rpartition("/tree/")[2])
         if not path.startswith(f"/{REPO}/resolve/"):
             return refused(404, "RepoNotFound")
         if self.refused_files is not None:
@@ -73,18 +73,18 @@ class FakeHub:
         if name not in self.files:
             return refused(404, "EntryNotFound")
         if self.size(name) < _LFS_BYTES:
-            return self._file(asked)
+            return self._file(request)
         return Reply(302, b"see there", {"Location": f"{self.store.url}/{name}?{SIGNED}"})
 
-    def _tree(self, asked: Asked, revision: str) -> Reply:
+    def _tree(self, request: WebRequest, revision: str) -> Reply:
         if revision not in ("main", COMMIT, "refs/pr/1"):
             return refused(404, "RevisionNotFound")
-        first = int(parse_qs(urlsplit(asked.path).query).get("cursor", ["0"])[0])
+        first = int(parse_qs(urlsplit(request.path).query).get("cursor", ["0"])[0])
         entries: list[dict[str, object]] = [{"type": "directory", "path": "original", "size": 0}]
         entries += [self._entry(name) for name in self.files]
         headers = {}
         if first + _PAGE < len(entries):
-            following = f"{self.hub.url}{urlsplit(asked.path).path}?cursor={first + _PAGE}"
+            following = f"{self.hub.url}{urlsplit(request.path).path}?cursor={first + _PAGE}"
             headers["Link"] = f'<{following}>; rel="next"'
         return Reply(200, json.dumps(entries[first:][:_PAGE]).encode(), headers)
 
@@ -96,12 +96,12 @@ class FakeHub:
         digest = hashlib.sha256(content).hexdigest()
         return entry | {"oid": "of the pointer", "lfs": {"oid": digest, "size": len(content)}}
 
-    def _file(self, asked: Asked) -> Reply:
-        name = unquote(urlsplit(asked.path).path).rpartition("/")[2]
+    def _file(self, request: WebRequest) -> Reply:
+        name = unquote(urlsplit(request.path).path).rpartition("/")[2]
         size, content = self.size(name), self.files[name]
         if not self.honours_ranges:
             return Reply(200, _all(content, size), length=size)
-        first, last = asked.range_of(size)
+        first, last = request.range_of(size)
         part = content[first : last + 1]
         headers = {"Content-Range": f"bytes {first}-{last}/{size}"}
         length = last + 1 - first

@@ -15,14 +15,14 @@ _PIECE = 64 * 1024
 
 
 @dataclass(frozen=True)
-class Asked:
+class WebRequest:
     """A request: its path with the query, and its headers."""
 
     path: str
     headers: Mapping[str, str]
 
     def range_of(self, size: int) -> tuple[int, int]:
-        """First and last byte that were asked for, of a file of ``size`` bytes."""
+        """First and last byte that are requested, of a file of ``size`` bytes."""
         first, _, last = self.headers["Range"].removeprefix("bytes=").partition("-")
         return int(first), min(int(last or size), size - 1)
 
@@ -43,9 +43,9 @@ class Web:
     def __init__(self) -> None:
         self.url = ""
         self.sent = 0
-        self.requests: list[Asked] = []
+        self.requests: list[WebRequest] = []
         self.closed = threading.Event()
-        self.answer: Callable[[Asked], Reply] = lambda asked: Reply(404)
+        self.answer: Callable[[WebRequest], Reply] = lambda request: Reply(404)
 
     def forget(self) -> None:
         """Break off what still trickles, and count from nothing."""
@@ -85,10 +85,10 @@ def serve(web: Web) -> Iterator[Web]:
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            asked = Asked(self.path, dict(self.headers))
-            web.requests.append(asked)
+            request = WebRequest(self.path, dict(self.headers))
+            web.requests.append(request)
             with suppress(ConnectionError):
-                self._send(web.answer(asked))
+                self._send(web.answer(request))
 
         def _send(self, reply: Reply) -> None:
             pieces = [reply.body] if isinstance(reply.body, bytes) else reply.body

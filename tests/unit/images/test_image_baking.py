@@ -19,7 +19,7 @@ from peagle.render.image import Copied, Download
 from peagle.weights.sources import open_source
 from tests.unit.aws.syncing import CONFIG, index_of, shard
 from tests.unit.checkpoints.fake_hub import COMMIT, REPO, FakeHub, running
-from tests.unit.checkpoints.web import Asked, Reply
+from tests.unit.checkpoints.web import Reply, WebRequest
 
 PINNED = COMMIT + "0" * (40 - len(COMMIT))
 MODEL = {
@@ -59,12 +59,12 @@ class Hub(FakeHub):
 
     closed: dict[str, object] = {}
 
-    def _hub(self, asked: Asked) -> Reply:
-        path = urlsplit(asked.path).path
+    def _hub(self, request: WebRequest) -> Reply:
+        path = urlsplit(request.path).path
         if path == f"/api/models/{REPO}/revision/main":
             said = {"sha": PINNED, "gated": False, "private": False, **self.closed}
             return Reply(200, json.dumps(said).encode())
-        return super()._hub(replace(asked, path=asked.path.replace(PINNED, COMMIT)))
+        return super()._hub(replace(request, path=request.path.replace(PINNED, COMMIT)))
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def no_aws() -> None:
-    raise AssertionError("AWS is not asked")
+    raise AssertionError("AWS gets no request")
 
 
 def test_a_folder_brings_what_sync_would_copy_and_nothing_else(folder: Path) -> None:

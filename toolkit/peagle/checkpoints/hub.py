@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urljoin
@@ -83,7 +84,7 @@ class HubSource:
         for _ in range(_MAX_PAGES):
             with self._open(path, {}) as response:
                 content = response.read(_MAX_DOCUMENT_BYTES)
-                link = response.headers.get("Link")
+                link = response.response.headers.get("Link")
             yield self._page(content)
             following = _NEXT.search(link or "")
             if following is None:
@@ -102,7 +103,7 @@ class HubSource:
             return page
         raise _not_a_hub(self._hub)
 
-    def _open(self, path: str, headers: Mapping[str, str]) -> HubResponse:
+    def _open(self, path: str, headers: Mapping[str, str]) -> AbstractContextManager[HubResponse]:
         return self._hub.open(path, headers, self._repo, self._revision)
 
 

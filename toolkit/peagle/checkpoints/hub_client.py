@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from email.message import Message
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
-from types import TracebackType
 from urllib.error import URLError
 from urllib.parse import urljoin, urlsplit
 from urllib.request import HTTPHandler, HTTPSHandler, OpenerDirector, ProxyHandler, Request
@@ -22,91 +21,6 @@ from peagle import __version__
 from peagle.errors import CheckpointError, HubFailed
 
 _SET_TOKEN = "set HF_TOKEN, or run `hf auth login`"
-
-
-@dataclass(frozen=True)
-class HubRefusal:
-    """Explains why a repository was refused; ``token_from`` is empty if no token was sent."""
-
-    repo: str
-    revision: str | None
-    endpoint: str
-    token_from: str
-
-    def error(self, response: HTTPResponse) -> CheckpointError:
-        """The error for the hub's response, whose reason is in ``X-Error-Code``; HubFailed if the
-        user cannot fix it."""
-        reason, status = response.headers.get("X-Error-Code", ""), response.status
-        if reason == "GatedRepo":
-            return self._gated()
-        if response.headers.get("X-Error-Message") == "Access to this resource is disabled.":
-            return CheckpointError(f"the hub has disabled {self.repo}", "choose another model")
-        if reason == "RevisionNotFound":
-            return CheckpointError(
-                f"{self.repo} has no revision {self.revision or 'main'}",
-                f"see {self.endpoint}/{self.repo}/commits for branches and commits",
-            )
-        if reason == "EntryNotFound":
-            return CheckpointError(
-                f"{self.repo} no longer has a file that its listing names",
-                "the repository is being changed; repeat it",
-            )
-        if reason == "RepoNotFound" or status in (401, 404):
-            return self._unknown(status)
-        return self._by_status(status, response.headers.get("Retry-After", ""))
-
-    def _gated(self) -> CheckpointError:
-        page = f"{self.endpoint}/{self.repo}"
-        if not self.token_from:
-            return CheckpointError(
-                f"{self.repo} is gated, and no token was sent",
-                f"accept its licence at {page}, then set HF_TOKEN to a token of that account",
-            )
-        return CheckpointError(
-            f"{self.repo} is gated, and {self.token_from} has no access",
-            f"accept its licence at {page} with the account of that token; a fine-grained token "
-            "also needs the permission to read public gated repositories",
-        )
-
-    def _unknown(self, status: int) -> CheckpointError:
-        """The hub answers the same for unknown and for private repositories."""
-        if status == 401 and self.token_from:
-            return CheckpointError(
-                f"the hub does not accept {self.token_from} for {self.repo}",
-                "it may have expired: create another one at "
-                f"{self.endpoint}/settings/tokens, or unset it for a public model",
-            )
-        if self.token_from:
-            return CheckpointError(
-                f"the hub has no {self.repo}, or {self.token_from} has no access",
-                "check the spelling, and that the token may read it",
-            )
-        return CheckpointError(
-            f"the hub has no {self.repo}, or it is private",
-            f"check the spelling; for a private model, {_SET_TOKEN}",
-        )
-
-    def _by_status(self, status: int, retry_after: str) -> CheckpointError:
-        if status == 403:
-            who = self.token_from or "requests without a token"
-            return CheckpointError(
-                f"the hub does not allow {who} to read {self.repo}",
-                "give the token the permission to read the contents of that repository"
-                if self.token_from
-                else _SET_TOKEN,
-            )
-        if status == 429:
-            wait = f"{retry_after} seconds" if retry_after.isdigit() else "a few minutes"
-            more = "" if self.token_from else f"; for a higher limit, {_SET_TOKEN}"
-            return HubFailed(
-                f"{self.repo}: the hub's rate limit is reached",
-                f"repeat it in {wait}{more}",
-            )
-        return HubFailed(
-            f"{self.repo}: {self.endpoint} responds with HTTP {status}", "repeat it later"
-        )
-
-
 _SECONDS = 10.0
 """Timeout of each read from the hub."""
 
@@ -119,7 +33,8 @@ _NETWORK_FIX = "check the network, a proxy and HF_ENDPOINT, or copy the model to
 
 @dataclass(frozen=True)
 class Hub:
-    """The hub at ``endpoint``. ``token_from`` names the origin of the token in messages."""
+    """The hub at ``endpoint``. ``token_from`` names the origin of the token in messages; it is
+    empty without a token."""
 
     endpoint: str
     token: str | None = field(default=None, repr=False)
@@ -143,10 +58,12 @@ class Hub:
         token, source = _token()
         return cls(endpoint, token, source, offline)
 
+    @contextmanager
     def open(
         self, path: str, headers: Mapping[str, str], repo: str, revision: str | None
-    ) -> HubResponse:
+    ) -> Iterator[HubResponse]:
         """The response to a GET of ``path``, a URL or a path below the endpoint; follows redirects.
+        Leaving it closes the connection, even with unread content.
 
         Raises HubFailed without a response, and CheckpointError if the hub refuses ``repo`` at
         ``revision``.
@@ -155,20 +72,21 @@ class Hub:
             raise CheckpointError(
                 f"{self.offline} is set, so {repo} is not read from the hub",
                 "unset it, or use a folder that holds the model",
+                "hub-offline",
             )
         url = urljoin(f"{self.endpoint}/", path)
         for _ in range(_MAX_REDIRECTS + 1):
-            with _as_hub_failed(self.endpoint, repo, self.seconds):
+            with _as_hub_failed(self, repo):
                 response = self._get(url, headers)
-            if response.status in (200, 206):
-                return HubResponse(response, self, repo)
             with response:
+                if response.status in (200, 206):
+                    yield HubResponse(response, self, repo)
+                    return
                 if response.status not in _REDIRECTS:
-                    raise HubRefusal(repo, revision, self.endpoint, self.token_from).error(response)
+                    raise self._refusal(repo, revision, response)
                 url = self._redirected(url, response.headers, repo)
-        raise HubFailed(
-            f"{repo}: {self.endpoint} redirects more than {_MAX_REDIRECTS} times", _NETWORK_FIX
-        )
+        message = f"{repo}: {self.endpoint} redirects more than {_MAX_REDIRECTS} times"
+        raise HubFailed(message, _NETWORK_FIX)
 
     def _get(self, url: str, headers: Mapping[str, str]) -> HTTPResponse:
         request = Request(url, headers={**headers, "User-Agent": f"peagle-toolkit/{__version__}"})
@@ -189,34 +107,85 @@ class Hub:
             raise HubFailed(message, _NETWORK_FIX)
         return following
 
+    def _refusal(self, repo: str, revision: str | None, response: HTTPResponse) -> CheckpointError:
+        """The error for a refusal, by the hub's ``X-Error-Code`` and status; HubFailed if the user
+        cannot fix it."""
+        reason, status = response.headers.get("X-Error-Code", ""), response.status
+        if reason == "GatedRepo":
+            return self._gated(repo)
+        if response.headers.get("X-Error-Message") == "Access to this resource is disabled.":
+            message = f"the hub has disabled {repo}"
+            return CheckpointError(message, "choose another model", "hub-disabled")
+        if reason == "RevisionNotFound":
+            message = f"{repo} has no revision {revision or 'main'}"
+            fix = f"see {self.endpoint}/{repo}/commits for branches and commits"
+            return CheckpointError(message, fix, "hub-no-revision")
+        if reason == "EntryNotFound":
+            message = f"{repo} no longer has a file that its listing names"
+            return CheckpointError(message, "the repository is changing; try again", "hub-changed")
+        if reason == "RepoNotFound" or status in (401, 403, 404):
+            return self._no_access(repo, status)
+        if status == 429:
+            after = response.headers.get("Retry-After", "")
+            wait = f"{after} seconds" if after.isdigit() else "a few minutes"
+            more = "" if self.token_from else f"; for a higher limit, {_SET_TOKEN}"
+            message = f"{repo}: the hub's rate limit is reached"
+            return HubFailed(message, f"try again in {wait}{more}", "hub-rate-limit")
+        return HubFailed(f"{repo}: {self.endpoint} responds with HTTP {status}", "try again later")
 
+    def _gated(self, repo: str) -> CheckpointError:
+        accept = f"accept its licence at {self.endpoint}/{repo}"
+        if self.token_from:
+            message = f"{repo} is gated, and {self.token_from} has no access"
+            fix = (
+                f"{accept} with the account of that token; a fine-grained token also needs the "
+                "permission to read public gated repositories"
+            )
+        else:
+            message = f"{repo} is gated, and no token was sent"
+            fix = f"{accept}, then set HF_TOKEN to a token of that account"
+        return CheckpointError(message, fix, "hub-gated")
+
+    def _no_access(self, repo: str, status: int) -> CheckpointError:
+        """The hub answers the same for unknown and for private repositories."""
+        token = self.token_from
+        if status == 403:
+            message = f"the hub does not allow {token or 'requests without a token'} to read {repo}"
+            grant = "give the token the permission to read the contents of that repository"
+            return CheckpointError(message, grant if token else _SET_TOKEN, "hub-forbidden")
+        if status == 401 and token:
+            message = f"the hub does not accept {token} for {repo}"
+            fix = (
+                f"it may have expired: create another one at {self.endpoint}/settings/tokens, or "
+                "unset it for a public model"
+            )
+            return CheckpointError(message, fix, "hub-token")
+        if token:
+            message = f"the hub has no {repo}, or {token} has no access"
+            fix = "check the spelling, and that the token may read it"
+        else:
+            message = f"the hub has no {repo}, or it is private"
+            fix = f"check the spelling; for a private model, {_SET_TOKEN}"
+        return CheckpointError(message, fix, "hub-not-found")
+
+
+@dataclass(frozen=True)
 class HubResponse:
-    """An open response; leaving it closes the connection, even with unread content."""
+    """An open response of ``hub`` about ``repo``."""
 
-    def __init__(self, response: HTTPResponse, hub: Hub, repo: str) -> None:
-        self.headers = response.headers
-        self._response, self._hub, self._repo = response, hub, repo
-
-    def __enter__(self) -> HubResponse:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        self._response.close()
+    response: HTTPResponse
+    hub: Hub
+    repo: str
 
     def starts_at(self, start: int) -> bool:
         """Whether this is the part of the file from byte ``start``, not the whole file."""
-        content_range = self.headers.get("Content-Range", "")
-        return self._response.status == 206 and content_range.startswith(f"bytes {start}-")
+        content_range = self.response.headers.get("Content-Range", "")
+        return self.response.status == 206 and content_range.startswith(f"bytes {start}-")
 
     def read(self, length: int | None) -> bytes:
-        """At most ``length`` bytes."""
-        with _as_hub_failed(self._hub.endpoint, self._repo, self._hub.seconds):
-            return self._response.read(length)
+        """At most ``length`` bytes. Raises HubFailed."""
+        with _as_hub_failed(self.hub, self.repo):
+            return self.response.read(length)
 
 
 def _opener() -> OpenerDirector:
@@ -229,21 +198,21 @@ def _opener() -> OpenerDirector:
 
 
 @contextmanager
-def _as_hub_failed(endpoint: str, repo: str, seconds: float) -> Iterator[None]:
+def _as_hub_failed(hub: Hub, repo: str) -> Iterator[None]:
     """Raise connection errors as HubFailed."""
     try:
         yield
     except (OSError, HTTPException, ValueError) as error:
         reason = error.reason if isinstance(error, URLError) else error
         if isinstance(reason, TimeoutError):
-            message = f"{repo}: {endpoint} did not answer within {seconds:g} s"
+            message = f"{hub.endpoint} did not answer within {hub.seconds:g} s"
         elif isinstance(reason, ConnectionRefusedError):
-            message = f"{repo}: {endpoint} refuses connections"
+            message = f"{hub.endpoint} refuses connections"
         elif isinstance(reason, OSError) and reason.strerror:
-            message = f"{repo}: {endpoint} cannot be reached: {reason.strerror}"
+            message = f"{hub.endpoint} cannot be reached: {reason.strerror}"
         else:
-            message = f"{repo}: the connection to {endpoint} failed ({type(reason).__name__})"
-        raise HubFailed(message, _NETWORK_FIX) from error
+            message = f"the connection to {hub.endpoint} failed ({type(reason).__name__})"
+        raise HubFailed(f"{repo}: {message}", _NETWORK_FIX) from error
 
 
 def _origin(url: str) -> tuple[str, str, int | None] | None:
