@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from peagle.catalog.writing import new_texts as new_texts
     from peagle.catalog.writing import refuse_unwritable as refuse_unwritable
     from peagle.catalog.writing import write_texts as write_texts
-    from peagle.checkpoints.locations import is_folder as is_folder
+    from peagle.checkpoints.models import is_folder as is_folder
     from peagle.checks.facts import in_ecr as in_ecr
     from peagle.checks.local_weights import check_local_weights as check_local_weights
     from peagle.checks.registry import rules_found as rules_found

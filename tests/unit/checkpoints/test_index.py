@@ -6,14 +6,9 @@ import json
 
 import pytest
 
-from peagle.checkpoints.index import (
-    check_tensors,
-    index_name,
-    other_weights,
-    parse_index,
-    weight_files,
-)
+from peagle.checkpoints.weight_files import check_tensors, parse_index, weight_files
 from peagle.errors import CheckpointError
+from peagle_serve.safetensors import index_name, other_weights
 from tests.unit.checkpoints.files import index_of
 
 INDEX = "model.safetensors.index.json"

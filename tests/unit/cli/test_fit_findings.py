@@ -25,7 +25,7 @@ def test_a_pair_that_cannot_work_is_refused_with_the_fit_still_shown(tmp_path: P
     result = peagle(*named, "--k", "12")
     assert "fits: the cache holds" in result.stdout
     assert "Findings" in result.stdout
-    assert "K=12 is more than the 10" in str(result.exception)
+    assert "K=12 exceeds the trained K of 10" in str(result.exception)
 
 
 def test_the_rules_see_what_the_fit_is_asked() -> None:

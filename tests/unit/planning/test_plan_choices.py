@@ -37,7 +37,7 @@ def test_k_above_training_is_an_error() -> None:
     made = plan(k=9)
     (finding,) = [f for f in made.findings if f.level == "error"]
     assert (finding.code, finding.where) == ("k-above-trained", "k")
-    assert finding.message == "K=9 is more than the 8 that P-EAGLE head for Chat was trained for"
+    assert finding.message == "P-EAGLE head for Chat: K=9 exceeds the trained K of 8"
     assert "--k 8 or less" in finding.fix
     assert made.findings[0] == finding, "errors come first"
 

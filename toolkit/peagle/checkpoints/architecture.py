@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from peagle.catalog.schema import Architecture, AttentionGroup
 from peagle.errors import CheckpointError
-from peagle.vllm.dtypes import served_dtype
+from peagle.vllm.gpus import served_dtype
 
 Config = Mapping[str, Any]
 

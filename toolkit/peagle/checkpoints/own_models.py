@@ -8,8 +8,7 @@ from typing import Any
 from peagle.catalog.schema import Drafter, ProofPrompts, Target
 from peagle.checkpoints.architecture import read_architecture, read_dtype, read_quantization
 from peagle.checkpoints.heads import attention_of, read_head, weight_bytes
-from peagle.checkpoints.locations import split_revision
-from peagle.checkpoints.models import Checkpoint
+from peagle.checkpoints.models import Checkpoint, split_revision
 
 OWN = "own"
 """The name of a head, or of a target, that is not in the catalogue."""

@@ -16,18 +16,17 @@ from functools import partial
 from typing import Any
 
 from peagle.checkpoints.config import CONFIG, LONGEST_CONFIG, parse_config
-from peagle.checkpoints.index import (
-    LARGEST_INDEX,
+from peagle.checkpoints.models import Checkpoint, Source, Tensor
+from peagle.checkpoints.weight_files import (
     check_tensors,
-    index_name,
-    other_weights,
+    header_bytes,
+    parse_header,
     parse_index,
     weight_files,
 )
-from peagle.checkpoints.models import Checkpoint, Source, Tensor
-from peagle.checkpoints.safetensors import header_bytes, parse_header
 from peagle.errors import CheckpointError
 from peagle.parallel import run_parallel
+from peagle_serve.safetensors import LARGEST_INDEX, index_name, other_weights
 
 FILES = (
     "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "merges.txt",
@@ -212,7 +211,7 @@ class _Reader:
         except TimeoutError as error:
             raise CheckpointError(
                 f"{self._source.location} could not be read within {self._seconds:g} s",
-                "check the network and repeat it, or copy the model to this machine",
+                "check the network and try again, or copy the model to this machine",
             ) from error
 
     @contextmanager

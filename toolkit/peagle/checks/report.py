@@ -11,7 +11,7 @@ from peagle.case import Case, CaseOptions, Checkpoints, build_case
 from peagle.catalog import find_drafter, find_pair, pair_name
 from peagle.catalog.schema import DRAFTLESS, Catalog, Drafter, Pair, Target
 from peagle.checkpoints import Checkpoint
-from peagle.checkpoints.locations import folder_hint, is_location, means_folder, split_revision
+from peagle.checkpoints.models import folder_hint, is_location, means_folder, split_revision
 from peagle.checkpoints.own_models import own_drafter
 from peagle.checks.registry import check as check_case
 from peagle.checks.registry import rules_found

@@ -23,8 +23,7 @@ from peagle.fit.target_weights import (
 )
 from peagle.vllm import versions
 from peagle.vllm.defaults import capture_sizes, uses_model_runner_v2
-from peagle.vllm.dtypes import element_bytes
-from peagle.vllm.gpus import round_up
+from peagle.vllm.gpus import element_bytes, round_up
 
 MIB = 1 << 20
 

@@ -25,8 +25,7 @@ from peagle.fit.drafter_weights import intermediate_of, stored_bytes
 from peagle.fit.estimate import is_multimodal, refuse_unknown
 from peagle.fit.models import DraftModel, FitCase, GpuMemory, TargetModel, Vision
 from peagle.vllm.defaults import GPU_MEMORY_UTILIZATION, EngineConfig, batch_of
-from peagle.vllm.dtypes import served_dtype, served_size
-from peagle.vllm.gpus import cuda_visible_gib, visible_gib
+from peagle.vllm.gpus import cuda_visible_gib, served_dtype, served_size, visible_gib
 from peagle_serve.heads import DEFAULT_AUXILIARY
 
 _PARALLEL_LAYERS = 4

@@ -22,8 +22,7 @@ from typing import Literal
 
 from peagle.catalog.schema import Architecture, AttentionGroup
 from peagle.fit.models import TargetModel, Vision
-from peagle.vllm.dtypes import element_bytes
-from peagle.vllm.gpus import round_up
+from peagle.vllm.gpus import element_bytes, round_up
 
 MIB = 1 << 20
 

@@ -1,6 +1,6 @@
 """The weights that go into an image: the files that vLLM reads.
 
-As for `peagle weights sync` (``peagle.checkpoints.index``), copies in other formats are left out:
+As for `peagle weights sync` (``peagle.checkpoints.weight_files``), copies in other formats are left out:
 every start would pull them.
 """
 
@@ -14,7 +14,7 @@ from peagle.checkpoints import FolderSource, Source
 from peagle.checkpoints.folder import check_links
 from peagle.checkpoints.hub import HubSource, resolve_revision
 from peagle.checkpoints.hub_client import Hub
-from peagle.checkpoints.index import files_read
+from peagle.checkpoints.weight_files import files_read
 from peagle.data import weights_folder
 from peagle.errors import Unsupported
 from peagle.images.context import Member, members_of

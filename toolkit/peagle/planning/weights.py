@@ -23,7 +23,7 @@ from pathlib import Path
 
 from peagle.catalog.schema import Catalog, Target
 from peagle.catalog.tables import Runtime, RuntimeTable
-from peagle.checkpoints.locations import is_folder
+from peagle.checkpoints.models import is_folder
 from peagle.checks.facts import in_ecr
 from peagle.data import SHIPPED, data_folder
 from peagle.errors import UserError

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from peagle.vllm import versions
-from peagle.vllm.dtypes import element_bytes
-from peagle.vllm.gpus import round_up
+from peagle.vllm.gpus import element_bytes, round_up
 
 GPU_MEMORY_UTILIZATION = 0.92
 """vLLM's default since 0.15."""

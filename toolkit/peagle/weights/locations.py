@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from peagle.checkpoints import Checkpoint, FolderSource, Source, read_checkpoint
-from peagle.checkpoints.locations import folder_hint, is_location, means_folder, split_revision
+from peagle.checkpoints.models import folder_hint, is_location, means_folder, split_revision
 from peagle.errors import UserError
 from peagle.planning.plan import Weights
 from peagle.s3uri import S3Uri, is_s3_uri

@@ -14,7 +14,7 @@ from itertools import islice
 
 from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied, Missing
-from peagle.checkpoints.index import files_read
+from peagle.checkpoints.weight_files import files_read
 from peagle.errors import CheckpointError, Fix, PeagleError, UserError
 from peagle.findings import Finding, error, warning
 from peagle.planning.plan import MODEL_BUCKET, Plan, Weights

@@ -16,7 +16,7 @@ from peagle.checkpoints.config import CONFIG
 from peagle.checkpoints.folder import check_links
 from peagle.checkpoints.hub import COMMIT, HubSource, resolve_revision
 from peagle.checkpoints.hub_client import Hub
-from peagle.checkpoints.index import files_read
+from peagle.checkpoints.weight_files import files_read
 from peagle.data import weights_folder
 from peagle.errors import CheckpointError, UserError
 from peagle.findings import Finding

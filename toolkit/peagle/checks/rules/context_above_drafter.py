@@ -18,7 +18,7 @@ def check(case: Case) -> Findings:
     most = (case.head.config.max_positions if case.head else None) or drafter.max_positions
     if most is not None and case.max_model_len > most:
         message = (
-            f"{drafter.title} supports {most:,} tokens; the context allows {case.max_model_len:,}"
+            f"{drafter.title}: at most {most:,} tokens; the context allows {case.max_model_len:,}"
         )
         fix = f"use --max-model-len {most}, or expect few accepted drafts in longer requests"
         yield RULE.warning("max_model_len", message, fix)

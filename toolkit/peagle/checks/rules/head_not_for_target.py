@@ -5,7 +5,7 @@ Hardly any of its drafts are accepted, or it does not load.
 
 from peagle.case import Case
 from peagle.catalog.schema import Target
-from peagle.checkpoints.locations import is_hub_id, split_revision
+from peagle.checkpoints.models import is_hub_id, split_revision
 from peagle.checks.registry import Findings, Rule
 
 RULE = Rule("head-not-for-target", about="head", vllm_notices="never")

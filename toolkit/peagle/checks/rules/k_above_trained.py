@@ -15,7 +15,7 @@ RULE = Rule("k-above-trained", about="load", vllm_notices="never")
 def check(case: Case) -> Findings:
     trained, drafter = k_trained(case), case.drafter
     if drafter is not None and trained is not None and case.k > trained:
-        message = f"K={case.k} is more than the {trained} that {drafter.title} was trained for"
+        message = f"{drafter.title}: K={case.k} exceeds the trained K of {trained}"
         best = min(drafter.k_recommended, trained)
         yield RULE.error("k", message, f"use --k {trained} or less; {best} is recommended")
 

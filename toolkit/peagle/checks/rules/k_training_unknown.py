@@ -16,4 +16,4 @@ def check(case: Case) -> Findings:
         return
     if case.k != drafter.k_recommended:
         fix = f"if few drafts are accepted, try --k {drafter.k_recommended}"
-        yield RULE.note("k", f"the trained K of {drafter.title} is unknown", fix)
+        yield RULE.note("k", f"{drafter.title}: trained K unknown", fix)
