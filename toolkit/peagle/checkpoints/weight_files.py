@@ -1,9 +1,9 @@
 """The weight files of a checkpoint: which ones vLLM reads, and headers and index of safetensors.
 
 The parsers are the container's (``peagle_serve.safetensors``); they refuse everything that the
-safetensors library refuses. Without safetensors files vLLM loads ``*.bin`` or else ``*.pt``, without
-the files of a training. It also reads the config, the tokenizer, templates and the code of custom
-models.
+safetensors library refuses. Without safetensors files vLLM loads ``*.bin`` or else ``*.pt``, but
+not the files of a training. It also reads the config, the tokenizer, templates and the code of
+custom models.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def check_tensors(index: Mapping[str, str], tensors: Iterable[str], file: str) -
     missing = sorted(set(index).difference(tensors))
     if missing:
         count = f"{len(missing):,} tensor{'s' if len(missing) > 1 else ''}"
-        message = f"{file} names {count} that no file holds: {parser.some(missing)}"
+        message = f"{file} names {count} that no file holds: {parser.first_names(missing)}"
         raise CheckpointError(message, "copy index and weights again")
 
 

@@ -1,7 +1,7 @@
 """The weights that go into an image: the files that vLLM reads.
 
-As for `peagle weights sync` (``peagle.checkpoints.weight_files``), copies in other formats are left out:
-every start would pull them.
+As for `peagle weights sync` (``peagle.checkpoints.weight_files``), copies in other formats are left
+out: every start would pull them.
 """
 
 from __future__ import annotations
