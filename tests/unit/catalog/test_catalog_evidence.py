@@ -63,11 +63,11 @@ def test_raw_material_of_another_kind_is_left_alone(tmp_path: Path) -> None:
     ("document", "message"),
     [
         ("{", "is not JSON"),
-        (MEASURED | {"engine": {}}, "missing key 'version'"),
-        (MEASURED | {"results": [{"drafter": "p-eagle"}]}, "results[0]: missing key 'k'"),
-        (MEASURED | {"results": 5}, "is not evidence"),
-        (MEASURED | {"results": [{**MEASURED["results"][0], "k": "x"}]}, "results[0]"),
-        (MEASURED | {"pair": None}, "is not evidence"),
+        (MEASURED | {"engine": {}}, "engine.version: missing key"),
+        (MEASURED | {"results": [{"drafter": "p-eagle"}]}, "results[0].k: missing key"),
+        (MEASURED | {"results": 5}, "results: is 5: expected a list"),
+        (MEASURED | {"results": [{**MEASURED["results"][0], "k": "x"}]}, 'results[0].k: is "x"'),
+        (MEASURED | {"pair": None}, "pair: is null"),
     ],
 )
 def test_evidence_that_does_not_say_enough_is_an_error(

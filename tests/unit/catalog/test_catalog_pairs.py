@@ -50,7 +50,7 @@ def test_every_full_name_leads_back_to_its_pair() -> None:
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("gpt-oss-21b", "did you mean gpt-oss-20b"),
+        ("gpt-oss-21b", "did you mean gpt-oss-20b, gpt-oss-120b? for"),
         ("qwen3-coder", "did you mean qwen3-coder-30b"),
         ("openai/gpt-oss-20", "openai/gpt-oss-20b"),
         ("gpt-oss-20b+eagel3", "did you mean eagle3"),

@@ -25,7 +25,7 @@ from peagle.data import data_folder
 from peagle.errors import UserError
 
 BUNDLED = data_folder("model_catalog")
-INSTANCES = (BUNDLED / "instances.yaml").read_text(encoding="utf-8")
+ALL_INSTANCES = (BUNDLED / "instances.yaml").read_text(encoding="utf-8")
 RUNTIMES = (BUNDLED / "runtimes.yaml").read_text(encoding="utf-8")
 CATALOG = load_catalog()
 TODAY = date(2026, 11, 30)
@@ -39,23 +39,32 @@ def a_price(usd: float = 7.5, region: str = "us-east-1") -> Price:
     return Price(usd_per_hour=usd, region=region, date=TODAY, source="AWS Pricing API")
 
 
-def with_instances(*changed: Instance) -> InstanceTable:
-    """The bundled table with these instances in place of those of their type, or at the end."""
-    instances = {one.type: one for one in CATALOG.instances.instances}
+def parsed(text: str, model: type[Any]) -> Any:
+    found, problems = validate_file(Path("table.yaml"), model, text)
+    assert problems == []
+    return found
+
+
+def small_table(text: str) -> str:
+    """The head of the table of instances, and five of its entries: the first has an anchor."""
+    head, *entries = text.split("\n  - type: ")
+    chosen = (entries[number] for number in (0, 1, 20, 40, -1))
+    return "\n  - type: ".join((head, *chosen))
+
+
+INSTANCES = small_table(ALL_INSTANCES)
+TABLE: InstanceTable = parsed(INSTANCES, InstanceTable)
+
+
+def with_instances(*changed: Instance, table: InstanceTable = TABLE) -> InstanceTable:
+    """The table with these instances in place of those of their type, or at the end."""
+    instances = {one.type: one for one in table.instances}
     instances |= {one.type: one for one in changed}
-    return CATALOG.instances.model_copy(update={"instances": tuple(instances.values())})
+    return table.model_copy(update={"instances": tuple(instances.values())})
 
 
 def with_runtimes(**changed: Any) -> RuntimeTable:
     return CATALOG.runtimes.model_copy(update=changed)
-
-
-def read(text: str, model: type[Any], folder: Path) -> Any:
-    path = folder / "table.yaml"
-    path.write_text(text, encoding="utf-8")
-    found, problems = validate_file(path, model)
-    assert problems == []
-    return found
 
 
 def differing(before: str, after: str) -> list[str]:
@@ -63,55 +72,68 @@ def differing(before: str, after: str) -> list[str]:
     return [line for line in lines if line[0] in "+-" and line[:3] not in ("+++", "---")]
 
 
-def test_nothing_new_is_nothing_changed() -> None:
-    assert rewritten(INSTANCES, CATALOG.instances, CATALOG.instances) == INSTANCES
+def test_an_equal_table_leaves_the_file_unchanged() -> None:
+    assert rewritten(ALL_INSTANCES, CATALOG.instances, CATALOG.instances) == ALL_INSTANCES
     assert rewritten(RUNTIMES, CATALOG.runtimes, CATALOG.runtimes) == RUNTIMES
 
 
-@pytest.mark.parametrize("instance", CATALOG.instances.instances, ids=lambda one: one.type)
-def test_one_entry_changes_alone(instance: Instance, tmp_path: Path) -> None:
-    wanted = with_instances(instance.model_copy(update={"vcpus": instance.vcpus + 1}))
+def test_a_change_of_every_bundled_entry_changes_its_line_only() -> None:
+    bundled = CATALOG.instances
+    more = (one.model_copy(update={"vcpus": one.vcpus + 1}) for one in bundled.instances)
+    desired = with_instances(*more, table=bundled)
 
-    text = rewritten(INSTANCES, CATALOG.instances, wanted)
+    text = rewritten(ALL_INSTANCES, bundled, desired)
+
+    changed = differing(ALL_INSTANCES, text)
+    assert len(changed) == 2 * len(bundled.instances)
+    assert {line[1:].split(":")[0] for line in changed} == {"    vcpus"}
+    assert parsed(text, InstanceTable) == desired
+
+
+@pytest.mark.parametrize("instance", TABLE.instances, ids=lambda one: one.type)
+def test_one_entry_changes_alone(instance: Instance) -> None:
+    desired = with_instances(instance.model_copy(update={"vcpus": instance.vcpus + 1}))
+
+    text = rewritten(INSTANCES, TABLE, desired)
 
     assert differing(INSTANCES, text) == [
         f"-    vcpus: {instance.vcpus}",
         f"+    vcpus: {instance.vcpus + 1}",
     ]
-    assert read(text, InstanceTable, tmp_path) == wanted
+    assert parsed(text, InstanceTable) == desired
 
 
-@pytest.mark.parametrize("instance", CATALOG.instances.instances, ids=lambda one: one.type)
-def test_a_new_price_leaves_the_other_sources_alone(instance: Instance, tmp_path: Path) -> None:
-    wanted = with_instances(instance.model_copy(update={"prices": (a_price(),)}))
+@pytest.mark.parametrize("instance", TABLE.instances, ids=lambda one: one.type)
+def test_a_new_price_leaves_the_other_sources_alone(instance: Instance) -> None:
+    desired = with_instances(instance.model_copy(update={"prices": (a_price(),)}))
 
-    text = rewritten(INSTANCES, CATALOG.instances, wanted)
+    text = rewritten(INSTANCES, TABLE, desired)
 
-    assert read(text, InstanceTable, tmp_path) == wanted
+    assert parsed(text, InstanceTable) == desired
     assert len(differing(INSTANCES, text)) <= 8
 
 
-def test_every_price_of_two_regions(tmp_path: Path) -> None:
+def test_every_price_of_two_regions() -> None:
     prices = (a_price(1.25), a_price(12.0, "eu-west-1"))
-    wanted = with_instances(
-        *(one.model_copy(update={"prices": prices}) for one in CATALOG.instances.instances)
+    desired = with_instances(
+        *(one.model_copy(update={"prices": prices}) for one in TABLE.instances)
     )
 
-    text = rewritten(INSTANCES, CATALOG.instances, wanted)
+    text = rewritten(INSTANCES, TABLE, desired)
 
-    assert read(text, InstanceTable, tmp_path) == wanted
+    assert parsed(text, InstanceTable) == desired
     assert "quoted" not in text.partition("instances:")[2]
     assert all(len(line) <= 100 for line in text.splitlines())
     comments = [line for line in INSTANCES.splitlines() if line.lstrip().startswith("#")]
     assert [line for line in text.splitlines() if line.lstrip().startswith("#")] == comments
-    assert rewritten(text, wanted, wanted) == text
+    assert rewritten(text, desired, desired) == text
 
 
-def test_a_second_refresh_changes_only_what_is_new(tmp_path: Path) -> None:
+def test_a_second_refresh_changes_only_what_is_new() -> None:
     first = with_instances(
-        *(one.model_copy(update={"prices": (a_price(),)}) for one in CATALOG.instances.instances)
+        *(one.model_copy(update={"prices": (a_price(),)}) for one in TABLE.instances)
     )
-    once = rewritten(INSTANCES, CATALOG.instances, first)
+    once = rewritten(INSTANCES, TABLE, first)
     (head, *rest) = first.instances
     second = first.model_copy(
         update={"instances": (head.model_copy(update={"prices": (a_price(9.0),)}), *rest)}
@@ -120,41 +142,41 @@ def test_a_second_refresh_changes_only_what_is_new(tmp_path: Path) -> None:
     twice = rewritten(once, first, second)
 
     assert len(differing(once, twice)) == 2
-    assert read(twice, InstanceTable, tmp_path) == second
+    assert parsed(twice, InstanceTable) == second
 
 
-@pytest.mark.parametrize("position", [0, 20, len(CATALOG.instances.instances)])
-def test_a_new_type_stands_where_the_table_has_it(position: int, tmp_path: Path) -> None:
-    instances = list(CATALOG.instances.instances)
+@pytest.mark.parametrize("position", [0, 2, len(TABLE.instances)])
+def test_a_new_type_is_inserted_at_its_position(position: int) -> None:
+    instances = list(TABLE.instances)
     instances.insert(position, NEW.model_copy(update={"prices": (a_price(),)}))
-    wanted = CATALOG.instances.model_copy(update={"instances": tuple(instances)})
+    desired = TABLE.model_copy(update={"instances": tuple(instances)})
 
-    text = rewritten(INSTANCES, CATALOG.instances, wanted)
+    text = rewritten(INSTANCES, TABLE, desired)
 
     assert all(line.startswith("+") for line in differing(INSTANCES, text))
     assert text.endswith("\n")
-    assert read(text, InstanceTable, tmp_path) == wanted
+    assert parsed(text, InstanceTable) == desired
 
 
-def test_an_entry_and_a_key_can_go(tmp_path: Path) -> None:
-    first, second, *rest = CATALOG.instances.instances
-    wanted = CATALOG.instances.model_copy(
+def test_an_entry_and_a_key_can_go() -> None:
+    first, second, *rest = TABLE.instances
+    desired = TABLE.model_copy(
         update={"instances": (first, second.model_copy(update={"quota_code": None}), *rest[1:])}
     )
 
-    text = rewritten(INSTANCES, CATALOG.instances, wanted)
+    text = rewritten(INSTANCES, TABLE, desired)
 
     assert all(line.startswith("-") for line in differing(INSTANCES, text))
-    assert read(text, InstanceTable, tmp_path) == wanted
+    assert parsed(text, InstanceTable) == desired
 
 
-def test_the_head_says_when_and_from_where(tmp_path: Path) -> None:
-    wanted = CATALOG.instances.model_copy(update={"checked": TODAY, "source": "AWS: of today"})
+def test_date_and_source_of_the_table_change() -> None:
+    desired = TABLE.model_copy(update={"checked": TODAY, "source": "AWS: of today"})
 
-    text = rewritten(INSTANCES, CATALOG.instances, wanted)
+    text = rewritten(INSTANCES, TABLE, desired)
 
     assert len(differing(INSTANCES, text)) == 4
-    assert read(text, InstanceTable, tmp_path).checked == TODAY
+    assert parsed(text, InstanceTable).checked == TODAY
 
 
 def a_runtime(version: str, **changed: Any) -> Runtime:
@@ -165,21 +187,21 @@ def a_runtime(version: str, **changed: Any) -> Runtime:
 
 
 @pytest.mark.parametrize("version", ["0.18.0", "0.28.1", "0.31.0"])
-def test_a_new_version_stands_in_its_place(version: str, tmp_path: Path) -> None:
+def test_a_new_version_is_inserted_in_order(version: str) -> None:
     from peagle.vllm.versions import parse
 
     runtimes = (*CATALOG.runtimes.runtimes, a_runtime(version))
-    wanted = with_runtimes(runtimes=tuple(sorted(runtimes, key=lambda one: parse(one.vllm))))
+    desired = with_runtimes(runtimes=tuple(sorted(runtimes, key=lambda one: parse(one.vllm))))
 
-    text = rewritten(RUNTIMES, CATALOG.runtimes, wanted)
+    text = rewritten(RUNTIMES, CATALOG.runtimes, desired)
 
-    assert read(text, RuntimeTable, tmp_path) == wanted
+    assert parsed(text, RuntimeTable) == desired
     if version != "0.18.0":
         assert all(line.startswith("+") for line in differing(RUNTIMES, text))
         assert len(differing(RUNTIMES, text)) == 6
 
 
-def test_a_region_that_is_added_everywhere(tmp_path: Path) -> None:
+def test_a_region_that_is_added_everywhere() -> None:
     runtimes = tuple(
         one.model_copy(update={"regions": tuple(sorted((*one.regions, "eu-north-9")))})
         if one.regions
@@ -187,48 +209,48 @@ def test_a_region_that_is_added_everywhere(tmp_path: Path) -> None:
         for one in CATALOG.runtimes.runtimes
     )
     accounts = {**CATALOG.runtimes.accounts, "eu-north-9": "111122223333"}
-    wanted = with_runtimes(runtimes=runtimes, accounts=accounts)
+    desired = with_runtimes(runtimes=runtimes, accounts=accounts)
 
-    text = rewritten(RUNTIMES, CATALOG.runtimes, wanted)
+    text = rewritten(RUNTIMES, CATALOG.runtimes, desired)
 
-    assert read(text, RuntimeTable, tmp_path) == wanted
+    assert parsed(text, RuntimeTable) == desired
     assert text.count("- eu-north-9") == 2, "each list is written once, with an anchor"
     comments = [line for line in RUNTIMES.splitlines() if line.lstrip().startswith("#")]
     assert [line for line in text.splitlines() if line.lstrip().startswith("#")] == comments
 
 
-def test_one_version_comes_to_more_regions(tmp_path: Path) -> None:
+def test_one_version_comes_to_more_regions() -> None:
     by_version = {one.vllm: one for one in CATALOG.runtimes.runtimes}
     everywhere = by_version["0.28.0"].regions
     by_version["0.29.0"] = by_version["0.29.0"].model_copy(update={"regions": everywhere})
-    wanted = with_runtimes(runtimes=tuple(by_version.values()))
+    desired = with_runtimes(runtimes=tuple(by_version.values()))
 
-    text = rewritten(RUNTIMES, CATALOG.runtimes, wanted)
+    text = rewritten(RUNTIMES, CATALOG.runtimes, desired)
 
     assert differing(RUNTIMES, text) == ["-    regions: *commercial", "+    regions: *all"]
-    assert read(text, RuntimeTable, tmp_path) == wanted
+    assert parsed(text, RuntimeTable) == desired
 
 
-def test_the_version_that_names_the_list_leaves_it(tmp_path: Path) -> None:
+def test_the_version_that_names_the_list_leaves_it() -> None:
     by_version = {one.vllm: one for one in CATALOG.runtimes.runtimes}
     by_version["0.23.0"] = by_version["0.23.0"].model_copy(update={"regions": ("us-east-1",)})
-    wanted = with_runtimes(runtimes=tuple(by_version.values()))
+    desired = with_runtimes(runtimes=tuple(by_version.values()))
 
-    text = rewritten(RUNTIMES, CATALOG.runtimes, wanted)
+    text = rewritten(RUNTIMES, CATALOG.runtimes, desired)
 
-    assert read(text, RuntimeTable, tmp_path) == wanted
+    assert parsed(text, RuntimeTable) == desired
 
 
-def test_a_tag_and_an_account_change(tmp_path: Path) -> None:
+def test_a_tag_and_an_account_change() -> None:
     by_version = {one.vllm: one for one in CATALOG.runtimes.runtimes}
     by_version["0.24.0"] = by_version["0.24.0"].model_copy(update={"tag": "0.24.0-again"})
     accounts = {**CATALOG.runtimes.accounts, "us-west-2": "000011112222"}
-    wanted = with_runtimes(runtimes=tuple(by_version.values()), accounts=accounts)
+    desired = with_runtimes(runtimes=tuple(by_version.values()), accounts=accounts)
 
-    text = rewritten(RUNTIMES, CATALOG.runtimes, wanted)
+    text = rewritten(RUNTIMES, CATALOG.runtimes, desired)
 
     assert len(differing(RUNTIMES, text)) == 4
-    assert read(text, RuntimeTable, tmp_path) == wanted
+    assert parsed(text, RuntimeTable) == desired
 
 
 def tables(**changed: Any) -> tuple[Tables, Tables]:
@@ -237,8 +259,8 @@ def tables(**changed: Any) -> tuple[Tables, Tables]:
 
 
 def test_only_what_changed_is_written_and_can_be_loaded(tmp_path: Path) -> None:
-    wanted = with_instances(NEW)
-    before, after = tables(instances=wanted)
+    desired = with_instances(NEW, table=CATALOG.instances)
+    before, after = tables(instances=desired)
 
     texts = new_texts(tmp_path, before, after)
     written = write_texts(tmp_path / "made" / "here", texts)
@@ -246,7 +268,7 @@ def test_only_what_changed_is_written_and_can_be_loaded(tmp_path: Path) -> None:
     assert [path.name for path in written] == ["instances.yaml"]
     assert [path.name for path in written[0].parent.iterdir()] == ["instances.yaml"]
     loaded = load_catalog(written[0].parent)
-    assert loaded.instances == wanted
+    assert loaded.instances == desired
     assert loaded.runtimes == CATALOG.runtimes
 
 
@@ -282,9 +304,9 @@ checked: 2026-11-20
     mine = load_catalog(tmp_path).instances
     small, large = mine.instances
     changed = large.model_copy(update={"vcpus": 5, "prices": (a_price(),)})
-    wanted = mine.model_copy(update={"instances": (small, changed)})
+    desired = mine.model_copy(update={"instances": (small, changed)})
 
-    texts = new_texts(tmp_path, Tables(CATALOG.runtimes, mine), Tables(CATALOG.runtimes, wanted))
+    texts = new_texts(tmp_path, Tables(CATALOG.runtimes, mine), Tables(CATALOG.runtimes, desired))
 
     assert texts["instances.yaml"] == text.replace("gpu_count: 1,\n    ", "gpu_count: 1,").replace(
         "vcpus: 4\n    memory_gib: 16\n",
@@ -293,9 +315,7 @@ checked: 2026-11-20
     )
 
 
-def test_where_nothing_can_be_written_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unwritable_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("peagle.catalog.writing.os.access", lambda *_: False)
 
     with pytest.raises(UserError, match="cannot be written") as refused:

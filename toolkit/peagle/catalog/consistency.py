@@ -16,12 +16,12 @@ from peagle.catalog.tables import InstanceTable, RuntimeTable, StorageTable, Ver
 from peagle.errors import nearest
 from peagle.vllm import versions
 
-Broken = tuple[Location, str, str]
+Violation = tuple[Location, str, str]
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*", re.ASCII)
 
 
-def broken_in_target(target: Target, path: Path) -> Iterator[Broken]:
+def target_violations(target: Target, path: Path) -> Iterator[Violation]:
     """Problems of the target in the file ``path``."""
     yield from _path_is_id(target, path)
     yield from _architecture(target)
@@ -35,7 +35,7 @@ def broken_in_target(target: Target, path: Path) -> Iterator[Broken]:
             yield from _weights((*here, "weights"), drafter.weights, path)
 
 
-def broken_in_runtimes(table: RuntimeTable, _path: Path) -> Iterator[Broken]:
+def runtime_violations(table: RuntimeTable, _path: Path) -> Iterator[Violation]:
     """Problems of the table of runtimes."""
     known = [runtime.vllm for runtime in table.runtimes]
     if table.default not in known:
@@ -53,19 +53,19 @@ def broken_in_runtimes(table: RuntimeTable, _path: Path) -> Iterator[Broken]:
                 yield ("runtimes", number, "regions"), f"no account is known for {region!r}", hint
 
 
-def broken_in_instances(table: InstanceTable, _path: Path) -> Iterator[Broken]:
+def instance_violations(table: InstanceTable, _path: Path) -> Iterator[Violation]:
     """Problems of the table of instances."""
     yield from _duplicates([instance.type for instance in table.instances], ("instances",), "type")
 
 
-def _path_is_id(target: Target, path: Path) -> Iterator[Broken]:
+def _path_is_id(target: Target, path: Path) -> Iterator[Violation]:
     expected = f"{path.parent.name}/{path.stem}"
     if target.id != expected:
         fix = f"rename the file to {target.id}.yaml, or write `id: {expected}`"
         yield ("id",), f"expected {expected}, the path of the file, found {target.id}", fix
 
 
-def _architecture(target: Target) -> Iterator[Broken]:
+def _architecture(target: Target) -> Iterator[Violation]:
     shape, here = target.architecture, ("architecture",)
     layers = sum(group.layers for group in shape.attention)
     if layers != shape.layers:
@@ -83,7 +83,7 @@ def _architecture(target: Target) -> Iterator[Broken]:
         yield ("default_max_model_len",), message, f"at most {shape.max_positions}"
 
 
-def _weights(where: Location, weights: str, path: Path) -> Iterator[Broken]:
+def _weights(where: Location, weights: str, path: Path) -> Iterator[Violation]:
     if weights.startswith("./"):
         folder = path.parent / weights
         if ".." in Path(weights).parts:
@@ -95,7 +95,7 @@ def _weights(where: Location, weights: str, path: Path) -> Iterator[Broken]:
         yield where, f"{weights!r} is not a weights location", fix
 
 
-def _drafter_names(target: Target) -> Iterator[Broken]:
+def _drafter_names(target: Target) -> Iterator[Violation]:
     names = [drafter.name for drafter in target.drafters]
     if target.default_drafter not in names:
         hint = nearest(target.default_drafter, names) or f"known: {', '.join(names)}"
@@ -106,7 +106,7 @@ def _drafter_names(target: Target) -> Iterator[Broken]:
     )
 
 
-def _method(here: Location, drafter: Drafter) -> Iterator[Broken]:
+def _method(here: Location, drafter: Drafter) -> Iterator[Violation]:
     draftless = drafter.method in DRAFTLESS
     if draftless and drafter.weights:
         yield (*here, "weights"), f"the method {drafter.method} has no weights", "remove the key"
@@ -123,7 +123,7 @@ def _method(here: Location, drafter: Drafter) -> Iterator[Broken]:
         yield (*here, "k_recommended"), message, f"at most {drafter.k_trained}"
 
 
-def _fallback(here: Location, drafter: Drafter, target: Target) -> Iterator[Broken]:
+def _fallback(here: Location, drafter: Drafter, target: Target) -> Iterator[Violation]:
     if drafter.fallback is None:
         return
     public = [other.name for other in target.drafters if other.public]
@@ -132,7 +132,7 @@ def _fallback(here: Location, drafter: Drafter, target: Target) -> Iterator[Brok
         yield (*here, "fallback"), f"there is no public drafter {drafter.fallback!r}", hint
 
 
-def _duplicates(values: Iterable[str | None], where: Location, key: str) -> Iterator[Broken]:
+def _duplicates(values: Iterable[str | None], where: Location, key: str) -> Iterator[Violation]:
     listed = list(values)
     counts = Counter(value.lower() for value in listed if value)
     for number, value in enumerate(listed):
@@ -141,7 +141,7 @@ def _duplicates(values: Iterable[str | None], where: Location, key: str) -> Iter
             yield (*where, number, key), f"duplicate {key} {value}", "keep one of them"
 
 
-def broken_in_version_rules(table: VersionRuleTable, _path: Path) -> Iterator[Broken]:
+def version_rule_violations(table: VersionRuleTable, _path: Path) -> Iterator[Violation]:
     """Problems of the version rules: duplicate entries and empty ranges."""
     seen: set[tuple[object, ...]] = set()
     for number, rule in enumerate(table.rules):
@@ -167,7 +167,7 @@ def _empty(versions_in: str) -> bool:
     )
 
 
-def broken_in_storage(table: StorageTable, _path: Path) -> Iterator[Broken]:
+def storage_violations(table: StorageTable, _path: Path) -> Iterator[Violation]:
     """Problems of the storage prices: duplicate regions."""
     yield from _duplicates(
         [price.region for price in table.s3_standard], ("s3_standard",), "region"

@@ -1,4 +1,4 @@
-"""Reads one YAML file into plain data, and knows the line of every value in it.
+"""Reads one YAML file into plain data, with the line of every value.
 
 Of YAML's scalars only ``true``, ``false``, ``null``, whole numbers (``13_761_264_768`` too) and
 decimal fractions have a type; everything else is text. So ``no`` is text, a date is text, and a
@@ -63,9 +63,11 @@ class Problem:
 class BadFile(Exception):
     """A file that cannot be read as data; the catalogue turns it into a Problem or CatalogError."""
 
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem.text)
-        self.problem = problem
+    def __init__(
+        self, file: str, message: str, fix: str = "", line: int | None = None, key: str = ""
+    ) -> None:
+        self.problem = Problem(file, line, key, message, fix)
+        super().__init__(self.problem.text)
 
 
 def dotted(location: Location) -> str:
@@ -81,9 +83,8 @@ def catalog_error(problems: Sequence[Problem]) -> CatalogError:
     first, *others = problems
     if not others:
         return CatalogError(first.text, first.fix)
-    sentence = "; ".join(
-        part for part in (first.fix, f"to list {len(others)} more problems") if part
-    )
+    more = f"to list {len(others)} more problems"
+    sentence = f"{first.fix}; {more}" if first.fix else more
     return CatalogError(first.text, Fix(sentence, ("peagle", "catalog", "check")))
 
 
@@ -101,14 +102,13 @@ class _Loader(_BASE):  # type: ignore[misc]
     """Resolves no tags, which takes a third of YAML's time: ``plain_value`` types the scalars."""
 
     def resolve(self, *_: object) -> str:
-        """No tag."""
         return ""
 
     def descend_resolver(self, *_: object) -> None:
-        """Nothing."""
+        pass
 
     def ascend_resolver(self) -> None:
-        """Nothing."""
+        pass
 
 
 class Document:
@@ -135,22 +135,25 @@ class Document:
         return None
 
     def source(self, location: Location) -> str | None:
-        """A scalar as it stands in the file, without its quotes."""
+        """A scalar as text of the file, without its quotes."""
         node = self.node(location)
         return str(node.value) if isinstance(node, yaml.ScalarNode) else None
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of the file; raises BadFile if it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BadFile(display_path(path), f"cannot be read: {error.strerror}") from error
 
 
 def read_document(path: Path, file: str) -> Document:
     """The YAML file ``path``, called ``file`` in messages; raises BadFile if it is not YAML."""
     try:
-        text = path.read_bytes().decode("utf-8")
-    except OSError as error:
-        raise BadFile(Problem(file, None, "", f"cannot be read: {error.strerror}", "")) from error
+        return parse_document(read_bytes(path).decode("utf-8"), file)
     except UnicodeDecodeError as error:
-        raise BadFile(
-            Problem(file, None, "", f"is not UTF-8 (byte {error.start})", "save it as UTF-8")
-        ) from error
-    return parse_document(text, file)
+        raise BadFile(file, f"is not UTF-8 (byte {error.start})", "save it as UTF-8") from error
 
 
 @lru_cache(maxsize=64)  # a process that loads the catalogue again parses only what has changed
@@ -161,10 +164,9 @@ def parse_document(text: str, file: str) -> Document:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         what = " ".join(part for part in (error.context, error.problem) if part)
-        line = mark.line + 1 if mark else None
-        raise BadFile(Problem(file, line, "", f"is not YAML: {what}", "")) from error
+        raise BadFile(file, f"is not YAML: {what}", line=mark.line + 1 if mark else None) from error
     except (yaml.YAMLError, RecursionError) as error:
-        raise BadFile(Problem(file, None, "", f"is not YAML: {error}", "")) from error
+        raise BadFile(file, f"is not YAML: {error}") from error
 
 
 class _Conversion:
@@ -204,7 +206,7 @@ class _Conversion:
         return mapping
 
     def _refuse(self, node: yaml.Node, key: str, message: str, fix: str) -> None:
-        raise BadFile(Problem(self._file, node.start_mark.line + 1, key, message, fix))
+        raise BadFile(self._file, message, fix, node.start_mark.line + 1, key)
 
 
 def plain_value(text: str) -> Any:

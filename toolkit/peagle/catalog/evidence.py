@@ -24,35 +24,44 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from peagle.catalog.documents import (
     BadFile,
-    Problem,
     catalog_error,
     display_path,
     dotted,
     evidence_files,
+    read_bytes,
 )
 from peagle.catalog.schema import NamedDrafter, NamedTarget, SpeedRun
+from peagle.catalog.tables import Positive, Version
+
+Model = TypeVar("Model", bound=BaseModel)
 
 
-@dataclass(frozen=True)
-class Evidence:
+class Evidence(BaseModel):
     """A measured acceptance length, and the file that has the details."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
 
     target: str
     drafter: str
-    k: int
-    acceptance_length: float
-    vllm: str
+    k: Positive
+    acceptance_length: float = Field(ge=1)
+    vllm: Version
     device: str
     date: str
     file: str
+
+
+_KEYS = {"target": "pair", "vllm": "engine.version"}
+"""Field of Evidence and SpeedRun -> key of the file."""
+
+_OF_RESULT = ("drafter", "k", "acceptance_length")
 
 
 def load_evidence(own: Path | None = None) -> tuple[Evidence, ...]:
@@ -75,41 +84,30 @@ def evidence_for(
 
 
 def read_evidence(path: Path) -> list[Evidence]:
-    """The evidence in one file; raises BadFile if a key is missing or invalid."""
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise BadFile(Problem(display_path(path), None, "", f"is not JSON: {error}", "")) from error
-    if not isinstance(document, dict) or "results" not in document:
-        return []
-    return list(_results(document, display_path(path)))
+    """The evidence in one file; raises BadFile, with the key, if one is missing or invalid."""
+    document = _document(path)
+    results = document.get("results", [])
+    if not isinstance(results, list):
+        raise _bad(path, "results", f"is {json.dumps(results)[:60]}: expected a list")
+    common = _common(document, display_path(path))
+    return [
+        _validated(Evidence, common | (row if isinstance(row, dict) else {}), path, number)
+        for number, row in enumerate(results)
+    ]
 
 
-def _results(document: dict[str, Any], file: str) -> Iterator[Evidence]:
-    key = "results"
-    try:
-        for number, result in enumerate(document["results"]):
-            key = f"results[{number}]"
-            yield Evidence(
-                target=document["pair"].partition("+")[0],
-                drafter=result["drafter"],
-                k=int(result["k"]),
-                acceptance_length=float(result["acceptance_length"]),
-                vllm=document["engine"]["version"],
-                device=document["device"],
-                date=document["date"],
-                file=file,
-            )
-    except KeyError as error:
-        name = str(error.args[0])
-        raise BadFile(Problem(file, None, key, f"missing key {name!r}", "add the key")) from error
-    except (TypeError, ValueError, AttributeError) as error:
-        raise BadFile(Problem(file, None, key, f"is not evidence: {error}", "")) from error
+def read_speeds(path: Path, text: bytes | None = None) -> SpeedRun | None:
+    """The run in one file, ``None`` if it has no speeds; ``text`` is its content, if known already.
 
-
-_KEY = b'"speeds"'
-_KEYS = {"target": "pair", "vllm": "engine.version"}
-"""Field of a run -> key of the file."""
+    Raises BadFile, with the key, if a key is missing or invalid.
+    """
+    document = _document(path, text)
+    if "speeds" not in document:
+        return None
+    run = _validated(SpeedRun, _common(document, path.name), path)
+    for key, message, fix in _inconsistencies(run):
+        raise _bad(path, key, message, fix)
+    return run
 
 
 class Speeds(Mapping[str, tuple[SpeedRun, ...]]):
@@ -126,93 +124,78 @@ class Speeds(Mapping[str, tuple[SpeedRun, ...]]):
 
     def __getitem__(self, target_id: str) -> tuple[SpeedRun, ...]:
         if target_id not in self._read:
-            self._read[target_id] = self._runs_of(target_id)
+            name = target_id.rpartition("/")[2]  # the slash may be escaped
+            found = (run for run in self._runs(name) if run.target == target_id)
+            self._read[target_id] = tuple(found)
         if not self._read[target_id]:
             raise KeyError(target_id)
         return self._read[target_id]
 
     def __iter__(self) -> Iterator[str]:
-        runs = (_run(path, text) for path, text in self._candidates().items())
-        return iter(dict.fromkeys(run.target for run in runs if run is not None))
+        return iter(dict.fromkeys(run.target for run in self._runs()))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
-    def _runs_of(self, target_id: str) -> tuple[SpeedRun, ...]:
-        name = target_id.rpartition("/")[2].encode()  # the slash may be escaped
-        near = {path: text for path, text in self._candidates().items() if name in text}
-        runs = (_run(path, text) for path, text in near.items())
-        return tuple(run for run in runs if run is not None and run.target == target_id)
+    def _runs(self, mentioned: str = "") -> Iterator[SpeedRun]:
+        """The runs of all files that mention this name."""
+        try:
+            if self._texts is None:
+                texts = {path: read_bytes(path) for path in evidence_files(self._own)}
+                self._texts = {path: text for path, text in texts.items() if b'"speeds"' in text}
+            for path, text in self._texts.items():
+                run = read_speeds(path, text) if mentioned.encode() in text else None
+                if run is not None:
+                    yield run
+        except BadFile as bad:
+            raise catalog_error([bad.problem]) from bad
 
-    def _candidates(self) -> dict[Path, bytes]:
-        if self._texts is None:
-            texts = ((path, _text(path)) for path in evidence_files(self._own))
-            self._texts = {path: text for path, text in texts if _KEY in text}
-        return self._texts
 
-
-def read_speeds(path: Path, text: bytes | None = None) -> SpeedRun | None:
-    """The run in one file, ``None`` if it has no speeds; ``text`` is its content, if known already.
-
-    Raises BadFile, with the key, if a key is missing or invalid.
-    """
+def _document(path: Path, text: bytes | None = None) -> dict[str, Any]:
+    """The file's JSON object; empty for other JSON, which holds no evidence."""
     try:
-        document = json.loads(path.read_bytes() if text is None else text)
-    except (OSError, ValueError, RecursionError) as error:
-        raise BadFile(Problem(display_path(path), None, "", f"is not JSON: {error}", "")) from error
-    if not isinstance(document, dict) or "speeds" not in document:
-        return None
-    return _checked(document, path)
+        document = json.loads(read_bytes(path) if text is None else text)
+    except (ValueError, RecursionError) as error:
+        raise BadFile(display_path(path), f"is not JSON: {error}") from error
+    return document if isinstance(document, dict) else {}
 
 
-def _run(path: Path, text: bytes) -> SpeedRun | None:
-    try:
-        return read_speeds(path, text)
-    except BadFile as bad:
-        raise catalog_error([bad.problem]) from bad
-
-
-def _text(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        problem = Problem(display_path(path), None, "", f"cannot be read: {error.strerror}", "")
-        raise catalog_error([problem]) from error
-
-
-def _checked(document: dict[str, Any], path: Path) -> SpeedRun:
-    engine = document.get("engine")
-    fields = {key: document[key] for key in SpeedRun.model_fields if key in document}
-    fields["file"] = path.name
+def _common(document: dict[str, Any], file: str) -> dict[str, Any]:
+    """The document with the fields that are named otherwise in Evidence and SpeedRun."""
+    pair, engine = document.get("pair"), document.get("engine")
+    fields = {**document, "file": file}
     if "pair" in document:
-        fields["target"] = _target(document["pair"])
+        fields["target"] = pair.partition("+")[0] if isinstance(pair, str) else pair
     if isinstance(engine, dict) and "version" in engine:
         fields["vllm"] = engine["version"]
+    return fields
+
+
+def _validated(
+    model: type[Model], fields: dict[str, Any], path: Path, number: int | None = None
+) -> Model:
+    """The fields as ``model``; else BadFile with pydantic's first error and the key of the file.
+
+    ``number`` is that of the result that the fields describe.
+    """
     try:
-        run = SpeedRun.model_validate_json(json.dumps(fields))
+        return model.model_validate_json(json.dumps(fields))
     except ValidationError as error:
-        raise BadFile(_problem(error, path)) from error
-    for key, message, fix in _broken(run):
-        raise BadFile(Problem(display_path(path), None, key, message, fix))
-    return run
-
-
-def _target(pair: Any) -> Any:
-    return pair.partition("+")[0] if isinstance(pair, str) else pair
-
-
-def _problem(error: ValidationError, path: Path) -> Problem:
-    """pydantic's first error, with the keys of the file."""
-    detail = error.errors(include_url=False)[0]
+        detail = error.errors(include_url=False)[0]
     first, *rest = detail["loc"]
     key = dotted((_KEYS.get(str(first), first), *rest))
+    if number is not None and first in _OF_RESULT:
+        key = f"results[{number}].{key}"
     if detail["type"] == "missing":
-        return Problem(display_path(path), None, key, "missing key", "add the key")
-    found = json.dumps(detail["input"])[:60]
-    return Problem(display_path(path), None, key, f"is {found}: {detail['msg'].lower()}", "")
+        raise _bad(path, key, "missing key", "add the key")
+    raise _bad(path, key, f"is {json.dumps(detail['input'])[:60]}: {detail['msg'].lower()}")
 
 
-def _broken(run: SpeedRun) -> Iterator[tuple[str, str, str]]:
+def _bad(path: Path, key: str, message: str, fix: str = "") -> BadFile:
+    return BadFile(display_path(path), message, fix, key=key)
+
+
+def _inconsistencies(run: SpeedRun) -> Iterator[tuple[str, str, str]]:
     """Problems between the rows: key, message and fix."""
     if not run.speeds:
         yield "speeds", "is empty", "remove the file, or add the measured speeds"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from peagle.catalog.loading import Targets
 from peagle.catalog.schema import Catalog, Drafter, NamedDrafter, NamedTarget, Pair, Target
 from peagle.catalog.tables import Instance, InstanceTable
@@ -58,18 +60,18 @@ def pair_name(target: NamedTarget, drafter: NamedDrafter | None) -> str:
 
 
 def _find_target(catalog: Catalog, name: str) -> Target:
-    short_names = _short_names(catalog)
-    by_name = {target_id.lower(): target_id for target_id in catalog.targets}
-    by_name |= {short.lower(): target_id for short, target_id in short_names.items()}
+    ids = {target_id.lower(): target_id for target_id in catalog.targets}
+    short_names = {short.lower(): target_id for short, target_id in _short_names(catalog).items()}
+    by_name = ids | short_names
     if name.lower() not in by_name:
-        hint = nearest(name, [*short_names, *catalog.targets])
+        hint = nearest(name, catalog.targets if "/" in name else _short_names(catalog))
         sentence = f"{hint} for a target of your own use --catalog DIR; list all targets".strip()
         fix = Fix(sentence, ("peagle", "catalog", "list"))
         raise NotFound(f"the catalogue has no target {name!r}", fix)
     return catalog.targets[by_name[name.lower()]]
 
 
-def _short_names(catalog: Catalog) -> dict[str, str]:
+def _short_names(catalog: Catalog) -> Mapping[str, str]:
     if isinstance(catalog.targets, Targets):
-        return dict(catalog.targets.short_names)
+        return catalog.targets.short_names
     return {target.short_name: target.id for target in catalog.targets.values()}

@@ -21,16 +21,15 @@ from typing import TypeVar
 from pydantic import BaseModel
 
 from peagle.catalog.consistency import (
-    Broken,
-    broken_in_instances,
-    broken_in_runtimes,
-    broken_in_storage,
-    broken_in_target,
-    broken_in_version_rules,
+    Violation,
+    instance_violations,
+    runtime_violations,
+    storage_violations,
+    target_violations,
+    version_rule_violations,
 )
 from peagle.catalog.documents import (
     BadFile,
-    Document,
     Problem,
     catalog_error,
     display_path,
@@ -49,12 +48,12 @@ Model = TypeVar("Model", bound=BaseModel)
 
 _SHORT_NAME = re.compile(r"^short_name:[ \t]*[\"']?([^\s\"'#]+)", re.MULTILINE)
 _HEAD_BYTES = 1024
-_RULES: dict[type[BaseModel], Callable[..., Iterator[Broken]]] = {
-    Target: broken_in_target,
-    RuntimeTable: broken_in_runtimes,
-    InstanceTable: broken_in_instances,
-    StorageTable: broken_in_storage,
-    VersionRuleTable: broken_in_version_rules,
+_RULES: dict[type[BaseModel], Callable[..., Iterator[Violation]]] = {
+    Target: target_violations,
+    RuntimeTable: runtime_violations,
+    InstanceTable: instance_violations,
+    StorageTable: storage_violations,
+    VersionRuleTable: version_rule_violations,
 }
 
 
@@ -77,6 +76,14 @@ class Targets(Mapping[str, Target]):
 
     def __len__(self) -> int:
         return len(self._files)
+
+
+_TABLES: dict[str, type[BaseModel]] = {
+    "runtimes.yaml": RuntimeTable,
+    "instances.yaml": InstanceTable,
+    "storage.yaml": StorageTable,
+    "version_rules.yaml": VersionRuleTable,
+}
 
 
 def load_catalog(own: Path | None = None) -> Catalog:
@@ -114,39 +121,27 @@ def target_files(own: Path | None) -> dict[str, Path]:
     return dict(sorted(files.items(), key=lambda item: item[0].lower()))
 
 
-def read_target(path: Path) -> Target:
-    """The target in the file ``path``; raises CatalogError if the file is wrong."""
-    return _read(path, Target)
-
-
 def table_file(name: str, own: Path | None) -> Path:
     """The user's own table if there is one, else the bundled one."""
     return next(folder / name for folder in reversed(folders(own)) if (folder / name).is_file())
 
 
-def validate_file(path: Path, model: type[Model]) -> tuple[Model | None, list[Problem]]:
-    """The content of the file ``path``, ``None`` if it is not valid, and all its problems."""
-    try:
-        return _validated(read_document(path, display_path(path)), model, path)
-    except BadFile as bad:
-        return None, [bad.problem]
-
-
-def validate_text(text: str, file: str, model: type[Model]) -> tuple[Model | None, list[Problem]]:
-    """Like ``validate_file``, for the ``text`` of a table that is not written yet."""
-    try:
-        return _validated(parse_document(text, file), model, Path(file))
-    except BadFile as bad:
-        return None, [bad.problem]
-
-
-def _validated(
-    document: Document, model: type[Model], path: Path
+def validate_file(
+    path: Path, model: type[Model], text: str | None = None
 ) -> tuple[Model | None, list[Problem]]:
+    """The content of the file ``path``, ``None`` if it is not valid, and all its problems.
+
+    ``text`` is the content of a file that is not written yet.
+    """
+    file = display_path(path)
+    try:
+        document = read_document(path, file) if text is None else parse_document(text, file)
+    except BadFile as bad:
+        return None, [bad.problem]
     entry, problems = validate(document, model)
     if entry is not None:
-        broken = _RULES[model](entry, path.absolute())
-        problems = [problem_at(document, *rule) for rule in broken]
+        violations = _RULES[model](entry, path.absolute())
+        problems = [problem_at(document, *violation) for violation in violations]
     return entry, problems
 
 
@@ -191,36 +186,23 @@ def _read(path: Path, model: type[Model]) -> Model:
     return entry
 
 
-_TABLES: dict[str, type[BaseModel]] = {
-    "runtimes.yaml": RuntimeTable,
-    "instances.yaml": InstanceTable,
-    "storage.yaml": StorageTable,
-    "version_rules.yaml": VersionRuleTable,
-}
-
-
 def check_catalog(own: Path | None = None) -> tuple[int, list[Problem]]:
     """The number of files of the catalogue, bundled and own, and all their problems."""
     targets = target_files(own)
-    checked = [*targets.values(), *(table_file(name, own) for name in _TABLES)]
+    tables = [table_file(name, own) for name in _TABLES]
+    checked = [*targets.values(), *tables, *evidence_files(own)]
     problems = [problem for path in checked for problem in check_catalog_file(path)]
     problems += read_short_names(targets)[1]
     for folder in folders(own):
         problems += _never_read(folder)
-    for path in evidence_files(own):
-        problems += _check_evidence(path)
     problems += _misnamed(own, targets)
-    return len(checked) + len(evidence_files(own)), problems
+    return len(checked), problems
 
 
 def check_catalog_file(path: Path) -> list[Problem]:
     """All problems of one file; its name decides what it must hold."""
-    if path.suffix == ".json":
-        return _check_evidence(path)
-    return validate_file(path, _TABLES.get(path.name, Target))[1]
-
-
-def _check_evidence(path: Path) -> list[Problem]:
+    if path.suffix != ".json":
+        return validate_file(path, _TABLES.get(path.name, Target))[1]
     try:
         read_evidence(path)
         read_speeds(path)

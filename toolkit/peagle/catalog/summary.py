@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from dataclasses import asdict
 from typing import Any
 
 from peagle.catalog.evidence import Evidence, evidence_for
@@ -45,7 +44,7 @@ def describe_pair(catalog: Catalog, pair: Pair, measured: tuple[Evidence, ...]) 
         "target": pair.target.model_dump(mode="json"),
         "drafter": pair.drafter.model_dump(mode="json") if pair.drafter else None,
         "verified": bool(measured),
-        "evidence": [asdict(item) for item in measured],
+        "evidence": [item.model_dump() for item in measured],
     }
 
 
@@ -67,5 +66,5 @@ def _drafter(target: Target, drafter: Drafter, measured: tuple[Evidence, ...]) -
         "min_vllm": drafter.min_vllm,
         "licence": drafter.licence,
         "verified": bool(measured),
-        "evidence": [asdict(item) for item in measured],
+        "evidence": [item.model_dump() for item in measured],
     }

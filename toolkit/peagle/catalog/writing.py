@@ -18,7 +18,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from peagle.catalog.documents import display_path
-from peagle.catalog.loading import table_file, validate_text
+from peagle.catalog.loading import table_file, validate_file
 from peagle.catalog.tables import InstanceTable, RuntimeTable
 from peagle.data import data_folder
 from peagle.errors import UserError
@@ -171,7 +171,7 @@ def new_texts(folder: Path, before: Tables, after: Tables) -> dict[str, str]:
     ):
         if old != new:
             text = rewritten(table_file(name, folder).read_text(encoding="utf-8"), old, new)
-            if validate_text(text, name, type(new)) != (new, []):
+            if validate_file(Path(name), type(new), text) != (new, []):
                 raise UserError(
                     f"{display_path(folder / name)} cannot be changed in place",
                     "write to another folder with --to DIR",
