@@ -100,7 +100,6 @@ def _warm(
 
 
 def _argv(chosen: Mapping[str, str]) -> list[str]:
-    """vLLM's argv, of an environment with its model resolved."""
     others = {name: value for name, value in chosen.items() if name != f"{PREFIX}PORT"}
     middlewares = [token for name in MIDDLEWARES for token in ("--middleware", name)]
     server = [sys.executable, "-m", SERVER, "--port", str(port_of(chosen))]

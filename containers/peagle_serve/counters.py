@@ -112,7 +112,6 @@ class CountersMiddleware:
             await self._app(scope, receive, send)
 
     async def _counters(self, scope: Message) -> tuple[int, dict[str, Any]]:
-        """Status and document."""
         status, page = await call(self._app, scope, "GET", "/metrics")
         if status != 200:
             return 502, {"error": f"the engine's /metrics returned {status}"}

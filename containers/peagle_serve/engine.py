@@ -70,7 +70,6 @@ class EngineLines:
         return fields
 
     def _unmarked(self, process: str, message: str) -> dict[str, str]:
-        """Level and message of a line without vLLM's prefix."""
         if message.startswith(_TRACEBACK):
             self._in_traceback.add(process)
             return {"level": "ERROR"}
@@ -175,7 +174,6 @@ class EngineChild:
             os.killpg(self.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Kill what is left, and close the pipe and the socket."""
         self.kill()
         os.close(self.output)
         self.channel.close()

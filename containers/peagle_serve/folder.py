@@ -73,7 +73,6 @@ def read_json(variable: str, file: Path) -> dict[str, Any]:
 
 
 def has_any(folder: Path, names: Iterable[str]) -> bool:
-    """Whether the folder has one of these files."""
     return any((folder / name).is_file() for name in names)
 
 

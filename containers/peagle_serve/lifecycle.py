@@ -183,6 +183,5 @@ class _SupervisorSocket:
 
 
 async def _refuse(send: Send, reason: str) -> None:
-    """Respond with 503 and close the connection."""
     error = {"message": reason, "type": "unavailable", "code": 503}
     await answer(send, 503, {"error": error}, (b"retry-after", b"1"), (b"connection", b"close"))

@@ -28,6 +28,7 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from peagle_serve.engine import EngineLines, last_on_screen
 
@@ -95,8 +96,19 @@ class Redactor:
         return shown
 
 
+def restored_text(fields: Mapping[str, Any]) -> str:
+    """What was restored and how fast, from the fields of a ``warm-start`` line."""
+    size = f"{fields['files']} files, {fields['unpacked_bytes'] / 1e6:.1f} MB"
+    seconds, cold = fields.get("seconds"), fields.get("seconds_cold")
+    if seconds is None:
+        did = f"{size} were restored before"
+    else:
+        did = f"restored {size} in {seconds:.2f} s"
+    instead = f"; a cold start takes {cold:.0f} s" if cold else ""
+    return f"{did} (key {fields['key']}{instead})"
+
+
 def is_secret(name: str) -> bool:
-    """Whether a variable of this name holds a secret."""
     return _SECRET_NAME.search(name.upper()) is not None
 
 
@@ -190,7 +202,6 @@ class Log:
 
 
 def _shortened(text: str) -> str:
-    """Without its middle, if it is too long."""
     if len(text) * 6 <= LONGEST:
         return text
     size = len(json.dumps(text, ensure_ascii=False).encode("utf-8", errors="backslashreplace"))

@@ -36,8 +36,6 @@ _NEVER = float("inf")
 
 
 class Supervisor:
-    """``run`` it once."""
-
     def __init__(
         self,
         argv: Sequence[bytes],
@@ -135,8 +133,6 @@ class Supervisor:
 
 
 class EngineWatch:
-    """One engine, from its start to its end."""
-
     def __init__(
         self, engine: EngineChild, log: Log, settings: Settings, signals: Callable[[], int]
     ) -> None:
@@ -181,7 +177,6 @@ class EngineWatch:
             selector.unregister(source)
 
     def crash(self) -> Crash:
-        """Why the engine ended."""
         from peagle_serve.crash import Crash, find_crash  # its patterns take time; few crash
 
         see_log = "see the engine's messages above"

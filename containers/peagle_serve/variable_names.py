@@ -120,7 +120,6 @@ def vllm_source() -> str:
 
 
 def _nearest(name: str, source: str) -> str:
-    """The fix, with the most similar argument."""
     fields = (field.replace("_", "-") for field in _FIELD.findall(source))
     flags = {flag[2:] for flag in _FLAG.findall(source)} | set(fields)
     known = [flag.replace("-", "_").upper() for flag in flags]

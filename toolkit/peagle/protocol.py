@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from peagle_serve.logs import restored_text
+
 
 def request_body(
     prompt: str,
@@ -208,14 +210,8 @@ def _warm_start(fields: dict[str, Any]) -> WarmStart:
     if not fields["restored"]:
         differences = tuple(map(str, fields.get("differences") or ()))
         return WarmStart(None, str(fields["reason"]), differences)
-    if "detail" in fields:
-        return WarmStart(str(fields["key"]), fields["detail"])
-    size = f"{fields['files']} files, {fields['unpacked_bytes'] / 1e6:.1f} MB"
-    seconds, cold = fields.get("seconds"), fields.get("seconds_cold")
-    did = f"{size} were restored before" if seconds is None else f"restored {size}"
-    took = f" in {seconds:.2f} s" if seconds is not None else ""
-    instead = f"; a cold start takes {cold:.0f} s" if cold else ""
-    return WarmStart(str(fields["key"]), f"{did}{took} (key {fields['key']}{instead})")
+    detail = fields["detail"] if "detail" in fields else restored_text(fields)
+    return WarmStart(str(fields["key"]), detail)
 
 
 def digest_in(image: str) -> str | None:

@@ -69,7 +69,6 @@ def pack(place: Path, archive: Path, secrets: Iterable[str]) -> Packed:
 
 
 def _is_compiled(paths: Iterable[str]) -> bool:
-    """Whether there is compiled code among the files."""
     return not all(path.startswith(_NOT_COMPILED) for path in paths)
 
 
@@ -85,7 +84,6 @@ def _paths(place: Path) -> Iterator[str]:
 
 
 def _write(file: IO[bytes], place: Path, paths: list[str], hidden: list[bytes]) -> Packed:
-    """Write the archive. Raises NothingCompiled if no compiled code was written."""
     written: list[str] = []
     unpacked = 0
     hashed = _Hashed(file)
@@ -132,8 +130,6 @@ def _read(place: Path, path: str) -> tuple[bytes, tarfile.TarInfo | None]:
 
 
 class _Hashed(io.RawIOBase):
-    """Writes to a file, and computes its size and checksum."""
-
     def __init__(self, file: IO[bytes]) -> None:
         self.size = 0
         self.hash = hashlib.sha256()

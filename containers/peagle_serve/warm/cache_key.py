@@ -58,7 +58,6 @@ def software_digest(installed: Iterable[str]) -> str:
 
 
 def is_for_cpu(installed: Iterable[str]) -> bool:
-    """Whether torch was built for the CPU only."""
     return any(_TORCH_FOR_CPU.fullmatch(one) for one in installed)
 
 
@@ -146,13 +145,11 @@ def key_of(subject: Mapping[str, Any]) -> str:
 
 
 def canonical(subject: Mapping[str, Any]) -> bytes:
-    """JSON with sorted keys and no spaces."""
     text = json.dumps(subject, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return text.encode()
 
 
 def engine_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that may change what the engine compiles."""
     redactor = Redactor(environment)
     names = sorted(name for name in environment if matters(name))
     return {name: redactor.text(environment[name]) for name in names}
@@ -209,7 +206,6 @@ def _image(ours: str, theirs: Any) -> str:
 
 
 def _changed(ours: dict[str, Any], theirs: Any) -> list[str]:
-    """The names whose values differ."""
     other = theirs if isinstance(theirs, dict) else {}
     return sorted(name for name in {*ours, *other} if ours.get(name) != other.get(name))
 

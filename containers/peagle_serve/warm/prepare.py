@@ -30,7 +30,7 @@ from peagle_serve.contract import (
     WrongEnvironment,
 )
 from peagle_serve.folder import is_folder_path, names_in
-from peagle_serve.logs import Log
+from peagle_serve.logs import Log, restored_text
 from peagle_serve.warm import caches
 from peagle_serve.warm.archive import unpack
 from peagle_serve.warm.cache_key import canonical, differences, key_of, subject_of
@@ -230,15 +230,15 @@ def _restored(
     read_ahead(path for path in models_in(chosen).values() if is_folder_path(path))
     fresh = restore(manifest, folder, cache)
     seconds = time.monotonic() - begin
-    size = f"{manifest.files} files, {manifest.unpacked_bytes / 1e6:.1f} MB"
-    did = f"restored {size} in {seconds:.2f} s" if fresh else f"{size} were restored before"
-    cold = f"; a cold start takes {manifest.seconds_cold:.0f} s" if manifest.seconds_cold else ""
-    log.info(
-        f"warm start: {did} (key {key}{cold})",
-        event="warm-start", restored=True, key=key, files=manifest.files,
-        unpacked_bytes=manifest.unpacked_bytes, seconds=round(seconds, 2) if fresh else None,
-        seconds_cold=manifest.seconds_cold or None,
-    )  # fmt: skip
+    fields: dict[str, Any] = {
+        "key": key,
+        "files": manifest.files,
+        "unpacked_bytes": manifest.unpacked_bytes,
+        "seconds": round(seconds, 2) if fresh else None,
+        "seconds_cold": manifest.seconds_cold or None,
+    }
+    message = f"warm start: {restored_text(fields)}"
+    log.info(message, event="warm-start", restored=True, **fields)
     return caches.variables(cache / key, environment, "cpu" in subject["device"])
 
 

@@ -45,7 +45,7 @@ class Container:
 
     def wait_for(self, sought: str) -> dict[str, Any]:
         """The first line of the log with that event, or a line of the engine with that text."""
-        end = time.monotonic() + 10
+        end = time.monotonic() + 30
         while time.monotonic() < end:
             for document in self.told():
                 if document.get("event") == sought or (
@@ -58,7 +58,7 @@ class Container:
     def ask_to_end(self, number: int = signal.SIGTERM) -> None:
         self.process.send_signal(number)
 
-    def ended(self, seconds: float = 10) -> int:
+    def ended(self, seconds: float = 30) -> int:
         """The exit code. Nothing of it is left."""
         code = self.process.wait(seconds)
         assert processes_with(self.mark) == []

@@ -36,7 +36,6 @@ def baked(plan: Plan, progress: Progress = lambda line: None) -> tuple[Baked, ..
 
 
 def members(copied: Copied) -> list[Member]:
-    """The files for the build context."""
     folder = Path(copied.folder)
     chosen = {folder / name for name in copied.files}
     return members_of(folder, copied.path, skip=lambda path: path not in chosen)
@@ -80,7 +79,6 @@ def _files(source: Source) -> tuple[str, ...]:
 
 
 def _digest(found: list[Member]) -> str:
-    """SHA-256 over names and contents."""
     digest = hashlib.sha256()
     for member in found:
         own = hashlib.sha256()

@@ -32,8 +32,6 @@ _GPU_PLATFORM = {"DOCKER_DEFAULT_PLATFORM": "linux/amd64"}
 
 @dataclass(frozen=True)
 class Built:
-    """A built image, and the duration of the build in seconds."""
-
     image: Image
     seconds: float
 

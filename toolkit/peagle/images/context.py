@@ -38,7 +38,6 @@ class Member:
 
 
 def member_of(path: str, content: bytes) -> Member:
-    """A member with that content."""
     return Member(path, len(content), lambda: (content,))
 
 
@@ -102,7 +101,6 @@ def _header(path: str, size: int, mode: int, kind: bytes) -> bytes:
 
 
 def _content(member: Member) -> Iterator[bytes]:
-    """The content, padded to a whole block."""
     left = member.size
     for chunk in member.chunks():
         left -= len(chunk)

@@ -194,7 +194,6 @@ class Docker:
         return [found, *arguments]
 
     def variables(self) -> dict[str, str]:
-        """The environment of the command."""
         return {**os.environ, **self.environment}
 
 
@@ -236,7 +235,6 @@ def docker_error(doing: str, lines: Sequence[str]) -> PeagleError:
 
 
 def _deciding(lines: Sequence[str]) -> str:
-    """The last line that names an error, else the last one."""
     messages = _messages(lines)
     errors = [line for line in messages if _ERROR.search(line)]
     return (errors or messages or ["no output"])[-1]

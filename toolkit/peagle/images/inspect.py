@@ -37,7 +37,6 @@ class Image:
 
     @property
     def pair(self) -> str:
-        """The pair that it serves."""
         return self.labels["peagle.pair"]
 
     @property
@@ -57,7 +56,6 @@ class Image:
 
     @property
     def base(self) -> str:
-        """The image that it is FROM."""
         return self.labels.get(_BASE, "")
 
 
@@ -109,7 +107,6 @@ def remove_image(docker: Docker, name: str) -> Image:
 
 
 def containers_of(docker: Docker, name: str) -> tuple[str, ...]:
-    """The names of the containers of the image, including stopped ones."""
     printed = docker.run(
         "container", "ls", "--all", "--filter", f"ancestor={name}", "--format", "{{.Names}}",
         doing=f"listing the containers of {name}",

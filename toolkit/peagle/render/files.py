@@ -43,7 +43,6 @@ def json_file(path: str, document: Any) -> RenderedFile:
 
 
 def text_file(path: str, text: str, executable: bool = False) -> RenderedFile:
-    """A text file in UTF-8."""
     return RenderedFile(path, text.encode(), executable)
 
 

@@ -151,7 +151,6 @@ def _copied_files(plan: Plan, recipe: Recipe) -> tuple[RenderedFile, ...]:
 
 
 def serve_files() -> tuple[RenderedFile, ...]:
-    """The entrypoint's sources."""
     folder = entrypoint_folder()
     paths = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
     return tuple(

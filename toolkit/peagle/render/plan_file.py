@@ -119,7 +119,6 @@ def _check_requests(plan: Plan, found: Any, file: str) -> None:
 
 
 def _differences(expected: Any, found: Any, key: str) -> Iterator[str]:
-    """The paths at which the two differ."""
     if isinstance(expected, dict) and isinstance(found, dict):
         for name in [*expected, *(name for name in found if name not in expected)]:
             if name not in found or name not in expected:

@@ -126,7 +126,6 @@ class Folder:
 
     @property
     def described(self) -> str:
-        """The location as text."""
         inside = self.location.removeprefix(SHIPPED)
         shipped = inside != self.location
         return f"model_catalog/{inside} of peagle-toolkit" if shipped else self.location

@@ -47,7 +47,6 @@ def render(format: str, plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...
 
 
 def _unsupported(format: str, plan: Plan) -> str:
-    """Why the format cannot express the plan; empty if it can."""
     check = getattr(_module(format), "unsupported", None)
     return check(plan) or "" if check else ""
 

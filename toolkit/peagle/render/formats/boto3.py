@@ -19,12 +19,10 @@ FILES = (SCRIPT, "README.md")
 
 
 def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
-    """``deploy.py`` and its README."""
     return (text_file(SCRIPT, script(plan), executable=True), readme(plan, _HOW_TO))
 
 
 def script(plan: Plan) -> str:
-    """The text of ``deploy.py``."""
     model, config, endpoint = (request.parameters for request in requests(plan))
     values = {
         "DESCRIPTION": f"{plan.pair} on {plan.instance_type} in {plan.region}",

@@ -23,7 +23,6 @@ _OPENAI_URL = (
 
 
 def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
-    """``template.yaml`` and its README."""
     heading = f"{plan.pair} on {plan.instance_type}, from `peagle render cloudformation`"
     return (yaml_file(TEMPLATE, template(plan), heading), readme(plan, _HOW_TO))
 
@@ -39,7 +38,6 @@ def unsupported(plan: Plan) -> str:
 
 
 def template(plan: Plan) -> dict[str, Any]:
-    """The template as plain data."""
     model, config, endpoint = (request.parameters for request in requests(plan))
     return {
         "AWSTemplateFormatVersion": "2010-09-09",

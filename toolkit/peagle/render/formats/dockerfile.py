@@ -12,7 +12,6 @@ FILES = (DOCKERFILE, ".dockerignore", PAIR_FILE, "cache/README", "peagle/peagle_
 
 
 def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
-    """``Dockerfile``, the files that it copies, ``.dockerignore`` and README."""
     recipe = Recipe("gpu", base_of(plan, catalog.runtimes), catalog.targets.get(plan.target.id))
     return (*context_files(plan, recipe), readme(plan, _HOW_TO))
 

@@ -25,12 +25,10 @@ _REPLACED_BEFORE_REMOVED = {"create_before_destroy": True}
 
 
 def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
-    """``main.tf.json`` and its README."""
     return (json_file(MAIN, configuration(plan)), readme(plan, _HOW_TO))
 
 
 def configuration(plan: Plan) -> dict[str, Any]:
-    """The configuration as plain data."""
     model, config, endpoint = (request.parameters for request in requests(plan))
     tags = _tags(endpoint["Tags"])
     additional = any(mount.channel is not None for mount in plan.mounts)
