@@ -52,7 +52,7 @@ def test_half_copied_weights_are_refused_and_the_advised_command_mends_it(
     assert refused.returncode == 3
     assert "the copy of the target is incomplete: model.safetensors is missing" in refused.stderr
     assert copied.sagemaker.list_models()["Models"] == []
-    advised = refused.stderr.splitlines()[-1].partition("Complete it: peagle ")[2].rstrip(")")
+    advised = refused.stderr.splitlines()[-1].partition("complete it: peagle ")[2].rstrip(")")
     assert advised == f"weights sync peagle/tiny+p-eagle {PAIR} --target-only --sandbox"
     mended = sandbox.peagle(*shlex.split(advised), "--yes")
     assert mended.returncode == 0, mended.stderr

@@ -276,7 +276,7 @@ def test_one_warm_start_is_removed_and_nothing_else(sandbox: Sandbox, account: A
     assert (unknown.returncode, asked.returncode, mixed.returncode) == (2, 2, 2)
     said = (
         f"no warm start {'0c' * 16} at s3://models/one/ "
-        f"(Its warm starts are {'0a' * 16}, {'0b' * 16})"
+        f"(its warm starts are {'0a' * 16}, {'0b' * 16})"
     )
     assert said in unknown.stderr
     assert "Pass --yes" in asked.stderr

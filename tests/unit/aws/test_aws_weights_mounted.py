@@ -185,7 +185,7 @@ def test_the_target_s_folder_is_no_drafter_and_the_manifest_says_so(
     assert finding.message == (
         "according to peagle-weights.json, this is the folder of a target, not of a drafter"
     )
-    assert finding.fix == "Use --drafter s3://models/pair/drafter/"
+    assert finding.fix == "use --drafter s3://models/pair/drafter/"
 
 
 def test_the_drafter_s_folder_is_no_target_even_for_who_may_not_list(
@@ -199,7 +199,7 @@ def test_the_drafter_s_folder_is_no_target_even_for_who_may_not_list(
     assert [finding.code for finding in found] == [
         "weights-of-the-other-part", "weights-not-seen"
     ]  # fmt: skip
-    assert found[0].fix == "Use --model-source s3://models/pair/target/"
+    assert found[0].fix == "use --model-source s3://models/pair/target/"
 
 
 @pytest.mark.parametrize("manifest", [b"{", b"{}", b'{"format": 9, "folders": 1}'])
@@ -237,7 +237,7 @@ def test_an_empty_folder_a_missing_bucket_and_the_prefix_above_are_refused(copie
 
     assert "weights are not there" in said("s3://models/empty/").message
     assert "there is no bucket nobodys" in said("s3://nobodys/x/").message
-    assert said("s3://models/pair/").fix == "Use --model-source s3://models/pair/target/"
+    assert said("s3://models/pair/").fix == "use --model-source s3://models/pair/target/"
 
 
 def test_a_bucket_of_another_region_is_refused(aws: Aws) -> None:

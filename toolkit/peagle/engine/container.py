@@ -231,10 +231,10 @@ def remove_unused_image(docker: Docker, name: str) -> Image:
 def _stop_fix(container: str, engine: str | None) -> Fix:
     """How to stop a container of ``peagle local`` (``engine``), the sandbox or the user."""
     if engine:
-        return Fix("Stop the engine", ("peagle", "local", "down", engine))
+        return Fix("stop the engine", ("peagle", "local", "down", engine))
     before, after = container_name("sandbox", " ").split(" ")
     if container.startswith(before) and container.endswith(after):
         return Fix(
-            "Destroy the sandbox's endpoint, or stop the sandbox", ("peagle", "sandbox", "stop")
+            "destroy the sandbox's endpoint, or stop the sandbox", ("peagle", "sandbox", "stop")
         )
-    return Fix("Remove the container", ("docker", "rm", "--force", container))
+    return Fix("remove the container", ("docker", "rm", "--force", container))

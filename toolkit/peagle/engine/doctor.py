@@ -104,7 +104,7 @@ def _credentials() -> MachineCheck:
         found = "from the default profile" if fine else "none"
     return MachineCheck(
         "AWS credentials", found, fine, "deploying to AWS",
-        "Use --sandbox, or configure credentials", ("aws", "configure"),
+        "use --sandbox, or configure credentials", ("aws", "configure"),
     )  # fmt: skip
 
 

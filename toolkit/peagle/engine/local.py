@@ -134,7 +134,7 @@ def _same(
     if different:
         raise UserError(
             f"{running.name} already runs {different}",
-            Fix("Stop it first, or choose another --name",
+            Fix("stop it first, or choose another --name",
                 ("peagle", "local", "down", running.name)),
             code="already-running",
         )  # fmt: skip

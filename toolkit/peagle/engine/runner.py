@@ -181,7 +181,7 @@ def _refuse_s3(plan: Plan) -> None:
 def _refused(plan: Plan, reason: str) -> Refused:
     return Refused(
         f"this machine cannot run {plan.pair}: {reason}",
-        Fix("Serve a small stand-in with the same settings",
+        Fix("serve a small stand-in with the same settings",
             ("peagle", "deploy", plan.target.id, "--sandbox")),
     )  # fmt: skip
 

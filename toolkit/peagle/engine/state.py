@@ -105,7 +105,7 @@ def local_engines() -> tuple[LocalEngine, ...]:
 def unknown_engine(name: str) -> NotFound:
     """The error for a name without a record and a log."""
     hint = nearest(name, local_engine_names())
-    fix = Fix(hint) if hint else Fix("List the engines", ("peagle", "local", "list"))
+    fix = Fix(hint) if hint else Fix("list the engines", ("peagle", "local", "list"))
     return NotFound(f"there is no local engine {name}", fix)
 
 

@@ -38,8 +38,8 @@ _STOP_GRACE_SECONDS = 30.0
 _RESPONSE_SECONDS = 10.0
 _ENDING_SECONDS = 2.0
 _MOTO = (5, 2)
-_INSTALL = Fix("Install the sandbox extra", ("pip", "install", "peagle-toolkit[sandbox]"))
-_STOP = Fix("Stop the sandbox first", ("peagle", "sandbox", "stop"))
+_INSTALL = Fix("install the sandbox extra", ("pip", "install", "peagle-toolkit[sandbox]"))
+_STOP = Fix("stop the sandbox first", ("peagle", "sandbox", "stop"))
 
 
 @dataclass(frozen=True)
@@ -227,8 +227,8 @@ def _start(port: int, lock: int) -> EngineProcess:
     if report == "ready" and daemon:
         return daemon
     if report:
-        raise UserError(report, "Choose another port with --port", "port-in-use")
-    raise EngineError("the sandbox ended during its start", f"See {state.log_file()}")
+        raise UserError(report, "choose another port with --port", "port-in-use")
+    raise EngineError("the sandbox ended during its start", f"see {state.log_file()}")
 
 
 def _spawn(argv: list[str], keep_open: tuple[int, ...]) -> None:
@@ -286,7 +286,7 @@ def _request(daemon: EngineProcess, method: str, path: str, document: Any = None
     except (OSError, ValueError, http.client.HTTPException) as error:
         if has_ended(daemon, _ENDING_SECONDS):
             return None
-        fix = Fix("Stop it", ("peagle", "sandbox", "stop"))
+        fix = Fix("stop it", ("peagle", "sandbox", "stop"))
         raise EngineError(f"the sandbox does not respond: {error}", fix) from error
     finally:
         connection.close()

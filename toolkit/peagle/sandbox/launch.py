@@ -215,7 +215,7 @@ def _newest_image(docker: Docker, pair: str) -> Image:
                    serve=serve_digest())  # fmt: skip
     if not found:
         command = ("peagle", "image", "build", "tiny", "--runtime", "cpu")
-        raise NotFound("no CPU image exists on this machine", Fix("Build one", command))
+        raise NotFound("no CPU image exists on this machine", Fix("build one", command))
     return nearest_image(pair, found)
 
 

@@ -201,7 +201,7 @@ def _set_quota(instance_type: str, value: float, region: str) -> Response:
     try:
         services.set_quota(instance_type, float(value), region)
     except services.NoSuchQuota as error:
-        return json_response({"message": str(error), "fix": "Use a type that AWS lists"}, 400)
+        return json_response({"message": str(error), "fix": "use a type that AWS lists"}, 400)
     return json_response({})
 
 

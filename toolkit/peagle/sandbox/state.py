@@ -76,7 +76,7 @@ def lock() -> Iterator[int]:
         except OSError as error:
             raise UserError(
                 f"cannot write to {folder()}: {error.strerror}",
-                "Set PEAGLE_HOME to a writable folder",
+                "set PEAGLE_HOME to a writable folder",
                 "home-not-writable",
             ) from error
         yield descriptor

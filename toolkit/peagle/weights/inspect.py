@@ -87,7 +87,7 @@ class StoredWeights:
                 return one
         known = ", ".join(one.key for one in self.warm)
         raise NotFound(f"no warm start {key} at {self.place.uri}",
-                       f"Its warm starts are {known}" if known else "It has no warm start",
+                       f"its warm starts are {known}" if known else "it has no warm start",
                        code="no-such-warm-start")  # fmt: skip
 
     @property
@@ -101,12 +101,12 @@ def inspect_weights(aws: Aws, place: WeightsPrefix) -> StoredWeights:
     """Look at a prefix. Raises NotFound when bucket or prefix are empty or the pair is one level
     above or below, and Refused for a bucket of another account or region."""
     if not bucket_exists(aws, place.bucket):
-        raise NotFound(f"there is no bucket {place.bucket}", "Check the URI", code="no-bucket")
+        raise NotFound(f"there is no bucket {place.bucket}", "check the URI", code="no-bucket")
     bucket = Bucket(aws, place.bucket)
     uploads = bucket.unfinished_uploads(place.key)  # first: one can become an object meanwhile
     present = bucket.sizes(place.key)
     if not present and not uploads:
-        raise NotFound(f"there are no objects below {place.uri}", "Check the URI")
+        raise NotFound(f"there are no objects below {place.uri}", "check the URI")
     refuse_neighbors(bucket, place, present)
     manifest = read_manifest(bucket, place) if place.manifest_key in present else {}
     named = {

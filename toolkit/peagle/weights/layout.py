@@ -103,7 +103,7 @@ def unknown_objects(
             "folder-keys", place.uri,
             f"SageMaker cannot mount a prefix with a key that ends with a slash: {_some(folders)} "
             "(`Create folder` in the S3 console makes such keys)",
-            Fix("Delete the key", ("aws", "s3api", "delete-object", "--bucket", place.bucket,
+            Fix("delete the key", ("aws", "s3api", "delete-object", "--bucket", place.bucket,
                                    "--key", folders[0])),
         )  # fmt: skip
     all_keys = {*present, *ours}
@@ -113,7 +113,7 @@ def unknown_objects(
             "file-and-folder", place.uri,
             "SageMaker cannot mount a prefix with a key that is both a file and a folder: "
             f"{_some(both)}",
-            "Use another prefix, or delete that object",
+            "use another prefix, or delete that object",
         )  # fmt: skip
     skipped = tuple(f"{place.key}{part}/" for part in untouched)
     known = {*ours, *folders, *both}
@@ -124,7 +124,7 @@ def unknown_objects(
             place,
             f"pairs were synced to prefixes below it ({_some(names)}), which every start would "
             "download too",
-            Fix("Use the prefix of one pair", ("peagle", "weights", "list", pairs[0].uri)),
+            Fix("use the prefix of one pair", ("peagle", "weights", "list", pairs[0].uri)),
         )  # fmt: skip
         # A URI that is one level too high gets this fix only, and no advice to delete anything.
         within = tuple(pair.key for pair in pairs)
@@ -136,7 +136,7 @@ def unknown_objects(
             place,
             f"{len(unknown)} other object{'s' if len(unknown) > 1 else ''} below the prefix "
             f"({size / 1e6:,.1f} MB: {_some(unknown)}), which every start would download too",
-            Fix("Use another prefix, or remove what is not needed",
+            Fix("use another prefix, or remove what is not needed",
                 ("aws", "s3", "rm", f"s3://{place.bucket}/{unknown[0]}")),
         )  # fmt: skip
 

@@ -99,6 +99,6 @@ def weights_at(location: str) -> Weights:
         return Weights(kind="directory", location=folder, engine_path=folder)
     if not is_location(location):
         raise UserError(f"{location!r} is not a weights location",
-                        "Use ./folder, s3://bucket/prefix or org/name")  # fmt: skip
+                        "use ./folder, s3://bucket/prefix or org/name")  # fmt: skip
     repository, revision = split_revision(location)
     return Weights(kind="hub", location=repository, revision=revision, engine_path=repository)

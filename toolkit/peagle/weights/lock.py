@@ -126,7 +126,7 @@ class Lock:
                 self._requested = False
                 raise Refused(
                     f"someone else works at {self._place.uri}: {current}",
-                    "Wait until it has finished; if it crashed, this command takes over "
+                    "wait until it has finished; if it crashed, this command takes over "
                     f"{STALE_SECONDS / 60:.0f} minutes after its last activity, or at once with "
                     "--take-over",
                     code="locked",
@@ -135,7 +135,7 @@ class Lock:
                 _local_file(current.holder.id).unlink(missing_ok=True)
                 return
         raise Refused(
-            f"others take and release the lock of {self._place.uri}", "Repeat the command",
+            f"others take and release the lock of {self._place.uri}", "repeat the command",
             code="locked",
         )  # fmt: skip
 
@@ -148,7 +148,7 @@ class Lock:
             holder = current.holder if current else "it was removed"
             raise CloudError(
                 f"the lock of {self._place.uri} was taken over: {holder}",
-                "This command has stopped; repeat it when no one else works there",
+                "this command has stopped; repeat it when no one else works there",
                 code="lock-lost",
             )
 

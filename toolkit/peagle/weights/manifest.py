@@ -81,7 +81,7 @@ def read_manifest(bucket: Bucket, place: WeightsPrefix) -> Manifest:
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as reason:
         raise UserError(
             f"{place.uri}{MANIFEST} is damaged, or was written by a newer version",
-            "Remove the object; the next sync compares the files again",
+            "remove the object; the next sync compares the files again",
             code="manifest-damaged",
         ) from reason
 
@@ -181,7 +181,7 @@ def inside_a_pair(bucket: Bucket, place: WeightsPrefix) -> Iterator[Finding]:
     if above := _synced_above(bucket, place):
         yield foreign_objects(
             place, f"it is a folder of the pair at {above.uri}",
-            Fix("Use the prefix above it", ("peagle", "weights", "list", above.uri)),
+            Fix("use the prefix above it", ("peagle", "weights", "list", above.uri)),
         )  # fmt: skip
 
 
@@ -193,11 +193,11 @@ def refuse_neighbors(bucket: Bucket, place: WeightsPrefix, present: Collection[s
     if above := _synced_above(bucket, place):
         raise NotFound(
             f"{place.uri} is a folder of the pair at {above.uri}",
-            Fix("Use that prefix", ("peagle", "weights", "list", above.uri)),
+            Fix("use that prefix", ("peagle", "weights", "list", above.uri)),
         )
     if below := synced_below(place, present):
         names = ", ".join(one.key.removeprefix(place.key) for one in below[:_SHOWN])
         raise NotFound(
             f"no pair was synced to {place.uri} itself, but below it: {names}",
-            Fix("Use that prefix", ("peagle", "weights", "list", below[0].uri)),
+            Fix("use that prefix", ("peagle", "weights", "list", below[0].uri)),
         )

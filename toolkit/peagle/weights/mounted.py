@@ -88,9 +88,9 @@ def _in_s3(plan: Plan) -> Iterator[tuple[str, Weights]]:
 
 
 def _not_checked(place: WeightsPrefix, failed: PeagleError) -> Finding:
-    sentence = "Check it yourself"
+    sentence = "check it yourself"
     if isinstance(failed, AccessDenied):
-        sentence = "Grant s3:ListBucket and s3:GetObject to these credentials, or check it yourself"
+        sentence = "grant s3:ListBucket and s3:GetObject to these credentials, or check it yourself"
     return warning(
         NOT_CHECKED, place.uri, f"the weights were not checked: {failed.message}",
         Fix(sentence, ("peagle", "weights", "list", place.uri)),
@@ -136,7 +136,7 @@ class _PrefixCheck:
         if len(present) == MAX_OBJECTS:
             yield from self._by_manifest_only()
             message = f"it has more than {MAX_OBJECTS:,} objects, which were not all checked"
-            yield warning(NOT_CHECKED, self.place.uri, message, "Name the folder of one model")
+            yield warning(NOT_CHECKED, self.place.uri, message, "name the folder of one model")
             return
         if self._mounted:
             yield from self._unknown_objects(present)
@@ -149,7 +149,7 @@ class _PrefixCheck:
             found = self._bucket.call("head_bucket")
         except Missing:
             message = f"there is no bucket {self.place.bucket}"
-            yield error(MISSING, self.place.uri, message, "Check the URI")
+            yield error(MISSING, self.place.uri, message, "check the URI")
             return
         except AccessDenied:
             return
@@ -159,7 +159,7 @@ class _PrefixCheck:
                 "weights-elsewhere", self.place.uri,
                 f"the bucket is in {region}; SageMaker in {self._plan.region} reads weights in its "
                 "own region only",
-                f"Plan for --region {region}, or copy the weights to a bucket in "
+                f"plan for --region {region}, or copy the weights to a bucket in "
                 f"{self._plan.region}",
             )  # fmt: skip
 
@@ -209,12 +209,12 @@ class _PrefixCheck:
         elif not below:
             yield error(
                 MISSING, part.place.uri, f"the {part.name}'s weights are not there",
-                f"Check {part.option}, or copy a pair there with `peagle weights sync`",
+                f"check {part.option}, or copy a pair there with `peagle weights sync`",
             )  # fmt: skip
         elif f"{part.name}/config.json" in below and "config.json" not in below:
             yield error(
                 MISSING, part.place.uri, f"the {part.name} is in a folder of it",
-                f"Use {part.option} {part.place.part_uri(part.name)}",
+                f"use {part.option} {part.place.part_uri(part.name)}",
             )  # fmt: skip
         else:
             yield from self._by_names(part, below)
@@ -228,11 +228,11 @@ class _PrefixCheck:
         manifest = self._manifest(pair)
         if other not in manifest:
             return
-        right = f"Use {part.option} {pair.part_uri(part.name)}"
+        right = f"use {part.option} {pair.part_uri(part.name)}"
         yield error(
             OTHER_PART, part.place.uri,
             f"according to {MANIFEST}, this is the folder of a {other}, not of a {part.name}",
-            right if part.name in manifest else f"Use another {part.option}",
+            right if part.name in manifest else f"use another {part.option}",
         )  # fmt: skip
 
     def _by_names(self, part: _PlannedPart, below: Mapping[str, int]) -> Iterator[Finding]:
@@ -249,13 +249,13 @@ class _PrefixCheck:
         """Compare the manifest with the plan, and with the objects where they are known."""
         if other := mismatch(self._plan, part.name, folder):
             yield error(OTHER_PAIR, part.place.uri, other,
-                        f"Use another {part.option}, or plan for that pair")  # fmt: skip
+                        f"use another {part.option}, or plan for that pair")  # fmt: skip
             return
         if reason := incomplete(folder, below):
             place = part.pair or part.place
             command = sync_command(place, self._manifest(part.pair), [part.name])
-            fix = Fix("Complete it", command) if command else Fix(
-                f"Complete it: peagle weights sync PAIR {place.uri}"
+            fix = Fix("complete it", command) if command else Fix(
+                f"complete it: peagle weights sync PAIR {place.uri}"
             )  # fmt: skip
             yield error(PARTIAL, part.place.uri,
                         f"the copy of the {part.name} is incomplete: {reason}{self._writer(place)}",

@@ -58,7 +58,7 @@ def weights_of_pair(
     placed = place_weights(options, catalog, selected.value, "weights").value
     found = {"target": placed.target, "drafter": placed.drafter} | dict(given)
     if parts == ("drafter",) and found["drafter"] is None:
-        raise UserError(f"{name} drafts without weights", "Leave out --drafter-only")
+        raise UserError(f"{name} drafts without weights", "leave out --drafter-only")
     drafter = selected.value.drafter
     pair = SyncedPair(
         pair=selected.value.name,
@@ -116,7 +116,7 @@ class WeightSource:
             failure = CheckpointError(
                 f"{self.location}/{name} ends too early: {len(content):,} of {size:,} bytes at "
                 f"{start:,}",
-                "The file may be changing; repeat the command",
+                "the file may be changing; repeat the command",
                 code="source-changed",
             )
         raise failure
@@ -138,7 +138,7 @@ class WeightSource:
     def _differs(self, file: SourceFile) -> CheckpointError:
         return CheckpointError(
             f"{self.location}/{file.name} has other bytes than the hub lists",
-            "Nothing of it was kept; repeat the command. A proxy or mirror may be the cause",
+            "nothing of it was kept; repeat the command. A proxy or mirror may be the cause",
             code="checksum-mismatch",
         )
 

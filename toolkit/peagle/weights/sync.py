@@ -81,7 +81,7 @@ def plan_sync(aws: Aws, place: WeightsPrefix, weights: Mapping[str, Weights]) ->
     for part, source in sources.items():
         origin = source.copied_from
         if origin and origin.uri == place.part_uri(part):
-            raise UserError(f"the {part} would be copied to itself", "Use another prefix")
+            raise UserError(f"the {part} would be copied to itself", "use another prefix")
     return plan_sync_from(aws, place, sources)
 
 
@@ -127,7 +127,7 @@ def other_sources(
         yield warning(
             "other-weights-there", place.part_uri(part),
             f"the {part} {of}from {folder.source} is replaced",
-            "Use another prefix to keep both; an endpoint that uses this prefix would start with "
+            "use another prefix to keep both; an endpoint that uses this prefix would start with "
             "other weights",
         )  # fmt: skip
 
@@ -143,7 +143,7 @@ def _replaced(
                 "objects-are-replaced", place.part_uri(part),
                 f"{len(differing)} files have another size there and are replaced: "
                 f"{', '.join(item.name for item in differing[:3])}",
-                "An endpoint that uses this folder would start with other weights",
+                "an endpoint that uses this folder would start with other weights",
             )  # fmt: skip
 
 

@@ -274,7 +274,7 @@ class ServerCopy:
     def _changed(self) -> CheckpointError:
         return CheckpointError(
             f"{self.item.source.location}/{self.item.file.name} has changed since it was listed",
-            "Repeat the command",
+            "repeat the command",
             code="source-changed",
         )
 
