@@ -192,7 +192,6 @@ def s3_weights(plan: Plan) -> str | None:
 
 
 def weight_bytes(plan: Plan) -> int:
-    """The size of all local weights, in bytes."""
     files = (file for folder in local_folders(plan).values() for kind in _WEIGHTS
              for file in folder.glob(kind))  # fmt: skip
     return sum(file.stat().st_size for file in files)

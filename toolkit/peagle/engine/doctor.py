@@ -109,7 +109,6 @@ def _credentials() -> MachineCheck:
 
 
 def _docker() -> list[MachineCheck]:
-    """The Docker engine and, if one answers, its features."""
     try:
         info = docker_info(Docker())
     except PeagleError as missing:
@@ -127,7 +126,6 @@ def _docker() -> list[MachineCheck]:
 
 
 def _profiles() -> set[str]:
-    """The profiles in the two configuration files of AWS."""
     names: set[str] = set()
     for variable, default in (
         ("AWS_SHARED_CREDENTIALS_FILE", "credentials"),

@@ -44,7 +44,6 @@ Progress = Callable[[str], object]
 
 
 def lockable_versions() -> tuple[str, ...]:
-    """The versions of vLLM with a locked list."""
     return tuple(sorted(path.parent.name for path in _locks().glob("*/requirements.txt")))
 
 

@@ -214,7 +214,6 @@ def _prove(plan: Plan, engine: LocalEngine, progress: Progress) -> LocalEngine:
 
 
 def _ended(engine: LocalEngine) -> PeagleError:
-    """Why an engine ended while it started."""
     if records.read_local_engine(engine.name) is None:
         return EngineError(f"{engine.name} was stopped while it started", "start it again")
     if engine.process.container:

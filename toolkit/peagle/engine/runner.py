@@ -75,7 +75,6 @@ class ProcessRunner:
     image = None
 
     def runnable(self, plan: Plan) -> Runnable:
-        """The environment for a CPU, if this machine's can run the plan."""
         check_machine()
         if plan.target.weights.kind == "image":
             raise Refused(
@@ -124,7 +123,6 @@ class DockerRunner:
         return self.built.id
 
     def runnable(self, plan: Plan) -> Runnable:
-        """The plan's own environment on GPUs, else the environment for a CPU."""
         if self.gpus:
             _refuse_s3(plan)
             return dict(plan.environment), ()

@@ -44,7 +44,6 @@ class LocalEngine:
 
     @property
     def speculates(self) -> bool:
-        """Whether it was started with a drafter."""
         return "SM_VLLM_SPECULATIVE_CONFIG" in self.environment
 
     @property
@@ -55,7 +54,6 @@ class LocalEngine:
 
     @property
     def openai_base_url(self) -> str:
-        """The base URL for OpenAI clients."""
         return f"http://{LOOPBACK}:{self.process.port}/v1"
 
 
@@ -103,7 +101,6 @@ def local_engines() -> tuple[LocalEngine, ...]:
 
 
 def unknown_engine(name: str) -> NotFound:
-    """The error for a name without a record and a log."""
     hint = nearest(name, local_engine_names())
     fix = Fix(hint) if hint else Fix("list the engines", ("peagle", "local", "list"))
     return NotFound(f"there is no local engine {name}", fix)

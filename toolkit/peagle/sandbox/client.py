@@ -180,7 +180,6 @@ def set_fault(operation: str, code: str) -> None:
 
 
 def sandbox_not_running() -> UserError:
-    """The error of a command that needs a running sandbox."""
     fix = Fix("start it", ("peagle", "sandbox", "start"))
     return UserError("the sandbox is not running", fix, "sandbox-not-running")
 

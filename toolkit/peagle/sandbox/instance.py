@@ -24,7 +24,7 @@ from peagle.sandbox.launch import (
     TINY,
     ModelDataError,
     download,
-    launcher,
+    launch,
     mount_tiny,
     only_in_image,
     weight_bytes,
@@ -184,7 +184,7 @@ class EngineInstance:
             given["SM_VLLM_MODEL"] = given["HF_MODEL_ID"]
         machine = this_machine()
         reason = cannot_run(given, weight_bytes(self._ml_root), machine)
-        reason = reason or only_in_image(self.spec, self._ml_root, state.read_engine_kind())
+        reason = reason or only_in_image(self.spec, self._ml_root)
         if reason:
             given = self._stand_in_environment(given, reason)
         environment, notes = for_cpu(given, machine, self._compiles(given))
@@ -213,7 +213,6 @@ class EngineInstance:
         if self.other_engine:
             self._write(f"the image has vLLM {self.spec.vllm}; here it is {self.other_engine}")
         try:
-            launch = launcher(state.read_engine_kind())
             launch(self.spec, self.id, environment, self._ml_root, self._log, self._record)
         except PeagleError as error:
             raise LaunchFailed(str(error)) from error

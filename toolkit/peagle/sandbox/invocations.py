@@ -20,8 +20,9 @@ from urllib.parse import parse_qs
 import h11
 
 from peagle.sandbox import protocol
+from peagle.sandbox.client import ACCOUNT
 from peagle.sandbox.instance import EngineInstance
-from peagle.sandbox.protocol import ErrorResponse, Invocation, Response
+from peagle.sandbox.protocol import TIMED_OUT, ErrorResponse, Invocation, Response
 from peagle.sandbox.relay import (
     BrokenResponse,
     EngineRequest,
@@ -105,7 +106,6 @@ class _Relayed:
         }
 
     def chunks(self) -> Iterator[bytes]:
-        """The body, chunk by chunk as it arrives."""
         with self.stack:
             yield from self.request.chunks()
 
@@ -116,14 +116,14 @@ class _Relayed:
         except BrokenResponse as error:
             raise protocol.model_error(self.region, self.endpoint, 500, str(error)) from error
         except ResponseTimeout:
-            raise protocol.model_timeout(self.region, self.endpoint) from None
+            raise protocol.model_error(self.region, self.endpoint, 0, TIMED_OUT) from None
 
 
 def invoke(call: Invocation) -> Response:
-    """The response to an invocation, which may be an error."""
     try:
         if len(call.body) > BODY_LIMIT:
-            raise protocol.body_too_large(BODY_LIMIT)
+            message = f"HTTP content length exceeded {BODY_LIMIT} bytes."
+            raise ErrorResponse(413, "", {"message": message})  # AWS gives no code
         return _OPERATIONS[call.operation](call)
     except ErrorResponse as error:
         return error.response
@@ -152,7 +152,7 @@ def _chat_completions(call: Invocation) -> Response:
     try:
         region = region_of_token(call.headers.get("authorization", ""))
     except InvalidToken as error:
-        raise protocol.unauthorized(str(error)) from None
+        raise ErrorResponse(401, "", {"message": f"Unauthorized: {error}"}) from None
     accept = call.headers.get("accept", "*/*")
     relayed = _relay(call, region, "/v1/chat/completions", accept, STREAM_SECONDS)
     return Response(relayed.request.head.status, relayed.headers, _unframed(relayed))
@@ -167,7 +167,8 @@ _OPERATIONS: dict[str, Callable[[Invocation], Response]] = {
 
 def _signed_region(call: Invocation) -> str:
     if call.region is None:
-        raise protocol.unsigned()
+        message = {"message": "Missing Authentication Token"}
+        raise ErrorResponse(403, "MissingAuthenticationTokenException", message)
     return call.region
 
 
@@ -198,13 +199,13 @@ def _request(
         text = f"the engine ended: {instance.why_it_ended() or error}"
         raise protocol.model_error(region, call.name, 503, text) from error
     except ResponseTimeout:
-        raise protocol.model_timeout(region, call.name) from None
+        raise protocol.model_error(region, call.name, 0, TIMED_OUT) from None
 
 
 def _serving_instance(call: Invocation, region: str) -> EngineInstance:
     endpoint = find_endpoint(region, call.name)
     if endpoint is None:
-        raise protocol.endpoint_not_found(call.name)
+        raise protocol.validation_error(f"Endpoint {call.name} of account {ACCOUNT} not found.")
     instance: EngineInstance | None = endpoint.serving
     if instance is None:
         state = endpoint.endpoint_status

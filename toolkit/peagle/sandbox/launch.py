@@ -27,7 +27,7 @@ from peagle.render.requests import tag_value
 from peagle.s3uri import S3Uri
 from peagle.sandbox.client import ACCESS_KEY, running_sandbox
 from peagle.sandbox.launch_spec import DRAFTER_PATH, TARGET_PATH, LaunchSpec, ModelData
-from peagle.sandbox.state import EngineKind, catalog, engine_version
+from peagle.sandbox.state import catalog, engine_version, read_engine_kind
 from peagle_serve.contract import (
     CACHE_VARIABLE,
     COLLECT,
@@ -52,7 +52,7 @@ def mount_tiny(ml_root: Path, drafter: Drafter | None) -> None:
         link.symlink_to((folder / weights).resolve(), target_is_directory=True)
 
 
-def only_in_image(spec: LaunchSpec, ml_root: Path, kind: EngineKind) -> str | None:
+def only_in_image(spec: LaunchSpec, ml_root: Path) -> str | None:
     """Why the engine would not find weights that are baked into the user's own image.
 
     ``None`` when the weights are here, or when that very image is run; and for AWS's own images,
@@ -66,7 +66,7 @@ def only_in_image(spec: LaunchSpec, ml_root: Path, kind: EngineKind) -> str | No
     named = [path.relative_to(ML_ROOT) for path in below if path.is_relative_to(ML_ROOT)]
     if all((ml_root / path).exists() for path in named):
         return None
-    if kind == "docker" and _cpu_image(Docker(), spec.image):
+    if read_engine_kind() == "docker" and _cpu_image(Docker(), spec.image):
         return None
     return f"its weights are baked into {spec.image}, which this sandbox does not run"
 
@@ -103,7 +103,6 @@ def download(data: ModelData, ml_root: Path, region: str) -> None:
 
 
 def weight_bytes(ml_root: Path) -> int:
-    """The size in bytes of all safetensors files below ``ml_root``."""
     return sum(file.stat().st_size for file in ml_root.rglob("*.safetensors"))
 
 
@@ -151,53 +150,33 @@ def _client(region: str) -> Any:
     )
 
 
-Record = Callable[[EngineProcess], object]
-Launch = Callable[[LaunchSpec, str, Mapping[str, str], Path, Path, Record], object]
-"""Start the engine of a LaunchSpec, given its instance id, its environment, the folder that stands
-for ``/opt/ml``, its log, and a function called before it begins. Raises PeagleError."""
-
-
-def launcher(kind: EngineKind) -> Launch:
-    """How engines of that kind are started."""
-    return _start_container if kind == "docker" else _start_process
-
-
-def _start_process(
+def launch(
     spec: LaunchSpec,
     instance: str,
     environment: Mapping[str, str],
     ml_root: Path,
     log: Path,
-    record: Record,
+    record: Callable[[EngineProcess], object],
 ) -> None:
-    """The CPU engine of this machine, whatever image the model names."""
-    engine = find_engine(engine_version())
+    """Start an engine; ``ml_root`` stands for ``/opt/ml``; ``record`` is called before it begins.
+
+    A process is the CPU engine of this machine, whatever image the model names. A container is the
+    named image if it is on this machine and made for a CPU; else the newest such image, of the same
+    pair if there is one. Raises PeagleError.
+    """
     variables = dict(environment)
-    if environment.get(WARM_MODE_VARIABLE) == COLLECT:
-        variables[CACHE_VARIABLE] = str(ml_root.parent / "collected")  # and no other cache
-    start_engine(engine, variables, ml_root, free_port(), log, record)
-
-
-def _start_container(
-    spec: LaunchSpec,
-    instance: str,
-    environment: Mapping[str, str],
-    ml_root: Path,
-    log: Path,
-    record: Record,
-) -> None:
-    """The named image if it is on this machine and made for a CPU; else the newest such image, of
-    the same pair if there is one."""
-    docker = Docker()
-    image = _cpu_image(docker, spec.image) or _newest_image(docker, spec.pair)
-    container = Container(
-        name=container_name("sandbox", instance),
-        image=image.id,
-        environment={**environment, IMAGE_DIGEST_VARIABLE: digest_of(image)},
-        mounts=_mounts(ml_root),
-        port=free_port(),
-    )
-    start_container(docker, container, log, record)
+    if read_engine_kind() == "docker":
+        docker = Docker()
+        image = _cpu_image(docker, spec.image) or _newest_image(docker, spec.pair)
+        variables[IMAGE_DIGEST_VARIABLE] = digest_of(image)
+        name = container_name("sandbox", instance)
+        container = Container(name, image.id, variables, _mounts(ml_root), free_port())
+        start_container(docker, container, log, record)
+    else:
+        if environment.get(WARM_MODE_VARIABLE) == COLLECT:
+            variables[CACHE_VARIABLE] = str(ml_root.parent / "collected")  # and no other cache
+        engine = find_engine(engine_version())
+        start_engine(engine, variables, ml_root, free_port(), log, record)
 
 
 def _mounts(ml_root: Path) -> dict[str, Path]:

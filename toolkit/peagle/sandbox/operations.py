@@ -31,24 +31,20 @@ class Operations(SageMakerResponse):
 
     @property
     def sagemaker_backend(self) -> SageMakerBackend:
-        """The region's resources."""
         backend = super().sagemaker_backend
         assert isinstance(backend, SageMakerBackend)
         return backend
 
     def create_model(self) -> ActionResult:
-        """CreateModel."""
         _validate("create_model", self.params, self.region)
         return ActionResult(self.sagemaker_backend.register_model(self.params).response_create)
 
     def create_endpoint_config(self) -> ActionResult:
-        """CreateEndpointConfig."""
         _validate("create_endpoint_config", self.params, self.region)
         config = self.sagemaker_backend.register_endpoint_config(self.params)
         return ActionResult(config.response_create)
 
     def create_endpoint(self) -> ActionResult:
-        """CreateEndpoint."""
         _validate("create_endpoint", self.params, self.region)
         endpoint = self.sagemaker_backend.create_endpoint(
             endpoint_name=self.params["EndpointName"],

@@ -17,11 +17,11 @@ from typing import Any
 
 from peagle.sandbox.client import ACCOUNT
 
-_MODEL_ERROR_STATUS = 424
-_TIMED_OUT = (
+TIMED_OUT = (
     "Your invocation timed out while waiting for a response from container primary. Review the "
     "latency metrics for each container in Amazon CloudWatch, resolve the issue, and try again."
 )
+"""Message of a ModelError when the container exceeds SageMaker's time limit."""
 
 
 @dataclass(frozen=True)
@@ -76,27 +76,6 @@ def validation_error(message: str) -> ErrorResponse:
     return ErrorResponse(400, "ValidationError", {"Message": message})
 
 
-def endpoint_not_found(name: str) -> ErrorResponse:
-    """There is no such endpoint."""
-    return validation_error(f"Endpoint {name} of account {ACCOUNT} not found.")
-
-
-def unsigned() -> ErrorResponse:
-    """The request has no signature."""
-    document = {"message": "Missing Authentication Token"}
-    return ErrorResponse(403, "MissingAuthenticationTokenException", document)
-
-
-def unauthorized(why: str) -> ErrorResponse:
-    """The bearer token is missing or invalid."""
-    return ErrorResponse(401, "", {"message": f"Unauthorized: {why}"})
-
-
-def body_too_large(limit: int) -> ErrorResponse:
-    """The body exceeds ``limit`` bytes and never reaches the container; AWS gives no code."""
-    return ErrorResponse(413, "", {"message": f"HTTP content length exceeded {limit} bytes."})
-
-
 def log_group(endpoint: str) -> str:
     """The CloudWatch log group that SageMaker gives an endpoint."""
     return f"/aws/sagemaker/Endpoints/{endpoint}"
@@ -116,12 +95,7 @@ def model_error(region: str, endpoint: str, status: int, text: str) -> ErrorResp
         "OriginalMessage": text,
         "LogStreamArn": f"arn:aws:logs:{region}:{ACCOUNT}:log-group:{group}",
     }
-    return ErrorResponse(_MODEL_ERROR_STATUS, "ModelError", document)
-
-
-def model_timeout(region: str, endpoint: str) -> ErrorResponse:
-    """ModelError: the container exceeded SageMaker's time limit."""
-    return model_error(region, endpoint, 0, _TIMED_OUT)
+    return ErrorResponse(424, "ModelError", document)
 
 
 EVENT_STREAM = "application/vnd.amazon.eventstream"
@@ -129,7 +103,6 @@ _STRING = 7
 
 
 def payload_part(data: bytes) -> bytes:
-    """A PayloadPart event with ``data``."""
     headers = {
         ":message-type": "event",
         ":event-type": "PayloadPart",

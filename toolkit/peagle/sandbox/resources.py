@@ -15,6 +15,7 @@ every check that precedes a change.
 
 from __future__ import annotations
 
+import functools
 import threading
 import traceback
 from collections.abc import Callable, Mapping
@@ -63,7 +64,6 @@ class SandboxModel(MotoModel):
 
     @property
     def response_object(self) -> dict[str, Any]:
-        """The response of DescribeModel."""
         return {
             "EnableNetworkIsolation": False,
             **_described(self.parameters),
@@ -101,7 +101,6 @@ class EndpointConfig(FakeEndpointConfig):
 
     @property
     def model_names(self) -> set[str]:
-        """The models that its variants serve."""
         variants = [
             *self.parameters["ProductionVariants"],
             *(self.parameters.get("ShadowProductionVariants") or []),
@@ -110,7 +109,6 @@ class EndpointConfig(FakeEndpointConfig):
 
     @property
     def response_object(self) -> dict[str, Any]:
-        """The response of DescribeEndpointConfig."""
         return {
             **_described(self.parameters),
             "EndpointConfigArn": self.endpoint_config_arn,
@@ -180,18 +178,18 @@ class SandboxEndpoint(FakeEndpoint):
         """The engine that answers invocations."""
         return self.current if self.endpoint_status in _SERVING else None
 
-    def begin_creating(self, spec: LaunchSpec, deployment_config: dict[str, Any] | None) -> None:
-        """Start the engine; the endpoint's status follows it."""
-        self.deployment_config = deployment_config
-        self._begin("Creating", self._bring_up, EngineInstance(spec))
-
-    def begin_updating(
-        self, spec: LaunchSpec, config: EndpointConfig, deployment_config: dict[str, Any] | None
+    def begin_serving(
+        self,
+        status: str,
+        spec: LaunchSpec,
+        deployment_config: dict[str, Any] | None,
+        next_config: EndpointConfig | None = None,
     ) -> None:
-        """Start the new engine beside the old one."""
-        self.next_config = config
+        """Start the engine, for ``next_config`` beside the old one; the status follows it."""
+        self.next_config = next_config
         self.deployment_config = deployment_config
-        self._begin("Updating", self._bring_up, EngineInstance(spec))
+        self.starting = EngineInstance(spec)
+        self._begin(status, functools.partial(self._bring_up, self.starting))
 
     def begin_deleting(self, on_deleted: Callable[[], object]) -> None:
         """End the engine, then call ``on_deleted``."""
@@ -201,10 +199,10 @@ class SandboxEndpoint(FakeEndpoint):
             with LOCK:
                 on_deleted()
 
+        self.starting = None
         self._begin("Deleting", end)
 
     def join(self) -> None:
-        """Wait for the change in progress."""
         if self._thread:
             self._thread.join()
 
@@ -243,13 +241,12 @@ class SandboxEndpoint(FakeEndpoint):
             "StartTime": self._changed_since,
         }
 
-    def _begin(self, status: str, work: Callable[..., None], *instances: EngineInstance) -> None:
+    def _begin(self, status: str, work: Callable[[], None]) -> None:
         self.endpoint_status = status
         self.failure_reason = None
         self.last_modified_time = self._changed_since = utcnow()
-        self.starting = instances[0] if instances else None
         name = f"{status} {self.endpoint_name}"
-        self._thread = threading.Thread(target=work, args=instances, name=name, daemon=True)
+        self._thread = threading.Thread(target=work, name=name, daemon=True)
         self._thread.start()
 
     def _bring_up(self, instance: EngineInstance) -> None:

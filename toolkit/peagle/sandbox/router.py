@@ -166,7 +166,6 @@ def _is_from_a_web_page(environ: Environ) -> bool:
 
 
 def _control(method: str, path: str, body: bytes) -> Response:
-    """The response to a request of ``peagle.sandbox.client``."""
     match method, path:
         case "GET", "/status":
             endpoints = [asdict(_endpoint_status(*found)) for found in all_endpoints()]
@@ -206,7 +205,6 @@ def _set_quota(instance_type: str, value: float, region: str) -> Response:
 
 
 def _set_fault(operation: str, code: str) -> Response:
-    """An empty ``code`` removes the fault."""
     if code:
         _faults[operation] = code
     else:

@@ -48,40 +48,20 @@ class SageMakerBackend(SageMakerModelBackend):
         return urls
 
     def register_model(self, parameters: Mapping[str, Any]) -> SandboxModel:
-        """CreateModel."""
         name = parameters["ModelName"]
         with LOCK:
             self._refuse_duplicate(MODEL, self._models, name)
             self._models[name] = SandboxModel(self.account_id, self.region_name, parameters)
             return self._models[name]
 
-    def create_model(
-        self,
-        model_name: str,
-        execution_role_arn: str,
-        primary_container: dict[str, Any] | None,
-        vpc_config: dict[str, Any] | None,
-        containers: list[dict[str, Any]] | None,
-        tags: list[dict[str, str]] | None,
-    ) -> SandboxModel:
+    def create_model(self, **fields: Any) -> SandboxModel:  # type: ignore[override]
         """A model of a CloudFormation template."""
-        return self.register_model(
-            {
-                "ModelName": model_name,
-                "ExecutionRoleArn": execution_role_arn,
-                "PrimaryContainer": primary_container,
-                "VpcConfig": vpc_config,
-                "Containers": containers,
-                "Tags": tags,
-            }
-        )
+        return self.register_model(_parameters(fields))
 
     def describe_model(self, model_name: str) -> SandboxModel:
-        """The model. Raises ValidationError."""
         return self._find(MODEL, self._models, model_name)
 
     def delete_model(self, model_name: str) -> None:
-        """DeleteModel."""
         with LOCK:
             self.describe_model(model_name)
             for endpoint in self._remaining_endpoints():
@@ -90,7 +70,6 @@ class SageMakerBackend(SageMakerModelBackend):
             del self._models[model_name]
 
     def register_endpoint_config(self, parameters: Mapping[str, Any]) -> EndpointConfig:
-        """CreateEndpointConfig."""
         name = parameters["EndpointConfigName"]
         with LOCK:
             self._refuse_duplicate(CONFIG, self.endpoint_configs, name)
@@ -100,33 +79,14 @@ class SageMakerBackend(SageMakerModelBackend):
             self.endpoint_configs[name] = config
             return config
 
-    def create_endpoint_config(
-        self,
-        endpoint_config_name: str,
-        production_variants: list[dict[str, Any]],
-        data_capture_config: dict[str, Any],
-        async_inference_config: dict[str, Any],
-        tags: list[dict[str, str]],
-        kms_key_id: str,
-    ) -> EndpointConfig:
+    def create_endpoint_config(self, **fields: Any) -> EndpointConfig:  # type: ignore[override]
         """An endpoint configuration of a CloudFormation template."""
-        return self.register_endpoint_config(
-            {
-                "EndpointConfigName": endpoint_config_name,
-                "ProductionVariants": production_variants,
-                "DataCaptureConfig": data_capture_config,
-                "AsyncInferenceConfig": async_inference_config,
-                "KmsKeyId": kms_key_id,
-                "Tags": tags,
-            }
-        )
+        return self.register_endpoint_config(_parameters(fields))
 
     def describe_endpoint_config(self, endpoint_config_name: str) -> dict[str, Any]:
-        """DescribeEndpointConfig's answer, or ValidationException."""
         return self._find(CONFIG, self.endpoint_configs, endpoint_config_name).response_object
 
     def delete_endpoint_config(self, endpoint_config_name: str) -> None:
-        """DeleteEndpointConfig."""
         with LOCK:
             config = self._find(CONFIG, self.endpoint_configs, endpoint_config_name)
             for endpoint in self._remaining_endpoints():
@@ -150,7 +110,7 @@ class SageMakerBackend(SageMakerModelBackend):
                 self.account_id, self.region_name, endpoint_name, config, tags
             )
             self.endpoints[endpoint_name] = endpoint
-            endpoint.begin_creating(spec, deployment_config)
+            endpoint.begin_serving("Creating", spec, deployment_config)
             return endpoint
 
     def update_endpoint(
@@ -170,7 +130,7 @@ class SageMakerBackend(SageMakerModelBackend):
             spec = self._launch_spec(endpoint_name, config)
             if retain_deployment_config:
                 deployment_config = endpoint.deployment_config
-            endpoint.begin_updating(spec, config, deployment_config)
+            endpoint.begin_serving("Updating", spec, deployment_config, config)
             return endpoint
 
     def begin_deleting(self, endpoint_name: str) -> SandboxEndpoint:
@@ -185,7 +145,6 @@ class SageMakerBackend(SageMakerModelBackend):
         self.begin_deleting(endpoint_name).join()
 
     def describe_endpoint(self, endpoint_name: str) -> dict[str, Any]:
-        """The response of DescribeEndpoint. Raises ValidationError."""
         with LOCK:
             return self._find(ENDPOINT, self.endpoints, endpoint_name).response_object
 
@@ -276,16 +235,19 @@ def install() -> None:
 
 
 def find_endpoint(region: str, name: str) -> SandboxEndpoint | None:
-    """The endpoint of that name; ``None`` if there is none."""
     regions = sagemaker_backends[ACCOUNT]
     return _ours(regions[region]).endpoints.get(name) if region in regions else None
 
 
 def all_endpoints() -> Iterator[tuple[str, SandboxEndpoint]]:
-    """Every endpoint, with its region."""
     for _, region, backend in sagemaker_backends.iter_backends():
         for endpoint in list(_ours(backend).endpoints.values()):
             yield region, endpoint
+
+
+def _parameters(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """``model_name`` -> ``ModelName``."""
+    return {name.title().replace("_", ""): value for name, value in fields.items()}
 
 
 def _in_use(kind: str, arn: str, endpoint_arn: str) -> ValidationError:

@@ -11,6 +11,7 @@ import functools
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from peagle.catalog.tables import Instance, Price
@@ -32,15 +33,12 @@ def get_products(region: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
 
     ``region`` is the endpoint of the price list, not the region of the instance.
     """
-    start = int(parameters.get("NextToken") or 0)
-    end = start + min(int(parameters.get("MaxResults") or _PAGE), _PAGE)
     found = [
         json.dumps(product)
         for product in _products()
         if parameters.get("ServiceCode") == PRICE_SERVICE and _fits(product, parameters)
     ]
-    response: dict[str, Any] = {"FormatVersion": "aws_v1", "PriceList": found[start:end]}
-    return {**response, "NextToken": str(end)} if end < len(found) else response
+    return {"FormatVersion": "aws_v1", **_page("PriceList", found, parameters)}
 
 
 def _fits(product: Mapping[str, Any], parameters: Mapping[str, Any]) -> bool:
@@ -111,33 +109,12 @@ def set_quota(instance_type: str, value: float, region: str) -> None:
 
 
 def reset_quotas() -> None:
-    """Restore all quotas to the default."""
     _quotas.clear()
-
-
-def list_applied(region: str, parameters: Mapping[str, Any]) -> dict[str, Any] | None:
-    """ListServiceQuotas; ``None`` for other services, which moto answers."""
-    return _page(region, parameters, applied=True)
-
-
-def list_defaults(region: str, parameters: Mapping[str, Any]) -> dict[str, Any] | None:
-    """ListAWSDefaultServiceQuotas; ``None`` for other services, which moto answers."""
-    return _page(region, parameters, applied=False)
-
-
-def get_applied(region: str, parameters: Mapping[str, Any]) -> dict[str, Any] | None:
-    """GetServiceQuota; ``None`` for other services, which moto answers."""
-    return _one(region, parameters, applied=True)
-
-
-def get_default(region: str, parameters: Mapping[str, Any]) -> dict[str, Any] | None:
-    """GetAWSDefaultServiceQuota; ``None`` for other services, which moto answers."""
-    return _one(region, parameters, applied=False)
 
 
 def request_increase(region: str, parameters: Mapping[str, Any]) -> dict[str, Any] | None:
     """RequestServiceQuotaIncrease, granted; ``None`` for other services, which moto answers."""
-    found = _one(region, parameters, applied=True)
+    found = _get_quota(region, parameters, applied=True)
     if found is None:
         return None
     quota, desired = found["Quota"], float(parameters["DesiredValue"])
@@ -150,25 +127,33 @@ def request_increase(region: str, parameters: Mapping[str, Any]) -> dict[str, An
     return {"RequestedQuota": {**granted, "DesiredValue": desired}}
 
 
-def _page(region: str, parameters: Mapping[str, Any], *, applied: bool) -> dict[str, Any] | None:
+def _list_quotas(
+    region: str, parameters: Mapping[str, Any], *, applied: bool
+) -> dict[str, Any] | None:
+    """The applied or default quotas; ``None`` for other services, which moto answers."""
     if parameters.get("ServiceCode") != QUOTA_SERVICE:
         return None
-    start = int(parameters.get("NextToken") or 0)
-    end = start + min(int(parameters.get("MaxResults") or _PAGE), _PAGE)
-    codes = sorted(_codes().items())
-    page: dict[str, Any] = {
-        "Quotas": [_quota(region, *pair, applied=applied) for pair in codes[start:end]]
-    }
-    return {**page, "NextToken": str(end)} if end < len(codes) else page
+    quotas = (_quota(region, *pair, applied=applied) for pair in sorted(_codes().items()))
+    return _page("Quotas", list(quotas), parameters)
 
 
-def _one(region: str, parameters: Mapping[str, Any], *, applied: bool) -> dict[str, Any] | None:
+def _get_quota(
+    region: str, parameters: Mapping[str, Any], *, applied: bool
+) -> dict[str, Any] | None:
+    """One applied or default quota; ``None`` for other services, which moto answers."""
     if parameters.get("ServiceCode") != QUOTA_SERVICE:
         return None
     for instance_type, code in _codes().items():
         if code == parameters.get("QuotaCode"):
             return {"Quota": _quota(region, instance_type, code, applied=applied)}
     raise NoSuchQuota("The request failed because the specified quota does not exist.")
+
+
+def _page(key: str, items: list[Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The page of ``items`` that NextToken and MaxResults select."""
+    start = int(parameters.get("NextToken") or 0)
+    end = start + min(int(parameters.get("MaxResults") or _PAGE), _PAGE)
+    return {key: items[start:end], **({"NextToken": str(end)} if end < len(items) else {})}
 
 
 def _quota(region: str, instance_type: str, code: str, *, applied: bool) -> dict[str, Any]:
@@ -207,18 +192,14 @@ def _codes() -> dict[str, str]:
     }
 
 
-def scaling_tags(region: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """ListTagsForResource of Application Auto Scaling: none. Terraform requires a response."""
-    return {"Tags": {}}
-
-
 OPERATIONS: dict[str, Callable[[str, Mapping[str, Any]], dict[str, Any] | None]] = {
     "AWSPriceListService.GetProducts": get_products,
-    "AnyScaleFrontendService.ListTagsForResource": scaling_tags,
-    "ServiceQuotasV20190624.GetAWSDefaultServiceQuota": get_default,
-    "ServiceQuotasV20190624.GetServiceQuota": get_applied,
-    "ServiceQuotasV20190624.ListAWSDefaultServiceQuotas": list_defaults,
-    "ServiceQuotasV20190624.ListServiceQuotas": list_applied,
+    # Application Auto Scaling: Terraform requires a response.
+    "AnyScaleFrontendService.ListTagsForResource": lambda region, parameters: {"Tags": {}},
+    "ServiceQuotasV20190624.GetAWSDefaultServiceQuota": partial(_get_quota, applied=False),
+    "ServiceQuotasV20190624.GetServiceQuota": partial(_get_quota, applied=True),
+    "ServiceQuotasV20190624.ListAWSDefaultServiceQuotas": partial(_list_quotas, applied=False),
+    "ServiceQuotasV20190624.ListServiceQuotas": partial(_list_quotas, applied=True),
     "ServiceQuotasV20190624.RequestServiceQuotaIncrease": request_increase,
 }
 """X-Amz-Target -> the operation; its result ``None`` passes the request on to moto."""

@@ -20,15 +20,12 @@ def install() -> None:
 
 
 class Stacks(CloudFormationBackend):
-    """The stacks of one region."""
-
     @property
     def _url_module(self) -> Any:
         """moto derives it from the class's module, which here is not moto's."""
         return urls
 
     def describe_stacks(self, name_or_stack_id: str) -> list[Stack]:
-        """The stacks; each has the progress of its endpoints."""
         for stack in list(self.stacks.values()):
             if stack.status == "CREATE_IN_PROGRESS":
                 _update_status(stack)

@@ -49,17 +49,14 @@ ENGINE_GRACE_SECONDS = 5.0
 
 
 def folder() -> Path:
-    """The folder of the sandbox's state."""
     return home() / "sandbox"
 
 
 def log_file() -> Path:
-    """The daemon's log."""
     return folder() / "daemon.log"
 
 
 def endpoints_folder() -> Path:
-    """Weights and logs of the endpoints' engines."""
     return folder() / "endpoints"
 
 
@@ -83,7 +80,6 @@ def lock() -> Iterator[int]:
 
 
 def write_daemon(daemon: EngineProcess) -> None:
-    """Record ``daemon`` as the running sandbox."""
     write_json(_daemon_file(), asdict(daemon))
 
 
@@ -94,7 +90,6 @@ def read_daemon() -> EngineProcess | None:
 
 
 def write_engine_kind(kind: EngineKind) -> None:
-    """Record how engines run."""
     write_file(folder() / "engine", kind.encode())
 
 
@@ -113,18 +108,15 @@ def register_engine(process: EngineProcess) -> None:
 
 
 def forget_engine(process: EngineProcess) -> None:
-    """Remove the record of an engine that has ended."""
     _engine_file(process.pid).unlink(missing_ok=True)
 
 
 def _registered_engines() -> tuple[EngineProcess, ...]:
-    """Every engine with a record, whether it still runs or not."""
     files = sorted((folder() / "engines").glob("[0-9]*.json"))
     return tuple(process for file in files if (process := _read(file)))
 
 
 def living_engines() -> tuple[EngineProcess, ...]:
-    """The registered engines that still run."""
     return tuple(process for process in _registered_engines() if is_alive(process))
 
 
@@ -145,7 +137,6 @@ def sweep() -> None:
 
 
 def forget_cached_answers() -> None:
-    """Remove the cached prices and quotas of the sandbox."""
     shutil.rmtree(home() / "online" / DEPLOYMENTS_SCOPE, ignore_errors=True)
 
 

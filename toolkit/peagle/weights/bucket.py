@@ -39,14 +39,11 @@ class UploadedPart:
 
 
 class Bucket:
-    """One bucket of an account."""
-
     def __init__(self, aws: Aws, name: str) -> None:
         self.aws, self.name = aws, name
         aws.client("s3")  # created here, before several threads need it
 
     def call(self, operation: str, **parameters: Any) -> dict[str, Any]:
-        """One call on this bucket."""
         return self.aws.call("s3", operation, Bucket=self.name, **parameters)
 
     def sizes(self, prefix: str) -> dict[str, int]:
@@ -132,7 +129,6 @@ class Bucket:
                 raise
 
     def delete(self, key: str) -> None:
-        """Delete an object."""
         self.call("delete_object", Key=key)
 
 

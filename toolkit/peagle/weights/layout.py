@@ -39,17 +39,14 @@ class WeightsPrefix(S3Uri):
         return f"{self.uri}{part}/"
 
     def file_key(self, part: str, name: str) -> str:
-        """The key of a file of target or drafter."""
         return f"{self.key}{part}/{name}"
 
     @property
     def manifest_key(self) -> str:
-        """The key of the manifest."""
         return self.key + MANIFEST
 
     @property
     def lock_key(self) -> str:
-        """The key of the lock."""
         return self.key + LOCK
 
     @property

@@ -87,7 +87,6 @@ def read_manifest(bucket: Bucket, place: WeightsPrefix) -> Manifest:
 
 
 def write_manifest(bucket: Bucket, place: WeightsPrefix, manifest: Manifest) -> None:
-    """Write the manifest to the prefix."""
     document = {
         "format": _FORMAT,
         "folders": {part: asdict(folder) for part, folder in manifest.items()},

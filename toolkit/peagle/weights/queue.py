@@ -75,7 +75,6 @@ class Meter:
 
     @property
     def moved(self) -> int:
-        """Bytes that this run moved."""
         return self._moved
 
     def expect(self, file: str, count: int) -> None:
@@ -101,7 +100,6 @@ class Meter:
         self._done -= count
 
     def tick(self) -> None:
-        """Report the current state."""
         now = self._clock()
         while len(self._marks) > 2 and now - self._marks[1][0] > _WINDOW_SECONDS:
             self._marks.popleft()
@@ -122,7 +120,6 @@ class Workers:
             thread.start()
 
     def submit(self, call: Callable[[], T]) -> Future[T]:
-        """The future result of the call."""
         future: Future[T] = Future()
         self._calls.put((future, call))
         return future

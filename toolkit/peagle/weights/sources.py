@@ -98,7 +98,6 @@ class WeightSource:
 
     @property
     def size(self) -> int:
-        """All files together, in bytes."""
         return sum(file.size for file in self.files)
 
     def read(self, name: str, start: int, size: int) -> bytes:

@@ -54,7 +54,6 @@ class SyncPlan:
 
     @property
     def size(self) -> int:
-        """All files together, in bytes."""
         return sum(item.size for item in self.items)
 
     @property

@@ -85,7 +85,6 @@ class FileTransfer:
 
     @property
     def size(self) -> int:
-        """In bytes."""
         return self.file.size
 
     def read(self, start: int, size: int) -> bytes:
@@ -147,11 +146,9 @@ class VerifyExisting:
             self.parts = parts_of(size, int(each) if each.isdigit() else part_bytes(size))
 
     def work(self, part: FilePart) -> PartResult:
-        """The checksum of a part of the source."""
         return PartResult(part, sha256(self.item.read(part.start, part.size)))
 
     def take(self, result: PartResult) -> None:
-        """Record the checksum."""
         self._checksums.append(result.checksum)
 
     def close(self) -> Transfer | None:

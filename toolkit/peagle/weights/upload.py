@@ -8,7 +8,9 @@ by its ETag from the first part to the last.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from peagle.aws.errors import Missing
@@ -48,7 +50,6 @@ class UploadWhole:
         """Nothing to begin."""
 
     def work(self, part: FilePart) -> PartResult:
-        """Read, check and upload the file."""
         item = self.item
         content = item.read(0, item.size)
         item.source.check(item.file, content)
@@ -60,15 +61,47 @@ class UploadWhole:
         return PartResult(part, checksum, moved=True)
 
     def take(self, result: PartResult) -> None:
-        """Record the checksum."""
         self._checksum = result.checksum
 
     def close(self) -> None:
-        """Verify the object. Raises CloudError."""
         verify(self._bucket, self.item, f"{ALGORITHM}:{self._checksum}")
 
 
-class UploadInParts:
+class _Multipart:
+    """A multipart upload; ``uploads`` are the unfinished ones of the file, the latest last."""
+
+    def __init__(self, bucket: Bucket, item: FileTransfer, uploads: Sequence[str]) -> None:
+        self.item = item
+        self.parts: tuple[FilePart, ...] = ()
+        self._bucket, self._uploads = bucket, uploads
+        self._upload = ""
+        self._kept: Mapping[int, UploadedPart] = {}
+        self._results: list[PartResult] = []
+
+    def _resume(self) -> bool:
+        """Resume the latest upload, unless it has ended since it was listed."""
+        if self._uploads:
+            with suppress(Missing):
+                self._kept = self._bucket.uploaded_parts(self.item.key, self._uploads[-1])
+                self._upload = self._uploads[-1]
+                return True
+        self._uploads = ()
+        return False
+
+    def _complete(self) -> None:
+        parts = [
+            {"PartNumber": result.part.number, "ETag": result.etag, **result.checksums}
+            for result in self._results
+        ]
+        self._bucket.complete(self.item.key, self._upload, parts)
+
+    def _verify(self, checksum: str) -> None:
+        verify(self._bucket, self.item, checksum)
+        for other in self._uploads[:-1]:
+            self._bucket.abort(self.item.key, other)
+
+
+class UploadInParts(_Multipart):
     """Uploads a large file and keeps the parts that an earlier run brought.
 
     Those parts are read again, but not sent, so every byte of the object is compared with the
@@ -80,53 +113,45 @@ class UploadInParts:
     def __init__(
         self, bucket: Bucket, item: FileTransfer, uploads: Sequence[str], differs: bool = False
     ) -> None:
-        self.item = item
+        super().__init__(bucket, item, uploads)
         self._each = part_bytes(item.size)
         self.parts = parts_of(item.size, self._each)
-        self._bucket, self._uploads = bucket, uploads
-        self._upload = uploads[-1] if uploads else ""
         self._differs = differs
-        self._kept: dict[int, UploadedPart] = {}
-        self._results: list[PartResult] = []
         self._whole = hashlib.sha256()
 
     def open(self) -> None:
         """Resume an unfinished upload or begin one; neither if S3 has completed it since it was
         listed, which happens after a client was killed."""
         item = self.item
-        if self._upload:
-            try:
-                self._kept = self._bucket.uploaded_parts(item.key, self._upload)
-                return
-            except Missing:
-                self._uploads, self._upload = (), ""
-        if not self._differs:
-            head = self._bucket.head(item.key)
-            if head is not None and head.size == item.size:
-                self.parts = ()
-                return
-        self._upload = self._bucket.begin(item.key, _metadata(item, self._each))
+        if self._resume():
+            return
+        head = None if self._differs else self._bucket.head(item.key)
+        if head is not None and head.size == item.size:
+            self.parts = ()
+        else:
+            self._upload = self._bucket.begin(item.key, _metadata(item, self._each))
 
     def work(self, part: FilePart) -> PartResult:
         """Read a part, and upload it unless it is there."""
         item = self.item
         content = item.read(part.start, part.size)
         checksum = sha256(content)
+        checksums = {f"Checksum{ALGORITHM}": checksum}
         hashed = content if item.file.sha256 else None
         kept = self._kept.get(part.number)
         if kept and _is_same(kept, content, checksum):
-            return PartResult(part, checksum, kept.etag, content=hashed)
+            return PartResult(part, checksum, kept.etag, checksums, content=hashed)
         answer = self._bucket.call(
             "upload_part", Key=item.key, UploadId=self._upload, PartNumber=part.number,
-            Body=content, ChecksumAlgorithm=ALGORITHM, ChecksumSHA256=checksum,
+            Body=content, ChecksumAlgorithm=ALGORITHM, **checksums,
         )  # fmt: skip
-        return PartResult(part, checksum, answer["ETag"], moved=True, content=hashed)
+        return PartResult(part, checksum, answer["ETag"], checksums, moved=True, content=hashed)
 
     def take(self, result: PartResult) -> None:
         """Hash the whole file: results come in order."""
         if result.content is not None:
             self._whole.update(result.content)
-        self._results.append(PartResult(result.part, result.checksum, result.etag))
+        self._results.append(replace(result, content=None))
 
     def close(self) -> Transfer | None:
         """Complete the object, unless its bytes are not those that the hub lists."""
@@ -140,16 +165,8 @@ class UploadInParts:
             except Exception:
                 self._bucket.abort(item.key, self._upload)
                 raise
-        parts = [
-            {"PartNumber": result.part.number, "ETag": result.etag,
-             f"Checksum{ALGORITHM}": result.checksum}
-            for result in self._results
-        ]  # fmt: skip
-        self._bucket.complete(item.key, self._upload, parts)
-        checksum = combined(result.checksum for result in self._results)
-        verify(self._bucket, item, f"{ALGORITHM}:{checksum}")
-        for other in self._uploads[:-1]:
-            self._bucket.abort(item.key, other)
+        self._complete()
+        self._verify(f"{ALGORITHM}:{combined(result.checksum for result in self._results)}")
         return None
 
 
@@ -167,21 +184,16 @@ def _is_same(kept: UploadedPart, content: bytes, checksum: str) -> bool:
     return kept.etag == hashlib.md5(content, usedforsecurity=False).hexdigest()
 
 
-class ServerCopy:
+class ServerCopy(_Multipart):
     """Lets S3 copy an object, in parts when it is large; no byte passes through this machine."""
 
     def __init__(
         self, bucket: Bucket, item: FileTransfer, origin: WeightsPrefix, uploads: Sequence[str]
     ) -> None:
-        self.item = item
-        self.parts: tuple[FilePart, ...] = ()
-        self._bucket, self._uploads = bucket, uploads
+        super().__init__(bucket, item, uploads)
         self._origin = Bucket(bucket.aws, origin.bucket)
         self._key = origin.key + item.file.name
         self._same = False
-        self._upload = ""
-        self._kept: dict[int, UploadedPart] = {}
-        self._results: list[PartResult] = []
 
     def open(self) -> None:
         """Compare the original with an existing copy; begin to copy when they differ."""
@@ -197,24 +209,20 @@ class ServerCopy:
         if head.composite:
             each = self._origin.part_size(self._key) or each
         self.parts = parts_of(head.size, each)
-        if len(self.parts) > 1:
-            self._resume_or_begin(head)
-
-    def _resume_or_begin(self, head: ObjectInfo) -> None:
-        key = self.item.key
-        if self._uploads:
-            self._upload = self._uploads[-1]
-            try:
-                self._kept = self._bucket.uploaded_parts(key, self._upload)
-                return
-            except Missing:  # it has ended since it was listed
-                self._uploads = ()
-        algorithm = head.checksum.partition(":")[0] or ALGORITHM
+        if len(self.parts) == 1 or self._resume():
+            return
         whole = bool(head.checksum) and not head.composite
         # An object in one piece has a checksum of the whole, which S3 keeps for parts as CRC only.
-        kind = "FULL_OBJECT" if whole and algorithm.startswith("CRC") else "COMPOSITE"
-        metadata = {SOURCE_ETAG: head.etag.strip('"')}
-        self._upload = self._bucket.begin(key, metadata, algorithm, kind)
+        kind = "FULL_OBJECT" if whole and self._algorithm.startswith("CRC") else "COMPOSITE"
+        self._upload = self._bucket.begin(self.item.key, self._metadata, self._algorithm, kind)
+
+    @property
+    def _algorithm(self) -> str:
+        return self._head.checksum.partition(":")[0] or ALGORITHM
+
+    @property
+    def _metadata(self) -> dict[str, str]:
+        return {SOURCE_ETAG: self._head.etag.strip('"')}
 
     def work(self, part: FilePart) -> PartResult:
         """Copy one part, unless it is there."""
@@ -228,11 +236,9 @@ class ServerCopy:
         }
         try:
             if len(self.parts) == 1:
-                algorithm = self._head.checksum.partition(":")[0] or ALGORITHM
                 self._bucket.call(
-                    "copy_object", **parameters, ChecksumAlgorithm=algorithm,
-                    Metadata={SOURCE_ETAG: self._head.etag.strip('"')},
-                    MetadataDirective="REPLACE",
+                    "copy_object", **parameters, ChecksumAlgorithm=self._algorithm,
+                    Metadata=self._metadata, MetadataDirective="REPLACE",
                 )  # fmt: skip
                 return PartResult(part, moved=True)
             answer = self._bucket.call(
@@ -248,7 +254,6 @@ class ServerCopy:
         return PartResult(part, etag=answer["ETag"], checksums=checksums_in(answer), moved=True)
 
     def take(self, result: PartResult) -> None:
-        """Record a copied part."""
         self._results.append(result)
 
     def close(self) -> Transfer | None:
@@ -256,19 +261,12 @@ class ServerCopy:
         if self._same:
             return None
         if self._upload:
-            parts = [
-                {"PartNumber": result.part.number, "ETag": result.etag, **result.checksums}
-                for result in self._results
-            ]
-            self._bucket.complete(self.item.key, self._upload, parts)
+            self._complete()
         head = self._head
         crc = head.checksum.startswith("CRC")
         comparable = head.checksum and (head.composite or crc or not self._upload)
         made = self._bucket.head(self.item.key)
-        expected = head.checksum if comparable or made is None else made.checksum
-        verify(self._bucket, self.item, expected)
-        for other in self._uploads[:-1]:
-            self._bucket.abort(self.item.key, other)
+        self._verify(head.checksum if comparable or made is None else made.checksum)
         return None
 
     def _changed(self) -> CheckpointError:

@@ -47,7 +47,6 @@ class StoredWarmStart:
 
     @property
     def size(self) -> int:
-        """All objects together, in bytes."""
         return sum(self.objects.values())
 
 
@@ -110,7 +109,6 @@ def _config_sha256(weights: Manifest, part: str) -> str:
 
 
 def _k(engine: Any) -> int | None:
-    """K in the variables of an engine."""
     if not isinstance(engine, dict):
         return None
     if _SPECULATION not in engine:
