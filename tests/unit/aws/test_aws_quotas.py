@@ -101,7 +101,7 @@ def test_in_use_names_what_uses_it_and_asks_for_the_sum(world: World) -> None:
         f"the quota '{NAME}' is 2 and 2 are in use by peagle-pair, so 0 of 2 are left"
     )
     assert "--desired-value 4" in shlex.join(found.command or ())
-    assert found.fix.startswith("Remove an endpoint that is not needed, or choose another")
+    assert found.fix.startswith("remove an endpoint that is not needed, or choose another")
 
 
 @pytest.mark.parametrize(

@@ -251,13 +251,13 @@ def test_prices_of_the_asked_regions(world: World) -> None:
 
     found = refresh_tables(TABLES, ["prices"], ["us-east-1"], connected(world))
 
-    told = changes_to(instances=found.instances)
+    told = changes_to(instances=found.tables.instances)
     assert [(c.entry, c.key) for c in told] == [("ml.g5.xlarge", "price in us-east-1")]
     assert told[0].before == "$1.408 (2026-07-01)"
     assert told[0].after.startswith("$1.5 (")
     assert not told[0].confirmed
-    assert found.instances.checked > CATALOG.instances.checked
-    assert found.runtimes == CATALOG.runtimes
+    assert found.tables.instances.checked > CATALOG.instances.checked
+    assert found.tables.runtimes == CATALOG.runtimes
 
 
 def test_a_price_that_is_the_same_is_confirmed(world: World) -> None:
@@ -265,7 +265,7 @@ def test_a_price_that_is_the_same_is_confirmed(world: World) -> None:
 
     found = refresh_tables(TABLES, ["prices"], ["us-east-1"], connected(world))
 
-    (told,) = changes_to(instances=found.instances)
+    (told,) = changes_to(instances=found.tables.instances)
     assert told.confirmed
 
 
@@ -276,7 +276,7 @@ def test_what_is_kept_from_today_is_not_enough(world: World) -> None:
 
     found = refresh_tables(TABLES, ["prices"], ["us-east-1"], connected(world))
 
-    assert "$1.6" in changes_to(instances=found.instances)[0].after
+    assert "$1.6" in changes_to(instances=found.tables.instances)[0].after
 
 
 def test_codes_and_defaults_of_quotas(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,7 +291,7 @@ def test_codes_and_defaults_of_quotas(world: World, monkeypatch: pytest.MonkeyPa
 
     found = refresh_tables(TABLES, ["quotas"], ["us-east-1"], connected(world))
 
-    told = {(c.entry, c.key): c.after for c in changes_to(instances=found.instances)}
+    told = {(c.entry, c.key): c.after for c in changes_to(instances=found.tables.instances)}
     assert told == {
         ("ml.g7.2xlarge", "quota_code"): "L-00000001",
         ("ml.g7.2xlarge", "quota_default"): "0",
@@ -317,8 +317,8 @@ def test_a_part_that_is_denied_stays_and_the_others_go_on(
     left = {f.where: f.message for f in found.findings if f.code == "not-refreshed"}
     assert set(left) == set(found.failed) == {"instances", "prices", "quotas"}
     assert "not allowed: pricing:" in left["prices"]
-    assert found.runtimes.runtimes[-1].vllm == "0.31.0"
-    assert found.instances == CATALOG.instances
+    assert found.tables.runtimes.runtimes[-1].vllm == "0.31.0"
+    assert found.tables.instances == CATALOG.instances
 
 
 def test_what_fails_for_one_reason_is_told_once() -> None:
@@ -338,4 +338,4 @@ def test_a_region_without_prices_is_doubted(world: World) -> None:
     found = refresh_tables(TABLES, ["prices"], ["us-east-1"], connected(world))
 
     assert [finding.code for finding in found.findings] == ["prices-missing"]
-    assert found.instances == CATALOG.instances
+    assert found.tables.instances == CATALOG.instances

@@ -184,7 +184,7 @@ def test_who_cannot_ask_is_not_told_that_all_is_up_to_date(
 
     monkeypatch.setattr(Aws, "items", nobody)
     for part in ("images", "digests"):
-        monkeypatch.setitem(PARTS, part, lambda tables, regions, connect: tables)
+        monkeypatch.setitem(PARTS, part, lambda tables, regions, connect: (tables, []))
 
     done = terminal.run("catalog", "refresh", "--to", str(mine), "--yes")
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from peagle.aws.client import Aws
-from peagle.catalog.tables import Instance, InstanceTable, Price
+from peagle.catalog.tables import InstanceTable, Price
 from peagle.errors import Fix, PeagleError
 from peagle.findings import Finding, note, warning
 from peagle.store import SANDBOX, home, read_json, write_json
@@ -60,20 +60,14 @@ class DayCache:
         return self._folder / f"{_UNSAFE.sub('_', name)}.json"
 
 
-def shared_cache(aws: Aws, service: str) -> DayCache:
-    """The cache of answers that are the same for all accounts, such as prices."""
-    return DayCache(aws.own_scope or _address(aws, service) or "amazon", aws.region)
+def answer_cache(aws: Aws, service: str, shared: bool = False) -> DayCache:
+    """The cache of answers for this account, or of ``shared`` ones, the same for all accounts.
 
-
-def account_cache(aws: Aws, service: str) -> DayCache:
-    """The cache of answers for this account; needs the account id."""
-    return DayCache(aws.own_scope or _address(aws, service) or aws.account, aws.region)
-
-
-def _address(aws: Aws, service: str) -> str:
-    """A hash of the endpoint URL, unless it is Amazon's."""
+    Answers of an endpoint URL that is not Amazon's are kept apart by a hash of it.
+    """
     url = str(aws.client(service).meta.endpoint_url)
-    return "" if ".amazonaws." in url else hashlib.sha256(url.encode()).hexdigest()[:12]
+    other = "" if ".amazonaws." in url else hashlib.sha256(url.encode()).hexdigest()[:12]
+    return DayCache(aws.own_scope or other or ("amazon" if shared else aws.account), aws.region)
 
 
 SOURCE = "AWS Pricing API"
@@ -92,8 +86,6 @@ NOT_AMAZONS = "price-not-amazons"
 COMPONENT = "Hosting"
 """Filter: the same instance has other prices for notebooks and training."""
 
-_WHO = {SANDBOX: "the sandbox, which repeats the catalogue"}
-_SERVICE_CODE = "AmazonSageMaker"
 _CACHED = "hosting-prices"
 _HOST_USAGE = re.compile(r"(?:^|-)Host:")
 
@@ -116,8 +108,13 @@ class PriceList:
 
     def applied_to(self, table: InstanceTable) -> InstanceTable:
         """The table with these prices; types that are not listed keep theirs."""
-        priced = tuple(_repriced(instance, self) for instance in table.instances)
-        return table.model_copy(update={"instances": priced})
+        priced = []
+        for instance in table.instances:
+            if fresh := self.price(instance.type):
+                prices = {price.region: price for price in (*instance.prices, fresh)}
+                instance = instance.model_copy(update={"prices": tuple(prices.values())})
+            priced.append(instance)
+        return table.model_copy(update={"instances": tuple(priced)})
 
 
 @dataclass(frozen=True)
@@ -134,19 +131,29 @@ def hosting_prices(aws: Aws) -> PriceList:
 
     Raises CloudError and UserError.
     """
-    cache = shared_cache(aws, "pricing")
-    kept = cache.get(_CACHED)
+    kept = answer_cache(aws, "pricing", shared=True).get(_CACHED)
     usd = _checked(kept[0]) if kept else None
-    if kept is not None and usd is not None:
-        return PriceList(aws.region, _day(kept[1]), usd, _source(aws))
-    return ask_prices(aws)
+    return _price_list(aws, usd, kept[1]) if kept and usd else ask_prices(aws)
 
 
 def ask_prices(aws: Aws) -> PriceList:
     """As ``hosting_prices``, without the cache."""
-    usd = _read_prices(aws)
-    asked = shared_cache(aws, "pricing").put(_CACHED, usd)
-    return PriceList(aws.region, _day(asked), usd, _source(aws))
+    fields = {"regionCode": aws.region, "component": COMPONENT}
+    filters = [{"Type": "TERM_MATCH", "Field": k, "Value": v} for k, v in fields.items()]
+    rows = aws.items(
+        "pricing", "get_products", "PriceList", ServiceCode="AmazonSageMaker", Filters=filters
+    )
+    usd = prices_in(rows, aws.region)
+    return _price_list(aws, usd, answer_cache(aws, "pricing", shared=True).put(_CACHED, usd))
+
+
+def _price_list(aws: Aws, usd: Mapping[str, float], asked: float) -> PriceList:
+    return PriceList(aws.region, datetime.fromtimestamp(asked, UTC).date(), usd, _source(aws))
+
+
+def _source(aws: Aws) -> str:
+    is_amazon = ".amazonaws." in str(aws.client("pricing").meta.endpoint_url)
+    return SOURCE if is_amazon else aws.own_scope or STAND_IN
 
 
 def hourly_price(aws: Aws, instance_type: str) -> Price | None:
@@ -165,17 +172,19 @@ def fresh_prices(aws: Aws, table: InstanceTable) -> FreshPrices:
     try:
         listed = hosting_prices(aws)
     except PeagleError as error:
-        return FreshPrices(table, None, (snapshot_finding(table, error),))
-    return FreshPrices(listed.applied_to(table), listed, _stand_in_findings(listed))
-
-
-def snapshot_finding(table: InstanceTable, error: PeagleError) -> Finding:
-    """The warning that prices are the catalogue's."""
-    days = sorted(price.date for instance in table.instances for price in instance.prices)
-    of = f" of {days[-1].isoformat()}" if days else ""
-    message = f"prices are the catalogue's snapshot{of}: {error.message}"
-    fix = Fix(error.fix or "repeat later", tuple(error.command))
-    return warning(PRICE_SNAPSHOT, "price", message, fix)
+        days = sorted(price.date for instance in table.instances for price in instance.prices)
+        of = f" of {days[-1].isoformat()}" if days else ""
+        message = f"prices are the catalogue's snapshot{of}: {error.message}"
+        fix = Fix(error.fix or "repeat later", tuple(error.command))
+        return FreshPrices(table, None, (warning(PRICE_SNAPSHOT, "price", message, fix),))
+    findings: tuple[Finding, ...] = ()
+    if listed.source != SOURCE:
+        sandbox = "the sandbox, which repeats the catalogue"
+        source = sandbox if listed.source == SANDBOX else STAND_IN
+        message = f"the prices are not AWS's own but from {source}"
+        fix = Fix("with an account, AWS's own prices are used")
+        findings = (note(NOT_AMAZONS, "price", message, fix),)
+    return FreshPrices(listed.applied_to(table), listed, findings)
 
 
 def unlisted_findings(listed: PriceList | None, instance_type: str) -> tuple[Finding, ...]:
@@ -185,38 +194,6 @@ def unlisted_findings(listed: PriceList | None, instance_type: str) -> tuple[Fin
     message = f"AWS has no price for hosting on {instance_type} in {listed.region}"
     fix = "it may not be offered there: choose another --region or --instance-type"
     return (warning(NOT_LISTED, "price", message, fix),)
-
-
-def _stand_in_findings(listed: PriceList) -> tuple[Finding, ...]:
-    """The note that these prices are not AWS's."""
-    if listed.source == SOURCE:
-        return ()
-    message = f"the prices are not AWS's own but from {_WHO.get(listed.source, STAND_IN)}"
-    return (note(NOT_AMAZONS, "price", message, "with an account, AWS's own prices are used"),)
-
-
-def _repriced(instance: Instance, listed: PriceList) -> Instance:
-    fresh = listed.price(instance.type)
-    if fresh is None:
-        return instance
-    regions = {price.region: price for price in instance.prices} | {fresh.region: fresh}
-    return instance.model_copy(update={"prices": tuple(regions.values())})
-
-
-def _source(aws: Aws) -> str:
-    """The source of prices; ``sandbox`` for the AWS of this machine."""
-    if ".amazonaws." in str(aws.client("pricing").meta.endpoint_url):
-        return SOURCE
-    return aws.own_scope or STAND_IN
-
-
-def _read_prices(aws: Aws) -> dict[str, float]:
-    fields = {"regionCode": aws.region, "component": COMPONENT}
-    filters = [{"Type": "TERM_MATCH", "Field": k, "Value": v} for k, v in fields.items()]
-    rows = aws.items(
-        "pricing", "get_products", "PriceList", ServiceCode=_SERVICE_CODE, Filters=filters
-    )
-    return prices_in(rows, aws.region)
 
 
 def prices_in(products: Iterable[Any], region: str) -> dict[str, float]:
@@ -254,7 +231,3 @@ def _checked(value: Any) -> dict[str, float] | None:
         return None
     good = all(isinstance(usd, (int, float)) and usd > 0 for usd in value.values())
     return {str(name): float(usd) for name, usd in value.items()} if good else None
-
-
-def _day(epoch: float) -> date:
-    return datetime.fromtimestamp(epoch, UTC).date()

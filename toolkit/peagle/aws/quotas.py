@@ -13,8 +13,8 @@ from typing import Any
 
 from peagle.aws.client import Aws
 from peagle.aws.errors import AccessDenied, Missing, quota_fix
-from peagle.aws.prices import account_cache
-from peagle.catalog.tables import Instance, InstanceTable
+from peagle.aws.prices import answer_cache
+from peagle.catalog.tables import InstanceTable
 from peagle.errors import Fix, PeagleError
 from peagle.findings import Finding, error, note, warning
 
@@ -67,31 +67,26 @@ def endpoint_quota(aws: Aws, instance_type: str, code: str | None = None) -> Quo
     name = _quota_name(instance_type)
     found = _by_code(aws, name, code) or _by_name(aws, name)
     if found is not None:
-        account_cache(aws, "service-quotas").put(_cached(instance_type), asdict(found))
+        answer_cache(aws, "service-quotas").put(f"quota-{instance_type}", asdict(found))
     return found
 
 
 def default_quotas(aws: Aws) -> dict[str, Quota]:
     """AWS's default quotas for endpoints, by instance type. Raises CloudError and UserError."""
-    ending = _quota_name("")
+    suffix = _quota_name("")
     listed = aws.items("service-quotas", _LISTINGS[1], "Quotas", ServiceCode=_SERVICE)
     quotas = (_read(entry) for entry in listed)
-    return {q.name.removesuffix(ending): q for q in quotas if q and q.name.endswith(ending)}
+    return {q.name.removesuffix(suffix): q for q in quotas if q and q.name.endswith(suffix)}
 
 
 def _quota_name(instance_type: str) -> str:
-    """The name in Service Quotas."""
     return f"{instance_type} for endpoint usage"
-
-
-def _cached(instance_type: str) -> str:
-    return f"quota-{instance_type}"
 
 
 def _cached_quota(aws: Aws, instance_type: str, enough: float) -> Quota | None:
     """The quota read in the last 24 hours, if it is at least ``enough``: a smaller one may have
     been raised since."""
-    kept = account_cache(aws, "service-quotas").get(_cached(instance_type))
+    kept = answer_cache(aws, "service-quotas").get(f"quota-{instance_type}")
     try:
         quota = Quota(**kept[0]) if kept else None
         return quota if quota is not None and float(quota.value) >= enough else None
@@ -150,18 +145,15 @@ def _instances_of(aws: Aws, endpoint: str, instance_type: str) -> int:
         types = aws.call("sagemaker", "describe_endpoint_config", EndpointConfigName=config)
     except Missing:
         return 0
-    running = {v.get("VariantName"): v for v in found.get("ProductionVariants") or ()}
-    return sum(
-        _count(variant, running.get(variant.get("VariantName"), {}))
-        for variant in types.get("ProductionVariants") or ()
-        if variant.get("InstanceType") == instance_type
-    )
-
-
-def _count(variant: dict[str, Any], running: dict[str, Any]) -> int:
-    counts = (running.get("CurrentInstanceCount"), running.get("DesiredInstanceCount"))
-    known = [int(count) for count in counts if count]
-    return max(known, default=int(variant.get("InitialInstanceCount") or 1))
+    variants = {v.get("VariantName"): v for v in found.get("ProductionVariants") or ()}
+    total = 0
+    for variant in types.get("ProductionVariants") or ():
+        if variant.get("InstanceType") == instance_type:
+            running = variants.get(variant.get("VariantName"), {})
+            counts = [running.get(f"{which}InstanceCount") for which in ("Current", "Desired")]
+            initial = variant.get("InitialInstanceCount") or 1
+            total += max((int(count) for count in counts if count), default=int(initial))
+    return total
 
 
 def quota_findings(
@@ -178,7 +170,11 @@ def quota_findings(
         code = known.quota_code if known else None
         quota = quota or endpoint_quota(aws, need.instance_type, code)
     except PeagleError as failed:
-        return (_unreadable(need.instance_type, known, failed),)
+        message = f"cannot read the quota '{_quota_name(need.instance_type)}': {failed.message}"
+        usual = known.quota_default if known else None
+        default = "" if usual is None else f"a new account has {usual:g}, and "
+        sentence = f"{failed.fix or 'repeat later'}; {default}with a quota of 0 SageMaker refuses"
+        return (warning("quota-unknown", _WHERE, message, Fix(sentence, tuple(failed.command))),)
     if quota is None:
         message = f"Service Quotas lists no '{_quota_name(need.instance_type)}' in {aws.region}"
         console = f"https://{aws.region}.console.aws.amazon.com/servicequotas/home/services"
@@ -193,7 +189,7 @@ def quota_findings(
         used, why = None, failed.message
     if used is None:
         message = f"the quota '{quota.name}' is {quota.value:g}; its current use is unknown: {why}"
-        listing = Fix("List the endpoints", ("aws", "sagemaker", "list-endpoints"))
+        listing = Fix("list the endpoints", ("aws", "sagemaker", "list-endpoints"))
         unknown = note("quota-usage-unknown", _WHERE, message, listing)
         return (unknown, *compare_quota(quota, {}, need, aws.region))
     found = tuple(compare_quota(quota, used, need, aws.region))
@@ -209,12 +205,8 @@ def quotas_at_plan(
     """What the quota means for a plan of ``count`` new instances. Instances in use now may be free
     when the plan is deployed, so they are a warning here."""
     found = quota_findings(aws, QuotaNeed(instance_type, count, count), instances, cached=True)
-    return tuple(
-        finding.model_copy(update={"level": "warning"})
-        if finding.code == "quota-in-use"
-        else finding
-        for finding in found
-    )
+    warned = {"level": "warning"}
+    return tuple(f.model_copy(update=warned) if f.code == "quota-in-use" else f for f in found)
 
 
 def compare_quota(
@@ -234,7 +226,7 @@ def compare_quota(
         yield warning("quota-tight", _WHERE, message, fix)
     elif free < need.more:
         message = f"{value} and {_in_use(used)}, so {free} of {need.more} are left"
-        fix = Fix(f"Remove an endpoint that is not needed, or {fix.sentence}", fix.command)
+        fix = Fix(f"remove an endpoint that is not needed, or {fix.sentence}", fix.command)
         yield error("quota-in-use", _WHERE, message, fix)
 
 
@@ -246,13 +238,3 @@ def _in_use(used: dict[str, int]) -> str:
     others = f" and {len(names) - _MAX_NAMES} others" if len(names) > _MAX_NAMES else ""
     shown = ", ".join(names[:_MAX_NAMES])
     return f"{total} {'is' if total == 1 else 'are'} in use by {shown}{others}"
-
-
-def _unreadable(instance_type: str, known: Instance | None, failed: PeagleError) -> Finding:
-    message = f"cannot read the quota '{_quota_name(instance_type)}': {failed.message}"
-    usual = known.quota_default if known else None
-    hint = "with a quota of 0 SageMaker refuses" if usual is None else (
-        f"a new account has {usual:g}, and with 0 SageMaker refuses"
-    )  # fmt: skip
-    fix = Fix(f"{failed.fix or 'repeat later'}; {hint}", tuple(failed.command))
-    return warning("quota-unknown", _WHERE, message, fix)

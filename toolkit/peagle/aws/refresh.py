@@ -6,14 +6,14 @@
     prices       the Pricing API                                       -> instances
     quotas       codes and defaults of Service Quotas                  -> instances
 
-Each part is a function from tables to tables; nothing is written here.
+Each part is a function from tables to tables and findings; nothing is written here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, date, datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 from peagle.aws.client import Aws
@@ -37,6 +37,8 @@ Part = Literal["images", "digests", "instances", "prices", "quotas"]
 
 Connect = Callable[[str], Aws]
 """Connects to a region; called only by a part that needs a connection."""
+
+Result = tuple[Tables, list[Finding]]
 
 _INSTANCE_KEYS = ("gpu_count", "gpu_memory_mib", "vcpus", "memory_gib", "nvme_gb", "quota_code",
                   "quota_default")  # fmt: skip
@@ -62,19 +64,9 @@ class Change:
 class Refreshed:
     """The new tables, findings about them, and the error of each part that failed."""
 
-    runtimes: RuntimeTable
-    instances: InstanceTable
-    findings: tuple[Finding, ...] = ()
-    failed: Mapping[Part, PeagleError] = field(default_factory=dict)
-
-    @property
-    def tables(self) -> Tables:
-        """The new tables alone."""
-        return Tables(self.runtimes, self.instances)
-
-    def with_finding(self, finding: Finding) -> Refreshed:
-        """The same with one more finding."""
-        return replace(self, findings=(*self.findings, finding))
+    tables: Tables
+    findings: tuple[Finding, ...]
+    failed: Mapping[Part, PeagleError]
 
 
 def refresh_tables(
@@ -85,22 +77,22 @@ def refresh_tables(
     A part that fails leaves its values unchanged and is in ``failed``; a warning names all parts
     that failed for the same reason.
     """
-    result = Refreshed(before.runtimes, before.instances)
+    tables = before
+    findings: list[Finding] = []
     failed: dict[Part, PeagleError] = {}
-    for name in PARTS:
+    for name, refresh in PARTS.items():
         if name in parts:
             try:
-                result = PARTS[name](result, regions, connect)
+                tables, found = refresh(tables, regions, connect)
+                findings += found
             except PeagleError as error:
                 failed[name] = error
-    for finding in _failures(failed):
-        result = result.with_finding(finding)
-    today: dict[str, date] = {"checked": datetime.now(UTC).date()}
-    if result.runtimes != before.runtimes:
-        result = replace(result, runtimes=result.runtimes.model_copy(update=today))
-    if result.instances != before.instances:
-        result = replace(result, instances=result.instances.model_copy(update=today))
-    return replace(result, failed=failed)
+    today = {"checked": datetime.now(UTC).date()}
+    if tables.runtimes != before.runtimes:
+        tables = replace(tables, runtimes=tables.runtimes.model_copy(update=today))
+    if tables.instances != before.instances:
+        tables = replace(tables, instances=tables.instances.model_copy(update=today))
+    return Refreshed(tables, (*findings, *_failures(failed)), failed)
 
 
 def _failures(failed: Mapping[Part, PeagleError]) -> Iterator[Finding]:
@@ -111,64 +103,65 @@ def _failures(failed: Mapping[Part, PeagleError]) -> Iterator[Finding]:
         yield warning("not-refreshed", parts, f"not refreshed: {error.message}", fix)
 
 
-def _images(tables: Refreshed, _regions: Sequence[str], _connect: Connect) -> Refreshed:
+def _images(tables: Tables, _regions: Sequence[str], _connect: Connect) -> Result:
     found = sdk_images(tables.runtimes)
     new = with_images(tables.runtimes, found)
     if new != tables.runtimes:
         new = new.model_copy(update={"source": found.source})
-    if found.unread:
-        message = f"{', '.join(found.unread)}: the SDK's entry has no CUDA version of a known AMI"
-        tables = tables.with_finding(note("images-unread", "runtimes", message, "add it by hand"))
-    return replace(tables, runtimes=new)
+    message = "{}: the SDK's entry has no CUDA version of a known AMI"
+    notes = _notes(found.unread, "images-unread", "runtimes", message, "add it by hand")
+    return replace(tables, runtimes=new), notes
 
 
-def _digests(tables: Refreshed, regions: Sequence[str], connect: Connect) -> Refreshed:
-    table, unknown = with_digests(tables.runtimes, connect(regions[0]))
-    if unknown:
-        message = f"ECR in {regions[0]} reports no digest of vLLM {', '.join(unknown)}"
-        fix = "own images are then built FROM the tag; try another --region"
-        tables = tables.with_finding(note("digests-unknown", "runtimes", message, fix))
-    return replace(tables, runtimes=table)
+def _digests(tables: Tables, regions: Sequence[str], connect: Connect) -> Result:
+    new, unknown = with_digests(tables.runtimes, connect(regions[0]))
+    message = f"ECR in {regions[0]} reports no digest of vLLM {{}}"
+    fix = "own images are then built FROM the tag; try another --region"
+    return replace(tables, runtimes=new), _notes(
+        unknown, "digests-unknown", "runtimes", message, fix
+    )
 
 
-def _instances(tables: Refreshed, regions: Sequence[str], connect: Connect) -> Refreshed:
+def _instances(tables: Tables, regions: Sequence[str], connect: Connect) -> Result:
     known = {instance.type for instance in tables.instances.instances}
     types = [*dict.fromkeys([*sorted(known), *endpoint_types()])]
-    table, unknown = with_types(tables.instances, types, numbers_of(connect(regions[0]), types))
-    if unknown:
-        message = f"left out, because EC2 in {regions[0]} reports no numbers: {', '.join(unknown)}"
-        fix = "try another --region"
-        tables = tables.with_finding(note("types-without-numbers", "instances", message, fix))
-    return replace(tables, instances=table)
+    new, unknown = with_types(tables.instances, types, numbers_of(connect(regions[0]), types))
+    message = f"left out, because EC2 in {regions[0]} reports no numbers: {{}}"
+    return replace(tables, instances=new), _notes(
+        unknown, "types-without-numbers", "instances", message, "try another --region"
+    )
 
 
-def _prices(tables: Refreshed, regions: Sequence[str], connect: Connect) -> Refreshed:
-    table = tables.instances
+def _notes(names: Sequence[str], code: str, where: str, message: str, fix: str) -> list[Finding]:
+    return [note(code, where, message.format(", ".join(names)), fix)] if names else []
+
+
+def _prices(tables: Tables, regions: Sequence[str], connect: Connect) -> Result:
+    table, findings = tables.instances, []
     for region in regions:
         listed = ask_prices(connect(region))
         if not listed.usd:
             message = f"AWS lists no prices for hosting in {region}"
             fix = "the region may have no GPU instances, or no SageMaker"
-            tables = tables.with_finding(warning("prices-missing", "prices", message, fix))
+            findings.append(warning("prices-missing", "prices", message, fix))
         table = listed.applied_to(table)
-    return replace(tables, instances=table)
+    return replace(tables, instances=table), findings
 
 
-def _quotas(tables: Refreshed, regions: Sequence[str], connect: Connect) -> Refreshed:
+def _quotas(tables: Tables, regions: Sequence[str], connect: Connect) -> Result:
     found = default_quotas(connect(regions[0]))
+    new = []
+    for instance in tables.instances.instances:
+        if quota := found.get(instance.type):
+            code = quota.code or instance.quota_code
+            changed = {"quota_code": code, "quota_default": quota.value}
+            instance = instance.model_copy(update=changed)
+        new.append(instance)
+    table = tables.instances.model_copy(update={"instances": tuple(new)})
+    return replace(tables, instances=table), []
 
-    def with_quota(instance: Instance) -> Instance:
-        quota = found.get(instance.type)
-        if quota is None:
-            return instance
-        code = quota.code or instance.quota_code
-        return instance.model_copy(update={"quota_code": code, "quota_default": quota.value})
 
-    new = tuple(with_quota(instance) for instance in tables.instances.instances)
-    return replace(tables, instances=tables.instances.model_copy(update={"instances": new}))
-
-
-PARTS: dict[Part, Callable[[Refreshed, Sequence[str], Connect], Refreshed]] = {
+PARTS: dict[Part, Callable[[Tables, Sequence[str], Connect], Result]] = {
     "images": _images,
     "digests": _digests,
     "instances": _instances,

@@ -1,6 +1,6 @@
 """The sources of a refresh: digests from ECR, images from the SageMaker SDK, numbers from EC2.
 
-Of the SDK only a data file is read: importing the package takes seconds.
+Only a data file of the SDK is read: importing the package takes seconds.
 """
 
 from __future__ import annotations
@@ -22,6 +22,28 @@ from peagle.errors import Fix, NotFound, UserError
 from peagle.request_validation.model import service_model
 from peagle.vllm.versions import parse
 
+PACKAGE = "sagemaker-core"
+INSTALL = ("pip", "install", "peagle-toolkit[sagemaker]")
+DATA_FILE = "sagemaker/core/image_uri_config/vllm.json"
+SOURCE = f"ec2.describe_instance_types, botocore {botocore.__version__}"
+
+_CUDA = re.compile(r"\bcu(\d+)(\d)\b")
+_VERSION = re.compile(r"\d+\.\d+\.\d+")
+_GPU_TYPE = re.compile(r"ml\.(?:g|p)\d")
+_TOO_OLD = re.compile(r"ml\.p[23]\.")
+"""K80 and V100, on which vLLM's images do not run."""
+
+_BATCH = 100
+_MIB_PER_GIB = 1024
+
+_ARCHITECTURES = {
+    "T4": "sm_75", "T4g": "sm_75", "A100": "sm_80", "A10G": "sm_86", "L4": "sm_89", "L40S": "sm_89",
+    "H100": "sm_90", "H200": "sm_90", "B200": "sm_100", "B300": "sm_103",
+    "RTX PRO 4500": "sm_120", "RTX PRO Server 6000": "sm_120",
+}  # fmt: skip
+"""GPU as EC2 names it -> NVIDIA's compute capability, which EC2 does not report. Instances of the
+table that have the GPU take precedence."""
+
 
 def with_digests(table: RuntimeTable, aws: Aws) -> tuple[RuntimeTable, tuple[str, ...]]:
     """The table with the digests that ECR reports in the connection's region, and the versions
@@ -34,17 +56,8 @@ def with_digests(table: RuntimeTable, aws: Aws) -> tuple[RuntimeTable, tuple[str
             digest = None
         if digest is None:
             unknown.append(runtime.vllm)
-        found = runtime if digest is None else runtime.model_copy(update={"digest": digest})
-        runtimes.append(found)
+        runtimes.append(runtime.model_copy(update={"digest": digest}) if digest else runtime)
     return table.model_copy(update={"runtimes": tuple(runtimes)}), tuple(unknown)
-
-
-PACKAGE = "sagemaker-core"
-INSTALL = ("pip", "install", "peagle-toolkit[sagemaker]")
-DATA_FILE = "sagemaker/core/image_uri_config/vllm.json"
-
-_CUDA = re.compile(r"\bcu(\d+)(\d)\b")
-_VERSION = re.compile(r"\d+\.\d+\.\d+")
 
 
 @dataclass(frozen=True)
@@ -70,16 +83,24 @@ def sdk_images(table: RuntimeTable) -> Images:
     except importlib.metadata.PackageNotFoundError:
         message = f"the table of images comes with {PACKAGE}, which is not installed"
         raise UserError(message, Fix("install it", INSTALL)) from None
-    path = Path(str(package.locate_file(DATA_FILE)))
+    accounts: dict[str, str] = {}
+    runtimes: dict[str, Runtime] = {}
+    unread: list[str] = []
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        versions = document["inference"]["versions"]
-        return _images(versions, f"{PACKAGE} {package.version}, image_uri_config/vllm.json", table)
+        text = Path(str(package.locate_file(DATA_FILE))).read_text(encoding="utf-8")
+        for version, entry in json.loads(text)["inference"]["versions"].items():
+            if runtime := _runtime(version, entry, table):
+                runtimes[version] = runtime
+                accounts |= {str(region): str(id) for region, id in entry["registries"].items()}
+            else:
+                unread.append(version)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"{PACKAGE} {package.version} has no readable table of vLLM images: {error!r}",
             Fix("install another version", INSTALL),
         ) from error
+    source = f"{PACKAGE} {package.version}, image_uri_config/vllm.json"
+    return Images(source, dict(sorted(accounts.items())), runtimes, tuple(unread))
 
 
 def with_images(table: RuntimeTable, images: Images) -> RuntimeTable:
@@ -114,20 +135,6 @@ def _inserted(accounts: dict[str, str], region: str, account: str) -> dict[str, 
     return {name: accounts.get(name, account) for name in names}
 
 
-def _images(versions: Mapping[str, Any], source: str, table: RuntimeTable) -> Images:
-    accounts: dict[str, str] = {}
-    runtimes: dict[str, Runtime] = {}
-    unread: list[str] = []
-    for version, entry in versions.items():
-        runtime = _runtime(version, entry, table)
-        if runtime is None:
-            unread.append(version)
-            continue
-        runtimes[version] = runtime
-        accounts |= {str(region): str(account) for region, account in entry["registries"].items()}
-    return Images(source, dict(sorted(accounts.items())), runtimes, tuple(unread))
-
-
 def _runtime(version: str, entry: Mapping[str, Any], table: RuntimeTable) -> Runtime | None:
     """``None`` for an entry without a CUDA version, or with one whose AMI is unknown."""
     container = str(entry["container_version"]["gpu"])
@@ -158,24 +165,6 @@ def _ami(cuda: str, table: RuntimeTable) -> str | None:
     return None
 
 
-SOURCE = f"ec2.describe_instance_types, botocore {botocore.__version__}"
-
-_GPU_TYPE = re.compile(r"ml\.(?:g|p)\d")
-_AT_ONCE = 100
-_MIB_IN_GIB = 1024
-
-_ARCHITECTURES = {
-    "T4": "sm_75", "T4g": "sm_75", "A100": "sm_80", "A10G": "sm_86", "L4": "sm_89", "L40S": "sm_89",
-    "H100": "sm_90", "H200": "sm_90", "B200": "sm_100", "B300": "sm_103",
-    "RTX PRO 4500": "sm_120", "RTX PRO Server 6000": "sm_120",
-}  # fmt: skip
-"""GPU as EC2 names it -> NVIDIA's compute capability, which EC2 does not report. Instances of the
-table that have the GPU take precedence."""
-
-_TOO_OLD = re.compile(r"ml\.p[23]\.")
-"""K80 and V100, on which vLLM's images do not run."""
-
-
 def endpoint_types() -> tuple[str, ...]:
     """The types with NVIDIA GPUs that botocore lists for endpoints, except too old ones."""
     types = service_model("sagemaker").shape_for("ProductionVariantInstanceType").enum
@@ -187,8 +176,8 @@ def numbers_of(aws: Aws, types: Iterable[str]) -> dict[str, dict[str, Any]]:
     that it does not offer there. Raises CloudError."""
     names = [name.removeprefix("ml.") for name in types]
     found: dict[str, dict[str, Any]] = {}
-    for start in range(0, len(names), _AT_ONCE):
-        filters = [{"Name": "instance-type", "Values": names[start : start + _AT_ONCE]}]
+    for start in range(0, len(names), _BATCH):
+        filters = [{"Name": "instance-type", "Values": names[start : start + _BATCH]}]
         for entry in aws.items("ec2", "describe_instance_types", "InstanceTypes", Filters=filters):
             found[f"ml.{entry['InstanceType']}"] = entry
     return found
@@ -201,19 +190,22 @@ def with_types(
 
     A new type comes after the last one of its family (``ml.g6e``), else at the end.
     """
-    architectures = {one.gpu: one.gpu_architecture for one in table.instances}
+    architectures = _ARCHITECTURES | {one.gpu: one.gpu_architecture for one in table.instances}
     instances = [
-        one.model_copy(update=_numbers(numbers.get(one.type, {})) or {}) for one in table.instances
+        one.model_copy(update=_numbers(numbers.get(one.type, {}))) for one in table.instances
     ]
     known = {one.type for one in instances}
     unknown: list[str] = []
     for name in types:
         if name in known:
             continue
-        new = _new(name, numbers.get(name), architectures)
-        if new is None:
+        entry = numbers.get(name, {})
+        found = _numbers(entry)
+        gpu = str(entry["GpuInfo"]["Gpus"][0].get("Name")) if found else ""
+        if gpu not in architectures:
             unknown.append(name)
             continue
+        new = Instance(type=name, gpu=gpu, gpu_architecture=architectures[gpu], **found)
         family = f"{name.rpartition('.')[0]}."
         last = max((at for at, one in enumerate(instances) if one.type.startswith(family)),
                    default=len(instances) - 1)  # fmt: skip
@@ -223,32 +215,18 @@ def with_types(
     return table.model_copy(update=changed), tuple(unknown)
 
 
-def _new(
-    name: str, entry: Mapping[str, Any] | None, architectures: Mapping[str, str]
-) -> Instance | None:
-    numbers = _numbers(entry) if entry else None
-    if entry is None or numbers is None:
-        return None
-    gpu = str(entry["GpuInfo"]["Gpus"][0].get("Name"))
-    architecture = architectures.get(gpu) or _ARCHITECTURES.get(gpu)
-    if architecture is None:
-        return None
-    named: dict[str, Any] = {"type": name, "gpu": gpu, "gpu_architecture": architecture}
-    return Instance(**named, **numbers)
-
-
-def _numbers(entry: Mapping[str, Any]) -> dict[str, Any] | None:
-    """``None`` if a number is missing, or the GPUs are of several kinds."""
+def _numbers(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Empty if a number is missing, or the GPUs are of several kinds."""
     gpus = (entry.get("GpuInfo") or {}).get("Gpus") or []
     if len(gpus) != 1 or gpus[0].get("Manufacturer") != "NVIDIA":
-        return None
+        return {}
     try:
         return {
             "gpu_count": int(gpus[0]["Count"]),
             "gpu_memory_mib": int(gpus[0]["MemoryInfo"]["SizeInMiB"]),
             "vcpus": int(entry["VCpuInfo"]["DefaultVCpus"]),
-            "memory_gib": int(entry["MemoryInfo"]["SizeInMiB"]) // _MIB_IN_GIB,
+            "memory_gib": int(entry["MemoryInfo"]["SizeInMiB"]) // _MIB_PER_GIB,
             "nvme_gb": int((entry.get("InstanceStorageInfo") or {}).get("TotalSizeInGB") or 0),
         }
     except (KeyError, TypeError, ValueError):
-        return None
+        return {}
