@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from peagle.catalog.writing import write_texts as write_texts
     from peagle.checkpoints.models import is_folder as is_folder
     from peagle.checks.facts import in_ecr as in_ecr
-    from peagle.checks.local_weights import check_local_weights as check_local_weights
     from peagle.checks.registry import rules_found as rules_found
     from peagle.checks.report import check as check
     from peagle.checks.report import check_document as check_document
+    from peagle.checks.report import check_local_weights as check_local_weights
     from peagle.deploy.apply import deploy as deploy
     from peagle.deploy.invoke import invoke as invoke
     from peagle.deploy.preflight import live_price_of_plan as live_price_of_plan

@@ -1,22 +1,24 @@
-"""``peagle check``: which checkpoints of a pair to read, and what the rules find."""
+"""``peagle check``: which checkpoints of a pair to read, and the findings of the rules; and whether
+catalogue files agree with the weights beside them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from peagle.case import Case, CaseOptions, Checkpoints, build_case
 from peagle.catalog import find_drafter, find_pair, pair_name
+from peagle.catalog.documents import Problem, display_path
+from peagle.catalog.loading import target_files, validate_file
 from peagle.catalog.schema import DRAFTLESS, Catalog, Drafter, Pair, Target
-from peagle.checkpoints import Checkpoint
+from peagle.checkpoints import Checkpoint, FolderSource, read_checkpoint
 from peagle.checkpoints.models import folder_hint, is_location, means_folder, split_revision
 from peagle.checkpoints.own_models import own_drafter
-from peagle.checks.registry import check as check_case
-from peagle.checks.registry import rules_found
-from peagle.checks.rules import head_not_for_target
-from peagle.errors import NotFound, UserError
+from peagle.checks import registry
+from peagle.checks.rules import head_not_for_target, target_differs
+from peagle.errors import CheckpointError, NotFound, UserError
 from peagle.findings import Finding
 
 HUB = "hf"
@@ -38,11 +40,10 @@ class CheckRequest(CaseOptions):
 
 @dataclass(frozen=True)
 class CheckReport:
-    """What was found, and what was read for it.
+    """The findings, and what was read for them.
 
     ``unread`` are the parts of the pair, ``target`` or ``drafter``, of which only the catalogue's
-    numbers are known; ``read_command`` is the command that reads them, without those that have no
-    location.
+    numbers are known; ``read_command`` is the command that reads them.
     """
 
     pair: str
@@ -55,19 +56,22 @@ class CheckReport:
 
 
 def check(request: CheckRequest, catalog: Catalog, read: Reader) -> CheckReport:
-    """Read the checkpoints that the request names or that lie on this machine; ask all rules.
+    """Read the checkpoints that the request names or that are on this machine; run all rules.
 
     ``read`` reads a location. Raises NotFound, UserError and what reading raises.
     """
     pair, location = _selected(catalog, request)
-    if location is not None and (pair.drafter is None or pair.drafter.method in DRAFTLESS):
-        raise _no_head_used(pair, location)
+    entry, drafter = pair.drafter, pair.drafter
+    if location is not None:
+        if entry is None or entry.method in DRAFTLESS:
+            raise _no_head_used(pair, location)
+        if location != HUB and split_revision(location)[0] != entry.weights:
+            drafter = own_drafter(location, pair.target, entry, None)
     target = _checkpoint(catalog, pair.target, request.target, pair.target, read)
-    entry, drafter = pair.drafter, _with_location(pair, location)
     case = build_case(catalog, pair.target, drafter, request, Checkpoints(target))
     head = None
     # The id of another target's head is enough: the head need not be read.
-    if entry is not None and not check_case(case, only={head_not_for_target.RULE.code}):
+    if entry is not None and not registry.check(case, only={head_not_for_target.RULE.code}):
         head = _checkpoint(catalog, pair.target, location, entry, read)
     own = request.target not in (None, HUB)
     case = build_case(catalog, pair.target, drafter, request, Checkpoints(target, head, own))
@@ -75,9 +79,9 @@ def check(request: CheckRequest, catalog: Catalog, read: Reader) -> CheckReport:
     return CheckReport(
         pair=_title(pair.target, drafter),
         case=case,
-        findings=check_case(case),
+        findings=registry.check(case),
         read=tuple(checkpoint for checkpoint in (target, head) if checkpoint is not None),
-        rules=len(rules_found()),
+        rules=len(registry.rules_found()),
         unread=unread,
         read_command=_read_command(request.pair, drafter, unread),
     )
@@ -95,7 +99,7 @@ def check_document(report: CheckReport) -> dict[str, Any]:
 
 
 def _selected(catalog: Catalog, request: CheckRequest) -> tuple[Pair, str | None]:
-    """The pair, and the location of the head that was named, if any."""
+    """The pair, and the location of the head, if the request names one."""
     pair, drafter = find_pair(catalog, request.pair), request.drafter
     if drafter is None or drafter == HUB or means_folder(drafter):
         return pair, drafter
@@ -109,25 +113,16 @@ def _selected(catalog: Catalog, request: CheckRequest) -> tuple[Pair, str | None
         raise UserError(
             f"{request.pair} and --drafter {drafter} name two drafters", "name one of them"
         )
-    # A hub id also asks for the checkpoint to be read.
+    # A hub id also requests reading the checkpoint.
     return Pair(target=pair.target, drafter=known), drafter if "/" in drafter else None
 
 
 def _no_head_used(pair: Pair, location: str) -> UserError:
-    """The error that a head was named for a pair that would not use one."""
     how = f"{pair.drafter.name} drafts" if pair.drafter else f"{pair.target.short_name} is served"
     heads = (drafter.name for drafter in pair.target.drafters if drafter.method not in DRAFTLESS)
     names = ", ".join(f"{pair.target.short_name}+{name}" for name in heads)
     fix = f"leave --drafter out, or name how the head drafts: {names}"
     return UserError(f"{how} without a head, and --drafter {location} would not be used", fix)
-
-
-def _with_location(pair: Pair, location: str | None) -> Drafter | None:
-    """The pair's drafter; the user's own head as one of that kind, where its location was named."""
-    entry = pair.drafter
-    if entry is None or location in (None, HUB) or split_revision(location)[0] == entry.weights:
-        return entry
-    return own_drafter(location, pair.target, entry, None)
 
 
 def _checkpoint(
@@ -137,15 +132,13 @@ def _checkpoint(
     if location not in (None, HUB):
         return read(location)
     weights = entry.weights
-    if weights is None:
-        if location == HUB:
-            raise UserError(f"{entry.title} is not on the hub", "name a folder or s3://...")
-        return None
-    if weights.startswith("./"):
+    if weights is not None and weights.startswith("./"):
         folder = Path(catalog.origins[target.id]).parent / weights
         return read(str(folder) if folder.is_absolute() else f"./{folder}")
     if location is None:
         return None
+    if weights is None:
+        raise UserError(f"{entry.title} is not on the hub", "name a folder or s3://...")
     return read(f"{weights}@{entry.revision}" if entry.revision else weights)
 
 
@@ -158,20 +151,50 @@ def _title(target: Target, drafter: Drafter | None) -> str:
 
 
 def _unread(case: Case) -> tuple[str, ...]:
-    """The parts of the pair of which only the catalogue's numbers are known."""
     head = case.drafter
     has_weights = head is not None and (head.weights is not None or not head.public)
-    unread = (
-        ("target", case.target_checkpoint is None),
-        ("drafter", has_weights and case.drafter_checkpoint is None),
-    )
-    return tuple(part for part, missing in unread if missing)
+    unread = {
+        "target": case.target_checkpoint is None,
+        "drafter": has_weights and case.drafter_checkpoint is None,
+    }
+    return tuple(part for part, missing in unread.items() if missing)
 
 
 def _read_command(pair: str, drafter: Drafter | None, unread: tuple[str, ...]) -> tuple[str, ...]:
-    """The command that reads what was not read; empty when there is nothing to read."""
+    """The command that reads the unread parts; empty without any."""
     if not unread:
         return ()
     on_hub = {"target": True, "drafter": drafter is not None and drafter.weights is not None}
     options = (word for part in unread for word in (f"--{part}", HUB if on_hub[part] else "PLACE"))
     return ("peagle", "check", pair, *options)
+
+
+def check_local_weights(path: Path | None, own: Path | None, tables: Catalog) -> list[Problem]:
+    """Differences between the targets of catalogue files and the config.json of their weights.
+
+    ``path`` is one target's file or a catalogue folder, by default the catalogue with the folder
+    ``own``. Only weights in a folder beside the file are compared, so nothing is downloaded; a file
+    that is not valid is left to ``check_catalog``.
+    """
+    files: Iterable[Path] = target_files(path or own).values()
+    if path is not None and path.is_file():
+        files = [path] if path.suffix == ".yaml" else []
+    return [
+        problem
+        for file in files
+        if b"weights: ./" in file.read_bytes()
+        and (target := validate_file(file, Target)[0]) is not None
+        and target.weights.startswith("./")
+        for problem in _differences(file, target, tables)
+    ]
+
+
+def _differences(file: Path, target: Target, tables: Catalog) -> Iterator[Problem]:
+    shown = display_path(file)
+    try:
+        checkpoint = read_checkpoint(FolderSource(file.parent / target.weights), config_only=True)
+        case = build_case(tables, target, None, checkpoints=Checkpoints(checkpoint))
+        for finding in target_differs.check(case):
+            yield Problem(shown, None, "architecture", finding.message, finding.fix)
+    except CheckpointError as error:
+        yield Problem(shown, None, "weights", error.message, error.fix)
