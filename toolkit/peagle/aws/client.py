@@ -24,7 +24,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.config import Config
 
 from peagle import __version__
-from peagle.aws.errors import CREDENTIALS_FIX, UNREACHABLE_FIX, translated
+from peagle.aws.errors import UNREACHABLE_FIX, translated
 from peagle.catalog.tables import region_hint
 from peagle.errors import CloudError, UserError
 from peagle.request_validation import is_write, require_valid
@@ -52,14 +52,12 @@ _NO_RESPONSE = (boto.ConnectionError, boto.ReadTimeoutError)
 
 
 class Clock:
-    """The time, and a pause. Tests replace it."""
+    """The time in epoch seconds, and a pause. Tests replace it."""
 
     def now(self) -> float:
-        """Epoch seconds."""
         return time.time()
 
     def sleep(self, seconds: float) -> None:
-        """Wait."""
         time.sleep(seconds)
 
 
@@ -97,11 +95,10 @@ class CircuitBreaker:
             message = f"skipped {service}: {self._unreachable} cannot be reached"
             raise CloudError(message, UNREACHABLE_FIX, "unreachable")
         if self._spent >= BEST_EFFORT_SECONDS:
-            message = (
-                f"skipped {service}: the {BEST_EFFORT_SECONDS:g} s budget for AWS queries is used "
-                "up"
+            budget = f"the {BEST_EFFORT_SECONDS:g} s budget for AWS queries is used up"
+            raise CloudError(
+                f"skipped {service}: {budget}", "repeat the command later", "budget-used-up"
             )
-            raise CloudError(message, "repeat the command later", "budget-used-up")
 
 
 @dataclass(frozen=True)
@@ -150,10 +147,13 @@ class Aws:
     def client(self, service: str) -> Any:
         """The boto3 client of ``service``, created once."""
         if service not in self._clients:
+            region = self.region
+            if service == "pricing":  # in few regions; each has the prices of its whole partition
+                region = "cn-northwest-1" if region.startswith("cn-") else "us-east-1"
             with translated(service, self.region):
                 made = self._session.client(
                     service,
-                    region_name=_region_of(service, self.region),
+                    region_name=region,
                     endpoint_url=self.endpoint_url,
                     config=_config(service, self.endpoint_url, self._breaker is not None),
                 )
@@ -211,7 +211,6 @@ class Aws:
 
     @property
     def account(self) -> str:
-        """The account id."""
         return str(self.caller["Account"])
 
     @cached_property
@@ -238,7 +237,7 @@ class Aws:
         with translated("sagemaker", self.region):
             credentials = self._session.get_credentials()
             if credentials is None:
-                raise UserError("no AWS credentials", CREDENTIALS_FIX, "no-credentials")
+                raise boto.NoCredentialsError
             frozen = credentials.get_frozen_credentials()
         request = AWSRequest(
             method="POST",
@@ -276,22 +275,15 @@ def connect(
 
 def _session_of(keys: Keys) -> Any:
     """A session that reads no configuration file and no AWS_PROFILE."""
-    nowhere = (None, None, os.devnull, None)
+    nothing = (None, None, os.devnull, None)
     variables: dict[str, Any] = {
         "profile": (None, [], None, None),
-        "config_file": nowhere,
-        "credentials_file": nowhere,
+        "config_file": nothing,
+        "credentials_file": nothing,
     }
     core = botocore.session.Session(session_vars=variables)
     core.set_credentials(keys.access_key, keys.secret_key)
     return boto3.Session(botocore_session=core)
-
-
-def _region_of(service: str, region: str) -> str:
-    """The Pricing API is in few regions; any of a partition has the prices of all."""
-    if service != "pricing":
-        return region
-    return "cn-northwest-1" if region.startswith("cn-") else "us-east-1"
 
 
 def _config(service: str, endpoint_url: str | None, best_effort: bool) -> Config:

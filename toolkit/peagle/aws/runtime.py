@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from peagle.aws.client import Aws
-from peagle.aws.errors import LOGS_FIX, engine_message
+from peagle.aws.errors import LOGS_FIX, engine_message, translated
 from peagle.errors import CloudError, EngineError, UserError
 from peagle.protocol import Counters, EventSplitter, Piece, counters_of, piece_of
 from peagle_serve.contract import COUNTERS_ATTRIBUTE
@@ -20,20 +20,25 @@ _JSON = "application/json"
 _RUNTIME = "sagemaker-runtime"
 
 
+def invoke(aws: Aws, endpoint: str, data: bytes, **parameters: str) -> bytes:
+    """One InvokeEndpoint call; the complete response. AWS allows 60 seconds."""
+    answer = aws.call(
+        _RUNTIME,
+        "invoke_endpoint",
+        EndpointName=endpoint,
+        Body=data,
+        ContentType=_JSON,
+        **parameters,
+    )
+    with translated(_RUNTIME, aws.region):
+        content: bytes = answer["Body"].read()
+    return content
+
+
 def ask(aws: Aws, endpoint: str, body: dict[str, Any]) -> dict[str, Any]:
-    """The complete answer to ``body``. AWS allows 60 seconds; longer answers must stream."""
+    """The complete answer to ``body``. Answers that take longer than 60 seconds must stream."""
     with _log_named(endpoint):
-        answer = aws.call(
-            _RUNTIME,
-            "invoke_endpoint",
-            EndpointName=endpoint,
-            Body=encoded(body),
-            ContentType=_JSON,
-            Accept=_JSON,
-        )
-        document = _document(answer["Body"].read())
-        _raise_error(document)
-        return document
+        return _document(invoke(aws, endpoint, encoded(body), Accept=_JSON))
 
 
 def stream(aws: Aws, endpoint: str, body: dict[str, Any]) -> Iterator[Piece]:
@@ -54,9 +59,7 @@ def stream(aws: Aws, endpoint: str, body: dict[str, Any]) -> Iterator[Piece]:
             for data in splitter.feed(event.get("PayloadPart", {}).get("Bytes", b"")):
                 if data == "[DONE]":
                     return
-                document = _document(data.encode())
-                _raise_error(document)
-                yield piece_of(document)
+                yield piece_of(_document(data.encode()))
         raise EngineError("the answer broke off before its end", LOGS_FIX)
 
 
@@ -67,7 +70,7 @@ def _log_named(endpoint: str) -> Iterator[None]:
         yield
     except EngineError as error:
         if error.fix == LOGS_FIX:
-            error.fix, error.command = "Read the log", ("peagle", "logs", endpoint)
+            error.fix, error.command = "read the log", ("peagle", "logs", endpoint)
         raise
 
 
@@ -78,15 +81,8 @@ def counters(aws: Aws, endpoint: str) -> Counters | None:
     request or answers something else.
     """
     try:
-        answer = aws.call(
-            _RUNTIME,
-            "invoke_endpoint",
-            EndpointName=endpoint,
-            Body=b"{}",
-            ContentType=_JSON,
-            CustomAttributes=COUNTERS_ATTRIBUTE,
-        )
-        return counters_of(json.loads(answer["Body"].read()))
+        answer = invoke(aws, endpoint, b"{}", CustomAttributes=COUNTERS_ATTRIBUTE)
+        return counters_of(json.loads(answer))
     except (UserError, ValueError, KeyError, TypeError):
         return None
 
@@ -104,16 +100,13 @@ def encoded(body: dict[str, Any]) -> bytes:
 
 
 def _document(data: bytes) -> dict[str, Any]:
+    """The engine's JSON. vLLM reports an error after the first byte as an ordinary document."""
     try:
         document = json.loads(data)
     except ValueError as error:
         raise CloudError(f"the endpoint did not answer JSON: {data[:80]!r}") from error
     if not isinstance(document, dict):
         raise CloudError(f"the endpoint's answer is not vLLM's: {data[:80]!r}")
-    return document
-
-
-def _raise_error(document: dict[str, Any]) -> None:
-    """vLLM reports an error after the first byte as an ordinary document."""
     if "error" in document or document.get("object") == "error":
         raise EngineError(f"the engine failed: {engine_message(json.dumps(document))}", LOGS_FIX)
+    return document

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -27,16 +28,8 @@ BUSY = frozenset({"Creating", "Updating", "SystemUpdating", "RollingBack", "Dele
 BROKEN = frozenset({"Failed", "OutOfService", "UpdateRollbackFailed"})
 """States that only deleting the endpoint ends."""
 
-_DESCRIBE = {
-    "Model": ("describe_model", "ModelName", "ModelArn"),
-    "EndpointConfig": ("describe_endpoint_config", "EndpointConfigName", "EndpointConfigArn"),
-    "Endpoint": ("describe_endpoint", "EndpointName", "EndpointArn"),
-}
-_DELETE = {
-    "Model": ("delete_model", "ModelName"),
-    "EndpointConfig": ("delete_endpoint_config", "EndpointConfigName"),
-    "Endpoint": ("delete_endpoint", "EndpointName"),
-}
+_NOUN = {"Model": "model", "EndpointConfig": "endpoint_config", "Endpoint": "endpoint"}
+"""The kinds as boto3's operations name them."""
 
 
 @dataclass(frozen=True)
@@ -83,12 +76,11 @@ def tags_of(aws: Aws, arn: str) -> dict[str, str]:
 
 def owner(aws: Aws, kind: ResourceKind, name: str) -> str | None:
     """The resource's deployment id ("" without one); ``None`` when it does not exist."""
-    operation, parameter, arn = _DESCRIBE[kind]
     try:
-        found = aws.call("sagemaker", operation, **{parameter: name})
+        found = aws.call("sagemaker", f"describe_{_NOUN[kind]}", **{f"{kind}Name": name})
     except Missing:
         return None
-    return tags_of(aws, found[arn]).get(OWNER_TAG, "")
+    return tags_of(aws, found[f"{kind}Arn"]).get(OWNER_TAG, "")
 
 
 def create(
@@ -99,11 +91,9 @@ def create(
     An existing resource of the same deployment is left as it is: names contain a hash of the
     content. Raises Refused when another owner has the name.
     """
-    operation = {"Model": "create_model", "EndpointConfig": "create_endpoint_config",
-                 "Endpoint": "create_endpoint"}[kind]  # fmt: skip
     tags = [*parameters.get("Tags", ()), {"Key": OWNER_TAG, "Value": record_id}]
     try:
-        aws.call("sagemaker", operation, **{**parameters, "Tags": tags})
+        aws.call("sagemaker", f"create_{_NOUN[kind]}", **{**parameters, "Tags": tags})
     except AlreadyExists as error:
         if owner(aws, kind, name) != record_id:
             raise Refused(
@@ -141,8 +131,5 @@ def retag(aws: Aws, arn: str, tags: list[dict[str, str]]) -> None:
 
 def delete(aws: Aws, kind: ResourceKind, name: str) -> None:
     """Request deletion; tolerates what is gone."""
-    operation, parameter = _DELETE[kind]
-    try:
-        aws.call("sagemaker", operation, **{parameter: name})
-    except Missing:
-        return
+    with suppress(Missing):
+        aws.call("sagemaker", f"delete_{_NOUN[kind]}", **{f"{kind}Name": name})

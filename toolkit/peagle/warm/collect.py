@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from peagle.aws import runtime
 from peagle.aws.client import Aws
-from peagle.aws.errors import AccessDenied, Missing, translated
+from peagle.aws.errors import AccessDenied, Missing
 from peagle.aws.sagemaker import describe
 from peagle.deploy.apply import Change, deploy
 from peagle.deploy.context import DeploymentContext
@@ -43,7 +44,6 @@ from peagle_serve.contract import (
 COLLECTING_SUFFIX = "-warm"
 """Suffix of the name of the endpoint or engine that collects: the plan's own may run too."""
 
-_RUNTIME = "sagemaker-runtime"
 _EAGER = "SM_VLLM_ENFORCE_EAGER"
 
 
@@ -149,17 +149,9 @@ def collect_on_aws(
 def _send(aws: Aws, endpoint: str, body: dict[str, Any]) -> WarmReply:
     """Invoke the container's route: the transport of ``peagle.warm.transfer``."""
     try:
-        answer = aws.call(
-            _RUNTIME,
-            "invoke_endpoint",
-            EndpointName=endpoint,
-            Body=json.dumps(body).encode(),
-            ContentType="application/json",
-            Accept="*/*",
-            CustomAttributes=WARM_ATTRIBUTE,
-        )
-        with translated(_RUNTIME, aws.region):
-            return WarmReply(200, answer["Body"].read())
+        data = json.dumps(body).encode()
+        attributes = {"Accept": "*/*", "CustomAttributes": WARM_ATTRIBUTE}
+        return WarmReply(200, runtime.invoke(aws, endpoint, data, **attributes))
     except (AccessDenied, Missing):
         raise
     except PeagleError as error:
