@@ -118,7 +118,7 @@ def test_each_region_has_its_own(world: World) -> None:
         lambda text: text.replace('"format": 1', '"format": 0'),
         lambda text: text.replace("1.25", '"dear"'),
         lambda text: text.replace("1.25", "-1"),
-        lambda text: '{"format": 1, "asked": 1, "value": {}}',
+        lambda text: '{"format": 1, "fetched": 1, "value": {}}',
         lambda text: "[]",
     ],
 )

@@ -172,8 +172,8 @@ class Aws:
             require_valid(service, operation, parameters, self.region)
         method = getattr(self.client(service), operation)
         with translated(service, self.region):
-            answer: dict[str, Any] = method(**parameters)
-        return answer
+            response: dict[str, Any] = method(**parameters)
+        return response
 
     def items(
         self, service: str, operation: str, key: str, **parameters: Any

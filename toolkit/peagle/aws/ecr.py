@@ -78,7 +78,7 @@ def digest_of(aws: Aws, image: str) -> str | None:
     if found is None or found.tag is None:
         return None
     try:
-        answer = aws.in_region(found.region).call(
+        response = aws.in_region(found.region).call(
             "ecr", "batch_get_image",
             registryId=found.account,
             repositoryName=found.repository,
@@ -86,7 +86,7 @@ def digest_of(aws: Aws, image: str) -> str | None:
         )  # fmt: skip
     except Missing:
         return None
-    return next((one["imageId"].get("imageDigest") for one in answer.get("images", ())), None)
+    return next((one["imageId"].get("imageDigest") for one in response.get("images", ())), None)
 
 
 def _repository(aws: Aws, name: str) -> dict[str, Any] | None:

@@ -42,19 +42,19 @@ class DayCache:
         """The value stored as ``name`` in the last 24 hours, and its time (epoch seconds)."""
         try:
             document = read_json(self._file(name))
-            asked = float(document["asked"])
-            good = document["format"] == _FORMAT and 0 <= time.time() - asked < DAY_SECONDS
-            return (document["value"], asked) if good else None
+            fetched = float(document["fetched"])
+            good = document["format"] == _FORMAT and 0 <= time.time() - fetched < DAY_SECONDS
+            return (document["value"], fetched) if good else None
         except (OSError, ValueError, TypeError, KeyError):
             return None
 
     def put(self, name: str, value: Any) -> float:
         """Store ``value`` as ``name``; returns its time (epoch seconds)."""
-        asked = time.time()
+        fetched = time.time()
         with contextlib.suppress(OSError):
-            document = {"format": _FORMAT, "asked": asked, "value": value}
+            document = {"format": _FORMAT, "fetched": fetched, "value": value}
             write_json(self._file(name), document)
-        return asked
+        return fetched
 
     def _file(self, name: str) -> Path:
         return self._folder / f"{_UNSAFE.sub('_', name)}.json"
@@ -92,10 +92,10 @@ _HOST_USAGE = re.compile(r"(?:^|-)Host:")
 
 @dataclass(frozen=True)
 class PriceList:
-    """On-demand USD per hour of hosting in a region, by instance type, on the day ``asked``."""
+    """On-demand USD per hour of hosting in a region, by instance type, on the day ``fetched``."""
 
     region: str
-    asked: date
+    fetched: date
     usd: Mapping[str, float]
     source: str = SOURCE
 
@@ -104,7 +104,7 @@ class PriceList:
         usd = self.usd.get(instance_type)
         if usd is None:
             return None
-        return Price(usd_per_hour=usd, region=self.region, date=self.asked, source=self.source)
+        return Price(usd_per_hour=usd, region=self.region, date=self.fetched, source=self.source)
 
     def applied_to(self, table: InstanceTable) -> InstanceTable:
         """The table with these prices; types that are not listed keep theirs."""
@@ -133,10 +133,10 @@ def hosting_prices(aws: Aws) -> PriceList:
     """
     kept = answer_cache(aws, "pricing", shared=True).get(_CACHED)
     usd = _checked(kept[0]) if kept else None
-    return _price_list(aws, usd, kept[1]) if kept and usd else ask_prices(aws)
+    return _price_list(aws, usd, kept[1]) if kept and usd else fetch_prices(aws)
 
 
-def ask_prices(aws: Aws) -> PriceList:
+def fetch_prices(aws: Aws) -> PriceList:
     """As ``hosting_prices``, without the cache."""
     fields = {"regionCode": aws.region, "component": COMPONENT}
     filters = [{"Type": "TERM_MATCH", "Field": k, "Value": v} for k, v in fields.items()]
@@ -147,8 +147,8 @@ def ask_prices(aws: Aws) -> PriceList:
     return _price_list(aws, usd, answer_cache(aws, "pricing", shared=True).put(_CACHED, usd))
 
 
-def _price_list(aws: Aws, usd: Mapping[str, float], asked: float) -> PriceList:
-    return PriceList(aws.region, datetime.fromtimestamp(asked, UTC).date(), usd, _source(aws))
+def _price_list(aws: Aws, usd: Mapping[str, float], fetched: float) -> PriceList:
+    return PriceList(aws.region, datetime.fromtimestamp(fetched, UTC).date(), usd, _source(aws))
 
 
 def _source(aws: Aws) -> str:

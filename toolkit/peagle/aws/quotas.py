@@ -98,12 +98,12 @@ def _by_code(aws: Aws, name: str, code: str | None) -> Quota | None:
     if code is None:
         return None
     try:
-        answer = aws.call(
+        response = aws.call(
             "service-quotas", "get_service_quota", ServiceCode=_SERVICE, QuotaCode=code
         )
     except (Missing, AccessDenied):
         return None
-    quota = _read(answer.get("Quota") or {})
+    quota = _read(response.get("Quota") or {})
     return quota if quota is not None and quota.name == name else None
 
 

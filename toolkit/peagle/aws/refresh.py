@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from peagle.aws.client import Aws
-from peagle.aws.prices import ask_prices
+from peagle.aws.prices import fetch_prices
 from peagle.aws.quotas import default_quotas
 from peagle.aws.refresh_sources import (
     endpoint_types,
@@ -139,7 +139,7 @@ def _notes(names: Sequence[str], code: str, where: str, message: str, fix: str) 
 def _prices(tables: Tables, regions: Sequence[str], connect: Connect) -> Result:
     table, findings = tables.instances, []
     for region in regions:
-        listed = ask_prices(connect(region))
+        listed = fetch_prices(connect(region))
         if not listed.usd:
             message = f"AWS lists no prices for hosting in {region}"
             fix = "the region may have no GPU instances, or no SageMaker"

@@ -22,7 +22,7 @@ _RUNTIME = "sagemaker-runtime"
 
 def invoke(aws: Aws, endpoint: str, data: bytes, **parameters: str) -> bytes:
     """One InvokeEndpoint call; the complete response. AWS allows 60 seconds."""
-    answer = aws.call(
+    response = aws.call(
         _RUNTIME,
         "invoke_endpoint",
         EndpointName=endpoint,
@@ -31,7 +31,7 @@ def invoke(aws: Aws, endpoint: str, data: bytes, **parameters: str) -> bytes:
         **parameters,
     )
     with translated(_RUNTIME, aws.region):
-        content: bytes = answer["Body"].read()
+        content: bytes = response["Body"].read()
     return content
 
 
@@ -81,8 +81,8 @@ def counters(aws: Aws, endpoint: str) -> Counters | None:
     request or answers something else.
     """
     try:
-        answer = invoke(aws, endpoint, b"{}", CustomAttributes=COUNTERS_ATTRIBUTE)
-        return counters_of(json.loads(answer))
+        response = invoke(aws, endpoint, b"{}", CustomAttributes=COUNTERS_ATTRIBUTE)
+        return counters_of(json.loads(response))
     except (UserError, ValueError, KeyError, TypeError):
         return None
 

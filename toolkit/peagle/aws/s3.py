@@ -193,8 +193,8 @@ def delete_objects(aws: Aws, bucket: str, keys: Iterable[str]) -> None:
         objects = [{"Key": key} for key in sorted(doomed)]
         for start in range(0, len(objects), _DELETE_BATCH):
             request = {"Objects": objects[start : start + _DELETE_BATCH], "Quiet": True}
-            answer = aws.call("s3", "delete_objects", Bucket=bucket, Delete=request)
-            for failed in answer.get("Errors", ()):
+            response = aws.call("s3", "delete_objects", Bucket=bucket, Delete=request)
+            for failed in response.get("Errors", ()):
                 raise CloudError(
                     f"s3://{bucket}/{failed['Key']} was not deleted: {failed.get('Message')}",
                     code=str(failed.get("Code", "")),
@@ -261,11 +261,11 @@ class S3Source:
         """A byte range of an object."""
         key, end = self._prefix + name, "" if length is None else str(start + length - 1)
         with self._explained("s3:GetObject", f"{self._bucket}/{key}"):
-            answer = self._aws.call(
+            response = self._aws.call(
                 "s3", "get_object", Bucket=self._bucket, Key=key, Range=f"bytes={start}-{end}"
             )
-        with closing(answer["Body"]) as body:
-            if start and not str(answer.get("ContentRange", "")).startswith(f"bytes {start}-"):
+        with closing(response["Body"]) as body:
+            if start and not str(response.get("ContentRange", "")).startswith(f"bytes {start}-"):
                 raise CheckpointError(
                     f"{self.location}/{name}: the server ignores byte ranges, and complete files "
                     "are not downloaded",
