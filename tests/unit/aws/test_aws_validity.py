@@ -1,4 +1,4 @@
-"""What AWS would refuse is refused before it is sent, in words that mend it."""
+"""A request that AWS would refuse is refused before it is sent, with a fix."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ VAR = "ProductionVariants[0]"
 BATCH = "DeploymentConfig.RollingUpdatePolicy.MaximumBatchSize"
 
 BROKEN: list[tuple[str, str, Any, str, str]] = [
-    # operation, where a value is put, the value, the path of the complaint, words of it
+    # operation, where a value is put, the value, path and text of the error
     ("create_model", "ModelNam", "x", "ModelNam", "did you mean ModelName"),
     ("create_model", "ModelName", "under_score", "ModelName", "does not match"),
     ("create_model", "ModelName", "x" * 64, "ModelName", "64 characters; allowed: at most 63"),
@@ -95,7 +95,7 @@ BROKEN: list[tuple[str, str, Any, str, str]] = [
     ("create_model", f"{MOUNT}.S3Uri", "s3://models//pair/", f"{MOUNT}.S3Uri", "empty part"),
     ("create_model", f"{MOUNT}.S3Uri", "https://models/pair/", f"{MOUNT}.S3Uri", "not an s3://"),
     ("create_model", f"{MOUNT}.S3Uri", "models/pair/", f"{MOUNT}.S3Uri", "pattern"),
-    ("create_model", f"{MOUNT}.S3DataType", "S3Object", f"{MOUNT}.S3Uri", "asks for one object"),
+    ("create_model", f"{MOUNT}.S3DataType", "S3Object", f"{MOUNT}.S3Uri", "needs one object"),
     ("create_model", f"{MOUNT}.S3DataType", "S3Prefx", f"{MOUNT}.S3DataType", "did you mean S3Pre"),
     ("create_model", f"{MOUNT}.CompressionType", "Gzip", f"{MOUNT}.CompressionType", "compressed"),
     (
@@ -181,31 +181,31 @@ def put(document: Any, path: str, value: Any) -> Any:
 
 
 @pytest.mark.parametrize("operation", GOOD)
-def test_what_is_right_passes(operation: str) -> None:
+def test_a_valid_request_passes(operation: str) -> None:
     assert validate("sagemaker", operation, GOOD[operation], REGION) == ()
 
 
 @pytest.mark.parametrize(
-    ("operation", "place", "value", "path", "words"),
+    ("operation", "place", "value", "path", "text"),
     BROKEN,
     ids=[f"{n}-{broken[3]}" for n, broken in enumerate(BROKEN)],
 )
-def test_what_aws_would_refuse_is_named(
-    operation: str, place: str, value: Any, path: str, words: str
+def test_an_invalid_value_is_reported(
+    operation: str, place: str, value: Any, path: str, text: str
 ) -> None:
     found = validate("sagemaker", operation, put(GOOD[operation], place, value), REGION)
 
-    told = {problem.path: f"{problem.message} {problem.fix}" for problem in reversed(found)}
-    assert words in told[path]
+    reported = {problem.path: f"{problem.message} {problem.fix}" for problem in reversed(found)}
+    assert text in reported[path]
 
 
-def test_a_missing_key_is_named() -> None:
+def test_a_missing_key_is_reported() -> None:
     (found,) = validate("sagemaker", "create_endpoint", {"EndpointName": "e"}, REGION)
 
     assert (found.path, found.message) == ("EndpointConfigName", "the key is missing")
 
 
-def test_limits_are_met_exactly() -> None:
+def test_the_limits_are_exact() -> None:
     full = {f"K{n:02}": "v" * 1021 for n in range(32)}
     assert sum(len(k) + len(v) for k, v in full.items()) == 32 * 1024
     model = put(GOOD["create_model"], ENV, full)
@@ -241,7 +241,7 @@ def test_one_error_names_operation_key_value_and_the_nearest() -> None:
     assert "\n" not in str(refused.value)
 
 
-def test_other_services_are_looked_at_too() -> None:
+def test_requests_to_other_services_are_checked() -> None:
     bad = {"RoleName": "has space", "AssumeRolePolicyDocument": "{}"}
     assert [p.path for p in validate("iam", "create_role", bad, REGION)] == ["RoleName"]
     for name in ("Caps", "ab", "a_b", "1.2.3.4", "a..b", "b" * 64):
@@ -266,7 +266,7 @@ def test_other_services_are_looked_at_too() -> None:
     assert found.path == "MinCapacity"
 
 
-def test_nothing_wrong_leaves_this_machine(world: World) -> None:
+def test_an_invalid_request_is_not_sent(world: World) -> None:
     wrong = put(GOOD["create_endpoint"], "EndpointName", "under_score")
 
     with pytest.raises(InvalidRequest):
@@ -275,33 +275,31 @@ def test_nothing_wrong_leaves_this_machine(world: World) -> None:
     assert world.cloud.calls == []
 
 
-def test_everything_that_deploy_sends_is_looked_at(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looked: list[str] = []
+def test_every_request_of_deploy_is_checked(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[str] = []
 
-    def remember(service: str, operation: str, *more: Any) -> None:
-        looked.append(operation)
+    def record(service: str, operation: str, *more: Any) -> None:
+        checked.append(operation)
         require_valid(service, operation, *more)
 
-    monkeypatch.setattr("peagle.aws.client.require_valid", remember)
+    monkeypatch.setattr("peagle.aws.client.require_valid", record)
 
     world.deploy(a_plan())
     world.deploy(another(a_plan()))
 
     assert {"create_model", "create_endpoint_config", "create_endpoint", "update_endpoint"} <= {
-        *looked
+        *checked
     }
-    assert [call for call in world.cloud.calls if is_write(call)] == looked
+    assert [call for call in world.cloud.calls if is_write(call)] == checked
 
 
-def test_reading_and_asking_is_not_looked_at() -> None:
+def test_reading_requests_are_not_checked() -> None:
     for operation in ("describe_endpoint", "list_tags", "get_role", "head_object",
                       "invoke_endpoint", "delete_model", "filter_log_events"):  # fmt: skip
         assert not is_write(operation)
 
 
-def test_preflight_refuses_before_anything_is_made(world: World) -> None:
+def test_preflight_refuses_before_anything_is_created(world: World) -> None:
     plan = a_plan(environment={"SM_VLLM_MODEL": "v" * 1025}, name="peagle-pair")
 
     found = world.look(plan)
@@ -345,23 +343,23 @@ COPY = {"Bucket": "models-b", "Key": "b/model"}
         {"Bucket": "models-a", "Key": "a/model", "VersionId": "1"},
     ],
 )
-def test_what_is_copied_may_be_given_in_parts(source: Any) -> None:
+def test_a_copy_source_may_be_given_in_parts(source: Any) -> None:
     assert validate("s3", "copy_object", {**COPY, "CopySource": source}, REGION) == ()
 
 
 @pytest.mark.parametrize(
-    ("source", "path", "words"),
+    ("source", "path", "message"),
     [
         ({"Bucket": "models-a"}, "CopySource.Key", "the key is missing"),
         ({"Bucket": 3, "Key": "a"}, "CopySource.Bucket", "expected text, found 3"),
         (3, "CopySource", "expected text, found 3"),
     ],
 )
-def test_what_is_copied_is_looked_at(source: Any, path: str, words: str) -> None:
+def test_a_copy_source_is_checked(source: Any, path: str, message: str) -> None:
     (found,) = validate("s3", "copy_object", {**COPY, "CopySource": source}, REGION)
 
-    assert (found.path, found.message) == (path, words)
+    assert (found.path, found.message) == (path, message)
 
 
-def test_the_connection_of_the_tests_is_looked_at_too(world: World) -> None:
+def test_the_client_of_the_tests_checks_requests(world: World) -> None:
     assert isinstance(world.aws, FakeAws)

@@ -62,7 +62,7 @@ def validate(
 
 
 def require_valid(service: str, operation: str, parameters: Mapping[str, Any], region: str) -> None:
-    """Raise InvalidRequest, naming operation, key, what is wrong and what is allowed."""
+    """Raise InvalidRequest, with the operation, the key, and what is wrong and allowed."""
     found = validate(service, operation, parameters, region)
     if found:
         first, *others = found

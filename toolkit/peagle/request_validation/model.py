@@ -35,7 +35,7 @@ _ABOVE_BMP = r"\U00010000-\U0010FFFF"
 """All characters beyond U+FFFF, written as Java writes them and as Python does."""
 
 _NO_CHARACTER = r"\udfff"
-"""Half a surrogate pair: no text that can be sent holds it, so it stands for an empty class."""
+"""Half a surrogate pair, which no text to send contains: it represents an empty class."""
 
 
 def matches(pattern: str, value: str) -> bool:
@@ -61,7 +61,7 @@ def _for_value(pattern: str, value: str) -> str:
 @functools.lru_cache(maxsize=512)
 def _compiled(pattern: str) -> re.Pattern[str] | None:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # [[ means a bracket here, and no set
+        warnings.simplefilter("ignore", FutureWarning)  # here [[ is a bracket, not a set
         try:
             return re.compile(pattern, re.ASCII)
         except re.error:
@@ -72,7 +72,7 @@ _SHOWN = 60
 """Characters of a wrong value that a message repeats."""
 
 _FEW = 12
-"""So many allowed values are listed; of more, the nearest are named."""
+"""The most allowed values that a message lists; of more, it names the nearest."""
 
 _TYPES: dict[str, tuple[tuple[type, ...], str]] = {
     "structure": ((Mapping,), "keys with values"),
@@ -87,19 +87,20 @@ _TYPES: dict[str, tuple[tuple[type, ...], str]] = {
     "boolean": ((bool,), "true or false"),
     "timestamp": ((date, str, int, float), "a time"),
 }
-"""Types of the service model -> those of Python, and what people call them. Bodies (blobs) are not
-looked at."""
+"""Type in the service model -> Python types, and their name in messages. Blobs are not checked."""
 
 
 @dataclass(frozen=True)
 class Invalid:
-    """Something that AWS would refuse: the key's path, what is wrong, how to mend it."""
+    """A value that AWS would refuse: the key's path, what is wrong, and how to fix it.
+
+    ``aws_message`` is the constraint in AWS's own words, where they are known.
+    """
 
     path: str
     message: str
     fix: str
     aws_message: str = ""
-    """The constraint in AWS's own words, where they are known."""
 
     @property
     def text(self) -> str:
@@ -148,7 +149,7 @@ def _api_names(service: str) -> dict[str, str]:
 
 
 def api_name(service: str, operation: str) -> str:
-    """``create_model`` -> ``CreateModel``. Raises KeyError for what the service does not have."""
+    """``create_model`` -> ``CreateModel``. Raises KeyError for an unknown operation."""
     return _api_names(service)[operation]
 
 
@@ -169,10 +170,12 @@ def against_model(
     shape = service_model(service).operation_model(api_name(service, operation)).input_shape
     if shape is None:
         return []
-    return list(_look(shape, parameters, _Path("", ""), instance_types))
+    return list(_invalid(shape, parameters, _Path("", ""), instance_types))
 
 
-def _look(shape: Any, value: Any, path: _Path, types: Collection[str] | None) -> Iterator[Invalid]:
+def _invalid(
+    shape: Any, value: Any, path: _Path, types: Collection[str] | None
+) -> Iterator[Invalid]:
     wrong = _wrong_type(shape, value, path)
     if wrong:
         yield wrong
@@ -185,13 +188,13 @@ def _look(shape: Any, value: Any, path: _Path, types: Collection[str] | None) ->
     elif shape.type_name == "list":
         for number, item in enumerate(value):
             inner = _Path(f"{path.text}[{number}]", f"{path.aws}.{number + 1}.member")
-            yield from _look(shape.member, item, inner, types)
+            yield from _invalid(shape.member, item, inner, types)
     elif shape.type_name == "map":
         for key, item in value.items():
             text = f"{path.text}.{_short(key)}"
             name = _Path(f"{text} (the name)", f"{path.aws}.key")
-            yield from _look(shape.key, key, name, types)
-            yield from _look(shape.value, item, _Path(text, f"{path.aws}.{key}.member"), types)
+            yield from _invalid(shape.key, key, name, types)
+            yield from _invalid(shape.value, item, _Path(text, f"{path.aws}.{key}.member"), types)
     elif shape.type_name == "string" and not size:
         yield from _text(shape, value, path, types)
 
@@ -202,7 +205,7 @@ def _structure(
     for name, item in value.items():
         inner = path.key(str(name))
         if name in shape.members:
-            yield from _look(shape.members[name], item, inner, types)
+            yield from _invalid(shape.members[name], item, inner, types)
         else:
             fix = nearest(str(name), shape.members) or _listed("keys", list(shape.members))
             yield UnknownKey(inner.text, "there is no such key", fix)
@@ -215,16 +218,13 @@ def _structure(
 
 
 def _wrong_type(shape: Any, value: Any, path: _Path) -> Invalid | None:
-    types, words = _TYPES.get(shape.type_name, ((), ""))
-    if not types or (isinstance(value, types) and not _is_stray_bool(shape, value)):
+    types, name = _TYPES.get(shape.type_name, ((), ""))
+    # In Python a bool is an int, which AWS refuses.
+    is_other_bool = isinstance(value, bool) and shape.type_name != "boolean"
+    if not types or (isinstance(value, types) and not is_other_bool):
         return None
-    found = "nothing" if value is None else f"{_short(repr(value))}"
-    return path.invalid(value, f"expected {words}, found {found}")
-
-
-def _is_stray_bool(shape: Any, value: Any) -> bool:
-    """Python's True is a number too; AWS's is not."""
-    return isinstance(value, bool) and shape.type_name != "boolean"
+    found = "nothing" if value is None else _short(repr(value))
+    return path.invalid(value, f"expected {name}, found {found}")
 
 
 def _wrong_size(shape: Any, value: Any, path: _Path) -> Invalid | None:
@@ -235,9 +235,10 @@ def _wrong_size(shape: Any, value: Any, path: _Path) -> Invalid | None:
     size = len(value) if unit else value
     if (high is None or size <= high) and (low is None or size >= low):
         return None
-    allowed = f"from {low} to {high}" if low and high is not None else (
-        f"at most {high}" if high is not None else f"at least {low}"
-    )  # fmt: skip
+    if high is None:
+        allowed = f"at least {low}"
+    else:
+        allowed = f"from {low} to {high}" if low else f"at most {high}"
     has = f"has {size:,} {unit}" if unit else f"is {size}"
     over = high is not None and size > high
     bound = f"less than or equal to {high}" if over else f"greater than or equal to {low}"
@@ -261,12 +262,13 @@ def _text(shape: Any, value: str, path: _Path, types: Collection[str] | None) ->
 
 
 def _one_of(value: str, allowed: Sequence[str]) -> str:
+    near = nearest(value, allowed)
     if len(allowed) <= _FEW:
-        near = nearest(value, allowed)
-        return "; ".join(part for part in (near, _listed("allowed", allowed)) if part)
-    near = nearest(value, allowed) or f"such as {', '.join(allowed[:3])}"
+        return "; ".join(filter(None, (near, _listed("allowed", allowed))))
+    near = near or f"such as {', '.join(allowed[:3])}"
     return (
-        f"{near} These are the values of botocore {botocore.__version__}; a newer one may know more"
+        f"{near} These are the values of botocore {botocore.__version__}; a newer version may have "
+        "more"
     )
 
 
@@ -287,7 +289,7 @@ _REQUIRED = ("Bucket", "Key")
 def copy_source(
     service: str, parameters: Mapping[str, Any]
 ) -> tuple[list[Invalid], Mapping[str, Any]]:
-    """What is wrong with a ``CopySource`` in parts, and the parameters with it as one text."""
+    """The errors of a ``CopySource`` given in parts, and the parameters with it as one text."""
     given = parameters.get(_SOURCE)
     if service != "s3" or not isinstance(given, Mapping):
         return [], parameters
