@@ -108,32 +108,26 @@ def _images(tables: Tables, _regions: Sequence[str], _connect: Connect) -> Resul
     new = with_images(tables.runtimes, found)
     if new != tables.runtimes:
         new = new.model_copy(update={"source": found.source})
-    message = "{}: the SDK's entry has no CUDA version of a known AMI"
-    notes = _notes(found.unread, "images-unread", "runtimes", message, "add it by hand")
-    return replace(tables, runtimes=new), notes
+    message = f"{', '.join(found.unread)}: the SDK's entry has no CUDA version of a known AMI"
+    unread = note("images-unread", "runtimes", message, "add it by hand")
+    return replace(tables, runtimes=new), [unread] if found.unread else []
 
 
 def _digests(tables: Tables, regions: Sequence[str], connect: Connect) -> Result:
     new, unknown = with_digests(tables.runtimes, connect(regions[0]))
-    message = f"ECR in {regions[0]} reports no digest of vLLM {{}}"
+    message = f"ECR in {regions[0]} reports no digest of vLLM {', '.join(unknown)}"
     fix = "own images are then built FROM the tag; try another --region"
-    return replace(tables, runtimes=new), _notes(
-        unknown, "digests-unknown", "runtimes", message, fix
-    )
+    missing = note("digests-unknown", "runtimes", message, fix)
+    return replace(tables, runtimes=new), [missing] if unknown else []
 
 
 def _instances(tables: Tables, regions: Sequence[str], connect: Connect) -> Result:
     known = {instance.type for instance in tables.instances.instances}
     types = [*dict.fromkeys([*sorted(known), *endpoint_types()])]
     new, unknown = with_types(tables.instances, types, numbers_of(connect(regions[0]), types))
-    message = f"left out, because EC2 in {regions[0]} reports no numbers: {{}}"
-    return replace(tables, instances=new), _notes(
-        unknown, "types-without-numbers", "instances", message, "try another --region"
-    )
-
-
-def _notes(names: Sequence[str], code: str, where: str, message: str, fix: str) -> list[Finding]:
-    return [note(code, where, message.format(", ".join(names)), fix)] if names else []
+    message = f"left out, because EC2 in {regions[0]} reports no numbers: {', '.join(unknown)}"
+    missing = note("types-without-numbers", "instances", message, "try another --region")
+    return replace(tables, instances=new), [missing] if unknown else []
 
 
 def _prices(tables: Tables, regions: Sequence[str], connect: Connect) -> Result:
