@@ -111,7 +111,7 @@ def lacks_processor(read: Checkpoint, target: TargetModel) -> bool:
 def _models(case: Case, own_matrices: bool | None) -> tuple[TargetModel, DraftModel | None]:
     """Target and drafter from their checkpoints, else from the catalogue."""
     if case.target_checkpoint:
-        with _located(case.target_checkpoint):
+        with located(case.target_checkpoint):
             target = read_target(case.target_checkpoint)
     else:
         dtype = case.settings.get("dtype")
@@ -119,7 +119,7 @@ def _models(case: Case, own_matrices: bool | None) -> tuple[TargetModel, DraftMo
     if case.drafter is None:
         return target, None
     if case.drafter_checkpoint:
-        with _located(case.drafter_checkpoint):
+        with located(case.drafter_checkpoint):
             return target, read_drafter(case.drafter_checkpoint, target, own_matrices)
     drafter = draft_model(case.drafter, target)
     if drafter and own_matrices not in (None, drafter.own_embeddings):
@@ -129,7 +129,7 @@ def _models(case: Case, own_matrices: bool | None) -> tuple[TargetModel, DraftMo
 
 
 @contextmanager
-def _located(read: Checkpoint) -> Iterator[None]:
+def located(read: Checkpoint) -> Iterator[None]:
     """Add the checkpoint's location to its errors."""
     try:
         yield

@@ -153,7 +153,7 @@ def _findings(request: FitRequest, case: Case, fitted: FitCase) -> tuple[Finding
 def _of_rules(case: Case, fitted: FitCase, subjects: Sequence[About]) -> list[Finding]:
     """Errors and warnings about the subjects, and errors about versions and the GPU.
 
-    ``why_not`` reports a step without room for the drafts more precisely than drafting-slots.
+    ``why_not`` reports a step that is too small for the drafts more precisely than drafting-slots.
     """
     found = [
         finding
@@ -201,7 +201,11 @@ def _quantized(case: Case) -> list[Finding]:
     kind = unknown_quantization(target) if target else None
     if kind:
         message = f"weights quantized with {kind} are counted as they are stored"
-        found.append(warning(_QUANTIZED, "target", message, "leave room for what vLLM repacks"))
+        found.append(
+            warning(
+                _QUANTIZED, "target", message, "plan for more memory: vLLM may repack the weights"
+            )
+        )
     kind = read_quantization(head.config) if head else None
     if kind:
         message = f"the head is quantized with {kind} and counted with 16 bits per number"

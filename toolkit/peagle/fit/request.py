@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from peagle.case import Case, CaseOptions, Checkpoints, build_case
 from peagle.catalog import find_instance
 from peagle.catalog.schema import Catalog, Drafter, Pair, Target
 from peagle.checkpoints import Checkpoint
 from peagle.checkpoints.own_models import drafter_of, own_drafter, target_of
-from peagle.errors import CheckpointError, Fix, UserError
+from peagle.errors import Fix, UserError
 from peagle.fit.advice import MOST_GPUS, divisions
-from peagle.fit.building import fit_case, gpu_of, gpu_with_memory
+from peagle.fit.building import fit_case, gpu_of, gpu_with_memory, located
 from peagle.fit.estimate import fit_of, missing_bytes
 from peagle.fit.models import FitCase
 from peagle.vllm.environment import Value
@@ -27,6 +28,11 @@ _CONTRADICTIONS = (
     ("drafter_embeddings", "no_speculation"),
     ("enforce_eager", "compiled"),
 )
+
+_ENGINE_SETTINGS = (
+    "kv_cache_dtype", "max_num_batched_tokens", "gpu_memory_utilization", "enforce_eager",
+)  # fmt: skip
+"""Options that are also settings of the case and fields of EngineConfig."""
 
 
 @dataclass(frozen=True)
@@ -67,40 +73,34 @@ class FitInputs:
     def cases(self, request: FitRequest) -> tuple[Case, FitCase]:
         """The case, with the engine settings that the memory model used, and its memory."""
         if request.gpu_memory_gib is None:
-            instance = find_instance(self.catalog.instances, str(request.instance_type))
-            gpu = gpu_of(instance)
+            gpu = gpu_of(find_instance(self.catalog.instances, str(request.instance_type)))
         else:
             gpu = gpu_with_memory(self.catalog.instances, request.gpu_memory_gib)
         target = self._target()
         drafter = None if request.no_speculation else self._drafter(target)
         read = replace(self.read, drafter=None) if drafter is None else self.read
+        given = {name: getattr(request, name) for name in _ENGINE_SETTINGS}
+        longest = target_of(read.target).architecture if read.target else target.architecture
+        default = min(target.default_max_model_len, longest.max_positions)
         options = CaseOptions(
             k=request.k,
-            max_model_len=request.max_model_len or self._length(target),
+            max_model_len=request.max_model_len or default,
             concurrency=request.max_num_seqs,
             vllm=request.vllm,
             instance_type=request.instance_type,
-            settings=_settings(request),
+            settings=_as_settings({name: value for name, value in given.items() if value}),
         )
         case = build_case(self.catalog, target, drafter, options, read, gpu.instance)
-        own = {"own": True, "shared": False}.get(request.drafter_embeddings or "")
-        fitted = _divided(
-            fit_case(
-                case,
-                gpu,
-                own_matrices=own,
-                text_only=request.text_only,
-                compiled=request.compiled,
-            ),
-            request,
+        fitted = fit_case(
+            case,
+            gpu,
+            own_matrices={"own": True, "shared": False}.get(request.drafter_embeddings or ""),
+            text_only=request.text_only,
+            compiled=request.compiled,
         )
+        fitted = _on_gpus(fitted, request)
         engine = fitted.engine
-        used: dict[str, Value] = {
-            "kv-cache-dtype": engine.kv_cache_dtype,
-            "max-num-batched-tokens": engine.max_num_batched_tokens,
-            "gpu-memory-utilization": engine.gpu_memory_utilization,
-            "enforce-eager": engine.enforce_eager,
-        }
+        used = _as_settings({name: getattr(engine, name) for name in _ENGINE_SETTINGS})
         size, settings = engine.tensor_parallel_size, {**case.settings, **used}
         return replace(case, tensor_parallel_size=size, settings=settings), fitted
 
@@ -108,30 +108,23 @@ class FitInputs:
         if self.pair is not None:
             return self.pair.target
         assert self.read.target is not None
-        try:
+        with located(self.read.target):
             return target_of(self.read.target)
-        except CheckpointError as wrong:
-            where = self.read.target.location
-            raise CheckpointError(f"{where}: {wrong.message}", wrong.fix) from wrong
 
     def _drafter(self, target: Target) -> Drafter | None:
         named, head = self.pair.drafter if self.pair else None, self.read.drafter
         if head is None:
             return named
-        try:
-            kinds = [drafter for drafter in target.drafters if drafter.method == "eagle3"]
+        kinds = [drafter for drafter in target.drafters if drafter.method == "eagle3"]
+        with located(head):
             if not kinds:
                 return drafter_of(head)
-            kind = named if named in kinds else kinds[0]
-            assert kind is not None
+            kind = next((kind for kind in kinds if kind == named), kinds[0])
             return own_drafter(head.location, target, kind, head)
-        except CheckpointError as wrong:
-            raise CheckpointError(f"{head.location}: {wrong.message}", wrong.fix) from wrong
 
-    def _length(self, target: Target) -> int:
-        """The catalogue's context length, no more than the checkpoint that was read allows."""
-        own = target_of(self.read.target).architecture if self.read.target else target.architecture
-        return min(target.default_max_model_len, own.max_positions)
+
+def _as_settings(values: Mapping[str, Any]) -> dict[str, Value]:
+    return {name.replace("_", "-"): value for name, value in values.items()}
 
 
 def read_checkpoints(request: FitRequest, read: Reader) -> Checkpoints:
@@ -149,49 +142,32 @@ def read_checkpoints(request: FitRequest, read: Reader) -> Checkpoints:
     return Checkpoints(target, drafter, own_target=target is not None)
 
 
-def _settings(request: FitRequest) -> dict[str, Value | None]:
-    """The vLLM arguments of the request; the catalogue or vLLM set the others."""
-    asked: dict[str, Value | None] = {
-        "kv-cache-dtype": request.kv_cache_dtype,
-        "max-num-batched-tokens": request.max_num_batched_tokens,
-        "gpu-memory-utilization": request.gpu_memory_utilization,
-        "enforce-eager": request.enforce_eager or None,
-    }
-    return {name: value for name, value in asked.items() if value is not None}
-
-
-def _divided(case: FitCase, request: FitRequest) -> FitCase:
-    """The case on ``--tp`` GPUs; without ``--tp`` on the fewest GPUs that fit."""
-    asked, on = request.tp, request.instance_type
-    most = case.engine.gpu_count if on or not asked else MOST_GPUS
+def _on_gpus(case: FitCase, request: FitRequest) -> FitCase:
+    """The case on the GPUs of the request, else on the fewest that fit."""
+    size, type = request.tp, request.instance_type
+    most = case.engine.gpu_count if type or not size else MOST_GPUS
     sizes = divisions(case.target.architecture, most)
-    if asked:
-        _refuse_division(asked, sizes, most, on)
-        return _over(case, asked)
-    over = [_over(case, size) for size in sizes]
-    fitting = (case for case in over if fit_of(case).fits)
+    if size:
+        fix = f"use {', '.join(map(str, sizes))}"
+        if size > most:
+            gpus = f"{most} GPU{'s' if most > 1 else ''}"
+            raise UserError(
+                f"{type or 'the largest machine'} has {gpus}, fewer than --tp {size}",
+                f"{fix}, or a larger type" if type else fix,
+            )
+        if size not in sizes:
+            raise UserError(f"--tp {size} does not divide the target's attention heads", fix)
+        return _on(case, size)
+    cases = [_on(case, size) for size in sizes]
+    fitting = (case for case in cases if fit_of(case).fits)
     # If something other than memory prevents the fit, more GPUs do not help.
-    enough = (case for case in over if not missing_bytes(case))
-    return next(fitting, None) or next(enough, over[-1])
+    enough = (case for case in cases if not missing_bytes(case))
+    return next(fitting, None) or next(enough, cases[-1])
 
 
-def _refuse_division(asked: int, sizes: Sequence[int], most: int, on: str | None) -> None:
-    """Raise UserError unless the model can be divided over ``asked`` of the ``most`` GPUs."""
-    can = f"use {', '.join(map(str, sizes))}"
-    if asked > most:
-        gpus = f"{most} GPU{'s' if most > 1 else ''}"
-        who = f"{on} has {gpus}" if on else f"the largest machine has {gpus}"
-        raise UserError(
-            f"{who}, fewer than --tp {asked}", f"{can}, or a larger type" if on else can
-        )
-    if asked not in sizes:
-        raise UserError(f"--tp {asked} does not divide the target's attention heads", can)
-
-
-def _over(case: FitCase, size: int) -> FitCase:
-    engine = case.engine
-    count = max(engine.gpu_count, size)
-    return replace(case, engine=replace(engine, tensor_parallel_size=size, gpu_count=count))
+def _on(case: FitCase, size: int) -> FitCase:
+    count = max(case.engine.gpu_count, size)
+    return replace(case, engine=replace(case.engine, tensor_parallel_size=size, gpu_count=count))
 
 
 def refuse_contradictions(request: FitRequest, pair: Pair | None) -> None:
