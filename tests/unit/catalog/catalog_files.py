@@ -1,4 +1,4 @@
-"""A small catalogue of a user's own, to write and to damage."""
+"""A small catalogue of a user's own, to write and damage."""
 
 from __future__ import annotations
 

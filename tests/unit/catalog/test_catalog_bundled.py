@@ -1,4 +1,4 @@
-"""The catalogue that ships: it loads, and numbers that are known twice agree."""
+"""The bundled catalogue: it loads, and values with two sources agree."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ with bundled_catalog():
     EVIDENCE = load_evidence()
     TINY = data_folder("model_catalog") / "peagle" / "tiny"
 FIRST_CHECKED = date(2026, 11, 20)
-"""When the instances were written down at first, from moto and botocore."""
+"""The date of the first version of the table, from moto and botocore."""
 
 TARGETS = list(CATALOG.targets.values())
 DRAFTERS = [(target, drafter) for target in TARGETS for drafter in target.drafters]
@@ -38,7 +38,7 @@ def drafter(pair: str) -> Drafter:
     return dict(zip(DRAFTER_IDS, (found for _, found in DRAFTERS), strict=True))[pair]
 
 
-def test_nothing_is_wrong_with_it() -> None:
+def test_the_bundled_catalogue_has_no_problems() -> None:
     with bundled_catalog():
         files_checked, problems = check_catalog()
 
@@ -46,7 +46,7 @@ def test_nothing_is_wrong_with_it() -> None:
     assert files_checked >= len(TARGETS) + 2
 
 
-def test_it_has_the_targets_of_the_first_issue() -> None:
+def test_it_has_the_required_targets() -> None:
     assert {target.short_name: target.id for target in TARGETS} == {
         "tiny": "peagle/tiny",
         "gpt-oss-20b": "openai/gpt-oss-20b",
@@ -66,9 +66,7 @@ def test_it_has_the_targets_of_the_first_issue() -> None:
         ("google/gemma-4-31B-it", 81_920, 81_920 + 819_200),
     ],
 )
-def test_the_cache_of_a_token_follows_from_the_attention_groups(
-    target_id: str, per_token: int, per_token_in_window: int
-) -> None:
+def test_cache_bytes_of_a_token(target_id: str, per_token: int, per_token_in_window: int) -> None:
     groups = CATALOG.targets[target_id].architecture.attention
 
     assert kv_bytes(groups, 4097) - kv_bytes(groups, 4096) == per_token
@@ -77,7 +75,7 @@ def test_the_cache_of_a_token_follows_from_the_attention_groups(
 
 
 @pytest.mark.parametrize("target", [t for t in TARGETS if not t.quantization], ids=lambda t: t.id)
-def test_weights_without_quantisation_have_two_bytes_per_parameter(target: Target) -> None:
+def test_weights_without_quantization_have_two_bytes_per_parameter(target: Target) -> None:
     assert target.weight_bytes == pytest.approx(2 * target.parameters, rel=1e-4)
 
 
@@ -86,7 +84,7 @@ def test_mxfp4_weights_have_between_four_and_six_bits_per_parameter(target: Targ
     assert 4 < 8 * target.weight_bytes / target.parameters < 6
 
 
-def test_the_heads_numbers_are_those_of_the_reference() -> None:
+def test_the_values_of_heads_equal_the_reference() -> None:
     facts = {
         name: (head.k_trained, head.k_recommended, head.min_vllm, head.hidden_layers)
         for name, head in zip(DRAFTER_IDS, (found for _, found in DRAFTERS), strict=True)
@@ -103,22 +101,22 @@ def test_the_heads_numbers_are_those_of_the_reference() -> None:
     }
 
 
-def test_the_kv_group_rule_hits_gpt_oss_20b_and_spares_120b() -> None:
-    """vLLM puts the drafter's layers to the full ones, and takes at most 1.25 times as many as
+def test_the_kv_group_rule_applies_to_gpt_oss_20b_and_not_to_120b() -> None:
+    """vLLM adds the drafter's layers to the full ones, and allows at most 1.25 times as many as
     sliding ones below 0.18.0, 1.5 times from there on."""
     for name in ("gpt-oss-20b", "gpt-oss-120b"):
         target = next(t for t in TARGETS if t.short_name == name)
         head = drafter(f"{name}+p-eagle")
         layers = {group.kind: group.layers for group in target.architecture.attention}
         ratio = (layers["full"] + (head.hidden_layers or 0)) / layers["sliding"]
-        told = [p for p in head.problems if p.code == "kv-group-rule" and p.vllm]
+        affected = [p for p in head.problems if p.code == "kv-group-rule" and p.vllm]
 
-        assert any(in_range("0.17.1", p.vllm or "") for p in told) == (ratio > 1.25)
-        assert not any(in_range("0.18.0", p.vllm or "") for p in told)
+        assert any(in_range("0.17.1", p.vllm or "") for p in affected) == (ratio > 1.25)
+        assert not any(in_range("0.18.0", p.vllm or "") for p in affected)
         assert ratio <= 1.5
 
 
-def test_gemmas_head_is_not_public_and_says_what_to_do() -> None:
+def test_gemmas_head_is_not_public_and_has_a_fix() -> None:
     head = drafter("gemma-4-31b+p-eagle")
 
     assert (head.public, head.weights, head.fallback) == (False, None, "eagle3")
@@ -127,7 +125,7 @@ def test_gemmas_head_is_not_public_and_says_what_to_do() -> None:
 
 
 @pytest.mark.parametrize("head", [d for _, d in DRAFTERS], ids=DRAFTER_IDS)
-def test_a_floor_lies_between_no_drafts_and_what_was_claimed(head: Drafter) -> None:
+def test_acceptance_floors_are_below_the_published_values(head: Drafter) -> None:
     claims = [p.acceptance_length for p in head.published if p.k == head.k_recommended]
     at_short_contexts = [length for length in claims if length > 1.5]
 
@@ -151,8 +149,8 @@ def test_no_pair_has_a_known_error_on_the_default_runtime(target: Target, head: 
     assert [problem.code for problem in hits if problem.level == "error"] == []
 
 
-def test_no_text_was_cut_off_at_a_hash() -> None:
-    """`(see #12)` without quotes ends at the hash, which YAML takes for a remark."""
+def test_no_text_is_cut_off_at_a_hash() -> None:
+    """`(see #12)` without quotes ends at the hash, since YAML reads a comment."""
     texts: list[str] = []
     for target in TARGETS:
         collect(target.model_dump(), texts)
@@ -176,8 +174,8 @@ def ec2_types() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("instance", CATALOG.instances.instances, ids=lambda i: i.type)
-def test_an_instance_is_as_ec2_says(instance: Instance, ec2_types: dict[str, Any]) -> None:
-    """A type that moto does not know yet is AWS's own word, by a refresh."""
+def test_instances_equal_those_of_ec2(instance: Instance, ec2_types: dict[str, Any]) -> None:
+    """A type that moto does not have is from AWS, by a refresh."""
     facts = ec2_types.get(instance.type.removeprefix("ml."))
     if facts is None:
         assert CATALOG.instances.checked > FIRST_CHECKED
@@ -191,7 +189,7 @@ def test_an_instance_is_as_ec2_says(instance: Instance, ec2_types: dict[str, Any
     assert instance.nvme_gb == facts["InstanceStorageInfo"]["TotalSizeInGB"]
 
 
-def test_all_gpu_types_of_these_families_that_sagemaker_knows_are_there() -> None:
+def test_all_gpu_types_of_sagemaker_in_these_families_are_listed() -> None:
     shape = get_session().get_service_model("sagemaker").shape_for("ProductionVariantInstanceType")
     ours = {instance.type for instance in CATALOG.instances.instances}
     families = {name.split(".")[1] for name in ours}
@@ -238,7 +236,7 @@ def tensor_bytes(folder: Path) -> int:
 
 
 @needs_tiny
-def test_tinys_numbers_are_those_of_its_own_files() -> None:
+def test_the_values_of_tiny_equal_its_files() -> None:
     config = json.loads((TINY / "target" / "config.json").read_text())
     shape = TINY_TARGET.architecture
     (group,) = shape.attention
@@ -258,7 +256,7 @@ def test_tinys_numbers_are_those_of_its_own_files() -> None:
 
 @needs_tiny
 @pytest.mark.parametrize("name", ["p-eagle", "eagle3"])
-def test_tinys_heads_are_those_of_their_own_files(name: str) -> None:
+def test_the_heads_of_tiny_equal_their_files(name: str) -> None:
     head = drafter(f"tiny+{name}")
     config = json.loads((TINY / name / "config.json").read_text())
     tensors = safetensors_header(TINY / name / "model.safetensors")
@@ -271,14 +269,14 @@ def test_tinys_heads_are_those_of_their_own_files(name: str) -> None:
 
 
 @needs_tiny
-def test_tinys_proof_asks_what_training_never_saw() -> None:
+def test_the_proof_prompts_of_tiny_are_not_in_its_training_data() -> None:
     held_out = {entry["prompt"] for entry in json.loads((TINY / "prompts.json").read_text())}
 
     assert set(TINY_TARGET.proof.prompts) <= held_out
 
 
 @needs_tiny
-def test_tinys_head_is_verified() -> None:
+def test_the_head_of_tiny_is_verified() -> None:
     lengths = [
         item.acceptance_length
         for item in EVIDENCE

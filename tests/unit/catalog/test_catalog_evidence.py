@@ -1,4 +1,4 @@
-"""Evidence: what a file under evidence/ shows is verified, everything else is not."""
+"""Evidence: a drafter is verified by a file under evidence/ only."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_evidence_belongs_to_its_target_and_drafter(
     assert [item.acceptance_length for item in measured] == lengths
 
 
-def test_raw_material_of_another_kind_is_left_alone(tmp_path: Path) -> None:
+def test_other_json_files_are_ignored(tmp_path: Path) -> None:
     write_evidence(tmp_path, {"rows": [1, 2, 3]})
 
     assert all(item.target == "peagle/tiny" for item in load_evidence(tmp_path))
@@ -70,14 +70,12 @@ def test_raw_material_of_another_kind_is_left_alone(tmp_path: Path) -> None:
         (MEASURED | {"pair": None}, "pair: is null"),
     ],
 )
-def test_evidence_that_does_not_say_enough_is_an_error(
-    document: Any, message: str, tmp_path: Path
-) -> None:
+def test_incomplete_evidence_is_an_error(document: Any, message: str, tmp_path: Path) -> None:
     path = write_evidence(tmp_path, document)
 
-    with pytest.raises(CatalogError) as told:
+    with pytest.raises(CatalogError) as caught:
         load_evidence(tmp_path)
 
-    assert str(path) in str(told.value)
-    assert message in str(told.value)
-    assert [problem.text for problem in check_catalog_file(path)] == [told.value.message]
+    assert str(path) in str(caught.value)
+    assert message in str(caught.value)
+    assert [problem.text for problem in check_catalog_file(path)] == [caught.value.message]

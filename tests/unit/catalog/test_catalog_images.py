@@ -1,4 +1,4 @@
-"""Where a container image lies in each region."""
+"""The URI of the container image in each region."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TAG = "vllm:0.28.0-gpu-py312-cu130-ubuntu24.04-sagemaker"
         ("eusc-de-east-1", "204133271717.dkr.ecr.eusc-de-east-1.amazonaws.eu"),
     ],
 )
-def test_the_image_lies_in_the_regions_own_registry(region: str, registry: str) -> None:
+def test_the_image_is_in_the_registry_of_the_region(region: str, registry: str) -> None:
     assert image_uri(TABLE, NEWEST_EVERYWHERE, region) == f"{registry}/{TAG}"
 
 
@@ -48,24 +48,24 @@ def test_every_region_has_a_registry_of_its_partition() -> None:
         assert f".{region}.{suffix}/" in image_uri(TABLE, NEWEST_EVERYWHERE, region)
 
 
-def test_an_unknown_region_says_what_is_near() -> None:
+def test_a_region_without_images_suggests_the_nearest() -> None:
     with pytest.raises(NotFound, match=r"did you mean us-east-1"):
         image_uri(TABLE, NEWEST_EVERYWHERE, "us-east-11")
 
 
-def test_no_image_name_is_longer_than_sagemaker_takes() -> None:
+def test_image_names_are_within_sagemakers_limit() -> None:
     for runtime in TABLE.runtimes:
         for region in TABLE.accounts:
             assert len(image_uri(TABLE, runtime, region)) <= 255
 
 
-def test_tags_say_the_version_and_the_cuda_of_their_runtime() -> None:
+def test_tags_have_the_version_and_cuda_of_their_runtime() -> None:
     for runtime in TABLE.runtimes:
         assert runtime.tag.startswith(f"{runtime.vllm}-gpu-")
         assert f"-cu{runtime.cuda.replace('.', '')}-" in runtime.tag
 
 
-def test_images_on_cuda_13_come_with_the_ami_whose_driver_can_run_them() -> None:
+def test_images_on_cuda_13_have_an_ami_with_a_new_enough_driver() -> None:
     for runtime in TABLE.runtimes:
         is_new = runtime.ami == "al2023-ami-sagemaker-inference-gpu-4-1"
 

@@ -41,7 +41,7 @@ def test_a_pair_is_found_by_any_of_its_names(name: str, full_name: str) -> None:
     assert pair_name(pair.target, pair.drafter) == full_name
 
 
-def test_every_full_name_leads_back_to_its_pair() -> None:
+def test_every_full_name_finds_its_pair() -> None:
     for target in CATALOG.targets.values():
         for drafter in target.drafters:
             assert find_pair(CATALOG, pair_name(target, drafter)).drafter == drafter
@@ -58,20 +58,20 @@ def test_every_full_name_leads_back_to_its_pair() -> None:
         ("zzz", "peagle catalog list"),
     ],
 )
-def test_an_unknown_name_says_what_is_near(name: str, hint: str) -> None:
-    with pytest.raises(NotFound) as told:
+def test_an_unknown_name_suggests_the_nearest(name: str, hint: str) -> None:
+    with pytest.raises(NotFound) as caught:
         find_pair(CATALOG, name)
 
-    assert hint in str(told.value)
+    assert hint in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["", " ", "+", "+eagle3", "gpt-oss-20b+"])
-def test_half_a_name_is_refused(name: str) -> None:
+def test_an_incomplete_name_is_refused(name: str) -> None:
     with pytest.raises(UserError, match="is not a pair"):
         find_pair(CATALOG, name)
 
 
-def test_an_instance_type_is_found_or_others_are_named() -> None:
+def test_an_unknown_instance_type_suggests_others() -> None:
     assert find_instance(CATALOG.instances, "ml.g6e.2xlarge").gpu == "L40S"
     with pytest.raises(NotFound, match=r"family has ml\.g6e\.xlarge, .*2xlarge, .*48xlarge"):
         find_instance(CATALOG.instances, "ml.g6e.3xlarge")
@@ -105,14 +105,14 @@ def test_an_own_table_replaces_the_bundled_one(tmp_path: Path) -> None:
     assert load_catalog(tmp_path).instances == CATALOG.instances
 
 
-def test_weights_may_lie_beside_the_file(tmp_path: Path) -> None:
+def test_weights_may_be_beside_the_file(tmp_path: Path) -> None:
     write_target(tmp_path, GOOD.replace("weights: acme/chat-7b\n", "weights: ./chat-7b/target\n"))
     (tmp_path / "acme" / "chat-7b" / "target").mkdir(parents=True)
 
     assert find_pair(load_catalog(tmp_path), "chat-7b").target.weights == "./chat-7b/target"
 
 
-def test_a_quoted_short_name_and_one_with_a_remark_are_found(tmp_path: Path) -> None:
+def test_a_quoted_short_name_and_one_with_a_comment_are_found(tmp_path: Path) -> None:
     named = GOOD.replace("short_name: chat-7b", 'short_name: "chat-7b" # for short')
     write_target(tmp_path, named)
 

@@ -1,4 +1,4 @@
-"""An unknown region: the nearest, else a few and where all are."""
+"""Hints for an unknown region: the nearest, else large ones and the URL of the list."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from peagle.errors import NotFound
 from peagle.planning import Options, make_plan
 
 
-def test_a_near_one_is_named() -> None:
+def test_the_nearest_region_is_suggested() -> None:
     assert "us-east-1" in region_hint("us-est-1", LARGE_REGIONS)
     assert ALL_REGIONS not in region_hint("us-est-1", LARGE_REGIONS)
 
 
-def test_else_a_few_that_are_known() -> None:
+def test_else_some_large_regions_are_suggested() -> None:
     known = load_catalog().runtimes.accounts
     assert set(LARGE_REGIONS) <= set(known)
 
@@ -26,7 +26,7 @@ def test_else_a_few_that_are_known() -> None:
     assert region_hint("nowhere", ["cn-north-1"]).startswith("such as cn-north-1; ")
 
 
-def test_a_plan_does_not_list_them_all() -> None:
+def test_a_plan_does_not_list_all_regions() -> None:
     with pytest.raises(NotFound) as unknown:
         make_plan(Options(pair="tiny", region="nowhere"), load_catalog())
 

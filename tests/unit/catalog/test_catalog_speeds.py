@@ -1,4 +1,4 @@
-"""Measured speeds: read when a plan asks, and refused when they do not say enough."""
+"""Measured speeds: read at first use; incomplete ones are an error."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_pair_with_its_drafter_is_the_target(tmp_path: Path) -> None:
     assert load_catalog(tmp_path).speeds["openai/gpt-oss-120b"]
 
 
-def test_acceptance_alone_and_raw_material_are_no_speeds(tmp_path: Path) -> None:
+def test_files_without_speeds_are_ignored(tmp_path: Path) -> None:
     write(tmp_path, {"rows": ["speeds", "openai/gpt-oss-120b"]})
     write(tmp_path, ["openai/gpt-oss-120b", "speeds"], "list.json")
     assert "openai/gpt-oss-120b" not in load_catalog(tmp_path).speeds
@@ -74,7 +74,7 @@ def test_speeds_are_no_evidence_of_acceptance(tmp_path: Path) -> None:
     assert all(item.target != "openai/gpt-oss-120b" for item in load_evidence(tmp_path))
 
 
-def test_what_belongs_to_other_targets_is_not_read(tmp_path: Path) -> None:
+def test_speeds_of_other_targets_are_not_read(tmp_path: Path) -> None:
     write(tmp_path, RUN | {"speeds": "broken"})
     catalog = load_catalog(tmp_path)
     assert catalog.speeds.get("peagle/tiny", ()) == ()
@@ -108,18 +108,16 @@ def test_what_belongs_to_other_targets_is_not_read(tmp_path: Path) -> None:
         (RUN | {"speeds": ["fast"]}, 'speeds[0]: is "fast"'),
     ],
 )
-def test_speeds_that_do_not_say_enough_are_an_error(
-    document: Any, message: str, tmp_path: Path
-) -> None:
+def test_incomplete_speeds_are_an_error(document: Any, message: str, tmp_path: Path) -> None:
     path = write(tmp_path, document)
     (problem,) = check_catalog_file(path)
     assert str(path) in problem.text
     assert message in problem.text
     assert problem.text in [p.text for p in check_catalog(tmp_path)[1]]
     if isinstance(document, dict) and document["pair"]:
-        with pytest.raises(CatalogError) as told:
+        with pytest.raises(CatalogError) as caught:
             load_catalog(tmp_path).speeds.get("openai/gpt-oss-120b")
-        assert told.value.message == problem.text
+        assert caught.value.message == problem.text
 
 
 @pytest.mark.parametrize(
@@ -130,7 +128,7 @@ def test_speeds_that_do_not_say_enough_are_an_error(
         (RUN | {"speeds": [ROW | {"drafter": "p-eagel"}]}, "speeds: 'p-eagel'", "p-e"),
     ],
 )
-def test_speeds_of_what_nobody_would_find_are_told_by_the_check(
+def test_speeds_of_unknown_names_are_problems(
     document: Any, message: str, fix: str, tmp_path: Path
 ) -> None:
     write(tmp_path, RUN, "good.json")
@@ -140,7 +138,7 @@ def test_speeds_of_what_nobody_would_find_are_told_by_the_check(
     assert fix in problem.fix
 
 
-def test_the_bundled_speeds_are_right() -> None:
+def test_the_bundled_speeds_name_known_gpus_and_drafters() -> None:
     speeds = load_catalog().speeds
     gpus = {instance.gpu for instance in load_catalog().instances.instances}
     for target_id in speeds:

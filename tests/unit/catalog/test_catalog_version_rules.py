@@ -1,4 +1,4 @@
-"""version_rules.yaml: read strictly, replaced by the user's own, and right about ranges."""
+"""version_rules.yaml: validation, replacement by the user's file, and version ranges."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
-def test_the_bundled_table_is_right() -> None:
+def test_the_bundled_table_has_no_problems() -> None:
     assert check_catalog_file(data_folder("model_catalog") / "version_rules.yaml") == []
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "key", "words"),
+    ("old", "new", "key", "message"),
     [
         ("level: error", "level: fatal", "rules[0].level", "expected one of"),
         ("vllm: <0.18.0", "vllm: before 0.18", "rules[0].vllm", "a range of versions"),
@@ -53,22 +53,22 @@ def test_the_bundled_table_is_right() -> None:
         ("code: kv-group-rule", "code: KV group", "rules[0].code", "lower-case letters"),
     ],
 )
-def test_a_wrong_entry_is_told_by_key(
-    tmp_path: Path, old: str, new: str, key: str, words: str
+def test_a_wrong_entry_is_reported_with_its_key(
+    tmp_path: Path, old: str, new: str, key: str, message: str
 ) -> None:
     problems = check_catalog_file(written(tmp_path, GOOD.replace(old, new)))
     assert [problem.key for problem in problems][:1] == [key]
-    assert words in problems[0].message
+    assert message in problems[0].message
     assert problems[0].line is not None
 
 
-def test_an_entry_that_stands_twice_is_told(tmp_path: Path) -> None:
+def test_a_duplicate_entry_is_a_problem(tmp_path: Path) -> None:
     entry = GOOD[GOOD.index("  - code") :]
     (problem,) = check_catalog_file(written(tmp_path, GOOD + entry))
     assert "duplicate" in problem.message
 
 
-def test_catalog_check_looks_at_the_table_too(tmp_path: Path) -> None:
+def test_catalog_check_includes_the_table(tmp_path: Path) -> None:
     written(tmp_path, GOOD.replace("level: error", "level: bad"))
     _, problems = check_catalog(tmp_path)
     assert [problem.key for problem in problems] == ["rules[0].level"]
@@ -88,13 +88,13 @@ def test_the_ratio_of_the_kv_groups_follows_the_version(vllm: str, ratio: float)
 
 
 @pytest.mark.parametrize("code", ["kv-group-rule", "placeholder-missing"])
-def test_some_entry_holds_on_every_version_and_only_one(code: str) -> None:
+def test_exactly_one_entry_applies_to_each_version(code: str) -> None:
     table = load_catalog().version_rules
     for minor in range(16, 34):
         assert len(applicable_rules(table, code, f"0.{minor}.0")) == 1
 
 
-def test_an_entry_without_versions_holds_on_all(tmp_path: Path) -> None:
+def test_an_entry_without_versions_applies_to_all(tmp_path: Path) -> None:
     written(tmp_path, GOOD.replace("    vllm: <0.18.0\n", ""))
     table = load_catalog(tmp_path).version_rules
     assert applicable_rules(table, "kv-group-rule", "0.30.0") == table.rules

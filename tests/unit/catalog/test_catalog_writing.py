@@ -1,4 +1,4 @@
-"""Tables are written back into their YAML files: lines that did not change stay to the byte."""
+"""Tables are written back into their YAML files: unchanged lines stay identical."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_a_new_type_is_inserted_at_its_position(position: int) -> None:
     assert parsed(text, InstanceTable) == desired
 
 
-def test_an_entry_and_a_key_can_go() -> None:
+def test_an_entry_and_a_key_can_be_removed() -> None:
     first, second, *rest = TABLE.instances
     desired = TABLE.model_copy(
         update={"instances": (first, second.model_copy(update={"quota_code": None}), *rest[1:])}
@@ -219,7 +219,7 @@ def test_a_region_that_is_added_everywhere() -> None:
     assert [line for line in text.splitlines() if line.lstrip().startswith("#")] == comments
 
 
-def test_one_version_comes_to_more_regions() -> None:
+def test_a_version_is_added_to_regions() -> None:
     by_version = {one.vllm: one for one in CATALOG.runtimes.runtimes}
     everywhere = by_version["0.28.0"].regions
     by_version["0.29.0"] = by_version["0.29.0"].model_copy(update={"regions": everywhere})
@@ -231,7 +231,7 @@ def test_one_version_comes_to_more_regions() -> None:
     assert parsed(text, RuntimeTable) == desired
 
 
-def test_the_version_that_names_the_list_leaves_it() -> None:
+def test_the_version_with_the_anchor_gets_another_list() -> None:
     by_version = {one.vllm: one for one in CATALOG.runtimes.runtimes}
     by_version["0.23.0"] = by_version["0.23.0"].model_copy(update={"regions": ("us-east-1",)})
     desired = with_runtimes(runtimes=tuple(by_version.values()))
@@ -272,7 +272,7 @@ def test_only_what_changed_is_written_and_can_be_loaded(tmp_path: Path) -> None:
     assert loaded.runtimes == CATALOG.runtimes
 
 
-def test_the_mode_of_a_file_stays(tmp_path: Path) -> None:
+def test_the_mode_of_a_file_is_kept(tmp_path: Path) -> None:
     (tmp_path / "instances.yaml").write_text(INSTANCES)
     (tmp_path / "instances.yaml").chmod(0o640)
 
@@ -281,7 +281,7 @@ def test_the_mode_of_a_file_stays(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "instances.yaml").stat().st_mode) == 0o640
 
 
-def test_comments_order_and_style_of_a_user_s_file_stay(tmp_path: Path) -> None:
+def test_comments_order_and_style_of_a_users_file_are_kept(tmp_path: Path) -> None:
     text = """\
 # Ours.
 source: mine # by hand

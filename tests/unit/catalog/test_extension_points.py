@@ -1,4 +1,4 @@
-"""An instance type is one entry of a table, and a pair is one file: the product needs no more."""
+"""A new instance type needs one table entry, and a new pair one file."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ NEW_INSTANCE = f"""\
 
 @pytest.fixture
 def own(tmp_path: Path) -> Path:
-    """A catalogue with an instance type that no AWS SDK knows, and a new pair."""
+    """A catalogue with an instance type that is unknown to AWS SDKs, and a new pair."""
     table = (data_folder("model_catalog") / "instances.yaml").read_text(encoding="utf-8")
     (tmp_path / "instances.yaml").write_text(f"{table}{NEW_INSTANCE}", encoding="utf-8")
     write_target(tmp_path, GOOD)
     return tmp_path
 
 
-def test_botocore_does_not_know_the_new_type() -> None:
+def test_the_new_type_is_unknown_to_botocore() -> None:
     known = service_model("sagemaker").shape_for("ProductionVariantInstanceType").enum
     assert NEW_TYPE not in known
     assert NEW_TYPE not in endpoint_types()
@@ -62,7 +62,7 @@ def test_the_cheapest_type_that_fits_may_be_the_new_one(own: Path) -> None:
     assert json.loads(done.stdout)["instance_type"] == NEW_TYPE
 
 
-def test_check_knows_both(own: Path) -> None:
+def test_check_accepts_both(own: Path) -> None:
     done = run_in_process("--catalog", str(own), "check", "chat-7b", "--instance-type", NEW_TYPE,
                           "--json")  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Tests read a frozen catalogue: what a refresh writes into the bundled one breaks none of them."""
+"""Tests read a frozen catalogue, so that a refresh of the bundled one breaks none of them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CHANGES = {
     ),
     "runtimes.yaml": ((r"-ubuntu24\.04-sagemaker", "-ubuntu26.04-sagemaker"),),
 }
-"""What a refresh may do: other prices, an instance type that is gone, other images."""
+"""Changes by a refresh: other prices, a removed instance type, other images."""
 
 
 @pytest.fixture
@@ -61,13 +61,13 @@ def test_golden_plans_do_not_read_the_bundled_catalogue(refreshed: Path) -> None
 
 
 @pytest.mark.parametrize("run", [run_in_process, run_as_process])
-def test_commands_of_tests_do_not_read_it_either(refreshed: Path, run: object) -> None:
+def test_commands_in_tests_do_not_read_the_bundled_catalogue(refreshed: Path, run: object) -> None:
     done = run("plan", "tiny", "--json", env=dict(os.environ))  # type: ignore[operator]
 
     assert done.stdout.encode() == _golden("tiny")
 
 
-def test_its_weights_are_those_that_ship() -> None:
+def test_the_frozen_catalogue_links_the_bundled_weights() -> None:
     with bundled_catalog():
         bundled = data_folder("model_catalog")
 

@@ -1,4 +1,4 @@
-"""The whole fit: its terms, what it refuses, what would mend it, what speculation costs."""
+"""The memory fit: terms, refusals, advice, and the cost of speculation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KNOBS = ("max_model_len", "max_num_seqs", "max_num_batched_tokens")
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_terms_and_cache_are_the_whole_gpu(name: str) -> None:
+def test_terms_and_cache_add_up_to_the_gpu(name: str) -> None:
     fit = fit_of(case(name, driver_gib=1.2))
     outside = sum(gib for term, gib in fit.terms.items() if not term.startswith(INSIDE))
     assert fit.fits
@@ -36,7 +36,7 @@ def test_a_cache_in_fp8_holds_twice_as_much() -> None:
     assert fp8.kv_cache_tokens == pytest.approx(2 * auto.kv_cache_tokens, rel=0.01)
 
 
-def test_what_speculation_costs() -> None:
+def test_speculation_reduces_the_cache() -> None:
     one = case("gpt-oss-20b")
     without = compare(one, fit_of(one))
     assert without is not None
@@ -45,7 +45,7 @@ def test_what_speculation_costs() -> None:
     assert compare(case("gpt-oss-20b", None), fit_of(case("gpt-oss-20b", None))) is None
 
 
-def test_what_does_not_fit_says_how_much_is_missing() -> None:
+def test_a_refusal_has_the_missing_memory() -> None:
     small = case("gpt-oss-20b", gpu_memory_gib=18.0, max_model_len=131072)
     fit = fit_of(small)
     assert not fit.fits
@@ -58,53 +58,53 @@ def test_what_does_not_fit_says_how_much_is_missing() -> None:
     assert not fit_of(turned(small, gpu_memory_gib=more - 0.01)).fits
 
 
-def test_slots_of_parallel_drafts_can_leave_a_step_no_token() -> None:
+def test_parallel_drafts_can_reserve_a_whole_step() -> None:
     one = case("qwen3-coder-30b", k=10, max_num_seqs=1024)
     assert "reserves 9,216 tokens of a step for 1,024 concurrent requests" in (why_not(one) or "")
     assert not fit_of(one).fits
     assert missing_bytes(one) == 0
-    told = {advice.knob: advice.value for advice in advise(one, turning(one))}
-    assert told["k"] == "8"
-    assert told["max-num-seqs"] == "512"
-    assert told["max-num-batched-tokens"] == "16384"
+    advised = {advice.knob: advice.value for advice in advise(one, turning(one))}
+    assert advised["k"] == "8"
+    assert advised["max-num-seqs"] == "512"
+    assert advised["max-num-batched-tokens"] == "16384"
     assert why_not(case("qwen3-coder-30b", "eagle3", k=10, max_num_seqs=1024)) is None
 
 
-def test_since_0_28_a_step_needs_slots_for_one_request_only() -> None:
+def test_since_0_28_a_step_reserves_slots_for_one_request() -> None:
     many = case("qwen3-coder-30b", vllm="0.28.0", k=10, max_num_seqs=1024)
     assert fit_of(many).fits
     one = turned(many, max_num_seqs=4, max_num_batched_tokens=9)
     assert "reserves 9 tokens of a step for a request; a step has 9" in (why_not(one) or "")
-    told = {advice.knob: advice.value for advice in advise(one, turning(one))}
-    assert told["k"] == "9"
-    assert told["max-num-batched-tokens"] == "16"
-    assert "max-num-seqs" not in told
+    advised = {advice.knob: advice.value for advice in advise(one, turning(one))}
+    assert advised["k"] == "9"
+    assert advised["max-num-batched-tokens"] == "16"
+    assert "max-num-seqs" not in advised
 
 
-def test_every_request_needs_a_token_of_a_step() -> None:
+def test_every_request_needs_one_token_per_step() -> None:
     one = case("qwen3-coder-30b", None, max_num_seqs=1000, max_num_batched_tokens=999)
     assert why_not(one) == "1,000 concurrent requests need one token each per step; a step has 999"
     assert not fit_of(one).fits
-    told = {advice.knob: advice.value for advice in advise(one, turning(one))}
-    assert told == {"max-num-seqs": "500", "max-num-batched-tokens": "1024"}
+    advised = {advice.knob: advice.value for advice in advise(one, turning(one))}
+    assert advised == {"max-num-seqs": "500", "max-num-batched-tokens": "1024"}
     assert fit_of(turned(one, max_num_batched_tokens=1000)).fits
 
 
-def test_every_advice_makes_it_fit_and_a_smaller_change_does_not() -> None:
+def test_advice_is_the_smallest_change_that_fits() -> None:
     one = case("gpt-oss-20b", gpu_memory_gib=26.0, max_model_len=131072)
-    told = {advice.knob: advice.value for advice in advise(one, turning(one))}
-    length = int(told["max-model-len"])
+    advised = {advice.knob: advice.value for advice in advise(one, turning(one))}
+    length = int(advised["max-model-len"])
     assert fit_of(turned(one, max_model_len=length)).fits
     assert not fit_of(turned(one, max_model_len=length + 1)).fits
-    share = float(told["gpu-memory-utilization"])
+    share = float(advised["gpu-memory-utilization"])
     assert fit_of(turned(one, gpu_memory_utilization=share)).fits
     assert not fit_of(turned(one, gpu_memory_utilization=share - 0.01)).fits
-    assert told["tp"] == "2"
-    assert told["no-speculation"]
+    assert advised["tp"] == "2"
+    assert advised["no-speculation"]
     assert advise(turned(one, max_model_len=length), turning(one)) == ()
 
 
-def test_where_nothing_helps_nothing_is_advised() -> None:
+def test_no_advice_if_no_single_change_helps() -> None:
     hopeless = case("gpt-oss-120b", gpu_memory_gib=2.0)
     assert advise(hopeless, turning(hopeless)) == ()
 
@@ -123,7 +123,7 @@ def test_gpus_divide_the_heads() -> None:
     st.sampled_from([20.0, 80.0, 139.8]),
 )
 @settings(deadline=None, max_examples=60)
-def test_asking_for_more_never_leaves_more(
+def test_larger_settings_never_enlarge_the_cache(
     name: str, knob: str, less: int, more: int, memory: float
 ) -> None:
     less, more = sorted((less, more))
@@ -137,7 +137,7 @@ def test_asking_for_more_never_leaves_more(
 
 @given(st.sampled_from(TARGETS), st.floats(10, 300), st.floats(0.1, 1))
 @settings(deadline=None, max_examples=60)
-def test_more_memory_never_holds_less(name: str, memory: float, share: float) -> None:
+def test_more_memory_never_reduces_the_cache(name: str, memory: float, share: float) -> None:
     one = case(name, gpu_memory_gib=memory, gpu_memory_utilization=share)
     more = fit_of(turned(one, gpu_memory_gib=memory * 1.1))
     fit = fit_of(one)

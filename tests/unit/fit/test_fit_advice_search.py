@@ -1,4 +1,4 @@
-"""What is tried to make a case fit, and how often: the answer comes at once, whatever was asked."""
+"""The search for advice: its values, and its speed for any settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from peagle.fit.models import FitCase
 from tests.unit.fit.geometry import case, turned, turning
 
 
-def told(one: FitCase) -> dict[str, str]:
+def advised(one: FitCase) -> dict[str, str]:
     return {advice.knob: advice.value for advice in advise(one, turning(one))}
 
 
@@ -27,7 +27,7 @@ def told(one: FitCase) -> dict[str, str]:
         {"max_num_seqs": 10**12},
     ],
 )
-def test_no_number_is_too_large_for_an_answer_at_once(engine: dict[str, Any]) -> None:
+def test_advice_for_huge_settings_is_fast(engine: dict[str, Any]) -> None:
     one, tried = case("gpt-oss-20b", **engine), Counter[str]()
     plain = turning(one)
 
@@ -42,34 +42,34 @@ def test_no_number_is_too_large_for_an_answer_at_once(engine: dict[str, Any]) ->
 
 @pytest.mark.parametrize("gib", [16.4, 16.6, 16.8, 17.0])
 def test_the_largest_k_that_fits_is_advised(gib: float) -> None:
-    """More may take less where a batch is rounded up to whole steps, so that none is left out."""
+    """All K are tried: a larger one can need less memory, since batches are rounded up to steps."""
     one = case("gpt-oss-20b", k=18, gpu_memory_gib=gib, max_num_seqs=64, max_model_len=4096)
     fitting = [k for k in range(1, 18) if fit_of(turned(one, k=k)).fits]
     if not fit_of(one).fits:
-        assert told(one).get("k") == (str(fitting[-1]) if fitting else None)
+        assert advised(one).get("k") == (str(fitting[-1]) if fitting else None)
 
 
-def test_the_context_advised_is_no_longer_than_target_and_head_were_made_for() -> None:
+def test_the_advised_context_is_supported_by_target_and_head() -> None:
     long = case("gpt-oss-20b", max_model_len=10_000_000)
-    assert told(long)["max-model-len"] == "131072"
-    asked = case("qwen3-coder-30b", max_model_len=10_000_000)
-    assert asked.drafter is not None
-    most = min(asked.target.architecture.max_positions, asked.drafter.max_positions)
-    assert told(asked)["max-model-len"] == str(most)
+    assert advised(long)["max-model-len"] == "131072"
+    wide = case("qwen3-coder-30b", max_model_len=10_000_000)
+    assert wide.drafter is not None
+    most = min(wide.target.architecture.max_positions, wide.drafter.max_positions)
+    assert advised(wide)["max-model-len"] == str(most)
 
 
-def test_a_step_that_is_too_large_is_made_as_small_as_needed_and_no_smaller() -> None:
+def test_the_largest_step_that_fits_is_advised() -> None:
     large = case("gpt-oss-20b", gpu_memory_gib=23.6, max_num_seqs=8, max_num_batched_tokens=65536)
-    step = int(told(large)["max-num-batched-tokens"])
+    step = int(advised(large)["max-num-batched-tokens"])
     assert fit_of(turned(large, max_num_batched_tokens=step)).fits
     assert not fit_of(turned(large, max_num_batched_tokens=2 * step)).fits
 
 
 @pytest.mark.parametrize("vllm", ["0.27.1", "0.28.0"])
-def test_no_step_below_what_vllm_needs_is_advised(vllm: str) -> None:
-    """A token for every request, and one beside the slots: of all requests before 0.28."""
+def test_the_advised_step_is_at_least_the_minimum_of_vllm(vllm: str) -> None:
+    """One token per request, and one beside the slots (before 0.28 those of all requests)."""
     crowded = case("gpt-oss-20b", vllm=vllm, max_num_seqs=1000, max_num_batched_tokens=2**30)
-    step = int(told(crowded)["max-num-batched-tokens"])
+    step = int(advised(crowded)["max-num-batched-tokens"])
     assert step > (6 * 1000 if vllm == "0.27.1" else 999)
     small = case("gpt-oss-20b", vllm=vllm, gpu_memory_gib=15.8, max_num_seqs=1000)
-    assert "max-num-batched-tokens" not in told(small), "no step for as many requests fits"
+    assert "max-num-batched-tokens" not in advised(small), "no step for as many requests fits"

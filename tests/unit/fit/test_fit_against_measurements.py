@@ -29,14 +29,14 @@ MOST_SHARE_OFF = 0.03
 
 
 COLUMNS = ("with", "without", "K", "utilisation", "cache", "GPUs")
-"""What every pair is to be measured with: a drafter and none, two K, two shares of the memory, both
-types of cache. Several GPUs are more than is asked for."""
+"""The settings to measure for every pair: with and without a drafter, two K, two shares of the
+memory, both types of cache. Several GPUs are optional."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One measured start: what was asked, and what the engine said. ``exact``: in bytes, from the
-    engine's worker; else as its log rounds them."""
+    """One measured start: settings and result. ``exact``: in bytes, from the engine's worker; else
+    rounded, from its log."""
 
     name: str
     case: FitCase
@@ -52,7 +52,7 @@ def document() -> Any:
 
 
 def rows() -> list[Row]:
-    """Every row in which the engine laid out its cache, probed or only logged."""
+    """Every row in which the engine allocated a cache, measured or only logged."""
     evidence = document()
     version, found = evidence["engine"]["version"], [*evidence["rows"], *evidence["log_rows"]]
     return [_row(row, version) for row in found if "kv_cache_tokens" in row["logged"]]
@@ -63,7 +63,7 @@ def _row(row: dict[str, Any], version: str) -> Row:
     rank = min(ranks, key=lambda rank: rank["available_kv_cache_memory"]) if ranks else None
     return Row(
         name=f"{row['name']} of host {row['host']}",
-        case=asked(row, version),
+        case=case_of(row, version),
         kv_gib=rank["available_kv_cache_memory"] / GIB
         if rank
         else logged["available_kv_cache_gib"],
@@ -74,8 +74,8 @@ def _row(row: dict[str, Any], version: str) -> Row:
     )
 
 
-def asked(row: dict[str, Any], version: str) -> FitCase:
-    """The pair and the engine's arguments; the H200's memory is as CUDA saw it."""
+def case_of(row: dict[str, Any], version: str) -> FitCase:
+    """The pair and the engine's arguments; the H200's memory is that of CUDA."""
     setting = Setting(**row["setting"])
     engine = replace(
         H200,
@@ -102,12 +102,12 @@ def asked(row: dict[str, Any], version: str) -> FitCase:
 
 
 def off(row: Row, compiled: bool) -> tuple[float, float]:
-    """GiB by which the cache comes out too large, and the share by which the tokens do."""
+    """By how many GiB the cache is too large, and by which share the tokens are."""
     fit = fit_of(replace(row.case, engine=replace(row.case.engine, compiled=compiled)))
     return fit.kv_cache_gib - row.kv_gib, fit.kv_cache_tokens / row.tokens - 1
 
 
-def test_the_evidence_covers_what_it_is_for() -> None:
+def test_the_evidence_covers_the_required_settings() -> None:
     found = rows()
     pairs = {(row.case.target.architecture.class_name, bool(row.case.drafter)) for row in found}
     assert len({name for name, _ in pairs}) == 3, "GPT-OSS, Qwen3-Coder, Gemma"
@@ -120,7 +120,7 @@ def test_the_evidence_covers_what_it_is_for() -> None:
 
 
 def measured(pair: str) -> list[Setting]:
-    """The settings of a pair in which the engine laid out its cache, as the file says now."""
+    """The settings of a pair with which the engine allocated a cache."""
     evidence = document()
     found = [
         row for row in (*evidence["rows"], *evidence["log_rows"]) if row["setting"]["pair"] == pair
@@ -129,7 +129,7 @@ def measured(pair: str) -> list[Setting]:
 
 
 def cells(found: list[Setting]) -> dict[str, str]:
-    """A line of the table: what these settings are measured with; "-" where nothing is."""
+    """A row of the table of measured settings; "-" for none."""
     with_drafter = [one for one in found if one.drafter]
     k = sorted({one.k for one in with_drafter if one.drafter == "p-eagle"})
     values: dict[str, list[Any]] = {
@@ -144,14 +144,14 @@ def cells(found: list[Setting]) -> dict[str, str]:
 
 
 def gaps(found: list[Setting]) -> list[str]:
-    """What the issue asks for and these settings do not have."""
+    """The columns that these settings do not cover."""
     line = cells(found)
     two = [name for name in ("K", "utilisation", "cache") if "," not in line[name]]
     return [name for name in ("with", "without") if line[name] == "-"] + two
 
 
-def test_what_is_measured_of_each_pair(capsys: pytest.CaptureFixture[str]) -> None:
-    """The table is made of the evidence as it is."""
+def test_each_pair_has_all_required_measurements(capsys: pytest.CaptureFixture[str]) -> None:
+    """The table is computed from the evidence."""
     table = {pair: measured(pair) for pair in PAIRS}
     with capsys.disabled():
         widths = {"with": 16, "without": 8, "K": 8, "utilisation": 12, "cache": 10, "GPUs": 5}
@@ -167,7 +167,7 @@ def test_what_is_measured_of_each_pair(capsys: pytest.CaptureFixture[str]) -> No
     assert {pair: gaps(found) for pair, found in table.items()} == {pair: [] for pair in PAIRS}
 
 
-def test_a_new_row_closes_its_gap() -> None:
+def test_a_new_row_closes_a_gap() -> None:
     only = [Setting("gemma-4-31b"), Setting("gemma-4-31b", "p-eagle", 7)]
     assert gaps(only) == ["K", "utilisation", "cache"]
     more = [*only, Setting("gemma-4-31b", "p-eagle", 3, kv_cache_dtype="fp8")]
@@ -176,14 +176,14 @@ def test_a_new_row_closes_its_gap() -> None:
 
 
 def refusals() -> dict[str, dict[str, Any]]:
-    """What the engine would not start: by its words, up to the first number or comma."""
+    """The refused settings by the engine's message, up to the first number or comma."""
     rows = [row for row in document()["rows"] if "error" in row]
     return {row["error"].partition(" is set")[0].partition(" currently")[0]: row for row in rows}
 
 
-def test_what_the_engine_refused_is_refused() -> None:
+def test_settings_that_vllm_refuses_are_refused() -> None:
     slots = refusals()["refused: Value error, max_num_scheduled_tokens"]
-    assert "reserves 9,216 tokens" in (why_not(asked(slots, "0.26.0")) or "")
+    assert "reserves 9,216 tokens" in (why_not(case_of(slots, "0.26.0")) or "")
 
     sliding = refusals()["refused: NotImplementedError: FlashInfer backend on SM90"]["setting"]
     case = catalog_case(
@@ -196,7 +196,7 @@ def test_what_the_engine_refused_is_refused() -> None:
     assert len(refusals()) == 2, "a new refusal needs a rule of its own"
 
 
-def test_the_readme_says_how_far_it_is_off() -> None:
+def test_the_readme_has_the_largest_error() -> None:
     found = [off(row, False) for row in rows()]
     gib, share = (max(map(abs, column)) for column in zip(*found, strict=True))
     half = statistics.median(abs(share) for _, share in found)
@@ -208,7 +208,7 @@ def test_the_readme_says_how_far_it_is_off() -> None:
     assert half <= float(within) / 100
 
 
-@pytest.mark.parametrize("known", [False, True], ids=["as asked", "knowing the compile cache"])
+@pytest.mark.parametrize("known", [False, True], ids=["as case_of", "knowing the compile cache"])
 def test_every_row_is_within_tolerance(known: bool, capsys: pytest.CaptureFixture[str]) -> None:
     wrong, worst = [], ("", 0.0, 0.0)
     for row in rows():
@@ -224,7 +224,7 @@ def test_every_row_is_within_tolerance(known: bool, capsys: pytest.CaptureFixtur
     assert not wrong, "\n".join(wrong)
 
 
-def test_weights_are_right_to_an_eighth_of_a_gib() -> None:
+def test_weights_are_within_an_eighth_of_a_gib() -> None:
     """cuBLAS takes its workspace while some heads load, which vLLM counts among the weights."""
     for row in rows():
         fit = fit_of(row.case)
@@ -232,7 +232,7 @@ def test_weights_are_right_to_an_eighth_of_a_gib() -> None:
         assert weights == pytest.approx(row.weights_gib, abs=0.13), row.name
 
 
-def test_given_the_memory_the_tokens_are_exact() -> None:
+def test_the_tokens_of_a_known_cache_are_exact() -> None:
     for row in filter(lambda row: row.exact, rows()):
         layout, engine = cache_layout(row.case), row.case.engine
         in_flight = in_flight_tokens(engine, row.case.drafter)

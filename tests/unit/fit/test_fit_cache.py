@@ -1,4 +1,4 @@
-"""The cache as vLLM allots it. ``tests/engine/test_fit_vllm.py`` asks vLLM itself."""
+"""The KV cache as vLLM allocates it; ``tests/engine/test_fit_vllm.py`` compares with vLLM."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def layout(*groups: AttentionGroup) -> Layout:
 
 
 @pytest.mark.parametrize(
-    ("groups", "length", "batched", "vllm_says"),
+    ("groups", "length", "batched", "expected"),
     [
         pytest.param(GPT_OSS_20B, 131072, 2048, 338567, id="gpt-oss-20b"),
         pytest.param((*GPT_OSS_20B, group(4, 8, 64)), 32768, 2048, 232110, id="20b-p-eagle"),
@@ -47,12 +47,12 @@ def layout(*groups: AttentionGroup) -> Layout:
         pytest.param((group(36, 8, 128), group(4, 32, 128)), 16384, 8192, 40320, id="two-sizes"),
     ],
 )
-def test_the_cache_is_what_vllm_allots(
-    groups: tuple[AttentionGroup, ...], length: int, batched: int, vllm_says: int
+def test_the_cache_equals_that_of_vllm(
+    groups: tuple[AttentionGroup, ...], length: int, batched: int, expected: int
 ) -> None:
-    """``vllm_says``: tokens in 8 GiB by get_kv_cache_groups and get_kv_cache_capacity of vLLM
+    """``expected``: tokens in 8 GiB by get_kv_cache_groups and get_kv_cache_capacity of vLLM
     0.28.0 for the same layers in bfloat16."""
-    assert layout(*groups).capacity(8 * GIB, length, 2 * batched)[0] == vllm_says
+    assert layout(*groups).capacity(8 * GIB, length, 2 * batched)[0] == expected
 
 
 def test_a_drafter_costs_a_hybrid_target_more_than_its_layers() -> None:
@@ -63,7 +63,7 @@ def test_a_drafter_costs_a_hybrid_target_more_than_its_layers() -> None:
     assert padding == 4 * 2 * 8 * 64 * 2 * 16 * both.groups[0].blocks(32768, 4096)
 
 
-def test_older_vllm_pads_groups_that_are_nearer_only() -> None:
+def test_older_vllm_pads_groups_below_a_smaller_ratio() -> None:
     """16 layers against 12: above 1.25 the groups are cut to 12, and the drafter's kind has two."""
     groups = (*GPT_OSS_20B, group(4, 8, 64))
     assert [part.tables for part in layout_of(groups, 1, 2, 1.5).groups] == [1, 1]
@@ -82,7 +82,7 @@ def test_heads_are_divided_among_gpus_until_each_has_one() -> None:
     assert layout_of(QWEN_CODER, 1, 1, RATIO).block_bytes == 48 * 2 * 4 * 128 * BLOCK_TOKENS
 
 
-def test_no_memory_is_no_cache() -> None:
+def test_without_memory_the_cache_is_empty() -> None:
     assert layout(*GEMMA).capacity(-5, 100, 100) == (0, 0.0)
 
 
@@ -100,7 +100,7 @@ GROUPS = st.lists(
 
 
 @given(GROUPS, st.integers(1, 100_000), st.integers(1, 16384))
-def test_a_longer_request_never_takes_less(
+def test_a_longer_request_never_needs_less_cache(
     groups: list[AttentionGroup], length: int, in_flight: int
 ) -> None:
     cut = layout(*groups)
@@ -111,7 +111,7 @@ def test_a_longer_request_never_takes_less(
 
 
 @given(GROUPS, st.integers(1, 100_000), st.integers(0, 10 * GIB))
-def test_more_memory_never_holds_less(
+def test_more_memory_never_reduces_the_cache(
     groups: list[AttentionGroup], length: int, memory: int
 ) -> None:
     cut = layout(*groups)
@@ -121,7 +121,7 @@ def test_more_memory_never_holds_less(
 
 
 @given(GROUPS, st.sampled_from([1, 2, 4, 8]))
-def test_more_gpus_never_take_more_each(groups: list[AttentionGroup], tp: int) -> None:
+def test_more_gpus_never_need_more_cache_each(groups: list[AttentionGroup], tp: int) -> None:
     one = layout_of(groups, 1, 2, RATIO).request_bytes(8192, 4096)
     each = layout_of(groups, tp, 2, RATIO)
     assert each.used_bytes(8192, 4096) <= one

@@ -47,7 +47,7 @@ def runs_on_v2(one: FitCase) -> bool:
         ("qwen3-coder-30b", "eagle3", 3, (49, 512), (49, 512)),
     ],
 )
-def test_vllm_captures_these_graphs(
+def test_captured_graph_sizes(
     pair: str, head: str | None, k: int, piecewise: tuple[int, int], full: tuple[int, int]
 ) -> None:
     """Number and largest batch, from the log of vLLM 0.26.0 (``Profiling CUDA graph memory``)."""
@@ -56,7 +56,7 @@ def test_vllm_captures_these_graphs(
     assert (len(whole), whole[-1]) == full
 
 
-def test_without_graphs_nothing_is_captured() -> None:
+def test_eager_mode_captures_no_graphs() -> None:
     assert captured(case("gpt-oss-20b", enforce_eager=True)) == ([], [])
 
 
@@ -77,7 +77,7 @@ def test_dense_targets_run_on_model_runner_v2_unless_they_draft_in_parallel() ->
     assert not runs_on_v2(case("gpt-oss-20b", None))
 
 
-def test_a_server_takes_more_on_larger_gpus() -> None:
+def test_defaults_grow_with_the_gpu() -> None:
     assert default_batched_tokens("L4", 22.0, "0.28.0") == 2048
     assert default_batched_tokens("H200", 139.8, "0.28.0") == 8192
     assert default_batched_tokens("A100", 79.2, "0.28.0") == 2048
@@ -87,7 +87,7 @@ def test_a_server_takes_more_on_larger_gpus() -> None:
 
 
 @pytest.mark.parametrize(
-    ("length", "asked", "batch"),
+    ("length", "given", "batch"),
     [
         (32768, (None, None), (1024, 8192)),
         (1024, (2, None), (2, 2048)),
@@ -96,10 +96,10 @@ def test_a_server_takes_more_on_larger_gpus() -> None:
         (4, (None, None), (1024, 4096)),
     ],
 )
-def test_what_is_not_asked_is_no_more_than_can_be_used(
-    length: int, asked: tuple[int | None, int | None], batch: tuple[int, int]
+def test_a_default_batch_is_limited_by_the_other_value(
+    length: int, given: tuple[int | None, int | None], batch: tuple[int, int]
 ) -> None:
-    assert batch_of("H200", 139.8, "0.28.0", length, asked) == batch
+    assert batch_of("H200", 139.8, "0.28.0", length, given) == batch
 
 
 def test_data_centre_blackwell_captures_more_since_0_28() -> None:
@@ -126,7 +126,7 @@ def test_data_centre_blackwell_captures_more_since_0_28() -> None:
         ("0.28.0", "mtp", False, 0),
     ],
 )
-def test_since_0_28_the_slots_of_one_request_count(
+def test_since_0_28_only_the_slots_of_one_request_count(
     vllm: str, method: str, parallel: bool, slots: int
 ) -> None:
     one = case("qwen3-coder-30b", vllm=vllm, k=5, max_num_seqs=1024)
@@ -137,7 +137,7 @@ def test_since_0_28_the_slots_of_one_request_count(
 
 
 @pytest.mark.parametrize("vllm", ["0.16.0", "0.17.1", "0.18.0", "0.26.0", "0.28.0", "0.31.0"])
-def test_the_groups_are_padded_as_the_version_rules_have_it(vllm: str) -> None:
+def test_padding_ratios_equal_the_version_rules(vllm: str) -> None:
     (rule,) = applicable_rules(load_catalog().version_rules, "kv-group-rule", vllm)
     assert padding_ratio(vllm) == rule.value
 
@@ -148,7 +148,7 @@ def test_asynchronous_scheduling_keeps_two_batches() -> None:
     assert in_flight_tokens(ngram, None) == 8192
 
 
-def test_a_data_sheets_number_is_what_the_driver_leaves_of_it() -> None:
+def test_visible_memory_is_less_than_on_the_data_sheet() -> None:
     assert cuda_visible_gib(141, "H200") == pytest.approx(139.8, abs=0.05)
     assert cuda_visible_gib(139.5, "H200") == 139.5
     assert cuda_visible_gib(100, "H200") == 100

@@ -28,18 +28,18 @@ PUBLISHED = {
     "qwen3-coder-30b": 61_064_245_248,
     "gemma-4-31b": 62_546_177_752,
 }
-"""Bytes of the weight files, as their indexes say."""
+"""Bytes of the weight files, from their indexes."""
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_the_geometry_gives_the_bytes_of_the_published_files(name: str) -> None:
+def test_estimated_bytes_equal_the_published_files(name: str) -> None:
     model = target(name)
     tower = vision_bytes(model.vision, 5376) if model.vision else 0
     assert checkpoint_bytes(model) + tower == PUBLISHED[name]
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_the_catalogues_size_and_a_config_alone_agree(name: str) -> None:
+def test_estimates_from_catalogue_and_config_agree(name: str) -> None:
     model = target(name)
     engine = replace(H200, images=True)
     known = replace(model, checkpoint_bytes=PUBLISHED[name], vision=None)
@@ -51,13 +51,13 @@ MEASURED = {"gpt-oss-20b": 13_990_115_328, "gemma-4-31b": 62_175_021_568}
 
 
 @pytest.mark.parametrize("name", MEASURED)
-def test_vllm_counts_the_same_to_a_few_hundred_kilobytes(name: str) -> None:
+def test_estimated_weights_equal_those_of_vllm(name: str) -> None:
     assert target_on_gpu(target(name), H200) == pytest.approx(MEASURED[name], abs=300_000)
 
 
 @pytest.mark.parametrize("name", TARGETS)
 @pytest.mark.parametrize("tp", [2, 4, 8])
-def test_a_rank_holds_its_share_and_what_is_never_divided(name: str, tp: int) -> None:
+def test_a_rank_holds_its_share_and_the_replicated_tensors(name: str, tp: int) -> None:
     whole, rank = (target_bytes(target(name), size, 90) for size in (1, tp))
     assert whole / tp < rank < whole / tp * 1.12
 
@@ -70,7 +70,7 @@ def test_key_value_heads_are_divided_until_each_rank_has_one() -> None:
     assert eight - four / 2 > kept_double
 
 
-def test_mxfp4_experts_are_padded_as_each_gpus_kernels_want_them() -> None:
+def test_mxfp4_experts_are_padded_for_the_kernel_of_the_gpu() -> None:
     model = target("gpt-oss-20b")
     hopper, blackwell, other = (target_bytes(model, 1, sm) for sm in (90, 100, 89))
     assert hopper < other < blackwell
@@ -79,21 +79,21 @@ def test_mxfp4_experts_are_padded_as_each_gpus_kernels_want_them() -> None:
     assert 1.08 < blackwell / stored < 1.15
 
 
-def test_a_quantised_target_takes_half() -> None:
+def test_an_fp8_target_takes_half() -> None:
     model = target("qwen3-coder-30b")
     fp8 = replace(model, quantization="fp8")
     ratio = target_bytes(fp8, 1, 90) / target_bytes(model, 1, 90)
     assert 0.5 < ratio < 0.53, "embedding, output matrix and norms stay as they are"
 
 
-def test_a_head_that_shares_the_targets_matrices_takes_less() -> None:
+def test_a_head_with_shared_matrices_is_smaller() -> None:
     own, shared = drafter("gpt-oss-20b"), drafter("gpt-oss-20b", own=False)
     assert drafter_bytes(own, 1) - drafter_bytes(shared, 1) == pytest.approx(
         2 * 201088 * 2880 * 2, rel=0.01
     )
 
 
-def test_a_head_of_known_size_is_that_large() -> None:
+def test_a_known_size_of_a_head_is_used() -> None:
     known = replace(drafter("qwen3-coder-30b"), checkpoint_bytes=5_000_000_000)
     assert drafter_on_gpu(known, 1) == pytest.approx(5_000_000_000 + 262144 * 128 * 2, rel=0.002)
     assert drafter_on_gpu(known, 2) > drafter_on_gpu(known, 1) / 2, "fc is on every rank"
@@ -107,7 +107,7 @@ def test_a_head_holds_the_parameters_of_its_layers() -> None:
 
 
 def headers(model: TargetModel) -> dict[str, Tensor]:
-    """The headers of an unquantised checkpoint with this geometry."""
+    """The headers of an unquantized checkpoint with this geometry."""
     shape = model.architecture
     group = shape.attention[0]
     hidden, width = shape.hidden_size, group.head_dim
@@ -150,7 +150,7 @@ def test_headers_and_geometry_agree(tp: int) -> None:
     assert found == pytest.approx(target_bytes(model, tp, 90), rel=0.001)
 
 
-def test_headers_say_what_a_quantised_file_holds() -> None:
+def test_headers_have_the_sizes_of_quantized_weights() -> None:
     model = target("qwen3-coder-30b")
     halved = {
         name: replace(tensor, size=tensor.size // 2) if ".experts." in name else tensor
@@ -162,7 +162,7 @@ def test_headers_say_what_a_quantised_file_holds() -> None:
     )
 
 
-def test_rotary_tables_are_made_for_every_position() -> None:
+def test_rotary_tables_cover_every_position() -> None:
     assert rotary_bytes(target("gpt-oss-20b")) == 131072 * 64 * 4
     assert rotary_bytes(target("gemma-4-31b")) == 262144 * (256 + 512) * 2
 
@@ -173,7 +173,7 @@ def test_the_allocator_loses_less_than_a_segment(size: int) -> None:
     assert allocated(size) <= allocated(size + 512)
 
 
-def test_the_allocator_cuts_only_what_is_small() -> None:
+def test_the_allocator_splits_small_segments_only() -> None:
     assert allocated(9 * MIB + 1) == 9 * MIB + 512
     assert allocated(16.5 * MIB) == 16.5 * MIB, "1.5 MiB are cut off"
     assert allocated(17.5 * MIB) == 18 * MIB

@@ -27,7 +27,7 @@ def phases(pair: str, head: str | None = "p-eagle", **engine: Any) -> dict[str, 
 @pytest.mark.parametrize(
     ("pair", "peak"), [("gpt-oss-20b", 742.9), ("gpt-oss-120b", 744.4), ("qwen3-coder-30b", 952.0)]
 )
-def test_the_targets_step(pair: str, peak: float) -> None:
+def test_activations_of_the_target(pair: str, peak: float) -> None:
     workspace = expert_workspace(case(pair)) / MIB
     assert phases(pair)["target"] + workspace == pytest.approx(peak, abs=8)
 
@@ -35,7 +35,7 @@ def test_the_targets_step(pair: str, peak: float) -> None:
 @pytest.mark.parametrize(
     ("pair", "peak"), [("gpt-oss-20b", 1008.0), ("gpt-oss-120b", 876.0), ("qwen3-coder-30b", 1344)]
 )
-def test_the_drafters_step(pair: str, peak: float) -> None:
+def test_activations_of_the_drafter(pair: str, peak: float) -> None:
     workspace = expert_workspace(case(pair)) / MIB
     assert phases(pair)["drafter"] + workspace == pytest.approx(peak, abs=3)
 
@@ -49,7 +49,7 @@ def test_the_drafters_step(pair: str, peak: float) -> None:
         ("qwen3-coder-30b", "p-eagle", "compiling_drafter", 1454.0),
     ],
 )
-def test_the_first_start_compiles_beside_a_second_embedding(
+def test_compilation_at_first_start_needs_a_second_embedding(
     pair: str, head: str | None, phase: str, peak: float
 ) -> None:
     kept = expert_workspace(case(pair)) / MIB
@@ -65,7 +65,7 @@ def test_the_first_start_compiles_beside_a_second_embedding(
         ("qwen3-coder-30b", None, 128, 911.9 - 32),
     ],
 )
-def test_sampling(pair: str, head: str | None, seqs: int, peak: float) -> None:
+def test_memory_of_sampling(pair: str, head: str | None, seqs: int, peak: float) -> None:
     kept = expert_workspace(case(pair)) / MIB
     assert phases(pair, head, max_num_seqs=seqs)["sampling"] + kept == pytest.approx(peak, abs=10)
 
@@ -83,7 +83,7 @@ def test_sampling(pair: str, head: str | None, seqs: int, peak: float) -> None:
         ("gemma-4-31b", None, 0, 0.0),
     ],
 )
-def test_graphs(pair: str, head: str | None, k: int, gib: float) -> None:
+def test_memory_of_cuda_graphs(pair: str, head: str | None, k: int, gib: float) -> None:
     assert graph_bytes(case(pair, head, k=k)) / (1 << 30) == pytest.approx(gib, abs=0.15)
 
 
@@ -92,7 +92,7 @@ def test_older_engines_do_not_count_their_graphs() -> None:
     assert graph_bytes(case("gpt-oss-20b", enforce_eager=True)) == 0
 
 
-def test_gpus_that_share_a_model_keep_buffers_for_their_sums() -> None:
+def test_tensor_parallelism_needs_all_reduce_buffers() -> None:
     one, two, four = (
         library_bytes(case("gpt-oss-20b", tensor_parallel_size=tp)) for tp in (1, 2, 4)
     )
@@ -110,7 +110,7 @@ def test_newer_engines_count_their_own_buffers() -> None:
 
 
 @pytest.mark.parametrize("field", ["max_num_seqs", "max_num_batched_tokens"])
-def test_more_at_once_never_takes_less(field: str) -> None:
+def test_larger_batches_never_need_less_memory(field: str) -> None:
     for pair in ("gpt-oss-20b", "gemma-4-31b"):
         sizes = [
             working_memory(case(pair, "p-eagle", **{field: value})).peak
@@ -119,7 +119,7 @@ def test_more_at_once_never_takes_less(field: str) -> None:
         assert sizes == sorted(sizes)
 
 
-def test_more_gpus_take_less_each() -> None:
+def test_more_gpus_need_less_memory_each() -> None:
     one, two = (working_memory(case("gemma-4-31b", tensor_parallel_size=tp)) for tp in (1, 2))
     assert two.phases["target"] < one.phases["target"]
     assert two.phases["drafter"] < one.phases["drafter"]

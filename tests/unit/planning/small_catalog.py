@@ -1,4 +1,4 @@
-"""A catalogue of three targets and five instance types, small enough to reckon with by hand."""
+"""A catalogue of three targets and five instance types, small enough to calculate with by hand."""
 
 from __future__ import annotations
 
@@ -49,13 +49,15 @@ P_EAGLE = Drafter(
     max_positions=4096,
     acceptance_floor=1.5,
     engine_arguments=(
-        EngineSetting(name="no-enable-prefix-caching", value=True, because="its card serves so"),
+        EngineSetting(
+            name="no-enable-prefix-caching", value=True, because="its model card sets it"
+        ),
     ),
     problems=(
         KnownProblem(
             code="old-bug",
             level="warning",
-            summary="it stumbles",
+            summary="it fails",
             vllm="<0.20.0",
             fix="use a later vLLM",
             source="issue 1",
@@ -79,7 +81,7 @@ EAGLE3 = Drafter(
 
 NGRAM = Drafter(
     name="ngram",
-    title="n-gram look-up",
+    title="n-gram lookup",
     method="ngram",
     min_vllm="0.16.0",
     k_recommended=4,
@@ -207,7 +209,7 @@ CATALOG = Catalog(
 
 
 def with_target(target: Target) -> Catalog:
-    """The catalogue with this target in the place of the one of the same id."""
+    """The catalogue with this target replacing the one with the same id."""
     return CATALOG.model_copy(update={"targets": {**CATALOG.targets, target.id: target}})
 
 

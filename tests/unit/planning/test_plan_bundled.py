@@ -83,8 +83,8 @@ def test_the_same_input_gives_the_same_bytes_in_every_process() -> None:
     assert plan_bytes(again) == first
 
 
-def test_planning_asks_neither_network_nor_disk() -> None:
-    """Every target is read beforehand; from then on an audit hook sees all that is touched."""
+def test_planning_uses_neither_network_nor_disk() -> None:
+    """All targets are read first; then an audit hook records every access."""
     script = (
         "import sys\n"
         "from peagle.catalog import load_catalog\n"

@@ -1,4 +1,4 @@
-"""K, vLLM, image, AMI, name, context and load: what is chosen, refused and explained."""
+"""K, vLLM, image, AMI, name, context and load: choices, refusals and reasons."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_k_is_the_recommended_one_with_its_source() -> None:
     assert because(made, "k") == "recommended for P-EAGLE head for Chat (its card)"
 
 
-def test_a_given_k_has_no_reason() -> None:
+def test_a_k_from_the_options_has_no_reason() -> None:
     made = plan(k=8)
     assert made.speculation is not None
     assert made.speculation.k == 8
@@ -60,34 +60,34 @@ def test_vllm_is_the_catalogues_default() -> None:
     assert plan(vllm="0.28").runtime == made.runtime
 
 
-def test_vllm_below_what_the_head_needs_is_an_error() -> None:
+def test_vllm_below_the_minimum_of_the_head_is_an_error() -> None:
     made = plan(vllm="0.17.1")
     assert codes(made, "error") == ["vllm-below-minimum"]
     assert "P-EAGLE head for Chat needs vLLM 0.18.0" in made.findings[0].message
     assert codes(plan("chat+eagle3", vllm="0.17.1"), "error") == []
 
 
-def test_vllm_below_what_the_target_needs_is_an_error() -> None:
+def test_vllm_below_the_minimum_of_the_target_is_an_error() -> None:
     newer = with_target(CHAT.model_copy(update={"min_vllm": "0.30.0"}))
     made = plan(catalog=newer, speculation=False)
     assert "Chat needs vLLM 0.30.0" in made.findings[0].message
 
 
-def test_a_version_without_an_image_is_told_with_those_that_have_one() -> None:
+def test_a_version_without_an_image_lists_those_with_one() -> None:
     with pytest.raises(NotFound, match=r"no image with vLLM 0\.27\.0 .*0\.19\.0, 0\.28"):
         plan(vllm="0.27.0")
     with pytest.raises(NotFound, match=r"0\.18\.0 or later; available: 0\.19\.0, 0\.28\.0\)"):
         plan(vllm="0.18.1")
 
 
-def test_a_version_without_an_image_that_is_too_old_anyway_is_refused_as_too_old() -> None:
+def test_a_too_old_version_without_an_image_is_refused_as_too_old() -> None:
     with pytest.raises(Refused, match=r"needs vLLM 0\.18\.0 or later, not 0\.12\.0"):
         plan(vllm="0.12.0")
     with pytest.raises(UserError, match="is not a vLLM version"):
         plan(vllm="latest")
 
 
-def test_known_problems_are_findings_on_the_versions_they_hit() -> None:
+def test_known_problems_are_findings_on_affected_versions() -> None:
     assert "old-bug" in codes(plan(vllm="0.19.0"), "warning")
     assert "old-bug" not in codes(plan(vllm="0.28.0"))
     always = P_EAGLE.problems[0].model_copy(update={"vllm": None, "level": "error"})
@@ -105,7 +105,7 @@ def test_the_image_is_that_of_version_and_region() -> None:
     assert because(plan(), "region") == "neither --region nor AWS_REGION is set"
 
 
-def test_an_unknown_region_is_told_with_the_nearest() -> None:
+def test_an_unknown_region_suggests_the_nearest() -> None:
     with pytest.raises(NotFound, match="did you mean eu-west-1"):
         plan(region="eu-west-11")
 
@@ -116,7 +116,7 @@ def test_a_version_that_a_region_lacks_is_an_error() -> None:
     assert "use --vllm 0.19.0" in made.findings[0].fix
 
 
-def test_an_own_image_replaces_awss() -> None:
+def test_the_users_image_replaces_that_of_aws() -> None:
     own = "123456789012.dkr.ecr.us-east-1.amazonaws.com/mine:1"
     made = plan(image=own)
     assert made.runtime.image == own
@@ -124,7 +124,7 @@ def test_an_own_image_replaces_awss() -> None:
     assert codes(made) == ["gpus-idle"], "ml.g5.12xlarge has four, and nothing of the image"
 
 
-def test_awss_own_image_cannot_prove_speculation_and_says_so() -> None:
+def test_the_stock_image_has_a_warning_about_its_missing_counters() -> None:
     finding = next(f for f in plan().findings if f.code == "image-without-counters")
     assert finding.level == "warning"
     assert "cannot verify acceptance" in finding.message
@@ -151,7 +151,7 @@ def test_an_image_that_sagemaker_cannot_pull_is_an_error(image: str, code: str) 
 
 
 @pytest.mark.parametrize("image", ["two words", 'a"b', "", "x" * 256, "a$b", "line\nbreak"])
-def test_an_image_that_is_no_name_is_refused(image: str) -> None:
+def test_an_invalid_image_name_is_refused(image: str) -> None:
     with pytest.raises(UserError, match="is not an image name"):
         plan(image=image)
 
@@ -165,31 +165,31 @@ def test_the_ami_is_named_on_the_families_that_need_it() -> None:
 
 
 @pytest.mark.parametrize("name", ["a" * 64, "-a", "a-", "a_b", "a.b", "ä", "", "a b", "a\n"])
-def test_a_name_that_sagemaker_refuses_is_refused_here(name: str) -> None:
+def test_an_invalid_endpoint_name_is_refused(name: str) -> None:
     with pytest.raises(UserError, match="name"):
         plan(name=name)
 
 
 @pytest.mark.parametrize("name", ["a", "a" * 63, "A--b-9"])
-def test_a_name_that_sagemaker_takes_is_taken(name: str) -> None:
+def test_a_valid_endpoint_name_is_accepted(name: str) -> None:
     assert plan(name=name).name == name
 
 
-def test_a_short_name_with_a_dot_makes_a_name_that_sagemaker_takes() -> None:
+def test_a_short_name_with_a_dot_gives_a_valid_endpoint_name() -> None:
     dotted = with_target(CHAT.model_copy(update={"short_name": f"chat-1.5-{'x' * 70}"}))
     name = plan("acme/chat", catalog=dotted).name
     assert name.startswith("peagle-chat-1-5-")
     assert len(name) == 63
 
 
-def test_the_context_is_the_catalogues_choice() -> None:
+def test_the_default_context_is_that_of_the_catalogue() -> None:
     made = plan()
     assert made.max_model_len == 4096
     assert "which supports more" in str(because(made, "max_model_len"))
     assert because(plan(max_model_len=1000), "max_model_len") is None
 
 
-def test_a_context_longer_than_the_models_can_do_is_found() -> None:
+def test_a_context_longer_than_the_models_support_is_a_finding() -> None:
     assert codes(plan(max_model_len=8193), "error") == ["context-above-target"]
     assert codes(plan(max_model_len=8192), "error") == []
     assert "context-above-drafter" in codes(plan(max_model_len=4097), "warning")
@@ -197,7 +197,7 @@ def test_a_context_longer_than_the_models_can_do_is_found() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"speculation": False}])
-def test_a_context_that_the_proof_does_not_fit_into_is_an_error(options: dict[str, Any]) -> None:
+def test_a_context_too_short_for_the_proof_is_an_error(options: dict[str, Any]) -> None:
     least = len("Hello?") + 64 + 128
     assert codes(plan(max_model_len=least, **options), "error") == []
     for length in (1, 64, least - 1):
@@ -221,18 +221,18 @@ def test_the_load_becomes_max_num_seqs() -> None:
 @pytest.mark.parametrize(
     "options", [{"concurrency": 0}, {"max_model_len": 0}, {"instance_count": 0}]
 )
-def test_nothing_is_less_than_one(options: dict[str, Any]) -> None:
+def test_numbers_below_one_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="is less than 1"):
         plan(**options)
 
 
-def test_a_gated_target_is_warned_of() -> None:
+def test_a_gated_target_has_a_warning() -> None:
     gated = with_target(CHAT.model_copy(update={"gated": True}))
     assert "target-is-gated" in codes(plan(catalog=gated), "warning")
     assert "target-is-gated" not in codes(plan(catalog=gated, model_source="s3://b-b/x"))
 
 
-def test_every_choice_is_explained_once_and_no_given_one() -> None:
+def test_every_decision_has_one_reason_and_no_option_has_any() -> None:
     whats = [reason.what for reason in plan().reasons]
     assert len(whats) == len(set(whats))
     given = plan(
@@ -257,6 +257,6 @@ def test_every_choice_is_explained_once_and_no_given_one() -> None:
     ]
 
 
-def test_an_unknown_pair_is_told_with_the_nearest() -> None:
+def test_an_unknown_pair_suggests_the_nearest() -> None:
     with pytest.raises(NotFound, match="did you mean chat"):
         plan("chatt", catalog=CATALOG)

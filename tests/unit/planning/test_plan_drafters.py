@@ -1,4 +1,4 @@
-"""Which drafter a plan gets, and what it says of it."""
+"""The drafter of a plan, and its findings."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ HEAD: dict[str, Any] = {
 
 
 def read(config: dict[str, Any], *tensors: str) -> Checkpoint:
-    """A head at /data/head, of whose tensors at most the names are known."""
+    """A head at /data/head with its config, and tensors of these names."""
     named = {name: Tensor("BF16", (1,), 2, "model.safetensors") for name in tensors}
     return Checkpoint("/data/head", config, named or None)
 
 
-def test_a_bare_target_gets_its_usual_drafter_and_a_reason() -> None:
+def test_a_bare_target_gets_its_default_drafter_and_a_reason() -> None:
     made = plan("chat")
     assert made.pair == "acme/chat+acme/chat-p-eagle"
     assert made.drafter is not None
@@ -46,12 +46,12 @@ def test_a_named_drafter_needs_no_reason(pair: str) -> None:
     assert made.name == "peagle-chat-eagle3"
 
 
-def test_the_drafter_option_names_one_too() -> None:
+def test_the_drafter_option_selects_a_drafter() -> None:
     assert plan("chat", drafter="eagle3") == plan("chat+eagle3")
     assert plan("chat", drafter="acme/chat-eagle3") == plan("chat+eagle3")
 
 
-def test_no_speculation_has_neither_drafter_nor_speculation() -> None:
+def test_no_speculation_removes_the_drafter() -> None:
     made = plan("chat", speculation=False)
     assert (made.pair, made.drafter, made.speculation) == ("acme/chat", None, None)
     assert "--speculative-config" not in made.engine_arguments
@@ -79,13 +79,13 @@ def test_two_drafters_contradict_each_other() -> None:
         plan("chat+eagle3", drafter="ngram")
 
 
-def test_an_unknown_drafter_is_told_with_the_nearest() -> None:
+def test_an_unknown_drafter_suggests_the_nearest() -> None:
     with pytest.raises(NotFound, match="did you mean eagle3") as raised:
         plan("chat", drafter="eagle4")
     assert raised.value.exit_code == 2
 
 
-def test_a_head_that_is_not_public_falls_back_and_says_why() -> None:
+def test_a_head_that_is_not_public_is_replaced_by_its_fallback() -> None:
     for pair in ("secret", "secret+p-eagle"):
         made = plan(pair)
         assert made.pair == "acme/secret+acme/secret-eagle3"
@@ -97,7 +97,7 @@ def test_a_head_that_is_not_public_falls_back_and_says_why() -> None:
 
 
 @pytest.mark.parametrize("own", ["s3://my-bucket/head", "me/head", "/data/head"])
-def test_an_own_head_for_such_a_pair_is_taken_for_its_p_eagle_head(own: str) -> None:
+def test_the_users_head_replaces_a_head_that_is_not_public(own: str) -> None:
     made = plan("secret", drafter=own)
     assert made.speculation is not None
     assert made.speculation.parallel_drafting
@@ -109,7 +109,7 @@ def test_an_own_head_for_such_a_pair_is_taken_for_its_p_eagle_head(own: str) -> 
     assert codes(plan("secret", drafter=own, k=9), "error") == ["k-above-trained"]
 
 
-def test_an_own_head_is_run_as_the_kind_that_the_pair_names() -> None:
+def test_the_users_head_has_the_kind_that_the_pair_names() -> None:
     made = plan("chat+eagle3", drafter="s3://my-bucket/head/")
     assert made.speculation is not None
     assert not made.speculation.parallel_drafting
@@ -118,13 +118,13 @@ def test_an_own_head_is_run_as_the_kind_that_the_pair_names() -> None:
     assert "head-not-read" in codes(made)
 
 
-def test_nobody_knows_what_an_own_head_was_trained_for() -> None:
+def test_the_trained_k_of_the_users_head_is_unknown() -> None:
     made = plan("chat", drafter="s3://my-bucket/head", k=50)
     assert codes(made, "error") == []
     assert "k-training-unknown" in codes(made)
 
 
-def test_an_own_head_from_the_hub_can_be_pinned() -> None:
+def test_the_users_head_from_the_hub_can_be_pinned() -> None:
     made = plan("chat", drafter="me/head@feed123")
     assert made.drafter is not None
     assert made.drafter.weights is not None
@@ -143,7 +143,7 @@ def test_a_head_of_another_target_is_an_error() -> None:
     assert finding.fix == "use the target secret, or a drafter of chat: p-eagle, eagle3, ngram"
 
 
-def test_a_config_that_was_read_says_what_the_head_is() -> None:
+def test_the_kind_of_the_head_is_read_from_its_config() -> None:
     made = plan("chat", drafter="/data/head", drafter_checkpoint=read(HEAD))
     assert made.speculation is not None
     assert made.speculation.parallel_drafting
@@ -156,14 +156,14 @@ def test_a_config_that_was_read_says_what_the_head_is() -> None:
     assert made.speculation.k == 3
 
 
-def test_a_config_says_how_long_a_context_the_head_was_made_for() -> None:
+def test_the_longest_context_of_the_head_is_read_from_its_config() -> None:
     short = HEAD | {"max_position_embeddings": 2048}
     made = plan("chat", drafter="/data/head", drafter_checkpoint=read(short))
     assert "context-above-drafter" in codes(made, "warning")
 
 
 @pytest.mark.parametrize(
-    ("change", "code", "words"),
+    ("change", "code", "message"),
     [
         ({"hidden_size": 2048}, "hidden-size-mismatch", "hidden states of size 2,048"),
         ({"target_hidden_size": 512}, "hidden-size-mismatch", "hidden states of size 512"),
@@ -182,12 +182,12 @@ def test_a_config_says_how_long_a_context_the_head_was_made_for() -> None:
     ],
 )
 def test_a_head_that_does_not_fit_its_target_is_an_error(
-    change: dict[str, Any], code: str, words: str
+    change: dict[str, Any], code: str, message: str
 ) -> None:
     made = plan("chat", drafter="/data/head", drafter_checkpoint=read(HEAD | change))
     (finding,) = [f for f in made.findings if f.level == "error"]
     assert finding.code == code
-    assert words in finding.message
+    assert message in finding.message
 
 
 MODEL = {"architectures": ["LlamaForCausalLM"], "hidden_size": 1024, "vocab_size": 32000}
@@ -196,7 +196,7 @@ MODEL = {"architectures": ["LlamaForCausalLM"], "hidden_size": 1024, "vocab_size
 @pytest.mark.parametrize(
     "config", [{}, MODEL, {"architectures": "Eagle3"}, {"architectures": ["BertModel"]}]
 )
-def test_what_is_no_draft_head_is_an_error(config: dict[str, Any]) -> None:
+def test_weights_that_are_no_draft_head_are_an_error(config: dict[str, Any]) -> None:
     made = plan("chat", drafter="/data/head", drafter_checkpoint=read(config))
     (finding,) = [f for f in made.findings if f.level == "error"]
     assert finding.code == "head-not-a-drafter"
@@ -215,7 +215,7 @@ def test_what_is_no_draft_head_is_an_error(config: dict[str, Any]) -> None:
         {"pard_token": 5},
     ],
 )
-def test_every_sign_of_a_draft_head_is_known(sign: dict[str, Any]) -> None:
+def test_every_key_of_a_draft_head_is_recognized(sign: dict[str, Any]) -> None:
     made = plan("chat", drafter="/data/head", drafter_checkpoint=read(MODEL | sign))
     assert "head-not-a-drafter" not in codes(made)
 
@@ -231,7 +231,7 @@ def test_a_parallel_head_without_its_mask_is_an_error() -> None:
     assert "head-without-mask" not in found(eagle, "fc.weight")
 
 
-def test_the_k_of_an_own_head_says_whose_it_is() -> None:
+def test_the_k_of_the_users_head_has_its_origin() -> None:
     made = plan("chat", drafter="/data/head", drafter_checkpoint=read(HEAD))
     assert because(made, "k") == (
         "your own head has no known card; recommended for P-EAGLE head for Chat (its card)"
@@ -241,7 +241,7 @@ def test_the_k_of_an_own_head_says_whose_it_is() -> None:
     assert "EAGLE-3 head for Chat (its card)" in str(because(made, "k"))
 
 
-def test_a_speculators_config_is_read_where_it_keeps_its_numbers() -> None:
+def test_a_speculators_config_is_read() -> None:
     inner = {key: HEAD[key] for key in HEAD if key not in ("ptd_token_id", "draft_vocab_size")}
     config = {
         "speculators_model_type": "peagle",
@@ -261,7 +261,7 @@ def test_a_speculators_config_is_read_where_it_keeps_its_numbers() -> None:
 
 
 @pytest.mark.parametrize("value", ["large", 0, -1, 2.5, True])
-def test_a_config_with_nonsense_in_it_is_refused(value: object) -> None:
+def test_an_invalid_config_is_refused(value: object) -> None:
     with pytest.raises(UserError, match="hidden_size is"):
         plan("chat", drafter="/data/head", drafter_checkpoint=read(HEAD | {"hidden_size": value}))
 
@@ -281,7 +281,7 @@ def test_weights_cannot_draft_as_a_draftless_method() -> None:
         plan("chat+ngram", drafter="s3://bucket/head")
 
 
-def test_the_floor_of_proof_is_lower_for_a_smaller_k() -> None:
+def test_the_acceptance_floor_is_lower_for_a_smaller_k() -> None:
     def floor(k: int) -> float | None:
         made = plan("chat", k=k)
         assert made.speculation is not None

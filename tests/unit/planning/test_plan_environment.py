@@ -1,4 +1,4 @@
-"""Arguments as an environment: what the container makes of it is what was meant."""
+"""Arguments as environment variables: the container gets the same arguments."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ NASTY = (
 
 
 def as_container(environment: Mapping[str, str]) -> dict[str, list[str]]:
-    """AWS's rule, written once more from its description: flag -> the tokens after it."""
-    said: dict[str, list[str]] = {}
+    """AWS's rule, implemented from its description: flag -> the tokens after it."""
+    variables: dict[str, list[str]] = {}
     for key, value in environment.items():
         flag = "--" + key.removeprefix("SM_VLLM_").lower().replace("_", "-")
         if value.strip().lower() == "false":
             continue
-        said[flag] = list(_tokens(flag, value))
-    return said
+        variables[flag] = list(_tokens(flag, value))
+    return variables
 
 
 def _tokens(flag: str, value: str) -> Iterator[str]:
@@ -77,7 +77,7 @@ def _tokens(flag: str, value: str) -> Iterator[str]:
 
 
 def _json_values(text: str) -> list[Any] | None:
-    """The JSON values that ``text`` is a sequence of, or ``None`` when it is something else."""
+    """``text`` as a sequence of JSON values; ``None`` if it is not one."""
     rest, values = text.strip(), []
     while rest:
         try:
@@ -102,27 +102,27 @@ values = st.one_of(
 
 
 @given(st.dictionaries(flags, st.lists(values, max_size=4), max_size=5))
-def test_the_container_reads_what_was_said(meant: dict[str, list[str]]) -> None:
+def test_the_container_reads_the_arguments_of_the_plan(meant: dict[str, list[str]]) -> None:
     arguments = [word for flag, tokens in meant.items() for word in (flag, *tokens)]
     assert as_container(to_environment(arguments)) == meant
 
 
 @pytest.mark.parametrize("value", NASTY)
-def test_nasty_values_survive(value: str) -> None:
+def test_special_characters_survive(value: str) -> None:
     meant = {"--chat-template": [value], "--lora-modules": ["a", value]}
     arguments = [word for flag, tokens in meant.items() for word in (flag, *tokens)]
     assert as_container(to_environment(arguments)) == meant
 
 
-def test_our_own_entrypoint_reads_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_entrypoint_reads_the_same_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(data_folder("containers")))
     made = plan("chat", drafter="s3://bucket/head", model_source="s3://bucket/model")
     read = import_module("peagle_serve.environment").arguments(made.environment)
-    said = to_environment(read)
-    assert said == to_environment(made.engine_arguments)
+    variables = to_environment(read)
+    assert variables == to_environment(made.engine_arguments)
 
 
-def test_usual_values_stay_as_they_are() -> None:
+def test_plain_values_stay_unquoted() -> None:
     config = '{"method":"eagle3","model":"a/b","num_speculative_tokens":7}'
     assert to_environment(
         ["--max-model-len", "4096", "--async-scheduling", "--speculative-config", config]
@@ -134,7 +134,7 @@ def test_usual_values_stay_as_they_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (["--a", "1", "--a", "2"], "given twice"),
         (["--a-b", "1", "--a-b"], "given twice"),
@@ -146,13 +146,15 @@ def test_usual_values_stay_as_they_are() -> None:
         (["--middleware", "true"], "cannot take"),
     ],
 )
-def test_what_no_environment_can_say_is_refused(arguments: list[str], words: str) -> None:
-    with pytest.raises(UserError, match=words):
+def test_arguments_that_no_environment_can_express_are_refused(
+    arguments: list[str], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
         to_environment(arguments)
 
 
 @pytest.mark.parametrize(
-    ("environment", "words"),
+    ("environment", "message"),
     [
         ({f"K{n}": "v" for n in range(101)}, "101 environment variables"),
         ({"K": "v" * 1025}, "1025 characters; SageMaker's limit is 1024"),
@@ -164,14 +166,14 @@ def test_what_no_environment_can_say_is_refused(arguments: list[str], words: str
         ({"K": "a\0b"}, "zero byte"),
     ],
 )
-def test_what_sagemaker_or_its_container_refuses_is_refused(
-    environment: dict[str, str], words: str
+def test_environments_that_sagemaker_refuses_are_refused(
+    environment: dict[str, str], message: str
 ) -> None:
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError, match=message):
         check_environment(environment)
 
 
-def test_the_limits_themselves_are_taken() -> None:
+def test_values_at_the_limits_are_accepted() -> None:
     check_environment({f"K{n}": "v" for n in range(100)})
     check_environment({"K": "v" * 1024})
     check_environment({"K" * 1024: "v"})
@@ -206,16 +208,14 @@ def test_variables_of_the_target_come_with_their_reason() -> None:
     assert "VLLM_FAST" not in plan(catalog=target).environment
 
 
-def test_an_engine_that_crashes_ends() -> None:
+def test_a_crashed_engine_is_not_restarted() -> None:
     assert plan().environment["PROCESS_AUTO_RECOVERY"] == "false"
 
 
 @pytest.mark.parametrize(
-    ("image", "told"),
+    ("image", "digest"),
     [("repo/mine@sha256:abc", "sha256:abc"), ("repo/mine:1@sha256:abc", "sha256:abc"),
      ("repo/mine:1", None)],
 )  # fmt: skip
-def test_the_container_is_told_the_digest_of_an_image_that_is_pinned(
-    image: str, told: str | None
-) -> None:
-    assert plan(image=image).environment.get("PEAGLE_IMAGE_DIGEST") == told
+def test_the_environment_has_the_digest_of_a_pinned_image(image: str, digest: str | None) -> None:
+    assert plan(image=image).environment.get("PEAGLE_IMAGE_DIGEST") == digest

@@ -1,4 +1,4 @@
-"""The memory fit: the cache as vLLM allots it, the terms, the instance that follows from it."""
+"""The memory fit of plans: terms, KV cache, and the choice of the instance."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.unit.planning.small_catalog import (
 from tests.unit.planning.speeds import measured, run
 
 
-def test_the_terms_are_the_whole_gpu() -> None:
+def test_the_terms_add_up_to_the_gpu() -> None:
     fit = plan(instance_type="ml.g7e.2xlarge").fit
     without_cache = sum(gib for name, gib in fit.terms.items() if not name.startswith("cache_"))
     assert fit.gpu_memory_gib == 96
@@ -76,7 +76,7 @@ def test_an_unpriced_instance_is_chosen_only_when_no_priced_one_fits() -> None:
     assert "price-unknown" in codes(made, "warning")
 
 
-def test_an_instance_that_is_too_small_is_an_error_with_the_way_out() -> None:
+def test_an_instance_that_is_too_small_is_an_error_with_alternatives() -> None:
     made = plan(instance_type="ml.g5.xlarge")
     assert not made.fit.fits
     (finding,) = [f for f in made.findings if f.level == "error"]
@@ -111,7 +111,7 @@ def test_the_missing_memory_makes_it_fit() -> None:
         assert fit_of(planned_fit(work, instance, 1)).fits == fits
 
 
-def test_what_no_instance_holds_is_an_error() -> None:
+def test_a_pair_that_fits_on_no_instance_is_an_error() -> None:
     huge = with_target(CHAT.model_copy(update={"weight_bytes": 10**13}))
     made = plan(catalog=huge)
     assert codes(made, "error") == ["instance-too-small"]
@@ -125,7 +125,7 @@ def test_an_old_gpu_is_an_error() -> None:
     assert codes(plan(catalog=in_float32, instance_type="ml.g4dn.xlarge"), "error") == []
 
 
-def test_an_unknown_instance_type_is_told_with_the_nearest() -> None:
+def test_an_unknown_instance_type_suggests_the_nearest() -> None:
     with pytest.raises(NotFound, match=r"ml\.g5\.xlarge"):
         plan(instance_type="ml.g5.xlarg")
 
@@ -138,14 +138,14 @@ def test_gpus_are_a_power_of_two_that_divides_the_heads() -> None:
     assert because(made, "tensor_parallel_size") is not None
 
 
-def test_gpus_that_nobody_needs_are_a_note() -> None:
+def test_idle_gpus_are_a_note() -> None:
     assert "gpus-idle" in codes(plan(instance_type="ml.p6-b200.48xlarge"), "note")
     assert "gpus-idle" not in codes(plan(instance_type="ml.g7e.2xlarge"))
     assert "gpus-idle" in codes(plan(), "note"), "the cheapest, with two of four GPUs idle"
 
 
-def test_idle_gpus_that_planning_chose_are_a_warning_with_a_type_that_has_none() -> None:
-    """Only the large one is measured to be fast enough, and one of its eight GPUs is used."""
+def test_idle_gpus_of_a_chosen_type_are_a_warning_with_an_alternative() -> None:
+    """Only the large type is measured to reach the speed; it uses one of its eight GPUs."""
     made = plan(catalog=measured(run("GPU-sm_100")), min_tokens_per_second=900)
     assert made.instance_type == "ml.p6-b200.48xlarge"
     (finding,) = [f for f in made.findings if f.code == "gpus-idle"]
@@ -158,7 +158,7 @@ def test_idle_gpus_that_planning_chose_are_a_warning_with_a_type_that_has_none()
     )
 
 
-def test_a_load_that_the_cache_holds_in_part_is_a_note_with_the_length_that_fits() -> None:
+def test_a_cache_for_part_of_the_load_is_a_note_with_the_length_that_fits() -> None:
     made = plan(instance_type="ml.g7e.2xlarge", concurrency=500)
     (finding,) = [f for f in made.findings if f.code == "cache-below-concurrency"]
     held = made.fit.max_concurrency
@@ -171,7 +171,7 @@ def test_a_load_that_the_cache_holds_in_part_is_a_note_with_the_length_that_fits
     assert f"about {made.fit.kv_cache_tokens // 500:,} tokens or less" in finding.fix
 
 
-def test_a_load_far_beyond_the_cache_is_a_warning_whose_ways_out_hold_it() -> None:
+def test_a_cache_far_below_the_load_is_a_warning_with_fixes_that_work() -> None:
     made = plan(instance_type="ml.g7e.2xlarge", concurrency=2000)
     (finding,) = [f for f in made.findings if f.code == "cache-below-concurrency"]
     assert finding.level == "warning"
@@ -182,19 +182,19 @@ def test_a_load_far_beyond_the_cache_is_a_warning_whose_ways_out_hold_it() -> No
     short = plan(
         instance_type="ml.g7e.2xlarge", concurrency=2000, max_model_len=int(shorter.split()[-1])
     )
-    for mended in (other, less, short):
-        assert "cache-below-concurrency" not in codes(mended, "warning")
-        assert mended.fit.fits
+    for changed in (other, less, short):
+        assert "cache-below-concurrency" not in codes(changed, "warning")
+        assert changed.fit.fits
 
 
-def test_the_asked_load_decides_and_the_usual_one_does_not() -> None:
+def test_a_load_from_the_options_decides_and_the_default_does_not() -> None:
     """64 GiB on four GPUs hold 66 requests of full length, 96 GiB on one more than 400."""
-    usual, asked = plan(), plan(concurrency=1000, k=1)
-    assert usual.instance_type == "ml.g5.12xlarge"
-    assert asked.instance_type == "ml.g7e.2xlarge"
-    assert usual.fit.max_concurrency < 250 <= asked.fit.max_concurrency
+    default, given = plan(), plan(concurrency=1000, k=1)
+    assert default.instance_type == "ml.g5.12xlarge"
+    assert given.instance_type == "ml.g7e.2xlarge"
+    assert default.fit.max_concurrency < 250 <= given.fit.max_concurrency
     assert "with a KV cache for a quarter of the load at full length" in str(
-        because(asked, "instance_type")
+        because(given, "instance_type")
     )
     alone = plan(concurrency=1000, k=1, max_price_per_hour=4.1)
     assert "cache-below-concurrency" in codes(alone, "warning")
@@ -213,7 +213,7 @@ def test_more_gpus_are_used_where_one_holds_too_little_of_the_load() -> None:
     assert more.max_concurrency > one.max_concurrency
 
 
-def test_too_many_drafts_for_a_step_are_told_as_such_with_numbers_that_fit() -> None:
+def test_too_many_drafts_for_a_step_suggest_values_that_fit() -> None:
     made = plan(concurrency=100_000)
     (finding,) = [f for f in made.findings if f.level == "error"]
     assert finding.code == "instance-too-small"
@@ -233,7 +233,7 @@ def test_weights_larger_than_the_hosts_memory_are_a_note() -> None:
     assert codes(plan(instance_type="ml.g7e.2xlarge"), "note") == []
 
 
-def test_a_drafter_of_unknown_size_is_reckoned_from_its_layers() -> None:
+def test_a_drafter_of_unknown_size_is_estimated_from_its_layers() -> None:
     unknown = P_EAGLE.model_copy(update={"weight_bytes": None})
     made = plan(catalog=with_target(CHAT.model_copy(update={"drafters": (unknown,)})))
     # Two matrices of 32000 tokens, fc, and per layer q, k, v, o and three products of 4 x 1024.
@@ -246,7 +246,7 @@ def test_a_drafter_of_unknown_size_is_reckoned_from_its_layers() -> None:
     assert fit.drafter_gib > 0
 
 
-def test_the_price_is_the_regions_or_says_whose_it_is() -> None:
+def test_a_price_of_another_region_has_a_finding() -> None:
     made = plan(instance_type="ml.g7e.2xlarge", instance_count=2)
     assert (made.price_per_hour_usd, made.price_date) == (8.4, "2026-07-01")
     assert codes(made) == ["image-without-counters"]
@@ -258,7 +258,7 @@ def test_the_price_is_the_regions_or_says_whose_it_is() -> None:
     assert "price-unknown" in codes(unknown, "warning")
 
 
-def test_the_catalogue_is_as_it_was() -> None:
+def test_planning_does_not_change_the_catalogue() -> None:
     before = CATALOG.model_dump_json()
     plan("secret", drafter="s3://bucket/head", k=3)
     assert CATALOG.model_dump_json() == before

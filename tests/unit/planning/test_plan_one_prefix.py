@@ -19,7 +19,7 @@ def _plan(target: str | None, drafter: str) -> Plan:
     return make_plan(options, load_catalog())
 
 
-def test_the_layout_of_weights_sync_is_one_mount() -> None:
+def test_the_layout_of_weights_sync_needs_one_mount() -> None:
     plan = _plan(TARGET, "s3://models/pair/drafter")
 
     assert [(mount.channel, mount.s3_uri) for mount in plan.mounts] == [(None, "s3://models/pair/")]
@@ -27,7 +27,7 @@ def test_the_layout_of_weights_sync_is_one_mount() -> None:
     assert '"/opt/ml/model/drafter"' in plan.environment["SM_VLLM_SPECULATIVE_CONFIG"]
 
 
-def test_cloudformation_takes_it() -> None:
+def test_cloudformation_renders_one_mount() -> None:
     container = cloudformation.template(_plan(TARGET, "s3://models/pair/drafter/"))["Resources"][
         "Model"
     ]["Properties"]["PrimaryContainer"]
@@ -39,7 +39,7 @@ def test_cloudformation_takes_it() -> None:
 @pytest.mark.parametrize(
     "drafter", ["s3://models/other/drafter/", "s3://models/pair/head/", "s3://others/pair/drafter/"]
 )
-def test_other_places_stay_two_mounts_since_a_parent_may_hold_more(drafter: str) -> None:
+def test_other_prefixes_need_two_mounts(drafter: str) -> None:
     plan = _plan(TARGET, drafter)
 
     assert [mount.s3_uri for mount in plan.mounts] == [TARGET, drafter]
@@ -56,7 +56,7 @@ def test_a_drafter_alone_is_mounted_alone() -> None:
     assert '"/opt/ml/model"' in plan.environment["SM_VLLM_SPECULATIVE_CONFIG"]
 
 
-def test_such_a_plan_can_be_kept_in_a_file(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_the_plan_survives_a_file(tmp_path_factory: pytest.TempPathFactory) -> None:
     plan = _plan(TARGET, "s3://models/pair/drafter/")
     file = tmp_path_factory.mktemp("plan") / "plan.json"
     file.write_bytes(plan_bytes(plan))

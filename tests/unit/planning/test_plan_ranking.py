@@ -1,4 +1,4 @@
-"""Which instance: by price, by what is known of its speed, within the user's limits."""
+"""The choice of the instance: by price and measured speed, within the user's limits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_the_three_cheapest_that_fit_are_shown_unpriced_ones_last() -> None:
     assert first.kv_cache_tokens == made.fit.kv_cache_tokens
 
 
-def test_what_nobody_measured_is_unverified() -> None:
+def test_an_unmeasured_candidate_is_unverified() -> None:
     made = plan()
     assert made.speed is None
     for place in made.alternatives:
@@ -43,7 +43,7 @@ def test_what_nobody_measured_is_unverified() -> None:
         assert place.usd_per_million_tokens is None
 
 
-def test_each_place_has_the_k_and_speed_of_its_own_gpu() -> None:
+def test_each_candidate_has_the_k_and_speed_of_its_gpu() -> None:
     made = plan(concurrency=8, catalog=MEASURED)
     by_type = {place.instance_type: place for place in made.alternatives}
     fast = by_type["ml.g7e.2xlarge"]
@@ -53,21 +53,21 @@ def test_each_place_has_the_k_and_speed_of_its_own_gpu() -> None:
     assert made.instance_type == "ml.g5.12xlarge", "without a speed asked for, price alone decides"
 
 
-def test_money_for_a_million_tokens_is_price_over_speed() -> None:
+def test_the_price_of_a_million_tokens_is_price_over_speed() -> None:
     made = plan(instance_type="ml.g7e.2xlarge", catalog=MEASURED)
     assert made.speed is not None
     assert made.speed.usd_per_million_tokens == pytest.approx(4.2 / (900 * 3600) * 1e6, abs=1e-4)
     assert made.speed.alone_tokens_per_second == 500
 
 
-def test_the_users_instance_is_kept_and_the_best_are_shown_all_the_same() -> None:
+def test_the_users_instance_is_kept_and_alternatives_are_shown() -> None:
     made = plan(instance_type="ml.p6-b200.48xlarge")
     assert made.instance_type == "ml.p6-b200.48xlarge"
     assert because(made, "instance_type") is None
     assert types(made) == types(plan())
 
 
-def test_with_a_speed_asked_for_what_is_measured_to_make_it_comes_first() -> None:
+def test_with_a_required_speed_measured_candidates_come_first() -> None:
     made = plan(catalog=MEASURED, min_tokens_per_second=900)
     assert types(made) == ["ml.g7e.2xlarge", "ml.g5.12xlarge", "ml.g6e.xlarge"]
     assert [place.verified for place in made.alternatives] == [True, False, False]
@@ -78,7 +78,7 @@ def test_with_a_speed_asked_for_what_is_measured_to_make_it_comes_first() -> Non
     )
 
 
-def test_of_those_that_make_it_the_cheapest_is_taken() -> None:
+def test_the_cheapest_candidate_that_reaches_the_speed_is_chosen() -> None:
     catalog = measured(run(SLOW), run(FAST))
     made = plan(catalog=catalog, region="eu-west-1", min_tokens_per_second=900)
     assert made.instance_type == "ml.g6e.xlarge", "$3.00, and the other $4.20"
@@ -88,7 +88,7 @@ def test_of_those_that_make_it_the_cheapest_is_taken() -> None:
     assert "ml.g6e.xlarge" not in types(made), "known to be too slow"
 
 
-def test_without_any_evidence_the_ranking_stays_and_a_warning_says_so() -> None:
+def test_without_evidence_the_ranking_stays_with_a_warning() -> None:
     made = plan(min_tokens_per_second=900)
     assert types(made) == types(plan())
     (finding,) = [f for f in made.findings if f.code == "speed-unverified"]
@@ -97,7 +97,7 @@ def test_without_any_evidence_the_ranking_stays_and_a_warning_says_so() -> None:
     assert codes(made, "error") == []
 
 
-def test_an_unmeasured_load_is_told_with_the_measured_ones() -> None:
+def test_an_unmeasured_load_lists_the_measured_ones() -> None:
     made = plan(
         catalog=MEASURED,
         instance_type="ml.g7e.2xlarge",
@@ -109,13 +109,13 @@ def test_an_unmeasured_load_is_told_with_the_measured_ones() -> None:
     assert "measured with 1 to 32 requests at a time, not with 64" in finding.message
 
 
-def test_an_unmeasured_instance_of_the_users_is_told_what_is_measured() -> None:
+def test_an_unmeasured_instance_has_a_warning_with_a_measured_one() -> None:
     made = plan(catalog=MEASURED, instance_type="ml.p6-b200.48xlarge", min_tokens_per_second=900)
     (finding,) = [f for f in made.findings if f.code == "speed-unverified"]
     assert "ml.g7e.2xlarge is measured to reach 900 ($4.20 an hour)" in finding.fix
 
 
-def test_too_slow_is_an_error_with_the_best_known_and_what_would_help() -> None:
+def test_a_missed_speed_is_an_error_with_the_fastest_and_fixes() -> None:
     made = plan(catalog=MEASURED, min_tokens_per_second=5000, concurrency=8)
     code, message, fix = error_of(made)
     assert code == "speed-below-wanted"
@@ -125,7 +125,7 @@ def test_too_slow_is_an_error_with_the_best_known_and_what_would_help() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"k": 7, "min_tokens_per_second": 850}, "leave --k out: K=3"),
         ({"min_tokens_per_second": 950, "instance_count": 1}, "use --instance-count 2"),
@@ -133,15 +133,15 @@ def test_too_slow_is_an_error_with_the_best_known_and_what_would_help() -> None:
         ({"min_tokens_per_second": 1500, "instance_count": 3}, "use --instance-count 6"),
     ],
 )
-def test_what_would_help_is_known_to_help(options: dict[str, Any], words: str) -> None:
+def test_fixes_for_a_missed_speed(options: dict[str, Any], message: str) -> None:
     settings: dict[str, Any] = {"instance_count": 1, "instance_type": "ml.g7e.2xlarge", **options}
     made = plan("chat+p-eagle", catalog=MEASURED, **settings)
     code, _, fix = error_of(made)
     assert code == "speed-below-wanted"
-    assert words in fix
+    assert message in fix
 
 
-def test_what_helps_does_help() -> None:
+def test_fixes_for_a_missed_speed_work() -> None:
     for options in ({"instance_count": 2}, {"instance_count": 1, "concurrency": 32}):
         made = plan(
             "chat+p-eagle",
@@ -153,7 +153,7 @@ def test_what_helps_does_help() -> None:
         assert codes(made, "error") == []
 
 
-def test_one_instance_too_few_is_made_good_and_told() -> None:
+def test_more_instances_are_planned_for_a_required_speed() -> None:
     made = plan(catalog=MEASURED, min_tokens_per_second=950, concurrency=8)
     assert (made.instance_type, made.instance_count) == ("ml.g7e.2xlarge", 2)
     assert made.price_per_hour_usd == 8.4
@@ -188,7 +188,7 @@ def test_the_price_limit_is_that_of_all_instances() -> None:
     assert "2 x ml.g5.12xlarge costs $8.00 an hour; the limit is $7.90" in message
 
 
-def test_nothing_below_the_limit_is_an_error_with_the_cheapest() -> None:
+def test_no_candidate_below_the_price_limit_is_an_error_with_the_cheapest() -> None:
     code, message, fix = error_of(plan(max_price_per_hour=3.5))
     assert code == "price-above-limit"
     assert message == "ml.g5.12xlarge costs $4.00 an hour; the limit is $3.50"
@@ -196,7 +196,7 @@ def test_nothing_below_the_limit_is_an_error_with_the_cheapest() -> None:
 
 
 @pytest.mark.parametrize("limit", [3, 1_000_000])
-def test_what_has_no_price_is_below_no_limit(limit: float) -> None:
+def test_an_unknown_price_is_above_every_limit(limit: float) -> None:
     made = plan(max_price_per_hour=limit, instance_type="ml.p6-b200.48xlarge")
     code, message, _ = error_of(made)
     assert code == "price-above-limit"
@@ -204,7 +204,7 @@ def test_what_has_no_price_is_below_no_limit(limit: float) -> None:
     assert "ml.p6-b200.48xlarge" not in types(made)
 
 
-def test_what_is_fast_enough_and_too_dear_is_named() -> None:
+def test_a_fast_candidate_above_the_price_limit_is_named() -> None:
     made = plan(catalog=MEASURED, min_tokens_per_second=900, max_price_per_hour=4)
     assert made.instance_type == "ml.g5.12xlarge"
     (finding,) = [f for f in made.findings if f.code == "speed-unverified"]
@@ -213,14 +213,14 @@ def test_what_is_fast_enough_and_too_dear_is_named() -> None:
 
 @pytest.mark.parametrize("limit", [0, -1, float("nan"), float("inf")])
 @pytest.mark.parametrize("option", ["min_tokens_per_second", "max_price_per_hour"])
-def test_a_limit_that_is_none_is_refused(option: str, limit: float) -> None:
+def test_an_invalid_limit_is_refused(option: str, limit: float) -> None:
     with pytest.raises(UserError, match="is not a positive number"):
         plan("chat", CATALOG, **{option: limit})
 
 
-def test_a_drafter_with_which_the_speed_costs_more_is_told() -> None:
-    asked: dict[str, Any] = {"concurrency": 32, "min_tokens_per_second": 1500}
-    made = plan("chat+eagle3", MEASURED, **asked)
+def test_a_drafter_that_makes_the_speed_more_expensive_has_a_warning() -> None:
+    load: dict[str, Any] = {"concurrency": 32, "min_tokens_per_second": 1500}
+    made = plan("chat+eagle3", MEASURED, **load)
     assert (made.instance_type, made.instance_count) == ("ml.g7e.2xlarge", 3)
     (finding,) = [f for f in made.findings if f.code == "speculation-costs-more"]
     assert finding.level == "warning"
@@ -228,7 +228,7 @@ def test_a_drafter_with_which_the_speed_costs_more_is_told() -> None:
         "Chat alone reaches that speed for less: 1,600 tokens/s, measured, on ml.g7e.2xlarge at "
         "$4.20 an hour; with EAGLE-3 head for Chat it needs 3 x ml.g7e.2xlarge"
     )
-    alone = plan("chat+eagle3", MEASURED, speculation=False, **asked)
+    alone = plan("chat+eagle3", MEASURED, speculation=False, **load)
     assert (alone.instance_count, alone.price_per_hour_usd) == (1, 4.2)
 
 
@@ -242,13 +242,13 @@ def test_a_drafter_with_which_the_speed_costs_more_is_told() -> None:
     ],
     ids=["one is needed either way", "faster than alone", "one is enough", "no speed is asked for"],
 )
-def test_a_drafter_with_which_it_costs_no_more_is_not(options: dict[str, Any]) -> None:
+def test_a_drafter_that_costs_no_more_has_no_warning(options: dict[str, Any]) -> None:
     for pair in ("chat+p-eagle", "chat+eagle3"):
         made = plan(pair, MEASURED, **options)
         assert "speculation-costs-more" not in codes(made), pair
 
 
-def test_where_speculation_loses_on_one_gpu_only_that_place_goes_without() -> None:
+def test_speculation_is_off_only_on_the_gpu_where_it_loses() -> None:
     made = plan(catalog=MEASURED, concurrency=32)
     by_type = {place.instance_type: place.k for place in made.alternatives}
     assert by_type["ml.g7e.2xlarge"] == 0
@@ -257,14 +257,14 @@ def test_where_speculation_loses_on_one_gpu_only_that_place_goes_without() -> No
     assert "speculation-loses" not in codes(made)
 
 
-def test_evidence_of_one_gpu_says_nothing_of_two() -> None:
+def test_evidence_of_one_gpu_is_not_used_for_two() -> None:
     two = measured(run("GPU-sm_86", tensor_parallel_size=2))
     assert plan(catalog=two).speed is not None, "ml.g5.12xlarge takes two"
     one = measured(run("GPU-sm_86", tensor_parallel_size=1))
     assert plan(catalog=one).speed is None
 
 
-def test_instances_that_are_alike_in_all_but_price_fit_alike() -> None:
+def test_instances_with_equal_gpus_fit_equally() -> None:
     cheap = CATALOG.instances.instances[5]
     twin = cheap.model_copy(update={"type": "ml.g7e.4xlarge", "prices": (), "memory_gib": 999})
     table = CATALOG.instances.model_copy(update={"instances": (cheap, twin)})
@@ -275,12 +275,12 @@ def test_instances_that_are_alike_in_all_but_price_fit_alike() -> None:
     assert second.price_per_hour_usd is None
 
 
-def test_an_unknown_instance_type_is_still_told() -> None:
+def test_an_unknown_instance_type_is_refused_with_other_limits() -> None:
     with pytest.raises(NotFound, match=r"ml\.g5\.xlarge"):
         plan(instance_type="ml.g5.xlarg")
 
 
-def test_when_nothing_fits_there_is_no_alternative() -> None:
+def test_without_a_fit_there_are_no_alternatives() -> None:
     huge = with_target(CHAT.model_copy(update={"weight_bytes": 10**13}))
     made = plan(catalog=huge, min_tokens_per_second=5, max_price_per_hour=5)
     assert made.alternatives == ()

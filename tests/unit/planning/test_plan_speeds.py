@@ -1,4 +1,4 @@
-"""K and speculation from evidence: what was measured decides, and nothing else is claimed."""
+"""K and speculation from evidence: only measured speeds decide."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def k_of(made: Plan) -> int:
 
 
 @pytest.mark.parametrize(("load", "k", "speed"), [(1, 7, 240), (8, 3, 900)])
-def test_k_is_the_fastest_that_was_measured_at_this_load(load: int, k: int, speed: float) -> None:
+def test_k_is_the_fastest_measured_at_this_load(load: int, k: int, speed: float) -> None:
     made = plan(concurrency=load, **ON_FAST)
     assert k_of(made) == k
     assert made.speed is not None
     assert made.speed.tokens_per_second == speed
-    said = str(because(made, "k"))
-    assert said.startswith(f"the fastest measured: {speed:,.0f} tokens/s at {load} req")
-    assert f"measured on 1 x {FAST} with vLLM 0.28.0, 2026-11-20" in said
+    reason = str(because(made, "k"))
+    assert reason.startswith(f"the fastest measured: {speed:,.0f} tokens/s at {load} req")
+    assert f"measured on 1 x {FAST} with vLLM 0.28.0, 2026-11-20" in reason
 
 
-def test_between_two_measured_loads_the_speed_is_on_the_line_and_says_so() -> None:
+def test_between_two_measured_loads_the_speed_is_interpolated() -> None:
     made = plan(concurrency=20, speculation=False, **ON_FAST)
     assert made.speed is not None
     assert made.speed.tokens_per_second == 1050, "half way from 500 at 8 to 1600 at 32"
@@ -45,7 +45,7 @@ def test_between_two_measured_loads_the_speed_is_on_the_line_and_says_so() -> No
 
 
 @pytest.mark.parametrize("load", [33, 1000])
-def test_no_speed_is_claimed_of_a_load_beyond_the_measured_ones(load: int) -> None:
+def test_no_speed_is_claimed_above_the_largest_measured_load(load: int) -> None:
     made = plan(concurrency=load, **ON_FAST)
     assert made.speed is None
     assert k_of(made) == 3, "the best at the nearest load"
@@ -67,7 +67,7 @@ def test_no_speed_is_claimed_below_the_smallest_measured_load() -> None:
     [{"gpu": "GPU-sm_100"}, {"tensor_parallel_size": 2}, {"target": "acme/other"}],
     ids=["gpu", "gpus", "target"],
 )
-def test_evidence_of_something_else_is_not_used(other: dict[str, Any]) -> None:
+def test_evidence_of_other_gpus_or_drafters_is_not_used(other: dict[str, Any]) -> None:
     runs = run(**other)
     catalog = measured(runs).model_copy(update={"speeds": {runs.target: (runs,)}})
     made = plan(instance_type="ml.g7e.2xlarge", catalog=catalog)
@@ -75,7 +75,7 @@ def test_evidence_of_something_else_is_not_used(other: dict[str, Any]) -> None:
     assert k_of(made) == 5
 
 
-def test_where_speculation_loses_none_is_planned_and_the_plan_says_so() -> None:
+def test_speculation_that_loses_is_not_planned() -> None:
     made = plan(concurrency=32, **ON_FAST)
     assert (made.speculation, made.drafter, made.pair) == (None, None, "acme/chat")
     assert "--speculative-config" not in made.engine_arguments
@@ -108,14 +108,14 @@ def test_speculation_stays_when_the_user_asks_for_it(
     assert "--no-speculation" in finding.fix
 
 
-def test_a_draw_is_no_loss() -> None:
+def test_equal_speeds_are_no_loss() -> None:
     rows = (row(None, 0, 8, 500), row("p-eagle", 3, 8, 500))
     made = plan(instance_type="ml.g7e.2xlarge", catalog=measured(run(speeds=rows)))
     assert k_of(made) == 3
     assert "speculation-loses" not in codes(made)
 
 
-def test_without_a_measured_baseline_nothing_is_said_to_lose() -> None:
+def test_without_a_measured_baseline_speculation_stays() -> None:
     rows = (row("p-eagle", 3, 8, 5),)
     other = run(date=date(2026, 1, 1))
     made = plan(instance_type="ml.g7e.2xlarge", catalog=measured(run(speeds=rows), other))
@@ -123,7 +123,7 @@ def test_without_a_measured_baseline_nothing_is_said_to_lose() -> None:
     assert "speculation-loses" not in codes(made), "speeds of two runs do not compare"
 
 
-def test_the_users_k_is_kept_and_told_when_another_is_faster() -> None:
+def test_the_users_k_is_kept_with_a_note_if_another_is_faster() -> None:
     made = plan(concurrency=8, k=7, **ON_FAST)
     assert k_of(made) == 7
     assert made.speed is not None
@@ -133,12 +133,12 @@ def test_the_users_k_is_kept_and_told_when_another_is_faster() -> None:
     assert "k-below-fastest" not in codes(plan(concurrency=8, k=3, **ON_FAST))
 
 
-def test_a_k_that_nobody_measured_has_no_speed() -> None:
+def test_an_unmeasured_k_has_no_speed() -> None:
     made = plan(concurrency=8, k=4, **ON_FAST)
     assert (k_of(made), made.speed) == (4, None)
 
 
-def test_k_above_the_training_is_not_chosen_however_fast() -> None:
+def test_k_above_the_trained_one_is_not_chosen() -> None:
     rows = (row("p-eagle", 3, 8, 900), row("p-eagle", 9, 8, 9000))
     made = plan(instance_type="ml.g7e.2xlarge", catalog=measured(run(speeds=rows)))
     assert k_of(made) == 3
@@ -150,13 +150,13 @@ def test_evidence_may_name_the_drafters_weights() -> None:
     assert k_of(made) == 4
 
 
-def test_the_users_own_head_has_not_the_speed_of_the_catalogues() -> None:
+def test_the_users_head_has_no_speed_of_the_catalogues_head() -> None:
     made = plan(drafter="s3://bucket/head", **ON_FAST)
     assert made.speed is None
     assert k_of(made) == 5
 
 
-def test_synthetic_evidence_is_called_so_and_of_which_version() -> None:
+def test_synthetic_evidence_is_labelled_with_its_version() -> None:
     made = plan(
         instance_type="ml.g7e.2xlarge", catalog=measured(run(synthetic=True, vllm="0.26.0"))
     )
@@ -179,14 +179,14 @@ def test_synthetic_evidence_is_called_so_and_of_which_version() -> None:
     ],
     ids=["planned version", "trained head", "newest"],
 )
-def test_the_nearest_evidence_decides(better: dict[str, Any], worse: dict[str, Any]) -> None:
+def test_the_best_matching_run_is_used(better: dict[str, Any], worse: dict[str, Any]) -> None:
     for runs in ((run(times=2, **better), run(**worse)), (run(**worse), run(times=2, **better))):
         made = plan(instance_type="ml.g7e.2xlarge", catalog=measured(*runs))
         assert made.speed is not None
         assert made.speed.tokens_per_second == 1800
 
 
-def test_requests_of_two_sizes_in_one_run_are_not_mixed() -> None:
+def test_request_sizes_of_one_run_are_not_mixed() -> None:
     rows = tuple(
         row("p-eagle", k, 8, speed, prompt_tokens=prompt)
         for prompt, k, speed in ((128, 3, 900), (128, 7, 800), (4096, 3, 90), (4096, 7, 5000))

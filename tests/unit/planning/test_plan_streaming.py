@@ -53,7 +53,7 @@ def test_target_and_drafter_are_streamed_and_nothing_is_mounted() -> None:
     assert codes(made, "error") == []
 
 
-def test_the_usual_way_is_a_mount() -> None:
+def test_weights_are_mounted_by_default() -> None:
     made = plan(catalog=having("0.28.0"), **PAIR)
 
     assert [mount.s3_uri for mount in made.mounts] == ["s3://bucket/chat/"]
@@ -87,7 +87,7 @@ def test_a_target_alone_is_streamed() -> None:
 @pytest.mark.parametrize(
     ("pair", "where"), [("chat", "on the hub (acme/chat)"), ("small", "in a folder (catalog:")]
 )
-def test_a_target_that_is_not_in_s3_is_refused_with_the_command_that_brings_it_there(
+def test_streaming_a_target_outside_s3_is_refused_with_the_sync_command(
     pair: str, where: str
 ) -> None:
     with pytest.raises(UserError) as refused:
@@ -98,12 +98,12 @@ def test_a_target_that_is_not_in_s3_is_refused_with_the_command_that_brings_it_t
     assert "--model-source s3://BUCKET/PREFIX/target/" in refused.value.fix
 
 
-def test_what_is_baked_into_an_image_is_not_streamed() -> None:
+def test_baked_weights_cannot_be_streamed() -> None:
     with pytest.raises(UserError, match="cannot be combined"):
         streamed(baked_weights=True, image="111111111111.dkr.ecr.us-east-1.amazonaws.com/p:1")
 
 
-def test_a_runtime_without_a_streamer_is_refused_and_those_that_have_one_are_named() -> None:
+def test_a_runtime_without_a_streamer_is_an_error_that_names_the_others() -> None:
     made = plan(catalog=having("0.28.0"), weights_by="stream", vllm="0.19.0", **PAIR)
 
     assert codes(made, "error") == ["runtime-without-streamer"]
@@ -112,20 +112,20 @@ def test_a_runtime_without_a_streamer_is_refused_and_those_that_have_one_are_nam
     assert refused.fix.startswith("use --vllm 0.28.0, or leave --weights-by stream out")
 
 
-def test_our_own_image_is_held_to_the_same_for_it_is_from_the_runtimes() -> None:
+def test_the_users_image_needs_a_runtime_with_a_streamer_too() -> None:
     own = "111111111111.dkr.ecr.us-east-1.amazonaws.com/peagle-chat:0.19.0-gpu-abc"
     made = plan(catalog=having("0.28.0"), weights_by="stream", vllm="0.19.0", image=own, **PAIR)
 
     assert "runtime-without-streamer" in codes(made, "error")
 
 
-def test_where_no_runtime_has_one_the_mount_is_the_way() -> None:
+def test_without_any_streamer_the_fix_is_a_mount() -> None:
     made = plan(catalog=having(), weights_by="stream", **PAIR)
 
     assert finding(made, "runtime-without-streamer").fix.startswith("leave --weights-by stream out")
 
 
-def test_which_runtimes_have_one_is_data_with_date_and_source() -> None:
+def test_streamers_have_a_date_and_a_source() -> None:
     facts = [runtime.streamer for runtime in load_catalog().runtimes.runtimes if runtime.streamer]
 
     assert facts, "nobody could stream"
@@ -133,21 +133,21 @@ def test_which_runtimes_have_one_is_data_with_date_and_source() -> None:
     assert all(fact.source for fact in facts)
 
 
-def test_the_role_that_reads_the_buckets_is_told_what_it_needs() -> None:
-    said = finding(streamed(drafter="s3://heads/chat/"), "weights-streamed")
+def test_a_note_lists_the_permissions_of_the_role() -> None:
+    found = finding(streamed(drafter="s3://heads/chat/"), "weights-streamed")
 
-    assert said.level == "note"
-    assert "17.0 GB from s3://bucket/chat/target/ and s3://heads/chat/" in said.message
-    assert "s3:ListBucket and s3:GetObject on bucket and heads, in us-east-1" in said.fix
-
-
-def test_only_what_is_streamed_counts() -> None:
-    said = finding(streamed(drafter="me/head"), "weights-streamed")
-
-    assert "reads 16.0 GB from s3://bucket/chat/target/ at" in said.message
+    assert found.level == "note"
+    assert "17.0 GB from s3://bucket/chat/target/ and s3://heads/chat/" in found.message
+    assert "s3:ListBucket and s3:GetObject on bucket and heads, in us-east-1" in found.fix
 
 
-def test_the_engine_asks_s3_in_the_endpoints_region_and_keeps_room_on_the_host() -> None:
+def test_only_streamed_weights_are_counted() -> None:
+    found = finding(streamed(drafter="me/head"), "weights-streamed")
+
+    assert "reads 16.0 GB from s3://bucket/chat/target/ at" in found.message
+
+
+def test_the_streamer_has_a_region_and_a_buffer_limit() -> None:
     made = streamed(instance_type="ml.g5.12xlarge")
 
     assert made.environment["AWS_DEFAULT_REGION"] == made.region == "us-east-1"
@@ -158,7 +158,7 @@ def test_the_engine_asks_s3_in_the_endpoints_region_and_keeps_room_on_the_host()
     assert "all GPUs" in str(because(made, "RUNAI_STREAMER_MEMORY_LIMIT"))
 
 
-def test_the_engine_is_given_the_time_to_read_s3() -> None:
+def test_the_startup_timeout_includes_streaming() -> None:
     one = streamed(instance_type="ml.g6e.xlarge", region="eu-west-1")
     # 17 GB at 100 MB/s, 600 s to compile; SageMaker itself copies nothing.
     assert (one.download_timeout_seconds, one.startup_timeout_seconds) == (60, 780)
@@ -169,7 +169,7 @@ def test_the_engine_is_given_the_time_to_read_s3() -> None:
     assert several.startup_timeout_seconds > one.startup_timeout_seconds, "each GPU reads all"
 
 
-def test_another_load_format_of_the_catalogue_gives_way() -> None:
+def test_streaming_overrides_the_catalogues_load_format() -> None:
     target = CATALOG.targets["acme/chat"]
     (setting, *_) = target.engine_arguments
     own = setting.model_copy(
@@ -186,7 +186,7 @@ def test_another_load_format_of_the_catalogue_gives_way() -> None:
     assert made.environment["SM_VLLM_LOAD_FORMAT"] == "runai_streamer"
 
 
-def test_such_a_plan_can_be_kept_in_a_file(tmp_path: Path) -> None:
+def test_the_plan_survives_a_file(tmp_path: Path) -> None:
     made = streamed()
     file = tmp_path / "plan.json"
     file.write_bytes(plan_bytes(made))
@@ -194,7 +194,7 @@ def test_such_a_plan_can_be_kept_in_a_file(tmp_path: Path) -> None:
     assert read_plan(file) == made
 
 
-def test_a_file_whose_engine_could_not_stream_is_refused() -> None:
+def test_a_plan_file_without_the_load_format_is_refused() -> None:
     made = streamed()
     arguments = tuple(
         "auto" if word == "runai_streamer" else word for word in made.engine_arguments
@@ -207,13 +207,13 @@ def test_a_file_whose_engine_could_not_stream_is_refused() -> None:
         plan_from({**document, "digest": digest(document)}, "plan.json")
 
 
-def test_the_words_that_make_the_plan_again_ask_for_the_stream() -> None:
+def test_the_options_of_a_plan_include_streaming() -> None:
     made = make_plan(
         Options(pair="tiny", weights_by="stream", model_source="s3://models/tiny/target/"),
         load_catalog(),
     )
 
-    words = plan_arguments(made)
+    arguments = plan_arguments(made)
 
-    assert words[words.index("--weights-by") + 1] == "stream"
-    assert words[words.index("--model-source") + 1] == "s3://models/tiny/target/"
+    assert arguments[arguments.index("--weights-by") + 1] == "stream"
+    assert arguments[arguments.index("--model-source") + 1] == "s3://models/tiny/target/"

@@ -1,4 +1,4 @@
-"""Where weights come from, where vLLM finds them, and what SageMaker mounts."""
+"""Weights: their sources, their paths for vLLM, and SageMaker's mounts."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.unit.planning.small_catalog import CATALOG, plan
 
 IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/chat:0.28.0"
 AWS_IMAGE = plan(name="n").runtime.image
-"""Which has vLLM in it, and no weights."""
+"""An image with vLLM and without weights."""
 BUCKET = "s3://${ModelBucket}/peagle-toolkit"
 ADDITIONAL = "/opt/ml/additional-model-data-sources/drafter"
 
 
 def layout(made: Plan) -> tuple[str, str, list[tuple[str | None, str]]]:
-    """What vLLM is given for target and drafter, and the mounts."""
+    """The paths of target and drafter for vLLM, and the mounts."""
     assert made.drafter is not None
     assert made.drafter.weights is not None
     paths = made.target.weights.engine_path, made.drafter.weights.engine_path
@@ -78,7 +78,7 @@ def layout(made: Plan) -> tuple[str, str, list[tuple[str | None, str]]]:
         ),
     ],
 )
-def test_each_source_lands_where_vllm_looks(
+def test_each_source_has_its_path_and_mounts(
     options: dict[str, Any], expected: tuple[str, str, list[tuple[str | None, str]]]
 ) -> None:
     assert layout(plan(name="n", **options)) == expected
@@ -93,10 +93,10 @@ def test_each_source_lands_where_vllm_looks(
         ({"pair": "small", "drafter": "me/head"}, ("/opt/ml/model/target", "me/head")),
     ],
 )
-def test_baked_weights_keep_their_paths_and_nothing_is_mounted_or_uploaded(
+def test_baked_weights_keep_their_paths_without_mounts_and_uploads(
     options: dict[str, Any], paths: tuple[str, str]
 ) -> None:
-    """The image has them below its PEAGLE_ML_ROOT, or in its cache of the hub."""
+    """The image has them below PEAGLE_ML_ROOT, or in its hub cache."""
     made = plan(name="n", image=IMAGE, baked_weights=True, **options)
     assert layout(made) == (*paths, [])
     assert made.target.weights.kind == "image"
@@ -106,7 +106,7 @@ def test_baked_weights_keep_their_paths_and_nothing_is_mounted_or_uploaded(
 
 
 @pytest.mark.parametrize(
-    ("options", "said", "fix"),
+    ("options", "message", "fix"),
     [
         ({}, "requires --image", "--image URI"),
         ({"image": AWS_IMAGE}, "requires --image", "--image URI"),
@@ -118,33 +118,33 @@ def test_baked_weights_keep_their_paths_and_nothing_is_mounted_or_uploaded(
         ({"image": IMAGE, "drafter": "s3://bucket/head/"}, "s3://bucket/head/", "--baked-weights"),
     ],
 )
-def test_weights_that_no_image_can_have_are_refused(
-    options: dict[str, Any], said: str, fix: str
+def test_weights_that_cannot_be_baked_are_refused(
+    options: dict[str, Any], message: str, fix: str
 ) -> None:
-    with pytest.raises(UserError, match=said) as refused:
+    with pytest.raises(UserError, match=message) as refused:
         plan(baked_weights=True, **options)
     assert fix in refused.value.fix
 
 
-def test_baked_weights_are_neither_gated_nor_unpinned() -> None:
+def test_baked_weights_have_no_findings_about_the_hub() -> None:
     found = {finding.code for finding in plan(image=IMAGE, baked_weights=True).findings}
     assert not found & {"target-is-gated", "revision-not-pinned"}
 
 
-def test_the_hub_is_asked_for_the_catalogues_revision() -> None:
+def test_weights_on_the_hub_have_the_catalogues_revision() -> None:
     arguments = plan().engine_arguments
     assert arguments[arguments.index("--revision") + 1] == "0123456"
     assert "--revision" not in plan(model_source="s3://bucket/model").engine_arguments
     assert '"revision":"abc123"' in arguments[-1]
 
 
-def test_whatever_is_mounted_the_model_is_served_under_its_own_name() -> None:
+def test_the_served_name_is_the_targets_id() -> None:
     for made in (plan(), plan(model_source="s3://bucket/model")):
         arguments = made.engine_arguments
         assert arguments[arguments.index("--served-model-name") + 1] == "acme/chat"
 
 
-def test_folders_that_ship_with_the_catalogue_are_named_so() -> None:
+def test_bundled_folders_have_a_catalog_location() -> None:
     made = plan("small", name="n")
     assert made.pair == "acme/small+p-eagle"
     weights = made.target.weights
@@ -162,7 +162,7 @@ def test_folders_of_the_users_own_catalogue_are_paths(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "address", ["s3://", "s3://b/x", "s3://BUCKET/x", "s3://bucket/a b", "s3://bucket/50%/x"]
 )
-def test_an_address_that_s3_refuses_is_refused(address: str) -> None:
+def test_an_invalid_s3_uri_is_refused(address: str) -> None:
     with pytest.raises(UserError, match="s3:// prefix"):
         plan(model_source=address)
     with pytest.raises(UserError, match="s3:// prefix"):
@@ -184,7 +184,7 @@ def test_a_model_source_must_be_in_s3() -> None:
         ({"pair": "small"}, 120, 660),
     ],
 )
-def test_timeouts_follow_from_where_the_weights_come_from(
+def test_timeouts_depend_on_the_source_of_the_weights(
     options: dict[str, Any], download: int, startup: int
 ) -> None:
     made = plan(**options)
