@@ -77,7 +77,7 @@ def test_what_a_colleague_has_pushed_is_not_pushed_again(
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["pushed"].endswith(f"/peagle-tiny@{digest}")
     assert "exists already" in done.stderr
-    assert not [one for one in docker.asked if one["argv"][0] == "push"]
+    assert not [one for one in docker.calls if one["argv"][0] == "push"]
     another = peagle("image", "push", named, "--sandbox", env=place)
     assert another.returncode == 3, "what else is called so may be another image"
 

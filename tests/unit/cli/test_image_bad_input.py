@@ -89,7 +89,7 @@ def test_a_disk_that_is_full_while_building_is_told_and_leaves_no_image(
     assert done.returncode == 2
     assert "the disk is full: building peagle-gpt-oss-20b:" in _only_error(done)
     assert "docker system prune" in done.stderr
-    asked = [one["argv"] for one in docker.asked]
+    asked = [one["argv"] for one in docker.calls]
     assert next(argv for argv in asked if argv[0] == "build")[1] == "--force-rm"
     assert not [argv for argv in asked if argv[0] in ("tag", "push")]
 

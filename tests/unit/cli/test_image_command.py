@@ -30,7 +30,7 @@ def test_a_name_that_nobody_takes_is_refused_before_anything_runs(
     done = peagle("image", *words)
     assert done.returncode == 2
     assert done.stderr.startswith("error: ")
-    assert docker.asked == []
+    assert docker.calls == []
 
 
 def test_images_of_this_machine_are_listed_and_removed(peagle: Peagle, docker: FakeDocker) -> None:

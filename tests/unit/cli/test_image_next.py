@@ -30,7 +30,7 @@ def test_pushing_to_the_sandbox_is_refused_before_anything_is_built(
     done = peagle("image", "build", "tiny", "--base", "base:1", "--push", "--sandbox")
     assert done.returncode == 3
     assert "peagle image push NAME --registry HOST" in done.stderr
-    assert not [one for one in docker.asked if one["argv"][0] != "version"]
+    assert not [one for one in docker.calls if one["argv"][0] != "version"]
 
 
 def test_without_credentials_nothing_is_built_to_be_pushed(
@@ -44,7 +44,7 @@ def test_without_credentials_nothing_is_built_to_be_pushed(
     done = peagle("image", "build", "tiny", "--base", "base:1", "--push", env=nobody)
     assert done.returncode != 0
     assert "no AWS credentials" in done.stderr
-    assert not [one for one in docker.asked if one["argv"][0] != "version"]
+    assert not [one for one in docker.calls if one["argv"][0] != "version"]
 
 
 def test_a_push_that_fails_tells_the_name_of_what_was_built(

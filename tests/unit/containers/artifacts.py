@@ -1,4 +1,4 @@
-"""Artifacts of warm starts, whole and spoiled, and containers that have them."""
+"""Valid and damaged artifacts of warm starts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def filled(folder: Path, files: dict[str, bytes] | None = None) -> Path:
 
 
 def artifact(folder: Path, subject: dict[str, Any] | None = None) -> Manifest:
-    """A whole artifact in ``folder``."""
+    """A valid artifact in ``folder``."""
     about = SUBJECT if subject is None else subject
     key = key_of(about)
     folder.mkdir(parents=True, exist_ok=True)
@@ -50,13 +50,13 @@ def artifact(folder: Path, subject: dict[str, Any] | None = None) -> Manifest:
 
 
 def write(folder: Path, manifest: Manifest, **changed: Any) -> None:
-    """The manifest's file, with some members changed."""
+    """Write the manifest's file with some members changed."""
     document = {**manifest.document(), **changed}
     (folder / f"{manifest.key}.json").write_text(json.dumps(document))
 
 
 def with_archive(folder: Path, manifest: Manifest, archive: bytes, **more: Any) -> Manifest:
-    """Another archive in the place of the one that is there, and a manifest that fits it."""
+    """Replace the archive, and make a manifest that matches it."""
     (folder / f"{manifest.key}.tar.gz").write_bytes(archive)
     changed = manifest._replace(
         size=len(archive), sha256=hashlib.sha256(archive).hexdigest(), **more
@@ -75,7 +75,7 @@ def archive_of(members: Iterable[tuple[tarfile.TarInfo, bytes]]) -> bytes:
 
 
 def member(name: str, content: bytes = b"x", **changed: Any) -> tuple[tarfile.TarInfo, bytes]:
-    """A member of an archive, a plain file unless changed."""
+    """A member of an archive: a regular file unless changed."""
     info = tarfile.TarInfo(name)
     info.size = len(content)
     for attribute, value in changed.items():
@@ -83,12 +83,12 @@ def member(name: str, content: bytes = b"x", **changed: Any) -> tuple[tarfile.Ta
     return info, content
 
 
-def held(folder: Path) -> dict[str, bytes]:
-    """Every file below the folder."""
+def files_in(folder: Path) -> dict[str, bytes]:
+    """All files below the folder, by path."""
     files = (file for file in folder.rglob("*") if file.is_file())
     return {file.relative_to(folder).as_posix(): file.read_bytes() for file in files}
 
 
-def nothing_is_left(cache: Path) -> bool:
-    """Whether nobody has written anything to the cache, or has removed it again."""
+def is_empty(cache: Path) -> bool:
+    """Whether the cache is missing or empty."""
     return not cache.exists() or list(cache.iterdir()) == []

@@ -1,4 +1,4 @@
-"""The pairs of the rules' corpus as environments of the container, and what it says of them."""
+"""The pairs of the rules' corpus as environments of the container, and its refusals."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.unit.containers.arguments import SOURCE
 
 
 def refusal(case: Case) -> str | None:
-    """What the container says against this case before vLLM is started; ``None`` if it starts."""
+    """The container's refusal of this case before vLLM starts; ``None`` if it starts vLLM."""
     environment = environment_of(case)
     try:
         check(environment)
@@ -69,5 +69,5 @@ def _place(checkpoint: Checkpoint | None, hub_id: str) -> str:
 
 
 def _no_weights_meant(case: Case) -> bool:
-    """Real geometry: neither folder holds more than a config.json."""
+    """Whether it is real geometry: both folders have a config.json only."""
     return case.target_checkpoint is not None and case.target_checkpoint.tensors is None

@@ -1,4 +1,4 @@
-"""The entrypoint with a stand-in for vLLM, and the folders of a warm start."""
+"""The entrypoint with a fake engine, and the folders of a warm start."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from tests.unit.containers.supervised import Run, runs_in
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Run]:
-    """``run("crash()")``: the entrypoint, with an engine that does that."""
+    """``run("sys.exit(1)")`` starts the entrypoint with an engine that runs this code."""
     with runs_in(tmp_path) as run:
         yield run
 
 
 @pytest.fixture
 def artifacts(tmp_path: Path) -> Path:
-    """Where artifacts lie."""
+    """The folder of artifacts."""
     return tmp_path / "warm"
 
 
 @pytest.fixture
-def whole(artifacts: Path) -> Manifest:
-    """One that is there, and whole."""
+def intact(artifacts: Path) -> Manifest:
+    """A valid artifact in that folder."""
     return artifact(artifacts)
 
 
 @pytest.fixture
 def cache(tmp_path: Path) -> Path:
-    """Where caches are restored."""
+    """The folder of restored caches."""
     return tmp_path / "cache"

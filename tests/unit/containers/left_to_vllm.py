@@ -4,10 +4,10 @@ starts vLLM with the others. ``peagle check`` knows them all."""
 from __future__ import annotations
 
 REFUSED: dict[str, str] = {
-    # not all there
+    # incomplete
     "no weights": "has no weights",
     "weights in another format": "pytorch_model.bin is empty",
-    # what tells the masked slots
+    # masked slots
     "no mask": "it has no mask_hidden",
     "mask of two hidden states": "its mask_hidden has 512 values, and its fc takes 768",
     "mask of a single number": "its mask_hidden has 1 values, and its fc takes 768",
@@ -54,13 +54,13 @@ REFUSED: dict[str, str] = {
     "no layers in the speculators format": "has no num_hidden_layers",
     "one projection of one layer is not there": "its layer 2 lacks mlp.up_proj.weight",
     "the target as head": "which holds no draft head: its config.json names LlamaForCausalLM",
-    # what is wrong without looking at the pair
+    # invalid settings of any pair
     "90 GPUs' worth of memory": "SM_VLLM_GPU_MEMORY_UTILIZATION is '90'",
     "memory in words": "SM_VLLM_GPU_MEMORY_UTILIZATION is 'most'",
     "an argument that is none": "SM_VLLM_FOO is not an argument of this vLLM",
     "an argument that a later version may not have": "did you mean SM_VLLM_ENABLE_PREFIX_CACHING?",
 }
-"""By the case's name: words of the refusal."""
+"""Name of the case -> part of the refusal."""
 
 LOUD = "vLLM refuses it while it starts, and the container's last line names the cause"
 VERSION = "it depends on the version of vLLM, which knows better"
@@ -129,4 +129,4 @@ LEFT: dict[str, str] = {
     "gpu-too-new": NOT_HERE,
     "gpu-too-old": NOT_HERE,
 }
-"""By the case's name, or by the code of the rule that finds it: why vLLM is started."""
+"""Name of the case, or code of its rule -> why vLLM is started."""

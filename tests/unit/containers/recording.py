@@ -1,4 +1,4 @@
-"""The entrypoint as a process, with a vLLM that writes down how it was called, and ends."""
+"""The entrypoint as a process, with a vLLM that records its call and exits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PORT = free_port()
 
 @dataclass(frozen=True)
 class Container:
-    """Python with a vLLM that writes down how it was called."""
+    """Python with a vLLM that records its call."""
 
     folder: Path
 
@@ -59,7 +59,7 @@ class Container:
 
 
 def documents(done: subprocess.CompletedProcess[bytes]) -> list[dict[str, Any]]:
-    """The log, line by line."""
+    """The lines of the log."""
     assert done.stdout == b""
     return [json.loads(line) for line in done.stderr.decode().splitlines()]
 
@@ -69,7 +69,7 @@ def _bytes(text: str | bytes) -> bytes:
 
 
 def container_in(folder: Path) -> Container:
-    """A container whose vLLM lies in ``folder``."""
+    """A container whose vLLM is in ``folder``."""
     package = folder / "vllm" / "entrypoints" / "openai"
     package.mkdir(parents=True)
     (package / "api_server.py").write_text(RECORDER)

@@ -1,4 +1,4 @@
-"""A stand-in for vLLM's server that fails, drains and lingers on demand.
+"""A fake vLLM server that fails, drains and lingers on demand.
 
 It is put where the entrypoint looks for vLLM. ``HOW`` in its environment holds Python that is run
 with the names below; ``STARTS`` is a file that gets a line for every start.
@@ -19,16 +19,16 @@ START = sum(1 for _ in open(os.environ["STARTS"], encoding="utf-8"))  # noqa: SI
 SUPERVISOR = socket.socket(fileno=int(os.environ["PEAGLE_SUPERVISOR_SOCKET"]))
 
 
-def tell(words: str) -> None:
+def send(words: str) -> None:
     SUPERVISOR.send(words.encode() + b"\n")
 
 
-def hear() -> str:
+def receive() -> str:
     return SUPERVISOR.recv(100).decode().strip()
 
 
 def linger() -> None:
-    """A child that keeps the output open and minds no signal."""
+    """Start a child that keeps the output open and ignores SIGTERM."""
     code = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(60)"
     subprocess.Popen([sys.executable, "-c", code])
     time.sleep(0.2)
@@ -38,7 +38,7 @@ def sleep(seconds: float = 60) -> None:
     time.sleep(seconds)
 
 
-def deaf() -> None:
+def ignore_sigterm() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 

@@ -1,4 +1,4 @@
-"""The entrypoint as a process, with a stand-in for vLLM that does what a test wants."""
+"""The entrypoint as a process, with a fake engine that runs a test's code."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ peagle_serve.supervisor.STOP_SECONDS = 0.5
 from peagle_serve.command import main
 main(["serve"])
 """
-HEALTHY = "tell('hello'); tell('healthy');"
+HEALTHY = "send('hello'); send('healthy');"
 
 
 @dataclass
 class Container:
-    """One run of the entrypoint with a stand-in for vLLM."""
+    """One run of the entrypoint with the fake engine."""
 
     process: subprocess.Popen[bytes]
     folder: Path
     mark: str
     begun: float = field(default_factory=time.monotonic)
 
-    def told(self) -> list[dict[str, Any]]:
-        """The log up to now."""
+    def entries(self) -> list[dict[str, Any]]:
+        """The complete lines of the log so far."""
         lines = (self.folder / "log").read_bytes().splitlines(keepends=True)
         return [json.loads(line) for line in lines if line.endswith(b"\n")]
 
@@ -47,25 +47,25 @@ class Container:
         """The first line of the log with that event, or a line of the engine with that text."""
         end = time.monotonic() + 30
         while time.monotonic() < end:
-            for document in self.told():
+            for document in self.entries():
                 if document.get("event") == sought or (
                     "from" in document and sought in document["message"]
                 ):
                     return document
             time.sleep(0.02)
-        raise AssertionError(f"no {sought} in {self.told()}")
+        raise AssertionError(f"no {sought} in {self.entries()}")
 
-    def ask_to_end(self, number: int = signal.SIGTERM) -> None:
+    def stop(self, number: int = signal.SIGTERM) -> None:
         self.process.send_signal(number)
 
     def ended(self, seconds: float = 30) -> int:
-        """The exit code. Nothing of it is left."""
+        """Wait for the end; returns the exit code. No process may be left."""
         code = self.process.wait(seconds)
         assert processes_with(self.mark) == []
         return code
 
     def starts(self) -> list[int]:
-        """The process of every start of the engine."""
+        """The process ID of every start of the engine."""
         return [int(line) for line in (self.folder / "starts").read_text().split()]
 
 
@@ -74,7 +74,7 @@ Run = Callable[..., Container]
 
 @contextmanager
 def runs_in(tmp_path: Path) -> Iterator[Run]:
-    """``run("crash()")``: the entrypoint, with an engine that does that."""
+    """``run("sys.exit(1)")`` starts the entrypoint with an engine that runs this code."""
     package = tmp_path / "vllm" / "entrypoints" / "openai"
     package.mkdir(parents=True)
     shutil.copy(Path(__file__).with_name("stand_in_engine.py"), package / "api_server.py")

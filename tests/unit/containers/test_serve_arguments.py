@@ -7,7 +7,7 @@ import string
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peagle.vllm.environment import to_environment
@@ -48,12 +48,12 @@ NAMES = st.lists(WORDS, min_size=1, max_size=4).map("_".join)
         ("--model", ["--x-y=--model"]),
     ],
 )
-def test_a_value_becomes_the_tokens_that_aws_makes_of_it(value: str, argv: list[str]) -> None:
+def test_a_value_becomes_the_same_tokens_as_in_awss_container(value: str, argv: list[str]) -> None:
     assert arguments({"SM_VLLM_X_Y": value}) == argv
 
 
 @pytest.mark.parametrize("value", ['["a", "-b"]', '["-a", "b"]', '["--model", "x"]'])
-def test_of_several_values_none_can_begin_with_a_dash(value: str) -> None:
+def test_several_values_cannot_begin_with_a_dash(value: str) -> None:
     with pytest.raises(WrongEnvironment, match="SM_VLLM_X_Y has several values, one of which beg"):
         arguments({"SM_VLLM_X_Y": value})
 
@@ -69,13 +69,13 @@ def test_negative_numbers_are_values() -> None:
 
 
 @pytest.mark.parametrize("flag", ["ALLOWED_ORIGINS", "ALLOWED_METHODS", "ALLOWED_HEADERS"])
-def test_arrays_that_vllm_parses_itself_stay_whole(flag: str) -> None:
+def test_arrays_that_vllm_parses_stay_one_token(flag: str) -> None:
     value = '["a", "b"]'
 
     assert arguments({f"SM_VLLM_{flag}": value})[1:] == [value]
 
 
-def test_arguments_come_in_the_order_of_their_names_and_other_variables_do_not_count() -> None:
+def test_arguments_are_sorted_by_name_and_other_variables_ignored() -> None:
     environment = {"SM_VLLM_B": "2", "HF_TOKEN": "secret", "SM_VLLM_A": "1", "VLLM_C": "3"}
 
     assert arguments(environment) == ["--a", "1", "--b", "2"]
@@ -87,7 +87,7 @@ def test_a_name_becomes_its_flag(name: str) -> None:
 
 
 @given(OBJECTS, SPACES, SPACES, st.sampled_from([None, 1, "\t"]), st.booleans())
-def test_a_json_object_survives_byte_for_byte(
+def test_a_json_object_is_kept_byte_for_byte(
     document: dict[str, Any], before: str, after: str, indent: int | str | None, ascii_only: bool
 ) -> None:
     value = before + json.dumps(document, indent=indent, ensure_ascii=ascii_only) + after
@@ -95,8 +95,9 @@ def test_a_json_object_survives_byte_for_byte(
     assert arguments({"SM_VLLM_SPECULATIVE_CONFIG": value}) == ["--speculative-config", value]
 
 
+@settings(max_examples=30)
 @given(st.lists(OBJECTS, min_size=2, max_size=4), st.sampled_from([" ", "\n", ""]))
-def test_each_of_several_json_objects_is_a_token_as_it_is_spelled(
+def test_each_of_several_json_objects_is_a_token_byte_for_byte(
     documents: list[dict[str, Any]], between: str
 ) -> None:
     spelled = [json.dumps(document, indent=1) for document in documents]
@@ -105,12 +106,12 @@ def test_each_of_several_json_objects_is_a_token_as_it_is_spelled(
 
 
 @given(st.lists(TEXT.filter(lambda text: not text.startswith("-")), min_size=1, max_size=5))
-def test_each_text_of_an_array_is_a_token(texts: list[str]) -> None:
+def test_each_string_of_an_array_is_a_token(texts: list[str]) -> None:
     assert arguments({"SM_VLLM_X": json.dumps(texts)}) == ["--x", *texts]
 
 
 @given(TEXT.filter(lambda text: text.strip() and text.strip()[0] not in "-[{"))
-def test_any_other_text_is_one_token_as_it_is(value: str) -> None:
+def test_any_other_text_is_one_unchanged_token(value: str) -> None:
     expected = {"true": ["--x"], "false": []}.get(value.strip().lower(), ["--x", value])
 
     assert arguments({"SM_VLLM_X": value}) == expected
@@ -125,7 +126,7 @@ def test_any_other_text_is_one_token_as_it_is(value: str) -> None:
         max_size=4,
     ).filter(lambda flags: not any(flag.startswith(("--allowed", "--middle")) for flag in flags))
 )
-def test_what_a_plan_says_to_the_container_is_what_the_container_says_to_vllm(
+def test_a_plans_arguments_survive_the_environment(
     flags: dict[str, list[str]],
 ) -> None:
     planned = [token for flag, tokens in flags.items() for token in (flag, *tokens)]

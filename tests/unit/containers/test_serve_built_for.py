@@ -1,4 +1,4 @@
-"""An image that was built for another pair refuses; one for this pair, or for none, is silent."""
+"""An image refuses pairs other than the one that it was built for."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def refusal(folder: Path, chosen: dict[str, str], built: Any = BUILT) -> str:
-    """What an image built for ``built`` says against the environment; "" if nothing."""
+    """The refusal of the environment by an image built for ``built``; "" if it is accepted."""
     file = folder / "pair.json"
     file.write_text(built if isinstance(built, str) else json.dumps(built))
     try:
@@ -80,7 +80,7 @@ def refusal(folder: Path, chosen: dict[str, str], built: Any = BUILT) -> str:
         "drafter in S3",
     ],
 )
-def test_its_own_pair_is_taken(tmp_path: Path, chosen: dict[str, str]) -> None:
+def test_the_images_own_pair_is_accepted(tmp_path: Path, chosen: dict[str, str]) -> None:
     assert refusal(tmp_path, chosen) == ""
 
 
@@ -95,14 +95,14 @@ def test_its_own_pair_is_taken(tmp_path: Path, chosen: dict[str, str]) -> None:
     ],
 )
 def test_another_pair_is_refused(tmp_path: Path, chosen: dict[str, str], why: str) -> None:
-    said = refusal(tmp_path, environment(**chosen))
+    reported = refusal(tmp_path, environment(**chosen))
 
-    assert said.startswith("this image was built for a/target+p-eagle, and ")
-    assert why in said
-    assert said.endswith("or set this image's pair)")
+    assert reported.startswith("this image was built for a/target+p-eagle, and ")
+    assert why in reported
+    assert reported.endswith("or set this image's pair)")
 
 
-def test_an_image_without_a_drafter_takes_none(tmp_path: Path) -> None:
+def test_an_image_without_a_drafter_refuses_speculation(tmp_path: Path) -> None:
     plain = {**BUILT, "pair": "a/target", "drafter": None, "method": None,
              "parallel_drafting": None}  # fmt: skip
 
@@ -123,35 +123,35 @@ def test_an_image_without_a_drafter_takes_none(tmp_path: Path) -> None:
         (TARGET, {**HEAD, "num_hidden_layers": 1}, "whose number of layers is 1, not 4"),
     ],
 )
-def test_folders_are_known_by_what_their_config_says(
+def test_models_in_folders_are_identified_by_their_config(
     tmp_path: Path, target: dict[str, Any], head: dict[str, Any], why: str
 ) -> None:
-    said = refusal(tmp_path, pair(tmp_path, target=target, head=head))
+    reported = refusal(tmp_path, pair(tmp_path, target=target, head=head))
 
-    assert bool(said) is bool(why)
-    assert why in said
+    assert bool(reported) is bool(why)
+    assert why in reported
 
 
 @pytest.mark.parametrize("built", ["", "{", "[]", "{}", {**BUILT, "facts": None}])
-def test_what_cannot_be_told_is_not_spoken_of(tmp_path: Path, built: Any) -> None:
+def test_unknown_facts_are_not_compared(tmp_path: Path, built: Any) -> None:
     assert refusal(tmp_path, pair(tmp_path, target={"hidden_size": 1}), built) == ""
 
 
-def test_a_plain_process_has_nothing_beside_it(tmp_path: Path) -> None:
+def test_outside_of_an_image_there_is_no_pair_file(tmp_path: Path) -> None:
     assert SERVE.parent / "pair.json" == PAIR_FILE
     assert not PAIR_FILE.exists()
     check_built_for(environment(SM_VLLM_MODEL="anything/else"))
 
 
 @pytest.mark.parametrize("name", [name for name in ALL_PAIRS if not name.startswith("tiny")])
-def test_an_image_of_the_catalogue_takes_its_own_pair(tmp_path: Path, name: str) -> None:
+def test_an_image_of_the_catalogue_accepts_its_own_pair(tmp_path: Path, name: str) -> None:
     plan = plan_for(name)
 
     assert refusal(tmp_path, plan.environment, built_for(plan)) == ""
 
 
 @pytest.mark.parametrize("short_name", sorted(p.name for p in GEOMETRY.iterdir() if p.is_dir()))
-def test_an_image_knows_its_real_models_by_their_config(tmp_path: Path, short_name: str) -> None:
+def test_an_image_identifies_real_models_by_their_config(tmp_path: Path, short_name: str) -> None:
     folder = GEOMETRY / short_name
     plan = plan_for(short_name)
     assert plan.drafter is not None
@@ -185,7 +185,7 @@ def test_the_container_refuses_before_it_starts_the_engine(tmp_path: Path) -> No
     taken = container.run({"SM_VLLM_MODEL": "a/target"}, serve=image / "peagle_serve")
 
     assert refused.returncode == 2
-    (said,) = documents(refused)
-    assert said["cause"] == "environment"
-    assert "built for a/target+p-eagle, and SM_VLLM_MODEL is b/other" in said["message"]
+    (reported,) = documents(refused)
+    assert reported["cause"] == "environment"
+    assert "built for a/target+p-eagle, and SM_VLLM_MODEL is b/other" in reported["message"]
     assert taken.returncode == 1, "the recorder ends, as no engine should"

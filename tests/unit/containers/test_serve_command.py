@@ -1,4 +1,4 @@
-"""The entrypoint as SageMaker runs it: a process, an environment, and what vLLM then gets."""
+"""The entrypoint as SageMaker runs it: a process with an environment, and vLLM's resulting call."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def container(tmp_path_factory: pytest.TempPathFactory) -> Container:
 
 
 def cpu_seconds() -> float:
-    """The processor time of all processes that this one has started and waited for."""
+    """The CPU time of all ended child processes."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
@@ -39,7 +39,7 @@ def test_vllm_gets_port_arguments_and_middleware(container: Container) -> None:
     ]
 
 
-def test_the_middleware_is_found_and_nothing_of_the_working_folder_is(
+def test_the_middleware_is_importable_and_the_working_folder_is_not(
     container: Container,
 ) -> None:
     container.argv({"SM_VLLM_MODEL": "a/b"})
@@ -58,9 +58,7 @@ def test_the_middleware_is_found_and_nothing_of_the_working_folder_is(
         max_size=3,
     )
 )
-def test_json_comes_through_a_real_exec_byte_for_byte(
-    container: Container, more: dict[str, str]
-) -> None:
+def test_json_passes_a_real_exec_byte_for_byte(container: Container, more: dict[str, str]) -> None:
     value = json.dumps({**more, **SPECULATION}, indent=1, ensure_ascii=False)
     value = value.replace("\0", "\\u0000")
 
@@ -70,7 +68,7 @@ def test_json_comes_through_a_real_exec_byte_for_byte(
 
 
 @pytest.mark.parametrize("language", ["C", "en_US.ISO-8859-1", "de_DE.UTF-8"])
-def test_nasty_values_come_through_in_any_locale(container: Container, language: str) -> None:
+def test_special_characters_pass_in_any_locale(container: Container, language: str) -> None:
     value = "50 % \"quoted\" 'single' $HOME `x` \\ \n zwei\t\u00e4\u65e5\U0001f600"
 
     argv = container.argv({"SM_VLLM_MODEL": "a/b", "SM_VLLM_X": value, "LC_ALL": language})
@@ -98,27 +96,27 @@ def test_an_invalid_environment_ends_the_container_with_one_line(
 
     assert done.returncode == 2
     assert cpu_seconds() - before < 1, "vLLM's imports take ten times as long"
-    (said,) = documents(done)
-    assert (said["level"], said["stage"], said["exit_code"]) == ("ERROR", "checking", 2)
-    assert line in f"{said['message']} ({said['fix']})"
-    assert said["fix"]
+    (reported,) = documents(done)
+    assert (reported["level"], reported["stage"], reported["exit_code"]) == ("ERROR", "checking", 2)
+    assert line in f"{reported['message']} ({reported['fix']})"
+    assert reported["fix"]
     assert not container.record.exists()
 
 
-def test_values_of_others_need_not_be_utf_8(container: Container) -> None:
+def test_unrelated_variables_need_not_be_utf_8(container: Container) -> None:
     container.run({b"SM_VLLM_MODEL": b"a/b", b"LESSCHARSET": b"\xff"})
 
     assert container.record.exists()
 
 
-def test_without_vllm_it_says_so(tmp_path: Path) -> None:
+def test_a_missing_vllm_is_refused(tmp_path: Path) -> None:
     done = Container(tmp_path).run({"SM_VLLM_MODEL": "a/b"})
 
     assert done.returncode == 2
     assert b"has no vLLM" in done.stderr
 
 
-def test_it_can_be_started_without_an_argument_but_not_with_another(container: Container) -> None:
+def test_an_unknown_argument_is_refused(container: Container) -> None:
     train = container.run({"SM_VLLM_MODEL": "a/b"}, "train")
 
     assert train.returncode == 2

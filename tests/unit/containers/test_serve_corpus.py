@@ -32,7 +32,7 @@ CORPUS = {broken.name: broken for broken in (*HEADS, *REST)}
 SAID: dict[str, list[str]] = json.loads(
     (Path(__file__).parent / "crashes" / "pairs.json").read_text(encoding="utf-8")
 )
-"""What vLLM 0.28.0 said of pairs of the corpus, as the last lines of its tracebacks."""
+"""The last lines of vLLM 0.28.0's tracebacks for pairs of the corpus."""
 
 CAUSES = {
     "a class of a training framework": "unknown-model",
@@ -50,26 +50,26 @@ CAUSES = {
     "synthetic acceptance on a CPU": "wrong-speculation",
     "a tensor without a place": "weights-and-config",
 }
-"""What vLLM is left to refuse, and the cause that the container then names."""
+"""Pair that only vLLM refuses -> the cause that the container reports."""
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_broken_pair_is_refused_before_vllm_is_started(name: str, tmp_path: Path) -> None:
-    said = refusal(CORPUS[name].make(tmp_path))
+def test_a_broken_pair_is_refused_before_vllm_starts(name: str, tmp_path: Path) -> None:
+    reported = refusal(CORPUS[name].make(tmp_path))
 
-    assert said is not None
-    assert REFUSED[name] in said
-    assert "\n" not in said
+    assert reported is not None
+    assert REFUSED[name] in reported
+    assert "\n" not in reported
 
 
 @pytest.mark.parametrize("broken", [one for one in CORPUS.values() if one.name not in REFUSED],
                          ids=lambda broken: broken.name)  # fmt: skip
-def test_what_is_left_to_vllm_is_left_for_a_reason(broken: Broken, tmp_path: Path) -> None:
+def test_every_pair_left_to_vllm_has_a_reason(broken: Broken, tmp_path: Path) -> None:
     assert refusal(broken.make(tmp_path)) is None
     assert broken.left or LEFT.get(broken.name) or LEFT.get(broken.code), "why?"
 
 
-def test_the_reasons_are_of_cases_that_there_are() -> None:
+def test_every_reason_belongs_to_a_case() -> None:
     started = [broken for broken in CORPUS.values() if broken.name not in REFUSED]
 
     assert set(REFUSED) <= set(CORPUS)
@@ -77,7 +77,7 @@ def test_the_reasons_are_of_cases_that_there_are() -> None:
 
 
 @pytest.mark.parametrize("name", CAUSES)
-def test_what_vllm_refuses_itself_ends_with_its_cause(name: str) -> None:
+def test_a_refusal_by_vllm_has_a_known_cause(name: str) -> None:
     crash = find_crash([f"(EngineCore pid=8) {line}" for line in SAID[name]])
 
     assert LEFT.get(name, LEFT.get(CORPUS[name].code)) == LOUD
@@ -86,7 +86,7 @@ def test_what_vllm_refuses_itself_ends_with_its_cause(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SAID)
-def test_all_that_vllm_says_of_a_broken_pair_has_a_cause_and_a_fix(name: str) -> None:
+def test_every_error_of_vllm_has_a_cause_and_a_fix(name: str) -> None:
     crash = find_crash(SAID[name])
 
     assert crash.cause
@@ -94,7 +94,7 @@ def test_all_that_vllm_says_of_a_broken_pair_has_a_cause_and_a_fix(name: str) ->
 
 
 @pytest.mark.parametrize("name", trials.GOOD)
-def test_a_pair_that_vllm_drafts_with_is_started(name: str, tmp_path: Path) -> None:
+def test_a_working_pair_is_accepted(name: str, tmp_path: Path) -> None:
     case = trials.GOOD[name].make(tmp_path)
 
     assert refusal(case) is None
@@ -118,7 +118,7 @@ def test_no_pair_of_the_hub_is_refused(target: Target, drafter: Drafter) -> None
     assert refusal(make_case(CATALOG, target, drafter)) is None
 
 
-def test_a_target_may_have_tokens_that_were_added(tmp_path: Path) -> None:
+def test_a_target_may_have_added_tokens(tmp_path: Path) -> None:
     assert refusal(tiny_case(tmp_path, target=Damage(set_keys={"vocab_size": 1032}))) is None
 
 
@@ -132,18 +132,18 @@ def test_a_head_may_name_the_class_of_a_plain_model(tmp_path: Path) -> None:
 
 
 def with_weights(case: Case, own: tuple[str, ...]) -> Case:
-    """The case with weights in both folders: those of the head as vLLM expects them, all zeros."""
+    """The case with zeros as weights in both folders, the head's as vLLM expects them."""
     assert case.drafter_checkpoint is not None
     assert case.target_checkpoint is not None
     head = read_head(case.drafter_checkpoint.config)
     write(Path(case.drafter_checkpoint.location), tensors(head, own))
     write(Path(case.target_checkpoint.location), {"model.norm.weight": (8,)})
-    # That there are some is all that is asked of them.
+    # The target's weights only have to exist.
     return replace(case, target_checkpoint=replace(case.target_checkpoint, tensors={}))
 
 
 def tensors(head: HeadConfig, own: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
-    """The tensors of such a head, and their shapes."""
+    """The shapes of the head's tensors, by name."""
     shapes = dict(required(head) or {})
     hidden, drafted = head.hidden_size or 0, head.draft_vocab_size or head.vocab_size or 0
     if "embed_tokens" in own:
@@ -158,7 +158,7 @@ def tensors(head: HeadConfig, own: tuple[str, ...]) -> dict[str, tuple[int, ...]
 
 
 def write(folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """A file of weights as large as it says, of which the disk holds the header only."""
+    """A sparse file of weights: the disk holds the header only."""
     header: dict[str, Any] = {}
     end = 0
     for name, shape in shapes.items():

@@ -1,4 +1,4 @@
-"""The middleware answers for the counters and stays out of everything else."""
+"""The middleware answers requests for the counters and forwards all others."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ vllm:num_requests_running{engine="0"} 3.0
 """
 
 
-def test_the_counters_of_all_engines_are_added_up() -> None:
+def test_the_counters_of_all_engines_are_summed() -> None:
     assert counters_of(PAGE) == {
         "speculation": True,
         "drafts": 12,
@@ -38,7 +38,7 @@ def test_the_counters_of_all_engines_are_added_up() -> None:
     }
 
 
-def test_without_speculation_all_are_zero_and_it_says_so() -> None:
+def test_without_speculation_all_counters_are_zero() -> None:
     counted = counters_of("vllm:num_requests_running 3.0\n")
 
     assert counted["speculation"] is False
@@ -51,7 +51,7 @@ ATTRIBUTE = COUNTERS_ATTRIBUTE.encode()
 
 
 class Server:
-    """A stand-in for vLLM's ASGI application."""
+    """A fake of vLLM's ASGI application."""
 
     def __init__(self, metrics_status: int = 200) -> None:
         self.metrics_status = metrics_status
@@ -67,7 +67,7 @@ class Server:
             await send({"type": "http.response.body", "body": PAGE[half:].encode()})
 
 
-def asked(server: Server, scope: Message) -> list[Message]:
+def responses(server: Server, scope: Message) -> list[Message]:
     sent: list[Message] = []
 
     async def send(message: Message) -> None:
@@ -86,15 +86,15 @@ def request(path: str = "/invocations", attribute: bytes = ATTRIBUTE, **more: An
 
 
 def test_a_request_for_the_counters_is_answered() -> None:
-    start, body = asked(Server(), request())
+    start, body = responses(Server(), request())
 
     assert start["status"] == 200
     assert dict(start["headers"])[b"content-length"] == str(len(body["body"])).encode()
     assert json.loads(body["body"])["drafts"] == 12
 
 
-def test_when_the_metrics_cannot_be_read_it_says_so() -> None:
-    start, body = asked(Server(metrics_status=500), request())
+def test_unreadable_metrics_are_an_error() -> None:
+    start, body = responses(Server(metrics_status=500), request())
 
     assert start["status"] == 502
     assert "500" in json.loads(body["body"])["error"]
@@ -111,7 +111,7 @@ def test_when_the_metrics_cannot_be_read_it_says_so() -> None:
         {"type": "websocket", "path": "/invocations", "headers": [(HEADER, ATTRIBUTE)]},
     ],
 )
-def test_any_other_request_goes_on_untouched(scope: Message) -> None:
+def test_any_other_request_is_forwarded_unchanged(scope: Message) -> None:
     seen: list[tuple[Message, Any, Any]] = []
 
     async def server(*call: Any) -> None:

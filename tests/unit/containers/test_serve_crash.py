@@ -1,4 +1,4 @@
-"""What real vLLM said when it ended, and what the container makes of it in its last line."""
+"""Logs of vLLM's crashes, and the container's last line for each."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from peagle_serve.crash import find_crash
 
 LOGS = Path(__file__).parent / "crashes"
 
-# The environment that each log is of, then the words, the cause and the fix that it must come to.
+# Log -> part of the line, cause and part of the fix; the comment is the environment.
 CRASHES = {
-    "target-vocabulary": (  # config.json of the target says vocab_size 999, the weights have 1024
+    "target-vocabulary": (  # the target's config.json has vocab_size 999, the weights have 1024
         "AssertionError: assert loaded_weight.shape[output_dim] == self.org_vocab_size",
         "weights-and-config",
         "config.json and weights belong to different models",
     ),
-    "head-layers": (  # config.json of the head says num_hidden_layers 2, the weights have 4
+    "head-layers": (  # the head's config.json has num_hidden_layers 2, the weights have 4
         "ValueError: There is no module or parameter named 'layers.2'",
         "weights-and-config",
         "config.json and weights belong to different models",
@@ -84,7 +84,7 @@ CRASHES = {
         "wrong-speculation",
         "correct the speculative configuration",
     ),
-    "gated": (  # a target of the hub that wants its licence accepted
+    "gated": (  # a gated target on the hub
         "Cannot access gated repo for url https://hub/acme/gated/resolve/main/config.json",
         "gated-model",
         "peagle weights sync",
@@ -94,7 +94,7 @@ CRASHES = {
         "gated-model",
         "peagle weights sync",
     ),
-    "missing": (  # a target of the hub, and no network
+    "missing": (  # a target on the hub, without a network
         "LocalEntryNotFoundError: Cannot find an appropriate cached snapshot folder",
         "missing-weights",
         "mount the weights",
@@ -114,15 +114,15 @@ def test_the_cause_is_found_in_a_real_log(name: str) -> None:
     assert "\n" not in str(WrongEnvironment(crash.line, crash.fix))
 
 
-def test_every_log_is_looked_at() -> None:
+def test_every_log_has_an_expectation() -> None:
     assert {file.stem for file in LOGS.glob("*.log")} == set(CRASHES)
 
 
 @pytest.mark.parametrize("name", CRASHES)
-def test_no_wrapper_is_taken_for_the_cause(name: str) -> None:
-    """Where no pattern knows the cause, the line is still the first error and not a later one."""
-    said = (LOGS / f"{name}.log").read_text(encoding="utf-8").splitlines()
-    wrapped = find_crash(line for line in said if "Error" not in line or "RuntimeError" in line)
+def test_no_wrapper_is_reported_as_the_cause(name: str) -> None:
+    """Without a known cause, the line is the first error, not a wrapper of it."""
+    reported = (LOGS / f"{name}.log").read_text(encoding="utf-8").splitlines()
+    wrapped = find_crash(line for line in reported if "Error" not in line or "RuntimeError" in line)
 
     assert "WorkerProc" not in wrapped.line
     assert "See root cause above" not in wrapped.line
@@ -138,7 +138,7 @@ def test_an_assertion_without_words_shows_its_code() -> None:
     assert find_crash(lines).line == "AssertionError: assert something == self.other"
 
 
-def test_what_another_process_says_does_not_belong_to_a_message() -> None:
+def test_lines_of_another_process_do_not_belong_to_a_message() -> None:
     lines = ["(Worker pid=9) ValueError: no", "(EngineCore pid=8) goes on", "(Worker pid=9) more"]
 
     assert find_crash(lines).line == "ValueError: no"

@@ -1,4 +1,4 @@
-"""Told to end, the entrypoint lets the engine answer first, and does not wait for ever."""
+"""After a signal the entrypoint drains the engine, up to a limit."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from tests.unit.containers.supervised import HEALTHY, Run
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_told_to_end_it_lets_the_engine_answer_first(run: Run, number: int) -> None:
+def test_a_signal_lets_the_engine_finish_its_requests(run: Run, number: int) -> None:
     container = run(
-        f"{HEALTHY} assert hear() == 'drain'; sleep(0.5); print('answered', flush=True);"
-        "tell('idle'); sleep()"
+        f"{HEALTHY} assert receive() == 'drain'; sleep(0.5); print('answered', flush=True);"
+        "send('idle'); sleep()"
     )
     container.wait_for("healthy")
 
-    container.ask_to_end(number)
+    container.stop(number)
 
     assert container.ended() == 0
-    told = container.told()
-    messages = [document["message"] for document in told]
+    entries = container.entries()
+    messages = [document["message"] for document in entries]
     assert messages.index("answered") < messages.index("all requests are answered")
-    assert told[messages.index("answered")]["stage"] == "draining"
-    assert (told[-1]["level"], told[-1]["stage"]) == ("INFO", "ended")
+    assert entries[messages.index("answered")]["stage"] == "draining"
+    assert (entries[-1]["level"], entries[-1]["stage"]) == ("INFO", "ended")
 
 
 def test_draining_has_a_limit(run: Run) -> None:
@@ -33,39 +33,39 @@ def test_draining_has_a_limit(run: Run) -> None:
     container.wait_for("healthy")
     begin = time.monotonic()
 
-    container.ask_to_end()
+    container.stop()
 
     assert container.ended() == 0
     assert 1 <= time.monotonic() - begin < 4
     container.wait_for("cut-off")
 
 
-def test_told_twice_it_does_not_wait(run: Run) -> None:
+def test_a_second_signal_stops_at_once(run: Run) -> None:
     container = run(f"{HEALTHY} sleep()")
     container.wait_for("healthy")
-    container.ask_to_end()
+    container.stop()
     container.wait_for("drain")
 
-    container.ask_to_end()
+    container.stop()
 
     assert container.ended(5) == 0
 
 
 @pytest.mark.parametrize("before", ["", HEALTHY])
-def test_an_engine_that_minds_no_signal_is_killed_with_its_children(run: Run, before: str) -> None:
-    container = run(f"deaf(); linger(); {before} print('begun', flush=True); sleep()",
+def test_an_engine_that_ignores_signals_is_killed_with_its_children(run: Run, before: str) -> None:
+    container = run(f"ignore_sigterm(); linger(); {before} print('begun', flush=True); sleep()",
                     PEAGLE_DRAIN_SECONDS="0")  # fmt: skip
     container.wait_for("begun")
 
-    container.ask_to_end()
+    container.stop()
 
     assert container.ended(5) == 0
 
 
-def test_told_to_end_while_it_starts_it_ends(run: Run) -> None:
+def test_a_signal_during_start_up_ends_it(run: Run) -> None:
     container = run("print('loading', flush=True); sleep()")
     container.wait_for("loading")
 
-    container.ask_to_end()
+    container.stop()
 
     assert container.ended(5) == 0

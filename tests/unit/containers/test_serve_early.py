@@ -1,4 +1,4 @@
-"""Told to end before it looks after signals, the entrypoint ends at once."""
+"""A signal before the supervisor runs ends the entrypoint at once."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ runpy.run_path(sys.argv[1], run_name="__main__")
 
 @contextmanager
 def reading(folder: Path, *before: str) -> Iterator[subprocess.Popen[bytes]]:
-    """The entrypoint while it waits for the rest of a file of weights."""
+    """The entrypoint while it waits for the rest of a weights file."""
     weights = model(folder / "model", "config.json") / "model.safetensors"
     os.mkfifo(weights)
     (folder / "vllm").mkdir()
@@ -59,11 +59,11 @@ def reading(folder: Path, *before: str) -> Iterator[subprocess.Popen[bytes]]:
 
 @contextmanager
 def give(weights: Path, process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """One byte of the weights, to a reader that has taken it and waits for the next."""
+    """Write one byte of the weights, and wait until the reader blocks on the next."""
     until = time.monotonic() + 10
     writing = None
     while writing is None:
-        with contextlib.suppress(OSError):  # nobody reads yet
+        with contextlib.suppress(OSError):  # no reader yet
             writing = os.open(weights, os.O_WRONLY | os.O_NONBLOCK)
         assert time.monotonic() < until
         assert process.poll() is None
@@ -79,12 +79,12 @@ def give(weights: Path, process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 
 def waiting(pipe: int) -> int:
-    """How many bytes nobody has read yet."""
+    """The number of unread bytes."""
     return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def entrypoint(process: subprocess.Popen[bytes]) -> int:
-    """The process itself, or the one that it has begun."""
+    """The process itself, or its child."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
     return int(children or process.pid)
 
@@ -94,19 +94,19 @@ def state(pid: int) -> str:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_ends_at_once_with_0_and_says_so(tmp_path: Path, number: int) -> None:
+def test_a_signal_while_checking_ends_it_at_once_with_0(tmp_path: Path, number: int) -> None:
     with reading(tmp_path) as process:
         process.send_signal(number)
-        said = process.communicate(timeout=5)[1]
+        reported = process.communicate(timeout=5)[1]
 
     assert process.returncode == 0
-    (line,) = [json.loads(line) for line in said.splitlines()]
+    (line,) = [json.loads(line) for line in reported.splitlines()]
     assert line["stage"] == "ended"
     assert {"time", "level", "message"} < set(line)
 
 
-def test_so_does_the_first_process_of_a_container(tmp_path: Path) -> None:
-    """To which the kernel gives no signal that it has no handler for."""
+def test_a_signal_ends_the_first_process_of_a_container(tmp_path: Path) -> None:
+    """The kernel sends it only signals that it handles."""
     tried = [*UNSHARE, "true"]
     if shutil.which("unshare") is None or subprocess.run(tried, capture_output=True).returncode:
         pytest.skip("only who may make process namespaces can be the first in one")
@@ -116,7 +116,7 @@ def test_so_does_the_first_process_of_a_container(tmp_path: Path) -> None:
         assert process.wait(5) == 0
 
 
-def test_the_handler_is_there_before_anything_else_is_imported() -> None:
+def test_the_handler_is_installed_before_anything_is_imported() -> None:
     command = [sys.executable, "-c", IMPORTS, str(SERVE)]
 
     done = subprocess.run(command, capture_output=True, check=False)

@@ -1,4 +1,4 @@
-"""A wrong environment is refused with what is wrong and how to mend it."""
+"""An invalid environment is refused with message and fix."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HANDED_ON = {
     "PEAGLE_WARM_PLACE",
     "PEAGLE_WARM_SUBJECT",
 }
-"""What the entrypoint itself tells the engine."""
+"""Variables that the entrypoint sets for the engine."""
 
 GOOD = '{"method": "eagle3", "model": "a/b", "num_speculative_tokens": 7}'
 
@@ -50,7 +50,7 @@ GOOD = '{"method": "eagle3", "model": "a/b", "num_speculative_tokens": 7}'
         ('{"model": "a/eagle3", "num_speculative_tokens": 7}', "no method", '"method": "eagle3"'),
     ],
 )
-def test_a_speculation_that_cannot_be_meant_is_refused(config: str, what: str, fix: str) -> None:
+def test_an_invalid_speculative_config_is_refused(config: str, what: str, fix: str) -> None:
     with pytest.raises(WrongEnvironment) as refused:
         check({SPECULATION: config})
 
@@ -71,7 +71,7 @@ def test_a_speculation_that_cannot_be_meant_is_refused(config: str, what: str, f
         '{"method": "eagle3", "model": "a/100%b", "num_speculative_tokens": 1}',
     ],
 )
-def test_a_speculation_that_vllm_takes_is_taken(config: str) -> None:
+def test_a_valid_speculative_config_is_accepted(config: str) -> None:
     check({SPECULATION: config})
 
 
@@ -96,7 +96,7 @@ def test_a_speculation_that_vllm_takes_is_taken(config: str) -> None:
         ("peagle_ml_root", "PEAGLE_ML_ROOT"),
     ],
 )
-def test_a_name_that_is_nearly_right_names_the_right_one(name: str, meant: str) -> None:
+def test_a_misspelled_name_suggests_the_right_one(name: str, meant: str) -> None:
     with pytest.raises(WrongEnvironment) as refused:
         check({name: "1"})
 
@@ -126,17 +126,17 @@ def test_a_name_that_is_nearly_right_names_the_right_one(name: str, meant: str) 
         "PATH",
     ],
 )
-def test_a_right_name_or_one_of_others_is_left_alone(name: str) -> None:
+def test_valid_and_unrelated_names_are_accepted(name: str) -> None:
     switches = ("TRUST_REMOTE_CODE", "ENFORCE_EAGER", "ENABLE_PREFIX_CACHING")
     special = {SPECULATION: GOOD, "SM_VLLM_GPU_MEMORY_UTILIZATION": "0.9"}
     check({name: "true" if name.endswith(switches) else special.get(name, "1")})
 
 
-def test_a_name_of_others_is_left_alone_where_ours_is_there_too() -> None:
+def test_an_unrelated_name_is_accepted_beside_ours() -> None:
     check({"VLLM_MODEL": "a/b", "SM_VLLM_MODEL": "a/b"})
 
 
-def test_every_setting_that_the_entrypoint_reads_is_known() -> None:
+def test_every_setting_that_the_entrypoint_reads_is_listed() -> None:
     sources = (entrypoint_folder()).rglob("*.py")
     read = {name for file in sources for name in re.findall(r"\bPEAGLE_\w+", file.read_text())}
 
@@ -144,47 +144,47 @@ def test_every_setting_that_the_entrypoint_reads_is_known() -> None:
 
 
 @pytest.mark.parametrize("value", ["1", "yes", "on", "no"])
-def test_a_switch_that_is_neither_on_nor_off_is_refused(value: str) -> None:
+def test_a_switch_other_than_true_or_false_is_refused(value: str) -> None:
     with pytest.raises(WrongEnvironment, match=r"SM_VLLM_ENFORCE_EAGER is .*true or false"):
         check({"SM_VLLM_ENFORCE_EAGER": value})
 
 
-def test_a_switch_turned_round_is_one_too() -> None:
+def test_a_negated_switch_is_a_switch() -> None:
     with pytest.raises(WrongEnvironment, match=r"SM_VLLM_NO_ENABLE_PREFIX_CACHING is 'maybe'"):
         check({"SM_VLLM_NO_ENABLE_PREFIX_CACHING": "maybe"})
 
 
 @pytest.mark.parametrize("value", ["true", "FALSE", "", " true "])
-def test_a_switch_is_on_or_off(value: str) -> None:
+def test_a_switch_is_true_or_false(value: str) -> None:
     check({"SM_VLLM_ENFORCE_EAGER": value})
 
 
 @pytest.mark.parametrize("value", ["lots", "16 k", "1e4", "-5", "", "16kk", "0", "0.0k"])
-def test_a_length_that_is_none_is_refused(value: str) -> None:
+def test_an_invalid_length_is_refused(value: str) -> None:
     with pytest.raises(WrongEnvironment, match=r"SM_VLLM_MAX_MODEL_LEN is .*16384, 16k or auto"):
         check({"SM_VLLM_MAX_MODEL_LEN": value})
 
 
 @pytest.mark.parametrize("value", ["16384", "16k", "1.5K", "auto", "-1"])
-def test_a_length_may_be_spelled_as_vllm_spells_it(value: str) -> None:
+def test_vllms_notations_of_a_length_are_accepted(value: str) -> None:
     check({"SM_VLLM_MAX_MODEL_LEN": value})
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "auto", "many"])
-def test_a_number_of_tokens_in_a_step_that_is_none_is_refused(value: str) -> None:
+def test_an_invalid_number_of_batched_tokens_is_refused(value: str) -> None:
     check({"SM_VLLM_MAX_NUM_BATCHED_TOKENS": "8k"})
     with pytest.raises(WrongEnvironment, match=r"MAX_NUM_BATCHED_TOKENS is .*8192 or 8k"):
         check({"SM_VLLM_MAX_NUM_BATCHED_TOKENS": value})
 
 
-def test_a_choice_that_vllm_would_not_heed_is_refused() -> None:
+def test_a_choice_that_vllm_would_ignore_is_refused() -> None:
     check({"SM_VLLM_MODEL_IMPL": "transformers"})
     with pytest.raises(WrongEnvironment, match=r"MODEL_IMPL is 'zz'.*transformers"):
         check({"SM_VLLM_MODEL_IMPL": "zz"})
 
 
 @pytest.mark.parametrize("value", ["true", "", " TRUE "])
-def test_a_drafter_whose_counters_are_turned_off_is_refused(value: str) -> None:
+def test_speculation_without_counters_is_refused(value: str) -> None:
     off = {"SM_VLLM_DISABLE_LOG_STATS": value}
     check(off)
     check({SPECULATION: GOOD, "SM_VLLM_DISABLE_LOG_STATS": "false"})
@@ -200,7 +200,7 @@ def test_a_drafter_whose_counters_are_turned_off_is_refused(value: str) -> None:
         "VLLM_DEBUG_LOG_API_SERVER_RESPONSE",
     ],
 )
-def test_what_would_log_prompts_is_refused(name: str) -> None:
+def test_logging_of_prompts_is_refused(name: str) -> None:
     check({name: "false"})
     with pytest.raises(WrongEnvironment, match=rf"{name} writes prompts into the log"):
         check({name: "true"})
@@ -211,7 +211,7 @@ def test_what_would_log_prompts_is_refused(name: str) -> None:
     [*KNOWN, "SM_VLLM_ROOT_PATH", "SM_VLLM_NO_ENABLE_PREFIX_CACHING", "SM_VLLM_dtype", "HF_TOKEN",
      "VLLM_OTHER"],
 )  # fmt: skip
-def test_an_argument_of_this_vllm_is_taken(name: str) -> None:
+def test_an_argument_of_this_vllm_is_accepted(name: str) -> None:
     check_arguments({name: "true"}, SOURCE)
 
 
@@ -225,9 +225,7 @@ def test_an_argument_of_this_vllm_is_taken(name: str) -> None:
         ("SM_VLLM_PATH", "did you mean SM_VLLM_ROOT_PATH?"),
     ],
 )
-def test_a_name_that_this_vllm_has_no_argument_for_is_not_lost_in_silence(
-    name: str, fix: str
-) -> None:
+def test_a_variable_without_an_argument_of_this_vllm_is_refused(name: str, fix: str) -> None:
     with pytest.raises(
         WrongEnvironment, match=f"{name} is not an argument of this vLLM"
     ) as refused:
@@ -237,7 +235,7 @@ def test_a_name_that_this_vllm_has_no_argument_for_is_not_lost_in_silence(
 
 
 @pytest.mark.parametrize("source", ["", "def f(): ...", SOURCE.replace('"--dtype"', '"-d"')])
-def test_where_vllms_source_looks_otherwise_vllm_decides(source: str) -> None:
+def test_with_an_unknown_form_of_vllms_source_vllm_decides(source: str) -> None:
     check_arguments({"SM_VLLM_ZZZ": ""}, source)
 
 
@@ -250,30 +248,30 @@ def test_where_vllms_source_looks_otherwise_vllm_decides(source: str) -> None:
         "SM_VLLM_HEADLESS",
     ],
 )
-def test_a_value_of_any_switch_of_vllms_is_true_or_false(name: str) -> None:
+def test_every_switch_of_vllm_is_true_or_false(name: str) -> None:
     for value in ("true", "False", ""):
         check_arguments({name: value}, SOURCE)
     with pytest.raises(WrongEnvironment, match=rf"{name} is 'maybe'.*true or false"):
         check_arguments({name: "maybe"}, SOURCE)
 
 
-def test_what_takes_a_value_is_no_switch() -> None:
+def test_an_argument_with_a_value_is_not_a_switch() -> None:
     check_arguments({"SM_VLLM_HF_TOKEN": "maybe", "SM_VLLM_ROOT_PATH": "maybe"}, SOURCE)
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "two", "1.5", "", "٣"])
-def test_a_count_that_is_none_is_refused(value: str) -> None:
+def test_an_invalid_count_is_refused(value: str) -> None:
     with pytest.raises(WrongEnvironment, match=r"TENSOR_PARALLEL_SIZE.*at least 1"):
         check({"SM_VLLM_TENSOR_PARALLEL_SIZE": value})
 
 
 @pytest.mark.parametrize("value", ["0", "1.1", "90%", "nan"])
-def test_a_share_of_memory_that_is_none_is_refused(value: str) -> None:
+def test_an_invalid_share_of_memory_is_refused(value: str) -> None:
     with pytest.raises(WrongEnvironment, match=r"above 0 and up to 1"):
         check({"SM_VLLM_GPU_MEMORY_UTILIZATION": value})
 
 
-def test_the_port_is_sagemakers() -> None:
+def test_the_port_is_set_by_sagemaker() -> None:
     assert port_of({}) == 8080
     assert port_of({"SAGEMAKER_BIND_TO_PORT": "18200"}) == 18200
     check({"SM_VLLM_PORT": "8080"})
@@ -284,7 +282,7 @@ def test_the_port_is_sagemakers() -> None:
 
 
 @given(st.integers(min_value=65536) | st.integers(max_value=0))
-def test_a_port_that_does_not_exist_is_refused(port: int) -> None:
+def test_an_invalid_port_is_refused(port: int) -> None:
     with pytest.raises(WrongEnvironment, match="SAGEMAKER_BIND_TO_PORT"):
         port_of({"SAGEMAKER_BIND_TO_PORT": str(port)})
 
@@ -295,7 +293,7 @@ def test_a_variable_without_an_argument_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["CONFIG", "SPEC_METHOD", "SPEC_MODEL", "SPEC_TOKENS"])
-def test_arguments_by_another_way_are_refused(name: str) -> None:
-    """A head named there would be neither checked nor proved, nor be in a warm start's key."""
+def test_other_ways_to_pass_arguments_are_refused(name: str) -> None:
+    """A head set there would be unchecked, unproved, and missing in a warm start's key."""
     with pytest.raises(WrongEnvironment, match=f"SM_VLLM_{name} is not supported"):
         check({f"SM_VLLM_{name}": "x"})

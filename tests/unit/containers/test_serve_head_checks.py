@@ -38,7 +38,7 @@ def without(document: dict[str, Any], *names: str) -> dict[str, Any]:
         {"head": layers(1, 9), "tensors": {"fc.weight": [4, 16], "mask_hidden": [16]}},
     ],
 )
-def test_a_pair_that_fits_is_taken(tmp_path: Path, change: dict[str, Any]) -> None:
+def test_a_matching_pair_is_accepted(tmp_path: Path, change: dict[str, Any]) -> None:
     check_pair(pair(tmp_path, **change))
 
 
@@ -70,9 +70,7 @@ def test_a_pair_that_fits_is_taken(tmp_path: Path, change: dict[str, Any]) -> No
         ),
     ],
 )
-def test_a_pair_that_does_not_fit_is_refused(
-    tmp_path: Path, change: dict[str, Any], what: str
-) -> None:
+def test_a_mismatched_pair_is_refused(tmp_path: Path, change: dict[str, Any], what: str) -> None:
     with pytest.raises(WrongEnvironment) as refused:
         check_pair(pair(tmp_path, **change))
 
@@ -85,7 +83,7 @@ def test_a_pair_that_does_not_fit_is_refused(
     "speculation",
     [{"method": "draft_model"}, {"method": "dflash"}, {"model": "hub/head"}],
 )
-def test_what_cannot_be_said_from_here_is_left_to_vllm(
+def test_what_cannot_be_checked_is_left_to_vllm(
     tmp_path: Path, speculation: dict[str, Any]
 ) -> None:
     environment = pair(tmp_path, tensors=without(HEAD_TENSORS, "mask_hidden"))
@@ -94,13 +92,13 @@ def test_what_cannot_be_said_from_here_is_left_to_vllm(
     check_pair({**environment, "SM_VLLM_SPECULATIVE_CONFIG": json.dumps(config)})
 
 
-@pytest.mark.parametrize("asked", [False, None])
-def test_a_head_that_was_made_to_draft_in_parallel_is_asked_to(tmp_path: Path, asked: Any) -> None:
+@pytest.mark.parametrize("parallel", [False, None])
+def test_a_p_eagle_head_without_parallel_drafting_is_refused(tmp_path: Path, parallel: Any) -> None:
     environment = pair(tmp_path)
     config = json.loads(environment["SM_VLLM_SPECULATIVE_CONFIG"])
     config = (
-        {**config, "parallel_drafting": asked}
-        if asked is not None
+        {**config, "parallel_drafting": parallel}
+        if parallel is not None
         else without(config, "parallel_drafting")
     )
 
@@ -111,7 +109,7 @@ def test_a_head_that_was_made_to_draft_in_parallel_is_asked_to(tmp_path: Path, a
 
 
 @pytest.mark.parametrize("head", ["p-eagle", "eagle3"])
-def test_the_pair_that_ships_fits(head: str) -> None:
+def test_the_bundled_pair_is_accepted(head: str) -> None:
     folder = data_folder("model_catalog") / "peagle" / "tiny"
     assert "peagle/tiny" in load_catalog().targets
     config = {

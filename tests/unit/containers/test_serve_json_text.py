@@ -1,4 +1,4 @@
-"""Parts of a JSON text are found where they stand in it."""
+"""Parts of a JSON text, with their range in it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INDENT = st.sampled_from([None, 0, 3, "\t"])
 
 
 @given(st.lists(JSON, max_size=6), INDENT)
-def test_elements_are_spelled_where_they_say(values: list[Any], indent: int | str | None) -> None:
+def test_elements_have_the_range_of_their_text(values: list[Any], indent: int | str | None) -> None:
     text = f" {json.dumps(values, indent=indent)}\n"
 
     parts = elements(text)
@@ -31,7 +31,7 @@ def test_elements_are_spelled_where_they_say(values: list[Any], indent: int | st
 
 
 @given(st.dictionaries(TEXT, JSON, max_size=6), INDENT)
-def test_members_are_spelled_where_they_say(
+def test_members_have_the_range_of_their_text(
     values: dict[str, Any], indent: int | str | None
 ) -> None:
     text = f"\t{json.dumps(values, indent=indent)} "
@@ -42,14 +42,14 @@ def test_members_are_spelled_where_they_say(
     assert {name: json.loads(text[part.start : part.end]) for name, part in parts.items()} == values
 
 
-def test_of_equal_names_the_last_counts_as_for_vllm() -> None:
+def test_the_last_of_equal_names_counts_as_in_vllm() -> None:
     text = '{"k": 1, "k": {"k": 2}}'
 
     assert members(text)["k"].value == json.loads(text)["k"]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1,]", '{"a" 1}', '{"a": 1} x', "nul", '"a"', "1"])
-def test_what_is_not_json_of_that_kind_is_refused(text: str) -> None:
+def test_other_text_is_neither_array_nor_object(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         elements(text)
     with pytest.raises(ValueError, match=r"."):
@@ -57,5 +57,5 @@ def test_what_is_not_json_of_that_kind_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ['{"a":1} 2', "{} {", "{% x %}", "{}, {}"])
-def test_only_objects_in_a_row_are_a_sequence(text: str) -> None:
+def test_only_consecutive_objects_are_a_sequence(text: str) -> None:
     assert object_sequence(text) == []

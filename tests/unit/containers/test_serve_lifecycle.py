@@ -1,4 +1,4 @@
-"""In vLLM's server: ready when it has drafted, draining when told, and nothing is cut off."""
+"""Readiness and draining in vLLM's server."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ CONFIG = '{"method": "eagle3", "model": "a/b", "num_speculative_tokens": 5}'
 
 
 class Server:
-    """vLLM's application: it answers, and counts ``drafts`` for each request it generates for."""
+    """A fake of vLLM's application that counts ``drafts`` for each generating request."""
 
     def __init__(self, drafts: int = 1, status: int = 200) -> None:
         self.drafts, self.status = drafts, status
         self.counted = 0
         self.answers = asyncio.Event()
         self.answers.set()
-        self.asked: list[str] = []
+        self.paths: list[str] = []
         self.scopes: list[Message] = []
 
     async def __call__(self, scope: Message, receive: Any, send: Any) -> None:
@@ -37,7 +37,7 @@ class Server:
             await receive()
             await send({"type": "lifespan.startup.complete"})
             await asyncio.Event().wait()
-        self.asked.append(scope["path"])
+        self.paths.append(scope["path"])
         self.scopes.append(scope)
         body = b""
         if scope["path"] == "/invocations":
@@ -69,9 +69,9 @@ class World:
             assert message["type"] == "lifespan.startup.complete"
 
         self.life = asyncio.create_task(self.middleware({"type": "lifespan"}, receive, send))
-        await self.settle()
+        await self.wait()
 
-    async def settle(self) -> None:
+    async def wait(self) -> None:
         for _ in range(10):
             await asyncio.sleep(0.01)
 
@@ -79,18 +79,18 @@ class World:
         status, _ = await call(self.middleware, {"type": "http"}, "GET", path)
         return status
 
-    def heard(self) -> list[str]:
+    def received(self) -> list[str]:
         try:
             return self.other.recv(1000).decode().splitlines()
         except BlockingIOError:
             return []
 
-    def say(self, word: str) -> None:
+    def send(self, word: str) -> None:
         self.other.send(word.encode() + b"\n")
 
 
 def close(middleware: LifecycleMiddleware) -> None:
-    """Let go of the socket, which a server keeps to its end."""
+    """Close the socket, which a server keeps open."""
     its_end = middleware._supervisor._socket
     assert its_end is not None
     with contextlib.suppress(RuntimeError):
@@ -103,14 +103,14 @@ Play = Callable[[Callable[[World], Awaitable[None]], Server], None]
 
 @pytest.fixture
 def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Play]:
-    """Play a scene in a world of its own."""
+    """Run a scene in a new world."""
     mine, theirs = socket.socketpair()
     mine.setblocking(False)
     monkeypatch.setenv("PEAGLE_SUPERVISOR_SOCKET", str(theirs.detach()))
     monkeypatch.setenv(SPECULATION, CONFIG)
 
     def run(scene: Callable[[World], Awaitable[None]], server: Server) -> None:
-        async def whole() -> None:
+        async def run_scene() -> None:
             world = World(server, mine)
             try:
                 await scene(world)
@@ -118,29 +118,27 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[Play]:
                 world.life.cancel()
                 close(world.middleware)
 
-        asyncio.run(whole())
+        asyncio.run(run_scene())
 
     yield run
     mine.close()
 
 
-def test_it_is_ready_when_a_draft_was_counted(play: Play) -> None:
+def test_it_is_ready_when_a_draft_is_counted(play: Play) -> None:
     async def scene(world: World) -> None:
         await world.begin()
-        assert world.heard() == ["hello", "healthy"]
+        assert world.received() == ["hello", "healthy"]
         assert await world.ask("/ping") == 200
 
     play(scene, Server())
 
 
-def test_without_a_draft_it_is_not_ready_and_says_why(
-    play: Play, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_draft_it_is_not_ready(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("peagle_serve.lifecycle._COUNTING_SECONDS", 0.02)
 
     async def scene(world: World) -> None:
         await world.begin()
-        _hello, failed = world.heard()
+        _hello, failed = world.received()
         assert failed.startswith(
             "failed speculation is configured, and 16 tokens were generated without"
         )
@@ -150,16 +148,16 @@ def test_without_a_draft_it_is_not_ready_and_says_why(
     play(scene, Server(drafts=0))
 
 
-def test_an_engine_that_cannot_answer_its_first_request_is_not_ready(play: Play) -> None:
+def test_an_engine_that_fails_its_first_request_is_not_ready(play: Play) -> None:
     async def scene(world: World) -> None:
         await world.begin()
-        assert "failed the engine answered its first request with 500" in world.heard()[1]
+        assert "failed the engine answered its first request with 500" in world.received()[1]
         assert await world.ask("/ping") == 503
 
     play(scene, Server(status=500))
 
 
-def test_a_model_that_takes_no_prompt_is_left_to_vllms_own_word(play: Play) -> None:
+def test_a_model_that_accepts_no_prompt_is_ready(play: Play) -> None:
     async def scene(world: World) -> None:
         await world.begin()
         assert await world.ask("/ping") == 200
@@ -167,13 +165,15 @@ def test_a_model_that_takes_no_prompt_is_left_to_vllms_own_word(play: Play) -> N
     play(scene, Server(drafts=0, status=400))
 
 
-def test_without_speculation_nothing_is_asked(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_speculation_no_request_is_sent(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv(SPECULATION)
 
     async def scene(world: World) -> None:
         await world.begin()
-        assert world.heard() == ["hello", "healthy"]
-        assert world.server.asked == []
+        assert world.received() == ["hello", "healthy"]
+        assert world.server.paths == []
         assert await world.ask("/ping") == 200
 
     play(scene, Server(drafts=0))
@@ -192,14 +192,14 @@ def test_without_speculation_nothing_is_asked(play: Play, monkeypatch: pytest.Mo
         ({SPECULATION: '{"model": "a/b", "num_speculative_tokens_per_batch_size": []}'}, False),
     ],
 )
-def test_drafts_are_awaited_where_they_must_come(
+def test_only_methods_that_always_draft_are_proved(
     environment: dict[str, str], expected: bool
 ) -> None:
     assert always_drafts(environment) is expected
 
 
 @pytest.mark.parametrize("drafts", [0, 1])
-def test_a_healthy_engine_tells_other_middleware_how_long_it_took(
+def test_requests_carry_the_time_to_healthy(
     play: Play, monkeypatch: pytest.MonkeyPatch, drafts: int
 ) -> None:
     monkeypatch.setattr("peagle_serve.lifecycle._COUNTING_SECONDS", 0.02)
@@ -217,71 +217,69 @@ def test_a_healthy_engine_tells_other_middleware_how_long_it_took(
     play(scene, Server(drafts=drafts))
 
 
-def test_draining_ends_what_runs_and_refuses_what_is_new(play: Play) -> None:
+def test_draining_finishes_requests_and_refuses_new_ones(play: Play) -> None:
     async def scene(world: World) -> None:
         await world.begin()
-        world.heard()
+        world.received()
         world.server.answers.clear()
         running = asyncio.create_task(world.ask("/slow"))
-        await world.settle()
+        await world.wait()
 
-        world.say("drain")
-        await world.settle()
+        world.send("drain")
+        await world.wait()
 
         assert await world.ask("/invocations") == 503
         assert await world.ask("/ping") == 503
         assert await world.ask("/metrics") == 200
-        assert world.heard() == [], "something still runs"
+        assert world.received() == [], "something still runs"
         world.server.answers.set()
         assert await running == 200
-        assert world.heard() == ["idle"]
+        assert world.received() == ["idle"]
 
     play(scene, Server())
 
 
-def test_where_nothing_runs_it_is_idle_at_once(play: Play) -> None:
+def test_without_requests_it_is_idle_at_once(play: Play) -> None:
     async def scene(world: World) -> None:
         await world.begin()
-        world.heard()
-        world.say("drain")
-        await world.settle()
-        assert world.heard() == ["idle"]
+        world.received()
+        world.send("drain")
+        await world.wait()
+        assert world.received() == ["idle"]
 
     play(scene, Server())
 
 
-def test_a_client_that_goes_away_is_no_longer_waited_for(play: Play) -> None:
+def test_a_disconnected_client_does_not_delay_idle(play: Play) -> None:
     async def scene(world: World) -> None:
         await world.begin()
-        world.heard()
+        world.received()
         world.server.answers.clear()
         running = asyncio.create_task(world.ask("/slow"))
-        await world.settle()
-        world.say("drain")
-        await world.settle()
+        await world.wait()
+        world.send("drain")
+        await world.wait()
         running.cancel()
-        await world.settle()
-        assert world.heard() == ["idle"]
+        await world.wait()
+        assert world.received() == ["idle"]
 
     play(scene, Server())
 
 
-def test_when_the_supervisor_has_gone_the_server_ends_too(
-    play: Play, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_server_ends_with_its_supervisor(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "kill", lambda pid, number: sent.append((pid, number)))
 
     async def scene(world: World) -> None:
         await world.begin()
         world.other.close()
-        await world.settle()
+        await world.wait()
         assert sent == [(os.getpid(), signal.SIGTERM)]
 
     play(scene, Server())
 
 
-def test_without_a_supervisor_it_serves_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_serves_without_a_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PEAGLE_SUPERVISOR_SOCKET", raising=False)
     monkeypatch.delenv(SPECULATION, raising=False)
 
@@ -295,7 +293,7 @@ def test_without_a_supervisor_it_serves_as_well(monkeypatch: pytest.MonkeyPatch)
     asyncio.run(scene())
 
 
-def test_websockets_go_on_untouched(play: Play) -> None:
+def test_websockets_are_forwarded_unchanged(play: Play) -> None:
     seen: list[Any] = []
 
     async def app(*given: Any) -> None:

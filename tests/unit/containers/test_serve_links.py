@@ -1,4 +1,4 @@
-"""Links in folders of weights: those that stay within are taken, those that lead out are not."""
+"""Links in folders of weights: accepted within the folder, refused if they lead out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.unit.containers.weights import model
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """What stands for /opt/ml on this machine."""
+    """The folder that stands for /opt/ml."""
     (tmp_path / "model").mkdir()
     return tmp_path
 
@@ -25,7 +25,7 @@ def served(root: Path) -> dict[str, str]:
 
 
 def refusal(root: Path) -> str:
-    """What is said of the folder ``model`` below ``root`` there."""
+    """The refusal of the folder ``model`` below ``root`` on a developer's machine."""
     with pytest.raises(WrongEnvironment) as refused:
         served(root)
     return refused.value.message
@@ -33,12 +33,12 @@ def refusal(root: Path) -> str:
 
 @pytest.fixture
 def outside(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A whole model somewhere else on the machine."""
+    """A complete model in another place."""
     return model(tmp_path_factory.mktemp("outside") / "model")
 
 
 def link_refused(where: str, root: Path) -> str:
-    """What is said of the folder ``where``, in a container, where folders are no links."""
+    """The refusal of the folder ``where`` in a container, where a folder must not be a link."""
     with pytest.raises(WrongEnvironment) as refused:
         check_folder("X", where, str(root), needs_weights=True)
     return refused.value.message
@@ -55,9 +55,7 @@ def test_a_link_that_leaves_its_folder_is_refused(root: Path, outside: Path, ent
 
 
 @pytest.mark.parametrize("place", ["model/target", "additional-model-data-sources/drafter/head"])
-def test_a_folder_that_is_itself_a_link_out_is_refused(
-    root: Path, outside: Path, place: str
-) -> None:
+def test_a_folder_that_is_a_link_out_is_refused(root: Path, outside: Path, place: str) -> None:
     folder = root / place
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.symlink_to(outside)
@@ -67,7 +65,7 @@ def test_a_folder_that_is_itself_a_link_out_is_refused(
     )
 
 
-def test_a_link_out_that_a_link_within_leads_to_is_refused(root: Path, outside: Path) -> None:
+def test_a_chain_of_links_that_leads_out_is_refused(root: Path, outside: Path) -> None:
     (root / "model" / "other").symlink_to(outside)
     (root / "model" / "target").symlink_to("other")
 
@@ -75,7 +73,7 @@ def test_a_link_out_that_a_link_within_leads_to_is_refused(root: Path, outside: 
 
 
 @pytest.mark.parametrize("place", ["model", "additional-model-data-sources/drafter"])
-def test_what_is_mounted_may_be_mounted_by_a_link(root: Path, outside: Path, place: str) -> None:
+def test_a_mount_may_be_a_link(root: Path, outside: Path, place: str) -> None:
     mount = root / place
     mount.parent.mkdir(exist_ok=True)
     (root / "model").rmdir()
@@ -92,7 +90,7 @@ def test_on_a_developers_machine_a_folder_may_be_a_link(root: Path, outside: Pat
     assert served(root)["SM_VLLM_MODEL"] == str(root / "model" / "target")
 
 
-def test_in_a_container_it_may_not(
+def test_in_a_container_a_folder_must_not_be_a_link(
     root: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("peagle_serve.weights.ML_ROOT", str(root))
@@ -109,7 +107,7 @@ def test_a_broken_or_circular_link_is_refused(root: Path, leads_to: str) -> None
     assert "is a broken link" in refusal(root)
 
 
-def test_links_of_the_hubs_cache_and_within_the_mount_are_taken(root: Path) -> None:
+def test_links_of_the_hubs_cache_and_within_the_mount_are_accepted(root: Path) -> None:
     repository = root / "hub" / "models--a--b"
     blob = model(repository / "blobs", "model.safetensors") / "model.safetensors"
     snapshot = model(repository / "snapshots" / "123", "config.json")

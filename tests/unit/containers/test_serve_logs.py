@@ -1,4 +1,4 @@
-"""Every line of the log is one JSON document; the engine's lines are taken apart."""
+"""Every line of the log is one JSON document; the engine's lines are parsed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from peagle_serve.logs import LONGEST, SERVING, STARTING, Log, Redactor
 
 
 class Written:
-    """A log, and what it wrote."""
+    """A log, and its output."""
 
     def __init__(self) -> None:
         self._reading, writing = os.pipe()
@@ -26,7 +26,7 @@ class Written:
         return [json.loads(line) for line in self.lines()]
 
     def lines(self) -> list[str]:
-        """Everything up to now."""
+        """The lines so far."""
         self.log.info("mark", event="mark")
         read = b""
         while b'"event": "mark"' not in read:
@@ -66,13 +66,13 @@ class Written:
         ("", {"level": "INFO", "message": ""}),
     ],
 )
-def test_a_line_is_taken_apart(line: str, fields: dict[str, str]) -> None:
+def test_a_line_is_parsed(line: str, fields: dict[str, str]) -> None:
     assert EngineLines().fields(line) == fields
 
 
-def test_a_traceback_is_an_error_to_its_last_line() -> None:
+def test_every_line_of_a_traceback_is_an_error() -> None:
     lines = EngineLines()
-    told = [
+    entries = [
         "(APIServer pid=7) Traceback (most recent call last):",
         '(APIServer pid=7)   File "core.py", line 1, in run',
         '(APIServer pid=7)   File "core.py", line 2, in start',
@@ -82,7 +82,7 @@ def test_a_traceback_is_an_error_to_its_last_line() -> None:
         "(APIServer pid=7) plain",
     ]
 
-    assert [lines.fields(line)["level"] for line in told] == [
+    assert [lines.fields(line)["level"] for line in entries] == [
         "ERROR", "ERROR", "ERROR", "ERROR", "INFO", "ERROR", "INFO",
     ]  # fmt: skip
 
@@ -112,7 +112,7 @@ def test_every_line_has_time_level_and_stage() -> None:
     assert (engine["from"], engine["message"]) == ("engine", "with *** in it")
 
 
-def test_once_it_serves_no_input_of_users_is_in_it() -> None:
+def test_user_input_is_redacted_once_the_engine_serves() -> None:
     written = Written()
     written.log.stage = SERVING
     written.log.engine("ValueError: x [type=t, input_value='my diary', input_type=str]")
@@ -120,7 +120,7 @@ def test_once_it_serves_no_input_of_users_is_in_it() -> None:
     assert "diary" not in written.lines()[0]
 
 
-def test_of_a_progress_bar_the_last_state_is_kept_and_empty_lines_are_not() -> None:
+def test_a_progress_bar_keeps_its_last_state_and_empty_lines_are_dropped() -> None:
     written = Written()
     written.log.engine("\r  0% |   |\r 50% |# |\r100% |##|\r")
     written.log.engine("   ")
@@ -130,7 +130,7 @@ def test_of_a_progress_bar_the_last_state_is_kept_and_empty_lines_are_not() -> N
 
 
 @given(st.text(st.characters(exclude_characters="\n")))
-def test_whatever_the_engine_says_is_one_line_of_json(line: str) -> None:
+def test_any_output_of_the_engine_is_one_line_of_json(line: str) -> None:
     written = Written()
     written.log.engine(line)
 
@@ -160,14 +160,14 @@ def test_a_line_is_short_enough_for_docker_and_keeps_its_end(filler: str) -> Non
         ("fake: line 2", "fake: line 2"),
     ],
 )
-def test_people_read_the_engines_lines_as_the_engine_wrote_them(line: str, text: str) -> None:
+def test_log_text_shows_an_engines_line_as_written(line: str, text: str) -> None:
     written = Written()
     written.log.engine(line)
 
     assert log_text(written.lines()[0]) == text
 
 
-def test_people_read_what_the_entrypoint_says() -> None:
+def test_log_text_shows_the_entrypoints_lines() -> None:
     written = Written()
     written.log.error("no model is named", "set SM_VLLM_MODEL", event="refused")
     written.log.stage = STARTING
@@ -180,5 +180,5 @@ def test_people_read_what_the_entrypoint_says() -> None:
 
 
 @pytest.mark.parametrize("line", ["", "plain", "{", '{"time": ', '{"a": 1}', '{"time":1'])
-def test_lines_of_others_stay_as_they_are(line: str) -> None:
+def test_log_text_leaves_lines_of_other_programs_unchanged(line: str) -> None:
     assert log_text(line) == line

@@ -1,4 +1,4 @@
-"""What the log must not hold is not in it, however it got there."""
+"""Secrets and prompts are redacted from the log."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ AWS_KEY = "AKIA" + "ABCDEFGH23456789"
         ("Generated response cmpl-1: output: 'a secret', finish", "a secret"),
     ],
 )
-def test_secrets_are_hidden_by_their_shape(text: str, secret: str) -> None:
+def test_known_patterns_of_secrets_are_hidden(text: str, secret: str) -> None:
     shown = Redactor({}).text(text)
 
     assert secret not in shown
@@ -52,14 +52,14 @@ def test_secrets_are_hidden_by_their_shape(text: str, secret: str) -> None:
         "see https://docs.vllm.ai/en/latest/usage/troubleshooting.html",
     ],
 )
-def test_what_is_no_secret_stays(text: str) -> None:
+def test_other_text_is_unchanged(text: str) -> None:
     assert Redactor({}).text(text) == text
 
 
 @pytest.mark.parametrize(
     "name", ["HF_TOKEN", "SM_VLLM_API_KEY", "VLLM_API_KEY", "MY_PASSWORD", "AWS_SECRET_ACCESS_KEY"]
 )
-def test_a_secret_of_the_environment_is_hidden_wherever_it_comes_up(name: str) -> None:
+def test_a_secret_of_the_environment_is_hidden_everywhere(name: str) -> None:
     redactor = Redactor({name: "plain-words", "SM_VLLM_MAX_NUM_BATCHED_TOKENS": "204800"})
 
     assert redactor.text("args: 'plain-words' 204800") == "args: '***' 204800"
@@ -77,7 +77,7 @@ def test_a_secret_joined_to_its_flag_is_hidden_too() -> None:
     assert shown == ["--api-key=***", "--model", "a", "--hf-token", "***", "***", "--x", "d"]
 
 
-def test_input_is_shown_while_settings_are_read_and_hidden_once_users_ask() -> None:
+def test_input_values_are_hidden_only_while_serving() -> None:
     text = "Input should be 'a' [type=literal_error, input_value='my diary', input_type=str]"
 
     assert "diary" in Redactor({}).text(text)
@@ -85,7 +85,7 @@ def test_input_is_shown_while_settings_are_read_and_hidden_once_users_ask() -> N
 
 
 @given(st.text(), st.text("abcXYZ019-_/+=", min_size=6, max_size=60), st.text())
-def test_no_secret_of_the_environment_comes_through(before: str, secret: str, after: str) -> None:
+def test_no_secret_of_the_environment_is_shown(before: str, secret: str, after: str) -> None:
     redactor = Redactor({"HF_TOKEN": secret})
 
     assert secret not in redactor.text(before + secret + after).replace("***", "\0")

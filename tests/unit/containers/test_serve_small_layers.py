@@ -1,4 +1,4 @@
-"""vLLM's build for a CPU is started with our plugin, and no other build is."""
+"""Only vLLM's CPU build is started with our plugin."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ chosen = {name: utils.check_cpu_sgl_kernel(1, 1, getattr(__import__("torch"), na
           for name in ("int8", "bfloat16", "float16")}
 print(json.dumps(chosen))
 """
-"""What vLLM does with its plugins, and then asks of itself."""
+"""Loads the plugins as vLLM does, and prints its choices of the kernel."""
 
 
 @pytest.fixture
 def container(tmp_path: Path) -> Container:
-    """Its torch is built for the CPU."""
+    """A container whose torch is built for the CPU."""
     (tmp_path / "torch-2.13.0+cpu.dist-info").mkdir()
     return container_in(tmp_path)
 
@@ -44,13 +44,13 @@ def started(container: Container, **variables: str) -> dict[str, str]:
     return environment
 
 
-def test_a_build_for_the_cpu_finds_the_plugin_after_everything_else(container: Container) -> None:
+def test_a_cpu_build_finds_the_plugin_after_all_other_paths(container: Container) -> None:
     path = started(container)["PYTHONPATH"].split(os.pathsep)
 
     assert path == [str(SERVE.parent), str(container.folder), str(FOLDER)]
 
 
-def test_another_build_does_not(container: Container) -> None:
+def test_other_builds_do_not_get_the_plugin(container: Container) -> None:
     (container.folder / "torch-2.13.0+cpu.dist-info").rename(
         container.folder / "torch-2.13.0+cu130.dist-info"
     )
@@ -61,7 +61,7 @@ def test_another_build_does_not(container: Container) -> None:
 @pytest.mark.parametrize(
     ("given", "allowed"), [("theirs", f"theirs,{NAME}"), ("", NAME), ("a,b", f"a,b,{NAME}")]
 )
-def test_a_list_of_allowed_plugins_gets_ours(
+def test_our_plugin_is_added_to_a_list_of_allowed_plugins(
     container: Container, given: str, allowed: str
 ) -> None:
     assert started(container, VLLM_PLUGINS=given)["VLLM_PLUGINS"] == allowed

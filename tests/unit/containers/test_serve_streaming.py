@@ -29,7 +29,7 @@ def drafting(drafter: str) -> str:
 
 @pytest.fixture
 def streamer(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The modules that this image has; all that it takes, until one is removed."""
+    """The modules of this image: all required ones, until a test removes one."""
     there = ["runai_model_streamer", "runai_model_streamer_s3"]
 
     def find_spec(name: str) -> ModuleSpec | None:
@@ -55,7 +55,7 @@ def test_the_environment_of_a_streamed_plan_becomes_vllms_arguments(
     check_streamer(with_model(environment))
 
 
-def test_an_s3_address_wins_over_the_hub_and_over_what_is_mounted(tmp_path: Path) -> None:
+def test_an_s3_uri_takes_precedence_over_hub_and_mount(tmp_path: Path) -> None:
     model(tmp_path / "model")
     environment = {
         "SM_VLLM_MODEL": TARGET,
@@ -79,7 +79,7 @@ def test_an_s3_address_wins_over_the_hub_and_over_what_is_mounted(tmp_path: Path
         {"SM_VLLM_MODEL": "org/name", SPECULATION: drafting(DRAFTER)},
     ],
 )
-def test_an_image_without_the_streamer_is_told_before_vllm_starts(
+def test_a_missing_streamer_is_refused_before_vllm_starts(
     environment: dict[str, str], package: str, streamer: list[str]
 ) -> None:
     streamer.remove(package)
@@ -91,7 +91,7 @@ def test_an_image_without_the_streamer_is_told_before_vllm_starts(
     assert "runai-model-streamer[s3]" in refused.value.fix
 
 
-def test_models_elsewhere_need_no_streamer(streamer: list[str]) -> None:
+def test_models_outside_of_s3_need_no_streamer(streamer: list[str]) -> None:
     streamer.clear()
 
     check_streamer({"SM_VLLM_MODEL": "org/name", SPECULATION: drafting("/opt/ml/model/drafter")})
@@ -106,19 +106,19 @@ def test_models_elsewhere_need_no_streamer(streamer: list[str]) -> None:
         {"SM_VLLM_MODEL": "org/a", LOAD_FORMAT: "runai_streamer", SPECULATION: drafting(DRAFTER)},
     ],
 )
-def test_what_vllm_can_load_is_left_to_it(environment: dict[str, str], streamer: list[str]) -> None:
+def test_what_vllm_can_load_is_accepted(environment: dict[str, str], streamer: list[str]) -> None:
     check_streamer(environment)
 
 
 @pytest.mark.parametrize(
     ("environment", "named"),
     [
-        # vLLM takes the streamer by itself for a target of S3 only, and then for the drafter too.
+        # By default vLLM streams only with a target in S3, then the drafter too.
         ({"SM_VLLM_MODEL": "org/name", SPECULATION: drafting(DRAFTER)}, DRAFTER),
         ({"SM_VLLM_MODEL": TARGET, LOAD_FORMAT: "safetensors"}, TARGET),
     ],
 )
-def test_a_loader_that_reads_no_s3_is_refused_with_the_one_that_does(
+def test_a_load_format_that_cannot_read_s3_is_refused(
     environment: dict[str, str], named: str, streamer: list[str]
 ) -> None:
     with pytest.raises(WrongEnvironment) as refused:
@@ -128,7 +128,7 @@ def test_a_loader_that_reads_no_s3_is_refused_with_the_one_that_does(
     assert refused.value.fix == "set SM_VLLM_LOAD_FORMAT=runai_streamer"
 
 
-def test_a_drafter_that_is_mounted_beside_a_streamed_target_must_be_whole(tmp_path: Path) -> None:
+def test_a_mounted_drafter_of_a_streamed_target_must_be_complete(tmp_path: Path) -> None:
     head = model(tmp_path / "model" / "drafter", "config.json")
     environment = {
         "SM_VLLM_MODEL": TARGET,
@@ -143,7 +143,7 @@ def test_a_drafter_that_is_mounted_beside_a_streamed_target_must_be_whole(tmp_pa
     assert with_model(environment)["SM_VLLM_MODEL"] == TARGET
 
 
-def test_head_and_target_of_folders_are_compared_whatever_loads_them(tmp_path: Path) -> None:
+def test_head_and_target_in_folders_are_compared_with_any_loader(tmp_path: Path) -> None:
     tensors = {name: shape for name, shape in HEAD_TENSORS.items() if name != "mask_hidden"}
     environment = pair(tmp_path, tensors=tensors)
 
@@ -152,7 +152,7 @@ def test_head_and_target_of_folders_are_compared_whatever_loads_them(tmp_path: P
     check_pair({**environment, LOAD_FORMAT: "dummy"})
 
 
-def test_an_image_built_for_the_pair_takes_it_from_s3_too(tmp_path: Path) -> None:
+def test_an_image_built_for_the_pair_accepts_it_from_s3(tmp_path: Path) -> None:
     built = {
         "pair": "org/target+org/head",
         "target": "org/target",

@@ -1,4 +1,4 @@
-"""Which weights vLLM is given, and what is said when they are not there."""
+"""The choice of vLLM's weights, and refusals of missing or damaged ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """What stands for /opt/ml on this machine."""
+    """The folder that stands for /opt/ml."""
     (tmp_path / "model").mkdir()
     return tmp_path
 
@@ -28,19 +28,19 @@ def served(root: Path, **variables: str) -> dict[str, str]:
     return with_model({"PEAGLE_ML_ROOT": str(root), **variables})
 
 
-def test_a_named_model_comes_first(root: Path) -> None:
+def test_sm_vllm_model_takes_precedence(root: Path) -> None:
     model(root / "model")
 
     assert served(root, SM_VLLM_MODEL="a/b", HF_MODEL_ID="c/d")["SM_VLLM_MODEL"] == "a/b"
 
 
-def test_then_a_mounted_one(root: Path) -> None:
+def test_a_mounted_model_takes_precedence_over_the_hub(root: Path) -> None:
     model(root / "model")
 
     assert served(root, HF_MODEL_ID="c/d")["SM_VLLM_MODEL"] == str(root / "model")
 
 
-def test_where_target_and_drafter_lie_side_by_side_the_target_is_meant(root: Path) -> None:
+def test_beside_a_drafter_the_target_is_served(root: Path) -> None:
     model(root / "model" / "target")
     model(root / "model" / "drafter")
 
@@ -48,7 +48,7 @@ def test_where_target_and_drafter_lie_side_by_side_the_target_is_meant(root: Pat
 
 
 @pytest.mark.parametrize("blank", [{}, {"SM_VLLM_MODEL": ""}])
-def test_then_one_of_the_hub(root: Path, blank: dict[str, str]) -> None:
+def test_without_a_mount_the_hub_model_is_served(root: Path, blank: dict[str, str]) -> None:
     assert served(root, HF_MODEL_ID="c/d", **blank)["SM_VLLM_MODEL"] == "c/d"
 
 
@@ -57,7 +57,7 @@ def test_no_model_at_all_is_refused(root: Path) -> None:
         served(root)
 
 
-def test_paths_of_the_container_lead_to_this_machine(root: Path) -> None:
+def test_paths_of_the_container_are_resolved(root: Path) -> None:
     model(root / "model" / "target")
     head = model(root / "additional-model-data-sources" / "drafter")
     config = '{"model" :"/opt/ml/additional-model-data-sources/drafter" , "x": "/opt/ml/model"}'
@@ -89,13 +89,13 @@ def test_only_the_drafters_path_is_changed(others: dict[str, str], folder: str) 
 
 
 @pytest.mark.parametrize("path", ["/opt/mlops/model", "org/model", "s3://bucket/opt/ml/model"])
-def test_other_paths_stay_as_they_are(path: str, root: Path) -> None:
+def test_other_paths_are_unchanged(path: str, root: Path) -> None:
     named = {"SM_VLLM_MODEL": "a/b", "SM_VLLM_TOKENIZER": path}
 
     assert served(root, **named)["SM_VLLM_TOKENIZER"] == path
 
 
-def test_a_folder_that_is_not_there_is_named_with_the_one_that_is(root: Path) -> None:
+def test_a_missing_folder_suggests_the_one_nearby(root: Path) -> None:
     there = model(root / "model" / "target")
 
     with pytest.raises(WrongEnvironment) as refused:
@@ -131,7 +131,7 @@ def test_a_folder_without_a_model_is_refused(root: Path, files: list[str], what:
     assert what in refused.value.message
 
 
-def test_weights_may_be_missing_where_vllm_is_told_to_load_otherwise(root: Path) -> None:
+def test_weights_may_be_missing_with_another_load_format(root: Path) -> None:
     model(root / "model" / "target", "config.json")
 
     chosen = served(root, SM_VLLM_MODEL="/opt/ml/model/target", SM_VLLM_LOAD_FORMAT="dummy")
@@ -140,22 +140,22 @@ def test_weights_may_be_missing_where_vllm_is_told_to_load_otherwise(root: Path)
 
 
 def refusal(root: Path) -> WrongEnvironment:
-    """What is said of the folder ``model`` below ``root``."""
+    """The refusal of the folder ``model`` below ``root``."""
     with pytest.raises(WrongEnvironment) as refused:
         served(root)
     assert "\n" not in str(refused.value)
     return refused.value
 
 
-def test_shards_that_an_index_names_and_nobody_copied_are_named(root: Path) -> None:
+def test_missing_shards_of_an_index_are_named(root: Path) -> None:
     folder = model(root / "model", "config.json", "model-1.safetensors")
     shards = {"a": "model-1.safetensors", "b": "model-2.safetensors", "c": "model-3.safetensors"}
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
 
-    said = refusal(root)
+    reported = refusal(root)
 
-    assert "model.safetensors.index.json names missing files (2 of 3)" in said.message
-    assert "model-2.safetensors, model-3.safetensors" in said.message
+    assert "model.safetensors.index.json names missing files (2 of 3)" in reported.message
+    assert "model-2.safetensors, model-3.safetensors" in reported.message
 
 
 @pytest.mark.parametrize(
@@ -169,19 +169,19 @@ def test_shards_that_an_index_names_and_nobody_copied_are_named(root: Path) -> N
         (b"\xff" * 64, "or not a safetensors file"),
     ],
 )
-def test_weights_that_are_not_whole_are_refused(root: Path, content: bytes, what: str) -> None:
+def test_damaged_weights_are_refused(root: Path, content: bytes, what: str) -> None:
     folder = model(root / "model")
     (folder / "model.safetensors").write_bytes(content)
 
-    said = refusal(root)
+    reported = refusal(root)
 
-    assert what in said.message
-    assert "model.safetensors" in said.message
-    assert "again" in said.fix
+    assert what in reported.message
+    assert "model.safetensors" in reported.message
+    assert "again" in reported.fix
 
 
 @given(st.binary(max_size=300))
-def test_no_bytes_break_the_reading_of_weights(tmp_path_factory: pytest.TempPathFactory,
+def test_any_bytes_as_weights_are_refused(tmp_path_factory: pytest.TempPathFactory,
                                                content: bytes) -> None:  # fmt: skip
     root = tmp_path_factory.mktemp("root")
     (model(root / "model") / "model.safetensors").write_bytes(content)
@@ -192,7 +192,7 @@ def test_no_bytes_break_the_reading_of_weights(tmp_path_factory: pytest.TempPath
 @pytest.mark.parametrize(
     ("content", "what"), [("", "is empty"), ('{"a": ', "cannot be read"), ("[]", "not a JSON")]
 )
-def test_a_configuration_that_is_not_whole_is_refused(root: Path, content: str, what: str) -> None:
+def test_a_damaged_config_is_refused(root: Path, content: str, what: str) -> None:
     (model(root / "model") / "config.json").write_text(content)
 
     assert what in refusal(root).message
@@ -205,7 +205,7 @@ def test_a_configuration_that_is_not_whole_is_refused(root: Path, content: str, 
         ({"HF_MODEL_ID": "c/d"}, "/opt/ml/model has weights"),
     ],
 )
-def test_a_named_model_that_is_not_served_is_told(environment: dict[str, str], why: str) -> None:
+def test_an_unused_hub_model_is_a_warning(environment: dict[str, str], why: str) -> None:
     chosen = {"SM_VLLM_MODEL": "a/b"}
 
     assert why in unused(environment, chosen)
@@ -213,5 +213,5 @@ def test_a_named_model_that_is_not_served_is_told(environment: dict[str, str], w
 
 
 @pytest.mark.parametrize("named", [{}, {"HF_MODEL_ID": ""}, {"HF_MODEL_ID": "a/b"}])
-def test_where_nothing_is_lost_nothing_is_said(named: dict[str, str]) -> None:
+def test_a_used_hub_model_is_no_warning(named: dict[str, str]) -> None:
     assert unused(named, {"SM_VLLM_MODEL": "a/b"}) == ""

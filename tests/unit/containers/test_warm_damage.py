@@ -1,4 +1,4 @@
-"""What is spoiled, or not what it says, is refused, and nothing of it is left."""
+"""A damaged artifact is refused, and nothing of it is left."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from peagle_serve.warm.manifest import LARGEST, Damaged, Manifest, read_manifest
 from peagle_serve.warm.prepare import restore
 from tests.unit.containers.artifacts import (
     archive_of,
-    held,
+    files_in,
+    is_empty,
     member,
-    nothing_is_left,
     with_archive,
     write,
 )
@@ -25,7 +25,7 @@ from tests.unit.containers.artifacts import (
 LINK = {"type": tarfile.SYMTYPE, "linkname": "/etc/passwd", "size": 0}
 
 
-SPOILED_ARCHIVES: list[tuple[str, list[tuple[tarfile.TarInfo, bytes]], str]] = [
+DAMAGED_ARCHIVES: list[tuple[str, list[tuple[tarfile.TarInfo, bytes]], str]] = [
     ("parent", [member("vllm/../../out")], "may leave its folder"),
     ("absolute", [member("/tmp/out")], "may leave its folder"),
     ("dot", [member("./vllm/x")], "may leave its folder"),
@@ -49,36 +49,36 @@ SPOILED_ARCHIVES: list[tuple[str, list[tuple[tarfile.TarInfo, bytes]], str]] = [
 
 @pytest.mark.parametrize(
     ("members", "why"),
-    [pytest.param(members, why, id=name) for name, members, why in SPOILED_ARCHIVES],
+    [pytest.param(members, why, id=name) for name, members, why in DAMAGED_ARCHIVES],
 )
-def test_an_archive_with_anything_but_caches_is_refused(
-    artifacts: Path, whole: Manifest, cache: Path, tmp_path: Path,
+def test_an_archive_with_other_members_is_refused(
+    artifacts: Path, intact: Manifest, cache: Path, tmp_path: Path,
     members: list[tuple[tarfile.TarInfo, bytes]], why: str,
 ) -> None:  # fmt: skip
     files = sum(one.isreg() for one, _ in members)
     archive = archive_of(members)
-    spoiled = with_archive(artifacts, whole, archive, files=max(files, 1), unpacked_bytes=files)
-    before = held(tmp_path)
+    damaged = with_archive(artifacts, intact, archive, files=max(files, 1), unpacked_bytes=files)
+    before = files_in(tmp_path)
 
     with pytest.raises(Damaged, match=why):
-        restore(spoiled, artifacts, cache)
+        restore(damaged, artifacts, cache)
 
-    assert nothing_is_left(cache)
-    assert held(tmp_path) == before
+    assert is_empty(cache)
+    assert files_in(tmp_path) == before
 
 
-def test_an_archive_with_more_than_it_says_is_refused_before_it_fills_the_disk(
-    artifacts: Path, whole: Manifest, tmp_path: Path
+def test_an_archive_larger_than_its_manifest_is_refused_early(
+    artifacts: Path, intact: Manifest, tmp_path: Path
 ) -> None:
     bomb = archive_of([member("vllm/zeros", bytes(50_000_000))])
-    spoiled = with_archive(artifacts, whole, bomb, files=1, unpacked_bytes=1000)
+    damaged = with_archive(artifacts, intact, bomb, files=1, unpacked_bytes=1000)
     folder = tmp_path / "out"
     folder.mkdir()
 
     with pytest.raises(Damaged, match="larger than in its manifest"):
-        unpack(artifacts / f"{whole.key}.tar.gz", spoiled, folder)
+        unpack(artifacts / f"{intact.key}.tar.gz", damaged, folder)
 
-    assert sum(len(content) for content in held(folder).values()) < 1_000_000
+    assert sum(len(content) for content in files_in(folder).values()) < 1_000_000
 
 
 def cut(archive: bytes) -> bytes:
@@ -86,7 +86,7 @@ def cut(archive: bytes) -> bytes:
 
 
 def cut_inside(archive: bytes) -> bytes:
-    """A tar cut short, in a gzip file that is whole."""
+    """A truncated tar in a valid gzip file."""
     return gzip.compress(gzip.decompress(archive)[:3000])
 
 
@@ -95,7 +95,7 @@ def flipped(archive: bytes) -> bytes:
     return archive[:middle] + bytes([archive[middle] ^ 1]) + archive[middle + 1 :]
 
 
-SPOILERS: dict[str, Any] = {
+DAMAGES: dict[str, Any] = {
     "cut": cut,
     "cut inside": cut_inside,
     "flipped": flipped,
@@ -107,35 +107,35 @@ SPOILERS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("spoil", SPOILERS.values(), ids=SPOILERS)
-@pytest.mark.parametrize("told", [False, True], ids=["as it was", "size and sum fit"])
-def test_a_spoiled_archive_is_refused(
-    artifacts: Path, whole: Manifest, cache: Path, spoil: Any, told: bool
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+@pytest.mark.parametrize("updated", [False, True], ids=["as it was", "size and sum fit"])
+def test_a_damaged_archive_is_refused(
+    artifacts: Path, intact: Manifest, cache: Path, damage: Any, updated: bool
 ) -> None:
-    file = artifacts / f"{whole.key}.tar.gz"
-    spoiled = spoil(file.read_bytes())
-    file.write_bytes(spoiled)
-    manifest = with_archive(artifacts, whole, spoiled) if told else whole
+    file = artifacts / f"{intact.key}.tar.gz"
+    damaged = damage(file.read_bytes())
+    file.write_bytes(damaged)
+    manifest = with_archive(artifacts, intact, damaged) if updated else intact
 
     with pytest.raises(Damaged):
         restore(manifest, artifacts, cache)
 
-    assert nothing_is_left(cache)
+    assert is_empty(cache)
 
 
 @pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME], ids=["x", "L"])
-def test_an_archive_of_headers_without_end_is_refused(
-    artifacts: Path, whole: Manifest, cache: Path, kind: bytes
+def test_endless_headers_are_refused(
+    artifacts: Path, intact: Manifest, cache: Path, kind: bytes
 ) -> None:
     header = tarfile.TarInfo("vllm/x")
     header.type, header.size = kind, 12
     block = header.tobuf(tarfile.USTAR_FORMAT) + b"12 path=abc\n".ljust(512, b"\0")
-    spoiled = with_archive(artifacts, whole, gzip.compress(block * 3000), files=1000)
+    damaged = with_archive(artifacts, intact, gzip.compress(block * 3000), files=1000)
 
     with pytest.raises(Damaged, match="recursion"):
-        restore(spoiled, artifacts, cache)
+        restore(damaged, artifacts, cache)
 
-    assert nothing_is_left(cache)
+    assert is_empty(cache)
 
 
 @pytest.mark.parametrize(
@@ -143,13 +143,13 @@ def test_an_archive_of_headers_without_end_is_refused(
     [{"sha256": "0" * 64}, {"files": 1}, {"unpacked_bytes": 10**7}, {"size": 5}],
     ids=lambda changed: next(iter(changed)),
 )
-def test_an_archive_that_is_not_as_its_manifest_says_is_refused(
-    artifacts: Path, whole: Manifest, cache: Path, changed: dict[str, Any]
+def test_an_archive_that_differs_from_its_manifest_is_refused(
+    artifacts: Path, intact: Manifest, cache: Path, changed: dict[str, Any]
 ) -> None:
     with pytest.raises(Damaged):
-        restore(whole._replace(**changed), artifacts, cache)
+        restore(intact._replace(**changed), artifacts, cache)
 
-    assert nothing_is_left(cache)
+    assert is_empty(cache)
 
 
 @pytest.mark.parametrize(
@@ -164,13 +164,13 @@ def test_an_archive_that_is_not_as_its_manifest_says_is_refused(
     ],
     ids=["empty", "cut", "deep", "array", "other format", "huge"],
 )
-def test_a_manifest_that_is_none_is_refused(
-    artifacts: Path, whole: Manifest, text: str, why: str
+def test_an_invalid_manifest_is_refused(
+    artifacts: Path, intact: Manifest, text: str, why: str
 ) -> None:
-    (artifacts / f"{whole.key}.json").write_text(text)
+    (artifacts / f"{intact.key}.json").write_text(text)
 
     with pytest.raises(Damaged, match=why):
-        read_manifest(artifacts / f"{whole.key}.json")
+        read_manifest(artifacts / f"{intact.key}.json")
 
 
 @pytest.mark.parametrize(
@@ -181,21 +181,19 @@ def test_a_manifest_that_is_none_is_refused(
      {"seconds_cold": -1}, {"seconds_cold": "1"}, {"made": float("nan")}, {"format": "x" * 9999}],
     ids=lambda changed: str(changed)[:40],
 )  # fmt: skip
-def test_a_manifest_with_a_wrong_member_is_refused(
-    artifacts: Path, whole: Manifest, changed: dict[str, Any]
+def test_a_manifest_with_an_invalid_value_is_refused(
+    artifacts: Path, intact: Manifest, changed: dict[str, Any]
 ) -> None:
-    write(artifacts, whole, **changed)
+    write(artifacts, intact, **changed)
 
     with pytest.raises(Damaged) as refused:
-        read_manifest(artifacts / f"{whole.key}.json")
+        read_manifest(artifacts / f"{intact.key}.json")
 
     assert len(str(refused.value)) < 200
 
 
-def test_a_number_that_json_can_hold_and_python_cannot_is_refused(
-    artifacts: Path, whole: Manifest
-) -> None:
-    file = artifacts / f"{whole.key}.json"
+def test_a_number_beyond_floats_is_refused(artifacts: Path, intact: Manifest) -> None:
+    file = artifacts / f"{intact.key}.json"
     file.write_text(file.read_text().replace('"seconds_cold": 101.0', '"seconds_cold": 1e999'))
 
     with pytest.raises(Damaged, match="has the seconds_cold inf"):
@@ -204,10 +202,10 @@ def test_a_number_that_json_can_hold_and_python_cannot_is_refused(
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("kind", ["pipe", "folder"])
-def test_what_is_no_file_is_refused_and_not_waited_for(
-    artifacts: Path, whole: Manifest, cache: Path, kind: str
+def test_a_pipe_or_folder_is_refused_without_waiting(
+    artifacts: Path, intact: Manifest, cache: Path, kind: str
 ) -> None:
-    manifest, archive = artifacts / f"{whole.key}.json", artifacts / f"{whole.key}.tar.gz"
+    manifest, archive = artifacts / f"{intact.key}.json", artifacts / f"{intact.key}.tar.gz"
     for file in (manifest, archive):
         file.unlink()
         if kind == "pipe":
@@ -218,13 +216,13 @@ def test_what_is_no_file_is_refused_and_not_waited_for(
     with pytest.raises(Damaged, match="json is not a regular file"):
         read_manifest(manifest)
     with pytest.raises(Damaged, match=r"tar\.gz is not a regular file"):
-        restore(whole, artifacts, cache)
+        restore(intact, artifacts, cache)
 
-    assert nothing_is_left(cache)
+    assert is_empty(cache)
 
 
-def test_a_manifest_under_another_name_is_refused(artifacts: Path, whole: Manifest) -> None:
-    other = (artifacts / f"{whole.key}.json").rename(artifacts / f"{'0' * 32}.json")
+def test_a_manifest_under_another_name_is_refused(artifacts: Path, intact: Manifest) -> None:
+    other = (artifacts / f"{intact.key}.json").rename(artifacts / f"{'0' * 32}.json")
 
-    with pytest.raises(Damaged, match=f"has the key {whole.key}"):
+    with pytest.raises(Damaged, match=f"has the key {intact.key}"):
         read_manifest(other)

@@ -1,4 +1,4 @@
-"""What is packed: caches, and nothing else of the machine."""
+"""Packing: the caches, and nothing else."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import pytest
 from peagle_serve.warm.archive import NothingCompiled, pack, unpack
 from peagle_serve.warm.caches import FOLDERS, folders_set_by_user, variables
 from peagle_serve.warm.manifest import Manifest
-from tests.unit.containers.artifacts import CACHES, SUBJECT, filled, held
+from tests.unit.containers.artifacts import CACHES, SUBJECT, files_in, filled
 
 SECRET = "a-key-of-ours"
 WEIGHTS = ("safetensors", "gguf", "pt", "pth", "ckpt")
 
 
 def packed(place: Path, archive: Path, secrets: tuple[str, ...] = ()) -> dict[str, bytes]:
-    """What is in the archive that is made of ``place``."""
+    """The files in the archive that is packed from ``place``."""
     made = pack(place, archive, secrets)
     assert made.size == archive.stat().st_size
     assert made.sha256 == hashlib.sha256(archive.read_bytes()).hexdigest()
     folder = archive.with_name("unpacked")
     folder.mkdir()
     unpack(archive, Manifest("k", SUBJECT, seconds_cold=0, made="", **made._asdict()), folder)
-    return held(folder)
+    return files_in(folder)
 
 
 def test_the_caches_are_packed_and_the_same_ones_give_the_same_bytes(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_the_caches_are_packed_and_the_same_ones_give_the_same_bytes(tmp_path: P
     assert first.unpacked_bytes == sum(map(len, CACHES.values()))
 
 
-def test_what_is_no_cache_stays_out(tmp_path: Path) -> None:
+def test_only_caches_are_packed(tmp_path: Path) -> None:
     place = filled(tmp_path / "place")
     filled(
         place,
@@ -64,7 +64,7 @@ def test_what_is_no_cache_stays_out(tmp_path: Path) -> None:
     assert packed(place, tmp_path / "archive", (SECRET,)) == CACHES
 
 
-def test_a_program_among_the_caches_can_still_be_run_when_it_is_unpacked(tmp_path: Path) -> None:
+def test_an_executable_stays_executable(tmp_path: Path) -> None:
     place = filled(tmp_path / "place", {"triton/a/tool": b"#!/bin/sh", "triton/a/data": b"x"})
     (place / "triton" / "a" / "tool").chmod(0o700)
 
@@ -76,9 +76,7 @@ def test_a_program_among_the_caches_can_still_be_run_when_it_is_unpacked(tmp_pat
 
 
 @pytest.mark.parametrize("files", [{}, {"vllm/modelinfos/a.json": b"{}"}, {"other/x": b"x"}])
-def test_where_nothing_was_compiled_there_is_nothing_to_pack(
-    tmp_path: Path, files: dict[str, bytes]
-) -> None:
+def test_nothing_compiled_is_an_error(tmp_path: Path, files: dict[str, bytes]) -> None:
     place = filled(tmp_path / "place", files)
 
     with pytest.raises(NothingCompiled, match="enforce-eager"):
@@ -87,7 +85,7 @@ def test_where_nothing_was_compiled_there_is_nothing_to_pack(
     assert not (tmp_path / "archive").exists()
 
 
-def test_where_every_compiled_file_holds_a_secret_nothing_is_left_to_pack(tmp_path: Path) -> None:
+def test_secrets_in_every_compiled_file_are_an_error(tmp_path: Path) -> None:
     files = {"triton/a/k.cubin": f"code {SECRET}".encode(), "vllm/modelinfos/a.json": b"{}"}
     place = filled(tmp_path / "place", files)
 
@@ -97,7 +95,7 @@ def test_where_every_compiled_file_holds_a_secret_nothing_is_left_to_pack(tmp_pa
     assert [path.name for path in tmp_path.iterdir()] == ["place"], "no archive, nor half of one"
 
 
-def test_a_disk_that_is_full_leaves_no_half_archive(
+def test_a_full_disk_leaves_no_partial_archive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = filled(tmp_path / "place")
@@ -112,7 +110,7 @@ def test_a_disk_that_is_full_leaves_no_half_archive(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["place"]
 
 
-def test_the_engine_is_led_to_the_folders_unless_the_user_leads_it_elsewhere() -> None:
+def test_the_users_own_cache_folders_are_kept() -> None:
     place = Path("/cache/key")
 
     found = variables(place, {"TRITON_CACHE_DIR": "/mine", "CUDA_CACHE_PATH": ""}, for_cpu=False)
@@ -126,5 +124,5 @@ def test_the_engine_is_led_to_the_folders_unless_the_user_leads_it_elsewhere() -
 def test_on_a_cpu_the_engine_uses_the_cache_that_it_can_load() -> None:
     assert variables(Path("/c"), {}, for_cpu=True)["VLLM_USE_AOT_COMPILE"] == "0"
     assert "VLLM_USE_AOT_COMPILE" not in variables(Path("/c"), {}, for_cpu=False)
-    asked = {"VLLM_USE_AOT_COMPILE": "1"}
-    assert "VLLM_USE_AOT_COMPILE" not in variables(Path("/c"), asked, for_cpu=True)
+    chosen = {"VLLM_USE_AOT_COMPILE": "1"}
+    assert "VLLM_USE_AOT_COMPILE" not in variables(Path("/c"), chosen, for_cpu=True)

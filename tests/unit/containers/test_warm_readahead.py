@@ -1,4 +1,4 @@
-"""While caches are unpacked the weights come into memory, as far as there is room."""
+"""Weights are read ahead while caches are unpacked, up to half of the free memory."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ STEP = 128 * 1024
 
 
 @pytest.fixture
-def wished(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
-    """File, begin and length of all that the kernel was asked to read ahead."""
+def requested(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
+    """File, begin and length of every read-ahead request."""
     found: list[tuple[str, int, int]] = []
 
     def note(descriptor: int, begin: int, length: int, advice: int) -> None:
@@ -38,8 +38,8 @@ def weights(folder: Path) -> Path:
     return folder
 
 
-def test_every_byte_of_the_weights_is_asked_for_in_steps_that_the_kernel_heeds(
-    tmp_path: Path, wished: list[tuple[str, int, int]]
+def test_weights_are_read_ahead_in_steps(
+    tmp_path: Path, requested: list[tuple[str, int, int]]
 ) -> None:
     folders = [str(tmp_path / "gone"), str(weights(tmp_path / "model"))]
 
@@ -47,20 +47,20 @@ def test_every_byte_of_the_weights_is_asked_for_in_steps_that_the_kernel_heeds(
 
     begins = [("a.safetensors", 0), ("a.safetensors", STEP), ("a.safetensors", 2 * STEP),
               ("b.bin", 0)]  # fmt: skip
-    assert wished == [(name, begin, STEP) for name, begin in begins]
+    assert requested == [(name, begin, STEP) for name, begin in begins]
 
 
 def test_half_of_the_free_memory_stays_free(
-    tmp_path: Path, wished: list[tuple[str, int, int]], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, requested: list[tuple[str, int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(readahead, "_free_bytes", lambda: 2 * STEP)
 
     readahead.read_ahead([str(weights(tmp_path / "model"))]).join(10)
 
-    assert wished == [("a.safetensors", 0, STEP)]
+    assert requested == [("a.safetensors", 0, STEP)]
 
 
-def test_it_begins_before_the_caches_are_unpacked(
+def test_read_ahead_starts_before_unpacking(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     artifact(tmp_path / "warm")

@@ -1,4 +1,4 @@
-"""What was collected is fetched through ``/invocations``, and nothing else is."""
+"""Collected caches are fetched through ``/invocations``."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ KEY = key_of(SUBJECT)
 HEADER = ATTRIBUTES_HEADER.lower().encode()
 
 
-class Asked:
-    """The middleware, and all that it sent."""
+class Client:
+    """A client of the middleware."""
 
     def __init__(self) -> None:
         self.reached: list[Message] = []
@@ -71,7 +71,7 @@ class Asked:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What a collecting container's engine is told, and what it has compiled."""
+    """The caches and the environment of a collecting engine."""
     folder = filled(tmp_path / KEY)
     monkeypatch.setenv(SUBJECT_VARIABLE, canonical(SUBJECT).decode())
     monkeypatch.setenv(CAPTURE_VARIABLE, str(folder))
@@ -83,20 +83,20 @@ def error_of(answer: tuple[int, bytes]) -> str:
 
 
 @pytest.mark.usefixtures("place")
-def test_the_archive_comes_in_parts_that_are_the_whole() -> None:
-    asked = Asked()
+def test_the_parts_add_up_to_the_archive() -> None:
+    client = Client()
 
     async def fetched() -> tuple[dict[str, Any], bytes]:
-        status, body = await asked.answer(b"{}")
+        status, body = await client.answer(b"{}")
         assert status == 200
         manifest = json.loads(body)
         content = b""
         while len(content) < manifest["size"]:
             part = json.dumps({"offset": len(content), "length": 700}).encode()
-            status, more = await asked.answer(part)
+            status, more = await client.answer(part)
             assert status == 200
             content += more
-        status, end = await asked.answer(part.replace(b"700", b"1"))
+        status, end = await client.answer(part.replace(b"700", b"1"))
         assert (status, len(end)) == (200, 1)
         return manifest, content
 
@@ -107,12 +107,12 @@ def test_the_archive_comes_in_parts_that_are_the_whole() -> None:
     assert read.seconds_cold == 47.3
     assert len(content) == read.size
     assert hashlib.sha256(content).hexdigest() == read.sha256
-    assert asked.reached == []
+    assert client.reached == []
 
 
 @pytest.mark.usefixtures("place")
-def test_many_who_ask_at_once_get_one_archive(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = Asked()
+def test_concurrent_requests_get_one_archive(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client()
     real, packs = packing.pack, []
 
     def counted(*given: Any) -> Any:
@@ -122,7 +122,7 @@ def test_many_who_ask_at_once_get_one_archive(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(packing, "pack", counted)
 
     async def all_at_once() -> list[tuple[int, bytes]]:
-        return await asyncio.gather(*(asked.answer(b"") for _ in range(5)))
+        return await asyncio.gather(*(client.answer(b"") for _ in range(5)))
 
     answers = asyncio.run(all_at_once())
 
@@ -131,44 +131,44 @@ def test_many_who_ask_at_once_get_one_archive(monkeypatch: pytest.MonkeyPatch) -
     assert packs == [1]
 
 
-def test_without_collecting_nothing_is_told_and_vllm_hears_nothing() -> None:
-    asked = Asked()
+def test_without_collecting_requests_are_refused() -> None:
+    client = Client()
 
-    answer = asked.ask(healthy=False)
+    answer = client.ask(healthy=False)
 
     assert answer[0] == 403
     assert "PEAGLE_WARM=collect" in error_of(answer)
-    assert asked.reached == []
+    assert client.reached == []
 
 
 @pytest.mark.usefixtures("place")
-def test_before_it_is_healthy_it_says_so() -> None:
-    answer = Asked().ask(healthy=False)
+def test_requests_before_healthy_are_refused() -> None:
+    answer = Client().ask(healthy=False)
 
     assert (answer[0], error_of(answer)) == (503, "the engine is not healthy yet")
 
 
-def test_an_engine_that_compiled_nothing_says_so(place: Path) -> None:
+def test_an_engine_that_compiled_nothing_is_an_error(place: Path) -> None:
     for file in [file for file in place.rglob("*") if file.is_file()]:
         file.unlink()
-    asked = Asked()
+    client = Client()
 
-    answer = asked.ask()
+    answer = client.ask()
 
     assert answer[0] == 409
     assert "compiled nothing" in error_of(answer)
     filled(place)
-    assert asked.ask()[0] == 200, "it is looked at again"
+    assert client.ask()[0] == 200, "it is looked at again"
 
 
 @pytest.mark.usefixtures("place")
-def test_an_archive_that_cannot_be_written_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unwritable_archive_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*given: Any) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(packing, "pack", full)
 
-    answer = Asked().ask()
+    answer = Client().ask()
 
     assert (answer[0], error_of(answer)) == (
         500, "the archive cannot be written: No space left on device "
@@ -187,13 +187,13 @@ def test_an_archive_that_cannot_be_written_says_so(monkeypatch: pytest.MonkeyPat
     ids=lambda body: str(body)[:40],
 )  # fmt: skip
 def test_another_body_is_refused(body: Any) -> None:
-    asked = Asked()
+    client = Client()
 
-    answer = asked.ask(body)
+    answer = client.ask(body)
 
     assert answer[0] == 400
     assert error_of(answer)
-    assert asked.reached == []
+    assert client.reached == []
 
 
 @pytest.mark.parametrize(
@@ -202,8 +202,8 @@ def test_another_body_is_refused(body: Any) -> None:
      {"type": "websocket"}],
     ids=["no header", "another", "another path", "websocket"],
 )  # fmt: skip
-def test_any_other_request_goes_on(more: dict[str, Any]) -> None:
-    asked = Asked()
+def test_any_other_request_is_forwarded(more: dict[str, Any]) -> None:
+    client = Client()
 
-    assert asked.ask(**more) == (0, b"")
-    assert len(asked.reached) == 1
+    assert client.ask(**more) == (0, b"")
+    assert len(client.reached) == 1

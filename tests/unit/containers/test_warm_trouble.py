@@ -1,4 +1,4 @@
-"""Whatever goes wrong before a warm start is one warning that says what helps, and a cold start."""
+"""Any problem of a warm start is one warning with a fix, and a cold start."""
 
 from __future__ import annotations
 
@@ -20,21 +20,19 @@ def world(tmp_path: Path) -> World:
 
 
 @pytest.mark.parametrize("name", ["nowhere", "n" * 300], ids=["missing", "too long"])
-def test_a_folder_of_artifacts_that_is_named_and_not_there_is_a_warning(
-    world: World, name: str
-) -> None:
-    told, given = world.start(PEAGLE_WARM_FOLDER=f"/opt/ml/{name}")
+def test_a_missing_artifact_folder_is_a_warning(world: World, name: str) -> None:
+    entries, given = world.start(PEAGLE_WARM_FOLDER=f"/opt/ml/{name}")
 
-    (said,) = warnings(told)
+    (reported,) = warnings(entries)
     folder = world.folder / "ml" / name
-    assert f"PEAGLE_WARM_FOLDER is {folder}, and there is no such folder (mount one" in said
+    assert f"PEAGLE_WARM_FOLDER is {folder}, and there is no such folder (mount one" in reported
     assert is_cold(given)
 
 
-def test_a_folder_that_is_named_does_not_matter_where_warm_starts_are_off(world: World) -> None:
-    told, _ = world.start(PEAGLE_WARM_FOLDER="/opt/ml/nowhere", PEAGLE_WARM="off")
+def test_the_artifact_folder_is_ignored_when_off(world: World) -> None:
+    entries, _ = world.start(PEAGLE_WARM_FOLDER="/opt/ml/nowhere", PEAGLE_WARM="off")
 
-    assert warnings(told) == []
+    assert warnings(entries) == []
 
 
 @pytest.mark.parametrize(
@@ -62,7 +60,7 @@ def test_a_folder_that_is_named_does_not_matter_where_warm_starts_are_off(world:
     ],
     ids=["key", "recursion", "memory", "full", "read-only", "artifact", "elsewhere"],
 )
-def test_what_goes_wrong_is_one_warning_and_a_cold_start(
+def test_any_error_is_one_warning_and_a_cold_start(
     world: World,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
@@ -84,8 +82,8 @@ def test_what_goes_wrong_is_one_warning_and_a_cold_start(
     assert prepare(environment, with_model(environment), "auto", Log(Redactor({}))) == {}
 
     (line,) = capfd.readouterr().err.splitlines()
-    said = json.loads(line)
-    assert said["level"] == "WARNING"
-    assert said["message"].startswith("no warm start, the engine compiles everything: ")
+    reported = json.loads(line)
+    assert reported["level"] == "WARNING"
+    assert reported["message"].startswith("no warm start, the engine compiles everything: ")
     for word in words:
-        assert word.format(**places) in said["message"]
+        assert word.format(**places) in reported["message"]

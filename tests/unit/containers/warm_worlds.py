@@ -27,7 +27,7 @@ class World:
         pair(self.model)
 
     def variables(self, **more: str) -> dict[str, str]:
-        """The environment of a container whose home is empty, unless it says otherwise."""
+        """The environment of a container with an empty home."""
         drafter = {"method": "eagle3", "model": "/opt/ml/model/head", "num_speculative_tokens": 5}
         return {
             **PAIR,
@@ -39,14 +39,14 @@ class World:
         }
 
     def start(self, **more: str) -> tuple[list[dict[str, Any]], Mapping[str, str]]:
-        """The entrypoint's own lines, and the environment that the engine was given."""
+        """The entrypoint's own lines of the log, and the engine's environment."""
         done = self.container.run(self.variables(**more))
-        told = [line for line in documents(done) if line.get("from") != "engine"]
+        entries = [line for line in documents(done) if line.get("from") != "engine"]
         record = json.loads(self.container.record.read_text(encoding="utf-8"))
-        return told, record["environment"]
+        return entries, record["environment"]
 
     def collected(self, **more: str) -> Manifest:
-        """An artifact for this very container, as if its engine had compiled it."""
+        """An artifact that matches this container."""
         first = str(self.folder / "first")
         _, given = self.start(PEAGLE_WARM="collect", PEAGLE_CACHE=first, **more)
         return artifact(self.artifacts, json.loads(given["PEAGLE_WARM_SUBJECT"]))
@@ -56,8 +56,8 @@ class World:
         return self.folder / "home" / ".cache" / "peagle" / "warm"
 
 
-def warnings(told: list[dict[str, Any]]) -> list[str]:
-    return [line["message"] for line in told if line["level"] == "WARNING"]
+def warnings(entries: list[dict[str, Any]]) -> list[str]:
+    return [line["message"] for line in entries if line["level"] == "WARNING"]
 
 
 def is_cold(given: Mapping[str, str]) -> bool:

@@ -1,4 +1,4 @@
-"""Folders that hold models of a few bytes."""
+"""Folders with models of a few bytes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HEAD_TENSORS = {"fc.weight": [4, 3 * HIDDEN], "mask_hidden": [1, 1, 3 * HIDDEN],
 
 
 def safetensors(shapes: Mapping[str, Sequence[int]]) -> bytes:
-    """A whole safetensors file of zeros, one byte an element."""
+    """A valid safetensors file of zeros, one byte per element."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, shape in shapes.items():
@@ -32,11 +32,11 @@ def safetensors(shapes: Mapping[str, Sequence[int]]) -> bytes:
 
 
 def model(folder: Path, *files: str) -> Path:
-    """A folder that holds a model, as far as can be seen from outside."""
+    """A folder that looks like a complete model."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in files or ("config.json", "model.safetensors"):
-        whole = safetensors({"a.weight": [2, 3]}) if name.endswith(".safetensors") else b"{}"
-        (folder / name).write_bytes(whole)
+        content = safetensors({"a.weight": [2, 3]}) if name.endswith(".safetensors") else b"{}"
+        (folder / name).write_bytes(content)
     return folder
 
 
@@ -46,7 +46,7 @@ def pair(
     head: Mapping[str, Any] = HEAD,
     tensors: Mapping[str, Sequence[int]] = HEAD_TENSORS,
 ) -> dict[str, str]:
-    """A target and a head below ``root``, and the environment that names them."""
+    """Make a target and a head below ``root``; returns the environment for them."""
     model(root / "target")
     (root / "target" / "config.json").write_text(json.dumps(target))
     model(root / "head")

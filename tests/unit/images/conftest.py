@@ -1,4 +1,4 @@
-"""A machine whose Docker does what a test says."""
+"""A machine with a fake ``docker``."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ LABELS = {"peagle.pair": "peagle/tiny+p-eagle", "peagle.runtime": "cpu", "peagle
 
 @dataclass(frozen=True)
 class FakeDocker:
-    """Answers in the order in which they were told: the first that fits."""
+    """The fake ``docker``: the first matching answer counts."""
 
     folder: Path
 
     def answers(self, *words: str, code: int = 0, out: Any = "", err: str = "") -> None:
         file = self.folder / "answers.json"
-        told = json.loads(file.read_text()) if file.exists() else []
+        known = json.loads(file.read_text()) if file.exists() else []
         text = out if isinstance(out, str) else json.dumps(out)
-        file.write_text(json.dumps([*told, [words, code, text, err]]))
+        file.write_text(json.dumps([*known, [words, code, text, err]]))
 
     @property
-    def asked(self) -> list[dict[str, Any]]:
-        file = self.folder / "asked.jsonl"
+    def calls(self) -> list[dict[str, Any]]:
+        file = self.folder / "calls.jsonl"
         lines = file.read_text().splitlines() if file.exists() else []
         return [json.loads(line) for line in lines]
 

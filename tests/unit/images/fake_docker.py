@@ -1,8 +1,8 @@
-"""A ``docker`` that answers what a test tells it, and writes down what it was asked.
+"""A ``docker`` with prepared answers that records its calls.
 
 ``answers.json`` beside it is a list of ``[words, exit code, stdout, stderr]``: the first whose
-words all stand in the argv answers; of images that nobody told about there are none.
-``asked.jsonl`` gets argv, input and environment of each call.
+words are all in the argv is used. Other images do not exist.
+``calls.jsonl`` gets argv, input and environment of each call.
 """
 
 import hashlib
@@ -15,14 +15,14 @@ here = Path(__file__).parent
 given = sys.stdin.buffer.read()
 configuration = os.environ.get("DOCKER_CONFIG")
 config = Path(configuration, "config.json") if configuration else None
-asked = {
+call = {
     "argv": sys.argv[1:],
     "input": hashlib.sha256(given).hexdigest() if given else None,
     "environment": dict(os.environ),
     "config": config.read_text() if config and config.is_file() else None,
 }
-with (here / "asked.jsonl").open("a") as stream:
-    stream.write(json.dumps(asked) + "\n")
+with (here / "calls.jsonl").open("a") as stream:
+    stream.write(json.dumps(call) + "\n")
 for words, code, out, err in json.loads((here / "answers.json").read_text()):
     if all(word in sys.argv for word in words):
         if out:

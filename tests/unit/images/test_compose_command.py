@@ -1,4 +1,4 @@
-"""Compose is called by the name under which this machine has it."""
+"""The name of Compose on this machine."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["docker"]
      (False, True, "docker-compose"), (False, False, "docker compose")],
     ids=["both", "plugin", "Debian's program", "none"],
 )  # fmt: skip
-def test_compose_is_called_as_this_machine_has_it(
+def test_compose_is_called_by_its_name_on_this_machine(
     docker: FakeDocker, monkeypatch: pytest.MonkeyPatch, plugin: bool, program: bool, called: str
 ) -> None:
-    said = {} if plugin else {"code": 1, "err": "docker: 'compose' is not a docker command."}
-    docker.answers("compose", "version", **said)  # type: ignore[arg-type]
+    output = {} if plugin else {"code": 1, "err": "docker: 'compose' is not a docker command."}
+    docker.answers("compose", "version", **output)  # type: ignore[arg-type]
     monkeypatch.setenv("PATH", str(docker.folder))
     if program:
         (docker.folder / "docker-compose").touch(mode=0o755)

@@ -1,4 +1,4 @@
-"""Archives: the same bytes from the same files, and nothing from elsewhere."""
+"""Archives: reproducible, and only with files of their folder."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_archive_holds_the_files(folder: Path) -> None:
     assert found["Dockerfile"] == b"FROM a"
 
 
-def test_times_owners_modes_and_order_do_not_show(folder: Path) -> None:
+def test_times_owners_modes_and_order_do_not_matter(folder: Path) -> None:
     first = b"".join(tar(members_of(folder, "w")))
     file = folder / "model.safetensors"
     file.chmod(0o600)
@@ -52,7 +52,7 @@ def test_times_owners_modes_and_order_do_not_show(folder: Path) -> None:
         assert len(archive.getnames()) == len(set(archive.getnames()))
 
 
-def test_an_archive_in_an_archive_has_the_size_that_was_said(folder: Path) -> None:
+def test_a_nested_archive_has_its_announced_size(folder: Path) -> None:
     inner = tar_member("engine.tar", members_of(folder, "lib"))
     outer = read(b"".join(tar([inner, member_of("z", b"last")])))
     assert len(outer["engine.tar"]) == inner.size
@@ -60,7 +60,7 @@ def test_an_archive_in_an_archive_has_the_size_that_was_said(folder: Path) -> No
     assert outer["z"] == b"last"
 
 
-def test_a_link_inside_becomes_the_file(folder: Path) -> None:
+def test_a_link_within_the_folder_becomes_the_file(folder: Path) -> None:
     (folder / "link.json").symlink_to("model.safetensors")
     assert read(b"".join(tar(members_of(folder, "w"))))["w/link.json"] == b"x" * 1025
 
@@ -73,19 +73,19 @@ def test_a_link_that_leaves_the_folder_is_refused(folder: Path, goal: str) -> No
         members_of(folder, "w")
 
 
-def test_a_link_to_nowhere_is_refused(folder: Path) -> None:
+def test_a_broken_link_is_refused(folder: Path) -> None:
     (folder / "link").symlink_to("gone")
     with pytest.raises(UserError, match="is a broken link"):
         members_of(folder, "w")
 
 
-def test_what_is_neither_file_nor_folder_is_refused(folder: Path) -> None:
+def test_a_pipe_is_refused(folder: Path) -> None:
     os.mkfifo(folder / "pipe")
     with pytest.raises(UserError, match="is not a regular file"):
         members_of(folder, "w")
 
 
 @pytest.mark.parametrize("content", [b"12", b"1234"], ids=["shorter", "longer"])
-def test_a_file_that_changes_meanwhile_is_refused(content: bytes) -> None:
+def test_a_file_that_changes_while_it_is_read_is_refused(content: bytes) -> None:
     with pytest.raises(UserError, match="changed while it was read"):
         list(tar([Member("w/model.safetensors", 3, lambda: [content])]))

@@ -55,15 +55,15 @@ HUB = Weights(kind="hub", location=REPO, engine_path=REPO)
 
 
 class Hub(FakeHub):
-    """The fake hub, which also says at what commit its branch is, and whom it lets in."""
+    """The fake hub, with the commit of its branch and gated models."""
 
     closed: dict[str, object] = {}
 
     def _hub(self, request: WebRequest) -> Reply:
         path = urlsplit(request.path).path
         if path == f"/api/models/{REPO}/revision/main":
-            said = {"sha": PINNED, "gated": False, "private": False, **self.closed}
-            return Reply(200, json.dumps(said).encode())
+            output = {"sha": PINNED, "gated": False, "private": False, **self.closed}
+            return Reply(200, json.dumps(output).encode())
         return super()._hub(replace(request, path=request.path.replace(PINNED, COMMIT)))
 
 
@@ -93,7 +93,7 @@ def no_aws() -> None:
     raise AssertionError("AWS gets no request")
 
 
-def test_a_folder_brings_what_sync_would_copy_and_nothing_else(folder: Path) -> None:
+def test_a_folder_contributes_the_files_that_sync_copies(folder: Path) -> None:
     (found,) = baked(plan_with(directory(folder)))
 
     assert isinstance(found, Copied)
@@ -102,7 +102,7 @@ def test_a_folder_brings_what_sync_would_copy_and_nothing_else(folder: Path) -> 
     assert {m.path for m in members(found)} == {f"weights/model/target/{name}" for name in MODEL}
 
 
-def test_the_hub_s_files_are_those_that_sync_would_copy_at_the_commit_of_now(hub: Hub) -> None:
+def test_hub_files_are_those_that_sync_copies_at_the_current_commit(hub: Hub) -> None:
     (found,) = baked(plan_with(HUB))
 
     synced = open_source(HUB, no_aws)  # type: ignore[arg-type]
@@ -120,14 +120,14 @@ def test_a_gated_model_is_refused_before_anything_is_built(
     assert "peagle weights sync" in refused.value.fix
 
 
-def test_weights_in_s3_cannot_be_baked_in_and_the_error_says_what_can() -> None:
+def test_weights_in_s3_cannot_be_baked() -> None:
     there = Weights(kind="s3", location="s3://models/a/", engine_path="/opt/ml/model")
     with pytest.raises(Unsupported, match="s3://models/a/") as refused:
         baked(plan_with(there))
     assert "--bake-weights" in refused.value.fix
 
 
-def test_other_contents_are_another_digest(folder: Path) -> None:
+def test_the_digest_depends_on_the_files_read(folder: Path) -> None:
     (before,) = baked(plan_with(directory(folder)))
     (folder / "README.md").write_text("another one")
     (same,) = baked(plan_with(directory(folder)))
@@ -141,16 +141,16 @@ def test_other_contents_are_another_digest(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "error"),
+    ("missing", "error"),
     [
         ("model-00002-of-00002.safetensors", CheckpointError),
         ("config.json", CheckpointError),
     ],
 )
-def test_a_half_copied_folder_is_refused(
-    folder: Path, spoil: str, error: type[PeagleError]
+def test_an_incomplete_folder_is_refused(
+    folder: Path, missing: str, error: type[PeagleError]
 ) -> None:
-    (folder / spoil).unlink()
+    (folder / missing).unlink()
     with pytest.raises(error):
         baked(plan_with(directory(folder)))
 
@@ -162,7 +162,7 @@ def test_a_link_out_of_the_folder_is_refused(folder: Path, tmp_path: Path) -> No
         baked(plan_with(directory(folder)))
 
 
-def test_a_link_to_nothing_is_refused_and_not_left_out(folder: Path) -> None:
+def test_a_broken_link_is_refused(folder: Path) -> None:
     (folder / "vocab.json").symlink_to("gone")
     with pytest.raises(UserError, match="is a broken link"):
         baked(plan_with(directory(folder)))

@@ -1,4 +1,4 @@
-"""Names, contexts and builds, with a Docker that only takes notes."""
+"""Names, contexts and builds, with the fake ``docker``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from peagle.catalog import load_catalog
 from peagle.errors import NotFound, UserError
 from peagle.images import (
     Docker,
@@ -29,12 +28,13 @@ from peagle.images.inspect import check_pair
 from peagle.planning import Options, Plan, make_plan
 from peagle.render.image import Recipe
 from tests.unit.images.conftest import LABELS, FakeDocker
+from tests.unit.rendering.plans import CATALOG
 
 RECIPE = Recipe("cpu", "base", None)
 
 
 def plan_for(pair: str, **options: Any) -> Plan:
-    return make_plan(Options(pair=pair, **options), load_catalog())
+    return make_plan(Options(pair=pair, **options), CATALOG)
 
 
 @pytest.fixture
@@ -51,11 +51,11 @@ def packages(tmp_path: Path) -> Packages:
     [("tiny", "peagle-tiny"), ("gpt-oss-20b", "peagle-gpt-oss-20b"),
      ("qwen3-8b", "peagle-qwen3-8b")],
 )  # fmt: skip
-def test_a_repository_is_called_after_the_target(pair: str, repository: str) -> None:
+def test_a_repository_is_named_after_the_target(pair: str, repository: str) -> None:
     assert repository_of(plan_for(pair)) == repository
 
 
-def test_another_content_is_another_tag() -> None:
+def test_the_tag_depends_on_the_content() -> None:
     plan = plan_for("tiny")
     name = image_name(plan, RECIPE)
     assert re.fullmatch(r"peagle-tiny:0\.28\.0-cpu-[0-9a-f]{12}", name)
@@ -63,7 +63,7 @@ def test_another_content_is_another_tag() -> None:
     assert image_name(plan, Recipe("cpu", "another", None)) != name
 
 
-def test_plans_that_differ_in_nothing_inside_share_an_image() -> None:
+def test_plans_with_the_same_content_share_an_image() -> None:
     plan = plan_for("tiny")
     for other in (
         {"name": "mine"},
@@ -86,7 +86,7 @@ def test_a_base_of_one_digest_is_the_same_in_every_region() -> None:
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A checkout of its own in which the toolkit seems to lie."""
+    """A Git checkout that stands for the toolkit's source."""
     (tmp_path / "containers").mkdir()
     (tmp_path / "containers" / "file").write_text("as committed")
     who = ("-c", "user.name=me", "-c", "user.email=me@example.com")
@@ -96,7 +96,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_tree_that_is_not_as_committed_says_so(checkout: Path) -> None:
+def test_uncommitted_changes_mark_the_revision_as_dirty(checkout: Path) -> None:
     clean = source_revision()
     assert clean is not None
     assert re.fullmatch("[0-9a-f]{40}", clean)
@@ -107,7 +107,7 @@ def test_a_tree_that_is_not_as_committed_says_so(checkout: Path) -> None:
 REGISTRY_BASE = "registry.example.com/vllm:1"
 
 
-def test_a_base_is_known_by_its_digest_once_it_is_here(docker: FakeDocker) -> None:
+def test_a_base_gets_the_digest_of_the_local_image(docker: FakeDocker) -> None:
     digest = "sha256:" + "a" * 64
     known = ["other/x@sha256:1", f"registry.example.com/vllm@{digest}"]
     docker.has_image(REGISTRY_BASE, RepoDigests=known)
@@ -115,26 +115,26 @@ def test_a_base_is_known_by_its_digest_once_it_is_here(docker: FakeDocker) -> No
     assert with_digest(Docker(), f"a:1@{digest}") == f"a:1@{digest}"
 
 
-def test_a_base_that_is_not_here_is_fetched(docker: FakeDocker) -> None:
+def test_a_missing_base_is_pulled(docker: FakeDocker) -> None:
     docker.answers("pull")
-    told: list[str] = []
-    assert with_digest(Docker(), REGISTRY_BASE, told.append) == REGISTRY_BASE
-    assert ["pull", REGISTRY_BASE] in [one["argv"] for one in docker.asked]
-    assert told == [f"pulling {REGISTRY_BASE}"]
+    lines: list[str] = []
+    assert with_digest(Docker(), REGISTRY_BASE, lines.append) == REGISTRY_BASE
+    assert ["pull", REGISTRY_BASE] in [one["argv"] for one in docker.calls]
+    assert lines == [f"pulling {REGISTRY_BASE}"]
 
 
-def test_a_base_of_this_machine_alone_stays_as_it_is_called(docker: FakeDocker) -> None:
+def test_a_base_without_a_registry_is_unchanged(docker: FakeDocker) -> None:
     assert with_digest(Docker(), "mine:local") == "mine:local"
-    assert docker.asked == []
+    assert docker.calls == []
 
 
-def test_what_docker_gets_is_the_same_every_time_and_no_credential(docker: FakeDocker) -> None:
+def test_the_build_context_is_reproducible(docker: FakeDocker) -> None:
     plan = plan_for("tiny")
     docker.has_image(image_name(plan, RECIPE))
     docker.answers("build")
     build(Docker(), plan, RECIPE)
     build(Docker(), plan, RECIPE)
-    builds = [one for one in docker.asked if one["argv"][0] == "build"]
+    builds = [one for one in docker.calls if one["argv"][0] == "build"]
     assert builds[0]["argv"] == ["build", "--force-rm", "--tag", image_name(plan, RECIPE), "-"]
     digest = hashlib.sha256(b"".join(tar(context(plan, RECIPE)))).hexdigest()
     assert [one["input"] for one in builds] == [digest, digest]
@@ -147,7 +147,7 @@ def test_baked_weights_are_in_the_context(docker: FakeDocker) -> None:
     assert size > plan.target.weight_bytes
 
 
-def test_the_layer_is_what_lies_on_the_base(docker: FakeDocker) -> None:
+def test_the_layer_size_excludes_the_base(docker: FakeDocker) -> None:
     docker.has_image("mine", Size=2_050_000)
     docker.has_image("base", labels={}, RootFS={"Layers": ["a"]})
     found = show_image(Docker(), "mine")
@@ -155,7 +155,7 @@ def test_the_layer_is_what_lies_on_the_base(docker: FakeDocker) -> None:
     assert (found.pair, found.runtime, found.user) == (LABELS["peagle.pair"], "cpu", "10001:10001")
 
 
-def test_the_layer_on_a_base_that_was_fetched_by_its_digest(docker: FakeDocker) -> None:
+def test_the_layer_size_with_a_base_pulled_by_digest(docker: FakeDocker) -> None:
     digest = "sha256:" + "a" * 64
     labels = {**LABELS, "org.opencontainers.image.base.digest": digest}
     docker.has_image("mine", labels, Size=2_050_000)
@@ -163,17 +163,17 @@ def test_the_layer_on_a_base_that_was_fetched_by_its_digest(docker: FakeDocker) 
     assert show_image(Docker(), "mine").layer_bytes == 50_000
 
 
-def test_only_an_image_of_ours_is_removed(docker: FakeDocker) -> None:
+def test_only_images_of_the_toolkit_are_removed(docker: FakeDocker) -> None:
     docker.has_image("mine")
     docker.has_image("debian", labels={})
     docker.answers("rm")
     assert remove_image(Docker(), "mine").pair == LABELS["peagle.pair"]
     with pytest.raises(UserError, match="was not built by this toolkit"):
         remove_image(Docker(), "debian")
-    assert [one["argv"][2:] for one in docker.asked if "rm" in one["argv"]] == [["mine"]]
+    assert [one["argv"][2:] for one in docker.calls if "rm" in one["argv"]] == [["mine"]]
 
 
-def test_an_image_that_is_none_of_ours_is_told_apart(docker: FakeDocker) -> None:
+def test_foreign_and_missing_images_are_errors(docker: FakeDocker) -> None:
     docker.has_image("debian", labels={})
     docker.answers("none", code=1, err="Error: No such image: none")
     with pytest.raises(UserError, match="debian was not built by this toolkit"):
@@ -196,20 +196,20 @@ def test_an_image_of_another_pair_is_refused(docker: FakeDocker) -> None:
     assert raised.value.fix == "omit --image, or build another image"
 
 
-def test_the_engines_image_is_made_once(docker: FakeDocker, packages: Packages) -> None:
+def test_the_engine_image_is_built_once(docker: FakeDocker, packages: Packages) -> None:
     docker.has_image("base", labels={})
     name = engine_image_name("sha256:base", packages)
     docker.answers("image", "inspect", name, code=1, err="Error: No such image")
     docker.answers("run", out="3.11")
     docker.answers("build")
     assert engine_image(Docker(), "base", packages) == name
-    assert [one["argv"][0] for one in docker.asked][-1] == "build"
+    assert [one["argv"][0] for one in docker.calls][-1] == "build"
 
     (docker.folder / "answers.json").write_text("[]")
     docker.has_image("base", labels={})
     docker.has_image(name)
     assert engine_image(Docker(), "base", packages) == name
-    assert [one["argv"][0] for one in docker.asked][-1] == "image"
+    assert [one["argv"][0] for one in docker.calls][-1] == "image"
 
 
 def test_a_base_with_another_python_is_refused_before_anything_is_built(
@@ -222,7 +222,7 @@ def test_a_base_with_another_python_is_refused_before_anything_is_built(
         UserError, match=r"base base has Python 3\.12, and the installed engine is for"
     ):
         engine_image(Docker(), "base", packages)
-    assert all(one["argv"][0] != "build" for one in docker.asked)
+    assert all(one["argv"][0] != "build" for one in docker.calls)
 
 
 def test_a_base_without_python_is_refused(docker: FakeDocker, packages: Packages) -> None:
@@ -234,7 +234,7 @@ def test_a_base_without_python_is_refused(docker: FakeDocker, packages: Packages
     assert "Python 3.11 and venv" in raised.value.fix
 
 
-def test_bytecode_of_this_machine_stays_out(packages: Packages) -> None:
+def test_bytecode_is_not_packed(packages: Packages) -> None:
     (engine,) = [one for one in context_of(packages) if one.path == "engine.tar"]
     content = b"".join(engine.chunks())
     assert b"vllm/__init__.py" in content

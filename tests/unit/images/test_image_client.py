@@ -1,4 +1,4 @@
-"""What goes wrong with Docker, in the user's words."""
+"""Errors of Docker as errors for the user."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from peagle.errors import CloudError, DockerMissing, EngineError, NotFound, Peag
 from peagle.images.docker import Docker
 from tests.unit.images.conftest import FakeDocker
 
-SAID: list[tuple[str, type[PeagleError], str]] = [
+ERRORS: list[tuple[str, type[PeagleError], str]] = [
     ("Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon "
      "running?", DockerMissing, "process engine"),
     ("permission denied while trying to connect to the Docker daemon socket", DockerMissing,
@@ -34,11 +34,11 @@ SAID: list[tuple[str, type[PeagleError], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("said", "kind", "fix"), SAID)
-def test_what_docker_says_becomes_an_error_with_a_way_out(
-    docker: FakeDocker, said: str, kind: type[PeagleError], fix: str
+@pytest.mark.parametrize(("output", "kind", "fix"), ERRORS)
+def test_docker_errors_have_a_class_and_a_fix(
+    docker: FakeDocker, output: str, kind: type[PeagleError], fix: str
 ) -> None:
-    docker.answers(code=1, err=f"Sending build context to Docker daemon  2kB\n{said}")
+    docker.answers(code=1, err=f"Sending build context to Docker daemon  2kB\n{output}")
     for call in (Docker().run, Docker().stream):
         with pytest.raises(kind) as raised:
             call("push", "x", doing="pushing x")
@@ -46,7 +46,7 @@ def test_what_docker_says_becomes_an_error_with_a_way_out(
         assert "Error response from daemon" not in raised.value.message.split(": ")[0:2]
 
 
-def test_a_machine_without_docker_is_told_of_the_process_engine(
+def test_without_docker_the_error_names_the_process_engine(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -56,7 +56,7 @@ def test_a_machine_without_docker_is_told_of_the_process_engine(
     assert raised.value.exit_code == 2
 
 
-def test_input_that_breaks_off_is_the_error_and_not_what_docker_made_of_it(
+def test_an_error_of_the_input_takes_precedence_over_dockers(
     docker: FakeDocker,
 ) -> None:
     def given() -> Iterator[bytes]:
@@ -67,7 +67,7 @@ def test_input_that_breaks_off_is_the_error_and_not_what_docker_made_of_it(
         Docker().stream("build", "-", doing="building", given=given())
 
 
-def test_a_command_that_ends_before_it_read_everything_says_why_itself(
+def test_a_command_that_ends_early_reports_its_own_error(
     docker: FakeDocker, tmp_path: Path
 ) -> None:
     (docker.folder / "docker").write_text("#!/bin/sh\necho 'no space left on device' >&2; exit 1\n")
@@ -75,7 +75,7 @@ def test_a_command_that_ends_before_it_read_everything_says_why_itself(
         Docker().stream("build", "-", doing="building", given=[b"x" * 10**6] * 20)
 
 
-def test_the_reason_is_told_and_not_how_docker_is_to_be_called(docker: FakeDocker) -> None:
+def test_the_error_is_the_reason_not_the_usage(docker: FakeDocker) -> None:
     docker.answers(
         code=125, err='invalid argument "Bad:Tag:1" for "-t, --tag" flag: invalid reference format'
         "\n\nUsage:  docker build [OPTIONS] PATH\n\nRun 'docker build --help' for more information"
@@ -94,19 +94,19 @@ def test_an_error_without_such_a_word_comes_with_the_lines_before_it(docker: Fak
     )
 
 
-def test_what_docker_says_of_its_builder_each_time_is_left_out(docker: FakeDocker) -> None:
+def test_dockers_notice_about_its_builder_is_dropped(docker: FakeDocker) -> None:
     docker.answers(
         err="DEPRECATED: The legacy builder is deprecated and will be removed.\n"
         "            Install the buildx component to build images with BuildKit:\n"
         "            https://docs.example.com/buildx/\n\nSending build context\n  indented"
     )
-    told: list[str] = []
-    Docker().stream("build", "-", doing="building", each_line=told.append)
-    assert told == ["Sending build context", "  indented"]
+    lines: list[str] = []
+    Docker().stream("build", "-", doing="building", each_line=lines.append)
+    assert lines == ["Sending build context", "  indented"]
 
 
-def test_every_line_is_told_as_it_comes(docker: FakeDocker) -> None:
+def test_every_line_is_passed_on_as_it_comes(docker: FakeDocker) -> None:
     docker.answers(out="one\ntwo")
-    told: list[str] = []
-    Docker().stream("pull", "x", doing="fetching x", each_line=told.append)
-    assert told[:2] == ["one", "two"]
+    lines: list[str] = []
+    Docker().stream("pull", "x", doing="fetching x", each_line=lines.append)
+    assert lines[:2] == ["one", "two"]

@@ -1,4 +1,4 @@
-"""Pushing: Docker gets the credentials, and no file and no argv ever holds them."""
+"""Pushing: Docker gets the credentials, which are in no file and no argv."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.unit.images.conftest import FakeDocker
 LOGIN = Login("registry.example.com:5000", "AWS", "s3cret-token")
 
 
-def test_docker_can_ask_for_the_credentials_while_it_pushes() -> None:
+def test_the_credential_helper_gives_docker_the_credentials() -> None:
     with logged_in(Docker(), [LOGIN]) as engine:
-        asked = subprocess.run(
+        reply = subprocess.run(
             ["docker-credential-peagle", "get"], env=engine.variables(), input=LOGIN.host,
             capture_output=True, text=True, check=True, executable=_helper(engine),
         )  # fmt: skip
-        assert json.loads(asked.stdout) == {
+        assert json.loads(reply.stdout) == {
             "ServerURL": LOGIN.host, "Username": "AWS", "Secret": "s3cret-token",
         }  # fmt: skip
         other = subprocess.run(
@@ -49,7 +49,7 @@ def test_no_file_and_no_argv_holds_the_secret(docker: FakeDocker) -> None:
     assert "s3cret" not in repr(LOGIN)
 
     push(Docker(), "mine:1", "registry.example.com:5000/a:1", [LOGIN])
-    (pushed,) = [one for one in docker.asked if one["argv"][0] == "push"]
+    (pushed,) = [one for one in docker.calls if one["argv"][0] == "push"]
     assert "s3cret" not in " ".join(pushed["argv"])
     assert json.loads(pushed["config"])["credHelpers"] == {LOGIN.host: "peagle"}
 

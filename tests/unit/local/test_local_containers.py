@@ -175,7 +175,7 @@ def test_docker_gets_the_values_and_its_end_is_seen(
         assert time.monotonic() < until
         time.sleep(0.05)
     assert "from the engine" in (tmp_path / "log").read_text()
-    (ran,) = [one for one in docker.asked if one["argv"][0] == "run"]
+    (ran,) = [one for one in docker.calls if one["argv"][0] == "run"]
     assert ran["environment"]["HF_TOKEN"] == SECRET
     assert process.container == "peagle-x"
 
@@ -183,7 +183,7 @@ def test_docker_gets_the_values_and_its_end_is_seen(
 def test_the_end_removes_a_container_whose_command_was_killed(docker: FakeDocker) -> None:
     docker.answers("rm")
     stop_engine(EngineProcess(2**22 + 1, 1, 1, "log", "peagle-x"))
-    assert docker.asked[-1]["argv"] == ["rm", "--force", "--volumes", "peagle-x"]
+    assert docker.calls[-1]["argv"] == ["rm", "--force", "--volumes", "peagle-x"]
 
 
 @pytest.mark.parametrize("name", ["PATH", "DOCKER_HOST"])
@@ -193,7 +193,7 @@ def test_variables_that_docker_itself_reads_are_refused(
     wrong = Container("x", "i", {name: "1"}, {}, 1)
     with pytest.raises(UserError, match=name):
         start_container(Docker(), wrong, tmp_path / "log")
-    assert docker.asked == []
+    assert docker.calls == []
 
 
 def image(docker: FakeDocker, **labels: str) -> Image:

@@ -1,7 +1,8 @@
-"""Plans of every shape that renderers meet: what is mounted, how many instances, which drafter."""
+"""Plans of every shape: mounts, number of instances, drafter."""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from peagle.catalog import load_catalog
@@ -47,7 +48,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 
 BUILT = [shape for shape in SHAPES if shape != "baked"]
-"""Those of which an image can be built; the others name one that is made already."""
+"""The shapes of which an image can be built; the others name an existing image."""
 
 ALL_PAIRS = [
     f"{target.short_name}+{drafter.name}"
@@ -56,18 +57,20 @@ ALL_PAIRS = [
 ]
 
 
+@cache
 def plan_of(shape: str) -> Plan:
     """The plan of one of the shapes."""
     return make_plan(Options(**SHAPES[shape]), CATALOG)
 
 
+@cache
 def plan_for(pair: str) -> Plan:
     """The plan for a pair of the bundled catalogue."""
     return make_plan(Options(pair=pair), CATALOG)
 
 
 def filled(value: Any) -> Any:
-    """Requests with the placeholders replaced as an applied plan has them."""
+    """Requests with their placeholders replaced, as in an applied plan."""
     if isinstance(value, dict):
         return {key: filled(item) for key, item in value.items()}
     if isinstance(value, list):

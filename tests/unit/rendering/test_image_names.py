@@ -1,4 +1,4 @@
-"""Names of images that Docker and ECR both take, and those that one of them refuses."""
+"""Image names that are valid for Docker and ECR, and those that are not."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_an_image_s_name_and_digest(text: str, name: str, digest: str | None) ->
     ["", ":", "a:", ":a", "a b", "a\n", "A:1", "a//b", "/a", "a/", "-a", "a@b", "http://x/y",
      "a:" + "x" * 129, "a" * 600, "ä", "a:1:2", f"a@{DIGEST}0"],
 )  # fmt: skip
-def test_what_is_no_image_is_refused(text: str) -> None:
+def test_an_invalid_image_name_is_refused(text: str) -> None:
     with pytest.raises(UserError, match="is not an image name"):
         split_image(text)
 
@@ -47,10 +47,10 @@ def test_a_tag_is_name_and_tag(text: str) -> None:
         ("team/repo", "has no tag"),
         ("r:", "not a valid image name and tag"),
         (":x", "not a valid image name and tag"),
-        ("r:x", "not a valid image name and tag"),  # ECR wants two characters
+        ("r:x", "not a valid image name and tag"),  # ECR requires two characters
         ("UPPER:1", "not a valid image name and tag"),
         ("Bad:Tag:1", "not a valid image name and tag"),
-        ("a__b:1", "not a valid image name and tag"),  # Docker takes it, ECR does not
+        ("a__b:1", "not a valid image name and tag"),  # valid for Docker, not for ECR
         ("ab:1\n", "not a valid image name and tag"),
         (DIGEST, "not a valid image name and tag"),
         ("host:5000/r:1", "includes a registry host"),

@@ -1,4 +1,4 @@
-"""A plan as a file: the same bytes, the same plan again, and no trust in an edited one."""
+"""A plan as a file: deterministic, read as written, refused if edited."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def refused(changed: Any) -> str:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_plan_is_read_as_it_was_written(shape: str, tmp_path: Path) -> None:
+def test_a_plan_is_read_as_written(shape: str, tmp_path: Path) -> None:
     plan, path = plan_of(shape), tmp_path / "plan.json"
     path.write_bytes(plan_bytes(plan))
     assert read_plan(path) == plan
@@ -43,11 +43,11 @@ def test_a_plan_is_read_as_it_was_written(shape: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pair", ALL_PAIRS)
-def test_plans_of_all_pairs_are_read_as_they_were_written(pair: str) -> None:
+def test_plans_of_all_pairs_are_read_as_written(pair: str) -> None:
     assert plan_from(json.loads(plan_bytes(plan_for(pair))), "plan.json") == plan_for(pair)
 
 
-def test_the_document_has_the_keys_that_others_build_on() -> None:
+def test_the_document_has_its_documented_keys() -> None:
     made = plan_document(plan_of("from-hub"))
     assert {
         "pair", "target", "drafter", "speculation", "runtime", "instance_type", "instance_count",
@@ -65,7 +65,7 @@ def test_the_document_has_the_keys_that_others_build_on() -> None:
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(length=st.integers(0, len(WRITTEN.rstrip()) - 1))
-def test_a_file_that_is_cut_short_is_refused(length: int, tmp_path: Path) -> None:
+def test_a_truncated_file_is_refused(length: int, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_bytes(WRITTEN[:length])
     with pytest.raises(PlanFileError, match="is truncated"):
@@ -89,14 +89,14 @@ def test_a_file_that_is_cut_short_is_refused(length: int, tmp_path: Path) -> Non
         (b"[" * 100_000, "is not JSON"),
     ],
 )
-def test_what_is_no_plan_is_refused(content: bytes, words: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_plan_is_refused(content: bytes, words: str, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_bytes(content)
     with pytest.raises(PlanFileError, match=words):
         read_plan(path)
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(PlanFileError, match="there is no file"):
         read_plan(tmp_path / "plan.json")
     with pytest.raises(PlanFileError, match="cannot be read"):
@@ -104,7 +104,7 @@ def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
 
 
 NEWER_KEYS = ("speed", "alternatives")
-"""Keys that plan files of older toolkits do not have."""
+"""Keys that plan files of older versions lack."""
 
 
 @pytest.mark.parametrize("key", sorted(set(document()) - set(NEWER_KEYS)))
@@ -114,7 +114,7 @@ def test_a_missing_key_is_named(key: str) -> None:
     assert f"{key!r} is missing" in refused(changed)
 
 
-def test_a_plan_of_an_older_toolkit_is_read() -> None:
+def test_a_plan_of_an_older_version_is_read() -> None:
     older = document()
     for key in NEWER_KEYS:
         del older[key]
@@ -190,9 +190,7 @@ def test_a_value_of_the_wrong_kind_is_named(path: list[Any], value: Any, named: 
         (["requests"], [], "requests"),
     ],
 )  # fmt: skip
-def test_parts_that_do_not_say_the_same_are_refused(
-    path: list[Any], value: Any, named: str
-) -> None:
+def test_contradicting_parts_are_refused(path: list[Any], value: Any, named: str) -> None:
     changed = document()
     at: Any = changed
     for step in path[:-1]:
@@ -201,7 +199,7 @@ def test_parts_that_do_not_say_the_same_are_refused(
     assert repr(named) in refused(changed)
 
 
-def test_an_argument_that_was_edited_is_refused() -> None:
+def test_an_edited_argument_is_refused() -> None:
     changed = document()
     at = changed["engine_arguments"].index("--max-model-len")
     changed["engine_arguments"][at + 1] = "512"
@@ -222,7 +220,7 @@ def test_an_argument_that_was_edited_is_refused() -> None:
         (["digest"], None),
     ],
 )
-def test_an_edit_that_nothing_contradicts_is_refused(path: list[str], value: Any) -> None:
+def test_a_consistent_edit_is_refused_by_the_digest(path: list[str], value: Any) -> None:
     changed = document()
     at = changed
     for step in path[:-1]:
@@ -234,7 +232,7 @@ def test_an_edit_that_nothing_contradicts_is_refused(path: list[str], value: Any
     )
 
 
-def test_only_the_layout_of_a_file_may_be_changed(tmp_path: Path) -> None:
+def test_the_layout_of_a_file_may_change(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(document(), sort_keys=True))
     assert read_plan(path) == plan_of("uploaded")

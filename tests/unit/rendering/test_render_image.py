@@ -1,4 +1,4 @@
-"""The build context of an image: what is in it, and that nothing else ever is."""
+"""The build context of an image, and nothing else in it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def with_licence(plan: Plan, licence: str) -> Plan:
     return plan.model_copy(update={"target": plan.target.model_copy(update={"licence": licence})})
 
 
-def test_the_image_is_the_base_with_our_entrypoint_and_no_setting_of_the_engine() -> None:
+def test_the_dockerfile_adds_the_entrypoint_and_no_engine_settings() -> None:
     plan = plan_of("from-hub")
     made = dockerfile(plan, GPU)
     words = [name for name, _ in instructions(made)]
@@ -58,24 +58,24 @@ def test_the_image_is_the_base_with_our_entrypoint_and_no_setting_of_the_engine(
     assert not set(plan.environment) & set(re.findall(r"\w+", made))
 
 
-def test_the_image_knows_its_content_where_its_base_cannot_become_another() -> None:
+def test_the_image_has_a_content_digest_only_for_a_pinned_base() -> None:
     plan = plan_of("from-hub")
-    told = f'PEAGLE_IMAGE_CONTENT="sha256:{content_digest(plan, GPU)}"'
-    assert told in dict(instructions(dockerfile(plan, GPU)))["ENV"]
+    content = f'PEAGLE_IMAGE_CONTENT="sha256:{content_digest(plan, GPU)}"'
+    assert content in dict(instructions(dockerfile(plan, GPU)))["ENV"]
     by_tag = replace(GPU, base="registry.example.com/vllm:1")
     assert 'PEAGLE_IMAGE_CONTENT=""' in dockerfile(plan, by_tag), "and not that of a base of ours"
     engine = replace(GPU, runtime="cpu", base="peagle-engine-cpu:0.28.0-3f2a9c1b7d20")
     assert 'CONTENT="sha256:' in dockerfile(plan, engine), "its tag ends in a digest"
 
 
-def test_the_container_runs_as_a_user_who_may_write_to_the_cache_only() -> None:
+def test_the_containers_user_writes_to_the_cache_only() -> None:
     made = dict(instructions(dockerfile(plan_of("uploaded"), GPU)))
     assert made["USER"] == "10001:10001"
     assert 'HOME="/var/cache/peagle"' in made["ENV"]
     assert made["COPY"] == "--chown=10001:10001 cache /var/cache/peagle"
 
 
-def test_the_context_holds_the_entrypoint_as_it_is_and_stays_small() -> None:
+def test_the_context_contains_the_entrypoint_and_is_small() -> None:
     files = {file.path: file.content for file in context_files(plan_of("from-hub"), GPU)}
     serve = entrypoint_folder()
     sources = {f"peagle/peagle_serve/{path.relative_to(serve).as_posix()}": path.read_bytes()
@@ -89,7 +89,7 @@ def test_the_context_holds_the_entrypoint_as_it_is_and_stays_small() -> None:
     assert sum(map(len, files.values())) < LAYER_LIMIT_BYTES
 
 
-def test_labels_say_pair_runtime_plan_licences_and_source() -> None:
+def test_labels_name_pair_runtime_plan_licences_and_source() -> None:
     plan = plan_of("from-hub")
     found = read_labels(dockerfile(plan, GPU))
     assert found == labels(plan, GPU)
@@ -104,27 +104,27 @@ def test_labels_say_pair_runtime_plan_licences_and_source() -> None:
     assert found["org.opencontainers.image.base.digest"] == "sha256:" + "a" * 64
 
 
-def test_what_is_not_known_hides_the_base_s_own_label() -> None:
+def test_an_unknown_value_clears_the_bases_label() -> None:
     found = read_labels(dockerfile(plan_of("uploaded"), Recipe("gpu", "base", None)))
     assert found["org.opencontainers.image.base.digest"] == ""
     assert found["org.opencontainers.image.revision"] == ""
 
 
-def test_a_label_is_what_it_says_whatever_stands_in_it() -> None:
-    nasty = """my "own" $HOME \\ licence's\nend"""
-    text = dockerfile(with_licence(plan_of("from-hub"), nasty), GPU)
+def test_a_label_is_read_literally() -> None:
+    licence = """my "own" $HOME \\ licence's\nend"""
+    text = dockerfile(with_licence(plan_of("from-hub"), licence), GPU)
     assert read_labels(text)["peagle.licence.target"] == """my "own" $HOME \\ licence's end"""
     assert [name for name, _ in instructions(text)].count("LABEL") == 1
 
 
-def test_the_same_plan_gives_the_same_bytes_and_another_plan_others() -> None:
+def test_the_context_depends_on_the_plan_only() -> None:
     plan = plan_of("uploaded")
-    assert context_files(plan, GPU) == context_files(plan_of("uploaded"), GPU)
+    assert context_files(plan, GPU) == context_files(plan_of.__wrapped__("uploaded"), GPU)
     other = plan.model_copy(update={"max_model_len": 1024})
     assert context_files(plan, GPU) != context_files(other, GPU)
 
 
-def test_only_what_is_inside_decides_what_an_image_is() -> None:
+def test_the_content_digest_covers_the_content_only() -> None:
     plan = plan_of("uploaded")
     other = plan.model_copy(update={"max_model_len": 1024})
     digest = content_digest(plan, GPU)
@@ -149,7 +149,7 @@ def test_only_what_is_inside_decides_what_an_image_is() -> None:
 @pytest.mark.parametrize(
     "base", ["", "a b", "x\nRUN rm -rf /", "-v", "a${B}", "http://x/y", "DEBIAN:1", "a@sha256:1"]
 )
-def test_a_base_that_is_no_image_is_refused(base: str) -> None:
+def test_an_invalid_base_is_refused(base: str) -> None:
     with pytest.raises(UserError, match="is not an image name"):
         dockerfile(plan_of("uploaded"), Recipe("gpu", base, None))
 
@@ -179,7 +179,7 @@ def test_only_the_named_files_of_the_hub_are_downloaded_at_one_commit() -> None:
     assert "RUN" not in [name for name, _ in instructions(dockerfile(plan, GPU))]
 
 
-def test_the_recipe_of_both_commands_is_pinned_where_the_digest_is_known() -> None:
+def test_a_known_digest_pins_the_base() -> None:
     digest, catalog = "sha256:" + "b" * 64, load_catalog()
     runtimes = [r.model_copy(update={"digest": digest}) for r in catalog.runtimes.runtimes]
     table = catalog.runtimes.model_copy(update={"runtimes": tuple(runtimes)})

@@ -1,4 +1,4 @@
-"""The README beside a template names the price as `peagle plan` does."""
+"""The README shows the price as `peagle plan` does."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STAND_IN = note("price-not-amazons", "price", "asked of the sandbox", "an accoun
         ),
     ],
 )
-def test_whose_price_it_is(plan: Plan, words: str) -> None:
+def test_the_readme_names_the_origin_of_the_price(plan: Plan, words: str) -> None:
     assert plan.price_per_hour_usd is not None
     assert words in readme(plan, "costs{price}").content.decode()
     assert words in price_text(plan)

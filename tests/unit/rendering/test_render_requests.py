@@ -17,16 +17,16 @@ def parameters(plan: Plan) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_aws_takes_the_requests(shape: str) -> None:
+def test_the_requests_are_valid_for_aws(shape: str) -> None:
     assert plan_request_findings(plan_of(shape)) == ()
 
 
 @pytest.mark.parametrize("pair", ALL_PAIRS)
-def test_aws_takes_the_requests_of_every_bundled_pair(pair: str) -> None:
+def test_the_requests_of_every_bundled_pair_are_valid_for_aws(pair: str) -> None:
     assert plan_request_findings(plan_for(pair)) == ()
 
 
-def test_the_calls_come_in_the_order_in_which_they_are_made() -> None:
+def test_the_calls_are_in_order() -> None:
     made = requests(plan_of("from-hub"))
     assert [(r.service, r.operation) for r in made] == [
         ("sagemaker", "create_model"),
@@ -45,7 +45,7 @@ def test_the_calls_refer_to_each_other() -> None:
     assert model["ExecutionRoleArn"] == "${ExecutionRoleArn}"
 
 
-def test_a_plan_is_in_the_requests() -> None:
+def test_the_requests_contain_the_plan() -> None:
     plan = plan_of("two-prefixes")
     model, config, _ = (r.parameters for r in requests(plan))
     container, (variant,) = model["PrimaryContainer"], config["ProductionVariants"]
@@ -65,7 +65,7 @@ def test_a_plan_is_in_the_requests() -> None:
     assert variant["ContainerStartupHealthCheckTimeoutInSeconds"] == plan.startup_timeout_seconds
 
 
-def test_nothing_is_said_where_there_is_nothing_to_say() -> None:
+def test_optional_parameters_are_omitted() -> None:
     model, config, _ = (r.parameters for r in requests(plan_of("from-hub")))
     assert set(model["PrimaryContainer"]) == {"Image", "Environment"}
     (variant,) = config["ProductionVariants"]
@@ -81,19 +81,19 @@ def test_two_instances_share_the_load() -> None:
     assert variant["RoutingConfig"] == {"RoutingStrategy": "LEAST_OUTSTANDING_REQUESTS"}
 
 
-def test_names_follow_from_the_content() -> None:
+def test_names_depend_on_the_content() -> None:
     plan = plan_of("from-hub")
     model, config, _ = (r.parameters for r in requests(plan))
     assert re.fullmatch(r"peagle-gpt-oss-20b-[0-9a-f]{8}", model["ModelName"])
     assert config["EndpointConfigName"] == model["ModelName"]
-    assert requests(plan) == requests(plan_of("from-hub"))
+    assert requests(plan) == requests(plan_of.__wrapped__("from-hub"))
     other = plan.model_copy(update={"instance_count": 3})
     assert requests(other)[0].parameters["ModelName"] != model["ModelName"]
     said_otherwise = plan.model_copy(update={"findings": (), "reasons": ()})
     assert requests(said_otherwise) == requests(plan)
 
 
-def test_a_long_name_leaves_room_for_the_hash() -> None:
+def test_a_long_name_is_shortened_for_the_hash() -> None:
     model, _, endpoint = (r.parameters for r in requests(plan_of("draftless")))
     assert endpoint["EndpointName"] == "a" * 63
     assert re.fullmatch(r"a{54}-[0-9a-f]{8}", model["ModelName"])
@@ -101,7 +101,7 @@ def test_a_long_name_leaves_room_for_the_hash() -> None:
     assert "--" not in requests(hyphens)[0].parameters["ModelName"]
 
 
-def test_everything_is_tagged_alike() -> None:
+def test_all_resources_have_the_same_tags() -> None:
     plan = plan_of("from-hub")
     tags = [r.parameters["Tags"] for r in requests(plan)]
     assert tags[0] == tags[1] == tags[2]
@@ -114,6 +114,6 @@ def test_everything_is_tagged_alike() -> None:
     }
 
 
-def test_a_tag_takes_what_a_path_may_hold() -> None:
+def test_invalid_characters_of_a_tag_are_replaced() -> None:
     tags = requests(plan_of("own-folder"))[0].parameters["Tags"]
     assert tags[1]["Value"] == "openai/gpt-oss-20b+/data/my head_s _best_"
