@@ -83,7 +83,7 @@ def test_without_a_terminal_and_without_yes_nothing_is_copied(
 
     assert done.returncode == 2
     assert "target   catalog:peagle/tiny/target: 7 files, 9.2 MB -> target/" in done.stderr
-    assert "Pass --yes" in done.stderr
+    assert "pass --yes" in done.stderr
     assert _keys(account, "asked") == set()
 
 
@@ -279,7 +279,7 @@ def test_one_warm_start_is_removed_and_nothing_else(sandbox: Sandbox, account: A
         f"(its warm starts are {'0a' * 16}, {'0b' * 16})"
     )
     assert said in unknown.stderr
-    assert "Pass --yes" in asked.stderr
+    assert "pass --yes" in asked.stderr
     assert "cannot be combined with --warm" in mixed.stderr
     assert done["warm"] == ["0a" * 16]
     assert done["folders"] == []

@@ -221,7 +221,7 @@ def test_older_lines_than_since_are_told_of(
 
     assert done.out == ""
     assert done.err == (
-        "No line in the last 5s; the newest is 3m 20s old: peagle logs peagle-tiny --since 4m\n"
+        "No lines in the last 5s; the newest is 3m 20s old: peagle logs peagle-tiny --since 4m\n"
     )
     shown = deployed.run("logs", NAME, "--since", "4m")
     assert shown.out == "old\n"
@@ -232,7 +232,7 @@ def test_without_any_line_since_says_so(
 ) -> None:
     monkeypatch.setattr("peagle.cli.logs.time.time", lambda: START + 200)
 
-    assert deployed.run("logs", NAME, "--since", "5s").err == "No line yet.\n"
+    assert deployed.run("logs", NAME, "--since", "5s").err == "No lines yet.\n"
 
 
 def test_since_counts_from_when_the_command_was_typed(

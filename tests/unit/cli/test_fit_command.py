@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from peagle.cli.main import cli
-from peagle.cli.output.fit import KNOBS, MEANINGS
+from peagle.cli.output.fit import MEANINGS, OPTIONS
 from peagle.errors import CheckpointError, NotFound, Refused, UserError
 from tests.unit.cli.fitting import H200, answer, changed, folder, peagle, shown
 
@@ -101,7 +101,7 @@ def test_what_does_not_fit_is_refused_with_what_would() -> None:
     fit = json.loads(result.stdout)
     assert not fit["fits"]
     assert "GiB more GPU memory" in fit["refusal"]
-    assert {item["knob"] for item in fit["advice"]} <= set(KNOBS)
+    assert {item["knob"] for item in fit["advice"]} <= set(OPTIONS)
     (instance,) = [item for item in fit["advice"] if item["knob"] == "instance-type"]
     assert instance["value"].startswith("ml.")
     assert "tp" not in {item["knob"] for item in fit["advice"]}, "it has one GPU"
@@ -257,7 +257,7 @@ def test_speculation_never_costs_less_than_nothing() -> None:
 def test_the_settings_used_are_shown() -> None:
     shown = peagle("gpt-oss-20b", "--gpu-memory-gib", "80").stdout
     for words in (
-        "80.0 GiB (GPU taken to be H100)",
+        "80.0 GiB (GPU assumed: H100)",
         "32,768 tokens of context, 1,024 requests at a time, steps of 8,192 tokens",
         "0.92 of the memory, cache in bfloat16",
         "--gpu-memory-utilization 0.9 --max-num-seqs 8",

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from peagle.catalog import load_catalog
-from peagle.cli.output.columns import aligned, fitted, folded
+from peagle.cli.output.console import align_columns, fit_columns, indented
 from peagle.cli.output.image import table
 from peagle.cli.output.weights import file_line
 from peagle.images import Image
@@ -102,13 +102,13 @@ def test_images_lose_columns() -> None:
 def test_what_fits_is_left_as_it_is() -> None:
     rows = [("NAME", "SIZE"), ("a", "10")]
 
-    assert fitted(rows, 10, ("SIZE",)) == (rows, ())
-    assert fitted(rows, 9, ("SIZE",)) == ([("NAME",), ("a",)], ("SIZE",))
-    assert [*aligned(rows, {"SIZE"})] == ["NAME  SIZE", "a       10"]
+    assert fit_columns(rows, 10, ("SIZE",)) == (rows, ())
+    assert fit_columns(rows, 9, ("SIZE",)) == ([("NAME",), ("a",)], ("SIZE",))
+    assert [*align_columns(rows, {"SIZE"})] == ["NAME  SIZE", "a       10"]
 
 
 def test_a_word_that_is_too_long_stays_whole() -> None:
-    assert folded("see https://example.com/a-b-c now", 10, 2) == (
+    assert indented("see https://example.com/a-b-c now", 10, 2) == (
         "see\n  https://example.com/a-b-c\n  now"
     )
 

@@ -7,11 +7,10 @@ import os
 import re
 from pathlib import Path
 
-import click
 import pytest
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
-from peagle.cli import completion as completing
 from peagle.cli.main import cli
 from peagle.errors import NotFound
 from tests.support import Peagle
@@ -147,28 +146,31 @@ def test_an_unknown_target_is_told_of_catalogues_of_ones_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("complete", "begun", "found"),
+    ("words", "typed", "found"),
     [
-        (completing.pairs, "gpt-oss-20", "gpt-oss-20b"),
-        (completing.pairs, "gpt-oss-20b+p", "gpt-oss-20b+p-eagle"),
-        (completing.instance_types, "ml.g6e.x", "ml.g6e.xlarge"),
-        (completing.versions, "0.28", "0.28.0"),
-        (completing.regions, "eu-w", "eu-west-1"),
+        ((), "gpt-oss-20", "gpt-oss-20b"),
+        ((), "gpt-oss-20b+p", "gpt-oss-20b+p-eagle"),
+        (("tiny", "--instance-type"), "ml.g6e.x", "ml.g6e.xlarge"),
+        (("tiny", "--vllm"), "0.28", "0.28.0"),
+        (("tiny", "--region"), "eu-w", "eu-west-1"),
     ],
 )
 def test_the_shell_completes_names_of_the_catalogue(
-    complete: completing.Complete, begun: str, found: str
+    words: tuple[str, ...], typed: str, found: str
 ) -> None:
-    context = click.Context(cli)
-    names = complete(context, click.Argument(["pair"]), begun)
+    names = completions("plan", *words, typed)
     assert found in names
-    assert all(name.startswith(begun) for name in names)
+    assert all(name.startswith(typed) for name in names)
 
 
-def test_tab_is_no_place_for_errors(tmp_path: Path) -> None:
-    context = click.Context(cli)
-    context.params["catalog_folder"] = str(tmp_path / "none")
-    assert isinstance(completing.pairs(context, click.Argument(["pair"]), ""), list)
+def test_completion_shows_no_errors(tmp_path: Path) -> None:
+    (tmp_path / "instances.yaml").write_text("[")
+    assert completions("--catalog", str(tmp_path), "plan", "gpt") == []
+
+
+def completions(*words: str) -> list[str]:
+    complete = ShellComplete(cli, {}, "peagle", "_PEAGLE_COMPLETE")
+    return [item.value for item in complete.get_completions([*words[:-1]], words[-1])]
 
 
 def test_a_list_in_a_narrow_terminal_breaks_no_word() -> None:

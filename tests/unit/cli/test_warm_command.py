@@ -69,7 +69,7 @@ def test_without_a_terminal_yes_is_asked_for(stocked: Terminal) -> None:
     done = stocked.run(*WARM, "--name", NAME)
 
     assert done.code == 2
-    assert "Pass --yes" in done.error
+    assert "pass --yes" in done.error
     assert "create_model" not in stocked.cloud.calls
 
 

@@ -335,10 +335,10 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     (("--local", "--to", "/dev/null/folder"), "cannot write to /dev/null/folder"),
     (("--local", "--sandbox"), "--local cannot be combined"),
     (("--local", "--profile", "mine"), "--local cannot be combined"),
-    (("--local", "--gpus"), "--gpus is for containers .Add --engine docker"),
-    (("--to", "folder"), "Add --local"),
-    (("--gpus",), "Add --local"),
-    (("--engine", "docker"), "Add --local"),
+    (("--local", "--gpus"), "--gpus is for containers .add --engine docker"),
+    (("--to", "folder"), "add --local"),
+    (("--gpus",), "add --local"),
+    (("--engine", "docker"), "add --local"),
 ]
 
 

@@ -19,22 +19,19 @@ from click.shell_completion import CompletionItem
 from peagle import api
 from peagle.aws.client import Aws, Keys
 from peagle.aws.errors import AccessDenied
+from peagle.catalog.schema import Catalog
+from peagle.cli.options import REGION_VARIABLES, command_catalog, is_plan_file, resolve_plan
 from peagle.cli.output.console import say
 from peagle.deploy.state import Ambiguous, Deployment
 from peagle.errors import Fix, NotFound, UserError
+from peagle.planning import Plan
+from peagle.planning.runtime import DEFAULT_REGION
+from peagle.s3uri import is_s3_uri
 from peagle.store import SANDBOX
-
-DEFAULT_REGION = "us-east-1"
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 Command = Callable[..., Any]
-
-_PROFILE = click.option("--profile", help="AWS profile.  [default: as boto3 finds credentials]")
-_SANDBOX = click.option(
-    "--sandbox", is_flag=True, help="Use the AWS sandbox of this machine; needs no account."
-)
-_REGION = click.option("--region", help="Region, if deployments in several regions share the name.")
 
 
 @dataclass(frozen=True)
@@ -63,7 +60,7 @@ class Account:
         return True
 
     @contextmanager
-    def stopped_on_refusal(self, started: bool) -> Iterator[None]:
+    def stopped_on_error(self, started: bool) -> Iterator[None]:
         """If the block ends with an error, stop the sandbox that was ``started`` for it, unless it
         is in use."""
         try:
@@ -80,14 +77,13 @@ class Account:
             return api.connect(region, self.profile)
         address = api.running_sandbox()
         if address is None:
-            raise sandbox_stopped()
+            raise _sandbox_stopped()
         given = address.environment(region)
         keys = Keys(given["AWS_ACCESS_KEY_ID"], given["AWS_SECRET_ACCESS_KEY"])
         return api.connect(region, endpoint_url=address.url, keys=keys, scope=SANDBOX)
 
 
-def sandbox_stopped() -> NotFound:
-    """The sandbox is not running, so it has no deployments."""
+def _sandbox_stopped() -> NotFound:
     return NotFound(
         "the sandbox is not running, so nothing is deployed in it",
         Fix("start it", ("peagle", "sandbox", "start")),
@@ -107,12 +103,12 @@ def leads_to_sandbox(environment: Mapping[str, str]) -> bool:
         return False
 
 
-def chosen_account(profile: str | None, sandbox: bool, environment: Mapping[str, str]) -> Account:
+def chosen_account(profile: str | None = None, sandbox: bool = False) -> Account:
     """The account that the options and AWS_ENDPOINT_URL choose. Raises UserError when they
     contradict each other."""
     if profile and sandbox:
         raise UserError("--profile and --sandbox exclude each other", "leave one out")
-    is_sandbox = leads_to_sandbox(environment)
+    is_sandbox = leads_to_sandbox(os.environ)
     if profile and is_sandbox:
         raise UserError("AWS_ENDPOINT_URL is the sandbox, and --profile is an account",
                         "unset AWS_ENDPOINT_URL, or leave out --profile")  # fmt: skip
@@ -122,17 +118,22 @@ def chosen_account(profile: str | None, sandbox: bool, environment: Mapping[str,
 def account_options(command: Command) -> Command:
     """``--profile`` and ``--sandbox``; the command receives ``account``."""
 
+    @click.option("--profile", help="AWS profile.  [default: as boto3 finds credentials]")
+    @click.option(
+        "--sandbox", is_flag=True, help="Use the AWS sandbox of this machine; needs no account."
+    )
     @wraps(command)
     def with_account(*, profile: str | None, sandbox: bool, **given: Any) -> Any:
-        return command(account=chosen_account(profile, sandbox, os.environ), **given)
+        return command(account=chosen_account(profile, sandbox), **given)
 
-    return _PROFILE(_SANDBOX(with_account))
+    return with_account
 
 
 def cloud_options(command: Command) -> Command:
     """``--region``, ``--profile`` and ``--sandbox``; the command receives ``account`` and
     ``region`` (``None`` without the option)."""
-    return _REGION(account_options(command))
+    help_text = "Region, if deployments in several regions share the name."
+    return click.option("--region", help=help_text)(account_options(command))
 
 
 def deployment_options(command: Command) -> Command:
@@ -141,26 +142,14 @@ def deployment_options(command: Command) -> Command:
     An unknown name is reported before any connection.
     """
 
+    @click.argument("name", shell_complete=complete_name)
+    @cloud_options
     @wraps(command)
     def with_deployment(*, name: str, region: str | None, account: Account, **given: Any) -> Any:
         record, aws = find_deployment(account, name, region)
         return command(aws=aws, record=record, account=account, **given)
 
-    named = click.argument("name", shell_complete=complete_name)
-    return named(cloud_options(with_deployment))
-
-
-def endpoint_options(command: Command) -> Command:
-    """As ``deployment_options``, also for endpoints that deploy did not create: the command
-    receives ``name`` too, and for those ``record`` is ``None``."""
-
-    @wraps(command)
-    def with_endpoint(*, name: str, region: str | None, account: Account, **given: Any) -> Any:
-        record, aws = find_endpoint(account, name, region)
-        return command(aws=aws, name=name, record=record, account=account, **given)
-
-    named = click.argument("name", shell_complete=complete_name)
-    return named(cloud_options(with_endpoint))
+    return with_deployment
 
 
 def find_endpoint(account: Account, name: str, region: str | None) -> tuple[Deployment | None, Aws]:
@@ -173,16 +162,12 @@ def find_endpoint(account: Account, name: str, region: str | None) -> tuple[Depl
     except NotFound:
         if not account.is_there:
             raise
-        aws = account.connect(region or _region_of(os.environ))
+        variables = filter(None, map(os.environ.get, REGION_VARIABLES))
+        aws = account.connect(region or next(variables, DEFAULT_REGION))
         with suppress(AccessDenied):
             if api.endpoint_created(aws, name) is None:
                 raise
         return None, aws
-
-
-def _region_of(environment: Mapping[str, str]) -> str:
-    named = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
-    return named or DEFAULT_REGION
 
 
 def find_deployment(account: Account, name: str, region: str | None) -> tuple[Deployment, Aws]:
@@ -191,7 +176,7 @@ def find_deployment(account: Account, name: str, region: str | None) -> tuple[De
     Raises NotFound for an unknown name, and UserError for another account's deployment.
     """
     if not account.is_there:
-        raise sandbox_stopped()
+        raise _sandbox_stopped()
     try:
         record = api.find_record(name, account.scope, region)
         aws = account.connect(record.region)
@@ -209,12 +194,33 @@ def find_deployment(account: Account, name: str, region: str | None) -> tuple[De
     return record, aws
 
 
+def online_plan(ctx: click.Context, pair: str, chosen: dict[str, Any]) -> Plan:
+    """The plan for PAIR|PLAN and the chosen options, with today's price and findings about quota
+    and weights. Of a plan file only the price changes.
+
+    Raises what planning raises, and UserError for a wrong profile.
+    """
+    account = chosen_account(ctx.params["profile"], ctx.params["sandbox"])
+    account.start()
+    catalog = command_catalog(ctx)
+    saved = resolve_plan(pair, chosen, catalog) if is_plan_file(pair) else None
+    aws = account.connect(saved.region if saved else chosen.get("region") or DEFAULT_REGION)
+    # Prices and quotas are optional, so AWS must answer soon; the sandbox may still be loading.
+    limited = aws if account.sandbox else aws.best_effort()
+    if saved:
+        return api.live_price_of_plan(limited, catalog, saved)
+
+    def planned(catalog: Catalog, reads_head: bool) -> Plan:
+        return resolve_plan(pair, chosen, catalog, (lambda: aws) if reads_head else None)
+
+    head_in_s3 = is_s3_uri(chosen.get("drafter") or "")
+    return api.plan_with_live_prices(limited, catalog, planned, head_in_s3)
+
+
 def complete_name(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Names of deployments, for shell completion."""
     sandbox = context.params.get("sandbox") or leads_to_sandbox(os.environ)
-    scope = SANDBOX if sandbox else None
-    return [
-        CompletionItem(name) for name in api.deployment_names(scope) if name.startswith(incomplete)
-    ]
+    names = api.deployment_names(SANDBOX if sandbox else None)
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]

@@ -11,7 +11,8 @@ from pydantic_core import to_json
 
 from peagle import api
 from peagle.cli.context import PeagleCommand
-from peagle.cli.output.console import json_option, print_json
+from peagle.cli.options import catalog_of
+from peagle.cli.output.console import json_option, print_json, say
 from peagle.errors import CatalogError
 
 
@@ -39,10 +40,10 @@ def catalog() -> None:
 
 @catalog.command("list", cls=PeagleCommand, epilog="Example: peagle catalog list --json")
 @json_option
-@click.pass_obj
-def list_pairs(folder: str | None, as_json: bool) -> None:
+@click.pass_context
+def list_pairs(ctx: click.Context, as_json: bool) -> None:
     """List all targets with their drafters."""
-    own = Path(folder) if folder else None
+    own = catalog_of(ctx)
     targets = api.summarize_targets(api.load_catalog(own), api.load_evidence(own))
     if as_json:
         return click.echo(to_json({"targets": targets}, indent=2).decode())
@@ -56,13 +57,13 @@ def list_pairs(folder: str | None, as_json: bool) -> None:
 )
 @click.argument("pair")
 @json_option
-@click.pass_obj
-def show_pair(folder: str | None, pair: str, as_json: bool) -> None:
+@click.pass_context
+def show_pair(ctx: click.Context, pair: str, as_json: bool) -> None:
     """Show everything that the catalogue holds about PAIR.
 
     PAIR is TARGET or TARGET+DRAFTER; TARGET alone means its default drafter.
     """
-    own = Path(folder) if folder else None
+    own = catalog_of(ctx)
     loaded, evidence = api.load_catalog(own), api.load_evidence(own)
     found = api.find_pair(loaded, pair)
     measured = api.evidence_for(evidence, found.target, found.drafter) if found.drafter else ()
@@ -79,12 +80,12 @@ def show_pair(folder: str | None, pair: str, as_json: bool) -> None:
 @click.argument("path", required=False, type=click.Path(exists=True, path_type=Path))
 @json_option
 @click.pass_context
-def check(context: click.Context, path: Path | None, as_json: bool) -> None:
+def check(ctx: click.Context, path: Path | None, as_json: bool) -> None:
     """Check the catalogue, or the file or folder PATH, and list all problems.
 
     Exits with 2 if there are problems.
     """
-    own = Path(context.obj) if context.obj else None
+    own = catalog_of(ctx)
     if path is not None and path.is_file():
         checked, problems = 1, api.check_catalog_file(path)
     else:
@@ -96,8 +97,6 @@ def check(context: click.Context, path: Path | None, as_json: bool) -> None:
     else:
         for problem in problems:
             click.echo(f"{problem.text}{f' (fix: {problem.fix})' if problem.fix else ''}")
-        found = (
-            f"{len(problems)} problem{'s' * (len(problems) != 1)}" if problems else "no problems"
-        )
-        click.echo(f"{checked} file{'s' * (checked != 1)} checked, {found}", err=True)
-    context.exit(2 if problems else 0)
+        say(f"{checked} file{'s' * (checked != 1)} checked, {len(problems) or 'no'} "
+            f"problem{'s' * (len(problems) != 1)}")  # fmt: skip
+    ctx.exit(2 if problems else 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,12 +14,13 @@ from peagle.aws.client import Aws
 from peagle.aws.refresh import PARTS, Change, Part, Refreshed
 from peagle.catalog.tables import InstanceTable
 from peagle.catalog.writing import Tables
-from peagle.cli.account import DEFAULT_REGION, Account, account_options
+from peagle.cli.account import Account, account_options
 from peagle.cli.context import PeagleCommand, typed_command
-from peagle.cli.options import catalog_of
+from peagle.cli.options import catalog_of, yes_option
 from peagle.cli.output.catalog import print_changes
-from peagle.cli.output.console import json_option, print_json, say, show_findings
+from peagle.cli.output.console import confirmed, json_option, print_json, say, show_findings
 from peagle.errors import Fix, UserError
+from peagle.planning.runtime import DEFAULT_REGION
 
 
 @click.command(
@@ -44,7 +44,7 @@ from peagle.errors import Fix, UserError
     help="Folder for the tables.  [default: peagle --catalog DIR, else the bundled catalogue]",
 )
 @click.option("--dry-run", is_flag=True, help="Show the changes and exit.")
-@click.option("--yes", "-y", is_flag=True, help="Skip the confirmation prompt.")
+@yes_option
 @account_options
 @json_option
 @click.pass_context
@@ -80,7 +80,10 @@ def refresh(
         show_findings(() if _is_one_reason(found, parts) else found.findings)
         print_changes(changes)
     written: list[Path] = []
-    if texts and not dry_run and (yes or (not as_json and _confirmed(ctx, folder))):
+    again = (*typed_command(ctx, "catalog", "refresh"), "--yes")
+    fix = Fix("read the changes above, then pass --yes", again)
+    question = f"Write these changes to {folder}?"
+    if texts and not dry_run and (yes or (not as_json and confirmed(question, fix))):
         written = api.write_texts(folder, texts)
     if as_json:
         print_json(_document(found, changes, folder, written))
@@ -116,18 +119,8 @@ class _Connections:
 
 def _regions_of(table: InstanceTable) -> tuple[str, ...]:
     """The regions that the table has prices of."""
-    found = {price.region for instance in table.instances for price in instance.prices}
-    return tuple(sorted(found)) or (DEFAULT_REGION,)
-
-
-def _confirmed(ctx: click.Context, folder: Path) -> bool:
-    if not sys.stdin.isatty():
-        raise UserError(
-            "confirmation needed, but stdin is not a terminal",
-            Fix("read the changes above, then pass --yes",
-                (*typed_command(ctx, "catalog", "refresh"), "--yes")),
-        )  # fmt: skip
-    return click.confirm(f"Write these changes to {folder}?", err=True)
+    regions = {price.region for instance in table.instances for price in instance.prices}
+    return tuple(sorted(regions)) or (DEFAULT_REGION,)
 
 
 def _is_one_reason(found: Refreshed, parts: Sequence[Part]) -> bool:

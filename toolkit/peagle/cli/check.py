@@ -15,6 +15,7 @@ from peagle.cli.context import PeagleCommand
 from peagle.cli.options import catalog_of
 from peagle.cli.output.console import json_option, print_json
 from peagle.errors import Fix, Refused, UserError
+from peagle.planning.runtime import DEFAULT_REGION
 from peagle.vllm.environment import Value
 
 EXAMPLES = """\b
@@ -165,10 +166,9 @@ def check(
 
 def _aws(ctx: click.Context) -> Any:
     """The AWS of ``--profile``, ``--sandbox`` or the environment; boto3 is loaded only here."""
-    from peagle.cli.account import DEFAULT_REGION
-    from peagle.cli.online import account_of
+    from peagle.cli.account import chosen_account
 
-    account = account_of(ctx)
+    account = chosen_account(ctx.params["profile"], ctx.params["sandbox"])
     account.start()
     return account.connect(ctx.params["region"] or DEFAULT_REGION)
 

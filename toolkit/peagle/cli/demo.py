@@ -17,10 +17,8 @@ NAME = "peagle-demo"
 PROMPT = "What does difflib.SequenceMatcher.get_opcodes do?"
 
 
-class DemoFailed(PeagleError):
+class DemoFailed(PeagleError, code="demo-failed"):
     """A command of the demo failed; the demo ends with its exit code."""
-
-    code = "demo-failed"
 
     def __init__(self, step: str, exit_code: int) -> None:
         super().__init__(f"the demo stopped at `peagle {step}`", "its error is printed above")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from dataclasses import dataclass
 
 import click
@@ -12,14 +11,14 @@ from peagle import api
 from peagle.aws.client import Aws
 from peagle.cli.account import Account, account_options
 from peagle.cli.context import PeagleCommand, typed_command
-from peagle.cli.options import command_catalog, plan_options, refuse_errors
-from peagle.cli.output.console import json_option, print_json, say
+from peagle.cli.options import command_catalog, deploy_options, plan_options, refuse_errors
+from peagle.cli.output.console import confirm, json_option, print_json, say
 from peagle.cli.output.deploy import print_calls, show_left, show_plan
-from peagle.cli.output.progress import Ticker
+from peagle.cli.output.progress import DeploymentProgress
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.preflight import CHECKED_AGAIN, AccountChoices, Preflight
 from peagle.deploy.state import Deployment
-from peagle.errors import NotProved, PeagleError, Refused, UserError
+from peagle.errors import NotProved, PeagleError, Refused
 from peagle.findings import errors
 from peagle.planning import Plan
 from peagle.planning.runtime import IMAGE_WITHOUT_COUNTERS
@@ -38,15 +37,9 @@ _NOT_REPEATED = ("--yes", "--no-wait", "--json")
 )
 @plan_options
 @account_options
-@click.option(
-    "--role",
-    envvar="PEAGLE_ROLE",
-    help="Execution role: ARN or name.  [default: found automatically]",
-)
+@deploy_options
 @click.option("--bucket", help="Bucket for local weights.  [default: created if needed]")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @click.option("--no-wait", is_flag=True, help="Return once the endpoint is requested.")
-@click.option("--accept-unknown-price", is_flag=True, help="Deploy at an unknown price.")
 @json_option
 @click.pass_context
 def deploy(
@@ -73,13 +66,15 @@ def deploy(
     aws = account.connect(plan.region)
     instances = command_catalog(ctx).instances
     with api.deployment_lock(aws.scope, plan.region, plan.name):
-        with account.stopped_on_refusal(started):
+        with account.stopped_on_error(started):
             found = api.preflight(aws, plan, AccountChoices(role, bucket), instances)
             show_and_refuse(found, account)
             if found.change in ("create", "update"):
                 refuse_unknown_price(found.desired.plan, accept_unknown_price)
                 if not yes:
-                    _ask(found)
+                    creates = found.change == "create"
+                    question = "Deploy this?" if creates else "Update the endpoint to this?"
+                    confirm(question, "not deployed", "read the plan above, then pass --yes")
         again = shlex.join(typed_command(ctx, "deploy", without=_NOT_REPEATED))
         _Deploy(aws, found, account, again, wait=not no_wait, as_json=as_json).run()
 
@@ -101,8 +96,8 @@ class _Deploy:
         record = self.found.record or Deployment(
             name=plan.name, scope=self.aws.scope, account=self.aws.account, region=self.aws.region
         )
-        with Ticker(free=self.account.sandbox) as ticker:
-            context = DeploymentContext(self.aws, record, ticker.show, api.explain_crash)
+        with DeploymentProgress(self.account.sandbox) as status:
+            context = DeploymentContext(self.aws, record, status.observe, api.explain_crash)
             unproved: NotProved | None = None
             begun = context.clock.now()
             try:
@@ -163,14 +158,3 @@ def refuse_unknown_price(plan: Plan, accepted: bool) -> None:
             "look up the price, then add --accept-unknown-price",
             code="price-unknown",
         )
-
-
-def _ask(found: Preflight) -> None:
-    if not sys.stdin.isatty():
-        raise UserError(
-            "confirmation needed, but stdin is not a terminal",
-            "read the plan above, then add --yes",
-        )
-    questions = {"create": "Deploy this?", "update": "Update the endpoint to this?"}
-    if not click.confirm(questions[found.change], err=True):
-        raise UserError("not deployed; nothing was changed", code="declined")

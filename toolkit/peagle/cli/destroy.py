@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import sys
 from difflib import get_close_matches
 
 import click
 
 from peagle import api
 from peagle.aws.client import Aws
-from peagle.cli.account import (
-    DEFAULT_REGION,
-    Account,
-    cloud_options,
-    complete_name,
-    find_deployment,
-)
+from peagle.cli.account import Account, cloud_options, complete_name, find_deployment
 from peagle.cli.context import PeagleCommand, command_text
-from peagle.cli.output.console import json_option, print_json, say
+from peagle.cli.options import yes_option
+from peagle.cli.output.console import confirm, json_option, print_json, say
 from peagle.cli.output.deploy import show_left
-from peagle.cli.output.progress import Ticker
+from peagle.cli.output.progress import DeploymentProgress
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.state import Deployment, Resource
 from peagle.errors import Fix, NotFound, PeagleError, UserError
+from peagle.planning.runtime import DEFAULT_REGION
 from peagle.store import SANDBOX
 from peagle.text import format_price
 
@@ -39,7 +34,7 @@ _ALIKE = 0.8
 @click.argument("name", required=False, shell_complete=complete_name)
 @cloud_options
 @click.option("--images", is_flag=True, help="Remove what `peagle image` created, with the images.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+@yes_option
 @json_option
 def destroy(
     account: Account,
@@ -79,7 +74,7 @@ def destroy(
         for resource in record.resources:
             say(f"  {resource.type} {resource.name}")
         say(f"It costs {format_price(api.usd_per_hour(record), account.sandbox)}.")
-        _confirm("Remove all this?")
+        confirm("Remove all this?", "not removed")
     removed, kept = _remove(aws, record, account)
     _report(name, removed, kept, as_json)
 
@@ -91,7 +86,7 @@ def _destroy_images(account: Account, region: str | None, yes: bool, as_json: bo
     if found and not yes:
         for made in found:
             say(f"  {made.kind} {made.name}")
-        _confirm(f"Remove all this in {aws.region}, images included?")
+        confirm(f"Remove all this in {aws.region}, images included?", "not removed")
     removed = api.remove_image_resources(aws, say)
     if as_json:
         print_json({"removed": [{"type": made.kind, "name": made.name} for made in removed]})
@@ -107,21 +102,14 @@ def _is_misspelled(name: str, account: Account) -> bool:
     return bool(near) or name in here or name in elsewhere
 
 
-def _confirm(question: str) -> None:
-    if not sys.stdin.isatty():
-        raise UserError("confirmation needed, but stdin is not a terminal", "add --yes")
-    if not click.confirm(question, err=True):
-        raise UserError("nothing was removed", code="declined")
-
-
 def _remove(aws: Aws, record: Deployment, account: Account) -> tuple[Resources, Resources]:
-    """Remove everything; whatever ends it early, show what exists."""
+    """Remove everything; if something ends it early, show what exists."""
     place = (record.scope, record.region, record.name)
     with api.deployment_lock(*place):
         try:
-            with Ticker(account.sandbox) as ticker:
+            with DeploymentProgress(account.sandbox) as status:
                 latest = api.load_record(*place) or record
-                return api.destroy(DeploymentContext(aws, latest, ticker.show))
+                return api.destroy(DeploymentContext(aws, latest, status.observe))
         except (PeagleError, KeyboardInterrupt):
             left = api.load_record(*place)
             if left:
@@ -131,15 +119,13 @@ def _remove(aws: Aws, record: Deployment, account: Account) -> tuple[Resources, 
 
 def _report(name: str, removed: Resources, kept: Resources, as_json: bool) -> None:
     if as_json:
-        print_json(
-            {
-                "name": name,
-                "removed": [{"type": r.type, "name": r.name} for r in removed],
-                "kept": [{"type": r.type, "name": r.name} for r in kept],
-            }
-        )
+        print_json({"name": name, "removed": _documents(removed), "kept": _documents(kept)})
         return
     for resource in removed:
         click.echo(f"removed {resource.type} {resource.name}")
     for resource in kept:
         click.echo(f"kept {resource.type} {resource.name}: others use it too")
+
+
+def _documents(resources: Resources) -> list[dict[str, str]]:
+    return [{"type": resource.type, "name": resource.name} for resource in resources]

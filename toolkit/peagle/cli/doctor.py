@@ -9,9 +9,9 @@ import click
 from peagle import api
 from peagle.cli.context import PeagleCommand, fix_in_context
 from peagle.cli.options import command_catalog
-from peagle.cli.output.columns import WIDE, folded, room
-from peagle.cli.output.console import json_option, print_json
+from peagle.cli.output.console import indented, json_option, print_json, terminal_width
 from peagle.engine.doctor import MachineCheck
+from peagle.errors import Refused
 
 
 @click.command(cls=PeagleCommand, epilog="Example: peagle doctor --json")
@@ -27,21 +27,17 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
         print_json({"checks": [_document(check) for check in checks]})
     else:
         for check in checks:
-            _show(check)
+            mark = click.style("ok", fg="green") if check.fine else click.style("--", fg="yellow")
+            click.echo(f"{mark} {indented(f'{check.what}: {check.found}', terminal_width(), 3)}")
+            if not check.fine:
+                fix = fix_in_context(check.fix, check.command)
+                text = f"needed for {check.needed_for}: {fix}"
+                click.echo(f"   {indented(text, terminal_width(), 3)}")
     if any(not check.fine and check.needed_for == "demo" for check in checks):
-        ctx.exit(3)
+        ctx.exit(Refused.exit_code)
 
 
 def _document(check: MachineCheck) -> dict[str, object]:
     if check.fine:
         return {**asdict(check), "fix": "", "command": None}
     return {**asdict(check), "command": list(check.command) or None}
-
-
-def _show(check: MachineCheck) -> None:
-    mark = click.style("ok", fg="green") if check.fine else click.style("--", fg="yellow")
-    lines = [f"{check.what}: {check.found}"]
-    if not check.fine:
-        lines.append(f"needed for {check.needed_for}: {fix_in_context(check.fix, check.command)}")
-    shown = [folded(line, room(WIDE), 3) for line in lines]
-    click.echo("\n   ".join([f"{mark} {shown[0]}", *shown[1:]]))

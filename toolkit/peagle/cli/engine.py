@@ -35,16 +35,15 @@ def install(ctx: click.Context, vllm: str | None, python: Path | None, as_json: 
     Needs 2 GB of disk and takes a minute or more; does nothing if already installed. Every package
     is checked against its hash, except torch, whose wheel depends on the Python version.
     """
-    version = vllm or _default_version(ctx)
+    version = vllm or command_catalog(ctx).runtimes.default
     present = api.is_installed(version)
     installed = api.install_engine(version, python, progress=say)
     if as_json:
-        print_json(
-            {"vllm": installed.vllm, "python": str(installed.python), "was_installed": present}
-        )
+        python = installed.python
+        print_json({"vllm": version, "python": str(python), "was_installed": present})
         return
     state = "is already installed" if present else "is installed"
-    click.echo(f"vLLM {installed.vllm} {state}: {installed.python}")
+    click.echo(f"vLLM {version} {state}: {installed.python}")
 
 
 @engine.command(cls=PeagleCommand, epilog="Example: peagle engine status --json")
@@ -52,13 +51,13 @@ def install(ctx: click.Context, vllm: str | None, python: Path | None, as_json: 
 @click.pass_context
 def status(ctx: click.Context, as_json: bool) -> None:
     """Show the engine in use and all installed engines."""
-    version = _default_version(ctx)
-    used: str | None = None
-    missing = ""
+    version = command_catalog(ctx).runtimes.default
+    used, summary = None, ""
     try:
         used = str(api.find_engine(version).python)
+        summary = f"vLLM {version}: {used}"
     except EngineMissing as error:
-        missing = f"{error.message} ({fix_in_context(error.fix, error.command)})"
+        summary = f"{error.message} ({fix_in_context(error.fix, error.command)})"
     engines = [{"vllm": one.vllm, "python": str(one.python)} for one in api.installed_engines()]
     libraries = list(api.missing_libraries())
     if as_json:
@@ -66,13 +65,9 @@ def status(ctx: click.Context, as_json: bool) -> None:
             {"vllm": version, "python": used, "installed": engines, "missing_packages": libraries}
         )
         return
-    click.echo(f"vLLM {version}: {used}" if used else missing)
+    click.echo(summary)
     for one in engines:
         if one["python"] != used:
             click.echo(f"also vLLM {one['vllm']}: {one['python']}")
     if libraries:
         click.echo(f"missing system packages: {', '.join(libraries)}")
-
-
-def _default_version(ctx: click.Context) -> str:
-    return str(command_catalog(ctx).runtimes.default)

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from functools import partial
 
 import click
 
 from peagle import api
 from peagle.aws.images import ImageRequest
-from peagle.cli.account import DEFAULT_REGION, Account, account_options
+from peagle.cli.account import Account, account_options
 from peagle.cli.context import PeagleCommand, command_text, in_context
-from peagle.cli.options import command_catalog, plan_options, refuse_errors
-from peagle.cli.output.columns import WIDE, room
-from peagle.cli.output.console import json_option, print_json, say
+from peagle.cli.options import command_catalog, plan_options, refuse_errors, region_option
+from peagle.cli.output.console import json_option, print_json, say, terminal_width
 from peagle.cli.output.image import describe, document, table
 from peagle.cli.output.progress import StatusLine
 from peagle.errors import PeagleError, Unsupported
 from peagle.images import Built, Docker, Image
 from peagle.planning import Plan
+from peagle.planning.runtime import DEFAULT_REGION
 from peagle.render.image import RuntimeKind
 from peagle.s3uri import is_s3_uri
 
@@ -105,8 +106,7 @@ def build_(
 @click.option(
     "--registry", metavar="HOST", help="Registry.  [default: ECR of the account and region]"
 )
-@click.option("--region", envvar=["AWS_REGION", "AWS_DEFAULT_REGION"], default=DEFAULT_REGION,
-              show_default=True, help="Region of the repository.")  # fmt: skip
+@region_option("the repository")
 @account_options
 @json_option
 def push_(name: str, registry: str | None, region: str, account: Account, as_json: bool) -> None:
@@ -152,7 +152,7 @@ def list_(as_json: bool) -> None:
     if as_json:
         print_json({"images": [document(one) for one in found]})
     elif found:
-        click.echo("\n".join(table(found, room(WIDE))))
+        click.echo("\n".join(table(found, terminal_width())))
     else:
         say("No images (peagle image build PAIR).")
 
@@ -179,10 +179,8 @@ def remove_(names: tuple[str, ...], as_json: bool) -> None:
 def build_with_status(docker: Docker, request: ImageRequest, account: Account) -> Built:
     """Build the image with Docker, with progress on stderr."""
     with StatusLine() as status:
-        built: Built = api.build_image(
-            docker, request, account.connect, lambda line: status.show("building the image", line)
-        )
-    return built
+        progress = partial(status.show, "building the image")
+        return api.build_image(docker, request, account.connect, progress)
 
 
 def check_pushing(account: Account, region: str) -> None:
@@ -243,15 +241,8 @@ def _push_command(built: Image, region: str) -> list[str]:
 def _push(docker: Docker, built: Image, registry: str | None, region: str, account: Account) -> str:
     aws = None if registry and not account.sandbox else account.connect(region)
     with StatusLine() as status:
-        address: str = api.push_image(
-            docker,
-            built,
-            aws,
-            registry,
-            say,
-            lambda line: status.show(f"pushing {built.name}", line),
-        )
-    return address
+        progress = partial(status.show, f"pushing {built.name}")
+        return api.push_image(docker, built, aws, registry, say, progress)
 
 
 def _show_pushed(

@@ -56,13 +56,13 @@ def invoke(
     """Send PROMPT to the endpoint NAME, or to the local engine of that name. With PROMPT -, read
     the prompt from standard input.
 
-    Without --stream, AWS times out after 60 seconds. The acceptance length is computed from the
+    With --no-stream, AWS times out after 60 seconds. The acceptance length is computed from the
     engine's counters, which include other clients' requests. If an endpoint and a local engine have
     the same name, the endpoint answers.
     """
-    server = _find(account, name, region)
+    server = _find_server(account, name, region)
     body = api.request_body(
-        _text(prompt),
+        _read_prompt(prompt),
         chat=server.chats if chat is None else chat,
         max_tokens=max_tokens,
         temperature=temperature,
@@ -77,23 +77,21 @@ def invoke(
     say(_summary(result))
 
 
-def _find(account: Account, name: str, region: str | None) -> InferenceServer:
+def _find_server(account: Account, name: str, region: str | None) -> InferenceServer:
     """A deployed endpoint, a local engine, or an endpoint that deploy did not create.
 
     Options about AWS exclude local engines. Raises NotFound, and UserError for a local engine that
     is not ready.
     """
     on_aws = account.sandbox or account.profile or region or name in api.deployment_names()
-    engine = (
-        api.read_local_engine(name) if not on_aws and name in api.local_engine_names() else None
-    )
-    if engine is not None:
+    is_local = not on_aws and name in api.local_engine_names()
+    if engine := api.read_local_engine(name) if is_local else None:
         if engine.state == "ready":
             return LocalServer(engine)
         state = "is still starting" if engine.state == "starting" else "does not run"
         raise UserError(
             f"the local engine {name} {state}",
-            Fix("Read its log", ("peagle", "local", "logs", name)),
+            Fix("read its log", ("peagle", "local", "logs", name)),
             code="local-engine-not-ready",
         )
     record, aws = find_endpoint(account, name, region)
@@ -101,7 +99,7 @@ def _find(account: Account, name: str, region: str | None) -> InferenceServer:
 
 
 def _warn(server: InferenceServer, account: Account, temperature: float) -> None:
-    """Name what differs from AWS: a stand-in, and vLLM's sampling on a CPU."""
+    """Say what differs from AWS: a stand-in, and vLLM's sampling on a CPU."""
     if isinstance(server, LocalServer):
         on_cpu, version = server.engine.image is None, server.engine.vllm
     else:
@@ -114,8 +112,8 @@ def _warn(server: InferenceServer, account: Account, temperature: float) -> None
             "(vllm issue 55005): use --temperature 0 here.")  # fmt: skip
 
 
-def _text(prompt: str) -> str:
-    """The prompt as text. Raises UserError when it is empty or not UTF-8."""
+def _read_prompt(prompt: str) -> str:
+    """The prompt, or standard input for ``-``. Raises UserError if it is empty or not UTF-8."""
     data = sys.stdin.buffer.read() if prompt == "-" else prompt.encode("utf-8", "surrogateescape")
     try:
         text = data.decode("utf-8")

@@ -7,10 +7,18 @@ from typing import Any
 import click
 
 from peagle import api
-from peagle.cli.account import DEFAULT_REGION, Account, cloud_options
+from peagle.cli.account import Account, cloud_options
 from peagle.cli.context import PeagleCommand
-from peagle.cli.output.columns import WIDE, aligned, fitted, left_out, room
-from peagle.cli.output.console import json_option, print_json, say
+from peagle.cli.output.console import (
+    align_columns,
+    fit_columns,
+    hidden_columns,
+    json_option,
+    print_json,
+    say,
+    terminal_width,
+)
+from peagle.planning.runtime import DEFAULT_REGION
 from peagle.store import SANDBOX
 
 _COLUMNS = ("NAME", "STATE", "REGION", "USD/HOUR", "ACCEPTANCE", "PAIR")
@@ -24,33 +32,28 @@ _DISPENSABLE = ("PAIR", "REGION", "ACCEPTANCE")
 @json_option
 def listing(account: Account, region: str | None, as_json: bool) -> None:
     """List this machine's deployments in the account, in all regions or in --region."""
-    found = _deployments(account, region)
+    found: list[dict[str, Any]] = []
+    if account.is_there and api.deployment_names(account.scope):  # else AWS is not called
+        found = api.list_deployments(account.connect(region or DEFAULT_REGION), region)
     if as_json:
         print_json({"deployments": found})
-    elif not found:
-        if not account.is_there:
-            say("The sandbox is not running, so nothing is deployed in it.")
-            return
+    elif found:
+        _print(found)
+    elif not account.is_there:
+        say("The sandbox is not running, so nothing is deployed in it.")
+    else:
         others = () if account.sandbox else api.deployment_names(SANDBOX)
         hint = f" (in the sandbox: {', '.join(others)}; see them with --sandbox)" if others else ""
         say(f"Nothing is deployed{hint}.")
-    else:
-        _print(found)
-
-
-def _deployments(account: Account, region: str | None) -> list[dict[str, Any]]:
-    """Without records, AWS is not called."""
-    if not account.is_there or not api.deployment_names(account.scope):
-        return []
-    return api.list_deployments(account.connect(region or DEFAULT_REGION), region)
 
 
 def _print(found: list[dict[str, Any]]) -> None:
-    rows, gone = fitted([_COLUMNS, *map(_cells, found)], room(WIDE), _DISPENSABLE)
-    for line in aligned(rows, _NUMBERS):
+    table = [_COLUMNS, *map(_cells, found)]
+    rows, dropped = fit_columns(table, terminal_width(), _DISPENSABLE)
+    for line in align_columns(rows, _NUMBERS):
         click.echo(line)
-    if gone:
-        say(left_out(gone))
+    if dropped:
+        say(hidden_columns(dropped))
     for stand_in in sorted({row["stand_in"] for row in found if row["stand_in"]}):
         click.echo(f"* of {stand_in}, a stand-in for a pair that this machine cannot run")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from peagle.cli.options import command_catalog, names_own_image, plan_options, r
 from peagle.cli.output.console import json_option, print_json, say
 from peagle.cli.output.files import write_file
 from peagle.cli.output.progress import StatusLine
-from peagle.engine.runner import DockerRunner, ProcessRunner
+from peagle.engine.runner import DockerRunner, ProcessRunner, Runner
 from peagle.engine.state import LocalEngine
 from peagle.errors import DockerMissing, Fix, NotFound, UserError
 from peagle.images import Docker
@@ -79,26 +78,21 @@ def up(
     with --compile; `peagle warm --local` makes such starts faster.
     """
     refuse_errors(api.findings_on_this_machine(plan, engine_kind))
-    runner = None
+    runner: Runner = ProcessRunner(compiled)
     if compiled and gpus:
         raise UserError("with --gpus the engine always compiles", "omit --compile")
     if engine_kind == "docker":
-        found = compose_runner if emit_compose else docker_runner
+        found = _compose_runner if emit_compose else docker_runner
         runner = replace(found(plan, gpus, build_first, base), compiled=compiled)
+        if emit_compose:
+            return _write_compose(runner, plan, port, emit_compose, as_json)
     elif gpus or build_first or base or emit_compose:
         raise UserError(
             "--gpus, --build, --base and --emit-compose need a container", "add --engine docker"
         )
-    if runner and emit_compose:
-        published = write_compose(runner, plan, port, emit_compose)
-        return _show_compose(emit_compose, published, as_json)
     with StatusLine() as status:
-        engine = api.start_local(
-            plan, port, progress=status.show, runner=runner or ProcessRunner(compiled)
-        )
-    if as_json:
-        return print_json(document(engine))
-    return _show_result(engine)
+        engine = api.start_local(plan, port, progress=status.show, runner=runner)
+    return print_json(document(engine)) if as_json else _print_engine(engine)
 
 
 @local.command(cls=PeagleCommand, epilog="Example: peagle local down peagle-tiny")
@@ -145,8 +139,9 @@ def list_(as_json: bool) -> None:
         accepted = engine.acceptance_length
         proof = f", acceptance length {accepted:.2f}" if accepted else ""
         where = ", in a container" if engine.image else ""
+        health = "healthy" if api.is_healthy(engine.process.port) else "unhealthy"
         click.echo(
-            f"{engine.name}: {engine.pair}, {engine.state}, {_health(engine)}, "
+            f"{engine.name}: {engine.pair}, {engine.state}, {health}, "
             f"{engine.openai_base_url}{where}{proof}"
         )
     if not engines:
@@ -178,13 +173,6 @@ def document(engine: LocalEngine) -> dict[str, Any]:
     }
 
 
-def _show_compose(file: Path, port: int, as_json: bool) -> None:
-    if as_json:
-        print_json({"file": str(file), "port": port})
-    elif str(file) != "-":
-        say(f"{file} publishes port {port}: {api.compose_command(Docker())} --file {file} up")
-
-
 def _stop(name: str, now: bool) -> bool:
     """Stop the engine; whether it was running."""
     with StatusLine() as status:
@@ -195,11 +183,7 @@ def _stop(name: str, now: bool) -> bool:
         return api.stop_local(name, now, waiting) is not None
 
 
-def _health(engine: LocalEngine) -> str:
-    return "healthy" if api.is_healthy(engine.process.port) else "unhealthy"
-
-
-def _show_result(engine: LocalEngine) -> None:
+def _print_engine(engine: LocalEngine) -> None:
     if engine.acceptance_length is not None:
         click.echo(
             f"{engine.pair} speculates: acceptance length {engine.acceptance_length:.2f} over "
@@ -211,21 +195,14 @@ def _show_result(engine: LocalEngine) -> None:
         click.echo(warm.text)
     if engine.notes:
         click.echo(f"{len(engine.notes)} settings differ on a CPU; the log begins with them.")
+    body = api.request_body("Hello!", chat=True, max_tokens=64)
+    body |= {"model": engine.served_as, "stream": True}
+    request = ["curl", "-N", f"{engine.openai_base_url}/chat/completions",
+               "-H", "Content-Type: application/json", "-d", json.dumps(body)]  # fmt: skip
     click.echo(f"OpenAI base URL:  {engine.openai_base_url}")
-    logs_command = command_text(["peagle", "local", "logs", engine.name, "-f"])
-    click.echo(f"Send a request:   {_curl(engine)}")
-    click.echo(f"Read the log:     {logs_command}")
+    click.echo(f"Send a request:   {shlex.join(request)}")
+    click.echo(f"Read the log:     {command_text(['peagle', 'local', 'logs', engine.name, '-f'])}")
     click.echo(f"Stop it:          {command_text(['peagle', 'local', 'down', engine.name])}")
-
-
-def _curl(engine: LocalEngine) -> str:
-    """A command that streams an answer, quoted for a shell."""
-    body = {"model": engine.served_as, **api.request_body("Hello!", chat=True, max_tokens=64)}
-    body["stream"] = True
-    return shlex.join(
-        ["curl", "-N", f"{engine.openai_base_url}/chat/completions",
-         "-H", "Content-Type: application/json", "-d", json.dumps(body)]
-    )  # fmt: skip
 
 
 def docker_runner(
@@ -240,8 +217,8 @@ def docker_runner(
     docker.check()
     runtime: RuntimeKind = "gpu" if gpus else "cpu"
     if build_first:
-        account = chosen_account(None, False, os.environ)  # for a base in ECR
         request = ImageRequest(plan, command_catalog(), runtime, base=base)
+        account = chosen_account()  # for a base in ECR
         return DockerRunner(docker, build_with_status(docker, request, account).image, gpus)
     ctx = click.get_current_context()
     command = (*typed_command(ctx, "image", "build", without=("--image", "--baked-weights")),
@@ -251,13 +228,13 @@ def docker_runner(
     if found is None:
         raise NotFound(
             f"there is no image of {plan.pair} for the {runtime} on this machine",
-            Fix("Add --build, or build it" if "build_first" in ctx.params else "Build it", command),
+            Fix("add --build, or build it" if "build_first" in ctx.params else "build it", command),
             code="image-missing",
         )
     return DockerRunner(docker, found, gpus)
 
 
-def compose_runner(
+def _compose_runner(
     plan: Plan, gpus: bool, build_first: bool, base: str | None = None
 ) -> DockerRunner:
     """A runner for a compose file, whose ``--image`` need not be on this machine."""
@@ -271,11 +248,16 @@ def compose_runner(
         return DockerRunner(Docker(), api.unchecked_image(named), gpus)
 
 
-def write_compose(runner: DockerRunner, plan: Plan, port: int | None, file: Path) -> int:
-    """Write the compose file to ``file``, or to stdout for ``-``; returns its published port."""
+def _write_compose(
+    runner: DockerRunner, plan: Plan, port: int | None, file: Path, as_json: bool
+) -> None:
     text, published = api.compose_of_plan(runner, plan, port)
     if str(file) == "-":
         click.echo(text, nl=False)
     else:
         write_file(file, text.encode())
-    return published
+    if as_json:
+        print_json({"file": str(file), "port": published})
+    elif str(file) != "-":
+        up = f"{api.compose_command(Docker())} --file {file} up"
+        say(f"{file} publishes port {published}: {up}")

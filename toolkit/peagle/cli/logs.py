@@ -20,7 +20,7 @@ from peagle.text import duration_argument, format_duration
 
 POLL_SECONDS = 2.0
 _INTERRUPTED = 130
-_WIDER = 10
+_WIDEN = 10
 """Factor by which the search for the newest line widens."""
 
 
@@ -49,19 +49,15 @@ def logs(
         print_json({"name": record.name, "events": [_document(event) for event in tail.new()]})
         return
     shown = _show(tail)
-    if follow:
-        _follow(tail)
-    elif not shown:
-        say(_no_line(aws, record, since))
-
-
-def _follow(tail: Tail) -> None:
-    """Ctrl-C ends it without an error message, with the exit code of an interrupt."""
+    if not follow:
+        if not shown:
+            say(_no_lines(aws, record, since))
+        return
     try:
         while True:
             time.sleep(POLL_SECONDS)
             _show(tail)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt:  # the usual end, so without an error message
         click.get_current_context().exit(_INTERRUPTED)
 
 
@@ -69,15 +65,15 @@ def _created(aws: Aws, record: Deployment) -> float:
     return api.endpoint_created(aws, record.name) or record.billing_since or 0.0
 
 
-def _no_line(aws: Aws, record: Deployment, since: int | None) -> str:
-    """The message without lines; where ``since`` excludes all lines, how to see the newest.
+def _no_lines(aws: Aws, record: Deployment, since: int | None) -> str:
+    """The message if there are no lines; if ``since`` excludes them all, how to see the newest.
 
     An idle engine may write nothing for hours, so the search widens step by step.
     """
     now, created = time.time(), _created(aws, record)
     seconds = float(max(since or 0, 1))
     while since is not None and seconds < now - created:
-        seconds *= _WIDER
+        seconds *= _WIDEN
         newest = max(
             (event.time for event in Tail(aws, record.name, now - seconds).new()), default=0
         )
@@ -86,9 +82,9 @@ def _no_line(aws: Aws, record: Deployment, since: int | None) -> str:
             command = command_text(
                 ("peagle", "logs", record.name, "--since", duration_argument(age + 1))
             )
-            none = f"No line in the last {format_duration(since)}"
+            none = f"No lines in the last {format_duration(since)}"
             return f"{none}; the newest is {format_duration(age)} old: {command}"
-    return "No line yet."
+    return "No lines yet."
 
 
 def _show(tail: Tail) -> int:

@@ -18,39 +18,39 @@ from peagle.cli.output.console import TYPED_AT
 from peagle.errors import PeagleError, nearest
 from peagle.store import home
 
-COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
+COMMANDS: dict[str, dict[str, str]] = {
     "Choose": {
-        "catalog": ("peagle.cli.catalog:catalog", "List, show and check pairs."),
-        "check": ("peagle.cli.check:check", "Check a pair for errors before you pay for a GPU."),
-        "fit": ("peagle.cli.fit:fit", "Estimate GPU memory and concurrent capacity."),
-        "plan": ("peagle.cli.plan:plan", "Choose instance, drafter and K; show price and reasons."),
+        "catalog": "List, show and check pairs.",
+        "check": "Check a pair for errors before you pay for a GPU.",
+        "fit": "Estimate GPU memory and concurrent capacity.",
+        "plan": "Choose instance, drafter and K; show price and reasons.",
     },
     "Run": {
-        "deploy": ("peagle.cli.deploy:deploy", "Deploy a pair and prove that drafts are accepted."),
-        "list": ("peagle.cli.list:listing", "List deployments."),
-        "status": ("peagle.cli.status:status", "Show the state of a deployment."),
-        "logs": ("peagle.cli.logs:logs", "Show the log of a deployment."),
-        "invoke": ("peagle.cli.invoke:invoke", "Send a prompt to an endpoint or a local engine."),
-        "token": ("peagle.cli.token:token", "Print an API key for OpenAI clients."),
-        "destroy": ("peagle.cli.destroy:destroy", "Delete everything that deploy created."),
+        "deploy": "Deploy a pair and prove that drafts are accepted.",
+        "list": "List deployments.",
+        "status": "Show the state of a deployment.",
+        "logs": "Show the log of a deployment.",
+        "invoke": "Send a prompt to an endpoint or a local engine.",
+        "token": "Print an API key for OpenAI clients.",
+        "destroy": "Delete everything that deploy created.",
     },
     "Build": {
-        "render": ("peagle.cli.render:render", "Write a plan as CloudFormation, Terraform, ..."),
-        "image": ("peagle.cli.image:image", "Build, show and push container images."),
-        "weights": ("peagle.cli.weights:weights", "Copy weights to S3; list and remove them."),
-        "warm": ("peagle.cli.warm:warm", "Store compiled artifacts for faster starts."),
+        "render": "Write a plan as CloudFormation, Terraform, ...",
+        "image": "Build, show and push container images.",
+        "weights": "Copy weights to S3; list and remove them.",
+        "warm": "Store compiled artifacts for faster starts.",
     },
     "This machine": {
-        "local": ("peagle.cli.local:local", "Run a plan on this machine, without AWS."),
-        "sandbox": ("peagle.cli.sandbox:sandbox", "Run an AWS sandbox with working endpoints."),
-        "engine": ("peagle.cli.engine:engine", "Install vLLM for this machine's CPU."),
-        "doctor": ("peagle.cli.doctor:doctor", "Check what this machine has and lacks."),
-        "demo": ("peagle.cli.demo:demo", "Stream a P-EAGLE answer on this machine."),
+        "local": "Run a plan on this machine, without AWS.",
+        "sandbox": "Run an AWS sandbox with working endpoints.",
+        "engine": "Install vLLM for this machine's CPU.",
+        "doctor": "Check what this machine has and lacks.",
+        "demo": "Stream a P-EAGLE answer on this machine.",
     },
 }
-"""Group of ``--help`` -> command -> (where it is, its summary)."""
+"""Group of ``--help`` -> command -> its summary. Each command is in the module of its name."""
 
-_TARGETS = {name: target for group in COMMANDS.values() for name, (target, _) in group.items()}
+_NAMES = [name for commands in COMMANDS.values() for name in commands]
 
 UNWRITABLE = (errno.EACCES, errno.EDQUOT, errno.ENOSPC, errno.EPERM, errno.EROFS)
 """Errors of a disk or a folder that the user can fix, so they print no traceback."""
@@ -74,7 +74,7 @@ class LazyGroup(click.Group):
     """A group that imports a command when it is called, not to list it."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_TARGETS)
+        return _NAMES
 
     def make_context(self, *given: Any, **more: Any) -> click.Context:
         """Record when the command was typed, before its modules load."""
@@ -91,24 +91,24 @@ class LazyGroup(click.Group):
             sys.exit(BROKEN_PIPE)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _TARGETS:
+        if cmd_name not in _NAMES:
             return None
-        module, _, attribute = _TARGETS[cmd_name].partition(":")
-        command: click.Command = getattr(import_module(module), attribute)
+        module = import_module(f"peagle.cli.{cmd_name}")
+        command: click.Command = getattr(module, "listing" if cmd_name == "list" else cmd_name)
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in _TARGETS and not args[0].startswith("-"):
-            hint = nearest(args[0], _TARGETS)
+        if args and args[0] not in _NAMES and not args[0].startswith("-"):
+            hint = nearest(args[0], _NAMES)
             raise click.UsageError(f"No such command {args[0]!r}{': ' if hint else ''}{hint}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for group, commands in COMMANDS.items():
             with formatter.section(group):
-                formatter.write_dl([(name, summary) for name, (_, summary) in commands.items()])
+                formatter.write_dl(list(commands.items()))
 
 
 @click.group(
@@ -125,8 +125,7 @@ class LazyGroup(click.Group):
     type=click.Path(exists=True, file_okay=False),
     help="Folder of additional targets (searched with the bundled ones).  [env: PEAGLE_CATALOG]",
 )
-@click.pass_context
-def cli(ctx: click.Context, catalog_folder: str | None) -> None:
+def cli(catalog_folder: str | None) -> None:
     """Deploy large language models with P-EAGLE speculative decoding on Amazon SageMaker.
 
     PAIR is a target, or a target and a drafter:
@@ -139,18 +138,21 @@ def cli(ctx: click.Context, catalog_folder: str | None) -> None:
     Exit codes: 0 success, 2 usage error, 3 refused by a check or not proved, 4 error from AWS, a
     registry, the hub or the engine.
     """
-    ctx.obj = catalog_folder
 
 
 def main() -> NoReturn:
-    """Run the command line; every PeagleError ends as one line and its exit code."""
+    """Run the command line. A PeagleError ends it with its exit code and one line: text, or with
+    ``--json`` a document on stderr."""
     try:
         result = cli.main(prog_name="peagle", standalone_mode=False)
         sys.exit(result if isinstance(result, int) else 0)
     except PeagleError as error:
-        _end_with(error)
-    except click.exceptions.NoArgsIsHelpError as asked:
-        click.echo(asked.format_message(), err=True)
+        if not error.as_json:
+            _end(str(error), error.exit_code)
+        click.echo(json.dumps({"error": error.document()}, ensure_ascii=False), err=True)
+        sys.exit(error.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
         sys.exit(2)
     except click.NoSuchOption as error:
         _end(_unknown_option(error), 2)
@@ -164,8 +166,8 @@ def main() -> NoReturn:
     except OSError as error:
         if error.errno not in UNWRITABLE and not _concerns_home(error):
             raise
-        fix = f" (PEAGLE_HOME is {home()})" if _concerns_home(error) else ""
-        _end(f"cannot write {error.filename or 'the output'}: {error.strerror}{fix}", 2)
+        where = f" (PEAGLE_HOME is {home()})" if _concerns_home(error) else ""
+        _end(f"cannot write {error.filename or 'the output'}: {error.strerror}{where}", 2)
     except SystemExit as ended:
         if isinstance(ended.__context__, BrokenPipeError):
             sys.exit(BROKEN_PIPE)
@@ -182,25 +184,15 @@ def _concerns_home(error: OSError) -> bool:
 
 
 def _unknown_option(error: click.NoSuchOption) -> str:
-    """The message for an unknown option, with what to use instead."""
     command = error.ctx.command_path if error.ctx else "peagle"
     if error.option_name == "--catalog":
         rest = command.removeprefix("peagle").strip()
         return f"--catalog goes before the command: peagle --catalog DIR {rest} ..."
-    hint = OPTION_HINTS.get(error.option_name, "")
-    known = [name for name in error.possibilities or () if name != "--help"]
-    if not hint and known:
-        hint = f"did you mean {', '.join(sorted(known))}?"
-    unknown = f"{command} has no option {error.option_name}{f': {hint}' if hint else ''}"
-    return f"{unknown} (see {command} --help)"
-
-
-def _end_with(error: PeagleError) -> NoReturn:
-    """One line for people; with ``--json`` the error as one line of JSON on stderr."""
-    if not error.as_json:
-        _end(str(error), error.exit_code)
-    click.echo(json.dumps({"error": error.document()}, ensure_ascii=False), err=True)
-    sys.exit(error.exit_code)
+    similar = sorted(name for name in error.possibilities or () if name != "--help")
+    guess = f"did you mean {', '.join(similar)}?" if similar else ""
+    hint = OPTION_HINTS.get(error.option_name, guess)
+    message = f"{command} has no option {error.option_name}{f': {hint}' if hint else ''}"
+    return f"{message} (see {command} --help)"
 
 
 def _end(message: str, code: int) -> NoReturn:

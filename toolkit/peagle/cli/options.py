@@ -1,8 +1,8 @@
-"""The planning options that several commands share, and how they become a Plan."""
+"""Options that several commands share, the commands' catalogue, and how options become a Plan."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,15 +13,20 @@ from click.core import ParameterSource
 from peagle import api
 from peagle.catalog.find import UNKNOWN_DRAFTER
 from peagle.catalog.schema import Catalog
-from peagle.cli import completion as completing
 from peagle.cli.output.console import show_findings, where_text
-from peagle.errors import Fix, NotFound, Refused, UserError
+from peagle.errors import Fix, NotFound, PeagleError, Refused, UserError
 from peagle.findings import Finding, errors
 from peagle.planning import Options, Plan
+from peagle.planning.runtime import DEFAULT_REGION
 from peagle.text import parse_duration
 
 if TYPE_CHECKING:
     from peagle.weights.locations import AwsOf
+
+REGION_VARIABLES = ["AWS_REGION", "AWS_DEFAULT_REGION"]
+
+_CATALOG = "peagle.catalog"
+"""Key in click's ``Context.meta`` of the catalogue that the command has loaded."""
 
 
 def duration(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
@@ -32,14 +37,30 @@ def duration(_: click.Context, __: click.Parameter, value: str | None) -> int | 
         raise click.BadParameter(str(error)) from None
 
 
+def region_option(what: str) -> Callable[..., Any]:
+    """``--region``, us-east-1 by default: the region of ``what``."""
+    help_text = f"Region of {what}.  [env: AWS_REGION; default: {DEFAULT_REGION}]"
+    return click.option("--region", envvar=REGION_VARIABLES, default=DEFAULT_REGION, help=help_text)
+
+
+def yes_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--yes``."""
+    return click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")(command)
+
+
+def deploy_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Options of commands that create an endpoint: ``--role``, ``--yes``,
+    ``--accept-unknown-price``."""
+    role = "Execution role: ARN or name.  [default: found automatically]"
+    price = "Deploy at an unknown price."
+    command = click.option("--accept-unknown-price", is_flag=True, help=price)(command)
+    return click.option("--role", envvar="PEAGLE_ROLE", help=role)(yes_option(command))
+
+
 def catalog_of(ctx: click.Context) -> Path | None:
     """The folder of the user's own catalogue, from ``peagle --catalog``."""
-    folder = ctx.find_root().obj
+    folder = ctx.find_root().params.get("catalog_folder")
     return Path(folder) if folder else None
-
-
-_CATALOG = "peagle.catalog"
-"""Key in click's ``Context.meta`` of the catalogue that the command has loaded."""
 
 
 def command_catalog(ctx: click.Context | None = None) -> Catalog:
@@ -54,6 +75,129 @@ def command_catalog(ctx: click.Context | None = None) -> Catalog:
 def names_own_image(plan: Plan) -> bool:
     """Whether the plan's image is the user's own, not one of AWS's in the catalogue."""
     return api.is_own_image(plan, command_catalog().runtimes)
+
+
+def _completing(names_of: Callable[[Catalog, str], Iterable[str]]) -> Callable[..., list[str]]:
+    """A shell completion with names of the catalogue; errors of the catalogue are not shown."""
+
+    def complete(ctx: click.Context, _: click.Parameter, typed: str) -> list[str]:
+        try:
+            names = names_of(api.load_catalog(catalog_of(ctx)), typed)
+        except PeagleError:
+            return []
+        return list(dict.fromkeys(name for name in names if name.startswith(typed)))
+
+    return complete
+
+
+def _pairs(catalog: Catalog, typed: str) -> Iterable[str]:
+    """Targets, after a ``+`` the drafters of that target, and plan files."""
+    name, plus, _ = typed.partition("+")
+    targets = {target.short_name: target for target in catalog.targets.values()}
+    if plus and name in targets:
+        return [f"{name}+{drafter.name}" for drafter in targets[name].drafters]
+    return [*targets, *map(str, sorted(Path().glob("*.json")))]
+
+
+_complete_pair = _completing(_pairs)
+_complete_instance = _completing(lambda catalog, _: (i.type for i in catalog.instances.instances))
+_complete_version = _completing(lambda catalog, _: (r.vllm for r in catalog.runtimes.runtimes))
+_complete_region = _completing(lambda catalog, _: sorted(catalog.runtimes.accounts))
+
+_LIMIT = click.FloatRange(min=0, min_open=True)
+
+_PLAN_OPTIONS = (
+    click.option("--name", help="Name of the endpoint.  [default: from the pair]"),
+    click.option(
+        "--instance-type",
+        help="SageMaker instance type.  [default: the cheapest that fits]",
+        shell_complete=_complete_instance,
+    ),
+    click.option(
+        "--instance-count",
+        type=click.IntRange(1),
+        help="Number of instances.  [default: 1, or as many as reach --min-tokens-per-second]",
+    ),
+    click.option(
+        "--min-tokens-per-second",
+        type=_LIMIT,
+        metavar="N",
+        help="Output tokens per second that the whole endpoint must reach at --concurrency.",
+    ),
+    click.option(
+        "--max-price-per-hour", type=_LIMIT, metavar="USD", help="Maximum total price per hour."
+    ),
+    click.option(
+        "--k",
+        type=int,
+        help="Tokens drafted per step.  [default: the fastest measured, or the model card's]",
+    ),
+    click.option("--max-model-len", type=click.IntRange(1), help="Longest context, in tokens."),
+    click.option(
+        "--concurrency",
+        type=click.IntRange(1),
+        help="Concurrent requests, for the whole endpoint.",
+    ),
+    click.option("--no-speculation", is_flag=True, help="Serve the target alone."),
+    click.option(
+        "--drafter", help="Drafter in the catalogue, or your own head: s3://..., hub id, folder."
+    ),
+    click.option(
+        "--model-source",
+        help="s3:// prefix that holds the target's weights.  [default: the hub]",
+    ),
+    click.option(
+        "--weights-by",
+        type=click.Choice(("mount", "stream")),
+        help="How weights in S3 reach the engine: mount (SageMaker copies them) or stream "
+        "(vLLM reads S3 at startup).  [default: mount]",
+    ),
+    click.option(
+        "--vllm",
+        help="vLLM version.  [default: the catalogue's]",
+        shell_complete=_complete_version,
+    ),
+    click.option("--image", help="Container image.  [default: AWS's image of that version]"),
+    click.option(
+        "--baked-weights",
+        is_flag=True,
+        help="The --image contains the weights; none are mounted.",
+    ),
+    click.option(
+        "--region",
+        envvar=REGION_VARIABLES,
+        help=f"AWS region.  [env: AWS_REGION; default: {DEFAULT_REGION}]",
+        shell_complete=_complete_region,
+    ),
+)
+
+_PLAN_FIELDS = {*Options.model_fields, "no_speculation"}
+"""The parameters that these options have in click."""
+
+
+def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the argument PAIR|PLAN and all planning options to a command, which receives ``plan``."""
+
+    @click.pass_context
+    @wraps(command)
+    def with_plan(ctx: click.Context, /, pair: str, **given: Any) -> Any:
+        chosen = {name: given.pop(name) for name in _PLAN_FIELDS & given.keys()}
+        if is_plan_file(pair) and ctx.get_parameter_source("region") is ParameterSource.ENVIRONMENT:
+            # A plan file has its own region; AWS_REGION does not override it.
+            chosen["region"] = None
+        if ctx.params.get("online"):  # only `peagle plan` has it
+            from peagle.cli.account import online_plan  # imports boto3
+
+            plan = online_plan(ctx, pair, chosen)
+        else:
+            plan = resolve_plan(pair, chosen, command_catalog(ctx))
+        return ctx.invoke(command, plan=plan, **given)
+
+    decorated: Callable[..., Any] = with_plan
+    for option in reversed(_PLAN_OPTIONS):
+        decorated = option(decorated)
+    argument = click.argument("pair", metavar="PAIR|PLAN", shell_complete=_complete_pair)
+    return argument(decorated)
 
 
 def is_plan_file(pair: str) -> bool:
@@ -73,7 +217,7 @@ def resolve_plan(
     """
     given = {n: value for n, value in chosen.items() if value is not None and value is not False}
     if is_plan_file(pair):
-        return _from_file(Path(pair), given)
+        return _read_plan(Path(pair), given)
     if "drafter" in given:
         given |= api.own_head(given["drafter"], aws_of)
     speculation = not given.pop("no_speculation", False)
@@ -82,9 +226,8 @@ def resolve_plan(
         return api.make_plan(options, catalog)
     except NotFound as error:
         hint = _drafter_hint(options.drafter) if error.code == UNKNOWN_DRAFTER else ""
-        raise NotFound(
-            error.message, hint or Fix(error.fix, tuple(error.command)), error.code
-        ) from None
+        fix = hint or Fix(error.fix, tuple(error.command))
+        raise NotFound(error.message, fix, error.code) from None
 
 
 def _drafter_hint(drafter: str | None) -> str:
@@ -96,7 +239,7 @@ def _drafter_hint(drafter: str | None) -> str:
     return ""
 
 
-def _from_file(path: Path, given: dict[str, Any]) -> Plan:
+def _read_plan(path: Path, given: dict[str, Any]) -> Plan:
     plan = api.read_plan(path)
     region = given.pop("region", plan.region)
     if given or region != plan.region:
@@ -106,119 +249,6 @@ def _from_file(path: Path, given: dict[str, Any]) -> Plan:
             f"leave {flag} out, or create a new plan with `peagle plan PAIR ... --out FILE`",
         )
     return plan
-
-
-_LIMIT = click.FloatRange(min=0, min_open=True)
-
-_OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("--name", {"help": "Name of the endpoint.  [default: from the pair]"}),
-    (
-        "--instance-type",
-        {
-            "help": "SageMaker instance type.  [default: the cheapest that fits]",
-            "shell_complete": completing.instance_types,
-        },
-    ),
-    (
-        "--instance-count",
-        {
-            "type": click.IntRange(1),
-            "help": "Number of instances.  "
-            "[default: 1, or as many as reach --min-tokens-per-second]",
-        },
-    ),
-    (
-        "--min-tokens-per-second",
-        {
-            "type": _LIMIT,
-            "metavar": "N",
-            "help": "Output tokens per second that the whole endpoint must reach at --concurrency.",
-        },
-    ),
-    (
-        "--max-price-per-hour",
-        {
-            "type": _LIMIT,
-            "metavar": "USD",
-            "help": "Maximum total price per hour.",
-        },
-    ),
-    (
-        "--k",
-        {
-            "type": int,
-            "help": "Tokens drafted per step.  "
-            "[default: the fastest measured, or the model card's]",
-        },
-    ),
-    ("--max-model-len", {"type": click.IntRange(1), "help": "Longest context, in tokens."}),
-    (
-        "--concurrency",
-        {"type": click.IntRange(1), "help": "Concurrent requests, for the whole endpoint."},
-    ),
-    ("--no-speculation", {"is_flag": True, "help": "Serve the target alone."}),
-    (
-        "--drafter",
-        {"help": "Drafter in the catalogue, or your own head: s3://..., hub id, folder."},
-    ),
-    (
-        "--model-source",
-        {"help": "s3:// prefix that holds the target's weights.  [default: the hub]"},
-    ),
-    (
-        "--weights-by",
-        {
-            "type": click.Choice(("mount", "stream")),
-            "help": "How weights in S3 reach the engine: mount (SageMaker copies them) or stream "
-            "(vLLM reads S3 at startup).  [default: mount]",
-        },
-    ),
-    (
-        "--vllm",
-        {
-            "help": "vLLM version.  [default: the catalogue's]",
-            "shell_complete": completing.versions,
-        },
-    ),
-    ("--image", {"help": "Container image.  [default: AWS's image of that version]"}),
-    (
-        "--baked-weights",
-        {"is_flag": True, "help": "The --image contains the weights; none are mounted."},
-    ),
-    (
-        "--region",
-        {
-            "envvar": ["AWS_REGION", "AWS_DEFAULT_REGION"],
-            "help": "AWS region.  [env: AWS_REGION; default: us-east-1]",
-            "shell_complete": completing.regions,
-        },
-    ),
-)
-
-
-def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the argument PAIR|PLAN and all planning options to a command, which receives ``plan``."""
-
-    @click.pass_context
-    @wraps(command)
-    def with_plan(ctx: click.Context, /, pair: str, **given: Any) -> Any:
-        chosen = {field: given.pop(field) for field in map(_field, dict(_OPTIONS))}
-        if is_plan_file(pair) and ctx.get_parameter_source("region") is ParameterSource.ENVIRONMENT:
-            # A plan file has its own region; AWS_REGION does not override it.
-            chosen["region"] = None
-        if ctx.params.get("online"):  # only `peagle plan` has it
-            from peagle.cli.online import online_plan
-
-            plan = online_plan(ctx, pair, chosen)
-        else:
-            plan = resolve_plan(pair, chosen, command_catalog(ctx))
-        return ctx.invoke(command, plan=plan, **given)
-
-    decorated: Callable[..., Any] = with_plan
-    for name, settings in reversed(_OPTIONS):
-        decorated = click.option(name, **settings)(decorated)
-    argument = click.argument("pair", metavar="PAIR|PLAN", shell_complete=completing.pairs)
-    return argument(decorated)
 
 
 def refuse_errors(findings: Sequence[Finding]) -> None:
@@ -236,7 +266,3 @@ def raise_first_error(findings: Sequence[Finding]) -> None:
             Fix(finding.fix, finding.command or ()),
             code=finding.code,
         )
-
-
-def _field(flag: str) -> str:
-    return flag.removeprefix("--").replace("-", "_")

@@ -11,6 +11,7 @@ import click
 
 from peagle import api
 from peagle.cli.context import PeagleCommand
+from peagle.cli.options import region_option
 from peagle.cli.output.console import json_option, print_json, say
 from peagle.engine.process import LOOPBACK
 from peagle.sandbox import CONFLICTING_VARIABLES, EndpointStatus
@@ -82,13 +83,7 @@ def status(as_json: bool) -> None:
 
 
 @sandbox.command(cls=PeagleCommand, epilog='Example: eval "$(peagle sandbox env)"')
-@click.option(
-    "--region",
-    envvar=["AWS_REGION", "AWS_DEFAULT_REGION"],
-    default="us-east-1",
-    show_default=True,
-    help="Region for AWS clients.",
-)
+@region_option("AWS clients")
 @json_option
 def env(region: str, as_json: bool) -> None:
     """Print shell commands that point AWS clients to the sandbox.

@@ -10,8 +10,7 @@ from peagle import api
 from peagle.aws.client import Aws
 from peagle.cli.account import Account, deployment_options
 from peagle.cli.context import PeagleCommand, fix_in_context
-from peagle.cli.output.columns import WIDE, folded, room
-from peagle.cli.output.console import json_option, print_json
+from peagle.cli.output.console import indented, json_option, print_json, terminal_width
 from peagle.cli.output.deploy import engine_text
 from peagle.deploy.state import Deployment
 from peagle.text import format_price
@@ -28,31 +27,24 @@ def status(aws: Aws, record: Deployment, account: Account, as_json: bool) -> Non
     """
     document = api.deployment_status(aws, record)
     if as_json:
-        print_json(document)
-    else:
-        _print(document, account)
-
-
-def _print(document: dict[str, Any], account: Account) -> None:
+        return print_json(document)
     click.secho(f"{document['name']}: {document['state']}", bold=True)
-    for label, text in _lines(document, account).items():
-        if text:
-            click.echo(f"  {label:<14}{folded(text, room(WIDE), 16)}")
-    for resource in document["resources"]:
-        made = folded(f"{resource['type']} {resource['name']}", room(WIDE), 16)
-        click.echo(f"  {'resource':<14}{made}")
+    lines = [(label, text) for label, text in _facts(document, account).items() if text]
+    lines += [("resource", f"{one['type']} {one['name']}") for one in document["resources"]]
+    for label, text in lines:
+        click.echo(f"  {label:<14}{indented(text, terminal_width(), 16)}")
+    return None
 
 
-def _lines(document: dict[str, Any], account: Account) -> dict[str, str]:
+def _facts(document: dict[str, Any], account: Account) -> dict[str, str]:
     drafts, length = document["drafts"], document["acceptance_length"]
-    measured = f"{length:.2f} over {drafts} drafts" if length is not None else ""
     where = f"{document['instance_count']} x {document['instance_type']}, {document['region']}"
     return {
         "pair": document["pair"],
         "stand-in": document["stand_in"] or "",
         "where": where + (", sandbox" if account.sandbox else ""),
         "engine": engine_text(document["vllm"], document["vllm_here"]),
-        "acceptance": measured,
+        "acceptance": f"{length:.2f} over {drafts} drafts" if length is not None else "",
         "price": format_price(document["price_per_hour_usd"], account.sandbox),
         "OpenAI URL": document["openai_base_url"],
         "failure": document["failure_reason"] or "",

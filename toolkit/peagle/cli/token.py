@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from peagle.aws.client import MAX_TOKEN_SECONDS, Aws
+from peagle.aws.client import MAX_TOKEN_SECONDS
 from peagle.cli import options
-from peagle.cli.account import endpoint_options
+from peagle.cli.account import Account, cloud_options, complete_name, find_endpoint
 from peagle.cli.context import PeagleCommand
 from peagle.cli.output.console import json_option, print_json
 from peagle.errors import UserError
@@ -15,7 +15,8 @@ from peagle.errors import UserError
 @click.command(
     cls=PeagleCommand, epilog='Example: export OPENAI_API_KEY="$(peagle token peagle-tiny)"'
 )
-@endpoint_options
+@click.argument("name", shell_complete=complete_name)
+@cloud_options
 @click.option(
     "--duration",
     callback=options.duration,
@@ -24,23 +25,18 @@ from peagle.errors import UserError
     help="Validity: 30m, 2h; 12h at most.",
 )
 @json_option
-def token(aws: Aws, name: str, duration: int, as_json: bool, **_: object) -> None:
+def token(name: str, account: Account, region: str | None, duration: int, as_json: bool) -> None:
     """Print a bearer token for OpenAI clients of the endpoint NAME.
 
     The token is computed from your credentials without a call to AWS, is valid for every endpoint
     that you may invoke in the region, and needs sagemaker:CallWithBearerToken and
     sagemaker:InvokeEndpoint.
     """
+    _, aws = find_endpoint(account, name, region)
     if not 0 < duration <= MAX_TOKEN_SECONDS:
         raise UserError("a token is valid for 1s to 12h", "choose another --duration")
     key = aws.bearer_token(duration)
-    if as_json:
-        print_json(
-            {
-                "token": key,
-                "expires_in_seconds": duration,
-                "openai_base_url": aws.openai_base_url(name),
-            }
-        )
-        return
-    click.echo(key)
+    if not as_json:
+        return click.echo(key)
+    url = aws.openai_base_url(name)
+    return print_json({"token": key, "expires_in_seconds": duration, "openai_base_url": url})

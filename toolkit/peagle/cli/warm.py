@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import signal
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -20,10 +19,16 @@ from peagle.cli.account import Account, account_options
 from peagle.cli.context import PeagleCommand, command_text, typed_command
 from peagle.cli.deploy import refuse_unknown_price, show_and_refuse
 from peagle.cli.local import docker_runner
-from peagle.cli.options import command_catalog, names_own_image, plan_options, refuse_errors
-from peagle.cli.output.console import json_option, print_json, say
+from peagle.cli.options import (
+    command_catalog,
+    deploy_options,
+    names_own_image,
+    plan_options,
+    refuse_errors,
+)
+from peagle.cli.output.console import confirm, json_option, print_json, say
 from peagle.cli.output.deploy import show_left
-from peagle.cli.output.progress import StatusLine, Ticker
+from peagle.cli.output.progress import DeploymentProgress, StatusLine
 from peagle.cli.output.warm import (
     collected_document,
     local_document,
@@ -55,13 +60,7 @@ _NOT_FOR_UP = ("--json", "--local", "--to", "--yes")
 )
 @plan_options
 @account_options
-@click.option(
-    "--role",
-    envvar="PEAGLE_ROLE",
-    help="Execution role: ARN or name.  [default: found automatically]",
-)
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-@click.option("--accept-unknown-price", is_flag=True, help="Deploy at an unknown price.")
+@deploy_options
 @click.option(
     "--local", "local", is_flag=True, help="Run on this machine and keep the caches here."
 )
@@ -96,10 +95,10 @@ def warm(
     if local:
         if account.sandbox or account.profile:
             raise UserError("--local cannot be combined with --sandbox or --profile",
-                            "Leave one out: --local starts an engine on this machine")  # fmt: skip
+                            "leave one out: --local starts an engine on this machine")  # fmt: skip
         return _collect_locally(plan, engine_kind or "process", gpus, folder, as_json)
     if engine_kind or gpus or folder:
-        raise UserError("--engine, --gpus and --to are for starts on this machine", "Add --local")
+        raise UserError("--engine, --gpus and --to are for starts on this machine", "add --local")
     return _collect_on_aws(plan, account, role, yes, accept_unknown_price, as_json)
 
 
@@ -151,13 +150,13 @@ def _writable_folder(to: str | None) -> Path:
     if is_s3_uri(to):
         raise UserError(
             f"--to {to}: a warm start of this machine can only be kept on this machine",
-            "Leave out --local: `peagle warm` then compiles on the GPU of the endpoint and stores "
+            "leave out --local: `peagle warm` then compiles on the GPU of the endpoint and stores "
             "the caches beside the weights in S3",
         )
     folder = Path(to).expanduser().absolute()
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK):
-        raise UserError(f"cannot write to {to}", "Use a folder that you may write to")
+        raise UserError(f"cannot write to {to}", "use a folder that you may write to")
     return folder
 
 
@@ -166,7 +165,7 @@ def _runner(plan: Plan, engine_kind: str, gpus: bool) -> Runner:
         runner = docker_runner(plan, gpus, build_first=False)
         return replace(runner, compiled=not gpus, collecting=True)
     if gpus:
-        raise UserError("--gpus is for containers", "Add --engine docker")
+        raise UserError("--gpus is for containers", "add --engine docker")
     return ProcessRunner(compiled=True, collecting=True)
 
 
@@ -189,13 +188,13 @@ def _collect_on_aws(
         build = typed_command(ctx, "image", "build", without=("--image", "--baked-weights"))
         raise Refused(
             "the stock image cannot send its compile caches",
-            Fix("Build and push an image, then pass it as --image URI", (*build, "--push")),
+            Fix("build and push an image, then pass it as --image URI", (*build, "--push")),
             code="image-cannot-collect",
         )
     started = account.start()
     aws = account.connect(plan.region)
     with api.deployment_lock(aws.scope, plan.region, collecting.name):
-        with account.stopped_on_refusal(started):
+        with account.stopped_on_error(started):
             instances = command_catalog().instances
             found = api.preflight(aws, collecting, AccountChoices(role), instances)
             show_and_refuse(found, account)
@@ -203,7 +202,7 @@ def _collect_on_aws(
             refuse_unknown_price(found.desired.plan, accept_unknown_price)
             api.check_writable(aws, place)
             if not yes:
-                _confirm()
+                confirm("Start it?", "not started")
         again = shlex.join(typed_command(ctx, "warm", without=("--yes", "--json")))
         stored, seconds = _Run(aws, found, account, place, again).collect()
     if as_json:
@@ -214,7 +213,7 @@ def _collect_on_aws(
 
 @dataclass(frozen=True)
 class _Run:
-    """The temporary endpoint, after the question; ``again`` is the command that starts over."""
+    """The temporary endpoint, after the confirmation; ``again`` is the command that starts over."""
 
     aws: Aws
     found: Preflight
@@ -224,14 +223,14 @@ class _Run:
 
     def collect(self) -> tuple[CollectedWarmStart, float]:
         """The artifact in S3, and for how many seconds the endpoint was billed. The endpoint is
-        removed afterwards, whatever happens."""
-        ticking = Ticker(free=self.account.sandbox)
-        with sigterm_as_interrupt(), ExitStack() as ending, ticking as ticker:
+        removed afterwards, also after an error."""
+        progress = DeploymentProgress(self.account.sandbox)
+        with sigterm_as_interrupt(), ExitStack() as at_end, progress as status:
             name, aws = self.found.desired.plan.name, self.aws
             record = self.found.record or Deployment(
                 name=name, scope=aws.scope, account=aws.account, region=aws.region
             )
-            context = DeploymentContext(aws, record, ticker.show, api.explain_crash)
+            context = DeploymentContext(aws, record, status.observe, api.explain_crash)
             try:
                 with tempfile.TemporaryDirectory(prefix="peagle-warm-") as folder:
                     stored = api.collect_on_aws(
@@ -240,7 +239,7 @@ class _Run:
             except BaseException as error:
                 self._remove(context, error)
                 if isinstance(error, KeyboardInterrupt):
-                    ending.callback(say_interrupted, f"{name} is removed", self.again)
+                    at_end.callback(say_interrupted, f"{name} is removed", self.again)
                 raise
             return stored, self._remove(context)
 
@@ -259,10 +258,3 @@ class _Run:
             show_left(left or context.record, self.account, self.again)
             raise
         return context.clock.now() - begun if begun else 0.0
-
-
-def _confirm() -> None:
-    if not sys.stdin.isatty():
-        raise UserError("Confirmation needed, but stdin is not a terminal", "Pass --yes")
-    if not click.confirm("Start it?", err=True):
-        raise UserError("not started", "Nothing was changed")

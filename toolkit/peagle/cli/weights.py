@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import shlex
-import sys
 import time
+from typing import Any
 
 import click
 
 from peagle import api
 from peagle.aws.client import Aws
-from peagle.cli.account import DEFAULT_REGION, Account, account_options
+from peagle.cli.account import Account, account_options
 from peagle.cli.context import PeagleCommand, in_context, typed_command
-from peagle.cli.options import catalog_of, command_catalog, refuse_errors
-from peagle.cli.output.console import json_option, print_json, show_findings
+from peagle.cli.options import (
+    catalog_of,
+    command_catalog,
+    refuse_errors,
+    region_option,
+    yes_option,
+)
+from peagle.cli.output.console import confirm, json_option, print_json, say, show_findings
 from peagle.cli.output.progress import StatusLine
 from peagle.cli.output.weights import (
-    ResumeHint,
-    SyncBar,
+    SyncProgressBar,
     inspect_document,
     print_weights,
-    say_removed,
-    say_removed_warm_start,
+    resume_hint,
     say_synced,
     show_sync_plan,
     sync_document,
@@ -29,27 +33,18 @@ from peagle.cli.output.weights import (
     warm_start_line,
 )
 from peagle.errors import Fix, NotFound, Refused, UserError
+from peagle.text import format_size
 from peagle.weights.inspect import StoredWeights
 from peagle.weights.layout import PARTS
-from peagle.weights.queue import SyncProgress
 from peagle.weights.sync import REPLACING_CODES
 
-region_option = click.option(
-    "--region",
-    envvar=["AWS_REGION", "AWS_DEFAULT_REGION"],
-    default=DEFAULT_REGION,
-    help="Region of the bucket.  [env: AWS_REGION; default: us-east-1]",
-)
-
-take_over_option = click.option(
+_take_over_option = click.option(
     "--take-over", is_flag=True, help="Take over the lock of a crashed sync."
 )
 
-even_if_used_option = click.option(
+_even_if_used_option = click.option(
     "--even-if-used", is_flag=True, help="Proceed even if an endpoint uses these weights."
 )
-
-yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 
 
 @click.group(epilog="Example: peagle weights sync gpt-oss-20b s3://my-models/gpt-oss-20b")
@@ -68,27 +63,25 @@ def weights() -> None:
 @click.option("--drafter-only", is_flag=True, help="Copy the drafter's weights only.")
 @click.option("--target-from", metavar="PLACE", help="Folder, s3://... or hub id of the target.")
 @click.option("--drafter-from", metavar="PLACE", help="Folder, s3://... or hub id of the drafter.")
-@region_option
+@region_option("the bucket")
 @account_options
-@take_over_option
-@even_if_used_option
+@_take_over_option
+@_even_if_used_option
 @yes_option
 @json_option
 @click.pass_context
 def sync_command(
     ctx: click.Context,
+    /,
     pair: str,
     destination: str,
-    target_only: bool,
-    drafter_only: bool,
-    target_from: str | None,
-    drafter_from: str | None,
     region: str,
     account: Account,
     take_over: bool,
     even_if_used: bool,
     yes: bool,
     as_json: bool,
+    **sources: Any,
 ) -> None:
     """Copy PAIR into the folders target/ and drafter/ below PREFIX.
 
@@ -98,19 +91,16 @@ def sync_command(
     are not overwritten.
     """
     place = api.weights_prefix(destination)
-    given = {"target": target_from, "drafter": drafter_from}
-    parts = _parts(target_only, drafter_only, given)
+    parts = _parts(**sources)
+    given = {part: sources[f"{part}_from"] for part in parts}
     locations = {part: api.weights_at(at) for part, at in given.items() if at}
     chosen = api.weights_of_pair(command_catalog(ctx), pair, locations, parts)
     account.start()
     aws = account.connect(region)
     price = api.load_storage(catalog_of(ctx)).price_in(region)
-    hint = ResumeHint(
-        place,
-        typed_command(ctx, "weights", "sync", without=("--yes", "--json", "--take-over")),
-        in_context(("peagle", "weights", "remove", destination)),
-    )
-    with hint:
+    again = typed_command(ctx, "weights", "sync", without=("--yes", "--json", "--take-over"))
+    bar = SyncProgressBar()
+    with resume_hint(bar, place, again, in_context(("peagle", "weights", "remove", destination))):
         with StatusLine() as status:
             status.show("Inspecting", place.uri)
             plan = api.plan_sync(aws, place, chosen.weights)
@@ -123,16 +113,10 @@ def sync_command(
                 "use another prefix, or ",
             )  # fmt: skip
         if not yes:
-            _confirm(f"Copy this to {place.uri}?", "not copied")
+            confirm(f"Copy this to {place.uri}?", "not copied")
         started = time.monotonic()
-        with SyncBar() as bar:
-            hint.copying = True
-
-            def report(progress: SyncProgress) -> None:
-                hint.progress = progress
-                bar.show(progress)
-
-            result = api.sync_weights(aws, plan, chosen.pair, report, take_over)
+        with bar:
+            result = api.sync_weights(aws, plan, chosen.pair, bar.update, take_over)
         seconds = time.monotonic() - started
     use = shlex.join(use_command(pair, place, result.manifest, region, account))
     if as_json:
@@ -141,31 +125,28 @@ def sync_command(
         say_synced(plan, result, seconds, use)
 
 
-def _parts(target_only: bool, drafter_only: bool, given: dict[str, str | None]) -> tuple[str, ...]:
+def _parts(
+    target_only: bool, drafter_only: bool, target_from: str | None, drafter_from: str | None
+) -> tuple[str, ...]:
+    """The parts of the pair to copy."""
     if target_only and drafter_only:
-        raise UserError("--target-only and --drafter-only exclude each other", "Leave out both")
-    skipped = "drafter" if target_only else "target" if drafter_only else None
-    if skipped and given[skipped]:
-        kept = "target" if target_only else "drafter"
+        raise UserError("--target-only and --drafter-only exclude each other", "leave out both")
+    if target_only and drafter_from:
         raise UserError(
-            f"--{skipped}-from cannot be combined with --{kept}-only", "Leave out one of them"
+            "--drafter-from cannot be combined with --target-only", "leave out one of them"
         )
-    return tuple(part for part in PARTS if part != skipped)
-
-
-def _confirm(question: str, refused: str) -> None:
-    """Raises UserError, with the message ``refused``, unless the user agrees."""
-    if not sys.stdin.isatty():
-        raise UserError("Confirmation needed, but stdin is not a terminal", "Pass --yes")
-    if not click.confirm(question, err=True):
-        raise UserError(refused, "Nothing was changed")
+    if drafter_only and target_from:
+        raise UserError(
+            "--target-from cannot be combined with --drafter-only", "leave out one of them"
+        )
+    return ("target",) if target_only else ("drafter",) if drafter_only else PARTS
 
 
 @weights.command(
     "list", cls=PeagleCommand, epilog="Example: peagle weights list s3://my-models/gpt-oss-20b"
 )
 @click.argument("place", metavar="S3://BUCKET/PREFIX")
-@region_option
+@region_option("the bucket")
 @account_options
 @json_option
 @click.pass_context
@@ -194,11 +175,11 @@ def list_command(
     "peagle weights remove s3://my-models/tiny --warm KEY",
 )
 @click.argument("place", metavar="S3://BUCKET/PREFIX")
-@region_option
+@region_option("the bucket")
 @account_options
-@take_over_option
+@_take_over_option
 @click.option("--warm", "key", metavar="KEY", help="Only the warm start with that key.")
-@even_if_used_option
+@_even_if_used_option
 @yes_option
 @json_option
 @click.pass_context
@@ -220,30 +201,29 @@ def remove_command(
     """
     if key and (take_over or even_if_used):
         raise UserError("--take-over and --even-if-used cannot be combined with --warm",
-                        "Leave them out: --warm keeps the weights")  # fmt: skip
+                        "leave them out: --warm keeps the weights")  # fmt: skip
     aws = account.connect(region)
     found = api.inspect_weights(aws, api.weights_prefix(place))
     if key:
-        _remove_warm_start(aws, found, key, yes, as_json)
-        return
+        return _remove_warm_start(aws, found, key, yes, as_json)
     uri = found.place.uri
     if not (found.manifest or found.warm):
         raise NotFound(f"no weights were synced to {uri}",
-                       Fix("Show its contents", ("peagle", "weights", "list", uri)),
+                       Fix("show its contents", ("peagle", "weights", "list", uri)),
                        code="nothing-synced")  # fmt: skip
     if not even_if_used:
         api.refuse_weights_in_use({uri}, aws.scope, "without it no further instance starts")
     if not as_json:
         print_weights(found, api.load_storage(catalog_of(ctx)).price_in(region))
     if not yes:
-        _confirm(f"Remove this from {uri}?", "not removed")
+        confirm(f"Remove this from {uri}?", "not removed")
     api.remove_weights(aws, found, take_over)
+    warm = [one.key for one in found.warm]
     if as_json:
         size = found.size - sum(found.others.values())
-        warm = [one.key for one in found.warm]
-        print_json({"uri": uri, "folders": list(found.files), "warm": warm, "bytes": size})
-    else:
-        say_removed(found)
+        return print_json({"uri": uri, "folders": list(found.files), "warm": warm, "bytes": size})
+    also = f" and {len(warm)} warm start{'s' if len(warm) > 1 else ''}" if warm else ""
+    return say(f"Removed the weights{also} from {uri}; {len(found.others)} other objects stay.")
 
 
 def _remove_warm_start(aws: Aws, found: StoredWeights, key: str, yes: bool, as_json: bool) -> None:
@@ -251,9 +231,9 @@ def _remove_warm_start(aws: Aws, found: StoredWeights, key: str, yes: bool, as_j
     if not as_json:
         click.echo(warm_start_line(one))
     if not yes:
-        _confirm(f"Remove this warm start from {uri}?", "not removed")
+        confirm(f"Remove this warm start from {uri}?", "not removed")
     api.remove_warm_start(aws, found.place, one)
     if as_json:
-        print_json({"uri": uri, "folders": [], "warm": [key], "bytes": one.size})
-    else:
-        say_removed_warm_start(one, uri)
+        return print_json({"uri": uri, "folders": [], "warm": [key], "bytes": one.size})
+    return say(f"Removed the warm start {key} from {uri}, {format_size(one.size)}. Engines that "
+               "used it start cold.")  # fmt: skip

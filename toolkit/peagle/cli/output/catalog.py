@@ -12,8 +12,7 @@ from rich.table import Table
 
 from peagle.catalog.evidence import Evidence
 from peagle.catalog.schema import Drafter, EngineSetting, Pair, Target, kv_bytes
-from peagle.cli.output.columns import aligned, fitted, width_of
-from peagle.cli.output.console import make_console
+from peagle.cli.output.console import align_columns, fit_columns, make_console, table_width
 
 if TYPE_CHECKING:  # a list must not import boto3
     from peagle.aws.refresh import Change
@@ -30,19 +29,19 @@ _PIPE_WIDTH = 160
 def print_list(targets: list[dict[str, Any]]) -> None:
     """One block per target, one line per drafter; ``*`` marks the default.
 
-    A narrow terminal leaves some columns out. Rich, which takes 10 ms per table, prints only the
-    tables that are still too wide or are not ASCII, and folds them.
+    A narrow terminal gets fewer columns. Rich, which takes 10 ms per table, folds those that are
+    still too wide or are not ASCII.
     """
-    console = _console()
+    console = make_console(_PIPE_WIDTH)
     for target in targets:
         needs = f"vLLM {target['min_vllm']} or later, {target['licence']}"
         rows = [_COLUMNS, *_rows(target)]
-        rows, _ = fitted(rows, console.width, _DISPENSABLE)
-        if width_of(rows) > console.width or not f"{needs}{rows}".isascii():
+        rows, _ = fit_columns(rows, console.width, _DISPENSABLE)
+        if table_width(rows) > console.width or not f"{needs}{rows}".isascii():
             console.print(f"[bold]{escape(target['id'])}[/]  {escape(needs)}")
             console.print(_drafters(console, target))
             continue
-        lines = [*aligned(rows)]
+        lines = [*align_columns(rows)]
         click.echo(f"{click.style(target['id'], bold=True)}  {needs}")
         click.echo("\n".join([click.style(lines[0], dim=True), *lines[1:]]))
     console.print(
@@ -53,7 +52,7 @@ def print_list(targets: list[dict[str, Any]]) -> None:
 
 def print_pair(pair: Pair, measured: tuple[Evidence, ...], target: dict[str, Any]) -> None:
     """Everything about a pair."""
-    console = _console()
+    console = make_console(_PIPE_WIDTH)
     _section(console, pair.target.title, _target_facts(pair.target))
     if pair.drafter:
         _section(console, pair.drafter.title, _drafter_facts(pair.drafter))
@@ -81,12 +80,8 @@ def print_changes(changes: Sequence[Change]) -> None:
             click.echo(f"  {confirmed} prices are unchanged and get today's date")
 
 
-def _console() -> Console:
-    return make_console(_PIPE_WIDTH)
-
-
 def _drafters(console: Console, target: dict[str, Any]) -> Table:
-    rows, _ = fitted([_COLUMNS, *_rows(target)], console.width, _DISPENSABLE)
+    rows, _ = fit_columns([_COLUMNS, *_rows(target)], console.width, _DISPENSABLE)
     table = _table(*rows[0])
     for column in table.columns[:-1]:
         column.no_wrap = True
@@ -125,16 +120,16 @@ def _target_facts(target: Target) -> Iterable[tuple[str, Any]]:
     yield "licence", target.licence + (", gated" if target.gated else "")
     yield "parameters", f"{target.parameters:,}, {target.quantization or target.dtype}"
     yield "vLLM", f"{target.min_vllm} or later"
-    yield "context", f"{target.default_max_model_len} by default, at most {shape.max_positions}"
-    yield "architecture", f"{shape.class_name}, {shape.layers} layers, hidden {shape.hidden_size}"
+    yield "context", f"{target.default_max_model_len:,} by default, at most {shape.max_positions:,}"
+    yield "architecture", f"{shape.class_name}, {shape.layers} layers, hidden {shape.hidden_size:,}"
     for group in shape.attention:
-        window = f", window {group.window}" if group.window else ""
+        window = f", window {group.window:,}" if group.window else ""
         heads = f"{group.kv_heads} key-value heads of {group.head_dim}"
         yield "attention", f"{group.layers} {group.kind} layers, {heads}{window}"
     if shape.experts:
         yield "experts", f"{shape.experts}, {shape.experts_per_token} per token"
     cache = kv_bytes(shape.attention, target.default_max_model_len)
-    yield "cache", f"{_size(cache)} in bf16 for {target.default_max_model_len} tokens"
+    yield "cache", f"{_size(cache)} in bf16 for {target.default_max_model_len:,} tokens"
     yield "source", target.source
 
 
@@ -156,7 +151,7 @@ def _drafter_facts(drafter: Drafter) -> Iterable[tuple[str, Any]]:
     if drafter.hidden_layers:
         yield "layers", drafter.hidden_layers
     if drafter.max_positions:
-        yield "context", f"at most {drafter.max_positions}"
+        yield "context", f"at most {drafter.max_positions:,}"
     yield "floor", f"{drafter.acceptance_floor or 'none'} (minimum acceptance length of a proof)"
     if drafter.use:
         yield "for", drafter.use

@@ -3,34 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from textwrap import wrap
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from peagle.checks import Rule
 from peagle.cli.context import command_text
-from peagle.cli.output.console import make_console, print_findings
+from peagle.cli.output.console import indented, make_console, print_findings
 
 if TYPE_CHECKING:
     from peagle.checks.report import CheckReport
 
-_INDENT = " " * 9
+_INDENT = 9
 
 _RULE_HEADINGS = ("rule", "about", "vLLM notices", "what it prevents")
 
 _NARROW = 90
-"""Columns below which the table of rules leaves columns out."""
-
-_PIPE_WIDTH = 120
-"""Columns where stdout is no terminal."""
+"""Terminal width below which the table of rules has two columns."""
 
 
 def print_report(report: CheckReport, seconds: float) -> None:
     """Print the report, which took ``seconds``, on stdout."""
-    console = _console()
+    console = make_console()
     console.print(f"[bold]{escape(report.pair)}[/] on vLLM {report.case.runtime.vllm}\n")
     for finding in report.findings:
         print_findings(console, [finding])
@@ -46,11 +41,9 @@ def print_report(report: CheckReport, seconds: float) -> None:
             f"the {' and the '.join(report.unread)}: only the catalogue's numbers were checked; to "
             "read the files:"
         )
-        width = console.width - len(_INDENT)
-        lines = wrap(what, width, break_long_words=False, break_on_hyphens=False)
-        for number, line in enumerate([*lines, command_text(report.read_command)]):
-            label = "" if number else "not read"
-            console.print(f"{label:<{len(_INDENT)}}{escape(line)}", soft_wrap=True)
+        text = f"not read {indented(what, console.width, _INDENT)}"
+        console.print(escape(text), soft_wrap=True)
+        console.print(f"{' ' * _INDENT}{escape(command_text(report.read_command))}", soft_wrap=True)
     total = sum(checkpoint.bytes_read for checkpoint in report.read)
     console.print(
         f"checked  {report.rules} rules in {seconds:.2f} s, {total:,} bytes read: "
@@ -60,7 +53,7 @@ def print_report(report: CheckReport, seconds: float) -> None:
 
 def print_rules(rules: Sequence[Rule]) -> None:
     """All rules as a table; on a narrow terminal without subject and vLLM's own check."""
-    console = _console()
+    console = make_console()
     narrow = console.width < _NARROW
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     headings = ("rule", "what it prevents") if narrow else _RULE_HEADINGS
@@ -73,26 +66,20 @@ def print_rules(rules: Sequence[Rule]) -> None:
 
 
 def _verdict(report: CheckReport) -> str:
-    """``2 errors, 1 note``, or that nothing is wrong."""
+    """``2 errors, 1 note``, or ``nothing wrong`` and what that is limited to."""
     findings = report.findings
     counts = [
         f"{count} {level}{'s' if count > 1 else ''}"
         for level in ("error", "warning", "note")
         if (count := sum(finding.level == level for finding in findings))
     ]
-    words = ", ".join(counts)
+    text = ", ".join(counts)
     if any(finding.level == "error" for finding in findings):
-        return words
-    return f"nothing wrong{_limits(report)}{f' ({words})' if words else ''}"
-
-
-def _limits(report: CheckReport) -> str:
-    """What the verdict is limited to, where not everything was read."""
+        return text
     if not report.read:
-        return " in the catalogue's numbers"
-    whole = not report.unread and all(c.tensors is not None for c in report.read)
-    return "" if whole else " in what was read"
-
-
-def _console() -> Console:
-    return make_console(_PIPE_WIDTH)
+        limit = " in the catalogue's numbers"
+    elif report.unread or any(checkpoint.tensors is None for checkpoint in report.read):
+        limit = " in what was read"
+    else:
+        limit = ""
+    return f"nothing wrong{limit}{f' ({text})' if text else ''}"

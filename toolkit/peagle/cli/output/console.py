@@ -1,62 +1,51 @@
-"""Output of all commands: one JSON document with ``--json``, else tables, bars and findings."""
+"""Output of all commands: one JSON document with ``--json``, else text, tables and findings.
+
+Tables fit narrow terminals: columns are dropped as a whole, and no word is broken.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import shutil
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from textwrap import wrap
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from peagle.cli.context import fix_in_context
+from peagle.errors import Fix, UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.text import Text
 
     from peagle.findings import Finding
 
-FULL, EMPTY = "█", "░"
-_PLAIN = {FULL: "#", EMPTY: "."}
-
-
-def bar(parts: Iterable[tuple[str, float]], whole: float, width: int) -> Text:
-    """A bar of ``parts`` (style and size, in the unit of ``whole``), then the remainder.
-
-    ``width`` is in characters: blocks, or ``#`` and ``.`` if stdout cannot encode blocks.
-    """
-    from rich.text import Text
-
-    sized = list(parts)
-    whole = max(whole, sum(size for _, size in sized))
-    full, empty = _shown(FULL), _shown(EMPTY)
-    text, drawn, filled = Text(), 0, 0.0
-    for style, size in sized:
-        filled += size
-        upto = round(width * filled / whole)
-        text.append(full * (upto - drawn), style)
-        drawn = upto
-    return text.append(empty * (width - drawn), "dim")
-
-
-def _shown(block: str) -> str:
-    try:
-        block.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
-    except (UnicodeEncodeError, LookupError):
-        return _PLAIN[block]
-    return block
-
-
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+Row = tuple[str, ...]
 
 TYPED_AT = "peagle.typed_at"
 """Key in click's ``Context.meta``: the start of the command, in epoch seconds."""
 
+UNLIMITED = 10_000
+"""The width of a pipe, which another program may read: nothing is dropped or wrapped."""
+
+_COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
+_GAP = 2
+_INDENT = 9
 _PADDING = re.compile(r" +$", re.MULTILINE)
+
+_FLAGS = frozenset(
+    {
+        "instance_count", "instance_type", "k", "max_model_len", "max_price_per_hour",
+        "min_tokens_per_second", "model_source", "weights_by",
+    }
+)  # fmt: skip
+"""Values of ``Finding.where`` that are planning options."""
 
 
 def json_option(command: Command) -> Command:
@@ -66,15 +55,38 @@ def json_option(command: Command) -> Command:
 
 def print_json(document: Any) -> None:
     """Print the document to stdout, in UTF-8 characters if stdout can encode them."""
-    text = json.dumps(document, indent=2, ensure_ascii=False)
+    encodable = can_print(text := json.dumps(document, indent=2, ensure_ascii=False))
+    click.echo(text if encodable else json.dumps(document, indent=2))
+
+
+def can_print(text: str) -> bool:
+    """Whether stdout can encode ``text``."""
     try:
-        text.encode(sys.stdout.encoding or "utf-8")
+        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
     except (UnicodeEncodeError, LookupError):
-        text = json.dumps(document, indent=2)
-    click.echo(text)
+        return False
+    return True
 
 
-def make_console(pipe_width: int) -> Console:
+def say(message: str) -> None:
+    """Print a message to stderr, which keeps stdout for results."""
+    click.echo(message, err=True)
+
+
+def confirmed(question: str, fix: str | Fix = "pass --yes") -> bool:
+    """Ask on stderr. Raises UserError, with the fix, if stdin is not a terminal."""
+    if not sys.stdin.isatty():
+        raise UserError("confirmation needed, but stdin is not a terminal", fix)
+    return click.confirm(question, err=True)
+
+
+def confirm(question: str, declined: str, fix: str = "pass --yes") -> None:
+    """Raise UserError, with the message ``declined``, unless the user agrees."""
+    if not confirmed(question, fix):
+        raise UserError(f"{declined}; nothing was changed", code="declined")
+
+
+def make_console(pipe_width: int = 120) -> Console:
     """A console on stdout, as wide as the terminal or ``COLUMNS``, else ``pipe_width``.
 
     Without a terminal, rich's trailing blanks are removed.
@@ -83,8 +95,7 @@ def make_console(pipe_width: int) -> Console:
 
     if sys.stdout.isatty():
         return Console(highlight=False)
-    columns = os.environ.get("COLUMNS", "")
-    width = int(columns) if columns.isdecimal() and int(columns) else pipe_width
+    width = terminal_width(pipe_width)
     return Console(highlight=False, width=width, file=_Unpadded(sys.stdout))  # type: ignore[arg-type]
 
 
@@ -101,39 +112,13 @@ class _Unpadded:
         return getattr(self._stream, name)
 
 
-def say(message: str) -> None:
-    """Print a message to stderr, which keeps stdout for results."""
-    click.echo(message, err=True)
-
-
-def colour(level: str) -> str:
-    """The colour of a finding's level."""
-    return {"error": "red", "warning": "yellow", "note": "cyan"}[level]
-
-
-def show_findings(findings: Any) -> None:
+def show_findings(findings: Iterable[Finding]) -> None:
     """One line per finding on stderr: level, where, message, fix."""
     for finding in findings:
-        level = click.style(f"{finding.level}:", fg=colour(finding.level), bold=True)
+        level = click.style(f"{finding.level}:", fg=_COLOURS[finding.level], bold=True)
         fix = fix_in_context(finding.fix, finding.command)
         message = f"{finding.message} ({fix})" if fix else finding.message
         say(f"{level} {where_text(finding.where)}: {message} [{finding.code}]")
-
-
-_INDENT = " " * 9
-
-_FLAGS = frozenset(
-    {
-        "instance_count", "instance_type", "k", "max_model_len", "max_price_per_hour",
-        "min_tokens_per_second", "model_source", "weights_by",
-    }
-)  # fmt: skip
-"""Values of ``Finding.where`` that are planning options."""
-
-
-def where_text(where: str) -> str:
-    """``Finding.where`` for people: planning options as flags, such as ``--instance-type``."""
-    return f"--{where.replace('_', '-')}" if where in _FLAGS else where
 
 
 def print_findings(console: Console, findings: Iterable[Finding]) -> None:
@@ -141,18 +126,71 @@ def print_findings(console: Console, findings: Iterable[Finding]) -> None:
     from rich.markup import escape
 
     for finding in findings:
-        level = f"[bold {colour(finding.level)}]{finding.level:<8}[/]"
+        level = f"[bold {_COLOURS[finding.level]}]{finding.level:<8}[/]"
         console.print(f"{level} [bold]{finding.code}[/] ({escape(where_text(finding.where))})")
-        _indented(console, finding.message)
-        if finding.fix or finding.command:
-            fix = fix_in_context(finding.fix, finding.command)
-            _indented(console, f"fix: {fix}")
+        fix = fix_in_context(finding.fix, finding.command)
+        for text in (finding.message, f"fix: {fix}" if fix else ""):
+            for line in wrapped(text, console.width - _INDENT):
+                console.print(f"{' ' * _INDENT}{escape(line)}", soft_wrap=True)
 
 
-def _indented(console: Console, text: str) -> None:
-    """Print indented text; addresses and commands are not broken at hyphens."""
-    from rich.markup import escape
+def where_text(where: str) -> str:
+    """``Finding.where`` for people: planning options as flags, such as ``--instance-type``."""
+    return f"--{where.replace('_', '-')}" if where in _FLAGS else where
 
-    width = console.width - len(_INDENT)
-    for line in wrap(text, width, break_long_words=False, break_on_hyphens=False):
-        console.print(f"{_INDENT}{escape(line)}", soft_wrap=True)
+
+def terminal_width(pipe_width: int = UNLIMITED) -> int:
+    """The width of the terminal or from ``COLUMNS``; else ``pipe_width``."""
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns):
+        return int(columns)
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else pipe_width
+
+
+def table_width(rows: Sequence[Row]) -> int:
+    """The width of the table in characters, with two blanks between columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return sum(widths) + _GAP * (len(widths) - 1)
+
+
+def fit_columns(
+    rows: Sequence[Row], width: int, dispensable: Sequence[str]
+) -> tuple[list[Row], Row]:
+    """The rows (headings first) without as many ``dispensable`` columns as needed to fit, and the
+    headings of the dropped columns."""
+    kept, dropped = list(rows), []
+    for heading in dispensable:
+        if table_width(kept) <= width:
+            break
+        if heading in kept[0]:
+            at = kept[0].index(heading)
+            kept = [row[:at] + row[at + 1 :] for row in kept]
+            dropped.append(heading)
+    return kept, tuple(dropped)
+
+
+def align_columns(rows: Sequence[Row], right: Collection[str] = ()) -> Iterator[str]:
+    """One line per row; columns whose heading is in ``right`` are aligned to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    sides = [">" if heading in right else "<" for heading in rows[0]]
+    for row in rows:
+        cells = zip(row, sides, widths, strict=True)
+        yield (" " * _GAP).join(f"{cell:{side}{width}}" for cell, side, width in cells).rstrip()
+
+
+def hidden_columns(headings: Row) -> str:
+    """A note on dropped columns; empty if none was dropped."""
+    if not headings:
+        return ""
+    return f"Hidden columns (too narrow): {', '.join(headings)}; --json shows all."
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """``text`` in lines of ``width``; words, addresses and commands are not broken, even if longer
+    than a line."""
+    return wrap(text, max(width, 1), break_long_words=False, break_on_hyphens=False)
+
+
+def indented(text: str, width: int, indent: int) -> str:
+    """``text`` in lines of ``width``, all but the first indented."""
+    return f"\n{' ' * indent}".join(wrapped(text, width - indent))

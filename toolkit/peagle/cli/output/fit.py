@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import NamedTuple
 
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from peagle.cli.output.console import bar, make_console, print_findings
+from peagle.cli.output.console import can_print, make_console, print_findings
 from peagle.fit.estimate import INSIDE
 from peagle.fit.models import Advice, Fit
 from peagle.fit.report import FitReport
 from peagle.planning.candidates import GPU_MEMORY_UTILIZATION
 from peagle.planning.limits import USUAL_CONCURRENCY
+from peagle.text import format_concurrency
 from peagle.vllm.defaults import schedules_ahead
 
-_PIPE_WIDTH = 120
-"""Columns where stdout is no terminal."""
-
 _BAR_WIDTH = 60
+_BLOCKS, _ASCII = ("█", "░"), ("#", ".")
 
 MEANINGS: dict[str, str] = {
     "kept_by_driver": "memory that the GPU driver reserves",
@@ -39,7 +38,7 @@ MEANINGS: dict[str, str] = {
 }
 """Term -> what it is."""
 
-KNOBS: dict[str, str] = {
+OPTIONS: dict[str, str] = {
     "max-model-len": "the longest context that fits",
     "k": "fewer drafted tokens",
     "kv-cache-dtype": "an 8-bit KV cache, half the size",
@@ -56,11 +55,13 @@ KNOBS: dict[str, str] = {
 
 def print_report(report: FitReport) -> None:
     """The report on stdout."""
-    console = make_console(_PIPE_WIDTH)
-    console.print(f"[bold]{escape(report.pair)}[/]  {escape(_setting(report))}")
+    console = make_console()
+    console.print(f"[bold]{escape(report.pair)}[/]  {escape(_hardware(report))}")
     console.print(f"[dim]{escape(_settings(report))}[/]\n")
-    console.print(_bar(report.fit))
-    console.print(_legend(report.fit))
+    console.print(memory_bar(report.fit, _BAR_WIDTH))
+    parts = [part for part in memory_parts(report.fit) if part.gib >= 0.05]
+    legend = (f"[{part.style}]{part.name} {part.gib:.1f}[/]" for part in parts)
+    console.print(f"{'  '.join(legend)}  of {report.fit.gpu_memory_gib:.1f} GiB")
     console.print(f"\n{_verdict(report)}")
     if report.without_speculation:
         console.print(_cost(report))
@@ -76,35 +77,67 @@ def print_report(report: FitReport) -> None:
         print_findings(console, report.findings)
 
 
-def _setting(report: FitReport) -> str:
-    """Where, on which vLLM, and how many tokens ahead."""
+class MemoryPart(NamedTuple):
+    """One part of a GPU's memory in pictures and legends; ``style`` is rich's."""
+
+    name: str
+    style: str
+    gib: float
+    meaning: str
+
+
+def memory_parts(fit: Fit) -> list[MemoryPart]:
+    """The parts of one GPU's memory, from left to right; the last one is free."""
+    terms = fit.terms
+    engine = sum(gib for name, gib in terms.items() if name.endswith("_estimate"))
+    free = terms.get("kept_free", 0.0) + terms.get("kept_by_driver", 0.0)
+    parts = [
+        MemoryPart("target", "cyan", fit.weights_gib, "weights of the target"),
+        MemoryPart("drafter", "magenta", fit.drafter_gib, "weights of the drafter"),
+        MemoryPart("engine", "yellow", engine, "activations, CUDA graphs and CUDA itself"),
+        MemoryPart("cache", "green", fit.kv_cache_gib, "KV cache"),
+        MemoryPart("free", "dim", free, "reserved (1 - gpu_memory_utilization) and driver"),
+    ]
+    return [part for part in parts if part.gib or part.name != "drafter"]
+
+
+def memory_bar(fit: Fit, width: int) -> Text:
+    """The parts as a bar of ``width`` characters: blocks, or ``#`` and ``.`` if stdout cannot
+    encode blocks."""
+    full, empty = _BLOCKS if can_print("█░") else _ASCII
+    used = memory_parts(fit)[:-1]
+    whole = max(fit.gpu_memory_gib, sum(part.gib for part in used))
+    text, drawn, filled = Text(), 0, 0.0
+    for part in used:
+        filled += part.gib
+        end = round(width * filled / whole)
+        text.append(full * (end - drawn), part.style)
+        drawn = end
+    return text.append(empty * (width - drawn), "dim")
+
+
+def _hardware(report: FitReport) -> str:
     engine, memory = report.case.engine, f"{report.fit.gpu_memory_gib:.1f} GiB"
     over = f"{engine.tensor_parallel_size} x " if engine.tensor_parallel_size > 1 else ""
     drafts = f", K={engine.k}" if engine.k else ""
     if report.instance_type:
         where = f"{over}{engine.gpu} ({memory}) of {report.instance_type}"
     else:
-        where = f"{over}{memory} (GPU taken to be {engine.gpu})"
+        where = f"{over}{memory} (GPU assumed: {engine.gpu})"
     return f"on {where}, vLLM {engine.vllm}{drafts}"
 
 
 def _settings(report: FitReport) -> str:
     """The engine settings of the estimate, given or the defaults of ``vllm serve``."""
     engine = report.case.engine
+    is_auto = engine.kv_cache_dtype == "auto"
+    dtype = report.case.target.dtype if is_auto else engine.kv_cache_dtype
     return (
-        f"with {engine.max_model_len:,} tokens of context, {_requests(engine.max_num_seqs)} at a "
-        f"time, steps of {engine.max_num_batched_tokens:,} tokens, "
-        f"{engine.gpu_memory_utilization:g} of the memory, cache in {_cache_type(report)}"
+        f"with {engine.max_model_len:,} tokens of context, "
+        f"{format_concurrency(engine.max_num_seqs)}, steps of "
+        f"{engine.max_num_batched_tokens:,} tokens, {engine.gpu_memory_utilization:g} of the "
+        f"memory, cache in {dtype}"
     )
-
-
-def _cache_type(report: FitReport) -> str:
-    dtype = report.case.engine.kv_cache_dtype
-    return report.case.target.dtype if dtype == "auto" else dtype
-
-
-def _requests(count: int) -> str:
-    return f"{count:,} request{'' if count == 1 else 's'}"
 
 
 def _planned_values(report: FitReport) -> list[str]:
@@ -121,26 +154,6 @@ def _planned_values(report: FitReport) -> list[str]:
     ]
 
 
-def _parts(fit: Fit) -> Iterator[tuple[str, str, float]]:
-    """Style, name and GiB of what the picture shows, from left to right."""
-    terms = fit.terms
-    yield "cyan", "target", fit.weights_gib
-    yield "magenta", "drafter", fit.drafter_gib
-    yield "yellow", "engine", sum(terms[name] for name in terms if name.endswith("_estimate"))
-    yield "green", "cache", fit.kv_cache_gib
-    yield "dim", "left free", terms["kept_free"] + terms.get("kept_by_driver", 0.0)
-
-
-def _bar(fit: Fit) -> Text:
-    taken = ((style, gib) for style, name, gib in _parts(fit) if name != "left free")
-    return bar(taken, fit.gpu_memory_gib, _BAR_WIDTH)
-
-
-def _legend(fit: Fit) -> str:
-    words = (f"[{style}]{name} {gib:.1f}[/]" for style, name, gib in _parts(fit) if gib >= 0.05)
-    return f"{'  '.join(words)}  of {fit.gpu_memory_gib:.1f} GiB"
-
-
 def _verdict(report: FitReport) -> str:
     fit, engine = report.fit, report.case.engine
     if report.refusal:
@@ -152,7 +165,8 @@ def _verdict(report: FitReport) -> str:
 
 
 def _cost(report: FitReport) -> str:
-    without = report.without_speculation
+    """What speculation costs in cache and concurrent requests."""
+    without, engine = report.without_speculation, report.case.engine
     assert without is not None
     alone = f"{without.kv_cache_tokens:,} tokens, or {without.max_concurrency:.2f} requests"
     kept = without.concurrency_kept
@@ -160,24 +174,18 @@ def _cost(report: FitReport) -> str:
         return "without speculation it would not fit either"
     if report.refusal or kept is None:
         return f"without speculation the cache would hold {alone}"
-    return f"without speculation it would hold {alone}:{_price(report, kept)}"
-
-
-def _price(report: FitReport, kept: float) -> str:
-    """What speculation costs, where ``kept`` is the share of requests that remains with it."""
-    engine = report.case.engine
     if kept > 1 and not schedules_ahead(engine, report.case.drafter):
-        return (
+        cost = (
             f"\n{engine.draftless} drafting turns asynchronous scheduling off, so that a request's "
             "sliding layers keep one step less;\nthat costs speed, not memory"
         )
-    return (
-        f" speculation costs {1 - kept:.0%}" if kept < 0.995 else " speculation costs next to none"
-    )
+    else:
+        cost = f" speculation costs {f'{1 - kept:.0%}' if kept < 0.995 else 'next to none'}"
+    return f"without speculation it would hold {alone}:{cost}"
 
 
 def _terms(fit: Fit) -> Table:
-    """Every term with GiB; those inside the cache are set in."""
+    """Every term with GiB; those inside the cache are indented."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("term")
     table.add_column("GiB", justify="right")
@@ -193,7 +201,7 @@ def _terms(fit: Fit) -> Table:
 
 
 def _shown(name: str) -> str:
-    """A term's name as words; an estimate says so by a tilde."""
+    """A term's name as words; a tilde marks an estimate."""
     words = name.removesuffix("_estimate").removeprefix(INSIDE).replace("_", " ")
     return f"{words} ~" if name.endswith("_estimate") else words
 
@@ -202,5 +210,5 @@ def _advice(advice: tuple[Advice, ...]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     for item in advice:
         holds = f"{item.kv_cache_tokens:,} tokens, {item.max_concurrency:.2f} requests"
-        table.add_row(item.option, KNOBS[item.knob], f"[dim]{holds}[/]")
+        table.add_row(item.option, OPTIONS[item.knob], f"[dim]{holds}[/]")
     return table

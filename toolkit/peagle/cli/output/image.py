@@ -7,7 +7,13 @@ from typing import Any
 
 import click
 
-from peagle.cli.output.columns import WIDE, aligned, fitted, folded, left_out
+from peagle.cli.output.console import (
+    UNLIMITED,
+    align_columns,
+    fit_columns,
+    hidden_columns,
+    wrapped,
+)
 from peagle.images import Image
 
 _HEADINGS = ("NAME", "PAIR", "RUNTIME", "SIZE", "WEIGHTS", "CREATED", "BASE")
@@ -17,15 +23,14 @@ _DISPENSABLE = ("BASE", "CREATED", "WEIGHTS", "RUNTIME", "PAIR", "SIZE")
 _MB = 1e6
 
 
-def table(images: Sequence[Image], width: int = WIDE) -> Iterator[str]:
+def table(images: Sequence[Image], width: int = UNLIMITED) -> Iterator[str]:
     """One line per image, fitted to ``width`` columns; columns that do not fit are named below.
 
     The base is shown without its registry; `image show` prints all of it.
     """
-    rows, gone = fitted([_HEADINGS, *map(_row, images)], width, _DISPENSABLE)
-    yield from aligned(rows, ("SIZE",))
-    if gone:
-        yield folded(left_out(gone), width, 0)
+    rows, dropped = fit_columns([_HEADINGS, *map(_row, images)], width, _DISPENSABLE)
+    yield from align_columns(rows, ("SIZE",))
+    yield from wrapped(hidden_columns(dropped), width)
 
 
 def _row(image: Image) -> tuple[str, ...]:

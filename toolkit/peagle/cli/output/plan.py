@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from peagle.cli.output.columns import fitted, folded
-from peagle.cli.output.console import bar, make_console, print_findings
+from peagle.cli.output.console import fit_columns, indented, make_console, print_findings
+from peagle.cli.output.fit import memory_bar, memory_parts
 from peagle.cli.output.flags import explained
 from peagle.fit.estimate import INSIDE
 from peagle.fit.models import Fit
@@ -23,16 +20,20 @@ UNVERIFIED = "unverified"
 
 _UNKNOWN = (UNVERIFIED, "-")
 
-
-HEADS = ("", "instances", "on each", "USD/hour", "holds", "K", "tokens/s", "USD/1M")
-
-_DISPENSABLE = ("on each", "USD/1M", "tokens/s")
+HEADINGS = ("", "instances", "GPUs each", "USD/hour", "requests", "K", "tokens/s", "USD/1M")
+_LEFT = HEADINGS[:3]
+_DISPENSABLE = ("GPUs each", "USD/1M", "tokens/s")
 """Columns to drop on a narrow terminal, in this order."""
 
 LEGEND = (
-    "*: planned. holds: requests of full length in the KV cache. tokens/s: total output. "
-    "USD/1M: per million output tokens. -: unknown."
+    "*: planned. requests: full-length requests that fit in the KV cache. "
+    "tokens/s: total output. USD/1M: per million output tokens. -: unknown."
 )
+
+BEST_INSTANCES = "Best instances for this load"
+_BAR_WIDTH = 48
+_INDENT = len("GPU memory") + 2
+_FACTS = len("speculation") + 2
 
 
 def speed_text(plan: Plan) -> str:
@@ -55,12 +56,12 @@ def instances_table(plan: Plan, width: int) -> Table:
     instances = [*plan.alternatives]
     if not any(_planned(plan, one) for one in instances):
         instances.insert(0, _own(plan))
-    rows, _ = fitted([HEADS, *(_row(plan, one) for one in instances)], width, _DISPENSABLE)
+    table_rows = [HEADINGS, *(_row(plan, one) for one in instances)]
+    rows, _ = fit_columns(table_rows, width, _DISPENSABLE)
     table = Table.grid(padding=(0, 2))
-    for head in rows[0]:
-        words = head in ("", "instances", "on each")
-        table.add_column(justify="left" if words else "right", no_wrap=True)
-    table.add_row(*(Text(head, "dim") for head in rows[0]))
+    for heading in rows[0]:
+        table.add_column(justify="left" if heading in _LEFT else "right", no_wrap=True)
+    table.add_row(*(Text(heading, "dim") for heading in rows[0]))
     for row in rows[1:]:
         table.add_row(*(Text(cell, "dim" if cell in _UNKNOWN else "") for cell in row))
     return table
@@ -94,7 +95,7 @@ def _row(plan: Plan, one: Alternative) -> tuple[str, ...]:
     speed = one.tokens_per_second
     return (
         "*" if _planned(plan, one) else "",
-        _counted(one.instance_count, one.instance_type),
+        f"{one.instance_count} x {one.instance_type}".removeprefix("1 x "),
         f"{one.tensor_parallel_size} x {one.gpu}",
         _dollars(one.price_per_hour_usd),
         f"{one.max_concurrency * one.instance_count:,.1f}",
@@ -104,31 +105,16 @@ def _row(plan: Plan, one: Alternative) -> tuple[str, ...]:
     )
 
 
-def _counted(count: int, what: str) -> str:
-    return what if count == 1 else f"{count} x {what}"
-
-
 def _dollars(amount: float | None) -> str:
     return "-" if amount is None else f"{amount:,.2f}"
 
 
-_PIPE_WIDTH = 120
-"""Columns without a terminal."""
-
-_BAR_WIDTH = 48
-
-_INDENT = len("GPU memory") + 2
-_FACTS = len("speculation") + 2
-
-BEST_INSTANCES = "Best instances for this load"
-
-
 def print_plan(plan: Plan, next_command: str | None = None) -> None:
     """The plan on stdout."""
-    console = make_console(_PIPE_WIDTH)
+    console = make_console()
     console.print(f"[bold]{escape(plan.pair)}[/]\n")
     for name, value in _facts(plan).items():
-        text = folded(value, console.width, _FACTS)
+        text = indented(value, console.width, _FACTS)
         console.print(f"[bold]{name:<{_FACTS}}[/]{escape(text)}", soft_wrap=True)
     console.print()
     console.print(_memory(plan.fit))
@@ -140,16 +126,11 @@ def print_plan(plan: Plan, next_command: str | None = None) -> None:
     if plan.findings:
         console.print("\n[bold]Findings[/]")
         print_findings(console, plan.findings)
-    for title, section in _explanations(plan):
+    for title, section in (("Engine arguments", _arguments(plan)), ("Decisions", _reasons(plan))):
         console.print(f"\n[bold]{title}[/]")
         console.print(section)
     if next_command:
         console.print(f"\nNext: [bold]{escape(next_command)}[/]", soft_wrap=True)
-
-
-def _explanations(plan: Plan) -> Iterator[tuple[str, RenderableType]]:
-    yield "Engine arguments", _arguments(plan)
-    yield "Decisions", _reasons(plan)
 
 
 def price_text(plan: Plan) -> str:
@@ -157,8 +138,8 @@ def price_text(plan: Plan) -> str:
     words = format_price(plan.price_per_hour_usd, month=True)
     if plan.price_per_hour_usd is None:
         return words
-    invented = any(finding.code == "price-not-amazons" for finding in plan.findings)
-    of = "not AWS's own price, queried on" if invented else "list price of"
+    not_aws = any(finding.code == "price-not-amazons" for finding in plan.findings)
+    of = "not AWS's own price, queried on" if not_aws else "list price of"
     return f"{words} ({of} {plan.price_date})"
 
 
@@ -172,11 +153,9 @@ def speculation_text(speculation: Speculation | None) -> str:
     else:
         text = f"{names.get(speculation.method, speculation.method)}, K={speculation.k}"
     floor = speculation.acceptance_floor
-    return (
-        text
-        if floor is None
-        else f"{text}; deploy passes at a measured acceptance length of at least {floor:g}"
-    )
+    if floor is None:
+        return text
+    return f"{text}; deploy passes at a measured acceptance length of at least {floor:g}"
 
 
 def _facts(plan: Plan) -> dict[str, str]:
@@ -215,15 +194,15 @@ def _weights(plan: Plan) -> str:
 
 def _memory(fit: Fit) -> Table:
     """The memory of one GPU: a bar and its legend."""
-    drawn = [(style, gib) for name, style, gib, _ in _parts(fit) if name != "free"]
     table = _grid("bold", "")
-    table.add_row("GPU memory", bar(drawn, fit.gpu_memory_gib, _BAR_WIDTH))
-    parts = Table.grid(padding=(0, 2))
-    for column in ("left", "right", "left"):
-        parts.add_column(justify="right" if column == "right" else "left")
-    for name, style, gib, what in _parts(fit):
-        parts.add_row(f"[{style}]{name}[/]", f"{gib:.1f} GiB", f"[dim]{what}[/]")
-    table.add_row("", parts)
+    table.add_row("GPU memory", memory_bar(fit, _BAR_WIDTH))
+    legend = Table.grid(padding=(0, 2))
+    for side in ("left", "right", "left"):
+        legend.add_column(justify="right" if side == "right" else "left")
+    for part in memory_parts(fit):
+        name, meaning = f"[{part.style}]{part.name}[/]", f"[dim]{part.meaning}[/]"
+        legend.add_row(name, f"{part.gib:.1f} GiB", meaning)
+    table.add_row("", legend)
     return table
 
 
@@ -247,18 +226,6 @@ def _verdict(plan: Plan) -> str:
         return f"[green]fits[/]{size}: {holds}, or {full}"
     part = f"for {fit.max_concurrency:,.1f} of the {format_requests(load)} at full length"
     return f"[yellow]fits, {part}[/]{size}: {holds}"
-
-
-def _parts(fit: Fit) -> Iterator[tuple[str, str, float, str]]:
-    """Name, colour, GiB and meaning of each part of one GPU's memory."""
-    engine = sum(gib for name, gib in fit.terms.items() if name.endswith("_estimate"))
-    free = fit.terms.get("kept_free", 0.0) + fit.terms.get("kept_by_driver", 0.0)
-    yield "target", "cyan", fit.weights_gib, "weights of the target"
-    if fit.drafter_gib:
-        yield "drafter", "magenta", fit.drafter_gib, "weights of the drafter"
-    yield "engine", "yellow", engine, "activations, CUDA graphs and CUDA itself"
-    yield "cache", "green", fit.kv_cache_gib, "KV cache"
-    yield "free", "dim", free, "reserved (1 - gpu_memory_utilization) and driver"
 
 
 def _arguments(plan: Plan) -> Table:

@@ -6,47 +6,47 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
-from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from peagle.text import format_duration, format_usd
 
 if TYPE_CHECKING:
     from peagle.deploy.context import Progress
 
-QUIET_SECONDS = 15.0
-"""How often an unchanged state is repeated without a terminal."""
+REPEAT_SECONDS = 15.0
 
 
 class StatusLine:
-    """A context manager; on a terminal the line is cleared at its end."""
+    """A context manager that shows the current step; on a terminal the line is cleared at its end.
+
+    Without a terminal, as in a pipeline, it prints a line every 15 seconds: the log shows that the
+    command is alive, and does not fill up.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._begin = clock()
+        self._started_at = clock()
         self._printed_at = float("-inf")
         self._on_terminal = sys.stderr.isatty()
 
-    def __enter__(self) -> StatusLine:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._on_terminal:
             self._write("\r\x1b[2K")
 
-    def show(self, what: str, detail: str = "") -> None:
-        """Show ``what``, its elapsed seconds, and as much of ``detail`` as fits."""
-        self.tell(f"{what}, {self._clock() - self._begin:.0f} s{': ' if detail else ''}{detail}")
+    def show(self, step: str, detail: str = "") -> None:
+        """Show the step, its elapsed seconds, and as much of ``detail`` as fits."""
+        seconds = self._clock() - self._started_at
+        self.show_line(f"{step}, {seconds:.0f} s{': ' if detail else ''}{detail}")
 
-    def tell(self, line: str, news: bool = False) -> None:
-        """Show a line. Without a terminal only ``news`` is printed at once."""
+    def show_line(self, line: str, at_once: bool = False) -> None:
+        """Show a line. Without a terminal one that follows within 15 s is left out, unless
+        ``at_once``."""
         now = self._clock()
-        if not self._on_terminal and not news and now - self._printed_at < QUIET_SECONDS:
+        may_skip = not self._on_terminal and not at_once
+        if may_skip and now - self._printed_at < REPEAT_SECONDS:
             return
         self._printed_at = now
         line = "".join(character if character.isprintable() else " " for character in line)
@@ -60,42 +60,27 @@ class StatusLine:
         sys.stderr.flush()
 
 
-class Ticker:
-    """Shows progress while it is open; pass ``show`` as the observer."""
+class DeploymentProgress(StatusLine):
+    """The progress of a deployment with its cost: a new state is shown at once.
 
-    def __init__(self, free: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
-        self._free = free
-        self._state = ""
-        self._status = StatusLine(clock)
-
-    def __enter__(self) -> Ticker:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._status.__exit__(kind, error, trace)
-
-    def show(self, progress: Progress) -> None:
-        """Show a state; a change of state is news."""
-        news = progress.state != self._state or not progress.lasting
-        self._state = progress.state
-        self._status.tell(describe(progress, self._free), news)
-
-
-def describe(progress: Progress, free: bool = False) -> str:
-    """State, elapsed time, cost so far and the last log line, where known.
-
-    In the sandbox (``free``) the cost is the one on AWS.
+    ``sandbox``: the cost is the one on AWS.
     """
-    parts = [progress.state]
-    if progress.seconds:
-        parts.append(format_duration(progress.seconds))
-    if progress.cost_usd is not None:
-        parts.append(f"{format_usd(progress.cost_usd)} {'on AWS' if free else 'so far'}")
-    if progress.line:
-        parts.append(progress.line)
-    return " | ".join(parts)
+
+    def __init__(self, sandbox: bool, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(clock)
+        self._sandbox = sandbox
+        self._state = ""
+
+    def observe(self, progress: Progress) -> None:
+        """Show state, elapsed time, cost so far and the last log line, where known."""
+        parts = [progress.state]
+        if progress.seconds:
+            parts.append(format_duration(progress.seconds))
+        if progress.cost_usd is not None:
+            so_far = "on AWS" if self._sandbox else "so far"
+            parts.append(f"{format_usd(progress.cost_usd)} {so_far}")
+        if progress.line:
+            parts.append(progress.line)
+        is_new = progress.state != self._state or not progress.lasting
+        self._state = progress.state
+        self.show_line(" | ".join(parts), at_once=is_new)

@@ -25,7 +25,7 @@ _SANDBOX_MINUTES = 3
 
 
 def show_intent(desired: DesiredState, place: WeightsPrefix, sandbox: bool) -> None:
-    """What follows the deployment, how long it takes, and what that costs: on stderr."""
+    """Say what follows the deployment, how long it takes, and what that costs."""
     minutes = _SANDBOX_MINUTES if sandbox else _USUAL_MINUTES
     at_most = limit_seconds(desired.revision) / 60
     price = desired.plan.price_per_hour_usd
@@ -37,8 +37,7 @@ def show_intent(desired: DesiredState, place: WeightsPrefix, sandbox: bool) -> N
 
 
 def say_interrupt(desired: DesiredState, record: Deployment, sandbox: bool) -> None:
-    """After an interrupt: what is removed, how long that takes at most, and what a second interrupt
-    leaves. On stderr."""
+    """Say what is removed after an interrupt, and what a second interrupt leaves."""
     if not record.of_type("Endpoint"):
         return say("Interrupted: removing what was created; there is no endpoint yet.")
     at_most = limit_seconds(desired.revision) / 60
@@ -49,12 +48,12 @@ def say_interrupt(desired: DesiredState, record: Deployment, sandbox: bool) -> N
 
 
 def say_interrupted(removed: str, again: str) -> None:
-    """After an interrupt: what was removed, and the command that starts over. On stderr."""
+    """Say what was removed after an interrupt, and the command that starts over."""
     say(f"Interrupted: {removed}. Nothing was kept. Start over: {again}")
 
 
 def print_collected(plan: Plan, stored: CollectedWarmStart, seconds: float, sandbox: bool) -> None:
-    """The artifact in S3, and who uses it: on stdout."""
+    """Print the artifact in S3, and which starts use it."""
     click.secho(f"{stored.uri} is stored: {_contents(stored.artifact)}", bold=True)
     if stored.stand_in:
         click.echo(
@@ -74,7 +73,7 @@ def print_collected(plan: Plan, stored: CollectedWarmStart, seconds: float, sand
 
 
 def print_local(artifact: WarmArtifact, restore: str) -> None:
-    """The artifact on this machine; ``restore`` is the command that uses it, if any. On stdout."""
+    """Print the artifact on this machine; ``restore`` is the command that uses it, if any."""
     click.secho(f"{artifact.archive} is stored: {_contents(artifact)}", bold=True)
     if restore:
         click.echo(f"Restore it:  {restore}")

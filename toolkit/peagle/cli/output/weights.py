@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import shlex
 import sys
-from dataclasses import dataclass
-from types import TracebackType
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Self
 
 import click
 
 from peagle.catalog.tables import StoragePrice
-from peagle.cli.account import DEFAULT_REGION, Account
+from peagle.cli.account import Account
 from peagle.cli.context import command_text, in_context
-from peagle.cli.output.columns import WIDE, room
-from peagle.cli.output.console import say
+from peagle.cli.output.console import say, terminal_width
 from peagle.cli.output.progress import StatusLine
 from peagle.errors import PeagleError, Refused
+from peagle.planning.runtime import DEFAULT_REGION
 from peagle.text import format_duration, format_size, format_unit_price, format_usd
 from peagle.weights.inspect import FileStatus, StoredWeights
 from peagle.weights.layout import WeightsPrefix
@@ -30,7 +30,7 @@ _STATES = {"whole": "complete", "half": "partial"}
 
 
 def show_sync_plan(pair: str, plan: SyncPlan, price: StoragePrice | None, sandbox: bool) -> None:
-    """What a sync copies, where to, and what storing it costs: on stderr."""
+    """Say what a sync copies, where to, and what storing it costs."""
     say(f"{click.style(pair, bold=True)} to {plan.place.uri} ({plan.region})")
     for part, source in plan.sources.items():
         files = f"{_files(len(source.files))}, {format_size(source.size)}"
@@ -80,15 +80,17 @@ def progress_text(progress: SyncProgress) -> str:
     return " | ".join(parts)
 
 
-class SyncBar:
-    """Progress of a sync on stderr, as a context: a bar on a terminal, else lines now and then."""
+class SyncProgressBar:
+    """Progress of a sync on stderr, as a context: a bar on a terminal, else a line every 15 s."""
 
     def __init__(self) -> None:
-        self._last: SyncProgress | None = None
+        self.started = False
+        self.progress: SyncProgress | None = None
+        self._status = StatusLine()
         self._bar: Any = None
-        self._lines = StatusLine()
 
-    def __enter__(self) -> SyncBar:
+    def __enter__(self) -> Self:
+        self.started = True
         if sys.stderr.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn
@@ -99,67 +101,47 @@ class SyncBar:
             self._bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if self._bar is not None:
             self._bar.stop()
-        elif error is None and self._last is not None:
-            self._lines.tell(progress_text(self._last), news=True)
+        elif error is None and self.progress is not None:
+            self._status.show_line(progress_text(self.progress), at_once=True)
 
-    def show(self, progress: SyncProgress) -> None:
-        """The current state."""
-        self._last = progress
+    def update(self, progress: SyncProgress) -> None:
+        """Show the current state."""
+        self.progress = progress
+        text = progress_text(progress)
         if self._bar is None:
-            self._lines.tell(progress_text(progress))
+            self._status.show_line(text)
         else:
-            self._bar.update(
-                self._task,
-                completed=progress.done,
-                total=progress.total,
-                description=progress_text(progress),
-            )
+            done, total = progress.done, progress.total
+            self._bar.update(self._task, completed=done, total=total, description=text)
 
 
-@dataclass
-class ResumeHint:
-    """A context around a sync: after an interrupt, and once it is ``copying`` also after an error,
-    it says what is left and how to resume or remove it."""
-
-    place: WeightsPrefix
-    resume: tuple[str, ...]
-    remove: tuple[str, ...]
-    copying: bool = False
-    progress: SyncProgress | None = None
-
-    def __enter__(self) -> ResumeHint:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        failed = self.copying and isinstance(error, PeagleError) and not isinstance(error, Refused)
-        if not failed and not isinstance(error, KeyboardInterrupt):
-            return
-        resume = shlex.join(self.resume)
-        if self.progress is None:
-            say(f"This run copied no file to {self.place.uri}. Resume: {resume}")
-            return
-        done, total = format_size(self.progress.done), format_size(self.progress.total)
-        say(f"At {self.place.uri}: {done} of {total}. Finished parts are kept, and billed as "
-            "storage.")  # fmt: skip
-        say(f"Resume: {resume}")
-        say(f"Remove: {shlex.join(self.remove)}")
+@contextmanager
+def resume_hint(
+    bar: SyncProgressBar, place: WeightsPrefix, resume: Sequence[str], remove: Sequence[str]
+) -> Iterator[None]:
+    """Around a sync: after an interrupt, or an error once copying has started, show what is in S3
+    and the commands that resume the copy and remove it."""
+    try:
+        yield
+    except (PeagleError, KeyboardInterrupt) as error:
+        failed = bar.started and not isinstance(error, Refused)
+        if failed or isinstance(error, KeyboardInterrupt):
+            if bar.progress is None:
+                say(f"This run copied no file to {place.uri}. Resume: {shlex.join(resume)}")
+            else:
+                done, total = format_size(bar.progress.done), format_size(bar.progress.total)
+                say(f"At {place.uri}: {done} of {total}. Finished parts are kept, and billed as "
+                    "storage.")  # fmt: skip
+                say(f"Resume: {shlex.join(resume)}")
+                say(f"Remove: {shlex.join(remove)}")
+        raise
 
 
 def say_synced(plan: SyncPlan, result: SyncResult, seconds: float, use: str) -> None:
-    """That all files are there, and the command that uses them: on stderr."""
+    """Say that the copy is complete, and the command that uses it."""
     if result.moved:
         speed = result.moved / seconds / 1e6 if seconds else 0
         copied = (
@@ -225,7 +207,7 @@ def print_weights(found: StoredWeights, price: StoragePrice | None) -> None:
     for part, files in found.files.items():
         click.echo(f"{part}/ from {found.manifest[part].source}")
         for file in files:
-            click.echo(file_line(file, room(WIDE)))
+            click.echo(file_line(file, terminal_width()))
     if found.warm:
         click.echo("warm/: warm starts")
     for one in found.warm:
@@ -258,19 +240,6 @@ def warm_start_line(warm: StoredWarmStart) -> str:
     facts = filter(None, (warm.pair, speculation, warm.device, warm.made, cold))
     state = "complete" if warm.complete else "partial"
     return f"{state:9} {warm.size:>15,}  {warm.key}  {', '.join(facts)}".rstrip()
-
-
-def say_removed(found: StoredWeights) -> None:
-    """What was removed, and what stays: on stderr."""
-    warm, others = len(found.warm), len(found.others)
-    also = f" and {warm} warm start{'s' if warm > 1 else ''}" if warm else ""
-    say(f"Removed the weights{also} from {found.place.uri}; {others} other objects stay.")
-
-
-def say_removed_warm_start(one: StoredWarmStart, uri: str) -> None:
-    """That one warm start was removed: on stderr."""
-    say(f"Removed the warm start {one.key} from {uri}, {format_size(one.size)}. "
-        "Engines that used it start cold.")  # fmt: skip
 
 
 def inspect_document(found: StoredWeights, price: StoragePrice | None) -> dict[str, Any]:

@@ -1,0 +1,82 @@
+"""Progress on stderr, with and without a terminal."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from peagle.cli.output.progress import DeploymentProgress, StatusLine
+from peagle.deploy.context import Progress
+
+
+def test_without_a_terminal_there_is_a_line_every_15_seconds(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    now = 0.0
+    with StatusLine(lambda: now) as status:
+        for second in range(35):
+            now = float(second)
+            status.show("starting", "a line of the log")
+
+    assert capsys.readouterr().err.splitlines() == [
+        "starting, 0 s: a line of the log",
+        "starting, 15 s: a line of the log",
+        "starting, 30 s: a line of the log",
+    ]
+
+
+def test_on_a_terminal_the_line_is_rewritten_and_cleared_at_the_end(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "30")
+
+    with StatusLine(lambda: 0.0) as status:
+        status.show("starting", "a very long line of the log\x1b[31m with colours")
+        status.show("proving")
+
+    shown = capsys.readouterr().err
+    *lines, last = shown.split("\r\x1b[2K")[1:]
+    assert lines == ["starting, 0 s: a very long li"[:29], "proving, 0 s"]
+    assert last == ""
+
+
+@pytest.mark.parametrize(
+    ("progress", "sandbox", "line"),
+    [
+        (
+            Progress("Creating", 83.4, 0.0326, "Loading weights"),
+            False,
+            "Creating | 1m 23s | $0.03 so far | Loading weights",
+        ),
+        (Progress("Creating", 83.4, 0.0326), True, "Creating | 1m 23s | $0.03 on AWS"),
+        (Progress("Creating model", line="m"), False, "Creating model | m"),
+    ],
+)
+def test_deployment_shows_state_time_cost_and_line(
+    progress: Progress, sandbox: bool, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with DeploymentProgress(sandbox) as status:
+        status.observe(progress)
+
+    assert capsys.readouterr().err == f"{line}\n"
+
+
+def test_new_state_of_a_deployment_is_shown_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    now = 0.0
+    with DeploymentProgress(sandbox=False, clock=lambda: now) as status:
+        for second in range(40):
+            now = float(second)
+            status.observe(Progress("Creating" if second < 35 else "InService", now))
+
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == ["Creating", "Creating | 15s", "Creating | 30s", "InService | 35s"]
+
+
+def test_every_step_of_a_deployment_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    with DeploymentProgress(sandbox=False) as status:
+        for name in ("a", "b"):
+            status.observe(Progress("Removing", line=name, lasting=False))
+
+    assert capsys.readouterr().err.splitlines() == ["Removing | a", "Removing | b"]
