@@ -129,7 +129,7 @@ def test_an_error_is_told_once(peagle: Peagle, tmp_path: Path) -> None:
     done = peagle("render", "terraform", "gpt-oss-20b", "--k", "11", "-o", str(tmp_path / "tf"))
     assert done.returncode == 3
     assert done.stderr.count("K=11") == 1
-    assert "error: --k: K=11" in done.stderr.splitlines()[-1]
+    assert done.stderr.splitlines()[-1].startswith("error: --k: ")
 
 
 def test_what_a_format_cannot_say_is_refused(tmp_path: Path) -> None:
