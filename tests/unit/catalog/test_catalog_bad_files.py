@@ -47,7 +47,7 @@ CORPUS = (
     Damage("a version that is none", 'min_vllm: "0.22.0"', "min_vllm: latest",
            "drafters[0].min_vllm", "latest",
            """expected a version such as "0.28.0", found 'latest'"""),
-    Damage("a yes that YAML 1.1 would take for true", "parallel_drafting: true",
+    Damage("a yes that YAML 1.1 reads as true", "parallel_drafting: true",
            "parallel_drafting: yes", "drafters[0].parallel_drafting", "parallel_drafting",
            "expected true or false, found 'yes'", "write true"),
     Damage("an unknown method", "method: eagle3", "method: eagle4", "drafters[0].method", "eagle4",
@@ -66,9 +66,9 @@ CORPUS = (
            "expected text, found nothing"),
     Damage("one thing where a list belongs", "prompts: [Hello]", "prompts: Hello", "proof.prompts",
            "prompts", "expected a list, found 'Hello'", "write [Hello]"),
-    Damage("text with a colon, which YAML takes for a key", "prompts: [Hello]",
+    Damage("text with a colon, which YAML reads as a key", "prompts: [Hello]",
            "prompts:\n    - Say it: hello", "proof.prompts[0]", "Say it",
-           "expected text, found keys with values", "in quotes"),
+           "expected text, found keys with values", "quote text that contains a colon"),
     Damage("a list where keys belong", "proof:\n  prompts: [Hello]", "proof: [Hello]", "proof",
            "proof", "expected keys with values, found a list"),
     Damage("a value of none of its types", "value: 4", "value: [4]",
@@ -115,7 +115,7 @@ CORPUS = (
     Damage("a sliding group without a window", "kind: full", "kind: sliding",
            "architecture.attention[0]", "kind: sliding", "a group of kind sliding needs a window"),
     Damage("experts without their number per token", "vocab_size", "experts: 8\n  vocab_size",
-           "architecture", "class_name", "experts and experts_per_token belong together"),
+           "architecture", "class_name", "experts and experts_per_token must both be set"),
     Damage("a context beyond the model's", "default_max_model_len: 8192",
            "default_max_model_len: 8193", "default_max_model_len", "default_max_model_len",
            "8193 exceeds max_positions 8192"),
@@ -283,4 +283,4 @@ def test_files_that_are_never_read_are_problems(tmp_path: Path) -> None:
     _, problems = check_catalog(tmp_path)
 
     assert [Path(problem.file).name for problem in problems] == ["other.yml", "chat-7b.yaml"]
-    assert {problem.message for problem in problems} == {"is not part of the catalogue here"}
+    assert {problem.message for problem in problems} == {"is never read from this path"}

@@ -156,7 +156,7 @@ def test_a_measured_plan_shows_speed_money_and_where_it_is_from(own: str) -> Non
     assert "K=3" in seen
     assert "speed 400 tokens/s in total (300 without speculation), $0.78 per million" in seen
     assert "measured on 1 x L4 with vLLM 0.26.0, 2026-11-20, synthetic acceptance" in seen
-    assert "k 3 the fastest measured: 400 tokens/s at 8 requests at a time" in seen
+    assert "k 3 the fastest measured: 400 tokens/s with 8 requests at a time" in seen
 
 
 def test_where_speculation_loses_the_plan_proposes_none(own: str) -> None:

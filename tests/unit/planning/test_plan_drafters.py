@@ -234,7 +234,7 @@ def test_a_parallel_head_without_its_mask_is_an_error() -> None:
 def test_the_k_of_the_users_head_has_its_origin() -> None:
     made = plan("chat", drafter="/data/head", drafter_checkpoint=read(HEAD))
     assert because(made, "k") == (
-        "your own head has no known card; recommended for P-EAGLE head for Chat (its card)"
+        "the model card of your head is unknown; recommended for P-EAGLE head for Chat (its card)"
     )
     eagle = {key: value for key, value in HEAD.items() if key != "ptd_token_id"}
     made = plan("chat", drafter="/data/head", drafter_checkpoint=read(eagle))
@@ -277,7 +277,7 @@ def test_a_head_of_the_catalogue_can_be_pinned() -> None:
 
 
 def test_weights_cannot_draft_as_a_draftless_method() -> None:
-    with pytest.raises(UserError, match="takes no head"):
+    with pytest.raises(UserError, match="does not use a draft head"):
         plan("chat+ngram", drafter="s3://bucket/head")
 
 

@@ -28,7 +28,7 @@ def test_k_is_the_fastest_measured_at_this_load(load: int, k: int, speed: float)
     assert made.speed is not None
     assert made.speed.tokens_per_second == speed
     reason = str(because(made, "k"))
-    assert reason.startswith(f"the fastest measured: {speed:,.0f} tokens/s at {load} req")
+    assert reason.startswith(f"the fastest measured: {speed:,.0f} tokens/s with {load} req")
     assert f"measured on 1 x {FAST} with vLLM 0.28.0, 2026-11-20" in reason
 
 
@@ -49,9 +49,9 @@ def test_no_speed_is_claimed_above_the_largest_measured_load(load: int) -> None:
     made = plan(concurrency=load, **ON_FAST)
     assert made.speed is None
     assert k_of(made) == 3, "the best at the nearest load"
-    assert "at 32 requests at a time, the nearest measured load" in str(because(made, "k"))
+    assert "with 32 requests at a time, the nearest measured load" in str(because(made, "k"))
     (finding,) = [f for f in made.findings if f.code == "speculation-loses"]
-    assert "at 32 requests at a time Chat reaches 1,600" in finding.message
+    assert "with 32 requests at a time, Chat reaches 1,600" in finding.message
     assert "use --no-speculation" in finding.fix, "it was not measured there, so it is not dropped"
 
 
@@ -59,7 +59,7 @@ def test_no_speed_is_claimed_below_the_smallest_measured_load() -> None:
     rows = tuple(row for row in run().speeds if row.concurrency >= 8)
     made = plan(concurrency=7, instance_type="ml.g7e.2xlarge", catalog=measured(run(speeds=rows)))
     assert made.speed is None
-    assert "at 8 requests at a time, the nearest measured load" in str(because(made, "k"))
+    assert "with 8 requests at a time, the nearest measured load" in str(because(made, "k"))
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_the_users_k_is_kept_with_a_note_if_another_is_faster() -> None:
     assert made.speed is not None
     assert made.speed.tokens_per_second == 800
     (finding,) = [f for f in made.findings if f.code == "k-below-fastest"]
-    assert finding.message.startswith("K=7 reaches 800 tokens/s at 8 requests at a time, K=3 900")
+    assert finding.message.startswith("K=7 reaches 800 tokens/s with 8 requests at a time, K=3 900")
     assert "k-below-fastest" not in codes(plan(concurrency=8, k=3, **ON_FAST))
 
 

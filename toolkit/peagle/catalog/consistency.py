@@ -70,14 +70,14 @@ def _architecture(target: Target) -> Iterator[Violation]:
     layers = sum(group.layers for group in shape.attention)
     if layers != shape.layers:
         message = f"the groups have {layers} layers in total, the model has {shape.layers}"
-        yield (*here, "attention"), message, "make the layers add up"
+        yield (*here, "attention"), message, "correct the number of layers"
     for number, group in enumerate(shape.attention):
         if (group.kind == "sliding") != (group.window is not None):
             has = "needs a" if group.window is None else "has no"
             fix = "set `window` for sliding groups only"
             yield (*here, "attention", number), f"a group of kind {group.kind} {has} window", fix
     if (shape.experts is None) != (shape.experts_per_token is None):
-        yield here, "experts and experts_per_token belong together", "set both or neither"
+        yield here, "experts and experts_per_token must both be set", "set both or neither"
     if target.default_max_model_len > shape.max_positions:
         message = f"{target.default_max_model_len} exceeds max_positions {shape.max_positions}"
         yield ("default_max_model_len",), message, f"at most {shape.max_positions}"
@@ -89,7 +89,11 @@ def _weights(where: Location, weights: str, path: Path) -> Iterator[Violation]:
         if ".." in Path(weights).parts:
             yield where, f"{weights} is outside the catalogue", "put the folder beside the file"
         elif not folder.is_dir():
-            yield where, f"there is no folder {weights} beside the file", "put the weights there"
+            yield (
+                where,
+                f"there is no folder {weights} beside the file",
+                "create it, or use a Hugging Face id",
+            )
     elif not _HUB_ID.fullmatch(weights):
         fix = "write a Hugging Face id such as openai/gpt-oss-20b, or ./folder beside the file"
         yield where, f"{weights!r} is not a weights location", fix

@@ -43,7 +43,7 @@ def find_instance(table: InstanceTable, name: str) -> Instance:
             return instance
     known = [instance.type for instance in table.instances]
     family = [other for other in known if other.rpartition(".")[0] == name.rpartition(".")[0]]
-    hint = f"its family has {', '.join(family)}" if family else nearest(name, known)
+    hint = f"the family has {', '.join(family)}" if family else nearest(name, known)
     raise NotFound(f"the catalogue has no GPU instance type {name!r}", hint)
 
 

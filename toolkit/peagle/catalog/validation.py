@@ -128,7 +128,7 @@ def _fix(detail: ErrorDetails, source: str, value: Any) -> str:
     if kind == "string_type" and isinstance(value, bool | int | float):
         return f'write it in quotes: "{source}"'
     if kind == "string_type" and isinstance(value, dict):
-        return "put text that holds a colon and a space in quotes"
+        return "quote text that contains a colon and a space"
     if kind == "literal_error":
         return nearest(source, _choices(detail))
     if kind == "bool_type" and source.lower() in _BOOLEANS:

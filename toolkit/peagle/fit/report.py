@@ -209,5 +209,5 @@ def _quantized(case: Case) -> list[Finding]:
     kind = read_quantization(head.config) if head else None
     if kind:
         message = f"the head is quantized with {kind} and counted with 16 bits per number"
-        found.append(warning(_QUANTIZED, "drafter", message, "it may take less than shown"))
+        found.append(warning(_QUANTIZED, "drafter", message, "it may need less memory than shown"))
     return found

@@ -116,7 +116,7 @@ def _own(
     kind = named or next(eagle, None)
     if kind is None or kind.method != "eagle3":
         raise UserError(
-            f"{location}: {kind.title if kind else target.title} takes no head",
+            f"{location}: {kind.title if kind else target.title} does not use a draft head",
             f"use the pair {target.short_name}, or one with an EAGLE-3 or P-EAGLE drafter",
         )
     read = options.drafter_checkpoint

@@ -196,7 +196,7 @@ class Review:
             return f"use {cheapest.text}, the cheapest that fits, at {price}"
         if cheapest.instance == self.candidate.instance:
             limit = cheapest.usd_per_hour
-            return f"it is the cheapest that fits: use --max-price-per-hour {limit:g}"
+            return f"use --max-price-per-hour {limit:g}: it is the cheapest that fits"
         return f"even the cheapest that fits, {cheapest.text}, costs {price}"
 
     def _unverified(self, required: float) -> Finding:
@@ -276,7 +276,7 @@ class Review:
         if not evaluator.starts(instance, load * count):
             return
         measured = f"{loads[load]:,.0f} tokens/s measured with {format_requests(load)}"
-        more = f"send more requests at a time: --concurrency {load * count}"
+        more = f"send more concurrent requests: --concurrency {load * count}"
         if count == 1:
             yield f"{more} ({measured})"
         else:

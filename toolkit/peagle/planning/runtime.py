@@ -91,9 +91,11 @@ def choose_ami(table: RuntimeTable, runtime: Runtime, instance_type: str) -> Dec
     """The host AMI of the request; ``None`` for SageMaker's default."""
     ami, family = ami_for(table, runtime, instance_type), family_of(instance_type)
     if ami is not None:
-        because = f"the image needs CUDA {runtime.cuda}; the default AMI of {family} is older"
+        because = (
+            f"the image needs CUDA {runtime.cuda}; the default AMI of {family} has an older driver"
+        )
         return decide(ami, "ami", because)
-    because = f"no other AMI is known to be needed on {family}"
+    because = f"no specific AMI is known to be required on {family}"
     return decide(ami, "ami", because, shown="SageMaker's default")
 
 

@@ -125,7 +125,7 @@ def choose_k(
     if speculation.compared is not None:
         because = _fastest(speculation.compared, speculation.speed is not None)
     elif own:
-        because = f"your own head has no known card; recommended for {drafter.source}"
+        because = f"the model card of your head is unknown; recommended for {drafter.source}"
     else:
         because = f"recommended for {drafter.title} ({drafter.source})"
     return decide(speculation.k, "k", because)
@@ -135,7 +135,7 @@ def _fastest(compared: SpeedComparison, at_this_load: bool) -> str:
     best = compared.fastest
     others = [estimate for k, estimate in sorted(compared.by_k.items()) if k != best.k]
     nearest = "" if at_this_load else ", the nearest measured load"
-    speed = f"{best.speed_text} at {format_concurrency(best.load)}{nearest}"
+    speed = f"{best.speed_text} with {format_concurrency(best.load)}{nearest}"
     if not others:
         return f"the only measured K: {speed} ({best.source})"
     slower = ", ".join(f"{e.tokens_per_second:,.0f} with K={e.k}" for e in others)
@@ -158,8 +158,8 @@ def speculation_findings(pair: SelectedPair, speculation: SpeculationChoice) -> 
     best, alone = speculation.compared.fastest, speculation.compared.alone
     if speculation.loses and alone is not None:
         message = (
-            f"at {format_concurrency(best.load)} {pair.target.title} reaches {alone.speed_text} "
-            f"alone and {best.tokens_per_second:,.0f} at best (K={best.k}) with "
+            f"with {format_concurrency(best.load)}, {pair.target.title} reaches "
+            f"{alone.speed_text} alone and {best.tokens_per_second:,.0f} at best (K={best.k}) with "
             f"{pair.drafter.title}: {best.source}"
         )
         faster = _faster_drafter(pair.target, pair.drafter, alone)
@@ -175,7 +175,7 @@ def speculation_findings(pair: SelectedPair, speculation: SpeculationChoice) -> 
     if speed is None or speed.tokens_per_second >= _CLOSE_TO_FASTEST * best.tokens_per_second:
         return ()
     message = (
-        f"K={speed.k} reaches {speed.speed_text} at {format_concurrency(best.load)}, "
+        f"K={speed.k} reaches {speed.speed_text} with {format_concurrency(best.load)}, "
         f"K={best.k} {best.tokens_per_second:,.0f}: {best.source}"
     )
     return (note("k-below-fastest", "k", message, f"use --k {best.k}, or leave --k out"),)

@@ -230,7 +230,7 @@ def _target_weights(options: Options, catalog: Catalog, target: Target) -> Weigh
         if not is_s3_uri(options.model_source):
             raise UserError(
                 f"--model-source {options.model_source!r} is not an s3:// prefix",
-                "write it like s3://bucket/folder/",
+                "use the form s3://bucket/folder/",
             )
         return _in_s3(options.model_source)
     return _catalogued(catalog, target, target.weights, target.revision)
@@ -278,7 +278,10 @@ def _gated(target: Target, weights: Weights) -> tuple[Finding, ...]:
     if not target.gated or weights.kind != "hub":
         return ()
     message = f"{target.id} is gated; the engine cannot download it without a Hugging Face token"
-    fix = "copy it to your bucket and use --model-source s3://...; a token would be readable there"
+    fix = (
+        "copy it to your bucket and use --model-source s3://...; a token in the endpoint's "
+        "environment would be readable"
+    )
     return (warning("target-is-gated", "target", message, fix),)
 
 
