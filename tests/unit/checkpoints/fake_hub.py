@@ -1,4 +1,4 @@
-"""The Hugging Face hub as far as reading needs it: two servers, since its files are elsewhere."""
+"""A Hugging Face hub for reading: two servers, since its files are on another host."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PAGE = 3
 
 
 def refused(status: int, code: str = "", **headers: str) -> Reply:
-    """As the hub refuses."""
+    """A refusal of the hub."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return Reply(status, b"{}", {"X-Error-Code": code, **named} if code else named)
 
@@ -26,8 +26,8 @@ def refused(status: int, code: str = "", **headers: str) -> Reply:
 class FakeHub:
     """One repository. Large files redirect to the store, which must see no token.
 
-    ``sizes`` claims sizes of files whose end is never to be read. ``token`` is what opens the
-    repository; ``refusal`` is answered to everybody.
+    ``sizes`` claims sizes of files whose end must not be read. ``token`` gives access to the
+    repository; ``refusal`` is the reply to every request.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class FakeHub:
 
     @property
     def sent(self) -> int:
-        """Bytes of bodies that both have sent."""
+        """Body bytes that both have sent."""
         return self.hub.sent + self.store.sent
 
     @property
@@ -51,7 +51,7 @@ class FakeHub:
         return [*self.hub.requests, *self.store.requests]
 
     def size(self, name: str) -> int:
-        """The size that the listing says."""
+        """The size in the listing."""
         return self.sizes.get(name, len(self.files[name]))
 
     def _hub(self, request: WebRequest) -> Reply:

@@ -1,4 +1,4 @@
-"""Safetensors files and places that tests make up."""
+"""Safetensors files and sources for tests."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Shapes = Mapping[str, tuple[str, tuple[int, ...]]]
 
 
 def file_of(header: object, tensors: int) -> bytes:
-    """A file with this header, as an object or as it stands, and so many bytes of tensors."""
+    """A file with this header, an object or bytes, and this many bytes of tensors."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return struct.pack("<Q", len(text)) + text + bytes(tensors)
 
 
 def header_of(shapes: Shapes) -> tuple[dict[str, Any], int]:
-    """The header for tensors of these dtypes and shapes, and how many bytes they take."""
+    """The header for tensors of these dtypes and shapes, and their size in bytes."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, (dtype, shape) in shapes.items():
@@ -62,7 +62,7 @@ def index_of(**tensors: str) -> bytes:
 
 @dataclass
 class Memory:
-    """A place in memory that counts what is read of it. ``sizes`` may claim other sizes."""
+    """A source in memory that records reads. ``sizes`` may claim other sizes."""
 
     files: Mapping[str, bytes]
     sizes: Mapping[str, int] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class Memory:
     def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
         self.reads.append((name, start, length))
         if name not in self.files:
-            raise CheckpointError(f"{name} is not there")
+            raise CheckpointError(f"{name} does not exist")
         return self.files[name][start:][:length]
 
     def digests(self, name: str) -> Mapping[str, str]:

@@ -76,19 +76,19 @@ def test_a_speculators_head_is_nested() -> None:
         ),
     ],
 )
-def test_windows_are_told_in_several_ways(
+def test_sliding_windows_have_several_notations(
     more: dict[str, Any], kinds: list[tuple[str, int]]
 ) -> None:
     groups = read_architecture(LLAMA | more).attention
     assert [(group.kind, group.layers) for group in groups] == kinds
 
 
-def test_layers_that_share_anothers_cache_keep_none() -> None:
+def test_layers_that_share_a_cache_have_none_of_their_own() -> None:
     shape = read_architecture(LLAMA | {"num_kv_shared_layers": 1})
     assert (shape.layers, shape.attention[0].layers) == (4, 3)
 
 
-def test_experts_come_with_their_own_width() -> None:
+def test_experts_have_their_own_width() -> None:
     shape = read_architecture(
         LLAMA | {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 512}
     )
@@ -126,19 +126,19 @@ def test_experts_come_with_their_own_width() -> None:
         ({"quant_method": "compressed-tensors", "config_groups": {"g": 7}}, "compressed-tensors"),
     ],
 )
-def test_quantisation(settings: Any, method: str | None) -> None:
+def test_quantization(settings: Any, method: str | None) -> None:
     assert read_quantization(LLAMA | {"quantization_config": settings}) == method
     assert read_quantization({"text_config": LLAMA | {"quantization_config": settings}}) == method
 
 
-def test_types_have_an_old_and_a_new_key() -> None:
+def test_the_dtype_has_an_old_and_a_new_key() -> None:
     assert read_dtype({"torch_dtype": "torch.bfloat16"}) == "bfloat16"
     assert read_dtype({"text_config": {"dtype": "float16"}, "dtype": "bfloat16"}) == "float16"
     assert read_dtype({}) is None
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "text"),
     [
         ({"hidden_size": None}, "config.json has no hidden_size"),
         ({"vocab_size": "32000"}, "vocab_size is '32000', not a positive whole number"),
@@ -152,8 +152,8 @@ def test_types_have_an_old_and_a_new_key() -> None:
         ({"text_config": 7}, "text_config is 7, not an object"),
     ],
 )
-def test_what_is_no_number_is_named(change: dict[str, Any], says: str) -> None:
+def test_an_invalid_number_is_reported(change: dict[str, Any], text: str) -> None:
     with pytest.raises(CheckpointError, match=r"config\.json") as raised:
         read_architecture(LLAMA | change)
-    assert says in str(raised.value)
+    assert text in str(raised.value)
     assert raised.value.fix

@@ -1,4 +1,4 @@
-"""What config.json may not be."""
+"""Invalid and valid config.json files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GEOMETRY = Path(__file__).parents[2] / "geometry"
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "text"),
     [
         ("", "config.json is empty"),
         (" \n", "config.json is empty"),
@@ -49,11 +49,11 @@ GEOMETRY = Path(__file__).parents[2] / "geometry"
         ('{"hidden_size": "' + "x" * 500 + '"}', "xxx..., not a whole number"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_key(content: str, words: str) -> None:
+def test_an_invalid_value_is_reported_with_its_key(content: str, text: str) -> None:
     with pytest.raises(CheckpointError) as refused:
         parse_config(content.encode())
     assert refused.value.message.startswith("config.json")
-    assert words in refused.value.message
+    assert text in refused.value.message
     assert len(refused.value.message) < 200
     assert refused.value.fix
 
@@ -72,15 +72,15 @@ def test_text_in_another_encoding_is_refused(content: bytes) -> None:
         {"sliding_window": 0, "num_local_experts": 0},
         {"mask_token_id": -1},
         {"rope_theta": 1e6, "time_step_limit": [0.0, float("inf")], "name": "ü"},
-        {"vision_config": {"hidden_size": "what vLLM makes of it is its own affair"}},
+        {"vision_config": {"hidden_size": "not read"}},
     ],
 )
-def test_what_planning_does_not_read_is_let_through(config: dict[str, object]) -> None:
+def test_values_that_planning_does_not_read_are_accepted(config: dict[str, object]) -> None:
     assert parse_config(json.dumps(config, ensure_ascii=False).encode()) == config
 
 
 @pytest.mark.parametrize("path", sorted(GEOMETRY.glob("*/*/config.json")), ids=str)
-def test_real_configs_are_taken(path: Path) -> None:
+def test_real_configs_are_accepted(path: Path) -> None:
     assert parse_config(path.read_bytes()) == json.loads(path.read_bytes())
 
 

@@ -1,4 +1,4 @@
-"""Which of the files vLLM loads."""
+"""Which files vLLM loads, and the index of a sharded checkpoint."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INDEX = "model.safetensors.index.json"
         (["model.SAFETENSORS", "model.safetensors.tmp"], None, []),
         # The single file beside the shards is not loaded a second time.
         (["model.safetensors", "s1.safetensors"], {"a": "s1.safetensors"}, ["s1.safetensors"]),
-        # Of Mistral's two formats vLLM takes its own.
+        # Of Mistral's two formats vLLM loads its own.
         (
             ["consolidated.safetensors", "model.safetensors", INDEX],
             None,
@@ -32,7 +32,7 @@ INDEX = "model.safetensors.index.json"
         ),
     ],
 )
-def test_the_files_are_those_that_vllm_takes(
+def test_the_files_are_those_that_vllm_loads(
     names: list[str], index: dict[str, str] | None, expected: list[str]
 ) -> None:
     assert list(weight_files(names, index)) == expected
@@ -43,7 +43,7 @@ def test_each_format_has_its_index() -> None:
     assert index_name(["consolidated-1.safetensors"]) == "consolidated.safetensors.index.json"
 
 
-def test_missing_shards_are_named() -> None:
+def test_missing_shards_are_listed() -> None:
     index = {f"t{n}": f"s{n}.safetensors" for n in range(8)}
     with pytest.raises(CheckpointError) as refused:
         weight_files(["s0.safetensors"], index)
@@ -56,7 +56,7 @@ def test_missing_shards_are_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "text"),
     [
         (b"", "is not valid JSON"),
         (b"\xff", "is not valid JSON"),
@@ -72,20 +72,20 @@ def test_missing_shards_are_named() -> None:
         (index_of(a=".."), "not in the same folder"),
     ],
 )
-def test_a_bad_index_is_told(content: bytes, words: str) -> None:
+def test_an_invalid_index_is_refused(content: bytes, text: str) -> None:
     with pytest.raises(CheckpointError) as refused:
         parse_index(content, INDEX)
     assert refused.value.message.startswith(INDEX)
-    assert words in refused.value.message
+    assert text in refused.value.message
 
 
-def test_a_good_index_says_where_each_tensor_is() -> None:
+def test_an_index_maps_tensors_to_files() -> None:
     assert parse_index(index_of(a__b="x.safetensors"), INDEX) == {"a.b": "x.safetensors"}
     large = {"metadata": {"total_size": 1}, "weight_map": {"a": "x.safetensors"}}
     assert parse_index(json.dumps(large).encode(), INDEX) == {"a": "x.safetensors"}
 
 
-def test_tensors_that_no_file_holds_are_named() -> None:
+def test_tensors_that_no_file_holds_are_listed() -> None:
     check_tensors({"a": "x"}, ["a", "b"], INDEX)
     with pytest.raises(CheckpointError, match=r"names 1 tensor that no file holds: b"):
         check_tensors({"a": "x", "b": "x"}, ["a"], INDEX)
@@ -102,18 +102,18 @@ def test_tensors_that_no_file_holds_are_named() -> None:
         (["a-00001-of-00001.safetensors", "b-00002-of-00002.safetensors"], "b-00001-of-00002"),
     ],
 )
-def test_a_half_copied_set_without_an_index_is_told(names: list[str], missing: str) -> None:
+def test_an_incomplete_set_without_an_index_is_refused(names: list[str], missing: str) -> None:
     with pytest.raises(CheckpointError, match=missing):
         weight_files(names, None)
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_a_whole_set_without_an_index_is_loaded_as_vllm_does(first: int) -> None:
+def test_a_complete_set_without_an_index_is_loaded(first: int) -> None:
     names = [f"model-{number:05}-of-00002.safetensors" for number in (first, first + 1)]
     assert weight_files(names, None) == tuple(names)
 
 
-def test_weights_in_another_format_are_named() -> None:
+def test_weights_in_other_formats_are_listed() -> None:
     assert other_weights(["x.gguf", "config.json", "pytorch_model.bin", "a.safetensors"]) == (
         "pytorch_model.bin",
         "x.gguf",

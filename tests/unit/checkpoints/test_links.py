@@ -1,4 +1,4 @@
-"""Links in a folder that is handed on: within it, or into the hub cache's blobs."""
+"""Links in a folder to copy: within it, or into the hub cache's blobs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def follow(path: Path) -> Path:
     return follow_link(path, link_homes(path.parent))
 
 
-def test_files_folders_and_links_within_are_what_they_are(folder: Path) -> None:
+def test_files_folders_and_links_within_are_followed(folder: Path) -> None:
     (folder / "link").symlink_to("config.json")
     (folder / "far").symlink_to(folder / "inner")
 
@@ -33,7 +33,7 @@ def test_files_folders_and_links_within_are_what_they_are(folder: Path) -> None:
     check_links(folder)
 
 
-def test_a_folder_that_is_itself_a_link_has_its_files(folder: Path) -> None:
+def test_a_folder_may_itself_be_a_link(folder: Path) -> None:
     (folder / "link").symlink_to("config.json")
     named = folder.with_name("named")
     named.symlink_to(folder)
@@ -43,7 +43,7 @@ def test_a_folder_that_is_itself_a_link_has_its_files(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("leads_to", "words"),
+    ("target", "text"),
     [
         ("/etc/passwd", "leaves its folder, to /etc/passwd"),
         ("../secret", "leaves its folder"),
@@ -54,18 +54,20 @@ def test_a_folder_that_is_itself_a_link_has_its_files(folder: Path) -> None:
         ("vocab.json", "is a broken link"),
     ],
 )
-def test_a_link_out_or_to_nothing_is_refused(folder: Path, leads_to: str, words: str) -> None:
+def test_a_broken_link_or_one_out_of_the_folder_is_refused(
+    folder: Path, target: str, text: str
+) -> None:
     (folder.parent / "secret").write_text("secret")
     (folder.parent / "model-2").mkdir()
     (folder.parent / "model-2" / "secret").write_text("secret")
-    (folder / "vocab.json").symlink_to(leads_to)
+    (folder / "vocab.json").symlink_to(target)
 
-    with pytest.raises(UserError, match=words) as refused:
+    with pytest.raises(UserError, match=text) as refused:
         check_links(folder)
     assert str(folder / "vocab.json") in refused.value.message
 
 
-def test_a_link_to_a_link_that_leads_out_is_refused(folder: Path) -> None:
+def test_a_link_through_another_link_out_is_refused(folder: Path) -> None:
     (folder / "inner" / "second").symlink_to("/etc/passwd")
     (folder / "first").symlink_to("inner/second")
 
@@ -75,7 +77,7 @@ def test_a_link_to_a_link_that_leads_out_is_refused(folder: Path) -> None:
 
 @pytest.fixture
 def snapshot(tmp_path: Path) -> Path:
-    """As the hub's cache keeps a model."""
+    """A model in the layout of the hub's cache."""
     made = tmp_path / "models--a--b" / "snapshots" / "0123"
     made.mkdir(parents=True)
     (made.parents[1] / "blobs").mkdir()
@@ -84,7 +86,7 @@ def snapshot(tmp_path: Path) -> Path:
     return made
 
 
-def test_the_hubs_cache_keeps_its_contents_in_blobs(snapshot: Path) -> None:
+def test_links_into_the_blobs_of_the_hubs_cache_are_followed(snapshot: Path) -> None:
     check_links(snapshot)
     assert follow(snapshot / "config.json").read_text() == "{}"
 

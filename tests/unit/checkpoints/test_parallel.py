@@ -1,4 +1,4 @@
-"""Calls side by side, with an end."""
+"""Parallel calls with a time limit."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def test_results_have_the_order_of_the_calls() -> None:
     assert run_parallel([], until) == []
 
 
-def test_the_calls_run_side_by_side() -> None:
-    # Each waits for all others: one after the other they would never end.
+def test_the_calls_run_in_parallel() -> None:
+    # Each waits for all others: run one after the other, they would never end.
     meeting = threading.Barrier(WORKERS, timeout=30)
     assert len(run_parallel([meeting.wait] * WORKERS, time.monotonic() + 30)) == WORKERS
 
 
-def test_the_first_error_ends_it() -> None:
+def test_the_first_error_ends_all() -> None:
     begun: list[int] = []
     never = threading.Event()
 
@@ -40,7 +40,7 @@ def test_the_first_error_ends_it() -> None:
     assert len(begun) <= 3 + WORKERS + 1
 
 
-def test_nobody_waits_longer_than_said() -> None:
+def test_the_time_limit_ends_the_wait() -> None:
     never = threading.Event()
     begin = time.monotonic()
     with pytest.raises(TimeoutError):

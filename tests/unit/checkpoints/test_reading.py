@@ -1,4 +1,4 @@
-"""A whole checkpoint, from a folder and from a place in memory that counts."""
+"""A whole checkpoint, from a folder and from a source in memory that records reads."""
 
 from __future__ import annotations
 
@@ -66,21 +66,21 @@ def test_all_shards_are_read() -> None:
 
 
 def test_files_that_the_index_does_not_name_are_not_touched() -> None:
-    place = Memory({**SHARDED, "model.safetensors": b"another copy", "training.safetensors": b""})
-    assert read_checkpoint(place).tensors == read_checkpoint(Memory(SHARDED)).tensors
-    assert {name for name, _, _ in place.reads} == set(SHARDED)
+    source = Memory({**SHARDED, "model.safetensors": b"another copy", "training.safetensors": b""})
+    assert read_checkpoint(source).tensors == read_checkpoint(Memory(SHARDED)).tensors
+    assert {name for name, _, _ in source.reads} == set(SHARDED)
 
 
-def test_of_a_large_file_no_more_than_its_header_is_read() -> None:
+def test_only_the_header_of_a_large_file_is_read() -> None:
     short = weights({"w": ("U8", (50_000_000,))})
     shapes = {f"layers.{n}.weight": ("U8", (1,)) for n in range(3000)}
     long = weights(shapes)
     header = 8 + struct.unpack_from("<Q", long)[0]
     assert header > FIRST_BYTES
-    place = Memory({"config.json": CONFIG, "a.safetensors": long, "b.safetensors": short})
-    read = read_checkpoint(place)
+    source = Memory({"config.json": CONFIG, "a.safetensors": long, "b.safetensors": short})
+    read = read_checkpoint(source)
     assert read.bytes_read == len(CONFIG) + header + FIRST_BYTES
-    assert sorted(read for read in place.reads if read[0] != "config.json") == [
+    assert sorted(read for read in source.reads if read[0] != "config.json") == [
         ("a.safetensors", 0, FIRST_BYTES),
         ("a.safetensors", FIRST_BYTES, header - FIRST_BYTES),
         ("b.safetensors", 0, FIRST_BYTES),
@@ -88,27 +88,27 @@ def test_of_a_large_file_no_more_than_its_header_is_read() -> None:
 
 
 def test_a_config_alone_is_a_checkpoint_without_tensors() -> None:
-    place = Memory({"config.json": CONFIG, "pytorch_model.bin": b"weights"})
-    read = read_checkpoint(place)
+    source = Memory({"config.json": CONFIG, "pytorch_model.bin": b"weights"})
+    read = read_checkpoint(source)
     assert read.tensors is None
     assert read.bytes_read == len(CONFIG)
 
 
-def test_only_the_config_can_be_asked_for() -> None:
-    place = Memory({**SHARDED, INDEX: b"broken"})
-    read = read_checkpoint(place, config_only=True)
+def test_config_only_reads_nothing_else() -> None:
+    source = Memory({**SHARDED, INDEX: b"broken"})
+    read = read_checkpoint(source, config_only=True)
     assert read.config == {"hidden_size": 4, "vocab_size": 8}
     assert read.tensors is None
-    assert place.reads == [("config.json", 0, len(CONFIG))]
+    assert source.reads == [("config.json", 0, len(CONFIG))]
 
 
-def test_a_file_without_tensors_is_not_a_checkpoint_without_files() -> None:
+def test_a_file_without_tensors_is_not_a_missing_file() -> None:
     read = read_checkpoint(Memory({"config.json": CONFIG, "model.safetensors": file_of({}, 0)}))
     assert read.tensors == {}
 
 
 @pytest.mark.parametrize(
-    ("changed", "words"),
+    ("changed", "text"),
     [
         ({"config.json": None}, "memory has no config.json"),
         ({"config.json": b""}, "memory/config.json is empty"),
@@ -125,27 +125,27 @@ def test_a_file_without_tensors_is_not_a_checkpoint_without_files() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_told_with_its_place(changed: dict[str, bytes | None], words: str) -> None:
+def test_an_error_names_the_file(changed: dict[str, bytes | None], text: str) -> None:
     files = {**SHARDED, **changed}
     found = refusal({name: content for name, content in files.items() if content is not None})
-    assert words in found.message
+    assert text in found.message
 
 
 @pytest.mark.parametrize("name", ["config__json", "model__safetensors__index__json"])
-def test_what_is_too_large_is_not_read(name: str) -> None:
-    place = Memory(SHARDED, {name.replace("__", "."): 10**9})
+def test_a_file_that_is_too_large_is_not_read(name: str) -> None:
+    source = Memory(SHARDED, {name.replace("__", "."): 10**9})
     with pytest.raises(CheckpointError, match="is not read: the limit is"):
-        read_checkpoint(place)
-    assert name.replace("__", ".") not in [read for read, _, _ in place.reads]
+        read_checkpoint(source)
+    assert name.replace("__", ".") not in [read for read, _, _ in source.reads]
 
 
 def test_a_header_of_100_mb_is_not_read() -> None:
     head = struct.pack("<Q", 100_000_000) + bytes(FIRST_BYTES)
-    place = Memory({"config.json": CONFIG, "model.safetensors": head},
+    source = Memory({"config.json": CONFIG, "model.safetensors": head},
                    {"model.safetensors": 200_000_000})  # fmt: skip
     with pytest.raises(CheckpointError, match="has a header of 100 MB"):
-        read_checkpoint(place)
-    assert place.reads[-1] == ("model.safetensors", 0, FIRST_BYTES)
+        read_checkpoint(source)
+    assert source.reads[-1] == ("model.safetensors", 0, FIRST_BYTES)
 
 
 def test_a_file_that_shrinks_while_it_is_read_is_cut_short() -> None:
@@ -157,7 +157,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_cut_short() -> None:
     )
 
 
-def test_a_place_that_does_not_answer_is_given_up() -> None:
+def test_a_silent_source_times_out() -> None:
     never = threading.Event()
 
     class Silent(Memory):
@@ -171,8 +171,8 @@ def test_a_place_that_does_not_answer_is_given_up() -> None:
     never.set()
 
 
-def test_a_folder_of_links_is_a_folder(tmp_path: Path) -> None:
-    """As the hub's own cache keeps its files."""
+def test_a_folder_of_links_is_read(tmp_path: Path) -> None:
+    """The layout of the hub's own cache."""
     snapshot = tmp_path / "snapshot"
     snapshot.mkdir()
     for name in folder_of_names(folder_of(tmp_path, SHARDED)):
@@ -185,16 +185,16 @@ def folder_of_names(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir() if path.is_file()]
 
 
-def _pipe(place: Path) -> None:
-    os.mkfifo(place)
+def _pipe(path: Path) -> None:
+    os.mkfifo(path)
 
 
-def _dangling(place: Path) -> None:
-    place.symlink_to("../../blobs/gone")
+def _dangling(path: Path) -> None:
+    path.symlink_to("../../blobs/gone")
 
 
-def _loop(place: Path) -> None:
-    place.symlink_to(place.name)
+def _loop(path: Path) -> None:
+    path.symlink_to(path.name)
 
 
 BROKEN = [
@@ -206,34 +206,36 @@ BROKEN = [
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "model-00002-of-00002.safetensors"])
-@pytest.mark.parametrize(("make", "words"), BROKEN)
-def test_weights_that_are_there_by_name_only_are_told(
-    make: Callable[[Path], None], words: str, name: str, tmp_path: Path
+@pytest.mark.parametrize(("make", "text"), BROKEN)
+def test_unreadable_weights_are_refused(
+    make: Callable[[Path], None], text: str, name: str, tmp_path: Path
 ) -> None:
     make(folder_of(tmp_path, {"config.json": CONFIG}) / name)
-    with pytest.raises(CheckpointError, match=f"{name} {words}, so it cannot be read") as told:
+    with pytest.raises(CheckpointError, match=f"{name} {text}, so it cannot be read") as refused:
         read_checkpoint(FolderSource(tmp_path))
-    assert "copy it again" in str(told.value)
+    assert "copy it again" in str(refused.value)
 
 
-@pytest.mark.parametrize(("make", "words"), BROKEN)
-def test_so_is_a_config(make: Callable[[Path], None], words: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("make", "text"), BROKEN)
+def test_an_unreadable_config_is_refused(
+    make: Callable[[Path], None], text: str, tmp_path: Path
+) -> None:
     make(tmp_path / "config.json")
-    with pytest.raises(CheckpointError, match=rf"config\.json {words}"):
+    with pytest.raises(CheckpointError, match=rf"config\.json {text}"):
         read_checkpoint(FolderSource(tmp_path))
 
 
 @pytest.mark.parametrize(("make", "_"), BROKEN)
-def test_a_shard_that_is_there_by_name_only_is_missing(
+def test_an_unreadable_shard_is_missing(
     make: Callable[[Path], None], _: str, tmp_path: Path
 ) -> None:
     folder_of(tmp_path, SHARDED)
     shard = sorted(path.name for path in tmp_path.glob("*.safetensors"))[-1]
     (tmp_path / shard).unlink()
     make(tmp_path / shard)
-    with pytest.raises(CheckpointError, match=rf"missing files \(1 of 2\): {shard}") as told:
+    with pytest.raises(CheckpointError, match=rf"missing files \(1 of 2\): {shard}") as refused:
         read_checkpoint(FolderSource(tmp_path))
-    assert "a broken link does not count" in str(told.value)
+    assert "a broken link does not count" in str(refused.value)
 
 
 def test_other_folders_and_pipes_beside_the_weights_are_not_read(tmp_path: Path) -> None:
@@ -244,16 +246,16 @@ def test_other_folders_and_pipes_beside_the_weights_are_not_read(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "text"),
     [("gone", "there is no folder .*/gone"), ("config.json", r"config\.json is a file")],
 )
-def test_what_is_no_folder_is_told(name: str, words: str, tmp_path: Path) -> None:
+def test_a_location_that_is_not_a_folder_is_refused(name: str, text: str, tmp_path: Path) -> None:
     folder_of(tmp_path, {"config.json": CONFIG})
-    with pytest.raises(CheckpointError, match=words):
+    with pytest.raises(CheckpointError, match=text):
         read_checkpoint(FolderSource(tmp_path / name))
 
 
-def test_a_file_that_may_not_be_read_is_told(
+def test_a_file_without_read_permission_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder_of(tmp_path, {"config.json": CONFIG})

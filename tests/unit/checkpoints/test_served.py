@@ -1,4 +1,4 @@
-"""In which numbers vLLM serves what was saved in which."""
+"""In which dtype vLLM serves a checkpoint."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def tensor(dtype: str, size: int) -> Tensor:
     return Tensor(dtype, (10,), size, "model.safetensors")
 
 
-def test_wide_weights_take_sixteen_bits_once_they_are_loaded() -> None:
+def test_wide_weights_take_16_bits_once_they_are_loaded() -> None:
     stored = {
         "q": tensor("F32", 40),
         "k": tensor("F64", 80),
@@ -43,7 +43,7 @@ def test_wide_weights_take_sixteen_bits_once_they_are_loaded() -> None:
     assert sizes == {"q": 20, "k": 20, "v": 20, "o": 20, "experts": 10, "d2t": 80}
 
 
-def test_the_scales_of_quantised_weights_stay_wide() -> None:
+def test_the_scales_of_quantized_weights_stay_wide() -> None:
     stored = {"a.weight_scale_inv": tensor("F32", 40), "norm.weight": tensor("F32", 40)}
     loaded = served_tensors(stored, "fp8")
     assert [loaded[name].size for name in stored] == [40, 20]

@@ -1,4 +1,4 @@
-"""Telling two tokenizers apart by little."""
+"""Comparing two tokenizers without downloading them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_small_vocabulary_is_counted(vocabulary: dict[str, Any], size: int) ->
     assert described(tokenizer=vocabulary)["vocab_size"] == size
 
 
-def test_settings_say_class_and_special_tokens() -> None:
+def test_settings_have_class_and_special_tokens() -> None:
     found = described(tokenizer_config=SETTINGS)
     assert found["class"] == "Fast"
     assert found["special_tokens"] == {"2": "<end>"}
@@ -37,7 +37,7 @@ def test_settings_say_class_and_special_tokens() -> None:
     "content", [b"", b"\xff", b"[]", b'{"model": 1}', b'{"model": {"vocab": {"a": "b"}}}',
                 b'{"added_tokens": [1, {"id": "x"}]}', b"[" * 100_000]
 )  # fmt: skip
-def test_what_cannot_be_read_says_nothing(content: bytes) -> None:
+def test_unreadable_files_are_ignored(content: bytes) -> None:
     files = {"tokenizer.json": content, "tokenizer_config.json": content}
     assert describe_tokenizer({"tokenizer.json": 7}, {}, files) == {"tokenizer.json": 7}
 
@@ -61,7 +61,7 @@ def digest(**known: str) -> dict[str, Any]:
         ({"vocab_size": 8}, {}, None),
     ],
 )
-def test_two_are_the_same_different_or_it_is_not_known(
+def test_two_tokenizers_are_equal_different_or_unknown(
     one: dict[str, Any], other: dict[str, Any], same: bool | None
 ) -> None:
     assert same_tokenizer(one, other) is same

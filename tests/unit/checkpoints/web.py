@@ -1,4 +1,4 @@
-"""A web server on loopback that counts what it sends, and answers as badly as it is told to."""
+"""A web server on loopback that counts bytes and sends any reply, also a broken one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class WebRequest:
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer. A body may come piece by piece, and then ``length`` is what is said of it."""
+    """A response. A body may come in pieces; then ``length`` is its Content-Length."""
 
     status: int = 200
     body: bytes | Iterable[bytes] = b""
@@ -38,7 +38,7 @@ class Reply:
 
 
 class Web:
-    """What listens at ``url``, with the requests it got and the bytes of bodies it sent."""
+    """The server at ``url``, with the requests it received and the body bytes that it sent."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -48,21 +48,21 @@ class Web:
         self.answer: Callable[[WebRequest], Reply] = lambda request: Reply(404)
 
     def forget(self) -> None:
-        """Break off what still trickles, and count from nothing."""
+        """End trickling replies and reset the counts."""
         self.closed.set()
         self.closed = threading.Event()
         self.sent = 0
         self.requests = []
 
     def trickle(self, piece: bytes = b"x") -> Iterator[bytes]:
-        """A byte now and then, for ever: each comes before any timeout of a socket."""
+        """An endless body, a byte at a time: each arrives before a socket timeout."""
         closed = self.closed
         while not closed.wait(0.05):
             yield piece
 
 
 def zeros(size: int) -> Iterator[bytes]:
-    """So many bytes, in pieces."""
+    """``size`` zero bytes, in pieces."""
     for start in range(0, size, _PIECE):
         yield bytes(min(_PIECE, size - start))
 
@@ -72,7 +72,7 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away in the middle is what many tests are about."""
+        """Ignore clients that disconnect, as many tests do."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 

@@ -21,7 +21,7 @@ GEOMETRY = Path(__file__).parents[2] / "geometry"
 CATALOG = load_catalog()
 
 OWN_IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/mine:1"
-"""An image of the user's own: with it, a version that AWS has no image of is no error."""
+"""An image of the user's own: with it, a version without an AWS image is no error."""
 
 UNHARMED = Damage()
 
@@ -56,7 +56,7 @@ def tiny_case(
     """The tiny pair's files, with this damage to its head and its target.
 
     ``head`` is the folder that is damaged, ``pair`` what the engine is started as; ``entry``
-    changes what the catalogue says of the target's architecture.
+    changes the catalogue's architecture of the target.
     """
     found = find_pair(CATALOG, pair)
     return make_case(
@@ -114,21 +114,21 @@ def geometry_case(
 
 
 def catalog_case(pair: str, **more: Any) -> Case:
-    """A pair of the catalogue of which nothing was read."""
+    """A pair of the catalogue without checkpoints."""
     found = find_pair(CATALOG, pair)
     return make_case(CATALOG, found.target, found.drafter, **more)
 
 
 def read(folder: Path) -> Checkpoint:
-    """What lies in this folder."""
+    """The checkpoint in this folder."""
     return read_checkpoint(FolderSource(folder))
 
 
 def _changed(folder: Path, source: Path, changes: Mapping[str, Any] | None) -> Path:
     config = json.loads((source / "config.json").read_text())
-    wanted = {key: value for key, value in (changes or {}).items() if value is not None}
+    kept = {key: value for key, value in (changes or {}).items() if value is not None}
     dropped = {key for key, value in (changes or {}).items() if value is None}
-    return config_only(folder, {k: v for k, v in config.items() if k not in dropped} | wanted)
+    return config_only(folder, {k: v for k, v in config.items() if k not in dropped} | kept)
 
 
 def _with_shape(target: Target, changes: Mapping[str, Any] | None) -> Target:

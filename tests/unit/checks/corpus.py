@@ -1,8 +1,8 @@
-"""The corpus: broken cases, and for each the code that must find it, and no other error.
+"""The corpus: broken cases, each with the code that must be found, and no other error.
 
-    name, how it is made, the code, and its level where that is not an error
+    name, a function that makes it, the code, and the level if it is not an error
 
-A rule without a line here fails ``test_every_rule_is_in_the_corpus``.
+A rule without an entry here fails ``test_every_rule_is_in_the_corpus``.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from peagle.findings import Level
 
 @dataclass(frozen=True)
 class Broken:
-    """One broken case, and all that tests want to know of it.
+    """One broken case, and what tests expect of it.
 
-    ``told`` is the code of its finding, where a rule's findings have others. ``left``: why the
-    container starts vLLM with it all the same; ``not_shown``: why the engine on this machine's CPU
-    can show nothing of the rule. A rule from before these may say so in ``left_to_vllm`` and
+    ``finding_code`` is the code of its finding, if it is not the rule's. ``left``: why the
+    container starts vLLM with it nevertheless; ``not_shown``: why the engine on this machine's CPU
+    cannot show the problem. Older rules have these reasons in ``left_to_vllm`` and
     ``tests/engine/expected.py``.
     """
 
@@ -29,11 +29,11 @@ class Broken:
     make: Callable[[Path], Case]
     code: str
     level: Level = "error"
-    told: str | None = None
+    finding_code: str | None = None
     left: str | None = None
     not_shown: str | None = None
 
     @property
     def expected(self) -> str:
         """The code that its finding must have."""
-        return self.told or self.code
+        return self.finding_code or self.code

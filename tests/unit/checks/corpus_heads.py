@@ -44,7 +44,7 @@ NARROW = Damage(
 
 
 def unread(folder: Path, *others: str) -> Case:
-    """The tiny pair with a head of which only config.json lies there, and these empty files."""
+    """The tiny pair with a head that has only config.json and these empty files."""
     case = tiny_case(folder)
     assert case.drafter_checkpoint is not None
     head = config_only(folder / "bare", dict(case.drafter_checkpoint.config))

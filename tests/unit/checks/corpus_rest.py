@@ -473,7 +473,7 @@ VERSIONS = (
         lambda f: catalog_case("gpt-oss-20b+suffix"),
         "known-problem",
         "warning",
-        told="arctic-inference",
+        finding_code="arctic-inference",
     ),
 )
 

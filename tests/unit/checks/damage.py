@@ -72,7 +72,7 @@ def damaged(source: Path, folder: Path, damage: Damage) -> Path:
 
 
 def config_only(folder: Path, config: Mapping[str, Any]) -> Path:
-    """``folder``, made anew with nothing but this config.json."""
+    """``folder``, created with only this config.json."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config, indent=2))
     return folder
@@ -91,7 +91,7 @@ def damaged_config(config: Mapping[str, Any], damage: Damage) -> dict[str, Any]:
 
 
 def damaged_tensors(tensors: Mapping[str, RawTensor], damage: Damage) -> dict[str, RawTensor]:
-    """A copy of ``tensors`` with that damage. KeyError for a name that is not there."""
+    """A copy of ``tensors`` with that damage. Raises KeyError for an unknown name."""
     changed = dict(tensors)
     for name in damage.drop:
         del changed[name]

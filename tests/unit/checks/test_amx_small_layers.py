@@ -1,4 +1,4 @@
-"""When a P-EAGLE head can meet the kernel for matrices on a CPU, and when it cannot."""
+"""When vLLM can run a P-EAGLE head with the kernel for matrices on a CPU."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def found(case: Case) -> list[str]:
 
 
 @pytest.mark.parametrize("settings", [{}, {"dtype": "auto"}, {"dtype": "bfloat16"}])
-def test_a_small_head_in_bfloat16_is_told_of_with_its_source(
+def test_a_small_head_in_bfloat16_is_reported_with_the_source(
     settings: dict[str, Any], tmp_path: Path
 ) -> None:
     (message,) = found(tiny_case(tmp_path, on_cpu=True, settings=settings))
@@ -27,7 +27,7 @@ def test_a_small_head_in_bfloat16_is_told_of_with_its_source(
     assert "check_cpu_sgl_kernel" in message
 
 
-def test_what_the_catalogue_says_counts_where_nothing_was_read() -> None:
+def test_without_checkpoints_the_catalogues_sizes_count() -> None:
     assert found(catalog_case("tiny", on_cpu=True))
 
 
@@ -41,9 +41,9 @@ def test_what_the_catalogue_says_counts_where_nothing_was_read() -> None:
     ],
     ids=["a GPU", "float32", "an older vLLM", "EAGLE-3"],
 )
-def test_other_cases_are_not(more: dict[str, Any], tmp_path: Path) -> None:
+def test_other_cases_are_not_reported(more: dict[str, Any], tmp_path: Path) -> None:
     assert found(tiny_case(tmp_path, **more)) == []
 
 
-def test_a_head_of_a_real_size_is_not(tmp_path: Path) -> None:
+def test_a_head_of_a_real_size_is_not_reported(tmp_path: Path) -> None:
     assert found(geometry_case(tmp_path, "gpt-oss-20b", on_cpu=True)) == []

@@ -1,4 +1,4 @@
-"""The arithmetic that rules rest on, for any numbers."""
+"""The arithmetic that rules use, for any numbers."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def test_gpt_oss_120b_with_four_layers_passes_both_ratios() -> None:
     assert draft_groups((sliding(18), full(18)), (full(4),), 1.25) == 1
 
 
-def test_a_small_hybrid_with_a_deep_head_is_dealt_out() -> None:
+def test_a_small_hybrid_spreads_the_layers_of_a_deep_head() -> None:
     assert draft_groups((sliding(2), full(2)), (full(4),), RATIO) == 3
 
 
-def test_gemma_keeps_its_heads_apart() -> None:
+def test_gemmas_head_has_a_group_of_its_own() -> None:
     wide = AttentionGroup(kind="sliding", layers=50, kv_heads=16, head_dim=256, window=1024)
     deep = AttentionGroup(kind="full", layers=10, kv_heads=4, head_dim=512)
     head = AttentionGroup(kind="full", layers=4, kv_heads=8, head_dim=128)
@@ -69,7 +69,7 @@ def test_a_larger_ratio_refuses_no_more(slides: int, fulls: int, draft: int) -> 
 
 
 @given(slides=few, fulls=few, draft=few)
-def test_groups_are_those_of_dealing_the_layers_out(slides: int, fulls: int, draft: int) -> None:
+def test_groups_are_those_of_vllms_own_assignment(slides: int, fulls: int, draft: int) -> None:
     """vLLM's own way, layer by layer: layers[i::groups] is the i-th group."""
     fewest, most = sorted((slides, fulls + draft))
     size = most if most < fewest * RATIO else fewest
@@ -114,14 +114,14 @@ def test_a_head_has_the_tensors_of_all_its_layers(layers: int) -> None:
 
 
 @given(states=st.integers(1, 8), width=st.integers(1, 8).map(lambda n: 32 * n))
-def test_fc_takes_all_hidden_states(states: int, width: int) -> None:
+def test_fc_reads_all_hidden_states(states: int, width: int) -> None:
     layers = {"eagle_aux_hidden_state_layer_ids": list(range(states))}
     shapes = required(head(target_hidden_size=width, eagle_config=layers))
     assert shapes is not None
     assert shapes["fc.weight"] == (64, states * width)
 
 
-def test_only_the_first_layer_takes_the_embedding_too() -> None:
+def test_only_the_first_layer_reads_the_embedding() -> None:
     shapes = required(head(num_hidden_layers=2))
     assert shapes is not None
     assert shapes["layers.0.self_attn.q_proj.weight"] == (64, 128)
@@ -129,12 +129,12 @@ def test_only_the_first_layer_takes_the_embedding_too() -> None:
     assert "layers.1.hidden_norm.weight" not in shapes
 
 
-def test_qwen3_norms_its_queries_and_keys() -> None:
+def test_qwen3_normalizes_queries_and_keys() -> None:
     shapes = required(head(model_type="qwen3"))
     assert shapes is not None
     assert shapes["layers.0.self_attn.q_norm.weight"] == (16,)
 
 
-def test_of_a_class_that_is_not_known_no_tensor_is_expected() -> None:
+def test_no_tensors_are_required_of_an_unknown_class() -> None:
     assert required(head(model_type="deepseek_v3")) is None
     assert required(head(quantization_config={"quant_method": "fp8"})) is None

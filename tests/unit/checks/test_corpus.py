@@ -1,4 +1,4 @@
-"""Every rule finds what it is for, with its own code; and good pairs draw no error."""
+"""Every rule finds its broken cases, with its own code; good pairs get no error."""
 
 from __future__ import annotations
 
@@ -31,12 +31,10 @@ GEOMETRIES = [(folder.name, head) for folder in sorted(GEOMETRY.iterdir()) if fo
 
 
 @pytest.mark.parametrize("broken", CORPUS, ids=lambda broken: broken.name)
-def test_a_broken_pair_is_found_by_its_code_and_draws_no_other_error(
-    broken: Broken, tmp_path: Path
-) -> None:
+def test_a_broken_pair_gets_its_finding_and_no_other_error(broken: Broken, tmp_path: Path) -> None:
     findings = check(broken.make(tmp_path))
-    told = {(finding.code, finding.level) for finding in findings}
-    assert (broken.expected, broken.level) in told, findings
+    found = {(finding.code, finding.level) for finding in findings}
+    assert (broken.expected, broken.level) in found, findings
     errors = [finding.code for finding in findings if finding.level == "error"]
     assert errors == ([broken.expected] if broken.level == "error" else []), findings
 
@@ -54,35 +52,35 @@ def test_the_corpus_is_large_and_its_names_are_unique() -> None:
 @pytest.mark.parametrize(
     ("target", "drafter"), PAIRS, ids=[f"{t.short_name}+{d.name}" for t, d in PAIRS]
 )
-def test_no_pair_of_the_catalogue_draws_an_error(target: Target, drafter: Drafter) -> None:
+def test_no_pair_of_the_catalogue_gets_an_error(target: Target, drafter: Drafter) -> None:
     case = make_case(CATALOG, target, drafter, region="us-east-1")
     assert errors(case) == []
     assert errors(make_case(CATALOG, target, None, region="us-east-1")) == []
 
 
 @pytest.mark.parametrize(("short", "head"), GEOMETRIES)
-def test_no_real_geometry_draws_an_error(short: str, head: str, tmp_path: Path) -> None:
+def test_no_real_geometry_gets_an_error(short: str, head: str, tmp_path: Path) -> None:
     assert errors(geometry_case(tmp_path, short, head)) == []
 
 
 @pytest.mark.parametrize("vllm", [runtime.vllm for runtime in CATALOG.runtimes.runtimes])
 @pytest.mark.parametrize("head", ["p-eagle", "eagle3"])
-def test_the_tiny_pair_draws_nothing_at_all(head: str, vllm: str, tmp_path: Path) -> None:
+def test_the_tiny_pair_gets_no_finding(head: str, vllm: str, tmp_path: Path) -> None:
     assert check(tiny_case(tmp_path, head=head, pair=f"tiny+{head}", vllm=vllm)) == ()
 
 
 @pytest.mark.parametrize("kind", ["peagle", "eagle3"])
-def test_the_speculators_format_draws_nothing(kind: str, tmp_path: Path) -> None:
+def test_the_speculators_format_gets_no_finding(kind: str, tmp_path: Path) -> None:
     pair = {"peagle": "tiny", "eagle3": "tiny+eagle3"}[kind]
     assert check(speculators_case(tmp_path, kind, pair=pair)) == ()
 
 
-def test_a_reduced_vocabulary_draws_nothing(tmp_path: Path) -> None:
+def test_a_reduced_vocabulary_gets_no_finding(tmp_path: Path) -> None:
     assert check(tiny_case(tmp_path, REDUCED)) == ()
 
 
 @pytest.mark.parametrize("pair", ["tiny", "gpt-oss-20b", "gpt-oss-120b", "qwen3-coder-30b"])
-def test_the_right_ami_and_instance_draw_no_error(pair: str) -> None:
+def test_the_right_ami_and_instance_get_no_error(pair: str) -> None:
     case = catalog_case(
         pair,
         instance_type="ml.g6e.12xlarge",

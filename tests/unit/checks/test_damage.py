@@ -1,4 +1,4 @@
-"""The broken pairs are broken as asked, and nowhere else."""
+"""The damaged pairs have the requested damage and no other."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_without_damage_a_copy_holds_the_same(tmp_path: Path, part: str) -> None
     assert ours == theirs
 
 
-def test_only_what_was_asked_is_damaged(tmp_path: Path) -> None:
+def test_only_the_requested_parts_are_damaged(tmp_path: Path) -> None:
     damage = Damage(
         set_keys={"eagle_config.eagle_aux_hidden_state_layer_ids": [2, 2, 7]},
         drop_keys=("ptd_token_id",),

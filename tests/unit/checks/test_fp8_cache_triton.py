@@ -1,4 +1,4 @@
-"""Which caches and backends lead to Triton on a GPU without 8-bit floats, as in vLLM's source."""
+"""Which caches and backends make vLLM use Triton on a GPU without FP8, as in its source."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ SMALL = {"kv-cache-dtype": "fp8"}
         ("gpt-oss-20b", None, SMALL, False),
     ],
 )
-def test_only_what_ends_on_triton_before_ada_is_refused(
+def test_only_cases_on_triton_before_ada_are_refused(
     pair: str, instance: str | None, settings: dict[str, Any], refused: bool
 ) -> None:
-    """FlashInfer takes Qwen3-Coder; GPT-OSS has sinks and Gemma-4 heads of two sizes."""
+    """FlashInfer supports Qwen3-Coder; GPT-OSS has sinks and Gemma-4 heads of two sizes."""
     found = list(check(catalog_case(pair, instance_type=instance, settings=settings)))
     assert bool(found) == refused
     for finding in found:

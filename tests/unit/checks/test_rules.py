@@ -1,4 +1,4 @@
-"""What holds of every rule, and of asking them."""
+"""Properties of every rule, and of running them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_codes_are_unique_and_in_order() -> None:
 
 
 def test_every_version_rule_belongs_to_a_rule() -> None:
-    """A misspelt code in version_rules.yaml would hold for nobody."""
+    """A misspelt code in version_rules.yaml would have no effect."""
     assert {rule.code for rule in CATALOG.version_rules.rules} <= {rule.code for rule in RULES}
 
 
@@ -46,14 +46,14 @@ def test_errors_come_first_and_the_same_case_gives_the_same(tmp_path: Path) -> N
     assert check(case) == check(case)
 
 
-def test_rules_can_be_chosen_by_code_and_by_what_they_look_at(tmp_path: Path) -> None:
+def test_rules_can_be_selected_by_code_and_by_subject(tmp_path: Path) -> None:
     case = tiny_case(tmp_path, Damage(drop=("mask_hidden",)), k=20)
     assert [f.code for f in check(case, about="head")] == ["head-without-mask"]
     assert [f.code for f in check(case, only={"k-above-trained"})] == ["k-above-trained"]
     assert check(case, about="hardware") == ()
 
 
-def test_what_a_rule_has_seen_the_catalogue_does_not_say_again() -> None:
+def test_a_finding_of_a_rule_replaces_the_catalogues_note() -> None:
     quiet = [f for f in check(catalog_case("gpt-oss-20b")) if f.code == "prefix-caching"]
     case = catalog_case("gpt-oss-20b", settings={"enable-prefix-caching": True})
     loud = [f for f in check(case) if f.code == "prefix-caching"]
@@ -61,14 +61,14 @@ def test_what_a_rule_has_seen_the_catalogue_does_not_say_again() -> None:
     assert [f.level for f in loud] == ["warning"]
 
 
-def test_numbers_that_are_none_are_told_as_one_error(tmp_path: Path) -> None:
+def test_a_size_that_is_not_a_number_is_one_error(tmp_path: Path) -> None:
     case = catalog_case("tiny")
-    nonsense = Checkpoint("/head", {"eagle_config": {}, "hidden_size": "large"})
+    invalid = Checkpoint("/head", {"eagle_config": {}, "hidden_size": "large"})
     with pytest.raises(CheckpointError, match="hidden_size is 'large'"):
-        check(replace(case, drafter_checkpoint=nonsense))
+        check(replace(case, drafter_checkpoint=invalid))
 
 
-def test_the_target_that_lies_there_counts_not_the_catalogues(tmp_path: Path) -> None:
+def test_the_target_that_was_read_counts_not_the_catalogues(tmp_path: Path) -> None:
     """A folder with fewer layers is another model, and its layers decide about the head."""
     gone = [
         f"model.layers.{layer}.{part}.weight"
@@ -81,21 +81,21 @@ def test_the_target_that_lies_there_counts_not_the_catalogues(tmp_path: Path) ->
     assert {"aux-layers-collide", "target-differs"} <= codes
 
 
-def test_a_wrong_target_is_not_blamed_on_its_head(tmp_path: Path) -> None:
+def test_a_wrong_target_is_not_reported_as_an_error_of_its_head(tmp_path: Path) -> None:
     changes = {"hidden_size": 4096, "vocab_size": 64000, "head_dim": 64}
     case = geometry_case(tmp_path, "gpt-oss-20b", target=changes)
     errors = [finding.code for finding in check(case) if finding.level == "error"]
     assert errors == ["target-differs"]
 
 
-def test_a_pair_of_ones_own_takes_the_kind_from_the_catalogues(tmp_path: Path) -> None:
-    """Head and target fit each other, and PAIR only says how the drafter is started."""
+def test_the_catalogues_pair_sets_the_kind_of_the_users_own_pair(tmp_path: Path) -> None:
+    """Head and target fit each other, and PAIR only determines how the drafter is started."""
     ours = geometry_case(tmp_path, "qwen3-coder-30b")
     tiny = find_pair(CATALOG, "tiny")
     case = replace(ours, target=tiny.target, drafter=tiny.drafter, k=5, max_model_len=2048)
     case = replace(case, own_target=True)
-    told = [(f.code, f.level) for f in check(case) if f.code != "weights-unread"]
-    assert told == [("target-differs", "note")]
+    found = [(f.code, f.level) for f in check(case) if f.code != "weights-unread"]
+    assert found == [("target-differs", "note")]
 
 
 def test_a_catalogue_that_contradicts_its_own_weights_is_wrong(tmp_path: Path) -> None:
@@ -106,55 +106,57 @@ def test_a_catalogue_that_contradicts_its_own_weights_is_wrong(tmp_path: Path) -
     assert "correct the catalogue file" in first.fix
 
 
-def test_the_first_error_of_a_foreign_head_is_that_it_is_foreign(tmp_path: Path) -> None:
+def test_the_first_error_of_another_targets_head_names_the_mismatch(tmp_path: Path) -> None:
     case = geometry_case(tmp_path, "gpt-oss-20b")
-    foreign = geometry_case(tmp_path / "other", "qwen3-coder-30b").drafter_checkpoint
-    told = check(replace(case, drafter_checkpoint=foreign))
-    assert [f.code for f in told][:2] == ["hidden-size-mismatch", "vocabulary-mismatch"]
-    assert "embeddings-not-shared" not in {f.code for f in told}
+    other = geometry_case(tmp_path / "other", "qwen3-coder-30b").drafter_checkpoint
+    found = check(replace(case, drafter_checkpoint=other))
+    assert [f.code for f in found][:2] == ["hidden-size-mismatch", "vocabulary-mismatch"]
+    assert "embeddings-not-shared" not in {f.code for f in found}
 
 
 @pytest.mark.parametrize(
     ("settings", "fix"),
     [({"gpu-memory-utilisation": 0.9}, "gpu-memory-utilization"), ({"max-num-seq": 4}, "max-num")],
 )
-def test_a_misspelt_argument_is_told_with_the_nearest(settings: dict[str, float], fix: str) -> None:
+def test_the_fix_of_a_misspelt_argument_is_the_nearest(
+    settings: dict[str, float], fix: str
+) -> None:
     (finding,) = check(catalog_case("tiny", settings=settings))
     assert finding.code == "engine-argument"
     assert fix in finding.fix
 
 
 @pytest.mark.parametrize("name", ["compilation-config.mode", "no-enforce-eager", "max-num-seqs"])
-def test_an_argument_that_vllm_has_draws_nothing(name: str) -> None:
+def test_an_argument_of_vllm_gets_no_finding(name: str) -> None:
     assert check(catalog_case("tiny", settings={name: 3})) == ()
 
 
 @pytest.mark.parametrize(
-    ("share", "told"), [(1, False), (0.92, False), (0, True), (1.5, True), (True, True)]
+    ("share", "refused"), [(1, False), (0.92, False), (0, True), (1.5, True), (True, True)]
 )
-def test_a_share_of_memory_is_above_0_and_at_most_1(share: float, told: bool) -> None:
+def test_a_share_of_memory_is_above_0_and_at_most_1(share: float, refused: bool) -> None:
     found = check(catalog_case("tiny", settings={"gpu-memory-utilization": share}))
-    assert bool(found) == told
+    assert bool(found) == refused
 
 
-def test_a_step_with_room_for_every_request_draws_nothing() -> None:
+def test_a_step_that_holds_every_request_gets_no_finding() -> None:
     case = catalog_case("gpt-oss-20b", k=7, concurrency=1170)
     assert check(case, only={"drafting-slots"}) == ()
     assert check(replace(case, concurrency=1171), only={"drafting-slots"}) != ()
 
 
-def test_nothing_is_asked_of_a_target_alone() -> None:
+def test_a_target_without_a_drafter_gets_no_finding() -> None:
     target = find_pair(CATALOG, "gpt-oss-20b").target
     case = make_case(CATALOG, target, None, settings={"enable-lora": True})
     assert check(case) == ()
 
 
-def test_what_is_no_version_is_the_users_mistake() -> None:
+def test_an_invalid_version_is_the_users_mistake() -> None:
     with pytest.raises(UserError, match="is not a vLLM version"):
         catalog_case("tiny", vllm="newest")
 
 
-def test_an_unknown_version_is_told_with_the_nearest_newer_one() -> None:
+def test_the_fix_of_an_unknown_version_is_the_nearest_newer_one() -> None:
     (finding,) = check(catalog_case("tiny", vllm="0.21.0"))
     assert (finding.code, finding.fix) == (
         "runtime-unknown",
@@ -164,7 +166,7 @@ def test_an_unknown_version_is_told_with_the_nearest_newer_one() -> None:
     assert "0.30.0" in finding.fix
 
 
-def test_a_head_of_another_target_is_known_by_its_id() -> None:
+def test_a_head_of_another_target_is_recognized_by_its_id() -> None:
     def codes(hub_id: str) -> list[str]:
         target, kind = (pair := find_pair(CATALOG, "gpt-oss-20b")).target, pair.drafter
         assert kind is not None
@@ -184,16 +186,16 @@ def test_a_head_of_another_target_is_known_by_its_id() -> None:
         ("a/b:0.28.0-mine", "0.28.0", None),
     ],
 )
-def test_a_tag_says_vllm_and_cuda(image: str, vllm: str, cuda: str | None) -> None:
-    said = in_tag(image)
-    assert said is not None
-    assert (said.vllm, said.cuda) == (vllm, cuda)
+def test_a_tag_has_vllm_and_cuda_versions(image: str, vllm: str, cuda: str | None) -> None:
+    tag = in_tag(image)
+    assert tag is not None
+    assert (tag.vllm, tag.cuda) == (vllm, cuda)
 
 
 @pytest.mark.parametrize(
     "image", ["a/b:latest", "a/b", "a/b:1", "a/b:2026.11.20.1", "a/b@sha256:0"]
 )
-def test_other_tags_say_nothing(image: str) -> None:
+def test_other_tags_have_no_versions(image: str) -> None:
     assert in_tag(image) is None
 
 
@@ -206,29 +208,29 @@ def test_an_image_in_ecr_has_account_region_and_tag() -> None:
 
 
 @pytest.mark.parametrize(
-    ("instance_type", "told"),
+    ("instance_type", "reported"),
     [(None, True), ("ml.g7e.12xlarge", True), ("ml.g6e.12xlarge", False)],
 )
-def test_a_problem_of_some_instances_is_told_of_these(
-    instance_type: str | None, told: bool
+def test_a_problem_of_some_instances_is_reported_for_these_only(
+    instance_type: str | None, reported: bool
 ) -> None:
     found = check(catalog_case("gpt-oss-120b", instance_type=instance_type))
-    assert ("harmony-errors" in {finding.code for finding in found}) == told
+    assert ("harmony-errors" in {finding.code for finding in found}) == reported
 
 
 @pytest.mark.parametrize("width", [64, 512])
 def test_a_wrong_hidden_size_is_one_error_that_names_it(tmp_path: Path, width: int) -> None:
-    """The weights are right, so neither fc, embeddings nor the target is to blame."""
+    """The weights are right, so neither fc, embeddings nor the target is wrong."""
     for key in ("hidden_size", "target_hidden_size"):
         case = tiny_case(tmp_path / key, Damage(set_keys={key: width}))
-        (told,) = [finding for finding in check(case) if finding.level == "error"]
-        assert f"{key} to {width}" in told.message
-        assert "256" in told.message
-        assert f"set {key} to 256" in told.fix
+        (error,) = [finding for finding in check(case) if finding.level == "error"]
+        assert f"{key} to {width}" in error.message
+        assert "256" in error.message
+        assert f"set {key} to 256" in error.fix
 
 
-def test_a_wrong_hidden_size_that_stands_for_the_targets_too_is_one_error(tmp_path: Path) -> None:
+def test_a_wrong_hidden_size_used_for_the_target_too_is_one_error(tmp_path: Path) -> None:
     damage = Damage(set_keys={"hidden_size": 512}, drop_keys=("target_hidden_size",))
     case = tiny_case(tmp_path, damage)
-    (told,) = [finding for finding in check(case) if finding.level == "error"]
-    assert "sets hidden_size to 512" in told.message
+    (error,) = [finding for finding in check(case) if finding.level == "error"]
+    assert "sets hidden_size to 512" in error.message

@@ -1,4 +1,4 @@
-"""Which caches and backends lead sliding layers to FlashInfer, as vLLM on an H200 showed."""
+"""Which caches and backends make vLLM run sliding layers on FlashInfer, as on an H200."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SMALL = {"kv-cache-dtype": "fp8"}
         ("qwen3-coder-30b", HOPPER, {"attention-backend": "FLASHINFER"}, None),
     ],
 )
-def test_only_what_ends_on_flashinfer_is_refused(
+def test_only_cases_on_flashinfer_are_refused(
     pair: str, instance: str | None, settings: dict[str, Any], where: str | None
 ) -> None:
     """GPT-OSS with an 8-bit cache ran on FlashAttention 3; Qwen3-Coder has no sliding layers."""
@@ -46,8 +46,8 @@ def test_older_vllm_does_not_refuse_it() -> None:
     assert not list(check(case))
 
 
-def test_a_narrow_head_goes_to_flashinfer_with_e5m2_only() -> None:
-    """FlashAttention 3 keeps fp8_e4m3 for heads of 128 numbers, and never knows e5m2."""
+def test_a_narrow_head_runs_on_flashinfer_with_e5m2_only() -> None:
+    """FlashAttention 3 supports fp8_e4m3 for heads of size 128, and never e5m2."""
     case = catalog_case("gemma-4-31b", instance_type=HOPPER, settings=SMALL)
     groups = tuple(
         group.model_copy(update={"head_dim": 128}) for group in case.target.architecture.attention
@@ -59,7 +59,7 @@ def test_a_narrow_head_goes_to_flashinfer_with_e5m2_only() -> None:
 
 
 @pytest.mark.parametrize("pair", ["gpt-oss-20b", "gemma-4-31b"])
-def test_the_gpus_of_the_mend_are_refused_by_no_rule(pair: str) -> None:
+def test_no_rule_refuses_the_gpus_that_the_fix_names(pair: str) -> None:
     instances = load_catalog().instances.instances
     named = [i for i in instances if i.gpu in ("L4", "L40S") or int(i.gpu_architecture[3:]) >= 100]
     assert {i.gpu_architecture for i in named} >= {"sm_89", "sm_100", "sm_120"}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -28,127 +28,26 @@ from peagle.errors import CheckpointError
 from peagle.parallel import run_parallel
 from peagle_serve.safetensors import LARGEST_INDEX, index_name, other_weights
 
-FILES = (
-    "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "merges.txt",
-    "special_tokens_map.json", "tekken.json",
-)  # fmt: skip
-"""Files of a tokenizer."""
-
-COMPARED = ("tokenizer.json", "tokenizer.model", "tekken.json")
-"""Files with a whole vocabulary: if one is equal, the tokenizers are."""
-
-SETTINGS = "tokenizer_config.json"
-VOCABULARY = "tokenizer.json"
-
-LONGEST_READ = 1_000_000
-"""Bytes. Of a larger file only size and digest are used."""
-
-
-def describe_tokenizer(
-    sizes: Mapping[str, int],
-    digests: Mapping[str, Mapping[str, str]],
-    contents: Mapping[str, bytes],
-) -> dict[str, Any]:
-    """The sizes of the tokenizer's files by name, and, where known:
-
-    ``digests``         file -> algorithm -> hexadecimal digits
-    ``vocab_size``      tokens in a small tokenizer.json, the added ones included
-    ``class``           ``tokenizer_class`` of tokenizer_config.json
-    ``special_tokens``  id -> text of the added tokens of tokenizer_config.json
-
-    ``contents`` holds the small files. An unreadable one is ignored: vLLM does not read a drafter's
-    tokenizer either.
-    """
-    settings, vocabulary = _object(contents.get(SETTINGS)), _object(contents.get(VOCABULARY))
-    found: dict[str, Any] = {name: sizes[name] for name in FILES if name in sizes}
-    known = {name: dict(values) for name, values in digests.items() if values}
-    size = _vocabulary_size(vocabulary)
-    special = _special_tokens(settings) or _special_tokens_of(vocabulary)
-    kind = settings.get("tokenizer_class")
-    return found | {
-        key: value
-        for key, value in {
-            "digests": known,
-            "vocab_size": size,
-            "class": kind if isinstance(kind, str) else None,
-            "special_tokens": special,
-        }.items()
-        if value
-    }
-
-
-def same_tokenizer(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool | None:
-    """Whether two descriptions are of the same tokenizer; ``None`` if that is unknown.
-
-    True: the vocabulary files are equal byte for byte. False: a token id has two meanings, or the
-    vocabularies have different sizes. Different files prove nothing, since the same vocabulary can
-    be written in several ways.
-    """
-    for name in COMPARED:
-        mine, theirs = (side.get("digests", {}).get(name, {}) for side in (one, other))
-        if any(mine[how] == theirs[how] for how in mine.keys() & theirs.keys()):
-            return True
-    special = one.get("special_tokens", {}), other.get("special_tokens", {})
-    if any(special[0][number] != special[1][number] for number in special[0].keys() & special[1]):
-        return False
-    sizes = one.get("vocab_size"), other.get("vocab_size")
-    return False if None not in sizes and sizes[0] != sizes[1] else None
-
-
-def _object(content: bytes | None) -> dict[str, Any]:
-    try:
-        document = json.loads((content or b"").decode())
-    except (ValueError, RecursionError):
-        return {}
-    return document if isinstance(document, dict) else {}
-
-
-def _vocabulary_size(document: Mapping[str, Any]) -> int | None:
-    model, added = document.get("model"), document.get("added_tokens")
-    vocabulary = model.get("vocab") if isinstance(model, dict) else None
-    if isinstance(vocabulary, dict):
-        ids = {number for number in vocabulary.values() if type(number) is int}
-    elif isinstance(vocabulary, list):
-        ids = set(range(len(vocabulary)))
-    else:
-        return None
-    ids.update(number for number, _ in _added(added))
-    return max(ids) + 1 if ids else None
-
-
-def _special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
-    added = settings.get("added_tokens_decoder")
-    entries = added.items() if isinstance(added, dict) else ()
-    return {
-        number: token["content"]
-        for number, token in entries
-        if isinstance(token, dict) and isinstance(token.get("content"), str)
-    }
-
-
-def _special_tokens_of(vocabulary: Mapping[str, Any]) -> dict[str, str]:
-    return {str(number): text for number, text in _added(vocabulary.get("added_tokens"))}
-
-
-def _added(tokens: Any) -> list[tuple[int, str]]:
-    entries = tokens if isinstance(tokens, list) else []
-    return [
-        (entry["id"], entry["content"])
-        for entry in entries
-        if isinstance(entry, dict)
-        and type(entry.get("id")) is int
-        and isinstance(entry.get("content"), str)
-    ]
-
-
 SECONDS = 60.0
 """Time limit of reading one checkpoint."""
+
+FIRST_BYTES = 64 * 1024
+"""Bytes of each weight file that are read first. GPT-OSS-120B's longest header has 8 kB."""
 
 _PROCESSORS = {"preprocessor_config.json", "processor_config.json"}
 """Files of the processor that Transformers loads for a model that takes media."""
 
-FIRST_BYTES = 64 * 1024
-"""Of each weight file that are read first. GPT-OSS-120B's longest header has 8 kB."""
+_SETTINGS = "tokenizer_config.json"
+_VOCABULARY = "tokenizer.json"
+_TOKENIZER_FILES = (
+    _VOCABULARY, _SETTINGS, "tokenizer.model", "vocab.json", "merges.txt",
+    "special_tokens_map.json", "tekken.json",
+)  # fmt: skip
+_WHOLE_VOCABULARIES = (_VOCABULARY, "tokenizer.model", "tekken.json")
+"""Files with a whole vocabulary: if one is equal, the tokenizers are."""
+
+_LONGEST_TOKENIZER = 1_000_000
+"""Bytes. Of a larger file only size and digest are used."""
 
 
 def read_checkpoint(
@@ -165,16 +64,16 @@ def read_checkpoint(
         raise CheckpointError(
             f"{source.location} has no {CONFIG}", "name the folder that holds the model itself"
         )
+    takes_media = not _PROCESSORS.isdisjoint(sizes)
     if config_only:
         (config,) = reader.parallel(partial(reader.config, sizes))
-        return Checkpoint(
-            source.location, config, bytes_read=reader.bytes_read, takes_media=_takes_media(sizes)
-        )
+        read = reader.bytes_read
+        return Checkpoint(source.location, config, bytes_read=read, takes_media=takes_media)
     config, index = reader.parallel(partial(reader.config, sizes), partial(reader.index, sizes))
     with reader.located():
         files = weight_files(sizes, index)
     headers = (partial(reader.header, file, sizes[file]) for file in files)
-    described, *found = reader.parallel(partial(reader.tokenizer, sizes), *headers)
+    tokenizer, *found = reader.parallel(partial(reader.tokenizer, sizes), *headers)
     tensors = {name: tensor for header in found for name, tensor in header.items()}
     if index is not None:
         with reader.located():
@@ -183,15 +82,11 @@ def read_checkpoint(
         location=source.location,
         config=config,
         tensors=tensors if files else None,
-        tokenizer=described,
+        tokenizer=tokenizer,
         bytes_read=reader.bytes_read,
         other_weights=other_weights(sizes),
-        takes_media=_takes_media(sizes),
+        takes_media=takes_media,
     )
-
-
-def _takes_media(names: Iterable[str]) -> bool:
-    return not _PROCESSORS.isdisjoint(names)
 
 
 class _Reader:
@@ -224,7 +119,6 @@ class _Reader:
             raise CheckpointError(message, error.fix) from error
 
     def config(self, sizes: Mapping[str, int]) -> dict[str, Any]:
-        """config.json."""
         content = self._whole(CONFIG, sizes, LONGEST_CONFIG)
         with self.located():
             return parse_config(content)
@@ -249,14 +143,8 @@ class _Reader:
             return parse_header(head, size, file)
 
     def tokenizer(self, sizes: Mapping[str, int]) -> dict[str, Any]:
-        """The description of the tokenizer."""
-        present = [name for name in FILES if name in sizes]
-        digests = {name: self._source.digests(name) for name in present}
-        small = [
-            name
-            for name in (SETTINGS, VOCABULARY)
-            if sizes.get(name, LONGEST_READ + 1) <= LONGEST_READ
-        ]
+        digests = {n: self._source.digests(n) for n in _TOKENIZER_FILES if n in sizes}
+        small = (n for n in (_SETTINGS, _VOCABULARY) if sizes.get(n, 1e9) <= _LONGEST_TOKENIZER)
         contents = {name: self._read(name, 0, sizes[name]) for name in small}
         return describe_tokenizer(sizes, digests, contents)
 
@@ -275,3 +163,88 @@ class _Reader:
         with self._counting:
             self.bytes_read += len(content)
         return content
+
+
+def describe_tokenizer(
+    sizes: Mapping[str, int],
+    digests: Mapping[str, Mapping[str, str]],
+    contents: Mapping[str, bytes],
+) -> dict[str, Any]:
+    """The sizes of the tokenizer's files by name, and, where known:
+
+    ``digests``         file -> algorithm -> hexadecimal digits
+    ``vocab_size``      tokens in a small tokenizer.json, the added ones included
+    ``class``           ``tokenizer_class`` of tokenizer_config.json
+    ``special_tokens``  id -> text of the added tokens
+
+    ``contents`` holds the small files. An unreadable one is ignored: vLLM does not read a drafter's
+    tokenizer either.
+    """
+    settings, vocabulary = _object(contents.get(_SETTINGS)), _object(contents.get(_VOCABULARY))
+    kind, added = settings.get("tokenizer_class"), _added_tokens(vocabulary)
+    found = {
+        "digests": {name: dict(values) for name, values in digests.items() if values},
+        "vocab_size": _vocabulary_size(vocabulary, added),
+        "class": kind if isinstance(kind, str) else None,
+        "special_tokens": _special_tokens(settings) or {str(n): text for n, text in added.items()},
+    }
+    known = {key: value for key, value in found.items() if value}
+    return {name: sizes[name] for name in _TOKENIZER_FILES if name in sizes} | known
+
+
+def same_tokenizer(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool | None:
+    """Whether two descriptions are of the same tokenizer; ``None`` if that is unknown.
+
+    True: the vocabulary files are equal byte for byte. False: a token id has two meanings, or the
+    vocabularies have different sizes. Different files prove nothing, since the same vocabulary can
+    be written in several ways.
+    """
+    for name in _WHOLE_VOCABULARIES:
+        mine, theirs = (side.get("digests", {}).get(name, {}) for side in (one, other))
+        if any(mine[algorithm] == theirs[algorithm] for algorithm in mine.keys() & theirs.keys()):
+            return True
+    special = one.get("special_tokens", {}), other.get("special_tokens", {})
+    if any(special[0][number] != special[1][number] for number in special[0].keys() & special[1]):
+        return False
+    sizes = one.get("vocab_size"), other.get("vocab_size")
+    return False if None not in sizes and sizes[0] != sizes[1] else None
+
+
+def _object(content: bytes | None) -> dict[str, Any]:
+    try:
+        document = json.loads((content or b"").decode())
+    except (ValueError, RecursionError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _vocabulary_size(document: Mapping[str, Any], added: Mapping[int, str]) -> int | None:
+    model = document.get("model")
+    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    if isinstance(vocabulary, dict):
+        ids = {number for number in vocabulary.values() if type(number) is int}
+    elif isinstance(vocabulary, list):
+        ids = set(range(len(vocabulary)))
+    else:
+        return None
+    return max(ids | set(added), default=-1) + 1 or None
+
+
+def _special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
+    added = settings.get("added_tokens_decoder")
+    return {
+        number: token["content"]
+        for number, token in (added.items() if isinstance(added, dict) else ())
+        if isinstance(token, dict) and isinstance(token.get("content"), str)
+    }
+
+
+def _added_tokens(vocabulary: Mapping[str, Any]) -> dict[int, str]:
+    entries = vocabulary.get("added_tokens")
+    return {
+        entry["id"]: entry["content"]
+        for entry in (entries if isinstance(entries, list) else ())
+        if isinstance(entry, dict)
+        and type(entry.get("id")) is int
+        and isinstance(entry.get("content"), str)
+    }

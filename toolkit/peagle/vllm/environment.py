@@ -152,24 +152,16 @@ def _survives(flag: str, token: str) -> bool:
     if flag in _ARRAY_IS_ONE_TOKEN:
         return True
     if text.startswith("[") and text.endswith("]"):
-        return not _is_json(text)
+        return _json_end(text) != len(text)
     if text.startswith("{") and text.endswith("}"):
         # The container splits several objects in a row, but not a single one.
-        return _is_json(text) or not _begins_with_object(text)
+        return _json_end(text) in (0, len(text))
     return True
 
 
-def _is_json(text: str) -> bool:
+def _json_end(text: str) -> int:
+    """Where the JSON value at the beginning of ``text`` ends; 0 without one."""
     try:
-        json.loads(text)
+        return json.JSONDecoder().raw_decode(text)[1]
     except ValueError:
-        return False
-    return True
-
-
-def _begins_with_object(text: str) -> bool:
-    try:
-        json.JSONDecoder().raw_decode(text)
-    except ValueError:
-        return False
-    return True
+        return 0

@@ -9,7 +9,6 @@ import operator
 import re
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Literal
 
 from peagle.errors import UserError
 
@@ -40,12 +39,10 @@ def normalise(version: str) -> str:
     return ".".join(str(number) for number in parse(version))
 
 
-def compare(left: str, right: str) -> Literal[-1, 0, 1]:
+def compare(left: str, right: str) -> int:
     """-1 when ``left`` is the older version, 0 when they are the same, 1 when it is the newer."""
     a, b = parse(left), parse(right)
-    if a == b:
-        return 0
-    return -1 if a < b else 1
+    return (a > b) - (a < b)
 
 
 def in_range(version: str, versions: str) -> bool:
