@@ -42,7 +42,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
 
 
-def test_both_files_come_as_the_container_has_them(tmp_path: Path) -> None:
+def test_both_files_arrive_as_the_container_has_them(tmp_path: Path) -> None:
     packed, told = Packed(), []
 
     artefact = fetch(packed.answer, tmp_path / "new", lambda *said: told.append(said))
@@ -55,14 +55,14 @@ def test_both_files_come_as_the_container_has_them(tmp_path: Path) -> None:
     assert told == [(0, artefact.size), (PART_BYTES, artefact.size), (artefact.size,) * 2]
 
 
-def test_a_container_s_own_user_may_read_them(tmp_path: Path) -> None:
+def test_the_containers_user_may_read_the_files(tmp_path: Path) -> None:
     artefact = brought(Packed(), tmp_path)
 
     assert artefact.archive.stat().st_mode & 0o777 == 0o644
     assert artefact.manifest.stat().st_mode & 0o777 == 0o644
 
 
-def test_one_of_the_same_key_is_replaced(tmp_path: Path) -> None:
+def test_an_artifact_with_the_same_key_is_replaced(tmp_path: Path) -> None:
     brought(Packed(b"old"), tmp_path)
 
     artefact = brought(Packed(b"newer"), tmp_path)
@@ -72,7 +72,7 @@ def test_one_of_the_same_key_is_replaced(tmp_path: Path) -> None:
     assert len(names(tmp_path)) == 2
 
 
-def test_cut_off_while_it_replaces_no_old_manifest_tells_of_a_new_archive(
+def test_an_interrupted_replacement_leaves_no_old_manifest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     brought(Packed(b"old"), tmp_path)
@@ -100,7 +100,7 @@ BROKEN: list[WarmReply | BaseException] = [
 
 
 @pytest.mark.parametrize("fault", BROKEN, ids=["cut short", "503", "throttled"])
-def test_what_broke_off_is_asked_for_again_after_pauses(
+def test_an_incomplete_response_is_retried_after_pauses(
     tmp_path: Path, fault: WarmReply | BaseException
 ) -> None:
     packed, waiting = Packed(), Waiting()
@@ -120,7 +120,7 @@ def test_what_broke_off_is_asked_for_again_after_pauses(
         (IncompleteResponse(CloudError("AWS still throttles")), CloudError, "still throttles"),
     ],
 )
-def test_what_goes_on_breaking_ends_with_its_reason_and_leaves_nothing(
+def test_repeated_failures_end_with_the_reason_and_leave_nothing(
     tmp_path: Path, fault: WarmReply | BaseException, kind: type[PeagleError], words: str
 ) -> None:
     packed, waiting = Packed(), Waiting()
@@ -133,7 +133,7 @@ def test_what_goes_on_breaking_ends_with_its_reason_and_leaves_nothing(
     assert names(tmp_path) == []
 
 
-def test_another_content_than_was_said_is_an_error_and_leaves_the_old_one(tmp_path: Path) -> None:
+def test_a_wrong_checksum_is_an_error_and_keeps_the_old_artifact(tmp_path: Path) -> None:
     old = brought(Packed(b"old"), tmp_path)
     packed = Packed(b"new", manifest={"sha256": hashlib.sha256(b"other").hexdigest()})
 
@@ -167,7 +167,7 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, error: BaseException) -> No
         (WarmReply(404, b""), "404: empty response"),
     ],
 )
-def test_what_the_container_refuses_is_refused_at_once(
+def test_a_refusal_of_the_container_is_not_retried(
     tmp_path: Path, answer: WarmReply, words: str
 ) -> None:
     packed, waiting = Packed(), Waiting()
@@ -192,14 +192,14 @@ def test_what_the_container_refuses_is_refused_at_once(
     ],
     ids=str,
 )
-def test_a_manifest_that_is_none_is_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
+def test_an_invalid_manifest_is_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
     with pytest.raises(Refused, match="manifest"):
         brought(Packed(manifest=wrong), tmp_path)
 
     assert names(tmp_path) == []
 
 
-def test_no_json_is_refused(tmp_path: Path) -> None:
+def test_a_manifest_that_is_not_json_is_refused(tmp_path: Path) -> None:
     packed = Packed()
     packed.faults = [WarmReply(200, b"<html>")]
 
@@ -207,7 +207,7 @@ def test_no_json_is_refused(tmp_path: Path) -> None:
         brought(packed, tmp_path)
 
 
-def test_too_little_room_is_seen_before_anything_is_fetched(tmp_path: Path) -> None:
+def test_too_little_disk_space_is_detected_first(tmp_path: Path) -> None:
     packed = Packed(manifest={"size": 10**18})
 
     with pytest.raises(UserError, match=r"is full: the artifact needs 1,000,000,000,000\.0 MB"):
@@ -227,7 +227,7 @@ def test_a_disk_that_fills_up_during_the_transfer_is_a_user_error(tmp_path: Path
     assert names(tmp_path) == []
 
 
-def test_a_digest_is_read_from_an_image_that_is_pinned() -> None:
+def test_the_digest_of_a_pinned_image_is_read() -> None:
     assert digest_in("host/name:tag@sha256:abc") == "sha256:abc"
     assert digest_in("host/name:tag") is None
     assert digest_in("@sha256:abc") is None
@@ -243,7 +243,7 @@ def entry(message: str) -> str:
 
 
 @pytest.mark.parametrize("shape", [entry, lambda message: f"serve: {message}"])
-def test_a_log_says_whether_it_was_a_warm_start(shape: Callable[[str], str]) -> None:
+def test_the_log_reports_a_warm_start(shape: Callable[[str], str]) -> None:
     assert warm_start_in(["Hello", shape("starting")]) is None
     told = warm_start_in([shape(NOT_RESTORED), shape(RESTORED), "INFO warm start: (key none)"])
     cold = warm_start_in([shape(RESTORED), shape(NOT_RESTORED)])
@@ -257,7 +257,7 @@ def test_a_log_says_whether_it_was_a_warm_start(shape: Callable[[str], str]) -> 
                                "differences": []}  # fmt: skip
 
 
-def test_an_engine_cannot_say_it() -> None:
+def test_lines_of_the_engine_do_not_count() -> None:
     line = json.loads(entry(f"serve: {RESTORED}"))
 
     assert warm_start_in([json.dumps({**line, "from": "engine", "process": "EngineCore"})]) is None

@@ -63,7 +63,7 @@ def test_errors_are_translated(error: Exception, kind: type[PeagleError], words:
         ("ValidationException", "1 validation error detected", CloudError),
     ],
 )
-def test_what_callers_act_upon_has_its_own_kind(
+def test_errors_that_callers_handle_have_their_own_class(
     code: str, message: str, kind: type[CloudError]
 ) -> None:
     found = _raised(service_error(code, message))
@@ -92,7 +92,7 @@ def test_a_denial_names_the_action(operation: str, service: str, message: str, a
     assert action in found.fix
 
 
-def test_a_quota_is_named_with_the_way_to_raise_it() -> None:
+def test_a_quota_error_names_the_quota_and_how_to_raise_it() -> None:
     found = _raised(
         service_error(
             "ResourceLimitExceeded",
@@ -120,7 +120,7 @@ def _model_error(status: int, original: str) -> Any:
         "maximum context length is 2048 tokens",
     ],
 )
-def test_the_engines_own_words_are_shown(original: str) -> None:
+def test_the_message_of_the_engine_is_shown(original: str) -> None:
     found = _raised(_model_error(400, original))
 
     assert isinstance(found, UserError)
@@ -129,7 +129,7 @@ def test_the_engines_own_words_are_shown(original: str) -> None:
     )
 
 
-def test_a_failing_engine_is_not_the_users_mistake() -> None:
+def test_an_engine_failure_is_not_a_user_error() -> None:
     found = _raised(_model_error(500, "Internal Server Error"))
 
     assert isinstance(found, EngineError)
@@ -150,7 +150,7 @@ def test_a_stream_that_breaks_is_an_error(code: str) -> None:
     assert "the container went away" in found.message
 
 
-def test_a_failed_upload_is_told_by_its_cause() -> None:
+def test_a_failed_upload_is_translated_by_its_cause() -> None:
     try:
         try:
             raise service_error("AccessDenied", "Access Denied", "PutObject")

@@ -50,14 +50,14 @@ def best_effort(url: str) -> Aws:
     return connect("us-east-1", endpoint_url=url, keys=Keys("a", "b")).best_effort()
 
 
-def test_no_question_takes_longer_than_all_may() -> None:
+def test_no_call_takes_longer_than_the_budget() -> None:
     for service in ("pricing", "service-quotas", "sts", "sagemaker"):
         config = best_effort("http://127.0.0.1:9").client(service).meta.config
         assert (config.connect_timeout, config.read_timeout) == (3, 5)
         assert config.retries["total_max_attempts"] == 2
 
 
-def test_after_one_silence_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_one_timeout_no_call_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("peagle.aws.client.BEST_EFFORT_TIMEOUTS", (2, 1, 0.2))
     with socket.create_server(("127.0.0.1", 0)) as silent:
         aws = best_effort(f"http://127.0.0.1:{silent.getsockname()[1]}")
@@ -67,7 +67,7 @@ def test_after_one_silence_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> N
             aws.account  # noqa: B018
 
 
-def test_nobody_at_the_address_is_known_at_once() -> None:
+def test_a_refused_connection_is_known_immediately() -> None:
     aws = best_effort("http://127.0.0.1:9")
     with pytest.raises(CloudError, match="Could not connect"):
         aws.call("sagemaker", "list_endpoints")
@@ -75,21 +75,23 @@ def test_nobody_at_the_address_is_known_at_once() -> None:
         aws.call("sagemaker", "list_endpoints")
 
 
-def test_who_throttles_is_asked_again(throttling: str) -> None:
+def test_a_throttled_call_is_repeated(throttling: str) -> None:
     entries = best_effort(throttling).items(*LISTING, ServiceCode="sagemaker")
 
     assert next(entries) == {"QuotaName": "a"}
     assert Throttling.asked == 2
 
 
-def test_an_endless_listing_ends(throttling: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_listing_ends_at_the_budget(
+    throttling: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(client, "BEST_EFFORT_SECONDS", 0.5)
 
     with pytest.raises(CloudError, match=r"skipped service-quotas: the 0\.5 s budget"):
         list(best_effort(throttling).items(*LISTING, ServiceCode="sagemaker"))
 
 
-def test_the_patient_connection_stays_patient() -> None:
+def test_the_original_connection_keeps_its_timeouts() -> None:
     aws = connect("us-east-1", endpoint_url="http://127.0.0.1:9", keys=Keys("a", "b"))
     aws.best_effort().client("sagemaker")
 

@@ -52,7 +52,7 @@ def put_image(aws: Aws, repository: str) -> None:
              imageManifest=json.dumps(manifest))  # fmt: skip
 
 
-def test_a_repository_scans_keeps_its_tags_and_forgets_layers_without_one(aws: Aws) -> None:
+def test_a_repository_scans_images_has_immutable_tags_and_expires_untagged_layers(aws: Aws) -> None:
     uri = ecr.ensure_repository(aws, "peagle-tiny")
     assert ecr.ensure_repository(aws, "peagle-tiny") == uri
     (found,) = aws.call("ecr", "describe_repositories")["repositories"]
@@ -63,7 +63,7 @@ def test_a_repository_scans_keeps_its_tags_and_forgets_layers_without_one(aws: A
     assert rule["selection"]["tagStatus"] == "untagged"
 
 
-def test_a_repository_of_somebody_else_is_used_and_left_as_it_is(aws: Aws) -> None:
+def test_a_repository_of_another_owner_is_used_and_left_unchanged(aws: Aws) -> None:
     aws.call("ecr", "create_repository", repositoryName="peagle-tiny")
     ecr.ensure_repository(aws, "peagle-tiny")
     with pytest.raises(CloudError):
@@ -72,14 +72,14 @@ def test_a_repository_of_somebody_else_is_used_and_left_as_it_is(aws: Aws) -> No
     assert aws.call("ecr", "describe_repositories")["repositories"]
 
 
-def test_the_login_is_ecrs_token(aws: Aws) -> None:
+def test_the_login_uses_the_token_of_ecr(aws: Aws) -> None:
     found = ecr.login(aws, "host.example.com")
     assert (found.host, found.user) == ("host.example.com", "AWS")
     assert found.password
     assert found.password not in repr(found)
 
 
-def test_a_build_makes_all_it_needs_and_again_makes_nothing_more(aws: Aws) -> None:
+def test_a_build_creates_its_resources_once(aws: Aws) -> None:
     built, told = build(aws)
     assert built.address.endswith("/peagle-tiny:v1")
     assert any("uploading the build context" in line for line in told)
@@ -93,7 +93,7 @@ def test_a_build_makes_all_it_needs_and_again_makes_nothing_more(aws: Aws) -> No
     assert json.loads(project["source"]["buildspec"]) == codebuild.BUILDSPEC
 
 
-def test_a_tag_that_is_there_is_not_built_again(aws: Aws) -> None:
+def test_an_existing_tag_is_not_built_again(aws: Aws) -> None:
     ecr.ensure_repository(aws, "peagle-tiny")
     put_image(aws, "peagle-tiny")
     built, told = build(aws)
@@ -102,7 +102,7 @@ def test_a_tag_that_is_there_is_not_built_again(aws: Aws) -> None:
     assert aws.call("codebuild", "list_projects")["projects"] == []
 
 
-def test_destroy_removes_what_was_made_and_nothing_else(aws: Aws) -> None:
+def test_destroy_removes_the_recorded_resources_only(aws: Aws) -> None:
     boto3.client("s3", region_name="us-east-1").create_bucket(Bucket="not-ours")
     build(aws)
     aws.call("logs", "create_log_group", logGroupName="/aws/codebuild/peagle-tiny")
@@ -117,7 +117,9 @@ def test_destroy_removes_what_was_made_and_nothing_else(aws: Aws) -> None:
     assert images.remove_image_resources(aws, lambda line: None) == ()
 
 
-def test_what_an_interrupted_build_made_is_known(aws: Aws, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resources_of_an_interrupted_build_are_recorded(
+    aws: Aws, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def cut(*given: Any, **more: Any) -> None:
         raise KeyboardInterrupt
 
@@ -128,7 +130,7 @@ def test_what_an_interrupted_build_made_is_known(aws: Aws, monkeypatch: pytest.M
     images.remove_image_resources(aws, lambda line: None)
 
 
-def test_the_role_may_write_to_one_repository_and_read_one_prefix(aws: Aws) -> None:
+def test_the_build_role_may_write_one_repository_and_read_one_prefix(aws: Aws) -> None:
     ensure_build_role(
         aws, "builder", BuildScope("peagle-tiny", "bucket", "peagle-images/", "peagle-tiny")
     )
@@ -146,7 +148,7 @@ def test_the_role_may_write_to_one_repository_and_read_one_prefix(aws: Aws) -> N
 
 
 @pytest.mark.parametrize("repository", ["other", "team/my.repo", "a" * 100])
-def test_a_repository_of_any_name_has_a_project_whose_log_its_role_may_write(
+def test_the_build_role_of_any_repository_may_write_the_log_of_its_project(
     aws: Aws, repository: str
 ) -> None:
     build(aws, replace(ORDER, repository=repository))
@@ -165,7 +167,7 @@ def test_no_two_repositories_share_a_project() -> None:
     assert codebuild.project_name("peagle-tiny") == "peagle-tiny"
 
 
-def test_an_older_project_builds_as_this_toolkit_says(
+def test_a_build_overrides_the_settings_of_an_older_project(
     aws: Aws, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as older:
@@ -188,7 +190,7 @@ def test_an_older_project_builds_as_this_toolkit_says(
 
 
 @pytest.mark.parametrize("answers", [True, False])
-def test_an_interrupt_ends_the_build_or_says_how(
+def test_an_interrupt_stops_the_build_or_prints_the_command(
     aws: Aws, monkeypatch: pytest.MonkeyPatch, answers: bool
 ) -> None:
     real = aws.call
@@ -217,7 +219,7 @@ def test_an_interrupt_ends_the_build_or_says_how(
     assert told[-1].startswith(f"{said}{stopped[0]}")
 
 
-def test_the_digest_of_an_image_in_anybody_s_ecr(aws: Aws) -> None:
+def test_the_digest_of_an_image_in_the_ecr_of_any_account(aws: Aws) -> None:
     uri = ecr.ensure_repository(aws, "base")
     put_image(aws, "base")
     digest = ecr.image_digest(aws, "base", "v1")
@@ -229,7 +231,7 @@ def test_the_digest_of_an_image_in_anybody_s_ecr(aws: Aws) -> None:
     assert ecr.digest_of(aws, "debian:bookworm") is None
 
 
-def test_codebuild_may_take_the_role_for_this_account_only(aws: Aws) -> None:
+def test_codebuild_may_assume_the_role_for_this_account_only(aws: Aws) -> None:
     build(aws)
     (role,) = aws.call("iam", "list_roles")["Roles"]
     (statement,) = role["AssumeRolePolicyDocument"]["Statement"]
@@ -237,7 +239,7 @@ def test_codebuild_may_take_the_role_for_this_account_only(aws: Aws) -> None:
     assert statement["Condition"] == {"StringEquals": {"aws:SourceAccount": aws.account}}
 
 
-def test_a_role_that_others_do_not_see_yet_is_waited_for(
+def test_a_build_waits_until_a_new_role_is_visible(
     aws: Aws, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = aws.call
@@ -254,7 +256,7 @@ def test_a_role_that_others_do_not_see_yet_is_waited_for(
     assert len(tries) == 2
 
 
-def test_the_log_is_told_once_and_its_end_is_the_error(
+def test_each_log_line_is_shown_once_and_the_last_is_in_the_error(
     aws: Aws, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = aws.call
@@ -286,7 +288,7 @@ def test_the_log_is_told_once_and_its_end_is_the_error(
     assert told.count("pulling") == 1
 
 
-def test_the_context_is_the_same_zip_every_time(tmp_path: Path) -> None:
+def test_equal_contexts_give_equal_zip_files(tmp_path: Path) -> None:
     codebuild.zip_file(CONTEXT, tmp_path / "a.zip")
     codebuild.zip_file(reversed(CONTEXT), tmp_path / "b.zip")
     assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()

@@ -10,7 +10,7 @@ from tests.unit.aws.cloud import START, service_error
 from tests.unit.aws.world import NAME, World
 
 
-def test_every_line_comes_once_also_when_two_have_the_same_time(world: World) -> None:
+def test_every_line_is_read_once_even_with_equal_timestamps(world: World) -> None:
     tail = Tail(world.aws, NAME, START)
     assert tail.drain() == []
     world.cloud.write_log("one")
@@ -26,7 +26,7 @@ def test_every_line_comes_once_also_when_two_have_the_same_time(world: World) ->
     assert tail.drain() == []
 
 
-def test_a_line_that_arrives_late_is_not_lost(world: World) -> None:
+def test_a_late_line_is_read(world: World) -> None:
     tail = Tail(world.aws, NAME, START)
     world.cloud.now += 20
     world.cloud.write_log("quick stream")
@@ -38,14 +38,14 @@ def test_a_line_that_arrives_late_is_not_lost(world: World) -> None:
     assert tail.drain() == []
 
 
-def test_lines_of_an_earlier_life_are_left_out(world: World) -> None:
+def test_lines_before_since_are_left_out(world: World) -> None:
     world.cloud.write_log("long ago")
     world.cloud.now += 60
 
     assert Tail(world.aws, NAME, START + 30).drain() == []
 
 
-def test_a_log_that_may_not_be_read_does_not_stop_a_deploy(world: World) -> None:
+def test_a_denied_log_does_not_stop_a_deploy(world: World) -> None:
     def deny(operation: str) -> None:
         raise service_error("AccessDeniedException", "denied", "FilterLogEvents")
 
@@ -57,10 +57,10 @@ def test_a_log_that_may_not_be_read_does_not_stop_a_deploy(world: World) -> None
 
 
 @given(st.text())
-def test_nothing_that_a_terminal_obeys_is_left(text: str) -> None:
+def test_control_characters_are_removed(text: str) -> None:
     assert not any(ord(character) < 32 and character != "\t" for character in clean(text))
     assert "\x7f" not in clean(text)
 
 
-def test_plain_text_is_left_as_it_is() -> None:
+def test_plain_text_is_unchanged() -> None:
     assert clean("\x1b[1;31merror\x1b[0m: naïve | 日本\r\n") == "error: naïve | 日本"

@@ -128,11 +128,11 @@ def test_a_sharded_model_is_read_in_parts(uri: str, moto: Aws) -> None:
     assert found.bytes_read < 100_000
 
 
-def test_only_what_lies_right_below_the_prefix_is_the_models(moto: Aws) -> None:
+def test_only_objects_directly_below_the_prefix_belong_to_the_model(moto: Aws) -> None:
     assert set(S3Source(moto, f"s3://{BUCKET}/big/model").names()) == set(FILES)
 
 
-def test_an_upload_in_parts_has_no_digest_to_compare(moto: Aws) -> None:
+def test_a_multipart_upload_has_no_digest(moto: Aws) -> None:
     s3 = moto.client("s3")
     begun = s3.create_multipart_upload(Bucket=BUCKET, Key="parts/tokenizer.json")
     where = {"Bucket": BUCKET, "Key": "parts/tokenizer.json", "UploadId": begun["UploadId"]}
@@ -155,7 +155,7 @@ def test_an_upload_in_parts_has_no_digest_to_compare(moto: Aws) -> None:
         (f"s3://{BUCKET}/parts2", "has no config.json"),
     ],
 )
-def test_where_nothing_is_the_address_is_doubted(uri: str, words: str, moto: Aws) -> None:
+def test_an_empty_prefix_is_an_error_about_the_uri(uri: str, words: str, moto: Aws) -> None:
     moto.client("s3").put_object(Bucket=BUCKET, Key="parts2/readme", Body=b"")
     with pytest.raises(CheckpointError) as refused:
         read(moto, uri)
@@ -164,12 +164,12 @@ def test_where_nothing_is_the_address_is_doubted(uri: str, words: str, moto: Aws
 
 
 @pytest.mark.parametrize("uri", ["s3://", "s3:///x", "s3://A/x", "s3://b/x", "http://bucket/x"])
-def test_what_is_no_address_is_refused(uri: str, moto: Aws) -> None:
+def test_an_invalid_uri_is_refused(uri: str, moto: Aws) -> None:
     with pytest.raises(CheckpointError, match="is not an s3:// prefix"):
         S3Source(moto, uri)
 
 
-def test_who_may_not_list_is_told_the_permission(web: Web, aws: Aws) -> None:
+def test_a_denied_listing_names_the_permission(web: Web, aws: Aws) -> None:
     web.answer = lambda request: refused(403, "AccessDenied", "User x is not authorized")
     error = refusal(aws, AccessDenied)
     assert error.message.startswith(f"not allowed: s3:ListBucket on arn:aws:s3:::{BUCKET} ")
@@ -178,7 +178,7 @@ def test_who_may_not_list_is_told_the_permission(web: Web, aws: Aws) -> None:
     assert error.exit_code == 4
 
 
-def test_who_may_not_read_is_told_the_permission(web: Web, aws: Aws) -> None:
+def test_a_denied_read_names_the_permission(web: Web, aws: Aws) -> None:
     web.answer = lambda request: (
         listing(config__json=9) if is_listing(request) else refused(403, "AccessDenied")
     )
@@ -190,14 +190,14 @@ def test_who_may_not_read_is_told_the_permission(web: Web, aws: Aws) -> None:
     "code",
     ["PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"],
 )
-def test_a_bucket_in_another_region_is_told(code: str, web: Web, aws: Aws) -> None:
+def test_a_bucket_in_another_region_is_an_error(code: str, web: Web, aws: Aws) -> None:
     web.answer = lambda request: refused(301 if code.startswith("P") else 400, code)
     error = refusal(aws, CloudError)
     assert error.message == f"the bucket {BUCKET} is in another region than us-east-1"
     assert "--region" in error.fix
 
 
-def test_an_object_that_is_gone_is_told(web: Web, aws: Aws) -> None:
+def test_a_deleted_object_is_an_error(web: Web, aws: Aws) -> None:
     web.answer = lambda request: (
         listing(config__json=9) if is_listing(request) else refused(404, "NoSuchKey")
     )
@@ -220,7 +220,7 @@ def _large(request: WebRequest, web: Web, honest: bool) -> Reply:
 
 
 @pytest.mark.parametrize("honest", [True, False])
-def test_no_file_is_downloaded_whole(honest: bool, web: Web, aws: Aws) -> None:
+def test_no_file_is_downloaded_completely(honest: bool, web: Web, aws: Aws) -> None:
     web.answer = lambda request: _large(request, web, honest)
     found = read(aws)
     assert found.tensors is not None
@@ -230,7 +230,7 @@ def test_no_file_is_downloaded_whole(honest: bool, web: Web, aws: Aws) -> None:
     assert found.bytes_read < MEGABYTE
 
 
-def test_the_rest_of_a_long_header_needs_a_server_with_ranges(web: Web, aws: Aws) -> None:
+def test_a_long_header_needs_a_server_with_byte_ranges(web: Web, aws: Aws) -> None:
     content = head_of({f"{n}": ("U8", (0,)) for n in range(3000)})
     sizes = {"config__json": len(CONFIG), "model__safetensors": len(content)}
     web.answer = lambda request: (
@@ -242,7 +242,7 @@ def test_the_rest_of_a_long_header_needs_a_server_with_ranges(web: Web, aws: Aws
 
 
 @pytest.mark.parametrize("where", ["listing", "header"])
-def test_a_byte_now_and_then_does_not_keep_us(where: str, web: Web, aws: Aws) -> None:
+def test_a_trickling_response_hits_the_time_limit(where: str, web: Web, aws: Aws) -> None:
     def answer(request: WebRequest) -> Reply:
         if where == "listing":
             return Reply(200, web.trickle(), length=MEGABYTE)
@@ -259,7 +259,7 @@ def test_a_byte_now_and_then_does_not_keep_us(where: str, web: Web, aws: Aws) ->
     assert time.monotonic() - begin < 10
 
 
-def test_a_bucket_that_is_no_model_is_not_listed_to_its_end(web: Web, aws: Aws) -> None:
+def test_a_listing_stops_at_the_limit(web: Web, aws: Aws) -> None:
     def answer(request: WebRequest) -> Reply:
         page = listing(**{f"f{len(web.requests)}_{n}": 1 for n in range(1000)})
         more = b"<IsTruncated>true</IsTruncated><NextContinuationToken>%d</NextContinuationToken>"

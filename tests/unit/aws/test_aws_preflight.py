@@ -27,7 +27,7 @@ def _role(name: str, trust: Any = TRUSTS_SAGEMAKER) -> dict[str, Any]:
     return {"RoleName": name, "Arn": arn, "AssumeRolePolicyDocument": trust}
 
 
-def test_looking_changes_nothing(world: World, head: Path) -> None:
+def test_preflight_changes_nothing(world: World, head: Path) -> None:
     found = world.look(a_plan(head))
 
     assert found.change == "create"
@@ -37,7 +37,7 @@ def test_looking_changes_nothing(world: World, head: Path) -> None:
 
 
 @pytest.mark.parametrize(("quota", "code"), [(0, "quota-zero"), (1, "quota-too-small")])
-def test_a_quota_below_what_is_needed_is_an_error(world: World, quota: int, code: str) -> None:
+def test_a_quota_below_the_need_is_an_error(world: World, quota: int, code: str) -> None:
     world.cloud.quotas = {"ml.g5.xlarge for endpoint usage": quota}
 
     found = world.look(a_plan(instance_count=2))
@@ -63,7 +63,7 @@ def test_a_quota_that_other_endpoints_use_up_is_an_error(world: World) -> None:
     assert "2 are in use by peagle-pair, so 0 of 1 are left" in found.findings[0].message
 
 
-def test_what_an_interrupted_deploy_holds_is_its_own(world: World) -> None:
+def test_instances_of_an_interrupted_deploy_are_not_counted_against_it(world: World) -> None:
     world.cloud.quotas = {"ml.g5.xlarge for endpoint usage": 1}
     world.cloud.next_scripts = [[("Failed", "no capacity")]]
     with pytest.raises(CloudError):
@@ -91,13 +91,13 @@ def test_an_unknown_price_is_looked_up(world: World) -> None:
     assert _codes(found) == {}
 
 
-def test_a_price_that_nobody_knows_is_a_warning(world: World) -> None:
+def test_an_unknown_price_is_a_warning(world: World) -> None:
     found = world.look(a_plan(price_per_hour_usd=None, price_date=None))
 
     assert _codes(found) == {"price-unknown": "warning"}
 
 
-def test_the_price_of_another_region_is_replaced_or_still_warned_of(world: World) -> None:
+def test_the_price_of_another_region_is_replaced_or_remains_a_warning(world: World) -> None:
     plan = a_plan(findings=(warning("price-of-another-region", "price", "of us-east-1", "look"),))
 
     assert _codes(world.look(plan)) == {"price-of-another-region": "warning"}
@@ -107,7 +107,7 @@ def test_the_price_of_another_region_is_replaced_or_still_warned_of(world: World
     assert found.desired.plan.price_per_hour_usd == 2.0
 
 
-def test_a_name_that_is_not_ours_is_an_error(world: World) -> None:
+def test_the_name_of_a_foreign_endpoint_is_an_error(world: World) -> None:
     world.deploy(a_plan())
     world.cloud.tags[world.cloud.endpoints[NAME].arn]["peagle:id"] = "somebody else"
 
@@ -133,7 +133,7 @@ def test_other_files_below_the_prefix_are_an_error(world: World, head: Path) -> 
     assert "other.bin" in found.findings[0].message
 
 
-def test_warm_starts_beside_the_uploaded_folders_are_no_other_files(
+def test_warm_starts_beside_the_uploaded_folders_are_not_foreign_files(
     world: World, head: Path
 ) -> None:
     bucket, folder = f"peagle-sagemaker-us-east-1-{ACCOUNT}", "peagle-toolkit/peagle-pair/warm"
@@ -142,12 +142,12 @@ def test_warm_starts_beside_the_uploaded_folders_are_no_other_files(
     assert _codes(world.look(a_plan(head))) == {}
 
 
-def test_a_missing_folder_of_weights_is_the_users_mistake(world: World, tmp_path: Path) -> None:
+def test_a_missing_folder_of_weights_is_a_user_error(world: World, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is no folder"):
         world.look(a_plan(tmp_path / "nothing"))
 
 
-def test_a_folder_without_files_is_the_users_mistake(world: World, tmp_path: Path) -> None:
+def test_an_empty_folder_of_weights_is_a_user_error(world: World, tmp_path: Path) -> None:
     (tmp_path / ".hidden").write_text("")
 
     with pytest.raises(UserError, match="is empty"):
@@ -157,7 +157,7 @@ def test_a_folder_without_files_is_the_users_mistake(world: World, tmp_path: Pat
 @pytest.mark.parametrize(
     "answer", [service_error("403", "Forbidden", "HeadBucket"), {"BucketRegion": "eu-west-1"}]
 )
-def test_a_bucket_elsewhere_is_refused(
+def test_a_bucket_of_another_account_or_region_is_refused(
     world: World, head: Path, answer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def head_bucket(**_: Any) -> Any:
@@ -173,20 +173,20 @@ def test_a_bucket_elsewhere_is_refused(
     assert "--bucket" in refused.value.fix
 
 
-def test_a_given_role_is_taken_as_it_is(world: World) -> None:
+def test_a_given_role_arn_is_used_unchecked(world: World) -> None:
     assert find_role(world.aws, ROLE).arn == ROLE
     assert find_role(world.aws, "peagle-execution").arn == ROLE
 
 
 @pytest.mark.parametrize("given", ["no such role", "missing", "arn:aws:iam::1:role/x", "a/b"])
-def test_a_wrong_role_is_the_users_mistake(world: World, given: str) -> None:
+def test_a_wrong_role_is_a_user_error(world: World, given: str) -> None:
     with pytest.raises(UserError) as wrong:
         find_role(world.aws, given)
 
     assert wrong.value.command == ("aws", "iam", "list-roles")
 
 
-def test_a_role_that_sagemaker_may_not_take_is_refused(world: World) -> None:
+def test_a_role_that_sagemaker_may_not_assume_is_refused(world: World) -> None:
     trust = {
         "Statement": {
             "Effect": "Allow",
@@ -203,7 +203,7 @@ def test_a_role_that_sagemaker_may_not_take_is_refused(world: World) -> None:
     assert "aws iam create-role" in none.value.fix
 
 
-def test_of_several_roles_the_best_name_wins_and_is_said(world: World) -> None:
+def test_of_several_roles_the_best_name_wins(world: World) -> None:
     world.cloud.roles = [
         _role("aaa"),
         _role("AmazonSageMaker-ExecutionRole-1"),
@@ -218,14 +218,14 @@ def test_of_several_roles_the_best_name_wins_and_is_said(world: World) -> None:
     assert "--role" in found.because
 
 
-def test_in_studio_our_own_role_is_taken(world: World) -> None:
+def test_in_studio_the_role_of_the_credentials_is_used(world: World) -> None:
     world.cloud.roles = [_role("peagle"), _role("studio-role")]
     world.cloud.caller_arn = f"arn:aws:sts::{ACCOUNT}:assumed-role/studio-role/SageMaker"
 
     assert find_role(world.aws, None).arn.endswith("/studio-role")
 
 
-def test_who_may_not_look_for_roles_is_asked_for_one(world: World) -> None:
+def test_without_permission_to_list_roles_one_must_be_named(world: World) -> None:
     def deny(operation: str) -> None:
         if operation == "list_roles":
             raise service_error("AccessDenied", "not authorized", "ListRoles")
@@ -247,7 +247,7 @@ def test_a_second_deploy_keeps_the_role_of_the_first(world: World) -> None:
     assert world.look(a_plan(), role="peagle-a").change == "update"
 
 
-def test_expired_credentials_end_the_look(world: World) -> None:
+def test_expired_credentials_end_the_preflight(world: World) -> None:
     def expire(operation: str) -> None:
         raise service_error("ExpiredTokenException", "The security token has expired", "X")
 

@@ -87,7 +87,7 @@ def test_the_price_of_the_region_is_replaced_and_dated(world: World) -> None:
     assert (missing.code, missing.level) == ("price-not-listed", "warning")
 
 
-def test_it_is_asked_once_a_day(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prices_are_fetched_once_a_day(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.cloud.price = 1.25
     hosting_prices(world.aws)
     world.cloud.price = 9.0
@@ -101,7 +101,7 @@ def test_it_is_asked_once_a_day(world: World, monkeypatch: pytest.MonkeyPatch) -
     assert hosting_prices(world.aws).usd == {"ml.g5.xlarge": 9.0}
 
 
-def test_each_region_has_its_own(world: World) -> None:
+def test_each_region_has_its_own_cache(world: World) -> None:
     world.cloud.price = 1.25
     hosting_prices(world.aws)
     world.aws.region = "eu-west-1"
@@ -132,7 +132,7 @@ def test_a_damaged_or_old_file_is_ignored(world: World, damage: Any) -> None:
     assert json.loads(kept_file().read_text())["value"] == {"ml.g5.xlarge": 2.0}
 
 
-def test_a_home_that_cannot_be_written_is_no_hindrance(
+def test_prices_are_read_without_a_writable_home(
     world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -150,7 +150,9 @@ def test_a_home_that_cannot_be_written_is_no_hindrance(
         ("ExpiredTokenException", "credentials have expired"),
     ],
 )
-def test_who_is_denied_gets_the_snapshot_and_a_warning(world: World, code: str, words: str) -> None:
+def test_a_denied_call_gives_the_snapshot_and_a_warning(
+    world: World, code: str, words: str
+) -> None:
     def refuse(operation: str) -> None:
         raise service_error(code, "no", "GetProducts")
 
@@ -169,7 +171,7 @@ def test_who_is_denied_gets_the_snapshot_and_a_warning(world: World, code: str, 
     assert hourly_price(world.aws, "ml.g5.xlarge") is None
 
 
-def test_nobody_at_the_address_is_the_snapshot_too(
+def test_a_refused_connection_gives_the_snapshot(
     own_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("peagle.aws.client._TIMEOUTS_BY_SERVICE", {"pricing": (1, 1, 1)})
@@ -182,7 +184,7 @@ def test_nobody_at_the_address_is_the_snapshot_too(
     assert "cannot be reached" in finding.message
 
 
-def test_who_never_answers_is_not_waited_for(
+def test_a_silent_server_gives_the_snapshot_soon(
     own_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("peagle.aws.client._TIMEOUTS_BY_SERVICE", {"pricing": (1, 1, 1)})
@@ -196,7 +198,7 @@ def test_who_never_answers_is_not_waited_for(
     assert "\n" not in finding.message
 
 
-def test_rows_are_read_with_care() -> None:
+def test_unusable_rows_are_ignored() -> None:
     rows = [
         row("1.1", usagetype="USE1-AsyncInf:ml.g5.xlarge"),
         row("1.0", usagetype="USE1-Host:ml.g5.xlarge"),
@@ -214,7 +216,7 @@ def test_rows_are_read_with_care() -> None:
     assert prices_in(rows, "us-east-1") == {"ml.g5.2xlarge": 3.0, "ml.g5.xlarge": 1.0}
 
 
-def test_prices_and_quotas_are_not_waited_for_long() -> None:
+def test_prices_and_quotas_have_short_timeouts() -> None:
     aws = connect("us-east-1", keys=Keys("a", "b"))
 
     for service in ("pricing", "service-quotas"):
@@ -228,5 +230,5 @@ def test_prices_and_quotas_are_not_waited_for_long() -> None:
 @pytest.mark.parametrize(
     ("region", "place"), [("eu-west-1", "us-east-1"), ("cn-north-1", "cn-northwest-1")]
 )
-def test_the_price_list_is_asked_where_it_is(region: str, place: str) -> None:
+def test_prices_come_from_the_region_of_the_pricing_api(region: str, place: str) -> None:
     assert connect(region, keys=Keys("a", "b")).client("pricing").meta.region_name == place

@@ -61,7 +61,7 @@ def test_an_image_that_is_not_for_the_plan_is_refused(
     assert all(IMAGE in finding.message and finding.fix for finding in found)
 
 
-def test_of_images_that_others_pushed_nothing_is_said(world: World) -> None:
+def test_images_pushed_from_elsewhere_have_no_findings(world: World) -> None:
     record_push(world.aws, "another", PushedImage("b/other", baked=True))
     assert world.look(a_plan()).findings == ()
     record_push(world.aws, IMAGE, PushedImage("b/other", baked=True))

@@ -53,11 +53,11 @@ def only(findings: tuple[Finding, ...]) -> Finding:
     return finding
 
 
-def test_enough_is_nothing_to_say(world: World) -> None:
+def test_a_sufficient_quota_has_no_finding(world: World) -> None:
     assert quota_findings(world.aws, ONE, TABLE) == ()
 
 
-def test_a_plan_is_told_that_it_is_enough(world: World) -> None:
+def test_a_plan_has_a_note_that_the_quota_suffices(world: World) -> None:
     world.cloud.quotas = {NAME: 4}
     assert only(quotas_at_plan(world.aws, TYPE, 1, TABLE)).message == (
         f"the quota '{NAME}' is 4, and none is in use"
@@ -70,7 +70,7 @@ def test_a_plan_is_told_that_it_is_enough(world: World) -> None:
     assert found.message == f"the quota '{NAME}' is 4, and 2 are in use by peagle-pair"
 
 
-def test_zero_has_a_command_that_raises_it(world: World) -> None:
+def test_a_quota_of_zero_has_the_command_to_raise_it(world: World) -> None:
     world.cloud.quotas = {NAME: 0}
     world.cloud.quota_codes = {NAME: CODE}
 
@@ -89,7 +89,7 @@ def test_without_a_code_the_console_is_named(world: World) -> None:
     assert "Service Quotas console" in only(quota_findings(world.aws, ONE, TABLE)).fix
 
 
-def test_in_use_names_what_uses_it_and_asks_for_the_sum(world: World) -> None:
+def test_a_quota_in_use_names_the_endpoints_and_requests_the_sum(world: World) -> None:
     world.cloud.quotas = {NAME: 2}
     world.cloud.quota_codes = {NAME: CODE}
     world.deploy(a_plan(instance_count=2))
@@ -112,7 +112,7 @@ def test_in_use_names_what_uses_it_and_asks_for_the_sum(world: World) -> None:
         ("ExpiredTokenException", "the AWS credentials have expired"),
     ],
 )
-def test_a_quota_that_cannot_be_read_says_why(world: World, code: str, words: str) -> None:
+def test_an_unreadable_quota_has_the_reason(world: World, code: str, words: str) -> None:
     deny(world, "get_service_quota", "list_service_quotas", code=code)
 
     found = only(quota_findings(world.aws, ONE, TABLE))
@@ -131,7 +131,7 @@ def test_a_quota_that_aws_does_not_list_is_unknown(world: World) -> None:
     assert "console.aws.amazon.com/servicequotas" in found.fix
 
 
-def test_who_may_not_see_the_endpoints_is_told_so(world: World) -> None:
+def test_usage_is_unknown_without_permission_to_list_endpoints(world: World) -> None:
     deny(world, "list_endpoints")
 
     found = only(quota_findings(world.aws, ONE, TABLE))
@@ -140,21 +140,21 @@ def test_who_may_not_see_the_endpoints_is_told_so(world: World) -> None:
     assert "not allowed: sagemaker:" in found.message
 
 
-def test_the_hint_spares_the_listing(world: World) -> None:
+def test_a_known_code_avoids_the_listing(world: World) -> None:
     world.cloud.quota_codes = {NAME: CODE}
 
     assert endpoint_quota(world.aws, TYPE, CODE) == Quota(NAME, 4.0, CODE)
     assert "list_service_quotas" not in world.cloud.calls
 
 
-def test_a_hint_that_leads_to_another_quota_does_not_count(world: World) -> None:
+def test_a_code_of_another_quota_is_ignored(world: World) -> None:
     world.cloud.quotas = {"ml.g5.xlarge for training job usage": 9, NAME: 3}
     world.cloud.quota_codes = {"ml.g5.xlarge for training job usage": CODE}
 
     assert endpoint_quota(world.aws, TYPE, CODE) == Quota(NAME, 3.0, None)
 
 
-def test_a_quota_that_suffices_is_asked_once_a_day(world: World) -> None:
+def test_a_sufficient_quota_is_read_once_a_day(world: World) -> None:
     quota_findings(world.aws, ONE, TABLE, cached=True)
     asked = world.cloud.calls.count("list_service_quotas")
     world.cloud.quotas = {NAME: 0}
@@ -164,7 +164,7 @@ def test_a_quota_that_suffices_is_asked_once_a_day(world: World) -> None:
     assert only(quota_findings(world.aws, ONE, TABLE)).code == "quota-zero", "deploy asks anew"
 
 
-def test_a_quota_that_is_too_small_is_asked_again(world: World) -> None:
+def test_an_insufficient_quota_is_read_again(world: World) -> None:
     world.cloud.quotas = {NAME: 0}
     assert only(quota_findings(world.aws, ONE, TABLE, cached=True)).code == "quota-zero"
     world.cloud.quotas = {NAME: 1}
@@ -173,7 +173,7 @@ def test_a_quota_that_is_too_small_is_asked_again(world: World) -> None:
 
 
 @pytest.mark.parametrize("kept", ["", "{", "[]", '{"format": 1, "asked": 1e99, "value": {}}'])
-def test_a_damaged_file_is_no_file(world: World, kept: str) -> None:
+def test_a_damaged_cache_file_is_ignored(world: World, kept: str) -> None:
     quota_findings(world.aws, ONE, TABLE, cached=True)
     (file,) = home().glob("online/*/us-east-1/quota-*.json")
     file.write_text(kept)
@@ -182,7 +182,7 @@ def test_a_damaged_file_is_no_file(world: World, kept: str) -> None:
     assert world.cloud.calls.count("list_service_quotas") == 2
 
 
-def test_what_another_version_kept_is_asked_anew(world: World) -> None:
+def test_a_cache_file_of_another_version_is_ignored(world: World) -> None:
     quota_findings(world.aws, ONE, TABLE, cached=True)
     (file,) = home().glob("online/*/us-east-1/quota-*.json")
     file.write_text(file.read_text().replace('"name"', '"called"'))
@@ -190,7 +190,9 @@ def test_what_another_version_kept_is_asked_anew(world: World) -> None:
     assert only(quota_findings(world.aws, ONE, TABLE, cached=True)).code == "quota-enough"
 
 
-def test_very_many_endpoints_are_not_counted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_instances_are_not_counted_with_very_many_endpoints(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(quotas, "MAX_ENDPOINTS", 0)
     world.deploy(a_plan())
 
@@ -211,15 +213,13 @@ def test_very_many_endpoints_are_not_counted(world: World, monkeypatch: pytest.M
         (QuotaNeed(TYPE, 1, 1), {"a": 9}, "quota-in-use"),
     ],
 )
-def test_what_is_left_decides(need: QuotaNeed, used: dict[str, int], code: str | None) -> None:
+def test_the_free_quota_decides(need: QuotaNeed, used: dict[str, int], code: str | None) -> None:
     codes = [finding.code for finding in compare_quota(Quota(NAME, 4.0), used, need, "us-east-1")]
 
     assert codes == ([code] if code else [])
 
 
-def test_instances_that_are_being_added_count(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_requested_instances_count(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.deploy(a_plan())
     variants: list[dict[str, Any]] = [
         {"VariantName": "AllTraffic", "CurrentInstanceCount": 1, "DesiredInstanceCount": 3}

@@ -67,7 +67,7 @@ def test_a_record_of_a_newer_version_is_refused_with_the_fix(own_home: Path) -> 
     assert path.read_bytes() == before
 
 
-def test_names_of_the_sandbox_are_apart(own_home: Path) -> None:
+def test_names_of_the_sandbox_are_separate(own_home: Path) -> None:
     records.save(_record("mine"))
     records.save(_record("toy", scope="sandbox"))
 
@@ -81,7 +81,7 @@ def test_names_of_the_sandbox_are_apart(own_home: Path) -> None:
     assert mine.value.fix == "leave out --sandbox"
 
 
-def test_an_unknown_name_has_near_ones(own_home: Path) -> None:
+def test_an_unknown_name_has_suggestions(own_home: Path) -> None:
     records.save(_record("peagle-tiny"))
 
     with pytest.raises(NotFound) as unknown:
@@ -91,7 +91,7 @@ def test_an_unknown_name_has_near_ones(own_home: Path) -> None:
     assert unknown.value.exit_code == 2
 
 
-def test_a_name_in_two_regions_asks_for_one(own_home: Path) -> None:
+def test_a_name_in_two_regions_is_ambiguous(own_home: Path) -> None:
     records.save(_record())
     records.save(_record(region="eu-west-1"))
 
@@ -130,7 +130,7 @@ def test_two_commands_do_not_change_one_deployment_at_once(own_home: Path) -> No
         pass
 
 
-def test_a_forgotten_deployment_leaves_nothing(own_home: Path) -> None:
+def test_a_removed_record_leaves_no_file(own_home: Path) -> None:
     record = _record()
     with records.deployment_lock(record.scope, record.region, record.name):
         records.save(record)
@@ -139,7 +139,7 @@ def test_a_forgotten_deployment_leaves_nothing(own_home: Path) -> None:
     assert not [path for path in own_home.rglob("*") if path.is_file()]
 
 
-def test_a_resource_made_keeps_its_place(own_home: Path) -> None:
+def test_a_created_resource_keeps_its_position(own_home: Path) -> None:
     first = Resource(type="Model", name="a", revision="1")
     second = Resource(type="Model", name="b", revision="1")
     record = _record().model_copy(update={"resources": (first, second)})

@@ -118,7 +118,7 @@ def test_a_new_version_comes_with_tag_cuda_ami_and_regions(sdk: Callable[..., No
     assert "in 2 regions" in told[("vLLM 0.31.0", "new")]
 
 
-def test_another_tag_has_not_the_old_ones_digest(sdk: Callable[..., None]) -> None:
+def test_a_new_tag_does_not_keep_the_old_digest(sdk: Callable[..., None]) -> None:
     pinned = [r.model_copy(update={"digest": "sha256:" + "a" * 64})
               for r in CATALOG.runtimes.runtimes]  # fmt: skip
     table = CATALOG.runtimes.model_copy(update={"runtimes": tuple(pinned)})
@@ -131,7 +131,7 @@ def test_another_tag_has_not_the_old_ones_digest(sdk: Callable[..., None]) -> No
         assert new["0.27.1"].digest is not None
 
 
-def test_another_cuda_of_the_same_line_takes_its_ami(sdk: Callable[..., None]) -> None:
+def test_a_new_cuda_version_takes_the_ami_of_its_major_version(sdk: Callable[..., None]) -> None:
     of = {"0_31_0": "cu132-x", "0_31_1": "cu128-x", "0_31_2": "cu140-x", "0_31_3": "rocm-x"}
     sdk(**{v: entry(v, container_version={"gpu": c}) for v, c in of.items()})
 
@@ -144,7 +144,7 @@ def test_another_cuda_of_the_same_line_takes_its_ami(sdk: Callable[..., None]) -
     assert images.unread == ("0.31.2", "0.31.3")
 
 
-def test_what_we_know_beyond_the_sdk_stays(sdk: Callable[..., None]) -> None:
+def test_facts_beyond_the_sdk_are_kept(sdk: Callable[..., None]) -> None:
     sdk(**{"0_28_0": entry("0.28.0")})
 
     new = with_images(CATALOG.runtimes, sdk_images(CATALOG.runtimes))
@@ -158,7 +158,7 @@ def test_what_we_know_beyond_the_sdk_stays(sdk: Callable[..., None]) -> None:
     assert "-eu-west-1" in gone["regions"]
 
 
-def test_the_bundled_table_is_that_of_the_sdk() -> None:
+def test_the_bundled_table_equals_the_sdks() -> None:
     try:
         importlib.metadata.distribution("sagemaker-core")
     except importlib.metadata.PackageNotFoundError:
@@ -173,7 +173,7 @@ def test_the_bundled_table_is_that_of_the_sdk() -> None:
         assert set(images.runtimes[version].regions) == set(known[version].regions)
 
 
-def test_without_the_sdk_the_way_to_get_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_sdk_the_install_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> Any:
         raise importlib.metadata.PackageNotFoundError(name)
 
@@ -186,7 +186,7 @@ def test_without_the_sdk_the_way_to_get_it_is_named(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"inference": {}}', '{"inference": []}'])
-def test_a_table_that_cannot_be_read_is_told(sdk: Callable[..., None], text: str) -> None:
+def test_an_unreadable_table_is_an_error(sdk: Callable[..., None], text: str) -> None:
     sdk(text)
 
     with pytest.raises(UserError, match="no readable table"):
@@ -200,7 +200,7 @@ def test_botocore_lists_gpu_types_of_endpoints() -> None:
     assert not any(name.startswith(("ml.p2.", "ml.p3.", "ml.c5.", "ml.inf")) for name in listed)
 
 
-def test_a_new_type_has_ec2_s_numbers() -> None:
+def test_a_new_type_has_the_numbers_of_ec2() -> None:
     told = {f"ml.{name}": ec2(name) for name in ("p6-b300.24xlarge", "g6e.96xlarge")}
 
     new, unknown = with_types(CATALOG.instances, [*told, "ml.p7.xlarge"], told)
@@ -233,7 +233,7 @@ def test_a_type_without_usable_numbers_is_left_out(entry: dict[str, Any]) -> Non
     assert new.instances == CATALOG.instances.instances
 
 
-def test_numbers_that_were_wrong_are_corrected() -> None:
+def test_wrong_numbers_are_corrected() -> None:
     old = CATALOG.instances.instances[0]
     gpu = {"Name": "T4", "Count": 1, "MemoryInfo": {"SizeInMiB": old.gpu_memory_mib + 1}}
     told = {old.type: ec2(old.type, **gpu)}
@@ -246,7 +246,7 @@ def test_numbers_that_were_wrong_are_corrected() -> None:
     assert "gpu_memory_mib" in keys
 
 
-def test_prices_of_the_asked_regions(world: World) -> None:
+def test_prices_of_the_requested_regions(world: World) -> None:
     world.cloud.price = 1.5
 
     found = refresh_tables(TABLES, ["prices"], ["us-east-1"], connected(world))
@@ -260,7 +260,7 @@ def test_prices_of_the_asked_regions(world: World) -> None:
     assert found.tables.runtimes == CATALOG.runtimes
 
 
-def test_a_price_that_is_the_same_is_confirmed(world: World) -> None:
+def test_an_equal_price_is_confirmed(world: World) -> None:
     world.cloud.price = 1.408
 
     found = refresh_tables(TABLES, ["prices"], ["us-east-1"], connected(world))
@@ -269,7 +269,7 @@ def test_a_price_that_is_the_same_is_confirmed(world: World) -> None:
     assert told.confirmed
 
 
-def test_what_is_kept_from_today_is_not_enough(world: World) -> None:
+def test_a_refresh_ignores_the_price_cache(world: World) -> None:
     world.cloud.price = 1.5
     refresh_tables(TABLES, ["prices"], ["us-east-1"], connected(world))
     world.cloud.price = 1.6
@@ -306,7 +306,7 @@ def refuse(world: World, *operations: str) -> None:
     world.cloud.before = deny
 
 
-def test_a_part_that_is_denied_stays_and_the_others_go_on(
+def test_a_denied_part_stays_unchanged_and_the_others_continue(
     world: World, sdk: Callable[..., None]
 ) -> None:
     sdk(**{"0_31_0": entry("0.31.0")})
@@ -321,7 +321,7 @@ def test_a_part_that_is_denied_stays_and_the_others_go_on(
     assert found.tables.instances == CATALOG.instances
 
 
-def test_what_fails_for_one_reason_is_told_once() -> None:
+def test_one_reason_gives_one_finding() -> None:
     def nobody(region: str) -> Aws:
         raise UserError("no AWS credentials", "get them")
 
@@ -334,7 +334,7 @@ def test_what_fails_for_one_reason_is_told_once() -> None:
     assert found.tables == TABLES
 
 
-def test_a_region_without_prices_is_doubted(world: World) -> None:
+def test_a_region_without_prices_has_a_warning(world: World) -> None:
     found = refresh_tables(TABLES, ["prices"], ["us-east-1"], connected(world))
 
     assert [finding.code for finding in found.findings] == ["prices-missing"]

@@ -31,20 +31,20 @@ def _answer_with(world: World, monkeypatch: pytest.MonkeyPatch, *parts: bytes) -
     )
 
 
-def test_a_whole_answer(serving: World) -> None:
+def test_a_complete_answer(serving: World) -> None:
     answer = runtime.ask(serving.aws, NAME, request_body("Hi", chat=True, max_tokens=5))
 
     assert answer["choices"][0]["message"]["content"] == "Hello world"
 
 
-def test_a_streamed_answer_arrives_in_pieces_though_parts_cut_events(serving: World) -> None:
+def test_a_streamed_answer_arrives_in_pieces_even_if_parts_split_events(serving: World) -> None:
     pieces = list(runtime.stream(serving.aws, NAME, BODY))
 
     assert [piece.text for piece in pieces] == ["Hello", " world", ""]
     assert pieces[-1].output_tokens == 2
 
 
-def test_pieces_are_handed_on_before_the_stream_ends(
+def test_pieces_arrive_before_the_stream_ends(
     serving: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def slow() -> Any:
@@ -109,7 +109,7 @@ def test_counters_of_our_image(serving: World) -> None:
 
 
 @pytest.mark.parametrize("answer", [b'{"choices": []}', b"plain text", b"[1]", b"null"])
-def test_an_image_that_answers_something_else_has_no_counters(
+def test_an_image_with_another_answer_has_no_counters(
     serving: World, monkeypatch: pytest.MonkeyPatch, answer: bytes
 ) -> None:
     monkeypatch.setattr(serving.cloud, "_invoke_endpoint", lambda **_: {"Body": io.BytesIO(answer)})
@@ -117,13 +117,13 @@ def test_an_image_that_answers_something_else_has_no_counters(
     assert runtime.counters(serving.aws, NAME) is None
 
 
-def test_an_image_that_refuses_the_question_has_no_counters(serving: World) -> None:
+def test_an_image_that_rejects_the_request_has_no_counters(serving: World) -> None:
     serving.cloud.engine.acceptance = None
 
     assert runtime.counters(serving.aws, NAME) is None
 
 
-def test_a_body_longer_than_sagemaker_takes_is_not_sent(serving: World) -> None:
+def test_a_body_above_the_limit_of_sagemaker_is_not_sent(serving: World) -> None:
     calls = len(serving.cloud.calls)
     long = request_body("é" * 3_200_000, chat=True, max_tokens=5)
 

@@ -24,7 +24,7 @@ def _token_of(aws: Aws, seconds: int = 3600) -> tuple[str, dict[str, list[str]]]
     return url.netloc + url.path, parse_qs(url.query)
 
 
-def test_without_credentials_the_way_to_get_them_and_the_sandbox_are_named() -> None:
+def test_missing_credentials_name_what_to_run_and_the_sandbox() -> None:
     with pytest.raises(UserError, match="no AWS credentials") as missing:
         connect("us-east-1").account  # noqa: B018
 
@@ -33,19 +33,19 @@ def test_without_credentials_the_way_to_get_them_and_the_sandbox_are_named() -> 
 
 
 @pytest.mark.parametrize("region", ["us-est-1", "us-east-7", "", "us east 1", "../x"])
-def test_an_unknown_region_is_the_users_mistake(region: str) -> None:
+def test_an_unknown_region_is_a_user_error(region: str) -> None:
     with pytest.raises(UserError, match="SageMaker has no region"):
         connect(region)
 
 
-def test_a_misspelt_region_has_near_ones() -> None:
+def test_a_misspelled_region_has_suggestions() -> None:
     with pytest.raises(UserError) as unknown:
         connect("us-est-1")
 
     assert "us-east-1" in unknown.value.fix
 
 
-def test_a_region_like_no_other_has_a_few_to_choose_from() -> None:
+def test_an_unrecognizable_region_has_examples() -> None:
     with pytest.raises(UserError) as unknown:
         connect("nowhere")
 
@@ -54,12 +54,12 @@ def test_a_region_like_no_other_has_a_few_to_choose_from() -> None:
     assert "all of them: https://" in unknown.value.fix
 
 
-def test_an_unknown_profile_is_the_users_mistake() -> None:
+def test_an_unknown_profile_is_a_user_error() -> None:
     with pytest.raises(UserError, match="work"):
         connect("us-east-1", profile="work")
 
 
-def test_nobody_at_the_address_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_endpoint_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("peagle.aws.client._TIMEOUTS", (1, 10, 60))
 
     with pytest.raises(CloudError, match="cannot be reached") as unreachable:
@@ -68,7 +68,7 @@ def test_nobody_at_the_address_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "--region" in unreachable.value.fix
 
 
-def test_keys_of_its_own_shut_out_the_machines_configuration(
+def test_explicit_keys_exclude_the_machines_configuration(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "config").write_text("[profile work]\nregion = eu-west-1\nbroken")
@@ -87,7 +87,7 @@ def test_keys_of_its_own_shut_out_the_machines_configuration(
     assert "X-Amz-Security-Token" not in query
 
 
-def test_throttled_calls_are_repeated_and_answers_are_waited_for() -> None:
+def test_clients_retry_and_wait_for_long_streams() -> None:
     aws = connect("us-east-1", keys=KEYS)
 
     control, runtime = (
@@ -100,7 +100,7 @@ def test_throttled_calls_are_repeated_and_answers_are_waited_for() -> None:
     assert runtime.read_timeout >= 480, "AWS lets a streamed answer take 8 minutes"
 
 
-def test_the_address_for_openai_clients_follows_the_endpoint(
+def test_the_openai_url_follows_the_endpoint_url(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     amazon = connect("eu-west-1", keys=KEYS)

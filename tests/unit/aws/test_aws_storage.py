@@ -34,7 +34,7 @@ def _stored(aws: Aws) -> set[str]:
     return set(Bucket(aws, BUCKET).sizes(""))
 
 
-def test_a_bucket_is_made_in_its_region_and_known_as_ours(aws: Aws) -> None:
+def test_a_bucket_is_created_in_its_region_and_tagged_as_ours(aws: Aws) -> None:
     assert not storage.bucket_exists(aws, BUCKET)
 
     storage.create_bucket(aws, BUCKET)
@@ -45,7 +45,7 @@ def test_a_bucket_is_made_in_its_region_and_known_as_ours(aws: Aws) -> None:
     assert storage.default_bucket("123456789012", "eu-west-1") == BUCKET
 
 
-def test_a_bucket_of_the_users_is_not_ours(aws: Aws) -> None:
+def test_a_users_bucket_is_not_ours(aws: Aws) -> None:
     place = {"LocationConstraint": "eu-west-1"}
     aws.call("s3", "create_bucket", Bucket="users-own", CreateBucketConfiguration=place)
 
@@ -53,7 +53,7 @@ def test_a_bucket_of_the_users_is_not_ours(aws: Aws) -> None:
     assert not storage.is_our_bucket(aws, "users-own")
 
 
-def test_hidden_files_stay_here(aws: Aws, upload: Upload) -> None:
+def test_hidden_files_are_not_uploaded(aws: Aws, upload: Upload) -> None:
     storage.upload_missing(aws, upload, lambda count: None)
 
     assert _stored(aws) == {f"{PREFIX}config.json", f"{PREFIX}model.safetensors"}
@@ -72,7 +72,7 @@ def test_a_link_out_of_the_folder_is_refused_before_anything_is_sent(
         files_below(tmp_path)
 
 
-def test_progress_ends_at_the_whole_size(aws: Aws, upload: Upload) -> None:
+def test_progress_ends_at_the_total_size(aws: Aws, upload: Upload) -> None:
     sent: list[int] = []
     storage.upload_missing(aws, upload, sent.append)
     again: list[int] = []
@@ -81,7 +81,7 @@ def test_progress_ends_at_the_whole_size(aws: Aws, upload: Upload) -> None:
     assert sum(sent) == sum(again) == upload.size == 7002
 
 
-def test_only_what_differs_is_sent_again(
+def test_only_changed_files_are_uploaded_again(
     aws: Aws, upload: Upload, head: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage.upload_missing(aws, upload, lambda count: None)
@@ -112,7 +112,7 @@ def test_only_the_named_objects_are_deleted(aws: Aws, upload: Upload) -> None:
     assert not storage.delete_bucket(aws, BUCKET)
 
 
-def test_an_upload_that_was_cut_off_is_aborted(aws: Aws, upload: Upload) -> None:
+def test_an_interrupted_upload_is_aborted(aws: Aws, upload: Upload) -> None:
     for key in (upload.keys[0], "theirs"):
         aws.call("s3", "create_multipart_upload", Bucket=BUCKET, Key=key)
 
@@ -122,13 +122,13 @@ def test_an_upload_that_was_cut_off_is_aborted(aws: Aws, upload: Upload) -> None
     assert [entry["Key"] for entry in left] == ["theirs"]
 
 
-def test_deleting_from_a_bucket_that_is_gone_is_done(aws: Aws) -> None:
+def test_deleting_from_a_missing_bucket_succeeds(aws: Aws) -> None:
     storage.delete_objects(aws, "no-such-bucket", ["a"])
 
     assert storage.delete_bucket(aws, "no-such-bucket")
 
 
-def test_an_empty_bucket_goes(aws: Aws) -> None:
+def test_an_empty_bucket_is_deleted(aws: Aws) -> None:
     storage.create_bucket(aws, BUCKET)
 
     assert storage.delete_bucket(aws, BUCKET)

@@ -30,7 +30,7 @@ def _state(world: World) -> str:
     return state_of(record, describe(world.aws, NAME))
 
 
-def test_a_deploy_ends_in_service_proved_and_written_down(world: World, head: Path) -> None:
+def test_a_deploy_ends_in_service_proved_and_recorded(world: World, head: Path) -> None:
     world.deploy(a_plan(head))
 
     record = world.record()
@@ -46,7 +46,7 @@ def test_a_deploy_ends_in_service_proved_and_written_down(world: World, head: Pa
     assert all(resource.made for resource in record.resources)
 
 
-def test_what_is_sent_is_the_plan_with_role_and_bucket_put_in(world: World, head: Path) -> None:
+def test_the_requests_are_the_plans_with_role_and_bucket(world: World, head: Path) -> None:
     world.deploy(a_plan(head), role=ROLE, bucket="mine")
 
     (model,) = world.cloud.models.values()
@@ -59,7 +59,7 @@ def test_what_is_sent_is_the_plan_with_role_and_bucket_put_in(world: World, head
     }
 
 
-def test_everything_bears_the_deployments_tags(world: World) -> None:
+def test_all_resources_have_the_tags_of_the_deployment(world: World) -> None:
     record = world.deploy(a_plan())
 
     assert len(world.cloud.tags) == 3
@@ -79,7 +79,7 @@ def test_the_same_plan_again_changes_nothing(world: World, head: Path) -> None:
     assert all(call.startswith(READING) for call in world.cloud.calls[calls:])
 
 
-def test_another_plan_updates_and_then_removes_what_only_the_first_needed(world: World) -> None:
+def test_an_update_removes_what_only_the_first_plan_needed(world: World) -> None:
     world.deploy(a_plan())
     first = set(world.cloud.configs)
 
@@ -95,7 +95,7 @@ def test_another_plan_updates_and_then_removes_what_only_the_first_needed(world:
 
 
 @pytest.mark.parametrize(("count", "batch"), [(1, None), (2, 1), (20, 1), (21, 2), (40, 2)])
-def test_several_instances_are_replaced_a_few_at_a_time(
+def test_several_instances_are_replaced_in_batches(
     world: World, monkeypatch: pytest.MonkeyPatch, count: int, batch: int | None
 ) -> None:
     asked: list[dict[str, Any]] = []
@@ -109,7 +109,7 @@ def test_several_instances_are_replaced_a_few_at_a_time(
     assert "Tags" not in given
 
 
-def test_other_weights_in_the_same_folder_are_another_deployment(world: World, head: Path) -> None:
+def test_changed_weights_in_the_same_folder_are_another_revision(world: World, head: Path) -> None:
     world.deploy(a_plan(head))
     (first,) = world.cloud.models
     (head / "model.safetensors").write_bytes(b"trained again")
@@ -125,7 +125,7 @@ def test_other_weights_in_the_same_folder_are_another_deployment(world: World, h
     assert world.look(a_plan(head)).change == "nothing"
 
 
-def test_files_that_serve_are_never_written_over(world: World, head: Path) -> None:
+def test_files_in_service_are_never_overwritten(world: World, head: Path) -> None:
     world.deploy(a_plan(head))
     (bucket,) = world.cloud.buckets.values()
     before = dict(bucket)
@@ -141,7 +141,7 @@ def test_files_that_serve_are_never_written_over(world: World, head: Path) -> No
     assert world.cloud.is_empty
 
 
-def test_a_rolled_back_update_is_a_failure_and_the_old_one_serves(world: World) -> None:
+def test_a_rolled_back_update_fails_and_the_old_revision_serves(world: World) -> None:
     world.deploy(a_plan())
     (old,) = world.cloud.configs
     world.cloud.next_scripts = [[("Updating", None), ("InService", "the ping failed")]]
@@ -159,7 +159,7 @@ def test_a_rolled_back_update_is_a_failure_and_the_old_one_serves(world: World) 
     assert set(world.cloud.configs) == {old}
 
 
-def test_a_failed_start_tells_the_reason_and_the_deciding_line(world: World) -> None:
+def test_a_failed_start_shows_the_reason_and_the_decisive_line(world: World) -> None:
     world.cloud.next_scripts = [[("Creating", None), ("Failed", "did not pass the ping check")]]
     world.cloud.write_log("INFO 11-20 10:00:00 [api_server.py:1] vLLM API server version 0.28.0")
     world.cloud.write_log(
@@ -198,7 +198,7 @@ def test_too_few_accepted_drafts_stay_in_service_but_unproved(world: World) -> N
     assert NAME in world.cloud.endpoints
 
 
-def test_several_instances_are_proved_though_each_counts_for_itself(
+def test_several_instances_are_proved_although_each_has_its_own_counters(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Prompts reach one engine, readings any of them in turn."""
@@ -213,7 +213,7 @@ def test_several_instances_are_proved_though_each_counts_for_itself(
     assert record.serving.proof.acceptance_length == pytest.approx(3.0)
 
 
-def test_a_stand_in_is_not_measured_by_the_pairs_floor(world: World) -> None:
+def test_the_floor_of_the_pair_does_not_apply_to_a_stand_in(world: World) -> None:
     def mark(operation: str) -> None:
         if operation == "create_endpoint":
             world.cloud.tags[world.cloud.endpoints[NAME].arn]["peagle:stand-in"] = "peagle/tiny"
@@ -241,7 +241,7 @@ def test_an_unproved_endpoint_is_proved_by_deploying_again(world: World) -> None
     assert world.cloud.calls.count("create_endpoint") == 1
 
 
-def test_an_image_that_cannot_tell_is_not_proved_and_ours_is_named(world: World) -> None:
+def test_an_image_without_counters_is_not_proved(world: World) -> None:
     world.cloud.engine.acceptance = None
 
     with pytest.raises(NotProved, match="exposes no speculation counters") as untold:
@@ -264,14 +264,14 @@ def test_without_speculation_an_answer_is_the_proof(world: World) -> None:
     assert _state(world) == "InService"
 
 
-def test_an_endpoint_that_answers_nothing_is_not_proved(world: World) -> None:
+def test_an_empty_answer_is_not_a_proof(world: World) -> None:
     world.cloud.engine.words = ()
 
     with pytest.raises(NotProved, match="returned an empty answer"):
         world.deploy(a_plan(speculation=None, drafter=None))
 
 
-def test_a_quota_seen_only_by_create_endpoint_is_explained(world: World) -> None:
+def test_a_quota_error_of_create_endpoint_is_explained(world: World) -> None:
     def refuse(operation: str) -> None:
         if operation == "create_endpoint":
             raise service_error(
@@ -291,7 +291,7 @@ def test_a_quota_seen_only_by_create_endpoint_is_explained(world: World) -> None
     assert world.cloud.is_empty
 
 
-def test_a_name_taken_between_look_and_create_stays_its_owners(world: World) -> None:
+def test_a_name_taken_after_the_preflight_stays_with_its_owner(world: World) -> None:
     def take_name(operation: str) -> None:
         if operation == "create_endpoint" and NAME not in world.cloud.endpoints:
             world.cloud.before = lambda operation: None
@@ -322,7 +322,7 @@ def test_progress_shows_state_time_cost_and_the_last_line(world: World) -> None:
     assert waiting[-1].line == "Loading weights"
 
 
-def test_waiting_ends_some_day(world: World) -> None:
+def test_waiting_has_a_limit(world: World) -> None:
     world.cloud.next_scripts = [[("Creating", None)]]
 
     with pytest.raises(CloudError, match="still Creating after 50 minutes"):

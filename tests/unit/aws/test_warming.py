@@ -68,7 +68,7 @@ def warm_keys(world: World) -> list[str]:
     return sorted(key for key in world.cloud.buckets["models"] if "/warm/" in key)
 
 
-def test_the_same_engine_runs_once_and_is_told_to_collect() -> None:
+def test_the_collecting_plan_runs_the_same_engine_once() -> None:
     plan = in_s3(instance_count=3, price_per_hour_usd=6.0)
 
     own = warming.collecting_plan(plan)
@@ -81,14 +81,14 @@ def test_the_same_engine_runs_once_and_is_told_to_collect() -> None:
     assert own.model_dump(exclude=changed) == plan.model_dump(exclude=changed)
 
 
-def test_an_eager_plan_and_too_long_a_name_are_refused() -> None:
+def test_eager_plans_and_long_names_are_refused() -> None:
     with pytest.raises(Refused, match="runs eagerly"):
         warming.collecting_plan(in_s3(environment={"SM_VLLM_ENFORCE_EAGER": "true"}))
     with pytest.raises(UserError, match="63"):
         warming.collecting_plan(in_s3(name="x" * 60))
 
 
-def test_the_place_is_the_prefix_that_is_mounted() -> None:
+def test_the_artifact_goes_to_the_mounted_prefix() -> None:
     place = warming.prefix_of_weights(in_s3())
 
     assert place.part_uri("warm") == f"{PREFIX}warm/"
@@ -107,17 +107,17 @@ HUB = Weights(kind="hub", location="a/target", engine_path="a/target")
     ],
     ids=["hub", "uploaded", "half of it", "two prefixes"],
 )
-def test_weights_that_are_not_below_one_prefix_name_the_command(plan: Plan) -> None:
+def test_weights_in_several_prefixes_name_the_sync_command(plan: Plan) -> None:
     with pytest.raises(Refused, match=r"peagle weights sync a/target\+a/head s3://BUCKET/PREFIX"):
         warming.prefix_of_weights(plan)
 
 
-def test_streamed_weights_have_no_place_beside_them() -> None:
+def test_streamed_weights_are_refused() -> None:
     with pytest.raises(Refused, match=r"are streamed .plan with --weights-by mount"):
         warming.prefix_of_weights(in_s3(mounts=()))
 
 
-def test_the_artefact_lies_beside_the_weights_the_manifest_last(
+def test_the_artifact_is_stored_beside_the_weights_manifest_last(
     stocked: World, tmp_path: Path
 ) -> None:
     stored = collected(stocked, tmp_path)
@@ -134,7 +134,9 @@ def test_the_artefact_lies_beside_the_weights_the_manifest_last(
     assert states.index("Proving") < states.index("Packing") < states.index("Fetching")
 
 
-def test_again_it_replaces_its_own_and_tells_of_others(stocked: World, tmp_path: Path) -> None:
+def test_a_second_collection_replaces_its_artifact_and_reports_others(
+    stocked: World, tmp_path: Path
+) -> None:
     other = "b" * 32
     stocked.cloud.put("models", f"pair/warm/{other}.tar.gz", b"12345")
     stocked.cloud.put("models", f"pair/warm/{other}.json", b"{}")
@@ -156,7 +158,7 @@ def anew(stocked: World, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("upload", [1, 2], ids=["after the archive", "after the manifest"])
-def test_cut_off_while_it_replaces_no_old_manifest_tells_of_a_new_archive(
+def test_an_interrupted_replacement_leaves_no_old_manifest(
     stocked: World, tmp_path: Path, upload: int
 ) -> None:
     anew(stocked, tmp_path)
@@ -177,7 +179,9 @@ def test_cut_off_while_it_replaces_no_old_manifest_tells_of_a_new_archive(
     assert manifest == (None if upload == 1 else stocked.cloud.packed.document)
 
 
-def test_who_may_not_delete_replaces_it_all_the_same(stocked: World, tmp_path: Path) -> None:
+def test_an_artifact_is_replaced_without_permission_to_delete(
+    stocked: World, tmp_path: Path
+) -> None:
     anew(stocked, tmp_path)
 
     def refuse(operation: str) -> None:
@@ -193,7 +197,7 @@ def test_who_may_not_delete_replaces_it_all_the_same(stocked: World, tmp_path: P
 
 
 @pytest.mark.parametrize("part", ["", "target/"], ids=["a pair's", "a target's alone"])
-def test_what_is_stored_does_not_keep_the_weights_from_being_synced_again(part: str) -> None:
+def test_a_stored_artifact_does_not_prevent_another_sync(part: str) -> None:
     place = warming.prefix_of_weights(in_s3())
     there = {f"{place.key}{part}warm/{KEY}.{ending}": 1 for ending in ("tar.gz", "json")}
 
@@ -201,7 +205,7 @@ def test_what_is_stored_does_not_keep_the_weights_from_being_synced_again(part: 
     assert list(unknown_objects(place, {f"{place.key}{part}warm/else": 1}, (), ())) != []
 
 
-def test_throttling_is_waited_for(stocked: World, tmp_path: Path) -> None:
+def test_throttled_requests_are_retried(stocked: World, tmp_path: Path) -> None:
     throttled = service_error("ThrottlingException", "Rate exceeded", "InvokeEndpoint")
     stocked.cloud.packed.faults = [
         throttled,
@@ -238,7 +242,7 @@ FAULTS: list[tuple[list[WarmReply | BaseException | None], type[BaseException], 
 
 
 @pytest.mark.parametrize(("faults", "kind", "words"), FAULTS, ids=lambda value: str(value)[:30])
-def test_what_goes_wrong_while_fetching_stores_nothing(
+def test_a_failed_fetch_stores_nothing(
     stocked: World,
     tmp_path: Path,
     faults: list[WarmReply | BaseException | None],
@@ -254,7 +258,7 @@ def test_what_goes_wrong_while_fetching_stores_nothing(
     assert list(tmp_path.glob(".*")) == []
 
 
-def test_what_is_not_allowed_is_not_repeated(stocked: World, tmp_path: Path) -> None:
+def test_a_denied_request_is_not_retried(stocked: World, tmp_path: Path) -> None:
     stocked.cloud.packed.faults = [service_error("AccessDeniedException", "no", "I")]
 
     with pytest.raises(AccessDenied):
@@ -263,7 +267,7 @@ def test_what_is_not_allowed_is_not_repeated(stocked: World, tmp_path: Path) -> 
     assert len(stocked.cloud.packed.asked) == 1
 
 
-def test_an_engine_that_is_not_proved_is_not_collected_from(stocked: World, tmp_path: Path) -> None:
+def test_nothing_is_collected_from_an_unproved_engine(stocked: World, tmp_path: Path) -> None:
     stocked.cloud.engine.acceptance = 1.0
 
     with pytest.raises(NotProved):
@@ -273,7 +277,7 @@ def test_an_engine_that_is_not_proved_is_not_collected_from(stocked: World, tmp_
     assert warm_keys(stocked) == []
 
 
-def test_a_prefix_that_may_not_be_written_is_found_out_before(stocked: World) -> None:
+def test_a_read_only_prefix_is_detected_first(stocked: World) -> None:
     place = warming.prefix_of_weights(in_s3())
     warming.check_writable(stocked.aws, place)
     assert stocked.cloud.calls == ["create_multipart_upload", "abort_multipart_upload"]
