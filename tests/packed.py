@@ -1,4 +1,4 @@
-"""A container that has compiled something, as far as `peagle warm` can see, and its faults."""
+"""A fake container that has compiled something, for `peagle warm`, with scripted faults."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ KEY = "0123456789abcdef0123456789abcdef"
 
 @functools.cache
 def packed_bytes() -> bytes:
-    """More than one part."""
+    """Content of more than one part."""
     return random.Random(1).randbytes(PART_BYTES + 1000)
 
 
 @dataclass
 class Packed:
-    """What it answers. ``faults`` are the answers to the next questions, whatever they are:
-    an answer, an exception, or ``None`` for the right one."""
+    """The container. ``faults`` are the outcomes of the next requests: a reply, an exception, or
+    ``None`` for the right reply. ``requests`` are the bodies received."""
 
     content: bytes = field(default_factory=packed_bytes)
     manifest: dict[str, Any] = field(default_factory=dict)
     faults: list[WarmReply | BaseException | None] = field(default_factory=list)
-    asked: list[dict[str, Any]] = field(default_factory=list)
+    requests: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def document(self) -> bytes:
-        """The manifest, as a container sends it."""
-        said = {
+        """The manifest as a container sends it."""
+        document = {
             "format": 1,
             "key": KEY,
             "subject": {"device": {"name": "H200"}},
@@ -44,11 +44,11 @@ class Packed:
             "seconds_cold": 132.5,
             "made": "2026-11-20T10:00:00Z",
         }
-        return json.dumps({**said, **self.manifest}).encode()
+        return json.dumps({**document, **self.manifest}).encode()
 
     def answer(self, body: dict[str, Any]) -> WarmReply:
-        """One question."""
-        self.asked.append(body)
+        """The reply to one request."""
+        self.requests.append(body)
         fault = self.faults.pop(0) if self.faults else None
         if isinstance(fault, BaseException):
             raise fault

@@ -1,4 +1,4 @@
-"""An artefact comes whole or not at all, whatever the way to the container does."""
+"""An artifact is fetched completely or not at all, whatever the transport does."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Waiting:
         self.pauses.append(seconds)
 
 
-def brought(packed: Packed, folder: Path) -> WarmArtifact:
+def fetched(packed: Packed, folder: Path) -> WarmArtifact:
     return fetch(packed.answer, folder, sleep=Waiting())
 
 
@@ -43,39 +43,39 @@ def names(folder: Path) -> list[str]:
 
 
 def test_both_files_arrive_as_the_container_has_them(tmp_path: Path) -> None:
-    packed, told = Packed(), []
+    packed, progress = Packed(), []
 
-    artefact = fetch(packed.answer, tmp_path / "new", lambda *said: told.append(said))
+    artifact = fetch(packed.answer, tmp_path / "new", lambda *done: progress.append(done))
 
-    assert artefact.archive.read_bytes() == packed.content
-    assert artefact.manifest.read_bytes() == packed.document
+    assert artifact.archive.read_bytes() == packed.content
+    assert artifact.manifest.read_bytes() == packed.document
     assert names(tmp_path / "new") == [f"{KEY}.json", f"{KEY}.tar.gz"]
-    assert (artefact.key, artefact.files, artefact.seconds_cold) == (KEY, 12, 132.5)
-    assert [part["length"] for part in packed.asked[1:]] == [PART_BYTES, 1000]
-    assert told == [(0, artefact.size), (PART_BYTES, artefact.size), (artefact.size,) * 2]
+    assert (artifact.key, artifact.files, artifact.seconds_cold) == (KEY, 12, 132.5)
+    assert [part["length"] for part in packed.requests[1:]] == [PART_BYTES, 1000]
+    assert progress == [(0, artifact.size), (PART_BYTES, artifact.size), (artifact.size,) * 2]
 
 
 def test_the_containers_user_may_read_the_files(tmp_path: Path) -> None:
-    artefact = brought(Packed(), tmp_path)
+    artifact = fetched(Packed(), tmp_path)
 
-    assert artefact.archive.stat().st_mode & 0o777 == 0o644
-    assert artefact.manifest.stat().st_mode & 0o777 == 0o644
+    assert artifact.archive.stat().st_mode & 0o777 == 0o644
+    assert artifact.manifest.stat().st_mode & 0o777 == 0o644
 
 
 def test_an_artifact_with_the_same_key_is_replaced(tmp_path: Path) -> None:
-    brought(Packed(b"old"), tmp_path)
+    fetched(Packed(b"old"), tmp_path)
 
-    artefact = brought(Packed(b"newer"), tmp_path)
+    artifact = fetched(Packed(b"newer"), tmp_path)
 
-    assert artefact.archive.read_bytes() == b"newer"
-    assert json.loads(artefact.manifest.read_bytes())["size"] == 5
+    assert artifact.archive.read_bytes() == b"newer"
+    assert json.loads(artifact.manifest.read_bytes())["size"] == 5
     assert len(names(tmp_path)) == 2
 
 
 def test_an_interrupted_replacement_leaves_no_old_manifest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    brought(Packed(b"old"), tmp_path)
+    fetched(Packed(b"old"), tmp_path)
     replace = Path.replace
 
     def replace_and_end(path: Path, target: Path) -> None:
@@ -84,11 +84,11 @@ def test_an_interrupted_replacement_leaves_no_old_manifest(
 
     monkeypatch.setattr(Path, "replace", replace_and_end)
     with pytest.raises(KeyboardInterrupt):
-        brought(Packed(b"newer"), tmp_path)
+        fetched(Packed(b"newer"), tmp_path)
 
     monkeypatch.setattr(Path, "replace", replace)
-    assert names(tmp_path) == [f"{KEY}.tar.gz"], "without a manifest it is no artefact"
-    assert brought(Packed(b"newer"), tmp_path).archive.read_bytes() == b"newer"
+    assert names(tmp_path) == [f"{KEY}.tar.gz"], "without a manifest it is no artifact"
+    assert fetched(Packed(b"newer"), tmp_path).archive.read_bytes() == b"newer"
     assert len(names(tmp_path)) == 2
 
 
@@ -106,14 +106,14 @@ def test_an_incomplete_response_is_retried_after_pauses(
     packed, waiting = Packed(), Waiting()
     packed.faults = [None, fault, fault]
 
-    artefact = fetch(packed.answer, tmp_path, sleep=waiting)
+    artifact = fetch(packed.answer, tmp_path, sleep=waiting)
 
-    assert artefact.archive.read_bytes() == packed.content
+    assert artifact.archive.read_bytes() == packed.content
     assert waiting.pauses == list(PAUSES[:2])
 
 
 @pytest.mark.parametrize(
-    ("fault", "kind", "words"),
+    ("fault", "kind", "expected"),
     [
         (WarmReply(200, b"too short"), EngineError, "cut short: 9 of 4,194,304 bytes"),
         (WarmReply(500, b'{"error": "no space left"}'), EngineError, "no space left"),
@@ -121,12 +121,12 @@ def test_an_incomplete_response_is_retried_after_pauses(
     ],
 )
 def test_repeated_failures_end_with_the_reason_and_leave_nothing(
-    tmp_path: Path, fault: WarmReply | BaseException, kind: type[PeagleError], words: str
+    tmp_path: Path, fault: WarmReply | BaseException, kind: type[PeagleError], expected: str
 ) -> None:
     packed, waiting = Packed(), Waiting()
     packed.faults = [None, *[fault] * 20]
 
-    with pytest.raises(kind, match=words):
+    with pytest.raises(kind, match=expected):
         fetch(packed.answer, tmp_path, sleep=waiting)
 
     assert waiting.pauses == list(PAUSES)
@@ -134,11 +134,11 @@ def test_repeated_failures_end_with_the_reason_and_leave_nothing(
 
 
 def test_a_wrong_checksum_is_an_error_and_keeps_the_old_artifact(tmp_path: Path) -> None:
-    old = brought(Packed(b"old"), tmp_path)
+    old = fetched(Packed(b"old"), tmp_path)
     packed = Packed(b"new", manifest={"sha256": hashlib.sha256(b"other").hexdigest()})
 
     with pytest.raises(EngineError, match="sha256"):
-        brought(packed, tmp_path)
+        fetched(packed, tmp_path)
 
     assert old.archive.read_bytes() == b"old"
     assert len(names(tmp_path)) == 2
@@ -150,13 +150,13 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, error: BaseException) -> No
     packed.faults = [None, None, error]
 
     with pytest.raises(type(error)):
-        brought(packed, tmp_path)
+        fetched(packed, tmp_path)
 
     assert names(tmp_path) == []
 
 
 @pytest.mark.parametrize(
-    ("answer", "words"),
+    ("answer", "expected"),
     [
         (WarmReply(409, b'{"error": "nothing was compiled"}'), "nothing was compiled"),
         (WarmReply(403, b'{"error": {"message": "not collecting"}}'), "not collecting"),
@@ -168,12 +168,12 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, error: BaseException) -> No
     ],
 )
 def test_a_refusal_of_the_container_is_not_retried(
-    tmp_path: Path, answer: WarmReply, words: str
+    tmp_path: Path, answer: WarmReply, expected: str
 ) -> None:
     packed, waiting = Packed(), Waiting()
     packed.faults = [answer]
 
-    with pytest.raises(Refused, match=words):
+    with pytest.raises(Refused, match=expected):
         fetch(packed.answer, tmp_path, sleep=waiting)
 
     assert waiting.pauses == []
@@ -194,7 +194,7 @@ def test_a_refusal_of_the_container_is_not_retried(
 )
 def test_an_invalid_manifest_is_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
     with pytest.raises(Refused, match="manifest"):
-        brought(Packed(manifest=wrong), tmp_path)
+        fetched(Packed(manifest=wrong), tmp_path)
 
     assert names(tmp_path) == []
 
@@ -204,16 +204,16 @@ def test_a_manifest_that_is_not_json_is_refused(tmp_path: Path) -> None:
     packed.faults = [WarmReply(200, b"<html>")]
 
     with pytest.raises(Refused, match="manifest"):
-        brought(packed, tmp_path)
+        fetched(packed, tmp_path)
 
 
 def test_too_little_disk_space_is_detected_first(tmp_path: Path) -> None:
     packed = Packed(manifest={"size": 10**18})
 
     with pytest.raises(UserError, match=r"is full: the artifact needs 1,000,000,000,000\.0 MB"):
-        brought(packed, tmp_path / "not" / "there")
+        fetched(packed, tmp_path / "not" / "there")
 
-    assert len(packed.asked) == 1
+    assert len(packed.requests) == 1
     assert names(tmp_path) == []
 
 
@@ -245,13 +245,13 @@ def entry(message: str) -> str:
 @pytest.mark.parametrize("shape", [entry, lambda message: f"serve: {message}"])
 def test_the_log_reports_a_warm_start(shape: Callable[[str], str]) -> None:
     assert warm_start_in(["Hello", shape("starting")]) is None
-    told = warm_start_in([shape(NOT_RESTORED), shape(RESTORED), "INFO warm start: (key none)"])
+    found = warm_start_in([shape(NOT_RESTORED), shape(RESTORED), "INFO warm start: (key none)"])
     cold = warm_start_in([shape(RESTORED), shape(NOT_RESTORED)])
 
-    assert told is not None
+    assert found is not None
     assert cold is not None
-    assert told.text == f"Warm{RESTORED.removeprefix('warm')}"
-    assert told.document()["key"] == KEY
+    assert found.text == f"Warm{RESTORED.removeprefix('warm')}"
+    assert found.document()["key"] == KEY
     assert cold.text == "No warm start: the image is another"
     assert cold.document() == {"restored": False, "key": None, "detail": "the image is another",
                                "differences": []}  # fmt: skip

@@ -1,8 +1,7 @@
-"""An account in memory, for the room's own tests: quick, scriptable, and interruptible anywhere.
+"""A fake AWS account in memory: fast, scriptable, and interruptible before or after any call.
 
-It refuses what AWS refuses where the room relies on it: duplicate names, changes of a busy
-endpoint, configurations in use. The sandbox is the fuller stand-in; this one can end a call before
-or after its effect.
+It refuses what AWS refuses where the code relies on it: duplicate names, changes of a busy
+endpoint, configurations in use.
 """
 
 from __future__ import annotations
@@ -50,19 +49,19 @@ class FakeEndpoint:
 
 @dataclass
 class Engine:
-    """What answers behind the endpoint. ``acceptance`` None: an image that cannot tell."""
+    """The engine behind the endpoint. ``acceptance`` None: an image without counters."""
 
     acceptance: float | None = 3.0
     drafts: int = 0
-    words: tuple[str, ...] = ("Hello", " world")
+    tokens: tuple[str, ...] = ("Hello", " world")
     prompts: list[dict[str, Any]] = field(default_factory=list)
 
     def answer(self, body: dict[str, Any]) -> dict[str, Any]:
         self.prompts.append(body)
         self.drafts += 10
         return {
-            "choices": [{"message": {"content": "".join(self.words)}}],
-            "usage": {"completion_tokens": len(self.words)},
+            "choices": [{"message": {"content": "".join(self.tokens)}}],
+            "usage": {"completion_tokens": len(self.tokens)},
         }
 
     def counters(self) -> dict[str, Any]:
@@ -113,7 +112,7 @@ class Cloud:
 
     @property
     def is_empty(self) -> bool:
-        """Nothing that costs or takes a name is left."""
+        """Whether no resource is left that costs money or occupies a name."""
         return not (self.models or self.configs or self.endpoints or self.buckets)
 
     def call(self, operation: str, **parameters: Any) -> Any:
@@ -167,7 +166,7 @@ class Cloud:
         return {"events": [event for event in self.log if event["timestamp"] >= startTime]}
 
     def write_log(self, message: str) -> None:
-        """A line of the engine, now."""
+        """Write a line of the engine's log, now."""
         number = len(self.log)
         self.log.append(
             {"eventId": str(number), "timestamp": int(self.now * 1000),
@@ -305,19 +304,19 @@ class Cloud:
     # the engine
 
     def counters(self) -> dict[str, Any]:
-        """What the engine that is asked has counted."""
+        """The counters of the engine that the call reaches."""
         return self.engine.counters()
 
     def _invoke_endpoint(self, EndpointName: str, Body: bytes, **more: Any) -> Any:
         self._find(self.endpoints, "endpoint", EndpointName)
-        asked = more.get("CustomAttributes")
-        if asked == "peagle=warm":
+        attributes = more.get("CustomAttributes")
+        if attributes == "peagle=warm":
             return {"Body": io.BytesIO(self._warm(json.loads(Body)))}
-        document = self.counters() if asked else self.engine.answer(json.loads(Body))
+        document = self.counters() if attributes else self.engine.answer(json.loads(Body))
         return {"Body": io.BytesIO(json.dumps(document).encode())}
 
     def _warm(self, body: dict[str, Any]) -> bytes:
-        """As SageMaker hands on what the container says."""
+        """The container's reply, inside SageMaker's error if it is one."""
         answer = self.packed.answer(body)
         if answer.status != 200:
             raise service_error(
@@ -331,7 +330,7 @@ class Cloud:
     ) -> Any:
         self.engine.answer(json.loads(Body))
         texts = [
-            json.dumps({"choices": [{"delta": {"content": word}}]}) for word in self.engine.words
+            json.dumps({"choices": [{"delta": {"content": word}}]}) for word in self.engine.tokens
         ]
         usage = json.dumps({"choices": [], "usage": {"completion_tokens": len(texts)}})
         stream = "".join(f"data: {text}\n\n" for text in (*texts, usage, "[DONE]")).encode()
@@ -400,7 +399,7 @@ class Cloud:
         return {}
 
     def put(self, bucket: str, key: str, content: bytes = b"x") -> None:
-        """An object that somebody put there."""
+        """Store an object, as another client does."""
         there = self.buckets.setdefault(bucket, {})
         there[key] = {"ContentLength": len(content), "Metadata": {}, "Content": content}
 

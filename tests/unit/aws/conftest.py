@@ -1,4 +1,4 @@
-"""What the tests of this room share."""
+"""Fixtures: a fake account, moto's account, a folder of weights."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.unit.aws.world import World
 
 @pytest.fixture
 def world(own_home: Path) -> World:
-    """An empty account, and a home without records."""
+    """An empty fake account, and a home without records."""
     return World()
 
 
 @pytest.fixture
 def aws(own_home: Path) -> Iterator[Aws]:
-    """An account of moto's with the bucket ``models``."""
+    """An account of moto with the bucket ``models``."""
     with mock_aws():
         aws = connect("us-east-1", keys=Keys("testing", "testing"))
         aws.call("s3", "create_bucket", Bucket="models")

@@ -1,4 +1,4 @@
-"""Whatever botocore raises becomes one line with a fix, and the right exit code."""
+"""Every error of botocore becomes one line with a fix and the right exit code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _raised(error: BaseException, service: str = "sagemaker") -> PeagleError:
 
 
 @pytest.mark.parametrize(
-    ("error", "kind", "words"),
+    ("error", "kind", "expected"),
     [
         (boto.NoCredentialsError(), UserError, "--sandbox"),
         (boto.PartialCredentialsError(provider="env", cred_var="key"), UserError, "--sandbox"),
@@ -41,12 +41,12 @@ def _raised(error: BaseException, service: str = "sagemaker") -> PeagleError:
         (service_error("InternalFailure", "We made an error"), CloudError, "We made an error"),
     ],
 )
-def test_errors_are_translated(error: Exception, kind: type[PeagleError], words: str) -> None:
+def test_errors_are_translated(error: Exception, kind: type[PeagleError], expected: str) -> None:
     found = _raised(error)
 
     assert type(found) is kind
     assert found.exit_code == (2 if kind is UserError else 4)
-    assert words in str(found)
+    assert expected in str(found)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a plan can do without is asked for seconds: once, and nobody after the first silence."""
+"""Best-effort calls share a time budget, and stop after the first timeout."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ LISTING = ("service-quotas", "list_service_quotas", "Quotas")
 class Throttling(BaseHTTPRequestHandler):
     """Throttles the first request and answers all others, without an end to the pages."""
 
-    asked = 0
+    requests = 0
 
     def do_POST(self) -> None:
-        type(self).asked += 1
+        type(self).requests += 1
         self.rfile.read(int(self.headers["Content-Length"]))
-        busy = type(self).asked == 1
-        page = {"Quotas": [{"QuotaName": "a"}], "NextToken": str(type(self).asked)}
+        busy = type(self).requests == 1
+        page = {"Quotas": [{"QuotaName": "a"}], "NextToken": str(type(self).requests)}
         body = json.dumps({"__type": "ThrottlingException"} if busy else page).encode()
         self.send_response(400 if busy else 200)
         self.send_header("Content-Length", str(len(body)))
@@ -39,7 +39,7 @@ class Throttling(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def throttling() -> Iterator[str]:
-    Throttling.asked = 0
+    Throttling.requests = 0
     with ThreadingHTTPServer(("127.0.0.1", 0), Throttling) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
@@ -79,7 +79,7 @@ def test_a_throttled_call_is_repeated(throttling: str) -> None:
     entries = best_effort(throttling).items(*LISTING, ServiceCode="sagemaker")
 
     assert next(entries) == {"QuotaName": "a"}
-    assert Throttling.asked == 2
+    assert Throttling.requests == 2
 
 
 def test_an_endless_listing_ends_at_the_budget(

@@ -39,8 +39,8 @@ def aws(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Aws]:
 
 
 def build(aws: Aws, order: codebuild.BuildOrder = ORDER) -> tuple[codebuild.RemoteBuild, list[str]]:
-    told: list[str] = []
-    return codebuild.build(aws, order, told.append, NoWaiting()), told
+    lines: list[str] = []
+    return codebuild.build(aws, order, lines.append, NoWaiting()), lines
 
 
 def put_image(aws: Aws, repository: str) -> None:
@@ -80,9 +80,9 @@ def test_the_login_uses_the_token_of_ecr(aws: Aws) -> None:
 
 
 def test_a_build_creates_its_resources_once(aws: Aws) -> None:
-    built, told = build(aws)
+    built, lines = build(aws)
     assert built.address.endswith("/peagle-tiny:v1")
-    assert any("uploading the build context" in line for line in told)
+    assert any("uploading the build context" in line for line in lines)
     first = images.image_resources(aws)
     kinds = [made.kind for made in first]
     assert kinds == ["Project", "LogGroup", "Role", "Object", "Bucket", "Repository"]
@@ -96,9 +96,9 @@ def test_a_build_creates_its_resources_once(aws: Aws) -> None:
 def test_an_existing_tag_is_not_built_again(aws: Aws) -> None:
     ecr.ensure_repository(aws, "peagle-tiny")
     put_image(aws, "peagle-tiny")
-    built, told = build(aws)
+    built, lines = build(aws)
     assert built.digest is not None
-    assert told == [f"{built.address} exists already, and tags are immutable"]
+    assert lines == [f"{built.address} exists already, and tags are immutable"]
     assert aws.call("codebuild", "list_projects")["projects"] == []
 
 
@@ -120,10 +120,10 @@ def test_destroy_removes_the_recorded_resources_only(aws: Aws) -> None:
 def test_resources_of_an_interrupted_build_are_recorded(
     aws: Aws, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def cut(*given: Any, **more: Any) -> None:
+    def interrupt(*given: Any, **more: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(codebuild, "ensure_build_role", cut)
+    monkeypatch.setattr(codebuild, "ensure_build_role", interrupt)
     with pytest.raises(KeyboardInterrupt):
         build(aws)
     assert {made.kind for made in images.image_resources(aws)} == {"Repository", "Bucket", "Object"}
@@ -183,10 +183,10 @@ def test_a_build_overrides_the_settings_of_an_older_project(
 
     monkeypatch.setattr(aws, "call", call)
     build(aws)
-    (asked,) = started
-    assert asked["imageOverride"] == codebuild.BUILD_IMAGE != "an-older-one"
-    assert json.loads(asked["buildspecOverride"]) == codebuild.BUILDSPEC
-    assert asked["computeTypeOverride"] == codebuild.COMPUTE
+    (request,) = started
+    assert request["imageOverride"] == codebuild.BUILD_IMAGE != "an-older-one"
+    assert json.loads(request["buildspecOverride"]) == codebuild.BUILDSPEC
+    assert request["computeTypeOverride"] == codebuild.COMPUTE
 
 
 @pytest.mark.parametrize("answers", [True, False])
@@ -207,16 +207,16 @@ def test_an_interrupt_stops_the_build_or_prints_the_command(
         return real(service, operation, **more)
 
     monkeypatch.setattr(aws, "call", call)
-    told: list[str] = []
+    lines: list[str] = []
     with pytest.raises(KeyboardInterrupt):
-        codebuild.build(aws, ORDER, told.append, NoWaiting())
+        codebuild.build(aws, ORDER, lines.append, NoWaiting())
     assert len(stopped) == 1
-    said = (
+    start = (
         "stopped the build "
         if answers
         else "the build is still running: aws codebuild stop-build --id "
     )
-    assert told[-1].startswith(f"{said}{stopped[0]}")
+    assert lines[-1].startswith(f"{start}{stopped[0]}")
 
 
 def test_the_digest_of_an_image_in_the_ecr_of_any_account(aws: Aws) -> None:
@@ -260,13 +260,13 @@ def test_each_log_line_is_shown_once_and_the_last_is_in_the_error(
     aws: Aws, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = aws.call
-    seen: list[int] = []
+    polls: list[int] = []
     place = {"groupName": "/aws/codebuild/peagle-tiny", "streamName": "s"}
 
     def call(service: str, operation: str, **more: Any) -> dict[str, Any]:
         if operation == "batch_get_builds":
-            seen.append(1)
-            status = "IN_PROGRESS" if len(seen) < 3 else "FAILED"
+            polls.append(1)
+            status = "IN_PROGRESS" if len(polls) < 3 else "FAILED"
             one = {"buildStatus": status, "logs": place, "currentPhase": "BUILD"}
             return {"builds": [one]}
         return real(service, operation, **more)
@@ -281,11 +281,11 @@ def test_each_log_line_is_shown_once_and_the_last_is_in_the_error(
                    {"timestamp": now + 1, "message": "denied\n"}],
     )  # fmt: skip
     monkeypatch.setattr(aws, "call", call)
-    told: list[str] = []
+    lines: list[str] = []
     with pytest.raises(CloudError, match=r"ended as FAILED in BUILD: denied"):
-        codebuild.build(aws, ORDER, told.append, NoWaiting())
-    assert told[-2:] == ["pulling", "denied"]
-    assert told.count("pulling") == 1
+        codebuild.build(aws, ORDER, lines.append, NoWaiting())
+    assert lines[-2:] == ["pulling", "denied"]
+    assert lines.count("pulling") == 1
 
 
 def test_equal_contexts_give_equal_zip_files(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The log is read once, in order, and cannot play with the reader's terminal."""
+"""The log is read once, in order, and without control characters."""
 
 from __future__ import annotations
 

@@ -93,9 +93,9 @@ def refusal(aws: Aws, kind: type[PeagleError], seconds: float = 30) -> PeagleErr
     return refused.value
 
 
-def refused(status: int, code: str, words: str = "Of S3") -> Reply:
+def refused(status: int, code: str, expected: str = "Of S3") -> Reply:
     """As S3 refuses."""
-    text = f"<Error><Code>{code}</Code><Message>{words}</Message></Error>"
+    text = f"<Error><Code>{code}</Code><Message>{expected}</Message></Error>"
     return Reply(status, text.encode(), {"Content-Type": "application/xml"})
 
 
@@ -145,7 +145,7 @@ def test_a_multipart_upload_has_no_digest(moto: Aws) -> None:
 
 
 @pytest.mark.parametrize(
-    ("uri", "words"),
+    ("uri", "expected"),
     [
         ("s3://no-such-bucket/x", "there is no bucket no-such-bucket"),
         (f"s3://{BUCKET}/nowhere", f"there are no objects directly below s3://{BUCKET}/nowhere/"),
@@ -155,11 +155,11 @@ def test_a_multipart_upload_has_no_digest(moto: Aws) -> None:
         (f"s3://{BUCKET}/parts2", "has no config.json"),
     ],
 )
-def test_an_empty_prefix_is_an_error_about_the_uri(uri: str, words: str, moto: Aws) -> None:
+def test_an_empty_prefix_is_an_error_about_the_uri(uri: str, expected: str, moto: Aws) -> None:
     moto.client("s3").put_object(Bucket=BUCKET, Key="parts2/readme", Body=b"")
     with pytest.raises(CheckpointError) as refused:
         read(moto, uri)
-    assert words in refused.value.message
+    assert expected in refused.value.message
     assert refused.value.exit_code == 2
 
 

@@ -1,4 +1,4 @@
-"""Prices of today: asked once a day, and the snapshot with a warning when nobody answers."""
+"""Today's prices: fetched once a day; without an answer the snapshot, with a warning."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_each_region_has_its_own_cache(world: World) -> None:
         lambda text: "",
         lambda text: text[:20],
         lambda text: text.replace('"format": 1', '"format": 0'),
-        lambda text: text.replace("1.25", '"dear"'),
+        lambda text: text.replace("1.25", '"expensive"'),
         lambda text: text.replace("1.25", "-1"),
         lambda text: '{"format": 1, "fetched": 1, "value": {}}',
         lambda text: "[]",
@@ -143,7 +143,7 @@ def test_prices_are_read_without_a_writable_home(
 
 
 @pytest.mark.parametrize(
-    ("code", "words"),
+    ("code", "expected"),
     [
         ("AccessDeniedException", "not allowed: pricing:"),
         ("ThrottlingException", "AWS still throttles"),
@@ -151,7 +151,7 @@ def test_prices_are_read_without_a_writable_home(
     ],
 )
 def test_a_denied_call_gives_the_snapshot_and_a_warning(
-    world: World, code: str, words: str
+    world: World, code: str, expected: str
 ) -> None:
     def refuse(operation: str) -> None:
         raise service_error(code, "no", "GetProducts")
@@ -165,7 +165,7 @@ def test_a_denied_call_gives_the_snapshot_and_a_warning(
     assert fresh.listed is None
     assert (finding.code, finding.level) == ("price-snapshot", "warning")
     assert "snapshot of 2026-07-01" in finding.message
-    assert words in finding.message
+    assert expected in finding.message
     assert finding.fix
     assert unlisted_findings(fresh.listed, "ml.g5.2xlarge") == ()
     assert hourly_price(world.aws, "ml.g5.xlarge") is None
@@ -175,9 +175,9 @@ def test_a_refused_connection_gives_the_snapshot(
     own_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("peagle.aws.client._TIMEOUTS_BY_SERVICE", {"pricing": (1, 1, 1)})
-    nobody = connect("us-east-1", endpoint_url="http://127.0.0.1:9", keys=Keys("a", "b"))
+    unreachable = connect("us-east-1", endpoint_url="http://127.0.0.1:9", keys=Keys("a", "b"))
 
-    fresh = fresh_prices(nobody, TABLE)
+    fresh = fresh_prices(unreachable, TABLE)
     (finding,) = fresh.findings
 
     assert fresh.table == TABLE

@@ -1,4 +1,4 @@
-"""Images that were pushed from here are compared with the plan before anything is created."""
+"""Images pushed from this machine are compared with the plan before anything is created."""
 
 from __future__ import annotations
 

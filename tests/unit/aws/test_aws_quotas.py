@@ -1,4 +1,4 @@
-"""A quota of zero, one in use, and one that nobody can read are three different things."""
+"""Quotas: zero, too small, in use, unreadable."""
 
 from __future__ import annotations
 
@@ -105,20 +105,20 @@ def test_a_quota_in_use_names_the_endpoints_and_requests_the_sum(world: World) -
 
 
 @pytest.mark.parametrize(
-    ("code", "words"),
+    ("code", "expected"),
     [
         ("AccessDeniedException", "not allowed: servicequotas:"),
         ("ThrottlingException", "AWS still throttles after several attempts"),
         ("ExpiredTokenException", "the AWS credentials have expired"),
     ],
 )
-def test_an_unreadable_quota_has_the_reason(world: World, code: str, words: str) -> None:
+def test_an_unreadable_quota_has_the_reason(world: World, code: str, expected: str) -> None:
     deny(world, "get_service_quota", "list_service_quotas", code=code)
 
     found = only(quota_findings(world.aws, ONE, TABLE))
 
     assert (found.code, found.level) == ("quota-unknown", "warning")
-    assert words in found.message
+    assert expected in found.message
     assert found.fix
 
 
@@ -156,12 +156,12 @@ def test_a_code_of_another_quota_is_ignored(world: World) -> None:
 
 def test_a_sufficient_quota_is_read_once_a_day(world: World) -> None:
     quota_findings(world.aws, ONE, TABLE, cached=True)
-    asked = world.cloud.calls.count("list_service_quotas")
+    listings = world.cloud.calls.count("list_service_quotas")
     world.cloud.quotas = {NAME: 0}
 
     assert only(quota_findings(world.aws, ONE, TABLE, cached=True)).code == "quota-enough"
-    assert world.cloud.calls.count("list_service_quotas") == asked == 1
-    assert only(quota_findings(world.aws, ONE, TABLE)).code == "quota-zero", "deploy asks anew"
+    assert world.cloud.calls.count("list_service_quotas") == listings == 1
+    assert only(quota_findings(world.aws, ONE, TABLE)).code == "quota-zero", "deploy reads it again"
 
 
 def test_an_insufficient_quota_is_read_again(world: World) -> None:
@@ -172,11 +172,11 @@ def test_an_insufficient_quota_is_read_again(world: World) -> None:
     assert only(quota_findings(world.aws, ONE, TABLE, cached=True)).code == "quota-enough"
 
 
-@pytest.mark.parametrize("kept", ["", "{", "[]", '{"format": 1, "asked": 1e99, "value": {}}'])
-def test_a_damaged_cache_file_is_ignored(world: World, kept: str) -> None:
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"format": 1, "fetched": 1e99, "value": {}}'])
+def test_a_damaged_cache_file_is_ignored(world: World, content: str) -> None:
     quota_findings(world.aws, ONE, TABLE, cached=True)
     (file,) = home().glob("online/*/us-east-1/quota-*.json")
-    file.write_text(kept)
+    file.write_text(content)
 
     assert only(quota_findings(world.aws, ONE, TABLE, cached=True)).code == "quota-enough"
     assert world.cloud.calls.count("list_service_quotas") == 2

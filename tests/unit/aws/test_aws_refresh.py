@@ -1,4 +1,4 @@
-"""New snapshots from AWS: what is read, what is new, and what happens when a part cannot be had."""
+"""New snapshots from AWS: sources, changes, and parts that fail."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def entry(version: str, **changed: Any) -> dict[str, Any]:
 
 
 def ec2(name: str, **changed: Any) -> dict[str, Any]:
-    """A type as EC2 tells it."""
+    """A type as EC2 describes it."""
     gpu = {
         "Name": "B300",
         "Manufacturer": "NVIDIA",
@@ -113,9 +113,9 @@ def test_a_new_version_comes_with_tag_cuda_ami_and_regions(sdk: Callable[..., No
     assert new.default == CATALOG.runtimes.default
     regions = list(new.accounts)
     assert regions[regions.index("eu-north-9") - 1] == "eu-north-1"
-    told = {(change.entry, change.key): change.after for change in changes_to(runtimes=new)}
-    assert told[("accounts", "eu-north-9")] == "111122223333"
-    assert "in 2 regions" in told[("vLLM 0.31.0", "new")]
+    changes = {(change.entry, change.key): change.after for change in changes_to(runtimes=new)}
+    assert changes[("accounts", "eu-north-9")] == "111122223333"
+    assert "in 2 regions" in changes[("vLLM 0.31.0", "new")]
 
 
 def test_a_new_tag_does_not_keep_the_old_digest(sdk: Callable[..., None]) -> None:
@@ -179,10 +179,10 @@ def test_without_the_sdk_the_install_command_is_named(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(importlib.metadata, "distribution", missing)
 
-    with pytest.raises(UserError, match="not installed") as told:
+    with pytest.raises(UserError, match="not installed") as refused:
         sdk_images(CATALOG.runtimes)
 
-    assert told.value.command == ("pip", "install", "peagle-toolkit[sagemaker]")
+    assert refused.value.command == ("pip", "install", "peagle-toolkit[sagemaker]")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"inference": {}}', '{"inference": []}'])
@@ -201,9 +201,9 @@ def test_botocore_lists_gpu_types_of_endpoints() -> None:
 
 
 def test_a_new_type_has_the_numbers_of_ec2() -> None:
-    told = {f"ml.{name}": ec2(name) for name in ("p6-b300.24xlarge", "g6e.96xlarge")}
+    changes = {f"ml.{name}": ec2(name) for name in ("p6-b300.24xlarge", "g6e.96xlarge")}
 
-    new, unknown = with_types(CATALOG.instances, [*told, "ml.p7.xlarge"], told)
+    new, unknown = with_types(CATALOG.instances, [*changes, "ml.p7.xlarge"], changes)
 
     assert len(new.instances) == len(CATALOG.instances.instances) + 2
 
@@ -220,7 +220,7 @@ def test_a_new_type_has_the_numbers_of_ec2() -> None:
     "entry",
     [
         ec2("x", Manufacturer="AMD"),
-        ec2("x", Name="a GPU that nobody knows"),
+        ec2("x", Name="a GPU that unknown"),
         ec2("x", MemoryInfo={}),
         {"InstanceType": "x"},
         {**ec2("x"), "VCpuInfo": {}},
@@ -236,9 +236,9 @@ def test_a_type_without_usable_numbers_is_left_out(entry: dict[str, Any]) -> Non
 def test_wrong_numbers_are_corrected() -> None:
     old = CATALOG.instances.instances[0]
     gpu = {"Name": "T4", "Count": 1, "MemoryInfo": {"SizeInMiB": old.gpu_memory_mib + 1}}
-    told = {old.type: ec2(old.type, **gpu)}
+    changes = {old.type: ec2(old.type, **gpu)}
 
-    new, _ = with_types(CATALOG.instances, (), told)
+    new, _ = with_types(CATALOG.instances, (), changes)
 
     assert new.instances[0].gpu_memory_mib == old.gpu_memory_mib + 1
     assert (new.instances[0].gpu, new.instances[0].prices) == (old.gpu, old.prices)
@@ -251,11 +251,11 @@ def test_prices_of_the_requested_regions(world: World) -> None:
 
     found = refresh_tables(TABLES, ["prices"], ["us-east-1"], connected(world))
 
-    told = changes_to(instances=found.tables.instances)
-    assert [(c.entry, c.key) for c in told] == [("ml.g5.xlarge", "price in us-east-1")]
-    assert told[0].before == "$1.408 (2026-07-01)"
-    assert told[0].after.startswith("$1.5 (")
-    assert not told[0].confirmed
+    changes = changes_to(instances=found.tables.instances)
+    assert [(c.entry, c.key) for c in changes] == [("ml.g5.xlarge", "price in us-east-1")]
+    assert changes[0].before == "$1.408 (2026-07-01)"
+    assert changes[0].after.startswith("$1.5 (")
+    assert not changes[0].confirmed
     assert found.tables.instances.checked > CATALOG.instances.checked
     assert found.tables.runtimes == CATALOG.runtimes
 
@@ -265,8 +265,8 @@ def test_an_equal_price_is_confirmed(world: World) -> None:
 
     found = refresh_tables(TABLES, ["prices"], ["us-east-1"], connected(world))
 
-    (told,) = changes_to(instances=found.tables.instances)
-    assert told.confirmed
+    (changes,) = changes_to(instances=found.tables.instances)
+    assert changes.confirmed
 
 
 def test_a_refresh_ignores_the_price_cache(world: World) -> None:
@@ -291,8 +291,8 @@ def test_codes_and_defaults_of_quotas(world: World, monkeypatch: pytest.MonkeyPa
 
     found = refresh_tables(TABLES, ["quotas"], ["us-east-1"], connected(world))
 
-    told = {(c.entry, c.key): c.after for c in changes_to(instances=found.tables.instances)}
-    assert told == {
+    changes = {(c.entry, c.key): c.after for c in changes_to(instances=found.tables.instances)}
+    assert changes == {
         ("ml.g7.2xlarge", "quota_code"): "L-00000001",
         ("ml.g7.2xlarge", "quota_default"): "0",
     }
@@ -322,14 +322,14 @@ def test_a_denied_part_stays_unchanged_and_the_others_continue(
 
 
 def test_one_reason_gives_one_finding() -> None:
-    def nobody(region: str) -> Aws:
+    def no_credentials(region: str) -> Aws:
         raise UserError("no AWS credentials", "get them")
 
-    found = refresh_tables(TABLES, ["prices", "quotas"], ["us-east-1"], nobody)
+    found = refresh_tables(TABLES, ["prices", "quotas"], ["us-east-1"], no_credentials)
 
-    (told,) = found.findings
-    assert told.where == "prices, quotas"
-    assert told.message == "not refreshed: no AWS credentials"
+    (changes,) = found.findings
+    assert changes.where == "prices, quotas"
+    assert changes.message == "not refreshed: no AWS credentials"
     assert {type(error) for error in found.failed.values()} == {UserError}
     assert found.tables == TABLES
 

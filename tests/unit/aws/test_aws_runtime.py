@@ -1,4 +1,4 @@
-"""Asking an endpoint: whole and streamed answers, counters, and every way it can go wrong."""
+"""Requests to an endpoint: complete and streamed answers, counters, and errors."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ def test_an_error_in_the_middle_of_a_stream_is_an_error(
     first = b'data: {"choices": [{"delta": {"content": "a"}}]}\n\n'
     broken = f"data: {json.dumps(error)}\n\ndata: [DONE]\n\n".encode()
     _answer_with(serving, monkeypatch, first, broken)
-    seen: list[str] = []
+    received: list[str] = []
 
     with pytest.raises(EngineError, match="EngineCore died"):
-        seen.extend(piece.text for piece in runtime.stream(serving.aws, NAME, BODY))
+        received.extend(piece.text for piece in runtime.stream(serving.aws, NAME, BODY))
 
-    assert seen == ["a"]
+    assert received == ["a"]
 
 
 @pytest.mark.parametrize("rest", [b"", b'data: {"choices"'])

@@ -13,7 +13,7 @@ from peagle.aws.sagemaker import describe
 from peagle.errors import CloudError, UserError
 
 KEYS = Keys("AKIDEXAMPLE", "a-secret")
-NOBODY = "http://127.0.0.1:9"
+UNREACHABLE = "http://127.0.0.1:9"
 
 
 def _token_of(aws: Aws, seconds: int = 3600) -> tuple[str, dict[str, list[str]]]:
@@ -63,7 +63,7 @@ def test_an_unreachable_endpoint_is_an_error(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("peagle.aws.client._TIMEOUTS", (1, 10, 60))
 
     with pytest.raises(CloudError, match="cannot be reached") as unreachable:
-        describe(connect("us-east-1", endpoint_url=NOBODY, keys=KEYS), "x")
+        describe(connect("us-east-1", endpoint_url=UNREACHABLE, keys=KEYS), "x")
 
     assert "--region" in unreachable.value.fix
 
@@ -77,10 +77,10 @@ def test_explicit_keys_exclude_the_machines_configuration(
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     monkeypatch.setenv("HTTP_PROXY", "http://proxy.example:3128")
 
-    aws = connect("us-east-1", endpoint_url=NOBODY, keys=KEYS, scope="sandbox")
+    aws = connect("us-east-1", endpoint_url=UNREACHABLE, keys=KEYS, scope="sandbox")
 
     assert aws.scope == "sandbox"
-    assert aws.client("sagemaker").meta.endpoint_url == NOBODY
+    assert aws.client("sagemaker").meta.endpoint_url == UNREACHABLE
     assert aws.client("sagemaker").meta.config.proxies == {}
     _, query = _token_of(aws)
     assert query["X-Amz-Credential"][0].startswith("AKIDEXAMPLE/")

@@ -1,4 +1,4 @@
-"""Uploads against a real S3 client: what is there is not sent again, and only ours is deleted."""
+"""Uploads with a real S3 client: stored files are not sent again, and only ours are deleted."""
 
 from __future__ import annotations
 
@@ -60,15 +60,15 @@ def test_hidden_files_are_not_uploaded(aws: Aws, upload: Upload) -> None:
 
 
 @pytest.mark.parametrize(
-    ("leads_to", "words"), [("/etc/passwd", "leaves its folder"), ("gone", "is a broken link")]
+    ("leads_to", "expected"), [("/etc/passwd", "leaves its folder"), ("gone", "is a broken link")]
 )
 def test_a_link_out_of_the_folder_is_refused_before_anything_is_sent(
-    tmp_path: Path, leads_to: str, words: str
+    tmp_path: Path, leads_to: str, expected: str
 ) -> None:
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "vocab.json").symlink_to(leads_to)
 
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError, match=expected):
         files_below(tmp_path)
 
 

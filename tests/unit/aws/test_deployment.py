@@ -1,5 +1,4 @@
-"""Deploy: in service and proved, the same again is nothing, another plan is an update, and
-whatever happens in between, nothing is lost track of."""
+"""Deploy creates, updates and proves an endpoint, and records every resource whatever happens."""
 
 from __future__ import annotations
 
@@ -98,12 +97,12 @@ def test_an_update_removes_what_only_the_first_plan_needed(world: World) -> None
 def test_several_instances_are_replaced_in_batches(
     world: World, monkeypatch: pytest.MonkeyPatch, count: int, batch: int | None
 ) -> None:
-    asked: list[dict[str, Any]] = []
-    monkeypatch.setattr(world.cloud, "_update_endpoint", lambda **given: asked.append(given))
+    requests: list[dict[str, Any]] = []
+    monkeypatch.setattr(world.cloud, "_update_endpoint", lambda **given: requests.append(given))
 
     update(world.aws, {"EndpointName": "e", "EndpointConfigName": "c", "Tags": []}, count)
 
-    (given,) = asked
+    (given,) = requests
     rolling = given.get("DeploymentConfig", {}).get("RollingUpdatePolicy", {})
     assert rolling.get("MaximumBatchSize", {}).get("Value") == batch
     assert "Tags" not in given
@@ -265,7 +264,7 @@ def test_without_speculation_an_answer_is_the_proof(world: World) -> None:
 
 
 def test_an_empty_answer_is_not_a_proof(world: World) -> None:
-    world.cloud.engine.words = ()
+    world.cloud.engine.tokens = ()
 
     with pytest.raises(NotProved, match="returned an empty answer"):
         world.deploy(a_plan(speculation=None, drafter=None))

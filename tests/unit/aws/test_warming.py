@@ -1,4 +1,4 @@
-"""An endpoint that collects: which plan it runs, where the artefact goes, and what can go wrong."""
+"""Collecting a warm start on AWS: the plan, the place of the artifact, and failures."""
 
 from __future__ import annotations
 
@@ -141,27 +141,27 @@ def test_a_second_collection_replaces_its_artifact_and_reports_others(
     stocked.cloud.put("models", f"pair/warm/{other}.tar.gz", b"12345")
     stocked.cloud.put("models", f"pair/warm/{other}.json", b"{}")
     collected(stocked, tmp_path)
-    stocked.cloud.packed.content = b"compiled anew"
+    stocked.cloud.packed.content = b"compiled again"
 
     stored = collected(stocked, tmp_path)
 
     archive = stocked.cloud.buckets["models"][f"pair/warm/{KEY}.tar.gz"]
-    assert archive["Content"] == b"compiled anew"
+    assert archive["Content"] == b"compiled again"
     assert stored.others == {other: 7}
     assert len(warm_keys(stocked)) == 4
 
 
-def anew(stocked: World, folder: Path) -> None:
+def replace_artifact(stocked: World, folder: Path) -> None:
     """Collected once before; what is compiled next is something else."""
     collected(stocked, folder)
-    stocked.cloud.packed.content = b"compiled anew"
+    stocked.cloud.packed.content = b"compiled again"
 
 
 @pytest.mark.parametrize("upload", [1, 2], ids=["after the archive", "after the manifest"])
 def test_an_interrupted_replacement_leaves_no_old_manifest(
     stocked: World, tmp_path: Path, upload: int
 ) -> None:
-    anew(stocked, tmp_path)
+    replace_artifact(stocked, tmp_path)
     uploads = []
 
     def end(operation: str) -> None:
@@ -174,7 +174,7 @@ def test_an_interrupted_replacement_leaves_no_old_manifest(
         collected(stocked, tmp_path)
 
     there = stocked.cloud.buckets["models"]
-    assert there[f"pair/warm/{KEY}.tar.gz"]["Content"] == b"compiled anew"
+    assert there[f"pair/warm/{KEY}.tar.gz"]["Content"] == b"compiled again"
     manifest = there.get(f"pair/warm/{KEY}.json", {"Content": None})["Content"]
     assert manifest == (None if upload == 1 else stocked.cloud.packed.document)
 
@@ -182,7 +182,7 @@ def test_an_interrupted_replacement_leaves_no_old_manifest(
 def test_an_artifact_is_replaced_without_permission_to_delete(
     stocked: World, tmp_path: Path
 ) -> None:
-    anew(stocked, tmp_path)
+    replace_artifact(stocked, tmp_path)
 
     def refuse(operation: str) -> None:
         if operation == "delete_object":
@@ -241,17 +241,17 @@ FAULTS: list[tuple[list[WarmReply | BaseException | None], type[BaseException], 
 ]
 
 
-@pytest.mark.parametrize(("faults", "kind", "words"), FAULTS, ids=lambda value: str(value)[:30])
+@pytest.mark.parametrize(("faults", "kind", "expected"), FAULTS, ids=lambda value: str(value)[:30])
 def test_a_failed_fetch_stores_nothing(
     stocked: World,
     tmp_path: Path,
     faults: list[WarmReply | BaseException | None],
     kind: type[BaseException],
-    words: str | None,
+    expected: str | None,
 ) -> None:
     stocked.cloud.packed.faults = list(faults)
 
-    with pytest.raises(kind, match=words):
+    with pytest.raises(kind, match=expected):
         collected(stocked, tmp_path)
 
     assert warm_keys(stocked) == []
@@ -264,7 +264,7 @@ def test_a_denied_request_is_not_retried(stocked: World, tmp_path: Path) -> None
     with pytest.raises(AccessDenied):
         collected(stocked, tmp_path)
 
-    assert len(stocked.cloud.packed.asked) == 1
+    assert len(stocked.cloud.packed.requests) == 1
 
 
 def test_nothing_is_collected_from_an_unproved_engine(stocked: World, tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def test_nothing_is_collected_from_an_unproved_engine(stocked: World, tmp_path: 
     with pytest.raises(NotProved):
         collected(stocked, tmp_path)
 
-    assert stocked.cloud.packed.asked == []
+    assert stocked.cloud.packed.requests == []
     assert warm_keys(stocked) == []
 
 

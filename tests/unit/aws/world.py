@@ -1,4 +1,4 @@
-"""A cloud, a clock that passes only when waited for, and deploy as the command line calls it."""
+"""A fake account, a clock that advances only in pauses, and deploy as the command line calls it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _explain(log: Sequence[str]) -> tuple[str, str]:
 
 
 class CloudClock(Clock):
-    """The cloud's time, which passes only when somebody waits."""
+    """The cloud's time, which passes only during a pause."""
 
     def __init__(self, cloud: Cloud) -> None:
         self._cloud = cloud
