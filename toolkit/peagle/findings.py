@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from peagle.errors import Fix
 
 Level = Literal["error", "warning", "note"]
-"""An error prevents any change; a warning deserves a look before one; a note is information."""
+"""An error prevents any change; a warning must be read before one; a note is information."""
 
 
 class Finding(BaseModel):

@@ -97,7 +97,7 @@ def read_dtype(config: Config) -> str | None:
 
 
 def read_quantization(config: Config) -> str | None:
-    """How the weights are quantised: ``mxfp4``, ``fp8``, ``nvfp4``, another name, or ``None``.
+    """How the weights are quantized: ``mxfp4``, ``fp8``, ``nvfp4``, another name, or ``None``.
 
     compressed-tensors and ModelOpt are mapped to the format of their weights.
     """

@@ -28,7 +28,6 @@ class FolderSource:
 
     @property
     def location(self) -> str:
-        """The path as the user names it."""
         return str(self._folder)
 
     def names(self) -> dict[str, int]:
@@ -47,7 +46,6 @@ class FolderSource:
             return _regular_files(self._folder)
 
     def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
-        """A part of a file."""
         path = self._folder / name
         with _as_checkpoint_error(path), path.open("rb") as file:
             file.seek(start)
@@ -72,32 +70,28 @@ class FolderSource:
 def _regular_files(folder: Path) -> dict[str, int]:
     """The regular files; reading a pipe named model.safetensors would block."""
     sizes: dict[str, int] = {}
-    broken: dict[str, str] = {}
+    problems: dict[str, str] = {}
     for path in folder.iterdir():
         try:
             found = path.stat()
+        except FileNotFoundError:
+            problems[path.name] = "is a broken link"
         except OSError as error:
-            gone = isinstance(error, FileNotFoundError)
-            broken[path.name] = (
-                "is a broken link" if gone else f"cannot be opened ({error.strerror})"
-            )
-            continue
-        if S_ISREG(found.st_mode):
-            sizes[path.name] = found.st_size
+            problems[path.name] = f"cannot be opened ({error.strerror})"
         else:
-            broken[path.name] = "is a folder" if S_ISDIR(found.st_mode) else "is not a regular file"
-    _refuse_needed(folder, broken, indexed=any(name.endswith(_INDEX) for name in sizes))
-    return sizes
-
-
-def _refuse_needed(folder: Path, broken: Mapping[str, str], *, indexed: bool) -> None:
-    """Raise CheckpointError for an unreadable file that vLLM reads. Weights that an index names are
-    left to it: its error lists all missing files."""
-    for name, what in sorted(broken.items()):
+            if S_ISREG(found.st_mode):
+                sizes[path.name] = found.st_size
+            else:
+                is_folder = S_ISDIR(found.st_mode)
+                problems[path.name] = "is a folder" if is_folder else "is not a regular file"
+    # Of weights that an index names, the error about the index lists all that are missing.
+    indexed = any(name.endswith(_INDEX) for name in sizes)
+    for name, problem in sorted(problems.items()):
         weights = name.endswith(".safetensors") and not name.startswith(".") and not indexed
         if weights or name == CONFIG:
-            message = f"{folder}/{name} {what}, so it cannot be read"
+            message = f"{folder}/{name} {problem}, so it cannot be read"
             raise CheckpointError(message, "copy it again; an aborted download may have left it")
+    return sizes
 
 
 @contextmanager
@@ -125,7 +119,7 @@ def follow_link(path: Path, homes: Sequence[Path]) -> Path:
 
 def check_links(folder: Path) -> None:
     """Raise UserError if a link at the folder's top level is broken or leads out of the folder: a
-    copy would publish a file that nobody meant, or miss one. An unreadable folder passes."""
+    copy would publish an unintended file, or miss one. An unreadable folder passes."""
     try:
         paths = sorted(folder.iterdir())
     except OSError:

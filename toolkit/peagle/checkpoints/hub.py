@@ -41,11 +41,9 @@ class HubSource:
 
     @property
     def location(self) -> str:
-        """``org/name``, with ``@revision`` if there is one."""
         return f"{self._repo}@{self._revision}" if self._revision else self._repo
 
     def names(self) -> dict[str, int]:
-        """The files at the top level of the repository, with their sizes in bytes."""
         self._listing = {
             entry["path"]: entry
             for page in self._pages()
@@ -55,7 +53,6 @@ class HubSource:
         return {name: entry["size"] for name, entry in self._listing.items()}
 
     def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
-        """A part of a file."""
         path = f"{self._repo}/resolve/{self._commit_path}/{quote(name)}"
         end = "" if length is None else str(start + length - 1)
         with self._open(path, {"Range": f"bytes={start}-{end}"}) as response:

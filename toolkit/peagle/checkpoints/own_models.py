@@ -24,10 +24,11 @@ _QUANTIZATIONS = ("mxfp4", "fp8", "nvfp4")
 
 
 def own_drafter(location: str, target: Target, kind: Drafter, read: Checkpoint | None) -> Drafter:
-    """The user's own head at ``location`` as a drafter of the kind of ``kind``.
+    """The user's own head at ``location`` as a drafter like ``kind``.
 
-    With its checkpoint in ``read``, the head decides whether it drafts in parallel, and its sizes
-    are its own. A kind that is not public stands for this very head. Raises CheckpointError.
+    If its checkpoint was read, it determines sizes and whether the head drafts in parallel; other
+    values are those of ``kind``. A ``kind`` that is not public describes this head itself. Raises
+    CheckpointError.
     """
     weights, revision = split_revision(location)
     own: dict[str, Any] = {
@@ -57,7 +58,6 @@ def own_drafter(location: str, target: Target, kind: Drafter, read: Checkpoint |
             "max_positions": head.max_positions,
             "attention": attention_of(head) or kind.attention,
         }
-    # What is not known of the head is the catalogue's number for its kind.
     return kind.model_copy(update=own | {"source": f"{kind.title} ({kind.source})"})
 
 

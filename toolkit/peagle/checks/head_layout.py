@@ -131,7 +131,7 @@ def draft_groups(
 
     Layers of one kind and size share a bucket. A group has as many layers as the smallest bucket,
     or as the largest when that has fewer than ``ratio`` times as many. ``None``: the pages of the
-    buckets cannot be brought to one size by arithmetic alone, so this does not tell.
+    buckets cannot be brought to one size by arithmetic alone, so the answer is unknown.
     """
     kinds = {group.kind for group in (*target, *draft)}
     windows = {group.window for group in (*target, *draft)}

@@ -114,7 +114,7 @@ def _check_variable(key: str, value: str) -> None:
 
 
 def _by_flag(arguments: Iterable[str]) -> list[tuple[str, list[str]]]:
-    """The arguments as (flag, its tokens). A token that looks like a flag is one."""
+    """The arguments as (flag, its tokens). A token that begins with -- is a flag."""
     groups: list[tuple[str, list[str]]] = []
     for token in arguments:
         if token.startswith("--"):

@@ -1,4 +1,4 @@
-"""A batch without room for the K-1 slots per request that parallel drafting adds.
+"""A batch that is too small for the K-1 slots per request that parallel drafting adds.
 
 vLLM refuses a max-num-batched-tokens that leaves no token beside them. Up to 0.27 it reserves the
 slots of all requests that may run, later those of one request, and excess requests queue.
@@ -57,6 +57,5 @@ def _excess(case: Case, step: int, *, all_requests: bool) -> str | None:
     at_once = step // (case.k + 1 + slots)
     if requests <= at_once:
         return None
-    return (
-        f"a step of {step:,} tokens has room for K={case.k} of {at_once:,} of {requests:,} requests"
-    )
+    drafts = f"the drafts (K={case.k}) of {at_once:,} of {requests:,} requests"
+    return f"a step of {step:,} tokens holds {drafts}"
