@@ -35,33 +35,14 @@ class JsonPart(NamedTuple):
 
 
 def elements(text: str) -> list[JsonPart]:
-    """The elements of a JSON array. Raises ValueError if ``text`` is none."""
-    whole = _load(text)
-    if not isinstance(whole, list):
-        raise ValueError("not a JSON array")
-    parts = []
-    at = text.index("[") + 1
-    for _ in whole:
-        part = _value_at(text, at)
-        parts.append(part)
-        at = _skip_blank(text, part.end) + 1
-    return parts
+    """The elements of a JSON array. Raises ValueError for other text."""
+    return [part for _, part in _parts(text, list, "[")]
 
 
 def members(text: str) -> dict[str, JsonPart]:
     """The members of a JSON object by name; of equal names the last, as in vLLM. Raises ValueError
-    if ``text`` is none."""
-    whole = _load(text, object_pairs_hook=_Pairs)
-    if not isinstance(whole, _Pairs):
-        raise ValueError("not a JSON object")
-    found = {}
-    at = text.index("{") + 1
-    for _ in whole:
-        name = _value_at(text, at)
-        part = _value_at(text, _skip_blank(text, name.end) + 1)
-        found[str(name.value)] = part
-        at = _skip_blank(text, part.end) + 1
-    return found
+    for other text."""
+    return dict(_parts(text, _Pairs, "{"))
 
 
 def speculation_of(environment: Mapping[str, str]) -> dict[str, Any]:
@@ -83,11 +64,22 @@ class _Pairs(list[tuple[str, Any]]):
     """An object with all its members, including equal names."""
 
 
-def _load(text: str, **settings: Any) -> Any:
+def _parts(text: str, kind: type[list[Any]], opening: str) -> Iterator[tuple[str, JsonPart]]:
+    """The name (empty in an array) and the value of every part."""
     try:
-        return json.loads(text, **settings)
+        whole = json.loads(text, object_pairs_hook=_Pairs)
     except RecursionError:
         raise ValueError("JSON nested too deeply") from None
+    if type(whole) is not kind:
+        raise ValueError(f"not JSON that begins with {opening}")
+    at, name = text.index(opening) + 1, ""
+    for _ in whole:
+        if kind is _Pairs:
+            key = _value_at(text, at)
+            at, name = _skip_blank(text, key.end) + 1, key.value
+        part = _value_at(text, at)
+        yield name, part
+        at = _skip_blank(text, part.end) + 1
 
 
 def _values(text: str) -> Iterator[JsonPart]:

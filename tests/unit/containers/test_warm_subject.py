@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -258,64 +259,49 @@ def test_an_unknown_processor_is_an_error(tmp_path: Path, text: str | None) -> N
         device.cpu(tmp_path / "cpuinfo")
 
 
-class Nvml:
-    """A fake of NVML; ``failing`` is a function that returns an error."""
-
-    def __init__(self, names: list[str], failing: str = "") -> None:
-        self.names, self.failing = names, failing
-        self.open = 0
-
-    def __getattr__(self, name: str) -> Any:
-        def call(*arguments: Any) -> int:
-            if name == self.failing:
-                return 9
-            self.open += (name == "nvmlInit_v2") - (name == "nvmlShutdown")
-            getattr(self, f"_{name}", lambda *_: None)(*arguments)
-            return 0
-
-        return call if not name.startswith("_") else super().__getattribute__(name)
-
-    def _nvmlDeviceGetCount_v2(self, count: Any) -> None:
-        count._obj.value = len(self.names)
-
-    def _nvmlSystemGetDriverVersion(self, buffer: Any, length: int) -> None:
-        buffer.value = b"580.95.05"
-
-    def _nvmlDeviceGetHandleByIndex_v2(self, number: int, handle: Any) -> None:
-        handle._obj.value = number
-
-    def _nvmlDeviceGetName(self, handle: Any, buffer: Any, length: int) -> None:
-        buffer.value = self.names[handle.value or 0].encode()
-
-    def _nvmlDeviceGetCudaComputeCapability(self, handle: Any, major: Any, minor: Any) -> None:
-        major._obj.value, minor._obj.value = 9, 0
+def nvidia_smi(monkeypatch: pytest.MonkeyPatch, folder: Path, *lines: str, code: int = 0) -> None:
+    """Put a fake ``nvidia-smi`` with this output first in PATH."""
+    (folder / "output").write_text("".join(f"{line}\n" for line in lines))
+    program = folder / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\ncat {folder}/output; exit {code}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
 
 
-def test_gpus_are_identified_by_name_and_capability() -> None:
-    library = Nvml(["NVIDIA H200", "NVIDIA L4"])
+def test_gpus_are_identified_by_name_and_capability(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    lines = ("NVIDIA H200, 9.0, 580.95.05", "NVIDIA L4, 8.9, 580.95.05")
+    nvidia_smi(monkeypatch, tmp_path, *lines)
 
-    assert device.gpus("", library) == {
-        "gpus": ["NVIDIA H200 (9.0)", "NVIDIA L4 (9.0)"],
+    assert device.gpus() == {
+        "gpus": ["NVIDIA H200 (9.0)", "NVIDIA L4 (8.9)"],
         "used": 2,
         "driver": "580",
     }
-    assert device.gpus("1", library)["used"] == 1
-    assert library.open == 0
+    assert device.gpus("1")["used"] == 1
 
 
 @pytest.mark.parametrize(
-    "library",
-    [Nvml([]), Nvml(["A"], "nvmlInit_v2"), Nvml(["A"], "nvmlDeviceGetName")],
-    ids=["none", "no driver", "lost"],
+    ("lines", "code"),
+    [
+        ([], 0),
+        (["No devices were found"], 6),
+        (["Failed to initialize NVML: Driver/library version mismatch"], 18),
+        (["NVIDIA H200, 9.0"], 0),
+    ],
 )
-def test_unknown_gpus_are_an_error(library: Nvml) -> None:
-    with pytest.raises(device.UnknownDevice):
-        device.gpus("", library)
-    assert library.open == 0
+def test_unknown_gpus_are_an_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lines: list[str], code: int
+) -> None:
+    nvidia_smi(monkeypatch, tmp_path, *lines, code=code)
+
+    with pytest.raises(device.UnknownDevice, match=f"reports no GPU: {''.join(lines)}"):
+        device.gpus()
 
 
-def test_a_missing_nvml_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "_LIBRARY", "libnothing-of-that-name.so.1")
+def test_a_missing_nvidia_smi_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
 
-    with pytest.raises(device.UnknownDevice, match="NVML cannot be loaded"):
+    with pytest.raises(device.UnknownDevice, match="nvidia-smi cannot be run"):
         device.gpus()

@@ -81,8 +81,7 @@ def show_image(docker: Docker, name: str) -> Image:
 
 def unchecked_image(name: str) -> Image:
     """An image of which only the name is known."""
-    return Image(name, id="", created="", size=0, layer_bytes=None, user="", labels={},
-                 digests=(name,))  # fmt: skip
+    return Image(name, "", "", 0, None, "", {}, (name,))
 
 
 def list_images(docker: Docker, **labels: str) -> tuple[Image, ...]:
