@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from peagle.catalog import load_catalog as load_catalog
     from peagle.catalog.evidence import evidence_for as evidence_for
     from peagle.catalog.evidence import load_evidence as load_evidence
+    from peagle.catalog.find import describe_pair as describe_pair
+    from peagle.catalog.find import summarize_target as summarize_target
+    from peagle.catalog.find import summarize_targets as summarize_targets
     from peagle.catalog.loading import check_catalog as check_catalog
     from peagle.catalog.loading import check_catalog_file as check_catalog_file
     from peagle.catalog.loading import load_storage as load_storage
-    from peagle.catalog.summary import describe_pair as describe_pair
-    from peagle.catalog.summary import summarize_target as summarize_target
-    from peagle.catalog.summary import summarize_targets as summarize_targets
     from peagle.catalog.writing import folder_for_tables as folder_for_tables
     from peagle.catalog.writing import new_texts as new_texts
     from peagle.catalog.writing import refuse_unwritable as refuse_unwritable

@@ -23,14 +23,23 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*", re.ASCII)
 
 def target_violations(target: Target, path: Path) -> Iterator[Violation]:
     """Problems of the target in the file ``path``."""
-    yield from _path_is_id(target, path)
+    expected = f"{path.parent.name}/{path.stem}"
+    if target.id != expected:
+        fix = f"rename the file to {target.id}.yaml, or write `id: {expected}`"
+        yield ("id",), f"expected {expected}, the path of the file, found {target.id}", fix
     yield from _architecture(target)
     yield from _weights(("weights",), target.weights, path)
-    yield from _drafter_names(target)
+    names = [drafter.name for drafter in target.drafters]
+    public = [drafter.name for drafter in target.drafters if drafter.public]
+    yield from _unknown(("default_drafter",), "drafter", target.default_drafter, names)
+    yield from _duplicates(names, ("drafters",), "name")
+    weights = [drafter.weights for drafter in target.drafters]
+    yield from _duplicates(weights, ("drafters",), "weights")
     for number, drafter in enumerate(target.drafters):
         here = ("drafters", number)
         yield from _method(here, drafter)
-        yield from _fallback(here, drafter, target)
+        if drafter.fallback is not None:
+            yield from _unknown((*here, "fallback"), "public drafter", drafter.fallback, public)
         if drafter.weights:
             yield from _weights((*here, "weights"), drafter.weights, path)
 
@@ -56,13 +65,6 @@ def runtime_violations(table: RuntimeTable, _path: Path) -> Iterator[Violation]:
 def instance_violations(table: InstanceTable, _path: Path) -> Iterator[Violation]:
     """Problems of the table of instances."""
     yield from _duplicates([instance.type for instance in table.instances], ("instances",), "type")
-
-
-def _path_is_id(target: Target, path: Path) -> Iterator[Violation]:
-    expected = f"{path.parent.name}/{path.stem}"
-    if target.id != expected:
-        fix = f"rename the file to {target.id}.yaml, or write `id: {expected}`"
-        yield ("id",), f"expected {expected}, the path of the file, found {target.id}", fix
 
 
 def _architecture(target: Target) -> Iterator[Violation]:
@@ -99,17 +101,6 @@ def _weights(where: Location, weights: str, path: Path) -> Iterator[Violation]:
         yield where, f"{weights!r} is not a weights location", fix
 
 
-def _drafter_names(target: Target) -> Iterator[Violation]:
-    names = [drafter.name for drafter in target.drafters]
-    if target.default_drafter not in names:
-        hint = nearest(target.default_drafter, names) or f"known: {', '.join(names)}"
-        yield ("default_drafter",), f"there is no drafter {target.default_drafter!r}", hint
-    yield from _duplicates(names, ("drafters",), "name")
-    yield from _duplicates(
-        [drafter.weights for drafter in target.drafters], ("drafters",), "weights"
-    )
-
-
 def _method(here: Location, drafter: Drafter) -> Iterator[Violation]:
     draftless = drafter.method in DRAFTLESS
     if draftless and drafter.weights:
@@ -127,13 +118,10 @@ def _method(here: Location, drafter: Drafter) -> Iterator[Violation]:
         yield (*here, "k_recommended"), message, f"at most {drafter.k_trained}"
 
 
-def _fallback(here: Location, drafter: Drafter, target: Target) -> Iterator[Violation]:
-    if drafter.fallback is None:
-        return
-    public = [other.name for other in target.drafters if other.public]
-    if drafter.fallback not in public:
-        hint = nearest(drafter.fallback, public) or f"known: {', '.join(public)}"
-        yield (*here, "fallback"), f"there is no public drafter {drafter.fallback!r}", hint
+def _unknown(where: Location, kind: str, name: str, known: list[str]) -> Iterator[Violation]:
+    if name not in known:
+        hint = nearest(name, known) or f"known: {', '.join(known)}"
+        yield where, f"there is no {kind} {name!r}", hint
 
 
 def _duplicates(values: Iterable[str | None], where: Location, key: str) -> Iterator[Violation]:

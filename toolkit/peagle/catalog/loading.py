@@ -39,7 +39,7 @@ from peagle.catalog.documents import (
     read_document,
 )
 from peagle.catalog.evidence import Speeds, read_evidence, read_speeds
-from peagle.catalog.schema import Catalog, SpeedRun, Target
+from peagle.catalog.schema import Catalog, Target
 from peagle.catalog.tables import InstanceTable, RuntimeTable, StorageTable, VersionRuleTable
 from peagle.catalog.validation import problem_at, validate
 from peagle.errors import nearest
@@ -217,7 +217,6 @@ def _misnamed(own: Path | None, targets: dict[str, Path]) -> Iterator[Problem]:
     With an own folder only its files are checked: it may replace the targets of bundled speeds.
     """
     table = validate_file(table_file("instances.yaml", own), InstanceTable)[0]
-    gpus = {instance.gpu for instance in table.instances} if table else set()
     for path in sorted(folders(own)[-1].glob("evidence/*.json")):
         try:
             run = read_speeds(path)
@@ -225,23 +224,19 @@ def _misnamed(own: Path | None, targets: dict[str, Path]) -> Iterator[Problem]:
             continue  # reported by check_catalog
         if run is None:
             continue
-        names = _names(run, targets)
-        for key, name, known in names if not table else [("gpu", run.gpu, gpus), *names]:
+        names = [("pair", run.target, set(targets))]
+        if table:
+            names.insert(0, ("gpu", run.gpu, {instance.gpu for instance in table.instances}))
+        target = validate_file(targets[run.target], Target)[0] if run.target in targets else None
+        if target is not None:
+            known = {name for d in target.drafters for name in (d.name, d.weights) if name}
+            drafters = {row.drafter for row in run.speeds if row.drafter is not None}
+            names += [("speeds", drafter, known) for drafter in sorted(drafters)]
+        for key, name, known in names:
             if name not in known:
                 hint = nearest(name, known) or f"known: {', '.join(sorted(known))}"
                 message = f"{name!r} is not in the catalogue"
                 yield Problem(display_path(path), None, key, message, hint)
-
-
-def _names(run: SpeedRun, targets: dict[str, Path]) -> list[tuple[str, str, set[str]]]:
-    """Key, name and known names of the target and the drafters that were measured."""
-    found = [("pair", run.target, set(targets))]
-    target = validate_file(targets[run.target], Target)[0] if run.target in targets else None
-    if target is not None:
-        known = {name for d in target.drafters for name in (d.name, d.weights) if name}
-        for name in sorted({row.drafter for row in run.speeds if row.drafter is not None}):
-            found.append(("speeds", name, known))
-    return found
 
 
 def _never_read(folder: Path) -> Iterator[Problem]:

@@ -114,8 +114,6 @@ def working_memory(case: FitCase) -> Working:
         if case.drafter:
             phases["compiling_drafter"] = compiling_drafter(case, case.drafter)
     phases["sampling"] = sampling_step(case)
-    if not _runner_v2(case):
-        phases["sampling"] += _filter_bytes(case)
     return Working(kept, phases)
 
 
@@ -173,12 +171,16 @@ def sampling_step(case: FitCase) -> int:
     """Sampling for all requests at once, with the step's hidden states."""
     shape, engine = case.target.architecture, case.engine
     requests = min(engine.max_num_seqs, engine.max_num_batched_tokens)
+    filter_rows = 0
     if _runner_v2(case):
         per_logit = _SAMPLED_BY_RUNNER_V2
     else:
-        per_logit = _REJECTED if _speculates(case) else _SAMPLED
+        speculates = case.drafter is not None or engine.draftless is not None
+        per_logit = _REJECTED if speculates else _SAMPLED
+        if requests >= _FILTER_FROM:
+            filter_rows = min(1 << (requests - 1).bit_length(), _FILTER_ROWS)
     states = (engine.max_num_batched_tokens + 2 * requests) * shape.hidden_size * _element(case)
-    return states + requests * shape.vocab_size * per_logit
+    return states + (requests * per_logit + filter_rows * 4) * shape.vocab_size
 
 
 def step_per_token(case: FitCase) -> int:
@@ -226,15 +228,6 @@ def _expert_width(case: FitCase) -> int:
     return round_up(width, 64) if has_mxfp4_experts(case.target) else width
 
 
-def _filter_bytes(case: FitCase) -> int:
-    engine = case.engine
-    requests = min(engine.max_num_seqs, engine.max_num_batched_tokens)
-    if requests < _FILTER_FROM:
-        return 0
-    rows = min(1 << (requests - 1).bit_length(), _FILTER_ROWS)
-    return rows * case.target.architecture.vocab_size * 4
-
-
 def _read_by_drafter(case: FitCase) -> int:
     """Elements per token of the target's hidden states that the drafter reads."""
     return (1 + _auxiliary(case)) * case.target.architecture.hidden_size
@@ -243,10 +236,6 @@ def _read_by_drafter(case: FitCase) -> int:
 def _auxiliary(case: FitCase) -> int:
     drafter = case.drafter
     return drafter.auxiliary if drafter and drafter.method == "eagle3" else 0
-
-
-def _speculates(case: FitCase) -> bool:
-    return case.drafter is not None or case.engine.draftless is not None
 
 
 def _element(case: FitCase) -> int:
@@ -262,13 +251,19 @@ def graph_bytes(case: FitCase) -> int:
     """
     if _runner_v2(case) or not versions.in_range(case.engine.vllm, _GRAPHS_COUNTED):
         return 0
-    piecewise, full = capture_sizes(case.engine, case.drafter, case.target.architecture.class_name)
+    shape = case.target.architecture
+    piecewise, full = capture_sizes(case.engine, case.drafter, shape.class_name)
     if not piecewise:
         return 0
+    # A piecewise capture has the parts between the attention layers of both models.
+    pieces = shape.layers + 1 + (case.drafter.layers + 1 if case.drafter else 0)
+    splits = 0
+    if case.engine.capability // 10 == 9:  # partial sums of attention
+        splits = _SPLITS * _attention_width(shape) // case.engine.tensor_parallel_size * 4
     step = step_per_token(case)
     first = [_STREAMS + piecewise[-1] * step]
-    first += [full[-1] * (step + _split_bytes(case))] if full else []
-    further = (len(piecewise) - 1) * _pieces(case) * _PIECE + max(len(full) - 1, 0) * _WHOLE
+    first += [full[-1] * (step + splits)] if full else []
+    further = (len(piecewise) - 1) * pieces * _PIECE + max(len(full) - 1, 0) * _WHOLE
     return max(first) + further
 
 
@@ -295,17 +290,3 @@ def buffer_bytes(case: FitCase) -> int:
 def _runner_v2(case: FitCase) -> bool:
     experts = bool(case.target.architecture.experts)
     return uses_model_runner_v2(case.engine, case.drafter, mixture_of_experts=experts)
-
-
-def _pieces(case: FitCase) -> int:
-    """Graphs of one piecewise capture: the parts between attention layers of both models."""
-    drafter = case.drafter.layers + 1 if case.drafter else 0
-    return case.target.architecture.layers + 1 + drafter
-
-
-def _split_bytes(case: FitCase) -> int:
-    """Bytes per token for the partial sums of attention's splits."""
-    if case.engine.capability // 10 != 9:
-        return 0
-    width = _attention_width(case.target.architecture)
-    return _SPLITS * width // case.engine.tensor_parallel_size * 4

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 from peagle.catalog.schema import Architecture
 from peagle.catalog.tables import Instance, InstanceTable
@@ -18,8 +18,8 @@ defaults of another GPU. ``None`` for a change that is refused for reasons other
 MOST_GPUS = 8
 """GPUs of the largest instance type, used when none is given."""
 
-HIGHEST_UTILIZATION = 0.97
-"""Above it, other processes and late CUDA graphs run out of memory."""
+_HIGHEST_PERCENT = 97
+"""Of the GPU memory; above it, other processes and late CUDA graphs run out of memory."""
 
 MOST_DRAFTED = 64
 """The largest K to try: the catalogue's heads are trained for at most 18. Every smaller K is tried,
@@ -39,19 +39,27 @@ def advise(
     """
     if fit_of(case).fits:
         return ()
-    found = [
+    engine, images = case.engine, case.engine.images and is_multimodal(case.target)
+    shares = range(round(engine.gpu_memory_utilization * 100) + 1, _HIGHEST_PERCENT + 1)
+    sizes = divisions(case.target.architecture, most_gpus)
+    tried: dict[str, Iterable[object]] = {
+        "k": range(min(engine.k - 1, MOST_DRAFTED), 0, -1),
+        "kv-cache-dtype": [] if engine.kv_cache_dtype.startswith("fp8") else ["fp8"],
+        "gpu-memory-utilization": (share / 100 for share in shares),
+        "max-num-seqs": (
+            engine.max_num_seqs >> n for n in range(1, engine.max_num_seqs.bit_length())
+        ),
+        "max-num-batched-tokens": _other_steps(case),
+        "tp": [size for size in sizes if size > engine.tensor_parallel_size],
+        "no-speculation": ["no-speculation"] if engine.k else [],
+        "text-only": ["text-only"] if images else [],
+        "enforce-eager": [] if engine.enforce_eager else ["enforce-eager"],
+    }
+    found = (
         _longest_context(case, turn),
-        _first(turn, "k", range(min(case.engine.k - 1, MOST_DRAFTED), 0, -1)),
-        _first(turn, "kv-cache-dtype", _smaller_types(case)),
-        _first(turn, "gpu-memory-utilization", _higher_shares(case)),
-        _first(turn, "max-num-seqs", _halves(case.engine.max_num_seqs)),
-        _first(turn, "max-num-batched-tokens", _other_steps(case)),
-        _first(turn, "tp", _more_gpus(case, most_gpus)),
-        _flag(turn, "no-speculation", case.engine.k > 0),
-        _flag(turn, "text-only", case.engine.images and is_multimodal(case.target)),
-        _flag(turn, "enforce-eager", not case.engine.enforce_eager),
+        *(_first(turn, knob, values) for knob, values in tried.items()),
         _instance(case, turn, table) if table else None,
-    ]
+    )
     return tuple(advice for advice in found if advice)
 
 
@@ -76,43 +84,19 @@ def _longest_context(case: FitCase, turn: Turn) -> Advice | None:
     return best
 
 
-def _smaller_types(case: FitCase) -> tuple[str, ...]:
-    return () if case.engine.kv_cache_dtype.startswith("fp8") else ("fp8",)
-
-
-def _higher_shares(case: FitCase) -> Iterator[float]:
-    now, top = round(case.engine.gpu_memory_utilization * 100), round(HIGHEST_UTILIZATION * 100)
-    return (share / 100 for share in range(now + 1, top + 1))
-
-
 def _other_steps(case: FitCase) -> list[int]:
-    """Tokens per step: the required minimum, else fewer than now, largest first."""
-    least, now = _least_step(case), case.engine.max_num_batched_tokens
-    enough = 1 << (least - 1).bit_length()
-    if least > now:
-        return [enough, least]
-    powers = (1 << power for power in range((now - 1).bit_length() - 1, -1, -1))
-    return [step for step in powers if least < step < now] + ([least] if least < now else [])
+    """Tokens per step: the required minimum, else fewer than now, largest first.
 
-
-def _least_step(case: FitCase) -> int:
-    """The smallest step with which vLLM starts: a token per request, one beside the draft slots,
-    and with images a whole video."""
+    vLLM needs a token per request, one beside the draft slots, and with images a whole video.
+    """
     engine = case.engine
     images = _VIDEO_TOKENS if engine.images and is_multimodal(case.target) else 1
-    return max(extra_slots(engine, case.drafter) + 1, engine.max_num_seqs, images)
-
-
-def _more_gpus(case: FitCase, most: int) -> list[int]:
-    sizes = divisions(case.target.architecture, most)
-    return [size for size in sizes if size > case.engine.tensor_parallel_size]
-
-
-def _halves(number: int) -> Iterator[int]:
-    """``number`` halved repeatedly, down to 1."""
-    while number > 1:
-        number //= 2
-        yield number
+    least = max(extra_slots(engine, case.drafter) + 1, engine.max_num_seqs, images)
+    now = engine.max_num_batched_tokens
+    if least > now:
+        return [1 << (least - 1).bit_length(), least]
+    powers = (1 << power for power in range((now - 1).bit_length() - 1, -1, -1))
+    return [step for step in powers if least < step < now] + ([least] if least < now else [])
 
 
 def _instance(case: FitCase, turn: Turn, table: InstanceTable) -> Advice | None:
@@ -143,11 +127,6 @@ def _first(turn: Turn, knob: str, values: Iterable[object]) -> Advice | None:
         if fit and fit.fits:
             return _advice(knob, str(value), fit)
     return None
-
-
-def _flag(turn: Turn, name: str, possible: bool) -> Advice | None:
-    """An option without a value."""
-    return _first(turn, name, (name,) if possible else ())
 
 
 def _advice(knob: str, value: str, fit: Fit) -> Advice:

@@ -44,7 +44,11 @@ class SelectedPair:
 
 def choose_drafter(options: Options, catalog: Catalog) -> Decision[SelectedPair]:
     """The pair to plan. Raises NotFound and UserError for impossible options."""
-    _refuse_contradictions(options)
+    for given, flag in ((options.drafter, "--drafter"), (options.k, "--k")):
+        if given is not None and not options.speculation:
+            raise UserError(
+                f"{flag} cannot be combined with --no-speculation", "leave one of them out"
+            )
     pair = find_pair(catalog, options.pair)
     target, named = pair.target, pair.drafter if "+" in options.pair else None
     if not options.speculation:
@@ -62,14 +66,6 @@ def choose_drafter(options: Options, catalog: Catalog) -> Decision[SelectedPair]
     if revision is not None:
         drafter = drafter.model_copy(update={"revision": revision})
     return _from_catalogue(target, drafter)
-
-
-def _refuse_contradictions(options: Options) -> None:
-    for given, flag in ((options.drafter, "--drafter"), (options.k, "--k")):
-        if given is not None and not options.speculation:
-            raise UserError(
-                f"{flag} cannot be combined with --no-speculation", "leave one of them out"
-            )
 
 
 def _known(target: Target, name: str) -> Drafter | None:
