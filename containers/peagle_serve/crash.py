@@ -230,7 +230,7 @@ _FOLLOWING_LINES = 2
 _LONGEST = 300
 
 
-def find_crash(lines: Iterable[str]) -> Crash:
+def parse_crash(lines: Iterable[str]) -> Crash:
     """The first message with a known cause; else the last message.
 
     A message is an exception, or an error of a command line, with the lines that belong to it.

@@ -177,12 +177,12 @@ class EngineWatch:
             selector.unregister(source)
 
     def crash(self) -> Crash:
-        from peagle_serve.crash import Crash, find_crash  # its patterns take time; few crash
+        from peagle_serve.crash import Crash, parse_crash  # its patterns take time; few crash
 
         see_log = "see the engine's messages above"
         if self._failure:
             return Crash(self._failure, see_log, "no-drafts")
-        crash = find_crash(self._output)
+        crash = parse_crash(self._output)
         if crash.line:
             return Crash(crash.line, crash.fix or see_log, crash.cause or "unknown")
         if self._engine.ended == 128 + signal.SIGKILL:

@@ -17,7 +17,7 @@ from peagle.catalog.schema import Drafter, Target
 from peagle.checkpoints.heads import read_head
 from peagle.checks import Case
 from peagle.checks.head_layout import required
-from peagle_serve.crash import find_crash
+from peagle_serve.crash import parse_crash
 from peagle_serve.heads import HeadConfig
 from tests.engine import trials
 from tests.unit.checks.cases import CATALOG, GEOMETRY, geometry_case, make_case, tiny_case
@@ -78,7 +78,7 @@ def test_every_reason_belongs_to_a_case() -> None:
 
 @pytest.mark.parametrize("name", CAUSES)
 def test_a_refusal_by_vllm_has_a_known_cause(name: str) -> None:
-    crash = find_crash([f"(EngineCore pid=8) {line}" for line in SAID[name]])
+    crash = parse_crash([f"(EngineCore pid=8) {line}" for line in SAID[name]])
 
     assert LEFT.get(name, LEFT.get(CORPUS[name].code)) == LOUD
     assert crash.cause == CAUSES[name]
@@ -87,7 +87,7 @@ def test_a_refusal_by_vllm_has_a_known_cause(name: str) -> None:
 
 @pytest.mark.parametrize("name", SAID)
 def test_every_error_of_vllm_has_a_cause_and_a_fix(name: str) -> None:
-    crash = find_crash(SAID[name])
+    crash = parse_crash(SAID[name])
 
     assert crash.cause
     assert crash.fix

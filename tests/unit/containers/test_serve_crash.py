@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from peagle_serve.contract import WrongEnvironment
-from peagle_serve.crash import find_crash
+from peagle_serve.crash import parse_crash
 
 LOGS = Path(__file__).parent / "crashes"
 
@@ -106,7 +106,7 @@ CRASHES = {
 def test_the_cause_is_found_in_a_real_log(name: str) -> None:
     words, cause, fix = CRASHES[name]
 
-    crash = find_crash((LOGS / f"{name}.log").read_text(encoding="utf-8").splitlines())
+    crash = parse_crash((LOGS / f"{name}.log").read_text(encoding="utf-8").splitlines())
 
     assert words in crash.line
     assert crash.cause == cause
@@ -122,7 +122,9 @@ def test_every_log_has_an_expectation() -> None:
 def test_no_wrapper_is_reported_as_the_cause(name: str) -> None:
     """Without a known cause, the line is the first error, not a wrapper of it."""
     reported = (LOGS / f"{name}.log").read_text(encoding="utf-8").splitlines()
-    wrapped = find_crash(line for line in reported if "Error" not in line or "RuntimeError" in line)
+    wrapped = parse_crash(
+        line for line in reported if "Error" not in line or "RuntimeError" in line
+    )
 
     assert "WorkerProc" not in wrapped.line
     assert "See root cause above" not in wrapped.line
@@ -135,10 +137,10 @@ def test_an_assertion_without_words_shows_its_code() -> None:
         "(Worker pid=9) ERROR 11-20 11:50:01 [x.py:1] AssertionError",
     ]
 
-    assert find_crash(lines).line == "AssertionError: assert something == self.other"
+    assert parse_crash(lines).line == "AssertionError: assert something == self.other"
 
 
 def test_lines_of_another_process_do_not_belong_to_a_message() -> None:
     lines = ["(Worker pid=9) ValueError: no", "(EngineCore pid=8) goes on", "(Worker pid=9) more"]
 
-    assert find_crash(lines).line == "ValueError: no"
+    assert parse_crash(lines).line == "ValueError: no"

@@ -21,7 +21,6 @@ from peagle.errors import EngineError, Fix, UserError
 from peagle.images import Docker, Image, list_images, show_image
 from peagle.images.inspect import check_pair, containers_of, remove_image
 from peagle.planning.plan import Plan
-from peagle.protocol import digest_in
 from peagle.render.image import CACHE_FOLDER, RuntimeKind, serve_digest
 from peagle.store import home
 from peagle_serve.contract import COLLECT, WARM_MODE_VARIABLE
@@ -124,11 +123,6 @@ def find_image(
         fix = "add --gpus" if image.runtime == "gpu" else "omit --gpus"
         raise UserError(f"the image {named} is for the {image.runtime}", fix)
     return image
-
-
-def digest_of(image: Image) -> str:
-    """The image's digest in a registry, else its local id; empty for an unchecked image."""
-    return next(filter(None, map(digest_in, image.digests)), image.id)
 
 
 def _volume(container: Container) -> str:

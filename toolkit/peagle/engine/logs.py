@@ -51,7 +51,7 @@ def find_crash(lines: Iterable[str]) -> crash.Crash:
     if reports and reports[-1].get("cause", "unknown") != "unknown":
         last = reports[-1]
         return crash.Crash(str(last["reason"]), str(last.get("fix", "")), str(last["cause"]))
-    return crash.find_crash(log_text(line) for line in lines)
+    return crash.parse_crash(log_text(line) for line in lines)
 
 
 def last_line(log: Path) -> str:

@@ -13,7 +13,6 @@ from peagle.engine.container import (
     Container,
     compose_file,
     container_name,
-    digest_of,
     start_container,
 )
 from peagle.engine.cpu import (
@@ -136,7 +135,7 @@ class DockerRunner:
         warm starts of this machine."""
         mounts = {} if self.built.baked else local_folders(plan)
         variables = dict(environment)
-        if digest := digest_of(self.built):
+        if digest := self.built.digest:
             variables[IMAGE_DIGEST_VARIABLE] = digest
         if self.collecting:
             variables[WARM_MODE_VARIABLE] = COLLECT

@@ -9,6 +9,7 @@ from typing import Any
 
 from peagle.errors import Fix, NotFound, UserError
 from peagle.images.docker import Docker
+from peagle.protocol import digest_in
 from peagle.render.image import CONTENT_LABEL
 from peagle.render.image_names import pinned
 
@@ -53,6 +54,11 @@ class Image:
     def content(self) -> str:
         """The digest of its content; empty for images of older versions of the toolkit."""
         return self.labels.get(CONTENT_LABEL, "")
+
+    @property
+    def digest(self) -> str:
+        """The image's digest in a registry, else its local id; empty for an unchecked image."""
+        return next(filter(None, map(digest_in, self.digests)), self.id)
 
     @property
     def base(self) -> str:

@@ -16,7 +16,7 @@ from botocore.exceptions import ClientError
 
 from peagle.catalog.schema import Drafter
 from peagle.checks.facts import in_ecr
-from peagle.engine.container import Container, container_name, digest_of, start_container
+from peagle.engine.container import Container, container_name, start_container
 from peagle.engine.cpu import model_paths
 from peagle.engine.installed import find_engine
 from peagle.engine.process import EngineProcess, free_port, start_engine
@@ -168,7 +168,7 @@ def launch(
     if read_engine_kind() == "docker":
         docker = Docker()
         image = _cpu_image(docker, spec.image) or _newest_image(docker, spec.pair)
-        variables[IMAGE_DIGEST_VARIABLE] = digest_of(image)
+        variables[IMAGE_DIGEST_VARIABLE] = image.digest
         name = container_name("sandbox", instance)
         container = Container(name, image.id, variables, _mounts(ml_root), free_port())
         start_container(docker, container, log, record)
