@@ -37,4 +37,4 @@ def engine() -> Engine:
 @pytest.fixture(scope="session")
 def tiny_endpoint(sandbox: Sandbox) -> Any:
     """What ``peagle deploy tiny --sandbox --yes --json`` printed; its ``name`` is ``tiny``."""
-    return sandbox.told("deploy", "tiny", "--name", TINY, "--sandbox", "--yes")
+    return sandbox.json("deploy", "tiny", "--name", TINY, "--sandbox", "--yes")

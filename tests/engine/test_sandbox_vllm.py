@@ -45,7 +45,7 @@ def text_of(parts: list[bytes]) -> str:
 
 def metric(sandbox: Sandbox, name: str) -> float:
     """The sum of one of vLLM's counters, over its labels."""
-    engines = sandbox.told("sandbox", "status")["endpoints"]
+    engines = sandbox.json("sandbox", "status")["endpoints"]
     port = next(one["port"] for one in engines if one["name"] == "tiny")
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
         lines = answer.read().decode().splitlines()
@@ -54,7 +54,7 @@ def metric(sandbox: Sandbox, name: str) -> float:
 
 def test_all_ways_to_the_endpoint_give_the_same_answer(account: Account, name: str) -> None:
     asked = request_body(PROMPT, chat=True, max_tokens=40)
-    whole = piece_of(account.ask(name, asked)).text
+    whole = piece_of(account.invoke(name, asked)).text
     assert whole.strip()
     streamed = request_body(PROMPT, chat=True, max_tokens=40, stream=True)
     answer = account.runtime.invoke_endpoint_with_response_stream(
@@ -83,9 +83,9 @@ def through_openai_path(account: Account, name: str, body: dict[str, Any]) -> li
 def test_what_is_accepted_is_counted_and_read_through_the_endpoint(
     account: Account, name: str
 ) -> None:
-    before = account.ask(name, {}, CustomAttributes="peagle=counters")
-    account.ask(name, request_body(PROMPT, chat=True, max_tokens=40))
-    after = account.ask(name, {}, CustomAttributes="peagle=counters")
+    before = account.invoke(name, {}, CustomAttributes="peagle=counters")
+    account.invoke(name, request_body(PROMPT, chat=True, max_tokens=40))
+    after = account.invoke(name, {}, CustomAttributes="peagle=counters")
     assert after["drafts"] > before["drafts"]
     assert after["accepted_tokens"] > before["accepted_tokens"]
 
@@ -116,7 +116,7 @@ def test_a_target_that_is_too_large_has_a_stand_in_under_the_same_settings(
     sandbox: Sandbox, account: Account
 ) -> None:
     """gpt-oss-20b as it would be planned for a GPU; and all of it is gone when it is deleted."""
-    plan = sandbox.told("plan", "gpt-oss-20b", "--name", "large")
+    plan = sandbox.json("plan", "gpt-oss-20b", "--name", "large")
     model = next(one for one in plan["requests"] if one["operation"] == "create_model")
     environment = model["parameters"]["PrimaryContainer"]["Environment"]
     account.model("large", environment, ModelDataSource=None)
@@ -128,14 +128,14 @@ def test_a_target_that_is_too_large_has_a_stand_in_under_the_same_settings(
         seconds=180,
     )
     assert found["EndpointStatus"] == "InService", found.get("FailureReason")
-    answer = account.ask("large", request_body(PROMPT, chat=True, max_tokens=20))
+    answer = account.invoke("large", request_body(PROMPT, chat=True, max_tokens=20))
     assert answer["model"] == "openai/gpt-oss-20b"
-    counted = account.ask("large", {}, CustomAttributes="peagle=counters")
+    counted = account.invoke("large", {}, CustomAttributes="peagle=counters")
     assert counted["accepted_tokens"] > 0
-    engines = sandbox.told("sandbox", "status")["endpoints"]
+    engines = sandbox.json("sandbox", "status")["endpoints"]
     (engine,) = [one for one in engines if one["name"] == "large"]
     assert engine["stand_in"] == "peagle/tiny"
     begin = time.monotonic()
-    account.gone("large")
+    account.delete("large")
     assert time.monotonic() - begin < 30
     assert engine["pid"] not in sandbox.processes()

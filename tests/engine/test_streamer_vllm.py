@@ -69,8 +69,8 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def stored(sandbox: Sandbox) -> dict[str, str]:
     """The tiny pair below ``PLACE``; what makes a client find that S3."""
-    sandbox.told("weights", "sync", "tiny", PLACE, "--sandbox", "--yes")
-    found: dict[str, str] = sandbox.told("sandbox", "env")
+    sandbox.json("weights", "sync", "tiny", PLACE, "--sandbox", "--yes")
+    found: dict[str, str] = sandbox.json("sandbox", "env")
     return found
 
 
@@ -133,7 +133,9 @@ def test_target_and_drafter_are_streamed_and_answer_as_from_a_mount(
 ) -> None:
     plan = planned(f"{PLACE}drafter/")
     asked = [request_body(prompt, chat=True, max_tokens=60) for prompt in plan.proof.prompts]
-    mounted = [piece_of(Account(sandbox).ask(tiny_endpoint["name"], body)).text for body in asked]
+    mounted = [
+        piece_of(Account(sandbox).invoke(tiny_endpoint["name"], body)).text for body in asked
+    ]
 
     with running(plan, packages, stored, tmp_path) as engine:
         wait_until_green(engine)

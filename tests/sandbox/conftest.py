@@ -40,7 +40,7 @@ def account(sandbox: Sandbox) -> Account:
 
 @pytest.fixture
 def home(tmp_path: Path, engine: Path) -> Iterator[Sandbox]:
-    """A home without a running sandbox; nothing of it is left running afterwards."""
+    """A home without a running sandbox; afterwards nothing is left running."""
     sandbox = Sandbox(tmp_path, engine)
     yield sandbox
     if sandbox.processes():
@@ -52,6 +52,6 @@ def home(tmp_path: Path, engine: Path) -> Iterator[Sandbox]:
 def live(account: Account) -> Iterator[str]:
     """An endpoint in service."""
     name = account.endpoint()
-    assert account.settled(name)["EndpointStatus"] == "InService"
+    assert account.wait_until_stable(name)["EndpointStatus"] == "InService"
     yield name
-    account.gone(name)
+    account.delete(name)

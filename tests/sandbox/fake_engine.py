@@ -1,8 +1,8 @@
-"""A stand-in for vLLM's server that does on demand what the real one cannot be made to do.
+"""A stand-in for vLLM's server that fails and delays on request.
 
-It is put where ``peagle_serve`` looks for vLLM, so everything before it is the real thing.
-``FAKE_ENGINE`` in the model's environment says how it starts: ``crash``, ``never-healthy``.
-The body of a request says how it answers: ``{"do": ...}``.
+It is installed as vLLM, so ``peagle_serve`` is the real one.
+``FAKE_ENGINE`` in the model's environment selects how it starts: ``crash``, ``never-healthy``.
+The body of a request selects the answer: ``{"do": ...}``.
 """
 
 from __future__ import annotations
@@ -23,59 +23,59 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Quiet."""
+        """Do not log requests."""
 
     def do_GET(self) -> None:
         self._answer(503 if HOW == "never-healthy" else 200, b"{}")
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        asked = json.loads(body)
-        getattr(self, f"_{asked.get('do', 'echo')}")(asked, body)
+        request = json.loads(body)
+        getattr(self, f"_{request.get('do', 'echo')}")(request, body)
 
-    def _echo(self, asked: dict[str, Any], body: bytes) -> None:
-        """What was asked, how, and of which engine."""
-        told = {
+    def _echo(self, request: dict[str, Any], body: bytes) -> None:
+        """The request, and the engine's arguments and environment."""
+        document = {
             "path": self.path,
             "headers": {name.lower(): value for name, value in self.headers.items()},
             "body": body.decode(),
             "argv": sys.argv[1:],
             "environment": sorted(os.environ),
         }
-        self._answer(200, json.dumps(told).encode())
+        self._answer(200, json.dumps(document).encode())
 
-    def _status(self, asked: dict[str, Any], body: bytes) -> None:
-        self._answer(asked["status"], asked["text"].encode())
+    def _status(self, request: dict[str, Any], body: bytes) -> None:
+        self._answer(request["status"], request["text"].encode())
 
-    def _stream(self, asked: dict[str, Any], body: bytes) -> None:
+    def _stream(self, request: dict[str, Any], body: bytes) -> None:
         self._begin_stream()
-        for text in asked["chunks"]:
+        for text in request["chunks"]:
             self._chunk(text.encode())
-            time.sleep(asked.get("gap", 0))
+            time.sleep(request.get("gap", 0))
         self._chunk(b"")
 
-    def _break(self, asked: dict[str, Any], body: bytes) -> None:
-        """Half an answer, then the connection is gone."""
+    def _break(self, request: dict[str, Any], body: bytes) -> None:
+        """Half an answer, then a closed connection."""
         self._begin_stream()
         self._chunk(b"half")
         self.connection.shutdown(socket.SHUT_RDWR)
 
-    def _slow(self, asked: dict[str, Any], body: bytes) -> None:
-        """Says nothing until the other side is gone, then says so in the log."""
-        if asked.get("begin"):
+    def _slow(self, request: dict[str, Any], body: bytes) -> None:
+        """Wait until the client disconnects, and log it."""
+        if request.get("begin"):
             self._begin_stream()
             self._chunk(b"first")
         print("fake: busy", flush=True)
         select.select([self.connection], [], [], 30)
-        print("fake: the client is gone", flush=True)
+        print("fake: the client disconnected", flush=True)
         self.close_connection = True
 
-    def _say(self, asked: dict[str, Any], body: bytes) -> None:
-        print("fake:", asked["text"], flush=True)
+    def _log(self, request: dict[str, Any], body: bytes) -> None:
+        print("fake:", request["text"], flush=True)
         self._answer(200, b"{}")
 
-    def _die(self, asked: dict[str, Any], body: bytes) -> None:
-        print("RuntimeError: the engine has had enough", flush=True)
+    def _die(self, request: dict[str, Any], body: bytes) -> None:
+        print("RuntimeError: the engine crashed", flush=True)
         os._exit(1)
 
     def _begin_stream(self) -> None:
@@ -97,7 +97,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    """Says nothing of clients that hang up: its output is the engine's log."""
+    """Does not print disconnected clients: its output is the engine's log."""
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         if not isinstance(sys.exc_info()[1], ConnectionError):

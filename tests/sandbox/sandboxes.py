@@ -1,4 +1,4 @@
-"""A sandbox for tests: a home of its own, the command line, boto3 as users have it."""
+"""A sandbox for tests: its own home, the command line, and boto3 clients."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def fake_engine(folder: Path) -> Path:
     package = folder / "packages" / "vllm" / "entrypoints" / "openai"
     package.mkdir(parents=True)
     shutil.copy(Path(__file__).with_name("fake_engine.py"), package / "api_server.py")
-    # By which the entrypoint knows an engine for the CPU.
+    # The entrypoint recognizes a CPU engine by it.
     (folder / "packages" / "torch-2.0.0+cpu.dist-info").mkdir()
     python = folder / "python"
     packages = str(folder / "packages")
@@ -72,8 +72,8 @@ class Sandbox:
         return run_in_process(*arguments, env=self.environment)
 
     def reset(self) -> None:
-        """A running sandbox without resources, engines and local records."""
-        url = self.told("sandbox", "start")["url"]
+        """Remove all resources, engines and local records."""
+        url = self.json("sandbox", "start")["url"]
         request = urllib.request.Request(f"{url}/moto-api/reset", method="POST")
         with urllib.request.urlopen(request):
             pass
@@ -81,7 +81,7 @@ class Sandbox:
             if path.name != "sandbox":
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
-    def told(self, *arguments: str) -> Any:
+    def json(self, *arguments: str) -> Any:
         """The JSON document of a command that succeeds."""
         done = self.peagle(*arguments, "--json")
         assert done.returncode == 0, done.stderr
@@ -89,14 +89,14 @@ class Sandbox:
 
     @contextmanager
     def at_home(self) -> Iterator[None]:
-        """This process as a user of the sandbox."""
+        """Set this process's environment for the sandbox's home."""
         with pytest.MonkeyPatch.context() as patch:
             for name, value in self.settings.items():
                 patch.setenv(name, value)
             yield
 
     def processes(self) -> list[int]:
-        """Every process that was started in this home, sandbox and engines."""
+        """Every process of this home: the sandbox and its engines."""
         mark = os.fsencode(self.home)
         found = []
         for folder in Path("/proc").iterdir():
@@ -110,12 +110,12 @@ class Sandbox:
 
 
 class Account:
-    """SageMaker in one region of a sandbox: what a test needs in one line."""
+    """SageMaker in one region of a sandbox."""
 
     def __init__(self, sandbox: Sandbox, region: str = "us-east-1") -> None:
         self.sandbox = sandbox
         self.region = region
-        self.url = sandbox.told("sandbox", "env")["AWS_ENDPOINT_URL"]
+        self.url = sandbox.json("sandbox", "env")["AWS_ENDPOINT_URL"]
         self.sagemaker = self.client("sagemaker")
         self.runtime = self.client("sagemaker-runtime")
         self.logs = self.client("logs")
@@ -159,7 +159,7 @@ class Account:
         return name
 
     def endpoint(self, environment: dict[str, str] | None = None, **more: Any) -> str:
-        """A new endpoint with a model and a configuration of the same name; not waited for."""
+        """Begin to create an endpoint, with a model and a configuration of the same name."""
         self._count += 1
         name = f"endpoint-{self._count}"
         self.model(name, environment, **more)
@@ -170,19 +170,19 @@ class Account:
     def describe(self, name: str) -> Any:
         return self.sagemaker.describe_endpoint(EndpointName=name)
 
-    def settled(self, name: str) -> Any:
-        """The endpoint when nothing changes any more."""
+    def wait_until_stable(self, name: str) -> Any:
+        """The endpoint once it is in service or failed."""
         return until(
             lambda: self.describe(name),
             lambda found: found["EndpointStatus"] in ("InService", "Failed"),
         )
 
-    def gone(self, name: str) -> None:
-        """Delete an endpoint and wait until it is gone."""
+    def delete(self, name: str) -> None:
+        """Delete an endpoint and wait until it is deleted."""
         self.sagemaker.delete_endpoint(EndpointName=name)
-        self.wait_gone(name)
+        self.wait_until_deleted(name)
 
-    def wait_gone(self, name: str) -> None:
+    def wait_until_deleted(self, name: str) -> None:
         until(
             lambda: self.sagemaker.list_endpoints(NameContains=name)["Endpoints"],
             lambda found: all(one["EndpointName"] != name for one in found),
@@ -201,7 +201,7 @@ class Account:
         )
         return found
 
-    def ask(self, name: str, document: dict[str, Any], **more: Any) -> Any:
+    def invoke(self, name: str, document: dict[str, Any], **more: Any) -> Any:
         """InvokeEndpoint's answer, decoded."""
         answer = self.runtime.invoke_endpoint(
             EndpointName=name,
@@ -214,8 +214,8 @@ class Account:
 
 @contextmanager
 def started(sandbox: Sandbox) -> Iterator[Sandbox]:
-    """It runs; when all is over nothing of it is left running."""
-    sandbox.told("sandbox", "start")
+    """Start the sandbox; afterwards stop it and check that nothing is left."""
+    sandbox.json("sandbox", "start")
     yield sandbox
     sandbox.peagle("sandbox", "stop")
     until(sandbox.processes, lambda left: left == [], seconds=5)
@@ -229,10 +229,10 @@ def folder_on_s3(prefix: str) -> dict[str, str]:
     }
 
 
-def until(look: Callable[[], Any], good: Callable[[Any], bool], seconds: float = 60) -> Any:
-    """What ``look`` sees once it is ``good``; fails after ``seconds``."""
+def until(read: Callable[[], Any], good: Callable[[Any], bool], seconds: float = 60) -> Any:
+    """The result of ``read`` once it is ``good``; fails after ``seconds``."""
     end = time.monotonic() + seconds
-    while not good(found := look()):
+    while not good(found := read()):
         assert time.monotonic() < end, f"after {seconds} s still: {found}"
         time.sleep(0.05)
     return found

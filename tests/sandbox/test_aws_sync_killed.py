@@ -1,4 +1,4 @@
-"""Many parts to the sandbox's S3, killed in the middle: the next run goes on where it was.
+"""A sync of many parts is killed; the next run resumes it.
 
 Parts are of 1 MiB here, and a run that shall be killed waits for it after so many of them.
 """
@@ -28,7 +28,7 @@ SHARDS = {"model-1.safetensors": 64 * MIB, "model-2.safetensors": 64 * MIB,
           "model-3.safetensors": 32 * MIB}  # fmt: skip
 PARTS = sum(-(-(size + 200) // PART_BYTES) for size in SHARDS.values())
 KILLED_AFTER = 50
-"""Parts: in the middle of a file, since small ones go first."""
+"""Parts: in the middle of a file, since small ones are sent first."""
 
 COMMAND = """
 import itertools, sys, threading
@@ -48,7 +48,7 @@ Aws.call = call_or_wait
 sys.argv[0] = "peagle"
 main()
 """
-"""``peagle`` that sends no more than ``most`` parts, and then waits."""
+"""``peagle`` that sends at most ``most`` parts and then waits."""
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def _write_sparse(path: Path, tensor: str, size: int) -> None:
 
 
 def _python(most: int, *arguments: str) -> list[str]:
-    """The command line of a process that sends so many parts at most."""
+    """The command line of a process that sends at most ``most`` parts."""
     return [sys.executable, "-c", COMMAND.format(part_bytes=PART_BYTES, most=most), *arguments]
 
 
@@ -95,24 +95,24 @@ def _checksum(path: Path) -> str:
 
 
 def _calls(sandbox: Sandbox, call: str) -> int:
-    """How many such calls the sandbox has answered, by its log."""
+    """The number of such calls in the sandbox's log."""
     lines = next((sandbox.home / "sandbox").glob("*.log")).read_text().splitlines()
     return sum(f" {call}" in line and line.endswith(" 200") for line in lines)
 
 
 def _sent(sandbox: Sandbox) -> int:
-    """How many parts have come so far."""
+    """The number of parts sent so far."""
     return _calls(sandbox, "PUT /models/big/target/model-")
 
 
 def _is_in_the_middle(sandbox: Sandbox) -> bool:
-    """The first file is an object (begun, completed), and the next is half there."""
+    """The first file is an object, and the upload of the next is unfinished."""
     whole = _calls(sandbox, "POST /models/big/target/model-3.safetensors") == 2
     return whole and _sent(sandbox) >= KILLED_AFTER
 
 
-def _settled(sandbox: Sandbox) -> int:
-    """The same, when nothing of what was under way comes any more."""
+def _sent_when_idle(sandbox: Sandbox) -> int:
+    """The same once no request is in flight."""
     sent, since = _sent(sandbox), time.monotonic()
     while time.monotonic() - since < 1:
         time.sleep(0.1)
@@ -121,7 +121,7 @@ def _settled(sandbox: Sandbox) -> int:
     return sent
 
 
-def test_killed_in_the_middle_no_part_is_sent_twice(sandbox: Sandbox, model: Path) -> None:
+def test_after_a_kill_no_part_is_sent_twice(sandbox: Sandbox, model: Path) -> None:
     account = Account(sandbox)
     command = ("weights", "sync", "tiny", "s3://models/big", "--target-only", "--target-from",
                str(model), "--sandbox", "--yes")  # fmt: skip
@@ -132,7 +132,7 @@ def test_killed_in_the_middle_no_part_is_sent_twice(sandbox: Sandbox, model: Pat
     until(lambda: _is_in_the_middle(sandbox), bool, seconds=120)
     first.kill()
     assert first.wait(10) < 0
-    before = _settled(sandbox)
+    before = _sent_when_idle(sandbox)
     listed = sandbox.peagle("weights", "list", "s3://models/big", "--sandbox", "--json")
     assert listed.returncode == 3
     half = json.loads(listed.stdout)
@@ -156,5 +156,5 @@ def test_killed_in_the_middle_no_part_is_sent_twice(sandbox: Sandbox, model: Pat
         found = account.s3.head_object(Bucket="models", Key=key, ChecksumMode="ENABLED")
         assert found["ContentLength"] == (model / name).stat().st_size
         assert found["ChecksumSHA256"] == _checksum(model / name)
-    assert sandbox.told("weights", "list", "s3://models/big", "--sandbox")["complete"]
+    assert sandbox.json("weights", "list", "s3://models/big", "--sandbox")["complete"]
     assert os.stat(model / "model-1.safetensors").st_blocks * 512 < 10 * MIB

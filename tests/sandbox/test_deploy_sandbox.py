@@ -63,11 +63,11 @@ def test_what_cannot_be_proved_serves_as_unproved_and_goes_completely(
 ) -> None:
     assert "exposes no speculation counters" in deployed.stderr
     assert "peagle image build peagle/tiny+p-eagle --push" in deployed.stderr
-    document = sandbox.told("status", NAME, "--sandbox")
+    document = sandbox.json("status", NAME, "--sandbox")
     assert document["state"] == "Unproved"
     assert document["sandbox"] is True
     assert document["openai_base_url"] == f"{account.url}/endpoints/{NAME}/openai/v1"
-    (row,) = sandbox.told("list", "--sandbox")["deployments"]
+    (row,) = sandbox.json("list", "--sandbox")["deployments"]
     assert row["state"] == "Unproved"
     assert "fake: INFO starting with" in sandbox.peagle("logs", NAME, "--sandbox").stdout
 
@@ -110,7 +110,7 @@ def test_a_declined_deploy_stops_the_sandbox_that_it_started(fresh: Sandbox) -> 
 
     assert code == 2
     assert "not deployed; nothing was changed" in said
-    assert fresh.told("sandbox", "status")["running"] is False
+    assert fresh.json("sandbox", "status")["running"] is False
     assert fresh.processes() == []
 
 
@@ -120,7 +120,7 @@ def test_a_declined_deploy_leaves_a_sandbox_that_ran_before(
     code, _ = _declined(sandbox)
 
     assert code == 2
-    assert sandbox.told("sandbox", "status")["running"] is True
+    assert sandbox.json("sandbox", "status")["running"] is True
     assert _left(account) == {}
 
 
@@ -133,7 +133,7 @@ def test_records_of_the_sandbox_are_not_seen_without_it(sandbox: Sandbox, deploy
 
 def test_another_vllm_than_the_one_here_is_said(sandbox: Sandbox) -> None:
     done = sandbox.peagle(*DEPLOY, "--vllm", "0.19.0")
-    document = sandbox.told("status", NAME, "--sandbox")
+    document = sandbox.json("status", NAME, "--sandbox")
     sandbox.peagle("destroy", NAME, "--sandbox", "--yes")
 
     assert "vLLM 0.28.0 here, 0.19.0 planned" in done.stderr
@@ -167,9 +167,9 @@ def theirs(account: Account) -> Iterator[str]:
     files = {"config.json": b"{}", "model.safetensors": safetensors({"a.weight": [1]})}
     account.upload("tiny/", files)
     name = account.endpoint()
-    account.settled(name)
+    account.wait_until_stable(name)
     yield name
-    account.gone(name)
+    account.delete(name)
     account.sagemaker.delete_endpoint_config(EndpointConfigName=name)
     account.sagemaker.delete_model(ModelName=name)
     for file in files:
@@ -238,13 +238,13 @@ def test_ctrl_c_at_every_step_is_remembered_and_can_be_removed(
 
 def test_ctrl_c_and_the_same_command_again_goes_on(sandbox: Sandbox, account: Account) -> None:
     _interrupted_at(sandbox, "Creating model")
-    before = sandbox.told("status", NAME, "--sandbox")
+    before = sandbox.json("status", NAME, "--sandbox")
 
     done = sandbox.peagle(*DEPLOY)
 
     assert before["state"] == "Incomplete"
     assert done.returncode == 3, done.stderr
-    assert sandbox.told("status", NAME, "--sandbox")["endpoint_status"] == "InService"
+    assert sandbox.json("status", NAME, "--sandbox")["endpoint_status"] == "InService"
     sandbox.peagle("destroy", NAME, "--sandbox", "--yes")
     assert _left(account) == {}
 
@@ -253,7 +253,7 @@ def test_plain_aws_clients_variables_lead_deploy_to_the_sandbox_too(
     sandbox: Sandbox, account: Account
 ) -> None:
     """``eval "$(peagle sandbox env)"``, then deploy without ``--sandbox``: it is the same."""
-    variables = sandbox.told("sandbox", "env")
+    variables = sandbox.json("sandbox", "env")
     plain = [word for word in DEPLOY if word != "--sandbox"]
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -270,7 +270,7 @@ def test_plain_aws_clients_variables_lead_deploy_to_the_sandbox_too(
     assert '"sandbox": true' in done.stdout
     assert "nothing in the sandbox" in done.stderr
     assert f"peagle destroy {NAME}" in done.stderr
-    assert sandbox.told("status", NAME, "--sandbox")["state"] == "Unproved"
+    assert sandbox.json("status", NAME, "--sandbox")["state"] == "Unproved"
     assert run("deploy", "tiny", "--profile", "x").returncode == 2
     assert run("destroy", NAME, "--yes").returncode == 0
     assert _records(sandbox) == []

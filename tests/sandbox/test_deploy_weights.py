@@ -30,7 +30,7 @@ def account(sandbox: Sandbox) -> Account:
 @pytest.fixture
 def copied(sandbox: Sandbox, account: Account) -> Iterator[Account]:
     """The pair in S3."""
-    sandbox.told("weights", "sync", "tiny", PAIR, "--sandbox", "--yes")
+    sandbox.json("weights", "sync", "tiny", PAIR, "--sandbox", "--yes")
     yield account
     sandbox.peagle("destroy", NAME, "--sandbox", "--yes")
 
@@ -100,7 +100,7 @@ def test_a_plan_that_asks_is_refused_in_the_words_of_deploy(
 
 
 def test_a_plan_of_a_whole_pair_has_its_head_read(sandbox: Sandbox, copied: Account) -> None:
-    document = sandbox.told("plan", "tiny", *DEPLOY[2:-1], *IN_S3, "--online")
+    document = sandbox.json("plan", "tiny", *DEPLOY[2:-1], *IN_S3, "--online")
 
     codes = {finding["code"] for finding in document["findings"]}
     assert "head-not-read" not in codes
@@ -150,7 +150,7 @@ def test_an_image_with_its_weights_gets_no_mount_and_nothing_is_uploaded(
         assert "ModelDataSource" not in container
         assert container["Environment"]["SM_VLLM_MODEL"] == "/opt/ml/model/target"
         assert [bucket["Name"] for bucket in account.s3.list_buckets()["Buckets"]] == before
-        document = sandbox.told("status", NAME, "--sandbox")
+        document = sandbox.json("status", NAME, "--sandbox")
         assert document["stand_in"] == "peagle/tiny"
         log = sandbox.peagle("logs", NAME, "--sandbox").stdout
         assert f"its weights are baked into {IMAGE}, which this sandbox does not run" in log

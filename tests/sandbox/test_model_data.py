@@ -1,4 +1,4 @@
-"""Weights from S3 to the engine's folder, as SageMaker brings them."""
+"""Weights from S3 to the engine's folder, as SageMaker downloads them."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def uri(prefix: str) -> str:
     return f"s3://{BUCKET}/{prefix}"
 
 
-def held(folder: Path) -> dict[str, bytes]:
-    """All files below a folder, and what is in them."""
+def contents(folder: Path) -> dict[str, bytes]:
+    """All files below a folder with their contents."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
@@ -49,7 +49,7 @@ def test_a_prefix_becomes_a_folder(account: Account, tmp_path: Path) -> None:
     account.upload("pair/", files)
     account.upload("pair-of-others/", {"d": b""})
     download(ModelData(uri("pair/"), MODEL), tmp_path, "us-east-1")
-    assert held(tmp_path / "model") == files
+    assert contents(tmp_path / "model") == files
     assert weight_bytes(tmp_path) == 5
 
 
@@ -57,19 +57,19 @@ def test_a_channel_has_its_own_folder(account: Account, tmp_path: Path) -> None:
     account.upload("head/", {"config.json": b"{}"})
     into = PurePosixPath("additional-model-data-sources/drafter")
     download(ModelData(uri("head/"), into), tmp_path, "eu-west-1")
-    assert held(tmp_path) == {"additional-model-data-sources/drafter/config.json": b"{}"}
+    assert contents(tmp_path) == {"additional-model-data-sources/drafter/config.json": b"{}"}
 
 
 def test_an_archive_is_unpacked(account: Account, tmp_path: Path) -> None:
     account.upload("", {"model.tar.gz": archive(weights=b"w")})
     download(ModelData(uri("model.tar.gz"), MODEL, archive=True), tmp_path, "us-east-1")
-    assert held(tmp_path / "model") == {"weights": b"w"}
+    assert contents(tmp_path / "model") == {"weights": b"w"}
 
 
 def test_one_object_is_one_file(account: Account, tmp_path: Path) -> None:
     account.upload("", {"alone/weights.gguf": b"w"})
     download(ModelData(uri("alone/weights.gguf"), MODEL, single=True), tmp_path, "us-east-1")
-    assert held(tmp_path / "model") == {"weights.gguf": b"w"}
+    assert contents(tmp_path / "model") == {"weights.gguf": b"w"}
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_one_object_is_one_file(account: Account, tmp_path: Path) -> None:
         ({"bad//absolute": b""}, "does not name a file below"),
     ],
 )
-def test_what_makes_a_deployment_fail_is_refused(
+def test_keys_that_fail_a_deployment_are_refused(
     account: Account, tmp_path: Path, files: dict[str, bytes], why: str
 ) -> None:
     bucket = f"bad-{abs(hash(why + str(files)))}"
@@ -104,13 +104,13 @@ def test_what_makes_a_deployment_fail_is_refused(
         ModelData(uri("nothing"), MODEL, single=True),
     ],
 )
-def test_what_is_not_there_or_no_archive_is_refused(data: ModelData, tmp_path: Path) -> None:
+def test_missing_objects_and_invalid_archives_are_refused(data: ModelData, tmp_path: Path) -> None:
     with pytest.raises(ModelDataError, match=data.uri):
         download(data, tmp_path, "us-east-1")
 
 
-def test_an_archive_stays_in_its_folder(account: Account, tmp_path: Path) -> None:
+def test_an_archive_cannot_write_outside_its_folder(account: Account, tmp_path: Path) -> None:
     account.upload("", {"evil.tar.gz": archive(**{"../../outside": b"x"})})
     with pytest.raises(ModelDataError, match="outside"):
         download(ModelData(uri("evil.tar.gz"), MODEL, archive=True), tmp_path / "ml", "us-east-1")
-    assert held(tmp_path) == {}
+    assert contents(tmp_path) == {}

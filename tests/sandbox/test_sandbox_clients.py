@@ -1,4 +1,4 @@
-"""Whatever speaks AWS can use the sandbox: plain boto3, the AWS CLI, Terraform, CloudFormation."""
+"""AWS clients work with the sandbox: plain boto3, the AWS CLI, Terraform, CloudFormation."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ PROVIDER = "registry.terraform.io/hashicorp/aws"
 MIRROR_PLACES = ("/opt/*", "/usr/share/terraform/*", "/usr/local/share/terraform/*")
 
 
-def in_its_shell(
+def in_shell(
     sandbox: Sandbox, *command: str, folder: Path, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """A command in a shell that has read ``peagle sandbox env``, and nothing else of AWS."""
+    """Run a command in a shell that has no AWS variables but those of ``peagle sandbox env``."""
     variables |= {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
     variables |= {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
     script = f'{sandbox.peagle("sandbox", "env").stdout}\nexec "$@"'
@@ -46,19 +46,19 @@ def in_its_shell(
     )
 
 
-def test_plain_boto3_needs_the_variables_only(sandbox: Sandbox, tmp_path: Path, live: str) -> None:
+def test_boto3_needs_only_the_variables(sandbox: Sandbox, tmp_path: Path, live: str) -> None:
     code = (
         "import boto3; print(*[e['EndpointName'] for e in"
         " boto3.client('sagemaker').list_endpoints()['Endpoints']])"
     )
-    shown = in_its_shell(sandbox, sys.executable, "-c", code, folder=tmp_path)
+    shown = in_shell(sandbox, sys.executable, "-c", code, folder=tmp_path)
     assert shown.stdout.split() == [live], shown.stderr
 
 
 @pytest.mark.skipif(not shutil.which("aws"), reason="the AWS CLI is not on this machine")
 def test_the_aws_cli_works(sandbox: Sandbox, tmp_path: Path, live: str) -> None:
     def aws(*arguments: str) -> str:
-        done = in_its_shell(sandbox, "aws", *arguments, folder=tmp_path)
+        done = in_shell(sandbox, "aws", *arguments, folder=tmp_path)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -83,7 +83,7 @@ def test_the_aws_cli_works(sandbox: Sandbox, tmp_path: Path, live: str) -> None:
 
 
 def provider_mirror() -> Path | None:
-    """A folder of this machine that holds Terraform's AWS provider for use without network."""
+    """A local folder with Terraform's AWS provider, for use without a network."""
     for pattern in MIRROR_PLACES:
         for folder in sorted(Path("/").glob(pattern[1:])):
             if (folder / PROVIDER).is_dir():
@@ -147,7 +147,7 @@ def terraform_document(model: str) -> dict[str, Any]:
     not (shutil.which("terraform") and provider_mirror()),
     reason="Terraform or an offline mirror of its AWS provider is not on this machine",
 )
-def test_terraform_applies_finds_no_change_updates_and_destroys(
+def test_terraform_applies_plans_no_change_updates_and_destroys(
     sandbox: Sandbox, account: Account, tmp_path: Path
 ) -> None:
     document = terraform_document(folder_on_s3("tiny/")["S3Uri"])
@@ -157,7 +157,7 @@ def test_terraform_applies_finds_no_change_updates_and_destroys(
     settings.write_text(f"provider_installation {{ filesystem_mirror {{ path = {mirror} }} }}")
 
     def terraform(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return in_its_shell(
+        return in_shell(
             sandbox,
             "terraform",
             *arguments,
@@ -181,7 +181,7 @@ def test_terraform_applies_finds_no_change_updates_and_destroys(
     assert second["EndpointStatus"] == "InService"
     assert second["EndpointConfigName"] != first["EndpointConfigName"]
     succeeds("destroy", "-auto-approve")
-    account.wait_gone("terraformed")  # the provider does not wait for the engine's end
+    account.wait_until_deleted("terraformed")  # the provider does not wait for the engine's end
     for listing, key in (("list_endpoints", "Endpoints"), ("list_models", "Models")):
         left = getattr(account.sagemaker, listing)()[key]
         assert [one for one in left if "terraformed" in json.dumps(one, default=str)] == []
@@ -223,7 +223,7 @@ def test_a_cloudformation_stack_is_complete_when_its_endpoint_serves(account: Ac
     stacks.get_waiter("stack_create_complete").wait(StackName="good", WaiterConfig={"Delay": 1})
     (endpoint,) = account.sagemaker.list_endpoints()["Endpoints"]
     assert endpoint["EndpointStatus"] == "InService"
-    assert account.ask(endpoint["EndpointName"], {})["path"] == "/invocations"
+    assert account.invoke(endpoint["EndpointName"], {})["path"] == "/invocations"
     stacks.delete_stack(StackName="good")
     assert account.sagemaker.list_endpoints()["Endpoints"] == []
 

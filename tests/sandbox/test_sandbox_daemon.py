@@ -1,4 +1,4 @@
-"""Starting and ending the sandbox, in every order and at every bad moment."""
+"""Start and stop of the sandbox, also after crashes."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ pytestmark = pytest.mark.sandbox
 
 def serving(home: Sandbox) -> Account:
     """A started sandbox with one endpoint in service."""
-    home.told("sandbox", "start")
+    home.json("sandbox", "start")
     account = Account(home)
     account.upload("tiny/", WEIGHTS)
-    assert account.settled(account.endpoint())["EndpointStatus"] == "InService"
+    assert account.wait_until_stable(account.endpoint())["EndpointStatus"] == "InService"
     return account
 
 
-def test_a_second_start_finds_the_first_and_says_how_to_use_it(sandbox: Sandbox) -> None:
-    first = sandbox.told("sandbox", "start")
+def test_a_second_start_finds_the_first_and_prints_its_usage(sandbox: Sandbox) -> None:
+    first = sandbox.json("sandbox", "start")
     again = sandbox.peagle("sandbox", "start")
     assert again.returncode == 0
     assert f"is running at {first['url']} (process {first['pid']})" in again.stdout
     assert 'eval "$(peagle sandbox env)"' in again.stdout
 
 
-def test_of_many_starts_at_once_one_wins_and_all_use_it(home: Sandbox) -> None:
+def test_concurrent_starts_share_one_sandbox(home: Sandbox) -> None:
     def start(_: int) -> str:
         return run_as_process("sandbox", "start", "--json", env=home.environment).stdout
 
@@ -54,14 +54,14 @@ def test_of_many_starts_at_once_one_wins_and_all_use_it(home: Sandbox) -> None:
     assert len(home.processes()) == 1
 
 
-def test_only_this_machine_reaches_it(sandbox: Sandbox) -> None:
-    port = int(sandbox.told("sandbox", "start")["url"].rpartition(":")[2])
+def test_it_listens_on_loopback_only(sandbox: Sandbox) -> None:
+    port = int(sandbox.json("sandbox", "start")["url"].rpartition(":")[2])
     socket.create_connection(("127.0.0.1", port)).close()
     with pytest.raises(ConnectionRefusedError):  # this machine's other loopback address
         socket.create_connection(("127.0.0.2", port), timeout=2)
 
 
-def test_the_port_can_be_chosen_and_a_taken_one_is_an_error(home: Sandbox) -> None:
+def test_the_port_can_be_set_and_a_port_in_use_is_an_error(home: Sandbox) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -71,15 +71,15 @@ def test_the_port_can_be_chosen_and_a_taken_one_is_an_error(home: Sandbox) -> No
         assert done.stderr.startswith(f"error: port {port} cannot be used: Address already in use")
         assert "--port" in done.stderr
         until(home.processes, lambda left: left == [], seconds=5)
-    assert home.told("sandbox", "start", "--port", port)["url"].endswith(f":{port}")
+    assert home.json("sandbox", "start", "--port", port)["url"].endswith(f":{port}")
     done = home.peagle("sandbox", "start", "--port", "1")
     assert (done.returncode, f"already running on port {port}" in done.stderr) == (2, True)
 
 
-def test_env_is_read_by_a_shell_word_for_word(sandbox: Sandbox) -> None:
-    url = sandbox.told("sandbox", "start")["url"]
-    nasty = 'us-east-1\'; echo broken; "$HOME" ü'
-    done = sandbox.peagle("sandbox", "env", "--region", nasty)
+def test_a_shell_evaluates_env_without_changing_values(sandbox: Sandbox) -> None:
+    url = sandbox.json("sandbox", "start")["url"]
+    quoted = 'us-east-1\'; echo broken; "$HOME" ü'
+    done = sandbox.peagle("sandbox", "env", "--region", quoted)
     show = shlex.join([sys.executable, "-c", "import json,os;print(json.dumps(dict(os.environ)))"])
     shell = subprocess.run(
         ["sh", "-c", f"{done.stdout}\n{show}"],
@@ -90,18 +90,18 @@ def test_env_is_read_by_a_shell_word_for_word(sandbox: Sandbox) -> None:
     )
     variables = json.loads(shell.stdout)
     assert variables["AWS_ENDPOINT_URL"] == url
-    assert variables["AWS_REGION"] == nasty
+    assert variables["AWS_REGION"] == quoted
     assert variables["AWS_ACCESS_KEY_ID"]
     assert "AWS_PROFILE" not in variables
 
 
 @pytest.mark.parametrize("name", ["no_proxy", "NO_PROXY"])
-def test_env_keeps_a_proxy_out_of_the_way(sandbox: Sandbox, name: str) -> None:
-    assert "NO_PROXY" not in sandbox.told("sandbox", "env")
+def test_env_excludes_the_sandbox_from_a_proxy(sandbox: Sandbox, name: str) -> None:
+    assert "NO_PROXY" not in sandbox.json("sandbox", "env")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("https_proxy", "http://proxy.example.org:3128")
         patch.setenv(name, "intranet.example.org")
-        variables = sandbox.told("sandbox", "env")
+        variables = sandbox.json("sandbox", "env")
     assert variables["NO_PROXY"] == "intranet.example.org,127.0.0.1"
     assert variables["no_proxy"] == variables["NO_PROXY"]
 
@@ -112,10 +112,10 @@ def test_env_needs_a_running_sandbox(home: Sandbox) -> None:
     assert done.stderr == "error: the sandbox is not running (start it: peagle sandbox start)\n"
 
 
-def test_status_tells_what_serves_and_stop_leaves_nothing(home: Sandbox) -> None:
-    assert home.told("sandbox", "status")["running"] is False
+def test_status_lists_endpoints_and_stop_leaves_nothing(home: Sandbox) -> None:
+    assert home.json("sandbox", "status")["running"] is False
     account = serving(home)
-    found = home.told("sandbox", "status")
+    found = home.json("sandbox", "status")
     assert (found["running"], found["url"]) == (True, account.url)
     (endpoint,) = found["endpoints"]
     assert (endpoint["name"], endpoint["state"]) == ("endpoint-1", "InService")
@@ -129,20 +129,20 @@ def test_status_tells_what_serves_and_stop_leaves_nothing(home: Sandbox) -> None
     records = home.home / "deployments" / "sandbox" / "us-east-1"
     records.mkdir(parents=True)
     (records / "endpoint-1.json").write_text("{}")
-    assert home.told("sandbox", "stop") == {"was_running": True, "engines": 1}
+    assert home.json("sandbox", "stop") == {"was_running": True, "engines": 1}
     assert home.processes() == []
     left = [path.name for path in home.home.rglob("*") if path.is_file()]
     assert sorted(left) == ["daemon.log", "lock"]
-    assert home.told("sandbox", "stop") == {"was_running": False, "engines": 0}
+    assert home.json("sandbox", "stop") == {"was_running": False, "engines": 0}
 
 
 def test_stop_cleans_up_after_a_sandbox_that_was_killed(home: Sandbox) -> None:
     serving(home)
     _kill_daemon(home)
-    assert len(home.processes()) == 2, "the entrypoint and its engine live on"
+    assert len(home.processes()) == 2, "the entrypoint and its engine still run"
     status = home.peagle("sandbox", "status")
     assert "still running: 1" in status.stderr
-    assert home.told("sandbox", "stop") == {"was_running": False, "engines": 1}
+    assert home.json("sandbox", "stop") == {"was_running": False, "engines": 1}
     assert home.processes() == []
 
 
@@ -171,7 +171,7 @@ def test_a_sandbox_that_resets_connections_while_it_dies_is_not_running(home: Sa
 def test_start_cleans_up_after_a_sandbox_that_was_killed(home: Sandbox) -> None:
     old = serving(home)
     _kill_daemon(home)
-    started = home.told("sandbox", "start")
+    started = home.json("sandbox", "start")
     assert home.processes() == [started["pid"]]
     assert Account(home).sagemaker.list_endpoints()["Endpoints"] == []
     assert old.url.startswith("http://127.0.0.1:")
@@ -179,34 +179,34 @@ def test_start_cleans_up_after_a_sandbox_that_was_killed(home: Sandbox) -> None:
 
 def test_a_terminated_sandbox_ends_its_engines_itself(home: Sandbox) -> None:
     serving(home)
-    os.kill(home.told("sandbox", "status")["pid"], signal.SIGTERM)
+    os.kill(home.json("sandbox", "status")["pid"], signal.SIGTERM)
     until(home.processes, lambda left: left == [], seconds=15)
 
 
-def test_an_engine_in_the_making_is_ended_too(home: Sandbox) -> None:
-    home.told("sandbox", "start")
+def test_stop_ends_an_engine_that_is_starting(home: Sandbox) -> None:
+    home.json("sandbox", "start")
     account = Account(home)
     account.upload("tiny/", WEIGHTS)
     name = account.endpoint({"FAKE_ENGINE": "never-healthy"})
     account.wait_for_line(name, "fake: INFO starting")
     assert account.describe(name)["EndpointStatus"] == "Creating"
-    home.told("sandbox", "stop")
+    home.json("sandbox", "stop")
     assert home.processes() == []
 
 
-def test_what_is_written_of_a_dead_process_harms_nobody(home: Sandbox) -> None:
-    """A pid that now belongs to somebody else is not the sandbox, and is not ended."""
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as innocent:
-        trace = {"pid": innocent.pid, "started": 1, "port": 1, "log": ""}
+def test_a_stale_record_never_affects_another_process(home: Sandbox) -> None:
+    """A process that got the pid later is not the sandbox and is not ended."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        record = {"pid": other.pid, "started": 1, "port": 1, "log": ""}
         folder = home.home / "sandbox"
         (folder / "engines").mkdir(parents=True)
-        (folder / "daemon.json").write_text(json.dumps(trace))
-        (folder / "engines" / f"{innocent.pid}.json").write_text(json.dumps(trace))
+        (folder / "daemon.json").write_text(json.dumps(record))
+        (folder / "engines" / f"{other.pid}.json").write_text(json.dumps(record))
         (folder / "engines" / "1.json").write_text('{"of": "another version"}')
-        assert home.told("sandbox", "status")["running"] is False
-        home.told("sandbox", "stop")
-        assert innocent.poll() is None
-        innocent.communicate(b"\n")
+        assert home.json("sandbox", "status")["running"] is False
+        home.json("sandbox", "stop")
+        assert other.poll() is None
+        other.communicate(b"\n")
 
 
 def test_a_reset_of_moto_ends_the_engines(home: Sandbox) -> None:
@@ -220,7 +220,7 @@ def test_a_reset_of_moto_ends_the_engines(home: Sandbox) -> None:
     assert [role["RoleName"] for role in roles] == [aws_sandbox.EXECUTION_ROLE]
 
 
-def test_a_home_that_cannot_be_written_is_an_error(tmp_path: Path, engine: Path) -> None:
+def test_an_unwritable_home_is_an_error(tmp_path: Path, engine: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     done = Sandbox(tmp_path / "file", engine).peagle("sandbox", "start")
     assert done.returncode == 2
@@ -228,7 +228,9 @@ def test_a_home_that_cannot_be_written_is_an_error(tmp_path: Path, engine: Path)
     assert "PEAGLE_HOME" in done.stderr
 
 
-def test_moto_is_named_when_it_is_missing(home: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_moto_is_an_error_with_the_fix(
+    home: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def missing(name: str) -> str:
         raise importlib.metadata.PackageNotFoundError(name)
 
@@ -239,7 +241,7 @@ def test_moto_is_named_when_it_is_missing(home: Sandbox, monkeypatch: pytest.Mon
     assert raised.value.command == ("pip", "install", "peagle-toolkit[sandbox]")
 
 
-def test_a_moto_that_was_not_extended_here_is_refused(
+def test_another_minor_version_of_moto_is_refused(
     home: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "5.3.0")
@@ -254,6 +256,6 @@ def test_the_package_and_the_commands_do_not_load_moto() -> None:
 
 
 def _kill_daemon(home: Sandbox) -> None:
-    pid = home.told("sandbox", "status")["pid"]
+    pid = home.json("sandbox", "status")["pid"]
     os.kill(pid, signal.SIGKILL)
     until(home.processes, lambda left: pid not in left)

@@ -1,4 +1,4 @@
-"""The life of an endpoint in the sandbox, and what is refused on the way."""
+"""The life cycle of an endpoint in the sandbox, and refused requests."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ ARN = "arn:aws:sagemaker:us-east-1:123456789012"
 def crashed(account: Account) -> Iterator[str]:
     name = account.endpoint({"FAKE_ENGINE": "crash"})
     yield name
-    account.gone(name)
+    account.delete(name)
 
 
 def refusal(call: Any, **parameters: Any) -> tuple[str, str]:
-    """The code and the words with which a call is refused."""
+    """The code and the message with which a call is refused."""
     with pytest.raises(ClientError) as refused:
         call(**parameters)
     error = refused.value.response["Error"]
@@ -56,8 +56,8 @@ def test_boto3s_own_waiter_ends(account: Account) -> None:
     waiter.wait(EndpointName=name, WaiterConfig={"Delay": 1, "MaxAttempts": 60})
 
 
-def test_an_engine_that_dies_says_why(account: Account, crashed: str) -> None:
-    found = account.settled(crashed)
+def test_a_crashed_engine_is_the_failure_reason(account: Account, crashed: str) -> None:
+    found = account.wait_until_stable(crashed)
     assert found["EndpointStatus"] == "Failed"
     assert found["FailureReason"] == (
         "The primary container for production variant AllTraffic did not pass the ping health "
@@ -66,26 +66,26 @@ def test_an_engine_that_dies_says_why(account: Account, crashed: str) -> None:
     )
 
 
-def test_an_environment_that_serve_refuses_says_why(account: Account) -> None:
+def test_a_refused_environment_is_the_failure_reason(account: Account) -> None:
     name = account.endpoint({"SM_VLLM_MODEL": "/opt/ml/model/nowhere"})
-    assert "serve: error: SM_VLLM_MODEL is " in account.settled(name)["FailureReason"]
-    account.gone(name)
+    assert "serve: error: SM_VLLM_MODEL is " in account.wait_until_stable(name)["FailureReason"]
+    account.delete(name)
 
 
-def test_weights_that_are_not_there_fail_the_endpoint(account: Account) -> None:
+def test_missing_weights_fail_the_endpoint(account: Account) -> None:
     name = account.endpoint(ModelDataSource={"S3DataSource": folder_on_s3("nothing/")})
-    reason = account.settled(name)["FailureReason"]
+    reason = account.wait_until_stable(name)["FailureReason"]
     assert reason.startswith('Failed to download model data for container "container_1" from URL')
     assert "s3://models/nothing/" in reason
-    account.gone(name)
+    account.delete(name)
 
 
 def test_a_failed_endpoint_can_only_be_deleted(account: Account, crashed: str) -> None:
-    account.settled(crashed)
-    code, words = refusal(
+    account.wait_until_stable(crashed)
+    code, message = refusal(
         account.sagemaker.update_endpoint, EndpointName=crashed, EndpointConfigName=crashed
     )
-    assert (code, words) == (
+    assert (code, message) == (
         "ValidationException",
         f'Cannot update failed endpoint "{ARN}:endpoint/{crashed}"; delete it.',
     )
@@ -99,7 +99,7 @@ def test_a_failed_endpoint_can_only_be_deleted(account: Account, crashed: str) -
         ("create_endpoint", "endpoint", "endpoint"),
     ],
 )
-def test_names_are_taken_once(
+def test_names_are_unique(
     account: Account, live: str, operation: str, name: str, kind: str
 ) -> None:
     parameters: dict[str, dict[str, Any]] = {
@@ -128,21 +128,21 @@ def test_names_are_taken_once(
     )
 
 
-def test_what_an_endpoint_needs_stays(account: Account, live: str) -> None:
+def test_resources_in_use_cannot_be_deleted(account: Account, live: str) -> None:
     for call, parameter in (
         (account.sagemaker.delete_endpoint_config, "EndpointConfigName"),
         (account.sagemaker.delete_model, "ModelName"),
     ):
-        code, words = refusal(call, **{parameter: live})
+        code, message = refusal(call, **{parameter: live})
         assert code == "ValidationException"
-        assert words.startswith("Cannot delete ")
-        assert words.endswith(f'endpoint "{ARN}:endpoint/{live}" uses it.')
+        assert message.startswith("Cannot delete ")
+        assert message.endswith(f'endpoint "{ARN}:endpoint/{live}" uses it.')
 
 
-def test_everything_can_go_once_the_endpoint_is_gone(account: Account) -> None:
+def test_everything_can_be_deleted_after_the_endpoint(account: Account) -> None:
     name = account.endpoint()
-    account.settled(name)
-    account.gone(name)
+    account.wait_until_stable(name)
+    account.delete(name)
     account.sagemaker.delete_endpoint_config(EndpointConfigName=name)
     account.sagemaker.delete_model(ModelName=name)
     for call, parameter, kind in (
@@ -151,13 +151,13 @@ def test_everything_can_go_once_the_endpoint_is_gone(account: Account) -> None:
         (account.sagemaker.describe_model, "ModelName", "model"),
         (account.sagemaker.delete_endpoint, "EndpointName", "endpoint"),
     ):
-        code, words = refusal(call, **{parameter: name})
+        code, message = refusal(call, **{parameter: name})
         assert code == "ValidationException"
-        assert words.startswith(f"Could not find {kind}")
-        assert words.endswith(f'/{name}".')
+        assert message.startswith(f"Could not find {kind}")
+        assert message.endswith(f'/{name}".')
 
 
-def test_a_busy_endpoint_is_left_alone(account: Account) -> None:
+def test_a_busy_endpoint_refuses_changes(account: Account) -> None:
     name = account.endpoint()
     busy = ("ValidationException", f'Cannot update in-progress endpoint "{ARN}:endpoint/{name}".')
     assert account.describe(name)["EndpointStatus"] == "Creating"
@@ -166,12 +166,12 @@ def test_a_busy_endpoint_is_left_alone(account: Account) -> None:
         refusal(account.sagemaker.update_endpoint, EndpointName=name, EndpointConfigName=name)
         == busy
     )
-    account.settled(name)
-    account.gone(name)
+    account.wait_until_stable(name)
+    account.delete(name)
 
 
 def test_an_update_switches_when_the_new_engine_is_healthy(account: Account, live: str) -> None:
-    old = account.sandbox.told("sandbox", "status")["endpoints"][0]
+    old = account.sandbox.json("sandbox", "status")["endpoints"][0]
     account.model("better", {"SM_VLLM_SEED": "7"})
     account.config("better", "better")
     account.sagemaker.update_endpoint(EndpointName=live, EndpointConfigName="better")
@@ -179,12 +179,12 @@ def test_an_update_switches_when_the_new_engine_is_healthy(account: Account, liv
     assert during["EndpointStatus"] == "Updating"
     assert during["EndpointConfigName"] == live
     assert during["PendingDeploymentSummary"]["EndpointConfigName"] == "better"
-    assert "--seed" not in account.ask(live, {})["argv"], "the old engine answers meanwhile"
-    after = account.settled(live)
+    assert "--seed" not in account.invoke(live, {})["argv"], "the old engine answers meanwhile"
+    after = account.wait_until_stable(live)
     assert (after["EndpointStatus"], after["EndpointConfigName"]) == ("InService", "better")
     assert "PendingDeploymentSummary" not in after
-    assert "--seed" in account.ask(live, {})["argv"]
-    new = account.sandbox.told("sandbox", "status")["endpoints"][0]
+    assert "--seed" in account.invoke(live, {})["argv"]
+    new = account.sandbox.json("sandbox", "status")["endpoints"][0]
     assert new["pid"] != old["pid"]
     assert old["pid"] not in account.sandbox.processes()
 
@@ -193,10 +193,10 @@ def test_an_update_that_fails_rolls_back(account: Account, live: str) -> None:
     account.model("worse", {"FAKE_ENGINE": "crash"})
     account.config("worse", "worse")
     account.sagemaker.update_endpoint(EndpointName=live, EndpointConfigName="worse")
-    after = account.settled(live)
+    after = account.wait_until_stable(live)
     assert (after["EndpointStatus"], after["EndpointConfigName"]) == ("InService", live)
     assert "the head does not belong to this target" in after["FailureReason"]
-    assert account.ask(live, {})["path"] == "/invocations"
+    assert account.invoke(live, {})["path"] == "/invocations"
     account.sagemaker.delete_endpoint_config(EndpointConfigName="worse")
 
 
@@ -210,25 +210,25 @@ def test_the_deployment_configuration_is_described(account: Account) -> None:
     account.sagemaker.create_endpoint(
         EndpointName="deployed", EndpointConfigName="deployed", DeploymentConfig=given
     )
-    assert account.settled("deployed")["LastDeploymentConfig"] == given
-    account.gone("deployed")
+    assert account.wait_until_stable("deployed")["LastDeploymentConfig"] == given
+    account.delete("deployed")
 
 
-def test_an_engine_that_dies_later_is_told_to_who_asks(account: Account) -> None:
+def test_an_engine_that_dies_later_is_a_model_error(account: Account) -> None:
     name = account.endpoint()
-    account.settled(name)
-    refusal(account.ask, name=name, document={"do": "die"})
+    account.wait_until_stable(name)
+    refusal(account.invoke, name=name, document={"do": "die"})
     until(
-        lambda: account.sandbox.told("sandbox", "status")["endpoints"],
+        lambda: account.sandbox.json("sandbox", "status")["endpoints"],
         lambda endpoints: all(one["pid"] is None for one in endpoints if one["name"] == name),
     )
-    code, words = refusal(account.ask, name=name, document={})
+    code, message = refusal(account.invoke, name=name, document={})
     assert code == "ModelError"
-    assert "the engine ended: RuntimeError: the engine has had enough" in words
-    account.gone(name)
+    assert "the engine ended: RuntimeError: the engine crashed" in message
+    account.delete(name)
 
 
-def test_two_creations_of_one_name_make_one_engine(account: Account) -> None:
+def test_concurrent_creations_of_one_name_start_one_engine(account: Account) -> None:
     account.config("race", account.model("race"))
 
     def create(_: int) -> str:
@@ -241,11 +241,11 @@ def test_two_creations_of_one_name_make_one_engine(account: Account) -> None:
     with ThreadPoolExecutor(8) as several:
         outcomes = sorted(several.map(create, range(8)))
     assert outcomes == ["ValidationException"] * 7 + ["created"]
-    account.settled("race")
-    account.gone("race")
+    account.wait_until_stable("race")
+    account.delete("race")
 
 
-def test_regions_are_apart(account: Account) -> None:
+def test_regions_are_separate(account: Account) -> None:
     far = Account(account.sandbox, "eu-west-1")
     far.model("far")
     assert far.sagemaker.list_models()["Models"][0]["ModelName"] == "far"

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.sandbox
 GROUP = "/aws/sagemaker/Endpoints/"
 
 
-def test_the_log_is_there_line_by_line(account: Account, live: str) -> None:
+def test_the_log_has_one_event_per_line(account: Account, live: str) -> None:
     lines = account.wait_for_line(live, "fake: INFO starting")
     assert lines[0].startswith("sandbox: ")
     assert any(line.startswith("serve: starting vLLM: [") for line in lines)
@@ -22,7 +22,7 @@ def test_the_log_is_there_line_by_line(account: Account, live: str) -> None:
     assert (variant, instance[:2], len(instance)) == ("AllTraffic", "i-", 19)
 
 
-def test_tokens_lead_from_old_lines_to_new_ones(account: Account, live: str) -> None:
+def test_tokens_page_from_old_lines_to_new_ones(account: Account, live: str) -> None:
     account.wait_for_line(live, "fake: INFO starting")
     group = GROUP + live
     (stream,) = account.logs.describe_log_streams(logGroupName=group)["logStreams"]
@@ -31,7 +31,7 @@ def test_tokens_lead_from_old_lines_to_new_ones(account: Account, live: str) -> 
     token = seen["nextForwardToken"]
     nothing_new = account.logs.get_log_events(**where, nextToken=token)
     assert (nothing_new["events"], nothing_new["nextForwardToken"]) == ([], token)
-    account.runtime.invoke_endpoint(EndpointName=live, Body=b'{"do": "say", "text": "line 2"}')
+    account.runtime.invoke_endpoint(EndpointName=live, Body=b'{"do": "log", "text": "line 2"}')
     grown = until(
         lambda: account.logs.get_log_events(**where, nextToken=token),
         lambda answer: answer["events"],
@@ -42,8 +42,8 @@ def test_tokens_lead_from_old_lines_to_new_ones(account: Account, live: str) -> 
 
 def test_the_log_outlives_the_endpoint(account: Account) -> None:
     name = account.endpoint({"FAKE_ENGINE": "crash"})
-    account.settled(name)
-    account.gone(name)
+    account.wait_until_stable(name)
+    account.delete(name)
     assert "ValueError: the head does not belong to this target" in account.log(name)
 
 
@@ -51,6 +51,6 @@ def test_each_engine_has_its_own_stream(account: Account, live: str) -> None:
     account.model("streams", {"SM_VLLM_SEED": "1"})
     account.config("streams", "streams")
     account.sagemaker.update_endpoint(EndpointName=live, EndpointConfigName="streams")
-    account.settled(live)
+    account.wait_until_stable(live)
     found = account.logs.describe_log_streams(logGroupName=GROUP + live)["logStreams"]
     assert len({stream["logStreamName"] for stream in found}) == 2

@@ -1,4 +1,4 @@
-"""``peagle plan --online --sandbox``: the three things that a quota can be, end to end."""
+"""``peagle plan --online --sandbox``: quota available, used up and unknown, end to end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.sandbox
 
 
 @pytest.fixture(autouse=True)
-def _as_it_was(sandbox: Sandbox) -> Iterator[None]:
+def _restored(sandbox: Sandbox) -> Iterator[None]:
     yield
     with sandbox.at_home():
         aws_sandbox.set_quota(INSTANCE_TYPE, 2)
@@ -23,8 +23,8 @@ def _as_it_was(sandbox: Sandbox) -> Iterator[None]:
             aws_sandbox.set_fault(operation, "")
 
 
-def look(sandbox: Sandbox) -> tuple[dict[str, Any], dict[str, str], int]:
-    """The plan, its findings about money and quota, and the exit code."""
+def plan_online(sandbox: Sandbox) -> tuple[dict[str, Any], dict[str, str], int]:
+    """The plan, its findings about price and quota, and the exit code."""
     done = sandbox.peagle(
         "plan", "tiny", "--instance-type", INSTANCE_TYPE, "--online", "--sandbox", "--json"
     )
@@ -34,42 +34,42 @@ def look(sandbox: Sandbox) -> tuple[dict[str, Any], dict[str, str], int]:
     return plan, found, done.returncode
 
 
-def test_all_is_well(sandbox: Sandbox) -> None:
-    plan, found, code = look(sandbox)
+def test_quota_available(sandbox: Sandbox) -> None:
+    plan, found, code = plan_online(sandbox)
 
     assert (sorted(found), code) == (["price-not-amazons", "quota-enough"], 0)
     assert plan["price_per_hour_usd"] > 0
 
 
-def test_zero(sandbox: Sandbox) -> None:
-    look(sandbox)
+def test_quota_of_zero(sandbox: Sandbox) -> None:
+    plan_online(sandbox)
     with sandbox.at_home():
         aws_sandbox.set_quota(INSTANCE_TYPE, 0)
 
-    _, found, code = look(sandbox)
+    _, found, code = plan_online(sandbox)
 
     assert (sorted(found), code) == (["price-not-amazons", "quota-zero"], 3)
 
 
-def test_in_use(sandbox: Sandbox, account: Account) -> None:
+def test_quota_used_up(sandbox: Sandbox, account: Account) -> None:
     names = [account.endpoint() for _ in range(2)]
 
-    _, found, code = look(sandbox)
+    _, found, code = plan_online(sandbox)
 
     assert (sorted(found), code) == (["price-not-amazons", "quota-in-use"], 0)
     assert ", ".join(sorted(names)) in found["quota-in-use"]
     for name in names:
-        account.settled(name)
-        account.gone(name)
+        account.wait_until_stable(name)
+        account.delete(name)
 
 
-def test_unknown_and_the_snapshot(sandbox: Sandbox) -> None:
+def test_denied_access_falls_back_to_the_snapshot(sandbox: Sandbox) -> None:
     with sandbox.at_home():
-        aws_sandbox.set_quota(INSTANCE_TYPE, 2)  # forgets what was heard
+        aws_sandbox.set_quota(INSTANCE_TYPE, 2)  # clears the cache
         for operation in ("GetProducts", "ListServiceQuotas", "GetServiceQuota"):
             aws_sandbox.set_fault(operation, "AccessDeniedException")
 
-    plan, found, code = look(sandbox)
+    plan, found, code = plan_online(sandbox)
 
     assert (sorted(found), code) == (["price-snapshot", "quota-unknown"], 0)
     assert "not allowed: pricing:GetProducts" in found["price-snapshot"]

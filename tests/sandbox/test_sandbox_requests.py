@@ -1,4 +1,4 @@
-"""What SageMaker's calls refuse and describe in the sandbox."""
+"""Validation and descriptions of SageMaker's calls in the sandbox."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def endpoint_types() -> list[str]:
     return types
 
 
-def test_every_instance_type_of_aws_is_taken(account: Account) -> None:
+def test_every_instance_type_of_aws_is_accepted(account: Account) -> None:
     model = account.model("types")
     types = endpoint_types()
     assert {"ml.g5.xlarge", "ml.p5en.48xlarge", "ml.p6-b200.48xlarge"} <= set(types)
@@ -35,7 +35,7 @@ def test_every_instance_type_of_aws_is_taken(account: Account) -> None:
 
 
 @pytest.mark.parametrize(
-    ("variant", "words"),
+    ("variant", "expected"),
     [
         (
             {"InstanceType": "ml.bogus"},
@@ -57,16 +57,16 @@ def test_every_instance_type_of_aws_is_taken(account: Account) -> None:
         ({"RoutingConfig": {"RoutingStrategy": "KV"}}, "routingConfig.routingStrategy'"),
     ],
 )
-def test_a_variant_out_of_bounds_is_refused(
-    account: Account, variant: dict[str, Any], words: str
+def test_an_invalid_variant_is_refused(
+    account: Account, variant: dict[str, Any], expected: str
 ) -> None:
-    said = refused(account.config, name="bounds", model="none", **variant)
-    assert said.startswith("1 validation error detected: ")
-    assert words in said
+    message = refused(account.config, name="bounds", model="none", **variant)
+    assert message.startswith("1 validation error detected: ")
+    assert expected in message
 
 
 @pytest.mark.parametrize(
-    ("container", "words"),
+    ("container", "expected"),
     [
         ({"Environment": {"1A": "x"}}, "at 'primaryContainer.environment.key'"),
         ({"Environment": {"A": "x" * 1025}}, "Member must have length less than or equal to 1024"),
@@ -76,26 +76,26 @@ def test_a_variant_out_of_bounds_is_refused(
             "Value of 33089 bytes at 'environment' failed to satisfy constraint: "
             "Member must have length less than or equal to 32768",
         ),
-        ({"Image": "two words"}, "regular expression pattern"),
+        ({"Image": "two expected"}, "regular expression pattern"),
     ],
 )
-def test_a_model_out_of_bounds_is_refused(
-    account: Account, container: dict[str, Any], words: str
+def test_an_invalid_model_is_refused(
+    account: Account, container: dict[str, Any], expected: str
 ) -> None:
-    said = refused(
+    message = refused(
         account.sagemaker.create_model,
         ModelName="bounds",
         ExecutionRoleArn=ROLE,
         PrimaryContainer={"Image": IMAGE, **container},
     )
-    assert words in said
+    assert expected in message
 
 
-def test_all_problems_of_a_request_are_told_at_once(account: Account) -> None:
-    said = refused(
+def test_all_problems_of_a_request_are_reported_together(account: Account) -> None:
+    message = refused(
         account.config, name="a_b", model="none", InstanceType="ml.bogus", VolumeSizeInGB=1024
     )
-    assert said.startswith("3 validation errors detected: ")
+    assert message.startswith("3 validation errors detected: ")
 
 
 def test_a_model_needs_one_kind_of_containers(account: Account) -> None:
@@ -106,17 +106,17 @@ def test_a_model_needs_one_kind_of_containers(account: Account) -> None:
     assert "exactly one of" in refused(create, ModelName="both", ExecutionRoleArn=ROLE, **both)
 
 
-def test_what_is_missing_is_named_with_its_arn(account: Account) -> None:
+def test_missing_resources_are_named_by_arn(account: Account) -> None:
     arn = "arn:aws:sagemaker:us-east-1:123456789012"
-    assert refused(account.config, name="lonely", model="nobody") == (
-        f'Could not find model "{arn}:model/nobody".'
+    assert refused(account.config, name="lonely", model="unknown") == (
+        f'Could not find model "{arn}:model/unknown".'
     )
     assert refused(
-        account.sagemaker.create_endpoint, EndpointName="lonely", EndpointConfigName="nobody"
-    ) == (f'Could not find endpoint configuration "{arn}:endpoint-config/nobody".')
+        account.sagemaker.create_endpoint, EndpointName="lonely", EndpointConfigName="unknown"
+    ) == (f'Could not find endpoint configuration "{arn}:endpoint-config/unknown".')
 
 
-def test_models_and_configurations_are_described_as_they_were_given(account: Account) -> None:
+def test_models_and_configurations_are_described_as_created(account: Account) -> None:
     model: dict[str, Any] = {
         "ModelName": "given",
         "ExecutionRoleArn": ROLE,
@@ -151,7 +151,7 @@ def test_models_and_configurations_are_described_as_they_were_given(account: Acc
     assert set(found) - set(config) == {"EndpointConfigArn", "CreationTime", "ResponseMetadata"}
 
 
-def test_tags_of_all_three_can_be_listed_and_changed(account: Account) -> None:
+def test_tags_of_all_resources_can_be_listed_and_changed(account: Account) -> None:
     tags = [{"Key": "peagle:deployment", "Value": "tagged"}]
     client = account.sagemaker
     arns = [
@@ -193,6 +193,6 @@ def test_tags_of_all_three_can_be_listed_and_changed(account: Account) -> None:
         assert changed == [{"Key": "peagle:deployment", "Value": "new"}]
         client.delete_tags(ResourceArn=arn, TagKeys=["peagle:deployment"])
         assert client.list_tags(ResourceArn=arn)["Tags"] == []
-    account.settled("tagged")
-    account.gone("tagged")
+    account.wait_until_stable("tagged")
+    account.delete("tagged")
     assert "Could not find" in refused(client.list_tags, ResourceArn=arns[2])

@@ -1,4 +1,4 @@
-"""Invoking an endpoint: what reaches the engine, what comes back, and when."""
+"""Invocations: what reaches the engine, and what is returned when."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ GAP = 0.3
 def name(account: Account) -> Iterator[str]:
     """An endpoint in service, for all tests of this file."""
     name = account.endpoint({"SM_VLLM_MAX_MODEL_LEN": "512"})
-    assert account.settled(name)["EndpointStatus"] == "InService"
+    assert account.wait_until_stable(name)["EndpointStatus"] == "InService"
     yield name
-    account.gone(name)
+    account.delete(name)
 
 
 @pytest.fixture(scope="module")
@@ -73,27 +73,25 @@ def chat(
     return connection.getresponse()
 
 
-def test_the_model_s_environment_has_become_the_engine_s_arguments(
-    account: Account, name: str
-) -> None:
-    argv = account.ask(name, {})["argv"]
+def test_the_models_environment_becomes_the_engines_arguments(account: Account, name: str) -> None:
+    argv = account.invoke(name, {})["argv"]
     assert argv[argv.index("--max-model-len") + 1] == "512"
     assert argv[argv.index("--model") + 1].endswith("/ml/model")
 
 
-def test_the_engine_sees_no_aws_key(account: Account, name: str) -> None:
-    environment = account.ask(name, {})["environment"]
+def test_the_engine_gets_no_aws_key(account: Account, name: str) -> None:
+    environment = account.invoke(name, {})["environment"]
     assert [variable for variable in environment if variable.startswith("AWS_")] == []
 
 
 def test_body_and_headers_arrive_as_they_were_sent(account: Account, name: str) -> None:
     document = {"text": 'ü "quoted" %20 \n'}
-    asked = account.ask(
+    answer = account.invoke(
         name, document, CustomAttributes="peagle=counters", Accept="text/plain", SessionId="s-1"
     )
-    assert json.loads(asked["body"]) == document
-    assert asked["path"] == "/invocations"
-    headers = asked["headers"]
+    assert json.loads(answer["body"]) == document
+    assert answer["path"] == "/invocations"
+    headers = answer["headers"]
     assert headers["x-amzn-sagemaker-custom-attributes"] == "peagle=counters"
     assert headers["x-amzn-sagemaker-session-id"] == "s-1"
     assert headers["accept"] == "text/plain"
@@ -101,7 +99,7 @@ def test_body_and_headers_arrive_as_they_were_sent(account: Account, name: str) 
     assert "authorization" not in headers
 
 
-def test_the_answer_says_who_answered(account: Account, name: str) -> None:
+def test_the_answer_names_its_variant(account: Account, name: str) -> None:
     answer = account.runtime.invoke_endpoint(
         EndpointName=name, Body=b"{}", ContentType="application/json"
     )
@@ -127,46 +125,44 @@ def test_an_error_of_the_engine_is_a_model_error(
     assert raised.value.response["OriginalMessage"] == '{"error": "too long"}'
 
 
-def test_an_answer_that_breaks_off_is_a_model_error(account: Account, name: str) -> None:
+def test_an_incomplete_answer_is_a_model_error(account: Account, name: str) -> None:
     with pytest.raises(account.runtime.exceptions.ModelError):
-        account.ask(name, {"do": "break"})
+        account.invoke(name, {"do": "break"})
 
 
-def test_nobody_answers_for_an_endpoint_that_is_not_there(account: Account) -> None:
+def test_an_unknown_endpoint_is_a_validation_error(account: Account) -> None:
     with pytest.raises(ClientError) as raised:
-        account.ask("nobody", {})
+        account.invoke("unknown", {})
     assert error_of(raised) == (
         400,
         "ValidationError",
-        "Endpoint nobody of account 123456789012 not found.",
+        "Endpoint unknown of account 123456789012 not found.",
     )
 
 
-def test_nobody_answers_for_an_endpoint_that_failed(account: Account) -> None:
+def test_a_failed_endpoint_is_a_validation_error(account: Account) -> None:
     name = account.endpoint({"FAKE_ENGINE": "crash"})
-    account.settled(name)
+    account.wait_until_stable(name)
     with pytest.raises(ClientError) as raised:
-        account.ask(name, {})
+        account.invoke(name, {})
     assert error_of(raised)[1:] == (
         "ValidationError",
         f"Endpoint {name} is not in service; its state is Failed.",
     )
-    account.gone(name)
+    account.delete(name)
 
 
 def test_a_body_over_the_limit_is_refused(account: Account, name: str) -> None:
     largest = json.dumps({"filling": ""})
     fits = largest.replace('""', f'"{"x" * (6 * 1024 * 1024 - len(largest))}"')
-    asked = account.runtime.invoke_endpoint(EndpointName=name, Body=fits)
-    assert len(json.loads(asked["Body"].read())["body"]) == 6 * 1024 * 1024
+    answer = account.runtime.invoke_endpoint(EndpointName=name, Body=fits)
+    assert len(json.loads(answer["Body"].read())["body"]) == 6 * 1024 * 1024
     with pytest.raises(ClientError) as raised:
         account.runtime.invoke_endpoint(EndpointName=name, Body=fits + " ")
     assert error_of(raised) == (413, "413", "HTTP content length exceeded 6291456 bytes.")
 
 
-def test_every_chunk_of_a_stream_comes_when_the_engine_sends_it(
-    account: Account, name: str
-) -> None:
+def test_chunks_of_a_stream_arrive_as_the_engine_sends_them(account: Account, name: str) -> None:
     chunks = ["one", "two", "three " * 50_000, "four"]
     begin = time.monotonic()
     arrived = [
@@ -180,9 +176,7 @@ def test_every_chunk_of_a_stream_comes_when_the_engine_sends_it(
     assert first_seen[b"four"] > 2.5 * GAP
 
 
-def test_a_stream_that_breaks_in_the_middle_ends_with_a_model_stream_error(
-    account: Account, name: str
-) -> None:
+def test_a_broken_stream_ends_with_a_model_stream_error(account: Account, name: str) -> None:
     parts = stream(account, name, {"do": "break"})
     assert next(parts) == b"half"
     with pytest.raises(EventStreamError, match="ModelStreamError") as raised:
@@ -191,11 +185,11 @@ def test_a_stream_that_breaks_in_the_middle_ends_with_a_model_stream_error(
 
 
 @pytest.mark.parametrize("begin", [False, True], ids=["before the head", "in the body"])
-def test_a_client_that_goes_away_ends_the_request_at_the_engine(
+def test_a_disconnected_client_ends_the_request_at_the_engine(
     account: Account, name: str, address: str, token: str, begin: bool
 ) -> None:
-    gone = "fake: the client is gone"
-    before = account.log(name).count(gone)
+    line = "fake: the client disconnected"
+    before = account.log(name).count(line)
     body = json.dumps({"do": "slow", "begin": begin}).encode()
     request = (
         f"POST /endpoints/{name}/openai/v1/chat/completions HTTP/1.1\r\nHost: {address}\r\n"
@@ -205,22 +199,20 @@ def test_a_client_that_goes_away_ends_the_request_at_the_engine(
     with socket.create_connection((host, int(port))) as client:
         client.sendall(request.encode() + body)
         account.wait_for_line(name, "fake: busy")
-        assert account.log(name).count(gone) == before
+        assert account.log(name).count(line) == before
     until_gone = time.monotonic() + 10
-    while account.log(name).count(gone) == before:
+    while account.log(name).count(line) == before:
         assert time.monotonic() < until_gone
         time.sleep(0.1)
 
 
-def test_openai_clients_are_answered_by_the_engine_s_own_path(
-    address: str, name: str, token: str
-) -> None:
+def test_openai_clients_reach_the_engines_own_path(address: str, name: str, token: str) -> None:
     answer = chat(address, name, {"model": ""}, Authorization=f"Bearer {token}")
     assert answer.status == 200
     assert json.load(answer)["path"] == "/v1/chat/completions"
 
 
-def test_a_body_sent_in_chunks_arrives_whole(address: str, name: str, token: str) -> None:
+def test_a_chunked_request_body_arrives_complete(address: str, name: str, token: str) -> None:
     connection = http.client.HTTPConnection(address, timeout=30)
     parts = [b'{"text": "', b"x" * 100_000, b'"}']
     path = f"/endpoints/{name}/openai/v1/chat/completions"
@@ -228,7 +220,7 @@ def test_a_body_sent_in_chunks_arrives_whole(address: str, name: str, token: str
     assert json.load(connection.getresponse())["body"] == b"".join(parts).decode()
 
 
-def test_openai_clients_get_the_stream_as_it_comes(address: str, name: str, token: str) -> None:
+def test_openai_clients_get_the_stream_as_it_arrives(address: str, name: str, token: str) -> None:
     document = {"do": "stream", "chunks": ["data: 1\n\n", "data: [DONE]\n\n"], "gap": GAP}
     begin = time.monotonic()
     answer = chat(address, name, document, Authorization=f"Bearer {token}")
@@ -238,7 +230,7 @@ def test_openai_clients_get_the_stream_as_it_comes(address: str, name: str, toke
     assert answer.read() == b"data: [DONE]\n\n"
 
 
-def test_openai_clients_see_the_engine_s_errors_as_they_are(
+def test_openai_clients_get_the_engines_errors_unchanged(
     address: str, name: str, token: str
 ) -> None:
     document = {"do": "status", "status": 404, "text": '{"error": "no such model"}'}
@@ -246,7 +238,7 @@ def test_openai_clients_see_the_engine_s_errors_as_they_are(
     assert (answer.status, answer.read()) == (404, b'{"error": "no such model"}')
 
 
-def test_openai_clients_notice_a_stream_that_breaks(address: str, name: str, token: str) -> None:
+def test_openai_clients_notice_a_broken_stream(address: str, name: str, token: str) -> None:
     answer = chat(address, name, {"do": "break"}, Authorization=f"Bearer {token}")
     with pytest.raises(http.client.IncompleteRead) as raised:
         answer.read()
@@ -272,7 +264,7 @@ def test_an_unsigned_invocation_is_refused(address: str, name: str) -> None:
     [{"Origin": "https://example.org"}, {"Host": "rebound.example.org"}],
     ids=["another origin", "a name that leads here"],
 )
-def test_a_web_page_is_not_listened_to(address: str, headers: dict[str, str]) -> None:
+def test_requests_of_web_pages_are_refused(address: str, headers: dict[str, str]) -> None:
     connection = http.client.HTTPConnection(address)
     connection.request("GET", "/_peagle/status", headers=headers)
     answer = connection.getresponse()

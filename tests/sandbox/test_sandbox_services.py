@@ -38,7 +38,7 @@ def test_the_quota_of_an_instance_type_is_found_by_name(account: Account) -> Non
     assert quota["QuotaName"] == QUOTA_NAME
 
 
-def test_quota_codes_are_the_catalogue_s(account: Account) -> None:
+def test_quota_codes_are_those_of_the_catalogue(account: Account) -> None:
     client = account.client("service-quotas")
     known = [one for one in load_catalog().instances.instances if one.quota_code]
     assert known
@@ -53,13 +53,13 @@ def test_an_unknown_quota_is_refused(account: Account) -> None:
         client.get_service_quota(ServiceCode="sagemaker", QuotaCode="L-00000000")
 
 
-def test_other_services_quotas_are_still_motos(account: Account) -> None:
+def test_quotas_of_other_services_come_from_moto(account: Account) -> None:
     quotas = account.client("service-quotas").list_aws_default_service_quotas(ServiceCode="vpc")
     assert quotas["Quotas"][0]["ServiceCode"] == "vpc"
 
 
 @pytest.mark.usefixtures("no_quota")
-def test_without_quota_no_endpoint_is_made(account: Account) -> None:
+def test_without_quota_no_endpoint_is_created(account: Account) -> None:
     quotas = account.client("service-quotas").get_paginator("list_service_quotas")
     values = [
         quota["Value"]
@@ -78,21 +78,21 @@ def test_without_quota_no_endpoint_is_made(account: Account) -> None:
     assert account.sagemaker.list_endpoints()["Endpoints"] == []
 
 
-def test_what_is_running_counts(account: Account) -> None:
+def test_running_instances_count_towards_the_quota(account: Account) -> None:
     names = [account.endpoint() for _ in range(2)]
     with pytest.raises(account.sagemaker.exceptions.ResourceLimitExceeded, match="zation of 2 I"):
         account.endpoint()
     for name in names:
-        account.settled(name)
-        account.gone(name)
+        account.wait_until_stable(name)
+        account.delete(name)
 
 
-def test_a_quota_is_set_for_types_that_exist(sandbox: Sandbox) -> None:
+def test_a_quota_can_be_set_only_for_known_types(sandbox: Sandbox) -> None:
     with sandbox.at_home(), pytest.raises(UserError, match=r"ml\.bogus"):
         aws_sandbox.set_quota("ml.bogus", 1)
 
 
-def test_a_request_for_more_is_granted(sandbox: Sandbox, account: Account) -> None:
+def test_a_quota_increase_is_granted(sandbox: Sandbox, account: Account) -> None:
     client = account.client("service-quotas")
     pages = client.get_paginator("list_service_quotas").paginate(ServiceCode="sagemaker")
     (code,) = [
@@ -101,12 +101,12 @@ def test_a_request_for_more_is_granted(sandbox: Sandbox, account: Account) -> No
         for quota in page["Quotas"]
         if quota["QuotaName"] == QUOTA_NAME
     ]
-    asked = {"ServiceCode": "sagemaker", "QuotaCode": code}
-    granted = client.request_service_quota_increase(**asked, DesiredValue=3)["RequestedQuota"]
+    query = {"ServiceCode": "sagemaker", "QuotaCode": code}
+    granted = client.request_service_quota_increase(**query, DesiredValue=3)["RequestedQuota"]
     assert (granted["Status"], granted["DesiredValue"]) == ("APPROVED", 3.0)
-    assert client.get_service_quota(**asked)["Quota"]["Value"] == 3.0
+    assert client.get_service_quota(**query)["Quota"]["Value"] == 3.0
     with pytest.raises(ClientError, match="greater than the current"):
-        client.request_service_quota_increase(**asked, DesiredValue=3)
+        client.request_service_quota_increase(**query, DesiredValue=3)
     with sandbox.at_home():
         aws_sandbox.set_quota(INSTANCE_TYPE, 2)
 
@@ -119,7 +119,7 @@ def test_a_request_for_more_is_granted(sandbox: Sandbox, account: Account) -> No
         ("sagemaker", "list_endpoints", {}),
     ],
 )
-def test_what_it_is_told_to_deny_it_denies(
+def test_an_injected_fault_denies_the_operation(
     sandbox: Sandbox, account: Account, service: str, operation: str, parameters: dict[str, str]
 ) -> None:
     ask = getattr(account.client(service), operation)
@@ -136,16 +136,16 @@ def test_what_it_is_told_to_deny_it_denies(
 
 def test_prices_come_in_pages(account: Account) -> None:
     client = account.client("pricing")
-    asked = {"ServiceCode": "AmazonSageMaker", "MaxResults": 10}
-    first = client.get_products(**asked)
+    query = {"ServiceCode": "AmazonSageMaker", "MaxResults": 10}
+    first = client.get_products(**query)
     assert len(first["PriceList"]) == 10
-    pages = list(client.get_paginator("get_products").paginate(**asked))
+    pages = list(client.get_paginator("get_products").paginate(**query))
     assert len(pages) > 2
     rows = [row for page in pages for row in page["PriceList"]]
     assert len(rows) == len(set(rows)) > 20
 
 
-def test_prices_are_the_catalogue_s(account: Account) -> None:
+def test_prices_are_those_of_the_catalogue(account: Account) -> None:
     client = account.client("pricing")
     checked = 0
     for instance in load_catalog().instances.instances:
@@ -167,7 +167,7 @@ def test_prices_are_the_catalogue_s(account: Account) -> None:
     assert checked > 10
 
 
-def test_what_has_no_price_has_none(account: Account) -> None:
+def test_an_instance_without_a_price_is_not_listed(account: Account) -> None:
     client = account.client("pricing")
     for field, value in (("component", "Training"), ("instanceName", "ml.bogus")):
         filters = [{"Type": "TERM_MATCH", "Field": field, "Value": value}]
@@ -176,12 +176,12 @@ def test_what_has_no_price_has_none(account: Account) -> None:
     assert client.get_products(ServiceCode="AmazonEC2")["PriceList"] == []
 
 
-def test_scaling_targets_have_an_answer_about_tags(account: Account) -> None:
+def test_tags_of_scaling_targets_are_empty(account: Account) -> None:
     client = account.client("application-autoscaling")
     assert client.list_tags_for_resource(ResourceARN="arn:any")["Tags"] == {}
 
 
-def test_there_is_a_role_that_sagemaker_may_take(account: Account) -> None:
+def test_the_execution_role_trusts_sagemaker(account: Account) -> None:
     role = account.client("iam").get_role(RoleName=aws_sandbox.EXECUTION_ROLE)["Role"]
     assert role["Arn"] == ROLE
     statement = role["AssumeRolePolicyDocument"]["Statement"][0]
@@ -194,7 +194,7 @@ def test_the_account_is_the_same_in_every_region(account: Account) -> None:
         assert caller["Account"] == aws_sandbox.ACCOUNT
 
 
-def test_the_toolkit_s_own_connection_reaches_it(account: Account) -> None:
+def test_the_toolkit_connects_to_it(account: Account) -> None:
     aws = connect("us-east-1", endpoint_url=account.url, keys=Keys("testing", "testing"))
     assert aws.account == aws_sandbox.ACCOUNT
 

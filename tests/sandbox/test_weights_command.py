@@ -55,7 +55,7 @@ def test_a_pair_is_copied_and_the_plan_that_uses_it_has_one_mount(
     use = re.search(r"Use it: peagle (plan .*)", done.stderr)
     assert use is not None
     plan = tmp_path / "plan.json"
-    document = sandbox.told(*shlex.split(use[1]), "--out", str(plan))
+    document = sandbox.json(*shlex.split(use[1]), "--out", str(plan))
     assert document["mounts"] == [{"channel": None, "s3_uri": "s3://models/tiny/"}]
     environment = document["environment"]
     assert environment["SM_VLLM_MODEL"] == "/opt/ml/model/target"
@@ -66,8 +66,8 @@ def test_a_pair_is_copied_and_the_plan_that_uses_it_has_one_mount(
 
 
 def test_json_is_one_document_and_nothing_else(sandbox: Sandbox, account: Account) -> None:
-    document = sandbox.told("weights", "sync", "tiny", "s3://models/json", "--sandbox", "--yes")
-    again = sandbox.told("weights", "sync", "tiny", "s3://models/json", "--sandbox", "--yes")
+    document = sandbox.json("weights", "sync", "tiny", "s3://models/json", "--sandbox", "--yes")
+    again = sandbox.json("weights", "sync", "tiny", "s3://models/json", "--sandbox", "--yes")
 
     assert document["bytes"] == document["bytes_moved"] > 10_000_000
     assert again["bytes_moved"] == 0
@@ -116,7 +116,7 @@ def test_a_head_of_the_users_own_goes_in_the_place_of_one_that_is_not_public(
     to = "s3://models/own"
     words = ("weights", "sync", "gemma-4-31b", to, "--drafter-only", "--sandbox", "--yes")
 
-    own = sandbox.told(*words, "--drafter-from", str(head))
+    own = sandbox.json(*words, "--drafter-from", str(head))
 
     assert own["folders"]["drafter"]["source"] == str(head.resolve())
     next_command = f"peagle plan gemma-4-31b --drafter {to}/drafter/ --online --sandbox"
@@ -190,7 +190,7 @@ def test_who_comes_second_is_told_who_is_first_and_how_to_take_over(
     assert "--take-over" in refused.stderr.splitlines()[-1]
     assert "Resume:" not in refused.stderr
     assert _keys(account, "busy") == {"peagle-weights.lock"}
-    told = sandbox.told("weights", "list", "s3://models/busy", "--sandbox")
+    told = sandbox.json("weights", "list", "s3://models/busy", "--sandbox")
     assert told["at_work"].startswith("arn:aws:iam::1:user/anna on build-7")
     taken = _sync(sandbox, "busy", "--yes", "--take-over")
     assert taken.returncode == 0, taken.stderr
@@ -227,7 +227,7 @@ def test_warm_starts_are_listed_with_what_they_are_for_and_removed_with_the_weig
     _put_warm(account, "warm", "0b" * 16, subject=other, size=5)
 
     listed = sandbox.peagle("weights", "list", "s3://models/warm", "--sandbox")
-    told = sandbox.told("weights", "list", "s3://models/warm", "--sandbox")["warm"]
+    told = sandbox.json("weights", "list", "s3://models/warm", "--sandbox")["warm"]
     removed = sandbox.peagle("weights", "remove", "s3://models/warm", "--sandbox", "--yes")
 
     assert listed.returncode == 0, "a start that finds it half compiles anew"
@@ -250,7 +250,7 @@ def test_a_warm_start_of_the_target_alone_is_one_of_the_pairs_prefix(
     subject = {**subject, "engine": {}, "pair": {**subject["pair"], "drafter": None}}
     _put_warm(account, "alone/target", "0a" * 16, size=4, subject=subject)
 
-    listed = sandbox.told("weights", "list", "s3://models/alone", "--sandbox")
+    listed = sandbox.json("weights", "list", "s3://models/alone", "--sandbox")
     sandbox.peagle("weights", "remove", "s3://models/alone", "--sandbox", "--yes")
 
     assert listed["complete"] is True
@@ -271,7 +271,7 @@ def test_one_warm_start_is_removed_and_nothing_else(sandbox: Sandbox, account: A
     mixed = sandbox.peagle(*remove, "0a" * 16, "--even-if-used", "--yes")
     both = {f"warm/{'0b' * 16}.{name}" for name in ("json", "tar.gz")}
     assert _keys(account, "one") == {*weights, *both, *(key.replace("0b", "0a") for key in both)}
-    done = sandbox.told(*remove, "0a" * 16, "--yes")
+    done = sandbox.json(*remove, "0a" * 16, "--yes")
 
     assert (unknown.returncode, asked.returncode, mixed.returncode) == (2, 2, 2)
     said = (
@@ -346,5 +346,5 @@ def test_ctrl_c_says_what_is_left_and_how_to_go_on(
     assert "Finished parts are kept" in said
     assert f"Resume: peagle {shlex.join(words)}\n" in said
     assert "Remove: peagle weights remove s3://models/stopped --sandbox\n" in said
-    again = sandbox.told(*words, "--yes")
+    again = sandbox.json(*words, "--yes")
     assert again["bytes_moved"] < again["bytes"]

@@ -18,9 +18,7 @@ from peagle.weights.layout import WeightsPrefix, weights_prefix
 from peagle.weights.manifest import SyncedPair
 from peagle.weights.queue import SyncProgress
 from peagle.weights.sources import open_source
-from peagle.weights.sync import SyncPlan, SyncResult
-from peagle.weights.sync import plan_sync_from as survey
-from peagle.weights.sync import sync_weights as sync
+from peagle.weights.sync import SyncPlan, SyncResult, plan_sync_from, sync_weights
 
 MIB = 1024 * 1024
 CONFIG = b'{"hidden_size": 4, "vocab_size": 8}'
@@ -30,14 +28,14 @@ COPIED = SyncedPair("acme/chat+head", parallel_drafting=True)
 
 @functools.lru_cache(maxsize=8)
 def shard(tensor: str, size: int, seed: int = 0) -> bytes:
-    """A safetensors file with one tensor of so many bytes, all different."""
+    """A safetensors file with one tensor of ``size`` different bytes."""
     entry = {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}
     header = json.dumps({tensor: entry}).encode()
     return struct.pack("<Q", len(header)) + header + random.Random(seed).randbytes(size)
 
 
 def index_of(files: dict[str, str]) -> bytes:
-    """An index: file by tensor."""
+    """An index that maps tensors to files."""
     return json.dumps({"weight_map": files}).encode()
 
 
@@ -51,7 +49,7 @@ def write_model(folder: Path, size: int = 1000, seed: int = 0) -> Path:
 
 
 class Calls:
-    """Every call of S3, those that were answered, and a hook before it."""
+    """Records all calls of S3 and those that succeeded; ``before`` is a hook."""
 
     def __init__(self, aws: Aws, monkeypatch: Any) -> None:
         self.made: list[tuple[str, str]] = []
@@ -72,12 +70,12 @@ class Calls:
         monkeypatch.setattr(aws, "call", call)
 
     def count(self, *operations: str) -> int:
-        """How many calls of these there were."""
+        """The number of these calls."""
         counted = Counter(operation for operation, _ in self.made)
         return sum(counted[operation] for operation in operations)
 
     def keys(self, operation: str) -> list[str]:
-        """The keys that were called about."""
+        """The keys of these calls."""
         return [key for made, key in self.made if made == operation]
 
 
@@ -85,19 +83,21 @@ def folder_weights(folder: Path) -> Weights:
     return Weights(kind="directory", location=str(folder), engine_path=str(folder))
 
 
-def look(aws: Aws, place: WeightsPrefix = PLACE, **weights: Weights) -> SyncPlan:
-    """What a copy of these would do."""
-    return survey(aws, place, {part: open_source(w, lambda: aws) for part, w in weights.items()})
+def plan_for(aws: Aws, place: WeightsPrefix = PLACE, **weights: Weights) -> SyncPlan:
+    """The plan of a sync of these weights."""
+    return plan_sync_from(
+        aws, place, {part: open_source(w, lambda: aws) for part, w in weights.items()}
+    )
 
 
-def bring(aws: Aws, place: WeightsPrefix = PLACE, **weights: Weights) -> SyncResult:
-    """Copy these."""
+def sync(aws: Aws, place: WeightsPrefix = PLACE, **weights: Weights) -> SyncResult:
+    """Sync these weights."""
     moments: list[SyncProgress] = []
-    return sync(aws, look(aws, place, **weights), COPIED, moments.append)
+    return sync_weights(aws, plan_for(aws, place, **weights), COPIED, moments.append)
 
 
 def stored(aws: Aws, key: str, bucket: str = "models") -> bytes:
-    """An object's bytes."""
+    """The bytes of an object."""
     with aws.call("s3", "get_object", Bucket=bucket, Key=key)["Body"] as body:
         content: bytes = body.read()
     return content
@@ -116,5 +116,5 @@ def unfinished(aws: Aws) -> list[str]:
 
 
 def manifest(aws: Aws) -> Any:
-    """peagle-weights.json as it lies there."""
+    """The content of peagle-weights.json."""
     return json.loads(stored(aws, PLACE.manifest_key))

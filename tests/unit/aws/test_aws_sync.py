@@ -1,4 +1,4 @@
-"""Copying a pair against a real S3 client: what goes, what is kept, what is found out."""
+"""Sync of a pair with a real S3 client: uploads, resumption, verification."""
 
 from __future__ import annotations
 
@@ -12,28 +12,27 @@ from peagle.aws.client import Aws
 from peagle.errors import CloudError, NotFound, Refused
 from peagle.weights import upload as uploading
 from peagle.weights.bucket import Bucket
-from peagle.weights.inspect import inspect_weights as look_at
-from peagle.weights.inspect import remove_weights as remove
+from peagle.weights.inspect import inspect_weights, remove_weights
 from peagle.weights.queue import SyncProgress
-from peagle.weights.sync import sync_weights as sync
+from peagle.weights.sync import sync_weights
 from tests.unit.aws.syncing import (
     COPIED,
     MIB,
     PLACE,
     Calls,
-    bring,
     folder_weights,
     keys,
-    look,
     manifest,
+    plan_for,
     shard,
     stored,
+    sync,
     unfinished,
     write_model,
 )
 
 LARGE = 20 * MIB
-"""Of a file in parts; S3 takes none of less than 5 MiB but the last."""
+"""The smallest part size of S3, except for the last part."""
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +42,7 @@ def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def target(tmp_path: Path) -> Path:
-    """A model whose weights go in five parts."""
+    """A model whose weights are uploaded in five parts."""
     return write_model(tmp_path / "target", LARGE)
 
 
@@ -57,8 +56,8 @@ def calls(aws: Aws, monkeypatch: pytest.MonkeyPatch) -> Calls:
     return Calls(aws, monkeypatch)
 
 
-def test_a_pair_lies_in_two_folders_of_one_prefix(aws: Aws, target: Path, drafter: Path) -> None:
-    outcome = bring(aws, target=folder_weights(target), drafter=folder_weights(drafter))
+def test_a_pair_has_two_folders_at_one_prefix(aws: Aws, target: Path, drafter: Path) -> None:
+    outcome = sync(aws, target=folder_weights(target), drafter=folder_weights(drafter))
 
     names = ("config.json", "model.safetensors", "tokenizer.json")
     folders = {f"pair/{part}/{name}" for part in ("target", "drafter") for name in names}
@@ -70,26 +69,26 @@ def test_a_pair_lies_in_two_folders_of_one_prefix(aws: Aws, target: Path, drafte
     assert unfinished(aws) == []
 
 
-def test_every_byte_goes_with_a_checksum(aws: Aws, target: Path, calls: Calls) -> None:
+def test_every_upload_has_a_checksum(aws: Aws, target: Path, calls: Calls) -> None:
     unchecked: list[str] = []
 
-    def look_at_call(operation: str, given: dict[str, Any]) -> None:
+    def check_call(operation: str, given: dict[str, Any]) -> None:
         if "Body" in given and "ChecksumSHA256" not in given:
             unchecked.append(given["Key"])
 
-    calls.before = look_at_call
-    bring(aws, target=folder_weights(target))
+    calls.before = check_call
+    sync(aws, target=folder_weights(target))
 
     assert set(unchecked) == {PLACE.manifest_key, PLACE.lock_key}
     files = manifest(aws)["folders"]["target"]["files"]
     assert all(entry["checksum"].startswith("SHA256:") for entry in files.values())
 
 
-def test_what_is_there_is_not_sent_again(aws: Aws, target: Path, calls: Calls) -> None:
-    bring(aws, target=folder_weights(target))
+def test_existing_files_are_not_sent_again(aws: Aws, target: Path, calls: Calls) -> None:
+    sync(aws, target=folder_weights(target))
     calls.made.clear()
 
-    outcome = bring(aws, target=folder_weights(target))
+    outcome = sync(aws, target=folder_weights(target))
 
     assert outcome.moved == 0
     assert calls.keys("put_object").count(PLACE.manifest_key) == 2
@@ -97,30 +96,30 @@ def test_what_is_there_is_not_sent_again(aws: Aws, target: Path, calls: Calls) -
     assert calls.count("upload_part", "create_multipart_upload") == 0
 
 
-def test_a_file_with_other_bytes_of_the_same_size_is_written_anew(aws: Aws, target: Path) -> None:
-    bring(aws, target=folder_weights(target))
+def test_a_file_with_other_bytes_of_the_same_size_is_replaced(aws: Aws, target: Path) -> None:
+    sync(aws, target=folder_weights(target))
     (target / "model.safetensors").write_bytes(shard("w", LARGE, seed=7))
     (target / "tokenizer.json").write_bytes(b"[]")
 
-    outcome = bring(aws, target=folder_weights(target))
+    outcome = sync(aws, target=folder_weights(target))
 
     for name in ("model.safetensors", "tokenizer.json"):
         assert stored(aws, f"pair/target/{name}") == (target / name).read_bytes()
     assert outcome.moved == (target / "model.safetensors").stat().st_size + 2
 
 
-def test_an_object_that_somebody_else_wrote_is_not_trusted(aws: Aws, target: Path) -> None:
+def test_an_object_without_our_metadata_is_not_trusted(aws: Aws, target: Path) -> None:
     size = (target / "model.safetensors").stat().st_size
     key = "pair/target/model.safetensors"
     aws.call("s3", "put_object", Bucket="models", Key=key, Body=bytes(size))
 
-    bring(aws, target=folder_weights(target))
+    sync(aws, target=folder_weights(target))
 
     assert stored(aws, key) == (target / "model.safetensors").read_bytes()
 
 
 def _fail_at(number: int, error: BaseException) -> Any:
-    """Let the first parts through, so many, and end with the error at the others."""
+    """Raise ``error`` from part ``number`` on."""
 
     def before(operation: str, given: dict[str, Any]) -> None:
         if operation == "upload_part" and given["PartNumber"] > number:
@@ -130,17 +129,17 @@ def _fail_at(number: int, error: BaseException) -> Any:
 
 
 @pytest.mark.parametrize("error", [CloudError("S3 is away"), KeyboardInterrupt()])
-def test_what_was_interrupted_goes_on_and_no_part_is_sent_twice(
+def test_an_interrupted_sync_resumes_and_sends_no_part_twice(
     aws: Aws, target: Path, calls: Calls, error: BaseException
 ) -> None:
     calls.before = _fail_at(2, error)
     with pytest.raises(type(error)):
-        bring(aws, target=folder_weights(target))
+        sync(aws, target=folder_weights(target))
     assert unfinished(aws) == ["pair/target/model.safetensors"]
     assert manifest(aws)["folders"]["target"]["complete"] is False
     calls.before = lambda operation, given: None
 
-    outcome = bring(aws, target=folder_weights(target))
+    outcome = sync(aws, target=folder_weights(target))
 
     assert calls.count("upload_part") == 5
     assert calls.count("create_multipart_upload") == 1
@@ -151,32 +150,30 @@ def test_what_was_interrupted_goes_on_and_no_part_is_sent_twice(
     assert manifest(aws)["folders"]["target"]["complete"] is True
 
 
-def test_parts_of_a_file_that_has_changed_since_are_sent_again(
-    aws: Aws, target: Path, calls: Calls
-) -> None:
+def test_parts_of_a_changed_file_are_sent_again(aws: Aws, target: Path, calls: Calls) -> None:
     calls.before = _fail_at(4, CloudError("S3 is away"))
     with pytest.raises(CloudError):
-        bring(aws, target=folder_weights(target))
+        sync(aws, target=folder_weights(target))
     calls.before = lambda operation, given: None
     (target / "model.safetensors").write_bytes(shard("w", LARGE, seed=9))
 
-    bring(aws, target=folder_weights(target))
+    sync(aws, target=folder_weights(target))
 
     assert (
         stored(aws, "pair/target/model.safetensors") == (target / "model.safetensors").read_bytes()
     )
 
 
-def test_an_unfinished_upload_of_other_weights_is_thrown_away(
+def test_an_unfinished_upload_of_other_weights_is_aborted(
     aws: Aws, target: Path, tmp_path: Path, calls: Calls
 ) -> None:
     calls.before = _fail_at(2, CloudError("S3 is away"))
     with pytest.raises(CloudError):
-        bring(aws, target=folder_weights(target))
+        sync(aws, target=folder_weights(target))
     calls.before = lambda operation, given: None
     other = write_model(tmp_path / "other", LARGE, seed=3)
 
-    bring(aws, target=folder_weights(other))
+    sync(aws, target=folder_weights(other))
 
     assert calls.count("abort_multipart_upload") == 1
     assert unfinished(aws) == []
@@ -185,10 +182,10 @@ def test_an_unfinished_upload_of_other_weights_is_thrown_away(
     )
 
 
-def test_an_answer_to_the_last_call_that_got_lost_does_no_harm(
+def test_a_lost_response_to_the_last_call_is_tolerated(
     aws: Aws, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S3 has made the object, nobody heard of it, and the repeated call finds no upload."""
+    """S3 has completed the object, the response is lost, and the repeated call finds no upload."""
     original = Bucket.complete
 
     def twice(bucket: Bucket, key: str, upload: str, parts: list[dict[str, Any]]) -> None:
@@ -197,59 +194,59 @@ def test_an_answer_to_the_last_call_that_got_lost_does_no_harm(
 
     monkeypatch.setattr(Bucket, "complete", twice)
     with pytest.raises(CloudError):
-        bring(aws, target=folder_weights(target))
+        sync(aws, target=folder_weights(target))
     monkeypatch.setattr(Bucket, "complete", original)
 
-    assert bring(aws, target=folder_weights(target)).moved < LARGE
+    assert sync(aws, target=folder_weights(target)).moved < LARGE
 
 
-def test_bytes_that_change_on_the_way_are_found_out_and_removed(
+def test_bytes_that_change_in_transit_are_detected_and_removed(
     aws: Aws, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(uploading, "combined", lambda checksums: "of something else")
 
     with pytest.raises(CloudError, match="S3 has"):
-        bring(aws, target=folder_weights(target))
+        sync(aws, target=folder_weights(target))
 
     assert "pair/target/model.safetensors" not in keys(aws)
     assert manifest(aws)["folders"]["target"]["complete"] is False
 
 
-def test_target_and_drafter_can_come_one_after_the_other(
-    aws: Aws, target: Path, drafter: Path
-) -> None:
-    bring(aws, target=folder_weights(target))
-    outcome = bring(aws, drafter=folder_weights(drafter))
+def test_target_and_drafter_can_be_synced_separately(aws: Aws, target: Path, drafter: Path) -> None:
+    sync(aws, target=folder_weights(target))
+    outcome = sync(aws, drafter=folder_weights(drafter))
 
     assert set(outcome.manifest) == {"target", "drafter"}
-    assert look(aws, target=folder_weights(target), drafter=folder_weights(drafter)).findings == ()
-    assert look_at(aws, PLACE).complete
+    assert (
+        plan_for(aws, target=folder_weights(target), drafter=folder_weights(drafter)).findings == ()
+    )
+    assert inspect_weights(aws, PLACE).complete
 
 
-def test_foreign_objects_are_found_before_anything_is_written(aws: Aws, target: Path) -> None:
+def test_foreign_objects_are_found_before_any_write(aws: Aws, target: Path) -> None:
     aws.call("s3", "put_object", Bucket="models", Key="pair/target/old.safetensors", Body=b"old")
 
-    (finding,) = look(aws, target=folder_weights(target)).findings
+    (finding,) = plan_for(aws, target=folder_weights(target)).findings
 
     assert (finding.level, finding.code) == ("error", "foreign-objects")
     assert "target/old.safetensors" in finding.message
 
 
-def test_a_file_of_another_size_is_announced(aws: Aws, target: Path) -> None:
+def test_a_file_of_another_size_is_a_warning(aws: Aws, target: Path) -> None:
     aws.call("s3", "put_object", Bucket="models", Key="pair/target/config.json", Body=b"{}")
 
-    (finding,) = look(aws, target=folder_weights(target)).findings
+    (finding,) = plan_for(aws, target=folder_weights(target)).findings
 
     assert (finding.level, finding.code) == ("warning", "objects-are-replaced")
 
 
-def test_a_bucket_that_is_not_there_is_made(aws: Aws, drafter: Path) -> None:
+def test_a_missing_bucket_is_created(aws: Aws, drafter: Path) -> None:
     from peagle.weights.layout import weights_prefix
 
     place = weights_prefix("s3://new-models/pair")
-    assert look(aws, place, drafter=folder_weights(drafter)).creates_bucket
+    assert plan_for(aws, place, drafter=folder_weights(drafter)).creates_bucket
 
-    bring(aws, place, drafter=folder_weights(drafter))
+    sync(aws, place, drafter=folder_weights(drafter))
 
     assert "pair/drafter/config.json" in keys(aws, "new-models")
 
@@ -261,40 +258,40 @@ def test_a_bucket_of_another_region_is_refused(aws: Aws, drafter: Path) -> None:
     from peagle.weights.layout import weights_prefix
 
     with pytest.raises(Refused, match="eu-west-1") as refused:
-        look(aws, weights_prefix("s3://west/pair"), drafter=folder_weights(drafter))
+        plan_for(aws, weights_prefix("s3://west/pair"), drafter=folder_weights(drafter))
     assert "--region eu-west-1" in refused.value.fix
 
 
-def test_progress_ends_at_the_whole_whether_moved_or_not(aws: Aws, target: Path) -> None:
+def test_progress_ends_at_the_total(aws: Aws, target: Path) -> None:
     for _ in range(2):
         moments: list[SyncProgress] = []
-        found = look(aws, target=folder_weights(target))
-        sync(aws, found, COPIED, moments.append)
+        found = plan_for(aws, target=folder_weights(target))
+        sync_weights(aws, found, COPIED, moments.append)
         assert moments[-1].done == moments[-1].total == found.size
         assert all(0 <= moment.done <= moment.total for moment in moments)
 
 
-def test_a_look_at_what_was_interrupted(aws: Aws, target: Path, calls: Calls) -> None:
+def test_inspect_after_an_interrupted_sync(aws: Aws, target: Path, calls: Calls) -> None:
     with pytest.raises(NotFound):
-        look_at(aws, PLACE)
+        inspect_weights(aws, PLACE)
     calls.before = _fail_at(2, CloudError("S3 is away"))
     with pytest.raises(CloudError):
-        bring(aws, target=folder_weights(target))
+        sync(aws, target=folder_weights(target))
     calls.before = lambda operation, given: None
 
-    half = look_at(aws, PLACE)
+    partial = inspect_weights(aws, PLACE)
 
-    files = {file.name: file for file in half.files["target"]}
+    files = {file.name: file for file in partial.files["target"]}
     assert files["model.safetensors"].state == "half"
     assert files["model.safetensors"].present == 2 * 5 * MIB
-    assert not half.complete
+    assert not partial.complete
     aws.call("s3", "delete_object", Bucket="models", Key="pair/target/config.json")
-    again = {file.name: file.state for file in look_at(aws, PLACE).files["target"]}
+    again = {file.name: file.state for file in inspect_weights(aws, PLACE).files["target"]}
     assert again["config.json"] == "missing"
 
 
 def put_warm_start(aws: Aws, key: str, device: Any, archive: int = 3) -> None:
-    """As `peagle warm` stores it; ``archive`` bytes, of three that the manifest names."""
+    """Store a warm start with ``archive`` of the three bytes that the manifest names."""
     document = {"format": 1, "key": key, "size": 3, "subject": {"device": device}}
     objects = {"tar.gz": b"x" * archive, "json": json.dumps(document).encode()}
     for name, body in objects.items():
@@ -302,14 +299,14 @@ def put_warm_start(aws: Aws, key: str, device: Any, archive: int = 3) -> None:
         aws.call("s3", "put_object", **given)
 
 
-def test_a_look_at_warm_starts_says_for_which_device(aws: Aws, target: Path) -> None:
-    bring(aws, target=folder_weights(target))
+def test_inspect_names_the_device_of_warm_starts(aws: Aws, target: Path) -> None:
+    sync(aws, target=folder_weights(target))
     gpus = {"gpus": ["NVIDIA H200 (9.0)"] * 8, "used": 4, "driver": "580"}
     put_warm_start(aws, "a" * 32, gpus)
     put_warm_start(aws, "b" * 32, {"cpu": "AMD EPYC 9R14", "instructions": "0f" * 32}, archive=2)
     aws.call("s3", "put_object", Bucket="models", Key=f"pair/warm/{'c' * 32}.json", Body=b"{")
 
-    found = look_at(aws, PLACE)
+    found = inspect_weights(aws, PLACE)
 
     assert [(warm.key[0], warm.device, warm.complete) for warm in found.warm] == [
         ("a", "4 x NVIDIA H200 (9.0), driver 580", True),
@@ -326,23 +323,23 @@ def _sizes(aws: Aws) -> dict[str, int]:
     return {entry["Key"]: entry["Size"] for entry in found}
 
 
-def test_warm_starts_go_with_the_weights(aws: Aws, target: Path) -> None:
-    bring(aws, target=folder_weights(target))
+def test_warm_starts_are_removed_with_the_weights(aws: Aws, target: Path) -> None:
+    sync(aws, target=folder_weights(target))
     put_warm_start(aws, "a" * 32, {"cpu": "x"})
     aws.call("s3", "put_object", Bucket="models", Key="pair/mine.txt", Body=b"!")
 
-    remove(aws, look_at(aws, PLACE))
+    remove_weights(aws, inspect_weights(aws, PLACE))
 
     assert keys(aws) == {"pair/mine.txt"}
 
 
-def test_a_look_at_what_somebody_has_changed(aws: Aws, target: Path) -> None:
-    bring(aws, target=folder_weights(target))
-    assert look_at(aws, PLACE).complete
+def test_inspect_after_foreign_changes(aws: Aws, target: Path) -> None:
+    sync(aws, target=folder_weights(target))
+    assert inspect_weights(aws, PLACE).complete
 
     aws.call("s3", "put_object", Bucket="models", Key="pair/target/config.json", Body=b"{}")
     aws.call("s3", "put_object", Bucket="models", Key="pair/mine.txt", Body=b"!")
-    spoilt = look_at(aws, PLACE)
-    assert {file.state for file in spoilt.files["target"]} == {"differs", "whole"}
-    assert spoilt.others == {"pair/mine.txt": 1}
-    assert not spoilt.complete
+    damaged = inspect_weights(aws, PLACE)
+    assert {file.state for file in damaged.files["target"]} == {"differs", "whole"}
+    assert damaged.others == {"pair/mine.txt": 1}
+    assert not damaged.complete

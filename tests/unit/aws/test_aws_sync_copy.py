@@ -1,4 +1,4 @@
-"""From another S3 prefix: S3 copies, no byte of a weight file passes through this machine."""
+"""Sync from another S3 prefix: S3 copies, and no weight file passes through this machine."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from peagle.errors import CheckpointError, CloudError
 from peagle.planning.plan import Weights
 from peagle.weights.bucket import Bucket
 from peagle.weights.layout import weights_prefix
-from peagle.weights.sync import sync_weights as sync
+from peagle.weights.sync import sync_weights
 from tests.unit.aws.syncing import (
     CONFIG,
     COPIED,
     MIB,
     PLACE,
     Calls,
-    bring,
     folder_weights,
-    look,
+    plan_for,
     shard,
     stored,
+    sync,
     unfinished,
     write_model,
 )
@@ -59,7 +59,7 @@ def calls(aws: Aws, monkeypatch: pytest.MonkeyPatch) -> Calls:
     return Calls(aws, monkeypatch)
 
 
-def test_s3_copies_and_we_read_headers_only(aws: Aws, calls: Calls) -> None:
+def test_s3_copies_and_only_headers_are_read(aws: Aws, calls: Calls) -> None:
     read: list[str] = []
 
     def note(operation: str, given: dict[str, Any]) -> None:
@@ -67,7 +67,7 @@ def test_s3_copies_and_we_read_headers_only(aws: Aws, calls: Calls) -> None:
             read.append(given["Key"])
 
     calls.before = note
-    bring(aws, target=FROM)
+    sync(aws, target=FROM)
 
     assert set(read) <= {PLACE.manifest_key, PLACE.lock_key}
     assert calls.count("upload_part") == 0
@@ -78,38 +78,38 @@ def test_s3_copies_and_we_read_headers_only(aws: Aws, calls: Calls) -> None:
     assert unfinished(aws) == []
 
 
-def test_what_is_copied_already_is_not_copied_again(aws: Aws, calls: Calls) -> None:
-    bring(aws, target=FROM)
+def test_existing_copies_are_not_copied_again(aws: Aws, calls: Calls) -> None:
+    sync(aws, target=FROM)
     calls.made.clear()
 
-    assert bring(aws, target=FROM).moved == 0
+    assert sync(aws, target=FROM).moved == 0
 
     assert calls.count("upload_part_copy", "copy_object", "create_multipart_upload") == 0
 
 
-def test_an_interrupted_copy_goes_on(aws: Aws, calls: Calls) -> None:
-    seen: list[int] = []
+def test_an_interrupted_copy_resumes(aws: Aws, calls: Calls) -> None:
+    numbers: list[int] = []
 
     def fail(operation: str, given: dict[str, Any]) -> None:
         if operation == "upload_part_copy":
-            seen.append(given["PartNumber"])
-            if len(seen) == 3:
+            numbers.append(given["PartNumber"])
+            if len(numbers) == 3:
                 raise CloudError("S3 is away")
 
     calls.before = fail
     with pytest.raises(CloudError, match="away"):
-        bring(aws, target=FROM)
+        sync(aws, target=FROM)
     calls.before = lambda operation, given: None
     copied = calls.count("upload_part_copy")
 
-    bring(aws, target=FROM)
+    sync(aws, target=FROM)
 
     assert copied < 3
     assert calls.count("upload_part_copy") == 3
     assert stored(aws, KEY) == WEIGHTS
 
 
-def test_a_copy_whose_parts_have_gone_since_they_were_listed_begins_anew(
+def test_a_copy_whose_upload_has_ended_begins_again(
     aws: Aws, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(operation: str, given: dict[str, Any]) -> None:
@@ -118,7 +118,7 @@ def test_a_copy_whose_parts_have_gone_since_they_were_listed_begins_anew(
 
     calls.before = fail
     with pytest.raises(CloudError, match="away"):
-        bring(aws, target=FROM)
+        sync(aws, target=FROM)
     calls.before = lambda operation, given: None
     kept = Bucket.uploaded_parts
 
@@ -128,29 +128,29 @@ def test_a_copy_whose_parts_have_gone_since_they_were_listed_begins_anew(
 
     monkeypatch.setattr(Bucket, "uploaded_parts", aborted)
 
-    bring(aws, target=FROM)
+    sync(aws, target=FROM)
 
     assert stored(aws, KEY) == WEIGHTS
     assert unfinished(aws) == []
 
 
-def test_an_original_that_changes_meanwhile_is_found_out(aws: Aws) -> None:
-    found = look(aws, target=FROM)
+def test_an_original_that_changes_meanwhile_is_detected(aws: Aws) -> None:
+    found = plan_for(aws, target=FROM)
     aws.call("s3", "put_object", Bucket="theirs", Key="head/config.json", Body=b"{}")
 
     with pytest.raises(CheckpointError, match="has changed since it was listed"):
-        sync(aws, found, COPIED, lambda moment: None)
+        sync_weights(aws, found, COPIED, lambda moment: None)
 
 
 def test_a_copy_of_our_own_copy_has_the_same_checksum(aws: Aws, tmp_path: Path) -> None:
-    """Its checksum depends on the size of its parts, so the copy takes the same parts."""
+    """The checksum depends on the part size, so the copy has the same parts."""
     model = write_model(tmp_path / "model", 17 * MIB)
-    bring(aws, target=folder_weights(model))
+    sync(aws, target=folder_weights(model))
     first = aws.call("s3", "head_object", Bucket="models", Key=KEY, ChecksumMode="ENABLED")
     other = weights_prefix("s3://models/other")
 
     again = Weights(kind="s3", location=PLACE.part_uri("target"), engine_path="")
-    bring(aws, other, target=again)
+    sync(aws, other, target=again)
 
     key = "other/target/model.safetensors"
     second = aws.call("s3", "head_object", Bucket="models", Key=key, ChecksumMode="ENABLED")
@@ -162,7 +162,7 @@ def test_a_copy_with_another_checksum_than_the_original_is_removed(
     aws: Aws, tmp_path: Path, calls: Calls
 ) -> None:
     model = write_model(tmp_path / "model", 17 * MIB)
-    bring(aws, target=folder_weights(model))
+    sync(aws, target=folder_weights(model))
     other = weights_prefix("s3://models/other")
 
     def spoil(operation: str, given: dict[str, Any]) -> None:
@@ -177,13 +177,13 @@ def test_a_copy_with_another_checksum_than_the_original_is_removed(
 
     aws.call = call  # type: ignore[method-assign]
     with pytest.raises(CloudError, match="S3 has"):
-        bring(
+        sync(
             aws, other, target=Weights(kind="s3", location=PLACE.part_uri("target"), engine_path="")
         )
 
 
-def test_a_prefix_without_a_model_is_said(aws: Aws) -> None:
+def test_a_prefix_without_a_model_is_an_error(aws: Aws) -> None:
     aws.call("s3", "delete_object", Bucket="theirs", Key="head/config.json")
 
     with pytest.raises(CheckpointError, match=r"s3://theirs/head has no config\.json"):
-        bring(aws, target=FROM)
+        sync(aws, target=FROM)

@@ -1,4 +1,4 @@
-"""Killed while S3 makes an object of its parts: the next run meets an upload that ends only now."""
+"""Killed while S3 completes an upload: the next run finds an upload that completes meanwhile."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from peagle.aws.client import Aws
 from peagle.weights.bucket import Bucket
-from tests.unit.aws.syncing import MIB, Calls, bring, folder_weights, shard, stored, write_model
+from tests.unit.aws.syncing import MIB, Calls, folder_weights, shard, stored, sync, write_model
 
 LARGE = 20 * MIB
 KEY = "pair/target/model.safetensors"
@@ -17,7 +17,7 @@ KEY = "pair/target/model.safetensors"
 
 @pytest.fixture
 def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A model whose weights go in five parts."""
+    """A model whose weights are uploaded in five parts."""
     monkeypatch.setattr("peagle.weights.transfer.PART_BYTES", 5 * MIB)
     return write_model(tmp_path / "target", LARGE)
 
@@ -28,27 +28,27 @@ def calls(aws: Aws, monkeypatch: pytest.MonkeyPatch) -> Calls:
 
 
 def _killed_at_the_end(aws: Aws, target: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """All parts are there; the call that makes an object of them is on its way still. What comes
+    """All parts are there; the call that completes them is still in flight. What comes
     back lets S3 do that call."""
     calls: list[tuple[Any, ...]] = []
     original = Bucket.complete
 
-    def never_heard_of(bucket: Bucket, *given: Any) -> None:
+    def lost(bucket: Bucket, *given: Any) -> None:
         calls.append((bucket, *given))
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(Bucket, "complete", never_heard_of)
+        patched.setattr(Bucket, "complete", lost)
         with pytest.raises(KeyboardInterrupt):
-            bring(aws, target=folder_weights(target))
+            sync(aws, target=folder_weights(target))
     return lambda: original(*calls.pop()) if calls else None
 
 
 @pytest.mark.parametrize("operation", ["uploaded_parts", "sizes"])
-def test_an_upload_that_ends_only_now_is_not_sent_again(
+def test_an_upload_that_completes_late_is_not_sent_again(
     aws: Aws, target: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
-    """Between two looks at S3: before its parts are listed, or after the objects were."""
+    """Between two calls: before its parts are listed, or after the objects were."""
     arrives = _killed_at_the_end(aws, target, monkeypatch)
     look_at_s3 = getattr(Bucket, operation)
     after = operation == "sizes"
@@ -65,7 +65,7 @@ def test_an_upload_that_ends_only_now_is_not_sent_again(
     if after:  # S3 lists no upload that is about to end
         monkeypatch.setattr(Bucket, "unfinished_uploads", lambda bucket, prefix: {})
 
-    outcome = bring(aws, target=folder_weights(target))
+    outcome = sync(aws, target=folder_weights(target))
 
     assert calls.count("upload_part") == 5
     assert outcome.moved == 0
@@ -73,7 +73,7 @@ def test_an_upload_that_ends_only_now_is_not_sent_again(
     assert stored(aws, KEY) == (target / "model.safetensors").read_bytes()
 
 
-def test_an_upload_of_other_bytes_that_ends_only_now_is_written_anew(
+def test_an_upload_of_other_bytes_that_completes_late_is_replaced(
     aws: Aws, target: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arrives = _killed_at_the_end(aws, target, monkeypatch)
@@ -86,7 +86,7 @@ def test_an_upload_of_other_bytes_that_ends_only_now_is_written_anew(
 
     monkeypatch.setattr(Bucket, "uploaded_parts", meanwhile)
 
-    bring(aws, target=folder_weights(target))
+    sync(aws, target=folder_weights(target))
 
     assert calls.count("upload_part") == 10
     assert stored(aws, KEY) == (target / "model.safetensors").read_bytes()

@@ -1,4 +1,4 @@
-"""From the hub, as servers on loopback: one commit, its checksums, and no byte sent twice."""
+"""Sync from a fake hub on loopback: commits, checksums, resumption."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ from peagle.aws.client import Aws
 from peagle.errors import CheckpointError, CloudError
 from peagle.planning.plan import Weights
 from peagle.weights.sources import open_source
-from peagle.weights.sync import SyncResult
-from peagle.weights.sync import plan_sync_from as survey
-from peagle.weights.sync import sync_weights as sync
+from peagle.weights.sync import SyncResult, plan_sync_from, sync_weights
 from tests.unit.aws.syncing import (
     CONFIG,
     COPIED,
@@ -40,7 +38,7 @@ TOKENIZER = b'{"model": {"vocab": {"a": 0}}}' + b" " * 2000
 
 
 class Hub(FakeHub):
-    """The fake hub, which also says at what commit a branch is, and can fail now and then."""
+    """The fake hub with commits of branches and failures on request."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +87,9 @@ def bring(aws: Aws, revision: str | None = None, slept: list[float] | None = Non
     origin = open_source(weights, lambda: aws)
     waits = [] if slept is None else slept
     origin = replace(origin, sleep=waits.append)
-    return sync(aws, survey(aws, PLACE, {"target": origin}), COPIED, lambda moment: None)
+    return sync_weights(
+        aws, plan_sync_from(aws, PLACE, {"target": origin}), COPIED, lambda moment: None
+    )
 
 
 def test_a_branch_is_pinned_to_its_commit(aws: Aws, hub: Hub) -> None:
@@ -101,12 +101,12 @@ def test_a_branch_is_pinned_to_its_commit(aws: Aws, hub: Hub) -> None:
     assert all(f"/resolve/{PINNED}/" in path for path in files)
 
 
-def test_a_revision_that_is_not_there_is_said(aws: Aws, hub: Hub) -> None:
+def test_an_unknown_revision_is_an_error(aws: Aws, hub: Hub) -> None:
     with pytest.raises(CheckpointError, match="no revision nowhere"):
         bring(aws, "nowhere")
 
 
-def test_what_vllm_reads_arrives_whole_and_the_duplicate_does_not(aws: Aws, hub: Hub) -> None:
+def test_files_that_vllm_reads_are_copied_and_duplicates_are_not(aws: Aws, hub: Hub) -> None:
     bring(aws)
 
     names = {"config.json", "model.safetensors", "tokenizer.json"}
@@ -117,7 +117,7 @@ def test_what_vllm_reads_arrives_whole_and_the_duplicate_does_not(aws: Aws, hub:
     assert entry["sha256"] == hashlib.sha256(WEIGHTS).hexdigest()
 
 
-def test_the_second_run_believes_the_hubs_checksums_without_downloading(aws: Aws, hub: Hub) -> None:
+def test_the_second_run_trusts_the_hubs_checksums_without_downloading(aws: Aws, hub: Hub) -> None:
     bring(aws)
     hub.store.forget()
     hub.hub.forget()
@@ -127,7 +127,7 @@ def test_the_second_run_believes_the_hubs_checksums_without_downloading(aws: Aws
     assert hub.sent < MIB
 
 
-def test_the_token_goes_to_the_hub_only_and_into_no_object(
+def test_the_token_is_sent_to_the_hub_only(
     aws: Aws, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub.token = "hf_a-secret"
@@ -149,7 +149,7 @@ def test_a_network_that_fails_is_tried_again(aws: Aws, hub: Hub) -> None:
     assert stored(aws, "pair/target/model.safetensors") == WEIGHTS
 
 
-def test_a_network_that_stays_away_ends_the_run_and_keeps_what_came(aws: Aws, hub: Hub) -> None:
+def test_a_lasting_network_failure_ends_the_run_and_keeps_the_parts(aws: Aws, hub: Hub) -> None:
     hub.failures = 1000
 
     with pytest.raises(CheckpointError, match="503"):
@@ -161,7 +161,7 @@ def test_a_network_that_stays_away_ends_the_run_and_keeps_what_came(aws: Aws, hu
     assert stored(aws, "pair/target/model.safetensors") == WEIGHTS
 
 
-def test_bytes_that_are_not_the_hubs_never_become_an_object(aws: Aws, hub: Hub) -> None:
+def test_bytes_other_than_the_hubs_never_become_an_object(aws: Aws, hub: Hub) -> None:
     hub.spoilt = True
 
     with pytest.raises(CheckpointError, match=r"model\.safetensors has other bytes"):
@@ -177,12 +177,14 @@ def test_a_small_file_is_checked_by_its_git_id(aws: Aws, hub: Hub) -> None:
     hub.files["config.json"] = CONFIG.replace(b"4", b"5")
 
     with pytest.raises(CheckpointError, match=r"config\.json has other bytes"):
-        sync(aws, survey(aws, PLACE, {"target": origin}), COPIED, lambda moment: None)
+        sync_weights(
+            aws, plan_sync_from(aws, PLACE, {"target": origin}), COPIED, lambda moment: None
+        )
 
     assert "pair/target/config.json" not in keys(aws)
 
 
-def test_what_was_interrupted_is_read_again_and_not_sent_again(
+def test_an_interrupted_file_is_read_again_and_not_sent_again(
     aws: Aws, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = Calls(aws, monkeypatch)

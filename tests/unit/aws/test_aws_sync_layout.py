@@ -1,4 +1,4 @@
-"""Which files go, which addresses are taken, and what must not lie beside the weights."""
+"""Copied files, valid prefixes, and objects that must not be beside the weights."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from tests.packed import KEY
 from tests.unit.aws.syncing import CONFIG, folder_weights, index_of, shard, write_model
 
 
-def _nobody() -> None:
+def _no_aws() -> None:
     raise AssertionError("no AWS is needed for a folder")
 
 
 def _names(folder: Path) -> set[str]:
-    origin = open_source(folder_weights(folder), _nobody)  # type: ignore[arg-type]
+    origin = open_source(folder_weights(folder), _no_aws)  # type: ignore[arg-type]
     return {file.name for file in origin.files}
 
 
-def test_of_gpt_oss_the_copies_in_original_and_metal_stay(tmp_path: Path) -> None:
+def test_the_duplicates_of_gpt_oss_are_not_copied(tmp_path: Path) -> None:
     for name in ("original", "metal"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "model.safetensors").write_bytes(b"another copy")
@@ -42,7 +42,7 @@ def test_of_gpt_oss_the_copies_in_original_and_metal_stay(tmp_path: Path) -> Non
     }  # fmt: skip
 
 
-def test_duplicates_and_what_a_training_leaves_stay(tmp_path: Path) -> None:
+def test_duplicates_and_training_state_are_not_copied(tmp_path: Path) -> None:
     write_model(tmp_path)
     others = ("pytorch_model.bin", "pytorch_model.bin.index.json", "optimizer.pt", "model.onnx")
     for name in (*others, "training_args.bin", "trainer_state.json", "model.gguf"):
@@ -51,17 +51,17 @@ def test_duplicates_and_what_a_training_leaves_stay(tmp_path: Path) -> None:
     assert _names(tmp_path) == {"config.json", "tokenizer.json", "model.safetensors"}
 
 
-def test_a_file_that_no_index_names_stays(tmp_path: Path) -> None:
+def test_a_file_outside_the_index_is_not_copied(tmp_path: Path) -> None:
     write_model(tmp_path)
     (tmp_path / "old.safetensors").write_bytes(shard("w", 8))
     (tmp_path / "model.safetensors.index.json").write_bytes(index_of({"w": "model.safetensors"}))
 
     assert "old.safetensors" not in _names(tmp_path)
-    left, size = open_source(folder_weights(tmp_path), _nobody).left_out  # type: ignore[arg-type]
+    left, size = open_source(folder_weights(tmp_path), _no_aws).left_out  # type: ignore[arg-type]
     assert (left, size) == (1, len(shard("w", 8)))
 
 
-def test_a_head_that_has_a_bin_only_goes_with_it(tmp_path: Path) -> None:
+def test_a_head_with_only_a_bin_is_copied_with_it(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes(CONFIG)
     (tmp_path / "pytorch_model.bin").write_bytes(b"weights")
     (tmp_path / "optimizer.bin").write_bytes(b"training")
@@ -76,9 +76,9 @@ def test_a_head_that_has_a_bin_only_goes_with_it(tmp_path: Path) -> None:
         (lambda folder: (folder / "model.safetensors").unlink(), "holds no weights"),
         (
             lambda folder: (folder / "model.safetensors.index.json").write_bytes(
-                index_of({"w": "model.safetensors", "v": "gone.safetensors"})
+                index_of({"w": "model.safetensors", "v": "missing.safetensors"})
             ),
-            "gone.safetensors",
+            "missing.safetensors",
         ),
         (
             lambda folder: (folder / "model.safetensors").write_bytes(shard("w", 1000)[:500]),
@@ -87,7 +87,7 @@ def test_a_head_that_has_a_bin_only_goes_with_it(tmp_path: Path) -> None:
     ],
     ids=["no config", "no weights", "a file of the index is missing", "a file is cut short"],
 )
-def test_a_half_copied_model_is_refused_before_anything_is_sent(
+def test_an_incomplete_model_is_refused_before_any_upload(
     tmp_path: Path, spoil: object, words: str
 ) -> None:
     write_model(tmp_path)
@@ -100,9 +100,9 @@ def test_a_half_copied_model_is_refused_before_anything_is_sent(
 
 @pytest.mark.parametrize(
     ("leads_to", "words"),
-    [("/etc/passwd", "leaves its folder, to /etc/passwd"), ("gone", "is a broken link")],
+    [("/etc/passwd", "leaves its folder, to /etc/passwd"), ("missing", "is a broken link")],
 )
-def test_a_link_out_of_the_model_or_to_nothing_is_refused_before_anything_is_sent(
+def test_a_link_that_leaves_the_model_or_is_broken_is_refused(
     tmp_path: Path, leads_to: str, words: str
 ) -> None:
     write_model(tmp_path)
@@ -113,7 +113,7 @@ def test_a_link_out_of_the_model_or_to_nothing_is_refused_before_anything_is_sen
     assert str(tmp_path / "vocab.json") in refused.value.message
 
 
-def test_a_snapshot_of_the_hubs_cache_goes_whole(tmp_path: Path) -> None:
+def test_a_snapshot_of_the_hubs_cache_is_copied_completely(tmp_path: Path) -> None:
     blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "0123"
     write_model(blobs)
     snapshot.mkdir(parents=True)
@@ -136,7 +136,7 @@ def test_a_prefix_ends_with_one_slash(uri: str) -> None:
     "uri", ["models/a", "s3://a", "s3://models/a b", "s3://models/a%20", "s3://models//a",
             "s3://models/" + "a" * 1024, "s3://Models/a"],
 )  # fmt: skip
-def test_an_address_that_sagemaker_cannot_mount_is_refused(uri: str) -> None:
+def test_a_uri_that_sagemaker_cannot_mount_is_refused(uri: str) -> None:
     with pytest.raises(UserError, match="not an s3:// prefix"):
         weights_prefix(uri)
 
@@ -171,12 +171,12 @@ def test_what_keeps_sagemaker_from_mounting_is_an_error(
     assert _codes(there) == codes
 
 
-def test_the_other_folder_is_left_alone_but_for_folder_keys() -> None:
+def test_of_the_other_folder_only_folder_keys_are_errors() -> None:
     assert _codes({"pair/drafter/config.json": 5}, others=("drafter",)) == []
     assert _codes({"pair/drafter/": 0}, others=("drafter",)) == ["folder-keys"]
 
 
-def test_parts_cover_the_file_and_are_never_too_many() -> None:
+def test_parts_cover_the_file_within_the_limit() -> None:
     for size in (0, 1, PART_BYTES, PART_BYTES + 1, 5 * 10**12):
         parts = parts_of(size, part_bytes(size))
         assert sum(part.size for part in parts) == size

@@ -1,4 +1,4 @@
-"""An address one level beside the pair's prefix, and parts that an interrupted copy left."""
+"""Prefixes one level off, and parts of an interrupted sync."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import pytest
 
 from peagle.aws.client import Aws
 from peagle.errors import NotFound
-from peagle.weights.inspect import inspect_weights as look_at
+from peagle.weights.inspect import inspect_weights
 from peagle.weights.layout import weights_prefix
 from peagle.weights.queue import SyncProgress
-from peagle.weights.sync import sync_weights as sync
+from peagle.weights.sync import sync_weights
 from tests.unit.aws.syncing import (
     COPIED,
     MIB,
     PLACE,
     Calls,
-    bring,
     folder_weights,
-    look,
+    plan_for,
+    sync,
     write_model,
 )
 
@@ -31,21 +31,21 @@ KEY = "pair/target/model.safetensors"
 
 @pytest.fixture
 def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A model whose weights go in five parts."""
+    """A model whose weights are uploaded in five parts."""
     monkeypatch.setattr("peagle.weights.transfer.PART_BYTES", 5 * MIB)
     return write_model(tmp_path / "target", 20 * MIB)
 
 
 @pytest.mark.parametrize("uri", ["s3://models", "s3://models/pair/target"])
-def test_one_level_beside_names_the_prefix_of_the_pair_and_removes_nothing(
+def test_a_prefix_one_level_off_is_refused_with_the_right_one(
     aws: Aws, tmp_path: Path, uri: str
 ) -> None:
     weights = folder_weights(write_model(tmp_path / "target"))
-    bring(aws, target=weights)
+    sync(aws, target=weights)
 
     with pytest.raises(NotFound) as missing:
-        look_at(aws, weights_prefix(uri))
-    (finding,) = look(aws, weights_prefix(uri), target=weights).findings
+        inspect_weights(aws, weights_prefix(uri))
+    (finding,) = plan_for(aws, weights_prefix(uri), target=weights).findings
 
     assert missing.value.command == ("peagle", "weights", "list", "s3://models/pair/")
     assert finding.level == "error"
@@ -56,11 +56,11 @@ def test_a_pair_below_another_is_named_and_only_loose_objects_may_be_removed(
     aws: Aws, tmp_path: Path
 ) -> None:
     weights = folder_weights(write_model(tmp_path / "target"))
-    bring(aws, target=weights)
-    bring(aws, weights_prefix("s3://models/pair/other"), target=weights)
+    sync(aws, target=weights)
+    sync(aws, weights_prefix("s3://models/pair/other"), target=weights)
     aws.call("s3", "put_object", Bucket="models", Key="pair/zebra.txt", Body=b"x")
 
-    below, loose = look_at(aws, PLACE).findings
+    below, loose = inspect_weights(aws, PLACE).findings
 
     assert below.command == ("peagle", "weights", "list", "s3://models/pair/other/")
     assert "1 other object below the prefix" in loose.message
@@ -68,8 +68,8 @@ def test_a_pair_below_another_is_named_and_only_loose_objects_may_be_removed(
 
 
 def _interrupted(aws: Aws, target: Path, monkeypatch: pytest.MonkeyPatch) -> list[SyncProgress]:
-    """All parts but the first have come there when it ends. S3 is not asked for them meanwhile:
-    moto reckons a part's ETag when it is first asked for, and wrongly when two ask at once."""
+    """It ends with all parts but the first uploaded. The parts are not listed meanwhile:
+    moto computes a part's ETag at its first use, and wrongly for concurrent calls."""
     moments: list[SyncProgress] = []
 
     with monkeypatch.context() as patched:
@@ -84,24 +84,24 @@ def _interrupted(aws: Aws, target: Path, monkeypatch: pytest.MonkeyPatch) -> lis
 
         calls.before = before
         with pytest.raises(KeyboardInterrupt):
-            sync(aws, look(aws, target=folder_weights(target)), COPIED, moments.append)
+            sync_weights(aws, plan_for(aws, target=folder_weights(target)), COPIED, moments.append)
     return moments
 
 
-def test_parts_that_are_there_count_in_what_is_left_and_when_it_goes_on(
+def test_uploaded_parts_count_as_done_in_plan_and_progress(
     aws: Aws, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left = _interrupted(aws, target, monkeypatch)[-1]
-    survey = look(aws, target=folder_weights(target))
-    listed = look_at(aws, PLACE)
+    planned = plan_for(aws, target=folder_weights(target))
+    listed = inspect_weights(aws, PLACE)
     again: list[SyncProgress] = []
 
-    sync(aws, survey, COPIED, again.append)
+    sync_weights(aws, planned, COPIED, again.append)
 
-    total = survey.size
+    total = planned.size
     assert left.done == total - 5 * MIB
-    present = sum(item.size for item in survey.same_size)
-    assert survey.partial_bytes + present == left.done
+    present = sum(item.size for item in planned.same_size)
+    assert planned.partial_bytes + present == left.done
     assert [moment.done for moment in again][:1] == [left.done]
     assert all(left.done <= moment.done <= total for moment in again)
     assert (again[-1].done, again[-1].moved) == (total, 5 * MIB)
@@ -111,7 +111,7 @@ def test_parts_that_are_there_count_in_what_is_left_and_when_it_goes_on(
     )
 
 
-def test_a_whole_pair_has_nothing_to_finish(aws: Aws, tmp_path: Path) -> None:
-    bring(aws, target=folder_weights(write_model(tmp_path / "target")))
+def test_a_complete_pair_has_nothing_to_finish(aws: Aws, tmp_path: Path) -> None:
+    sync(aws, target=folder_weights(write_model(tmp_path / "target")))
 
-    assert look_at(aws, PLACE).finish == ()
+    assert inspect_weights(aws, PLACE).finish == ()

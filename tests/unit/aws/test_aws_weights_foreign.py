@@ -1,4 +1,4 @@
-"""peagle-weights.json as others left it: damaged, of another toolkit, with codes of a terminal."""
+"""A foreign peagle-weights.json: damaged, of another version, with control characters."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _bucket(document: object) -> Bucket:
     return cast(Bucket, _Bucket(content))
 
 
-def test_what_a_sync_wrote_is_read() -> None:
+def test_a_manifest_round_trips() -> None:
     manifest = read_manifest(_bucket({"format": 1, "folders": {"target": FOLDER}}), PLACE)
     assert manifest["target"].files["config.json"].size == 3
 
@@ -53,12 +53,12 @@ def test_what_a_sync_wrote_is_read() -> None:
     ],
     ids=lambda document: str(document)[:60],
 )
-def test_a_damaged_one_is_one_clear_error(document: object) -> None:
+def test_a_damaged_manifest_is_an_error(document: object) -> None:
     with pytest.raises(UserError, match="damaged, or was written by a newer version"):
         read_manifest(_bucket(document), PLACE)
 
 
-def test_no_code_of_a_terminal_comes_through() -> None:
+def test_control_characters_in_a_manifest_are_removed() -> None:
     hostile = {**FOLDER, "source": "org/\x1b[2Jname", "pair": "a\rb"}
     folder = read_manifest(_bucket({"format": 1, "folders": {"target": hostile}}), PLACE)["target"]
     assert (folder.source, folder.pair) == ("org/[2Jname", "ab")

@@ -1,4 +1,4 @@
-"""Weights in S3 are looked at before anything is created: half there, another pair's, or none."""
+"""Checks of weights in S3: incomplete, of another pair, or missing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from peagle.weights.bucket import Bucket
 from peagle.weights.lock import Lock
 from peagle.weights.manifest import SyncedPair
 from peagle.weights.mounted import mounted_findings
-from peagle.weights.sync import sync_weights as sync
+from peagle.weights.sync import sync_weights
 from tests.unit.aws.cloud import service_error
 from tests.unit.aws.plans import a_plan
 from tests.unit.aws.syncing import (
@@ -26,7 +26,7 @@ from tests.unit.aws.syncing import (
     Calls,
     folder_weights,
     index_of,
-    look,
+    plan_for,
     write_model,
 )
 from tests.unit.aws.world import World
@@ -35,7 +35,7 @@ OURS = SyncedPair("a/target+a/head", parallel_drafting=True)
 
 
 def stored_plan(target: str, drafter: str | None = None, *mounts: str, **changes: Any) -> Plan:
-    """A plan whose weights are in S3; mounted as named, else streamed."""
+    """A plan whose weights are in S3; mounted at ``mounts``, else streamed."""
 
     def weights(location: str) -> Weights:
         path = "/opt/ml/model" if mounts else location
@@ -58,13 +58,13 @@ STREAMED = stored_plan("s3://models/pair/target/", "s3://models/pair/drafter/")
 
 @pytest.fixture
 def copied(aws: Aws, tmp_path: Path) -> Aws:
-    """The pair, whole, as `peagle weights sync` leaves it."""
+    """A complete pair, as `peagle weights sync` leaves it."""
     return bring_pair(aws, tmp_path, OURS)
 
 
 def bring_pair(aws: Aws, tmp_path: Path, pair: SyncedPair) -> Aws:
     weights = {part: folder_weights(write_model(tmp_path / part)) for part in ("target", "drafter")}
-    sync(aws, look(aws, PLACE, **weights), pair, lambda moment: None)
+    sync_weights(aws, plan_for(aws, PLACE, **weights), pair, lambda moment: None)
     return aws
 
 
@@ -82,7 +82,7 @@ def only(found: tuple[Finding, ...]) -> Finding:
 
 
 @pytest.mark.parametrize("plan", [PAIR, STREAMED], ids=["mounted", "streamed"])
-def test_a_whole_pair_is_looked_at_in_few_calls_and_nothing_is_said(
+def test_a_complete_pair_needs_few_calls_and_has_no_findings(
     copied: Aws, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(copied, "best_effort", lambda: copied)
@@ -95,9 +95,7 @@ def test_a_whole_pair_is_looked_at_in_few_calls_and_nothing_is_said(
 
 
 @pytest.mark.parametrize("plan", [PAIR, STREAMED], ids=["mounted", "streamed"])
-def test_a_file_that_is_missing_is_refused_with_the_command_that_brings_it(
-    copied: Aws, plan: Plan
-) -> None:
+def test_a_missing_file_is_refused_with_the_sync_command(copied: Aws, plan: Plan) -> None:
     delete(copied, "pair/target/model.safetensors")
 
     finding = only(mounted_findings(copied, plan))
@@ -108,7 +106,7 @@ def test_a_file_that_is_missing_is_refused_with_the_command_that_brings_it(
     assert finding.command == tuple(command.split())
 
 
-def test_the_command_names_a_source_that_the_user_had_named(aws: Aws, tmp_path: Path) -> None:
+def test_the_sync_command_names_the_users_own_source(aws: Aws, tmp_path: Path) -> None:
     bring_pair(aws, tmp_path, replace(OURS, given=frozenset({"drafter"})))
     delete(aws, "pair/drafter/config.json")
 
@@ -127,10 +125,10 @@ def test_a_file_of_another_size_is_refused(copied: Aws) -> None:
     assert "config.json is of another size than the source" in finding.message
 
 
-def test_a_copy_that_was_interrupted_is_refused_and_who_is_at_work_is_named(
+def test_an_interrupted_copy_is_refused_with_the_current_writer(
     aws: Aws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All of the target is there, and what the last file is nobody has compared yet."""
+    """All of the target is there, but the last file is not verified."""
     calls = Calls(aws, monkeypatch)
 
     def break_off(operation: str, given: dict[str, Any]) -> None:
@@ -142,7 +140,7 @@ def test_a_copy_that_was_interrupted_is_refused_and_who_is_at_work_is_named(
         bring_pair(aws, tmp_path, OURS)
     calls.before = lambda operation, given: None
     weights = folder_weights(tmp_path / "target")
-    sync(aws, look(aws, PLACE, target=weights), OURS, lambda moment: None)
+    sync_weights(aws, plan_for(aws, PLACE, target=weights), OURS, lambda moment: None)
 
     assert "config.json is missing" in only(mounted_findings(aws, PAIR)).message
     put(aws, "pair/drafter/config.json", (tmp_path / "drafter" / "config.json").read_bytes())
@@ -153,14 +151,14 @@ def test_a_copy_that_was_interrupted_is_refused_and_who_is_at_work_is_named(
 
 
 @pytest.mark.parametrize(
-    ("pair", "said"),
+    ("pair", "expected"),
     [
         (SyncedPair("b/other+b/head", True), "is from b/other+b/head"),
         (SyncedPair("a/target+a/eagle3", False), "drafts one token at a time"),
     ],
 )
 def test_a_manifest_of_another_pair_is_refused(
-    aws: Aws, tmp_path: Path, pair: SyncedPair, said: str
+    aws: Aws, tmp_path: Path, pair: SyncedPair, expected: str
 ) -> None:
     bring_pair(aws, tmp_path, pair)
 
@@ -169,13 +167,11 @@ def test_a_manifest_of_another_pair_is_refused(
     assert {(finding.level, finding.code) for finding in found} == {
         ("error", "weights-of-another-pair")
     }
-    assert said in found[-1].message
+    assert expected in found[-1].message
 
 
 @pytest.mark.parametrize("mounted", [True, False], ids=["mounted", "streamed"])
-def test_the_target_s_folder_is_no_drafter_and_the_manifest_says_so(
-    copied: Aws, mounted: bool
-) -> None:
+def test_the_targets_folder_is_refused_as_drafter(copied: Aws, mounted: bool) -> None:
     target = "s3://models/pair/target/"
     plan = stored_plan(target, target, *[target, target][: 2 * mounted])
 
@@ -188,7 +184,7 @@ def test_the_target_s_folder_is_no_drafter_and_the_manifest_says_so(
     assert finding.fix == "use --drafter s3://models/pair/drafter/"
 
 
-def test_the_drafter_s_folder_is_no_target_even_for_who_may_not_list(
+def test_the_drafters_folder_is_refused_as_target_without_permission_to_list(
     copied: Aws, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drafter = "s3://models/pair/drafter/"
@@ -203,16 +199,14 @@ def test_the_drafter_s_folder_is_no_target_even_for_who_may_not_list(
 
 
 @pytest.mark.parametrize("manifest", [b"{", b"{}", b'{"format": 9, "folders": 1}'])
-def test_a_manifest_that_nobody_can_read_counts_as_none(copied: Aws, manifest: bytes) -> None:
+def test_an_unreadable_manifest_counts_as_none(copied: Aws, manifest: bytes) -> None:
     put(copied, PLACE.manifest_key, manifest)
     assert mounted_findings(copied, PAIR) == ()
     delete(copied, "pair/target/config.json")
     assert only(mounted_findings(copied, PAIR)).code == "weights-half"
 
 
-def test_without_a_manifest_a_whole_model_is_fine_and_a_half_one_is_refused(
-    aws: Aws, tmp_path: Path
-) -> None:
+def test_without_a_manifest_an_incomplete_model_is_refused(aws: Aws, tmp_path: Path) -> None:
     plan = stored_plan("s3://models/plain/", None, "s3://models/plain/")
     folder = write_model(tmp_path / "plain")
     for file in folder.iterdir():
@@ -230,14 +224,14 @@ def test_without_a_manifest_a_whole_model_is_fine_and_a_half_one_is_refused(
 
 
 def test_an_empty_folder_a_missing_bucket_and_the_prefix_above_are_refused(copied: Aws) -> None:
-    def said(uri: str) -> Finding:
+    def finding_at(uri: str) -> Finding:
         finding = only(mounted_findings(copied, stored_plan(uri, None, uri)))
         assert (finding.level, finding.code) == ("error", "weights-missing")
         return finding
 
-    assert "weights are not there" in said("s3://models/empty/").message
-    assert "there is no bucket nobodys" in said("s3://nobodys/x/").message
-    assert said("s3://models/pair/").fix == "use --model-source s3://models/pair/target/"
+    assert "weights are not there" in finding_at("s3://models/empty/").message
+    assert "there is no bucket unknown" in finding_at("s3://unknown/x/").message
+    assert finding_at("s3://models/pair/").fix == "use --model-source s3://models/pair/target/"
 
 
 def test_a_bucket_of_another_region_is_refused(aws: Aws) -> None:
@@ -252,7 +246,7 @@ def test_a_bucket_of_another_region_is_refused(aws: Aws) -> None:
     assert "--region eu-west-1" in finding.fix
 
 
-def test_what_keeps_sagemaker_from_mounting_is_refused_and_what_only_costs_is_a_warning(
+def test_unmountable_keys_are_errors_and_extra_objects_warnings(
     copied: Aws,
 ) -> None:
     put(copied, "pair/target/", b"")
@@ -264,7 +258,7 @@ def test_what_keeps_sagemaker_from_mounting_is_refused_and_what_only_costs_is_a_
     assert mounted_findings(copied, STREAMED) == ()
 
 
-def test_warm_starts_and_a_lock_that_was_left_are_nothing_foreign(copied: Aws) -> None:
+def test_warm_starts_and_a_stale_lock_are_not_foreign(copied: Aws) -> None:
     for name in (f"warm/{'0a' * 16}.tar.gz", f"warm/{'0a' * 16}.json", "peagle-weights.lock"):
         put(copied, f"pair/{name}")
     assert mounted_findings(copied, PAIR) == ()
@@ -272,7 +266,7 @@ def test_warm_starts_and_a_lock_that_was_left_are_nothing_foreign(copied: Aws) -
     assert "warm/notes.txt" in only(mounted_findings(copied, PAIR)).message
 
 
-def test_a_prefix_with_everything_in_it_is_not_listed_to_its_end(
+def test_a_huge_prefix_is_not_listed_completely(
     copied: Aws, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("peagle.weights.mounted.MAX_OBJECTS", 4)
@@ -284,7 +278,7 @@ def test_a_prefix_with_everything_in_it_is_not_listed_to_its_end(
 
 
 def _denied(aws: Aws, monkeypatch: pytest.MonkeyPatch, *operations: str) -> None:
-    """No permission for these operations."""
+    """Deny these operations."""
     original, pages = Aws.call, Aws.items
 
     def refuse(operation: str) -> None:
@@ -328,7 +322,7 @@ def test_without_any_permission_there_is_a_warning(
     assert only(mounted_findings(copied, PAIR)).level == "warning"
 
 
-def test_deploy_asks_only_for_what_lies_in_s3(world: World, head: Path) -> None:
+def test_deploy_checks_only_weights_in_s3(world: World, head: Path) -> None:
     world.look(a_plan(head))
     assert "list_objects_v2" not in world.cloud.calls
 
@@ -337,7 +331,7 @@ def test_deploy_asks_only_for_what_lies_in_s3(world: World, head: Path) -> None:
     assert {finding.code for finding in found.findings} == {"weights-missing"}
 
 
-def test_an_update_that_changes_nothing_asks_nothing(
+def test_an_update_without_changes_checks_nothing(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:

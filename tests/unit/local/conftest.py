@@ -42,7 +42,7 @@ def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Engine:
 def engine_home(
     own_home: Path, stand_in: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Path]:
-    """A home of its own, with the engine; nothing runs in it afterwards."""
+    """A separate home with the engine; afterwards nothing runs in it."""
     monkeypatch.setenv("PEAGLE_ENGINE_PYTHON", str(stand_in.python))
     yield own_home
     for name in records.local_engine_names():

@@ -1,10 +1,10 @@
-"""A stand-in for vLLM's server, put where ``peagle_serve`` looks for it.
+"""A stand-in for vLLM's server, installed as vLLM for ``peagle_serve``.
 
-``STAND_IN`` in its environment says how it behaves: ``crash`` at start, ``silent`` (dies without a
-word), ``deaf`` (never healthy), ``refusing`` (answers, and accepts no draft), ``stubborn`` (it and
-a child of it ignore SIGTERM), ``eager`` (has compiled nothing), ``broken-off`` (streams no end).
-What it was given lies in ``given.json`` beside its log. With ``PEAGLE_WARM=collect`` it answers as
-the container does.
+``STAND_IN`` in its environment selects its behaviour: ``crash`` at start, ``silent`` (dies without
+output), ``deaf`` (never healthy), ``refusing`` (accepts no draft), ``stubborn`` (it and a
+child ignore SIGTERM), ``eager`` (has compiled nothing), ``broken-off`` (streams no end). Its
+arguments and environment are in ``given.json`` beside its log. With ``PEAGLE_WARM=collect`` it
+answers as the container does.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PACKED = b"what was compiled" * 1000
 
 class Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
-        """Quiet."""
+        """Do not log requests."""
 
     def do_GET(self) -> None:
         self._answer(503 if HOW == "deaf" else 200, {})
@@ -72,9 +72,9 @@ class Handler(BaseHTTPRequestHandler):
         if asked:
             return self._send(200, PACKED[asked["offset"] : asked["offset"] + asked["length"]])
         sha256 = hashlib.sha256(PACKED).hexdigest()
-        said = {"format": 1, "key": "a" * 32, "size": len(PACKED), "sha256": sha256, "files": 1,
+        manifest = {"format": 1, "key": "a" * 32, "size": len(PACKED), "sha256": sha256, "files": 1,
                 "unpacked_bytes": 1, "seconds_cold": 70.2}  # fmt: skip
-        return self._answer(200, said)
+        return self._answer(200, manifest)
 
     def _answer(self, status: int, document: dict[str, Any]) -> None:
         self._send(status, json.dumps(document).encode())
@@ -91,7 +91,7 @@ def main() -> None:
         json.dump({"argv": sys.argv[1:], "environment": dict(os.environ)}, record)
     print("INFO 11-20 11:34:09 [stand_in.py:1] beginning", flush=True)
     if HOW == "crash":
-        raise ValueError("the head and the target are strangers")
+        raise ValueError("the head and the target are incompatible")
     if HOW == "silent":
         os.kill(os.getpid(), signal.SIGKILL)
     if HOW == "stubborn":

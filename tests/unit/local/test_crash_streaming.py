@@ -1,4 +1,4 @@
-"""Why an engine that streams its weights from S3 ended. The lines are vLLM 0.28.0's own, with
+"""Why an engine that streams its weights from S3 ended. The lines are those of vLLM 0.28.0, with
 runai-model-streamer 0.17.0."""
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("lines", "cause", "word", "fix"), CASES, ids=lambda case: str(case)[:20])
-def test_the_line_that_decides_is_found_with_its_fix(
+def test_the_deciding_line_is_found_with_its_fix(
     lines: list[str], cause: str, word: str, fix: str
 ) -> None:
     crash = find_crash(["(APIServer pid=7) Traceback (most recent call last):", *lines])

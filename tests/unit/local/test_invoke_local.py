@@ -22,7 +22,7 @@ def _typed(*words: str) -> Result:
 
 @pytest.mark.parametrize("stream", ["--stream", "--no-stream"])
 @pytest.mark.parametrize("kind", ["--chat", "--completion"])
-def test_an_engine_of_this_machine_is_asked(
+def test_invoke_reaches_a_local_engine(
     engine_home: Path, plan_for: PlanFor, stream: str, kind: str
 ) -> None:
     start_local(plan_for())
@@ -38,25 +38,25 @@ def test_an_engine_of_this_machine_is_asked(
     assert "8 tokens" in shown.stderr
 
 
-def test_an_engine_that_has_ended_is_told(engine_home: Path, plan_for: PlanFor) -> None:
+def test_an_engine_that_has_ended_is_an_error(engine_home: Path, plan_for: PlanFor) -> None:
     stop_engine(start_local(plan_for()).process, 1.0)
 
     with pytest.raises(UserError, match=f"the local engine {NAME} does not run"):
         _typed("invoke", NAME, "Hi")
 
 
-def test_options_about_aws_lead_to_aws_alone(engine_home: Path, plan_for: PlanFor) -> None:
+def test_options_for_aws_ignore_local_engines(engine_home: Path, plan_for: PlanFor) -> None:
     start_local(plan_for())
 
     with pytest.raises(NotFound):
         _typed("invoke", NAME, "Hi", "--sandbox")
 
 
-def test_a_stream_that_breaks_off_is_an_error(engine_home: Path, plan_for: PlanFor) -> None:
+def test_a_broken_stream_is_an_error(engine_home: Path, plan_for: PlanFor) -> None:
     engine = start_local(plan_for("broken-off"))
 
-    with pytest.raises(Exception, match="ended before the answer was complete") as told:
+    with pytest.raises(Exception, match="ended before the answer was complete") as raised:
         _typed("invoke", NAME, "Hi")
 
-    assert type(told.value).__name__ == "EngineError"
+    assert type(raised.value).__name__ == "EngineError"
     assert records.read_local_engine(NAME) == engine

@@ -1,4 +1,4 @@
-"""A plan whose weights are in its image, on this machine: a container has them, a process not."""
+"""A plan whose weights are in its image, on this machine: only a container has them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def plan() -> Plan:
     return make_plan(Options(pair="tiny", image=IMAGE, baked_weights=True), load_catalog())
 
 
-def test_a_process_has_no_image_and_says_what_has(plan: Plan) -> None:
+def test_a_process_refuses_baked_weights(plan: Plan) -> None:
     with pytest.raises(Refused, match="baked into") as refused:
         ProcessRunner().runnable(plan)
     assert "--engine docker" in refused.value.fix
 
 
 @pytest.mark.parametrize("labels", [{"peagle.weights": "baked"}, {}])
-def test_a_container_gets_no_weights_mounted(
+def test_a_baked_image_gets_no_weights_mounted(
     plan: Plan, own_home: Path, labels: dict[str, str]
 ) -> None:
     image = Image("mine", "sha256:1", "", 1, None, "10001", labels, ())

@@ -1,4 +1,4 @@
-"""`peagle local` and `peagle engine`, as typed."""
+"""`peagle local` and `peagle engine`, as commands."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Typed = Callable[..., Result]
 
 @pytest.fixture
 def typed() -> Typed:
-    """Type a command; errors of the toolkit come through."""
+    """Run a command; errors of the toolkit are raised."""
 
     def run(*words: str) -> Result:
         group = {"local": local, "engine": engine}[words[0]]
@@ -51,7 +51,7 @@ def test_up_list_and_down(engine_home: Path, typed: Typed) -> None:
     assert typed("local", "list").stdout == ""
 
 
-def test_the_command_to_ask_it_is_one_that_a_shell_takes(engine_home: Path, typed: Typed) -> None:
+def test_the_printed_curl_command_works_in_a_shell(engine_home: Path, typed: Typed) -> None:
     came_up = typed("local", "up", "tiny", "--name", NAME)
 
     line = next(line for line in came_up.stdout.splitlines() if "curl" in line)
@@ -72,7 +72,7 @@ def test_json_is_one_document_and_nothing_else(engine_home: Path, typed: Typed) 
     assert ended == {"ended": [NAME], "removed": [NAME]}
 
 
-def test_a_plan_file_runs_too(engine_home: Path, typed: Typed, plan_for: PlanFor) -> None:
+def test_a_plan_file_can_be_run(engine_home: Path, typed: Typed, plan_for: PlanFor) -> None:
     plan = plan_for(k=3)
     file = engine_home / "plan.json"
     clean = {name: value for name, value in plan.environment.items() if name != "STAND_IN"}
@@ -100,12 +100,12 @@ def test_logs_are_printed_and_followed_to_the_end(
 
 
 @pytest.mark.parametrize("words", [("down", "nothing"), ("logs", "nothing"), ("down", "../x")])
-def test_a_name_that_is_not_there_is_said(own_home: Path, typed: Typed, words: tuple[str]) -> None:
+def test_an_unknown_name_is_an_error(own_home: Path, typed: Typed, words: tuple[str]) -> None:
     with pytest.raises(NotFound, match="there is no local engine"):
         typed("local", *words)
 
 
-def test_down_says_for_what_it_waits_unless_it_is_told_not_to(
+def test_down_reports_draining_unless_now(
     engine_home: Path, peagle: Peagle, plan_for: PlanFor
 ) -> None:
     start_local(plan_for())
@@ -118,12 +118,12 @@ def test_down_says_for_what_it_waits_unless_it_is_told_not_to(
     assert waited.stdout == at_once.stdout == f"Stopped {NAME}.\n"
 
 
-def test_logs_show_no_other_file(own_home: Path, typed: Typed) -> None:
+def test_logs_cannot_read_other_files(own_home: Path, typed: Typed) -> None:
     with pytest.raises(UserError, match="is not a valid engine name"):
         typed("local", "logs", "../sandbox")
 
 
-def test_the_nearest_name_is_named(engine_home: Path, typed: Typed, plan_for: PlanFor) -> None:
+def test_the_nearest_name_is_suggested(engine_home: Path, typed: Typed, plan_for: PlanFor) -> None:
     start_local(plan_for())
 
     with pytest.raises(NotFound, match=f"did you mean {NAME}"):
@@ -131,12 +131,12 @@ def test_the_nearest_name_is_named(engine_home: Path, typed: Typed, plan_for: Pl
 
 
 @pytest.mark.parametrize("words", [("down",), ("down", "--all", NAME)])
-def test_down_wants_to_know_which(own_home: Path, typed: Typed, words: tuple[str]) -> None:
+def test_down_requires_a_name(own_home: Path, typed: Typed, words: tuple[str]) -> None:
     with pytest.raises(UserError, match="NAME, or --all"):
         typed("local", *words)
 
 
-def test_engine_status_names_what_is_used(engine_home: Path, typed: Typed) -> None:
+def test_engine_status_names_the_engine_in_use(engine_home: Path, typed: Typed) -> None:
     shown = json.loads(typed("engine", "status", "--json").stdout)
 
     assert shown["vllm"] == "0.28.0"

@@ -1,4 +1,4 @@
-"""What Docker is told to run, and what becomes of a plan that it cannot run."""
+"""The arguments of Docker, the compose file, and plans that cannot run."""
 
 from __future__ import annotations
 
@@ -69,26 +69,26 @@ def test_a_folder_with_a_comma_is_mounted_as_one(container: Container) -> None:
     assert mount.endswith('weights, ""mine""",dst=/opt/ml/model,readonly')
 
 
-def test_compose_says_the_same(container: Container) -> None:
+def test_the_compose_file_equals_the_run_arguments(container: Container) -> None:
     written = yaml.safe_load(compose_file(container))
     given = run_arguments(container)
 
-    def told(option: str) -> str:
+    def value_of(option: str) -> str:
         return given[given.index(option) + 1]
 
     assert written["volumes"] == {"cache": {"name": "peagle-cache"}}
     (name, service), *others = written["services"].items()
-    assert (name, others) == (told("--name"), [])
+    assert (name, others) == (value_of("--name"), [])
     assert service == {
         "image": "image:1",
         "command": ["serve"],
         "environment": {"HF_TOKEN": SECRET, "SM_VLLM_X": "$$HOME $${A} it's"},
-        "ports": [told("--publish")],
+        "ports": [value_of("--publish")],
         "read_only": "--read-only" in given,
-        "tmpfs": [told("--tmpfs")],
-        "shm_size": told("--shm-size"),
-        "cap_drop": [told("--cap-drop")],
-        "security_opt": [told("--security-opt")],
+        "tmpfs": [value_of("--tmpfs")],
+        "shm_size": value_of("--shm-size"),
+        "cap_drop": [value_of("--cap-drop")],
+        "security_opt": [value_of("--security-opt")],
         "volumes": [
             {"type": "volume", "source": "cache", "target": "/var/cache/peagle"},
             {
@@ -99,9 +99,9 @@ def test_compose_says_the_same(container: Container) -> None:
             },
         ],
         "healthcheck": {
-            "test": ["CMD-SHELL", told("--health-cmd")],
-            "interval": told("--health-interval"),
-            "start_period": told("--health-start-period"),
+            "test": ["CMD-SHELL", value_of("--health-cmd")],
+            "interval": value_of("--health-interval"),
+            "start_period": value_of("--health-start-period"),
         },
         "stop_grace_period": "120s",
         "deploy": {
@@ -115,7 +115,7 @@ def test_compose_says_the_same(container: Container) -> None:
     assert "type=volume,src=peagle-cache,dst=/var/cache/peagle" in given
 
 
-def test_what_a_container_may_do_is_little(container: Container) -> None:
+def test_a_container_has_few_privileges(container: Container) -> None:
     given = run_arguments(container)
     pairs = set(pairwise(given))
     assert "--read-only" in given
@@ -157,7 +157,7 @@ def test_a_compose_file_with_a_named_image_needs_no_docker(
 
 
 @pytest.mark.parametrize("more", [(), ("--gpus",), ("--build",)])
-def test_a_compose_file_whose_image_must_be_looked_for_needs_docker(
+def test_a_compose_file_without_a_named_image_needs_docker(
     peagle: Any, no_docker: dict[str, str], more: tuple[str, ...]
 ) -> None:
     done = peagle(*COMPOSED, *more, env=no_docker)
@@ -165,7 +165,7 @@ def test_a_compose_file_whose_image_must_be_looked_for_needs_docker(
     assert "no docker command on this machine" in done.stderr
 
 
-def test_docker_gets_the_values_and_its_end_is_seen(
+def test_docker_gets_the_values_and_its_end_is_noticed(
     docker: FakeDocker, container: Container, tmp_path: Path
 ) -> None:
     docker.answers("run", out="from the engine")
@@ -180,7 +180,7 @@ def test_docker_gets_the_values_and_its_end_is_seen(
     assert process.container == "peagle-x"
 
 
-def test_the_end_removes_a_container_whose_command_was_killed(docker: FakeDocker) -> None:
+def test_stop_removes_a_container_whose_command_was_killed(docker: FakeDocker) -> None:
     docker.answers("rm")
     stop_engine(EngineProcess(2**22 + 1, 1, 1, "log", "peagle-x"))
     assert docker.calls[-1]["argv"] == ["rm", "--force", "--volumes", "peagle-x"]
@@ -201,7 +201,7 @@ def image(docker: FakeDocker, **labels: str) -> Image:
     return show_image(Docker(), "mine")
 
 
-def test_the_newest_image_with_todays_entrypoint_is_found(docker: FakeDocker) -> None:
+def test_the_newest_image_with_the_current_entrypoint_is_found(docker: FakeDocker) -> None:
     line = {"Repository": "mine", "Tag": "1"}
     docker.answers("ls", f"label=peagle.serve={serve_digest()}", "label=peagle.runtime=cpu",
                    "label=peagle.weights=mounted",
@@ -233,7 +233,7 @@ def test_a_named_image_for_another_pair_or_runtime_is_refused(docker: FakeDocker
     ["tiny+eagle3", "tiny+ngram", "tiny --no-speculation", "tiny --drafter s3://models/head/",
      "tiny+eagle3 --drafter s3://models/head/ --model-source s3://models/target/"],
 )  # fmt: skip
-def test_without_an_image_the_command_that_builds_it_is_for_what_was_asked(
+def test_without_an_image_the_fix_builds_the_requested_one(
     docker: FakeDocker, own_home: Path, asked: str, gpus: bool
 ) -> None:
     words = [*asked.split(), "--engine", "docker", *(["--gpus"] if gpus else [])]
@@ -252,7 +252,7 @@ def test_without_an_image_the_command_that_builds_it_is_for_what_was_asked(
     assert "--build" not in collected.value.fix
 
 
-def test_an_image_of_another_pair_is_refused_with_the_command_that_builds_the_right_one(
+def test_an_image_of_another_pair_is_refused_with_the_build_command(
     docker: FakeDocker, own_home: Path
 ) -> None:
     docker.answers("version", out="27.0")
@@ -278,7 +278,7 @@ def test_folders_of_weights_are_mounted(docker: FakeDocker) -> None:
     assert set(mounts) == {"/opt/ml/model/target", "/opt/ml/model/drafter"}
 
 
-def test_on_gpus_the_environment_is_the_plans_own_and_on_a_cpu_what_it_can_take(
+def test_on_gpus_the_environment_is_the_plans_and_on_a_cpu_it_is_adapted(
     docker: FakeDocker,
 ) -> None:
     plan = plan_for("gpt-oss-20b")
@@ -292,21 +292,21 @@ def test_on_gpus_the_environment_is_the_plans_own_and_on_a_cpu_what_it_can_take(
 
 
 @pytest.mark.parametrize(
-    ("said", "kind"),
+    ("output", "kind"),
     [("docker: Error response from daemon: port is already allocated.", UserError),
      ("docker: Error response from daemon: pull access denied for mine", CloudError)],
 )  # fmt: skip
-def test_what_docker_refuses_at_the_start_is_told(
-    docker: FakeDocker, own_home: Path, said: str, kind: type[PeagleError]
+def test_an_error_of_docker_at_the_start_is_reported(
+    docker: FakeDocker, own_home: Path, output: str, kind: type[PeagleError]
 ) -> None:
-    docker.answers("run", code=125, err=said)
+    docker.answers("run", code=125, err=output)
     host = DockerRunner(Docker(), image(docker))
     with pytest.raises(kind, match="starting the container"):
         start_local(plan_for("tiny"), runner=host)
     assert records.local_engines() == ()
 
 
-def test_without_docker_the_command_names_the_process_engine(
+def test_without_docker_the_fix_names_the_process_engine(
     peagle: Any, own_home: Path, tmp_path: Path
 ) -> None:
     environment = {"PATH": str(tmp_path), "HOME": str(tmp_path), "PEAGLE_HOME": str(own_home)}
@@ -317,7 +317,7 @@ def test_without_docker_the_command_names_the_process_engine(
     assert "Traceback" not in done.stderr
 
 
-def test_options_of_containers_need_the_engine_docker(peagle: Any) -> None:
+def test_container_options_need_engine_docker(peagle: Any) -> None:
     done = peagle("local", "up", "tiny", "--gpus")
     assert done.returncode == 2
     assert "--engine docker" in done.stderr

@@ -1,4 +1,4 @@
-"""An environment for a GPU, as a CPU can take it; and what a CPU cannot take at all."""
+"""Environments for GPUs, adapted to a CPU; and plans that a CPU cannot run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NAMES = st.text(string.ascii_uppercase, min_size=1).map("SM_VLLM_".__add__) | st
         "VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8",
     ],
 )
-def test_what_needs_a_gpu_is_left_out_and_said(name: str) -> None:
+def test_gpu_settings_are_dropped_with_a_note(name: str) -> None:
     changed, notes = for_cpu({**TINY, name: "value"}, MACHINE)
 
     assert name not in changed
@@ -52,7 +52,7 @@ def test_ranks_become_one() -> None:
     assert any(note.startswith("SM_VLLM_TENSOR_PARALLEL_SIZE=4 becomes 1") for note in notes)
 
 
-def test_what_a_draft_needs_a_gpu_for_is_left_out_of_the_speculation() -> None:
+def test_gpu_settings_of_the_speculation_are_dropped() -> None:
     config = {
         "method": "eagle3",
         "model": "/opt/ml/ä",
@@ -73,14 +73,14 @@ def test_what_a_draft_needs_a_gpu_for_is_left_out_of_the_speculation() -> None:
 
 
 @given(st.dictionaries(NAMES, st.text(), max_size=6))
-def test_a_second_time_nothing_is_left_to_change(environment: dict[str, str]) -> None:
+def test_for_cpu_is_idempotent(environment: dict[str, str]) -> None:
     changed, _ = for_cpu(environment, MACHINE)
 
     assert for_cpu(changed, MACHINE) == (changed, ())
 
 
 @given(st.dictionaries(NAMES, st.text(), max_size=6))
-def test_every_change_has_its_note_and_all_else_is_as_it_was(environment: dict[str, str]) -> None:
+def test_every_change_has_a_note_and_the_rest_is_unchanged(environment: dict[str, str]) -> None:
     changed, notes = for_cpu(environment, MACHINE)
 
     different = {
@@ -91,7 +91,7 @@ def test_every_change_has_its_note_and_all_else_is_as_it_was(environment: dict[s
     assert len(notes) == len(different)
 
 
-def test_a_choice_of_the_users_own_stays() -> None:
+def test_the_users_own_settings_stay() -> None:
     own = {"VLLM_CPU_KVCACHE_SPACE": "12", "OMP_NUM_THREADS": "2", "SM_VLLM_ENFORCE_EAGER": "false"}
 
     changed, _ = for_cpu(own, MACHINE)
@@ -109,7 +109,7 @@ def test_the_kv_cache_takes_a_sixteenth_of_the_memory(gib: int, space: str) -> N
     assert changed["OMP_NUM_THREADS"] == "1"
 
 
-def test_what_lies_here_and_is_small_can_run() -> None:
+def test_small_local_weights_can_run() -> None:
     config = {"model": "/opt/ml/model/drafter", "num_speculative_tokens": 5}
 
     assert cannot_run({**TINY, SPECULATION: json.dumps(config)}, 8 * GIB, MACHINE) is None
@@ -130,7 +130,7 @@ def test_what_lies_here_and_is_small_can_run() -> None:
         (TINY, 8 * GIB + 1, "its weights take 8.0 GiB, and half of this machine's memory is 8.0"),
     ],
 )
-def test_what_cannot_run_is_told_why(
+def test_the_reason_why_a_plan_cannot_run_is_reported(
     environment: dict[str, str], weight_bytes: int, why: str
 ) -> None:
     assert why in (cannot_run(environment, weight_bytes, MACHINE) or "")
@@ -142,14 +142,14 @@ def test_other_systems_have_no_cpu_engine() -> None:
     assert "Darwin" in (cannot_run(TINY, 0, machine) or "")
 
 
-def test_a_broken_speculation_is_left_for_the_container_to_refuse() -> None:
+def test_an_invalid_speculation_stays_for_the_container_to_refuse() -> None:
     environment = {**TINY, SPECULATION: "{"}
 
     assert for_cpu(environment, MACHINE)[0][SPECULATION] == "{"
     assert model_paths(environment) == {"target": "/opt/ml/model/target"}
 
 
-def test_a_cpu_compiles_only_when_it_is_told_to_and_says_so() -> None:
+def test_a_cpu_compiles_only_on_request_and_notes_it() -> None:
     eager, _ = for_cpu(TINY, MACHINE)
     compiled, notes = for_cpu(TINY, MACHINE, compiled=True)
 
@@ -158,7 +158,7 @@ def test_a_cpu_compiles_only_when_it_is_told_to_and_says_so() -> None:
     assert any(note.startswith("the model is compiled") for note in notes)
 
 
-def test_a_plan_that_is_eager_stays_so() -> None:
+def test_an_eager_plan_stays_eager() -> None:
     environment = {**TINY, "SM_VLLM_ENFORCE_EAGER": "true"}
 
     changed, notes = for_cpu(environment, MACHINE, compiled=True)

@@ -1,4 +1,4 @@
-"""From a log of a few hundred lines to the one that decides. The lines are vLLM 0.28.0's own."""
+"""The deciding line in an engine's log. The lines are those of vLLM 0.28.0."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PYDANTIC = "pydantic_core._pydantic_core.ValidationError: 1 validation error for
 
 
 @pytest.mark.parametrize(
-    ("said", "line", "fix"),
+    ("messages", "line", "fix"),
     [
         (
             ["serve: error: no model is named (set SM_VLLM_MODEL)"],
@@ -138,16 +138,16 @@ PYDANTIC = "pydantic_core._pydantic_core.ValidationError: 1 validation error for
     ],
 )
 def test_the_deciding_line_is_found_among_its_consequences(
-    said: list[str], line: str, fix: str
+    messages: list[str], line: str, fix: str
 ) -> None:
-    crash = find_crash([*BEGINNING, *said, *CONSEQUENCES])
+    crash = find_crash([*BEGINNING, *messages, *CONSEQUENCES])
 
     assert crash.line == line
     assert fix in crash.fix
 
 
 @pytest.mark.parametrize(
-    ("said", "cause"),
+    ("message", "cause"),
     [
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", "out-of-memory"),
         (
@@ -177,20 +177,20 @@ def test_the_deciding_line_is_found_among_its_consequences(
         ("ValueError: something strange", ""),
     ],
 )
-def test_a_cause_has_a_name_and_a_known_one_a_fix(said: str, cause: str) -> None:
-    crash = find_crash([*BEGINNING, f"(EngineCore pid=8) {said}", *CONSEQUENCES])
+def test_a_known_cause_has_a_name_and_a_fix(message: str, cause: str) -> None:
+    crash = find_crash([*BEGINNING, f"(EngineCore pid=8) {message}", *CONSEQUENCES])
 
     assert (crash.cause, bool(crash.fix)) == (cause, bool(cause))
 
 
-def test_a_log_of_the_containers_own_tells_the_same() -> None:
-    said = [
+def test_a_log_of_the_container_gives_the_same_crash() -> None:
+    messages = [
         "(EngineCore pid=8) ERROR 11-20 11:50:01 [core.py:1100] ValueError: For parallel drafting, "
         "the draft model config must have `ptd_token_id` specified",
     ]
-    lines = [*BEGINNING[1:], *said, *CONSEQUENCES]
+    lines = [*BEGINNING[1:], *messages, *CONSEQUENCES]
     taken_apart = EngineLines()
-    told = [
+    reported = [
         json.dumps({"time": "2026-11-20T11:50:01.000Z", "stage": "starting", "from": "engine",
                     **taken_apart.fields(line)})
         for line in lines
@@ -198,11 +198,11 @@ def test_a_log_of_the_containers_own_tells_the_same() -> None:
     ended = {"time": "2026-11-20T11:50:02.000Z", "level": "ERROR", "stage": "ended",
              "message": "the engine ended: x", "fix": "y"}  # fmt: skip
 
-    assert find_crash([*told, json.dumps(ended)]) == find_crash(lines)
+    assert find_crash([*reported, json.dumps(ended)]) == find_crash(lines)
     assert find_crash(lines).cause == "head-does-not-fit"
 
 
-def test_the_crash_that_the_container_reports_last_is_taken_from_its_fields() -> None:
+def test_the_containers_last_crash_report_decides() -> None:
     shared = {"time": "t", "level": "ERROR", "stage": "ended", "event": "crash"}
     reports = [
         {**shared, "message": "x", "reason": reason, "cause": cause, "fix": fix}
@@ -217,7 +217,7 @@ def test_the_crash_that_the_container_reports_last_is_taken_from_its_fields() ->
     assert crash == Crash("killed by SIGKILL", "use a larger machine", "killed")
 
 
-def test_a_refusal_of_the_containers_own_is_the_reason() -> None:
+def test_a_refusal_of_the_container_is_the_reason() -> None:
     refused = {"time": "2026-11-20T11:50:01.000Z", "level": "ERROR", "stage": "checking",
                "message": "no model is named", "fix": "set SM_VLLM_MODEL"}  # fmt: skip
 
@@ -246,7 +246,7 @@ def test_a_log_without_an_error_has_no_reason(lines: list[str]) -> None:
     assert find_crash(lines) == Crash("")
 
 
-def test_no_log_at_all_has_no_reason(tmp_path: Path) -> None:
+def test_a_missing_log_has_no_reason(tmp_path: Path) -> None:
     assert crash_of(tmp_path / "none") == Crash("")
 
 

@@ -1,4 +1,4 @@
-"""Which engine is used, and how one comes onto this machine."""
+"""Finding and installing engines."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_the_users_own_engine_is_used(
     assert installed_engines() == (stand_in,)
 
 
-def test_an_own_engine_of_another_version_is_not_taken_in_silence(
+def test_a_users_engine_of_another_version_is_refused(
     no_engine: Path, stand_in: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(ENGINE_VARIABLE, str(stand_in.python))
@@ -56,7 +56,7 @@ def test_an_own_engine_of_another_version_is_not_taken_in_silence(
 
 
 @pytest.mark.parametrize("python", ["/nowhere/python", sys.executable])
-def test_an_own_engine_that_is_none_is_said(
+def test_a_users_python_without_vllm_is_refused(
     no_engine: Path, monkeypatch: pytest.MonkeyPatch, python: str
 ) -> None:
     monkeypatch.setenv(ENGINE_VARIABLE, python)
@@ -65,7 +65,7 @@ def test_an_own_engine_that_is_none_is_said(
         find_engine(VLLM)
 
 
-def test_a_half_install_is_no_engine(no_engine: Path) -> None:
+def test_an_incomplete_installation_is_no_engine(no_engine: Path) -> None:
     python = engine_folder(VLLM) / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.symlink_to(sys.executable)
@@ -94,7 +94,7 @@ def test_the_lock_pins_everything_and_names_no_index() -> None:
     assert not re.search(r"https?:|--(extra-)?index|--find-links", text)
 
 
-def test_what_is_left_out_is_not_in_the_lock() -> None:
+def test_excluded_packages_are_not_in_the_lock() -> None:
     left_out = {
         line
         for line in (LOCK / "excludes.txt").read_text(encoding="utf-8").splitlines()
@@ -106,7 +106,7 @@ def test_what_is_left_out_is_not_in_the_lock() -> None:
     assert not left_out & set(pinned)
 
 
-def test_a_version_without_a_lock_is_refused_with_those_that_have_one(no_engine: Path) -> None:
+def test_a_version_without_a_lock_is_refused_with_the_known_versions(no_engine: Path) -> None:
     with pytest.raises(UserError, match=rf"no locked list for vLLM 0\.1\.0 .*{VLLM}"):
         install.install_engine("0.1.0")
 
@@ -130,7 +130,7 @@ def test_a_missing_library_names_its_package(
         install.install_engine(VLLM)
 
 
-def test_a_full_disk_is_refused_before_anything_is_fetched(
+def test_a_full_disk_is_refused_before_any_download(
     no_engine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(install, "NEEDED_BYTES", 2**60)
@@ -141,12 +141,14 @@ def test_a_full_disk_is_refused_before_anything_is_fetched(
 
 
 @pytest.mark.parametrize("python", [Path("/nowhere/python"), Path("/bin/ls")])
-def test_a_python_that_is_none_is_refused(no_engine: Path, python: Path) -> None:
+def test_an_invalid_python_is_refused(no_engine: Path, python: Path) -> None:
     with pytest.raises(UserError, match="--python"):
         install.install_engine(VLLM, python)
 
 
-def test_two_installs_wait_for_each_other(no_engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_installations_wait_for_each_other(
+    no_engine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     built: list[Path] = []
     waiting = threading.Event()
 

@@ -1,4 +1,4 @@
-"""An engine is started apart from us, seen alive, and ended with all that belongs to it."""
+"""Start, watch and end an engine with all its processes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Start = Callable[..., EngineProcess]
 
 @pytest.fixture
 def start(stand_in: Engine, tmp_path: Path) -> Iterator[Start]:
-    """Start the stand-in; it is gone after the test."""
+    """Start the stand-in; it is stopped after the test."""
     started: list[EngineProcess] = []
 
     def run(behaviour: str = "", **environment: str) -> EngineProcess:
@@ -52,14 +52,14 @@ def start(stand_in: Engine, tmp_path: Path) -> Iterator[Start]:
 
 
 def until(condition: Callable[[], object], seconds: float = 10) -> None:
-    """Return when it holds; fail when it never does."""
+    """Wait until the condition holds; fail after ``seconds``."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it never came true"
         time.sleep(0.02)
 
 
-def test_an_engine_lives_answers_and_is_gone_when_stopped(start: Start) -> None:
+def test_an_engine_starts_answers_and_stops(start: Start) -> None:
     process = start()
     until(lambda: is_healthy(process.port))
     assert is_alive(process)
@@ -71,13 +71,13 @@ def test_an_engine_lives_answers_and_is_gone_when_stopped(start: Start) -> None:
     assert is_port_free(process.port)
 
 
-def test_it_leads_a_session_of_its_own(start: Start) -> None:
+def test_it_leads_its_own_session(start: Start) -> None:
     process = start()
 
     assert os.getsid(process.pid) == process.pid != os.getsid(0)
 
 
-def test_it_gets_its_environment_and_no_secret_of_ours(
+def test_it_gets_its_environment_and_no_secrets_of_the_parent(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
@@ -93,7 +93,7 @@ def test_it_gets_its_environment_and_no_secret_of_ours(
     assert given["argv"][given["argv"].index("--port") + 1] == str(process.port)
 
 
-def test_what_ignores_the_polite_signal_is_killed_with_its_children(start: Start) -> None:
+def test_an_engine_that_ignores_sigterm_is_killed_with_its_children(start: Start) -> None:
     mark = f"mark-{time.monotonic_ns()}"
     process = start("stubborn", MARK=mark)
     until(lambda: is_healthy(process.port))
@@ -104,7 +104,7 @@ def test_what_ignores_the_polite_signal_is_killed_with_its_children(start: Start
     assert processes_with(mark) == []
 
 
-def test_children_are_ended_when_the_leader_died_before(start: Start) -> None:
+def test_children_are_ended_after_the_leader_died(start: Start) -> None:
     mark = f"mark-{time.monotonic_ns()}"
     process = start("stubborn", MARK=mark)
     until(lambda: is_healthy(process.port))
@@ -123,35 +123,35 @@ from pathlib import Path
 folder = Path(sys.argv[1])
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 def drain(number, frame):
-    (folder / "told").touch()
+    (folder / "draining").touch()
     while not (folder / "answered").exists():
         time.sleep(0.02)
     (folder / "child").write_text(str(child.poll()))
     sys.exit(0)
 signal.signal(signal.SIGTERM, drain)
-(folder / "begun").touch()
+(folder / "started").touch()
 time.sleep(600)
 """
 
 
 @pytest.fixture
 def answering(tmp_path: Path) -> Iterator[EngineProcess]:
-    """A leader that ends when its requests are answered: when there is a file ``answered``."""
+    """A leader that ends once its requests are answered: when the file ``answered`` exists."""
     argv = [sys.executable, "-c", LEADER, str(tmp_path)]
     process = start_program(argv, {}, 1, tmp_path / "log")
-    until((tmp_path / "begun").exists)
+    until((tmp_path / "started").exists)
     yield process
     stop_engine(process, 0.1)
 
 
-def test_a_draining_leader_is_waited_for_and_its_children_are_left_alone_meanwhile(
+def test_drain_waits_for_the_leader_and_spares_its_children(
     answering: EngineProcess, tmp_path: Path
 ) -> None:
     waited: list[bool] = []
 
     def waiting() -> None:
         waited.append(is_alive(answering))
-        if (tmp_path / "told").exists():
+        if (tmp_path / "draining").exists():
             (tmp_path / "answered").touch()
 
     drain_engine(answering, 30, waiting)
@@ -169,23 +169,23 @@ def test_draining_has_a_limit(answering: EngineProcess, tmp_path: Path) -> None:
     assert not is_alive(answering)
 
 
-def test_what_is_not_there_is_not_drained(answering: EngineProcess, tmp_path: Path) -> None:
+def test_drain_of_an_ended_engine_returns(answering: EngineProcess, tmp_path: Path) -> None:
     drain_engine(replace(answering, started=answering.started - 1), 30)
 
-    assert not (tmp_path / "told").exists()
+    assert not (tmp_path / "draining").exists()
     assert is_alive(answering)
 
 
-def test_a_dead_engine_is_seen_at_once_and_left_as_no_zombie(start: Start) -> None:
+def test_a_dead_engine_is_noticed_at_once_and_leaves_no_zombie(start: Start) -> None:
     process = start("crash")
 
     until(lambda: not is_alive(process))
 
-    assert crash_of(process.log).line == "ValueError: the head and the target are strangers"
+    assert crash_of(process.log).line == "ValueError: the head and the target are incompatible"
     assert not Path(f"/proc/{process.pid}").exists()
 
 
-def test_a_process_that_got_the_same_pid_later_is_neither_alive_nor_stopped(start: Start) -> None:
+def test_another_process_with_the_same_pid_is_neither_alive_nor_stopped(start: Start) -> None:
     process = start()
     other = replace(process, started=process.started - 1)
 
@@ -195,11 +195,11 @@ def test_a_process_that_got_the_same_pid_later_is_neither_alive_nor_stopped(star
     assert is_alive(process)
 
 
-def test_what_is_not_written_down_never_begins(stand_in: Engine, tmp_path: Path) -> None:
-    seen: list[EngineProcess] = []
+def test_a_program_that_was_not_recorded_never_begins(stand_in: Engine, tmp_path: Path) -> None:
+    recorded: list[EngineProcess] = []
 
     def record(process: EngineProcess) -> None:
-        seen.append(process)
+        recorded.append(process)
         raise OSError("the disk is full")
 
     with pytest.raises(OSError, match="the disk is full"):
@@ -207,13 +207,11 @@ def test_what_is_not_written_down_never_begins(stand_in: Engine, tmp_path: Path)
             stand_in, {"SM_VLLM_MODEL": "a/b"}, tmp_path, 1, tmp_path / "log", record=record
         )
 
-    until(lambda: not is_alive(seen[0]))
+    until(lambda: not is_alive(recorded[0]))
     assert "serve:" not in (tmp_path / "log").read_text()
 
 
-def test_killed_before_it_wrote_it_down_the_starter_leaves_nothing(
-    stand_in: Engine, tmp_path: Path
-) -> None:
+def test_a_starter_killed_before_recording_leaves_nothing(stand_in: Engine, tmp_path: Path) -> None:
     starter = textwrap.dedent("""
         import os, sys
         from pathlib import Path
@@ -236,7 +234,7 @@ def test_killed_before_it_wrote_it_down_the_starter_leaves_nothing(
     assert "serve:" not in (tmp_path / "log").read_text()
 
 
-def test_a_port_is_free_or_it_is_not() -> None:
+def test_is_port_free() -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -246,7 +244,7 @@ def test_a_port_is_free_or_it_is_not() -> None:
     assert is_port_free(port)
 
 
-def test_nobody_there_is_not_healthy() -> None:
+def test_a_port_without_a_server_is_not_healthy() -> None:
     assert not is_healthy(free_port())
 
 

@@ -1,4 +1,4 @@
-"""Plans that stream their weights are for AWS: here nobody has the right to read them."""
+"""Plans that stream their weights are for AWS: this machine has no role to read them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STREAMED = {
 }
 
 
-def test_local_up_refuses_and_names_the_way_that_works(
+def test_local_up_refuses_streamed_weights_with_the_fix(
     engine_home: Path, plan_for: PlanFor
 ) -> None:
     with pytest.raises(Refused) as refused:

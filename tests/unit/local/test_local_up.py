@@ -1,4 +1,4 @@
-"""`peagle local` from a plan to an engine that is proved, and back to nothing."""
+"""`peagle local`: start, proof and stop of an engine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from peagle.planning import Plan
 from tests.unit.local.conftest import NAME, PlanFor, processes_with
 
 
-def test_up_runs_the_plan_and_measures_that_it_drafts(engine_home: Path, plan_for: PlanFor) -> None:
+def test_up_runs_the_plan_and_measures_acceptance(engine_home: Path, plan_for: PlanFor) -> None:
     engine = start_local(plan_for())
 
     assert engine.state == "ready"
@@ -32,9 +32,7 @@ def test_up_runs_the_plan_and_measures_that_it_drafts(engine_home: Path, plan_fo
     assert local_engines() == (engine,)
 
 
-def test_the_container_finds_the_weights_where_the_plan_says(
-    engine_home: Path, plan_for: PlanFor
-) -> None:
+def test_the_weights_are_at_the_paths_of_the_plan(engine_home: Path, plan_for: PlanFor) -> None:
     start_local(plan_for())
 
     given = json.loads((records.folder_of(NAME) / "given.json").read_text())
@@ -61,7 +59,7 @@ def test_up_with_another_plan_is_refused(engine_home: Path, plan_for: PlanFor) -
     assert is_alive(first.process)
 
 
-def test_down_ends_it_and_leaves_nothing(engine_home: Path, plan_for: PlanFor) -> None:
+def test_down_ends_the_engine_and_leaves_nothing(engine_home: Path, plan_for: PlanFor) -> None:
     engine = start_local(plan_for())
 
     assert stop_local(NAME) == engine
@@ -73,28 +71,26 @@ def test_down_ends_it_and_leaves_nothing(engine_home: Path, plan_for: PlanFor) -
         stop_local(NAME)
 
 
-def test_a_crash_at_start_is_told_at_once(engine_home: Path, plan_for: PlanFor) -> None:
-    seen: list[float] = []
+def test_a_crash_at_start_is_reported_at_once(engine_home: Path, plan_for: PlanFor) -> None:
+    times: list[float] = []
 
     def progress(step: str, line: str) -> None:
-        seen.append(time.monotonic())
+        times.append(time.monotonic())
 
-    with pytest.raises(EngineError, match="the head and the target are strangers"):
+    with pytest.raises(EngineError, match="the head and the target are incompatible"):
         start_local(plan_for("crash"), progress=progress)
 
-    assert time.monotonic() - seen[-1] < 5
+    assert time.monotonic() - times[-1] < 5
     assert local_engines() == ()
-    assert "strangers" in records.log_of(NAME).read_text()
+    assert "incompatible" in records.log_of(NAME).read_text()
 
 
-def test_an_engine_that_was_killed_is_told_as_such(engine_home: Path, plan_for: PlanFor) -> None:
+def test_a_killed_engine_is_reported_as_killed(engine_home: Path, plan_for: PlanFor) -> None:
     with pytest.raises(EngineError, match="killed by SIGKILL"):
         start_local(plan_for("silent"))
 
 
-def test_an_engine_that_accepts_no_draft_does_not_count(
-    engine_home: Path, plan_for: PlanFor
-) -> None:
+def test_an_engine_that_accepts_no_draft_is_refused(engine_home: Path, plan_for: PlanFor) -> None:
     with pytest.raises(NotProved, match=r"acceptance length 1\.00 over 8 drafts is below"):
         start_local(plan_for("refusing"))
 
@@ -109,7 +105,7 @@ def test_without_speculation_an_answer_is_enough(engine_home: Path, plan_for: Pl
     assert engine.acceptance_length is None
 
 
-def test_an_engine_that_never_answers_is_given_up(engine_home: Path, plan_for: PlanFor) -> None:
+def test_an_engine_that_never_answers_times_out(engine_home: Path, plan_for: PlanFor) -> None:
     plan = plan_for("deaf").model_copy(update={"startup_timeout_seconds": 1})
 
     with pytest.raises(EngineError, match="is not healthy after 1 s"):
@@ -118,7 +114,7 @@ def test_an_engine_that_never_answers_is_given_up(engine_home: Path, plan_for: P
     assert processes_with(str(engine_home)) == []
 
 
-def test_interrupted_it_leaves_nothing_running(engine_home: Path, plan_for: PlanFor) -> None:
+def test_an_interrupt_leaves_nothing_running(engine_home: Path, plan_for: PlanFor) -> None:
     def interrupt(step: str, line: str) -> None:
         raise KeyboardInterrupt
 
@@ -143,9 +139,7 @@ def starting(plan: Plan) -> subprocess.Popen[bytes]:
     return starter
 
 
-def test_interrupted_from_the_keyboard_it_ends_the_engine(
-    engine_home: Path, plan_for: PlanFor
-) -> None:
+def test_ctrl_c_ends_the_engine(engine_home: Path, plan_for: PlanFor) -> None:
     starter = starting(plan_for("deaf"))
 
     starter.send_signal(signal.SIGINT)
@@ -155,9 +149,7 @@ def test_interrupted_from_the_keyboard_it_ends_the_engine(
     assert processes_with(str(engine_home)) == []
 
 
-def test_killed_it_leaves_an_engine_that_is_remembered(
-    engine_home: Path, plan_for: PlanFor
-) -> None:
+def test_a_killed_command_leaves_a_recorded_engine(engine_home: Path, plan_for: PlanFor) -> None:
     plan = plan_for("deaf")
     starter = starting(plan)
     starter.kill()
@@ -170,9 +162,7 @@ def test_killed_it_leaves_an_engine_that_is_remembered(
     assert not is_alive(left.process)
 
 
-def test_down_while_it_starts_is_told_to_the_one_who_waits(
-    engine_home: Path, plan_for: PlanFor
-) -> None:
+def test_down_during_the_start_ends_up_with_an_error(engine_home: Path, plan_for: PlanFor) -> None:
     def stop(step: str, line: str) -> None:
         if records.local_engine_names():
             stop_local(NAME)
@@ -181,14 +171,14 @@ def test_down_while_it_starts_is_told_to_the_one_who_waits(
         start_local(plan_for("deaf"), progress=stop)
 
 
-def test_two_at_once_do_not_start_two_engines(engine_home: Path, plan_for: PlanFor) -> None:
+def test_concurrent_commands_start_one_engine(engine_home: Path, plan_for: PlanFor) -> None:
     refused: list[UserError] = []
 
     def again(step: str, line: str) -> None:
         if not refused:
-            with pytest.raises(UserError) as told:
+            with pytest.raises(UserError) as raised:
                 start_local(plan_for())
-            refused.append(told.value)
+            refused.append(raised.value)
 
     start_local(plan_for(), progress=again)
 
@@ -196,7 +186,7 @@ def test_two_at_once_do_not_start_two_engines(engine_home: Path, plan_for: PlanF
     assert len(local_engines()) == 1
 
 
-def test_a_dead_engine_is_listed_as_dead_and_up_starts_another(
+def test_a_dead_engine_is_listed_as_dead_and_up_replaces_it(
     engine_home: Path, plan_for: PlanFor
 ) -> None:
     first = start_local(plan_for())
@@ -208,7 +198,7 @@ def test_a_dead_engine_is_listed_as_dead_and_up_starts_another(
     assert start_local(plan_for()).process.pid != first.process.pid
 
 
-def test_a_taken_port_is_named_with_the_option(engine_home: Path, plan_for: PlanFor) -> None:
+def test_a_port_in_use_is_an_error_with_the_option(engine_home: Path, plan_for: PlanFor) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -225,7 +215,7 @@ def test_a_taken_port_is_named_with_the_option(engine_home: Path, plan_for: Plan
         ("qwen3-8b", "would have to be downloaded"),
     ],
 )
-def test_what_this_machine_cannot_run_is_refused_with_the_way_that_works(
+def test_a_plan_that_cannot_run_here_is_refused_with_the_fix(
     engine_home: Path, plan_for: PlanFor, pair: str, why: str
 ) -> None:
     with pytest.raises(Refused, match=rf"{why}.*peagle deploy .* --sandbox"):
@@ -239,7 +229,7 @@ def test_weights_in_s3_are_refused(engine_home: Path, plan_for: PlanFor) -> None
         start_local(plan_for(model_source="s3://bucket/weights/"))
 
 
-def test_without_an_engine_the_command_that_installs_it_is_named(
+def test_without_an_engine_the_fix_installs_it(
     own_home: Path, plan_for: PlanFor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PEAGLE_ENGINE_PYTHON", raising=False)
@@ -249,7 +239,7 @@ def test_without_an_engine_the_command_that_installs_it_is_named(
 
 
 @pytest.mark.parametrize("name", ["../elsewhere", "", ".", ".."])
-def test_a_name_leads_nowhere_else(own_home: Path, name: str) -> None:
+def test_a_name_cannot_be_a_path(own_home: Path, name: str) -> None:
     with pytest.raises(NotFound):
         stop_local(name)
     with pytest.raises(UserError):

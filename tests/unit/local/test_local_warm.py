@@ -1,4 +1,4 @@
-"""`peagle warm --local`: an engine of this machine is started, asked what it compiled, ended."""
+"""`peagle warm --local`: start a local engine, collect what it compiled, and stop it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Typed = Callable[..., Result]
 
 @pytest.fixture
 def typed() -> Typed:
-    """Type a command; errors of the toolkit come through."""
+    """Run a command; errors of the toolkit are raised."""
 
     def run(*words: str) -> Result:
         group = {"local": local, "warm": warm}[words[0]]
@@ -54,7 +54,7 @@ def typed() -> Typed:
 
 @pytest.fixture
 def kept(own_home: Path) -> Path:
-    """The folder of artefacts, as an earlier start left it."""
+    """The folder of artifacts, as an earlier start left it."""
     folder = own_home / "warm"
     folder.mkdir()
     return folder
@@ -67,7 +67,7 @@ def given_to(name: str) -> dict[str, str]:
     return environment
 
 
-def test_the_artefact_lies_in_the_home_and_nothing_runs(engine_home: Path, typed: Typed) -> None:
+def test_the_artifact_is_in_the_home_and_no_engine_is_left(engine_home: Path, typed: Typed) -> None:
     done = typed("warm", "tiny", "--name", NAME, "--local")
 
     folder = engine_home / "warm"
@@ -91,7 +91,7 @@ def test_json_is_one_document(engine_home: Path, typed: Typed) -> None:
     assert document["pair"] == "peagle/tiny+p-eagle"
 
 
-def test_it_goes_into_the_folder_that_is_named(
+def test_the_artifact_is_written_to_the_given_folder(
     engine_home: Path, typed: Typed, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("elsewhere") / "new"
@@ -103,25 +103,25 @@ def test_it_goes_into_the_folder_that_is_named(
     assert "PEAGLE_WARM_FOLDER" in done.stdout
 
 
-def test_the_engine_that_collects_compiles_and_gets_no_artefacts(
+def test_the_collecting_engine_compiles_and_gets_no_artifacts(
     engine_home: Path, kept: Path, plan_for: PlanFor
 ) -> None:
-    seen: list[dict[str, str]] = []
+    environments: list[dict[str, str]] = []
 
-    def look(step: str, detail: str) -> None:
+    def progress(step: str, detail: str) -> None:
         if step == "packing":
-            seen.append(given_to(f"{NAME}-warm"))
+            environments.append(given_to(f"{NAME}-warm"))
 
-    collect(plan_for(), COLLECTING, kept, look)
+    collect(plan_for(), COLLECTING, kept, progress)
 
-    (given,) = seen
+    (given,) = environments
     assert given["PEAGLE_WARM"] == "collect"
-    assert given["PEAGLE_CACHE"].startswith(str(engine_home)), "not where others look"
+    assert given["PEAGLE_CACHE"].startswith(str(engine_home)), "a folder of its own"
     assert "PEAGLE_WARM_FOLDER" not in given
     assert "SM_VLLM_ENFORCE_EAGER" not in given
 
 
-def test_one_of_the_same_pair_may_run_meanwhile(engine_home: Path, plan_for: PlanFor) -> None:
+def test_another_engine_of_the_pair_may_run_meanwhile(engine_home: Path, plan_for: PlanFor) -> None:
     running = start_local(plan_for())
 
     collect(plan_for(), COLLECTING, engine_home / "warm", lambda step, detail: None)
@@ -130,7 +130,7 @@ def test_one_of_the_same_pair_may_run_meanwhile(engine_home: Path, plan_for: Pla
     assert running.state == "ready"
 
 
-def test_where_nothing_was_compiled_it_is_refused_and_nothing_runs(
+def test_without_compiled_artifacts_it_fails_and_nothing_runs(
     engine_home: Path, plan_for: PlanFor
 ) -> None:
     with pytest.raises(Refused, match="nothing was compiled"):
@@ -144,7 +144,7 @@ def test_where_nothing_was_compiled_it_is_refused_and_nothing_runs(
     assert not (log.parent / "collected").exists()
 
 
-def test_interrupted_in_the_middle_nothing_runs_and_nothing_is_kept(
+def test_an_interrupt_leaves_no_engine_and_no_artifact(
     engine_home: Path, plan_for: PlanFor
 ) -> None:
     def interrupt(step: str, detail: str) -> None:
@@ -160,17 +160,17 @@ def test_interrupted_in_the_middle_nothing_runs_and_nothing_is_kept(
 
 
 @pytest.mark.parametrize("moment", ["starting", "packing", "fetching"])
-def test_a_pipeline_that_is_cancelled_leaves_no_engine(
+def test_a_cancelled_pipeline_leaves_no_engine(
     engine_home: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    """As Ctrl-C: what cancels a job sends SIGTERM."""
+    """As Ctrl-C: a cancelled job gets SIGTERM."""
 
     def end(status: StatusLine, step: str, detail: str = "") -> None:
         if step == moment:
             os.kill(os.getpid(), signal.SIGTERM)
 
     def before(number: int, frame: object) -> None:
-        """Instead of the end of these tests, where nobody else listens."""
+        """Replaces the default handler, which would end the tests."""
 
     monkeypatch.setattr(StatusLine, "show", end)
     words = ["--name", NAME, "--local", "--to", str(engine_home / "kept")]
@@ -188,7 +188,7 @@ def test_a_pipeline_that_is_cancelled_leaves_no_engine(
     assert list(engine_home.glob("kept/*")) == []
 
 
-def test_a_second_one_is_refused_and_takes_nothing_away(
+def test_a_second_command_is_refused_and_changes_nothing(
     engine_home: Path, plan_for: PlanFor
 ) -> None:
     refused: list[str] = []
@@ -198,9 +198,9 @@ def test_a_second_one_is_refused_and_takes_nothing_away(
             compiled = collected_folder(f"{NAME}-warm") / "triton" / "kernel"
             compiled.parent.mkdir(parents=True, exist_ok=True)
             compiled.touch()
-            with pytest.raises(UserError, match="another `peagle warm --local`") as told:
+            with pytest.raises(UserError, match="another `peagle warm --local`") as raised:
                 collect(plan_for("mark"), COLLECTING, engine_home / "warm", again)
-            refused.append(told.value.message)
+            refused.append(raised.value.message)
             assert compiled.is_file()
 
     collect(plan_for("mark"), COLLECTING, engine_home / "warm", again)
@@ -209,7 +209,7 @@ def test_a_second_one_is_refused_and_takes_nothing_away(
     assert local_engines() == ()
 
 
-def test_a_second_ctrl_c_tells_how_to_end_the_engine(
+def test_a_second_ctrl_c_prints_how_to_end_the_engine(
     engine_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*given: object) -> None:
@@ -225,7 +225,7 @@ def test_a_second_ctrl_c_tells_how_to_end_the_engine(
     assert [engine.name for engine in local_engines()] == [f"{NAME}-warm"]
 
 
-def test_interrupted_at_its_very_end_nothing_runs_either(
+def test_an_interrupt_at_the_end_leaves_nothing_running(
     engine_home: Path, plan_for: PlanFor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(name: str, now: bool) -> None:
@@ -239,7 +239,7 @@ def test_interrupted_at_its_very_end_nothing_runs_either(
     assert processes_with(f"PEAGLE_ML_ROOT={engine_home}") == []
 
 
-def test_up_gets_what_is_kept_by_itself(engine_home: Path, kept: Path, typed: Typed) -> None:
+def test_up_restores_artifacts_by_default(engine_home: Path, kept: Path, typed: Typed) -> None:
     typed("local", "up", "tiny", "--name", NAME, "--compile")
 
     given = given_to(NAME)
@@ -249,49 +249,49 @@ def test_up_gets_what_is_kept_by_itself(engine_home: Path, kept: Path, typed: Ty
     assert "the model is compiled" in records.log_of(NAME).read_text()
 
 
-def test_up_says_that_it_started_warm(engine_home: Path, kept: Path, typed: Typed) -> None:
+def test_up_reports_a_warm_start(engine_home: Path, kept: Path, typed: Typed) -> None:
     subjects: list[dict[str, Any]] = []
 
-    def look(step: str, detail: str) -> None:
+    def progress(step: str, detail: str) -> None:
         if step == "packing":
             subjects.append(json.loads(given_to(f"{NAME}-warm")["PEAGLE_WARM_SUBJECT"]))
 
     words = ("local", "up", "tiny", "--name", NAME, "--compile")
-    collect(make_plan(Options(pair="tiny", name=NAME), load_catalog()), COLLECTING, kept, look)
+    collect(make_plan(Options(pair="tiny", name=NAME), load_catalog()), COLLECTING, kept, progress)
     made = artifact(kept, subjects[0])
 
-    said = typed(*words).stdout
+    output = typed(*words).stdout
     document = json.loads(typed(*words, "--json").stdout)
 
-    assert f"\nWarm start: restored {made.files} files" in said
-    assert f"(key {made.key}; a cold start takes 101 s)" in said
+    assert f"\nWarm start: restored {made.files} files" in output
+    assert f"(key {made.key}; a cold start takes 101 s)" in output
     assert document["warm_start"]["restored"] is True
     assert document["warm_start"]["key"] == made.key
 
 
-def test_up_says_why_it_did_not_start_warm(engine_home: Path, kept: Path, typed: Typed) -> None:
+def test_up_reports_why_it_did_not_start_warm(engine_home: Path, kept: Path, typed: Typed) -> None:
     made = artifact(kept)
     words = ("local", "up", "tiny", "--name", NAME, "--compile")
 
-    said = typed(*words).stdout
+    output = typed(*words).stdout
     document = json.loads(typed(*words, "--json").stdout)
 
-    assert f"\nNo warm start: no artifact in {kept} matches this container; {made.key}" in said
+    assert f"\nNo warm start: no artifact in {kept} matches this container; {made.key}" in output
     assert "differs in the image" in document["warm_start"]["detail"]
     assert (document["warm_start"]["restored"], document["warm_start"]["key"]) == (False, None)
 
 
-def test_where_nothing_could_be_restored_nothing_is_said_of_it(
+def test_up_does_not_mention_warm_starts_when_none_is_possible(
     engine_home: Path, typed: Typed
 ) -> None:
-    said = typed("local", "up", "tiny", "--name", NAME).stdout
+    output = typed("local", "up", "tiny", "--name", NAME).stdout
     listed = json.loads(typed("local", "list", "--json").stdout)
 
-    assert "warm" not in said.lower()
+    assert "warm" not in output.lower()
     assert listed["engines"][0]["warm_start"] is None
 
 
-def test_without_anything_kept_up_is_as_it_always_was(engine_home: Path, typed: Typed) -> None:
+def test_up_without_artifacts_is_unchanged(engine_home: Path, typed: Typed) -> None:
     typed("local", "up", "tiny", "--name", NAME)
 
     given = given_to(NAME)
@@ -299,16 +299,14 @@ def test_without_anything_kept_up_is_as_it_always_was(engine_home: Path, typed: 
     assert given["SM_VLLM_ENFORCE_EAGER"] == "true"
 
 
-def test_up_again_after_a_warm_start_was_kept_changes_nothing(
-    engine_home: Path, plan_for: PlanFor
-) -> None:
+def test_up_again_after_collecting_changes_nothing(engine_home: Path, plan_for: PlanFor) -> None:
     first = start_local(plan_for())
     (engine_home / "warm").mkdir()
 
     assert start_local(plan_for()) == first
 
 
-def test_without_a_compiler_it_is_said_before_anything_starts(
+def test_a_missing_compiler_is_reported_before_anything_starts(
     engine_home: Path, plan_for: PlanFor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "empty").mkdir()
@@ -343,7 +341,7 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
 
 
 @pytest.mark.parametrize(("options", "words"), WRONG, ids=str)
-def test_options_that_do_not_go_together_are_refused(
+def test_conflicting_options_are_refused(
     own_home: Path, typed: Typed, options: tuple[str, ...], words: str
 ) -> None:
     with pytest.raises(UserError, match=words):
@@ -352,14 +350,14 @@ def test_options_that_do_not_go_together_are_refused(
     assert records.local_engine_names() == ()
 
 
-def test_weights_in_s3_are_not_for_this_machine(engine_home: Path, typed: Typed) -> None:
+def test_collecting_locally_refuses_weights_in_s3(engine_home: Path, typed: Typed) -> None:
     with pytest.raises(Refused, match="only AWS can mount"):
         typed(
             "warm", "tiny", "--model-source", "s3://bucket/target/", "--no-speculation", "--local"
         )
 
 
-def test_compile_is_for_the_cpu(own_home: Path, typed: Typed) -> None:
+def test_compile_is_refused_with_gpus(own_home: Path, typed: Typed) -> None:
     with pytest.raises(UserError, match="always compiles"):
         typed("local", "up", "tiny", "--engine", "docker", "--gpus", "--compile")
 
@@ -369,7 +367,7 @@ def image(docker: FakeDocker, **found: Any) -> Image:
     return show_image(Docker(), "mine")
 
 
-def test_a_container_finds_what_is_kept_read_only(
+def test_a_container_gets_artifacts_read_only(
     docker: FakeDocker, kept: Path, plan_for: PlanFor
 ) -> None:
     plan = plan_for()
@@ -388,7 +386,7 @@ def test_a_container_finds_what_is_kept_read_only(
     assert "PEAGLE_WARM_FOLDER" not in without.environment
 
 
-def test_on_gpus_it_is_mounted_and_an_eager_engine_on_a_cpu_has_no_use_for_it(
+def test_artifacts_are_mounted_on_gpus_and_not_for_an_eager_cpu_engine(
     docker: FakeDocker, kept: Path, plan_for: PlanFor
 ) -> None:
     built = image(docker)
@@ -400,7 +398,7 @@ def test_on_gpus_it_is_mounted_and_an_eager_engine_on_a_cpu_has_no_use_for_it(
     assert "/opt/ml/warm" not in DockerRunner(Docker(), built).container(plan_for(), {}, 1).mounts
 
 
-def test_a_container_that_collects_is_told_so(
+def test_a_collecting_container_gets_the_warm_mode(
     docker: FakeDocker, kept: Path, plan_for: PlanFor
 ) -> None:
     plan = plan_for()
@@ -410,10 +408,10 @@ def test_a_container_that_collects_is_told_so(
     assert "/opt/ml/warm" not in host.container(plan, {}, 1).mounts
 
 
-def test_a_container_that_collects_leaves_the_shared_cache_alone_and_nothing_behind(
+def test_a_collecting_container_uses_its_own_cache_and_leaves_nothing(
     docker: FakeDocker, own_home: Path, plan_for: PlanFor
 ) -> None:
-    """It empties the folder of its key, and others may run from the one in the shared cache."""
+    """Collecting empties its cache folder, and other engines may use the shared one."""
 
     def volumes(collecting: bool) -> list[str]:
         host = DockerRunner(Docker(), image(docker), collecting=collecting)
@@ -439,7 +437,7 @@ def test_an_image_without_a_compiler_is_refused_before_it_starts(
     [([], "sha256:mine"), (["host:5000/mine@sha256:abc"], "sha256:abc")],
     ids=["never pushed", "pushed"],
 )
-def test_a_container_learns_the_digest_of_its_image(
+def test_a_container_gets_the_digest_of_its_image(
     docker: FakeDocker, own_home: Path, plan_for: PlanFor, digests: list[str], known_as: str
 ) -> None:
     host = DockerRunner(Docker(), image(docker, RepoDigests=digests))

@@ -1,4 +1,4 @@
-"""Bearer tokens: those that the toolkit makes are taken, all else is refused."""
+"""Bearer tokens: those of the toolkit are accepted, all others refused."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_token_names_its_region() -> None:
     assert region_of_token(f"bearer {made('us-east-1')}") == "us-east-1"
 
 
-def test_a_token_ends_with_its_time() -> None:
+def test_a_token_expires() -> None:
     token = f"Bearer {made(seconds=600)}"
     soon, late = (datetime.now(UTC) + timedelta(minutes=minutes) for minutes in (9, 11))
     assert region_of_token(token, now=soon) == "eu-west-1"
@@ -57,7 +57,7 @@ def test_a_token_for_something_else_is_refused(old: str, new: str) -> None:
 
 
 @given(st.text(max_size=80))
-def test_nothing_else_is_a_token(text: str) -> None:
+def test_malformed_tokens_are_refused(text: str) -> None:
     for authorization in (text, f"Bearer {text}", f"Bearer {TOKEN_PREFIX}{text}"):
         with pytest.raises(InvalidToken):
             region_of_token(authorization)

@@ -1,4 +1,4 @@
-"""Frames that AWS's own client reads."""
+"""Frames for botocore's parser of event streams."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from peagle.sandbox.protocol import payload_part, stream_error
 
 
 @given(st.lists(st.binary(max_size=300), min_size=1, max_size=4))
-def test_parts_are_read_as_they_were_written(parts: list[bytes]) -> None:
+def test_payload_parts_round_trip(parts: list[bytes]) -> None:
     buffer = EventStreamBuffer()
     buffer.add_data(b"".join(payload_part(part) for part in parts))
     events = list(buffer)
@@ -21,7 +21,7 @@ def test_parts_are_read_as_they_were_written(parts: list[bytes]) -> None:
 
 
 @given(st.text(max_size=50))
-def test_an_error_is_read_as_it_was_written(message: str) -> None:
+def test_an_error_round_trips(message: str) -> None:
     buffer = EventStreamBuffer()
     buffer.add_data(stream_error(message, "StreamBroken"))
     (event,) = buffer

@@ -1,4 +1,4 @@
-"""From a request to what is started, and how long it may take."""
+"""From a request to the launch of an engine."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def spec(container: Mapping[str, Any] | None = None, **variant: Any) -> LaunchSp
     return launch_spec("us-east-1", "e", [{**VARIANT, **variant}], SomeModel(container or {}))
 
 
-def test_weights_go_where_the_container_looks_for_them() -> None:
+def test_weights_are_placed_where_the_container_reads_them() -> None:
     container = {
         "ModelDataUrl": "s3://b/m.tar.gz",
         "ModelDataSource": {"S3DataSource": FOLDER},
@@ -53,7 +53,7 @@ def test_weights_go_where_the_container_looks_for_them() -> None:
     )
 
 
-def test_the_pair_is_the_one_that_the_model_is_tagged_with() -> None:
+def test_the_pair_is_the_value_of_the_models_tag() -> None:
     tags = [{"Key": "other", "Value": "x"}, {"Key": "peagle:pair", "Value": "a/b+c"}]
     assert launch_spec("r", "e", [VARIANT], SomeModel({}, tags=tags)).pair == "a/b+c"
     assert spec().pair == ""
@@ -71,7 +71,7 @@ def test_the_pair_is_the_one_that_the_model_is_tagged_with() -> None:
         ("", "another"),
     ],
 )
-def test_a_container_is_made_from_the_image_of_its_pair(pair: str, expected: str) -> None:
+def test_a_container_runs_the_image_of_its_pair(pair: str, expected: str) -> None:
     newest_first = {
         "another": "x/y+z",
         "newest of it": "a/b+z",
@@ -86,12 +86,12 @@ def test_a_container_is_made_from_the_image_of_its_pair(pair: str, expected: str
     assert nearest_image(pair, found).name == expected
 
 
-def test_the_startup_time_is_the_variant_s() -> None:
+def test_the_startup_time_is_that_of_the_variant() -> None:
     assert spec(ContainerStartupHealthCheckTimeoutInSeconds=900).startup_seconds == 900
     assert spec().startup_seconds == 600
 
 
-def test_what_the_sandbox_does_not_do_is_said() -> None:
+def test_unsupported_settings_are_remarks() -> None:
     second = {**VARIANT, "VariantName": "w"}
     model = SomeModel({}, [{}])
     found = launch_spec("r", "e", [{**VARIANT, "InitialInstanceCount": 3}, second], model)
@@ -112,7 +112,7 @@ def test_what_the_sandbox_does_not_do_is_said() -> None:
         ("vllm@sha256:00", None),
     ],
 )
-def test_the_image_s_tag_names_its_vllm(image: str, vllm: str | None) -> None:
+def test_the_images_tag_names_its_vllm(image: str, vllm: str | None) -> None:
     assert spec({"Image": image}).vllm == vllm
 
 
@@ -125,7 +125,7 @@ def _here(tmp_path: Path) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_here")
-def test_an_engine_that_does_not_get_healthy_in_time_is_ended() -> None:
+def test_an_engine_that_is_not_healthy_in_time_is_ended() -> None:
     environment = {"FAKE_ENGINE": "never-healthy", "SM_VLLM_MODEL": "some/model"}
     begin = time.monotonic()
     with pytest.raises(LaunchFailed) as failed:

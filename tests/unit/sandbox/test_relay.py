@@ -1,4 +1,4 @@
-"""Reading an HTTP response as its bytes arrive, however they are divided."""
+"""Reading an HTTP response as its bytes arrive, in any division."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def test_an_instance_type_of_the_catalogue_is_accepted_before_botocore_knows_it(
     services.reset_quotas()
 
 
-def test_other_instance_types_are_refused_in_aws_words() -> None:
+def test_other_instance_types_are_refused_with_awss_message() -> None:
     with pytest.raises(ValidationError) as refused:
         create_config(NEW_TYPE)
     assert str(refused.value.message).startswith(

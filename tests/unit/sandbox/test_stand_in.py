@@ -1,4 +1,4 @@
-"""What is served in the place of a target that this machine cannot run."""
+"""The stand-in for a target that this machine cannot run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from peagle.catalog import load_catalog
 from peagle.sandbox.launch_spec import DRAFTER_PATH, TARGET_PATH, stand_in_for
 
 TINY = load_catalog().targets["peagle/tiny"]
-ASKED = {
+REQUESTED = {
     "SM_VLLM_MODEL": "openai/gpt-oss-20b",
     "SM_VLLM_REVISION": "abc",
     "SM_VLLM_SERVED_MODEL_NAME": "openai/gpt-oss-20b",
@@ -25,7 +25,7 @@ P_EAGLE = {"method": "eagle3", "parallel_drafting": True, "num_speculative_token
 
 
 def speculating(**config: Any) -> dict[str, str]:
-    return {**ASKED, "SM_VLLM_SPECULATIVE_CONFIG": json.dumps(config)}
+    return {**REQUESTED, "SM_VLLM_SPECULATIVE_CONFIG": json.dumps(config)}
 
 
 def config_of(environment: dict[str, str]) -> dict[str, Any]:
@@ -33,8 +33,8 @@ def config_of(environment: dict[str, str]) -> dict[str, Any]:
     return found
 
 
-def test_the_target_is_replaced_and_the_plan_s_settings_stay() -> None:
-    environment = stand_in_for(ASKED, TINY).environment
+def test_the_target_is_replaced_and_the_plans_settings_stay() -> None:
+    environment = stand_in_for(REQUESTED, TINY).environment
     assert environment == {
         "SM_VLLM_MODEL": TARGET_PATH,
         "SM_VLLM_SERVED_MODEL_NAME": "openai/gpt-oss-20b",
@@ -45,25 +45,25 @@ def test_the_target_is_replaced_and_the_plan_s_settings_stay() -> None:
     }
 
 
-def test_every_change_is_told() -> None:
+def test_every_change_has_a_note() -> None:
     notes = "\n".join(stand_in_for(speculating(**{**P_EAGLE, "model": "a/b"}), TINY).notes)
-    for told in (
+    for note in (
         "SM_VLLM_REVISION=abc is left out: it belongs to openai/gpt-oss-20b",
         "SM_VLLM_MAX_MODEL_LEN=131072 becomes 2048",
         "the drafter is tiny's P-EAGLE head",
         "SM_VLLM_DTYPE=float32: ",
     ):
-        assert told in notes
+        assert note in notes
 
 
-def test_the_served_name_is_what_was_asked_for() -> None:
+def test_the_served_name_is_the_requested_one() -> None:
     environment = {"SM_VLLM_MODEL": "Qwen/Qwen3-8B"}
     served = stand_in_for(environment, TINY).environment["SM_VLLM_SERVED_MODEL_NAME"]
     assert served == "Qwen/Qwen3-8B"
 
 
 @pytest.mark.parametrize(
-    ("asked", "drafter", "expected"),
+    ("requested", "drafter", "expected"),
     [
         (P_EAGLE, "p-eagle", {"method": "eagle3", "parallel_drafting": True}),
         ({"method": "eagle3", "num_speculative_tokens": 5}, "eagle3", {"method": "eagle3"}),
@@ -74,10 +74,10 @@ def test_the_served_name_is_what_was_asked_for() -> None:
         ),
     ],
 )
-def test_the_head_is_tiny_s_own_of_the_same_kind(
-    asked: dict[str, Any], drafter: str, expected: dict[str, Any]
+def test_the_head_is_tinys_own_of_the_same_kind(
+    requested: dict[str, Any], drafter: str, expected: dict[str, Any]
 ) -> None:
-    found = stand_in_for(speculating(**asked, model="a/b", revision="r"), TINY)
+    found = stand_in_for(speculating(**requested, model="a/b", revision="r"), TINY)
     assert found.drafter is not None
     assert found.drafter.name == drafter
     assert config_of(found.environment) == {
@@ -87,12 +87,12 @@ def test_the_head_is_tiny_s_own_of_the_same_kind(
     }
 
 
-def test_a_method_that_tiny_lacks_is_told() -> None:
+def test_a_method_that_tiny_lacks_has_a_note() -> None:
     found = stand_in_for(speculating(method="mtp", num_speculative_tokens=1), TINY)
     assert any("tiny has no drafter for method mtp" in note for note in found.notes)
 
 
-def test_a_look_up_in_the_text_stays_as_it_is() -> None:
+def test_ngram_speculation_stays_unchanged() -> None:
     environment = speculating(method="ngram", num_speculative_tokens=5, prompt_lookup_max=4)
     found = stand_in_for(environment, TINY)
     assert found.drafter is None
@@ -101,8 +101,8 @@ def test_a_look_up_in_the_text_stays_as_it_is() -> None:
     )
 
 
-def test_a_broken_speculative_configuration_is_left_for_serve_to_refuse() -> None:
-    environment = {**ASKED, "SM_VLLM_SPECULATIVE_CONFIG": "{not json"}
+def test_an_invalid_speculative_configuration_stays_for_serve_to_refuse() -> None:
+    environment = {**REQUESTED, "SM_VLLM_SPECULATIVE_CONFIG": "{not json"}
     assert stand_in_for(environment, TINY).environment["SM_VLLM_SPECULATIVE_CONFIG"] == "{not json"
 
 
@@ -118,7 +118,7 @@ def test_k_is_at_most_what_the_head_was_trained_for(k: int) -> None:
 
 
 @given(st.integers(1, 10**6))
-def test_the_context_is_at_most_tiny_s(length: int) -> None:
-    environment = {**ASKED, "SM_VLLM_MAX_MODEL_LEN": str(length)}
+def test_the_context_is_at_most_that_of_tiny(length: int) -> None:
+    environment = {**REQUESTED, "SM_VLLM_MAX_MODEL_LEN": str(length)}
     found = stand_in_for(environment, TINY).environment
     assert found["SM_VLLM_MAX_MODEL_LEN"] == str(min(length, 2048))
