@@ -25,7 +25,7 @@ from pathlib import Path
 import boto3
 
 from benchmarks.timing import seconds
-from peagle.sandbox import start_sandbox, stop_sandbox
+from peagle.sandbox.client import start_sandbox, stop_sandbox
 
 ROUNDS = 7
 GOAL_SECONDS = 2.0

@@ -48,7 +48,7 @@ def main() -> None:
 def _paths() -> dict[str, Callable[[], float]]:
     """Three paths to the same engine; each function gives the milliseconds to the first byte."""
     from peagle.aws.client import Keys, connect
-    from peagle.sandbox import sandbox_status
+    from peagle.sandbox.client import sandbox_status
 
     found = sandbox_status()
     assert found.url is not None

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from peagle.sandbox import set_quota
+from peagle.sandbox.client import set_quota
 from tests.sandbox.sandboxes import Account, Sandbox
 from tests.unit.containers.weights import safetensors
 

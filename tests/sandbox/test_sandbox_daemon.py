@@ -16,10 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from peagle import sandbox as aws_sandbox
 from peagle.engine.process import EngineProcess, start_time
 from peagle.errors import UserError
-from peagle.sandbox import state
+from peagle.sandbox import client, state
 from tests.sandbox.sandboxes import WEIGHTS, Account, Sandbox, until
 from tests.support import run_as_process
 
@@ -165,7 +164,7 @@ def test_a_sandbox_that_resets_connections_while_it_dies_is_not_running(home: Sa
         started = start_time(dying.pid)
         assert started is not None
         state.write_daemon(EngineProcess(dying.pid, started, port, ""))
-        assert aws_sandbox.sandbox_status() == aws_sandbox.Status(running=False)
+        assert client.sandbox_status() == client.Status(running=False)
 
 
 def test_start_cleans_up_after_a_sandbox_that_was_killed(home: Sandbox) -> None:
@@ -217,7 +216,7 @@ def test_a_reset_of_moto_ends_the_engines(home: Sandbox) -> None:
     assert len(home.processes()) == 1
     assert account.sagemaker.list_endpoints()["Endpoints"] == []
     roles = account.client("iam").list_roles()["Roles"]
-    assert [role["RoleName"] for role in roles] == [aws_sandbox.EXECUTION_ROLE]
+    assert [role["RoleName"] for role in roles] == [client.EXECUTION_ROLE]
 
 
 def test_an_unwritable_home_is_an_error(tmp_path: Path, engine: Path) -> None:
@@ -236,7 +235,7 @@ def test_a_missing_moto_is_an_error_with_the_fix(
 
     monkeypatch.setattr(importlib.metadata, "version", missing)
     with home.at_home(), pytest.raises(UserError) as raised:
-        aws_sandbox.start_sandbox()
+        client.start_sandbox()
     assert raised.value.message == "the sandbox needs moto"
     assert raised.value.command == ("pip", "install", "peagle-toolkit[sandbox]")
 
@@ -246,7 +245,7 @@ def test_another_minor_version_of_moto_is_refused(
 ) -> None:
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "5.3.0")
     with home.at_home(), pytest.raises(UserError, match=r"needs moto 5\.2, but 5\.3\.0"):
-        aws_sandbox.start_sandbox()
+        client.start_sandbox()
 
 
 def test_the_package_and_the_commands_do_not_load_moto() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from peagle import sandbox as aws_sandbox
+from peagle.sandbox.client import set_fault, set_quota
 from tests.sandbox.sandboxes import INSTANCE_TYPE, Account, Sandbox
 
 pytestmark = pytest.mark.sandbox
@@ -18,9 +18,9 @@ pytestmark = pytest.mark.sandbox
 def _restored(sandbox: Sandbox) -> Iterator[None]:
     yield
     with sandbox.at_home():
-        aws_sandbox.set_quota(INSTANCE_TYPE, 2)
+        set_quota(INSTANCE_TYPE, 2)
         for operation in ("GetProducts", "ListServiceQuotas", "GetServiceQuota"):
-            aws_sandbox.set_fault(operation, "")
+            set_fault(operation, "")
 
 
 def plan_online(sandbox: Sandbox) -> tuple[dict[str, Any], dict[str, str], int]:
@@ -44,7 +44,7 @@ def test_quota_available(sandbox: Sandbox) -> None:
 def test_quota_of_zero(sandbox: Sandbox) -> None:
     plan_online(sandbox)
     with sandbox.at_home():
-        aws_sandbox.set_quota(INSTANCE_TYPE, 0)
+        set_quota(INSTANCE_TYPE, 0)
 
     _, found, code = plan_online(sandbox)
 
@@ -65,9 +65,9 @@ def test_quota_used_up(sandbox: Sandbox, account: Account) -> None:
 
 def test_denied_access_falls_back_to_the_snapshot(sandbox: Sandbox) -> None:
     with sandbox.at_home():
-        aws_sandbox.set_quota(INSTANCE_TYPE, 2)  # clears the cache
+        set_quota(INSTANCE_TYPE, 2)  # clears the cache
         for operation in ("GetProducts", "ListServiceQuotas", "GetServiceQuota"):
-            aws_sandbox.set_fault(operation, "AccessDeniedException")
+            set_fault(operation, "AccessDeniedException")
 
     plan, found, code = plan_online(sandbox)
 

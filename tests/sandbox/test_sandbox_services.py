@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 from botocore.exceptions import ClientError
 
-from peagle import sandbox as aws_sandbox
 from peagle.aws.client import Keys, connect
 from peagle.catalog import load_catalog
 from peagle.errors import UserError
+from peagle.sandbox.client import ACCOUNT, EXECUTION_ROLE, set_fault, set_quota
 from tests.sandbox.sandboxes import INSTANCE_TYPE, ROLE, Account, Sandbox
 
 pytestmark = pytest.mark.sandbox
@@ -22,9 +22,9 @@ QUOTA_NAME = f"{INSTANCE_TYPE} for endpoint usage"
 @pytest.fixture
 def no_quota(sandbox: Sandbox) -> Iterator[None]:
     with sandbox.at_home():
-        aws_sandbox.set_quota(INSTANCE_TYPE, 0)
+        set_quota(INSTANCE_TYPE, 0)
         yield
-        aws_sandbox.set_quota(INSTANCE_TYPE, 2)
+        set_quota(INSTANCE_TYPE, 2)
 
 
 def test_the_quota_of_an_instance_type_is_found_by_name(account: Account) -> None:
@@ -89,7 +89,7 @@ def test_running_instances_count_towards_the_quota(account: Account) -> None:
 
 def test_a_quota_can_be_set_only_for_known_types(sandbox: Sandbox) -> None:
     with sandbox.at_home(), pytest.raises(UserError, match=r"ml\.bogus"):
-        aws_sandbox.set_quota("ml.bogus", 1)
+        set_quota("ml.bogus", 1)
 
 
 def test_a_quota_increase_is_granted(sandbox: Sandbox, account: Account) -> None:
@@ -108,7 +108,7 @@ def test_a_quota_increase_is_granted(sandbox: Sandbox, account: Account) -> None
     with pytest.raises(ClientError, match="greater than the current"):
         client.request_service_quota_increase(**query, DesiredValue=3)
     with sandbox.at_home():
-        aws_sandbox.set_quota(INSTANCE_TYPE, 2)
+        set_quota(INSTANCE_TYPE, 2)
 
 
 @pytest.mark.parametrize(
@@ -125,12 +125,12 @@ def test_an_injected_fault_denies_the_operation(
     ask = getattr(account.client(service), operation)
     name = "".join(word.title() for word in operation.split("_"))
     with sandbox.at_home():
-        aws_sandbox.set_fault(name, "AccessDeniedException")
+        set_fault(name, "AccessDeniedException")
     with pytest.raises(ClientError) as denied:
         ask(**parameters)
     assert denied.value.response["Error"]["Code"] == "AccessDeniedException"
     with sandbox.at_home():
-        aws_sandbox.set_fault(name, "")
+        set_fault(name, "")
     assert ask(**parameters)
 
 
@@ -182,7 +182,7 @@ def test_tags_of_scaling_targets_are_empty(account: Account) -> None:
 
 
 def test_the_execution_role_trusts_sagemaker(account: Account) -> None:
-    role = account.client("iam").get_role(RoleName=aws_sandbox.EXECUTION_ROLE)["Role"]
+    role = account.client("iam").get_role(RoleName=EXECUTION_ROLE)["Role"]
     assert role["Arn"] == ROLE
     statement = role["AssumeRolePolicyDocument"]["Statement"][0]
     assert statement["Principal"] == {"Service": "sagemaker.amazonaws.com"}
@@ -191,12 +191,12 @@ def test_the_execution_role_trusts_sagemaker(account: Account) -> None:
 def test_the_account_is_the_same_in_every_region(account: Account) -> None:
     for region in ("us-east-1", "ap-northeast-1"):
         caller = Account(account.sandbox, region).client("sts").get_caller_identity()
-        assert caller["Account"] == aws_sandbox.ACCOUNT
+        assert caller["Account"] == ACCOUNT
 
 
 def test_the_toolkit_connects_to_it(account: Account) -> None:
     aws = connect("us-east-1", endpoint_url=account.url, keys=Keys("testing", "testing"))
-    assert aws.account == aws_sandbox.ACCOUNT
+    assert aws.account == ACCOUNT
 
 
 def test_managed_policies_can_be_attached(account: Account) -> None:

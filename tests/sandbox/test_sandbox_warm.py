@@ -39,9 +39,9 @@ def test_an_engine_that_collects_is_compiled(account: Account) -> None:
 
 
 def test_an_engine_with_a_warm_start_beside_its_weights_is_compiled(
-    account: Account, beside: dict[str, object]
+    account: Account, with_warm_start: dict[str, object]
 ) -> None:
-    name = account.endpoint(ModelDataSource=beside)
+    name = account.endpoint(ModelDataSource=with_warm_start)
 
     assert EAGER not in variables_of(account, name)
     account.delete(name)

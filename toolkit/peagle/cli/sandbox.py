@@ -14,7 +14,7 @@ from peagle.cli.context import PeagleCommand
 from peagle.cli.options import region_option
 from peagle.cli.output.console import json_option, print_json, say
 from peagle.engine.process import LOOPBACK
-from peagle.sandbox import CONFLICTING_VARIABLES, EndpointStatus
+from peagle.sandbox.client import CONFLICTING_VARIABLES, EndpointStatus
 from peagle.sandbox.state import EngineKind
 
 

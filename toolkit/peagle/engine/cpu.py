@@ -102,7 +102,7 @@ def cannot_run(environment: Mapping[str, str], weight_bytes: int, machine: Machi
             return f"its {what} ({path}) would have to be downloaded"
     if "SM_VLLM_QUANTIZATION" in environment:
         return f"its weights are quantised ({environment['SM_VLLM_QUANTIZATION']})"
-    method = _speculation(environment).get("method")
+    method = speculation_of(environment).get("method")
     if method in _NOT_INSTALLED:
         return f"its method {method} needs {_NOT_INSTALLED[method]}, which the CPU engine lacks"
     allowed = machine.memory_bytes * LARGEST_SHARE_OF_MEMORY
@@ -117,13 +117,15 @@ def cannot_run(environment: Mapping[str, str], weight_bytes: int, machine: Machi
 def model_paths(environment: Mapping[str, str]) -> dict[str, str]:
     """The paths that vLLM loads: ``target``, and ``drafter`` if it has weights."""
     paths = {"target": environment.get("SM_VLLM_MODEL", f"{ML_ROOT}/model")}
-    drafter = _speculation(environment).get("model")
+    drafter = speculation_of(environment).get("model")
     if isinstance(drafter, str):
         paths["drafter"] = drafter
     return paths
 
 
-def _speculation(environment: Mapping[str, str]) -> dict[str, Any]:
+def speculation_of(environment: Mapping[str, str]) -> dict[str, Any]:
+    """vLLM's speculative configuration; empty without one and for invalid JSON, which the engine
+    itself refuses."""
     try:
         config = json.loads(environment.get("SM_VLLM_SPECULATIVE_CONFIG", "{}"))
     except ValueError:
@@ -154,7 +156,7 @@ def _limit_ranks(kept: dict[str, str], notes: list[str]) -> None:
 
 
 def _limit_speculation(kept: dict[str, str], notes: list[str]) -> None:
-    config = _speculation(kept)
+    config = speculation_of(kept)
     for key, because in _DRAFT_SETTINGS_DROPPED.items():
         if key in config and (key != "rejection_sample_method" or config[key] == "synthetic"):
             notes.append(f"{key} of the speculation is dropped: {because}")

@@ -25,6 +25,7 @@ from peagle.engine.installed import (
     engine_folder,
     find_engine,
     install_fix,
+    run_python,
 )
 from peagle.errors import EngineError, EngineMissing, UserError
 from peagle.images.build import Packages
@@ -37,7 +38,7 @@ NEEDED_BYTES = 3 * 2**30
 """Disk space for the environment and for unpacking."""
 
 _ANOTHER_PYTHON = "choose another Python with --python"
-_PYTHONS = ((3, 11), (3, 12), (3, 13))
+_PYTHONS = ("3.11", "3.12", "3.13")
 _IMPORT_SERVER = "import vllm.entrypoints.openai.api_server"
 
 Progress = Callable[[str], object]
@@ -216,16 +217,12 @@ def _counting(requirements: Path, progress: Progress) -> Callable[[str], None]:
 
 
 def _check_python(python: Path) -> None:
-    command = [str(python), "-I", "-c", "import sys; print(*sys.version_info[:2])"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-        version = tuple(int(part) for part in done.stdout.split())
-    except (OSError, subprocess.SubprocessError, ValueError):
-        raise UserError(f"{python} is not a working Python", _ANOTHER_PYTHON) from None
-    if version not in _PYTHONS:
-        known = ", ".join(f"{major}.{minor}" for major, minor in _PYTHONS)
+    found = run_python(python, "import sys; print('%d.%d' % sys.version_info[:2])")
+    if not found:
+        raise UserError(f"{python} is not a working Python", _ANOTHER_PYTHON)
+    if found not in _PYTHONS:
         raise UserError(
-            f"{python} is Python {'.'.join(map(str, version))}; the engine needs one of {known}",
+            f"{python} is Python {found}; the engine needs one of {', '.join(_PYTHONS)}",
             _ANOTHER_PYTHON,
         )
 
@@ -264,7 +261,5 @@ def engine_packages(vllm: str) -> Packages:
             f"the engine {engine.python} is not from the locked list, as an image requires",
             install_fix(vllm, f"Unset {ENGINE_VARIABLE} and install it"),
         )
-    command = [str(engine.python), "-I", "-c", _PRINT_PURELIB]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    version, _, folder = done.stdout.strip().partition(" ")
+    version, _, folder = run_python(engine.python, _PRINT_PURELIB).partition(" ")
     return Packages(vllm, version, Path(folder), lock)

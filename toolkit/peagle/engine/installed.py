@@ -79,18 +79,22 @@ def installed_engines() -> tuple[Engine, ...]:
 
 def version_of(python: Path) -> str | None:
     """The version of vLLM that ``python`` has, without importing it; ``None`` if it has none."""
+    return _release(run_python(python, _PRINT_VERSION)) or None
+
+
+def run_python(python: Path, code: str) -> str:
+    """What ``code`` prints; "" when ``python`` is no working Python."""
     try:
-        asked = subprocess.run(
-            [str(python), "-I", "-c", _PRINT_VERSION],
+        return subprocess.run(
+            [str(python), "-I", "-c", code],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=60,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return _release(asked.stdout.strip()) or None
+            check=True,
+        ).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
 
 
 def _chosen_engine(python: Path, vllm: str) -> Engine:
@@ -137,14 +141,8 @@ if not os.path.exists(header):
 
 def check_compiler(python: Path) -> None:
     """Raise UserError when the engine of that Python cannot compile on this machine."""
-    asked = subprocess.run(
-        [str(python), "-I", "-c", _PRINT_MISSING], capture_output=True, text=True, check=False
-    )
-    _refuse(
-        asked.stdout.splitlines(),
-        "this machine has no",
-        "install them (Debian: g++ and python3-dev)",
-    )
+    missing = run_python(python, _PRINT_MISSING).splitlines()
+    _refuse(missing, "this machine has no", "install them (Debian: g++ and python3-dev)")
 
 
 def check_compiler_in(docker: Docker, image: Image) -> None:

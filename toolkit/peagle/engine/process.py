@@ -101,9 +101,23 @@ def start_program(
     if this process dies before it returns, the program never begins: every running engine is
     recorded.
     """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     reading, writing = os.pipe()
     try:
-        process = _spawn(argv, environment, reading, port, log, container)
+        pid = os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-I", "-c", _GATE, str(log.parent), *argv],
+            dict(environment),
+            file_actions=[
+                (os.POSIX_SPAWN_DUP2, reading, 0),
+                (os.POSIX_SPAWN_OPEN, 1, str(log), append, 0o600),
+                (os.POSIX_SPAWN_DUP2, 1, 2),
+            ],
+            setsid=True,
+            setsigdef=[signal.SIGPIPE, signal.SIGINT, signal.SIGTERM],
+        )
+        process = EngineProcess(pid, start_time(pid) or -1, port, str(log), container)
         record(process)
         os.write(writing, b"1")  # opens the gate
     finally:
@@ -240,31 +254,6 @@ def _members(process: EngineProcess) -> tuple[int, ...]:
     if start_time(process.pid) not in (None, process.started):
         return ()
     return session_members(process.pid, since=process.started)
-
-
-def _spawn(
-    argv: list[str],
-    environment: Mapping[str, str],
-    gate: int,
-    port: int,
-    log: Path,
-    container: str | None,
-) -> EngineProcess:
-    log.parent.mkdir(parents=True, exist_ok=True)
-    pid = os.posix_spawn(
-        sys.executable,
-        [sys.executable, "-I", "-c", _GATE, str(log.parent), *argv],
-        dict(environment),
-        file_actions=[
-            (os.POSIX_SPAWN_DUP2, gate, 0),
-            (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
-            (os.POSIX_SPAWN_DUP2, 1, 2),
-        ],
-        setsid=True,
-        setsigdef=[signal.SIGPIPE, signal.SIGINT, signal.SIGTERM],
-    )
-    started = start_time(pid)
-    return EngineProcess(pid, -1 if started is None else started, port, str(log), container)
 
 
 def _reap(pid: int) -> None:

@@ -9,43 +9,9 @@
                  and endpoints           services      quotas, prices
     operations   validation of requests  stacks        CloudFormation
 
-Only ``server`` and the modules that it uses import moto; the names exported here do not.
+Only ``server`` and the modules that it uses import moto.
 
 Not supported: signatures and permissions are not checked; an endpoint runs one engine (of the first
 variant's first container); an engine that dies is not restarted; no scaling, inference components,
 asynchronous invocations or data capture; nothing is kept after ``stop``.
 """
-
-from peagle.sandbox.client import (
-    ACCOUNT,
-    CONFLICTING_VARIABLES,
-    EXECUTION_ROLE,
-    Address,
-    EndpointStatus,
-    Status,
-    Stopped,
-    running_sandbox,
-    sandbox_not_running,
-    sandbox_status,
-    set_fault,
-    set_quota,
-    start_sandbox,
-    stop_sandbox,
-)
-
-__all__ = [
-    "ACCOUNT",
-    "CONFLICTING_VARIABLES",
-    "EXECUTION_ROLE",
-    "Address",
-    "EndpointStatus",
-    "Status",
-    "Stopped",
-    "running_sandbox",
-    "sandbox_not_running",
-    "sandbox_status",
-    "set_fault",
-    "set_quota",
-    "start_sandbox",
-    "stop_sandbox",
-]

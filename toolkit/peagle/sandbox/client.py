@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +36,6 @@ CONFLICTING_VARIABLES = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN
 _STOP_GRACE_SECONDS = 30.0
 _RESPONSE_SECONDS = 10.0
 _ENDING_SECONDS = 2.0
-_MOTO = (5, 2)
 _INSTALL = Fix("install the sandbox extra", ("pip", "install", "peagle-toolkit[sandbox]"))
 _STOP = Fix("stop the sandbox first", ("peagle", "sandbox", "stop"))
 
@@ -119,13 +117,12 @@ def start_sandbox(port: int = 0, engine: EngineKind | None = None) -> Address:
             state.write_engine_kind(engine or "process")
             daemon = _start(port, lock)
     if port not in (0, daemon.port):
-        raise UserError(
-            f"the sandbox is already running on port {daemon.port}", _STOP, "sandbox-running"
-        )
+        message = f"the sandbox is already running on port {daemon.port}"
+        raise UserError(message, _STOP, "sandbox-running")
     kind = state.read_engine_kind()
     if engine not in (None, kind):
-        raise UserError(f"the sandbox is already running with --engine {kind}", _STOP,
-                        "sandbox-running")  # fmt: skip
+        message = f"the sandbox is already running with --engine {kind}"
+        raise UserError(message, _STOP, "sandbox-running")
     return _address(daemon)
 
 
@@ -193,31 +190,40 @@ def _check_moto() -> None:
     try:
         found = importlib.metadata.version("moto")
         importlib.metadata.version("flask-cors")
+        problem = "" if found.startswith("5.2.") else f"moto 5.2, but {found} is installed"
     except importlib.metadata.PackageNotFoundError as missing:
-        raise UserError(
-            f"the sandbox needs {missing.name}", _INSTALL, "sandbox-extra-missing"
-        ) from None
-    if tuple(int(part) for part in found.split(".")[:2]) != _MOTO:
-        raise UserError(
-            f"the sandbox needs moto 5.2, but {found} is installed",
-            _INSTALL,
-            "sandbox-extra-missing",
-        )
+        problem = missing.name
+    if problem:
+        raise UserError(f"the sandbox needs {problem}", _INSTALL, "sandbox-extra-missing")
 
 
 def _start(port: int, lock: int) -> EngineProcess:
-    """Start the daemon and wait until it listens.
+    """Start the daemon, detached from this process and its terminal, and wait until it listens.
 
     It reports through a pipe; a pipe that is closed without a report means that it died. The
     daemon holds the lock until then, so that no second one starts if this process is killed.
     """
     reading, writing = os.pipe()
+    for descriptor in (writing, lock):
+        os.set_inheritable(descriptor, True)
     argv = [
         *(sys.executable, "-m", "peagle.sandbox.server"),
         *("--port", str(port), "--ready", str(writing), "--lock", str(lock)),
     ]
+    append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     try:
-        _spawn(argv, keep_open=(writing, lock))
+        os.posix_spawn(
+            argv[0],
+            argv,
+            _daemon_environment(),
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 1, str(state.log_file()), append, 0o600),
+                (os.POSIX_SPAWN_DUP2, 1, 2),
+            ],
+            setsid=True,
+            setsigdef=[signal.SIGPIPE, signal.SIGINT, signal.SIGTERM],
+        )
     finally:
         os.close(writing)
     with os.fdopen(reading, encoding="utf-8") as stream:
@@ -230,34 +236,11 @@ def _start(port: int, lock: int) -> EngineProcess:
     raise EngineError("the sandbox ended during its start", f"see {state.log_file()}")
 
 
-def _spawn(argv: list[str], keep_open: tuple[int, ...]) -> None:
-    """Start ``argv`` in its own session, detached from this process and its terminal."""
-    for descriptor in keep_open:
-        os.set_inheritable(descriptor, True)
-    append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    os.posix_spawn(
-        argv[0],
-        argv,
-        _daemon_environment(os.environ),
-        file_actions=[
-            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, str(state.log_file()), append, 0o600),
-            (os.POSIX_SPAWN_DUP2, 1, 2),
-        ],
-        setsid=True,
-        setsigdef=[signal.SIGPIPE, signal.SIGINT, signal.SIGTERM],
-    )
-
-
-def _daemon_environment(environment: Mapping[str, str]) -> dict[str, str]:
+def _daemon_environment() -> dict[str, str]:
     """This process's environment without variables that lead AWS libraries in the daemon to AWS."""
-    kept = {
-        name: value
-        for name, value in environment.items()
-        if not name.startswith(("AWS_", "MOTO_", "WERKZEUG_"))
-    }
+    foreign = ("AWS_", "MOTO_", "WERKZEUG_")
     return {
-        **kept,
+        **{name: value for name, value in os.environ.items() if not name.startswith(foreign)},
         **ACCESS_KEY,
         "AWS_EC2_METADATA_DISABLED": "true",
         "MOTO_IAM_LOAD_MANAGED_POLICIES": "true",

@@ -16,6 +16,7 @@ from pathlib import PurePosixPath
 from typing import Any, Protocol
 
 from peagle.catalog.schema import Drafter, Target
+from peagle.engine.cpu import speculation_of
 from peagle.render.requests import PAIR_TAG
 
 DEFAULT_STARTUP_SECONDS = 600
@@ -180,8 +181,8 @@ def _limit_length(changed: dict[str, str], tiny: Target, notes: list[str]) -> No
 
 
 def _replace_speculation(changed: dict[str, str], tiny: Target, notes: list[str]) -> Drafter | None:
-    config = _speculation(changed)
-    if config is None or config.get("method") == "ngram":
+    config = speculation_of(changed)
+    if not config or config.get("method") == "ngram":
         return None
     drafter = _drafter(config, tiny, notes)
     new = {name: value for name, value in config.items() if name not in _DRAFTER_KEYS}
@@ -192,15 +193,6 @@ def _replace_speculation(changed: dict[str, str], tiny: Target, notes: list[str]
     _limit_number(new, drafter, notes)
     changed["SM_VLLM_SPECULATIVE_CONFIG"] = json.dumps(new, ensure_ascii=False)
     return drafter
-
-
-def _speculation(changed: Mapping[str, str]) -> dict[str, Any] | None:
-    """``None`` without speculation and for invalid JSON, which the engine itself refuses."""
-    try:
-        config = json.loads(changed.get("SM_VLLM_SPECULATIVE_CONFIG", "null"))
-    except ValueError:
-        return None
-    return config if isinstance(config, dict) else None
 
 
 def _drafter(config: Mapping[str, Any], tiny: Target, notes: list[str]) -> Drafter:

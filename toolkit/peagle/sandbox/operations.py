@@ -7,7 +7,7 @@ here are moto's own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from moto.core.responses import ActionResult, EmptyResult
@@ -36,34 +36,22 @@ class Operations(SageMakerResponse):
         return backend
 
     def create_model(self) -> ActionResult:
-        _validate("create_model", self.params, self.region)
-        return ActionResult(self.sagemaker_backend.register_model(self.params).response_create)
+        return self._apply("create_model", self.sagemaker_backend.register_model)
 
     def create_endpoint_config(self) -> ActionResult:
-        _validate("create_endpoint_config", self.params, self.region)
-        config = self.sagemaker_backend.register_endpoint_config(self.params)
-        return ActionResult(config.response_create)
+        register = self.sagemaker_backend.register_endpoint_config
+        return self._apply("create_endpoint_config", register)
 
     def create_endpoint(self) -> ActionResult:
-        _validate("create_endpoint", self.params, self.region)
-        endpoint = self.sagemaker_backend.create_endpoint(
-            endpoint_name=self.params["EndpointName"],
-            endpoint_config_name=self.params["EndpointConfigName"],
-            tags=self.params.get("Tags"),
-            deployment_config=self.params.get("DeploymentConfig"),
-        )
-        return ActionResult(endpoint.response_create)
+        return self._apply("create_endpoint", self.sagemaker_backend.register_endpoint)
 
     def update_endpoint(self) -> ActionResult:
         """UpdateEndpoint, which moto lacks."""
-        _validate("update_endpoint", self.params, self.region)
-        endpoint = self.sagemaker_backend.update_endpoint(
-            endpoint_name=self.params["EndpointName"],
-            endpoint_config_name=self.params["EndpointConfigName"],
-            deployment_config=self.params.get("DeploymentConfig"),
-            retain_deployment_config=self.params.get("RetainDeploymentConfig", False),
-        )
-        return ActionResult(endpoint.response_create)
+        return self._apply("update_endpoint", self.sagemaker_backend.update_endpoint)
+
+    def _apply(self, operation: str, change: Callable[[dict[str, Any]], Any]) -> ActionResult:
+        _validate(operation, self.params, self.region)
+        return ActionResult(change(self.params).response_create)
 
     def delete_endpoint(self) -> ActionResult:
         """DeleteEndpoint, which responds before the endpoint is deleted."""

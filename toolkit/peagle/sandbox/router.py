@@ -17,10 +17,11 @@ import io
 import json
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import Any
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from moto.iam import urls as iam_urls
 from moto.iam.models import IAMBackend, ManagedPolicy, iam_backends
@@ -32,10 +33,6 @@ from peagle.sandbox.invocations import BODY_LIMIT, INVOCATION_PATH, invoke
 from peagle.sandbox.protocol import ErrorResponse, Invocation, Response, json_response
 from peagle.sandbox.resources import SandboxEndpoint
 from peagle.sandbox.sagemaker import all_endpoints
-
-Environ = dict[str, Any]
-StartResponse = Callable[[str, list[tuple[str, str]]], Any]
-Application = Callable[[Environ, StartResponse], Iterable[bytes]]
 
 ACCESS_DENIED = "AccessDeniedException"
 _SCOPE = re.compile(r"Credential=[^/\s]+/\d+/(?P<region>[^/]+)/(?P<service>[^/]+)/aws4_request")
@@ -53,13 +50,13 @@ _TRUST = {
 _STARTED = time.time()
 
 _faults: dict[str, str] = {}
-"""Operation (``GetProducts``) -> the error code that every call of it returns."""
+"""Operation (``GetProducts``) -> the error code that every call of it returns; empty for none."""
 
 
-def create_app(moto: Application) -> Application:
+def create_app(moto: WSGIApplication) -> WSGIApplication:
     """The WSGI application; ``moto`` answers what the sandbox itself does not."""
 
-    def application(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+    def application(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         response = _own_response(environ)
         if response is None:
             return _call_moto(moto, environ, start_response)
@@ -109,22 +106,16 @@ def bootstrap() -> None:
     )
 
 
-class _SigningScope(NamedTuple):
-    region: str
-    service: str
-
-
-def _signing_scope(authorization: str) -> _SigningScope | None:
-    """Region and service of a Signature Version 4, which is not verified."""
-    found = _SCOPE.search(authorization)
-    return _SigningScope(found["region"], found["service"]) if found else None
+def _signing_scope(authorization: str) -> re.Match[str] | None:
+    """``region`` and ``service`` of a Signature Version 4, which is not verified."""
+    return _SCOPE.search(authorization)
 
 
 def _call_moto(
-    moto: Application, environ: Environ, start_response: StartResponse
+    moto: WSGIApplication, environ: WSGIEnvironment, start_response: StartResponse
 ) -> Iterable[bytes]:
     scope = _signing_scope(environ.get("HTTP_AUTHORIZATION", ""))
-    if scope and scope.service == "cloudformation":
+    if scope and scope["service"] == "cloudformation":
         _install_stacks()
     response = moto(environ, start_response)
     if environ["PATH_INFO"] == "/moto-api/reset":
@@ -141,7 +132,7 @@ def _install_stacks() -> None:
     stacks.install()
 
 
-def _own_response(environ: Environ) -> Response | None:
+def _own_response(environ: WSGIEnvironment) -> Response | None:
     """The sandbox's own response; ``None`` for a request to moto."""
     if _is_from_a_web_page(environ):
         return json_response({"message": "the sandbox does not answer web pages"}, 403)
@@ -153,13 +144,13 @@ def _own_response(environ: Environ) -> Response | None:
         return invoke(_invocation(environ, runtime["name"], runtime["operation"]))
     target = environ.get("HTTP_X_AMZ_TARGET", "")
     operation = target.rpartition(".")[2]
-    if operation in _faults:
+    if _faults.get(operation):
         _body(environ)
         return _fault(operation, _faults[operation])
     return _service_response(environ, target)
 
 
-def _is_from_a_web_page(environ: Environ) -> bool:
+def _is_from_a_web_page(environ: WSGIEnvironment) -> bool:
     """Starting an engine starts a program, so no web page in a browser of this machine may ask for
     it: neither across origins nor through a name that resolves to the loopback address."""
     return "HTTP_ORIGIN" in environ or not _OUR_HOST.fullmatch(environ.get("HTTP_HOST", ""))
@@ -173,9 +164,17 @@ def _control(method: str, path: str, body: bytes) -> Response:
             uptime = round(time.time() - _STARTED, 1)
             return json_response({"uptime_seconds": uptime, "endpoints": endpoints})
         case "PUT", "/quota":
-            return _set_quota(**json.loads(body))
+            try:
+                services.set_quota(**json.loads(body))
+            except services.NoSuchQuota as error:
+                return json_response(
+                    {"message": str(error), "fix": "use a type that AWS lists"}, 400
+                )
+            return json_response({})
         case "PUT", "/fault":
-            return _set_fault(**json.loads(body))
+            fault = json.loads(body)
+            _faults[fault["operation"]] = fault["code"]
+            return json_response({})
     return json_response({"message": f"the sandbox has no {method} {path}"}, 404)
 
 
@@ -196,22 +195,6 @@ def _endpoint_status(region: str, endpoint: SandboxEndpoint) -> EndpointStatus:
     )
 
 
-def _set_quota(instance_type: str, value: float, region: str) -> Response:
-    try:
-        services.set_quota(instance_type, float(value), region)
-    except services.NoSuchQuota as error:
-        return json_response({"message": str(error), "fix": "use a type that AWS lists"}, 400)
-    return json_response({})
-
-
-def _set_fault(operation: str, code: str) -> Response:
-    if code:
-        _faults[operation] = code
-    else:
-        _faults.pop(operation, None)
-    return json_response({})
-
-
 def _fault(operation: str, code: str) -> Response:
     message = f"{operation}: a fault injected into the sandbox"
     if code == ACCESS_DENIED:
@@ -219,7 +202,7 @@ def _fault(operation: str, code: str) -> Response:
     return json_response({"__type": code, "message": message}, 400, error_type=code)
 
 
-def _invocation(environ: Environ, name: str, operation: str) -> Invocation:
+def _invocation(environ: WSGIEnvironment, name: str, operation: str) -> Invocation:
     headers = {
         key.removeprefix("HTTP_").replace("_", "-").lower(): value
         for key, value in environ.items()
@@ -229,21 +212,21 @@ def _invocation(environ: Environ, name: str, operation: str) -> Invocation:
     return Invocation(
         name=name,
         operation=operation,
-        region=scope.region if scope else None,
+        region=scope["region"] if scope else None,
         headers=headers,
         body=_body(environ, BODY_LIMIT + 1),
         client=environ.get("werkzeug.socket"),
     )
 
 
-def _service_response(environ: Environ, target: str) -> Response | None:
+def _service_response(environ: WSGIEnvironment, target: str) -> Response | None:
     operation = services.OPERATIONS.get(target)
     scope = _signing_scope(environ.get("HTTP_AUTHORIZATION", ""))
     if operation is None or scope is None:
         return None
     body = _body(environ)
     try:
-        document = operation(scope.region, json.loads(body or b"{}"))
+        document = operation(scope["region"], json.loads(body or b"{}"))
     except services.NoSuchQuota as error:
         failure = {"__type": error.code, "message": str(error)}
         return ErrorResponse(400, error.code, failure).response
@@ -253,7 +236,7 @@ def _service_response(environ: Environ, target: str) -> Response | None:
     return json_response(document, content_type="application/x-amz-json-1.1")
 
 
-def _body(environ: Environ, limit: int | None = None) -> bytes:
+def _body(environ: WSGIEnvironment, limit: int | None = None) -> bytes:
     """The request's body, at most ``limit`` bytes of it."""
     if environ.get("wsgi.input_terminated"):  # sent in chunks
         return io.BufferedReader(environ["wsgi.input"]).read(-1 if limit is None else limit)

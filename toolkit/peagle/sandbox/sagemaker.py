@@ -94,41 +94,32 @@ class SageMakerBackend(SageMakerModelBackend):
                     raise _in_use(CONFIG, config.endpoint_config_arn, endpoint.arn)
             del self.endpoint_configs[endpoint_config_name]
 
-    def create_endpoint(
-        self,
-        endpoint_name: str,
-        endpoint_config_name: str,
-        tags: list[dict[str, str]],
-        deployment_config: dict[str, Any] | None = None,
-    ) -> SandboxEndpoint:
+    def register_endpoint(self, parameters: Mapping[str, Any]) -> SandboxEndpoint:
         """CreateEndpoint: checks, then starts the engine in the background."""
+        name = parameters["EndpointName"]
         with LOCK:
-            self._refuse_duplicate(ENDPOINT, self.endpoints, endpoint_name)
-            config = self._find(CONFIG, self.endpoint_configs, endpoint_config_name)
-            spec = self._launch_spec(endpoint_name, config)
-            endpoint = SandboxEndpoint(
-                self.account_id, self.region_name, endpoint_name, config, tags
-            )
-            self.endpoints[endpoint_name] = endpoint
-            endpoint.begin_serving("Creating", spec, deployment_config)
+            self._refuse_duplicate(ENDPOINT, self.endpoints, name)
+            config, spec = self._launch_spec(parameters)
+            tags = parameters.get("Tags")
+            endpoint = SandboxEndpoint(self.account_id, self.region_name, name, config, tags)
+            self.endpoints[name] = endpoint
+            endpoint.begin_serving("Creating", spec, parameters.get("DeploymentConfig"))
             return endpoint
 
-    def update_endpoint(
-        self,
-        endpoint_name: str,
-        endpoint_config_name: str,
-        deployment_config: dict[str, Any] | None = None,
-        retain_deployment_config: bool = False,
-    ) -> SandboxEndpoint:
+    def create_endpoint(self, **fields: Any) -> SandboxEndpoint:  # type: ignore[override]
+        """An endpoint of a CloudFormation template."""
+        return self.register_endpoint(_parameters(fields))
+
+    def update_endpoint(self, parameters: Mapping[str, Any]) -> SandboxEndpoint:
         """UpdateEndpoint: checks, then starts the new engine in the background."""
         with LOCK:
-            endpoint = self._idle_endpoint(endpoint_name)
+            endpoint = self._idle_endpoint(parameters["EndpointName"])
             if endpoint.endpoint_status == "Failed":
                 # Only DeleteEndpoint is possible (API_EndpointSummary); the wording is ours.
                 raise ValidationError(f'Cannot update failed endpoint "{endpoint.arn}"; delete it.')
-            config = self._find(CONFIG, self.endpoint_configs, endpoint_config_name)
-            spec = self._launch_spec(endpoint_name, config)
-            if retain_deployment_config:
+            config, spec = self._launch_spec(parameters)
+            deployment_config = parameters.get("DeploymentConfig")
+            if parameters.get("RetainDeploymentConfig"):
                 deployment_config = endpoint.deployment_config
             endpoint.begin_serving("Updating", spec, deployment_config, config)
             return endpoint
@@ -189,13 +180,16 @@ class SageMakerBackend(SageMakerModelBackend):
             raise ValidationError(f'Cannot update in-progress endpoint "{endpoint.arn}".')
         return endpoint
 
-    def _launch_spec(self, endpoint_name: str, config: EndpointConfig) -> LaunchSpec:
+    def _launch_spec(self, parameters: Mapping[str, Any]) -> tuple[EndpointConfig, LaunchSpec]:
+        """The configuration that the request names, and what to launch for it."""
+        name = parameters["EndpointConfigName"]
+        config = self._find(CONFIG, self.endpoint_configs, name)
         self._check_quota(config)
-        variant = config.production_variants[0]
-        if "ModelName" not in variant:
+        variants = config.production_variants
+        if "ModelName" not in variants[0]:
             raise ValidationError("The sandbox has no inference components; name a model.")
-        model = self.describe_model(variant["ModelName"])
-        return launch_spec(self.region_name, endpoint_name, config.production_variants, model)
+        model = self.describe_model(variants[0]["ModelName"])
+        return config, launch_spec(self.region_name, parameters["EndpointName"], variants, model)
 
     def _check_quota(self, config: EndpointConfig) -> None:
         """Blue and green exist at the same time during an update, so both count."""

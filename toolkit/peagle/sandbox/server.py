@@ -12,7 +12,6 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -45,9 +44,13 @@ class RequestHandler(MotoRequestHandler):
         print(f"{now} {operation} {code}", flush=True)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Serve until SIGTERM."""
-    options = _parser().parse_args(arguments)
+    parser = argparse.ArgumentParser(prog="python -m peagle.sandbox.server")
+    parser.add_argument("--port", type=int, required=True, help="0: any free one")
+    parser.add_argument("--ready", type=int, required=True, help="pipe for the result of the start")
+    parser.add_argument("--lock", type=int, required=True, help="lock to release when ready")
+    options = parser.parse_args()
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -68,14 +71,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for _, endpoint in sagemaker.all_endpoints():
         endpoint.end()
     state.sweep()
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m peagle.sandbox.server")
-    parser.add_argument("--port", type=int, required=True, help="0: any free one")
-    parser.add_argument("--ready", type=int, required=True, help="pipe for the result of the start")
-    parser.add_argument("--lock", type=int, required=True, help="lock to release when ready")
-    return parser
 
 
 def _server(listener: socket.socket) -> BaseWSGIServer:

@@ -46,13 +46,15 @@ def source_of(location: str, aws_of: AwsOf | None = None) -> Source:
     if means_folder(location):
         return FolderSource(Path(location).expanduser())
     if not is_location(location):
-        raise UserError(
-            f"{location!r} is not a weights location",
-            folder_hint(location) or "use ./folder, s3://bucket/prefix or org/name",
-        )
+        raise _not_a_location(location)
     from peagle.checkpoints.hub import HubSource
 
     return HubSource(*split_revision(location))
+
+
+def _not_a_location(location: str) -> UserError:
+    fix = folder_hint(location) or "use ./folder, s3://bucket/prefix or org/name"
+    return UserError(f"{location!r} is not a weights location", fix)
 
 
 def _check_bucket(location: str) -> None:
@@ -98,7 +100,6 @@ def weights_at(location: str) -> Weights:
         folder = str(Path(location).expanduser().resolve())
         return Weights(kind="directory", location=folder, engine_path=folder)
     if not is_location(location):
-        raise UserError(f"{location!r} is not a weights location",
-                        "use ./folder, s3://bucket/prefix or org/name")  # fmt: skip
+        raise _not_a_location(location)
     repository, revision = split_revision(location)
     return Weights(kind="hub", location=repository, revision=revision, engine_path=repository)

@@ -18,7 +18,7 @@ from peagle.findings import Finding, warning
 from peagle.planning.plan import Weights
 from peagle.weights.bucket import Bucket
 from peagle.weights.layout import PARTS, WeightsPrefix, unknown_objects
-from peagle.weights.lock import Lock, hold_lock
+from peagle.weights.lock import hold_lock
 from peagle.weights.manifest import (
     FileEntry,
     FolderEntry,
@@ -181,41 +181,31 @@ def sync_weights(
         create_bucket(aws, plan.place.bucket)
     bucket = Bucket(aws, plan.place.bucket)
     with hold_lock(bucket, plan.place, f"copies {pair.pair}", take_over) as lock:
-        return _sync(bucket, plan, pair, report, lock)
-
-
-def _sync(
-    bucket: Bucket,
-    plan: SyncPlan,
-    pair: SyncedPair,
-    report: Callable[[SyncProgress], object],
-    lock: Lock,
-) -> SyncResult:
-    # Listed again under the lock, uploads first: one can become an object meanwhile.
-    uploads = bucket.unfinished_uploads(plan.place.key)
-    present, known = bucket.sizes(plan.place.key), read_manifest(bucket, plan.place)
-    plan = replace(plan, present=present, manifest=known)
-    for item in plan.items:  # uploads of other weights are not resumed
-        if not _is_from_source(item, known):
-            for upload in uploads.pop(item.key, ()):
-                bucket.abort(item.key, upload)
-    write_manifest(bucket, plan.place, known | _folders(plan, pair, {}))
-    meter = Meter(plan.size, report)
-    for item in plan.same_size:
-        meter.expect(item.name, item.size)
-    partial = _partial_bytes(bucket, plan.items, uploads)
-    for item in plan.items:
-        if item.key in partial:
-            meter.expect(item.name, partial[item.key])
-    if meter.done:
-        meter.tick()
-    TransferQueue(meter, lock.keep).run(_transfers(bucket, plan, uploads))
-    heads = ((item.key, bucket.head(item.key)) for item in plan.items)
-    checksums = {key: head.checksum for key, head in heads if head}
-    manifest = known | _folders(plan, pair, checksums)
-    lock.keep(now=True)
-    write_manifest(bucket, plan.place, manifest)
-    return SyncResult(meter.moved, manifest)
+        # Listed again under the lock, uploads first: one can become an object meanwhile.
+        uploads = bucket.unfinished_uploads(plan.place.key)
+        present, known = bucket.sizes(plan.place.key), read_manifest(bucket, plan.place)
+        plan = replace(plan, present=present, manifest=known)
+        for item in plan.items:  # uploads of other weights are not resumed
+            if not _is_from_source(item, known):
+                for upload in uploads.pop(item.key, ()):
+                    bucket.abort(item.key, upload)
+        write_manifest(bucket, plan.place, known | _folders(plan, pair, {}))
+        meter = Meter(plan.size, report)
+        for item in plan.same_size:
+            meter.expect(item.name, item.size)
+        partial = _partial_bytes(bucket, plan.items, uploads)
+        for item in plan.items:
+            if item.key in partial:
+                meter.expect(item.name, partial[item.key])
+        if meter.done:
+            meter.tick()
+        TransferQueue(meter, lock.keep).run(_transfers(bucket, plan, uploads))
+        heads = ((item.key, bucket.head(item.key)) for item in plan.items)
+        checksums = {key: head.checksum for key, head in heads if head}
+        manifest = known | _folders(plan, pair, checksums)
+        lock.keep(now=True)
+        write_manifest(bucket, plan.place, manifest)
+        return SyncResult(meter.moved, manifest)
 
 
 def _folders(plan: SyncPlan, pair: SyncedPair, checksums: Mapping[str, str]) -> Manifest:

@@ -18,12 +18,11 @@ from peagle.cli.output.progress import StatusLine
 from peagle.errors import PeagleError, Refused
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.text import format_duration, format_size, format_unit_price, format_usd
-from peagle.weights.inspect import FileStatus, StoredWeights
+from peagle.weights.inspect import FileStatus, StoredWarmStart, StoredWeights
 from peagle.weights.layout import WeightsPrefix
 from peagle.weights.manifest import Manifest
 from peagle.weights.queue import SyncProgress
 from peagle.weights.sync import SyncPlan, SyncResult
-from peagle.weights.warm_starts import StoredWarmStart
 
 _STATES = {"whole": "complete", "half": "partial"}
 """States of ``--json`` that tables name otherwise."""
