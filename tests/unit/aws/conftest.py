@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,11 +19,17 @@ def world(own_home: Path) -> World:
     return World()
 
 
+@functools.cache
+def moto_connection(region: str = "us-east-1") -> Aws:
+    """A connection whose clients are created once: that takes longer than most tests."""
+    return connect(region, keys=Keys("testing", "testing"))
+
+
 @pytest.fixture
 def aws(own_home: Path) -> Iterator[Aws]:
     """An account of moto with the bucket ``models``."""
     with mock_aws():
-        aws = connect("us-east-1", keys=Keys("testing", "testing"))
+        aws = moto_connection()
         aws.call("s3", "create_bucket", Bucket="models")
         yield aws
 

@@ -1,4 +1,4 @@
-"""Requests to an endpoint: complete and streamed answers, counters, and errors."""
+"""Requests to an endpoint and its log: answers, streams, counters, errors, log lines."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from peagle.aws import runtime
+from peagle.aws.logs import Tail, clean
 from peagle.errors import CloudError, EngineError, UserError
 from peagle.protocol import request_body
+from tests.unit.aws.cloud import START, service_error
 from tests.unit.aws.plans import a_plan
 from tests.unit.aws.world import NAME, World
 
@@ -131,3 +135,59 @@ def test_a_body_above_the_limit_of_sagemaker_is_not_sent(serving: World) -> None
         runtime.ask(serving.aws, NAME, long)
 
     assert len(serving.cloud.calls) == calls
+
+
+def test_every_line_is_read_once_even_with_equal_timestamps(world: World) -> None:
+    tail = Tail(world.aws, NAME, START)
+    assert tail.drain() == []
+    world.cloud.write_log("one")
+    assert [event.message for event in tail.drain()] == ["one"]
+    world.cloud.write_log("two, in the same millisecond")
+    assert [event.message for event in tail.drain()] == ["two, in the same millisecond"]
+    world.cloud.now += 1
+    world.cloud.write_log("three")
+    world.cloud.write_log("")
+
+    assert [event.message for event in tail.drain()] == ["three", ""]
+    assert tail.last_line == "three"
+    assert tail.drain() == []
+
+
+def test_a_late_line_is_read(world: World) -> None:
+    tail = Tail(world.aws, NAME, START)
+    world.cloud.now += 20
+    world.cloud.write_log("quick stream")
+    tail.drain()
+    world.cloud.now -= 15
+    world.cloud.write_log("slow stream")
+
+    assert [event.message for event in tail.drain()] == ["slow stream"]
+    assert tail.drain() == []
+
+
+def test_lines_before_since_are_left_out(world: World) -> None:
+    world.cloud.write_log("long ago")
+    world.cloud.now += 60
+
+    assert Tail(world.aws, NAME, START + 30).drain() == []
+
+
+def test_a_denied_log_does_not_stop_a_deploy(world: World) -> None:
+    def deny(operation: str) -> None:
+        raise service_error("AccessDeniedException", "denied", "FilterLogEvents")
+
+    world.cloud.before = deny
+    tail = Tail(world.aws, NAME, START)
+
+    assert tail.drain() == []
+    assert "logs:FilterLogEvents" in tail.last_line
+
+
+@given(st.text())
+def test_control_characters_are_removed(text: str) -> None:
+    assert not any(ord(character) < 32 and character != "\t" for character in clean(text))
+    assert "\x7f" not in clean(text)
+
+
+def test_plain_text_is_unchanged() -> None:
+    assert clean("\x1b[1;31merror\x1b[0m: naïve | 日本\r\n") == "error: naïve | 日本"

@@ -9,10 +9,11 @@ import pytest
 from moto import mock_aws
 
 from peagle.aws import s3 as storage
-from peagle.aws.client import Aws, Keys, connect
+from peagle.aws.client import Aws
 from peagle.aws.s3 import Upload, files_below
 from peagle.errors import UserError
 from peagle.weights.bucket import Bucket
+from tests.unit.aws.conftest import moto_connection
 
 BUCKET = "peagle-sagemaker-eu-west-1-123456789012"
 PREFIX = "peagle-toolkit/name/drafter/"
@@ -21,7 +22,7 @@ PREFIX = "peagle-toolkit/name/drafter/"
 @pytest.fixture
 def aws() -> Iterator[Aws]:
     with mock_aws():
-        yield connect("eu-west-1", keys=Keys("testing", "testing"))
+        yield moto_connection("eu-west-1")
 
 
 @pytest.fixture
