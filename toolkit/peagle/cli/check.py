@@ -145,7 +145,7 @@ def check(
     if list_rules:
         return _list(as_json)
     if pair is None:
-        raise UserError("name a pair", Fix("For example", ("peagle", "check", "tiny")))
+        raise UserError("name a pair", Fix("for example", ("peagle", "check", "tiny")))
     del options["profile"], options["sandbox"]
     start = time.monotonic()
     catalog = api.load_catalog(catalog_of(ctx))

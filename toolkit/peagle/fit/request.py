@@ -137,7 +137,7 @@ def read_checkpoints(request: FitRequest, read: Reader) -> Checkpoints:
         )
     if target is None and request.pair is None:
         raise UserError("name a pair, or a folder with --target",
-                        Fix("For example", ("peagle", "fit", "tiny")))  # fmt: skip
+                        Fix("for example", ("peagle", "fit", "tiny")))  # fmt: skip
     drafter = read(request.drafter) if request.drafter else None
     return Checkpoints(target, drafter, own_target=target is not None)
 
