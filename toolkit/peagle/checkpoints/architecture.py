@@ -37,7 +37,9 @@ def read_architecture(config: Config) -> Architecture:
     """
     text = decoder_config(config)
     hidden, layers = number(text, "hidden_size"), number(text, "num_hidden_layers")
-    heads, experts = number(text, "num_attention_heads"), _experts(text)
+    heads, experts = number(text, "num_attention_heads"), _first(text, _EXPERTS)
+    if text.get("enable_moe_block") is False:
+        experts = None
     mixture = bool(experts) and _count(text, "moe_intermediate_size") is not None
     try:
         return Architecture(
@@ -101,9 +103,8 @@ def read_quantization(config: Config) -> str | None:
 
     compressed-tensors and ModelOpt are mapped to the format of their weights.
     """
-    settings = config.get("quantization_config") or decoder_config(config).get(
-        "quantization_config"
-    )
+    key = "quantization_config"
+    settings = config.get(key) or decoder_config(config).get(key)
     if not isinstance(settings, Mapping):
         return None
     method = str(settings.get("quant_method", "unknown")).lower()
@@ -150,12 +151,6 @@ def _compressed(settings: Config) -> str:
     return "compressed-tensors"
 
 
-def _experts(text: Config) -> int | None:
-    if text.get("enable_moe_block") is False:
-        return None
-    return _first(text, _EXPERTS)
-
-
 def _first(text: Config, keys: tuple[str, ...]) -> int | None:
     return next((found for key in keys if (found := _count(text, key))), None)
 
@@ -163,35 +158,30 @@ def _first(text: Config, keys: tuple[str, ...]) -> int | None:
 def _tied(config: Config, text: Config) -> bool:
     """Gemma ties its matrices by default; other configs have a key."""
     default = str(text.get("model_type", "")).startswith("gemma")
-    value = text.get("tie_word_embeddings", config.get("tie_word_embeddings", default))
-    return bool(value)
+    return bool(text.get("tie_word_embeddings", config.get("tie_word_embeddings", default)))
 
 
 def _attention(text: Config, layers: int, hidden: int, heads: int) -> tuple[AttentionGroup, ...]:
     """Layers grouped by their KV cache; layers that share another layer's cache are left out."""
     width = optional_number(text, "head_dim") or hidden // heads
     kv_heads = optional_number(text, "num_key_value_heads") or heads
-    shared = (
-        optional_number(text, "num_kv_shared_layers") if text.get("num_kv_shared_layers") else 0
-    )
-    kinds = _layer_kinds(text, layers)[: layers - (shared or 0)]
+    shared = _count(text, "num_kv_shared_layers") or 0
+    kinds = _layer_kinds(text, layers)[: layers - shared]
     full_heads, full_width = kv_heads, optional_number(text, "global_head_dim") or width
     if text.get("attention_k_eq_v"):
         full_heads = optional_number(text, "num_global_key_value_heads") or kv_heads
-    counts = Counter(kinds)
-    groups = []
-    for kind in dict.fromkeys(kinds):
-        sliding = kind == "sliding"
-        groups.append(
-            AttentionGroup(
-                kind="sliding" if sliding else "full",
-                layers=counts[kind],
-                kv_heads=kv_heads if sliding else full_heads,
-                head_dim=width if sliding else full_width,
-                window=number(text, "sliding_window") if sliding else None,
-            )
+    return tuple(
+        AttentionGroup(
+            kind="sliding",
+            layers=count,
+            kv_heads=kv_heads,
+            head_dim=width,
+            window=number(text, "sliding_window"),
         )
-    return tuple(groups)
+        if kind == "sliding"
+        else AttentionGroup(kind="full", layers=count, kv_heads=full_heads, head_dim=full_width)
+        for kind, count in Counter(kinds).items()
+    )
 
 
 def _layer_kinds(text: Config, layers: int) -> list[str]:

@@ -51,7 +51,7 @@ class Rule:
     def guards(self) -> str:
         """The first sentence of its file: what it guards against."""
         guards, _, _ = (self._module.__doc__ or "").strip().partition("\n\n")
-        return " ".join(guards.split())
+        return " ".join(guards.split()).replace("``", "`")
 
     @property
     def check(self) -> Check:

@@ -15,7 +15,7 @@ from peagle.aws.s3 import Upload, files_below
 from peagle.data import weights_folder
 from peagle.deploy.state import Deployment, Revision
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan, Weights
-from peagle.render.requests import Request, requests
+from peagle.render.requests import Request, requests, with_replaced
 from peagle.s3uri import S3Uri
 
 MODEL, CONFIG, ENDPOINT = "create_model", "create_endpoint_config", "create_endpoint"
@@ -82,11 +82,11 @@ def desired_state(
     folders = [(w, files_below(weights_folder(w.location))) for w in local_weights(plan)]
     filled = {EXECUTION_ROLE: role, MODEL_BUCKET: bucket or ""}
     contents = _digest([[(file.name, file.sha256) for file in files] for _, files in folders])
-    fingerprint = _digest([_replaced(planned, filled), contents])
-    uris = [str(_replaced(weights.s3_uri, filled)) for weights, _ in folders]
+    fingerprint = _digest([with_replaced(planned, filled), contents])
+    uris = [str(with_replaced(weights.s3_uri, filled)) for weights, _ in folders]
     other_folder = _other_folder(plan, uris, contents, record)
     renamed = other_folder | _other_names(planned, fingerprint, record)
-    complete = _replaced(planned, filled | renamed)
+    complete = with_replaced(planned, filled | renamed)
     return DesiredState(
         Revision(
             fingerprint=fingerprint,
@@ -98,7 +98,7 @@ def desired_state(
         tuple(
             Upload(place.bucket, place.key, files, contents)
             for uri, (_, files) in zip(uris, folders, strict=True)
-            for place in [S3Uri.parse(str(_replaced(uri, renamed))).folder]
+            for place in [S3Uri.parse(str(with_replaced(uri, renamed))).folder]
         ),
         complete[MODEL],
         complete[CONFIG],
@@ -125,21 +125,9 @@ def _other_folder(
     folder = f"{UPLOADS}{plan.name}"
     moved = {f"{folder}/": f"{folder}.{contents}/"}
     earlier = {r.name: r.contents for r in record.of_type("S3Objects")} if record else {}
-    if any(_replaced(uri, moved) in earlier for uri in uris):
+    if any(with_replaced(uri, moved) in earlier for uri in uris):
         return moved
     return moved if any(earlier.get(uri, contents) != contents for uri in uris) else {}
-
-
-def _replaced(value: Any, replacements: dict[str, str]) -> Any:
-    """``value`` with every old text replaced by the new one in all strings."""
-    if isinstance(value, dict):
-        return {key: _replaced(item, replacements) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_replaced(item, replacements) for item in value]
-    if isinstance(value, str):
-        for old, new in replacements.items():
-            value = value.replace(old, new)
-    return value
 
 
 def _digest(document: Any) -> str:

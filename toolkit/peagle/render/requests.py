@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +56,19 @@ def requests(plan: Plan) -> tuple[Request, ...]:
         {"Key": "peagle:plan", "Value": digest},
     ]
     return _requests(plan, f"{stem}-{digest}", tags)
+
+
+def with_replaced(value: Any, replacements: Mapping[str, str]) -> Any:
+    """``value`` with every old text, such as a placeholder, replaced by the new one in all strings
+    of its objects and lists."""
+    if isinstance(value, dict):
+        return {key: with_replaced(item, replacements) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [with_replaced(item, replacements) for item in value]
+    if isinstance(value, str):
+        for old, new in replacements.items():
+            value = value.replace(old, new)
+    return value
 
 
 def tag_value(text: str) -> str:

@@ -12,12 +12,13 @@ Two sources: botocore's service models (``model``), and limits that only AWS's d
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from peagle.errors import Refused
 from peagle.findings import Finding, error
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan
-from peagle.render.requests import Request, requests
+from peagle.render.requests import Request, requests, with_replaced
 from peagle.request_validation.documented import against_documentation
 from peagle.request_validation.model import Invalid, against_model, api_name, copy_source
 
@@ -74,7 +75,8 @@ def require_valid(service: str, operation: str, parameters: Mapping[str, Any], r
 def plan_request_findings(plan: Plan) -> tuple[Finding, ...]:
     """What AWS would reject in the requests of ``plan``, whatever role and bucket."""
     filled = [
-        Request(one.service, one.operation, _filled(one.parameters)) for one in requests(plan)
+        replace(request, parameters=with_replaced(request.parameters, _EXAMPLES))
+        for request in requests(plan)
     ]
     return request_findings(filled, plan.region)
 
@@ -91,14 +93,3 @@ def request_findings(made: Iterable[Request], region: str) -> tuple[Finding, ...
         for request in made
         for invalid in validate(request.service, request.operation, request.parameters, region)
     )
-
-
-def _filled(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _filled(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_filled(item) for item in value]
-    if isinstance(value, str):
-        for placeholder, example in _EXAMPLES.items():
-            value = value.replace(placeholder, example)
-    return value
