@@ -26,7 +26,7 @@ from peagle_serve.contract import (
     WrongEnvironment,
     whole_number,
 )
-from peagle_serve.environment import members, speculation_of
+from peagle_serve.environment import speculation_of
 from peagle_serve.folder import is_folder_path, read_json
 from peagle_serve.variable_names import NEGATION, check_names, check_switch
 from peagle_serve.weights import drafter_of
@@ -135,26 +135,26 @@ _COUNT = (re.compile(r"0*[1-9]\d*", re.ASCII).fullmatch, "a whole number of at l
 _TOKENS = r"(?=.*[1-9])\d+(\.\d+)?[kKmMgGtT]?"
 """vLLM's notations of a number of tokens: 16384, 16k, 16K."""
 _VALUES: dict[str, tuple[Callable[[str], object], str]] = {
-    "TENSOR_PARALLEL_SIZE": _COUNT,
-    "PIPELINE_PARALLEL_SIZE": _COUNT,
-    "DATA_PARALLEL_SIZE": _COUNT,
-    "MAX_NUM_SEQS": _COUNT,
-    "MAX_MODEL_LEN": (
+    f"{PREFIX}TENSOR_PARALLEL_SIZE": _COUNT,
+    f"{PREFIX}PIPELINE_PARALLEL_SIZE": _COUNT,
+    f"{PREFIX}DATA_PARALLEL_SIZE": _COUNT,
+    f"{PREFIX}MAX_NUM_SEQS": _COUNT,
+    f"{PREFIX}MAX_MODEL_LEN": (
         re.compile(rf"-1|auto|{_TOKENS}", re.ASCII).fullmatch,
         "a number of tokens: 16384, 16k or auto",
     ),
-    "MAX_NUM_BATCHED_TOKENS": (
+    f"{PREFIX}MAX_NUM_BATCHED_TOKENS": (
         re.compile(_TOKENS, re.ASCII).fullmatch,
         "a number of tokens: 8192 or 8k",
     ),
     # vLLM 0.28.0 accepts and ignores unknown values of this one.
-    "MODEL_IMPL": (
+    f"{PREFIX}MODEL_IMPL": (
         re.compile("auto|vllm|transformers|terratorch").fullmatch,
         "one of auto, vllm, transformers, terratorch",
     ),
-    "GPU_MEMORY_UTILIZATION": (_is_share, "a number above 0 and up to 1"),
+    f"{PREFIX}GPU_MEMORY_UTILIZATION": (_is_share, "a number above 0 and up to 1"),
 }
-"""Flag -> whether a value is valid, and what is."""
+"""Variable -> whether a value is valid, and what is valid."""
 _K = "num_speculative_tokens"
 _K_IS_OPTIONAL = ("suffix", "mtp")
 _NEED_DRAFTER = ("eagle", "eagle3", "medusa", "mlp_speculator", "draft_model", "dflash")
@@ -175,8 +175,8 @@ def check(environment: Mapping[str, str]) -> None:
     """Raise WrongEnvironment for the first invalid variable."""
     check_names(environment)
     for name, value in sorted(environment.items()):
-        is_valid, expected = _VALUES.get(name.removeprefix(PREFIX), (bool, ""))
-        if expected and not is_valid(value.strip()):
+        is_valid, expected = _VALUES.get(name, (None, ""))
+        if is_valid and not is_valid(value.strip()):
             raise WrongEnvironment(f"{name} is {value!r}", f"set it to {expected}")
         if name in _SWITCHES or name.startswith(NEGATION):
             check_switch(name, value)
@@ -207,7 +207,7 @@ def port_of(environment: Mapping[str, str]) -> int:
 
 
 def _check_speculation(environment: Mapping[str, str]) -> None:
-    config = _json_object(environment[SPECULATION])
+    config = _speculation(environment)
     method, k = config.get("method"), config.get(_K)
     # Without counters, neither /ping nor a client knows whether the drafter drafts.
     uncounted = f"{PREFIX}DISABLE_LOG_STATS"
@@ -233,16 +233,14 @@ def _check_speculation(environment: Mapping[str, str]) -> None:
         )
 
 
-def _json_object(text: str) -> dict[str, Any]:
+def _speculation(environment: Mapping[str, str]) -> Document:
+    text = environment[SPECULATION]
     try:
-        return {name: part.value for name, part in members(text).items()}
+        return speculation_of(environment)
     except json.JSONDecodeError as error:
-        unquoted = "'" in text or (":" in text and '"' not in text)
-        fix = (
-            'use double quotes for names and strings: {"method": ...}'
-            if unquoted
-            else "correct the JSON"
-        )
+        fix = "correct the JSON"
+        if "'" in text or (":" in text and '"' not in text):
+            fix = 'use double quotes for names and strings: {"method": ...}'
         raise WrongEnvironment(
             f"{SPECULATION} is not valid JSON: {error.msg} at character {error.pos + 1} "
             f"of {_short(text)}",

@@ -21,6 +21,7 @@ from peagle_serve.safetensors import (
 CONFIGURATIONS = ("config.json", "params.json")
 _OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".gguf", ".tensors")
 _COPY_AGAIN = "copy or upload it again"
+_MOST_NAMED = 5
 
 
 def is_folder_path(path: str) -> bool:
@@ -159,5 +160,5 @@ def _models_near(missing: Path) -> str:
     """The fix, with the folders nearby that hold a model."""
     near = {path for base in (missing.parent, missing.parent.parent) for path in base.glob("*")}
     models = sorted(str(path) for path in near if has_any(path, CONFIGURATIONS))
-    found = f"there is a model in {first_names(models)}"
-    return found if models else "mount or upload the weights there"
+    found = ", ".join(models[:_MOST_NAMED])
+    return f"there is a model in {found}" if models else "mount or upload the weights there"

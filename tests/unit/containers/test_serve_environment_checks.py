@@ -132,6 +132,11 @@ def test_valid_and_unrelated_names_are_accepted(name: str) -> None:
     check({name: "true" if name.endswith(switches) else special.get(name, "1")})
 
 
+@pytest.mark.parametrize("name", ["MAX_MODEL_LEN", "MODEL_IMPL", "CONFIG", "ENFORCE_EAGER"])
+def test_any_value_of_an_unrelated_name_is_accepted(name: str) -> None:
+    check({name: "anything"})
+
+
 def test_an_unrelated_name_is_accepted_beside_ours() -> None:
     check({"VLLM_MODEL": "a/b", "SM_VLLM_MODEL": "a/b"})
 
