@@ -4,7 +4,7 @@ Most of a cold start is compilation. With ``PEAGLE_WARM=collect`` an engine comp
 folders and offers them as an **artifact**: ``<key>.tar.gz`` and its manifest ``<key>.json``, stored
 in the folder ``warm/`` beside the weights.
 
-    cache_key, device   what compiled code depends on, and the key
+    cache_key           what compiled code depends on, and the key
     caches              the folders, and the variables that point the engine to them
     manifest, archive   reading and writing artifacts, with every check
     prepare             restore or collect, before the engine starts

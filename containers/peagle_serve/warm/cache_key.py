@@ -13,6 +13,7 @@ import json
 import os
 import platform
 import re
+import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -30,7 +31,6 @@ from peagle_serve.folder import CONFIGURATIONS, is_folder_path
 from peagle_serve.logs import Redactor, is_secret
 from peagle_serve.safetensors import first_names
 from peagle_serve.variable_names import NEGATION
-from peagle_serve.warm import device
 from peagle_serve.warm.caches import FOLDERS
 from peagle_serve.weights import drafter_of
 
@@ -112,6 +112,57 @@ def matters(name: str) -> bool:
     return plain not in _ARGUMENTS | _VLLM_VARIABLES and not plain.startswith(_IGNORED_PREFIXES)
 
 
+_QUERY = ("nvidia-smi", "--query-gpu=name,compute_cap,driver_version", "--format=csv,noheader")
+_QUERY_SECONDS = 60
+_CPU_MODEL = ("model name", "CPU part", "Processor")
+_CPU_FLAGS = ("flags", "Features")
+
+
+class UnknownDevice(Exception):
+    """The device cannot be determined; the message says why."""
+
+
+def cpu_device(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, Any]:
+    """The processor's name and a digest of its instruction sets, for which code is compiled.
+
+    Raises UnknownDevice.
+    """
+    try:
+        first = cpuinfo.read_text(encoding="utf-8", errors="replace").split("\n\n")[0]
+    except OSError as error:
+        raise UnknownDevice(str(error)) from None
+    pairs = (line.partition(":") for line in first.splitlines())
+    facts = {name.strip(): value.strip() for name, _, value in pairs}
+    flags = next((facts[name] for name in _CPU_FLAGS if name in facts), "")
+    if not flags:
+        raise UnknownDevice(f"{cpuinfo} does not list the processor's instruction sets")
+    model = next((facts[name] for name in _CPU_MODEL if name in facts), "")
+    digest = hashlib.sha256(" ".join(sorted(flags.split())).encode()).hexdigest()
+    return {"cpu": model, "instructions": digest}
+
+
+def gpu_device(visible: str = "") -> dict[str, Any]:
+    """The GPUs' names and compute capabilities, the number in use, and the driver's branch.
+
+    Only the major version of the driver counts: compiled code runs on every driver of a branch,
+    and CUDA separates its own caches by driver. ``visible`` is ``CUDA_VISIBLE_DEVICES``. Raises
+    UnknownDevice.
+    """
+    try:
+        done = subprocess.run(
+            _QUERY, capture_output=True, text=True, check=False, timeout=_QUERY_SECONDS
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UnknownDevice(f"nvidia-smi cannot be run: {error}") from None
+    rows = [line.split(", ") for line in done.stdout.splitlines()]
+    if done.returncode or not rows or any(len(row) != 3 for row in rows):
+        output = (done.stderr or done.stdout).strip().partition("\n")[0]
+        raise UnknownDevice(f"nvidia-smi reports no GPU: {output[:200]}")
+    used = len(visible.split(",")) if visible else len(rows)
+    found = [f"{name} ({capability})" for name, capability, _ in rows]
+    return {"gpus": found, "used": used, "driver": rows[0][2].partition(".")[0]}
+
+
 QUANTIZATION = "hf_quant_config.json"
 """Some checkpoints describe their quantization in this file; vLLM reads it too."""
 _KEY_LENGTH = 32
@@ -133,7 +184,7 @@ def subject_of(environment: Mapping[str, str], chosen: Mapping[str, str]) -> dic
         "image": environment.get(IMAGE_CONTENT_VARIABLE)
         or environment.get(IMAGE_DIGEST_VARIABLE, ""),
         "software": software_digest(installed),
-        "device": device.cpu() if is_for_cpu(installed) else device.gpus(visible),
+        "device": cpu_device() if is_for_cpu(installed) else gpu_device(visible),
         "engine": engine_variables(environment),
         "pair": pair_of(chosen),
     }

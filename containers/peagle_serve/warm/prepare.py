@@ -33,14 +33,19 @@ from peagle_serve.folder import is_folder_path, names_in
 from peagle_serve.logs import Log, restored_text
 from peagle_serve.warm import caches
 from peagle_serve.warm.archive import unpack
-from peagle_serve.warm.cache_key import canonical, differences, key_of, subject_of
+from peagle_serve.warm.cache_key import (
+    UnknownDevice,
+    canonical,
+    differences,
+    key_of,
+    subject_of,
+)
 from peagle_serve.warm.caches import (
     LARGER_DISK,
     archive_of,
     artifact_folder,
     cache_folder,
 )
-from peagle_serve.warm.device import UnknownDevice
 from peagle_serve.warm.manifest import LARGEST, Damaged, Manifest, open_plain, read_manifest
 from peagle_serve.weights import models_in
 
@@ -179,23 +184,14 @@ def prepare(
         return _collect(environment, chosen, log)
     try:
         return _restored(environment, chosen, log)
-    except NoMatch as error:
-        _log_cold(log, str(error), nearest=error.nearest, differences=error.differences)
-    except (Damaged, UnknownDevice) as error:
-        _log_cold(log, str(error))
     except OSError as error:
-        _log_cold(log, _explained(error, environment))
+        reason = _explained(error, environment)
+    except (Damaged, UnknownDevice) as error:
+        reason = str(error)
     except Exception as error:  # a damaged artifact must never stop the engine
-        _log_cold(log, f"{type(error).__name__}: {error}")
+        reason = f"{type(error).__name__}: {error}"
+    _log_cold(log, reason)
     return {}
-
-
-class NoMatch(Exception):
-    """No artifact fits. ``nearest`` is the key of the most similar one."""
-
-    def __init__(self, message: str, nearest: str, differences: list[str]) -> None:
-        self.nearest, self.differences = nearest, differences
-        super().__init__(message)
 
 
 def _log_cold(log: Log, reason: str, **fields: object) -> None:
@@ -223,7 +219,8 @@ def _restored(
     subject = subject_of(environment, chosen)
     key = key_of(subject)
     if f"{key}{MANIFEST_SUFFIX}" not in names:
-        raise _no_match(subject, folder, names)
+        _log_no_match(log, subject, folder, names)
+        return {}
     manifest = read_manifest(folder / f"{key}{MANIFEST_SUFFIX}")
     cache = cache_folder(environment)
     begin = time.monotonic()
@@ -256,8 +253,8 @@ def _explained(error: OSError, environment: Mapping[str, str]) -> str:
     return f"{named or cache}: {what} ({fix})"
 
 
-def _no_match(subject: Mapping[str, Any], folder: Path, names: Iterable[str]) -> Exception:
-    """The error that compares ``subject`` with the most similar artifact."""
+def _log_no_match(log: Log, subject: Mapping[str, Any], folder: Path, names: Iterable[str]) -> None:
+    """Write how the most similar artifact differs. Raises Damaged if none is readable."""
     found: list[tuple[int, str, list[str]]] = []
     broken: list[str] = []
     for name in sorted(names)[:_MOST_COMPARED]:
@@ -268,13 +265,10 @@ def _no_match(subject: Mapping[str, Any], folder: Path, names: Iterable[str]) ->
         else:
             found.append((len(apart), name.removesuffix(MANIFEST_SUFFIX), apart))
     if not found:
-        return Damaged(f"{folder} holds no readable artifact: {broken[0]}")
+        raise Damaged(f"{folder} holds no readable artifact: {broken[0]}")
     _, key, apart = min(found)
-    return NoMatch(
-        f"no artifact in {folder} matches this container; {key} differs in {'; '.join(apart)}",
-        key,
-        apart,
-    )
+    reason = f"no artifact in {folder} matches this container; {key} differs in {'; '.join(apart)}"
+    _log_cold(log, reason, nearest=key, differences=apart)
 
 
 def _collect(environment: Mapping[str, str], chosen: Mapping[str, str], log: Log) -> dict[str, str]:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peagle_serve.variable_names import KNOWN
-from peagle_serve.warm import device
+from peagle_serve.warm import cache_key
 from peagle_serve.warm.cache_key import (
     canonical,
     differences,
@@ -67,7 +67,7 @@ OF_NO_MATTER = {
 
 @pytest.fixture
 def _this_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "gpus", lambda visible: HERE)
+    monkeypatch.setattr(cache_key, "gpu_device", lambda visible: HERE)
 
 
 def key_with(engine: dict[str, str]) -> str:
@@ -242,21 +242,21 @@ def test_software_is_every_distribution_with_its_version(tmp_path: Path) -> None
 def test_a_processor_is_identified_by_name_and_instruction_sets(tmp_path: Path) -> None:
     info = tmp_path / "cpuinfo"
     info.write_text("model name\t: EPYC\nflags\t\t: avx2 sse\n\nmodel name\t: B\nflags\t: avx2\n")
-    first = device.cpu(info)
+    first = cache_key.cpu_device(info)
     info.write_text("flags : sse avx2\nmodel name : EPYC\ncpu MHz : 1\n")
 
     assert first["cpu"] == "EPYC"
-    assert device.cpu(info) == first
+    assert cache_key.cpu_device(info) == first
     info.write_text("CPU part : 0xd40\nFeatures : fp asimd sve\n")
-    assert device.cpu(info)["instructions"] != first["instructions"]
+    assert cache_key.cpu_device(info)["instructions"] != first["instructions"]
 
 
 @pytest.mark.parametrize("text", [None, "", "model name : EPYC\n"])
 def test_an_unknown_processor_is_an_error(tmp_path: Path, text: str | None) -> None:
     if text is not None:
         (tmp_path / "cpuinfo").write_text(text)
-    with pytest.raises(device.UnknownDevice, match="cpuinfo"):
-        device.cpu(tmp_path / "cpuinfo")
+    with pytest.raises(cache_key.UnknownDevice, match="cpuinfo"):
+        cache_key.cpu_device(tmp_path / "cpuinfo")
 
 
 def nvidia_smi(monkeypatch: pytest.MonkeyPatch, folder: Path, *lines: str, code: int = 0) -> None:
@@ -274,12 +274,12 @@ def test_gpus_are_identified_by_name_and_capability(
     lines = ("NVIDIA H200, 9.0, 580.95.05", "NVIDIA L4, 8.9, 580.95.05")
     nvidia_smi(monkeypatch, tmp_path, *lines)
 
-    assert device.gpus() == {
+    assert cache_key.gpu_device() == {
         "gpus": ["NVIDIA H200 (9.0)", "NVIDIA L4 (8.9)"],
         "used": 2,
         "driver": "580",
     }
-    assert device.gpus("1")["used"] == 1
+    assert cache_key.gpu_device("1")["used"] == 1
 
 
 @pytest.mark.parametrize(
@@ -296,12 +296,12 @@ def test_unknown_gpus_are_an_error(
 ) -> None:
     nvidia_smi(monkeypatch, tmp_path, *lines, code=code)
 
-    with pytest.raises(device.UnknownDevice, match=f"reports no GPU: {''.join(lines)}"):
-        device.gpus()
+    with pytest.raises(cache_key.UnknownDevice, match=f"reports no GPU: {''.join(lines)}"):
+        cache_key.gpu_device()
 
 
 def test_a_missing_nvidia_smi_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    with pytest.raises(device.UnknownDevice, match="nvidia-smi cannot be run"):
-        device.gpus()
+    with pytest.raises(cache_key.UnknownDevice, match="nvidia-smi cannot be run"):
+        cache_key.gpu_device()
