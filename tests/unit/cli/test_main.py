@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -198,3 +199,16 @@ def test_the_doctor_says_where_credentials_would_come_from(
     checks = {check["what"]: check for check in json.loads(done.stdout)["checks"]}
     assert checks["AWS credentials"]["found"] == found
     assert checks["AWS credentials"]["fine"] is (found == "from the environment")
+
+
+def test_a_catalogue_folder_without_files_is_refused(peagle: Peagle, tmp_path: Path) -> None:
+    for words in (("plan", "tiny"), ("catalog", "list"), ("check", "tiny")):
+        done = peagle("--catalog", str(tmp_path), *words)
+        assert done.returncode == 2
+        assert f"--catalog {tmp_path}: the folder holds no catalogue files" in done.stderr
+
+
+def test_an_instance_type_without_gpus_gets_the_families_that_have_them(peagle: Peagle) -> None:
+    done = peagle("plan", "tiny", "--instance-type", "ml.t3.medium")
+    assert done.returncode == 2
+    assert "families with GPUs: ml.g4dn, ml.g5, " in done.stderr

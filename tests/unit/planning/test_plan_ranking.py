@@ -192,7 +192,7 @@ def test_no_candidate_below_the_price_limit_is_an_error_with_the_cheapest() -> N
     code, message, fix = error_of(plan(max_price_per_hour=3.5))
     assert code == "price-above-limit"
     assert message == "ml.g5.12xlarge costs $4.00 an hour; the limit is $3.50"
-    assert "--max-price-per-hour 4" in fix
+    assert "--max-price-per-hour 4.00" in fix
 
 
 @pytest.mark.parametrize("limit", [3, 1_000_000])

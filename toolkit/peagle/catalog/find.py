@@ -40,14 +40,21 @@ def find_drafter(target: Target, name: str) -> Drafter:
 
 
 def find_instance(table: InstanceTable, name: str) -> Instance:
-    """The instance type; raises NotFound with the types of its family, else the nearest ones."""
+    """The instance type. Raises NotFound with the types of its family, else the nearest ones, else
+    the families with GPUs."""
     for instance in table.instances:
         if instance.type == name:
             return instance
     known = [instance.type for instance in table.instances]
-    family = [other for other in known if other.rpartition(".")[0] == name.rpartition(".")[0]]
-    hint = f"the family has {', '.join(family)}" if family else nearest(name, known)
+    family = [other for other in known if _family(other) == _family(name)]
+    families = sorted({_family(other) for other in known})
+    hint = nearest(name, known) or f"families with GPUs: {', '.join(families)}"
+    hint = f"the family has {', '.join(family)}" if family else hint
     raise NotFound(f"the catalogue has no GPU instance type {name!r}", hint)
+
+
+def _family(instance_type: str) -> str:
+    return instance_type.rpartition(".")[0]
 
 
 def pair_name(target: NamedTarget, drafter: NamedDrafter | None) -> str:

@@ -16,7 +16,7 @@ from peagle.catalog.tables import InstanceTable
 from peagle.catalog.writing import Tables
 from peagle.cli.account import Account, account_options
 from peagle.cli.context import PeagleCommand, typed_command
-from peagle.cli.options import catalog_of, yes_option
+from peagle.cli.options import yes_option
 from peagle.cli.output.catalog import print_changes
 from peagle.cli.output.console import confirmed, json_option, print_json, say, show_findings
 from peagle.errors import Fix, UserError
@@ -66,7 +66,8 @@ def refresh(
     unchanged. Exits with 4 if AWS refused or did not answer, and with 2 if credentials or a package
     are missing.
     """
-    folder = _folder(to or catalog_of(ctx), account, dry_run)
+    own = ctx.find_root().params.get("catalog_folder")  # it may be empty
+    folder = _folder(to or (Path(own) if own else None), account, dry_run)
     loaded = api.load_catalog(folder)
     before = Tables(loaded.runtimes, loaded.instances)
     parts: list[Part] = [part for part in PARTS if given[part]] or list(PARTS)

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 REGION_VARIABLES = ["AWS_REGION", "AWS_DEFAULT_REGION"]
 
+_CATALOG_FILES = ("*/*.yaml", "*.yaml", "evidence/*.json")
+"""Targets, tables and evidence."""
+
 _CATALOG = "peagle.catalog"
 """Key in click's ``Context.meta`` of the catalogue that the command has loaded."""
 
@@ -58,9 +61,17 @@ def deploy_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def catalog_of(ctx: click.Context) -> Path | None:
-    """The folder of the user's own catalogue, from ``peagle --catalog``."""
+    """The folder of the user's own catalogue, from ``peagle --catalog``. Raises UserError for a
+    folder without catalogue files."""
     folder = ctx.find_root().params.get("catalog_folder")
-    return Path(folder) if folder else None
+    if folder is None:
+        return None
+    if not any(file for pattern in _CATALOG_FILES for file in Path(folder).glob(pattern)):
+        raise UserError(
+            f"--catalog {folder}: the folder holds no catalogue files",
+            "use a folder with targets such as ORGANIZATION/MODEL.yaml",
+        )
+    return Path(folder)
 
 
 def command_catalog(ctx: click.Context | None = None) -> Catalog:

@@ -195,8 +195,8 @@ class Review:
         if cheapest.usd_per_hour <= limit:
             return f"use {cheapest.text}, the cheapest that fits, at {price}"
         if cheapest.instance == self.candidate.instance:
-            limit = cheapest.usd_per_hour
-            return f"use --max-price-per-hour {limit:g}: it is the cheapest that fits"
+            limit = math.ceil(round(cheapest.usd_per_hour * 100, 6)) / 100
+            return f"use --max-price-per-hour {limit:.2f}: it is the cheapest that fits"
         return f"even the cheapest that fits, {cheapest.text}, costs {price}"
 
     def _unverified(self, required: float) -> Finding:

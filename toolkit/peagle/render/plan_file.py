@@ -231,8 +231,8 @@ def _read(path: Path) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_no_key_twice, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
-        wrong = "is truncated" if _ends_early(error) else "is not JSON"
-        message = f"{path} {wrong}: line {error.lineno}, {error.msg}"
+        wrong = f"is not JSON: line {error.lineno}, {error.msg}"
+        message = f"{path} {'is truncated' if _ends_early(error) else wrong}"
         raise PlanFileError(message, _AGAIN) from error
     except (ValueError, RecursionError) as error:
         raise PlanFileError(f"{path} is not JSON: {error}", _AGAIN) from error
