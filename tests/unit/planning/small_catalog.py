@@ -17,6 +17,7 @@ from peagle.catalog.schema import (
 )
 from peagle.catalog.tables import Instance, InstanceTable, Price, Runtime, RuntimeTable
 from peagle.data import data_folder
+from peagle.findings import Finding
 from peagle.planning import Options, Plan, make_plan
 
 GB = 1_000_000_000
@@ -221,6 +222,12 @@ def plan(pair: str = "chat", catalog: Catalog = CATALOG, **options: Any) -> Plan
 def codes(plan: Plan, level: str | None = None) -> list[str]:
     """The codes of a plan's findings, of one level or of all."""
     return [f.code for f in plan.findings if level in (None, f.level)]
+
+
+def finding_of(plan: Plan, name: str) -> Finding:
+    """The only finding with this code or level."""
+    (found,) = [finding for finding in plan.findings if name in (finding.code, finding.level)]
+    return found
 
 
 def because(plan: Plan, what: str) -> str | None:

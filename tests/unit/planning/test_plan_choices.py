@@ -13,6 +13,7 @@ from tests.unit.planning.small_catalog import (
     P_EAGLE,
     because,
     codes,
+    finding_of,
     plan,
     with_target,
 )
@@ -35,7 +36,7 @@ def test_a_k_from_the_options_has_no_reason() -> None:
 
 def test_k_above_training_is_an_error() -> None:
     made = plan(k=9)
-    (finding,) = [f for f in made.findings if f.level == "error"]
+    finding = finding_of(made, "error")
     assert (finding.code, finding.where) == ("k-above-trained", "k")
     assert finding.message == "P-EAGLE head for Chat: K=9 exceeds the trained K of 8"
     assert "--k 8 or less" in finding.fix
@@ -125,11 +126,11 @@ def test_the_users_image_replaces_that_of_aws() -> None:
 
 
 def test_the_stock_image_has_a_warning_about_its_missing_counters() -> None:
-    finding = next(f for f in plan().findings if f.code == "image-without-counters")
+    finding = finding_of(plan(), "image-without-counters")
     assert finding.level == "warning"
     assert "cannot verify acceptance" in finding.message
     assert finding.command == ("peagle", "image", "build", "chat+p-eagle", "--push")
-    own = next(f for f in plan(drafter="/my head").findings if f.code == "image-without-counters")
+    own = finding_of(plan(drafter="/my head"), "image-without-counters")
     build = ("peagle", "image", "build", "chat", "--drafter", "/my head", "--push")
     assert own.command == build
     assert "--image" in own.fix
@@ -201,9 +202,7 @@ def test_a_context_too_short_for_the_proof_is_an_error(options: dict[str, Any]) 
     least = len("Hello?") + 64 + 128
     assert codes(plan(max_model_len=least, **options), "error") == []
     for length in (1, 64, least - 1):
-        (finding,) = [
-            f for f in plan(max_model_len=length, **options).findings if f.level == "error"
-        ]
+        finding = finding_of(plan(max_model_len=length, **options), "error")
         assert finding.code == "context-too-small"
         assert f"--max-model-len {least} or more" in finding.fix
 

@@ -8,7 +8,7 @@ import pytest
 
 from peagle.checkpoints import Checkpoint, Tensor
 from peagle.errors import NotFound, UserError
-from tests.unit.planning.small_catalog import because, codes, plan
+from tests.unit.planning.small_catalog import because, codes, finding_of, plan
 
 HEAD: dict[str, Any] = {
     "architectures": ["LlamaForCausalLMEagle3"],
@@ -90,7 +90,7 @@ def test_a_head_that_is_not_public_is_replaced_by_its_fallback() -> None:
         made = plan(pair)
         assert made.pair == "acme/secret+acme/secret-eagle3"
         assert made.name == "peagle-secret"
-        (finding,) = [f for f in made.findings if f.code == "head-not-public"]
+        finding = finding_of(made, "head-not-public")
         assert finding.level == "warning"
         assert finding.message.startswith("P-EAGLE head for Secret is not public")
         assert "--drafter" in finding.fix
@@ -137,7 +137,7 @@ def test_the_users_head_from_the_hub_can_be_pinned() -> None:
 
 def test_a_head_of_another_target_is_an_error() -> None:
     made = plan("chat", drafter="acme/secret-eagle3")
-    (finding,) = [f for f in made.findings if f.level == "error"]
+    finding = finding_of(made, "error")
     assert finding.code == "head-not-for-target"
     assert "acme/secret" in finding.message
     assert finding.fix == "use the target secret, or a drafter of chat: p-eagle, eagle3, ngram"
@@ -185,7 +185,7 @@ def test_a_head_that_does_not_fit_its_target_is_an_error(
     change: dict[str, Any], code: str, message: str
 ) -> None:
     made = plan("chat", drafter="/data/head", drafter_checkpoint=read(HEAD | change))
-    (finding,) = [f for f in made.findings if f.level == "error"]
+    finding = finding_of(made, "error")
     assert finding.code == code
     assert message in finding.message
 
@@ -198,7 +198,7 @@ MODEL = {"architectures": ["LlamaForCausalLM"], "hidden_size": 1024, "vocab_size
 )
 def test_weights_that_are_no_draft_head_are_an_error(config: dict[str, Any]) -> None:
     made = plan("chat", drafter="/data/head", drafter_checkpoint=read(config))
-    (finding,) = [f for f in made.findings if f.level == "error"]
+    finding = finding_of(made, "error")
     assert finding.code == "head-not-a-drafter"
     assert "/data/head is not a draft head" in finding.message
 

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peagle.catalog.schema import EngineSetting
@@ -101,6 +101,7 @@ values = st.one_of(
 ).filter(lambda value: not value.startswith("--"))
 
 
+@settings(deadline=None)
 @given(st.dictionaries(flags, st.lists(values, max_size=4), max_size=5))
 def test_the_container_reads_the_arguments_of_the_plan(meant: dict[str, list[str]]) -> None:
     arguments = [word for flag, tokens in meant.items() for word in (flag, *tokens)]

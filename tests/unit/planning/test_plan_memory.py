@@ -15,6 +15,7 @@ from tests.unit.planning.small_catalog import (
     P_EAGLE,
     because,
     codes,
+    finding_of,
     plan,
     with_target,
 )
@@ -79,7 +80,7 @@ def test_an_unpriced_instance_is_chosen_only_when_no_priced_one_fits() -> None:
 def test_an_instance_that_is_too_small_is_an_error_with_alternatives() -> None:
     made = plan(instance_type="ml.g5.xlarge")
     assert not made.fit.fits
-    (finding,) = [f for f in made.findings if f.level == "error"]
+    finding = finding_of(made, "error")
     assert finding.code == "instance-too-small"
     what, _, why = finding.message.partition(": ")
     assert what == "the pair does not fit on ml.g5.xlarge (1 x GPU-sm_86, 16.0 GiB each)"
@@ -148,7 +149,7 @@ def test_idle_gpus_of_a_chosen_type_are_a_warning_with_an_alternative() -> None:
     """Only the large type is measured to reach the speed; it uses one of its eight GPUs."""
     made = plan(catalog=measured(run("GPU-sm_100")), min_tokens_per_second=900)
     assert made.instance_type == "ml.p6-b200.48xlarge"
-    (finding,) = [f for f in made.findings if f.code == "gpus-idle"]
+    finding = finding_of(made, "gpus-idle")
     assert finding.level == "warning"
     assert "7 of the 8 GPUs of ml.p6-b200.48xlarge are idle but billed" in finding.message
     assert "ml.g7e.2xlarge at $4.20 an hour" in finding.fix
@@ -160,7 +161,7 @@ def test_idle_gpus_of_a_chosen_type_are_a_warning_with_an_alternative() -> None:
 
 def test_a_cache_for_part_of_the_load_is_a_note_with_the_length_that_fits() -> None:
     made = plan(instance_type="ml.g7e.2xlarge", concurrency=500)
-    (finding,) = [f for f in made.findings if f.code == "cache-below-concurrency"]
+    finding = finding_of(made, "cache-below-concurrency")
     held = made.fit.max_concurrency
     assert 125 < held < 500
     assert finding.level == "note"
@@ -173,7 +174,7 @@ def test_a_cache_for_part_of_the_load_is_a_note_with_the_length_that_fits() -> N
 
 def test_a_cache_far_below_the_load_is_a_warning_with_fixes_that_work() -> None:
     made = plan(instance_type="ml.g7e.2xlarge", concurrency=2000)
-    (finding,) = [f for f in made.findings if f.code == "cache-below-concurrency"]
+    finding = finding_of(made, "cache-below-concurrency")
     assert finding.level == "warning"
     assert made.fit.fits
     use, fewer, shorter = finding.fix.split("; ")
@@ -215,7 +216,7 @@ def test_more_gpus_are_used_where_one_holds_too_little_of_the_load() -> None:
 
 def test_too_many_drafts_for_a_step_suggest_values_that_fit() -> None:
     made = plan(concurrency=100_000)
-    (finding,) = [f for f in made.findings if f.level == "error"]
+    finding = finding_of(made, "error")
     assert finding.code == "instance-too-small"
     assert "100,000 concurrent requests need one token each per step" in finding.message
     assert "0.0 GiB" not in finding.message

@@ -8,25 +8,33 @@ import pytest
 
 from peagle.errors import NotFound, UserError
 from peagle.planning import Plan
-from tests.unit.planning.small_catalog import CATALOG, CHAT, because, codes, plan, with_target
+from tests.unit.planning.small_catalog import (
+    CATALOG,
+    CHAT,
+    because,
+    codes,
+    finding_of,
+    plan,
+    with_target,
+)
 from tests.unit.planning.speeds import FAST, SLOW, measured, run
 
 MEASURED = measured(run(FAST))
 
 
 def types(made: Plan) -> list[str]:
-    return [place.instance_type for place in made.alternatives]
+    return [candidate.instance_type for candidate in made.alternatives]
 
 
 def error_of(made: Plan) -> tuple[str, str, str]:
-    (finding,) = [f for f in made.findings if f.level == "error"]
+    finding = finding_of(made, "error")
     return finding.code, finding.message, finding.fix
 
 
 def test_the_three_cheapest_that_fit_are_shown_unpriced_ones_last() -> None:
     made = plan()
     assert types(made) == ["ml.g5.12xlarge", "ml.g7e.2xlarge", "ml.g6e.xlarge"]
-    assert [place.price_per_hour_usd for place in made.alternatives] == [4.0, 4.2, None]
+    assert [candidate.price_per_hour_usd for candidate in made.alternatives] == [4.0, 4.2, None]
     assert made.instance_type == "ml.g5.12xlarge"
     first = made.alternatives[0]
     assert (first.tensor_parallel_size, first.k, first.instance_count) == (2, 5, 1)
@@ -37,15 +45,15 @@ def test_the_three_cheapest_that_fit_are_shown_unpriced_ones_last() -> None:
 def test_an_unmeasured_candidate_is_unverified() -> None:
     made = plan()
     assert made.speed is None
-    for place in made.alternatives:
-        assert not place.verified
-        assert (place.tokens_per_second, place.speed_source) == (None, None)
-        assert place.usd_per_million_tokens is None
+    for candidate in made.alternatives:
+        assert not candidate.verified
+        assert (candidate.tokens_per_second, candidate.speed_source) == (None, None)
+        assert candidate.usd_per_million_tokens is None
 
 
 def test_each_candidate_has_the_k_and_speed_of_its_gpu() -> None:
     made = plan(concurrency=8, catalog=MEASURED)
-    by_type = {place.instance_type: place for place in made.alternatives}
+    by_type = {candidate.instance_type: candidate for candidate in made.alternatives}
     fast = by_type["ml.g7e.2xlarge"]
     assert (fast.k, fast.tokens_per_second, fast.verified) == (3, 900, True)
     assert "measured on 1 x GPU-sm_120" in str(fast.speed_source)
@@ -70,7 +78,7 @@ def test_the_users_instance_is_kept_and_alternatives_are_shown() -> None:
 def test_with_a_required_speed_measured_candidates_come_first() -> None:
     made = plan(catalog=MEASURED, min_tokens_per_second=900)
     assert types(made) == ["ml.g7e.2xlarge", "ml.g5.12xlarge", "ml.g6e.xlarge"]
-    assert [place.verified for place in made.alternatives] == [True, False, False]
+    assert [candidate.verified for candidate in made.alternatives] == [True, False, False]
     assert codes(made, "error") == []
     assert "speed-unverified" not in codes(made)
     assert because(made, "instance_type") == (
@@ -91,7 +99,7 @@ def test_the_cheapest_candidate_that_reaches_the_speed_is_chosen() -> None:
 def test_without_evidence_the_ranking_stays_with_a_warning() -> None:
     made = plan(min_tokens_per_second=900)
     assert types(made) == types(plan())
-    (finding,) = [f for f in made.findings if f.code == "speed-unverified"]
+    finding = finding_of(made, "speed-unverified")
     assert finding.level == "warning"
     assert "this pair is not measured on 2 x GPU-sm_86" in finding.message
     assert codes(made, "error") == []
@@ -105,13 +113,13 @@ def test_an_unmeasured_load_lists_the_measured_ones() -> None:
         concurrency=64,
         min_tokens_per_second=900,
     )
-    (finding,) = [f for f in made.findings if f.code == "speed-unverified"]
+    finding = finding_of(made, "speed-unverified")
     assert "measured with 1 to 32 requests at a time, not with 64" in finding.message
 
 
 def test_an_unmeasured_instance_has_a_warning_with_a_measured_one() -> None:
     made = plan(catalog=MEASURED, instance_type="ml.p6-b200.48xlarge", min_tokens_per_second=900)
-    (finding,) = [f for f in made.findings if f.code == "speed-unverified"]
+    finding = finding_of(made, "speed-unverified")
     assert "ml.g7e.2xlarge is measured to reach 900 ($4.20 an hour)" in finding.fix
 
 
@@ -207,7 +215,7 @@ def test_an_unknown_price_is_above_every_limit(limit: float) -> None:
 def test_a_fast_candidate_above_the_price_limit_is_named() -> None:
     made = plan(catalog=MEASURED, min_tokens_per_second=900, max_price_per_hour=4)
     assert made.instance_type == "ml.g5.12xlarge"
-    (finding,) = [f for f in made.findings if f.code == "speed-unverified"]
+    finding = finding_of(made, "speed-unverified")
     assert "ml.g7e.2xlarge is measured to reach 900 ($4.20 an hour)" in finding.fix
 
 
@@ -222,7 +230,7 @@ def test_a_drafter_that_makes_the_speed_more_expensive_has_a_warning() -> None:
     load: dict[str, Any] = {"concurrency": 32, "min_tokens_per_second": 1500}
     made = plan("chat+eagle3", MEASURED, **load)
     assert (made.instance_type, made.instance_count) == ("ml.g7e.2xlarge", 3)
-    (finding,) = [f for f in made.findings if f.code == "speculation-costs-more"]
+    finding = finding_of(made, "speculation-costs-more")
     assert finding.level == "warning"
     assert finding.message == (
         "Chat alone reaches that speed for less: 1,600 tokens/s, measured, on ml.g7e.2xlarge at "
@@ -250,7 +258,7 @@ def test_a_drafter_that_costs_no_more_has_no_warning(options: dict[str, Any]) ->
 
 def test_speculation_is_off_only_on_the_gpu_where_it_loses() -> None:
     made = plan(catalog=MEASURED, concurrency=32)
-    by_type = {place.instance_type: place.k for place in made.alternatives}
+    by_type = {candidate.instance_type: candidate.k for candidate in made.alternatives}
     assert by_type["ml.g7e.2xlarge"] == 0
     assert by_type["ml.g5.12xlarge"] == 5
     assert made.speculation is not None, "the cheapest is another"

@@ -10,7 +10,7 @@ import pytest
 from peagle.catalog.schema import Speed
 from peagle.planning import Plan
 from peagle.planning.speeds import TARGET_ALONE, compare
-from tests.unit.planning.small_catalog import because, codes, plan
+from tests.unit.planning.small_catalog import because, codes, finding_of, plan
 from tests.unit.planning.speeds import FAST, measured, run
 
 MEASURED = measured(run())
@@ -50,7 +50,7 @@ def test_no_speed_is_claimed_above_the_largest_measured_load(load: int) -> None:
     assert made.speed is None
     assert k_of(made) == 3, "the best at the nearest load"
     assert "with 32 requests at a time, the nearest measured load" in str(because(made, "k"))
-    (finding,) = [f for f in made.findings if f.code == "speculation-loses"]
+    finding = finding_of(made, "speculation-loses")
     assert "with 32 requests at a time, Chat reaches 1,600" in finding.message
     assert "use --no-speculation" in finding.fix, "it was not measured there, so it is not dropped"
 
@@ -81,7 +81,7 @@ def test_speculation_that_loses_is_not_planned() -> None:
     assert "--speculative-config" not in made.engine_arguments
     assert made.fit.drafter_gib == 0
     assert made.name == "peagle-chat", "what the bare target gives"
-    (finding,) = [f for f in made.findings if f.code == "speculation-loses"]
+    finding = finding_of(made, "speculation-loses")
     assert finding.level == "warning"
     assert "Chat reaches 1,600 tokens/s alone and 1,500 at best (K=3)" in finding.message
     assert "plan chat+p-eagle or set --k" in finding.fix
@@ -103,7 +103,7 @@ def test_speculation_stays_when_the_user_asks_for_it(
     catalog = measured(run(speeds=rows))
     made = plan(pair, concurrency=32, instance_type="ml.g7e.2xlarge", catalog=catalog, **options)
     assert k_of(made) == k
-    (finding,) = [f for f in made.findings if f.code == "speculation-loses"]
+    finding = finding_of(made, "speculation-loses")
     assert finding.level == "warning"
     assert "--no-speculation" in finding.fix
 
@@ -128,7 +128,7 @@ def test_the_users_k_is_kept_with_a_note_if_another_is_faster() -> None:
     assert k_of(made) == 7
     assert made.speed is not None
     assert made.speed.tokens_per_second == 800
-    (finding,) = [f for f in made.findings if f.code == "k-below-fastest"]
+    finding = finding_of(made, "k-below-fastest")
     assert finding.message.startswith("K=7 reaches 800 tokens/s with 8 requests at a time, K=3 900")
     assert "k-below-fastest" not in codes(plan(concurrency=8, k=3, **ON_FAST))
 

@@ -16,7 +16,7 @@ from peagle.errors import PlanFileError, UserError
 from peagle.planning import Options, Plan, make_plan
 from peagle.render.plan_file import digest, plan_bytes, plan_document, plan_from, read_plan
 from peagle.render.requests import plan_arguments
-from tests.unit.planning.small_catalog import CATALOG, because, codes, plan
+from tests.unit.planning.small_catalog import CATALOG, because, codes, finding_of, plan
 
 PAIR = {"model_source": "s3://bucket/chat/target", "drafter": "s3://bucket/chat/drafter/"}
 KNOWN = Streamer(package="runai-model-streamer[s3]", checked=date(2026, 7, 1), source="here")
@@ -35,10 +35,6 @@ def having(*versions: str) -> Catalog:
 
 def streamed(**options: Any) -> Plan:
     return plan(catalog=having("0.28.0"), weights_by="stream", **{**PAIR, **options})
-
-
-def finding(made: Plan, code: str) -> Any:
-    return next(found for found in made.findings if found.code == code)
 
 
 def test_target_and_drafter_are_streamed_and_nothing_is_mounted() -> None:
@@ -107,7 +103,7 @@ def test_a_runtime_without_a_streamer_is_an_error_that_names_the_others() -> Non
     made = plan(catalog=having("0.28.0"), weights_by="stream", vllm="0.19.0", **PAIR)
 
     assert codes(made, "error") == ["runtime-without-streamer"]
-    refused = finding(made, "runtime-without-streamer")
+    refused = finding_of(made, "runtime-without-streamer")
     assert "vLLM 0.19.0 is not known to contain the Run:ai model streamer" in refused.message
     assert refused.fix.startswith("use --vllm 0.28.0, or leave --weights-by stream out")
 
@@ -122,7 +118,9 @@ def test_the_users_image_needs_a_runtime_with_a_streamer_too() -> None:
 def test_without_any_streamer_the_fix_is_a_mount() -> None:
     made = plan(catalog=having(), weights_by="stream", **PAIR)
 
-    assert finding(made, "runtime-without-streamer").fix.startswith("leave --weights-by stream out")
+    assert finding_of(made, "runtime-without-streamer").fix.startswith(
+        "leave --weights-by stream out"
+    )
 
 
 def test_streamers_have_a_date_and_a_source() -> None:
@@ -134,7 +132,7 @@ def test_streamers_have_a_date_and_a_source() -> None:
 
 
 def test_a_note_lists_the_permissions_of_the_role() -> None:
-    found = finding(streamed(drafter="s3://heads/chat/"), "weights-streamed")
+    found = finding_of(streamed(drafter="s3://heads/chat/"), "weights-streamed")
 
     assert found.level == "note"
     assert "17.0 GB from s3://bucket/chat/target/ and s3://heads/chat/" in found.message
@@ -142,7 +140,7 @@ def test_a_note_lists_the_permissions_of_the_role() -> None:
 
 
 def test_only_streamed_weights_are_counted() -> None:
-    found = finding(streamed(drafter="me/head"), "weights-streamed")
+    found = finding_of(streamed(drafter="me/head"), "weights-streamed")
 
     assert "reads 16.0 GB from s3://bucket/chat/target/ at" in found.message
 

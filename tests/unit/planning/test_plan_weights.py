@@ -7,8 +7,12 @@ from typing import Any
 
 import pytest
 
-from peagle.errors import UserError
-from peagle.planning import Plan
+from peagle.catalog import load_catalog
+from peagle.errors import Unsupported, UserError
+from peagle.planning import Options, Plan, make_plan
+from peagle.render import render
+from peagle.render.formats import cloudformation
+from peagle.render.plan_file import plan_bytes, read_plan
 from tests.unit.planning.small_catalog import CATALOG, plan
 
 IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/chat:0.28.0"
@@ -190,3 +194,54 @@ def test_timeouts_depend_on_the_source_of_the_weights(
     made = plan(**options)
     assert made.download_timeout_seconds == download
     assert made.startup_timeout_seconds == startup
+
+
+TARGET = "s3://models/pair/target/"
+
+
+def tiny(drafter: str) -> Plan:
+    options = Options(pair="tiny", model_source=TARGET, drafter=drafter)
+    return make_plan(options, load_catalog())
+
+
+def test_the_layout_of_weights_sync_needs_one_mount() -> None:
+    made = tiny("s3://models/pair/drafter")
+
+    assert [(mount.channel, mount.s3_uri) for mount in made.mounts] == [(None, "s3://models/pair/")]
+    assert made.environment["SM_VLLM_MODEL"] == "/opt/ml/model/target"
+    assert '"/opt/ml/model/drafter"' in made.environment["SM_VLLM_SPECULATIVE_CONFIG"]
+
+
+def test_cloudformation_renders_one_mount() -> None:
+    model = cloudformation.template(tiny("s3://models/pair/drafter/"))["Resources"]["Model"]
+    container = model["Properties"]["PrimaryContainer"]
+
+    assert container["ModelDataSource"]["S3DataSource"]["S3Uri"] == "s3://models/pair/"
+    assert "AdditionalModelDataSources" not in container
+
+
+@pytest.mark.parametrize(
+    "drafter", ["s3://models/other/drafter/", "s3://models/pair/head/", "s3://others/pair/drafter/"]
+)
+def test_other_prefixes_need_two_mounts(drafter: str) -> None:
+    made = tiny(drafter)
+
+    assert [mount.s3_uri for mount in made.mounts] == [TARGET, drafter]
+    assert made.environment["SM_VLLM_MODEL"] == "/opt/ml/model"
+    with pytest.raises(Unsupported):
+        render("cloudformation", made, load_catalog())
+
+
+def test_a_drafter_alone_is_mounted_alone() -> None:
+    made = plan(drafter="s3://models/pair/drafter/")
+
+    assert [mount.s3_uri for mount in made.mounts] == ["s3://models/pair/drafter/"]
+    assert '"/opt/ml/model"' in made.environment["SM_VLLM_SPECULATIVE_CONFIG"]
+
+
+def test_the_plan_survives_a_file(tmp_path: Path) -> None:
+    made = tiny("s3://models/pair/drafter/")
+    file = tmp_path / "plan.json"
+    file.write_bytes(plan_bytes(made))
+
+    assert read_plan(file) == made
