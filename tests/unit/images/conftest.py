@@ -48,7 +48,7 @@ def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeDocker:
     folder.mkdir()
     shutil.copy(Path(__file__).with_name("fake_docker.py"), folder / "fake_docker.py")
     command = folder / "docker"
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -I {folder}/fake_docker.py "$@"\n')
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S {folder}/fake_docker.py "$@"\n')
     command.chmod(0o755)
     (folder / "answers.json").write_text("[]")
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")

@@ -5,25 +5,36 @@ words are all in the argv is used. Other images do not exist.
 ``calls.jsonl`` gets argv, input and environment of each call.
 """
 
-import hashlib
 import json
 import os
 import sys
-from pathlib import Path
 
-here = Path(__file__).parent
-given = sys.stdin.buffer.read()
-configuration = os.environ.get("DOCKER_CONFIG")
-config = Path(configuration, "config.json") if configuration else None
+HERE = os.path.dirname(__file__)
+
+
+def text_of(path: str) -> str:
+    with open(path, encoding="utf-8") as stream:
+        return stream.read()
+
+
+def digest(content: bytes) -> str | None:
+    if not content:
+        return None
+    import hashlib
+
+    return hashlib.sha256(content).hexdigest()
+
+
+config = os.path.join(os.environ.get("DOCKER_CONFIG", ""), "config.json")
 call = {
     "argv": sys.argv[1:],
-    "input": hashlib.sha256(given).hexdigest() if given else None,
+    "input": digest(sys.stdin.buffer.read()),
     "environment": dict(os.environ),
-    "config": config.read_text() if config and config.is_file() else None,
+    "config": text_of(config) if "DOCKER_CONFIG" in os.environ and os.path.isfile(config) else None,
 }
-with (here / "calls.jsonl").open("a") as stream:
+with open(os.path.join(HERE, "calls.jsonl"), "a", encoding="utf-8") as stream:
     stream.write(json.dumps(call) + "\n")
-for words, code, out, err in json.loads((here / "answers.json").read_text()):
+for words, code, out, err in json.loads(text_of(os.path.join(HERE, "answers.json"))):
     if all(word in sys.argv for word in words):
         if out:
             print(out, flush=True)
