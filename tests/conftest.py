@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import botocore.session
+import hypothesis
 import pytest
 
 from peagle.data import BUNDLED_CATALOG
@@ -31,6 +32,9 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ[BUNDLED_CATALOG] = str(FROZEN_CATALOG)
     # All sessions share what botocore has read of its service descriptions.
     botocore.session.create_loader = functools.cache(botocore.session.create_loader)
+    # On a busy machine any example may take long.
+    hypothesis.settings.register_profile("tests", deadline=None, database=None)
+    hypothesis.settings.load_profile("tests")
     with contextlib.suppress(EngineMissing):
         os.environ.setdefault("PEAGLE_ENGINE_PYTHON", str(find_engine(DEFAULT_VLLM).python))
 

@@ -68,6 +68,8 @@ def test_every_advice_gives_what_it_says(load: tuple[str, ...]) -> None:
     """And no rule refuses it: the exit code is 0."""
     tried = 0
     for pair, hardware in Random(" ".join(load)).sample(list(product(PAIRS, HARDWARE)), 10):
+        if tried >= 12:
+            break
         asked = (*hardware, *load)
         for advice in shown(pair, *asked)["advice"]:
             fit = answer(pair, *typed(asked, advice))

@@ -17,6 +17,7 @@ mxfp4_utils.py).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from math import ceil
 from typing import Literal
 
@@ -46,6 +47,7 @@ QUANTIZED_BYTES = {"fp8": 1 + 4 / 128**2, "nvfp4": 0.5 + 1 / 16, "mxfp4": 0.5 + 
 from headers only."""
 
 
+@lru_cache(maxsize=4096)  # layers repeat the same sizes
 def allocated(size: float) -> int:
     """Bytes that torch allocates for a tensor of ``size`` bytes."""
     rounded = round_up(int(size), _SMALLEST)
