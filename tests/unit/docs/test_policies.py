@@ -21,8 +21,9 @@ NAMED_OTHERWISE = {
 """S3's actions are not called as its operations are (service authorization reference)."""
 
 
-IMAGES = ("build_role.py", "codebuild.py", "ecr.py", "image_records.py")
-"""The modules that `peagle image` and `peagle destroy --images` use."""
+IMAGES = ("ensure_build_role", "codebuild.py", "ecr.py", "image_records.py")
+"""The modules, and the function of another one, that `peagle image` and `peagle destroy --images`
+use."""
 
 REFRESH = ("refresh.py", "refresh_sources.py")
 """The modules that `peagle catalog refresh` uses."""
@@ -30,12 +31,18 @@ REFRESH = ("refresh.py", "refresh_sources.py")
 
 def _called(where: Callable[[str], bool]) -> set[str]:
     """``service:Operation`` of every ``aws.call`` and ``aws.items`` with literal names, in the
-    modules of that name."""
+    selected modules and functions."""
     found = set()
-    for file in (ROOT / "toolkit" / "peagle").rglob("*.py"):
-        if not where(file.name):
-            continue
-        for node in ast.walk(ast.parse(file.read_text())):
+    parts = (
+        (
+            part.name if isinstance(part, ast.FunctionDef) and part.name in IMAGES else file.name,
+            part,
+        )
+        for file in (ROOT / "toolkit" / "peagle").rglob("*.py")
+        for part in ast.parse(file.read_text()).body
+    )
+    for name, part in parts:
+        for node in ast.walk(part) if where(name) else ():
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
                 continue
             names = [a.value for a in node.args[:2] if isinstance(a, ast.Constant)]
