@@ -27,7 +27,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from peagle.catalog.documents import (
     BadFile,
@@ -37,16 +37,14 @@ from peagle.catalog.documents import (
     evidence_files,
     read_bytes,
 )
-from peagle.catalog.schema import NamedDrafter, NamedTarget, SpeedRun
+from peagle.catalog.schema import Drafter, Measurement, SpeedRun, Target
 from peagle.catalog.tables import Positive, Version
 
 Model = TypeVar("Model", bound=BaseModel)
 
 
-class Evidence(BaseModel):
+class Evidence(Measurement):
     """A measured acceptance length, and the file that has the details."""
-
-    model_config = ConfigDict(frozen=True, strict=True)
 
     target: str
     drafter: str
@@ -76,7 +74,7 @@ def load_evidence(own: Path | None = None) -> tuple[Evidence, ...]:
 
 
 def evidence_for(
-    evidence: tuple[Evidence, ...], target: NamedTarget, drafter: NamedDrafter
+    evidence: tuple[Evidence, ...], target: Target, drafter: Drafter
 ) -> tuple[Evidence, ...]:
     """The evidence of this pair."""
     names = {drafter.name, drafter.weights}

@@ -8,7 +8,7 @@ from typing import Any
 
 from peagle.catalog.evidence import Evidence, evidence_for
 from peagle.catalog.loading import Targets
-from peagle.catalog.schema import Catalog, Drafter, NamedDrafter, NamedTarget, Pair, Target
+from peagle.catalog.schema import Catalog, Drafter, Pair, Target
 from peagle.catalog.tables import Instance, InstanceTable
 from peagle.errors import Fix, NotFound, UserError, nearest
 
@@ -57,7 +57,7 @@ def _family(instance_type: str) -> str:
     return instance_type.rpartition(".")[0]
 
 
-def pair_name(target: NamedTarget, drafter: NamedDrafter | None) -> str:
+def pair_name(target: Target, drafter: Drafter | None) -> str:
     """The pair in full: ``openai/gpt-oss-20b+amazon/GPT-OSS-20B-P-EAGLE``.
 
     A drafter without weights on the hub has its name there: ``peagle/tiny+p-eagle``.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import date
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation
 
@@ -25,23 +25,6 @@ from peagle.vllm.environment import Value
 
 DRAFTLESS = frozenset({"ngram", "suffix"})
 """Methods that draft from the text itself and have no weights."""
-
-
-class NamedTarget(Protocol):
-    """Anything with the id of a target."""
-
-    @property
-    def id(self) -> str: ...
-
-
-class NamedDrafter(Protocol):
-    """Anything with the name and the weights of a drafter."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def weights(self) -> str | None: ...
 
 
 class AttentionGroup(CatalogEntry):
@@ -178,14 +161,18 @@ class Target(CatalogEntry):
     source: str
 
 
-class Speed(BaseModel):
+class Measurement(BaseModel):
+    """Frozen and strict; unknown keys of evidence files are ignored."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+
+class Speed(Measurement):
     """Output tokens per second of one engine, with this drafter and K, at this load.
 
     ``drafter`` is a drafter's name or the id of its weights; the target alone has ``None`` and
     ``k`` 0. ``concurrency`` is the number of concurrent requests; tokens are per request.
     """
-
-    model_config = ConfigDict(frozen=True, strict=True)
 
     drafter: str | None
     k: NotNegative
@@ -196,13 +183,11 @@ class Speed(BaseModel):
     output_tokens: Positive | None = None
 
 
-class SpeedRun(BaseModel):
+class SpeedRun(Measurement):
     """The measured speeds of one file under ``evidence/``.
 
     ``synthetic`` is whether acceptance was set by hand instead of coming from a trained head.
     """
-
-    model_config = ConfigDict(frozen=True, strict=True)
 
     target: str
     date: date

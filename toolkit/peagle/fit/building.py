@@ -21,7 +21,7 @@ from peagle.checkpoints.architecture import (
 from peagle.checkpoints.heads import read_head
 from peagle.checkpoints.models import Checkpoint, Tensor
 from peagle.errors import CheckpointError
-from peagle.fit.drafter_weights import intermediate_of, stored_bytes
+from peagle.fit.drafter_weights import intermediate_of
 from peagle.fit.estimate import is_multimodal, refuse_unknown
 from peagle.fit.models import DraftModel, FitCase, GpuMemory, TargetModel, Vision
 from peagle.vllm.defaults import GPU_MEMORY_UTILIZATION, EngineConfig, batch_of
@@ -164,7 +164,7 @@ def read_target(checkpoint: Checkpoint) -> TargetModel:
         architecture=read_architecture(config),
         dtype=read_dtype(config) or "bfloat16",
         quantization=quantization,
-        checkpoint_bytes=stored_bytes(tensors) if tensors else None,
+        checkpoint_bytes=sum(t.size for t in tensors.values()) if tensors else None,
         tensors=tensors,
         vision=_vision(config),
         attention_bias=bool(text.get("attention_bias") or text.get("qkv_bias")),

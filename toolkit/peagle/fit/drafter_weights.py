@@ -54,7 +54,7 @@ def drafter_bytes(drafter: DraftModel, tensor_parallel_size: int) -> int:
 
 def drafter_tensors(drafter: DraftModel, tp: int) -> Iterator[float]:
     """Bytes of every tensor on one of ``tp`` GPUs."""
-    hidden, eagle = drafter.hidden_size, is_eagle(drafter)
+    hidden, eagle = drafter.hidden_size, drafter.method == "eagle3"
     for layer in range(drafter.layers):
         yield from _layer_tensors(drafter, tp, 2 if eagle and layer == 0 else 1)
     yield _ELEMENT * hidden
@@ -72,13 +72,8 @@ def drafter_tensors(drafter: DraftModel, tp: int) -> Iterator[float]:
 @lru_cache
 def stored_parameters(drafter: DraftModel) -> int:
     """Parameters in the drafter's weight files."""
-    index = _INDEX * drafter.draft_vocab_size if is_eagle(drafter) else 0
+    index = _INDEX * drafter.draft_vocab_size if drafter.method == "eagle3" else 0
     return int(sum(drafter_tensors(drafter, 1)) - index) // _ELEMENT
-
-
-def is_eagle(drafter: DraftModel) -> bool:
-    """Whether the drafter has the layout of EAGLE-3 heads."""
-    return drafter.method == "eagle3"
 
 
 def draft_rotary_bytes(drafter: DraftModel) -> int:
@@ -106,11 +101,6 @@ def _layer_tensors(drafter: DraftModel, tp: int, inputs: int) -> Iterator[float]
     if drafter.attention_bias:
         yield _ELEMENT * width
         yield _ELEMENT * hidden
-
-
-def stored_bytes(tensors: Mapping[str, Tensor]) -> int:
-    """Bytes of all tensors as stored."""
-    return sum(tensor.size for tensor in tensors.values())
 
 
 def bytes_from_headers(

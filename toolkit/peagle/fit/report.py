@@ -35,6 +35,12 @@ _ABOUT_THE_GPU = ("gpu-too-old", "gpu-too-new")
 
 _QUANTIZED = "quantization-estimated"
 
+_SETTINGS = (
+    "vllm", "gpu_memory_utilization", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
+    "kv_cache_dtype", "k",
+)  # fmt: skip
+"""Fields of EngineConfig in the JSON document."""
+
 _LEVELS = ("error", "warning", "note")
 
 
@@ -94,13 +100,7 @@ def fit_document(report: FitReport) -> dict[str, Any]:
         "instance_type": report.instance_type,
         "gpu_guessed": report.instance_type is None,
         "settings": {
-            "vllm": engine.vllm,
-            "gpu_memory_utilization": engine.gpu_memory_utilization,
-            "max_model_len": engine.max_model_len,
-            "max_num_seqs": engine.max_num_seqs,
-            "max_num_batched_tokens": engine.max_num_batched_tokens,
-            "kv_cache_dtype": engine.kv_cache_dtype,
-            "k": engine.k,
+            **{name: getattr(engine, name) for name in _SETTINGS},
             "async_scheduling": schedules_ahead(engine, report.case.drafter),
         },
         "without_speculation": without.model_dump() if without else None,

@@ -305,7 +305,7 @@ def _fitting_options(work: Workload, instance: Instance) -> str:
 
 
 def _largest(low: int, high: int, works: Callable[[int], bool]) -> int | None:
-    """The largest number from ``low`` to below ``high`` that works; larger ones work less."""
+    """The largest number from ``low`` to below ``high`` that works, by binary search."""
     best, high = None, high - 1
     while low <= high:
         middle = (low + high) // 2

@@ -93,7 +93,7 @@ def _wins(drafter: Drafter, alone: Estimate) -> Estimate | None:
     """The drafter's fastest K where ``alone`` was measured, if it is faster."""
     names = names_of(drafter, own=False)
     found = compare([alone.run], names, alone.load, k_trained=drafter.k_trained)
-    # A run may have measured one load with requests of two sizes: only like is compared with like.
+    # A run may have measured one load with two request sizes, which are not compared.
     if found is None or found.alone != alone:
         return None
     faster = found.fastest.tokens_per_second > alone.tokens_per_second
