@@ -140,7 +140,7 @@ _STANDARD_ERROR = 2
 
 
 class Log:
-    """Writes the log. Callers set ``stage``. Fields must not hold secrets."""
+    """Writes the log without secrets. Callers set ``stage``."""
 
     def __init__(self, redactor: Redactor, descriptor: int = _STANDARD_ERROR) -> None:
         self.stage = CHECKING
@@ -148,20 +148,17 @@ class Log:
         self._descriptor = descriptor
         self._engine_lines = EngineLines()
 
-    def info(self, message: str, *, event: str, argv: Sequence[str] = (), **fields: object) -> None:
-        """Write what happens; ``argv`` is redacted."""
-        if argv:
-            fields["argv"] = self._redactor.argv(argv)
-        self._write("INFO", self._redacted(message), event=event, **fields)
+    def info(self, message: str, *, event: str, **fields: object) -> None:
+        """Write what happens."""
+        self._event("INFO", message, event, fields)
 
     def warning(self, message: str, *, event: str = "warning", **fields: object) -> None:
         """Write what the user should know; the container goes on."""
-        self._write("WARNING", self._redacted(message), event=event, **self._texts(fields))
+        self._event("WARNING", message, event, fields)
 
     def error(self, message: str, fix: str, *, event: str, **fields: object) -> None:
         """Write what ended the container, and the fix."""
-        more = self._texts({"fix": fix, **fields})
-        self._write("ERROR", self._redacted(message), event=event, **more)
+        self._event("ERROR", message, event, {"fix": fix, **fields})
 
     def engine(self, line: str) -> str:
         """Write a line of the engine. Returns the line without secrets."""
@@ -172,11 +169,15 @@ class Log:
             self._write(level, message, **{"from": "engine"}, **fields)
         return shown
 
-    def _texts(self, fields: dict[str, object]) -> dict[str, object]:
-        return {
-            name: self._redacted(value) if isinstance(value, str) else value
-            for name, value in fields.items()
-        }
+    def _event(self, level: str, message: str, event: str, fields: Mapping[str, object]) -> None:
+        shown = {name: self._shown(value) for name, value in fields.items()}
+        self._write(level, self._redacted(message), event=event, **shown)
+
+    def _shown(self, value: object) -> object:
+        """A text or an argv without secrets; other values as they are."""
+        if isinstance(value, list):
+            return self._redactor.argv(value)
+        return self._redacted(value) if isinstance(value, str) else value
 
     def _redacted(self, text: str) -> str:
         text = _shortened(_LINE_ENDS.sub(" ", text))

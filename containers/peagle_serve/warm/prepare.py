@@ -227,7 +227,7 @@ def _restored(
     read_ahead(path for path in models_in(chosen).values() if is_folder_path(path))
     fresh = restore(manifest, folder, cache)
     seconds = time.monotonic() - begin
-    fields: dict[str, Any] = {
+    fields = {
         "key": key,
         "files": manifest.files,
         "unpacked_bytes": manifest.unpacked_bytes,
