@@ -3,38 +3,67 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from peagle.engine.installed import Engine, find_engine
+from peagle.engine.installed import ENGINE_VARIABLE, Engine, find_engine
 from peagle.errors import EngineMissing
 from tests.conftest import DEFAULT_VLLM
 from tests.sandbox.sandboxes import Sandbox, started
 
-TINY = "tiny"
+TINY = "peagle-tiny"
+FORKING = Path(__file__).parent / "forking"
+"""With it on PYTHONPATH an engine starts in half the processor time."""
 
 
 @pytest.fixture(scope="session")
-def sandbox(_nothing_of_this_machine: None) -> Iterator[Sandbox]:
+def quick_engine(
+    _nothing_of_this_machine: None, tmp_path_factory: pytest.TempPathFactory
+) -> Engine | None:
+    """The CPU engine with ``FORKING``, as a Python of its own; ``None`` without a CPU engine."""
+    try:
+        installed = find_engine(DEFAULT_VLLM)
+    except EngineMissing:
+        return None
+    python = tmp_path_factory.mktemp("engine") / "python"
+    path = f'{shlex.quote(str(FORKING))}"${{PYTHONPATH:+:$PYTHONPATH}}"'
+    command = f'exec {shlex.quote(str(installed.python))} "$@"'
+    python.write_text(f"#!/bin/sh\nPYTHONPATH={path} {command}\n")
+    python.chmod(0o755)
+    return Engine(python, installed.vllm)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _use_quick_engine(quick_engine: Engine | None) -> Iterator[None]:
+    """What starts an engine here starts that one."""
+    with pytest.MonkeyPatch.context() as patch:
+        if quick_engine is not None:
+            patch.setenv(ENGINE_VARIABLE, str(quick_engine.python))
+        yield
+
+
+@pytest.fixture(scope="session")
+def engine(quick_engine: Engine | None) -> Engine:
+    """The CPU engine; without it the tests that need it skip."""
+    if quick_engine is None:
+        pytest.skip(f"vLLM {DEFAULT_VLLM} is not installed (fix: peagle engine install)")
+    return quick_engine
+
+
+@pytest.fixture(scope="session")
+def sandbox(engine: Engine) -> Iterator[Sandbox]:
     """A running sandbox in the tests' own home, where ``peagle`` finds it too."""
-    home = Path(os.environ["PEAGLE_HOME"])
-    with started(Sandbox(home, find_engine(DEFAULT_VLLM).python)) as running:
+    with started(Sandbox(Path(os.environ["PEAGLE_HOME"]), engine.python)) as running:
         yield running
 
 
-@pytest.fixture(scope="module")
-def engine() -> Engine:
-    """The CPU engine; without it the tests that need it skip."""
-    try:
-        return find_engine(DEFAULT_VLLM)
-    except EngineMissing as missing:
-        pytest.skip(str(missing))
-
-
 @pytest.fixture(scope="session")
-def tiny_endpoint(sandbox: Sandbox) -> Any:
-    """What ``peagle deploy tiny --sandbox --yes --json`` printed; its ``name`` is ``tiny``."""
-    return sandbox.json("deploy", "tiny", "--name", TINY, "--sandbox", "--yes")
+def printed(sandbox: Sandbox) -> str:
+    """What the first deploy of the tiny pair prints; its endpoint, ``TINY``, serves until
+    test_update_vllm.py destroys it."""
+    done = sandbox.peagle("deploy", "tiny", "--sandbox", "--yes")
+    assert done.returncode == 0, done.stderr
+    return done.stdout

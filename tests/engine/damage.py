@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import tempfile
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -17,9 +15,6 @@ from peagle.data import data_folder
 from peagle.engine.installed import Engine
 
 DRIVER = Path(__file__).parent / "drafting.py"
-WORKERS = 2
-"""Engines at a time, each with one core."""
-
 MAX_TOKENS = 60
 TILES = ("tiles", "pretend")
 """Before a case: vLLM chooses its kernels as on a CPU with AMX tiles."""
@@ -81,11 +76,22 @@ def outcomes_of(
     cases: Mapping[str, tuple[Trial, Case]], engine: Engine, folder: Path
 ) -> dict[str, Outcome]:
     """What vLLM does with each of these cases; their files must still be there."""
-    asked = [_asked(name, *case) for name, case in cases.items()]
-    shares = [asked[worker::WORKERS] for worker in range(WORKERS)]
-    with ThreadPoolExecutor(WORKERS) as pool:
-        told = pool.map(lambda share: _outcomes(share, engine, folder), shares)
-        return {name: outcome for found in told for name, outcome in found.items()}
+    asked, told = folder / "cases.json", folder / "outcomes.json"
+    asked.write_text(json.dumps([_asked(name, *case) for name, case in cases.items()]))
+    done = subprocess.run(
+        [str(engine.python), str(DRIVER), str(asked), str(told)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            # What vLLM leaves as the memory was is then never zero by luck, as on a GPU.
+            "MALLOC_PERTURB_": "165",
+        },
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return {name: _outcome(entry) for name, entry in json.loads(told.read_text()).items()}
 
 
 def engine_arguments(trial: Trial, case: Case) -> dict[str, Any]:
@@ -111,26 +117,6 @@ def engine_arguments(trial: Trial, case: Case) -> dict[str, Any]:
         speculation["parallel_drafting"] = True
     target = case.target_checkpoint.location
     return {**settings, "model": target, "speculative_config": speculation, **trial.engine}
-
-
-def _outcomes(share: list[dict[str, Any]], engine: Engine, folder: Path) -> dict[str, Outcome]:
-    work = Path(tempfile.mkdtemp(dir=folder))
-    asked, told = work / "cases.json", work / "outcomes.json"
-    asked.write_text(json.dumps(share))
-    done = subprocess.run(
-        [str(engine.python), str(DRIVER), str(asked), str(told)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={
-            **os.environ,
-            "OMP_NUM_THREADS": "1",
-            # What vLLM leaves as the memory was is then never zero by luck, as on a GPU.
-            "MALLOC_PERTURB_": "165",
-        },
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return {name: _outcome(entry) for name, entry in json.loads(told.read_text()).items()}
 
 
 def _asked(name: str, trial: Trial, case: Case) -> dict[str, Any]:

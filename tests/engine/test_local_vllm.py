@@ -16,29 +16,28 @@ from typing import Any
 import pytest
 
 from peagle.catalog import load_catalog
+from peagle.data import data_folder
 from peagle.engine import client
 from peagle.engine import state as records
-from peagle.engine.installed import find_engine
+from peagle.engine.installed import Engine
 from peagle.engine.local import start_local
 from peagle.engine.process import EngineProcess, is_alive, session_members
-from peagle.errors import EngineError, EngineMissing
+from peagle.errors import EngineError
 from peagle.planning import Options, make_plan
-from peagle.protocol import EventSplitter, acceptance_length, pieces, request_body
+from peagle.protocol import EventSplitter, acceptance_length, piece_of, pieces, request_body
 from tests.support import Peagle
 
 pytestmark = pytest.mark.engine
 
 NAME = "local-test"
 QUESTION = "What does textwrap.wrap do?"
+HELD_OUT = json.loads((data_folder("model_catalog") / "peagle/tiny/prompts.json").read_text())[:16]
+"""Of the prompts that training never saw."""
 
 
 @pytest.fixture(scope="module", autouse=True)
-def own_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A home for this module, with an engine."""
-    try:
-        find_engine("0.28.0")
-    except EngineMissing as missing:
-        pytest.skip(str(missing))
+def own_place(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A home for this module."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PEAGLE_HOME", str(tmp_path_factory.mktemp("local")))
         yield
@@ -103,6 +102,33 @@ def test_the_counters_tell_of_one_call(running: dict[str, Any]) -> None:
 def test_a_wrong_request_gets_the_engines_own_error(running: dict[str, Any]) -> None:
     with pytest.raises(EngineError, match="400"):
         client.ask(running["port"], {"messages": "no list"})
+
+
+def greedy_answers(port: int) -> list[str]:
+    """The answers to all held-out prompts."""
+    bodies = [
+        request_body(entry["prompt"], chat=entry["kind"] == "chat", max_tokens=100)
+        for entry in HELD_OUT
+    ]
+    return [piece_of(client.ask(port, body)).text for body in bodies]
+
+
+def test_greedy_answers_are_the_same_with_and_without_speculation(
+    running: dict[str, Any], peagle: Peagle
+) -> None:
+    """Speculation changes the time that an answer takes, and nothing else."""
+    before = client.counters(running["port"])
+    drafted = greedy_answers(running["port"])
+    counted = client.counters(running["port"]).since(before)
+    up = peagle("local", "up", "tiny", "--name", "alone", "--no-speculation", "--json")
+    assert up.returncode == 0, up.stderr
+    alone = greedy_answers(json.loads(up.stdout)["port"])
+    assert peagle("local", "down", "alone", "--now").returncode == 0
+
+    assert drafted == alone
+    assert all(drafted)
+    assert counted.drafts > 200
+    assert (acceptance_length(counted) or 0) >= 2.2, "on held-out prompts, at K=5"
 
 
 @contextmanager

@@ -14,22 +14,22 @@ import pytest
 
 from peagle.aws.client import Keys, connect
 from peagle.protocol import EventSplitter, piece_of, request_body
+from tests.engine.conftest import TINY
 from tests.sandbox.sandboxes import Account, Sandbox, until
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.sandbox]
 
 PROMPT = "What does textwrap.wrap do?"
 
 
 @pytest.fixture(scope="module")
-def account(sandbox: Sandbox, tiny_endpoint: Any) -> Account:
+def account(sandbox: Sandbox, printed: str) -> Account:
     return Account(sandbox)
 
 
 @pytest.fixture(scope="module")
-def name(tiny_endpoint: Any) -> str:
-    found: str = tiny_endpoint["name"]
-    return found
+def name(printed: str) -> str:
+    return TINY
 
 
 def events(parts: list[bytes]) -> list[str]:
@@ -45,8 +45,8 @@ def text_of(parts: list[bytes]) -> str:
 
 def metric(sandbox: Sandbox, name: str) -> float:
     """The sum of one of vLLM's counters, over its labels."""
-    engines = sandbox.json("sandbox", "status")["endpoints"]
-    port = next(one["port"] for one in engines if one["name"] == "tiny")
+    engines = sandbox.told("sandbox", "status")["endpoints"]
+    port = next(one["port"] for one in engines if one["name"] == TINY)
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
         lines = answer.read().decode().splitlines()
     return sum(float(line.rpartition(" ")[2]) for line in lines if re.match(name, line))

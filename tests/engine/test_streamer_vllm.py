@@ -11,7 +11,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,7 +19,7 @@ from peagle.catalog import load_catalog
 from peagle.data import data_folder
 from peagle.engine import client
 from peagle.engine.cpu import for_cpu
-from peagle.engine.installed import find_engine, this_machine
+from peagle.engine.installed import Engine, find_engine, this_machine
 from peagle.engine.logs import crash_of
 from peagle.engine.process import (
     EngineProcess,
@@ -30,10 +29,11 @@ from peagle.engine.process import (
     start_engine,
     stop_engine,
 )
-from peagle.errors import EngineMissing
 from peagle.findings import errors
 from peagle.planning import Options, Plan, make_plan
 from peagle.protocol import piece_of, request_body
+from tests.conftest import DEFAULT_VLLM
+from tests.engine.conftest import TINY
 from tests.sandbox.sandboxes import Account, Sandbox, until
 
 pytestmark = [pytest.mark.engine, pytest.mark.sandbox]
@@ -47,12 +47,8 @@ START_SECONDS = 240
 
 
 @pytest.fixture(scope="module")
-def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def packages(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for PYTHONPATH with the streamer; the engine's own environment stays as it is."""
-    try:
-        find_engine("0.28.0")
-    except EngineMissing as missing:
-        pytest.skip(str(missing))
     folder = tmp_path_factory.mktemp("streamer")
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target",
                str(folder), "--only-binary=:all:", "--require-hashes", "-r", str(LOCK)]  # fmt: skip
@@ -97,8 +93,9 @@ def running(
         "VLLM_ASSETS_CACHE": str(folder / "assets"),
         **more,
     }
-    engine = find_engine("0.28.0")
-    process = start_engine(engine, environment, folder / "ml", free_port(), folder / "log")
+    process = start_engine(
+        find_engine(DEFAULT_VLLM), environment, folder / "ml", free_port(), folder / "log"
+    )
     try:
         yield process
     finally:
@@ -129,13 +126,11 @@ def check_proof(plan: Plan, port: int) -> None:
 
 
 def test_target_and_drafter_are_streamed_and_answer_as_from_a_mount(
-    sandbox: Sandbox, tiny_endpoint: Any, packages: Path, stored: dict[str, str], tmp_path: Path
+    sandbox: Sandbox, printed: str, packages: Path, stored: dict[str, str], tmp_path: Path
 ) -> None:
     plan = planned(f"{PLACE}drafter/")
     asked = [request_body(prompt, chat=True, max_tokens=60) for prompt in plan.proof.prompts]
-    mounted = [
-        piece_of(Account(sandbox).invoke(tiny_endpoint["name"], body)).text for body in asked
-    ]
+    mounted = [piece_of(Account(sandbox).ask(TINY, body)).text for body in asked]
 
     with running(plan, packages, stored, tmp_path) as engine:
         wait_until_green(engine)

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -46,9 +47,26 @@ def candidates() -> Iterator[Path]:
         yield from sorted(folder.glob("*/")) if folder.is_dir() else ()
 
 
+SHAPES = ("from-hub", "uploaded", "own-folder", "two-instances")
+NASTY = {"PLAIN": "a ${b} %{if} $${c} \"d\" \\ 'e'\nf"}
+
+
 @pytest.fixture(scope="module")
-def terraform(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which the provider is installed; its environment is in ``settings``."""
+def configurations() -> dict[str, Any]:
+    """The configuration of every shape of plan, and one each that is wrong and with templates in
+    its text."""
+    made = {shape: main(plan_of(shape)) for shape in SHAPES}
+    made["wrong"] = main(plan_of("from-hub"))
+    made["wrong"]["resource"]["aws_sagemaker_model"]["this"]["colour"] = "red"
+    made["nasty"] = main(plan_of("from-hub").model_copy(update={"environment": NASTY}))
+    made["nasty"]["output"]["plain"] = {"value": plain(made["nasty"])}
+    return made
+
+
+@pytest.fixture(scope="module")
+def terraform(configurations: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with every configuration as a module, and the provider: terraform takes seconds to
+    read the provider's schema, and so validates all of them at once."""
     if shutil.which("terraform") is None:
         pytest.skip("terraform is not installed")
     mirror = next(mirrors(), None)
@@ -58,13 +76,39 @@ def terraform(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "terraform.rc").write_text(
         f'provider_installation {{\n  filesystem_mirror {{ path = "{mirror}" }}\n}}\n'
     )
-    (folder / "main.tf.json").write_bytes(main(plan_of("from-hub")))
+    for name, document in configurations.items():
+        (folder / name).mkdir()
+        (folder / name / "main.tf.json").write_text(json.dumps(document))
+    (folder / "main.tf.json").write_text(json.dumps(calls(configurations)))
     done = run(folder, "init", "-backend=false", "-input=false", "-no-color")
     assert done.returncode == 0, done.stderr
     return folder
 
 
-def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def calls(configurations: dict[str, Any]) -> dict[str, Any]:
+    """A configuration that has these as modules, and their variables as its own."""
+    variables = {name: one.get("variable", {}) for name, one in configurations.items()}
+    return {
+        "variable": {key: {} for declared in variables.values() for key in declared},
+        "module": {
+            name: {"source": f"./{name}", **{key: f"${{var.{key}}}" for key in declared}}
+            for name, declared in variables.items()
+        },
+    }
+
+
+@pytest.fixture(scope="module")
+def complaints(terraform: Path) -> dict[str, list[str]]:
+    """terraform's complaints, by configuration."""
+    done = run(terraform, "validate", "-json", "-no-color")
+    found: dict[str, list[str]] = defaultdict(list)
+    for one in json.loads(done.stdout)["diagnostics"]:
+        name = Path(one["range"]["filename"]).parts[0]
+        found[name].append(f"{one['summary']}: {one['detail']}")
+    return found
+
+
+def run(folder: Path, *arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
     settings = {"TF_CLI_CONFIG_FILE": str(folder / "terraform.rc"), "CHECKPOINT_DISABLE": "1"}
     return subprocess.run(
         ["terraform", *arguments],
@@ -74,57 +118,39 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=300,
         check=False,
+        **more,
     )
 
 
-def main(plan: Plan) -> bytes:
+def main(plan: Plan) -> dict[str, Any]:
     """The configuration, for the provider of the mirror: it may be older than a user's."""
     (file,) = [file for file in render("terraform", plan, CATALOG) if file.path == "main.tf.json"]
-    document = json.loads(file.content)
+    document: dict[str, Any] = json.loads(file.content)
     document["terraform"]["required_providers"]["aws"]["version"] = ">= 5.100"
-    return json.dumps(document).encode()
+    return document
 
 
-def validate(folder: Path, content: bytes) -> list[str]:
-    """terraform's complaints about this configuration."""
-    (folder / "main.tf.json").write_bytes(content)
-    done = run(folder, "validate", "-json", "-no-color")
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return [f"{d['summary']}: {d['detail']}" for d in answer["diagnostics"]]
-
-
-@pytest.mark.parametrize("shape", ["from-hub", "uploaded", "own-folder", "two-instances"])
-def test_terraform_takes_the_configuration(shape: str, terraform: Path) -> None:
-    assert validate(terraform, main(plan_of(shape))) == []
-
-
-def test_the_check_sees_what_is_wrong(terraform: Path) -> None:
-    document = json.loads(main(plan_of("from-hub")))
-    document["resource"]["aws_sagemaker_model"]["this"]["colour"] = "red"
-    assert any(
-        "colour" in complaint for complaint in validate(terraform, json.dumps(document).encode())
-    )
-
-
-def test_text_with_templates_in_it_reaches_the_provider_as_it_is(terraform: Path) -> None:
-    plan = plan_of("from-hub")
-    nasty = {"PLAIN": "a ${b} %{if} $${c} \"d\" \\ 'e'\nf"}
-    changed = plan.model_copy(update={"environment": nasty})
-    document = json.loads(main(changed))
+def plain(document: dict[str, Any]) -> str:
+    """How a configuration writes the variable of ``NASTY``."""
     (container,) = document["resource"]["aws_sagemaker_model"]["this"]["primary_container"]
-    document["output"]["plain"] = {"value": container["environment"]["PLAIN"]}
-    assert validate(terraform, json.dumps(document).encode()) == []
-    expression = json.dumps(container["environment"]["PLAIN"])
-    (terraform / "main.tf.json").write_text(
-        json.dumps({"locals": {"plain": json.loads(expression)}})
+    return str(container["environment"]["PLAIN"])
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, "nasty"])
+def test_terraform_takes_the_configuration(shape: str, complaints: dict[str, list[str]]) -> None:
+    assert complaints[shape] == []
+
+
+def test_the_check_sees_what_is_wrong(complaints: dict[str, list[str]]) -> None:
+    assert any("colour" in complaint for complaint in complaints["wrong"])
+
+
+def test_text_with_templates_in_it_reaches_the_provider_as_it_is(
+    terraform: Path, configurations: dict[str, Any], tmp_path: Path
+) -> None:
+    shutil.copy(terraform / "terraform.rc", tmp_path)
+    (tmp_path / "main.tf.json").write_text(
+        json.dumps({"locals": {"plain": plain(configurations["nasty"])}})
     )
-    asked = subprocess.run(
-        ["terraform", "console", "-no-color"],
-        cwd=terraform,
-        input="jsonencode(local.plain)\n",
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert json.loads(json.loads(asked.stdout)) == nasty["PLAIN"], asked.stderr
+    asked = run(tmp_path, "console", "-no-color", input="jsonencode(local.plain)\n")
+    assert json.loads(json.loads(asked.stdout)) == NASTY["PLAIN"], asked.stderr

@@ -1,0 +1,81 @@
+"""Deployments that fail, change and end, with real vLLM and our own tiny pair. In its group it
+runs after all other modules, since the shared endpoint goes with it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from peagle.data import data_folder
+from tests.engine.conftest import TINY
+from tests.sandbox.sandboxes import Sandbox
+from tests.support import Peagle
+
+pytestmark = [pytest.mark.engine, pytest.mark.sandbox]
+
+QUESTION = "What does os.path.join do?"
+WHERE = ("--sandbox",)
+
+
+@pytest.fixture(scope="module")
+def broken_head(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Our head with an activation that vLLM has not for such heads; no rule looks at that."""
+    folder = tmp_path_factory.mktemp("head") / "p-eagle"
+    shutil.copytree(data_folder("model_catalog") / "peagle" / "tiny" / "p-eagle", folder)
+    config = folder / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"hidden_act": "gelu"}))
+    return folder
+
+
+def test_a_broken_head_fails_with_its_reason_and_goes_completely(
+    peagle: Peagle, sandbox: Sandbox, broken_head: Path
+) -> None:
+    done = peagle(
+        "deploy", "tiny", "--drafter", str(broken_head), "--name", "broken", *WHERE, "--yes"
+    )
+
+    assert done.returncode == 4
+    assert "Unsupported activation: gelu" in done.stderr.splitlines()[-1]
+    assert "Remove   peagle destroy broken --sandbox" in done.stderr
+    assert sandbox.told("status", "broken", *WHERE)["state"] == "Failed"
+    removed = {
+        entry["type"] for entry in sandbox.told("destroy", "broken", "--yes", *WHERE)["removed"]
+    }
+    assert {"Endpoint", "EndpointConfig", "Model", "S3Objects"} <= removed
+
+
+def test_an_update_that_fails_is_rolled_back_and_said(
+    printed: str, peagle: Peagle, sandbox: Sandbox, broken_head: Path
+) -> None:
+    before = sandbox.told("status", TINY, *WHERE)
+
+    done = peagle("deploy", "tiny", "--drafter", str(broken_head), "--name", TINY, *WHERE, "--yes")
+
+    assert done.returncode == 4
+    assert "the update was rolled back" in done.stderr
+    after = sandbox.told("status", TINY, *WHERE)
+    assert after["state"] == "InService"
+    assert after["endpoint_config"] == before["endpoint_config"]
+    assert sandbox.told("invoke", TINY, QUESTION, "--max-tokens", "8", *WHERE)["output_tokens"] == 8
+
+
+def test_another_k_is_an_update_that_is_proved_anew(printed: str, sandbox: Sandbox) -> None:
+    document = sandbox.told("deploy", "tiny", "--k", "3", "--yes", *WHERE)
+
+    assert document["state"] == "InService"
+    assert document["k"] == len(document["acceptance_per_position"]) == 3
+    assert document["acceptance_length"] > 1.5
+    kinds = [resource["type"] for resource in document["resources"]]
+    assert kinds.count("Model") == kinds.count("EndpointConfig") == 1
+
+
+def test_destroy_leaves_no_process_and_no_record(
+    printed: str, sandbox: Sandbox, peagle: Peagle
+) -> None:
+    sandbox.told("destroy", TINY, "--yes", *WHERE)
+
+    assert json.loads(peagle("sandbox", "status", "--json").stdout)["endpoints"] == []
+    assert sandbox.told("list", *WHERE) == {"deployments": []}
