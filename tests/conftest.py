@@ -41,11 +41,28 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Quick tests first. With pytest-xdist slow tests that share something stay on one worker, so
-    that it is made once."""
-    items.sort(key=_slowness)
-    for item in items:
-        if _slowness(item):
-            item.add_marker(pytest.mark.xdist_group(_group(item)))
+    that it is made once; and a worker that is free takes the longest group that is left, so that
+    all workers end together."""
+    quick = [item for item in items if not _group(item)]
+    slow = [(group, item) for item in items if (group := _group(item))]
+    slow.sort(key=lambda pair: -_SECONDS.get(pair[0], _FEW_SECONDS))
+    for group, item in slow:
+        item.add_marker(pytest.mark.xdist_group(group))
+    items[:] = [*quick, *(item for _, item in slow)]
+
+
+_SECONDS = {
+    "docker": 180, "one sandbox of engine": 140, "one sandbox of sandbox": 130,
+    "test_warm_vllm.py": 130,
+    "test_refusals_vllm.py": 125, "test_local_vllm.py": 55, "test_serve_vllm.py": 50,
+    "test_fit_vllm.py": 30, "test_cfn_lint.py": 20, "test_wheel.py": 17, "test_serve_parser.py": 14,
+    "test_functions_vllm.py": 13, "test_serve_texts.py": 11,
+}  # fmt: skip
+"""What the longest groups take on one processor."""
+
+_FEW_SECONDS = 10
+_SLOW = ("install", "sandbox", "engine", "docker")
+_SLOW_FILES = ("test_cfn_lint.py", "test_terraform.py")
 
 
 def pytest_collection_finish() -> None:
@@ -55,19 +72,14 @@ def pytest_collection_finish() -> None:
 
 
 def _group(item: pytest.Item) -> str:
-    """The folder for those that use its one sandbox, else the file."""
+    """Of a slow test what it shares with others: one Docker engine, one sandbox, or its module's
+    fixtures. Empty for a quick test."""
     if item.get_closest_marker("docker"):
-        return "docker"  # they count the containers and images of one Docker engine
-    shares = item.path.parent.name in ("engine", "sandbox")
-    if shares and "sandbox" in getattr(item, "fixturenames", ()):
-        return f"{item.path.parent.name} with a sandbox"
-    return item.path.name
-
-
-def _slowness(item: pytest.Item) -> int:
-    """0 for quick tests; then those that install, use a sandbox, vLLM, containers."""
-    marks = ("install", "sandbox", "engine", "docker")
-    return max((1 + n for n, mark in enumerate(marks) if item.get_closest_marker(mark)), default=0)
+        return "docker"  # its tests make and remove the same images
+    if "sandbox" in getattr(item, "fixturenames", ()):
+        return f"one sandbox of {item.path.parent.name}"
+    slow = any(map(item.get_closest_marker, _SLOW)) or item.path.name in _SLOW_FILES
+    return item.path.name if slow else ""
 
 
 @pytest.fixture(scope="session", autouse=True)

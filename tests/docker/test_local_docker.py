@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -111,8 +112,23 @@ def test_the_compose_file_does_the_same(
     assert {one["target"] for one in service["volumes"]} == mounted
 
 
-def test_down_leaves_no_container(running: dict[str, Any], peagle: Peagle, docker: Docker) -> None:
-    assert peagle("local", "down", NAME).returncode == 0
+def test_the_container_knows_its_image_and_down_lets_an_answer_finish(
+    running: dict[str, Any], peagle: Peagle, docker: Docker
+) -> None:
+    found = docker.inspect("container", running["container"])
+    assert found is not None
+    assert any(one.startswith("PEAGLE_IMAGE_DIGEST=sha256:") for one in found["Config"]["Env"])
+    command = [sys.executable, "-m", "peagle.cli", "local", "down", NAME]
+
+    with asked(running["port"], max_tokens=1200, ignore_eos=True) as reply:
+        first = reply.read1()
+        # SIGTERM for the attached `docker run`, as SageMaker sends it; Docker passes it on.
+        with subprocess.Popen(command, env=dict(os.environ)) as typed:
+            events = rest_of(reply, first)
+            assert typed.wait(60) == 0
+
+    assert events[-1] == "[DONE]"
+    assert list(pieces(iter(events)))[-1].output_tokens == 1200
     assert docker.inspect("container", running["container"]) is None
     assert not is_healthy(running["port"])
 
@@ -142,31 +158,8 @@ def container(docker: Docker, image: str, **more: str) -> Iterator[tuple[Any, Co
         program.wait(30)
 
 
-def test_an_image_with_baked_weights_needs_no_mount(docker: Docker, build: Build) -> None:
-    built = build("tiny", "--runtime", "cpu", "--base", BASE, "--bake-weights")
-    with container(docker, built["name"]) as (_, chosen):
-        assert chosen.mounts == {}
-        with asked(chosen.port) as reply:
-            assert rest_of(reply)[-1] == "[DONE]"
-        assert client.counters(chosen.port).accepted_tokens > 0
-
-
-def test_sigterm_lets_a_running_stream_finish(docker: Docker, image: dict[str, Any]) -> None:
-    with (
-        container(docker, image["name"]) as (program, chosen),
-        asked(chosen.port, max_tokens=1200, ignore_eos=True) as reply,
-    ):
-        first = reply.read1()
-        program.terminate()  # as Docker and SageMaker end a container; passed on to it
-        events = rest_of(reply, first)
-
-        assert events[-1] == "[DONE]"
-        assert list(pieces(iter(events)))[-1].output_tokens == 1200
-        assert program.wait(30) == 0
-
-
-def test_the_container_ends_when_its_engine_was_killed(
-    docker: Docker, image: dict[str, Any]
+def test_an_image_with_baked_weights_needs_no_mount_and_ends_with_its_engine(
+    docker: Docker, build: Build
 ) -> None:
     """Without restarts, which the entrypoint else tries after a crash of a healthy engine."""
     kill = (
@@ -176,7 +169,13 @@ def test_the_container_ends_when_its_engine_was_killed(
         "    words = (one / 'cmdline').read_bytes() if pid not in (1, os.getpid()) else b''\n"
         "    if b'api_server' in words: os.kill(pid, signal.SIGKILL)\n"
     )
-    with container(docker, image["name"], PEAGLE_RESTARTS="0") as (program, chosen):
+    built = build("tiny", "--runtime", "cpu", "--base", BASE, "--bake-weights")
+    with container(docker, built["name"], PEAGLE_RESTARTS="0") as (program, chosen):
+        assert chosen.mounts == {}
+        with asked(chosen.port) as reply:
+            assert rest_of(reply)[-1] == "[DONE]"
+        assert client.counters(chosen.port).accepted_tokens > 0
+
         docker.run("exec", chosen.name, "python3", "-c", kill, doing="killing the engine")
         killed = time.monotonic()
         code = program.wait(30)
@@ -184,3 +183,14 @@ def test_the_container_ends_when_its_engine_was_killed(
         assert code not in (0, None)
         assert time.monotonic() - killed < 5
     assert docker.inspect("container", chosen.name) is None
+
+
+def test_an_image_without_a_compiler_is_refused_before_a_container_starts(
+    image: dict[str, Any], peagle: Peagle
+) -> None:
+    done = peagle("warm", "tiny", "--local", "--engine", "docker")
+
+    assert done.returncode == 2
+    assert "cannot be compiled: the image" in done.stderr
+    assert "--base" in done.stderr
+    assert json.loads(peagle("local", "list", "--json").stdout) == {"engines": []}

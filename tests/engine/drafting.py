@@ -29,7 +29,7 @@ PLACES = (HERE / "tiles", HERE.parents[1] / "containers")
 """Where modules lie that a case may name."""
 
 PROCESSOR_SECONDS = 300.0
-"""A case takes 5 to 15."""
+"""A case takes 0.1 to 8."""
 
 IDLE_SECONDS = 120.0
 """Without any use of the processor; then it waits for something that never comes."""
@@ -52,11 +52,7 @@ def main() -> None:
     os.environ.update(SETTINGS)
     sys.path += map(str, PLACES)
     warm_up(cases[0]["engine"])
-    outcomes = {}
-    for case in cases:
-        found = in_a_fork(case)
-        learn(found.pop("modules", []))
-        outcomes[case["name"]] = found
+    outcomes = {case["name"]: in_a_fork(case) for case in cases}
     with open(outcomes_file, "w") as file:
         json.dump(outcomes, file)
 
@@ -76,17 +72,9 @@ def warm_up(engine: dict[str, Any]) -> None:
     EngineArgs(**engine).create_engine_config()
 
 
-def learn(modules: list[str]) -> None:
-    """Import what a case has imported, so that the cases after it need not."""
-    for name in modules:
-        with contextlib.suppress(Exception):
-            importlib.import_module(name)
-    gc.collect()
-    gc.freeze()  # a fork's collections then leave this process's memory shared
-
-
 def in_a_fork(case: dict[str, Any]) -> dict[str, Any]:
-    """The outcome of a case, found by a process of its own."""
+    """The outcome of a case, found by a process of its own; what that process has imported, this
+    one imports too, so that the cases after it need not."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -104,7 +92,18 @@ def in_a_fork(case: dict[str, Any]) -> dict[str, Any]:
         ended = f"exit {os.waitstatus_to_exitcode(status)}"
         return {"stage": "killed", "error": f"{ended}: {reason}" if reason else ended}
     found: dict[str, Any] = json.loads(text)
+    import_all(found.pop("modules"))
     return found
+
+
+def import_all(names: list[str]) -> None:
+    """Import these modules, as far as they can be imported."""
+    for name in names:
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
+    if names:
+        gc.collect()
+        gc.freeze()  # a fork's collections then leave this process's memory shared
 
 
 def read_all(reader: int, child: int) -> tuple[bytes, str]:
