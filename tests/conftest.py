@@ -52,11 +52,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 _SECONDS = {
-    "docker": 180, "one sandbox of engine": 140, "one sandbox of sandbox": 130,
-    "test_warm_vllm.py": 130,
-    "test_refusals_vllm.py": 125, "test_local_vllm.py": 55, "test_serve_vllm.py": 50,
-    "test_fit_vllm.py": 30, "test_cfn_lint.py": 20, "test_wheel.py": 17, "test_serve_parser.py": 14,
-    "test_functions_vllm.py": 13, "test_serve_texts.py": 11,
+    "docker": 180, "engine with sandbox": 140, "sandbox with sandbox": 130,
+    "test_warm_vllm.py": 130, "test_refusals_vllm.py": 125, "test_local_vllm.py": 55,
+    "test_serve_vllm.py": 50, "engine with ask": 25, "test_cfn_lint.py": 20, "test_wheel.py": 17,
 }  # fmt: skip
 """What the longest groups take on one processor."""
 
@@ -76,8 +74,9 @@ def _group(item: pytest.Item) -> str:
     fixtures. Empty for a quick test."""
     if item.get_closest_marker("docker"):
         return "docker"  # its tests make and remove the same images
-    if "sandbox" in getattr(item, "fixturenames", ()):
-        return f"one sandbox of {item.path.parent.name}"
+    for shared in ("sandbox", "ask"):
+        if shared in getattr(item, "fixturenames", ()):
+            return f"{item.path.parent.name} with {shared}"
     slow = any(map(item.get_closest_marker, _SLOW)) or item.path.name in _SLOW_FILES
     return item.path.name if slow else ""
 

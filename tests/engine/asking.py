@@ -1,41 +1,84 @@
 """What vLLM's own functions say. Run by the engine's own python, as a script.
 
-    python asking.py QUESTIONS.json ANSWERS.json
-
-``{"kv_groups": [...], "runner_v2": {...}}``, each answered under its own name; see the functions.
+Importing vLLM takes ten seconds of processor time and happens once. Then each line of the input,
+``["kv_groups", [...]]``, names a function of this module with its argument, and a line of the
+output is what this function returns. It runs in a fork: no question knows of another.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import sys
 from types import SimpleNamespace
 from typing import Any
 
+SETTINGS = {"HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"}
 BLOCK_TOKENS = 16
 
 
 def main() -> None:
-    """Read the questions, write the answers."""
-    questions_file, answers_file = sys.argv[1:]
-    os.environ.update(HF_HUB_OFFLINE="1", VLLM_LOGGING_LEVEL="ERROR", VLLM_NO_USAGE_STATS="1")
-    with open(questions_file) as file:
-        questions = json.load(file)
-    answers = {
-        "kv_groups": [kv_groups(layers) for layers in questions["kv_groups"]],
-        "runner_v2": {name: runner_v2(asked) for name, asked in questions["runner_v2"].items()},
+    """Answer until the input ends; ``null`` for a question that ended with an error."""
+    answers = os.dup(1)
+    os.dup2(2, 1)  # where vLLM prints
+    os.environ.update(SETTINGS)
+    import vllm.engine.arg_utils
+    import vllm.entrypoints.openai.cli_args
+    import vllm.v1.core.kv_cache_utils
+    import vllm.v1.kv_cache_interface  # noqa: F401
+
+    for line in sys.stdin:
+        name, argument = json.loads(line)
+        if (child := os.fork()) == 0:
+            try:
+                answer = json.dumps(globals()[name](argument), default=repr)
+                with os.fdopen(answers, "w") as stream:
+                    stream.write(f"{answer}\n")
+            except BaseException:
+                sys.excepthook(*sys.exc_info())
+                os._exit(1)
+            os._exit(0)
+        if os.waitpid(child, 0)[1]:
+            os.write(answers, b"null\n")
+
+
+def refusals(engines: list[dict[str, Any]]) -> list[str | None]:
+    """What vLLM says against each of these arguments of an ``EngineArgs``, or ``None``."""
+    return [_refusal(engine) for engine in engines]
+
+
+def _refusal(engine: dict[str, Any]) -> str | None:
+    from vllm.engine.arg_utils import EngineArgs
+
+    try:
+        EngineArgs(**engine).create_engine_config()
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def runner_v2(engines: dict[str, dict[str, Any]]) -> dict[str, list[str]]:
+    """What of each engine's arguments model runner V2 cannot do, by vLLM's own list."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    configs = {name: EngineArgs(**one).create_engine_config() for name, one in engines.items()}
+    return {
+        name: config._get_v2_model_runner_unsupported_features() for name, config in configs.items()
     }
-    with open(answers_file, "w") as file:
-        json.dump(answers, file)
 
 
-def kv_groups(layers: list[dict[str, Any]]) -> int | None:
-    """In how many cache groups the layers of the drafter lie, or ``None`` where vLLM cannot group.
+def kv_groups(models: list[list[dict[str, Any]]]) -> list[int | None]:
+    """For each model, as its layers: how many cache groups hold layers of the drafter, or ``None``
+    where vLLM cannot group.
 
-    A layer has ``drafter`` (whether it is one of its), ``kind``, ``kv_heads``, ``head_dim`` and
-    ``window``.
+    A layer has ``drafter`` (whether it is one of its), ``kv_heads``, ``head_dim`` and ``window``.
     """
+    return [_kv_groups(layers) for layers in models]
+
+
+def _kv_groups(layers: list[dict[str, Any]]) -> int | None:
     from vllm.v1.core.kv_cache_utils import get_kv_cache_groups
 
     specs = {f"layer.{number}": _spec(layer) for number, layer in enumerate(layers)}
@@ -50,28 +93,89 @@ def kv_groups(layers: list[dict[str, Any]]) -> int | None:
     return sum(not drafter.isdisjoint(group.layer_names) for group in groups)
 
 
-def runner_v2(engine: dict[str, Any]) -> list[str]:
-    """What of this engine's arguments model runner V2 cannot do, by vLLM's own list."""
-    from vllm.engine.arg_utils import EngineArgs
-
-    config = EngineArgs(**engine).create_engine_config()
-    unsupported: list[str] = config._get_v2_model_runner_unsupported_features()
-    return unsupported
+def cache_capacity(models: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """For each model, its cache in blocks, tokens and requests, and the bytes that one request
+    needs, of ``layers`` as for ``kv_groups``, ``length``, ``in_flight`` and ``available`` bytes."""
+    return [_capacity(model) for model in models]
 
 
-def _spec(layer: dict[str, Any]) -> Any:
+def _capacity(model: dict[str, Any]) -> dict[str, Any]:
+    from vllm.v1.core import kv_cache_utils as utils
+
+    config: Any = SimpleNamespace(
+        model_config=SimpleNamespace(max_model_len=model["length"]),
+        parallel_config=SimpleNamespace(decode_context_parallel_size=1),
+        scheduler_config=SimpleNamespace(disable_hybrid_kv_cache_manager=False),
+        cache_config=SimpleNamespace(num_gpu_blocks_override=None),
+        max_in_flight_tokens=model["in_flight"],
+        speculative_config=None,
+        kv_transfer_config=None,
+    )
+    layers = {
+        f"model.layers.{number}": _spec(layer, indexes_kv_by_block_stride=True)
+        for number, layer in enumerate(model["layers"])
+    }
+    groups = utils.get_kv_cache_groups(config, layers)
+    made = utils.get_kv_cache_config_from_groups(config, groups, model["available"])
+    tokens, concurrency = utils.get_kv_cache_capacity(config, made)
+    needed = utils._max_memory_usage_bytes_from_groups(config, groups)
+    return {"blocks": made.num_blocks, "tokens": tokens, "concurrency": concurrency,
+            "needed": needed}  # fmt: skip
+
+
+def _spec(layer: dict[str, Any], **more: Any) -> Any:
     import torch
     from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
 
     sizes = {
+        **more,
         "block_size": BLOCK_TOKENS,
         "num_kv_heads": layer["kv_heads"],
         "head_size": layer["head_dim"],
-        "dtype": torch.bfloat16,
+        "dtype": torch.float8_e4m3fn if layer.get("element") == 1 else torch.bfloat16,
     }
-    if layer["kind"] == "sliding":
-        return SlidingWindowSpec(**sizes, sliding_window=layer["window"])
-    return FullAttentionSpec(**sizes)
+    if layer["window"] is None:
+        return FullAttentionSpec(**sizes)
+    return SlidingWindowSpec(**sizes, sliding_window=layer["window"])
+
+
+def parsed(argvs: dict[str, list[str]]) -> dict[str, Any]:
+    """What vLLM's parser reads of each of these arguments: ``None`` where it refuses them.
+
+    Beside them ``flags`` (whether each takes a value), ``variables`` of vLLM's environment,
+    ``source``, the text that defines the flags, and ``built``: the engine's own arguments, of all
+    whose name begins with ``served``.
+    """
+    import vllm.envs
+    from huggingface_hub import constants
+    from vllm.engine import arg_utils
+    from vllm.entrypoints.openai import cli_args
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    constants.HF_HUB_OFFLINE = False  # else vLLM wants the named models on this machine
+    parser = cli_args.make_arg_parser(FlexibleArgumentParser())
+    read = {name: _parsed(parser, argv) for name, argv in argvs.items()}
+    sources = []
+    for module in (arg_utils, cli_args):
+        with open(str(module.__file__), encoding="utf-8") as stream:
+            sources.append(stream.read())
+    return {
+        "flags": {flag: action.nargs != 0 for action in parser._actions
+                  for flag in action.option_strings},
+        "variables": list(vllm.envs.environment_variables),
+        "source": "".join(sources),
+        "built": {name: vars(arg_utils.AsyncEngineArgs.from_cli_args(found))
+                  for name, found in read.items() if name.startswith("served ")},
+        **{name: found and vars(found) for name, found in read.items()},
+    }  # fmt: skip
+
+
+def _parsed(parser: Any, argv: list[str]) -> Any:
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            return parser.parse_args(argv)
+    except SystemExit:
+        return None
 
 
 if __name__ == "__main__":

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +16,9 @@ from peagle.engine.installed import ENGINE_VARIABLE, Engine, find_engine
 from peagle.errors import EngineMissing
 from tests.conftest import DEFAULT_VLLM
 from tests.sandbox.sandboxes import Sandbox, started
+
+Ask = Callable[[str, Any], Any]
+"""What a function of asking.py, by its name, says of an argument."""
 
 TINY = "peagle-tiny"
 FORKING = Path(__file__).parent / "forking"
@@ -51,6 +57,27 @@ def engine(quick_engine: Engine | None) -> Engine:
     if quick_engine is None:
         pytest.skip(f"vLLM {DEFAULT_VLLM} is not installed (fix: peagle engine install)")
     return quick_engine
+
+
+@pytest.fixture(scope="session")
+def ask(engine: Engine) -> Iterator[Ask]:
+    """One process, which has imported vLLM, for all that ask vLLM's own functions."""
+    command = [str(engine.python), str(Path(__file__).with_name("asking.py"))]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        given, answers = process.stdin, process.stdout
+
+        def answer(function: str, argument: Any) -> Any:
+            given.write(f"{json.dumps([function, argument])}\n")
+            given.flush()
+            found = json.loads(answers.readline())
+            assert found is not None, "see the captured stderr"
+            return found
+
+        yield answer
 
 
 @pytest.fixture(scope="session")

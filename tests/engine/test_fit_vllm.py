@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,71 +14,21 @@ from peagle.fit.estimate import cache_layout, fit_of
 from peagle.fit.kv_cache import layout_of
 from peagle.fit.models import FitCase
 from peagle.vllm.defaults import cache_element_bytes, in_flight_tokens, padding_ratio
+from tests.engine.conftest import Ask
 from tests.unit.checks.damage import tiny
 from tests.unit.fit.geometry import TARGETS, case
 
 pytestmark = pytest.mark.engine
 
-STARTING = Path(__file__).parent / "starting.py"
-
-CACHE = """
-import json, sys
-from types import SimpleNamespace as Space
-import torch
-from vllm.v1.core import kv_cache_utils as utils
-from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
-
-def spec(layer):
-    dtype = {1: torch.float8_e4m3fn, 2: torch.bfloat16}[layer["element"]]
-    common = dict(block_size=16, num_kv_heads=layer["heads"], head_size=layer["width"], dtype=dtype,
-                  indexes_kv_by_block_stride=True)
-    if layer["window"] is None:
-        return FullAttentionSpec(**common)
-    return SlidingWindowSpec(**common, sliding_window=layer["window"])
-
-def capacity(question):
-    config = Space(
-        model_config=Space(max_model_len=question["length"]),
-        parallel_config=Space(decode_context_parallel_size=1),
-        scheduler_config=Space(disable_hybrid_kv_cache_manager=False),
-        cache_config=Space(num_gpu_blocks_override=None),
-        max_in_flight_tokens=question["in_flight"],
-        speculative_config=None,
-        kv_transfer_config=None,
-    )
-    layers = {f"model.layers.{i}": spec(layer) for i, layer in enumerate(question["layers"])}
-    groups = utils.get_kv_cache_groups(config, layers)
-    made = utils.get_kv_cache_config_from_groups(config, groups, question["available"])
-    tokens, concurrency = utils.get_kv_cache_capacity(config, made)
-    needed = utils._max_memory_usage_bytes_from_groups(config, groups)
-    return {"blocks": made.num_blocks, "tokens": tokens, "concurrency": concurrency,
-            "needed": needed}
-
-print("RESULT" + json.dumps([capacity(question) for question in json.load(sys.stdin)]))
-"""
-
 GIB = 1 << 30
-
-
-def ask(engine: Engine, program: str, questions: Any) -> Any:
-    done = subprocess.run(
-        [str(engine.python), "-c", program],
-        input=json.dumps(questions),
-        capture_output=True,
-        text=True,
-        check=False,
-        env={"PATH": "/usr/bin:/bin", "PYTHONUTF8": "1", "VLLM_LOGGING_LEVEL": "ERROR"},
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.rpartition("RESULT")[2])
 
 
 def layers_of(groups: tuple[AttentionGroup, ...], tp: int, element: int) -> list[dict[str, Any]]:
     """Every layer with its cache, in the order in which vLLM sees the layers."""
     return [
         {
-            "heads": -(-group.kv_heads // tp),
-            "width": group.head_dim,
+            "kv_heads": -(-group.kv_heads // tp),
+            "head_dim": group.head_dim,
             "window": group.window,
             "element": element,
         }
@@ -110,7 +57,7 @@ def cases() -> list[FitCase]:
     return made
 
 
-def test_the_cache_is_cut_as_vllm_cuts_it(engine: Engine) -> None:
+def test_the_cache_is_cut_as_vllm_cuts_it(ask: Ask) -> None:
     questions, expected = [], []
     for one in cases():
         groups = one.target.architecture.attention
@@ -136,7 +83,7 @@ def test_the_cache_is_cut_as_vllm_cuts_it(engine: Engine) -> None:
                     "needed": layout.request_bytes(one.engine.max_model_len, in_flight),
                 }
             )
-    answers = ask(engine, CACHE, questions)
+    answers = ask("cache_capacity", questions)
     assert len(answers) == 72
     assert answers == expected
 
@@ -200,20 +147,12 @@ def at_a_boundary(verdicts: dict[Step, bool]) -> set[Step]:
     return chosen
 
 
-def test_steps_are_refused_where_vllm_refuses_them(engine: Engine, tmp_path: Path) -> None:
-    asked, told = tmp_path / "asked.json", tmp_path / "told.json"
+def test_steps_are_refused_where_vllm_refuses_them(engine: Engine, ask: Ask) -> None:
     steps = [(*step, parallel) for step in STEPS for parallel in (True, False)]
     verdicts = {step: fits(step, engine.vllm) for step in steps}
     trials = sorted(at_a_boundary(verdicts) | set(TOLD))
-    asked.write_text(json.dumps([tiny_engine(*trial) for trial in trials]))
-    done = subprocess.run(
-        [str(engine.python), str(STARTING), str(asked), str(told)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    refusals = dict(zip(trials, json.loads(told.read_text()), strict=True))
+    answers = ask("refusals", [tiny_engine(*trial) for trial in trials])
+    refusals = dict(zip(trials, answers, strict=True))
     for step, refusal in refusals.items():
         assert verdicts[step] == (refusal is None), (step, refusal)
     for step, words in TOLD.items():
@@ -234,7 +173,7 @@ ODD = (
 )  # fmt: skip
 
 
-def test_so_are_models_that_nobody_made(engine: Engine) -> None:
+def test_so_are_models_that_nobody_made(ask: Ask) -> None:
     questions = [
         {
             "layers": layers_of(groups, 1, 2),
@@ -249,5 +188,5 @@ def test_so_are_models_that_nobody_made(engine: Engine) -> None:
         layout = layout_of(groups, 1, 2, padding_ratio("0.28.0"))
         tokens, concurrency = layout.capacity(7 * GIB + 1, 9999, 4096)
         expected.append((tokens, concurrency, layout.request_bytes(9999, 4096)))
-    answers = ask(engine, CACHE, questions)
+    answers = ask("cache_capacity", questions)
     assert [(a["tokens"], a["concurrency"], a["needed"]) for a in answers] == expected

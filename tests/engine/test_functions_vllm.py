@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -15,15 +12,12 @@ from peagle.catalog.schema import AttentionGroup
 from peagle.checks import check
 from peagle.checks.head_layout import draft_groups
 from peagle.checks.rules.kv_group_rule import drafted
-from peagle.engine.installed import find_engine
-from peagle.errors import EngineMissing
-from tests.conftest import DEFAULT_VLLM
+from tests.engine.conftest import Ask
 from tests.engine.damage import Trial, engine_arguments
 from tests.unit.checks.cases import GEOMETRY, geometry_case, tiny_case
 
 pytestmark = pytest.mark.engine
 
-SCRIPT = Path(__file__).parent / "asking.py"
 RATIO = 1.5
 """vLLM 0.28.0 pads the smaller group up to this."""
 
@@ -75,59 +69,42 @@ def real_geometry(folder: Path, short: str, head: str) -> Geometry:
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """vLLM's answers."""
-    try:
-        engine = find_engine(DEFAULT_VLLM)
-    except EngineMissing as missing:
-        pytest.skip(str(missing))
+def groups(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> list[int | None]:
+    """vLLM's groups for the drafter's layers of ``SMALL`` and of ``REAL``."""
     folder = tmp_path_factory.mktemp("asked")
     real = [real_geometry(folder / "-".join(pair), *pair) for pair in REAL]
-    heads = {"p-eagle": "tiny", "eagle3": "tiny+eagle3"}
-    questions = {
-        "kv_groups": [layers_of(geometry) for geometry in (*SMALL, *real)],
-        "runner_v2": {
-            head: engine_arguments(Trial(tiny_case), tiny_case(folder / head, head=head, pair=pair))
-            for head, pair in heads.items()
-        },
-    }
-    asked, answers = folder / "questions.json", folder / "answers.json"
-    asked.write_text(json.dumps(questions))
-    done = subprocess.run(
-        [str(engine.python), str(SCRIPT), str(asked), str(answers)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ},
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    document: dict[str, Any] = json.loads(answers.read_text())
-    return document
+    answers: list[int | None] = ask("kv_groups", [layers_of(one) for one in (*SMALL, *real)])
+    return answers
 
 
-def test_layers_are_grouped_as_vllm_groups_them(told: dict[str, Any]) -> None:
-    groups = told["kv_groups"][: len(SMALL)]
+def test_layers_are_grouped_as_vllm_groups_them(groups: list[int | None]) -> None:
+    small = groups[: len(SMALL)]
     wrong = {
         str(layers_of(geometry)): (ours, theirs)
-        for geometry, theirs in zip(SMALL, groups, strict=True)
+        for geometry, theirs in zip(SMALL, small, strict=True)
         if (ours := draft_groups(*geometry, RATIO)) not in (None, theirs)
     }
 
     assert wrong == {}
-    assert {1, 2, 3} <= set(groups), "some are refused, and some are not"
+    assert {1, 2, 3} <= set(small), "some are refused, and some are not"
 
 
 @pytest.mark.parametrize("pair", REAL, ids="+".join)
 def test_vllm_puts_the_layers_of_a_real_head_into_one_group(
-    pair: tuple[str, str], told: dict[str, Any]
+    pair: tuple[str, str], groups: list[int | None]
 ) -> None:
-    found = dict(zip(REAL, told["kv_groups"][len(SMALL) :], strict=True))
+    found = dict(zip(REAL, groups[len(SMALL) :], strict=True))
 
     assert found[pair] == 1
 
 
-def test_model_runner_v2_does_eagle3_and_no_p_eagle(told: dict[str, Any], tmp_path: Path) -> None:
-    lists = told["runner_v2"]
+def test_model_runner_v2_does_eagle3_and_no_p_eagle(ask: Ask, tmp_path: Path) -> None:
+    heads = {"p-eagle": "tiny", "eagle3": "tiny+eagle3"}
+    engines = {
+        head: engine_arguments(Trial(tiny_case), tiny_case(tmp_path / head, head=head, pair=pair))
+        for head, pair in heads.items()
+    }
+    lists = ask("runner_v2", engines)
 
     assert lists["p-eagle"] == ["parallel drafting for EAGLE speculative decoding"]
     assert lists["eagle3"] == []

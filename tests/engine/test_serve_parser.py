@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import Any
 
 import pytest
 
 from peagle.catalog import load_catalog
-from peagle.engine.installed import Engine
 from peagle.planning import Options, Plan, make_plan
 from peagle_serve.command import command
 from peagle_serve.contract import PREFIX, WrongEnvironment
@@ -16,9 +16,16 @@ from peagle_serve.contract import SPECULATION as SPECULATIVE_CONFIG
 from peagle_serve.environment import arguments
 from peagle_serve.environment_checks import check
 from peagle_serve.variable_names import KNOWN, check_arguments, check_names
-from tests.engine.parsing import SPECULATION, told_by
+from tests.engine.conftest import Ask
 
 pytestmark = pytest.mark.engine
+
+SPECULATION: dict[str, Any] = {
+    "method": "eagle3",
+    "model": "models/50 % of 'it' \"quoted\" \u00e4\u65e5\U0001f600",
+    "num_speculative_tokens": 7,
+    "parallel_drafting": True,
+}
 
 ENVIRONMENTS: dict[str, dict[str, str]] = {
     "compact": {"SM_VLLM_SPECULATIVE_CONFIG": json.dumps(SPECULATION, separators=(",", ":"))},
@@ -39,32 +46,37 @@ ENVIRONMENTS: dict[str, dict[str, str]] = {
 }
 
 CATALOG = load_catalog()
-PLANS: dict[str, Plan] = {
-    f"{target.short_name}+{drafter.name}": make_plan(
-        Options(pair=f"{target.short_name}+{drafter.name}"), CATALOG
-    )
+PAIRS = [
+    f"{target.short_name}+{drafter.name}"
     for target in CATALOG.targets.values()
     for drafter in target.drafters
-}
+]
 """Every pair of the catalogue."""
 
 
+@functools.cache
+def plan_of(pair: str) -> Plan:
+    return make_plan(Options(pair=pair), CATALOG)
+
+
 @pytest.fixture(scope="module")
-def told(engine: Engine) -> dict[str, Any]:
+def told(ask: Ask) -> dict[str, Any]:
     """vLLM's flags, where they are defined, and what it parsed: all in one process."""
     argvs = {
         name: command({"SM_VLLM_MODEL": "a/b", **environment})[3:]
         for name, environment in ENVIRONMENTS.items()
     }
-    for name, plan in PLANS.items():
-        argvs[f"planned {name}"] = list(plan.engine_arguments)
-        argvs[f"served {name}"] = arguments(plan.environment)
-    return told_by(engine, argvs)
+    for pair in PAIRS:
+        plan = plan_of(pair)
+        argvs[f"planned {pair}"] = list(plan.engine_arguments)
+        argvs[f"served {pair}"] = arguments(plan.environment)
+    found: dict[str, Any] = ask("parsed", argvs)
+    return found
 
 
-@pytest.mark.parametrize("pair", PLANS)
+@pytest.mark.parametrize("pair", PAIRS)
 def test_vllm_reads_of_the_environment_what_the_plan_says(told: dict[str, Any], pair: str) -> None:
-    plan = PLANS[pair]
+    plan = plan_of(pair)
     served = told[f"served {pair}"]
 
     assert served == told[f"planned {pair}"]
@@ -76,7 +88,7 @@ def test_vllm_reads_of_the_environment_what_the_plan_says(told: dict[str, Any], 
     check_arguments(plan.environment, told["source"])
 
 
-@pytest.mark.parametrize("pair", PLANS)
+@pytest.mark.parametrize("pair", PAIRS)
 def test_vllm_builds_its_engines_arguments_of_them(told: dict[str, Any], pair: str) -> None:
     served, built = told[f"served {pair}"], told["built"][f"served {pair}"]
 
@@ -84,7 +96,7 @@ def test_vllm_builds_its_engines_arguments_of_them(told: dict[str, Any], pair: s
     assert {name: value for name, value in built.items() if name in served} == {
         name: value for name, value in served.items() if name in built
     }
-    assert built["speculative_config"] == json.loads(PLANS[pair].environment[SPECULATIVE_CONFIG])
+    assert built["speculative_config"] == json.loads(plan_of(pair).environment[SPECULATIVE_CONFIG])
 
 
 @pytest.mark.parametrize("spelled", ["compact", "many lines"])

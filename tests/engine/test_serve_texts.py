@@ -10,13 +10,11 @@ from typing import Any
 
 import pytest
 
-from peagle.engine.installed import find_engine
-from peagle.errors import EngineMissing
 from peagle_serve.command import command
 from peagle_serve.contract import PREFIX, WrongEnvironment
 from peagle_serve.environment import arguments
-from tests.conftest import DEFAULT_VLLM
-from tests.engine.parsing import SPECULATION, told_by
+from tests.engine.conftest import Ask
+from tests.engine.test_serve_parser import SPECULATION
 
 pytestmark = pytest.mark.engine
 
@@ -71,7 +69,7 @@ def environment_of(values: dict[str, Any], number: int) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def told() -> dict[str, Any]:
+def told(ask: Ask) -> dict[str, Any]:
     """What vLLM parsed, all in one process."""
     argvs = {
         f"nasty {number}": arguments(environment_of(values, number))
@@ -81,10 +79,8 @@ def told() -> dict[str, Any]:
         with contextlib.suppress(WrongEnvironment):
             variables = {"SM_VLLM_MODEL": "a/b", PREFIX + flag: text}
             argvs[f"free {flag} {text}"] = command(variables)[3:]
-    try:
-        return told_by(find_engine(DEFAULT_VLLM), argvs)
-    except EngineMissing as missing:
-        pytest.skip(str(missing))
+    found: dict[str, Any] = ask("parsed", argvs)
+    return found
 
 
 def test_a_text_is_refused_or_comes_through_as_it_was_written(told: dict[str, Any]) -> None:
