@@ -22,7 +22,7 @@ WHERE = ("--sandbox",)
 
 
 def test_a_deploy_proves_that_real_vllm_accepts_drafts(printed: str, sandbox: Sandbox) -> None:
-    document = sandbox.told("status", TINY, *WHERE)
+    document = sandbox.json("status", TINY, *WHERE)
 
     assert document["state"] == "InService"
     assert document["acceptance_length"] >= document["acceptance_floor"] > 1
@@ -34,7 +34,7 @@ def test_a_deploy_proves_that_real_vllm_accepts_drafts(printed: str, sandbox: Sa
 def test_the_same_deploy_again_leaves_the_engine_alone(printed: str, sandbox: Sandbox) -> None:
     before = _engine(sandbox)
 
-    document = sandbox.told("deploy", "tiny", "--yes", *WHERE)
+    document = sandbox.json("deploy", "tiny", "--yes", *WHERE)
 
     assert document["changed"] is False
     assert _engine(sandbox) == before
@@ -42,7 +42,7 @@ def test_the_same_deploy_again_leaves_the_engine_alone(printed: str, sandbox: Sa
 
 def _engine(sandbox: Sandbox) -> int:
     """The process behind the endpoint."""
-    endpoints = sandbox.told("sandbox", "status")["endpoints"]
+    endpoints = sandbox.json("sandbox", "status")["endpoints"]
     (pid,) = [one["pid"] for one in endpoints if one["name"] == TINY]
     return int(pid)
 
@@ -50,7 +50,7 @@ def _engine(sandbox: Sandbox) -> int:
 def test_an_answer_is_streamed_with_its_own_acceptance_length(
     printed: str, sandbox: Sandbox
 ) -> None:
-    document = sandbox.told("invoke", TINY, QUESTION, "--max-tokens", "48", *WHERE)
+    document = sandbox.json("invoke", TINY, QUESTION, "--max-tokens", "48", *WHERE)
 
     assert "join" in document["text"]
     assert document["output_tokens"] == 48
@@ -61,12 +61,12 @@ def test_an_answer_is_streamed_with_its_own_acceptance_length(
 def test_streamed_whole_and_sampled_answers_are_the_same_engine(
     printed: str, sandbox: Sandbox
 ) -> None:
-    streamed = sandbox.told("invoke", TINY, QUESTION, "--max-tokens", "32", *WHERE)
-    whole = sandbox.told("invoke", TINY, QUESTION, "--max-tokens", "32", "--no-stream", *WHERE)
+    streamed = sandbox.json("invoke", TINY, QUESTION, "--max-tokens", "32", *WHERE)
+    whole = sandbox.json("invoke", TINY, QUESTION, "--max-tokens", "32", "--no-stream", *WHERE)
 
     assert whole["text"] == streamed["text"]
     assert whole["first_token_seconds"] is None
-    assert sandbox.told("invoke", TINY, "import os", "--completion", "--max-tokens", "8", *WHERE)[
+    assert sandbox.json("invoke", TINY, "import os", "--completion", "--max-tokens", "8", *WHERE)[
         "output_tokens"
     ]
 
@@ -84,7 +84,7 @@ def test_a_prompt_beyond_the_context_is_refused_in_vllms_words(
 def test_the_address_and_the_token_work_for_openai_clients(
     printed: str, sandbox: Sandbox, peagle: Peagle
 ) -> None:
-    url = sandbox.told("status", TINY, *WHERE)["openai_base_url"]
+    url = sandbox.json("status", TINY, *WHERE)["openai_base_url"]
     token = peagle("token", TINY, *WHERE).stdout.strip()
     body = {"model": "", "stream": True, "max_tokens": 16,
             "messages": [{"role": "user", "content": QUESTION}]}  # fmt: skip

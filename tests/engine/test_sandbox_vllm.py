@@ -45,7 +45,7 @@ def text_of(parts: list[bytes]) -> str:
 
 def metric(sandbox: Sandbox, name: str) -> float:
     """The sum of one of vLLM's counters, over its labels."""
-    engines = sandbox.told("sandbox", "status")["endpoints"]
+    engines = sandbox.json("sandbox", "status")["endpoints"]
     port = next(one["port"] for one in engines if one["name"] == TINY)
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
         lines = answer.read().decode().splitlines()

@@ -130,7 +130,7 @@ def test_target_and_drafter_are_streamed_and_answer_as_from_a_mount(
 ) -> None:
     plan = planned(f"{PLACE}drafter/")
     asked = [request_body(prompt, chat=True, max_tokens=60) for prompt in plan.proof.prompts]
-    mounted = [piece_of(Account(sandbox).ask(TINY, body)).text for body in asked]
+    mounted = [piece_of(Account(sandbox).invoke(TINY, body)).text for body in asked]
 
     with running(plan, packages, stored, tmp_path) as engine:
         wait_until_green(engine)

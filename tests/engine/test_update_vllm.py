@@ -40,9 +40,9 @@ def test_a_broken_head_fails_with_its_reason_and_goes_completely(
     assert done.returncode == 4
     assert "Unsupported activation: gelu" in done.stderr.splitlines()[-1]
     assert "Remove   peagle destroy broken --sandbox" in done.stderr
-    assert sandbox.told("status", "broken", *WHERE)["state"] == "Failed"
+    assert sandbox.json("status", "broken", *WHERE)["state"] == "Failed"
     removed = {
-        entry["type"] for entry in sandbox.told("destroy", "broken", "--yes", *WHERE)["removed"]
+        entry["type"] for entry in sandbox.json("destroy", "broken", "--yes", *WHERE)["removed"]
     }
     assert {"Endpoint", "EndpointConfig", "Model", "S3Objects"} <= removed
 
@@ -50,20 +50,20 @@ def test_a_broken_head_fails_with_its_reason_and_goes_completely(
 def test_an_update_that_fails_is_rolled_back_and_said(
     printed: str, peagle: Peagle, sandbox: Sandbox, broken_head: Path
 ) -> None:
-    before = sandbox.told("status", TINY, *WHERE)
+    before = sandbox.json("status", TINY, *WHERE)
 
     done = peagle("deploy", "tiny", "--drafter", str(broken_head), "--name", TINY, *WHERE, "--yes")
 
     assert done.returncode == 4
     assert "the update was rolled back" in done.stderr
-    after = sandbox.told("status", TINY, *WHERE)
+    after = sandbox.json("status", TINY, *WHERE)
     assert after["state"] == "InService"
     assert after["endpoint_config"] == before["endpoint_config"]
-    assert sandbox.told("invoke", TINY, QUESTION, "--max-tokens", "8", *WHERE)["output_tokens"] == 8
+    assert sandbox.json("invoke", TINY, QUESTION, "--max-tokens", "8", *WHERE)["output_tokens"] == 8
 
 
 def test_another_k_is_an_update_that_is_proved_anew(printed: str, sandbox: Sandbox) -> None:
-    document = sandbox.told("deploy", "tiny", "--k", "3", "--yes", *WHERE)
+    document = sandbox.json("deploy", "tiny", "--k", "3", "--yes", *WHERE)
 
     assert document["state"] == "InService"
     assert document["k"] == len(document["acceptance_per_position"]) == 3
@@ -75,7 +75,7 @@ def test_another_k_is_an_update_that_is_proved_anew(printed: str, sandbox: Sandb
 def test_destroy_leaves_no_process_and_no_record(
     printed: str, sandbox: Sandbox, peagle: Peagle
 ) -> None:
-    sandbox.told("destroy", TINY, "--yes", *WHERE)
+    sandbox.json("destroy", TINY, "--yes", *WHERE)
 
     assert json.loads(peagle("sandbox", "status", "--json").stdout)["endpoints"] == []
-    assert sandbox.told("list", *WHERE) == {"deployments": []}
+    assert sandbox.json("list", *WHERE) == {"deployments": []}
