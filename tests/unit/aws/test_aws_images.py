@@ -17,7 +17,7 @@ from peagle.aws import codebuild, ecr
 from peagle.aws import image_records as images
 from peagle.aws.client import Aws, Clock
 from peagle.aws.image_records import PushedImage, record_push, remove_image_resources
-from peagle.aws.roles import BuildScope, ensure_build_role
+from peagle.aws.roles import ensure_build_role
 from peagle.errors import CloudError
 from peagle.images.context import member_of
 from peagle.planning.plan import Plan, Weights
@@ -136,9 +136,7 @@ def test_resources_of_an_interrupted_build_are_recorded(
 
 
 def test_the_build_role_may_write_one_repository_and_read_one_prefix(aws: Aws) -> None:
-    ensure_build_role(
-        aws, "builder", BuildScope("peagle-tiny", "bucket", "peagle-images/", "peagle-tiny")
-    )
+    ensure_build_role(aws, "builder", "peagle-tiny", "bucket/peagle-images/", "peagle-tiny")
     written = aws.call("iam", "get_role_policy", RoleName="builder", PolicyName="build-one-image")
     statements = written["PolicyDocument"]["Statement"]
     by_action = {action: one["Resource"] for one in statements for action in one["Action"]}

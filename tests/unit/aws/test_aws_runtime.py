@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peagle.aws import runtime
-from peagle.aws.logs import Tail, clean
+from peagle.aws.runtime import Tail, clean
 from peagle.errors import CloudError, EngineError, UserError
 from peagle.protocol import request_body
 from tests.unit.aws.cloud import START, service_error

@@ -11,7 +11,7 @@ from peagle.catalog import load_catalog
 from peagle.deploy import state as records
 from peagle.deploy.apply import deploy
 from peagle.deploy.context import DeploymentContext, Progress
-from peagle.deploy.preflight import AccountChoices, Preflight, preflight
+from peagle.deploy.preflight import Preflight, preflight
 from peagle.deploy.state import Deployment
 from peagle.deploy.steps import destroy
 from peagle.engine.logs import find_crash
@@ -55,7 +55,7 @@ class World:
         return DeploymentContext(self.aws, record, self.shown.append, _explain, self.clock)
 
     def look(self, plan: Plan, **choices: Any) -> Preflight:
-        return preflight(self.aws, plan, AccountChoices(**choices), load_catalog().instances)
+        return preflight(self.aws, plan, load_catalog().instances, **choices)
 
     def deploy(self, plan: Plan, **choices: Any) -> Deployment:
         found = self.look(plan, **choices)

@@ -16,8 +16,8 @@ from peagle.aws import ecr, s3
 from peagle.aws.client import Aws, Clock
 from peagle.aws.errors import AlreadyExists, Missing
 from peagle.aws.image_records import Say, record_resource
-from peagle.aws.logs import clean
-from peagle.aws.roles import BuildScope, build_log_group, ensure_build_role
+from peagle.aws.roles import build_log_group, ensure_build_role
+from peagle.aws.runtime import clean
 from peagle.errors import CloudError
 from peagle.images.context import Member, explain_full_disk
 from peagle.text import format_size
@@ -91,8 +91,13 @@ def build(aws: Aws, order: BuildOrder, say: Say, clock: Clock | None = None) -> 
         return RemoteBuild(address, existing)
     bucket, key = _upload(aws, order, say)
     project = project_name(order.repository)
-    scope = BuildScope(order.repository, bucket, PREFIX, project)
-    role = ensure_build_role(aws, _role_name(project, aws.region), scope)
+    role = ensure_build_role(
+        aws,
+        _role_name(project, aws.region),
+        repository=order.repository,
+        context=f"{bucket}/{PREFIX}",
+        project=project,
+    )
     registry = uri.partition("/")[0]
     variables = {
         "ADDRESS": address,

@@ -124,24 +124,17 @@ def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-@dataclass(frozen=True)
-class BuildScope:
-    """What CodeBuild's role may use: it pushes to ``repository``, reads below ``prefix`` of
-    ``bucket``, and writes the log of ``project``."""
-
-    repository: str
-    bucket: str
-    prefix: str
-    project: str
-
-
 def build_log_group(project: str) -> str:
     """The log group of a CodeBuild project."""
     return f"/aws/codebuild/{project}"
 
 
-def ensure_build_role(aws: Aws, name: str, scope: BuildScope) -> str:
-    """The ARN of CodeBuild's role, which is created if needed; its policy is written again."""
+def ensure_build_role(aws: Aws, name: str, repository: str, context: str, project: str) -> str:
+    """The ARN of CodeBuild's role, which is created if needed; its policy is written again.
+
+    The role may push to ``repository``, read below ``context`` (``bucket/prefix``) and write the
+    log of ``project``.
+    """
     try:
         found = aws.call("iam", "get_role", RoleName=name)
     except Missing:
@@ -158,17 +151,20 @@ def ensure_build_role(aws: Aws, name: str, scope: BuildScope) -> str:
             Description="CodeBuild builds images of peagle-toolkit with this role",
             Tags=[{"Key": "peagle:toolkit", "Value": "images"}],
         )  # fmt: skip
+    permissions = _build_permissions(aws, repository, context, project)
     aws.call("iam", "put_role_policy", RoleName=name, PolicyName="build-one-image",
-             PolicyDocument=_document(*_build_permissions(aws, scope)))  # fmt: skip
+             PolicyDocument=_document(*permissions))  # fmt: skip
     return str(found["Role"]["Arn"])
 
 
-def _build_permissions(aws: Aws, scope: BuildScope) -> list[dict[str, Any]]:
+def _build_permissions(
+    aws: Aws, repository: str, context: str, project: str
+) -> list[dict[str, Any]]:
     """Pulling is allowed from every account's registry: AWS keeps the runtimes' images in accounts
     of its own, one per region. GetAuthorizationToken has no resource."""
     arn = f"arn:{str(aws.caller['Arn']).split(':')[1]}"
     here = f"{aws.region}:{aws.account}"
-    log = f"{arn}:logs:{here}:log-group:{build_log_group(scope.project)}"
+    log = f"{arn}:logs:{here}:log-group:{build_log_group(project)}"
     return [
         _allow(["ecr:GetAuthorizationToken"], "*"),
         _allow(
@@ -178,10 +174,10 @@ def _build_permissions(aws: Aws, scope: BuildScope) -> list[dict[str, Any]]:
         _allow(
             ["ecr:InitiateLayerUpload", "ecr:UploadLayerPart", "ecr:CompleteLayerUpload",
              "ecr:PutImage"],
-            f"{arn}:ecr:{here}:repository/{scope.repository}",
+            f"{arn}:ecr:{here}:repository/{repository}",
         ),
         _allow(
-            ["s3:GetObject", "s3:GetObjectVersion"], f"{arn}:s3:::{scope.bucket}/{scope.prefix}*"
+            ["s3:GetObject", "s3:GetObjectVersion"], f"{arn}:s3:::{context}*"
         ),
         _allow(
             ["logs:CreateLogGroup", "logs:CreateLogStream", "logs:PutLogEvents"], log, f"{log}:*"

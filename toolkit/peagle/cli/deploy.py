@@ -16,7 +16,7 @@ from peagle.cli.output.console import confirm, json_option, print_json, say
 from peagle.cli.output.deploy import print_calls, show_left, show_plan
 from peagle.cli.output.progress import DeploymentProgress
 from peagle.deploy.context import DeploymentContext
-from peagle.deploy.preflight import CHECKED_AGAIN, AccountChoices, Preflight
+from peagle.deploy.preflight import CHECKED_AGAIN, Preflight
 from peagle.deploy.state import Deployment
 from peagle.errors import NotProved, PeagleError, Refused
 from peagle.findings import errors
@@ -67,7 +67,7 @@ def deploy(
     instances = command_catalog(ctx).instances
     with api.deployment_lock(aws.scope, plan.region, plan.name):
         with account.stopped_on_error(started):
-            found = api.preflight(aws, plan, AccountChoices(role, bucket), instances)
+            found = api.preflight(aws, plan, instances, role, bucket)
             show_and_refuse(found, account)
             if found.change in ("create", "update"):
                 refuse_unknown_price(found.desired.plan, accept_unknown_price)

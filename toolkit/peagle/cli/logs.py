@@ -9,7 +9,7 @@ import click
 
 from peagle import api
 from peagle.aws.client import Aws
-from peagle.aws.logs import LogEvent, Tail
+from peagle.aws.runtime import LogEvent, Tail
 from peagle.cli.account import deployment_options
 from peagle.cli.context import PeagleCommand, command_text
 from peagle.cli.options import duration

@@ -39,7 +39,7 @@ from peagle.cli.output.warm import (
     show_intent,
 )
 from peagle.deploy.context import DeploymentContext
-from peagle.deploy.preflight import AccountChoices, Preflight
+from peagle.deploy.preflight import Preflight
 from peagle.deploy.state import Deployment
 from peagle.engine.runner import ProcessRunner, Runner
 from peagle.errors import Fix, PeagleError, Refused, UserError
@@ -196,7 +196,7 @@ def _collect_on_aws(
     with api.deployment_lock(aws.scope, plan.region, collecting.name):
         with account.stopped_on_error(started):
             instances = command_catalog().instances
-            found = api.preflight(aws, collecting, AccountChoices(role), instances)
+            found = api.preflight(aws, collecting, instances, role)
             show_and_refuse(found, account)
             show_intent(found.desired, place, account.sandbox)
             refuse_unknown_price(found.desired.plan, accept_unknown_price)

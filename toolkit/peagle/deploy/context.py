@@ -13,7 +13,7 @@ from typing import Any
 
 from peagle.aws import sagemaker
 from peagle.aws.client import Aws, Clock
-from peagle.aws.logs import Tail
+from peagle.aws.runtime import Tail
 from peagle.aws.sagemaker import BUSY, Endpoint
 from peagle.deploy import state
 from peagle.deploy.state import Deployment, Resource, Revision

@@ -49,14 +49,6 @@ CHECKED_AGAIN = PRICE_CODES | QUOTA_CODES | WEIGHTS_CODES
 
 
 @dataclass(frozen=True)
-class AccountChoices:
-    """What the user chose in the account; ``None``: find it."""
-
-    role: str | None = None
-    bucket: str | None = None
-
-
-@dataclass(frozen=True)
 class Preflight:
     """The change to make, the requests to make it with, and the findings."""
 
@@ -67,19 +59,31 @@ class Preflight:
     findings: tuple[Finding, ...]
 
 
-def preflight(aws: Aws, plan: Plan, choices: AccountChoices, instances: InstanceTable) -> Preflight:
+def preflight(
+    aws: Aws,
+    plan: Plan,
+    instances: InstanceTable,
+    role: str | None = None,
+    bucket: str | None = None,
+) -> Preflight:
     """Check everything in the account that deploying ``plan`` depends on.
 
+    ``role`` and ``bucket`` are the user's choices; without them, they are found.
     Raises UserError and CloudError when credentials, role or folders cannot be read.
     """
     record = state.load_record(aws.scope, aws.region, plan.name)
     live = sagemaker.describe(aws, plan.name)
     priced, found = _with_price(aws, plan)
-    if choices.role is None and record is not None:  # a change of role would be an update
-        role = Role(record.current.role, "as deployed before")
+    if role is None and record is not None:  # a change of role would be an update
+        used = Role(record.current.role, "as deployed before")
     else:
-        role = find_role(aws, choices.role)
-    desired = desired_state(priced, role.arn, _bucket(aws, plan, choices, record), record)
+        used = find_role(aws, role)
+    if not local_weights(plan):
+        bucket = None
+    elif not bucket:
+        earlier = record.current.bucket if record else None
+        bucket = earlier or s3.default_bucket(aws.account, aws.region)
+    desired = desired_state(priced, used.arn, bucket, record)
     change = change_of(record, live, desired)
     found += _name_in_use(aws, plan, record, live)
     if change in ("create", "update"):
@@ -87,15 +91,7 @@ def preflight(aws: Aws, plan: Plan, choices: AccountChoices, instances: Instance
         found += _quota(aws, plan, change, instances)
         found += _foreign_objects(aws, desired)
         found += [*image_findings(aws, plan), *mounted_findings(aws, plan)]
-    return Preflight(desired, change, role, record, tuple(found))
-
-
-def _bucket(aws: Aws, plan: Plan, choices: AccountChoices, record: Deployment | None) -> str | None:
-    """Where folders of weights are uploaded, if the plan has any."""
-    if not local_weights(plan):
-        return None
-    earlier = record.current.bucket if record else None
-    return choices.bucket or earlier or s3.default_bucket(aws.account, aws.region)
+    return Preflight(desired, change, used, record, tuple(found))
 
 
 def _with_price(aws: Aws, plan: Plan) -> tuple[Plan, list[Finding]]:

@@ -6,7 +6,7 @@ import threading
 
 from peagle.aws import s3, sagemaker
 from peagle.aws.errors import AccessDenied, Busy
-from peagle.aws.logs import Tail
+from peagle.aws.runtime import Tail
 from peagle.aws.sagemaker import BROKEN, BUSY, Endpoint
 from peagle.deploy import state
 from peagle.deploy.context import DeploymentContext
