@@ -62,12 +62,12 @@ REFUSED: dict[str, str] = {
 }
 """Name of the case -> part of the refusal."""
 
-LOUD = "vLLM refuses it while it starts, and the container's last line names the cause"
-VERSION = "it depends on the version of vLLM, which knows better"
-LAYOUT = "which tensors a class needs, of which type and shape, is vLLM's to know"
-OTHER_FILES = "needs the weights of the target or files beside them, of any class of model"
-SPEED = "it serves rightly, if slower than it could"
-NOT_HERE = "nothing of it can be seen inside of the container"
+LOUD = "vLLM refuses it at start, and the container's last line names the cause"
+VERSION = "it depends on the version of vLLM"
+LAYOUT = "vLLM knows which tensors a class needs, and their types and shapes"
+OTHER_FILES = "it needs the target's weights or other files, which differ between classes of models"
+SPEED = "it serves correctly, but slower than possible"
+NOT_HERE = "it cannot be observed inside the container"
 
 LEFT: dict[str, str] = {
     "a placeholder under a key that this version does not read": VERSION,

@@ -77,7 +77,7 @@ def runs_in(tmp_path: Path) -> Iterator[Run]:
     """``run("sys.exit(1)")`` starts the entrypoint with an engine that runs this code."""
     package = tmp_path / "vllm" / "entrypoints" / "openai"
     package.mkdir(parents=True)
-    shutil.copy(Path(__file__).with_name("stand_in_engine.py"), package / "api_server.py")
+    shutil.copy(Path(__file__).with_name("fake_engine.py"), package / "api_server.py")
     (tmp_path / "vllm" / "__init__.py").touch()
     (tmp_path / "starts").touch()
     begun: list[Container] = []

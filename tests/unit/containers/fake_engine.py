@@ -1,7 +1,7 @@
 """A fake vLLM server that fails, drains and lingers on demand.
 
-It is put where the entrypoint looks for vLLM. ``HOW`` in its environment holds Python that is run
-with the names below; ``STARTS`` is a file that gets a line for every start.
+Tests copy it to where the entrypoint looks for vLLM. ``HOW`` in its environment is Python code that
+runs with the names below; ``STARTS`` is a file that gets a line for every start.
 """
 
 from __future__ import annotations
