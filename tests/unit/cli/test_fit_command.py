@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from peagle.cli.main import cli
 from peagle.cli.output.fit import MEANINGS, OPTIONS
+from peagle.data import data_folder
 from peagle.errors import CheckpointError, NotFound, Refused, UserError
 from tests.unit.cli.fitting import H200, answer, changed, folder, peagle, shown
 
@@ -41,6 +42,13 @@ def test_two_folders_that_hold_a_config_only() -> None:
     assert answer(*named)["drafter_gib"] == pytest.approx(shared["drafter_gib"], abs=0.1)
     alone = answer("--target", folder("gpt-oss-20b"), *H200)
     assert (alone["drafter_gib"], alone["without_speculation"]) == (0, None)
+
+
+def test_two_folders_with_weights() -> None:
+    tiny = data_folder("model_catalog") / "peagle" / "tiny"
+    fit = answer("--target", str(tiny / "target"), "--drafter", str(tiny / "p-eagle"), *H200)
+    assert fit["fits"]
+    assert fit["drafter_gib"] > 0
 
 
 def test_a_pair_and_the_geometry_it_was_made_of_agree(tmp_path: Path) -> None:

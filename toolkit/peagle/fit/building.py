@@ -266,7 +266,6 @@ def read_drafter(checkpoint: Checkpoint, target: TargetModel, own: bool | None) 
         own_embeddings=has_matrix("embed_tokens"),
         own_output=has_matrix("lm_head"),
         attention_bias=head.attention_bias,
-        tensors=tensors,
     )
 
 

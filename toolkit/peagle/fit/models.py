@@ -118,7 +118,6 @@ class DraftModel:
     attention: tuple[AttentionGroup, ...]
     attention_bias: bool = False
     checkpoint_bytes: int | None = None
-    tensors: Mapping[str, Tensor] | None = None
 
 
 @dataclass(frozen=True)
