@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -19,7 +18,7 @@ from peagle.aws.client import Aws
 from peagle.errors import CloudError, Refused
 from peagle.weights.bucket import Bucket
 from peagle.weights.inspect import inspect_weights, remove_weights
-from peagle.weights.lock import RENEW_SECONDS, Lock, hold_lock, read_lock
+from peagle.weights.lock import RENEW_SECONDS, Lock, LockHolder, LockState, hold_lock, read_lock
 from peagle.weights.sync import sync_weights
 from tests.unit.aws.syncing import (
     COPIED,
@@ -289,27 +288,24 @@ def test_control_characters_in_a_lock_are_removed(aws: Aws, bucket: Bucket) -> N
     assert not there.stale
 
 
-def test_a_take_over_removes_the_local_lock_file(tmp_path: Path) -> None:
+def test_a_killed_process_releases_its_local_lock_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The kernel releases the file lock, however the process ends."""
+    monkeypatch.setenv("PEAGLE_HOME", str(tmp_path))
+    file = tmp_path / "weights" / f"{'a' * 32}.lock"
     code = (
-        f"import sys, time; from {LOCKING} import _local_file, locked\n"
-        "with locked(_local_file('a' * 32)):\n"
+        "import pathlib, time; from peagle.store import locked\n"
+        f"with locked(pathlib.Path({str(file)!r})):\n"
         "    print('held', flush=True)\n"
         "    time.sleep(60)\n"
     )
-    environment = {**os.environ, "PEAGLE_HOME": str(tmp_path)}
-    script = f"from {LOCKING} import _crashed_here; print(_crashed_here('a' * 32))"
-
-    def start_and_kill() -> str:
-        done = subprocess.run([sys.executable, "-c", script], env=environment, check=True,
-                              capture_output=True, text=True)  # fmt: skip
-        return done.stdout.strip()
-
-    with subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE,
-                          text=True) as process:  # fmt: skip
-        assert process.stdout is not None
-        assert process.stdout.readline() == "held\n"
-        assert start_and_kill() == "False"
-        process.send_signal(signal.SIGKILL)
-        process.wait(10)
-    assert start_and_kill() == "True"
+    holder = LockHolder("a" * 32, "arn:aws:iam::123456789012:user/me", "build-7", "copies", "14:02")
+    lock = LockState(holder, 1.0, "etag")
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as holds:
+        assert holds.stdout is not None
+        assert holds.stdout.readline() == "held\n"
+        assert not lock.stale
+        holds.send_signal(signal.SIGKILL)
+        holds.wait(10)
+    assert lock.stale
