@@ -19,11 +19,11 @@ import pytest
 from peagle.weights.queue import WORKERS
 from peagle.weights.transfer import combined, parts_of, sha256
 from tests.sandbox.sandboxes import Account, Sandbox, started, until
-from tests.unit.aws.syncing import CONFIG, MIB, index_of
+from tests.unit.aws.syncing import CONFIG, index_of
 
 pytestmark = pytest.mark.sandbox
 
-PART_BYTES = MIB
+MIB = PART_BYTES = 1024 * 1024
 SHARDS = {"model-1.safetensors": 64 * MIB, "model-2.safetensors": 64 * MIB,
           "model-3.safetensors": 32 * MIB}  # fmt: skip
 PARTS = sum(-(-(size + 200) // PART_BYTES) for size in SHARDS.values())

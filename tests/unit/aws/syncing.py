@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from peagle.aws.client import Aws
 from peagle.planning.plan import Weights
 from peagle.weights.layout import WeightsPrefix, weights_prefix
@@ -20,7 +22,8 @@ from peagle.weights.queue import SyncProgress
 from peagle.weights.sources import open_source
 from peagle.weights.sync import SyncPlan, SyncResult, plan_sync_from, sync_weights
 
-MIB = 1024 * 1024
+PART = 1024 * 1024
+"""The part size in these tests, instead of S3's smallest one of 5 MiB: less to hash."""
 CONFIG = b'{"hidden_size": 4, "vocab_size": 8}'
 PLACE = weights_prefix("s3://models/pair")
 COPIED = SyncedPair("acme/chat+head", parallel_drafting=True)
@@ -37,6 +40,12 @@ def shard(tensor: str, size: int, seed: int = 0) -> bytes:
 def index_of(files: dict[str, str]) -> bytes:
     """An index that maps tensors to files."""
     return json.dumps({"weight_map": files}).encode()
+
+
+def use_small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Upload in parts of ``PART`` bytes."""
+    monkeypatch.setattr("moto.s3.models.S3_UPLOAD_PART_MIN_SIZE", PART)
+    monkeypatch.setattr("peagle.weights.transfer.PART_BYTES", PART)
 
 
 def write_model(folder: Path, size: int = 1000, seed: int = 0) -> Path:

@@ -17,7 +17,7 @@ from peagle.weights.queue import SyncProgress
 from peagle.weights.sync import sync_weights
 from tests.unit.aws.syncing import (
     COPIED,
-    MIB,
+    PART,
     PLACE,
     Calls,
     folder_weights,
@@ -28,16 +28,17 @@ from tests.unit.aws.syncing import (
     stored,
     sync,
     unfinished,
+    use_small_parts,
     write_model,
 )
 
-LARGE = 20 * MIB
+LARGE = 4 * PART
 """The smallest part size of S3, except for the last part."""
 
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("peagle.weights.transfer.PART_BYTES", 5 * MIB)
+    use_small_parts(monkeypatch)
 
 
 @pytest.fixture
@@ -283,7 +284,7 @@ def test_inspect_after_an_interrupted_sync(aws: Aws, target: Path, calls: Calls)
 
     files = {file.name: file for file in partial.files["target"]}
     assert files["model.safetensors"].state == "half"
-    assert files["model.safetensors"].present == 2 * 5 * MIB
+    assert files["model.safetensors"].present == 2 * PART
     assert not partial.complete
     aws.call("s3", "delete_object", Bucket="models", Key="pair/target/config.json")
     again = {file.name: file.state for file in inspect_weights(aws, PLACE).files["target"]}

@@ -18,7 +18,7 @@ from peagle.weights.sync import sync_weights
 from tests.unit.aws.syncing import (
     CONFIG,
     COPIED,
-    MIB,
+    PART,
     PLACE,
     Calls,
     folder_weights,
@@ -27,11 +27,12 @@ from tests.unit.aws.syncing import (
     stored,
     sync,
     unfinished,
+    use_small_parts,
     write_model,
 )
 
 FROM = Weights(kind="s3", location="s3://theirs/head/", engine_path="")
-WEIGHTS = shard("w", 17 * MIB)
+WEIGHTS = shard("w", 17 * PART // 5)
 KEY = "pair/target/model.safetensors"
 
 
@@ -50,8 +51,8 @@ def aws() -> Iterator[Aws]:
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("peagle.weights.upload._COPY_PART_BYTES", 6 * MIB)
-    monkeypatch.setattr("peagle.weights.transfer.PART_BYTES", 5 * MIB)
+    monkeypatch.setattr("peagle.weights.upload._COPY_PART_BYTES", 6 * PART // 5)
+    use_small_parts(monkeypatch)
 
 
 @pytest.fixture
@@ -144,7 +145,7 @@ def test_an_original_that_changes_meanwhile_is_detected(aws: Aws) -> None:
 
 def test_a_copy_of_our_own_copy_has_the_same_checksum(aws: Aws, tmp_path: Path) -> None:
     """The checksum depends on the part size, so the copy has the same parts."""
-    model = write_model(tmp_path / "model", 17 * MIB)
+    model = write_model(tmp_path / "model", 17 * PART // 5)
     sync(aws, target=folder_weights(model))
     first = aws.call("s3", "head_object", Bucket="models", Key=KEY, ChecksumMode="ENABLED")
     other = weights_prefix("s3://models/other")
@@ -161,13 +162,13 @@ def test_a_copy_of_our_own_copy_has_the_same_checksum(aws: Aws, tmp_path: Path) 
 def test_a_copy_with_another_checksum_than_the_original_is_removed(
     aws: Aws, tmp_path: Path, calls: Calls
 ) -> None:
-    model = write_model(tmp_path / "model", 17 * MIB)
+    model = write_model(tmp_path / "model", 17 * PART // 5)
     sync(aws, target=folder_weights(model))
     other = weights_prefix("s3://models/other")
 
     def spoil(operation: str, given: dict[str, Any]) -> None:
         if operation == "upload_part_copy" and given["PartNumber"] == 2:
-            given["CopySourceRange"] = f"bytes=0-{5 * MIB - 1}"
+            given["CopySourceRange"] = f"bytes=0-{PART - 1}"
 
     original = aws.call
 

@@ -9,16 +9,25 @@ import pytest
 
 from peagle.aws.client import Aws
 from peagle.weights.bucket import Bucket
-from tests.unit.aws.syncing import MIB, Calls, folder_weights, shard, stored, sync, write_model
+from tests.unit.aws.syncing import (
+    PART,
+    Calls,
+    folder_weights,
+    shard,
+    stored,
+    sync,
+    use_small_parts,
+    write_model,
+)
 
-LARGE = 20 * MIB
+LARGE = 4 * PART
 KEY = "pair/target/model.safetensors"
 
 
 @pytest.fixture
 def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A model whose weights are uploaded in five parts."""
-    monkeypatch.setattr("peagle.weights.transfer.PART_BYTES", 5 * MIB)
+    use_small_parts(monkeypatch)
     return write_model(tmp_path / "target", LARGE)
 
 

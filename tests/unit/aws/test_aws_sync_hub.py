@@ -20,7 +20,7 @@ from peagle.weights.sync import SyncResult, plan_sync_from, sync_weights
 from tests.unit.aws.syncing import (
     CONFIG,
     COPIED,
-    MIB,
+    PART,
     PLACE,
     Calls,
     keys,
@@ -28,12 +28,13 @@ from tests.unit.aws.syncing import (
     shard,
     stored,
     unfinished,
+    use_small_parts,
 )
 from tests.unit.checkpoints.fake_hub import COMMIT, REPO, FakeHub, refused, running
 from tests.unit.checkpoints.web import Reply, WebRequest
 
 PINNED = COMMIT + "0" * (40 - len(COMMIT))
-WEIGHTS = shard("w", 12 * MIB)
+WEIGHTS = shard("w", 12 * PART // 5)
 TOKENIZER = b'{"model": {"vocab": {"a": 0}}}' + b" " * 2000
 
 
@@ -54,7 +55,7 @@ class Hub(FakeHub):
         return super()._hub(replace(request, path=request.path.replace(PINNED, COMMIT)))
 
     def _file(self, request: WebRequest) -> Reply:
-        first, _ = request.range_of(MIB)
+        first, _ = request.range_of(PART)
         if first and self.failures:
             self.failures -= 1
             return Reply(503)
@@ -66,7 +67,7 @@ class Hub(FakeHub):
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
-    monkeypatch.setattr("peagle.weights.transfer.PART_BYTES", 5 * MIB)
+    use_small_parts(monkeypatch)
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     for name in ("TRANSFORMERS_OFFLINE", "HUGGING_FACE_HUB_TOKEN", "HTTP_PROXY", "http_proxy"):
         monkeypatch.delenv(name, raising=False)
@@ -124,7 +125,7 @@ def test_the_second_run_trusts_the_hubs_checksums_without_downloading(aws: Aws, 
 
     assert bring(aws).moved == 0
 
-    assert hub.sent < MIB
+    assert hub.sent < PART
 
 
 def test_the_token_is_sent_to_the_hub_only(

@@ -17,12 +17,13 @@ from peagle.weights.queue import SyncProgress
 from peagle.weights.sync import sync_weights
 from tests.unit.aws.syncing import (
     COPIED,
-    MIB,
+    PART,
     PLACE,
     Calls,
     folder_weights,
     plan_for,
     sync,
+    use_small_parts,
     write_model,
 )
 
@@ -32,8 +33,8 @@ KEY = "pair/target/model.safetensors"
 @pytest.fixture
 def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A model whose weights are uploaded in five parts."""
-    monkeypatch.setattr("peagle.weights.transfer.PART_BYTES", 5 * MIB)
-    return write_model(tmp_path / "target", 20 * MIB)
+    use_small_parts(monkeypatch)
+    return write_model(tmp_path / "target", 4 * PART)
 
 
 @pytest.mark.parametrize("uri", ["s3://models", "s3://models/pair/target"])
@@ -99,12 +100,12 @@ def test_uploaded_parts_count_as_done_in_plan_and_progress(
     sync_weights(aws, planned, COPIED, again.append)
 
     total = planned.size
-    assert left.done == total - 5 * MIB
+    assert left.done == total - PART
     present = sum(item.size for item in planned.same_size)
     assert planned.partial_bytes + present == left.done
     assert [moment.done for moment in again][:1] == [left.done]
     assert all(left.done <= moment.done <= total for moment in again)
-    assert (again[-1].done, again[-1].moved) == (total, 5 * MIB)
+    assert (again[-1].done, again[-1].moved) == (total, PART)
     assert listed.pairs == ("acme/chat+head",)
     assert shlex.join(listed.finish) == (
         "peagle weights sync acme/chat+head s3://models/pair/ --target-only"
