@@ -113,7 +113,7 @@ def wait_until_green(process: EngineProcess) -> None:
 def check_proof(plan: Plan, port: int) -> None:
     """The plan's own proof, as `peagle deploy` asks for it: drafts are accepted."""
     assert plan.speculation is not None
-    proof.require(
+    proof.require_passed(
         proof.prove(
             lambda body: client.ask(port, body),
             lambda: client.counters(port),

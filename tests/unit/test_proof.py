@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peagle.errors import NotProved
-from peagle.proof import Proof, judge, prove, require
+from peagle.proof import Proof, evaluate, prove, require_passed
 from peagle.protocol import Counters
 
 COUNTS = st.integers(min_value=0, max_value=10**9)
@@ -48,26 +48,26 @@ def test_every_prompt_is_asked_greedily_between_two_readings() -> None:
 def test_only_accepted_drafts_at_the_floor_or_above_pass(
     counted: Counters, floor: float | None, passed: bool
 ) -> None:
-    assert judge(counted, floor).passed is passed
+    assert evaluate(counted, floor).passed is passed
 
 
 @given(COUNTS, COUNTS, st.none() | st.floats(min_value=1, max_value=10))
 def test_a_failed_proof_is_an_error_that_says_what_to_do(
     drafts: int, accepted: int, floor: float | None
 ) -> None:
-    proof = judge(Counters(drafts, drafts, accepted, ()), floor)
+    proof = evaluate(Counters(drafts, drafts, accepted, ()), floor)
 
     if proof.passed:
-        require(proof)
+        require_passed(proof)
     else:
         with pytest.raises(NotProved) as told:
-            require(proof)
+            require_passed(proof)
         assert told.value.fix
         assert told.value.exit_code == 3
 
 
 def test_no_draft_and_no_accepted_draft_are_told_apart() -> None:
     with pytest.raises(NotProved, match="speculation is off"):
-        require(judge(Counters(0, 0, 0), 1.8))
+        require_passed(evaluate(Counters(0, 0, 0), 1.8))
     with pytest.raises(NotProved, match="no draft was accepted"):
-        require(judge(Counters(5, 25, 0), None))
+        require_passed(evaluate(Counters(5, 25, 0), None))

@@ -1,7 +1,7 @@
 """Proof that a server speculates: fixed prompts, and the engine's counters before and after.
 
 ``/ping`` succeeds even if every draft is rejected, so it proves nothing. Callers pass the
-transport: AWS, the sandbox and local engines are proved alike.
+transport: AWS, the sandbox and local engines are proved in the same way.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Proof:
 
 
 def prove(
-    ask: Callable[[dict[str, Any]], object],
+    send: Callable[[dict[str, Any]], object],
     read_counters: Callable[[], Counters],
     *,
     prompts: Sequence[str],
@@ -40,18 +40,18 @@ def prove(
     max_tokens: int,
     floor: float | None,
 ) -> Proof:
-    """Send every prompt with temperature 0, and judge the drafts and acceptances meanwhile.
+    """Send every prompt with temperature 0, and evaluate the drafts and acceptances of that time.
 
-    ``ask`` sends one request body and returns when the response is complete. Without a ``floor``
+    ``send`` sends one request body and returns when the response is complete. Without a ``floor``
     anything above 1.0 passes: at least one draft was accepted.
     """
     before = read_counters()
     for prompt in prompts:
-        ask(request_body(prompt, chat=chat, max_tokens=max_tokens))
-    return judge(read_counters().since(before), floor)
+        send(request_body(prompt, chat=chat, max_tokens=max_tokens))
+    return evaluate(read_counters().since(before), floor)
 
 
-def judge(counted: Counters, floor: float | None) -> Proof:
+def evaluate(counted: Counters, floor: float | None) -> Proof:
     """The proof from the counts while the prompts ran."""
     length = acceptance_length(counted)
     rates = tuple(n / counted.drafts for n in counted.accepted_per_position if counted.drafts)
@@ -59,7 +59,7 @@ def judge(counted: Counters, floor: float | None) -> Proof:
     return Proof(length, counted.drafts, rates, floor or 1.0, passed)
 
 
-def require(proof: Proof) -> None:
+def require_passed(proof: Proof) -> None:
     """Raise NotProved, with the cause and a fix, unless ``proof`` passed."""
     if proof.passed:
         return
@@ -68,13 +68,11 @@ def require(proof: Proof) -> None:
             "the engine responds but drafts nothing: speculation is off",
             "check --speculative-config in the first lines of the log",
         )
+    has_floor = proof.floor is not None and proof.floor > 1.0
+    least = f"the floor of {proof.floor:.2f}" if has_floor else "1.00: no draft was accepted"
     raise NotProved(
         f"acceptance length {proof.acceptance_length:.2f} over {proof.drafts} drafts is below "
-        f"{_at_least(proof.floor)}",
+        f"{least}",
         "the head may not fit this target: check its revision and its known problems with "
         "`peagle catalog show PAIR`",
     )
-
-
-def _at_least(floor: float | None) -> str:
-    return f"the floor of {floor:.2f}" if floor and floor > 1.0 else "1.00: no draft was accepted"

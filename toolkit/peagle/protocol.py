@@ -140,8 +140,7 @@ _NOT_RESTORED = re.compile(r"no warm start(?:, [^:]*)?: (.*)")
 
 
 def _with_event(fields: dict[str, Any]) -> dict[str, Any]:
-    """Fields of the previous version, whose lines had no ``event``, with those that its messages
-    stand for. The only place that reads messages."""
+    """Fields of the previous version, whose lines had no ``event``: their messages identify it."""
     message = str(fields.get("message", ""))
     if found := _RESTORED.match(message):
         return {**fields, "event": "warm-start", "restored": True, "key": found[2],

@@ -7,8 +7,8 @@ import re
 import pytest
 
 from peagle.catalog import load_catalog
+from peagle.cli.image import table
 from peagle.cli.output.console import align_columns, fit_columns, indented
-from peagle.cli.output.image import table
 from peagle.cli.output.weights import file_line
 from peagle.images import Image
 from peagle.weights.inspect import FileStatus

@@ -13,8 +13,7 @@ from rich.console import Console
 
 from peagle.catalog import load_catalog
 from peagle.cli.main import cli
-from peagle.cli.output.flags import MEANINGS, SPECULATION, explained
-from peagle.cli.output.plan import instances_table
+from peagle.cli.output.plan import MEANINGS, SPECULATION, explain, instances_table
 from peagle.planning import Options, make_plan
 
 CATALOG = load_catalog()
@@ -86,8 +85,8 @@ def test_every_argument_that_a_pair_can_get_has_a_meaning(target_id: str) -> Non
     some = [(first, instance_type) for instance_type in ONE_OF_EACH_GPU]
     for pair, instance_type in [*some, *((pair, None) for pair in others)]:
         made = make_plan(Options(pair=pair, instance_type=instance_type), CATALOG)
-        for argument in explained(made.engine_arguments):
-            assert argument.meaning, (pair, argument.name)
+        for name, _, meaning in explain(made.engine_arguments):
+            assert meaning, (pair, name)
 
 
 def test_meanings_fit_on_a_line() -> None:
@@ -98,8 +97,8 @@ def test_meanings_fit_on_a_line() -> None:
 
 def test_an_argv_is_taken_apart_as_vllm_does() -> None:
     config = '{"method":"eagle3","num_speculative_tokens":7,"parallel_drafting":true}'
-    found = explained(["--async-scheduling", "--unheard-of", "x", "--speculative-config", config])
-    assert [(a.name, a.value) for a in found] == [
+    found = explain(["--async-scheduling", "--unheard-of", "x", "--speculative-config", config])
+    assert [(name, value) for name, value, _ in found] == [
         ("--async-scheduling", ""),
         ("--unheard-of", "x"),
         ("--speculative-config", ""),

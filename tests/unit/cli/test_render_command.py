@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from peagle.aws.images import ImageRequest
 from peagle.catalog import load_catalog
 from peagle.cli.main import cli
-from peagle.cli.output.files import write_folder
+from peagle.cli.output.console import write_folder
 from peagle.data import data_folder
 from peagle.errors import PeagleError, Refused, Unsupported, UserError
 from peagle.planning import Options, make_plan

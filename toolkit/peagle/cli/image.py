@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import Any
 
 import click
 
@@ -13,8 +14,17 @@ from peagle.aws.images import ImageRequest
 from peagle.cli.account import Account, account_options
 from peagle.cli.context import PeagleCommand, command_text, in_context
 from peagle.cli.options import command_catalog, plan_options, refuse_errors, region_option
-from peagle.cli.output.console import json_option, print_json, say, terminal_width
-from peagle.cli.output.image import describe, document, table
+from peagle.cli.output.console import (
+    UNLIMITED,
+    align_columns,
+    fit_columns,
+    hidden_columns,
+    json_option,
+    print_json,
+    say,
+    terminal_width,
+    wrapped,
+)
 from peagle.cli.output.progress import StatusLine
 from peagle.errors import PeagleError, Unsupported
 from peagle.images import Built, Docker, Image
@@ -22,6 +32,12 @@ from peagle.planning import Plan
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.render.image import RuntimeKind
 from peagle.s3uri import is_s3_uri
+
+_HEADINGS = ("NAME", "PAIR", "RUNTIME", "SIZE", "WEIGHTS", "CREATED", "BASE")
+_DISPENSABLE = ("BASE", "CREATED", "WEIGHTS", "RUNTIME", "PAIR", "SIZE")
+"""Columns to drop on a narrow terminal, in this order."""
+
+_MB = 1e6
 
 
 @click.group(epilog="Example: peagle image build tiny --runtime cpu")
@@ -81,16 +97,16 @@ def build_(
         _show_pushed(address, api.pair_arguments(plan), bake_weights, plan.region, as_json)
         return
     if push:
-        check_pushing(account, plan.region)
+        _check_pushing(account, plan.region)
     docker = Docker()
     docker.check()
     built = build_with_status(docker, request, account)
     if not as_json:
-        describe(built.image)
+        _describe(built.image)
         click.echo(f"built in {built.seconds:.1f} s")
     pushed = push_built(docker, built.image, plan.region, account) if push else None
     if as_json:
-        print_json({**document(built.image), "seconds": round(built.seconds, 1), "pushed": pushed})
+        print_json({**_document(built.image), "seconds": round(built.seconds, 1), "pushed": pushed})
     elif pushed is None:
         say(f"Next: {next_command(plan, built.image, account)}")
     else:
@@ -135,9 +151,9 @@ def show_(name: str, as_json: bool) -> None:
     """Show the image NAME: pair, runtime, plan, licences, sizes."""
     found = api.show_image(Docker(), name)
     if as_json:
-        print_json(document(found))
+        print_json(_document(found))
         return
-    describe(found)
+    _describe(found)
     for label, value in found.labels.items():
         click.echo(f"  {label}: {value}")
 
@@ -150,7 +166,7 @@ def list_(as_json: bool) -> None:
     docker.check()
     found = api.list_images(docker)
     if as_json:
-        print_json({"images": [document(one) for one in found]})
+        print_json({"images": [_document(one) for one in found]})
     elif found:
         click.echo("\n".join(table(found, terminal_width())))
     else:
@@ -183,7 +199,7 @@ def build_with_status(docker: Docker, request: ImageRequest, account: Account) -
         return api.build_image(docker, request, account.connect, progress)
 
 
-def check_pushing(account: Account, region: str) -> None:
+def _check_pushing(account: Account, region: str) -> None:
     """Raise, before a long build, what would prevent a push to ECR: Unsupported for the sandbox,
     or an error about the credentials."""
     if account.sandbox:
@@ -203,12 +219,26 @@ def push_built(docker: Docker, built: Image, region: str, account: Account) -> s
         raise
 
 
+def _push(docker: Docker, built: Image, registry: str | None, region: str, account: Account) -> str:
+    aws = None if registry and not account.sandbox else account.connect(region)
+    with StatusLine() as status:
+        progress = partial(status.show, f"pushing {built.name}")
+        return api.push_image(docker, built, aws, registry, say, progress)
+
+
+def _push_command(built: Image, region: str) -> list[str]:
+    return ["peagle", "image", "push", built.name, *_region(region)]
+
+
+def _region(region: str) -> list[str]:
+    return ["--region", region] if region != DEFAULT_REGION else []
+
+
 def next_command(plan: Plan, built: Image, account: Account) -> str:
     """The command to run after a build: an image for GPUs is pushed, one for CPUs runs here."""
-    if built.runtime == "gpu" and account.sandbox:
-        return api.push_hint(built.name)
     if built.runtime == "gpu":
-        return command_text(_push_command(built, plan.region))
+        push = _push_command(built, plan.region)
+        return api.push_hint(built.name) if account.sandbox else command_text(push)
     pair = api.pair_arguments(plan)
     return command_text(
         ["peagle", "local", "up", *pair, "--engine", "docker", "--image", built.name]
@@ -221,10 +251,8 @@ def deploy_command(
     """The command that deploys a pushed image; ``None`` if SageMaker cannot pull it."""
     if api.in_ecr(address) is None:
         return None
-    command = ["peagle", "deploy", *pair, "--image", address]
-    command += ["--baked-weights"] if baked else []
-    command += ["--region", region] if region != DEFAULT_REGION else []
-    return in_context(command)
+    weights = ["--baked-weights"] if baked else []
+    return in_context(["peagle", "deploy", *pair, "--image", address, *weights, *_region(region)])
 
 
 def typed_pair(pair: str) -> list[str]:
@@ -233,27 +261,59 @@ def typed_pair(pair: str) -> list[str]:
     return ["PAIR" if is_s3_uri(head) or api.is_folder(head) else pair]
 
 
-def _push_command(built: Image, region: str) -> list[str]:
-    command = ["peagle", "image", "push", built.name]
-    return [*command, "--region", region] if region != DEFAULT_REGION else command
-
-
-def _push(docker: Docker, built: Image, registry: str | None, region: str, account: Account) -> str:
-    aws = None if registry and not account.sandbox else account.connect(region)
-    with StatusLine() as status:
-        progress = partial(status.show, f"pushing {built.name}")
-        return api.push_image(docker, built, aws, registry, say, progress)
-
-
 def _show_pushed(
     address: str, pair: Sequence[str], baked: bool, region: str, as_json: bool
 ) -> None:
     command = deploy_command(pair, address, baked, region)
     deploy = shlex.join(command) if command else None
     if as_json:
-        print_json({"pushed": address, "next": deploy})
-        return
+        return print_json({"pushed": address, "next": deploy})
     click.echo(address)
-    say(
+    return say(
         f"Deploy it: {deploy}" if deploy else "SageMaker pulls images from ECR only, not from here."
     )
+
+
+def table(images: Sequence[Image], width: int = UNLIMITED) -> Iterator[str]:
+    """One line per image, fitted to ``width`` columns; columns that do not fit are named below.
+
+    The base is shown without its registry; `image show` prints all of it.
+    """
+    rows, dropped = fit_columns([_HEADINGS, *map(_row, images)], width, _DISPENSABLE)
+    yield from align_columns(rows, ("SIZE",))
+    yield from wrapped(hidden_columns(dropped), width)
+
+
+def _row(image: Image) -> tuple[str, ...]:
+    return (
+        image.name,
+        image.pair,
+        image.runtime,
+        f"{image.size / _MB:,.0f} MB",
+        "baked in" if image.baked else "mounted",
+        image.created[:10],
+        image.base.rpartition("/")[2] or "?",
+    )
+
+
+def _describe(image: Image) -> None:
+    click.echo(image.name)
+    click.echo(f"  {image.pair}, {image.runtime}, {image.size / _MB:.0f} MB")
+    if image.layer_bytes is not None:
+        click.echo(f"  {image.layer_bytes / _MB:.3f} MB on top of {image.base}")
+
+
+def _document(image: Image) -> dict[str, Any]:
+    return {
+        "name": image.name,
+        "id": image.id,
+        "created": image.created,
+        "pair": image.pair,
+        "runtime": image.runtime,
+        "base": image.base,
+        "size_bytes": image.size,
+        "layer_bytes": image.layer_bytes,
+        "user": image.user,
+        "digests": list(image.digests),
+        "labels": dict(image.labels),
+    }

@@ -16,8 +16,7 @@ from peagle.cli.account import chosen_account
 from peagle.cli.context import PeagleCommand, command_text, typed_command
 from peagle.cli.image import build_with_status
 from peagle.cli.options import command_catalog, names_own_image, plan_options, refuse_errors
-from peagle.cli.output.console import json_option, print_json, say
-from peagle.cli.output.files import write_file
+from peagle.cli.output.console import json_option, print_json, say, write_file
 from peagle.cli.output.progress import StatusLine
 from peagle.engine.runner import DockerRunner, ProcessRunner, Runner
 from peagle.engine.state import LocalEngine

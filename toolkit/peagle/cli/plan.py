@@ -9,8 +9,7 @@ import click
 from peagle import api
 from peagle.cli.context import PeagleCommand, command_text, typed_command
 from peagle.cli.options import plan_options, raise_first_error
-from peagle.cli.output.console import json_option, print_json, say
-from peagle.cli.output.files import write_file
+from peagle.cli.output.console import json_option, print_json, say, write_file
 from peagle.errors import UserError
 from peagle.findings import errors
 from peagle.planning import Plan

@@ -9,8 +9,7 @@ import click
 from peagle import api
 from peagle.cli.context import PeagleCommand
 from peagle.cli.options import command_catalog, plan_options, refuse_errors
-from peagle.cli.output.console import json_option, print_json, say
-from peagle.cli.output.files import write_folder
+from peagle.cli.output.console import json_option, print_json, say, write_folder
 from peagle.planning import Plan
 
 _FORMATS = api.format_names()

@@ -90,7 +90,7 @@ def prove(context: DeploymentContext, desired: DesiredState) -> None:
     try:
         proved = prove_endpoint(context.aws, desired.plan, context.record.name)
         context.change(serving=revision.model_copy(update={"proof": proved}))
-        proof.require(proved)
+        proof.require_passed(proved)
     except PeagleError as error:
         context.change(failure=Failure.of(error))
         remove_stale(context, desired)

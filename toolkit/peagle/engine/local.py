@@ -207,7 +207,7 @@ def _prove(plan: Plan, engine: LocalEngine, progress: Progress) -> LocalEngine:
         floor=plan.speculation.acceptance_floor,
         **settings,
     )
-    proof.require(found)
+    proof.require_passed(found)
     return replace(
         engine, ready=True, acceptance_length=found.acceptance_length, drafts=found.drafts
     )

@@ -1,4 +1,4 @@
-"""Output of all commands: one JSON document with ``--json``, else text, tables and findings.
+"""Output of all commands: one JSON document with ``--json``, else text, tables, findings, files.
 
 Tables fit narrow terminals: columns are dropped as a whole, and no word is broken.
 """
@@ -10,12 +10,15 @@ import os
 import re
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from pathlib import Path
 from textwrap import wrap
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from peagle import store
 from peagle.cli.context import fix_in_context
 from peagle.errors import Fix, UserError
 
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from peagle.findings import Finding
+    from peagle.render import RenderedFile
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -194,3 +198,54 @@ def wrapped(text: str, width: int) -> list[str]:
 def indented(text: str, width: int, indent: int) -> str:
     """``text`` in lines of ``width``, all but the first indented."""
     return f"\n{' ' * indent}".join(wrapped(text, width - indent))
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write ``content`` atomically: a reader sees the old file or the new one.
+
+    Raises UserError if the file cannot be written.
+    """
+    try:
+        store.write_file(path, content)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}", "check the path") from error
+
+
+def write_folder(folder: Path, files: Iterable[RenderedFile], force: bool) -> None:
+    """Write the files below ``folder``, all or none.
+
+    Raises UserError for a folder that is not empty, unless ``force``: then files of these names
+    are replaced, and others are kept.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file", "use another folder with -o")
+    if folder.is_dir() and any(folder.iterdir()) and not force:
+        raise UserError(f"the folder {folder} is not empty", "use another folder, or add --force")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as beside:
+            draft = Path(beside) / "files"
+            for file in files:
+                _write(draft / file.path, file)
+            _put_in_place(draft, folder)
+    except OSError as error:
+        raise UserError(
+            f"{folder} cannot be written: {error.strerror}", "check the path"
+        ) from error
+
+
+def _write(path: Path, file: RenderedFile) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(file.content)
+    path.chmod(0o755 if file.executable else 0o644)
+
+
+def _put_in_place(draft: Path, folder: Path) -> None:
+    if not folder.is_dir() or not any(folder.iterdir()):
+        # Renaming onto an empty folder is atomic.
+        draft.replace(folder)
+        return
+    for source in sorted(path for path in draft.rglob("*") if path.is_file()):
+        goal = folder / source.relative_to(draft)
+        goal.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(source, goal)

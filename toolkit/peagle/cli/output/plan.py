@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator, Sequence
+
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from peagle.cli.output.console import fit_columns, indented, make_console, print_findings
 from peagle.cli.output.fit import memory_bar, memory_parts
-from peagle.cli.output.flags import explained
 from peagle.fit.estimate import INSIDE
 from peagle.fit.models import Fit
 from peagle.planning import Plan
@@ -29,6 +31,45 @@ LEGEND = (
     "*: planned. requests: full-length requests that fit in the KV cache. "
     "tokens/s: total output. USD/1M: per million output tokens. -: unknown."
 )
+
+_NAMES = {"eagle3": "EAGLE-3", "mtp": "MTP", "dflash": "DFlash", "ngram": "n-gram"}
+"""Methods of speculation as people call them."""
+
+MEANINGS: dict[str, str] = {
+    "--model": "the target: a Hugging Face id, folder or s3:// prefix",
+    "--revision": "revision of the weights",
+    "--load-format": "how weights are loaded; runai_streamer reads them from S3 in parallel",
+    "--served-model-name": "the model name in requests",
+    "--max-model-len": "longest context, prompt and output together, in tokens",
+    "--max-num-seqs": "concurrent requests; excess requests queue",
+    "--tensor-parallel-size": "GPUs that share one copy of the model",
+    "--gpu-memory-utilization": "share of each GPU's memory that the engine may use",
+    "--kv-cache-dtype": "data type of the KV cache; fp8 takes half the memory of 16 bits",
+    "--dtype": "data type of weights and activations",
+    "--enforce-eager": "no CUDA graphs and no compilation: starts sooner, runs slower",
+    "--max-num-batched-tokens": "most tokens per step; longer prompts are split into chunks",
+    "--max-cudagraph-capture-size": "largest batch with a CUDA graph",
+    "--block-size": "tokens per block of the KV cache",
+    "--stream-interval": "tokens per chunk of a streamed response",
+    "--enable-prefix-caching": "reuses the KV cache of common prompt prefixes",
+    "--no-enable-prefix-caching": "disables prefix caching",
+    "--async-scheduling": "schedules the next step while the GPU computes",
+    "--no-async-scheduling": "schedules the next step after the GPU has finished",
+    "--trust-remote-code": "runs Python code from the model repository",
+    "--speculative-config": "speculation: a drafter proposes tokens, the target verifies them",
+}
+"""Argument -> its meaning."""
+
+SPECULATION: dict[str, str] = {
+    "method": "how tokens are drafted",
+    "model": "the drafter: a Hugging Face id, folder or s3:// prefix",
+    "revision": "revision of the weights",
+    "num_speculative_tokens": "K, the tokens drafted per step",
+    "parallel_drafting": "P-EAGLE: drafts all K tokens in one pass",
+    "prompt_lookup_max": "longest n-gram to look up in the prompt",
+    "prompt_lookup_min": "shortest n-gram to look up",
+}
+"""Key of ``--speculative-config`` -> its meaning."""
 
 BEST_INSTANCES = "Best instances for this load"
 _BAR_WIDTH = 48
@@ -147,11 +188,10 @@ def speculation_text(speculation: Speculation | None) -> str:
     """The method's common name, and K."""
     if speculation is None:
         return "none"
-    names = {"eagle3": "EAGLE-3", "mtp": "MTP", "dflash": "DFlash", "ngram": "n-gram"}
     if speculation.parallel_drafting:
         text = f"P-EAGLE ({speculation.method} with parallel_drafting), K={speculation.k}"
     else:
-        text = f"{names.get(speculation.method, speculation.method)}, K={speculation.k}"
+        text = f"{_NAMES.get(speculation.method, speculation.method)}, K={speculation.k}"
     floor = speculation.acceptance_floor
     if floor is None:
         return text
@@ -232,12 +272,25 @@ def _arguments(plan: Plan) -> Table:
     """Every argument with its meaning, and why the catalogue sets it."""
     because = {reason.what: reason.because for reason in plan.reasons}
     table = _grid("", "")
-    for argument in explained(plan.engine_arguments):
-        name = argument.name if argument.name.startswith("--") else f"  {argument.name}"
-        value = f"[bold]{escape(argument.value)}[/]  " if argument.value else ""
-        texts = (argument.meaning, because.get(argument.name))
-        table.add_row(name, f"{value}[dim]{escape('; '.join(filter(None, texts)))}[/]")
+    for name, value, meaning in explain(plan.engine_arguments):
+        shown = f"[bold]{escape(value)}[/]  " if value else ""
+        texts = filter(None, (meaning, because.get(name)))
+        indent = "" if name.startswith("--") else "  "
+        table.add_row(f"{indent}{name}", f"{shown}[dim]{escape('; '.join(texts))}[/]")
     return table
+
+
+def explain(arguments: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    """Name, value and meaning ("" if unknown) of every argument of vLLM in an argv; the keys of
+    ``--speculative-config`` follow it."""
+    for flag, after in zip(arguments, [*arguments[1:], "--"], strict=True):
+        if flag == "--speculative-config":
+            yield flag, "", MEANINGS[flag]
+            for key, value in json.loads(after).items():
+                shown = value if isinstance(value, str) else json.dumps(value)
+                yield key, shown, SPECULATION.get(key, "")
+        elif flag.startswith("--"):
+            yield flag, "" if after.startswith("--") else after, MEANINGS.get(flag, "")
 
 
 def _reasons(plan: Plan) -> Table:
