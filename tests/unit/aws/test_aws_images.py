@@ -346,7 +346,7 @@ def test_an_image_that_is_not_for_the_plan_is_refused(
 ) -> None:
     record_push(world.aws, IMAGE, pushed)
 
-    found = world.look(plan).findings
+    found = world.preflight(plan).findings
 
     assert [(finding.code, finding.level) for finding in found] == [
         (code, "error") for code in codes
@@ -356,8 +356,8 @@ def test_an_image_that_is_not_for_the_plan_is_refused(
 
 def test_images_pushed_from_elsewhere_have_no_findings(world: World) -> None:
     record_push(world.aws, "another", PushedImage("b/other", baked=True))
-    assert world.look(a_plan()).findings == ()
+    assert world.preflight(a_plan()).findings == ()
     record_push(world.aws, IMAGE, PushedImage("b/other", baked=True))
-    assert world.look(a_plan()).findings != ()
+    assert world.preflight(a_plan()).findings != ()
     remove_image_resources(world.aws, print)
-    assert world.look(a_plan()).findings == ()
+    assert world.preflight(a_plan()).findings == ()

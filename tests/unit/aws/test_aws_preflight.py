@@ -28,7 +28,7 @@ def _role(name: str, trust: Any = TRUSTS_SAGEMAKER) -> dict[str, Any]:
 
 
 def test_preflight_changes_nothing(world: World, head: Path) -> None:
-    found = world.look(a_plan(head))
+    found = world.preflight(a_plan(head))
 
     assert found.change == "create"
     assert _codes(found) == {}
@@ -40,7 +40,7 @@ def test_preflight_changes_nothing(world: World, head: Path) -> None:
 def test_a_quota_below_the_need_is_an_error(world: World, quota: int, code: str) -> None:
     world.cloud.quotas = {"ml.g5.xlarge for endpoint usage": quota}
 
-    found = world.look(a_plan(instance_count=2))
+    found = world.preflight(a_plan(instance_count=2))
 
     assert _codes(found) == {code: "error"}
     assert "'ml.g5.xlarge for endpoint usage'" in found.findings[0].message
@@ -50,14 +50,14 @@ def test_a_quota_below_the_need_is_an_error(world: World, quota: int, code: str)
 def test_an_unknown_quota_is_a_warning(world: World) -> None:
     world.cloud.quotas = {}
 
-    assert _codes(world.look(a_plan())) == {"quota-unknown": "warning"}
+    assert _codes(world.preflight(a_plan())) == {"quota-unknown": "warning"}
 
 
 def test_a_quota_that_other_endpoints_use_up_is_an_error(world: World) -> None:
     world.cloud.quotas = {"ml.g5.xlarge for endpoint usage": 2}
     world.deploy(a_plan(instance_count=2))
 
-    found = world.look(a_plan(name="another"))
+    found = world.preflight(a_plan(name="another"))
 
     assert _codes(found) == {"quota-in-use": "error"}
     assert "2 are in use by peagle-pair, so 0 of 1 are left" in found.findings[0].message
@@ -70,21 +70,21 @@ def test_instances_of_an_interrupted_deploy_are_not_counted_against_it(world: Wo
         world.deploy(a_plan())
     world.cloud.endpoints[NAME].script = [("Creating", None)]
 
-    assert _codes(world.look(a_plan())) == {}
+    assert _codes(world.preflight(a_plan())) == {}
 
 
 def test_an_update_that_needs_a_second_instance_is_a_warning(world: World) -> None:
     world.cloud.quotas = {"ml.g5.xlarge for endpoint usage": 1}
     world.deploy(a_plan())
 
-    assert _codes(world.look(another(a_plan()))) == {"quota-tight": "warning"}
-    assert _codes(world.look(a_plan())) == {}
+    assert _codes(world.preflight(another(a_plan()))) == {"quota-tight": "warning"}
+    assert _codes(world.preflight(a_plan())) == {}
 
 
 def test_an_unknown_price_is_looked_up(world: World) -> None:
     world.cloud.price = 2.5
 
-    found = world.look(a_plan(price_per_hour_usd=None, price_date=None, instance_count=2))
+    found = world.preflight(a_plan(price_per_hour_usd=None, price_date=None, instance_count=2))
 
     assert found.desired.plan.price_per_hour_usd == 5.0
     assert found.desired.plan.price_date is not None
@@ -92,7 +92,7 @@ def test_an_unknown_price_is_looked_up(world: World) -> None:
 
 
 def test_an_unknown_price_is_a_warning(world: World) -> None:
-    found = world.look(a_plan(price_per_hour_usd=None, price_date=None))
+    found = world.preflight(a_plan(price_per_hour_usd=None, price_date=None))
 
     assert _codes(found) == {"price-unknown": "warning"}
 
@@ -100,9 +100,9 @@ def test_an_unknown_price_is_a_warning(world: World) -> None:
 def test_the_price_of_another_region_is_replaced_or_remains_a_warning(world: World) -> None:
     plan = a_plan(findings=(warning("price-of-another-region", "price", "of us-east-1", "look"),))
 
-    assert _codes(world.look(plan)) == {"price-of-another-region": "warning"}
+    assert _codes(world.preflight(plan)) == {"price-of-another-region": "warning"}
     world.cloud.price = 2.0
-    found = world.look(plan)
+    found = world.preflight(plan)
     assert _codes(found) == {}
     assert found.desired.plan.price_per_hour_usd == 2.0
 
@@ -111,7 +111,7 @@ def test_the_name_of_a_foreign_endpoint_is_an_error(world: World) -> None:
     world.deploy(a_plan())
     world.cloud.tags[world.cloud.endpoints[NAME].arn]["peagle:id"] = "somebody else"
 
-    assert _codes(world.look(another(a_plan())))["name-in-use"] == "error"
+    assert _codes(world.preflight(another(a_plan())))["name-in-use"] == "error"
 
 
 def test_a_name_deployed_from_another_machine_is_an_error(
@@ -120,14 +120,14 @@ def test_a_name_deployed_from_another_machine_is_an_error(
     world.deploy(a_plan())
     monkeypatch.setenv("PEAGLE_HOME", str(tmp_path / "another"))
 
-    assert _codes(world.look(a_plan()))["name-in-use"] == "error"
+    assert _codes(world.preflight(a_plan()))["name-in-use"] == "error"
 
 
 def test_other_files_below_the_prefix_are_an_error(world: World, head: Path) -> None:
     bucket = f"peagle-sagemaker-us-east-1-{ACCOUNT}"
     world.cloud.buckets[bucket] = {"peagle-toolkit/peagle-pair/drafter/other.bin": {}}
 
-    found = world.look(a_plan(head))
+    found = world.preflight(a_plan(head))
 
     assert _codes(found) == {"prefix-in-use": "error"}
     assert "other.bin" in found.findings[0].message
@@ -139,19 +139,19 @@ def test_warm_starts_beside_the_uploaded_folders_are_not_foreign_files(
     bucket, folder = f"peagle-sagemaker-us-east-1-{ACCOUNT}", "peagle-toolkit/peagle-pair/warm"
     world.cloud.buckets[bucket] = {f"{folder}/{'0a' * 16}.{end}": {} for end in ("json", "tar.gz")}
 
-    assert _codes(world.look(a_plan(head))) == {}
+    assert _codes(world.preflight(a_plan(head))) == {}
 
 
 def test_a_missing_folder_of_weights_is_a_user_error(world: World, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is no folder"):
-        world.look(a_plan(tmp_path / "nothing"))
+        world.preflight(a_plan(tmp_path / "nothing"))
 
 
 def test_an_empty_folder_of_weights_is_a_user_error(world: World, tmp_path: Path) -> None:
     (tmp_path / ".hidden").write_text("")
 
     with pytest.raises(UserError, match="is empty"):
-        world.look(a_plan(tmp_path))
+        world.preflight(a_plan(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_a_bucket_of_another_account_or_region_is_refused(
     monkeypatch.setattr(world.cloud, "_head_bucket", head_bucket)
 
     with pytest.raises(Refused, match="bucket") as refused:
-        world.look(a_plan(head), bucket="theirs")
+        world.preflight(a_plan(head), bucket="theirs")
 
     assert "--bucket" in refused.value.fix
 
@@ -243,8 +243,8 @@ def test_a_second_deploy_keeps_the_role_of_the_first(world: World) -> None:
     world.deploy(a_plan())
     world.cloud.roles.append(_role("peagle-a"))
 
-    assert world.look(a_plan()).change == "nothing"
-    assert world.look(a_plan(), role="peagle-a").change == "update"
+    assert world.preflight(a_plan()).change == "nothing"
+    assert world.preflight(a_plan(), role="peagle-a").change == "update"
 
 
 def test_expired_credentials_end_the_preflight(world: World) -> None:
@@ -254,6 +254,6 @@ def test_expired_credentials_end_the_preflight(world: World) -> None:
     world.cloud.before = expire
 
     with pytest.raises(CloudError, match="expired") as expired:
-        world.look(a_plan())
+        world.preflight(a_plan())
 
     assert expired.value.exit_code == 4

@@ -302,7 +302,7 @@ def test_reading_requests_are_not_checked() -> None:
 def test_preflight_refuses_before_anything_is_created(world: World) -> None:
     plan = a_plan(environment={"SM_VLLM_MODEL": "v" * 1025}, name="peagle-pair")
 
-    found = world.look(plan)
+    found = world.preflight(plan)
 
     (finding,) = [f for f in found.findings if f.code == "request-invalid"]
     assert finding.level == "error"

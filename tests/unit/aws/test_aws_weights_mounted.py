@@ -323,10 +323,10 @@ def test_without_any_permission_there_is_a_warning(
 
 
 def test_deploy_checks_only_weights_in_s3(world: World, head: Path) -> None:
-    world.look(a_plan(head))
+    world.preflight(a_plan(head))
     assert "list_objects_v2" not in world.cloud.calls
 
-    found = world.look(PAIR)
+    found = world.preflight(PAIR)
 
     assert {finding.code for finding in found.findings} == {"weights-missing"}
 
@@ -338,4 +338,4 @@ def test_an_update_without_changes_checks_nothing(
         patch.setattr("peagle.deploy.preflight.mounted_findings", lambda aws, plan: ())
         world.deploy(PAIR)
 
-    assert world.look(PAIR).findings == ()
+    assert world.preflight(PAIR).findings == ()

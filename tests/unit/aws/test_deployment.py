@@ -73,7 +73,7 @@ def test_the_same_plan_again_changes_nothing(world: World, head: Path) -> None:
 
     world.deploy(a_plan(head))
 
-    assert world.look(a_plan(head)).change == "nothing"
+    assert world.preflight(a_plan(head)).change == "nothing"
     assert len(world.cloud.engine.prompts) == prompts
     assert all(call.startswith(READING) for call in world.cloud.calls[calls:])
 
@@ -121,7 +121,7 @@ def test_changed_weights_in_the_same_folder_are_another_revision(world: World, h
     assert first != second
     assert len(bucket) == 2
     assert all(f"/{key}".startswith("/" + uri.split("/", 3)[3]) for key in bucket)
-    assert world.look(a_plan(head)).change == "nothing"
+    assert world.preflight(a_plan(head)).change == "nothing"
 
 
 def test_files_in_service_are_never_overwritten(world: World, head: Path) -> None:

@@ -57,11 +57,11 @@ def stocked(world: World) -> World:
 def collected(world: World, folder: Path) -> CollectedWarmStart:
     plan = warming.collecting_plan(in_s3())
     place = warming.prefix_of_weights(plan)
-    found = world.look(plan)
+    found = world.preflight(plan)
     record = Deployment(
         name=plan.name, scope=world.aws.scope, account=world.aws.account, region=plan.region
     )
-    return warming.collect_on_aws(world.work(record), found.change, found.desired, place, folder)
+    return warming.collect_on_aws(world.context(record), found.change, found.desired, place, folder)
 
 
 def warm_keys(world: World) -> list[str]:

@@ -51,20 +51,20 @@ class World:
     def clock(self) -> Clock:
         return CloudClock(self.cloud)
 
-    def work(self, record: Deployment) -> DeploymentContext:
+    def context(self, record: Deployment) -> DeploymentContext:
         return DeploymentContext(self.aws, record, self.shown.append, _explain, self.clock)
 
-    def look(self, plan: Plan, **choices: Any) -> Preflight:
+    def preflight(self, plan: Plan, **choices: Any) -> Preflight:
         return preflight(self.aws, plan, load_catalog().instances, **choices)
 
     def deploy(self, plan: Plan, **choices: Any) -> Deployment:
-        found = self.look(plan, **choices)
+        found = self.preflight(plan, **choices)
         record = found.record or Deployment(
             name=plan.name, scope=self.aws.scope, account=self.aws.account, region=plan.region
         )
-        work = self.work(record)
-        deploy(work, found.change, found.desired)
-        return work.record
+        context = self.context(record)
+        deploy(context, found.change, found.desired)
+        return context.record
 
     def record(self) -> Deployment | None:
         return records.load_record(self.aws.scope, "us-east-1", NAME)
@@ -72,4 +72,4 @@ class World:
     def destroy(self) -> None:
         record = self.record()
         if record:
-            destroy(self.work(record))
+            destroy(self.context(record))
