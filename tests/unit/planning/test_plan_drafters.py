@@ -92,7 +92,7 @@ def test_a_head_that_is_not_public_is_replaced_by_its_fallback() -> None:
         assert made.name == "peagle-secret"
         finding = finding_of(made, "head-not-public")
         assert finding.level == "warning"
-        assert finding.message.startswith("P-EAGLE head for Secret is not public")
+        assert finding.message.startswith("P-EAGLE head for Secret: not public")
         assert "--drafter" in finding.fix
 
 

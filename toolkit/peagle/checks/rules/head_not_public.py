@@ -24,7 +24,7 @@ def check(case: Case) -> Findings:
 
 def replaced_by(drafter: Drafter, instead: Drafter | None) -> Finding:
     """The warning about a head without public weights, with the drafter that replaces it."""
-    message = f"{drafter.title} is not public"
+    message = f"{drafter.title}: not public"
     if instead is not None:
-        message += f"; a plan uses {instead.title} instead"
+        message += f"; a plan uses another drafter: {instead.title}"
     return RULE.warning("drafter", message, HINT)

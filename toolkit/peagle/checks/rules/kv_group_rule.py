@@ -21,7 +21,7 @@ def check(case: Case) -> Findings:
         groups = draft_groups(case.architecture.attention, draft, float(entry.value or 0))
         if groups is not None and groups > 1:
             layers = sum(group.layers for group in draft)
-            who = f"the {layers} layers of {case.drafter.title} fall into {groups} groups"
+            who = f"{case.drafter.title}, with {layers} layers in {groups} groups"
             yield RULE.of_entry(entry, "drafter", who)
 
 

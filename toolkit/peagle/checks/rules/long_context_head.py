@@ -23,12 +23,12 @@ def check(case: Case) -> Findings:
     plain, long = drafter.name.removesuffix(_SUFFIX), f"{drafter.name}{_SUFFIX}"
     if length > LONG and long in names:
         message = (
-            f"{drafter.title} is for prompts below {LONG:,} tokens; acceptance falls with longer "
+            f"{drafter.title}: for prompts below {LONG:,} tokens; acceptance falls with longer "
             f"prompts, and the context allows {length:,}"
         )
         level = RULE.warning if length > target.default_max_model_len else RULE.note
         yield level("drafter", message, f"for longer prompts use {target.short_name}+{long}")
     elif length < LONG and plain != drafter.name and plain in names:
-        message = f"the context has {length:,} tokens; {drafter.title} is for {LONG:,} or more"
+        message = f"{drafter.title}: for {LONG:,} tokens or more; the context allows {length:,}"
         fix = f"use {target.short_name}+{plain}, which has a higher acceptance there"
         yield RULE.note("drafter", message, fix)

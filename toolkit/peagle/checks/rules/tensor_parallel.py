@@ -21,7 +21,7 @@ def check(case: Case) -> Findings:
         counts[case.drafter.title] = case.head.config.query_heads
     for who, heads in counts.items():
         if heads % size:
-            message = f"the {heads} attention heads of {who} cannot be divided among {size} GPUs"
+            message = f"{who}: {heads} attention heads cannot be divided among {size} GPUs"
             fix = f"use --tp {max(n for n in (1, 2, 4, 8) if heads % n == 0 and n <= size)}"
             yield RULE.error("tensor_parallel_size", message, fix)
             return
