@@ -344,7 +344,7 @@ def _own_head() -> Plan:
 def test_an_image_that_is_not_for_the_plan_is_refused(
     world: World, pushed: PushedImage, plan: Plan, codes: list[str]
 ) -> None:
-    record_push(world.aws, IMAGE, pushed)
+    record_push(world.aws, pushed, IMAGE)
 
     found = world.preflight(plan).findings
 
@@ -355,9 +355,9 @@ def test_an_image_that_is_not_for_the_plan_is_refused(
 
 
 def test_images_pushed_from_elsewhere_have_no_findings(world: World) -> None:
-    record_push(world.aws, "another", PushedImage("b/other", baked=True))
+    record_push(world.aws, PushedImage("b/other", baked=True), "another")
     assert world.preflight(a_plan()).findings == ()
-    record_push(world.aws, IMAGE, PushedImage("b/other", baked=True))
+    record_push(world.aws, PushedImage("b/other", baked=True), IMAGE)
     assert world.preflight(a_plan()).findings != ()
     remove_image_resources(world.aws, print)
     assert world.preflight(a_plan()).findings == ()

@@ -34,10 +34,10 @@ class PushedImage:
     baked: bool
 
 
-def record_push(aws: Aws, address: str, pushed: PushedImage) -> None:
-    """Record what was pushed to that address."""
+def record_push(aws: Aws, pushed: PushedImage, *addresses: str) -> None:
+    """Record what was pushed to these addresses."""
     path = _file(aws, ".pushed")
-    write_json(path, {**(read_json(path) or {}), address: asdict(pushed)})
+    write_json(path, (read_json(path) or {}) | dict.fromkeys(addresses, asdict(pushed)))
 
 
 def image_findings(aws: Aws, plan: Plan) -> Iterator[Finding]:

@@ -103,8 +103,7 @@ def build_image_on_aws(aws: Aws, request: ImageRequest, say: Say) -> str:
     )
     found = codebuild.build(aws, order, say)
     address = pinned(without_tag(found.address), found.digest) if found.digest else found.address
-    for name in (found.address, address):
-        record_push(aws, name, PushedImage(plan.pair, bool(recipe.weights)))
+    record_push(aws, PushedImage(plan.pair, bool(recipe.weights)), found.address, address)
     return address
 
 
@@ -140,8 +139,7 @@ def push_image(
         )
     else:
         pushed = push(docker, image.name, address, (ecr.login(aws, host),), progress)
-    for name in (address, pushed):
-        record_push(aws, name, PushedImage(image.pair, image.baked))
+    record_push(aws, PushedImage(image.pair, image.baked), address, pushed)
     return pushed
 
 

@@ -109,7 +109,7 @@ def desired_state(
 def _other_names(
     planned: dict[str, Any], fingerprint: str, record: Deployment | None
 ) -> dict[str, str]:
-    """New names by the plan's own, if those belong to another revision."""
+    """Replacements for the plan's names, if those belong to another revision."""
     names = (str(planned[MODEL]["ModelName"]), str(planned[CONFIG]["EndpointConfigName"]))
     renamed = {name: _HASH_AT_END.sub(f"-{fingerprint}", name) for name in names}
     earlier = {r.name: r.revision for r in record.of_type("Model")} if record else {}
@@ -121,7 +121,7 @@ def _other_names(
 def _other_folder(
     plan: Plan, uris: list[str], contents: str, record: Deployment | None
 ) -> dict[str, str]:
-    """A new folder in the bucket by the plan's own, if that holds other files."""
+    """A replacement for the plan's folder in the bucket, if that holds other files."""
     folder = f"{UPLOADS}{plan.name}"
     moved = {f"{folder}/": f"{folder}.{contents}/"}
     earlier = {r.name: r.contents for r in record.of_type("S3Objects")} if record else {}
