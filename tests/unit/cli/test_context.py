@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 from pathlib import Path
 
 import click
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from peagle.cli.account import Account
 from peagle.cli.context import command_text, in_context, typed_command
 from peagle.cli.main import cli
+from peagle.data import data_folder
 from tests.unit.cli.commands import NAME, Terminal
 
 NASTY = [
@@ -111,6 +113,7 @@ def test_the_hints_after_a_failed_deploy_keep_every_option(
 ) -> None:
     folder = tmp_path / "own $catalogue's"
     folder.mkdir()
+    shutil.copy(data_folder("model_catalog") / "runtimes.yaml", folder)
     monkeypatch.setattr(Account, "is_there", True)
     monkeypatch.setattr("peagle.sandbox.client.check_sandbox_engine", lambda: None)
     terminal.cloud.next_scripts = [[("Creating", None), ("Failed", "no ping")]]

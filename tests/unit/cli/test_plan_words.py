@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
 from peagle.cli.main import cli
+from peagle.data import data_folder
 from peagle.errors import NotFound
 from tests.support import Peagle
 
@@ -95,6 +97,7 @@ def test_the_longest_context_of_the_target_bounds_what_is_planned() -> None:
 
 
 def test_the_next_command_and_the_advice_know_the_catalogue(tmp_path: Path) -> None:
+    shutil.copy(data_folder("model_catalog") / "runtimes.yaml", tmp_path)
     done = run("--catalog", str(tmp_path), "plan", "tiny").stdout
     assert f"Next: peagle --catalog {tmp_path} deploy tiny\n" in done
     assert f": peagle --catalog {tmp_path} image build tiny" in " ".join(done.split())

@@ -15,7 +15,6 @@ from peagle.errors import PeagleError, fix_text
 _KEPT = ("--catalog", "--profile", "--sandbox", "--region", "--role", "--bucket")
 """Options that decide what a command sees and which account it changes."""
 
-
 _TYPED = "peagle.typed"
 """Key in click's ``Context.meta``: the command's own parameters as typed, by name."""
 
@@ -111,7 +110,7 @@ def typed_command(ctx: click.Context, *name: str, without: Collection[str] = ())
 
 
 def _typed(ctx: click.Context) -> dict[str, str]:
-    """The kept options that stand on the command line, with their values ("" for flags)."""
+    """The kept options on the command line, with their values ("" for flags)."""
     found: dict[str, str] = {}
     at: click.Context | None = ctx
     while at is not None:

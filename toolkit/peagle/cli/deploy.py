@@ -91,13 +91,9 @@ class _Deploy:
     as_json: bool
 
     def run(self) -> None:
-        """Apply, prove and report; whatever ends it early, show what exists."""
-        plan = self.found.desired.plan
-        record = self.found.record or Deployment(
-            name=plan.name, scope=self.aws.scope, account=self.aws.account, region=self.aws.region
-        )
+        """Apply, prove and report; if something ends it early, show what exists."""
         with DeploymentProgress(self.account.sandbox) as status:
-            context = DeploymentContext(self.aws, record, status.observe, api.explain_crash)
+            context = deployment_context(self.aws, self.found, status)
             unproved: NotProved | None = None
             begun = context.clock.now()
             try:
@@ -140,6 +136,15 @@ class _Deploy:
             return None
         created = api.endpoint_created(self.aws, context.record.name) if change == "create" else 0
         return api.reported_warm_start(context, created or begun)
+
+
+def deployment_context(aws: Aws, found: Preflight, status: DeploymentProgress) -> DeploymentContext:
+    """The context to deploy in: with the record of an earlier deploy, or a new one."""
+    name = found.desired.plan.name
+    record = found.record or Deployment(
+        name=name, scope=aws.scope, account=aws.account, region=aws.region
+    )
+    return DeploymentContext(aws, record, status.observe, api.explain_crash)
 
 
 def show_and_refuse(found: Preflight, account: Account) -> None:

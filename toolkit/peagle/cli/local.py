@@ -205,7 +205,7 @@ def _print_engine(engine: LocalEngine) -> None:
 
 
 def docker_runner(
-    plan: Plan, gpus: bool, build_first: bool, base: str | None = None
+    plan: Plan, gpus: bool, build_first: bool = False, base: str | None = None
 ) -> DockerRunner:
     """A runner with the image for the plan: ``--image``, else the newest suitable one; with
     ``build_first`` a new one.

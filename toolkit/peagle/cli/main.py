@@ -76,9 +76,9 @@ class LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return _NAMES
 
-    def make_context(self, *given: Any, **more: Any) -> click.Context:
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         """Record when the command was typed, before its modules load."""
-        ctx = super().make_context(*given, **more)
+        ctx = super().make_context(*args, **kwargs)
         ctx.meta[TYPED_AT] = time.time()
         return ctx
 

@@ -17,7 +17,7 @@ from peagle import api
 from peagle.aws.client import Aws
 from peagle.cli.account import Account, account_options
 from peagle.cli.context import PeagleCommand, command_text, typed_command
-from peagle.cli.deploy import refuse_unknown_price, show_and_refuse
+from peagle.cli.deploy import deployment_context, refuse_unknown_price, show_and_refuse
 from peagle.cli.local import docker_runner
 from peagle.cli.options import (
     command_catalog,
@@ -40,7 +40,6 @@ from peagle.cli.output.warm import (
 )
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.preflight import Preflight
-from peagle.deploy.state import Deployment
 from peagle.engine.runner import ProcessRunner, Runner
 from peagle.errors import Fix, PeagleError, Refused, UserError
 from peagle.findings import errors
@@ -162,7 +161,7 @@ def _writable_folder(to: str | None) -> Path:
 
 def _runner(plan: Plan, engine_kind: str, gpus: bool) -> Runner:
     if engine_kind == "docker":
-        runner = docker_runner(plan, gpus, build_first=False)
+        runner = docker_runner(plan, gpus)
         return replace(runner, compiled=not gpus, collecting=True)
     if gpus:
         raise UserError("--gpus is for containers", "add --engine docker")
@@ -226,11 +225,7 @@ class _Run:
         removed afterwards, also after an error."""
         progress = DeploymentProgress(self.account.sandbox)
         with sigterm_as_interrupt(), ExitStack() as at_end, progress as status:
-            name, aws = self.found.desired.plan.name, self.aws
-            record = self.found.record or Deployment(
-                name=name, scope=aws.scope, account=aws.account, region=aws.region
-            )
-            context = DeploymentContext(aws, record, status.observe, api.explain_crash)
+            context = deployment_context(self.aws, self.found, status)
             try:
                 with tempfile.TemporaryDirectory(prefix="peagle-warm-") as folder:
                     stored = api.collect_on_aws(
@@ -239,14 +234,16 @@ class _Run:
             except BaseException as error:
                 self._remove(context, error)
                 if isinstance(error, KeyboardInterrupt):
-                    at_end.callback(say_interrupted, f"{name} is removed", self.again)
+                    at_end.callback(
+                        say_interrupted, f"{context.record.name} is removed", self.again
+                    )
                 raise
             return stored, self._remove(context)
 
     def _remove(self, context: DeploymentContext, cause: BaseException | None = None) -> float:
         """Remove everything that was deployed; on failure show what is left. Returns the seconds
         that the endpoint existed."""
-        begun = context.record.billing_since
+        created = context.record.billing_since
         try:
             if isinstance(cause, KeyboardInterrupt):
                 say_interrupt(self.found.desired, context.record, self.account.sandbox)
@@ -257,4 +254,4 @@ class _Run:
             left = api.load_record(context.record.scope, context.record.region, context.record.name)
             show_left(left or context.record, self.account, self.again)
             raise
-        return context.clock.now() - begun if begun else 0.0
+        return context.clock.now() - created if created else 0.0

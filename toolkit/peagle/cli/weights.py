@@ -36,7 +36,7 @@ from peagle.errors import Fix, NotFound, Refused, UserError
 from peagle.text import format_size
 from peagle.weights.inspect import StoredWeights
 from peagle.weights.layout import PARTS
-from peagle.weights.sync import REPLACING_CODES
+from peagle.weights.sync import REPLACING_CODES, SyncPlan
 
 _take_over_option = click.option(
     "--take-over", is_flag=True, help="Take over the lock of a crashed sync."
@@ -107,11 +107,7 @@ def sync_command(
         show_sync_plan(pair, plan, price, account.sandbox)
         refuse_errors((*chosen.findings, *plan.findings))
         if not even_if_used:
-            replaced = {one.where for one in plan.findings if one.code in REPLACING_CODES}
-            api.refuse_weights_in_use(
-                replaced, aws.scope, "its next instance would start with other weights",
-                "use another prefix, or ",
-            )  # fmt: skip
+            _refuse_replacing_used(plan, aws)
         if not yes:
             confirm(f"Copy this to {place.uri}?", "not copied")
         started = time.monotonic()
@@ -125,20 +121,26 @@ def sync_command(
         say_synced(plan, result, seconds, use)
 
 
+def _refuse_replacing_used(plan: SyncPlan, aws: Aws) -> None:
+    """Raise Refused if the sync would replace weights that a deployed endpoint uses."""
+    replaced = {finding.where for finding in plan.findings if finding.code in REPLACING_CODES}
+    reason = "its next instance would start with other weights"
+    api.refuse_weights_in_use(replaced, aws.scope, reason, "use another prefix, or ")
+
+
 def _parts(
     target_only: bool, drafter_only: bool, target_from: str | None, drafter_from: str | None
 ) -> tuple[str, ...]:
     """The parts of the pair to copy."""
     if target_only and drafter_only:
         raise UserError("--target-only and --drafter-only exclude each other", "leave out both")
-    if target_only and drafter_from:
-        raise UserError(
-            "--drafter-from cannot be combined with --target-only", "leave out one of them"
-        )
-    if drafter_only and target_from:
-        raise UserError(
-            "--target-from cannot be combined with --drafter-only", "leave out one of them"
-        )
+    for only, other, location in (
+        (target_only, "--drafter-from", drafter_from),
+        (drafter_only, "--target-from", target_from),
+    ):
+        if only and location:
+            flag = "--target-only" if target_only else "--drafter-only"
+            raise UserError(f"{other} cannot be combined with {flag}", "leave out one of them")
     return ("target",) if target_only else ("drafter",) if drafter_only else PARTS
 
 

@@ -44,8 +44,8 @@ def show_plan(found: Preflight, account: Account) -> None:
         lines["uploads"] = f"{megabytes:.1f} MB to s3://{desired.uploads[0].bucket}"
     if plan.target.weights.kind == "image":
         lines["weights"] = "in the image: nothing is uploaded or mounted"
-    begun = found.change == "create" and found.record and found.record.resources
-    lines["change"] = (_CONTINUES if begun else _CHANGES[found.change]).format(
+    resumes = found.change == "create" and found.record and found.record.resources
+    lines["change"] = (_CONTINUES if resumes else _CHANGES[found.change]).format(
         name=plan.name, config=desired.config_name, model=desired.model_name
     )
     say(click.style(plan.name, bold=True))
