@@ -16,7 +16,7 @@ COPY_CONFIG = "copy the head again, including config.json"
 
 
 def other_shape(head: Head, name: str, expected: object) -> str:
-    """The message that a tensor has another shape than config.json requires."""
+    """The message that the shape of a tensor is not the one that config.json requires."""
     found = f"{name} of {head.location} has shape {list(head.shape(name) or ())}"
     return f"{found}; its config.json requires {expected}"
 

@@ -54,7 +54,7 @@ def layer_of(name: str) -> int | None:
 def required(head: HeadConfig) -> Shapes | None:
     """What a checkpoint of this head must hold beside what it may share with the target.
 
-    ``None`` for a head whose layout is not known here: of another class, quantized, or with a
+    ``None`` for a head whose layout is unknown: of a different class, quantized, or with a
     config that leaves out numbers.
     """
     sizes = (head.hidden_size, head.intermediate_size, head.query_heads, head.layers)
@@ -111,7 +111,7 @@ def _layer(head: HeadConfig, layer: int) -> Shapes:
 
 
 def stored_width(head: Head) -> int | None:
-    """The width that all of the head's weights have, if its config.json has another one.
+    """The width that all of the head's weights have, if its config.json has a different one.
 
     Then config.json alone is wrong, and rules do not report values derived from its number.
     ``None`` if they agree, or one is unknown.

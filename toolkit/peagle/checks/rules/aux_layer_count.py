@@ -1,4 +1,4 @@
-"""A head that reads another number of target layers than its ``fc`` is built for.
+"""A head that reads a different number of target layers from what its ``fc`` is built for.
 
 vLLM takes the layers from one key of config.json and the width of ``fc`` from another
 (num_aux_hidden_states or eagle_config, else 3). When they differ, vLLM starts and crashes on the

@@ -1,4 +1,4 @@
-"""A head of another width than the target without its own embeddings.
+"""A head without embeddings of its own whose width differs from the target's.
 
 vLLM shares the target's embeddings when the widths are equal. Otherwise it keeps an uninitialized
 table and reports it in one log line: nearly no draft is accepted.
@@ -20,7 +20,7 @@ def check(case: Case, head: Head) -> Findings:
         return
     if own_width in (None, width, case.target.architecture.hidden_size):
         return
-    # Another rule reports a head whose config.json is wrong, and the head of another model.
+    # Other rules report a wrong config.json, and the head of a different model.
     if stored_width(head) is None and not any(hidden_size_mismatch.check(case)):
         message = (
             f"{head.location} has no embeddings, and those of {case.target.id} have width "

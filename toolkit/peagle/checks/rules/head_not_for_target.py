@@ -1,4 +1,4 @@
-"""A head that the catalogue lists under another target only.
+"""A head that the catalogue lists only under a different target.
 
 Hardly any of its drafts are accepted, or it does not load.
 """

@@ -1,7 +1,7 @@
-"""A head for another hidden size than the target's.
+"""A head for a hidden size that differs from the target's.
 
-vLLM loads it and crashes on the first request, when it multiplies the two. Not reported here are a
-target that is itself another one, and a head whose config.json alone is wrong.
+vLLM loads it and crashes on the first request, when it multiplies the two. Other rules report a
+wrong target, and a head of which only config.json is wrong.
 """
 
 from peagle.case import Case

@@ -1,4 +1,4 @@
-"""An image in another region than the endpoint.
+"""An image in a different region from the endpoint's.
 
 SageMaker does not pull from another region's ECR; the endpoint fails after some minutes.
 """

@@ -1,7 +1,7 @@
-"""An image with another vLLM or CUDA version than the plan.
+"""An image whose vLLM or CUDA version differs from the plan's.
 
 Its arguments, AMI and known bugs differ from those that the plan assumes. The tag names both
-versions. AWS's own repository has no other tags than the catalogue's.
+versions. AWS's own repository has only the tags of the catalogue.
 """
 
 from peagle.case import Case

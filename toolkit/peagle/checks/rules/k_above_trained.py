@@ -1,4 +1,4 @@
-"""A K above the one that the head was trained for.
+"""A K above the K that the head was trained for.
 
 vLLM accepts any K. Drafts beyond the trained K are rarely accepted and must be verified: slower
 than a smaller K.

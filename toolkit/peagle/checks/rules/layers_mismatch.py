@@ -1,4 +1,4 @@
-"""Weights with other layers than num_hidden_layers of config.json.
+"""Weights whose layers differ from num_hidden_layers of config.json.
 
 vLLM refuses extra layers when it loads them. Missing layers stay uninitialized: vLLM starts, and
 nearly no draft is accepted.

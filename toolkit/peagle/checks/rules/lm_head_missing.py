@@ -1,7 +1,7 @@
 """A head without lm_head that cannot use the target's.
 
-vLLM shares the target's. With a reduced vocabulary its rows belong to other tokens, and at another
-width it does not fit.
+vLLM shares the target's. With a reduced vocabulary its rows belong to different tokens, and at a
+different width it does not fit.
 """
 
 from peagle.case import Case

@@ -1,4 +1,4 @@
-"""A head in the speculators format that was trained for another target, its verifier.
+"""A head in the speculators format that was trained for a different target (its verifier).
 
 vLLM does not compare them when the target is given too. A head of another model of the same sizes
 runs, and nearly no draft is accepted. For a variant, such as an FP8 version, it is a warning.

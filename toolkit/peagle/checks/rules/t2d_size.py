@@ -1,6 +1,6 @@
 """A t2d, which marks the target's tokens that are drafted, without one entry per token.
 
-vLLM does not read t2d, but a head reduced for another vocabulary has a wrong d2t too.
+vLLM does not read t2d, but a head reduced for a different vocabulary has a wrong d2t too.
 """
 
 from peagle.case import Case
@@ -18,7 +18,7 @@ def check(case: Case, head: Head) -> Findings:
     if head.shape(name) != (vocabulary,):
         message = (
             f"{name} of {head.location} has shape {list(head.tensors[name].shape)}, but "
-            f"{case.target.id} has {vocabulary:,} tokens: d2t may belong to another vocabulary too"
+            f"{case.target.id} has {vocabulary:,} tokens: d2t may be wrong too"
         )
         fix = "compare acceptance with the published value, or export the head again"
         yield RULE.warning("drafter", message, fix)

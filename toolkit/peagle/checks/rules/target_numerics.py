@@ -1,4 +1,4 @@
-"""A target with another dtype or quantization than the one the head was trained on.
+"""A target with a different dtype or quantization from the one the head was trained on.
 
 A head reads hidden states, which change with the target's numerics (a drift of 4 % lowered
 acceptance). vLLM cannot detect it.

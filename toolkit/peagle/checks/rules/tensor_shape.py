@@ -1,7 +1,7 @@
 """Layer tensors of the head whose shapes differ from config.json.
 
-vLLM refuses another shape when it loads the weights. The first layer's attention takes embedding
-and hidden state side by side, so its inputs are twice as wide.
+vLLM refuses a different shape when it loads the weights. The first layer's attention takes
+embedding and hidden state side by side, so its inputs are twice as wide.
 """
 
 from peagle.case import Case

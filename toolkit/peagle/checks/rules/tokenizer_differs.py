@@ -1,7 +1,7 @@
-"""A head with another tokenizer than the target's.
+"""A head whose tokenizer differs from the target's.
 
-vLLM never reads the head's tokenizer. The head was trained on other token ids than it gets, and
-nearly no draft is accepted. Other special tokens are only a warning.
+vLLM never reads the head's tokenizer. The head was trained on different token ids from those that
+it gets, and nearly no draft is accepted. Different special tokens are only a warning.
 """
 
 from peagle.case import Case

@@ -1,4 +1,4 @@
-"""A head with another vocabulary size than the target's.
+"""A head whose vocabulary size differs from the target's.
 
 vLLM does not compare them for EAGLE-3 heads. Drafted ids mean other tokens, or vLLM reads beyond a
 table: no draft is accepted, or the engine crashes.
@@ -15,7 +15,7 @@ RULE = Rule("vocabulary-mismatch", about="head", vllm_notices="never")
 @for_head
 def check(case: Case, head: Head) -> Findings:
     own, vocabulary = head.config.vocab_size, case.architecture.vocab_size
-    # Another rule reports a target that is itself another one.
+    # Another rule reports a wrong target.
     if own not in (None, vocabulary, case.target.architecture.vocab_size):
         message = (
             f"{head.location}: the head's vocabulary has {own:,} tokens, that of {case.target.id} "
