@@ -81,7 +81,7 @@ def test_one_of_two_concurrent_writers_gets_the_lock(aws: Aws, bucket: Bucket) -
         lock = Lock(bucket, PLACE, "copies")
         start.wait()
         try:
-            lock.take()
+            lock.acquire()
         except Refused:
             return
         got.append(lock.holder.id)
@@ -100,7 +100,7 @@ def test_one_of_two_concurrent_writers_gets_the_lock(aws: Aws, bucket: Bucket) -
 def test_a_lock_of_another_machine_holds_until_it_is_stale(
     aws: Aws, bucket: Bucket, target: Path, elsewhere: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Lock(bucket, PLACE, "copied").take()
+    Lock(bucket, PLACE, "copied").acquire()
     elsewhere()
     with pytest.raises(Refused):
         sync(aws, target=folder_weights(target))
@@ -113,7 +113,7 @@ def test_a_lock_of_another_machine_holds_until_it_is_stale(
 
 
 def test_take_over_does_not_wait(aws: Aws, bucket: Bucket, target: Path, elsewhere: Any) -> None:
-    Lock(bucket, PLACE, "copied").take()
+    Lock(bucket, PLACE, "copied").acquire()
     elsewhere()
 
     sync_weights(
@@ -153,7 +153,7 @@ def test_a_holder_that_lost_the_lock_stops_and_leaves_the_new_one(
     def take_over(operation: str, given: dict[str, Any]) -> None:
         if operation == "put_object" and given["Key"] == "pair/target/config.json":
             calls.before = lambda operation, given: None
-            other.take(over=True)
+            other.acquire(over=True)
 
     calls = Calls(aws, monkeypatch)
     calls.before = take_over
@@ -173,15 +173,15 @@ def test_the_lock_is_renewed_only_when_due(
 ) -> None:
     calls, seconds = Calls(aws, monkeypatch), [0.0]
     lock = Lock(bucket, PLACE, "copies", clock=lambda: seconds[0])
-    lock.take()
+    lock.acquire()
     for now, renewals in ((RENEW_SECONDS - 1, 0), (RENEW_SECONDS + 1, 1), (RENEW_SECONDS + 2, 1)):
         seconds[0] = now
-        lock.keep()
+        lock.renew()
         assert calls.count("put_object") == 1 + renewals
 
     aws.call("s3", "delete_object", Bucket="models", Key=PLACE.lock_key)
     with pytest.raises(CloudError, match="it was removed"):
-        lock.keep(now=True)
+        lock.renew(now=True)
 
 
 def test_a_holder_that_renewed_meanwhile_keeps_the_lock(
@@ -189,7 +189,7 @@ def test_a_holder_that_renewed_meanwhile_keeps_the_lock(
 ) -> None:
     """Its lock was stale, and is renewed before the other replaces it."""
     first, second = (Lock(bucket, PLACE, doing) for doing in ("copies", "copies too"))
-    first.take()
+    first.acquire()
     elsewhere()
     calls = Calls(aws, monkeypatch)
 
@@ -197,14 +197,14 @@ def test_a_holder_that_renewed_meanwhile_keeps_the_lock(
         if operation == "put_object" and "IfMatch" in given:
             calls.before = lambda operation, given: None
             monkeypatch.setattr(f"{LOCKING}.STALE_SECONDS", 300.0)
-            first.keep(now=True)
+            first.renew(now=True)
 
     calls.before = wake
     monkeypatch.setattr(f"{LOCKING}.STALE_SECONDS", -1.0)
 
     with pytest.raises(Refused):
-        second.take()
-    first.keep(now=True)
+        second.acquire()
+    first.renew(now=True)
 
 
 def test_a_lost_response_does_not_count_as_another_holder(
@@ -221,8 +221,8 @@ def test_a_lost_response_does_not_count_as_another_holder(
     monkeypatch.setattr(bucket, "call", twice)
     lock = Lock(bucket, PLACE, "copies")
 
-    lock.take()
-    lock.keep(now=True)
+    lock.acquire()
+    lock.renew(now=True)
     lock.release()
 
     assert keys(aws) == set()

@@ -144,7 +144,7 @@ def test_an_interrupted_copy_is_refused_with_the_current_writer(
 
     assert "config.json is missing" in only(mounted_findings(aws, PAIR)).message
     put(aws, "pair/drafter/config.json", (tmp_path / "drafter" / "config.json").read_bytes())
-    Lock(Bucket(aws, "models"), PLACE, "copies a/target+a/head").take()
+    Lock(Bucket(aws, "models"), PLACE, "copies a/target+a/head").acquire()
     message = only(mounted_findings(aws, PAIR)).message
     assert "the sync has not finished" in message
     assert "copies a/target+a/head since" in message

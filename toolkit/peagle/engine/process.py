@@ -132,7 +132,7 @@ def is_alive(process: EngineProcess) -> bool:
     return start_time(process.pid) == process.started
 
 
-def has_ended(
+def wait_for_end(
     process: EngineProcess, seconds: float, waiting: Callable[[], object] = lambda: None
 ) -> bool:
     """Whether the engine's leading process ends within ``seconds``; calls ``waiting`` repeatedly
@@ -199,7 +199,7 @@ def drain_engine(
         return
     with contextlib.suppress(ProcessLookupError):
         os.kill(process.pid, signal.SIGTERM)
-    has_ended(process, seconds, waiting)
+    wait_for_end(process, seconds, waiting)
 
 
 def stop_engine(process: EngineProcess, grace_seconds: float = 10.0) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from peagle.engine.installed import check_compiler, find_engine
-from peagle.engine.process import LOOPBACK, EngineProcess, has_ended, stop_engine
+from peagle.engine.process import LOOPBACK, EngineProcess, stop_engine, wait_for_end
 from peagle.errors import EngineError, Fix, UserError
 from peagle.images import Docker
 from peagle.sandbox import state
@@ -266,7 +266,7 @@ def _request(daemon: EngineProcess, method: str, path: str, document: Any = None
         response = connection.getresponse()
         body = json.loads(response.read())
     except (OSError, ValueError, http.client.HTTPException) as error:
-        if has_ended(daemon, _ENDING_SECONDS):
+        if wait_for_end(daemon, _ENDING_SECONDS):
             return None
         fix = Fix("stop it", ("peagle", "sandbox", "stop"))
         raise EngineError(f"the sandbox does not respond: {error}", fix) from error

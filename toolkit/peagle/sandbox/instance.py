@@ -143,7 +143,7 @@ class EngineInstance:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     @contextmanager
-    def answering(self) -> Iterator[None]:
+    def invocation(self) -> Iterator[None]:
         """Count an invocation as in progress."""
         with self._in_progress_changed:
             self._in_progress += 1
@@ -159,7 +159,7 @@ class EngineInstance:
         with self._in_progress_changed:
             self._in_progress_changed.wait_for(lambda: self._in_progress == 0, DRAIN_SECONDS)
 
-    def why_it_ended(self) -> str | None:
+    def end_reason(self) -> str | None:
         """The deciding line of the log if the engine has ended; ``None`` while it runs."""
         if self.process and is_alive(self.process):
             return None
@@ -228,7 +228,7 @@ class EngineInstance:
         assert self.process is not None
         until = time.monotonic() + self.spec.startup_seconds
         while not is_healthy(self.process.port):
-            ended = self.why_it_ended()
+            ended = self.end_reason()
             if ended:
                 raise LaunchFailed(f"{self._not_healthy()} The engine ended: {ended}")
             if time.monotonic() > until or self._ended.is_set():

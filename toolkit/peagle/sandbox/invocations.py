@@ -176,7 +176,7 @@ def _relay(call: Invocation, region: str, path: str, accept: str, seconds: float
     """Send the invocation to the endpoint's engine. Raises ErrorResponse."""
     instance = _serving_instance(call, region)
     with ExitStack() as stack:
-        stack.enter_context(instance.answering())
+        stack.enter_context(instance.invocation())
         request = _request(call, region, instance, path, accept, seconds)
         stack.callback(request.close)
         return _Relayed(region, call.name, instance, request, stack.pop_all())
@@ -196,7 +196,7 @@ def _request(
     except h11.LocalProtocolError as error:
         raise protocol.validation_error(f"Invalid request header: {error}.") from error
     except (EngineUnreachable, BrokenResponse) as error:
-        text = f"the engine ended: {instance.why_it_ended() or error}"
+        text = f"the engine ended: {instance.end_reason() or error}"
         raise protocol.model_error(region, call.name, 503, text) from error
     except ResponseTimeout:
         raise protocol.model_error(region, call.name, 0, TIMED_OUT) from None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -151,6 +151,14 @@ def inspect_weights(aws: Aws, place: WeightsPrefix) -> StoredWeights:
     named = {
         place.file_key(part, name) for part, folder in manifest.items() for name in folder.files
     }
+    files = {
+        part: tuple(
+            _file_status(bucket, key, name, entry, key in present, uploads.get(key, ()))
+            for name, entry in sorted(folder.files.items())
+            for key in [place.file_key(part, name)]
+        )
+        for part, folder in manifest.items()
+    }
     warm = tuple(
         one
         for at in place.mountable_prefixes
@@ -161,7 +169,7 @@ def inspect_weights(aws: Aws, place: WeightsPrefix) -> StoredWeights:
     return StoredWeights(
         place,
         manifest,
-        {part: tuple(_files(bucket, place, part, manifest, present, uploads)) for part in manifest},
+        files,
         {key: size for key, size in present.items() if key not in ours},
         tuple(unknown_objects(place, present, named, PARTS)),
         warm,
@@ -186,35 +194,21 @@ def remove_weights(aws: Aws, found: StoredWeights, take_over: bool = False) -> N
     keys += [key for one in found.warm for key in one.objects]
     with hold_lock(Bucket(aws, place.bucket), place, "removes the weights", take_over) as lock:
         delete_objects(aws, place.bucket, keys)
-        lock.keep(now=True)
+        lock.renew(now=True)
         delete_objects(aws, place.bucket, [place.manifest_key])
 
 
-def _files(bucket: Bucket, place: WeightsPrefix, part: str, manifest: Manifest,
-           present: Mapping[str, int],
-           uploads: Mapping[str, list[str]]) -> Iterator[FileStatus]:  # fmt: skip
-    for name, entry in sorted(manifest[part].files.items()):
-        key = place.file_key(part, name)
-        if key in present:
-            yield _file(bucket, key, name, entry)
-            continue
-        kept = sum(
-            piece.size
-            for upload in uploads.get(key, ())
-            for piece in bucket.uploaded_parts(key, upload).values()
-        )
-        yield FileStatus(name, "half" if key in uploads else "missing", entry.size, kept)
-
-
-def _file(bucket: Bucket, key: str, name: str, entry: FileEntry) -> FileStatus:
-    head = bucket.head(key)
+def _file_status(
+    bucket: Bucket, key: str, name: str, entry: FileEntry, exists: bool, uploads: Collection[str]
+) -> FileStatus:
+    head = bucket.head(key) if exists else None
     if head is None:
-        return FileStatus(name, "missing", entry.size, 0)
-    state: State = "whole"
+        parts = (bucket.uploaded_parts(key, upload).values() for upload in uploads)
+        kept = sum(part.size for each in parts for part in each)
+        return FileStatus(name, "half" if uploads else "missing", entry.size, kept)
+    state: State = "whole" if entry.checksum else "unchecked"
     if head.size != entry.size or (entry.checksum and head.checksum != entry.checksum):
         state = "differs"
-    elif not entry.checksum:
-        state = "unchecked"
     return FileStatus(name, state, entry.size, head.size, head.checksum)
 
 

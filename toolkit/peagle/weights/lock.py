@@ -100,7 +100,7 @@ def read_lock(bucket: Bucket, place: WeightsPrefix) -> LockState | None:
 
 
 class Lock:
-    """A lock that this process holds between ``take`` and ``release``, unless ``keep`` raises."""
+    """A lock, held between ``acquire`` and ``release`` unless ``renew`` raises."""
 
     def __init__(self, bucket: Bucket, place: WeightsPrefix, doing: str,
                  clock: Callable[[], float] = time.monotonic) -> None:  # fmt: skip
@@ -113,7 +113,7 @@ class Lock:
         self._renewals = 0
         self._requested = False
 
-    def take(self, over: bool = False) -> None:
+    def acquire(self, over: bool = False) -> None:
         """Raises Refused when someone else holds the lock, unless it is stale or ``over``."""
         self._requested = True
         for _ in range(_ATTEMPTS):
@@ -139,7 +139,7 @@ class Lock:
             code="locked",
         )  # fmt: skip
 
-    def keep(self, now: bool = False) -> None:
+    def renew(self, now: bool = False) -> None:
         """Renew the lock when that is due, or ``now``. Raises CloudError when it is lost."""
         if not now and self._clock() - self._renewed < RENEW_SECONDS:
             return
@@ -193,7 +193,7 @@ def hold_lock(
     lock = Lock(bucket, place, doing)
     with locked(_local_file(lock.holder.id)):
         try:
-            lock.take(take_over)
+            lock.acquire(take_over)
             yield lock
         finally:
             lock.release()

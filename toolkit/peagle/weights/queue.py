@@ -10,7 +10,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -62,7 +61,8 @@ class Meter:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._total, self._report, self._clock = total, report, clock
-        self._done = self._moved = 0
+        self._done = 0
+        self.moved = 0
         self._expected: dict[str, int] = {}
         self._file = ""
         self._begin = clock()
@@ -72,10 +72,6 @@ class Meter:
     def done(self) -> int:
         """Bytes in place, including those of earlier runs that are still to be verified."""
         return min(self._total, self._done + sum(self._expected.values()))
-
-    @property
-    def moved(self) -> int:
-        return self._moved
 
     def expect(self, file: str, count: int) -> None:
         """An earlier run left ``count`` bytes of ``file``."""
@@ -91,8 +87,8 @@ class Meter:
         self._done += count
         if not moved and file in self._expected:
             self._expected[file] = max(0, self._expected[file] - count)
-        self._moved += count if moved else 0
-        self._marks.append((self._clock(), self._moved))
+        self.moved += count if moved else 0
+        self._marks.append((self._clock(), self.moved))
         self.tick()
 
     def withdraw(self, count: int) -> None:
@@ -104,10 +100,10 @@ class Meter:
         while len(self._marks) > 2 and now - self._marks[1][0] > _WINDOW_SECONDS:
             self._marks.popleft()
         since, before = self._marks[0]
-        speed = (self._moved - before) / (now - since) if now > since else 0.0
+        speed = (self.moved - before) / (now - since) if now > since else 0.0
         known = speed > 0 and now - self._begin >= _MIN_SECONDS
         left = (self._total - self.done) / speed if known else None
-        self._report(SyncProgress(self.done, self._total, self._moved, speed, left, self._file))
+        self._report(SyncProgress(self.done, self._total, self.moved, speed, left, self._file))
 
 
 class Workers:
@@ -148,10 +144,10 @@ class Workers:
 
 class TransferQueue:
     """Opens transfers one after the other, runs their parts in parallel and takes the results in
-    order. ``keep`` is called regularly: it renews the lock."""
+    order. ``renew`` is called regularly, for the lock."""
 
-    def __init__(self, meter: Meter, keep: Callable[[], object]) -> None:
-        self._meter, self._keep = meter, keep
+    def __init__(self, meter: Meter, renew: Callable[[], object]) -> None:
+        self._meter, self._renew = meter, renew
         self._workers = Workers()
         self._waiting: deque[tuple[Transfer, Future[_Result]]] = deque()
         self._follow_ups: deque[Transfer] = deque()
@@ -214,10 +210,10 @@ class TransferQueue:
 
     def _result(self, future: Future[_Result]) -> _Result:
         while True:
-            self._keep()
+            self._renew()
             try:
                 return future.result(timeout=_TICK_SECONDS)
-            except NotYet:
+            except TimeoutError:
                 if future.done():
                     raise
                 self._meter.tick()

@@ -199,11 +199,11 @@ def sync_weights(
                 meter.expect(item.name, partial[item.key])
         if meter.done:
             meter.tick()
-        TransferQueue(meter, lock.keep).run(_transfers(bucket, plan, uploads))
+        TransferQueue(meter, lock.renew).run(_transfers(bucket, plan, uploads))
         heads = ((item.key, bucket.head(item.key)) for item in plan.items)
         checksums = {key: head.checksum for key, head in heads if head}
         manifest = known | _folders(plan, pair, checksums)
-        lock.keep(now=True)
+        lock.renew(now=True)
         write_manifest(bucket, plan.place, manifest)
         return SyncResult(meter.moved, manifest)
 
