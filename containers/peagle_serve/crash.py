@@ -278,10 +278,9 @@ def _message(lines: list[tuple[str, str]], number: int) -> str:
 
 def _readable(message: str) -> str:
     """Without pydantic's details, and at most a few lines long."""
-    plain = _PYDANTIC_DETAIL.sub(_input, _VALIDATION.sub("", message))
+    # The value that pydantic refused stays, if it is simple.
+    plain = _PYDANTIC_DETAIL.sub(
+        lambda detail: f", not {detail[1]}" if detail[2] in _SIMPLE_TYPES else "",
+        _VALIDATION.sub("", message),
+    )
     return plain if len(plain) <= _LONGEST else f"{plain[: _LONGEST // 2]} ... {plain[-100:]}"
-
-
-def _input(detail: re.Match[str]) -> str:
-    """The value that pydantic refused, if it is simple."""
-    return f", not {detail[1]}" if detail[2] in _SIMPLE_TYPES else ""

@@ -43,7 +43,10 @@ def check_pair(environment: Mapping[str, str]) -> None:
     target, config = (read_json(SPECULATION, file) for file in files)
     inner = target.get("text_config")
     target = inner if isinstance(inner, dict) else target
-    head = _head_files(Path(drafter), config)
+    shapes: dict[str, list[int]] = {}
+    for file in sorted(Path(drafter).glob("*.safetensors")):
+        shapes.update((name, list(one.shape)) for name, one in read_header(file).items())
+    head = HeadFiles(config, shapes)
     if not head.may_be_head():
         classes = ", ".join(head.config.classes) or "no class"
         raise WrongEnvironment(
@@ -65,13 +68,6 @@ def check_pair(environment: Mapping[str, str]) -> None:
     _check_drafted_tokens(head)
     _check_embeddings(head, target)
     _check_own_layers(head)
-
-
-def _head_files(folder: Path, config: Mapping[str, Any]) -> HeadFiles:
-    shapes: dict[str, list[int]] = {}
-    for file in sorted(folder.glob("*.safetensors")):
-        shapes.update((name, list(one.shape)) for name, one in read_header(file).items())
-    return HeadFiles(config, shapes)
 
 
 def _number(config: Mapping[str, Any], key: str) -> int | None:

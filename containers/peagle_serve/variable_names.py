@@ -135,18 +135,16 @@ def _meant(name: str, names: Collection[str]) -> str | None:
     if upper.endswith("SPECULATIVE_CONFIG"):
         return SPECULATION
     if upper.startswith(_OWN_PREFIX):
-        return None if name in OWN_VARIABLES else _own(upper)
+        if name in OWN_VARIABLES:
+            return None
+        # Compared without the common prefix, which would make any two similar.
+        own = {known.removeprefix(_OWN_PREFIX): known for known in OWN_VARIABLES}
+        return own.get(_close(upper.removeprefix(_OWN_PREFIX), own, _OWN_ALIKE) or "")
     if f"SM_{upper}" in KNOWN:
         return None if f"SM_{upper}" in names else f"SM_{upper}"
     if not upper.startswith("SM"):
         return None
     return _close(upper, KNOWN, _ALIKE)
-
-
-def _own(name: str) -> str | None:
-    """Compared without the common prefix, which would make any two similar."""
-    rest = {own.removeprefix(_OWN_PREFIX): own for own in OWN_VARIABLES}
-    return rest.get(_close(name.removeprefix(_OWN_PREFIX), rest, _OWN_ALIKE) or "")
 
 
 def _close(name: str, known: Iterable[str], alike: float) -> str | None:

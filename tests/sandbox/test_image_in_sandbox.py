@@ -35,7 +35,7 @@ def test_codebuild_builds_and_destroy_removes_all_of_it(place: Environment, peag
     assert built.returncode == 0, built.stderr
     address = json.loads(built.stdout)["pushed"]
     assert "/peagle-gpt-oss-20b:0.28.0-gpu-" in address
-    assert re.search(r"uploading the build context \(\d+ kB\)", built.stderr)
+    assert re.search(r"uploading the build context \([\d.]+ MB\)", built.stderr)
     assert "note" not in built.stderr
     assert "by tag: ECR reports no digest" in built.stderr
     refused = peagle("destroy", "--images", "--sandbox", env=place)

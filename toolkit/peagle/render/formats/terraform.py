@@ -30,7 +30,7 @@ def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
 
 def configuration(plan: Plan) -> dict[str, Any]:
     model, config, endpoint = (request.parameters for request in requests(plan))
-    tags = _tags(endpoint["Tags"])
+    tags = {tag["Key"]: tag["Value"] for tag in endpoint["Tags"]}
     additional = any(mount.channel is not None for mount in plan.mounts)
     provider = PROVIDER_WITH_ADDITIONAL_SOURCES if additional else PROVIDER
     return {
@@ -142,10 +142,6 @@ def _outputs(plan: Plan) -> dict[str, Any]:
             "description": literal(f"Must contain the files of {folder.described}"),
         }
     return outputs
-
-
-def _tags(tags: list[dict[str, str]]) -> dict[str, str]:
-    return {tag["Key"]: tag["Value"] for tag in tags}
 
 
 def _opened(text: str) -> str:
