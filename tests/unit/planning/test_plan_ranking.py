@@ -58,7 +58,7 @@ def test_each_candidate_has_the_k_and_speed_of_its_gpu() -> None:
     assert (fast.k, fast.tokens_per_second, fast.verified) == (3, 900, True)
     assert "measured on 1 x GPU-sm_120" in str(fast.speed_source)
     assert by_type["ml.g5.12xlarge"].k == 5
-    assert made.instance_type == "ml.g5.12xlarge", "without a speed asked for, price alone decides"
+    assert made.instance_type == "ml.g5.12xlarge", "without a required speed, price alone decides"
 
 
 def test_the_price_of_a_million_tokens_is_price_over_speed() -> None:
@@ -248,7 +248,7 @@ def test_a_drafter_that_makes_the_speed_more_expensive_has_a_warning() -> None:
         {"concurrency": 32, "min_tokens_per_second": 900},
         {"concurrency": 32},
     ],
-    ids=["one is needed either way", "faster than alone", "one is enough", "no speed is asked for"],
+    ids=["one is needed either way", "faster than alone", "one is enough", "no required speed"],
 )
 def test_a_drafter_that_costs_no_more_has_no_warning(options: dict[str, Any]) -> None:
     for pair in ("chat+p-eagle", "chat+eagle3"):

@@ -126,7 +126,7 @@ def test_without_any_streamer_the_fix_is_a_mount() -> None:
 def test_streamers_have_a_date_and_a_source() -> None:
     facts = [runtime.streamer for runtime in load_catalog().runtimes.runtimes if runtime.streamer]
 
-    assert facts, "nobody could stream"
+    assert facts, "no runtime has a streamer"
     assert all(fact.package.startswith("runai-model-streamer") for fact in facts)
     assert all(fact.source for fact in facts)
 

@@ -5,7 +5,7 @@ through target and drafter, samples ``max_num_seqs`` tokens and reserves the pea
 v1/worker/gpu_model_runner.py; v1/worker/gpu/model_runner.py for model runner V2). Each phase here
 sums the tensors that are live at the same time in that run. CUDA graphs follow
 profile_cudagraph_memory of the same file. Each constant holds for all pairs; its docstring names
-what it stands for.
+its source.
 """
 
 from __future__ import annotations
