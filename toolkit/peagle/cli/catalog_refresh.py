@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import click
 
 from peagle import api
 from peagle.aws.client import Aws
-from peagle.aws.refresh import PARTS, Change, Part, Refreshed
+from peagle.aws.refresh import PARTS, Part
 from peagle.catalog.tables import InstanceTable
 from peagle.catalog.writing import Tables
 from peagle.cli.account import Account, account_options
@@ -66,19 +65,27 @@ def refresh(
     unchanged. Exits with 4 if AWS refused or did not answer, and with 2 if credentials or a package
     are missing.
     """
-    own = ctx.find_root().params.get("catalog_folder")  # it may be empty
-    folder = _folder(to or (Path(own) if own else None), account, dry_run)
+    catalog = ctx.find_root().params.get("catalog_folder")  # it may be empty
+    own = to or (Path(catalog) if catalog else None)
+    if own is None and account.sandbox:
+        raise UserError(
+            "answers of the sandbox must not go into the bundled catalogue", "add --to DIR"
+        )
+    folder = api.folder_for_tables(own)
+    if not dry_run:
+        api.refuse_unwritable(folder)
     loaded = api.load_catalog(folder)
     before = Tables(loaded.runtimes, loaded.instances)
     parts: list[Part] = [part for part in PARTS if given[part]] or list(PARTS)
     account.start()
-    found = api.refresh_tables(
-        before, parts, regions or _regions_of(before.instances), _Connections(account)
-    )
+    regions = regions or _regions_of(before.instances)
+    found = api.refresh_tables(before, parts, regions, _connector(account))
+    failures = list(found.failed.values())
+    is_one_reason = len(failures) == len(parts) and len({*map(str, failures)}) == 1
     texts = api.new_texts(folder, before, found.tables)
     changes = api.table_changes(before, found.tables)
     if not as_json:
-        show_findings(() if _is_one_reason(found, parts) else found.findings)
+        show_findings(() if is_one_reason else found.findings)
         print_changes(changes)
     written: list[Path] = []
     again = (*typed_command(ctx, "catalog", "refresh"), "--yes")
@@ -87,75 +94,39 @@ def refresh(
     if texts and not dry_run and (yes or (not as_json and confirmed(question, fix))):
         written = api.write_texts(folder, texts)
     if as_json:
-        print_json(_document(found, changes, folder, written))
-    elif changes or not found.failed:
-        _report_written(changes, written)
-    _exit(ctx, found, parts)
-
-
-def _folder(own: Path | None, account: Account, dry_run: bool) -> Path:
-    """The folder of the tables. Raises UserError if they must not or cannot be written there."""
-    if own is None and account.sandbox:
-        raise UserError(
-            "answers of the sandbox must not go into the bundled catalogue", "add --to DIR"
+        print_json(
+            {
+                "folder": str(folder),
+                "changes": [asdict(change) for change in changes],
+                "findings": [finding.model_dump(mode="json") for finding in found.findings],
+                "failed": list(found.failed),
+                "written": [str(path) for path in written],
+            }
         )
-    folder = api.folder_for_tables(own)
-    if not dry_run:
-        api.refuse_unwritable(folder)
-    return folder
+    elif changes:
+        say("\n".join(f"wrote {path}" for path in written) or "Nothing was written.")
+    elif not failures:
+        say("The catalogue is up to date; nothing to write.")
+    if is_one_reason:
+        raise failures[0]
+    if failures:
+        say(f"{len(failures)} of {len(parts)} parts were not refreshed.")
+        ctx.exit(failures[0].exit_code)
 
 
-class _Connections:
-    """Connections to the regions of one account, made when a part needs one."""
+def _connector(account: Account) -> Callable[[str], Aws]:
+    """Connects to regions of one account, which is looked up once, when a part needs it."""
+    first: list[Aws] = []
 
-    def __init__(self, account: Account) -> None:
-        self._account = account
-        self._first: Aws | None = None
+    def connect(region: str) -> Aws:
+        if not first:
+            first.append(account.connect(region))
+        return first[0].in_region(region)
 
-    def __call__(self, region: str) -> Aws:
-        if self._first is None:
-            self._first = self._account.connect(region)
-        return self._first.in_region(region)
+    return connect
 
 
 def _regions_of(table: InstanceTable) -> tuple[str, ...]:
     """The regions that the table has prices of."""
     regions = {price.region for instance in table.instances for price in instance.prices}
     return tuple(sorted(regions)) or (DEFAULT_REGION,)
-
-
-def _is_one_reason(found: Refreshed, parts: Sequence[Part]) -> bool:
-    """Whether all parts failed for the same reason, which is then the error of the command."""
-    return len(found.failed) == len(parts) and len({*map(str, found.failed.values())}) == 1
-
-
-def _exit(ctx: click.Context, found: Refreshed, parts: Sequence[Part]) -> None:
-    """Exit with the code of the first part that failed, if one did."""
-    if not found.failed:
-        return
-    first = next(iter(found.failed.values()))
-    if _is_one_reason(found, parts):
-        raise first
-    say(f"{len(found.failed)} of {len(parts)} parts were not refreshed.")
-    ctx.exit(first.exit_code)
-
-
-def _report_written(changes: Sequence[Change], written: Sequence[Path]) -> None:
-    if not changes:
-        say("The catalogue is up to date; nothing to write.")
-    elif not written:
-        say("Nothing was written.")
-    for path in written:
-        say(f"wrote {path}")
-
-
-def _document(
-    found: Refreshed, changes: Sequence[Change], folder: Path, written: list[Path]
-) -> dict[str, Any]:
-    return {
-        "folder": str(folder),
-        "changes": [asdict(change) for change in changes],
-        "findings": [finding.model_dump(mode="json") for finding in found.findings],
-        "failed": list(found.failed),
-        "written": [str(path) for path in written],
-    }
