@@ -34,7 +34,7 @@ def price_in(folder: Path) -> float:
     return instance.prices[0].usd_per_hour
 
 
-def test_what_would_change_is_shown_and_asked(terminal: Terminal, mine: Path) -> None:
+def test_changes_are_shown_before_the_confirmation(terminal: Terminal, mine: Path) -> None:
     terminal.cloud.price = 1.75
 
     done = terminal.run(*PRICES, str(mine), answers="y\n")
@@ -48,7 +48,7 @@ def test_what_would_change_is_shown_and_asked(terminal: Terminal, mine: Path) ->
 @pytest.mark.parametrize(
     ("options", "answers", "code"), [((), "n\n", 0), (("--dry-run",), None, 0), ((), None, 2)]
 )
-def test_nothing_is_written_unasked(
+def test_nothing_is_written_without_confirmation(
     terminal: Terminal, mine: Path, options: tuple[str, ...], answers: str | None, code: int
 ) -> None:
     terminal.cloud.price = 1.75
@@ -111,7 +111,7 @@ def test_the_user_s_own_catalogue_is_the_place_for_it(terminal: Terminal, mine: 
     assert price_in(data_folder("model_catalog")) == 1.408
 
 
-def test_digests_of_images_are_asked_of_ecr_and_written(terminal: Terminal, mine: Path) -> None:
+def test_digests_of_images_come_from_ecr(terminal: Terminal, mine: Path) -> None:
     shutil.copy(data_folder("model_catalog") / "runtimes.yaml", mine)
     runtime = next(r for r in load_catalog().runtimes.runtimes if r.vllm == "0.28.0")
     digests = ("sha256:" + "a" * 64, "sha256:" + "b" * 64)
@@ -129,7 +129,7 @@ def test_digests_of_images_are_asked_of_ecr_and_written(terminal: Terminal, mine
     assert "up to date" in made.err
 
 
-def test_who_is_denied_is_told_in_one_line(terminal: Terminal, mine: Path) -> None:
+def test_denied_access_is_one_line(terminal: Terminal, mine: Path) -> None:
     def deny(operation: str) -> None:
         if operation == "get_products":
             raise service_error("AccessDeniedException", "no", "GetProducts")
@@ -172,7 +172,7 @@ def test_what_could_be_had_is_written_and_the_rest_is_a_failure(
 
 
 @pytest.mark.parametrize(("error", "code"), [(UserError, 2), (CloudError, 4)])
-def test_who_cannot_ask_is_not_told_that_all_is_up_to_date(
+def test_failed_query_does_not_count_as_up_to_date(
     terminal: Terminal,
     mine: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -217,7 +217,7 @@ def test_a_dry_run_needs_no_folder_that_can_be_written(terminal: Terminal, tmp_p
 
 
 @pytest.mark.parametrize("folder", ["/proc/none", "/dev/null/none", "x" * 300])
-def test_a_folder_that_cannot_be_made_is_told_in_one_line(terminal: Terminal, folder: str) -> None:
+def test_folder_that_cannot_be_created_is_one_error(terminal: Terminal, folder: str) -> None:
     terminal.cloud.price = 1.75
 
     done = terminal.run(*PRICES, folder, "--yes")
@@ -227,7 +227,7 @@ def test_a_folder_that_cannot_be_made_is_told_in_one_line(terminal: Terminal, fo
     assert "--to" in done.error
 
 
-def test_the_sandbox_is_no_news_for_the_bundled_catalogue(terminal: Terminal) -> None:
+def test_sandbox_does_not_refresh_the_bundled_catalogue(terminal: Terminal) -> None:
     done = terminal.run("catalog", "refresh", "--prices", "--sandbox", "--yes")
 
     assert done.code == 2

@@ -79,7 +79,7 @@ def test_a_good_pair_ends_well_and_says_what_was_read() -> None:
     assert done.stdout.rstrip().endswith("nothing wrong")
 
 
-def test_a_broken_head_is_told_with_code_place_and_fix(without_mask: str) -> None:
+def test_broken_head_is_shown_with_code_location_and_fix(without_mask: str) -> None:
     done = run("tiny", "--drafter", without_mask)
     assert done.exit_code == 3
     assert "head-without-mask (drafter)" in done.stdout
@@ -113,7 +113,7 @@ def test_the_pair_says_how_the_drafter_is_started() -> None:
     assert codes(document("tiny", "--drafter", "eagle3")) == []
 
 
-def test_two_folders_are_a_pair_of_ones_own() -> None:
+def test_two_folders_are_an_own_pair() -> None:
     target, head = str(tiny("target")), str(tiny("p-eagle"))
     made = document("tiny", "--target", target, "--drafter", head)
     assert [place["location"] for place in made["read"]] == [target, head]
@@ -185,7 +185,7 @@ def test_every_option_reaches_its_rule(arguments: list[str], code: str, level: s
         [*GEMMA, "--engine", "attention-config=[1"],
     ],
 )
-def test_what_turns_nothing_on_is_no_error(arguments: list[str]) -> None:
+def test_disabled_setting_is_no_error(arguments: list[str]) -> None:
     assert codes(document(*arguments)) == []
 
 
@@ -252,7 +252,7 @@ def test_a_config_that_is_not_json_is_one_error(tmp_path: Path) -> None:
     assert "config.json" in error.message
 
 
-def test_weights_that_were_not_checked_are_said_plainly(tmp_path: Path) -> None:
+def test_unchecked_weights_are_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes((tiny("p-eagle") / "config.json").read_bytes())
     done = run("tiny", "--drafter", str(tmp_path))
     assert done.exit_code == 0
@@ -293,7 +293,7 @@ def test_an_own_head_is_never_called_the_catalogues() -> None:
     assert "hidden-size-mismatch" in first
 
 
-def test_what_was_not_read_is_said_and_how_it_would_be() -> None:
+def test_unread_files_are_named_with_the_command_that_reads_them() -> None:
     done = run("gpt-oss-20b")
     assert "nothing wrong in the catalogue's numbers" in done.stdout
     assert "         peagle check gpt-oss-20b --target hf --drafter hf\n" in done.stdout
@@ -310,7 +310,7 @@ def test_a_folder_written_like_a_drafter_is_shown(
         assert "write ./mine" in refusal("tiny", option, "mine").fix
 
 
-def test_a_config_without_numbers_is_told_with_its_place(tmp_path: Path) -> None:
+def test_config_without_numbers_is_an_error_with_its_location(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     message = refusal("tiny", "--target", str(tmp_path)).message
     assert message.startswith(f"{tmp_path}/config.json has no hidden_size")
@@ -325,7 +325,7 @@ def test_the_rules_are_listed_with_what_they_guard() -> None:
     assert set(listed[0]) == {"code", "about", "vllm_notices", "guards"}
 
 
-def test_a_target_of_ones_own_catalogue_is_a_pair_too(tmp_path: Path) -> None:
+def test_target_of_an_own_catalogue_is_a_pair(tmp_path: Path) -> None:
     text = (tiny("target").parents[1] / "tiny.yaml").read_text()
     own = tmp_path / "acme"
     own.mkdir()

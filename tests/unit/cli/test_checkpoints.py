@@ -41,7 +41,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("s3://bucket/a/b/", S3Source, "s3://bucket/a/b"),
     ],
 )
-def test_each_place_is_told_by_how_it_is_written(
+def test_kind_of_a_location_follows_from_its_form(
     location: str, kind: type, shown: str, folder: Path
 ) -> None:
     source = source_of(location, aws)
@@ -58,18 +58,18 @@ def test_a_folder_is_read(location: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("location", ["", "word", "a b/c", "a/b/c", "-x/y", "http://x/y"])
-def test_what_is_no_place_is_told(location: str, folder: Path) -> None:
+def test_text_that_is_no_location_is_an_error(location: str, folder: Path) -> None:
     with pytest.raises(UserError, match="is not a weights location") as refused:
         source_of(location, aws)
     assert "./folder" in refused.value.fix
 
 
-def test_without_aws_there_is_no_s3(folder: Path) -> None:
+def test_s3_location_needs_a_connection(folder: Path) -> None:
     with pytest.raises(UserError, match="cannot be read here"):
         source_of("s3://bucket/x")
 
 
-def test_a_folder_that_is_not_there_is_told(folder: Path) -> None:
+def test_missing_folder_is_an_error(folder: Path) -> None:
     with pytest.raises(CheckpointError, match="there is no folder a/gone"):
         checkpoint_at("./a/gone")
 

@@ -27,7 +27,7 @@ NAMED = ["status", "logs", "token", "destroy"]
 
 
 @pytest.mark.parametrize("command", NAMED)
-def test_an_unknown_name_is_told_with_near_ones(deployed: Terminal, command: str) -> None:
+def test_unknown_name_is_an_error_with_similar_names(deployed: Terminal, command: str) -> None:
     done = deployed.run(command, "peagle-tinny")
 
     assert done.code == 2
@@ -45,7 +45,7 @@ def test_an_unknown_name_needs_no_credentials(peagle: Peagle, command: str) -> N
     assert "peagle list" in done.stderr
 
 
-def test_status_says_what_deploy_said(deployed: Terminal) -> None:
+def test_status_agrees_with_deploy(deployed: Terminal) -> None:
     said = deployed.run(*FIRST, "--json").document
     document = deployed.run("status", NAME, "--json").document
 
@@ -168,7 +168,7 @@ def test_list_shows_state_and_price_of_each(deployed: Terminal) -> None:
     assert NAME in deployed.run("list").out
 
 
-def test_list_without_deployments_asks_nobody(peagle: Peagle, own_home: Path) -> None:
+def test_list_without_deployments_does_not_call_aws(peagle: Peagle, own_home: Path) -> None:
     done = peagle("list", "--json")
 
     assert done.returncode == 0
@@ -210,7 +210,7 @@ def test_logs_since_leaves_out_what_is_older(
     assert deployed.run("logs", NAME, "--since", "30m").out == "new\n"
 
 
-def test_older_lines_than_since_are_told_of(
+def test_lines_older_than_since_are_mentioned(
     deployed: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An idle engine writes nothing: that is not the same as an empty log."""
@@ -318,7 +318,7 @@ def test_a_token_lasts_12_hours_at_most(with_keys: Terminal, duration: str) -> N
     assert "12h" in done.error
 
 
-def test_destroy_asks_and_shows_what_goes(deployed: Terminal) -> None:
+def test_destroy_shows_resources_and_asks(deployed: Terminal) -> None:
     done = deployed.run("destroy", NAME, answers="n\n")
 
     assert done.code == 2

@@ -161,7 +161,7 @@ def test_a_prompt_of_the_proof_that_the_engine_refuses_is_not_proved(terminal: T
     assert f"Remove   peagle destroy {NAME}" in done.err
 
 
-def test_what_was_begun_is_continued_and_said_so(terminal: Terminal) -> None:
+def test_interrupted_deployment_is_continued(terminal: Terminal) -> None:
     def interrupt(operation: str) -> None:
         if operation == "create_endpoint":
             raise KeyboardInterrupt

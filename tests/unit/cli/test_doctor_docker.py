@@ -24,7 +24,7 @@ def checks(peagle: Peagle, **environment: str) -> dict[str, dict[str, Any]]:
     return {check["what"]: check for check in json.loads(done.stdout)["checks"]}
 
 
-def test_without_docker_only_that_is_said(peagle: Peagle, tmp_path: Path) -> None:
+def test_without_docker_only_docker_is_reported(peagle: Peagle, tmp_path: Path) -> None:
     found = checks(peagle, PATH=str(tmp_path))
     assert found["Docker"]["fine"] is False
     assert "no docker command" in found["Docker"]["found"]
@@ -41,7 +41,7 @@ def test_without_docker_only_that_is_said(peagle: Peagle, tmp_path: Path) -> Non
          (False, False, "without buildx")),
     ],
 )  # fmt: skip
-def test_builder_compose_and_gpus_are_told(
+def test_builder_compose_and_gpus_are_reported(
     peagle: Peagle, docker: FakeDocker, said: dict[str, Any], told: tuple[bool, bool, str]
 ) -> None:
     docker.answers("version", out="28.2.2")

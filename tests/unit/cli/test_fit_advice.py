@@ -139,7 +139,7 @@ def test_a_step_keeps_room_for_a_video_unless_there_are_none() -> None:
     assert "max-num-batched-tokens" not in knobs(*asked, "--max-num-batched-tokens", "2496")
 
 
-def test_speculation_that_was_asked_for_is_not_advised_away() -> None:
+def test_requested_speculation_is_not_advised_away() -> None:
     asked = ("gpt-oss-20b", "--instance-type", "ml.g5.xlarge", "--max-num-seqs", "8")
     assert "no-speculation" in knobs(*asked)
     assert "no-speculation" not in knobs(*asked, "--k", "7")

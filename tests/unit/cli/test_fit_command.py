@@ -228,13 +228,13 @@ def test_wrong_use_says_what_to_do(
         ("--gpu-memory-utilization", "0", "not a share above 0"),
     ],
 )
-def test_a_number_that_cannot_be_is_told(option: str, value: str, says: str) -> None:
+def test_impossible_number_is_a_usage_error(option: str, value: str, says: str) -> None:
     result = peagle("gpt-oss-20b", *H200, option, value)
     assert result.exit_code == 2
     assert says in result.output
 
 
-def test_a_damaged_config_is_told(tmp_path: Path) -> None:
+def test_damaged_config_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"hidden_size": "many"}')
     result = peagle("--target", str(tmp_path), *H200)
     assert isinstance(result.exception, CheckpointError)

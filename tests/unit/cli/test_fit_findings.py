@@ -28,7 +28,7 @@ def test_a_pair_that_cannot_work_is_refused_with_the_fit_still_shown(tmp_path: P
     assert "K=12 exceeds the trained K of 10" in str(result.exception)
 
 
-def test_the_rules_see_what_the_fit_is_asked() -> None:
+def test_rules_check_the_settings_of_fit() -> None:
     small = ("--kv-cache-dtype", "fp8", "--max-num-seqs", "8", "--max-model-len", "8192")
     hopper = ("gemma-4-31b", "--instance-type", "ml.p5en.48xlarge")
     assert refused(*hopper, *small) == {"sliding-flashinfer", "head-not-public"}

@@ -84,7 +84,7 @@ def test_weights_of_unknown_size_are_refused_where_no_header_tells_it(tmp_path: 
     assert "weight files" in str(wrong)
 
 
-def test_where_headers_tell_it_they_are_counted_and_that_is_said(tmp_path: Path) -> None:
+def test_embeddings_in_the_headers_are_counted_and_mentioned(tmp_path: Path) -> None:
     packed = RawTensor("I32", (1024, 512), bytes(4 * 1024 * 512))
     names = [
         f"model.layers.{n}.mlp.{part}_proj.qweight" for n in range(4) for part in ("up", "gate")
@@ -96,7 +96,7 @@ def test_where_headers_tell_it_they_are_counted_and_that_is_said(tmp_path: Path)
     assert "awq" in found[0]["message"]
 
 
-def test_a_quantised_head_is_said_to_be_counted_as_if_it_were_not(tmp_path: Path) -> None:
+def test_quantised_head_is_counted_as_unquantised_with_a_note(tmp_path: Path) -> None:
     config = json.loads(Path(folder("gpt-oss-20b", "eagle3"), "config.json").read_text())
     config["quantization_config"] = {"quant_method": "fp8"}
     fit = shown("gpt-oss-20b", *SMALL, "--drafter", written(tmp_path, config))

@@ -66,7 +66,7 @@ def _only_error(done: subprocess.CompletedProcess[str]) -> str:
     ],
     ids=lambda words: " ".join(words[:3]),
 )
-def test_docker_that_does_not_run_is_told_with_the_way_without_it(
+def test_stopped_docker_is_an_error_with_the_alternative(
     peagle: Peagle, docker: FakeDocker, place: dict[str, str], words: tuple[str, ...]
 ) -> None:
     docker.answers(code=1, err=NO_ENGINE)
@@ -78,7 +78,7 @@ def test_docker_that_does_not_run_is_told_with_the_way_without_it(
     assert "the process engine works without it" in done.stderr
 
 
-def test_a_disk_that_is_full_while_building_is_told_and_leaves_no_image(
+def test_full_disk_while_building_is_an_error_and_leaves_no_image(
     peagle: Peagle, docker: FakeDocker, place: dict[str, str]
 ) -> None:
     docker.answers("version", out="28.2")
@@ -94,7 +94,7 @@ def test_a_disk_that_is_full_while_building_is_told_and_leaves_no_image(
     assert not [argv for argv in asked if argv[0] in ("tag", "push")]
 
 
-def test_a_registry_that_refuses_the_push_is_told(
+def test_refused_push_is_an_error(
     peagle: Peagle, docker: FakeDocker, place: dict[str, str]
 ) -> None:
     docker.answers("version", out="28.2")
@@ -110,7 +110,7 @@ def test_a_registry_that_refuses_the_push_is_told(
     assert "log in to the registry" in said
 
 
-def test_a_registry_that_refuses_the_base_is_told(
+def test_refused_base_image_is_an_error(
     peagle: Peagle, docker: FakeDocker, place: dict[str, str]
 ) -> None:
     docker.answers("version", out="28.2")
@@ -124,7 +124,7 @@ def test_a_registry_that_refuses_the_base_is_told(
     assert "log in to the registry" in _only_error(done)
 
 
-def test_a_full_disk_before_codebuild_gets_the_context_is_told_and_nothing_is_sent(
+def test_full_disk_before_codebuild_is_an_error_and_nothing_is_sent(
     own_home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
@@ -148,7 +148,7 @@ def test_a_full_disk_before_codebuild_gets_the_context_is_told_and_nothing_is_se
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
-def test_a_full_disk_where_docker_learns_the_login_is_told_and_leaves_nothing(
+def test_full_disk_at_docker_login_is_an_error_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

@@ -24,7 +24,7 @@ __all__ = ["docker"]
         ("push", "host:5000/r:1"),
     ],
 )
-def test_a_name_that_nobody_takes_is_refused_before_anything_runs(
+def test_invalid_image_name_is_refused_before_anything_runs(
     peagle: Peagle, docker: FakeDocker, words: tuple[str, ...]
 ) -> None:
     done = peagle("image", *words)
@@ -85,9 +85,7 @@ def test_rendering_our_image_does_not_warn_of_aws_s(peagle: Peagle, tmp_path: Pa
     assert "exposes no speculation counters" in plain.stderr
 
 
-def test_without_docker_there_is_no_build_and_the_error_says_what_can_be_done(
-    peagle: Peagle, tmp_path: Path
-) -> None:
+def test_build_without_docker_is_an_error_with_a_fix(peagle: Peagle, tmp_path: Path) -> None:
     done = peagle("image", "build", "tiny", env={"PATH": str(tmp_path), "HOME": str(tmp_path)})
     assert done.returncode == 2
     assert "no docker command" in done.stderr

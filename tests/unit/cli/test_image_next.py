@@ -47,7 +47,7 @@ def test_without_credentials_nothing_is_built_to_be_pushed(
     assert not [one for one in docker.calls if one["argv"][0] != "version"]
 
 
-def test_a_push_that_fails_tells_the_name_of_what_was_built(
+def test_failed_push_names_the_built_image(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refused(*given: object) -> str:
@@ -70,16 +70,12 @@ def test_a_push_that_fails_tells_the_name_of_what_was_built(
         ("gpu", Account(sandbox=True), "peagle image push mine:1 --registry HOST"),
     ],
 )
-def test_what_is_built_comes_with_the_next_step(
-    runtime: str, account: Account, command: str
-) -> None:
+def test_build_shows_the_next_command(runtime: str, account: Account, command: str) -> None:
     built = replace(unchecked_image("mine:1"), labels={**LABELS, "peagle.runtime": runtime})
     assert image_commands.next_command(plan_of("uploaded"), built, account) == command
 
 
-def test_what_sagemaker_cannot_take_is_not_said_to_be_deployed(
-    peagle: Peagle, docker: FakeDocker
-) -> None:
+def test_no_deploy_command_for_an_image_outside_ecr(peagle: Peagle, docker: FakeDocker) -> None:
     docker.answers("version", out="20.10")
     docker.has_image("peagle-tiny:1")
     docker.answers("tag")

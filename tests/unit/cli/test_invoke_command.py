@@ -145,7 +145,7 @@ def test_a_prompt_beyond_the_context_is_refused_in_the_engines_words(deployed: T
     assert len(done.err.splitlines()) == 1
 
 
-def test_an_endpoint_that_is_gone_is_told(deployed: Terminal) -> None:
+def test_missing_endpoint_is_an_error(deployed: Terminal) -> None:
     deployed.cloud.endpoints.clear()
 
     done = deployed.run("invoke", NAME, "Hi")

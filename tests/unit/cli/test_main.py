@@ -158,7 +158,7 @@ def test_a_full_disk_is_one_line_and_no_traceback(peagle_process: Peagle) -> Non
 
 
 @pytest.mark.parametrize("options", [(), ("--json",)])
-def test_a_reader_that_leaves_is_no_error(peagle_process: Peagle, options: tuple[str, ...]) -> None:
+def test_closed_pipe_is_no_error(peagle_process: Peagle, options: tuple[str, ...]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:
@@ -227,7 +227,7 @@ def test_a_catalogue_folder_without_files_is_refused(peagle: Peagle, tmp_path: P
         assert f"--catalog {tmp_path}: the folder holds no catalogue files" in done.stderr
 
 
-def test_an_instance_type_without_gpus_gets_the_families_that_have_them(peagle: Peagle) -> None:
+def test_instance_type_without_gpus_gets_the_families_with_gpus(peagle: Peagle) -> None:
     done = peagle("plan", "tiny", "--instance-type", "ml.t3.medium")
     assert done.returncode == 2
     assert "families with GPUs: ml.g4dn, ml.g5, " in done.stderr

@@ -169,7 +169,7 @@ def test_a_plan_is_written_and_read_again(tmp_path: Path) -> None:
     assert document(str(out)) == document("tiny")
 
 
-def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_unwritable_path_is_one_error(tmp_path: Path) -> None:
     error = refusal("tiny", "--out", str(tmp_path / "no" / "plan.json"))
     assert "cannot be written" in error.message
 
@@ -212,9 +212,7 @@ def test_an_own_head_is_looked_at(head: Path) -> None:
     assert "hidden states of size 256" in " ".join(wrong.stdout.split())
 
 
-def test_an_own_head_may_be_named_from_where_one_stands(
-    head: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_own_head_may_be_a_relative_path(head: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(head.parent)
     assert document("tiny", "--drafter", "./my head") == document("tiny", "--drafter", str(head))
     head.rename(head.parent / "p-eagle")
@@ -232,7 +230,7 @@ def test_an_own_head_may_be_named_from_where_one_stands(
         ("model.safetensors", None, r"has no *.safetensors"),
     ],
 )
-def test_bad_config_or_no_weights_is_told(
+def test_bad_config_or_missing_weights_are_errors(
     file: str, content: str | None, words: str, head: Path
 ) -> None:
     (head / file).unlink()
@@ -251,7 +249,7 @@ def test_bad_config_or_no_weights_is_told(
         (safetensors({"fc": {}}, 0), "'fc' has the unknown dtype"),
     ],
 )
-def test_weights_that_cannot_be_loaded_are_told(content: bytes, words: str, head: Path) -> None:
+def test_weights_that_vllm_cannot_load_are_errors(content: bytes, words: str, head: Path) -> None:
     (head / "model.safetensors").write_bytes(content)
     error = refusal("gpt-oss-20b", "--drafter", str(head))
     assert words in error.message
@@ -259,7 +257,7 @@ def test_weights_that_cannot_be_loaded_are_told(content: bytes, words: str, head
     assert error.exit_code == 2
 
 
-def test_an_ordinary_model_is_no_head() -> None:
+def test_model_that_is_no_head_is_refused() -> None:
     target = data_folder("model_catalog") / "peagle" / "tiny" / "target"
     made = document("tiny", "--drafter", str(target))
     (finding,) = [f for f in made["findings"] if f["level"] == "error"]

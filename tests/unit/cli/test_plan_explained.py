@@ -95,7 +95,7 @@ def test_meanings_fit_on_a_line() -> None:
         assert meaning[0].islower() or meaning[0] in "KGP"
 
 
-def test_an_argv_is_taken_apart_as_vllm_does() -> None:
+def test_argv_is_parsed_as_vllm_does() -> None:
     config = '{"method":"eagle3","num_speculative_tokens":7,"parallel_drafting":true}'
     found = explain(["--async-scheduling", "--unheard-of", "x", "--speculative-config", config])
     assert [(name, value) for name, value, _ in found] == [
@@ -109,7 +109,7 @@ def test_an_argv_is_taken_apart_as_vllm_does() -> None:
 
 
 @pytest.mark.parametrize("width", ["80", "120"])
-def test_a_plan_tells_what_the_engine_is_told_and_what_the_memory_holds(width: str) -> None:
+def test_plan_shows_engine_arguments_and_memory(width: str) -> None:
     seen = words(run("plan", "gpt-oss-20b", width=width))
     for text in (
         "Engine arguments",
@@ -190,7 +190,7 @@ def test_where_all_drafters_lose_the_plan_proposes_none(
     assert "at best (K=3) with P-EAGLE" in seen
 
 
-def test_who_names_a_drafter_that_loses_is_told_what_the_same_evidence_has_instead(
+def test_slow_named_drafter_gets_the_better_choice_of_the_same_evidence(
     tmp_path: Path,
 ) -> None:
     catalog = measured(tmp_path, MIXED)
@@ -207,7 +207,7 @@ def test_who_names_a_drafter_that_loses_is_told_what_the_same_evidence_has_inste
         assert "speculation-loses" not in [finding["code"] for finding in again["findings"]]
 
 
-def test_a_drafter_that_takes_more_instances_than_none_is_told() -> None:
+def test_drafter_that_needs_more_instances_than_none_is_noted() -> None:
     asked = ("--concurrency", "64", "--min-tokens-per-second", "12000", "--json")
     made = json.loads(run("plan", "gpt-oss-20b+eagle3", *asked).stdout)
     assert made["instance_count"] == 2

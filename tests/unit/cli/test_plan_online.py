@@ -50,7 +50,7 @@ def test_the_price_is_today_s(terminal: Terminal) -> None:
     assert codes(done) == {"quota-enough": "note"}
 
 
-def test_one_sees_that_the_quota_was_asked(terminal: Terminal) -> None:
+def test_plan_shows_that_the_quota_was_queried(terminal: Terminal) -> None:
     terminal.cloud.price, terminal.cloud.quotas = 1.0, {"ml.g5.xlarge for endpoint usage": 4}
 
     words = " ".join(terminal.run(*PLAN).out.split())
@@ -88,7 +88,7 @@ def test_without_credentials_the_findings_say_how_to_get_them(
     assert fixes["quota-unknown"].startswith(CREDENTIALS_FIX.sentence)
 
 
-def test_a_price_that_nobody_knows_is_one_warning(terminal: Terminal, tmp_path: Path) -> None:
+def test_unknown_price_is_one_warning(terminal: Terminal, tmp_path: Path) -> None:
     kind = "ml.p5e.48xlarge"
     instances = load_catalog().instances.instances
     assert not next(one for one in instances if one.type == kind).prices
@@ -164,7 +164,7 @@ def test_a_quota_in_use_does_not_spoil_the_plan(terminal: Terminal, tmp_path: Pa
         ("ExpiredTokenException", "expired"),
     ],
 )
-def test_who_may_not_ask_gets_the_snapshot_and_is_told(
+def test_denied_query_falls_back_to_the_snapshot_with_a_warning(
     terminal: Terminal, code: str, words: str
 ) -> None:
     snapshot = terminal.run("plan", "tiny", "--instance-type", "ml.g5.xlarge", "--json").document
@@ -203,7 +203,7 @@ def test_a_plan_file_is_priced_anew_and_keeps_the_rest(terminal: Terminal, tmp_p
     assert changed <= {"price_per_hour_usd", "price_date", "findings", "digest"}
 
 
-def test_a_second_plan_asks_no_prices(terminal: Terminal) -> None:
+def test_second_plan_uses_cached_prices(terminal: Terminal) -> None:
     terminal.cloud.price = 1.0
     terminal.run(*PLAN)
     terminal.run(*PLAN)
@@ -212,7 +212,7 @@ def test_a_second_plan_asks_no_prices(terminal: Terminal) -> None:
     assert terminal.cloud.calls.count("list_service_quotas") == 1
 
 
-def test_who_never_answers_is_asked_once(
+def test_service_that_does_not_answer_is_queried_once(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("peagle.aws.client.BEST_EFFORT_TIMEOUTS", (2, 1, 1))
@@ -233,7 +233,7 @@ def test_who_never_answers_is_asked_once(
     assert "skipped service-quotas: pricing in us-east-1 cannot" in told["quota-unknown"]
 
 
-def test_without_online_nobody_is_asked(terminal: Terminal) -> None:
+def test_without_online_aws_is_not_queried(terminal: Terminal) -> None:
     assert terminal.run("plan", "tiny").code == 0
     assert terminal.cloud.calls == []
 

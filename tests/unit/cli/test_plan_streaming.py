@@ -26,7 +26,7 @@ def document(*arguments: str) -> dict[str, Any]:
     return made
 
 
-def test_the_plan_says_what_is_streamed_and_how_the_engine_is_told() -> None:
+def test_plan_shows_streamed_weights_and_load_format() -> None:
     shown = run("plan", "tiny", *SOURCES, *STREAM).output
 
     assert "s3://bucket/tiny/target/ (streamed by the engine)" in shown
@@ -42,7 +42,7 @@ def test_the_next_command_streams_too() -> None:
     assert "--weights-by stream" in " ".join(shown.split())
 
 
-def test_mount_is_the_default_and_can_be_said() -> None:
+def test_weights_by_mount_is_the_default() -> None:
     assert document("tiny", *SOURCES) == document("tiny", *SOURCES, "--weights-by", "mount")
 
 

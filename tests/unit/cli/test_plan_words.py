@@ -27,14 +27,14 @@ def words(*arguments: str) -> str:
     return " ".join(run(*arguments).stdout.split())
 
 
-def test_a_cache_for_a_part_of_the_load_is_no_plain_fit() -> None:
+def test_cache_for_a_part_of_the_load_is_no_plain_fit() -> None:
     seen = words("plan", "qwen3-8b", "--concurrency", "64", "--instance-type", "ml.g6e.xlarge")
     assert re.search(r"fits, for 3\.\d of the 64 requests at full length: the KV cache holds", seen)
     assert "warning cache-below-concurrency (concurrency)" in seen
     assert "fix: use ml." in seen
 
 
-def test_a_load_that_was_asked_for_is_held_by_a_quarter() -> None:
+def test_cache_holds_a_quarter_of_a_requested_load() -> None:
     made = json.loads(run("plan", "qwen3-8b", "--concurrency", "64", "--json").stdout)
     assert made["fit"]["max_concurrency"] >= 16
     assert made["instance_type"] != "ml.g6e.xlarge"
@@ -56,7 +56,7 @@ def test_findings_are_printed_as_check_prints_them() -> None:
     assert ": peagle image build gpt-oss-20b+p-eagle --push" in " ".join(seen.split())
 
 
-def test_a_pipe_gets_no_padding_and_the_width_that_was_asked_for() -> None:
+def test_pipe_gets_no_padding_and_the_width_of_columns() -> None:
     lines = run("plan", "gpt-oss-20b", COLUMNS="90").stdout.splitlines()
     assert not [line for line in lines if line.endswith(" ")]
     # An image's address stays whole, so that it can be copied.
@@ -113,7 +113,7 @@ def test_the_next_command_and_the_advice_know_the_catalogue(tmp_path: Path) -> N
         (("plan", "tiny", "--concurency", "2"), "did you mean --concurrency?"),
     ],
 )
-def test_an_option_in_the_wrong_place_is_told_where_it_goes(
+def test_misplaced_option_gets_a_hint(
     peagle: Peagle, arguments: tuple[str, ...], said: str
 ) -> None:
     done = peagle(*arguments)
@@ -141,7 +141,7 @@ def test_a_word_that_is_a_folder_or_hf_gets_a_hint(
         assert said in error.fix
 
 
-def test_an_unknown_target_is_told_of_catalogues_of_ones_own() -> None:
+def test_unknown_target_mentions_own_catalogues() -> None:
     error = run("plan", "nope").exception
     assert isinstance(error, NotFound)
     assert "--catalog DIR" in error.fix

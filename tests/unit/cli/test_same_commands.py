@@ -35,13 +35,15 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_takes_what_it_took(commands: dict[str, Description], command: str) -> None:
+def test_command_accepts_all_earlier_options(
+    commands: dict[str, Description], command: str
+) -> None:
     assert command in commands
     assert losses(COMMANDS[command], commands[command]) == []
 
 
 @pytest.mark.parametrize("line", RECORDED["commands"])
-def test_a_command_line_ends_as_it_did(workplace: Workplace, line: str) -> None:
+def test_command_line_ends_as_before(workplace: Workplace, line: str) -> None:
     before = outline.with_shared(line, RECORDED["commands"][line], RECORDED["shared"])
     assert outline.losses(before, workplace.outline(line)) == []
 

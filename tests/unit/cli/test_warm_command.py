@@ -65,7 +65,7 @@ def test_what_it_does_and_costs_is_shown_before_the_question(stocked: Terminal) 
     assert is_removed(stocked)
 
 
-def test_without_a_terminal_yes_is_asked_for(stocked: Terminal) -> None:
+def test_without_a_terminal_yes_is_required(stocked: Terminal) -> None:
     done = stocked.run(*WARM, "--name", NAME)
 
     assert done.code == 2
@@ -107,7 +107,7 @@ def test_doing_it_again_replaces_it(stocked: Terminal) -> None:
     assert is_removed(stocked)
 
 
-def test_others_beside_it_are_told_of(stocked: Terminal) -> None:
+def test_other_warm_starts_at_the_prefix_are_shown(stocked: Terminal) -> None:
     stocked.cloud.put("models", f"pair/warm/{'b' * 32}.tar.gz", b"x" * 2_000_000)
 
     done = warmed(stocked)
@@ -218,7 +218,7 @@ def test_what_was_fetched_wrong_is_not_stored(stocked: Terminal) -> None:
     assert is_removed(stocked)
 
 
-def test_a_full_disk_is_said_and_the_endpoint_is_removed(stocked: Terminal) -> None:
+def test_full_disk_is_reported_and_the_endpoint_is_removed(stocked: Terminal) -> None:
     stocked.cloud.packed.manifest = {"size": 10**18}
 
     done = warmed(stocked)
@@ -352,7 +352,7 @@ def test_after_a_removal_that_failed_it_goes_on_with_what_is_there(stocked: Term
     assert is_removed(stocked)
 
 
-def test_an_endpoint_of_somebody_else_by_that_name_is_left_alone(stocked: Terminal) -> None:
+def test_foreign_endpoint_of_the_same_name_is_not_touched(stocked: Terminal) -> None:
     stocked.cloud._create_model("theirs", [])
     stocked.cloud._create_endpoint_config(
         "theirs", [], ProductionVariants=[{"ModelName": "theirs"}]
