@@ -207,7 +207,7 @@ LOADS = (
         "memory-utilization",
     ),
     Broken(
-        "memory in words",
+        "memory as text",
         lambda f: tiny_case(f, settings={"gpu-memory-utilization": "most"}),
         "memory-utilization",
     ),
@@ -461,7 +461,7 @@ VERSIONS = (
         not_shown="real heads do not fit on this machine",
     ),
     Broken(
-        "a head that nobody publishes",
+        "a head that is not public",
         lambda f: catalog_case("gemma-4-31b+p-eagle"),
         "head-not-public",
         "warning",

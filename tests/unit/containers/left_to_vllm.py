@@ -56,7 +56,7 @@ REFUSED: dict[str, str] = {
     "the target as head": "which holds no draft head: its config.json names LlamaForCausalLM",
     # invalid settings of any pair
     "90 GPUs' worth of memory": "SM_VLLM_GPU_MEMORY_UTILIZATION is '90'",
-    "memory in words": "SM_VLLM_GPU_MEMORY_UTILIZATION is 'most'",
+    "memory as text": "SM_VLLM_GPU_MEMORY_UTILIZATION is 'most'",
     "an argument that is none": "SM_VLLM_FOO is not an argument of this vLLM",
     "an argument that a later version may not have": "did you mean SM_VLLM_ENABLE_PREFIX_CACHING?",
 }

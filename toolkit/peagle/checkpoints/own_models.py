@@ -9,6 +9,7 @@ from peagle.catalog.schema import Drafter, ProofPrompts, Target
 from peagle.checkpoints.architecture import read_architecture, read_dtype, read_quantization
 from peagle.checkpoints.heads import attention_of, read_head, weight_bytes
 from peagle.checkpoints.models import Checkpoint, split_revision
+from peagle_serve.heads import HeadConfig
 
 OWN = "own"
 """The name of a head, or of a target, that is not in the catalogue."""
@@ -50,12 +51,8 @@ def own_drafter(location: str, target: Target, kind: Drafter, read: Checkpoint |
             same = (one for one in alike if one.parallel_drafting == head.parallel_drafting)
             kind = next(same, kind)
         stored = sum(tensor.size for tensor in (read.tensors or {}).values())
-        own |= {
-            "parallel_drafting": head.parallel_drafting,
-            "format": "speculators" if head.speculators_format else "vllm",
-            "hidden_layers": head.layers,
+        own |= _read_values(head) | {
             "weight_bytes": stored or weight_bytes(head) or kind.weight_bytes,
-            "max_positions": head.max_positions,
             "attention": attention_of(head) or kind.attention,
         }
     return kind.model_copy(update=own | {"source": f"{kind.title} ({kind.source})"})
@@ -68,15 +65,21 @@ def drafter_of(read: Checkpoint) -> Drafter:
         name=OWN,
         title=f"the head {read.location}",
         method="eagle3",
-        parallel_drafting=head.parallel_drafting,
-        format="speculators" if head.speculators_format else "vllm",
         min_vllm=_OLDEST,
         k_recommended=_UNKNOWN_HEAD_K,
-        hidden_layers=head.layers,
-        max_positions=head.max_positions,
-        attention=attention_of(head),
         source=read.location,
+        attention=attention_of(head),
+        **_read_values(head),
     )
+
+
+def _read_values(head: HeadConfig) -> dict[str, Any]:
+    return {
+        "parallel_drafting": head.parallel_drafting,
+        "format": "speculators" if head.speculators_format else "vllm",
+        "hidden_layers": head.layers,
+        "max_positions": head.max_positions,
+    }
 
 
 def target_of(read: Checkpoint) -> Target:
