@@ -227,11 +227,11 @@ def test_the_digest_of_an_image_in_the_ecr_of_any_account(aws: Aws) -> None:
     put_image(aws, "base")
     digest = ecr.image_digest(aws, "base", "v1")
     assert digest is not None
-    assert ecr.digest_of(aws, f"{uri}:v1") == digest
-    assert ecr.digest_of(aws, f"{uri}:v2") is None
-    assert ecr.digest_of(aws, f"{uri}@{digest}") is None
-    assert ecr.digest_of(aws, "763104351884.dkr.ecr.us-east-1.amazonaws.com/vllm:1") is None
-    assert ecr.digest_of(aws, "debian:bookworm") is None
+    assert ecr.digest_by_address(aws, f"{uri}:v1") == digest
+    assert ecr.digest_by_address(aws, f"{uri}:v2") is None
+    assert ecr.digest_by_address(aws, f"{uri}@{digest}") is None
+    assert ecr.digest_by_address(aws, "763104351884.dkr.ecr.us-east-1.amazonaws.com/vllm:1") is None
+    assert ecr.digest_by_address(aws, "debian:bookworm") is None
 
 
 def test_codebuild_may_assume_the_role_for_this_account_only(aws: Aws) -> None:

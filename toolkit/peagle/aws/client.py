@@ -250,6 +250,10 @@ class Aws:
         return "sagemaker-api-key-" + base64.b64encode(presigned.encode()).decode()
 
 
+Connect = Callable[[str], Aws]
+"""Connects to the account in a region; called only where a connection is needed."""
+
+
 def connect(
     region: str,
     profile: str | None = None,

@@ -71,7 +71,7 @@ def image_digest(aws: Aws, name: str, tag: str) -> str | None:
     return next((str(one["imageDigest"]) for one in found["imageDetails"]), None)
 
 
-def digest_of(aws: Aws, image: str) -> str | None:
+def digest_by_address(aws: Aws, image: str) -> str | None:
     """The digest of an image in the ECR of any account, by its address with a tag; ``None`` if it
     does not exist or is not in ECR. Needs only the permissions for pulling."""
     found = in_ecr(image)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from peagle.aws import codebuild, ecr
-from peagle.aws.client import Aws
+from peagle.aws.client import Aws, Connect
 from peagle.aws.image_records import PushedImage, Say, record_push
 from peagle.catalog.schema import Catalog
 from peagle.checks.facts import in_ecr
@@ -27,9 +27,6 @@ from peagle.render.image_names import (
     split_image,
     without_tag,
 )
-
-Connect = Callable[[str], Aws]
-"""Connects to the account in a region."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +151,7 @@ def _with_ecr_digest(aws: Aws, base: str, say: Say) -> str:
     if digest:
         return base
     try:
-        digest = ecr.digest_of(aws, name)
+        digest = ecr.digest_by_address(aws, name)
     except CloudError as error:
         say(error.message)
     if digest is None and has_host(name):

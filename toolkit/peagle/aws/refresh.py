@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from peagle.aws.client import Aws
+from peagle.aws.client import Connect
 from peagle.aws.prices import fetch_prices
 from peagle.aws.quotas import default_quotas
 from peagle.aws.refresh_sources import (
@@ -34,9 +34,6 @@ from peagle.findings import Finding, note, warning
 from peagle.text import format_unit_price
 
 Part = Literal["images", "digests", "instances", "prices", "quotas"]
-
-Connect = Callable[[str], Aws]
-"""Connects to a region; called only by a part that needs a connection."""
 
 Result = tuple[Tables, list[Finding]]
 

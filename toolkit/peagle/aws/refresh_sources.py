@@ -51,7 +51,7 @@ def with_digests(table: RuntimeTable, aws: Aws) -> tuple[RuntimeTable, tuple[str
     runtimes, unknown = [], []
     for runtime in table.runtimes:
         try:
-            digest = ecr.digest_of(aws, image_uri(table, runtime, aws.region))
+            digest = ecr.digest_by_address(aws, image_uri(table, runtime, aws.region))
         except NotFound:
             digest = None
         if digest is None:
