@@ -19,8 +19,7 @@ from peagle.planning.plan import Weights
 from peagle.weights.layout import WeightsPrefix, weights_prefix
 from peagle.weights.manifest import SyncedPair
 from peagle.weights.queue import SyncProgress
-from peagle.weights.sources import open_source
-from peagle.weights.sync import SyncPlan, SyncResult, plan_sync_from, sync_weights
+from peagle.weights.sync import SyncPlan, SyncResult, plan_sync, sync_weights
 
 PART = 1024 * 1024
 """The part size in these tests, instead of S3's smallest one of 5 MiB: less to hash."""
@@ -94,9 +93,7 @@ def folder_weights(folder: Path) -> Weights:
 
 def plan_for(aws: Aws, place: WeightsPrefix = PLACE, **weights: Weights) -> SyncPlan:
     """The plan of a sync of these weights."""
-    return plan_sync_from(
-        aws, place, {part: open_source(w, lambda: aws) for part, w in weights.items()}
-    )
+    return plan_sync(aws, place, weights)
 
 
 def sync(aws: Aws, place: WeightsPrefix = PLACE, **weights: Weights) -> SyncResult:

@@ -15,8 +15,7 @@ import pytest
 from peagle.aws.client import Aws
 from peagle.errors import CheckpointError, CloudError
 from peagle.planning.plan import Weights
-from peagle.weights.sources import open_source
-from peagle.weights.sync import SyncResult, plan_sync_from, sync_weights
+from peagle.weights.sync import SyncResult, sync_weights
 from tests.unit.aws.syncing import (
     CONFIG,
     COPIED,
@@ -25,8 +24,10 @@ from tests.unit.aws.syncing import (
     Calls,
     keys,
     manifest,
+    plan_for,
     shard,
     stored,
+    sync,
     unfinished,
     use_small_parts,
 )
@@ -44,6 +45,7 @@ class Hub(FakeHub):
     def __init__(self) -> None:
         super().__init__()
         self.failures = 0
+        self.waits: list[float] = []
         self.spoilt = False
 
     def _hub(self, request: WebRequest) -> Reply:
@@ -72,6 +74,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
     for name in ("TRANSFORMERS_OFFLINE", "HUGGING_FACE_HUB_TOKEN", "HTTP_PROXY", "http_proxy"):
         monkeypatch.delenv(name, raising=False)
     hub = Hub()
+    monkeypatch.setattr("peagle.weights.sources.sleep", hub.waits.append)
     hub.files = {
         "config.json": CONFIG,
         "model.safetensors": WEIGHTS,
@@ -83,14 +86,9 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
         yield hub
 
 
-def bring(aws: Aws, revision: str | None = None, slept: list[float] | None = None) -> SyncResult:
+def bring(aws: Aws, revision: str | None = None) -> SyncResult:
     weights = Weights(kind="hub", location=REPO, revision=revision, engine_path=REPO)
-    origin = open_source(weights, lambda: aws)
-    waits = [] if slept is None else slept
-    origin = replace(origin, sleep=waits.append)
-    return sync_weights(
-        aws, plan_sync_from(aws, PLACE, {"target": origin}), COPIED, lambda moment: None
-    )
+    return sync(aws, target=weights)
 
 
 def test_a_branch_is_pinned_to_its_commit(aws: Aws, hub: Hub) -> None:
@@ -142,11 +140,10 @@ def test_the_token_is_sent_to_the_hub_only(
 
 def test_a_network_that_fails_is_tried_again(aws: Aws, hub: Hub) -> None:
     hub.failures = 3
-    slept: list[float] = []
 
-    bring(aws, slept=slept)
+    bring(aws)
 
-    assert len(slept) == 3
+    assert len(hub.waits) == 3
     assert stored(aws, "pair/target/model.safetensors") == WEIGHTS
 
 
@@ -174,13 +171,11 @@ def test_bytes_other_than_the_hubs_never_become_an_object(aws: Aws, hub: Hub) ->
 
 def test_a_small_file_is_checked_by_its_git_id(aws: Aws, hub: Hub) -> None:
     weights = Weights(kind="hub", location=REPO, revision="main", engine_path=REPO)
-    origin = open_source(weights, lambda: aws)
+    planned = plan_for(aws, target=weights)
     hub.files["config.json"] = CONFIG.replace(b"4", b"5")
 
     with pytest.raises(CheckpointError, match=r"config\.json has other bytes"):
-        sync_weights(
-            aws, plan_sync_from(aws, PLACE, {"target": origin}), COPIED, lambda moment: None
-        )
+        sync_weights(aws, planned, COPIED, lambda moment: None)
 
     assert "pair/target/config.json" not in keys(aws)
 

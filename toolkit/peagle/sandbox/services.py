@@ -2,7 +2,7 @@
 
 Prices of SageMaker hosting are those of the catalogue. On AWS the quota of most GPU types starts at
 0; here each starts at 2, so that an endpoint can be updated (blue and green at the same time), and
-a test may set it (``peagle.sandbox.set_quota``). A request for an increase is granted immediately.
+a test may set it (``client.set_quota``). A request for an increase is granted immediately.
 """
 
 from __future__ import annotations

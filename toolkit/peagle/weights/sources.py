@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from time import sleep
 
 from peagle.aws.client import Aws
 from peagle.aws.s3 import S3Source
@@ -94,7 +94,6 @@ class WeightSource:
     source: Source
     copied_from: WeightsPrefix | None = None
     remote: bool = False
-    sleep: Callable[[float], object] = time.sleep
 
     @property
     def size(self) -> int:
@@ -104,7 +103,7 @@ class WeightSource:
         """Exactly these bytes of a file. Raises CheckpointError when they cannot be read."""
         for attempt in range(ATTEMPTS if self.remote else 1):
             if attempt:
-                self.sleep(2.0 ** (attempt - 1))
+                sleep(2.0 ** (attempt - 1))
             try:
                 content = self.source.read(name, start, size) if size else b""
             except CheckpointError as error:

@@ -81,11 +81,6 @@ def plan_sync(aws: Aws, place: WeightsPrefix, weights: Mapping[str, Weights]) ->
         origin = source.copied_from
         if origin and origin.uri == place.part_uri(part):
             raise UserError(f"the {part} would be copied to itself", "use another prefix")
-    return plan_sync_from(aws, place, sources)
-
-
-def plan_sync_from(aws: Aws, place: WeightsPrefix, sources: Mapping[str, WeightSource]) -> SyncPlan:
-    """``plan_sync`` for opened sources."""
     items = tuple(_items(place, sources))
     if not bucket_exists(aws, place.bucket):
         return SyncPlan(place, aws.region, sources, items, creates_bucket=True)
