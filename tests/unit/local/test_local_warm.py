@@ -38,11 +38,11 @@ __all__ = ["docker"]
 
 KEY = "a" * 32
 COLLECTING = ProcessRunner(compiled=True, collecting=True)
-Typed = Callable[..., Result]
+Command = Callable[..., Result]
 
 
 @pytest.fixture
-def typed() -> Typed:
+def command() -> Command:
     """Run a command; errors of the toolkit are raised."""
 
     def run(*words: str) -> Result:
@@ -53,22 +53,24 @@ def typed() -> Typed:
 
 
 @pytest.fixture
-def kept(own_home: Path) -> Path:
+def artifacts(own_home: Path) -> Path:
     """The folder of artifacts, as an earlier start left it."""
     folder = own_home / "warm"
     folder.mkdir()
     return folder
 
 
-def given_to(name: str) -> dict[str, str]:
+def environment_of(name: str) -> dict[str, str]:
     """The environment that the engine got."""
     document = json.loads((records.folder_of(name) / "given.json").read_text())
     environment: dict[str, str] = document["environment"]
     return environment
 
 
-def test_the_artifact_is_in_the_home_and_no_engine_is_left(engine_home: Path, typed: Typed) -> None:
-    done = typed("warm", "tiny", "--name", NAME, "--local")
+def test_the_artifact_is_in_the_home_and_no_engine_is_left(
+    engine_home: Path, command: Command
+) -> None:
+    done = command("warm", "tiny", "--name", NAME, "--local")
 
     folder = engine_home / "warm"
     assert (folder / f"{KEY}.tar.gz").read_bytes() == PACKED
@@ -81,8 +83,8 @@ def test_the_artifact_is_in_the_home_and_no_engine_is_left(engine_home: Path, ty
     assert records.local_engine_names() == ()
 
 
-def test_json_is_one_document(engine_home: Path, typed: Typed) -> None:
-    document = json.loads(typed("warm", "tiny", "--local", "--json").stdout)
+def test_json_is_one_document(engine_home: Path, command: Command) -> None:
+    document = json.loads(command("warm", "tiny", "--local", "--json").stdout)
 
     assert document["key"] == KEY
     assert document["file"] == str(engine_home / "warm" / f"{KEY}.tar.gz")
@@ -92,11 +94,11 @@ def test_json_is_one_document(engine_home: Path, typed: Typed) -> None:
 
 
 def test_the_artifact_is_written_to_the_given_folder(
-    engine_home: Path, typed: Typed, tmp_path_factory: pytest.TempPathFactory
+    engine_home: Path, command: Command, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("elsewhere") / "new"
 
-    done = typed("warm", "tiny", "--local", "--to", str(folder))
+    done = command("warm", "tiny", "--local", "--to", str(folder))
 
     assert sorted(os.listdir(folder)) == [f"{KEY}.json", f"{KEY}.tar.gz"]
     assert not (engine_home / "warm").exists()
@@ -104,15 +106,15 @@ def test_the_artifact_is_written_to_the_given_folder(
 
 
 def test_the_collecting_engine_compiles_and_gets_no_artifacts(
-    engine_home: Path, kept: Path, plan_for: PlanFor
+    engine_home: Path, artifacts: Path, plan_for: PlanFor
 ) -> None:
     environments: list[dict[str, str]] = []
 
     def progress(step: str, detail: str) -> None:
         if step == "packing":
-            environments.append(given_to(f"{NAME}-warm"))
+            environments.append(environment_of(f"{NAME}-warm"))
 
-    collect(plan_for(), COLLECTING, kept, progress)
+    collect(plan_for(), COLLECTING, artifacts, progress)
 
     (given,) = environments
     assert given["PEAGLE_WARM"] == "collect"
@@ -239,29 +241,33 @@ def test_an_interrupt_at_the_end_leaves_nothing_running(
     assert processes_with(f"PEAGLE_ML_ROOT={engine_home}") == []
 
 
-def test_up_restores_artifacts_by_default(engine_home: Path, kept: Path, typed: Typed) -> None:
-    typed("local", "up", "tiny", "--name", NAME, "--compile")
+def test_up_restores_artifacts_by_default(
+    engine_home: Path, artifacts: Path, command: Command
+) -> None:
+    command("local", "up", "tiny", "--name", NAME, "--compile")
 
-    given = given_to(NAME)
-    assert given["PEAGLE_WARM_FOLDER"] == str(kept)
+    given = environment_of(NAME)
+    assert given["PEAGLE_WARM_FOLDER"] == str(artifacts)
     assert "PEAGLE_WARM" not in given
     assert "SM_VLLM_ENFORCE_EAGER" not in given
     assert "the model is compiled" in records.log_of(NAME).read_text()
 
 
-def test_up_reports_a_warm_start(engine_home: Path, kept: Path, typed: Typed) -> None:
+def test_up_reports_a_warm_start(engine_home: Path, artifacts: Path, command: Command) -> None:
     subjects: list[dict[str, Any]] = []
 
     def progress(step: str, detail: str) -> None:
         if step == "packing":
-            subjects.append(json.loads(given_to(f"{NAME}-warm")["PEAGLE_WARM_SUBJECT"]))
+            subjects.append(json.loads(environment_of(f"{NAME}-warm")["PEAGLE_WARM_SUBJECT"]))
 
     words = ("local", "up", "tiny", "--name", NAME, "--compile")
-    collect(make_plan(Options(pair="tiny", name=NAME), load_catalog()), COLLECTING, kept, progress)
-    made = artifact(kept, subjects[0])
+    collect(
+        make_plan(Options(pair="tiny", name=NAME), load_catalog()), COLLECTING, artifacts, progress
+    )
+    made = artifact(artifacts, subjects[0])
 
-    output = typed(*words).stdout
-    document = json.loads(typed(*words, "--json").stdout)
+    output = command(*words).stdout
+    document = json.loads(command(*words, "--json").stdout)
 
     assert f"\nWarm start: restored {made.files} files" in output
     assert f"(key {made.key}; a cold start takes 101 s)" in output
@@ -269,32 +275,36 @@ def test_up_reports_a_warm_start(engine_home: Path, kept: Path, typed: Typed) ->
     assert document["warm_start"]["key"] == made.key
 
 
-def test_up_reports_why_it_did_not_start_warm(engine_home: Path, kept: Path, typed: Typed) -> None:
-    made = artifact(kept)
+def test_up_reports_why_it_did_not_start_warm(
+    engine_home: Path, artifacts: Path, command: Command
+) -> None:
+    made = artifact(artifacts)
     words = ("local", "up", "tiny", "--name", NAME, "--compile")
 
-    output = typed(*words).stdout
-    document = json.loads(typed(*words, "--json").stdout)
+    output = command(*words).stdout
+    document = json.loads(command(*words, "--json").stdout)
 
-    assert f"\nNo warm start: no artifact in {kept} matches this container; {made.key}" in output
+    assert (
+        f"\nNo warm start: no artifact in {artifacts} matches this container; {made.key}" in output
+    )
     assert "differs in the image" in document["warm_start"]["detail"]
     assert (document["warm_start"]["restored"], document["warm_start"]["key"]) == (False, None)
 
 
 def test_up_does_not_mention_warm_starts_when_none_is_possible(
-    engine_home: Path, typed: Typed
+    engine_home: Path, command: Command
 ) -> None:
-    output = typed("local", "up", "tiny", "--name", NAME).stdout
-    listed = json.loads(typed("local", "list", "--json").stdout)
+    output = command("local", "up", "tiny", "--name", NAME).stdout
+    listed = json.loads(command("local", "list", "--json").stdout)
 
     assert "warm" not in output.lower()
     assert listed["engines"][0]["warm_start"] is None
 
 
-def test_up_without_artifacts_is_unchanged(engine_home: Path, typed: Typed) -> None:
-    typed("local", "up", "tiny", "--name", NAME)
+def test_up_without_artifacts_is_unchanged(engine_home: Path, command: Command) -> None:
+    command("local", "up", "tiny", "--name", NAME)
 
-    given = given_to(NAME)
+    given = environment_of(NAME)
     assert "PEAGLE_WARM_FOLDER" not in given
     assert given["SM_VLLM_ENFORCE_EAGER"] == "true"
 
@@ -342,24 +352,24 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
 
 @pytest.mark.parametrize(("options", "words"), WRONG, ids=str)
 def test_conflicting_options_are_refused(
-    own_home: Path, typed: Typed, options: tuple[str, ...], words: str
+    own_home: Path, command: Command, options: tuple[str, ...], words: str
 ) -> None:
     with pytest.raises(UserError, match=words):
-        typed("warm", "tiny", *options)
+        command("warm", "tiny", *options)
 
     assert records.local_engine_names() == ()
 
 
-def test_collecting_locally_refuses_weights_in_s3(engine_home: Path, typed: Typed) -> None:
+def test_collecting_locally_refuses_weights_in_s3(engine_home: Path, command: Command) -> None:
     with pytest.raises(Refused, match="only AWS can mount"):
-        typed(
+        command(
             "warm", "tiny", "--model-source", "s3://bucket/target/", "--no-speculation", "--local"
         )
 
 
-def test_compile_is_refused_with_gpus(own_home: Path, typed: Typed) -> None:
+def test_compile_is_refused_with_gpus(own_home: Path, command: Command) -> None:
     with pytest.raises(UserError, match="always compiles"):
-        typed("local", "up", "tiny", "--engine", "docker", "--gpus", "--compile")
+        command("local", "up", "tiny", "--engine", "docker", "--gpus", "--compile")
 
 
 def image(docker: FakeDocker, **found: Any) -> Image:
@@ -368,26 +378,26 @@ def image(docker: FakeDocker, **found: Any) -> Image:
 
 
 def test_a_container_gets_artifacts_read_only(
-    docker: FakeDocker, kept: Path, plan_for: PlanFor
+    docker: FakeDocker, artifacts: Path, plan_for: PlanFor
 ) -> None:
     plan = plan_for()
     host = DockerRunner(Docker(), image(docker), compiled=True)
     container = host.container(plan, {}, 8123)
 
     assert container.environment["PEAGLE_WARM_FOLDER"] == "/opt/ml/warm"
-    assert f'type=bind,"src={kept}",dst=/opt/ml/warm,readonly' in run_arguments(container)
+    assert f'type=bind,"src={artifacts}",dst=/opt/ml/warm,readonly' in run_arguments(container)
     (service,) = yaml.safe_load(compose_file(container))["services"].values()
-    mount = {"type": "bind", "source": str(kept), "target": "/opt/ml/warm", "read_only": True}
+    mount = {"type": "bind", "source": str(artifacts), "target": "/opt/ml/warm", "read_only": True}
     assert mount in service["volumes"]
     assert service["environment"]["PEAGLE_WARM_FOLDER"] == "/opt/ml/warm"
-    kept.rmdir()
+    artifacts.rmdir()
     without = host.container(plan, {}, 8123)
     assert "/opt/ml/warm" not in without.mounts
     assert "PEAGLE_WARM_FOLDER" not in without.environment
 
 
 def test_artifacts_are_mounted_on_gpus_and_not_for_an_eager_cpu_engine(
-    docker: FakeDocker, kept: Path, plan_for: PlanFor
+    docker: FakeDocker, artifacts: Path, plan_for: PlanFor
 ) -> None:
     built = image(docker)
 
@@ -399,7 +409,7 @@ def test_artifacts_are_mounted_on_gpus_and_not_for_an_eager_cpu_engine(
 
 
 def test_a_collecting_container_gets_the_warm_mode(
-    docker: FakeDocker, kept: Path, plan_for: PlanFor
+    docker: FakeDocker, artifacts: Path, plan_for: PlanFor
 ) -> None:
     plan = plan_for()
     host = DockerRunner(Docker(), image(docker), collecting=True)
