@@ -1,6 +1,6 @@
 """Rendered output as files: a reviewer sees every flag that changes.
 
-``PEAGLE_UPDATE_GOLDEN=1 pytest`` writes them anew.
+``PEAGLE_UPDATE_GOLDEN=1 pytest`` updates them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ FOLDER = Path(__file__).parent
 
 
 def assert_golden(name: str, content: bytes) -> None:
-    """Compare with ``tests/golden/<name>``, or write it when asked to."""
+    """Compare with ``tests/golden/<name>``, or update it."""
     path = FOLDER / name
     if os.environ.get("PEAGLE_UPDATE_GOLDEN"):
         path.parent.mkdir(parents=True, exist_ok=True)

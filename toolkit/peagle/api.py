@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from peagle.catalog.loading import check_catalog as check_catalog
     from peagle.catalog.loading import check_catalog_file as check_catalog_file
     from peagle.catalog.loading import load_storage as load_storage
-    from peagle.catalog.writing import folder_for_tables as folder_for_tables
     from peagle.catalog.writing import new_texts as new_texts
     from peagle.catalog.writing import refuse_unwritable as refuse_unwritable
     from peagle.catalog.writing import write_texts as write_texts

@@ -15,7 +15,6 @@ from peagle.catalog.loading import validate_file
 from peagle.catalog.tables import Instance, InstanceTable, Price, Runtime, RuntimeTable
 from peagle.catalog.writing import (
     Tables,
-    folder_for_tables,
     new_texts,
     refuse_unwritable,
     rewritten,
@@ -308,7 +307,7 @@ def test_an_unwritable_folder_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("peagle.catalog.writing.os.access", lambda *_: False)
 
     with pytest.raises(UserError, match="cannot be written") as refused:
-        refuse_unwritable(folder_for_tables(None))
+        refuse_unwritable(BUNDLED)
 
     assert "--to DIR" in refused.value.fix
     (tmp_path / "file").write_text("")

@@ -20,7 +20,6 @@ from pydantic import BaseModel
 from peagle.catalog.documents import display_path
 from peagle.catalog.loading import table_file, validate_file
 from peagle.catalog.tables import InstanceTable, RuntimeTable
-from peagle.data import data_folder
 from peagle.errors import UserError
 from peagle.store import replacing
 
@@ -178,11 +177,6 @@ def new_texts(folder: Path, before: Tables, after: Tables) -> dict[str, str]:
                 )
             texts[name] = text
     return texts
-
-
-def folder_for_tables(chosen: Path | None) -> Path:
-    """``chosen``, else the folder of the bundled catalogue."""
-    return chosen or data_folder("model_catalog")
 
 
 def refuse_unwritable(folder: Path) -> None:

@@ -18,6 +18,7 @@ from peagle.cli.context import PeagleCommand, typed_command
 from peagle.cli.options import yes_option
 from peagle.cli.output.catalog import print_changes
 from peagle.cli.output.console import confirmed, json_option, print_json, say, show_findings
+from peagle.data import data_folder
 from peagle.errors import Fix, UserError
 from peagle.planning.runtime import DEFAULT_REGION
 
@@ -71,7 +72,7 @@ def refresh(
         raise UserError(
             "answers of the sandbox must not go into the bundled catalogue", "add --to DIR"
         )
-    folder = api.folder_for_tables(own)
+    folder = own or data_folder("model_catalog")
     if not dry_run:
         api.refuse_unwritable(folder)
     loaded = api.load_catalog(folder)
