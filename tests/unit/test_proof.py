@@ -15,18 +15,18 @@ from peagle.protocol import Counters
 COUNTS = st.integers(min_value=0, max_value=10**9)
 
 
-def test_every_prompt_is_asked_greedily_between_two_readings() -> None:
+def test_prompts_are_sent_greedily_between_two_readings() -> None:
     readings = iter([Counters(10, 50, 20, (15, 5)), Counters(14, 70, 30, (19, 11))])
     calls: list[object] = []
 
-    def ask(body: dict[str, Any]) -> None:
+    def send(body: dict[str, Any]) -> None:
         calls.append(body)
 
     def read() -> Counters:
         calls.append("counters")
         return next(readings)
 
-    proof = prove(ask, read, prompts=("a", "b"), chat=True, max_tokens=32, floor=2.0)
+    proof = prove(send, read, prompts=("a", "b"), chat=True, max_tokens=32, floor=2.0)
 
     assert calls[0] == calls[-1] == "counters"
     assert [body["messages"][0]["content"] for body in calls[1:-1]] == ["a", "b"]  # type: ignore[index]
@@ -52,7 +52,7 @@ def test_only_accepted_drafts_at_the_floor_or_above_pass(
 
 
 @given(COUNTS, COUNTS, st.none() | st.floats(min_value=1, max_value=10))
-def test_a_failed_proof_is_an_error_that_says_what_to_do(
+def test_failed_proof_is_an_error_with_a_fix(
     drafts: int, accepted: int, floor: float | None
 ) -> None:
     proof = evaluate(Counters(drafts, drafts, accepted, ()), floor)
@@ -60,13 +60,13 @@ def test_a_failed_proof_is_an_error_that_says_what_to_do(
     if proof.passed:
         require_passed(proof)
     else:
-        with pytest.raises(NotProved) as told:
+        with pytest.raises(NotProved) as raised:
             require_passed(proof)
-        assert told.value.fix
-        assert told.value.exit_code == 3
+        assert raised.value.fix
+        assert raised.value.exit_code == 3
 
 
-def test_no_draft_and_no_accepted_draft_are_told_apart() -> None:
+def test_no_draft_and_no_accepted_draft_are_distinguished() -> None:
     with pytest.raises(NotProved, match="speculation is off"):
         require_passed(evaluate(Counters(0, 0, 0), 1.8))
     with pytest.raises(NotProved, match="no draft was accepted"):

@@ -29,7 +29,7 @@ def _stream(texts: list[str]) -> bytes:
 
 
 @given(texts=st.lists(NO_NEWLINES, max_size=8), cuts=st.lists(st.integers(0, 2000), max_size=12))
-def test_text_survives_any_cutting_of_the_stream(texts: list[str], cuts: list[int]) -> None:
+def test_text_is_the_same_for_all_chunk_boundaries(texts: list[str], cuts: list[int]) -> None:
     stream = _stream(texts)
     edges = sorted({0, *(cut for cut in cuts if cut < len(stream)), len(stream)})
     splitter = EventSplitter()
@@ -48,7 +48,7 @@ def test_events_may_end_in_carriage_returns_and_carry_comments() -> None:
     assert list(splitter.feed(b"\ndata: two\n\n")) == ["one", "two"]
 
 
-def test_a_whole_completion_and_a_whole_chat_are_read_alike() -> None:
+def test_completions_and_chats_are_read_in_the_same_way() -> None:
     completion = {"choices": [{"text": "hi"}], "usage": {"completion_tokens": 2}}
     chat = {"choices": [{"message": {"content": "hi"}}], "usage": {"completion_tokens": 2}}
 

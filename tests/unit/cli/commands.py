@@ -31,7 +31,7 @@ def price_shown() -> str:
 
 
 class Terminal:
-    """Runs commands as somebody would type them; ``world`` is the account they reach."""
+    """Runs commands as a user types them; ``world`` is the account they reach."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.world = World()

@@ -1,4 +1,4 @@
-"""``peagle catalog refresh``: shows, asks, writes all or nothing, and never by itself."""
+"""``peagle catalog refresh``: shows changes, asks, and writes all or nothing."""
 
 from __future__ import annotations
 
@@ -179,10 +179,10 @@ def test_failed_query_does_not_count_as_up_to_date(
     error: type[PeagleError],
     code: int,
 ) -> None:
-    def nobody(aws: Aws, *_: Any, **__: Any) -> Any:
-        raise error("nobody to ask", "wait")
+    def no_credentials(aws: Aws, *_: Any, **__: Any) -> Any:
+        raise error("no credentials", "wait")
 
-    monkeypatch.setattr(Aws, "items", nobody)
+    monkeypatch.setattr(Aws, "items", no_credentials)
     for part in ("images", "digests"):
         monkeypatch.setitem(PARTS, part, lambda tables, regions, connect: (tables, []))
 
@@ -190,7 +190,7 @@ def test_failed_query_does_not_count_as_up_to_date(
 
     assert done.code == code
     assert done.err.splitlines()[-1] == "3 of 5 parts were not refreshed."
-    assert done.err.count("nobody to ask") == 1
+    assert done.err.count("no credentials") == 1
     assert "up to date" not in done.err
 
 

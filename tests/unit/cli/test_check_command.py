@@ -267,9 +267,9 @@ def test_a_head_without_safetensors_is_refused_with_the_way_to_convert_it(tmp_pa
     assert run("tiny", "--drafter", str(tmp_path)).exit_code == 3
     made = document("tiny", "--drafter", str(tmp_path))
     assert codes(made, "error") == ["weights-unread"]
-    (told,) = [finding for finding in made["findings"] if finding["code"] == "weights-unread"]
-    assert "has pytorch_model.bin but no *.safetensors" in told["message"]
-    program = told["command"]
+    (unread,) = [finding for finding in made["findings"] if finding["code"] == "weights-unread"]
+    assert "has pytorch_model.bin but no *.safetensors" in unread["message"]
+    program = unread["command"]
     assert program[:2] == ["python", "-c"]
     compile(program[2], "fix", "exec")
     assert "save_file" in program[2]
@@ -366,8 +366,8 @@ def test_plan_and_check_say_the_same_of_a_k_whose_training_is_unknown(
     terminal: Terminal, k: int
 ) -> None:
     """7 is the recommended K: advice to try it would lead nowhere."""
-    asked = ("qwen3-8b", "--k", str(k), "--json")
-    planned, checked = (terminal.run(name, *asked).document for name in ("plan", "check"))
+    arguments = ("qwen3-8b", "--k", str(k), "--json")
+    planned, checked = (terminal.run(name, *arguments).document for name in ("plan", "check"))
     notes = [
         [finding for finding in found["findings"] if finding["code"] == "k-training-unknown"]
         for found in (planned, checked)

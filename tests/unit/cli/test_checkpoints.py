@@ -21,7 +21,7 @@ def aws() -> Aws:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The home and working directory of somebody who has a model at ``a/b``."""
+    """The home and working directory of a user with a model at ``a/b``."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     made = tmp_path / "a" / "b"

@@ -15,7 +15,7 @@ from tests.support import Peagle
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("s3://m", "--target-only"), "not an s3:// prefix"),
         (("s3://models/a", "--target-only", "--drafter-only"), "exclude each other"),
@@ -24,12 +24,12 @@ from tests.support import Peagle
     ],
 )
 def test_what_cannot_be_meant_is_refused_at_once(
-    peagle: Peagle, own_home: Path, words: tuple[str, ...], said: str
+    peagle: Peagle, own_home: Path, words: tuple[str, ...], message: str
 ) -> None:
     done = peagle("weights", "sync", "tiny", *words, "--sandbox", "--yes")
 
     assert done.returncode == 2
-    assert said in done.stderr
+    assert message in done.stderr
     assert "Starting the sandbox" not in done.stderr
 
 

@@ -46,11 +46,11 @@ def test_an_unknown_name_needs_no_credentials(peagle: Peagle, command: str) -> N
 
 
 def test_status_agrees_with_deploy(deployed: Terminal) -> None:
-    said = deployed.run(*FIRST, "--json").document
+    deployment = deployed.run(*FIRST, "--json").document
     document = deployed.run("status", NAME, "--json").document
 
     of_that_deploy = {"changed", "warm_start"}
-    assert {key: said[key] for key in said if key not in of_that_deploy} == document
+    assert {key: deployment[key] for key in deployment if key not in of_that_deploy} == document
     assert document["state"] == "InService"
 
 
@@ -242,9 +242,9 @@ def test_since_counts_from_when_the_command_was_typed(
     deployed.cloud.write_log("just now")
     clock = [START + 3]
 
-    def slowly(*asked: Any) -> Any:
+    def slowly(*args: Any) -> Any:
         clock[0] += 4
-        return find_deployment(*asked)
+        return find_deployment(*args)
 
     monkeypatch.setattr("peagle.cli.logs.time.time", lambda: clock[0])
     monkeypatch.setattr("peagle.cli.account.find_deployment", slowly)

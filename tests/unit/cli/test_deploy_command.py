@@ -1,4 +1,4 @@
-"""``peagle deploy`` as it is typed: shows, asks, applies, proves, and says what is left."""
+"""``peagle deploy``: shows the plan, asks, applies, proves, and shows what an error leaves."""
 
 from __future__ import annotations
 
@@ -142,14 +142,14 @@ def test_not_proved_is_code_3_and_the_endpoint_stays(terminal: Terminal) -> None
 def test_a_prompt_of_the_proof_that_the_engine_refuses_is_not_proved(terminal: Terminal) -> None:
     def refuse(operation: str) -> None:
         if operation == "invoke_endpoint" and "create_endpoint" in terminal.cloud.calls:
-            asked.append(operation)
-            if len(asked) > 1:
+            operations.append(operation)
+            if len(operations) > 1:
                 raise service_error(
                     "ModelError", "Received client error (400)", operation, OriginalStatusCode=400,
                     OriginalMessage='{"error":{"message":"max_tokens is too large"}}',
                 )  # fmt: skip
 
-    asked: list[str] = []
+    operations: list[str] = []
     terminal.cloud.before = refuse
 
     done = terminal.run(*FIRST, "--yes")

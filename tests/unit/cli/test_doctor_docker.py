@@ -33,7 +33,7 @@ def test_without_docker_only_docker_is_reported(peagle: Peagle, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("info", "expected"),
     [
         ({"ClientInfo": {"Plugins": PLUGINS}, **NVIDIA}, (True, True, "buildx v0.20")),
         ({"Runtimes": {"runc": {}, "nvidia": {}}}, (False, True, "without buildx")),
@@ -42,12 +42,12 @@ def test_without_docker_only_docker_is_reported(peagle: Peagle, tmp_path: Path) 
     ],
 )  # fmt: skip
 def test_builder_compose_and_gpus_are_reported(
-    peagle: Peagle, docker: FakeDocker, said: dict[str, Any], told: tuple[bool, bool, str]
+    peagle: Peagle, docker: FakeDocker, info: dict[str, Any], expected: tuple[bool, bool, str]
 ) -> None:
     docker.answers("version", out="28.2.2")
-    docker.answers("info", out={"ServerVersion": "28.2.2", **said})
+    docker.answers("info", out={"ServerVersion": "28.2.2", **info})
     found = checks(peagle, PATH=str(docker.folder))
-    compose, gpus, builder = told
+    compose, gpus, builder = expected
     assert found["Docker"]["fine"]
     assert "28.2.2" in found["Docker"]["found"]
     assert builder in found["Docker"]["found"]

@@ -70,28 +70,35 @@ def test_every_advice_gives_what_it_says(load: tuple[str, ...]) -> None:
     for pair, hardware in Random(" ".join(load)).sample(list(product(PAIRS, HARDWARE)), 10):
         if tried >= 12:
             break
-        asked = (*hardware, *load)
-        for advice in shown(pair, *asked)["advice"]:
-            fit = answer(pair, *typed(asked, advice))
+        arguments = (*hardware, *load)
+        for advice in shown(pair, *arguments)["advice"]:
+            fit = answer(pair, *typed(arguments, advice))
             for number in ("kv_cache_tokens", "max_concurrency"):
-                assert fit[number] == advice[number], (pair, asked, advice)
+                assert fit[number] == advice[number], (pair, arguments, advice)
             tried += 1
     assert tried, "some of them do not fit"
 
 
 def test_another_machine_is_advised_with_its_own_defaults() -> None:
-    asked = ("gpt-oss-120b", "--gpu-memory-gib", "44.4", "--max-model-len", "8192")
-    (advice,) = [item for item in shown(*asked)["advice"] if item["knob"] == "instance-type"]
+    arguments = ("gpt-oss-120b", "--gpu-memory-gib", "44.4", "--max-model-len", "8192")
+    (advice,) = [item for item in shown(*arguments)["advice"] if item["knob"] == "instance-type"]
     other = answer("gpt-oss-120b", "--instance-type", advice["value"], "--max-model-len", "8192")
     assert other["settings"]["max_num_seqs"] == 1024, "not the 256 of the smaller GPU"
     assert advice["kv_cache_tokens"] == other["kv_cache_tokens"]
 
 
 def test_a_gpu_that_cannot_compute_it_is_not_advised() -> None:
-    asked = ("gpt-oss-20b", "--gpu-memory-gib", "15", "--max-model-len", "512", "--no-speculation")
-    told = {advice["knob"]: advice["value"] for advice in shown(*asked)["advice"]}
-    assert told["instance-type"].startswith("ml.")
-    assert not told["instance-type"].startswith("ml.g4dn"), "a T4 has no bfloat16"
+    arguments = (
+        "gpt-oss-20b",
+        "--gpu-memory-gib",
+        "15",
+        "--max-model-len",
+        "512",
+        "--no-speculation",
+    )
+    advised = {advice["knob"]: advice["value"] for advice in shown(*arguments)["advice"]}
+    assert advised["instance-type"].startswith("ml.")
+    assert not advised["instance-type"].startswith("ml.g4dn"), "a T4 has no bfloat16"
 
 
 def knobs(*arguments: str) -> dict[str, str]:
@@ -102,7 +109,7 @@ ALONE = ("--max-model-len", "16384", "--max-num-seqs", "8", "--no-speculation")
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "arguments",
     [
         ("gemma-4-31b", "--instance-type", "ml.p5.4xlarge", *ALONE),
         ("gemma-4-31b+p-eagle", "--instance-type", "ml.p5.4xlarge", *ALONE[:-1]),
@@ -110,14 +117,16 @@ ALONE = ("--max-model-len", "16384", "--max-num-seqs", "8", "--no-speculation")
         ("gpt-oss-20b", "--instance-type", "ml.g5.xlarge", "--max-num-seqs", "8"),
     ],
 )
-def test_a_cache_that_the_rules_refuse_is_not_advised(asked: tuple[str, ...]) -> None:
-    assert "kv-cache-dtype" not in knobs(*asked)
-    assert knobs(*asked), "but others are"
+def test_a_cache_that_the_rules_refuse_is_not_advised(arguments: tuple[str, ...]) -> None:
+    assert "kv-cache-dtype" not in knobs(*arguments)
+    assert knobs(*arguments), "but others are"
 
 
 def test_a_cache_that_the_rules_allow_is_advised() -> None:
-    asked = ("--instance-type", "ml.g5.12xlarge", "--tp", "4", "--max-num-seqs", "8")
-    assert knobs("qwen3-coder-30b", *asked, "--max-model-len", "262144")["kv-cache-dtype"] == "fp8"
+    arguments = ("--instance-type", "ml.g5.12xlarge", "--tp", "4", "--max-num-seqs", "8")
+    assert (
+        knobs("qwen3-coder-30b", *arguments, "--max-model-len", "262144")["kv-cache-dtype"] == "fp8"
+    )
 
 
 def test_numbers_advised_are_within_what_the_rules_allow() -> None:
@@ -135,23 +144,23 @@ def test_a_smaller_step_is_advised_where_it_helps() -> None:
 
 
 def test_a_step_keeps_room_for_a_video_unless_there_are_none() -> None:
-    asked = ("gemma-4-31b", "--gpu-memory-gib", "72", "--max-model-len", "2048", *ALONE[2:])
-    assert "max-num-batched-tokens" not in knobs(*asked, "--max-num-batched-tokens", "2496")
+    arguments = ("gemma-4-31b", "--gpu-memory-gib", "72", "--max-model-len", "2048", *ALONE[2:])
+    assert "max-num-batched-tokens" not in knobs(*arguments, "--max-num-batched-tokens", "2496")
 
 
 def test_requested_speculation_is_not_advised_away() -> None:
-    asked = ("gpt-oss-20b", "--instance-type", "ml.g5.xlarge", "--max-num-seqs", "8")
-    assert "no-speculation" in knobs(*asked)
-    assert "no-speculation" not in knobs(*asked, "--k", "7")
+    arguments = ("gpt-oss-20b", "--instance-type", "ml.g5.xlarge", "--max-num-seqs", "8")
+    assert "no-speculation" in knobs(*arguments)
+    assert "no-speculation" not in knobs(*arguments, "--k", "7")
     head = ("--drafter", folder("gpt-oss-20b", "p-eagle"))
-    assert "no-speculation" not in knobs(*asked, *head)
+    assert "no-speculation" not in knobs(*arguments, *head)
 
 
 def test_flags_are_advised_as_they_are_typed() -> None:
-    asked = ("gpt-oss-20b", "--instance-type", "ml.g5.xlarge", "--max-num-seqs", "8")
-    assert knobs(*asked)["enforce-eager"] == "enforce-eager"
-    assert "enforce-eager" not in knobs(*asked, "--compiled"), "the two contradict each other"
-    shown_to_people = peagle(*asked).stdout
+    arguments = ("gpt-oss-20b", "--instance-type", "ml.g5.xlarge", "--max-num-seqs", "8")
+    assert knobs(*arguments)["enforce-eager"] == "enforce-eager"
+    assert "enforce-eager" not in knobs(*arguments, "--compiled"), "the two contradict each other"
+    shown_to_people = peagle(*arguments).stdout
     assert "--enforce-eager  " in shown_to_people
     assert "--no-speculation  " in shown_to_people
     assert max(map(len, shown_to_people.splitlines())) <= 120

@@ -52,25 +52,25 @@ def test_two_folders_with_weights() -> None:
 
 
 def test_a_pair_and_the_geometry_it_was_made_of_agree(tmp_path: Path) -> None:
-    asked = (*H200, "--max-model-len", "16384", "--max-num-seqs", "64", "--no-speculation")
+    arguments = (*H200, "--max-model-len", "16384", "--max-num-seqs", "64", "--no-speculation")
     whole = tmp_path / "gemma"
     shutil.copytree(folder("gemma-4-31b"), whole)
     (whole / "preprocessor_config.json").write_text("{}")
-    by_name = answer("gemma-4-31b", *asked)
-    by_folder = answer("--target", str(whole), *asked)
+    by_name = answer("gemma-4-31b", *arguments)
+    by_folder = answer("--target", str(whole), *arguments)
     assert by_name["terms"] == by_folder["terms"]
-    text = answer("gemma-4-31b", *asked, "--text-only")
+    text = answer("gemma-4-31b", *arguments, "--text-only")
     assert by_name["weights_gib"] - text["weights_gib"] == pytest.approx(1.07, abs=0.01)
 
 
 def test_a_folder_without_a_processor_is_reckoned_for_text() -> None:
     """vLLM cannot take images with it; that is how the engine was measured."""
-    asked = ("--target", folder("gemma-4-31b"), *H200, "--max-model-len", "16384",
+    arguments = ("--target", folder("gemma-4-31b"), *H200, "--max-model-len", "16384",
              "--max-num-seqs", "64", "--no-speculation")  # fmt: skip
-    found, told = answer(*asked), answer(*asked, "--text-only")
-    assert found["terms"] == told["terms"]
+    found, without_images = answer(*arguments), answer(*arguments, "--text-only")
+    assert found["terms"] == without_images["terms"]
     assert "text-only-assumed" in {finding["code"] for finding in found["findings"]}
-    assert "text-only-assumed" not in {finding["code"] for finding in told["findings"]}
+    assert "text-only-assumed" not in {finding["code"] for finding in without_images["findings"]}
     other = answer("--target", folder("gpt-oss-20b"), *H200)
     assert "text-only-assumed" not in {finding["code"] for finding in other["findings"]}
 
@@ -132,8 +132,10 @@ def test_drafts_of_many_requests_stop_older_vllm_only(vllm: str, fits: bool) -> 
 
 def test_the_cache_of_an_older_vllm_is_cut_its_way() -> None:
     """Two hybrid groups of 12 and 16 layers: padded to 16 since 0.18, cut to 12 before."""
-    asked = ("gpt-oss-20b", *H200, "--max-num-seqs", "64", "--max-model-len", "32768", "--vllm")
-    padding = [shown(*asked, vllm)["terms"]["cache_padding_in_it"] for vllm in ("0.17.1", "0.18.0")]
+    arguments = ("gpt-oss-20b", *H200, "--max-num-seqs", "64", "--max-model-len", "32768", "--vllm")
+    padding = [
+        shown(*arguments, vllm)["terms"]["cache_padding_in_it"] for vllm in ("0.17.1", "0.18.0")
+    ]
     assert padding[0] > padding[1] > 0
 
 
@@ -240,9 +242,9 @@ def test_damaged_config_is_an_error(tmp_path: Path) -> None:
     assert isinstance(result.exception, CheckpointError)
     assert "hidden_size" in str(result.exception)
     (tmp_path / "config.json").write_text("{}")
-    told = str(peagle("--target", str(tmp_path), *H200).exception)
-    assert str(tmp_path) in told, "which of the two places"
-    assert "config.json has no hidden_size" in told
+    without_images = str(peagle("--target", str(tmp_path), *H200).exception)
+    assert str(tmp_path) in without_images, "which of the two places"
+    assert "config.json has no hidden_size" in without_images
 
 
 def test_draftless_methods_take_no_weights() -> None:

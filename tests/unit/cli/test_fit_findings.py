@@ -42,13 +42,13 @@ def test_rules_check_the_settings_of_fit() -> None:
 
 
 def test_a_step_that_drafts_for_some_requests_only_is_warned_about() -> None:
-    asked = ("gpt-oss-20b", *H200, "--max-model-len", "8192")
-    (found,) = answer(*asked, "--max-num-seqs", "2000")["findings"]
+    arguments = ("gpt-oss-20b", *H200, "--max-model-len", "8192")
+    (found,) = answer(*arguments, "--max-num-seqs", "2000")["findings"]
     assert (found["level"], found["code"]) == ("warning", "drafting-slots")
     assert "holds the drafts (K=7) of 585 of 2,000 requests" in found["message"]
     room = ("--max-num-batched-tokens", "32768")
-    assert answer(*asked, "--max-num-seqs", "2000", *room)["findings"] == []
-    assert answer(*asked)["findings"] == [], "nobody asked for so many"
+    assert answer(*arguments, "--max-num-seqs", "2000", *room)["findings"] == []
+    assert answer(*arguments)["findings"] == [], "the default is lower"
 
 
 def test_a_pair_that_can_work_has_no_findings() -> None:

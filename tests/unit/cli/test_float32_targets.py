@@ -78,4 +78,4 @@ def test_so_does_a_target_of_the_catalogue() -> None:
     target = load_catalog().targets["Qwen/Qwen3-Coder-30B-A3B-Instruct"]
     wide = target.model_copy(update={"dtype": "float32", "weight_bytes": 2 * target.weight_bytes})
     assert target_model(wide) == target_model(target)
-    assert target_model(wide, "float32").dtype == "float32", "it was asked for"
+    assert target_model(wide, "float32").dtype == "float32", "it was requested"

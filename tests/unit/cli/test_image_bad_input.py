@@ -89,9 +89,9 @@ def test_full_disk_while_building_is_an_error_and_leaves_no_image(
     assert done.returncode == 2
     assert "the disk is full: building peagle-gpt-oss-20b:" in _only_error(done)
     assert "docker system prune" in done.stderr
-    asked = [one["argv"] for one in docker.calls]
-    assert next(argv for argv in asked if argv[0] == "build")[1] == "--force-rm"
-    assert not [argv for argv in asked if argv[0] in ("tag", "push")]
+    calls = [one["argv"] for one in docker.calls]
+    assert next(argv for argv in calls if argv[0] == "build")[1] == "--force-rm"
+    assert not [argv for argv in calls if argv[0] in ("tag", "push")]
 
 
 def test_refused_push_is_an_error(
@@ -105,9 +105,9 @@ def test_refused_push_is_an_error(
     done = peagle("image", "push", "peagle-tiny:1", "--registry", "reg.example.com", env=place)
 
     assert done.returncode == 4
-    said = _only_error(done)
-    assert "pushing reg.example.com/peagle-tiny:1: denied" in said
-    assert "log in to the registry" in said
+    error = _only_error(done)
+    assert "pushing reg.example.com/peagle-tiny:1: denied" in error
+    assert "log in to the registry" in error
 
 
 def test_refused_base_image_is_an_error(
@@ -138,10 +138,10 @@ def test_full_disk_before_codebuild_is_an_error_and_nothing_is_sent(
     order = codebuild.BuildOrder("peagle-x", "1", "", [member_of("Dockerfile", b"FROM a")], "d")
     with mock_aws():
         aws = connect("us-east-1", keys=Keys("testing", "testing"))
-        with pytest.raises(UserError, match="is full: the build context") as told:
+        with pytest.raises(UserError, match="is full: the build context") as raised:
             codebuild.build(aws, order, print)
 
-        assert "TMPDIR" in told.value.fix
+        assert "TMPDIR" in raised.value.fix
         assert not [
             made for made in images.image_resources(aws) if made.kind in ("Object", "Project")
         ]
@@ -159,10 +159,10 @@ def test_full_disk_at_docker_login_is_an_error_and_leaves_nothing(
     monkeypatch.setattr(Path, "write_text", full)
 
     login = Login("reg.example.com", "AWS", "s3cret")
-    with pytest.raises(UserError, match="is full") as told, logged_in(Docker(), [login]):
+    with pytest.raises(UserError, match="is full") as raised, logged_in(Docker(), [login]):
         pass
 
-    assert "s3cret" not in str(told.value)
+    assert "s3cret" not in str(raised.value)
     assert list(tmp_path.iterdir()) == []
 
 
