@@ -61,7 +61,7 @@ CORPUS: dict[str, Verdict] = {
     "no placeholder": Refuses("`ptd_token_id` specified in its config.json"),
     "placeholder is the size of the vocabulary": Dies("index out of range"),
     "placeholder below 0": Dies("index out of range"),
-    "the key that counts first is outside": Dies("index out of range"),
+    "the first key that vLLM reads is outside": Dies("index out of range"),
     "EAGLE-3 head started as P-EAGLE": Refuses("`ptd_token_id` specified in its config.json"),
     "EAGLE-3 speculators head started as P-EAGLE": Refuses("`ptd_token_id` specified"),
     "P-EAGLE head started as EAGLE-3": Drafts(2.1),
@@ -72,65 +72,65 @@ CORPUS: dict[str, Verdict] = {
     "fc and mask for two hidden states": Refuses("must match the size of tensor b (512)"),
     "fc of the wrong height": Refuses("Tried to load weights of size"),
     "four layers read, three built for": Dies(_SHAPE),
-    "two layers named are the same": Dies(_SHAPE),
-    "none named, and vLLM's default collides in a target of six layers": Dies(_SHAPE),
+    "two equal layers in the list": Dies(_SHAPE),
+    "no layers listed, and vLLM's default collides in a target of six layers": Dies(_SHAPE),
     "a layer beyond the target": Dies(_SHAPE),
     "a layer below 0": Dies(_SHAPE),
     # vocabularies
     "a larger vocabulary": Dies("shape mismatch"),
     "a smaller vocabulary": Drafts(2.6),
-    "more tokens drafted than there are": Dies("shape mismatch"),
+    "more tokens drafted than the target has": Dies("shape mismatch"),
     "lm_head with other rows": Refuses(_WORDLESS),
     "d2t of another size": Refuses("Attempted to load weight"),
     "embeddings of half the vocabulary": Refuses(_WORDLESS),
     "a narrow head without embeddings": Drafts(1.05),
     # tensors
-    "fewer layers announced than there are": Refuses("parameter named 'layers.3'"),
-    "more layers announced than there are": Drafts(1.3),
-    "biases announced and not there": Drafts(1.3),
-    "one projection of one layer is not there": Drafts(1.3),
-    "a tensor without a place": Refuses("parameter named 'adapter'"),
-    "the first layer is no wider than the others": Refuses(_WORDLESS_QKV),
-    "another width of the feed-forward block": Refuses("exceeds dimension size"),
+    "config.json with fewer layers than the weights": Refuses("parameter named 'layers.3'"),
+    "config.json with more layers than the weights": Drafts(1.3),
+    "biases in config.json only": Drafts(1.3),
+    "one missing projection in one layer": Drafts(1.3),
+    "an unknown tensor": Refuses("parameter named 'adapter'"),
+    "a first layer as wide as the others": Refuses(_WORDLESS_QKV),
+    "a feed-forward block of another width": Refuses("exceeds dimension size"),
     # formats
     "the target as head": Refuses("`ptd_token_id` specified in its config.json"),
     "an empty config.json": Refuses("Should have a `model_type` key"),
-    "no number of layers": Drafts(1.3),
-    "no place of the first norm": Drafts(2.5),
+    "no num_hidden_layers": Drafts(1.3),
+    "no norm_before_residual": Drafts(2.5),
     "no layers in the speculators format": Refuses("has no attribute 'vocab_size'"),
     "a class of a training framework": Refuses("['Eagle3PEagleDraftModel'] are not supported"),
-    "layers of a kind that no speculators head has": Refuses("Unsupported model_type mistral"),
+    "layers of a type without a speculators class": Refuses("Unsupported model_type mistral"),
     "another type of speculator": Refuses("Expected one of"),
     "no speculators_config": Refuses("Should have a `model_type` key"),
     "speculators head without its mask token": Refuses("mask_token_id"),
     "trained for another target": Unnoticed("P-EAGLE"),
     # the target and the load
-    "a layer of the target is not there": Refuses("were not initialized from checkpoint"),
-    "the target's embeddings are not there": Garbles("P-EAGLE"),
+    "a missing layer of the target": Refuses("were not initialized from checkpoint"),
+    "missing embeddings of the target": Garbles("P-EAGLE"),
     "a context above the target's": Refuses("is greater than the derived max_model_len"),
     "heads that three GPUs cannot divide": Refuses("must be divisible by tensor parallel size"),
-    "no room beside the masked slots": Refuses("enough slots to schedule a token"),
+    "a step as small as the draft slots": Refuses("enough slots to schedule a token"),
     "no padding in parallel": Refuses("only supports padded drafter batch"),
     "a drafter on three GPUs": Refuses("cannot be other value than 1 or target model"),
     # what gets in the way of a drafter
     "adapters": Dies("index out of range"),
     "a pipeline": Refuses("Pipeline parallelism is not supported for this model"),
     "prefix caching": Unnoticed("P-EAGLE"),
-    "a key that is gone": Refuses("Unexpected keyword argument"),
-    "a way of sampling that is gone": Refuses("should be 'standard', 'synthetic' or 'block'"),
+    "a removed key": Refuses("Unexpected keyword argument"),
+    "a removed sampling method": Refuses("should be 'standard', 'synthetic' or 'block'"),
     "synthetic acceptance on a CPU": Dies("not supported with CPU sampling"),
-    "bfloat16 on a CPU with tiles": Refuses("Dimension out of range"),
+    "bfloat16 on a CPU with AMX tiles": Refuses("Dimension out of range"),
 }
 """Names of cases in the rules' corpus, which are given to the engine as they are."""
 
 ENGINE: dict[str, dict[str, Any]] = {
     "hidden states of another width": {"max_num_seqs": 1},
-    "no room beside the masked slots": {"max_num_seqs": 4},
-    "bfloat16 on a CPU with tiles": {"dtype": "bfloat16"},
+    "a step as small as the draft slots": {"max_num_seqs": 4},
+    "bfloat16 on a CPU with AMX tiles": {"dtype": "bfloat16"},
 }
 """What the engine needs beside a case of the corpus, for the damage to be what it meets first."""
 
-BEFORE = {"bfloat16 on a CPU with tiles": (TILES,)}
+BEFORE = {"bfloat16 on a CPU with AMX tiles": (TILES,)}
 """What is called in the engine's process before a case of the corpus."""
 
 _AWS = "AWS, its images and its instances; no vLLM takes part"

@@ -102,7 +102,7 @@ PLACEHOLDERS = (
         "placeholder-outside-vocabulary",
     ),
     Broken(
-        "the key that counts first is outside",
+        "the first key that vLLM reads is outside",
         lambda f: tiny_case(f, Damage(set_keys={"dflash_config": {"mask_token_id": 4000}})),
         "placeholder-outside-vocabulary",
     ),
@@ -187,12 +187,12 @@ STATES = (
         "aux-layer-count",
     ),
     Broken(
-        "two layers named are the same",
+        "two equal layers in the list",
         lambda f: tiny_case(f, Damage(set_keys={EAGLE: [2, 2, 7]})),
         "aux-layers-collide",
     ),
     Broken(
-        "none named, and vLLM's default collides in a target of six layers",
+        "no layers listed, and vLLM's default collides in a target of six layers",
         lambda f: tiny_case(
             f,
             Damage(drop_keys=("eagle_config",)),
@@ -244,7 +244,7 @@ VOCABULARIES = (
         "vocabulary-mismatch",
     ),
     Broken(
-        "more tokens drafted than there are",
+        "more tokens drafted than the target has",
         lambda f: tiny_case(f, Damage(set_keys={"draft_vocab_size": 2048})),
         "draft-vocabulary",
     ),
@@ -293,22 +293,22 @@ VOCABULARIES = (
 
 TENSORS = (
     Broken(
-        "fewer layers announced than there are",
+        "config.json with fewer layers than the weights",
         lambda f: tiny_case(f, Damage(set_keys={"num_hidden_layers": 3})),
         "layers-mismatch",
     ),
     Broken(
-        "more layers announced than there are",
+        "config.json with more layers than the weights",
         lambda f: tiny_case(f, Damage(set_keys={"num_hidden_layers": 5})),
         "layers-mismatch",
     ),
     Broken(
-        "biases announced and not there",
+        "biases in config.json only",
         lambda f: tiny_case(f, Damage(set_keys={"attention_bias": True})),
         "tensors-missing",
     ),
     Broken(
-        "a quantisation announced and no scales there",
+        "a quantization in config.json without scales",
         lambda f: tiny_case(f, Damage(set_keys={"quantization_config": {"quant_method": "fp8"}})),
         "quantization-without-scales",
     ),
@@ -318,32 +318,32 @@ TENSORS = (
         "tensors-missing",
     ),
     Broken(
-        "one projection of one layer is not there",
+        "one missing projection in one layer",
         lambda f: tiny_case(f, Damage(drop=("layers.2.mlp.up_proj.weight",))),
         "tensors-missing",
     ),
     Broken(
-        "a tensor without a place",
+        "an unknown tensor",
         lambda f: tiny_case(f, Damage(add={"adapter.weight": filled("BF16", (4, 4))})),
         "tensors-unknown",
     ),
     Broken(
-        "the first layer is no wider than the others",
+        "a first layer as wide as the others",
         lambda f: tiny_case(f, Damage(cut={"midlayer.self_attn.q_proj.weight": (256, 256)})),
         "tensor-shape",
     ),
     Broken(
-        "another width of the feed-forward block",
+        "a feed-forward block of another width",
         lambda f: tiny_case(f, Damage(set_keys={"intermediate_size": 512})),
         "tensor-shape",
     ),
     Broken(
-        "8-bit floats without scales",
+        "FP8 without scales",
         lambda f: tiny_case(f, Damage(retype={"layers.1.mlp.up_proj.weight": "F8_E4M3"})),
         "tensor-dtype",
     ),
     Broken(
-        "d2t in fractions",
+        "d2t of floats",
         lambda f: tiny_case(f, replace(REDUCED, add={**REDUCED.add, "d2t": filled("F32", (512,))})),
         "tensor-dtype",
     ),
@@ -357,12 +357,12 @@ FORMATS = (
         "head-not-a-drafter",
     ),
     Broken(
-        "no number of layers",
+        "no num_hidden_layers",
         lambda f: tiny_case(f, Damage(drop_keys=("num_hidden_layers",))),
         "config-incomplete",
     ),
     Broken(
-        "no place of the first norm",
+        "no norm_before_residual",
         lambda f: speculators_case(
             f, "eagle3", Damage(drop_keys=("norm_before_residual",)), pair="tiny+eagle3"
         ),
@@ -387,7 +387,7 @@ FORMATS = (
         "method-not-for-architecture",
     ),
     Broken(
-        "layers of a kind that no speculators head has",
+        "layers of a type without a speculators class",
         lambda f: speculators_case(
             f, "peagle", Damage(set_keys={"transformer_layer_config.model_type": "mistral"})
         ),
@@ -420,7 +420,7 @@ FORMATS = (
         "speculators-verifier",
     ),
     Broken(
-        "trained for a sibling",
+        "trained for a variant of the target",
         lambda f: speculators_case(
             f,
             "peagle",

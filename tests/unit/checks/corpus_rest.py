@@ -41,7 +41,7 @@ def head_at(pair: str, location: str) -> Case:
 
 TARGETS = (
     Broken(
-        "120b where 20b is meant",
+        "120b instead of 20b",
         lambda f: geometry_case(
             f,
             "gpt-oss-20b",
@@ -54,14 +54,14 @@ TARGETS = (
         "target-differs",
     ),
     Broken(
-        "a head where the target is meant",
+        "a head instead of the target",
         lambda f: geometry_case(
             f, "gemma-4-31b", target={"eagle_config": {"use_aux_hidden_state": True}}
         ),
         "target-differs",
     ),
     Broken(
-        "a layer of the target is not there",
+        "a missing layer of the target",
         lambda f: tiny_case(f, target=Damage(drop=tuple(
             f"model.layers.5.{part}.weight" for part in (
                 "input_layernorm", "post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj",
@@ -70,7 +70,7 @@ TARGETS = (
         "target-incomplete",
     ),
     Broken(
-        "layers of the target too many",
+        "too many layers in the target",
         lambda f: tiny_case(
             f,
             Damage(set_keys={"eagle_config.eagle_aux_hidden_state_layer_ids": [2, 4, 6]}),
@@ -80,7 +80,7 @@ TARGETS = (
         "target-incomplete",
     ),
     Broken(
-        "the target's embeddings are not there",
+        "missing embeddings of the target",
         lambda f: tiny_case(f, target=Damage(drop=("model.embed_tokens.weight",))),
         "target-incomplete",
     ),
@@ -95,7 +95,7 @@ TARGETS = (
         "warning",
     ),
     Broken(
-        "a target that the engine quantises",
+        "a target that the engine quantizes",
         lambda f: catalog_case("qwen3-coder-30b", settings={"quantization": "fp8"}),
         "target-numerics",
         "warning",
@@ -116,14 +116,14 @@ TARGETS = (
 )  # fmt: skip
 
 LOADS = (
-    Broken("K above the training", lambda f: tiny_case(f, k=9), "k-above-trained"),
+    Broken("K above the trained K", lambda f: tiny_case(f, k=9), "k-above-trained"),
     Broken(
         "K above what a speculators head proposes",
         lambda f: _unknown_training(speculators_case(f, "peagle", k=6)),
         "k-above-trained",
     ),
     Broken(
-        "K of which nothing is known",
+        "K of a head whose trained K is unknown",
         lambda f: catalog_case("qwen3-8b", k=20),
         "k-training-unknown",
         "note",
@@ -178,7 +178,7 @@ LOADS = (
         "tensor-parallel",
     ),
     Broken(
-        "no room beside the masked slots",
+        "a step as small as the draft slots",
         lambda f: tiny_case(f, k=8, settings={"max-num-batched-tokens": 7}),
         "drafting-slots",
     ),
@@ -202,7 +202,7 @@ LOADS = (
         "warning",
     ),
     Broken(
-        "90 GPUs' worth of memory",
+        "90 as the share of memory",
         lambda f: tiny_case(f, settings={"gpu-memory-utilization": 90}),
         "memory-utilization",
     ),
@@ -233,7 +233,7 @@ def _small_cache(name: str, where: tuple[str, str, str], code: str, not_shown: s
             pair, instance_type=instance, ami=NEW_AMI, settings={"kv-cache-dtype": kind}
         ),
         code,
-        left="the GPU is vLLM's to know, which refuses it while it starts",
+        left="only vLLM knows the GPU, and refuses it at start",
         not_shown=not_shown,
     )
 
@@ -255,17 +255,17 @@ VERSIONS = (
         "kv-group-rule",
     ),
     Broken(
-        "a pair before its time",
+        "a pair on a vLLM version below its minimum",
         lambda f: catalog_case("tiny", vllm="0.15.0", image=OWN_IMAGE),
         "vllm-below-minimum",
     ),
     Broken(
-        "Gemma before the allow-list had it",
+        "Gemma before it was in the allow-list",
         lambda f: _younger(catalog_case("gemma-4-31b+eagle3", vllm="0.18.0", image=OWN_IMAGE)),
         "eagle3-target-support",
     ),
     Broken(
-        "a class that gives no hidden states",
+        "a class without hidden states",
         lambda f: tiny_case(
             f,
             target=Damage(set_keys={"architectures": ["OPTForCausalLM"]}),
@@ -274,7 +274,7 @@ VERSIONS = (
         "eagle3-target-support",
     ),
     Broken(
-        "a class that gives no hidden states, from the catalogue alone",
+        "a class without hidden states, from the catalogue alone",
         lambda f: _of_class(catalog_case("tiny"), "Gemma3ForCausalLM"),
         "eagle3-target-support",
     ),
@@ -367,7 +367,7 @@ VERSIONS = (
         "warning",
     ),
     Broken(
-        "a schedule of K before there was one",
+        "a schedule of K on a version without schedules",
         lambda f: tiny_case(
             f,
             speculative_settings={"num_speculative_tokens_per_batch_size": [[1, 8, 5]]},
@@ -381,28 +381,28 @@ VERSIONS = (
         "speculative-setting",
     ),
     Broken(
-        "a key that comes later",
+        "a key of a later version",
         lambda f: tiny_case(f, speculative_settings={"index_share_for_mtp_iteration": True}),
         "speculative-setting",
     ),
     Broken(
-        "an argument that is none",
+        "an unknown argument",
         lambda f: tiny_case(f, settings={"foo": "bar"}),
         "engine-argument",
     ),
     Broken(
-        "an argument that a later version may not have",
+        "an argument of one version only",
         lambda f: tiny_case(f, settings={"no-enable-prefx-caching": True}, vllm="0.29.0"),
         "engine-argument",
         "warning",
     ),
     Broken(
-        "a key that is gone",
+        "a removed key",
         lambda f: tiny_case(f, speculative_settings={"disable_by_batch_size": 8}),
         "speculative-setting",
     ),
     Broken(
-        "a way of sampling that is gone",
+        "a removed sampling method",
         lambda f: tiny_case(f, speculative_settings={"rejection_sample_method": "strict"}),
         "rejection-sample-method",
     ),
@@ -424,40 +424,40 @@ VERSIONS = (
         "watermarking",
     ),
     _small_cache(
-        "a small cache for wide sliding heads on Hopper",
+        "an FP8 cache for wide sliding heads on Hopper",
         ("gemma-4-31b", "ml.p5.48xlarge", "fp8"),
         "sliding-flashinfer",
-        not_shown="needs an H200 (vLLM 0.26.0 there: memory-h200.json holds the refusal)",
+        not_shown="needs an H200 (memory-h200.json has the refusal of vLLM 0.26.0)",
     ),
     _small_cache(
-        "a small cache for sinks before Ada",
+        "an FP8 cache for sinks before Ada",
         ("gpt-oss-20b", "ml.g5.12xlarge", "fp8"),
         "fp8-cache-triton",
-        not_shown="needs a GPU before Ada (v1/attention/backends/triton_attn.py)",
+        not_shown="needs a GPU older than Ada (v1/attention/backends/triton_attn.py)",
     ),
     _small_cache(
-        "a small cache for heads of two sizes before Ada",
+        "an FP8 cache for heads of two sizes before Ada",
         ("gemma-4-31b", "ml.p4de.24xlarge", "fp8_e5m2"),
         "fp8-cache-triton",
-        not_shown="needs a GPU before Ada (v1/attention/backends/triton_attn.py)",
+        not_shown="needs a GPU older than Ada (v1/attention/backends/triton_attn.py)",
     ),
     Broken(
-        "the broken build for the CPU",
+        "the broken CPU build",
         lambda f: tiny_case(f, vllm="0.30.0", on_cpu=True),
         "vllm-cpu-broken",
     ),
     Broken(
-        "bfloat16 on a CPU with tiles",
+        "bfloat16 on a CPU with AMX tiles",
         lambda f: tiny_case(f, on_cpu=True),
         "amx-small-layers",
         "note",
-        left="the container starts vLLM so that it does not happen",
+        left="the container starts vLLM in a way that prevents it",
     ),
     Broken(
         "the head of another target",
         lambda f: head_at("gpt-oss-20b", "amazon/GPT-OSS-120B-P-EAGLE"),
         "head-not-for-target",
-        left="the container does not know who published which head",
+        left="the container does not know for which target a head was published",
         not_shown="real heads do not fit on this machine",
     ),
     Broken(
@@ -465,8 +465,8 @@ VERSIONS = (
         lambda f: catalog_case("gemma-4-31b+p-eagle"),
         "head-not-public",
         "warning",
-        left="the container sees weights or none, not who publishes them",
-        not_shown="not what vLLM does, but what can be had",
+        left="the container cannot tell who publishes weights",
+        not_shown="it is about what can be downloaded, not about vLLM",
     ),
     Broken(
         "a problem that the catalogue knows",
@@ -484,17 +484,17 @@ HARDWARE = (
         "runtime-unknown",
     ),
     Broken(
-        "an instance type that is none",
+        "an unknown instance type",
         lambda f: catalog_case("tiny", instance_type="ml.g6.3xlarge"),
         "instance-unknown",
     ),
     Broken(
-        "a region that is none",
+        "an unknown region",
         lambda f: catalog_case("tiny", region="us-east-9"),
         "region-unknown",
     ),
     Broken(
-        "a version that the region does not have",
+        "a version without an image in the region",
         lambda f: catalog_case("tiny", vllm="0.26.0", region="cn-north-1"),
         "image-not-in-region",
     ),
@@ -519,7 +519,7 @@ HARDWARE = (
         "image-version",
     ),
     Broken(
-        "a tag that AWS never made",
+        "a tag that AWS does not have",
         lambda f: catalog_case("tiny", image=f"{REGISTRY}:0.28.0-gpu-py313-cu130-sagemaker"),
         "image-version",
     ),
@@ -537,7 +537,7 @@ HARDWARE = (
         "ami-missing",
     ),
     Broken(
-        "an AMI that is none",
+        "an unknown AMI",
         lambda f: catalog_case(
             "tiny",
             instance_type="ml.g6.xlarge",

@@ -37,18 +37,18 @@ SAID: dict[str, list[str]] = json.loads(
 CAUSES = {
     "a class of a training framework": "unknown-model",
     "another type of speculator": "unknown-model",
-    "layers of a kind that no speculators head has": "unknown-model",
+    "layers of a type without a speculators class": "unknown-model",
     "no speculators_config": "unknown-model",
     "a context above the target's": "context-too-long",
     "heads that three GPUs cannot divide": "tensor-parallel",
     "a pipeline": "wrong-value",
-    "no room beside the masked slots": "wrong-speculation",
+    "a step as small as the draft slots": "wrong-speculation",
     "no padding in parallel": "wrong-speculation",
     "a drafter on three GPUs": "wrong-speculation",
-    "a key that is gone": "wrong-speculation",
-    "a way of sampling that is gone": "wrong-speculation",
+    "a removed key": "wrong-speculation",
+    "a removed sampling method": "wrong-speculation",
     "synthetic acceptance on a CPU": "wrong-speculation",
-    "a tensor without a place": "weights-and-config",
+    "an unknown tensor": "weights-and-config",
 }
 """Pair that only vLLM refuses -> the cause that the container reports."""
 
