@@ -229,8 +229,10 @@ def differences(subject: Mapping[str, Any], other: Any) -> list[str]:
                   if name in subject["pair"]]  # fmt: skip
         found += [f"the {name}" for name in models] or ["the pair"]
     if subject["device"] != other.get("device"):
-        theirs, ours = _shown(other.get("device")), _shown(subject["device"])
-        found.append(f"the device ({theirs}; here {ours})")
+        theirs, ours = (device_text(one.get("device"))[:_LONGEST_SHOWN] for one in (other, subject))
+        # CPUs of one name may differ in their instruction sets.
+        both = f"another {ours}" if theirs == ours else f"{theirs}; here {ours}"
+        found.append(f"the device ({both})")
     names = [name[:_LONGEST_SHOWN] for name in _changed(subject["engine"], other.get("engine"))]
     if names:
         found.append(f"the engine's arguments ({first_names(names, _MOST_SHOWN)})")
@@ -261,11 +263,10 @@ def _changed(ours: dict[str, Any], theirs: Any) -> list[str]:
     return sorted(name for name in {*ours, *other} if ours.get(name) != other.get(name))
 
 
-def _shown(device: Any) -> str:
+def device_text(device: Any) -> str:
+    """GPUs or CPU as text; "" where unknown."""
     facts = device if isinstance(device, dict) else {}
     gpus = facts.get("gpus")
     if isinstance(gpus, list) and gpus:
-        text = f"{len(gpus)} x {gpus[0]}, driver {facts.get('driver')}"
-    else:
-        text = f"{facts.get('cpu')} {str(facts.get('instructions'))[:8]}"
-    return text[:_LONGEST_SHOWN]
+        return f"{facts.get('used', len(gpus))} x {gpus[0]}, driver {facts.get('driver')}"
+    return str(facts.get("cpu") or "")

@@ -202,6 +202,10 @@ def test_models_of_the_hub_are_identified_by_their_revision() -> None:
             {"device": {"gpus": ["NVIDIA L4 (8.9)"], "used": 1, "driver": "580"}},
             "the device (1 x NVIDIA L4 (8.9), driver 580; here 1 x NVIDIA H200 (9.0), driver 580)",
         ),
+        (
+            {"device": {**SUBJECT["device"], "gpus": ["NVIDIA H200 (9.0)", "another"]}},
+            "the device (another 1 x NVIDIA H200 (9.0), driver 580)",
+        ),
         ({"image": "sha256:other", "software": ""}, "the image; the software"),
         ({"format": 2}, "the format"),
     ],

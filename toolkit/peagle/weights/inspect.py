@@ -30,6 +30,7 @@ from peagle.weights.manifest import (
     sync_command,
 )
 from peagle_serve.contract import WARM_FOLDER
+from peagle_serve.warm.cache_key import device_text
 
 State = Literal["whole", "unchecked", "differs", "half", "missing"]
 """``whole``: size and checksum are those of the manifest; ``unchecked``: the size is, and the sync
@@ -241,7 +242,7 @@ def _warm_start(
             complete=document["size"] == objects.get(f"{stem}.tar.gz"),
             pair=_pair(subject.get("pair"), weights),
             k=_k(subject.get("engine")),
-            device=_device(subject["device"]),
+            device=sanitize(device_text(subject["device"]), _MAX_TEXT),
             made=sanitize(document.get("made", ""), _MAX_DATE),
             seconds_cold=float(seconds) if plausible else None,
         )
@@ -280,14 +281,3 @@ def _k(engine: Any) -> int | None:
     except (ValueError, LookupError, TypeError, RecursionError):
         return None
     return k if type(k) is int else None
-
-
-def _device(device: Any) -> str:
-    """GPUs or CPU as text; "" where unknown."""
-    facts = device if isinstance(device, dict) else {}
-    gpus = facts.get("gpus")
-    if isinstance(gpus, list) and gpus:
-        text = f"{facts.get('used', len(gpus))} x {gpus[0]}, driver {facts.get('driver')}"
-    else:
-        text = str(facts.get("cpu") or "")
-    return sanitize(text, _MAX_TEXT)
