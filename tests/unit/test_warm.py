@@ -25,7 +25,7 @@ from tests.packed import KEY, Packed
 
 
 class Waiting:
-    """Counts the pauses, and makes none."""
+    """Records the pauses instead of waiting."""
 
     def __init__(self) -> None:
         self.pauses: list[float] = []

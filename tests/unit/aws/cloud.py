@@ -80,7 +80,7 @@ class Engine:
 
 
 class Cloud:
-    """Everything in the account, and hooks around every call."""
+    """The state of the account, and hooks around every call."""
 
     def __init__(self) -> None:
         self.now = START
@@ -369,7 +369,7 @@ class Cloud:
         return {}
 
     def _batch_get_image(self, imageIds: list[dict[str, str]], **_: Any) -> Any:
-        """``digests`` by tag; as ECR, which does not raise for a tag that is not there."""
+        """``digests`` by tag; like ECR, no error for an unknown tag."""
         tag = imageIds[0]["imageTag"]
         known = [{"imageId": {"imageTag": tag, "imageDigest": self.digests[tag]}}
                  for tag in (tag,) if tag in self.digests]  # fmt: skip
@@ -433,7 +433,7 @@ class Cloud:
 
 
 class _Client:
-    """One service of the cloud, as boto3 would show it."""
+    """A boto3 client of one service."""
 
     def __init__(self, cloud: Cloud, service: str) -> None:
         self._cloud = cloud

@@ -1,4 +1,4 @@
-"""Checkpoints in S3: moto as S3, and a server that misbehaves as S3 and its imitations do."""
+"""Checkpoints in S3: moto, and a server that fails as S3 and compatible services do."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def moto() -> Iterator[Aws]:
 
 @pytest.fixture(scope="module")
 def other() -> Iterator[tuple[Web, Aws]]:
-    """A server in S3's place, and a connection that asks it once."""
+    """A server in place of S3, and a connection without retries to it."""
     with pytest.MonkeyPatch.context() as patch, serve(Web()) as web:
         patch.setattr("peagle.aws.client._TIMEOUTS", (1, 10, 60))
         aws = connect("us-east-1", endpoint_url=web.url, keys=KEYS)
@@ -70,7 +70,7 @@ def other() -> Iterator[tuple[Web, Aws]]:
 
 @pytest.fixture
 def web(other: tuple[Web, Aws]) -> Iterator[Web]:
-    """That server, new."""
+    """That server, reset."""
     other[0].forget()
     yield other[0]
     other[0].forget()
@@ -78,7 +78,7 @@ def web(other: tuple[Web, Aws]) -> Iterator[Web]:
 
 @pytest.fixture
 def aws(other: tuple[Web, Aws]) -> Aws:
-    """The connection to it."""
+    """The connection to that server."""
     return other[1]
 
 
@@ -94,13 +94,13 @@ def refusal(aws: Aws, kind: type[PeagleError], seconds: float = 30) -> PeagleErr
 
 
 def refused(status: int, code: str, expected: str = "Of S3") -> Reply:
-    """As S3 refuses."""
+    """An error response of S3."""
     text = f"<Error><Code>{code}</Code><Message>{expected}</Message></Error>"
     return Reply(status, text.encode(), {"Content-Type": "application/xml"})
 
 
 def listing(**sizes: int) -> Reply:
-    """A listing of ``big/model/``; a name's underscores stand for dots."""
+    """A listing of ``big/model/``; double underscores in a name are dots."""
     entries = "".join(
         f"<Contents><Key>big/model/{name.replace('__', '.')}</Key><Size>{size}</Size></Contents>"
         for name, size in sizes.items()
@@ -205,7 +205,7 @@ def test_a_deleted_object_is_an_error(web: Web, aws: Aws) -> None:
 
 
 def _large(request: WebRequest, web: Web, honest: bool) -> Reply:
-    """A model whose one file claims 300 MB; who is not honest sends all of it to everybody."""
+    """A model with one file of 300 MB; a server that is not honest ignores the byte range."""
     head = head_of({"w": ("U8", (LARGE,))})
     size = len(head) + LARGE
     if is_listing(request):
@@ -225,7 +225,7 @@ def test_no_file_is_downloaded_completely(honest: bool, web: Web, aws: Aws) -> N
     found = read(aws)
     assert found.tensors is not None
     assert found.tensors["w"].size == LARGE
-    # What lies in the buffers of the two sockets was sent and not read.
+    # The buffers of the two sockets hold bytes that were sent and not read.
     assert web.sent < LARGE / 10
     assert found.bytes_read < MEGABYTE
 

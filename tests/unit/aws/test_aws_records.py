@@ -1,4 +1,4 @@
-"""Records: found by name, held by one command at a time, and never guessed at when damaged."""
+"""Records: found by name, locked by one command, and never guessed at when damaged."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def changes_to(
 
 
 def entry(version: str, **changed: Any) -> dict[str, Any]:
-    """A version as the SDK's table has it."""
+    """A version in the SDK's table."""
     return {
         "container_version": {"gpu": "cu130-ubuntu24.04-sagemaker"},
         "py_versions": ["py312"],

@@ -148,7 +148,7 @@ LISTING = ("service-quotas", "list_service_quotas", "Quotas")
 
 
 class Throttling(BaseHTTPRequestHandler):
-    """Throttles the first request and answers all others, without an end to the pages."""
+    """Throttles the first request; the others get an endless listing."""
 
     requests = 0
 
@@ -164,7 +164,7 @@ class Throttling(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Nothing on stderr."""
+        """Write nothing to stderr."""
 
 
 @pytest.fixture

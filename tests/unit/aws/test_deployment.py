@@ -200,7 +200,7 @@ def test_too_few_accepted_drafts_stay_in_service_but_unproved(world: World) -> N
 def test_several_instances_are_proved_although_each_has_its_own_counters(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Prompts reach one engine, readings any of them in turn."""
+    """Prompts reach one engine; counters are read from each in turn."""
     engine, idle = world.cloud.engine, Engine()
     turns = itertools.cycle([engine, idle, idle])
     monkeypatch.setattr(world.cloud, "counters", lambda: next(turns).counters())

@@ -152,7 +152,7 @@ def test_a_second_collection_replaces_its_artifact_and_reports_others(
 
 
 def replace_artifact(stocked: World, folder: Path) -> None:
-    """Collected once before; what is compiled next is something else."""
+    """Collect once; the next collection gets other content."""
     collected(stocked, folder)
     stocked.cloud.packed.content = b"compiled again"
 
