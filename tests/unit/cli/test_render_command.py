@@ -185,12 +185,22 @@ def render(plan, catalog):
 '''
 
 WITH_DUMMY = """
-import sys
+import io, json, sys
+from contextlib import redirect_stderr, redirect_stdout
 import peagle.render.formats as formats
-formats.__path__.append(sys.argv.pop(1))
+formats.__path__.append(sys.argv[1])
 from peagle.cli.main import main
-main()
+ended = []
+for words in json.loads(sys.argv[2]):
+    sys.argv = ["peagle", "render", *words]
+    with redirect_stdout(io.StringIO()) as printed, redirect_stderr(printed):
+        try:
+            main()
+        except SystemExit as end:
+            ended.append((end.code, printed.getvalue()))
+print(json.dumps(ended))
 """
+"""Runs `peagle render` for each list of words; prints exit codes and what was printed."""
 
 
 def test_a_format_is_one_discovered_file(tmp_path: Path) -> None:
@@ -198,23 +208,25 @@ def test_a_format_is_one_discovered_file(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "nameplate.py").write_text(DUMMY_FORMAT)
 
-    def peagle(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", WITH_DUMMY, str(folder), "render", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = [
+        ["nameplate", "tiny", "--name", "mine", "-o", "out"],
+        ["--help"],
+        ["nothing", "tiny", "-o", "x"],
+        ["nameplate", "tiny", "--instance-count", "2", "-o", "two"],
+        ["cloudformation", "qwen3-8b", "--model-source", "s3://models/qwen3-8b",
+         "--drafter", "s3://heads/qwen3-8b", "-o", "cf"],
+    ]  # fmt: skip
+    command = [sys.executable, "-c", WITH_DUMMY, str(folder), json.dumps(lines)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    made, described, unknown, refused, two_prefixes = json.loads(done.stdout)
 
-    made = peagle("nameplate", "tiny", "--name", "mine", "-o", str(tmp_path / "out"))
-    assert made.returncode == 0, made.stderr
+    assert made[0] == 0, made
     assert (tmp_path / "out" / "name.txt").read_text() == "mine"
-    assert "nameplate: name.txt" in peagle("--help").stdout
-    assert "'nameplate'" in peagle("nothing", "tiny", "-o", str(tmp_path / "x")).stderr
-
-    two = ["tiny", "--instance-count", "2", "-o", str(tmp_path / "two")]
-    refused = peagle("nameplate", *two)
-    assert refused.returncode == 3
-    assert "use boto3 or cloudformation or dockerfile or terraform" in refused.stderr
-    two_prefixes = ["qwen3-8b", "--model-source", "s3://models/qwen3-8b",
-                    "--drafter", "s3://heads/qwen3-8b", "-o", str(tmp_path / "cf")]  # fmt: skip
-    assert "nameplate" in peagle("cloudformation", *two_prefixes).stderr
+    assert "nameplate: name.txt" in described[1]
+    assert "'nameplate'" in unknown[1]
+    assert refused[0] == 3
+    assert "use boto3 or cloudformation or dockerfile or terraform" in refused[1]
+    assert "nameplate" in two_prefixes[1]
 
 
 def test_the_digest_in_the_users_own_runtimes_pins_the_base(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def with_archive(folder: Path, manifest: Manifest, archive: bytes, **more: Any) 
 def archive_of(members: Iterable[tuple[tarfile.TarInfo, bytes]]) -> bytes:
     """A gzipped tar of these members."""
     out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w:gz") as archive:
+    with tarfile.open(fileobj=out, mode="w:gz", compresslevel=1) as archive:
         for member, content in members:
             archive.addfile(member, io.BytesIO(content))
     return out.getvalue()

@@ -50,21 +50,30 @@ def test_the_middleware_is_importable_and_the_working_folder_is_not(
     assert "" not in path
 
 
-@settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=5, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    st.dictionaries(
-        st.text(st.characters(exclude_categories=["Cs"])),
-        st.text(st.characters(exclude_categories=["Cs"])),
+    st.lists(
+        st.dictionaries(
+            st.text(st.characters(exclude_categories=["Cs"])),
+            st.text(st.characters(exclude_categories=["Cs"])),
+            max_size=3,
+        ),
+        min_size=3,
         max_size=3,
     )
 )
-def test_json_passes_a_real_exec_byte_for_byte(container: Container, more: dict[str, str]) -> None:
-    value = json.dumps({**more, **SPECULATION}, indent=1, ensure_ascii=False)
-    value = value.replace("\0", "\\u0000")
+def test_json_passes_a_real_exec_byte_for_byte(
+    container: Container, objects: list[dict[str, str]]
+) -> None:
+    objects[0] |= SPECULATION
+    texts = [json.dumps(each, indent=1, ensure_ascii=False) for each in objects]
+    names = ("speculative-config", "compilation-config", "hf-overrides")
+    values = {name: text.replace("\0", "\\u0000") for name, text in zip(names, texts, strict=True)}
+    variables = {f"SM_VLLM_{name.replace('-', '_').upper()}": values[name] for name in names}
 
-    argv = container.argv({"SM_VLLM_MODEL": "a/b", "SM_VLLM_SPECULATIVE_CONFIG": value})
+    argv = container.argv({"SM_VLLM_MODEL": "a/b", **variables})
 
-    assert argv[argv.index("--speculative-config") + 1] == value
+    assert {name: argv[argv.index(f"--{name}") + 1] for name in names} == values
 
 
 @pytest.mark.parametrize("language", ["C", "en_US.ISO-8859-1", "de_DE.UTF-8"])

@@ -282,7 +282,7 @@ def test_a_signal_while_restoring_leaves_nothing(world: World) -> None:
         "RECORD": str(world.container.record),
         "SAGEMAKER_BIND_TO_PORT": str(PORT),
     }
-    world.container.record.unlink()
+    world.container.record.unlink(missing_ok=True)
     command = [sys.executable, str(SERVE), "serve"]
     process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
     until = time.monotonic() + 20

@@ -12,6 +12,7 @@ from tests.unit.containers.artifacts import artifact
 from tests.unit.containers.recording import Container, container_in, documents
 from tests.unit.containers.weights import pair
 
+_SUBJECTS: dict[tuple[tuple[str, str], ...], str] = {}
 PAIR = {"SM_VLLM_MODEL": "/opt/ml/model/target"}
 
 
@@ -46,10 +47,14 @@ class World:
         return entries, record["environment"]
 
     def collected(self, **more: str) -> Manifest:
-        """An artifact that matches this container."""
-        first = str(self.folder / "first")
-        _, given = self.start(PEAGLE_WARM="collect", PEAGLE_CACHE=first, **more)
-        return artifact(self.artifacts, json.loads(given["PEAGLE_WARM_SUBJECT"]))
+        """An artifact that matches this container. Its subject does not depend on the folder, so
+        the container collects once for all tests."""
+        key = tuple(more.items())
+        if key not in _SUBJECTS:
+            first = str(self.folder / "first")
+            _, given = self.start(PEAGLE_WARM="collect", PEAGLE_CACHE=first, **more)
+            _SUBJECTS[key] = given["PEAGLE_WARM_SUBJECT"]
+        return artifact(self.artifacts, json.loads(_SUBJECTS[key]))
 
     @property
     def cache(self) -> Path:
