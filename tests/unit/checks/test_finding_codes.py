@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -20,7 +21,7 @@ FROM_DATA = {"checks/registry.py", "checks/rules/known_problem.py"}
 def test_a_code_is_emitted_in_one_file() -> None:
     files: dict[str, set[str]] = defaultdict(set)
     for path in sorted(PACKAGE.rglob("*.py")):
-        for code in codes_in(path):
+        for code in codes_in(path) - {None}:
             files[str(code)].add(path.relative_to(PACKAGE).as_posix())
     assert len(files) > 100
     assert {code: where for code, where in files.items() if len(where) > 1} == {}
@@ -29,11 +30,16 @@ def test_a_code_is_emitted_in_one_file() -> None:
 def test_every_code_is_a_literal_or_a_constant() -> None:
     for path in sorted(PACKAGE.rglob("*.py")):
         if path.relative_to(PACKAGE).as_posix() not in FROM_DATA:
-            assert None not in set(codes_in(path, unknown=True)), path
+            assert None not in codes_in(path), path
 
 
-def codes_in(path: Path, *, unknown: bool = False) -> Iterator[str | None]:
-    """The codes of the findings that this file makes; ``None`` for one that is no constant."""
+@cache
+def codes_in(path: Path) -> frozenset[str | None]:
+    """The codes of the findings that this file makes; ``None`` for those that are no constant."""
+    return frozenset(_codes_in(path))
+
+
+def _codes_in(path: Path) -> Iterator[str | None]:
     tree = ast.parse(path.read_text())
     makers = {
         alias.asname or alias.name: alias.name
@@ -47,9 +53,7 @@ def codes_in(path: Path, *, unknown: bool = False) -> Iterator[str | None]:
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             argument = code_argument(makers.get(node.func.id), node)
             if argument is not None:
-                code = value_of(argument, path)
-                if code is not None or unknown:
-                    yield code
+                yield value_of(argument, path)
 
 
 def code_argument(maker: str | None, call: ast.Call) -> ast.expr | None:

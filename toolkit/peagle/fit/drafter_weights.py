@@ -14,7 +14,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import lru_cache
 from math import ceil
 
 from peagle.checkpoints.models import Tensor
@@ -46,7 +45,6 @@ _ROUTER = re.compile(r"\.router\.")
 _EXPERTS = re.compile(r"\.experts\.")
 
 
-@lru_cache  # of the instances that a plan compares, many have as many GPUs
 def drafter_bytes(drafter: DraftModel, tensor_parallel_size: int) -> int:
     """Bytes of the drafter on one of ``tensor_parallel_size`` GPUs, without its rotary table."""
     return allocated_all(drafter_tensors(drafter, tensor_parallel_size))
@@ -69,7 +67,6 @@ def drafter_tensors(drafter: DraftModel, tp: int) -> Iterator[float]:
         yield _ELEMENT * padded_vocabulary(drafter.draft_vocab_size, tp) * hidden
 
 
-@lru_cache
 def stored_parameters(drafter: DraftModel) -> int:
     """Parameters in the drafter's weight files."""
     index = _INDEX * drafter.draft_vocab_size if drafter.method == "eagle3" else 0
