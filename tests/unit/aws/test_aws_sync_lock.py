@@ -74,8 +74,17 @@ def test_afterwards_no_lock_is_left(aws: Aws, target: Path, own_home: Path) -> N
     assert plan_for(aws, target=folder_weights(target)).findings == ()
 
 
-def test_one_of_two_concurrent_writers_gets_the_lock(aws: Aws, bucket: Bucket) -> None:
+def test_one_of_two_concurrent_writers_gets_the_lock(
+    aws: Aws, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
     start, got = threading.Barrier(4), []
+    one_at_a_time, call = threading.Lock(), aws.call
+
+    def atomic(service: str, operation: str, **parameters: Any) -> dict[str, Any]:
+        with one_at_a_time:  # a conditional write is atomic in S3, not in moto
+            return call(service, operation, **parameters)
+
+    monkeypatch.setattr(aws, "call", atomic)
 
     def take_lock() -> None:
         lock = Lock(bucket, PLACE, "copies")

@@ -7,6 +7,7 @@ import json
 import resource
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -63,7 +64,7 @@ def test_the_middleware_is_importable_and_the_working_folder_is_not(
     )
 )
 def test_json_passes_a_real_exec_byte_for_byte(
-    container: Container, objects: list[dict[str, str]]
+    container: Container, objects: list[dict[str, Any]]
 ) -> None:
     objects[0] |= SPECULATION
     texts = [json.dumps(each, indent=1, ensure_ascii=False) for each in objects]
