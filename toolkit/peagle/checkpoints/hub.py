@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urljoin
@@ -55,7 +54,8 @@ class HubSource:
     def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
         path = f"{self._repo}/resolve/{self._commit_path}/{quote(name)}"
         end = "" if length is None else str(start + length - 1)
-        with self._open(path, {"Range": f"bytes={start}-{end}"}) as response:
+        headers = {"Range": f"bytes={start}-{end}"}
+        with self._hub.open(path, headers, self._repo, self._revision) as response:
             if start and not response.starts_at(start):
                 raise CheckpointError(
                     f"{self.location}/{name}: the server ignores the Range header, and weights are "
@@ -79,10 +79,12 @@ class HubSource:
     def _pages(self) -> Iterator[list[dict[str, Any]]]:
         path = f"api/models/{self._repo}/tree/{self._commit_path}"
         for _ in range(_MAX_PAGES):
-            with self._open(path, {}) as response:
-                content = response.read(_MAX_DOCUMENT_BYTES)
+            with self._hub.open(path, {}, self._repo, self._revision) as response:
+                page = _json(response)
                 link = response.response.headers.get("Link")
-            yield self._page(content)
+            if not isinstance(page, list) or not all(_is_entry(entry) for entry in page):
+                raise _not_a_hub(self._hub)
+            yield page
             following = _NEXT.search(link or "")
             if following is None:
                 return
@@ -90,18 +92,6 @@ class HubSource:
         raise CheckpointError(
             f"{self.location} has too many files to be a checkpoint", "check the id of the model"
         )
-
-    def _page(self, content: bytes) -> list[dict[str, Any]]:
-        try:
-            page = json.loads(content.decode())
-        except (ValueError, RecursionError):
-            page = None
-        if isinstance(page, list) and all(_is_entry(entry) for entry in page):
-            return page
-        raise _not_a_hub(self._hub)
-
-    def _open(self, path: str, headers: Mapping[str, str]) -> AbstractContextManager[HubResponse]:
-        return self._hub.open(path, headers, self._repo, self._revision)
 
 
 def _is_entry(entry: Any) -> bool:
@@ -129,15 +119,19 @@ def resolve_revision(hub: Hub, repo: str, revision: str | None) -> HubRevision:
     """
     path = f"api/models/{repo}/revision/{quote(revision or 'main', safe='')}"
     with hub.open(path, {}, repo, revision) as response:
-        content = response.read(_MAX_DOCUMENT_BYTES)
-    try:
-        document: dict[str, Any] = json.loads(content.decode())
-        commit, closed = document["sha"], document.get("gated") or document.get("private")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        commit, closed = None, None
+        document = _json(response)
+    commit = document.get("sha") if isinstance(document, dict) else None
     if not isinstance(commit, str) or not COMMIT.fullmatch(commit):
         raise _not_a_hub(hub)
-    return HubRevision(commit, not closed)
+    return HubRevision(commit, is_public=not (document.get("gated") or document.get("private")))
+
+
+def _json(response: HubResponse) -> Any:
+    """The JSON document of the response; ``None`` for other content."""
+    try:
+        return json.loads(response.read(_MAX_DOCUMENT_BYTES).decode())
+    except (ValueError, RecursionError):
+        return None
 
 
 def _not_a_hub(hub: Hub) -> CheckpointError:
