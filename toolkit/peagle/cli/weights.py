@@ -208,7 +208,7 @@ def remove_command(
     found = api.inspect_weights(aws, api.weights_prefix(place))
     if key:
         return _remove_warm_start(aws, found, key, yes, as_json)
-    uri = found.place.uri
+    uri = found.prefix.uri
     if not (found.manifest or found.warm):
         raise NotFound(f"no weights were synced to {uri}",
                        Fix("show its contents", ("peagle", "weights", "list", uri)),
@@ -229,12 +229,12 @@ def remove_command(
 
 
 def _remove_warm_start(aws: Aws, found: StoredWeights, key: str, yes: bool, as_json: bool) -> None:
-    one, uri = found.warm_start(key), found.place.uri
+    one, uri = found.warm_start(key), found.prefix.uri
     if not as_json:
         click.echo(warm_start_line(one))
     if not yes:
         confirm(f"Remove this warm start from {uri}?", "not removed")
-    api.remove_warm_start(aws, found.place, one)
+    api.remove_warm_start(aws, found.prefix, one)
     if as_json:
         return print_json({"uri": uri, "folders": [], "warm": [key], "bytes": one.size})
     return say(f"Removed the warm start {key} from {uri}, {format_size(one.size)}. Engines that "

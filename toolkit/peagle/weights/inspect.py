@@ -83,7 +83,7 @@ class StoredWeights:
     """A prefix and its contents. ``others`` are unknown objects with their sizes, ``lock`` tells
     who copies or removes at the moment."""
 
-    place: WeightsPrefix
+    prefix: WeightsPrefix
     manifest: Manifest
     files: Mapping[str, tuple[FileStatus, ...]]
     others: Mapping[str, int]
@@ -118,7 +118,7 @@ class StoredWeights:
             for part, folder in self.manifest.items()
             if not folder.complete or any(file.state != "whole" for file in self.files[part])
         ]
-        return sync_command(self.place, self.manifest, partial) if partial else ()
+        return sync_command(self.prefix, self.manifest, partial) if partial else ()
 
     def warm_start(self, key: str) -> StoredWarmStart:
         """The warm start with that key. Raises NotFound with the keys that exist."""
@@ -126,7 +126,7 @@ class StoredWeights:
             if one.key == key:
                 return one
         known = ", ".join(one.key for one in self.warm)
-        raise NotFound(f"no warm start {key} at {self.place.uri}",
+        raise NotFound(f"no warm start {key} at {self.prefix.uri}",
                        f"its warm starts are {known}" if known else "it has no warm start",
                        code="no-such-warm-start")  # fmt: skip
 
@@ -137,51 +137,51 @@ class StoredWeights:
         return sum(self.others.values()) + sum(files) + sum(one.size for one in self.warm)
 
 
-def inspect_weights(aws: Aws, place: WeightsPrefix) -> StoredWeights:
+def inspect_weights(aws: Aws, prefix: WeightsPrefix) -> StoredWeights:
     """Look at a prefix. Raises NotFound when bucket or prefix are empty or the pair is one level
     above or below, and Refused for a bucket of another account or region."""
-    if not bucket_exists(aws, place.bucket):
-        raise NotFound(f"there is no bucket {place.bucket}", "check the URI", code="no-bucket")
-    bucket = Bucket(aws, place.bucket)
-    uploads = bucket.unfinished_uploads(place.key)  # first: one can become an object meanwhile
-    present = bucket.sizes(place.key)
+    if not bucket_exists(aws, prefix.bucket):
+        raise NotFound(f"there is no bucket {prefix.bucket}", "check the URI", code="no-bucket")
+    bucket = Bucket(aws, prefix.bucket)
+    uploads = bucket.unfinished_uploads(prefix.key)  # first: one can become an object meanwhile
+    present = bucket.sizes(prefix.key)
     if not present and not uploads:
-        raise NotFound(f"there are no objects below {place.uri}", "check the URI")
-    refuse_neighbors(bucket, place, present)
-    manifest = read_manifest(bucket, place) if place.manifest_key in present else {}
+        raise NotFound(f"there are no objects below {prefix.uri}", "check the URI")
+    refuse_neighbors(bucket, prefix, present)
+    manifest = read_manifest(bucket, prefix) if prefix.manifest_key in present else {}
     named = {
-        place.file_key(part, name) for part, folder in manifest.items() for name in folder.files
+        prefix.file_key(part, name) for part, folder in manifest.items() for name in folder.files
     }
     files = {
         part: tuple(
             _file_status(bucket, key, name, entry, key in present, uploads.get(key, ()))
             for name, entry in sorted(folder.files.items())
-            for key in [place.file_key(part, name)]
+            for key in [prefix.file_key(part, name)]
         )
         for part, folder in manifest.items()
     }
     warm = tuple(
         one
-        for at in place.mountable_prefixes
+        for at in prefix.mountable_prefixes
         for one in stored_warm_starts(bucket, at, present, manifest)
     )
-    ours = {*named, place.manifest_key, place.lock_key}
+    ours = {*named, prefix.manifest_key, prefix.lock_key}
     ours |= {key for one in warm for key in one.objects}
     return StoredWeights(
-        place,
+        prefix,
         manifest,
         files,
         {key: size for key, size in present.items() if key not in ours},
-        tuple(unknown_objects(place, present, named, PARTS)),
+        tuple(unknown_objects(prefix, present, named, PARTS)),
         warm,
-        read_lock(bucket, place) if place.lock_key in present else None,
+        read_lock(bucket, prefix) if prefix.lock_key in present else None,
     )
 
 
-def remove_warm_start(aws: Aws, place: WeightsPrefix, one: StoredWarmStart) -> None:
+def remove_warm_start(aws: Aws, prefix: WeightsPrefix, one: StoredWarmStart) -> None:
     """Remove one warm start, the manifest first: without it, no engine uses the archive."""
     for name in sorted(one.objects):
-        delete_objects(aws, place.bucket, [name])
+        delete_objects(aws, prefix.bucket, [name])
 
 
 def remove_weights(aws: Aws, found: StoredWeights, take_over: bool = False) -> None:
@@ -190,13 +190,13 @@ def remove_weights(aws: Aws, found: StoredWeights, take_over: bool = False) -> N
 
     Raises Refused when someone else works at the prefix, unless ``take_over``.
     """
-    place = found.place
-    keys = [place.file_key(part, file.name) for part in found.files for file in found.files[part]]
+    prefix = found.prefix
+    keys = [prefix.file_key(part, file.name) for part in found.files for file in found.files[part]]
     keys += [key for one in found.warm for key in one.objects]
-    with hold_lock(Bucket(aws, place.bucket), place, "removes the weights", take_over) as lock:
-        delete_objects(aws, place.bucket, keys)
+    with hold_lock(Bucket(aws, prefix.bucket), prefix, "removes the weights", take_over) as lock:
+        delete_objects(aws, prefix.bucket, keys)
         lock.renew(now=True)
-        delete_objects(aws, place.bucket, [place.manifest_key])
+        delete_objects(aws, prefix.bucket, [prefix.manifest_key])
 
 
 def _file_status(
@@ -214,21 +214,21 @@ def _file_status(
 
 
 def stored_warm_starts(
-    bucket: Bucket, place: WeightsPrefix, present: Mapping[str, int], weights: Manifest
+    bucket: Bucket, prefix: WeightsPrefix, present: Mapping[str, int], weights: Manifest
 ) -> tuple[StoredWarmStart, ...]:
     """The warm starts among the objects ``present`` (size by key); ``weights`` is the manifest of
     the weights beside them."""
     found: dict[str, dict[str, int]] = {}
     for key, size in sorted(present.items()):
-        if name := place.warm_start_of(key):
+        if name := prefix.warm_start_of(key):
             found.setdefault(name, {})[key] = size
-    return tuple(_warm_start(bucket, place, name, found[name], weights) for name in found)
+    return tuple(_warm_start(bucket, prefix, name, found[name], weights) for name in found)
 
 
 def _warm_start(
-    bucket: Bucket, place: WeightsPrefix, name: str, objects: Mapping[str, int], weights: Manifest
+    bucket: Bucket, prefix: WeightsPrefix, name: str, objects: Mapping[str, int], weights: Manifest
 ) -> StoredWarmStart:
-    stem = f"{place.key}{WARM_FOLDER}/{name}"
+    stem = f"{prefix.key}{WARM_FOLDER}/{name}"
     if not 0 < objects.get(f"{stem}.json", 0) <= _MAX_MANIFEST:
         return StoredWarmStart(name, objects)
     try:

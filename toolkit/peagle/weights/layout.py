@@ -70,17 +70,17 @@ def weights_prefix(uri: str) -> WeightsPrefix:
         raise UserError(str(reason), PREFIX_FORMAT) from reason
 
 
-def synced_below(place: WeightsPrefix, present: Collection[str]) -> tuple[WeightsPrefix, ...]:
-    """Prefixes below ``place`` that have a manifest of their own."""
+def synced_below(prefix: WeightsPrefix, present: Collection[str]) -> tuple[WeightsPrefix, ...]:
+    """Prefixes below ``prefix`` that have a manifest of their own."""
     return tuple(
-        WeightsPrefix(place.bucket, key.removesuffix(MANIFEST))
+        WeightsPrefix(prefix.bucket, key.removesuffix(MANIFEST))
         for key in sorted(present)
-        if key.endswith(f"/{MANIFEST}") and key != place.manifest_key
+        if key.endswith(f"/{MANIFEST}") and key != prefix.manifest_key
     )
 
 
 def unknown_objects(
-    place: WeightsPrefix,
+    prefix: WeightsPrefix,
     present: Mapping[str, int],
     expected: Collection[str],
     untouched: Collection[str],
@@ -92,55 +92,57 @@ def unknown_objects(
     folder keys and on keys that are both file and folder, and downloads every other object too;
     warm starts below ``warm/`` are meant to be downloaded.
     """
-    warm = (key for key in present if any(at.warm_start_of(key) for at in place.mountable_prefixes))
-    ours = {place.manifest_key, place.lock_key, *expected, *warm}
+    warm = (
+        key for key in present if any(at.warm_start_of(key) for at in prefix.mountable_prefixes)
+    )
+    ours = {prefix.manifest_key, prefix.lock_key, *expected, *warm}
     folders = sorted(key for key in present if key.endswith("/"))
     if folders:
         yield error(
-            "folder-keys", place.uri,
+            "folder-keys", prefix.uri,
             f"SageMaker cannot mount a prefix with a key that ends with a slash: {_some(folders)} "
             "(`Create folder` in the S3 console makes such keys)",
-            Fix("delete the key", ("aws", "s3api", "delete-object", "--bucket", place.bucket,
+            Fix("delete the key", ("aws", "s3api", "delete-object", "--bucket", prefix.bucket,
                                    "--key", folders[0])),
         )  # fmt: skip
     all_keys = {*present, *ours}
     both = sorted(set(_parents(all_keys)) & all_keys)
     if both:
         yield error(
-            "file-and-folder", place.uri,
+            "file-and-folder", prefix.uri,
             "SageMaker cannot mount a prefix with a key that is both a file and a folder: "
             f"{_some(both)}",
             "use another prefix, or delete that object",
         )  # fmt: skip
-    skipped = tuple(f"{place.key}{part}/" for part in untouched)
+    skipped = tuple(f"{prefix.key}{part}/" for part in untouched)
     known = {*ours, *folders, *both}
     unknown = sorted(key for key in present if key not in known and not key.startswith(skipped))
-    if pairs := synced_below(place, present.keys() - ours):
-        names = [pair.key.removeprefix(place.key) for pair in pairs]
+    if pairs := synced_below(prefix, present.keys() - ours):
+        names = [pair.key.removeprefix(prefix.key) for pair in pairs]
         yield foreign_objects(
-            place,
+            prefix,
             f"pairs were synced to prefixes below it ({_some(names)}), which every start would "
             "download too",
             Fix("use the prefix of one pair", ("peagle", "weights", "list", pairs[0].uri)),
         )  # fmt: skip
         # A URI that is one level too high gets this fix only, and no advice to delete anything.
         within = tuple(pair.key for pair in pairs)
-        synced = place.manifest_key in present
+        synced = prefix.manifest_key in present
         unknown = [key for key in unknown if synced and not key.startswith(within)]
     if unknown:
         size = sum(present[key] for key in unknown)
         yield foreign_objects(
-            place,
+            prefix,
             f"{len(unknown)} other object{'s' if len(unknown) > 1 else ''} below the prefix "
             f"({size / 1e6:,.1f} MB: {_some(unknown)}), which every start would download too",
             Fix("use another prefix, or remove what is not needed",
-                ("aws", "s3", "rm", f"s3://{place.bucket}/{unknown[0]}")),
+                ("aws", "s3", "rm", f"s3://{prefix.bucket}/{unknown[0]}")),
         )  # fmt: skip
 
 
-def foreign_objects(place: WeightsPrefix, message: str, fix: Fix) -> Finding:
+def foreign_objects(prefix: WeightsPrefix, message: str, fix: Fix) -> Finding:
     """The error of a prefix that holds, or is inside, something other than one pair."""
-    return error("foreign-objects", place.uri, message, fix)
+    return error("foreign-objects", prefix.uri, message, fix)
 
 
 def _parents(keys: Collection[str]) -> Iterator[str]:

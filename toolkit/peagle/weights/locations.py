@@ -94,8 +94,8 @@ def own_head(drafter: str, aws_of: AwsOf | None = None) -> dict[str, Any]:
 def weights_at(location: str) -> Weights:
     """The weights at ``location``; nothing is read. Raises UserError for an invalid location."""
     if is_s3_uri(location):
-        place = weights_prefix(location)
-        return Weights(kind="s3", location=place.uri, engine_path=location)
+        prefix = weights_prefix(location)
+        return Weights(kind="s3", location=prefix.uri, engine_path=location)
     if means_folder(location):
         folder = str(Path(location).expanduser().resolve())
         return Weights(kind="directory", location=folder, engine_path=folder)

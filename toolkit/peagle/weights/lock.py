@@ -85,10 +85,10 @@ class LockState:
         return f"{self.holder}, last active {self.age:.0f} s ago"
 
 
-def read_lock(bucket: Bucket, place: WeightsPrefix) -> LockState | None:
+def read_lock(bucket: Bucket, prefix: WeightsPrefix) -> LockState | None:
     """The lock of a prefix; ``None`` where there is none."""
     try:
-        answer = bucket.call("get_object", Key=place.lock_key)
+        answer = bucket.call("get_object", Key=prefix.lock_key)
     except Missing:
         return None
     with contextlib.closing(answer["Body"]) as body:
@@ -102,9 +102,9 @@ def read_lock(bucket: Bucket, place: WeightsPrefix) -> LockState | None:
 class Lock:
     """A lock, held between ``acquire`` and ``release`` unless ``renew`` raises."""
 
-    def __init__(self, bucket: Bucket, place: WeightsPrefix, doing: str,
+    def __init__(self, bucket: Bucket, prefix: WeightsPrefix, doing: str,
                  clock: Callable[[], float] = time.monotonic) -> None:  # fmt: skip
-        self._bucket, self._place, self._clock = bucket, place, clock
+        self._bucket, self._prefix, self._clock = bucket, prefix, clock
         since = datetime.now(UTC).strftime("%H:%M UTC")
         who = str(bucket.aws.caller["Arn"])
         self.holder = LockHolder(uuid4().hex, who, socket.gethostname(), doing, since)
@@ -119,13 +119,13 @@ class Lock:
         for _ in range(_ATTEMPTS):
             if self._put(IfNoneMatch="*"):
                 return
-            current = read_lock(self._bucket, self._place)
+            current = read_lock(self._bucket, self._prefix)
             if current is None:
                 continue
             if not (over or current.stale):
                 self._requested = False
                 raise Refused(
-                    f"someone else works at {self._place.uri}: {current}",
+                    f"someone else works at {self._prefix.uri}: {current}",
                     "wait until it has finished; if it crashed, this command takes over "
                     f"{STALE_SECONDS / 60:.0f} minutes after its last activity, or at once with "
                     "--take-over",
@@ -135,7 +135,7 @@ class Lock:
                 _local_file(current.holder.id).unlink(missing_ok=True)
                 return
         raise Refused(
-            f"others take and release the lock of {self._place.uri}", "repeat the command",
+            f"others take and release the lock of {self._prefix.uri}", "repeat the command",
             code="locked",
         )  # fmt: skip
 
@@ -144,10 +144,10 @@ class Lock:
         if not now and self._clock() - self._renewed < RENEW_SECONDS:
             return
         if not self._put(IfMatch=self._etag):
-            current = read_lock(self._bucket, self._place)
+            current = read_lock(self._bucket, self._prefix)
             holder = current.holder if current else "it was removed"
             raise CloudError(
-                f"the lock of {self._place.uri} was taken over: {holder}",
+                f"the lock of {self._prefix.uri} was taken over: {holder}",
                 "this command has stopped; repeat it when no one else works there",
                 code="lock-lost",
             )
@@ -156,9 +156,9 @@ class Lock:
         """Remove the lock if it is ours. Where S3 cannot be reached the object stays, and so does
         the local file by which the next command here recognizes it as stale."""
         with contextlib.suppress(PeagleError):
-            current = read_lock(self._bucket, self._place) if self._requested else None
+            current = read_lock(self._bucket, self._prefix) if self._requested else None
             if current is not None and current.holder.id == self.holder.id:
-                self._bucket.delete(self._place.lock_key)
+                self._bucket.delete(self._prefix.lock_key)
             _local_file(self.holder.id).unlink(missing_ok=True)
 
     def _put(self, **condition: str) -> bool:
@@ -167,14 +167,14 @@ class Lock:
         self._renewals += 1
         content = json.dumps(asdict(replace(self.holder, sign=str(self._renewals))), indent=2)
         try:
-            answer = self._bucket.call("put_object", Key=self._place.lock_key,
+            answer = self._bucket.call("put_object", Key=self._prefix.lock_key,
                                        Body=content.encode(), ContentType="application/json",
                                        **condition)  # fmt: skip
             self._etag = answer["ETag"]
         except CloudError as error:
             if error.code not in _CONDITION_FAILED:
                 raise
-            current = read_lock(self._bucket, self._place)
+            current = read_lock(self._bucket, self._prefix)
             if current is None or current.holder.id != self.holder.id:
                 return False
             self._etag = current.etag
@@ -184,13 +184,13 @@ class Lock:
 
 @contextmanager
 def hold_lock(
-    bucket: Bucket, place: WeightsPrefix, doing: str, take_over: bool = False
+    bucket: Bucket, prefix: WeightsPrefix, doing: str, take_over: bool = False
 ) -> Iterator[Lock]:
     """Work at the prefix alone. ``doing`` tells others what (``copies tiny``).
 
     Raises Refused with the name of the current holder.
     """
-    lock = Lock(bucket, place, doing)
+    lock = Lock(bucket, prefix, doing)
     with locked(_local_file(lock.holder.id)):
         try:
             lock.acquire(take_over)

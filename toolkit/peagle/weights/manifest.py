@@ -65,13 +65,13 @@ class SyncedPair:
     given: frozenset[str] = frozenset()
 
 
-def read_manifest(bucket: Bucket, place: WeightsPrefix) -> Manifest:
+def read_manifest(bucket: Bucket, prefix: WeightsPrefix) -> Manifest:
     """The manifest at a prefix; empty when there is none.
 
     Raises UserError for an object of that name that is something else.
     """
     try:
-        document = json.loads(bucket.read(place.manifest_key))
+        document = json.loads(bucket.read(prefix.manifest_key))
         if document["format"] != _FORMAT:
             raise ValueError("another format")
         found = document["folders"]
@@ -80,19 +80,19 @@ def read_manifest(bucket: Bucket, place: WeightsPrefix) -> Manifest:
         return {}
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as reason:
         raise UserError(
-            f"{place.uri}{MANIFEST} is damaged, or was written by a newer version",
+            f"{prefix.uri}{MANIFEST} is damaged, or was written by a newer version",
             "remove the object; the next sync compares the files again",
             code="manifest-damaged",
         ) from reason
 
 
-def write_manifest(bucket: Bucket, place: WeightsPrefix, manifest: Manifest) -> None:
+def write_manifest(bucket: Bucket, prefix: WeightsPrefix, manifest: Manifest) -> None:
     document = {
         "format": _FORMAT,
         "folders": {part: asdict(folder) for part, folder in manifest.items()},
     }
     content = json.dumps(document, indent=2).encode()
-    bucket.call("put_object", Key=place.manifest_key, Body=content, ContentType="application/json")
+    bucket.call("put_object", Key=prefix.manifest_key, Body=content, ContentType="application/json")
 
 
 def _folder(document: dict[str, Any]) -> FolderEntry:
@@ -111,14 +111,14 @@ def _folder(document: dict[str, Any]) -> FolderEntry:
 
 
 def sync_command(
-    place: WeightsPrefix, manifest: Manifest, parts: Collection[str]
+    prefix: WeightsPrefix, manifest: Manifest, parts: Collection[str]
 ) -> tuple[str, ...]:
     """The command that completes these parts; empty where the manifest does not name the pair."""
     folders = {part: manifest[part] for part in PARTS if part in parts and part in manifest}
     pair = max((folder.pair for folder in folders.values()), key=len, default="")
     if not pair:
         return ()
-    command = ["peagle", "weights", "sync", pair, place.uri]
+    command = ["peagle", "weights", "sync", pair, prefix.uri]
     command += [f"--{part}-only" for part in folders if len(folders) == 1]
     for part, folder in folders.items():
         command += [f"--{part}-from", folder.source] if folder.given else []
@@ -164,39 +164,39 @@ def _some(names: list[str]) -> str:
     return f"{shown} {'is' if len(names) == 1 else 'are'}"
 
 
-def _synced_above(bucket: Bucket, place: WeightsPrefix) -> WeightsPrefix | None:
-    """The prefix whose target/ or drafter/ the place is, according to the manifest there."""
+def _synced_above(bucket: Bucket, prefix: WeightsPrefix) -> WeightsPrefix | None:
+    """The prefix whose target/ or drafter/ ``prefix`` is, according to the manifest there."""
     for part in PARTS:
-        if not f"/{place.key}".endswith(f"/{part}/"):
+        if not f"/{prefix.key}".endswith(f"/{part}/"):
             continue
-        above = WeightsPrefix(place.bucket, place.key.removesuffix(f"{part}/"))
+        above = WeightsPrefix(prefix.bucket, prefix.key.removesuffix(f"{part}/"))
         with suppress(AccessDenied, UserError):
             return above if part in read_manifest(bucket, above) else None
     return None
 
 
-def inside_a_pair(bucket: Bucket, place: WeightsPrefix) -> Iterator[Finding]:
+def inside_a_pair(bucket: Bucket, prefix: WeightsPrefix) -> Iterator[Finding]:
     """The error of a sync into a folder of a synced pair."""
-    if above := _synced_above(bucket, place):
+    if above := _synced_above(bucket, prefix):
         yield foreign_objects(
-            place, f"it is a folder of the pair at {above.uri}",
+            prefix, f"it is a folder of the pair at {above.uri}",
             Fix("use the prefix above it", ("peagle", "weights", "list", above.uri)),
         )  # fmt: skip
 
 
-def refuse_neighbors(bucket: Bucket, place: WeightsPrefix, present: Collection[str]) -> None:
-    """Raises NotFound where a pair was synced one level above the place or below it, and not to
-    the place itself."""
-    if place.manifest_key in present:
+def refuse_neighbors(bucket: Bucket, prefix: WeightsPrefix, present: Collection[str]) -> None:
+    """Raises NotFound where a pair was synced one level above the prefix or below it, and not to
+    the prefix itself."""
+    if prefix.manifest_key in present:
         return
-    if above := _synced_above(bucket, place):
+    if above := _synced_above(bucket, prefix):
         raise NotFound(
-            f"{place.uri} is a folder of the pair at {above.uri}",
+            f"{prefix.uri} is a folder of the pair at {above.uri}",
             Fix("use that prefix", ("peagle", "weights", "list", above.uri)),
         )
-    if below := synced_below(place, present):
-        names = ", ".join(one.key.removeprefix(place.key) for one in below[:_SHOWN])
+    if below := synced_below(prefix, present):
+        names = ", ".join(one.key.removeprefix(prefix.key) for one in below[:_SHOWN])
         raise NotFound(
-            f"no pair was synced to {place.uri} itself, but below it: {names}",
+            f"no pair was synced to {prefix.uri} itself, but below it: {names}",
             Fix("use that prefix", ("peagle", "weights", "list", below[0].uri)),
         )

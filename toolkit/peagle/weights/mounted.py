@@ -48,12 +48,12 @@ def mounted_findings(aws: Aws, plan: Plan) -> tuple[Finding, ...]:
     uploads itself. What may not be read is a warning."""
     patient = aws.best_effort() if aws.is_amazon else aws
     found: list[Finding] = []
-    for place, mounted in _prefixes(plan).items():
+    for prefix, mounted in _prefixes(plan).items():
         try:
-            for finding in _PrefixCheck(patient, plan, place, mounted).findings():
+            for finding in _PrefixCheck(patient, plan, prefix, mounted).findings():
                 found.append(finding)
         except PeagleError as failed:
-            found.append(_not_checked(place, failed))
+            found.append(_not_checked(prefix, failed))
     return tuple(found)
 
 
@@ -87,13 +87,13 @@ def _in_s3(plan: Plan) -> Iterator[tuple[str, Weights]]:
             yield name, weights
 
 
-def _not_checked(place: WeightsPrefix, failed: PeagleError) -> Finding:
+def _not_checked(prefix: WeightsPrefix, failed: PeagleError) -> Finding:
     sentence = "check it yourself"
     if isinstance(failed, AccessDenied):
         sentence = "grant s3:ListBucket and s3:GetObject to these credentials, or check it yourself"
     return warning(
-        NOT_CHECKED, place.uri, f"the weights were not checked: {failed.message}",
-        Fix(sentence, ("peagle", "weights", "list", place.uri)),
+        NOT_CHECKED, prefix.uri, f"the weights were not checked: {failed.message}",
+        Fix(sentence, ("peagle", "weights", "list", prefix.uri)),
     )  # fmt: skip
 
 
@@ -103,7 +103,7 @@ class _PlannedPart:
     a folder of that name."""
 
     name: str
-    place: WeightsPrefix
+    prefix: WeightsPrefix
     pair: WeightsPrefix | None
 
     @property
@@ -115,11 +115,11 @@ class _PlannedPart:
 class _PrefixCheck:
     """The check of one prefix."""
 
-    def __init__(self, aws: Aws, plan: Plan, place: WeightsPrefix, mounted: bool) -> None:
-        self.place, self._mounted = place, mounted
+    def __init__(self, aws: Aws, plan: Plan, prefix: WeightsPrefix, mounted: bool) -> None:
+        self.prefix, self._mounted = prefix, mounted
         self._plan = plan
-        self._bucket = Bucket(aws, self.place.bucket)
-        self._parts = tuple(_parts(plan, self.place))
+        self._bucket = Bucket(aws, self.prefix.bucket)
+        self._parts = tuple(_parts(plan, self.prefix))
         self._manifests: dict[WeightsPrefix, Manifest] = {}
 
     def findings(self) -> Iterator[Finding]:
@@ -131,12 +131,12 @@ class _PrefixCheck:
             present = self._list()
         except AccessDenied as denied:
             yield from self._by_manifest_only()
-            yield _not_checked(self.place, denied)
+            yield _not_checked(self.prefix, denied)
             return
         if len(present) == MAX_OBJECTS:
             yield from self._by_manifest_only()
             message = f"it has more than {MAX_OBJECTS:,} objects, which were not all checked"
-            yield warning(NOT_CHECKED, self.place.uri, message, "name the folder of one model")
+            yield warning(NOT_CHECKED, self.prefix.uri, message, "name the folder of one model")
             return
         if self._mounted:
             yield from self._unknown_objects(present)
@@ -148,15 +148,15 @@ class _PrefixCheck:
         try:
             found = self._bucket.call("head_bucket")
         except Missing:
-            message = f"there is no bucket {self.place.bucket}"
-            yield error(MISSING, self.place.uri, message, "check the URI")
+            message = f"there is no bucket {self.prefix.bucket}"
+            yield error(MISSING, self.prefix.uri, message, "check the URI")
             return
         except AccessDenied:
             return
         region = found.get("BucketRegion") or self._plan.region
         if region != self._plan.region:
             yield error(
-                "weights-elsewhere", self.place.uri,
+                "weights-elsewhere", self.prefix.uri,
                 f"the bucket is in {region}; SageMaker in {self._plan.region} reads weights in its "
                 "own region only",
                 f"plan for --region {region}, or copy the weights to a bucket in "
@@ -166,15 +166,15 @@ class _PrefixCheck:
     def _list(self) -> dict[str, int]:
         entries = self._bucket.aws.items(
             "s3", "list_objects_v2", "Contents",
-            Bucket=self.place.bucket, Prefix=self.place.key,
+            Bucket=self.prefix.bucket, Prefix=self.prefix.key,
         )  # fmt: skip
         return {entry["Key"]: entry["Size"] for entry in islice(entries, MAX_OBJECTS)}
 
     def _unknown_objects(self, present: Mapping[str, int]) -> Iterator[Finding]:
         """What keeps SageMaker from mounting the prefix; unknown objects only cost time."""
-        of_pair = any(part.pair == self.place for part in self._parts)
+        of_pair = any(part.pair == self.prefix for part in self._parts)
         expected = () if of_pair else tuple(present)
-        for finding in unknown_objects(self.place, present, expected, PARTS):
+        for finding in unknown_objects(self.prefix, present, expected, PARTS):
             harmless = finding.code == "foreign-objects"
             yield finding.model_copy(update={"level": "warning"}) if harmless else finding
 
@@ -197,9 +197,9 @@ class _PrefixCheck:
 
     def _part(self, part: _PlannedPart, present: Mapping[str, int]) -> Iterator[Finding]:
         below = {
-            key.removeprefix(part.place.key): size
+            key.removeprefix(part.prefix.key): size
             for key, size in present.items()
-            if key.startswith(part.place.key)
+            if key.startswith(part.prefix.key)
         }
         folder = self._manifest(part.pair).get(part.name)
         if folder is not None:
@@ -208,13 +208,13 @@ class _PrefixCheck:
             yield from mistaken
         elif not below:
             yield error(
-                MISSING, part.place.uri, f"the {part.name}'s weights are not there",
+                MISSING, part.prefix.uri, f"the {part.name}'s weights are not there",
                 f"check {part.option}, or copy a pair there with `peagle weights sync`",
             )  # fmt: skip
         elif f"{part.name}/config.json" in below and "config.json" not in below:
             yield error(
-                MISSING, part.place.uri, f"the {part.name} is in a folder of it",
-                f"use {part.option} {part.place.part_uri(part.name)}",
+                MISSING, part.prefix.uri, f"the {part.name} is in a folder of it",
+                f"use {part.option} {part.prefix.part_uri(part.name)}",
             )  # fmt: skip
         else:
             yield from self._by_names(part, below)
@@ -222,15 +222,15 @@ class _PrefixCheck:
     def _other_part(self, part: _PlannedPart) -> Iterator[Finding]:
         """An error when the plan takes the drafter from the target's folder, or the reverse."""
         other = "target" if part.name == "drafter" else "drafter"
-        if not part.place.uri.endswith(f"/{other}/"):
+        if not part.prefix.uri.endswith(f"/{other}/"):
             return
-        pair = WeightsPrefix.parse(part.place.uri.removesuffix(f"{other}/"))
+        pair = WeightsPrefix.parse(part.prefix.uri.removesuffix(f"{other}/"))
         manifest = self._manifest(pair)
         if other not in manifest:
             return
         right = f"use {part.option} {pair.part_uri(part.name)}"
         yield error(
-            OTHER_PART, part.place.uri,
+            OTHER_PART, part.prefix.uri,
             f"according to {MANIFEST}, this is the folder of a {other}, not of a {part.name}",
             right if part.name in manifest else f"use another {part.option}",
         )  # fmt: skip
@@ -238,8 +238,8 @@ class _PrefixCheck:
     def _by_names(self, part: _PlannedPart, below: Mapping[str, int]) -> Iterator[Finding]:
         """Without a manifest: the configuration, and every shard that the index names."""
         try:
-            files_read(part.place.uri.rstrip("/"), below,
-                       lambda name: self._bucket.read(part.place.key + name))  # fmt: skip
+            files_read(part.prefix.uri.rstrip("/"), below,
+                       lambda name: self._bucket.read(part.prefix.key + name))  # fmt: skip
         except CheckpointError as wrong:
             yield error(PARTIAL, part.option, wrong.message, Fix(wrong.fix, tuple(wrong.command)))
 
@@ -248,23 +248,23 @@ class _PrefixCheck:
     ) -> Iterator[Finding]:
         """Compare the manifest with the plan, and with the objects where they are known."""
         if other := mismatch(self._plan, part.name, folder):
-            yield error(OTHER_PAIR, part.place.uri, other,
+            yield error(OTHER_PAIR, part.prefix.uri, other,
                         f"use another {part.option}, or plan for that pair")  # fmt: skip
             return
         if reason := incomplete(folder, below):
-            place = part.pair or part.place
-            command = sync_command(place, self._manifest(part.pair), [part.name])
+            prefix = part.pair or part.prefix
+            command = sync_command(prefix, self._manifest(part.pair), [part.name])
             fix = Fix("complete it", command) if command else Fix(
-                f"complete it: peagle weights sync PAIR {place.uri}"
+                f"complete it: peagle weights sync PAIR {prefix.uri}"
             )  # fmt: skip
-            yield error(PARTIAL, part.place.uri,
-                        f"the copy of the {part.name} is incomplete: {reason}{self._writer(place)}",
-                        fix)  # fmt: skip
+            reason += self._writer(prefix)
+            message = f"the copy of the {part.name} is incomplete: {reason}"
+            yield error(PARTIAL, part.prefix.uri, message, fix)
 
-    def _writer(self, place: WeightsPrefix) -> str:
+    def _writer(self, prefix: WeightsPrefix) -> str:
         """Who copies there at the moment, if known."""
         with suppress(PeagleError):
-            lock = read_lock(self._bucket, place)
+            lock = read_lock(self._bucket, prefix)
             return f"; {lock}" if lock is not None and not lock.stale else ""
         return ""
 
@@ -272,8 +272,8 @@ class _PrefixCheck:
 def _parts(plan: Plan, prefix: WeightsPrefix) -> Iterator[_PlannedPart]:
     """Target and drafter, as far as they come from this prefix."""
     for name, weights in _in_s3(plan):
-        place = WeightsPrefix.parse(weights.location)
-        named = place.uri.endswith(f"/{name}/")
-        above = WeightsPrefix.parse(place.uri.removesuffix(f"{name}/")) if named else None
-        if prefix in (place, above):
-            yield _PlannedPart(name, place, above)
+        own = WeightsPrefix.parse(weights.location)
+        named = own.uri.endswith(f"/{name}/")
+        above = WeightsPrefix.parse(own.uri.removesuffix(f"{name}/")) if named else None
+        if prefix in (own, above):
+            yield _PlannedPart(name, own, above)

@@ -157,8 +157,8 @@ def open_source(weights: Weights, connect: Callable[[], Aws]) -> WeightSource:
         folder = Path(weights_folder(weights.location))
         check_links(folder)
         return _open(FolderSource(folder), weights.location)
-    place = weights_prefix(weights.location)
-    return _open(S3Source(connect(), weights.location), copied_from=place)
+    prefix = weights_prefix(weights.location)
+    return _open(S3Source(connect(), weights.location), copied_from=prefix)
 
 
 def _open(

@@ -42,7 +42,7 @@ class SyncPlan:
     """What a sync will do. ``present`` is size by key of the objects at the prefix, and
     ``partial_bytes`` what unfinished uploads hold of the files."""
 
-    place: WeightsPrefix
+    prefix: WeightsPrefix
     region: str
     sources: Mapping[str, WeightSource]
     items: tuple[FileTransfer, ...]
@@ -70,7 +70,7 @@ class SyncResult:
     manifest: Manifest
 
 
-def plan_sync(aws: Aws, place: WeightsPrefix, weights: Mapping[str, Weights]) -> SyncPlan:
+def plan_sync(aws: Aws, prefix: WeightsPrefix, weights: Mapping[str, Weights]) -> SyncPlan:
     """Look at the sources (``weights`` by part) and at the prefix; writes nothing.
 
     Raises Refused for a bucket of another account or region, UserError when a folder would be
@@ -79,38 +79,38 @@ def plan_sync(aws: Aws, place: WeightsPrefix, weights: Mapping[str, Weights]) ->
     sources = {part: open_source(each, lambda: aws) for part, each in weights.items()}
     for part, source in sources.items():
         origin = source.copied_from
-        if origin and origin.uri == place.part_uri(part):
+        if origin and origin.uri == prefix.part_uri(part):
             raise UserError(f"the {part} would be copied to itself", "use another prefix")
-    items = tuple(_items(place, sources))
-    if not bucket_exists(aws, place.bucket):
-        return SyncPlan(place, aws.region, sources, items, creates_bucket=True)
-    bucket = Bucket(aws, place.bucket)
-    present = bucket.sizes(place.key)
-    manifest = read_manifest(bucket, place) if place.manifest_key in present else {}
+    items = tuple(_items(prefix, sources))
+    if not bucket_exists(aws, prefix.bucket):
+        return SyncPlan(prefix, aws.region, sources, items, creates_bucket=True)
+    bucket = Bucket(aws, prefix.bucket)
+    present = bucket.sizes(prefix.key)
+    manifest = read_manifest(bucket, prefix) if prefix.manifest_key in present else {}
     untouched = [part for part in PARTS if part not in sources]
-    findings = tuple(inside_a_pair(bucket, place)) or (
-        *unknown_objects(place, present, {item.key for item in items}, untouched),
-        *_replaced(place, items, present),
+    findings = tuple(inside_a_pair(bucket, prefix)) or (
+        *unknown_objects(prefix, present, {item.key for item in items}, untouched),
+        *_replaced(prefix, items, present),
     )
     resumable = [item for item in items if _is_from_source(item, manifest)]
-    uploads = bucket.unfinished_uploads(place.key) if resumable else {}
+    uploads = bucket.unfinished_uploads(prefix.key) if resumable else {}
     partial = sum(_partial_bytes(bucket, resumable, uploads).values())
-    replaced = tuple(other_sources(place, sources, manifest))
+    replaced = tuple(other_sources(prefix, sources, manifest))
     return SyncPlan(
-        place, aws.region, sources, items, False, present, manifest,
+        prefix, aws.region, sources, items, False, present, manifest,
         (*replaced, *findings), partial,
     )  # fmt: skip
 
 
-def _items(place: WeightsPrefix, sources: Mapping[str, WeightSource]) -> Iterator[FileTransfer]:
+def _items(prefix: WeightsPrefix, sources: Mapping[str, WeightSource]) -> Iterator[FileTransfer]:
     """Small files first, so that errors show early."""
     for part, source in sources.items():
         for file in sorted(source.files, key=lambda file: (file.size, file.name)):
-            yield FileTransfer(part, source, file, place.file_key(part, file.name))
+            yield FileTransfer(part, source, file, prefix.file_key(part, file.name))
 
 
 def other_sources(
-    place: WeightsPrefix, sources: Mapping[str, WeightSource], manifest: Manifest
+    prefix: WeightsPrefix, sources: Mapping[str, WeightSource], manifest: Manifest
 ) -> Iterator[Finding]:
     """A warning for each part that was synced from another source."""
     for part, source in sources.items():
@@ -119,7 +119,7 @@ def other_sources(
             continue
         of = f"of {folder.pair} " if folder.pair else ""
         yield warning(
-            "other-weights-there", place.part_uri(part),
+            "other-weights-there", prefix.part_uri(part),
             f"the {part} {of}from {folder.source} is replaced",
             "use another prefix to keep both; an endpoint that uses this prefix would start with "
             "other weights",
@@ -127,14 +127,14 @@ def other_sources(
 
 
 def _replaced(
-    place: WeightsPrefix, items: Iterable[FileTransfer], present: Mapping[str, int]
+    prefix: WeightsPrefix, items: Iterable[FileTransfer], present: Mapping[str, int]
 ) -> Iterator[Finding]:
     every = [item for item in items if present.get(item.key, item.size) != item.size]
     for part in PARTS:
         differing = [item for item in every if item.part == part]
         if differing:
             yield warning(
-                "objects-are-replaced", place.part_uri(part),
+                "objects-are-replaced", prefix.part_uri(part),
                 f"{len(differing)} files have another size there and are replaced: "
                 f"{', '.join(item.name for item in differing[:3])}",
                 "an endpoint that uses this folder would start with other weights",
@@ -173,18 +173,18 @@ def sync_weights(
     PeagleErrors; after those and KeyboardInterrupt the next call resumes.
     """
     if plan.creates_bucket:
-        create_bucket(aws, plan.place.bucket)
-    bucket = Bucket(aws, plan.place.bucket)
-    with hold_lock(bucket, plan.place, f"copies {pair.pair}", take_over) as lock:
+        create_bucket(aws, plan.prefix.bucket)
+    bucket = Bucket(aws, plan.prefix.bucket)
+    with hold_lock(bucket, plan.prefix, f"copies {pair.pair}", take_over) as lock:
         # Listed again under the lock, uploads first: one can become an object meanwhile.
-        uploads = bucket.unfinished_uploads(plan.place.key)
-        present, known = bucket.sizes(plan.place.key), read_manifest(bucket, plan.place)
+        uploads = bucket.unfinished_uploads(plan.prefix.key)
+        present, known = bucket.sizes(plan.prefix.key), read_manifest(bucket, plan.prefix)
         plan = replace(plan, present=present, manifest=known)
         for item in plan.items:  # uploads of other weights are not resumed
             if not _is_from_source(item, known):
                 for upload in uploads.pop(item.key, ()):
                     bucket.abort(item.key, upload)
-        write_manifest(bucket, plan.place, known | _folders(plan, pair, {}))
+        write_manifest(bucket, plan.prefix, known | _folders(plan, pair, {}))
         meter = Meter(plan.size, report)
         for item in plan.same_size:
             meter.expect(item.name, item.size)
@@ -199,7 +199,7 @@ def sync_weights(
         checksums = {key: head.checksum for key, head in heads if head}
         manifest = known | _folders(plan, pair, checksums)
         lock.renew(now=True)
-        write_manifest(bucket, plan.place, manifest)
+        write_manifest(bucket, plan.prefix, manifest)
         return SyncResult(meter.moved, manifest)
 
 

@@ -30,12 +30,12 @@ _STATES = {"whole": "complete", "half": "partial"}
 
 def show_sync_plan(pair: str, plan: SyncPlan, price: StoragePrice | None, sandbox: bool) -> None:
     """Say what a sync copies, where to, and what storing it costs."""
-    say(f"{click.style(pair, bold=True)} to {plan.place.uri} ({plan.region})")
+    say(f"{click.style(pair, bold=True)} to {plan.prefix.uri} ({plan.region})")
     for part, source in plan.sources.items():
         files = f"{_files(len(source.files))}, {format_size(source.size)}"
         say(f"  {part:8} {source.location}: {files} -> {part}/")
     if plan.creates_bucket:
-        say(f"  bucket   {plan.place.bucket} is created")
+        say(f"  bucket   {plan.prefix.bucket} is created")
     if plan.same_size:
         size = format_size(sum(item.size for item in plan.same_size))
         say(f"  present  {_files(len(plan.same_size))}, {size}, with the same size: compared by "
@@ -148,7 +148,7 @@ def say_synced(plan: SyncPlan, result: SyncResult, seconds: float, use: str) -> 
         )
     else:
         copied = "nothing was copied"
-    say(f"{plan.place.uri} is complete: {_files(len(plan.items))}, {format_size(plan.size)}, "
+    say(f"{plan.prefix.uri} is complete: {_files(len(plan.items))}, {format_size(plan.size)}, "
         f"checksums match ({copied})")  # fmt: skip
     say(f"Use it: {use}")
 
@@ -175,7 +175,7 @@ def sync_document(pair: str, plan: SyncPlan, result: SyncResult, seconds: float,
     """What ``sync --json`` prints."""
     return {
         "pair": pair,
-        "uri": plan.place.uri,
+        "uri": plan.prefix.uri,
         "region": plan.region,
         "bytes": plan.size,
         "bytes_moved": result.moved,
@@ -183,7 +183,7 @@ def sync_document(pair: str, plan: SyncPlan, result: SyncResult, seconds: float,
         "usd_per_month": _month(plan.size, price),
         "folders": {
             part: {
-                "uri": plan.place.part_uri(part),
+                "uri": plan.prefix.part_uri(part),
                 "source": folder.source,
                 "files": {
                     name: {"bytes": entry.size, "checksum": entry.checksum}
@@ -200,7 +200,7 @@ def print_weights(found: StoredWeights, price: StoragePrice | None) -> None:
     """The files, warm starts and other objects at a prefix, on stdout."""
     state = "complete" if found.complete else "not synced" if found.mountable else "incomplete"
     pairs = f", {' and '.join(found.pairs)}" if found.pairs else ""
-    click.echo(f"{found.place.uri}: {state}, {format_size(found.size)}{pairs}")
+    click.echo(f"{found.prefix.uri}: {state}, {format_size(found.size)}{pairs}")
     if found.finish:
         click.echo(f"complete it: {command_text(found.finish)}")
     for part, files in found.files.items():
@@ -216,7 +216,7 @@ def print_weights(found: StoredWeights, price: StoragePrice | None) -> None:
     if found.others:
         click.echo("unknown objects, not copied by `peagle weights sync`")
     for key, size in found.others.items():
-        click.echo(f"            {size:>15,}  {key.removeprefix(found.place.key)}")
+        click.echo(f"            {size:>15,}  {key.removeprefix(found.prefix.key)}")
     if price is not None:
         click.echo(f"storage: {month_text(found.size, price, price.region)}")
 
@@ -244,7 +244,7 @@ def warm_start_line(warm: StoredWarmStart) -> str:
 def inspect_document(found: StoredWeights, price: StoragePrice | None) -> dict[str, Any]:
     """What ``list --json`` prints; ``None`` is unknown, and ``k`` is 0 without speculation."""
     return {
-        "uri": found.place.uri,
+        "uri": found.prefix.uri,
         "complete": found.complete,
         "pairs": list(found.pairs),
         "finish": command_text(found.finish) if found.finish else None,
