@@ -119,10 +119,12 @@ def test_sigterm_lets_a_stream_finish_refuses_what_is_new_and_ends_with_0(
         line.startswith("vllm:num_requests_running{") and line.endswith(" 1.0")
         for line in page.decode().splitlines()
     ):
+        assert serving.process.poll() is None, serving.told()[-1]
         time.sleep(0.05)
 
     serving.process.send_signal(signal.SIGTERM)
     while not any(line.get("event") == "drain" for line in serving.told()):
+        assert serving.process.poll() is None, serving.told()[-1]
         time.sleep(0.02)
     time.sleep(0.2)
 
