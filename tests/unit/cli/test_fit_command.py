@@ -220,14 +220,14 @@ def test_wrong_use_says_what_to_do(
 @pytest.mark.parametrize(
     ("option", "value", "says"),
     [
-        ("--gpu-memory-gib", "nan", "nan is no GPU's memory"),
-        ("--gpu-memory-gib", "inf", "inf is no GPU's memory"),
-        ("--gpu-memory-gib", "0", "0.0 is no GPU's memory"),
-        ("--gpu-memory-gib", "80000", "MiB? then 78.1"),
-        ("--gpu-memory-utilization", "nan", "nan is not a share"),
-        ("--gpu-memory-utilization", "inf", "inf is not a share"),
+        ("--gpu-memory-gib", "nan", "nan is not a memory size"),
+        ("--gpu-memory-gib", "inf", "inf is not a memory size"),
+        ("--gpu-memory-gib", "0", "0.0 is not a memory size"),
+        ("--gpu-memory-gib", "80000", "for MiB write 78.1"),
+        ("--gpu-memory-utilization", "nan", "nan is not above 0 and at most 1"),
+        ("--gpu-memory-utilization", "inf", "inf is not above 0 and at most 1"),
         ("--gpu-memory-utilization", "90", "write 0.9"),
-        ("--gpu-memory-utilization", "0", "not a share above 0"),
+        ("--gpu-memory-utilization", "0", "0 is not above 0 and at most 1"),
     ],
 )
 def test_impossible_number_is_a_usage_error(option: str, value: str, says: str) -> None:

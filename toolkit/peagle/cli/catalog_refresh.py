@@ -128,6 +128,5 @@ def _connector(account: Account) -> Callable[[str], Aws]:
 
 
 def _regions_of(table: InstanceTable) -> tuple[str, ...]:
-    """The regions that the table has prices of."""
     regions = {price.region for instance in table.instances for price in instance.prices}
     return tuple(sorted(regions)) or (DEFAULT_REGION,)

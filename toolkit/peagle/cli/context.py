@@ -126,7 +126,6 @@ def _typed(ctx: click.Context) -> dict[str, str]:
 
 
 def _options_of(root: click.Context, words: Sequence[str]) -> set[str]:
-    """The options that the command named by ``words`` accepts."""
     command: click.Command | None = root.command
     for word in words:
         if not isinstance(command, click.Group):

@@ -17,7 +17,7 @@ from peagle.fit.request import FitRequest
 from peagle.vllm.defaults import KV_CACHE_DTYPES
 
 MOST_GIB = 2048
-"""No GPU has as much memory; a number above it was meant in another unit."""
+"""No GPU has as much memory; a larger number has another unit."""
 
 _ONE = click.IntRange(1)
 
@@ -27,8 +27,8 @@ def _gib(_: click.Context, __: click.Parameter, value: float | None) -> float | 
     if value is None or (math.isfinite(value) and 1 <= value <= MOST_GIB):
         return value
     if not math.isfinite(value) or value < 1:
-        raise click.BadParameter(f"{value} is no GPU's memory in GiB")
-    hint = f"; MiB? then {value / 1024:.1f}" if value >= 4 * 1024 else ""
+        raise click.BadParameter(f"{value} is not a memory size in GiB")
+    hint = f"; for MiB write {value / 1024:.1f}" if value >= 4 * 1024 else ""
     raise click.BadParameter(f"{value:g} GiB is more than any GPU has{hint}")
 
 
@@ -37,7 +37,7 @@ def _share(_: click.Context, __: click.Parameter, value: float | None) -> float 
     if value is None or 0 < value <= 1:
         return value
     hint = f"; write {value / 100:g}" if 1 < value <= 100 else ""
-    raise click.BadParameter(f"{value:g} is not a share above 0 and up to 1{hint}")
+    raise click.BadParameter(f"{value:g} is not above 0 and at most 1{hint}")
 
 
 @click.command(

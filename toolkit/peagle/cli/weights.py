@@ -131,7 +131,6 @@ def _refuse_replacing_used(plan: SyncPlan, aws: Aws) -> None:
 def _parts(
     target_only: bool, drafter_only: bool, target_from: str | None, drafter_from: str | None
 ) -> tuple[str, ...]:
-    """The parts of the pair to copy."""
     if target_only and drafter_only:
         raise UserError("--target-only and --drafter-only exclude each other", "leave out both")
     for only, other, location in (

@@ -91,7 +91,6 @@ def _drafters(console: Console, target: dict[str, Any]) -> Table:
 
 
 def _rows(target: dict[str, Any]) -> Iterator[tuple[str, ...]]:
-    """A row of ``_COLUMNS`` for each drafter."""
     for drafter in target["drafters"]:
         trained = f" of {drafter['k_trained']}" if drafter["k_trained"] else ""
         yield (

@@ -165,7 +165,6 @@ def _verdict(report: FitReport) -> str:
 
 
 def _cost(report: FitReport) -> str:
-    """What speculation costs in cache and concurrent requests."""
     without, engine = report.without_speculation, report.case.engine
     assert without is not None
     alone = f"{without.kv_cache_tokens:,} tokens, or {without.max_concurrency:.2f} requests"

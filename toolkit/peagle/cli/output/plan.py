@@ -114,7 +114,6 @@ def _planned(plan: Plan, one: Alternative) -> bool:
 
 
 def _own(plan: Plan) -> Alternative:
-    """The plan's own instance, set by the user."""
     fit, speed = plan.fit, plan.speed
     return Alternative(
         instance_type=plan.instance_type,
@@ -217,7 +216,6 @@ def _facts(plan: Plan) -> dict[str, str]:
 
 
 def _weights(plan: Plan) -> str:
-    """The sources of target and drafter."""
     parts = [plan.target.weights, plan.drafter.weights if plan.drafter else None]
     how = {
         "hub": "Hugging Face",
@@ -233,7 +231,6 @@ def _weights(plan: Plan) -> str:
 
 
 def _memory(fit: Fit) -> Table:
-    """The memory of one GPU: a bar and its legend."""
     table = _grid("bold", "")
     table.add_row("GPU memory", memory_bar(fit, _BAR_WIDTH))
     legend = Table.grid(padding=(0, 2))
