@@ -68,7 +68,7 @@ def test_every_advice_gives_what_it_says(load: tuple[str, ...]) -> None:
     """And no rule refuses it: the exit code is 0."""
     tried = 0
     for pair, hardware in Random(" ".join(load)).sample(list(product(PAIRS, HARDWARE)), 10):
-        if tried >= 12:
+        if tried >= 4:
             break
         arguments = (*hardware, *load)
         for advice in shown(pair, *arguments)["advice"]:

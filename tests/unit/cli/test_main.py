@@ -39,7 +39,7 @@ for words in json.loads(sys.argv[1]):
 """
 ALONE = """
 import os, sys
-import boto3, click, pydantic, rich.console, yaml  # what many need is imported once
+import boto3, rich.console, yaml, peagle.planning  # what most need is imported once
 from peagle.cli.main import main
 for name in sys.argv[1:]:
     if os.fork() == 0:
@@ -52,7 +52,7 @@ for name in sys.argv[1:]:
     if (status := os.wait()[1]) != 0:
         print(name, "ends with", status, file=sys.stderr)
 """
-"""Starts each command in a process that has imported no other, nor anything of its own."""
+"""Starts each command in a process without other commands and without packages above planning."""
 
 
 def run(program: str, *arguments: str, folder: Path | None = None) -> Completed:
