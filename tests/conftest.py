@@ -6,6 +6,7 @@ import contextlib
 import functools
 import gc
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +30,8 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ.pop("COLUMNS", None)  # pytest-xdist sets it; output is as wide as in a pipe
     sys.dont_write_bytecode = False
+    # In the background of a shell it is ignored, and so it would be in every program of a test.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ[BUNDLED_CATALOG] = str(FROZEN_CATALOG)
     # All sessions share what botocore has read of its service descriptions.
     botocore.session.create_loader = functools.cache(botocore.session.create_loader)
