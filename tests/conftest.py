@@ -48,7 +48,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     all workers end together."""
     quick = [item for item in items if not _group(item)]
     slow = [(group, item) for item in items if (group := _group(item))]
-    slow.sort(key=lambda pair: -_SECONDS.get(pair[0], _FEW_SECONDS))
+    slow.sort(key=lambda pair: (-_SECONDS.get(pair[0], _FEW_SECONDS), pair[0], pair[1].path))
     for group, item in slow:
         item.add_marker(pytest.mark.xdist_group(group))
     items[:] = [*quick, *(item for _, item in slow)]
