@@ -41,6 +41,14 @@ def test_a_pair_is_found_by_any_of_its_names(name: str, full_name: str) -> None:
     assert pair_name(pair.target, pair.drafter) == full_name
 
 
+@pytest.mark.parametrize("location", ["/models/mine", "./mine", "../mine", "~/m", "s3://b/mine"])
+def test_a_location_as_pair_names_the_options_that_take_it(location: str) -> None:
+    with pytest.raises(UserError, match="is a location, not a pair") as raised:
+        find_pair(CATALOG, location)
+
+    assert "--drafter" in str(raised.value)
+
+
 def test_every_full_name_finds_its_pair() -> None:
     for target in CATALOG.targets.values():
         for drafter in target.drafters:

@@ -73,6 +73,9 @@ def _find_target(catalog: Catalog, name: str) -> Target:
     ids = {target_id.lower(): target_id for target_id in catalog.targets}
     short_names = {short.lower(): target_id for short, target_id in _short_names(catalog).items()}
     by_name = ids | short_names
+    if name.startswith(("/", "./", "../", "~", "s3://")):
+        hint = "name a pair, and pass a model of your own with --drafter, or with --target of check"
+        raise UserError(f"{name!r} is a location, not a pair", hint)
     if name.lower() not in by_name:
         hint = nearest(name, catalog.targets if "/" in name else _short_names(catalog))
         sentence = f"{hint} for a target of your own use --catalog DIR; list all targets".strip()
