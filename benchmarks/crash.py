@@ -66,7 +66,7 @@ def refusals() -> list[float]:
             taken.append(time.monotonic() - begin)
             last = json.loads(done.stderr.splitlines()[-1])
             assert done.returncode == 2, last
-            assert "do not fit" in last["message"], last
+            assert "do not match" in last["message"], last
             assert not (place / "note").exists(), "an engine was started"
     return taken
 

@@ -170,10 +170,13 @@ def test_a_value_that_vllms_parser_does_not_take_ends_it_with_that_cause(failing
 @pytest.mark.parametrize(
     ("environment", "what"),
     [
-        ({"SM_VLLM_SPECULATIVE_CONFIG": speculation(TINY / "eagle3")}, "it has no mask_hidden"),
+        (
+            {"SM_VLLM_SPECULATIVE_CONFIG": speculation(TINY / "eagle3")},
+            "the head has no mask_hidden",
+        ),
         (
             {"SM_VLLM_SPECULATIVE_CONFIG": speculation(TINY / "p-eagle", parallel_drafting=False)},
-            "it is a P-EAGLE head, and parallel_drafting is not set",
+            "the head is P-EAGLE, but parallel_drafting is not set",
         ),
         (
             {

@@ -45,24 +45,24 @@ def test_a_matching_pair_is_accepted(tmp_path: Path, change: dict[str, Any]) -> 
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        ({"target": {**TARGET, "hidden_size": 16}}, "a hidden size of 8, and the target's is 16"),
-        ({"head": layers(2, 5, 11)}, "the target's layers [2, 5, 11], and there are 10"),
+        ({"target": {**TARGET, "hidden_size": 16}}, "a target of hidden size 8; this one has 16"),
+        ({"head": layers(2, 5, 11)}, "target layers [2, 5, 11]; the target has 10"),
         ({"head": layers(2, 5, -1)}, "[2, 5, -1]"),
         ({"head": layers(2, 5, "x")}, "[2, 5, 'x']"),
-        ({"head": layers(2, 5, 5)}, "config.json names the layers [2, 5, 5]"),
+        ({"head": layers(2, 5, 5)}, "auxiliary layers are [2, 5, 5]"),
         (
             {"head": without(HEAD, "eagle_config"), "target": {**TARGET, "num_hidden_layers": 6}},
-            "vLLM takes, of 6, the layers [2, 3, 3] of the target, one of them twice",
+            "with 6 target layers, vLLM's default auxiliary layers are [2, 3, 3], which repeats",
         ),
         (
             {"head": layers(2, 5), "tensors": HEAD_TENSORS},
-            "fc.weight takes 24 values, and 2 layers of the target have 8 each: 16",
+            "fc.weight has input width 24; 2 target layers x 8 = 16 expected",
         ),
-        ({"tensors": without(HEAD_TENSORS, "mask_hidden")}, "it has no mask_hidden"),
-        ({"tensors": {**HEAD_TENSORS, "mask_hidden": [1, 8]}}, "has 8 values, and its fc takes 24"),
+        ({"tensors": without(HEAD_TENSORS, "mask_hidden")}, "the head has no mask_hidden"),
+        ({"tensors": {**HEAD_TENSORS, "mask_hidden": [1, 8]}}, "has 8 values; its fc takes 24"),
         (
             {"target": {**TARGET, "vocab_size": 999}, "head": {**HEAD, "vocab_size": 1024}},
-            "its vocab_size is 1024, and the target's vocabulary has 999 tokens",
+            "the head's vocab_size is 1024; the target's vocabulary has 999 tokens",
         ),
         (
             {"head": without(HEAD, "ptd_token_id")},
@@ -74,7 +74,7 @@ def test_a_mismatched_pair_is_refused(tmp_path: Path, change: dict[str, Any], wh
     with pytest.raises(WrongEnvironment) as refused:
         check_pair(pair(tmp_path, **change))
 
-    assert refused.value.message.startswith("head and target do not fit: ")
+    assert refused.value.message.startswith("head and target do not match: ")
     assert what in refused.value.message
     assert refused.value.fix
 
@@ -102,7 +102,7 @@ def test_a_p_eagle_head_without_parallel_drafting_is_refused(tmp_path: Path, par
         else without(config, "parallel_drafting")
     )
 
-    with pytest.raises(WrongEnvironment, match="it is a P-EAGLE head") as refused:
+    with pytest.raises(WrongEnvironment, match="the head is P-EAGLE") as refused:
         check_pair({**environment, "SM_VLLM_SPECULATIVE_CONFIG": json.dumps(config)})
 
     assert '"parallel_drafting": true' in refused.value.fix
