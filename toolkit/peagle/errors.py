@@ -48,8 +48,6 @@ class PeagleError(Exception):
         self.fix = " ".join(remedy.sentence.split())
         self.command: Sequence[str] = remedy.command
         self.code = code or type(self).code
-        self.as_json = False
-        """Whether the command that failed has ``--json``."""
         super().__init__(str(self))
 
     def __str__(self) -> str:

@@ -116,6 +116,38 @@ def test_a_wrong_use_is_one_line_and_code_2(
     assert done.stdout == ""
 
 
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("plan gpt-oss-20b --bad --json", "peagle plan has no option --bad"),
+        ("logs x --since 5q --json", "Invalid value for '--since'"),
+        ("check tiny --engine =3 --json", "--engine '=3' names no argument"),
+        ("status --json", "Missing argument 'NAME'"),
+        ("render --json", "Missing argument 'FORMAT'"),
+        ("render nothing tiny --json", "'nothing' is not one of"),
+        ("--catalog /nonexist list --json", "Invalid value for '--catalog'"),
+        ("plan tiny --catalog folder --json", "--catalog goes before the command"),
+        ("nothing --json", "No such command 'nothing'"),
+        ("plan tiny --out /proc/plan.json --json", "/proc/plan.json cannot be written"),
+    ],
+)
+def test_usage_error_with_json_is_one_document(peagle: Peagle, line: str, message: str) -> None:
+    done = peagle(*line.split())
+
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
+    error = json.loads(done.stderr)["error"]
+    assert (error["code"], error["exit_code"]) == ("usage", 2)
+    assert message in error["message"]
+    assert set(error) == {"code", "message", "fix", "command", "exit_code"}
+
+
+def test_json_after_the_end_of_options_is_an_argument(peagle: Peagle) -> None:
+    done = peagle("plan", "--bad", "--", "--json")
+
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: peagle plan has no option --bad")
+
+
 def test_help_lists_every_command_once_in_its_group(peagle: Peagle) -> None:
     shown = peagle("--help").stdout
 

@@ -34,7 +34,6 @@ class PeagleCommand(click.Command):
             return super().invoke(ctx)
         except PeagleError as error:
             error.command = in_context(error.command, ctx)
-            error.as_json = bool(ctx.params.get("as_json"))
             raise
 
 

@@ -15,7 +15,7 @@ import click
 
 from peagle import __version__
 from peagle.cli.output.console import TYPED_AT
-from peagle.errors import PeagleError, nearest
+from peagle.errors import Fix, PeagleError, UserError, nearest
 from peagle.store import home
 
 COMMANDS: dict[str, dict[str, str]] = {
@@ -61,8 +61,8 @@ OPTION_HINTS: dict[str, str] = {
     "--tensor-parallel-size": _TENSOR_PARALLEL,
     "--max-num-seqs": "use --concurrency",
     "--num-speculative-tokens": "use --k",
-    "--target": "name the target first, or use your own catalogue: peagle --catalog DIR",
-    "--gpu-memory-utilization": "engine arguments belong to a catalogue entry; see peagle fit",
+    "--target": "name the target first; --catalog DIR before the command adds your own targets",
+    "--gpu-memory-utilization": "engine arguments belong to a catalogue entry; `fit` takes it",
 }
 """Options of vLLM and of other commands -> what to use instead."""
 
@@ -141,37 +141,37 @@ def cli(catalog_folder: str | None) -> None:
 
 
 def main() -> NoReturn:
-    """Run the command line. A PeagleError ends it with its exit code and one line: text, or with
-    ``--json`` a document on stderr."""
+    """Run the command line. An error ends it with its exit code and one line on stderr: text, or
+    with ``--json`` a JSON document."""
     try:
         result = cli.main(prog_name="peagle", standalone_mode=False)
         sys.exit(result if isinstance(result, int) else 0)
     except PeagleError as error:
-        if not error.as_json:
-            _end(str(error), error.exit_code)
-        click.echo(json.dumps({"error": error.document()}, ensure_ascii=False), err=True)
-        sys.exit(error.exit_code)
+        _end(error)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         sys.exit(2)
     except click.NoSuchOption as error:
-        _end(_unknown_option(error), 2)
+        _end(_unknown_option(error))
     except click.UsageError as error:
-        command = error.ctx.command_path if error.ctx else "peagle"
-        _end(f"{error.format_message()} (see {command} --help)", 2)
+        _end(UserError(error.format_message().rstrip("."), _help_of(error)))
     except click.ClickException as error:
-        _end(error.format_message(), 2)
+        _end(UserError(error.format_message()))
     except (KeyboardInterrupt, click.Abort):
-        _end("interrupted", 130)
+        _end(_Interrupted("interrupted"))
     except OSError as error:
         if error.errno not in UNWRITABLE and not _concerns_home(error):
             raise
         where = f" (PEAGLE_HOME is {home()})" if _concerns_home(error) else ""
-        _end(f"cannot write {error.filename or 'the output'}: {error.strerror}{where}", 2)
+        _end(UserError(f"cannot write {error.filename or 'the output'}: {error.strerror}{where}"))
     except SystemExit as ended:
         if isinstance(ended.__context__, BrokenPipeError):
             sys.exit(BROKEN_PIPE)
         raise
+
+
+class _Interrupted(PeagleError, code="interrupted", exit_code=130):
+    """The user pressed Ctrl-C."""
 
 
 def _concerns_home(error: OSError) -> bool:
@@ -183,18 +183,29 @@ def _concerns_home(error: OSError) -> bool:
     return below or home().is_relative_to(file)
 
 
-def _unknown_option(error: click.NoSuchOption) -> str:
-    command = error.ctx.command_path if error.ctx else "peagle"
+def _unknown_option(error: click.NoSuchOption) -> UserError:
+    command = error.ctx.command_path.split() if error.ctx else ["peagle"]
     if error.option_name == "--catalog":
-        rest = command.removeprefix("peagle").strip()
-        return f"--catalog goes before the command: peagle --catalog DIR {rest} ..."
+        fix = Fix("write", ("peagle", "--catalog", "DIR", *command[1:]))
+        return UserError("--catalog goes before the command", fix)
     similar = sorted(name for name in error.possibilities or () if name != "--help")
     guess = f"did you mean {', '.join(similar)}?" if similar else ""
     hint = OPTION_HINTS.get(error.option_name, guess)
-    message = f"{command} has no option {error.option_name}{f': {hint}' if hint else ''}"
-    return f"{message} (see {command} --help)"
+    message = f"{' '.join(command)} has no option {error.option_name}{f': {hint}' if hint else ''}"
+    return UserError(message, _help_of(error))
 
 
-def _end(message: str, code: int) -> NoReturn:
-    click.echo(f"{click.style('error:', fg='red', bold=True)} {message}", err=True)
-    sys.exit(code)
+def _help_of(error: click.UsageError) -> Fix:
+    command = error.ctx.command_path.split() if error.ctx else ["peagle"]
+    return Fix("show the help", (*command, "--help"))
+
+
+def _end(error: PeagleError) -> NoReturn:
+    """End with the error. A line that click could not parse has no context, so ``--json`` is
+    searched on the line itself."""
+    words = sys.argv[1:]
+    if "--json" in words[: words.index("--") if "--" in words else len(words)]:
+        click.echo(json.dumps({"error": error.document()}, ensure_ascii=False), err=True)
+    else:
+        click.echo(f"{click.style('error:', fg='red', bold=True)} {error}", err=True)
+    sys.exit(error.exit_code)
