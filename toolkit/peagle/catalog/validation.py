@@ -43,7 +43,6 @@ _PATTERNS = (
 )
 """The beginning of a pattern of the models, and its meaning."""
 
-_MISSING = "missing key"
 _BOOLEANS = {"yes": "true", "on": "true", "no": "false", "off": "false"}
 
 
@@ -55,9 +54,11 @@ def validate(document: Document, model: type[Model]) -> tuple[Model | None, list
     try:
         return cast(Model, _entry(document, model)), []
     except ValidationError as error:
-        found = list(_explain(error, document, model))
         # A misspelt key is also a missing key; its own line helps more, so it comes first.
-        return None, sorted(found, key=lambda problem: (problem.message == _MISSING, problem.line))
+        found = sorted(
+            _explain(error, document, model), key=lambda found: (found[0], found[1].line)
+        )
+        return None, [problem for _, problem in found]
 
 
 @lru_cache(maxsize=64)
@@ -72,13 +73,15 @@ def problem_at(document: Document, location: Location, message: str, fix: str) -
 
 def _explain(
     error: ValidationError, document: Document, model: type[BaseModel]
-) -> Iterator[Problem]:
+) -> Iterator[tuple[bool, Problem]]:
+    """Each problem, and whether it is that of a missing key."""
     # A value that may have several types has one error for each; they become one problem.
     by_location: dict[Location, list[ErrorDetails]] = {}
     for detail in error.errors(include_url=False):
         by_location.setdefault(_existing(document, detail), []).append(detail)
     for location, details in by_location.items():
-        yield problem_at(document, location, *_message(details, location, document, model))
+        problem = problem_at(document, location, *_message(details, location, document, model))
+        yield details[0]["type"] == "missing", problem
 
 
 def _existing(document: Document, detail: ErrorDetails) -> Location:
@@ -97,7 +100,7 @@ def _message(
     """The message and the fix."""
     first = details[0]
     if first["type"] == "missing":
-        return _MISSING, "add the key"
+        return "missing key", "add the key"
     if first["type"] == "extra_forbidden":
         known = sorted(_model_at(model, location[:-1]).model_fields)
         hint = nearest(str(location[-1]), known) or f"known keys: {', '.join(known)}"

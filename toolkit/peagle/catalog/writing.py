@@ -12,9 +12,11 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
+import yaml
 from pydantic import BaseModel
 
 from peagle.catalog.documents import display_path
@@ -44,11 +46,11 @@ def rewritten(text: str, before: BaseModel, after: BaseModel) -> str:
     """``text``, a YAML file that holds ``before``, changed so that it holds ``after``."""
     if before == after:
         return text
-    yaml = _round_trip()
-    document = yaml.load(text)
+    round_trip = _round_trip()
+    document = round_trip.load(text)
     _Update(document, text).mapping(document, _data(before), _data(after))
     output = io.StringIO()
-    yaml.dump(document, output)
+    round_trip.dump(document, output)
     return output.getvalue()
 
 
@@ -56,11 +58,11 @@ def _round_trip() -> Any:
     """Loads ruamel.yaml, which only a refresh needs."""
     from ruamel.yaml import YAML
 
-    yaml = YAML()
-    yaml.preserve_quotes = True
-    yaml.width = _NEVER_FOLD
-    yaml.indent(mapping=2, sequence=4, offset=2)
-    return yaml
+    round_trip = YAML()
+    round_trip.preserve_quotes = True
+    round_trip.width = _NEVER_FOLD
+    round_trip.indent(mapping=2, sequence=4, offset=2)
+    return round_trip
 
 
 def _data(entry: BaseModel) -> dict[str, Any]:
@@ -77,7 +79,8 @@ class _Update:
 
         self._new_mapping, self._new_list = CommentedMap, CommentedSeq
         self._quoted = DoubleQuotedScalarString
-        self._anchors = re.findall(r"&(\w+)", text)
+        tokens = yaml.scan(text)
+        self._anchors = {token.value for token in tokens if isinstance(token, yaml.AnchorToken)}
         self._lists: dict[tuple[str, ...], Any] = {}
         self._remember_lists(document)
 
@@ -141,9 +144,10 @@ class _Update:
         if value not in self._lists:
             self._lists[value] = self._new_list(value)
         elif self._lists[value].anchor.value is None:
-            number = len(self._anchors) + 1
-            self._anchors.append(f"list_{number}")
-            self._lists[value].yaml_set_anchor(self._anchors[-1])
+            names = (f"list_{number}" for number in count(len(self._anchors) + 1))
+            anchor = next(name for name in names if name not in self._anchors)
+            self._anchors.add(anchor)
+            self._lists[value].yaml_set_anchor(anchor)
         return self._lists[value]
 
     def _remember_lists(self, node: Any) -> None:
