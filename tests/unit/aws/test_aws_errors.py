@@ -25,7 +25,7 @@ def _raised(error: BaseException, service: str = "sagemaker") -> PeagleError:
     ("error", "kind", "expected"),
     [
         (boto.NoCredentialsError(), UserError, "--sandbox"),
-        (boto.PartialCredentialsError(provider="env", cred_var="key"), UserError, "--sandbox"),
+        (boto.PartialCredentialsError(provider="env", cred_var="key"), UserError, "or neither"),
         (boto.ProfileNotFound(profile="work"), UserError, "work"),
         (boto.NoRegionError(), UserError, "--region"),
         (boto.UnauthorizedSSOTokenError(), CloudError, "aws sso login"),

@@ -414,3 +414,12 @@ def test_names_are_completed(deployed: Terminal, monkeypatch: pytest.MonkeyPatch
 
     assert [item.value for item in found] == [NAME]
     assert sandboxed == []
+
+
+@pytest.mark.parametrize("command", [["plan"], ["check"], ["fit"], ["catalog", "show"]])
+def test_pairs_are_completed(command: list[str]) -> None:
+    complete = ShellComplete(cli, {}, "peagle", "_PEAGLE_COMPLETE")
+
+    found = complete.get_completions(command, "tin")
+
+    assert "tiny" in [item.value for item in found]

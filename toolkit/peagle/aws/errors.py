@@ -187,7 +187,7 @@ _OF_CLIENT = (
     ),
     (
         (boto.PartialCredentialsError,), UserError, "incomplete AWS credentials: {error}",
-        CREDENTIALS_FIX, "no-credentials",
+        "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or neither", "no-credentials",
     ),
     (
         (boto.ProfileNotFound,), UserError, "{error}",

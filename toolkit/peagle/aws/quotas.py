@@ -170,11 +170,13 @@ def quota_findings(
         code = known.quota_code if known else None
         quota = quota or endpoint_quota(aws, need.instance_type, code)
     except PeagleError as failed:
-        message = f"cannot read the quota '{_quota_name(need.instance_type)}': {failed.message}"
         usual = known.quota_default if known else None
-        default = "" if usual is None else f"a new account has {usual:g}, and "
-        sentence = f"{failed.fix or 'repeat later'}; {default}with a quota of 0 SageMaker refuses"
-        return (warning("quota-unknown", _WHERE, message, Fix(sentence, tuple(failed.command))),)
+        default = "" if usual is None else f"; a new account has {usual:g}"
+        message = (
+            f"cannot read the quota '{_quota_name(need.instance_type)}'{default}: {failed.message}"
+        )
+        retry = Fix(failed.fix or "repeat later", tuple(failed.command))
+        return (warning("quota-unknown", _WHERE, message, retry),)
     if quota is None:
         message = f"Service Quotas lists no '{_quota_name(need.instance_type)}' in {aws.region}"
         console = f"https://{aws.region}.console.aws.amazon.com/servicequotas/home/services"

@@ -11,7 +11,7 @@ from pydantic_core import to_json
 
 from peagle import api
 from peagle.cli.context import PeagleCommand
-from peagle.cli.options import catalog_of
+from peagle.cli.options import catalog_of, complete_pair
 from peagle.cli.output.console import json_option, print_json, say
 from peagle.errors import CatalogError
 
@@ -55,7 +55,7 @@ def list_pairs(ctx: click.Context, as_json: bool) -> None:
 @catalog.command(
     "show", cls=PeagleCommand, epilog="Example: peagle catalog show gpt-oss-20b+eagle3"
 )
-@click.argument("pair")
+@click.argument("pair", shell_complete=complete_pair)
 @json_option
 @click.pass_context
 def show_pair(ctx: click.Context, pair: str, as_json: bool) -> None:

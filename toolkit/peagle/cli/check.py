@@ -12,7 +12,7 @@ import click
 from peagle import api
 from peagle.checks.report import CheckRequest
 from peagle.cli.context import PeagleCommand
-from peagle.cli.options import catalog_of
+from peagle.cli.options import catalog_of, complete_pair
 from peagle.cli.output.console import json_option, print_json
 from peagle.errors import Fix, Refused, UserError
 from peagle.planning.runtime import DEFAULT_REGION
@@ -79,7 +79,7 @@ def _parsed(text: str) -> object:
 
 
 @click.command(cls=PeagleCommand, epilog=EXAMPLES)
-@click.argument("pair", required=False)
+@click.argument("pair", required=False, shell_complete=complete_pair)
 @click.option("--target", help="Location of the target: folder, s3://..., hub id, or hf.")
 @click.option("--drafter", help="Location of the head: folder, s3://..., hub id, or hf.")
 @click.option("--k", type=click.IntRange(1), help="Tokens drafted per step.")

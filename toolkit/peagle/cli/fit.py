@@ -9,7 +9,7 @@ import click
 
 from peagle import api
 from peagle.cli.context import PeagleCommand
-from peagle.cli.options import catalog_of, raise_first_error
+from peagle.cli.options import catalog_of, complete_pair, raise_first_error
 from peagle.cli.output.console import json_option, print_json
 from peagle.errors import Refused
 from peagle.fit.advice import MOST_GPUS
@@ -44,7 +44,7 @@ def _share(_: click.Context, __: click.Parameter, value: float | None) -> float 
     cls=PeagleCommand,
     epilog="Example: peagle fit gpt-oss-20b --gpu-memory-gib 80 --max-model-len 32768",
 )
-@click.argument("pair", required=False)
+@click.argument("pair", required=False, shell_complete=complete_pair)
 @click.option(
     "--gpu-memory-gib",
     type=float,

@@ -110,7 +110,7 @@ def _pairs(catalog: Catalog, typed: str) -> Iterable[str]:
     return [*targets, *map(str, sorted(Path().glob("*.json")))]
 
 
-_complete_pair = _completing(_pairs)
+complete_pair = _completing(_pairs)
 _complete_instance = _completing(lambda catalog, _: (i.type for i in catalog.instances.instances))
 _complete_version = _completing(lambda catalog, _: (r.vllm for r in catalog.runtimes.runtimes))
 _complete_region = _completing(lambda catalog, _: sorted(catalog.runtimes.accounts))
@@ -207,7 +207,7 @@ def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
     decorated: Callable[..., Any] = with_plan
     for option in reversed(_PLAN_OPTIONS):
         decorated = option(decorated)
-    argument = click.argument("pair", metavar="PAIR|PLAN", shell_complete=_complete_pair)
+    argument = click.argument("pair", metavar="PAIR|PLAN", shell_complete=complete_pair)
     return argument(decorated)
 
 

@@ -15,6 +15,7 @@ from peagle.cli.context import PeagleCommand, in_context, typed_command
 from peagle.cli.options import (
     catalog_of,
     command_catalog,
+    complete_pair,
     refuse_errors,
     region_option,
     yes_option,
@@ -57,7 +58,7 @@ def weights() -> None:
     cls=PeagleCommand,
     epilog="Example: peagle weights sync gpt-oss-20b s3://my-models/gpt-oss-20b --region eu-west-1",
 )
-@click.argument("pair")
+@click.argument("pair", shell_complete=complete_pair)
 @click.argument("destination", metavar="S3://BUCKET/PREFIX")
 @click.option("--target-only", is_flag=True, help="Copy the target's weights only.")
 @click.option("--drafter-only", is_flag=True, help="Copy the drafter's weights only.")

@@ -15,7 +15,7 @@ from peagle.checkpoints.models import is_location, split_revision
 from peagle.checkpoints.own_models import own_drafter
 from peagle.checks import check
 from peagle.checks.rules import head_not_for_target, head_not_public
-from peagle.errors import NotFound, UserError
+from peagle.errors import Fix, NotFound, UserError
 from peagle.findings import note
 from peagle.planning.plan import Decision, Options, decide
 
@@ -122,7 +122,7 @@ def _own(
     if read is None:
         called = "P-EAGLE" if kind.parallel_drafting else "EAGLE-3"
         message = f"{location} was not read; assuming a head like {kind.title} ({called})"
-        fix = "use --online to read and check it, or pass the head as a folder"
+        fix = Fix("read and check it", ("peagle", "check", options.pair, "--drafter", location))
         unread = note(NOT_READ, "drafter", message, fix)
         findings = (*check(case, only={head_not_for_target.RULE.code}), unread)
     else:
