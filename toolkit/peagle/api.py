@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from peagle.engine.state import local_engine_names as local_engine_names
     from peagle.engine.state import local_engines as local_engines
     from peagle.engine.state import read_local_engine as read_local_engine
+    from peagle.engine.state import unreadable_records as unreadable_records
     from peagle.engine.state import warm_folder as warm_folder
     from peagle.engine.state import warm_start_of as warm_start_of
     from peagle.fit.report import fit as fit
@@ -98,6 +99,7 @@ if TYPE_CHECKING:
     from peagle.render.image_names import parse_tag as parse_tag
     from peagle.render.requests import pair_arguments as pair_arguments
     from peagle.request_validation import plan_request_findings as plan_request_findings
+    from peagle.sandbox.client import add_instances as add_instances
     from peagle.sandbox.client import check_sandbox_engine as check_sandbox_engine
     from peagle.sandbox.client import running_sandbox as running_sandbox
     from peagle.sandbox.client import sandbox_not_running as sandbox_not_running

@@ -18,7 +18,11 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from peagle.errors import Fix, UserError
+
+Shape = TypeVar("Shape")
 
 SANDBOX = "sandbox"
 """Scope of what belongs to the AWS sandbox of this machine; else the scope is an account id."""
@@ -84,3 +88,20 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
+
+
+def read_record(path: Path, shape: type[Shape], fix: str | Fix) -> Shape | None:
+    """The document in ``path`` as a ``shape`` of data classes; ``None`` without such a file.
+
+    Raises UserError, with ``fix``, for a file that is truncated or has a different shape, as an
+    editor or another version of the toolkit may leave it.
+    """
+    from pydantic import TypeAdapter, ValidationError  # 0.1 s to import
+
+    try:
+        return TypeAdapter(shape).validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (ValidationError, OSError) as error:
+        reason = str(error).partition(" [type=")[0]
+        raise UserError(f"{path} cannot be read: {reason}", fix, "record-damaged") from error

@@ -18,7 +18,7 @@ from peagle.aws import image_records as images
 from peagle.aws.client import Aws, Clock
 from peagle.aws.image_records import PushedImage, record_push, remove_image_resources
 from peagle.aws.roles import ensure_build_role
-from peagle.errors import CloudError
+from peagle.errors import CloudError, UserError
 from peagle.images.context import member_of
 from peagle.planning.plan import Plan, Weights
 from tests.unit.aws.conftest import moto_connection
@@ -361,3 +361,20 @@ def test_images_pushed_from_elsewhere_have_no_findings(world: World) -> None:
     assert world.preflight(a_plan()).findings != ()
     remove_image_resources(world.aws, print)
     assert world.preflight(a_plan()).findings == ()
+
+
+@pytest.mark.parametrize("content", ['{"a', '[{"name": 1}]', '{"x": {"pair": "p"}}', "3"])
+def test_a_damaged_record_is_an_error_with_its_path(world: World, content: str) -> None:
+    for path in (images._file(world.aws), images._file(world.aws, ".pushed")):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+
+    for read in (
+        lambda: images.image_resources(world.aws),
+        lambda: remove_image_resources(world.aws, print),
+        lambda: world.preflight(a_plan()),
+    ):
+        with pytest.raises(UserError) as raised:
+            read()
+        assert raised.value.code == "record-damaged"
+        assert str(path.parent) in raised.value.message

@@ -152,3 +152,53 @@ def test_engine_status_without_one_names_the_command(
 
     assert json.loads(command("engine", "status", "--json").stdout)["python"] is None
     assert "peagle engine install" in command("engine", "status").stdout
+
+
+DAMAGED = {
+    "cut off": '{"name": "old", "pai',
+    "another shape": "[1]",
+    "an earlier version": '{"name": "old", "pair": "tiny", "pid": 1}',
+    "an incomplete process": (
+        '{"name": "old", "pair": "p", "served_as": "t", "vllm": "1", "environment": {}, '
+        '"notes": [], "process": {"pid": 1}, "started_at": 1.0}'
+    ),
+    "not text": "\x00",
+}
+
+
+@pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_record_is_listed_as_unknown_and_named_by_other_commands(
+    own_home: Path, peagle: Peagle, content: str
+) -> None:
+    record = own_home / "local" / "old" / "state.json"
+    record.parent.mkdir(parents=True)
+    record.write_text(content)
+
+    shown = peagle("local", "list")
+    listed = json.loads(peagle("local", "list", "--json").stdout)
+
+    assert shown.stdout == f"old: unknown, {record} cannot be read\n"
+    assert listed == {"engines": [{"name": "old", "state": "unknown", "record": str(record)}]}
+    for words in (("local", "down", "old"), ("local", "down", "--all"), ("invoke", "old", "Hi")):
+        done = peagle(*words, "--json")
+        error = json.loads(done.stderr)["error"]
+        assert (done.returncode, error["code"]) == (2, "record-damaged"), words
+        assert str(record) in error["message"]
+        assert str(record.parent) in error["fix"]
+    assert record.read_text() == content
+
+
+def test_down_all_stops_the_engines_beside_a_damaged_record(
+    engine_home: Path, command: Command, plan_for: PlanFor
+) -> None:
+    engine = start_local(plan_for())
+    record = engine_home / "local" / "old" / "state.json"
+    record.parent.mkdir(parents=True)
+    record.write_text("{")
+
+    with pytest.raises(UserError) as raised:
+        command("local", "down", "--all")
+
+    assert raised.value.code == "record-damaged"
+    assert not is_alive(engine.process)
+    record.unlink()

@@ -1,4 +1,4 @@
-"""What `peagle image` made in an account and pushed from this machine.
+"""What `peagle image` created in an account and pushed from this machine.
 
 $PEAGLE_HOME/images/<scope>/<region>.json          resources, written before each is created:
                                                    `peagle destroy --images` removes only these
@@ -21,7 +21,7 @@ from peagle.aws.errors import Missing
 from peagle.checkpoints.own_models import OWN
 from peagle.findings import Finding, error
 from peagle.planning.plan import Plan
-from peagle.store import home, read_json, write_json
+from peagle.store import home, read_record, write_json
 
 Say = Callable[[str], object]
 
@@ -36,17 +36,23 @@ class PushedImage:
 
 def record_push(aws: Aws, pushed: PushedImage, *addresses: str) -> None:
     """Record what was pushed to these addresses."""
+    images = _pushed_images(aws) | dict.fromkeys(addresses, pushed)
+    write_json(_file(aws, ".pushed"), {name: asdict(image) for name, image in images.items()})
+
+
+def _pushed_images(aws: Aws) -> dict[str, PushedImage]:
+    """Pushed images by address. Raises UserError for a file that cannot be read."""
     path = _file(aws, ".pushed")
-    write_json(path, (read_json(path) or {}) | dict.fromkeys(addresses, asdict(pushed)))
+    fix = "remove the file; images that it lists are then not compared with plans"
+    return read_record(path, dict[str, PushedImage], fix) or {}
 
 
 def image_findings(aws: Aws, plan: Plan) -> Iterator[Finding]:
     """Whether the plan's image fits the plan; none for images pushed from elsewhere."""
     image = plan.runtime.image
-    recorded = (read_json(_file(aws, ".pushed")) or {}).get(image)
-    if not recorded:
+    found = _pushed_images(aws).get(image)
+    if not found:
         return
-    found = PushedImage(**recorded)
     planned = plan.target.weights.kind == "image"
     if found.baked and not planned:
         yield error(
@@ -92,8 +98,13 @@ class ImageResource:
 
 
 def image_resources(aws: Aws) -> tuple[ImageResource, ...]:
-    """The recorded resources in the connection's region, in the order of removal."""
-    found = [ImageResource(**entry) for entry in read_json(_file(aws)) or ()]
+    """The recorded resources in the connection's region, in the order of removal.
+
+    Raises UserError for a file that cannot be read: the contents of the account must not be
+    guessed.
+    """
+    fix = "repair the file, or remove the repositories and builds in the account, then the file"
+    found = read_record(_file(aws), list[ImageResource], fix) or []
     order = list(_REMOVERS)
     return tuple(sorted(found, key=lambda made: (order.index(made.kind), made.name)))
 

@@ -107,14 +107,18 @@ def down(name: str | None, everything: bool, now: bool, as_json: bool) -> None:
     if everything == (name is not None):
         raise UserError("exactly one of NAME and --all is required", "add a NAME, or --all")
     chosen = api.local_engine_names() if everything else (str(name),)
+    unreadable = api.unreadable_records() if everything else {}
+    chosen = tuple(one for one in chosen if one not in unreadable)
     stopped = [one for one in chosen if _stop(one, now)]
     if as_json:
         print_json({"ended": stopped, "removed": list(chosen)})
-        return
-    for one in chosen:
-        click.echo(f"Stopped {one}." if one in stopped else f"Removed {one} (not running).")
-    if not chosen:
-        click.echo("No engines are running.")
+    else:
+        for one in chosen:
+            click.echo(f"Stopped {one}." if one in stopped else f"Removed {one} (not running).")
+        if not chosen:
+            click.echo("No engines are running.")
+    for one in unreadable:
+        api.read_local_engine(one)  # raises the error
 
 
 @local.command(cls=PeagleCommand, epilog="Example: peagle local logs peagle-tiny -f")
@@ -130,9 +134,13 @@ def logs(name: str, follow: bool) -> None:
 @json_option
 def list_(as_json: bool) -> None:
     """List the engines of this machine."""
-    engines = api.local_engines()
+    engines, unreadable = api.local_engines(), api.unreadable_records()
     if as_json:
-        print_json({"engines": [document(engine) for engine in engines]})
+        unknown = [
+            {"name": name, "state": "unknown", "record": str(path)}
+            for name, path in unreadable.items()
+        ]
+        print_json({"engines": [document(engine) for engine in engines] + unknown})
         return
     for engine in engines:
         accepted = engine.acceptance_length
@@ -143,7 +151,9 @@ def list_(as_json: bool) -> None:
             f"{engine.name}: {engine.pair}, {engine.state}, {health}, "
             f"{engine.openai_base_url}{where}{proof}"
         )
-    if not engines:
+    for name, path in unreadable.items():
+        click.echo(f"{name}: unknown, {path} cannot be read")
+    if not engines and not unreadable:
         say("No engines are running (peagle local up PAIR).")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -9,7 +10,7 @@ from typing import Literal
 from peagle.engine.process import LOOPBACK, EngineProcess, is_alive
 from peagle.errors import Fix, NotFound, UserError, nearest
 from peagle.protocol import WarmStart, warm_start_in
-from peagle.store import home, read_json, write_json
+from peagle.store import home, read_record, write_json
 from peagle_serve.contract import WARM_FOLDER
 
 State = Literal["starting", "ready", "dead"]
@@ -77,12 +78,9 @@ def write(engine: LocalEngine) -> None:
 
 
 def read_local_engine(name: str) -> LocalEngine | None:
-    document = read_json(_state_file(name))
-    if document is None:
-        return None
-    process = EngineProcess(**document.pop("process"))
-    notes = tuple(document.pop("notes"))
-    return LocalEngine(**document, notes=notes, process=process)
+    """The recorded engine. Raises UserError for a record that cannot be read."""
+    fix = f"end its process if it still runs, then remove the folder {folder_of(name)}"
+    return read_record(_state_file(name), LocalEngine, fix)
 
 
 def forget(name: str) -> None:
@@ -96,8 +94,23 @@ def local_engine_names() -> tuple[str, ...]:
 
 
 def local_engines() -> tuple[LocalEngine, ...]:
-    """All recorded engines, sorted by name."""
-    return tuple(engine for name in local_engine_names() if (engine := read_local_engine(name)))
+    """All engines whose records can be read, sorted by name."""
+    found = []
+    for name in local_engine_names():
+        with suppress(UserError):
+            found.append(read_local_engine(name))
+    return tuple(engine for engine in found if engine)
+
+
+def unreadable_records() -> dict[str, Path]:
+    """Engine name -> its record, for records that cannot be read."""
+    found = {}
+    for name in local_engine_names():
+        try:
+            read_local_engine(name)
+        except UserError:
+            found[name] = _state_file(name)
+    return found
 
 
 def unknown_engine(name: str) -> NotFound:
