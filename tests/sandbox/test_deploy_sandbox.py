@@ -136,7 +136,7 @@ def test_another_vllm_than_the_one_here_is_said(sandbox: Sandbox) -> None:
     document = sandbox.json("status", NAME, "--sandbox")
     sandbox.peagle("destroy", NAME, "--sandbox", "--yes")
 
-    assert "vLLM 0.28.0 here, 0.19.0 planned" in done.stderr
+    assert "vLLM 0.28.0 (sandbox); the plan has 0.19.0" in done.stderr
     assert (document["vllm"], document["vllm_here"]) == ("0.19.0", "0.28.0")
 
 

@@ -112,6 +112,9 @@ class Unsupported(Refused, code="unsupported"):
 class CloudError(PeagleError, code="cloud", exit_code=4):
     """AWS refused or failed. ``code`` is the service's own error code, where one exists."""
 
+    rejected = False
+    """Whether AWS rejected the request, so that it changed nothing."""
+
 
 class EngineError(PeagleError, code="engine", exit_code=4):
     """The engine ended, or never became healthy."""

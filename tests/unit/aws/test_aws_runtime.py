@@ -77,10 +77,11 @@ def test_an_error_in_the_middle_of_a_stream_is_an_error(
     _answer_with(serving, monkeypatch, first, broken)
     received: list[str] = []
 
-    with pytest.raises(EngineError, match="EngineCore died"):
+    with pytest.raises(EngineError, match="EngineCore died") as raised:
         received.extend(piece.text for piece in runtime.stream(serving.aws, NAME, BODY))
 
     assert received == ["a"]
+    assert raised.value.command == ("peagle", "logs", NAME)
 
 
 @pytest.mark.parametrize("rest", [b"", b'data: {"choices"'])
@@ -90,8 +91,10 @@ def test_a_stream_that_ends_too_early_is_an_error(
     first = b'data: {"choices": [{"delta": {"content": "a"}}]}\n\n'
     _answer_with(serving, monkeypatch, first + rest)
 
-    with pytest.raises(EngineError, match="broke off"):
+    with pytest.raises(EngineError, match="ended before it was complete") as raised:
         list(runtime.stream(serving.aws, NAME, BODY))
+
+    assert raised.value.command == ("peagle", "logs", NAME)
 
 
 @pytest.mark.parametrize("answer", [b"<html>", b"[]", b"\xff"])
@@ -100,7 +103,7 @@ def test_an_answer_that_is_not_vllms_is_an_error(
 ) -> None:
     monkeypatch.setattr(serving.cloud, "_invoke_endpoint", lambda **_: {"Body": io.BytesIO(answer)})
 
-    with pytest.raises(CloudError, match=r"did not answer JSON|is not vLLM"):
+    with pytest.raises(CloudError, match=r"did not return JSON|vLLM's format"):
         runtime.ask(serving.aws, NAME, BODY)
 
 

@@ -91,7 +91,10 @@ def test_another_engine_than_planned_is_named(deployed: Terminal) -> None:
     document = deployed.run("status", NAME, "--json").document
 
     assert document["vllm_here"] == "0.99.0"
-    assert f"vLLM 0.99.0 here, {document['vllm']} planned" in deployed.run("status", NAME).out
+    assert (
+        f"vLLM 0.99.0 (sandbox); the plan has {document['vllm']}"
+        in deployed.run("status", NAME).out
+    )
 
 
 def test_a_stand_ins_acceptance_is_marked_in_the_list(deployed: Terminal) -> None:

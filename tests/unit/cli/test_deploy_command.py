@@ -227,7 +227,7 @@ def test_ctrl_c_says_what_is_there_and_is_code_130(terminal: Terminal) -> None:
     done = terminal.run(*FIRST, "--yes")
 
     assert done.code == 130
-    assert f"Endpoint {NAME} (perhaps)" in done.err
+    assert f"Endpoint {NAME} (may exist)" in done.err
     assert price_shown() in done.err
     assert f"peagle destroy {NAME}" in done.err
     terminal.cloud.after = lambda operation: None
@@ -390,3 +390,39 @@ def test_profile_and_sandbox_exclude_each_other(terminal: Terminal) -> None:
 
     assert done.code == 2
     assert "--sandbox" in done.error
+
+
+def test_a_rejected_configuration_is_not_listed_as_existing(terminal: Terminal) -> None:
+    def reject(operation: str) -> None:
+        if operation == "create_endpoint_config":
+            raise service_error(
+                "ValidationException", "no such type", ResponseMetadata={"HTTPStatusCode": 400}
+            )
+
+    terminal.cloud.before = reject
+
+    done = terminal.run(*FIRST, "--yes")
+
+    assert done.code == 4
+    assert "  Model " in done.err
+    assert "EndpointConfig" not in done.err
+    terminal.cloud.before = lambda operation: None
+    assert terminal.run("destroy", NAME, "--yes").code == 0
+    assert terminal.cloud.is_empty
+
+
+def test_a_rejected_endpoint_costs_nothing(terminal: Terminal) -> None:
+    def reject(operation: str) -> None:
+        if operation == "create_endpoint":
+            raise service_error(
+                "ResourceLimitExceeded", "no quota", ResponseMetadata={"HTTPStatusCode": 400}
+            )
+
+    terminal.cloud.before = reject
+
+    done = terminal.run(*FIRST, "--yes")
+
+    assert done.code == 4
+    assert "  EndpointConfig " in done.err
+    assert f"  Endpoint {NAME}" not in done.err
+    assert "Costs    $0" in done.err

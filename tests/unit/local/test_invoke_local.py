@@ -12,7 +12,7 @@ from peagle.cli.main import cli
 from peagle.engine import state as records
 from peagle.engine.local import start_local
 from peagle.engine.process import stop_engine
-from peagle.errors import NotFound, UserError
+from peagle.errors import EngineError, NotFound, UserError
 from tests.unit.local.conftest import NAME, PlanFor
 
 
@@ -55,8 +55,8 @@ def test_options_for_aws_ignore_local_engines(engine_home: Path, plan_for: PlanF
 def test_a_broken_stream_is_an_error(engine_home: Path, plan_for: PlanFor) -> None:
     engine = start_local(plan_for("broken-off"))
 
-    with pytest.raises(Exception, match="ended before the answer was complete") as raised:
+    with pytest.raises(EngineError, match="ended before the answer was complete") as raised:
         _command("invoke", NAME, "Hi")
 
-    assert type(raised.value).__name__ == "EngineError"
+    assert raised.value.command == ("peagle", "local", "logs", NAME)
     assert records.read_local_engine(NAME) == engine

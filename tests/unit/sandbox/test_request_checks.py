@@ -16,19 +16,13 @@ KNOWN_TYPE = "ml.g6.xlarge"
 
 
 @pytest.fixture
-def _newer_catalog(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A catalogue with an instance type that botocore does not know."""
-    catalog = load_catalog()
-    (known,) = (one for one in catalog.instances.instances if one.type == KNOWN_TYPE)
+def _newer_catalog() -> Iterator[None]:
+    """A client's catalogue has an instance type that botocore does not know."""
+    (known,) = (one for one in load_catalog().instances.instances if one.type == KNOWN_TYPE)
     new = known.model_copy(update={"type": NEW_TYPE, "quota_code": None})
-    table = catalog.instances.model_copy(update={"instances": (*catalog.instances.instances, new)})
-    newer = catalog.model_copy(update={"instances": table})
-    monkeypatch.setattr(services, "catalog", lambda: newer)
-    services.endpoint_types.cache_clear()
-    services._codes.cache_clear()
+    services.add_instances([new.model_dump(mode="json")])
     yield
-    services.endpoint_types.cache_clear()
-    services._codes.cache_clear()
+    services.reset()
 
 
 def create_config(instance_type: str, **more: Any) -> None:
@@ -48,7 +42,6 @@ def test_an_instance_type_of_the_catalogue_is_accepted_before_botocore_knows_it(
     create_config(NEW_TYPE)
     services.set_quota(NEW_TYPE, 1, "us-east-1")
     assert services.quota_value(NEW_TYPE, "us-east-1") == 1
-    services.reset_quotas()
 
 
 def test_other_instance_types_are_refused_with_awss_message() -> None:

@@ -205,6 +205,7 @@ def _create_project(aws: Aws, project: dict[str, Any], clock: Clock) -> None:
         except AlreadyExists:
             return
         except CloudError as error:
+            # CodeBuild reports every invalid input with one code, so AWS's text decides.
             if "AssumeRole" not in error.message or attempt == _ROLE_ATTEMPTS:
                 raise
         clock.sleep(_ROLE_SECONDS)

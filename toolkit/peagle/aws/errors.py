@@ -26,8 +26,6 @@ CREDENTIALS_FIX = Fix(
 
 UNREACHABLE_FIX = "check the network, the proxy, AWS_ENDPOINT_URL and --region"
 
-LOGS_FIX = "read the endpoint's log: peagle logs NAME"
-
 
 class Missing(CloudError, code="resource-missing"):
     """The requested resource does not exist."""
@@ -69,6 +67,7 @@ _ABSENT = re.compile(r"could not find|does not exist|cannot find|not found", re.
 _PRESENT = re.compile(r"already exist", re.IGNORECASE)
 _IN_PROGRESS = re.compile(r"in[- ]progress|is (currently )?(creating|updating)", re.IGNORECASE)
 _QUOTA = re.compile(r"service limit '(?P<name>[^']+)'")
+_ALLOWED_VALUES = re.compile(r"(?<=enum value set: \[)[^\]]{200,}(?=\])")
 _ACTION = re.compile(r"perform: (?P<action>[\w-]+:\w+)")
 
 _IAM_PREFIX = {"service-quotas": "servicequotas", "sagemaker-runtime": "sagemaker"}
@@ -88,7 +87,10 @@ def translated(service: str, region: str) -> Iterator[None]:
     try:
         yield
     except boto.ClientError as error:
-        raise _of_service(error, service, region) from error
+        found = _of_service(error, service, region)
+        if isinstance(found, CloudError):
+            found.rejected = _is_rejected(error.response.get("ResponseMetadata", {}))
+        raise found from error
     except boto.BotoCoreError as error:
         raise _of_client(error, service, region) from error
     except Boto3Error as error:
@@ -102,15 +104,28 @@ def translated(service: str, region: str) -> Iterator[None]:
         ) from error
 
 
+def _is_rejected(response: dict[str, Any]) -> bool:
+    """A 4xx answer. After a retry the first attempt may have succeeded without an answer."""
+    status = int(response.get("HTTPStatusCode") or 0)
+    return 400 <= status < 500 and not response.get("RetryAttempts")
+
+
+def _first_values(values: re.Match[str]) -> str:
+    """The first of some hundred allowed values; AWS's message lists all of them."""
+    names = values[0].split(", ")
+    return f"{', '.join(names[:3])}, ... ({len(names)} values)"
+
+
 def _of_service(error: Any, service: str, region: str) -> PeagleError:
     """The service answered with an error."""
     code = str(error.response.get("Error", {}).get("Code", ""))
     message = str(error.response.get("Error", {}).get("Message", "")) or code
+    message = _ALLOWED_VALUES.sub(_first_values, message)
     operation = error.operation_name
     if code == "ModelError":
         return _of_engine(error.response, message)
     if code in _BROKEN_STREAM_CODES:
-        return EngineError(f"the answer broke off: {engine_message(message)}", LOGS_FIX, code)
+        return EngineError(f"the answer broke off: {engine_message(message)}", code=code)
     if code in _EXPIRED_CODES:
         fix = Fix("renew them at their source, or run", ("aws", "sso", "login"))
         return CloudError("the AWS credentials have expired", fix, code)
@@ -161,12 +176,12 @@ def quota_fix(name: str, region: str, code: str | None = None, needed: int | Non
 
 def _of_engine(response: dict[str, Any], message: str) -> PeagleError:
     """The container answered with an error. A 4xx is about the request, which the user can
-    correct; anything else is a failure of the engine."""
+    correct; anything else is a failure of the engine, whose log ``runtime`` names."""
     status = int(response.get("OriginalStatusCode") or 500)
     message = engine_message(str(response.get("OriginalMessage") or message))
     if 400 <= status < 500:
         return EngineRejected(f"the engine rejects the request: {message}")
-    return EngineError(f"the engine failed ({status}): {message}", LOGS_FIX)
+    return EngineError(f"the engine failed ({status}): {message}")
 
 
 def engine_message(text: str) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from peagle.aws.client import Aws
-from peagle.aws.errors import LOGS_FIX, AccessDenied, Missing, engine_message, translated
+from peagle.aws.errors import AccessDenied, Missing, engine_message, translated
 from peagle.errors import CloudError, EngineError, UserError
 from peagle.protocol import Counters, EventSplitter, Piece, counters_of, log_text, piece_of
 from peagle_serve.contract import COUNTERS_ATTRIBUTE
@@ -30,16 +30,17 @@ _RUNTIME = "sagemaker-runtime"
 
 def invoke(aws: Aws, endpoint: str, data: bytes, **parameters: str) -> bytes:
     """One InvokeEndpoint call; the complete response. AWS allows 60 seconds."""
-    response = aws.call(
-        _RUNTIME,
-        "invoke_endpoint",
-        EndpointName=endpoint,
-        Body=data,
-        ContentType=_JSON,
-        **parameters,
-    )
-    with translated(_RUNTIME, aws.region):
-        content: bytes = response["Body"].read()
+    with _log_named(endpoint):
+        response = aws.call(
+            _RUNTIME,
+            "invoke_endpoint",
+            EndpointName=endpoint,
+            Body=data,
+            ContentType=_JSON,
+            **parameters,
+        )
+        with translated(_RUNTIME, aws.region):
+            content: bytes = response["Body"].read()
     return content
 
 
@@ -68,16 +69,16 @@ def stream(aws: Aws, endpoint: str, body: dict[str, Any]) -> Iterator[Piece]:
                 if data == "[DONE]":
                     return
                 yield piece_of(_document(data.encode()))
-        raise EngineError("the answer broke off before its end", LOGS_FIX)
+        raise EngineError("the response ended before it was complete")
 
 
 @contextmanager
 def _log_named(endpoint: str) -> Iterator[None]:
-    """Name the endpoint's log in the fix of an engine's error."""
+    """Give an engine's error that has no fix the command that prints the endpoint's log."""
     try:
         yield
     except EngineError as error:
-        if error.fix == LOGS_FIX:
+        if not error.fix:
             error.fix, error.command = "read the log", ("peagle", "logs", endpoint)
         raise
 
@@ -112,11 +113,11 @@ def _document(data: bytes) -> dict[str, Any]:
     try:
         document = json.loads(data)
     except ValueError as error:
-        raise CloudError(f"the endpoint did not answer JSON: {data[:80]!r}") from error
+        raise CloudError(f"the endpoint did not return JSON: {data[:80]!r}") from error
     if not isinstance(document, dict):
-        raise CloudError(f"the endpoint's answer is not vLLM's: {data[:80]!r}")
+        raise CloudError(f"the endpoint's response does not have vLLM's format: {data[:80]!r}")
     if "error" in document or document.get("object") == "error":
-        raise EngineError(f"the engine failed: {engine_message(json.dumps(document))}", LOGS_FIX)
+        raise EngineError(f"the engine failed: {engine_message(json.dumps(document))}")
     return document
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from peagle.aws.client import Aws
-from peagle.aws.errors import AlreadyExists, Missing
+from peagle.aws.errors import AccessDenied, AlreadyExists, Missing
 from peagle.errors import Refused
 
 ResourceKind = Literal["Model", "EndpointConfig", "Endpoint"]
@@ -95,7 +95,12 @@ def create(
     try:
         aws.call("sagemaker", f"create_{_NOUN[kind]}", **{**parameters, "Tags": tags})
     except AlreadyExists as error:
-        if owner(aws, kind, name) != record_id:
+        try:
+            found = owner(aws, kind, name)
+        except AccessDenied as denied:
+            denied.rejected = False  # it may be ours
+            raise
+        if found != record_id:
             raise Refused(
                 f"the {kind} {name} exists already and is not ours",
                 "choose another --name",

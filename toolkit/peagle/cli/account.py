@@ -20,7 +20,13 @@ from peagle import api
 from peagle.aws.client import Aws, Keys
 from peagle.aws.errors import AccessDenied
 from peagle.catalog.schema import Catalog
-from peagle.cli.options import REGION_VARIABLES, command_catalog, is_plan_file, resolve_plan
+from peagle.cli.options import (
+    REGION_VARIABLES,
+    catalog_of,
+    command_catalog,
+    is_plan_file,
+    resolve_plan,
+)
 from peagle.cli.output.console import say
 from peagle.deploy.state import Ambiguous, Deployment
 from peagle.errors import Fix, NotFound, UserError
@@ -52,12 +58,17 @@ class Account:
         return not self.sandbox or api.running_sandbox() is not None
 
     def start(self) -> bool:
-        """Start the sandbox if it is chosen and does not run; whether it was started."""
-        if self.is_there:
-            return False
-        say("Starting the sandbox")
-        api.start_sandbox()
-        return True
+        """Start the sandbox if it is chosen and does not run; whether it was started.
+
+        It then offers the instance types of the user's own catalogue too.
+        """
+        started = not self.is_there
+        if started:
+            say("Starting the sandbox")
+            api.start_sandbox()
+        if self.sandbox and catalog_of(click.get_current_context()):
+            api.add_instances(command_catalog().instances.instances)
+        return started
 
     @contextmanager
     def stopped_on_error(self, started: bool) -> Iterator[None]:

@@ -16,8 +16,8 @@ from peagle.aws.client import Aws, Clock
 from peagle.aws.runtime import Tail
 from peagle.aws.sagemaker import BUSY, Endpoint
 from peagle.deploy import state
-from peagle.deploy.state import Deployment, Resource, Revision
-from peagle.errors import CloudError, Fix
+from peagle.deploy.state import Deployment, Resource, ResourceType, Revision
+from peagle.errors import CloudError, Fix, PeagleError, Refused
 
 PROVISIONING_SECONDS = 30 * 60
 """Time for finding and starting instances, on top of the plan's own two timeouts."""
@@ -26,6 +26,9 @@ _POLLS = ((120.0, 1.0), (math.inf, 5.0))
 """Seconds between two polls, each until so many seconds have passed."""
 
 _SANDBOX_POLLS = ((10.0, 0.1), *_POLLS)
+
+_ONE_REQUEST: tuple[ResourceType, ...] = ("Model", "EndpointConfig", "Endpoint")
+"""The resources that one request creates."""
 
 Explain = Callable[[Sequence[str]], tuple[str, str]]
 """Finds in an engine's log the line that explains its end, and the fix ("" when unknown)."""
@@ -69,13 +72,24 @@ class DeploymentContext:
 
     @contextmanager
     def creating(self, resource: Resource) -> Iterator[None]:
-        """Record the resource as intended before the block, and as created after it."""
+        """Record the resource as intended before the block, and as created after it.
+
+        If AWS rejects the request for a new resource, the resource does not exist, and its entry
+        goes. Weights are many requests, of which one may be rejected: their entry stays.
+        """
         known = [r for r in self.record.of_type(resource.type) if r.name == resource.name]
         keys = {*resource.keys, *(key for earlier in known for key in earlier.keys)}
         made = any(earlier.made for earlier in known)
         intended = resource.model_copy(update={"made": made, "keys": tuple(sorted(keys))})
         self.write(self.record.with_resource(intended))
-        yield
+        try:
+            yield
+        except PeagleError as error:
+            if not known and resource.type in _ONE_REQUEST and _changed_nothing(error):
+                self.write(self.record.without(resource.type, resource.name))
+                if resource.type == "Endpoint":
+                    self.change(billing_since=None)
+            raise
         self.write(self.record.with_resource(intended.model_copy(update={"made": True})))
 
     def say(self, state: str, line: str = "", lasting: bool = False) -> None:
@@ -132,3 +146,8 @@ def limit_seconds(revision: Revision) -> float:
     """How long the endpoint of a revision may take to start, in seconds."""
     plan = revision.plan
     return plan.download_timeout_seconds + plan.startup_timeout_seconds + PROVISIONING_SECONDS
+
+
+def _changed_nothing(error: PeagleError) -> bool:
+    """Whether a request was not sent, or AWS rejected it."""
+    return isinstance(error, Refused) or (isinstance(error, CloudError) and error.rejected)

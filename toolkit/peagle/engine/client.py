@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from peagle.engine.process import LOOPBACK
-from peagle.errors import EngineError
+from peagle.engine.state import local_engines
+from peagle.errors import EngineError, Fix
 from peagle.protocol import Counters, EventSplitter, Piece, counters_of, piece_of
 from peagle_serve.contract import ATTRIBUTES_HEADER, COUNTERS_ATTRIBUTE
 
 _SECONDS = 600.0
 _CHUNK_BYTES = 65_536
-_READ_THE_LOG = "read the log: peagle local logs NAME"
 _JSON = {"Content-Type": "application/json"}
 
 
@@ -32,16 +32,18 @@ def stream(port: int, body: dict[str, Any]) -> Iterator[Piece]:
     splitter = EventSplitter()
     with _reply(port, json.dumps(body).encode(), _JSON) as reply:
         if reply.status != http.HTTPStatus.OK:
-            raise _refused(reply.status, reply.read())
+            raise _refused(port, reply.status, reply.read())
         while chunk := reply.read1(_CHUNK_BYTES):
             for data in splitter.feed(chunk):
                 if data == "[DONE]":
                     return
                 document = json.loads(data)
                 if "error" in document or document.get("object") == "error":
-                    raise EngineError(f"the engine ended the stream: {data[:300]}", _READ_THE_LOG)
+                    raise EngineError(
+                        f"the engine ended the stream: {data[:300]}", _read_the_log(port)
+                    )
                 yield piece_of(document)
-    raise EngineError("the stream ended before the answer was complete", _READ_THE_LOG)
+    raise EngineError("the stream ended before the answer was complete", _read_the_log(port))
 
 
 def counters(port: int) -> Counters:
@@ -52,14 +54,23 @@ def counters(port: int) -> Counters:
 def _post(port: int, body: bytes, headers: dict[str, str]) -> dict[str, Any]:
     status, text = exchange(port, body, headers)
     if status != http.HTTPStatus.OK:
-        raise _refused(status, text)
+        raise _refused(port, status, text)
     document: dict[str, Any] = json.loads(text)
     return document
 
 
-def _refused(status: int, text: bytes) -> EngineError:
+def _refused(port: int, status: int, text: bytes) -> EngineError:
     answer = text[:300].decode("utf-8", errors="replace")
-    return EngineError(f"the engine refused a request ({status}): {answer}", _READ_THE_LOG)
+    return EngineError(f"the engine refused a request ({status}): {answer}", _read_the_log(port))
+
+
+def _read_the_log(port: int) -> Fix:
+    """The command that prints the log of the engine on ``port``; empty if none is recorded."""
+    recorded = [engine for engine in local_engines() if engine.process.port == port]
+    if not recorded:
+        return Fix("")
+    newest = max(recorded, key=lambda engine: engine.started_at)
+    return Fix("read the log", ("peagle", "local", "logs", newest.name))
 
 
 def exchange(port: int, body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
@@ -78,7 +89,7 @@ def _reply(port: int, body: bytes, headers: dict[str, str]) -> Iterator[http.cli
             yield reply
     except (OSError, http.client.HTTPException) as error:
         raise EngineError(
-            f"the engine on port {port} does not answer: {error}", _READ_THE_LOG
+            f"the engine on port {port} does not answer: {error}", _read_the_log(port)
         ) from error
     finally:
         connection.close()

@@ -8,9 +8,11 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from peagle.catalog.tables import Instance
 from peagle.engine.installed import check_compiler, find_engine
 from peagle.engine.process import LOOPBACK, EngineProcess, stop_engine, wait_for_end
 from peagle.errors import EngineError, Fix, UserError
@@ -164,6 +166,15 @@ def set_quota(instance_type: str, value: float, region: str = "us-east-1") -> No
     Raises UserError when the sandbox is not running.
     """
     _put("/quota", {"instance_type": instance_type, "value": value, "region": region})
+    state.forget_cached_answers()
+
+
+def add_instances(instances: Iterable[Instance]) -> None:
+    """Let the sandbox offer these instance types as well, at their prices, until it stops.
+
+    Raises UserError when the sandbox is not running.
+    """
+    _put("/instances", [one.model_dump(mode="json") for one in instances])
     state.forget_cached_answers()
 
 

@@ -119,7 +119,7 @@ def _call_moto(
         _install_stacks()
     response = moto(environ, start_response)
     if environ["PATH_INFO"] == "/moto-api/reset":
-        services.reset_quotas()
+        services.reset()
         _faults.clear()
         bootstrap()
     return response
@@ -170,6 +170,9 @@ def _control(method: str, path: str, body: bytes) -> Response:
                 return json_response(
                     {"message": str(error), "fix": "use a type that AWS lists"}, 400
                 )
+            return json_response({})
+        case "PUT", "/instances":
+            services.add_instances(json.loads(body))
             return json_response({})
         case "PUT", "/fault":
             fault = json.loads(body)

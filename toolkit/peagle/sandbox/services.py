@@ -1,6 +1,7 @@
 """AWS services that moto lacks: SageMaker's quotas and prices, tags of scaling targets.
 
-Prices of SageMaker hosting are those of the catalogue. On AWS the quota of most GPU types starts at
+Prices of SageMaker hosting are those of the catalogue, which a client may extend with instance
+types of its own (``client.add_instances``). On AWS the quota of most GPU types starts at
 0; here each starts at 2, so that an endpoint can be updated (blue and green at the same time), and
 a test may set it (``client.set_quota``). A request for an increase is granted immediately.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -26,6 +27,26 @@ _PAGE = 100
 
 _quotas: dict[tuple[str, str], float] = {}
 """(Region, instance type) -> the quota, where it is not the default."""
+
+_added: dict[str, Instance] = {}
+"""Instance type -> its entry in the catalogue of a client."""
+
+
+def _instances() -> Iterable[Instance]:
+    """The bundled catalogue's instance types and those that clients added."""
+    return ({one.type: one for one in catalog().instances.instances} | _added).values()
+
+
+def add_instances(entries: Iterable[Mapping[str, Any]]) -> None:
+    """Add instance types, each as ``instances.yaml`` describes it; they replace earlier ones."""
+    found = [Instance.model_validate(entry, strict=False) for entry in entries]
+    _added.update((instance.type, instance) for instance in found)
+    _forget_types()
+
+
+def _forget_types() -> None:
+    endpoint_types.cache_clear()
+    _codes.cache_clear()
 
 
 def get_products(region: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -49,7 +70,7 @@ def _fits(product: Mapping[str, Any], parameters: Mapping[str, Any]) -> bool:
 
 
 def _products() -> Iterator[dict[str, Any]]:
-    for instance in catalog().instances.instances:
+    for instance in _instances():
         for price in instance.prices:
             yield _product(instance, price)
 
@@ -108,8 +129,11 @@ def set_quota(instance_type: str, value: float, region: str) -> None:
     _quotas[region, instance_type] = value
 
 
-def reset_quotas() -> None:
+def reset() -> None:
+    """Forget the quotas and instance types that clients set."""
     _quotas.clear()
+    _added.clear()
+    _forget_types()
 
 
 def request_increase(region: str, parameters: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -176,7 +200,7 @@ def endpoint_types() -> tuple[str, ...]:
     newer."""
     model = service_model(QUOTA_SERVICE)
     known = model.shape_for("ProductionVariantInstanceType").enum
-    return tuple(dict.fromkeys([*known, *(one.type for one in catalog().instances.instances)]))
+    return tuple(dict.fromkeys([*known, *(one.type for one in _instances())]))
 
 
 @functools.cache
@@ -185,7 +209,7 @@ def _codes() -> dict[str, str]:
 
     A code that the catalogue does not know is derived from the name, so that it is stable.
     """
-    known = {one.type: one.quota_code for one in catalog().instances.instances}
+    known = {one.type: one.quota_code for one in _instances()}
     return {
         name: known.get(name) or f"L-{hashlib.sha256(name.encode()).hexdigest()[:8].upper()}"
         for name in endpoint_types()

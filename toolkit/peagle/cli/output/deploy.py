@@ -103,7 +103,7 @@ def engine_text(planned: str, here: str | None) -> str:
     """The version of vLLM, and that of the sandbox's engine where it differs."""
     if here in (None, planned):
         return f"vLLM {planned}"
-    return f"vLLM {here} here, {planned} planned"
+    return f"vLLM {here} (sandbox); the plan has {planned}"
 
 
 def show_left(record: Deployment, account: Account, again: str) -> None:
@@ -114,8 +114,8 @@ def show_left(record: Deployment, account: Account, again: str) -> None:
     destroy = command_text(("peagle", "destroy", record.name))
     say("These resources exist:")
     for resource in record.resources:
-        unsure = "" if resource.made else " (perhaps)"
-        say(f"  {resource.type} {resource.name}{unsure}")
+        uncertain = "" if resource.made else " (may exist)"
+        say(f"  {resource.type} {resource.name}{uncertain}")
     say(f"Costs    {format_price(usd_per_hour(record), account.sandbox)}")
     say(f"Continue {again}")
     if again != destroy:

@@ -1,0 +1,67 @@
+"""The sandbox offers the instance types of the user's own catalogue."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from peagle.data import data_folder
+from tests.sandbox.sandboxes import Account, Sandbox
+from tests.unit.catalog.test_extension_points import NEW_INSTANCE, NEW_TYPE
+
+pytestmark = pytest.mark.sandbox
+
+NAME = "peagle-tiny"
+TINY = ("tiny", "--instance-type", NEW_TYPE)
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> str:
+    """A catalogue with an instance type that botocore does not know."""
+    table = (data_folder("model_catalog") / "instances.yaml").read_text(encoding="utf-8")
+    (tmp_path / "instances.yaml").write_text(f"{table}{NEW_INSTANCE}", encoding="utf-8")
+    return str(tmp_path)
+
+
+def test_its_price_and_quota_are_found(sandbox: Sandbox, own: str) -> None:
+    plan = sandbox.json("--catalog", own, "plan", *TINY, "--online", "--sandbox")
+
+    assert plan["instance_type"] == NEW_TYPE
+    assert plan["price_per_hour_usd"] == 3.21
+    about = ("price-", "quota-")
+    found = sorted(f["code"] for f in plan["findings"] if f["code"].startswith(about))
+    assert found == ["price-not-amazons", "quota-enough"]
+
+
+def test_it_is_deployed_and_removed(sandbox: Sandbox, own: str) -> None:
+    done = sandbox.peagle("--catalog", own, "deploy", *TINY, "--sandbox", "--yes")
+
+    assert "exposes no speculation counters" in done.stderr, done.stderr
+    client = Account(sandbox).sagemaker
+    (config,) = client.list_endpoint_configs()["EndpointConfigs"]
+    found = client.describe_endpoint_config(EndpointConfigName=config["EndpointConfigName"])
+    assert found["ProductionVariants"][0]["InstanceType"] == NEW_TYPE
+    assert sandbox.json("status", NAME, "--sandbox")["instance_type"] == NEW_TYPE
+    assert sandbox.peagle("destroy", NAME, "--sandbox", "--yes").returncode == 0
+
+
+def test_after_a_reset_a_rejected_configuration_leaves_only_what_exists(
+    sandbox: Sandbox, own: str, tmp_path: Path
+) -> None:
+    saved = tmp_path / "plan.json"
+    sandbox.json("--catalog", own, "plan", *TINY, "--out", str(saved))
+    sandbox.reset()
+
+    done = sandbox.peagle("deploy", str(saved), "--sandbox", "--yes")
+
+    assert done.returncode == 4
+    assert "values)]" in done.stderr
+    assert max(map(len, done.stderr.splitlines())) < 600, "AWS lists some 300 types"
+    assert "Model " in done.stderr
+    assert "EndpointConfig " not in done.stderr
+    (record,) = (sandbox.home / "deployments").rglob("[!.]*.json")
+    types = [resource["type"] for resource in json.loads(record.read_text())["resources"]]
+    assert "EndpointConfig" not in types
+    assert sandbox.peagle("destroy", NAME, "--sandbox", "--yes").returncode == 0
