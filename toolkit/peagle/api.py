@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from peagle.aws.image_records import remove_image_resources as remove_image_resources
     from peagle.aws.images import build_image as build_image
     from peagle.aws.images import build_image_on_aws as build_image_on_aws
-    from peagle.aws.images import push_hint as push_hint
     from peagle.aws.images import push_image as push_image
     from peagle.aws.refresh import refresh_tables as refresh_tables
     from peagle.aws.refresh import table_changes as table_changes

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from peagle.errors import NotProved
+from peagle.errors import Fix, NotProved
 from peagle.protocol import Counters, acceptance_length, request_body
 
 
@@ -73,6 +73,8 @@ def require_passed(proof: Proof) -> None:
     raise NotProved(
         f"acceptance length {proof.acceptance_length:.2f} over {proof.drafts} drafts is below "
         f"{least}",
-        "the head may not fit this target: check its revision and its known problems with "
-        "`peagle catalog show PAIR`",
+        Fix(
+            "the head may not fit this target: check its revision and its known problems",
+            ("peagle", "catalog", "show", "PAIR"),
+        ),
     )

@@ -138,3 +138,21 @@ def test_the_hints_after_a_failed_deploy_keep_every_option(
                                  "--instance-type", "ml.g5.xlarge", *kept]  # fmt: skip
     assert lines["Remove"] == ["peagle", "--catalog", str(folder), "destroy", NAME, "--sandbox"]
     assert f"peagle --catalog {shlex.quote(str(folder))} logs {NAME} --sandbox" in done.error
+
+
+def test_list_of_profiles_does_not_use_the_unknown_profile() -> None:
+    context = parsed(["deploy", "--profile", "nope", "tiny"])
+    profiles = ("aws", "configure", "list-profiles")
+
+    assert in_context(profiles, context) == profiles
+    assert in_context(("aws", "sso", "login"), context)[-2:] == ("--profile", "nope")
+
+
+def test_command_with_placeholders_keeps_the_options(tmp_path: Path) -> None:
+    context = parsed(["--catalog", str(tmp_path), "plan", "--region", "eu-west-1", "tiny"])
+
+    command = in_context(("peagle", "weights", "sync", "PAIR", "s3://BUCKET/PREFIX"), context)
+
+    assert shlex.join(command) == (
+        f"peagle --catalog {tmp_path} weights sync PAIR s3://BUCKET/PREFIX --region eu-west-1"
+    )

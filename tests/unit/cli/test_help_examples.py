@@ -13,7 +13,7 @@ import pytest
 from peagle.cli.main import cli
 from peagle.weights.layout import weights_prefix
 
-_COMMAND = re.compile(r"peagle .+?(?=    |\n| && |\)\"|$)")
+_COMMAND = re.compile(r"peagle (?:\\\n|.)+?(?=\n| && |\)\"|$)")
 
 
 def _commands(
@@ -31,7 +31,7 @@ def _commands(
 COMMANDS = {" ".join(words): command for words, command in _commands(cli)}
 EXAMPLES = sorted(
     {
-        example.strip()
+        example.strip().replace("\\\n", "")
         for command in COMMANDS.values()
         for example in _COMMAND.findall(command.epilog or "")
     }
@@ -44,6 +44,17 @@ def test_every_command_has_an_example_of_itself(name: str) -> None:
 
     assert examples
     assert any(example.startswith(name) for example in examples)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_shows_each_example_on_its_own_line(name: str) -> None:
+    command = COMMANDS[name]
+    shown = command.get_help(click.Context(command, terminal_width=80)).splitlines()
+
+    for example in _COMMAND.findall(command.epilog or ""):
+        for part in example.splitlines():
+            line = next(line for line in shown if part.strip() in line)
+            assert len(_COMMAND.findall(line)) <= 1 or " && " in line
 
 
 @pytest.mark.parametrize("example", EXAMPLES)

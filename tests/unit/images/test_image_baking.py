@@ -117,7 +117,7 @@ def test_a_gated_model_is_refused_before_anything_is_built(
     hub.closed = closed
     with pytest.raises(Unsupported, match="gated on the hub") as refused:
         baked(plan_with(HUB))
-    assert "peagle weights sync" in refused.value.fix
+    assert refused.value.command[:3] == ("peagle", "weights", "sync")
 
 
 def test_weights_in_s3_cannot_be_baked() -> None:

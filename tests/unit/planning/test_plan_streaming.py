@@ -90,7 +90,7 @@ def test_streaming_a_target_outside_s3_is_refused_with_the_sync_command(
         plan(pair, having("0.28.0"), weights_by="stream")
 
     assert where in refused.value.message
-    assert f"peagle weights sync {pair} s3://BUCKET/PREFIX" in refused.value.fix
+    assert f"peagle weights sync {pair} s3://BUCKET/PREFIX" in str(refused.value)
     assert "--model-source s3://BUCKET/PREFIX/target/" in refused.value.fix
 
 

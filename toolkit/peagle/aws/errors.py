@@ -19,9 +19,9 @@ from urllib3.exceptions import HTTPError
 from peagle.errors import CloudError, EngineError, Fix, PeagleError, UserError
 
 CREDENTIALS_FIX = Fix(
-    "run `aws sso login`, name a --profile, or use --sandbox, which needs no account; to store an "
-    "access key",
-    ("aws", "configure"),
+    "store an access key, specify a --profile, or use --sandbox, which needs no account; with IAM "
+    "Identity Center, sign in",
+    ("aws", "sso", "login"),
 )
 
 UNREACHABLE_FIX = "check the network, the proxy, AWS_ENDPOINT_URL and --region"

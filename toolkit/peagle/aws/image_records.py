@@ -19,6 +19,7 @@ from peagle.aws import s3
 from peagle.aws.client import Aws
 from peagle.aws.errors import Missing
 from peagle.checkpoints.own_models import OWN
+from peagle.errors import Fix
 from peagle.findings import Finding, error
 from peagle.planning.plan import Plan
 from peagle.store import home, read_record, write_json
@@ -72,7 +73,10 @@ def image_findings(aws: Aws, plan: Plan) -> Iterator[Finding]:
             "image-of-another-pair", "image",
             f"{image} was built for {found.pair}, and the plan is for {plan.pair}: the container "
             "would not start",
-            f"plan for {found.pair}, or build an image for this plan: peagle image build",
+            Fix(
+                f"plan for {found.pair}, or build an image for this plan",
+                ("peagle", "image", "build", plan.pair, "--push"),
+            ),
         )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from peagle.aws.image_records import PushedImage, Say, record_push
 from peagle.catalog.schema import Catalog
 from peagle.checks.facts import in_ecr
 from peagle.engine.install import engine_packages
-from peagle.errors import CloudError, Unsupported
+from peagle.errors import CloudError, Fix, Unsupported
 from peagle.images import Built, Docker, Image, Login, build, engine_image, image_name, push
 from peagle.images.bake import baked
 from peagle.images.build import context, for_gpus, named_by_content
@@ -132,17 +132,15 @@ def push_image(
     elif aws.scope == "sandbox" and not registry:
         raise Unsupported(
             f"{uri} is in the sandbox, whose ECR stores no images",
-            f"push to a registry of this machine: {push_hint(image.name)}",
+            Fix(
+                "push to a registry of this machine",
+                ("peagle", "image", "push", image.name, "--registry", "HOST"),
+            ),
         )
     else:
         pushed = push(docker, image.name, address, (ecr.login(aws, host),), progress)
     record_push(aws, PushedImage(image.pair, image.baked), address, pushed)
     return pushed
-
-
-def push_hint(name: str) -> str:
-    """The command, with a placeholder, that pushes to another registry than ECR."""
-    return f"peagle image push {name} --registry HOST"
 
 
 def _with_ecr_digest(aws: Aws, base: str, say: Say) -> str:

@@ -194,7 +194,7 @@ def refuse_unwritable(folder: Path) -> None:
     if not os.access(existing, os.W_OK):
         raise UserError(
             f"the catalogue in {display_path(folder)} cannot be written",
-            "write to a folder of your own with --to DIR, and use it with `peagle --catalog DIR`",
+            "write to a folder of your own with --to DIR, and name it with --catalog",
         )
 
 

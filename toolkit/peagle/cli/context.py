@@ -15,6 +15,8 @@ from peagle.errors import PeagleError, fix_text
 _KEPT = ("--catalog", "--profile", "--sandbox", "--region", "--role", "--bucket")
 """Options that decide what a command sees and which account it changes."""
 
+_LIST_PROFILES = ("aws", "configure", "list-profiles")
+
 _TYPED = "peagle.typed"
 """Key in click's ``Context.meta``: the command's own parameters as typed, by name."""
 
@@ -48,7 +50,8 @@ def in_context(command: Sequence[str], ctx: click.Context | None = None) -> tupl
     if ctx is None or words[:1] not in (("peagle",), ("aws",)):
         return words
     typed = _typed(ctx)
-    accepted = {"--profile"}
+    # The AWS CLI looks for a --profile before it lists the profiles.
+    accepted = set() if words == _LIST_PROFILES else {"--profile"}
     if words[0] == "peagle" and set(typed) - {"--catalog"}:  # loads the command's module
         accepted = _options_of(ctx.find_root(), words[1:])
     head: list[str] = []

@@ -9,7 +9,7 @@ import sys
 import click
 
 from peagle import api
-from peagle.cli.context import PeagleCommand
+from peagle.cli.context import PeagleCommand, command_text
 from peagle.cli.output.console import say
 from peagle.errors import PeagleError
 
@@ -48,8 +48,10 @@ def demo(pair: str, prompt: str, keep: bool) -> None:
             if not was_running:
                 _run("sandbox", "stop", check=False)
     if keep:
-        stop = "" if was_running else " && peagle sandbox stop"
-        say(f"The endpoint is still running. Remove it: peagle destroy {NAME} --sandbox{stop}")
+        commands: list[tuple[str, ...]] = [("peagle", "destroy", NAME, "--sandbox")]
+        commands += [] if was_running else [("peagle", "sandbox", "stop")]
+        remove = " && ".join(map(command_text, commands))
+        say(f"The endpoint is still running. Remove it: {remove}")
 
 
 def _run(*arguments: str, check: bool = True) -> None:

@@ -33,7 +33,11 @@ _NOT_REPEATED = ("--yes", "--no-wait", "--json")
 
 @click.command(
     cls=PeagleCommand,
-    epilog="Examples: peagle deploy tiny --sandbox    peagle deploy gpt-oss-20b --role MyRole",
+    epilog="""\b
+Examples:
+  peagle deploy tiny --sandbox
+  peagle deploy gpt-oss-20b --role MyRole
+""",
 )
 @plan_options
 @account_options

@@ -29,7 +29,11 @@ _ALIKE = 0.8
 
 @click.command(
     cls=PeagleCommand,
-    epilog="Examples: peagle destroy peagle-gpt-oss-20b --yes    peagle destroy --images",
+    epilog="""\b
+Examples:
+  peagle destroy peagle-gpt-oss-20b --yes
+  peagle destroy --images
+""",
 )
 @click.argument("name", required=False, shell_complete=complete_name)
 @cloud_options
@@ -91,7 +95,7 @@ def _destroy_images(account: Account, region: str | None, yes: bool, as_json: bo
     if as_json:
         print_json({"removed": [{"type": made.kind, "name": made.name} for made in removed]})
     elif not removed:
-        say(f"Nothing to remove: `peagle image` created nothing in {aws.region}.")
+        say(f"Nothing to remove: no image of this toolkit, nor what builds it, is in {aws.region}.")
 
 
 def _is_misspelled(name: str, account: Account) -> bool:

@@ -26,7 +26,7 @@ from peagle.cli.output.console import (
     wrapped,
 )
 from peagle.cli.output.progress import StatusLine
-from peagle.errors import PeagleError, Unsupported
+from peagle.errors import Fix, PeagleError, Unsupported
 from peagle.images import Built, Docker, Image
 from peagle.planning import Plan
 from peagle.planning.runtime import DEFAULT_REGION
@@ -170,7 +170,7 @@ def list_(as_json: bool) -> None:
     elif found:
         click.echo("\n".join(table(found, terminal_width())))
     else:
-        say("No images (peagle image build PAIR).")
+        say(f"No images. Build one: {command_text(('peagle', 'image', 'build', 'PAIR'))}")
 
 
 @image.command(
@@ -205,7 +205,7 @@ def _check_pushing(account: Account, region: str) -> None:
     if account.sandbox:
         raise Unsupported(
             "the sandbox's ECR stores no images, so --push has no target",
-            f"omit --push, then: {api.push_hint('NAME')}",
+            Fix("omit --push, and push to your own registry", _push_command("NAME", "HOST")),
         )
     say(f"The image will be pushed to account {account.connect(region).account}, {region}.")
 
@@ -215,7 +215,8 @@ def push_built(docker: Docker, built: Image, region: str, account: Account) -> s
     try:
         return _push(docker, built, None, region, account)
     except (PeagleError, KeyboardInterrupt):
-        say(f"{built.name} is built. Push it: {command_text(_push_command(built, region))}")
+        push = command_text(_push_command(built.name, region=region))
+        say(f"{built.name} is built. Push it: {push}")
         raise
 
 
@@ -226,8 +227,9 @@ def _push(docker: Docker, built: Image, registry: str | None, region: str, accou
         return api.push_image(docker, built, aws, registry, say, progress)
 
 
-def _push_command(built: Image, region: str) -> list[str]:
-    return ["peagle", "image", "push", built.name, *_region(region)]
+def _push_command(name: str, registry: str = "", region: str = DEFAULT_REGION) -> tuple[str, ...]:
+    host = ["--registry", registry] if registry else []
+    return ("peagle", "image", "push", name, *host, *_region(region))
 
 
 def _region(region: str) -> list[str]:
@@ -237,8 +239,9 @@ def _region(region: str) -> list[str]:
 def next_command(plan: Plan, built: Image, account: Account) -> str:
     """The command to run after a build: an image for GPUs is pushed, one for CPUs runs here."""
     if built.runtime == "gpu":
-        push = _push_command(built, plan.region)
-        return api.push_hint(built.name) if account.sandbox else command_text(push)
+        if account.sandbox:  # its ECR stores no images
+            return command_text(_push_command(built.name, "HOST"))
+        return command_text(_push_command(built.name, region=plan.region))
     pair = api.pair_arguments(plan)
     return command_text(
         ["peagle", "local", "up", *pair, "--engine", "docker", "--image", built.name]

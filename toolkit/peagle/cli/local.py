@@ -154,7 +154,8 @@ def list_(as_json: bool) -> None:
     for name, path in unreadable.items():
         click.echo(f"{name}: unknown, {path} cannot be read")
     if not engines and not unreadable:
-        say("No engines are running (peagle local up PAIR).")
+        start = command_text(("peagle", "local", "up", "PAIR"))
+        say(f"No engines are running. Start one: {start}")
 
 
 def document(engine: LocalEngine) -> dict[str, Any]:

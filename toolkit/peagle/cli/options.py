@@ -254,10 +254,22 @@ def _read_plan(path: Path, given: dict[str, Any]) -> Plan:
     plan = api.read_plan(path)
     region = given.pop("region", plan.region)
     if given or region != plan.region:
-        flag = f"--{next(iter(given), 'region').replace('_', '-')}"
+        option = next(iter(given), "region")
+        flag = f"--{option.replace('_', '-')}"
+        value = str(given.get(option, region))
         raise UserError(
             f"{flag} cannot be combined with a plan file ({path})",
-            f"leave {flag} out, or create a new plan with `peagle plan PAIR ... --out FILE`",
+            Fix(
+                f"leave {flag} out, or create a new plan",
+                (
+                    "peagle",
+                    "plan",
+                    "PAIR",
+                    *((flag, value) if value != "True" else (flag,)),
+                    "--out",
+                    "FILE",
+                ),
+            ),
         )
     return plan
 

@@ -10,7 +10,7 @@ from dataclasses import asdict
 import click
 
 from peagle import api
-from peagle.cli.context import PeagleCommand
+from peagle.cli.context import PeagleCommand, command_text
 from peagle.cli.options import region_option
 from peagle.cli.output.console import json_option, print_json, say
 from peagle.engine.process import LOOPBACK
@@ -45,9 +45,11 @@ def start(port: int, engine: EngineKind | None, as_json: bool) -> None:
         print_json({"url": address.url, "pid": address.pid})
         return
     click.echo(f"The sandbox is running at {address.url} (process {address.pid}).")
-    click.echo('To use it in this shell:  eval "$(peagle sandbox env)"')
+    environment = command_text(("peagle", "sandbox", "env"))
+    deploy = command_text(("peagle", "deploy", "tiny", "--sandbox"))
+    click.echo(f'To use it in this shell:  eval "$({environment})"')
     click.echo("Then, for example:        aws sagemaker list-endpoints")
-    click.echo("Or directly:              peagle deploy tiny --sandbox")
+    click.echo(f"Or directly:              {deploy}")
 
 
 @sandbox.command(cls=PeagleCommand, epilog="Example: peagle sandbox stop")
@@ -72,10 +74,11 @@ def status(as_json: bool) -> None:
         print_json(asdict(found))
         return
     if not found.running:
-        click.echo("The sandbox is not running (peagle sandbox start).")
+        start, end = (command_text(("peagle", "sandbox", word)) for word in ("start", "stop"))
+        click.echo(f"The sandbox is not running. Start it: {start}")
         if found.leftover_engines:
-            say(f"It was killed; engines that are still running: {found.leftover_engines} "
-                "(peagle sandbox stop ends them).")  # fmt: skip
+            left = found.leftover_engines
+            say(f"It was killed; engines that are still running: {left}. End them: {end}")
         return
     click.echo(f"The sandbox is running at {found.url} (process {found.pid}).")
     for endpoint in found.endpoints:

@@ -54,8 +54,12 @@ _NOT_FOR_UP = ("--json", "--local", "--to", "--yes")
 
 @click.command(
     cls=PeagleCommand,
-    epilog="Examples: peagle warm gpt-oss-20b --model-source s3://my-models/gpt-oss-20b/target/ "
-    "--drafter s3://my-models/gpt-oss-20b/drafter/ --image URI    peagle warm tiny --local",
+    epilog="""\b
+Examples:
+  peagle warm gpt-oss-20b --model-source s3://my-models/gpt-oss-20b/target/ \\
+    --drafter s3://my-models/gpt-oss-20b/drafter/ --image URI
+  peagle warm tiny --local
+""",
 )
 @plan_options
 @account_options
@@ -149,8 +153,8 @@ def _writable_folder(to: str | None) -> Path:
     if is_s3_uri(to):
         raise UserError(
             f"--to {to}: a warm start of this machine can only be kept on this machine",
-            "leave out --local: `peagle warm` then compiles on the GPU of the endpoint and stores "
-            "the caches beside the weights in S3",
+            "leave out --local: then the endpoint's GPU compiles, and the caches are stored beside "
+            "the weights in S3",
         )
     folder = Path(to).expanduser().absolute()
     existing = next(path for path in (folder, *folder.parents) if path.exists())

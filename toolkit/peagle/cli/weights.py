@@ -56,7 +56,7 @@ def weights() -> None:
 @weights.command(
     "sync",
     cls=PeagleCommand,
-    epilog="Example: peagle weights sync gpt-oss-20b s3://my-models/gpt-oss-20b --region eu-west-1",
+    epilog="Example: peagle weights sync gpt-oss-20b s3://my-models/gpt-oss-20b",
 )
 @click.argument("pair", shell_complete=complete_pair)
 @click.argument("destination", metavar="S3://BUCKET/PREFIX")
@@ -173,8 +173,11 @@ def list_command(
 @weights.command(
     "remove",
     cls=PeagleCommand,
-    epilog="Examples: peagle weights remove s3://my-models/tiny    "
-    "peagle weights remove s3://my-models/tiny --warm KEY",
+    epilog="""\b
+Examples:
+  peagle weights remove s3://my-models/tiny
+  peagle weights remove s3://my-models/tiny --warm KEY
+""",
 )
 @click.argument("place", metavar="S3://BUCKET/PREFIX")
 @region_option("the bucket")

@@ -49,7 +49,7 @@ _EAGER = "SM_VLLM_ENFORCE_EAGER"
 _UNCOMPILED = {_EAGER: ("true", "compilation takes a minute and gains little on a CPU")}
 _COMPILED = (
     "the model is compiled, as on a GPU: starting takes a minute longer, unless a warm start is "
-    "restored (peagle warm)"
+    "restored"
 )
 _DRAFT_SETTINGS_DROPPED: dict[str, str] = {
     "quantization": "the CPU engine runs unquantised weights",

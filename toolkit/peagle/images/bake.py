@@ -16,7 +16,7 @@ from peagle.checkpoints.hub import HubSource, resolve_revision
 from peagle.checkpoints.hub_client import Hub
 from peagle.checkpoints.weight_files import files_read
 from peagle.data import weights_folder
-from peagle.errors import Unsupported
+from peagle.errors import Fix, Unsupported
 from peagle.images.context import Member, members_of
 from peagle.images.docker import Progress
 from peagle.planning.plan import Plan, Weights
@@ -58,8 +58,10 @@ def _download(weights: Weights) -> Download:
     if not found.is_public:
         raise Unsupported(
             f"{weights.location} is gated on the hub, and a build never gets your token",
-            "omit --bake-weights; `peagle weights sync` copies the model to S3 with HF_TOKEN, and "
-            "SageMaker mounts it from there",
+            Fix(
+                "omit --bake-weights; SageMaker mounts the model from S3; copy it with HF_TOKEN",
+                ("peagle", "weights", "sync", "PAIR", "s3://BUCKET/PREFIX"),
+            ),
         )
     files = _files(HubSource(weights.location, found.commit, hub))
     return Download(weights.location, weights.revision or "main", found.commit, files)

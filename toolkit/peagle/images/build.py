@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from peagle.errors import EngineError, NotFound, UserError
+from peagle.errors import EngineError, Fix, NotFound, UserError
 from peagle.findings import Finding
 from peagle.images import bake as baking
 from peagle.images.context import Member, member_of, members_of, pulled, tar, tar_member
@@ -186,8 +186,10 @@ def _check_base(docker: Docker, base: str, packages: Packages) -> None:
         raise UserError(
             f"the base {base} has Python {version}, and the installed engine is for "
             f"{packages.python}",
-            f"choose another --base, or install the engine for Python {version}: "
-            "peagle engine install --python PATH",
+            Fix(
+                f"choose another --base, or install the engine for Python {version}",
+                ("peagle", "engine", "install", "--python", "PATH"),
+            ),
         )
 
 

@@ -14,7 +14,7 @@ from peagle.render.image import CONTENT_LABEL
 from peagle.render.image_names import pinned
 
 _BASE = "org.opencontainers.image.base.name"
-_BUILD = "build one with: peagle image build PAIR"
+_BUILD = Fix("build one", ("peagle", "image", "build", "PAIR"))
 _BASE_DIGEST = "org.opencontainers.image.base.digest"
 
 

@@ -26,7 +26,7 @@ from peagle.catalog.tables import Runtime, RuntimeTable
 from peagle.checkpoints.models import is_folder
 from peagle.checks.facts import in_ecr
 from peagle.data import SHIPPED, data_folder
-from peagle.errors import UserError
+from peagle.errors import Fix, UserError
 from peagle.findings import Finding, error, note, warning
 from peagle.planning.candidates import Hosting
 from peagle.planning.drafter import SelectedPair
@@ -71,7 +71,7 @@ def stream(
     each = f", once for each of {gpus} GPUs" if gpus > 1 else ""
     message = (
         f"the engine reads {total} from {' and '.join(locations)} at every start{each}, with the "
-        "permissions of the execution role; warm starts (`peagle warm`) need mounted weights"
+        "permissions of the execution role; warm starts need mounted weights"
     )
     buckets = dict.fromkeys(location.split("/")[2] for location in locations)
     fix = (
@@ -165,8 +165,10 @@ def _stream_both(
         where = "on the hub" if target.kind == "hub" else "in a folder"
         raise UserError(
             f"--weights-by stream needs the target in S3; it is {where} ({target.location})",
-            f"copy the weights with `peagle weights sync {options.pair} s3://BUCKET/PREFIX`, then "
-            "add --model-source s3://BUCKET/PREFIX/target/",
+            Fix(
+                "add --model-source s3://BUCKET/PREFIX/target/, after copying the weights there",
+                ("peagle", "weights", "sync", options.pair, "s3://BUCKET/PREFIX"),
+            ),
         )
     if drafter is not None and drafter.kind == "s3":
         drafter = _at(drafter, drafter.location)
@@ -197,7 +199,10 @@ def _in_image(
     if options.image is None or (image and image.account in catalog.runtimes.accounts.values()):
         raise UserError(
             "--baked-weights requires --image with an image of your own",
-            "add --image URI; `peagle image build PAIR --bake-weights --push` builds one",
+            Fix(
+                "add --image URI; to build one",
+                ("peagle", "image", "build", options.pair, "--bake-weights", "--push"),
+            ),
         )
     for weights in (target, drafter):
         if weights is not None and weights.kind == "s3":

@@ -23,8 +23,8 @@ _ECR_WORD = r"[a-z0-9]+(?:[._-][a-z0-9]+)*"
 _REPOSITORY = re.compile(rf"(?:{_ECR_WORD}/)*{_ECR_WORD}", re.ASCII)
 """Stricter than Docker's: the pattern of CreateRepository's repositoryName."""
 
-_LONGEST = 512
-_SHORTEST_REPOSITORY, _LONGEST_REPOSITORY = 2, 256
+_MAX_LENGTH = 512
+_MIN_REPOSITORY_LENGTH, _MAX_REPOSITORY_LENGTH = 2, 256
 _EXAMPLE = "use NAME:TAG in lower case, such as peagle-tiny:1"
 
 
@@ -33,7 +33,7 @@ def split_image(text: str) -> tuple[str, str | None]:
 
     Raises UserError for an invalid image name.
     """
-    found = _IMAGE.fullmatch(text) if len(text) <= _LONGEST else None
+    found = _IMAGE.fullmatch(text) if len(text) <= _MAX_LENGTH else None
     if found is None:
         raise UserError(
             f"{text[:80]!r} is not an image name", "use a name such as debian:bookworm-slim"
@@ -50,11 +50,11 @@ def parse_tag(text: str) -> tuple[str, str]:
     if has_host(name):
         raise UserError(
             f"{text[:80]!r} includes a registry host",
-            "leave the host out; `peagle image push` finds it or takes --registry",
+            "leave the host out; a push finds it or takes --registry",
         )
     if not colon or "/" in tag:
         raise UserError(f"{text[:80]!r} has no tag", _EXAMPLE)
-    fits = _SHORTEST_REPOSITORY <= len(name) <= _LONGEST_REPOSITORY and name != "sha256"
+    fits = _MIN_REPOSITORY_LENGTH <= len(name) <= _MAX_REPOSITORY_LENGTH and name != "sha256"
     if not (fits and _REPOSITORY.fullmatch(name) and re.fullmatch(_TAG, tag, re.ASCII)):
         raise UserError(f"{text[:80]!r} is not a valid image name and tag", _EXAMPLE)
     return name, tag

@@ -28,7 +28,8 @@ from peagle.planning.weights import LOADER, mounts_of
 from peagle.render.requests import requests
 from peagle.vllm.environment import check_environment, engine_part, to_environment
 
-_FIX = "create a new plan instead of editing the file: `peagle plan PAIR ... --out FILE`"
+_PLAN = ("peagle", "plan", "PAIR", "--out")
+_FIX = Fix("create a new plan instead of editing the file", (*_PLAN, "FILE"))
 
 _HASHED = re.compile(r"\.(ModelName|EndpointConfigName|Tags\b.*)$")
 
@@ -132,7 +133,7 @@ def _differences(expected: Any, found: Any, key: str) -> Iterator[str]:
         yield key
 
 
-_AGAIN = "create the plan again with `peagle plan PAIR --out FILE`"
+_AGAIN = Fix("create the plan again", (*_PLAN, "FILE"))
 _MADE = ("requests", "digest")
 """Keys computed from the Plan's fields."""
 
@@ -200,7 +201,7 @@ _RENEWED = {
 """Keys of a plan that are options of `peagle plan`, with their types."""
 
 
-def renewal(document: Mapping[str, Any], file: str) -> Fix | str:
+def renewal(document: Mapping[str, Any], file: str) -> Fix:
     """The fix for a plan file that cannot be read: the command that creates it again, with the
     options in the document. Without a pair there is no command."""
     pair = document.get("pair")
@@ -221,7 +222,7 @@ def _read(path: Path) -> Any:
         text = path.read_bytes().decode("utf-8")
     except FileNotFoundError:
         raise PlanFileError(
-            f"there is no file {path}", "create one with `peagle plan PAIR --out FILE`"
+            f"there is no file {path}", Fix("create it", (*_PLAN, str(path)))
         ) from None
     except OSError as error:
         raise PlanFileError(f"{path} cannot be read: {error.strerror}", "check the path") from error

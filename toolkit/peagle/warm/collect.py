@@ -100,8 +100,10 @@ def prefix_of_weights(plan: Plan) -> WeightsPrefix:
         raise Refused(
             f"a warm start is stored beside the weights, and those of {plan.pair} are not below "
             "one prefix in S3",
-            f"copy them first: peagle weights sync {plan.pair} s3://BUCKET/PREFIX, which prints "
-            "the --model-source and --drafter to use",
+            Fix(
+                "use the --model-source and --drafter that this command prints",
+                ("peagle", "weights", "sync", plan.pair, "s3://BUCKET/PREFIX"),
+            ),
             code="weights-not-in-s3",
         )
     return weights_prefix(plan.mounts[0].s3_uri)

@@ -38,7 +38,9 @@ _KEY = re.compile(r"[0-9a-f]{32}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _REPEAT = "nothing was kept; repeat the command"
-_REBUILD = Fix("build the image again with this version: peagle image build PAIR --push")
+_REBUILD = Fix(
+    "build the image again with this version", ("peagle", "image", "build", "PAIR", "--push")
+)
 
 
 class IncompleteResponse(Exception):

@@ -209,7 +209,7 @@ class _PrefixCheck:
         elif not below:
             yield error(
                 MISSING, part.prefix.uri, f"the {part.name}'s weights are not there",
-                f"check {part.option}, or copy a pair there with `peagle weights sync`",
+                Fix(f"check {part.option}, or copy a pair there", _sync(part.pair or part.prefix)),
             )  # fmt: skip
         elif f"{part.name}/config.json" in below and "config.json" not in below:
             yield error(
@@ -254,9 +254,7 @@ class _PrefixCheck:
         if reason := incomplete(folder, below):
             prefix = part.pair or part.prefix
             command = sync_command(prefix, self._manifest(part.pair), [part.name])
-            fix = Fix("complete it", command) if command else Fix(
-                f"complete it: peagle weights sync PAIR {prefix.uri}"
-            )  # fmt: skip
+            fix = Fix("complete it", command or _sync(prefix))
             reason += self._writer(prefix)
             message = f"the copy of the {part.name} is incomplete: {reason}"
             yield error(PARTIAL, part.prefix.uri, message, fix)
@@ -277,3 +275,7 @@ def _parts(plan: Plan, prefix: WeightsPrefix) -> Iterator[_PlannedPart]:
         above = WeightsPrefix.parse(own.uri.removesuffix(f"{name}/")) if named else None
         if prefix in (own, above):
             yield _PlannedPart(name, own, above)
+
+
+def _sync(prefix: WeightsPrefix) -> tuple[str, ...]:
+    return ("peagle", "weights", "sync", "PAIR", prefix.uri)

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from peagle.catalog.evidence import Evidence
 from peagle.catalog.schema import Drafter, EngineSetting, Pair, Target, kv_bytes
+from peagle.cli.context import command_text
 from peagle.cli.output.console import align_columns, fit_columns, make_console, table_width
 
 if TYPE_CHECKING:  # a list must not import boto3
@@ -47,7 +48,8 @@ def print_list(targets: list[dict[str, Any]]) -> None:
     console.print(
         "* marks the default. K: recommended tokens per step, of the trained number. -: unknown."
     )
-    console.print("Details of a pair: peagle catalog show PAIR")
+    show = command_text(("peagle", "catalog", "show", "PAIR"))
+    console.print(f"Details of a pair: {show}", markup=False, soft_wrap=True)
 
 
 def print_pair(pair: Pair, measured: tuple[Evidence, ...], target: dict[str, Any]) -> None:

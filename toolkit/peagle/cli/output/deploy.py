@@ -65,7 +65,8 @@ def print_calls(document: dict[str, Any], found: Preflight, account: Account) ->
         click.echo(f"Engine: {engine_text(document['vllm'], document['vllm_here'])}.")
     click.echo(f"\n  {command_text(('peagle', 'invoke', name, 'Hello'))}\n")
     if account.sandbox:
-        click.echo('  eval "$(peagle sandbox env)"   # points boto3 at the sandbox')
+        environment = command_text(("peagle", "sandbox", "env"))
+        click.echo(f'  eval "$({environment})"   # points boto3 at the sandbox')
     for line in boto3_lines(document, chat=found.desired.plan.proof.chat):
         click.echo(f"  {line}")
     price = format_price(document["price_per_hour_usd"], account.sandbox)

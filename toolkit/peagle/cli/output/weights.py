@@ -214,7 +214,7 @@ def print_weights(found: StoredWeights, price: StoragePrice | None) -> None:
     if found.lock is not None:
         click.echo(f"{'stale lock' if found.lock.stale else 'locked'}: {found.lock}")
     if found.others:
-        click.echo("unknown objects, not copied by `peagle weights sync`")
+        click.echo("unknown objects, not copied by this toolkit")
     for key, size in found.others.items():
         click.echo(f"            {size:>15,}  {key.removeprefix(found.prefix.key)}")
     if price is not None:
