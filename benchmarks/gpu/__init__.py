@@ -10,7 +10,7 @@ GPU and vLLM; ``benchmarks/README.md`` has the commands:
 * ``python -m benchmarks.gpu.speed`` generates with every drafter and K at several loads, with
   vLLM's synthetic rejection sampler set to published acceptance rates.
 * ``python -m benchmarks.gpu.warm`` starts ``peagle_serve`` cold, with existing caches, and
-  from an artefact, on this machine and on a fresh one.
+  from an artifact, on this machine and on a fresh one.
 
 Each appends its results as it goes, so an interrupted run keeps what it measured, and collects
 them into an evidence file without a GPU.

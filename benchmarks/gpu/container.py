@@ -67,8 +67,8 @@ class PairFolder:
         return self.root / self.pair
 
     @property
-    def artefacts(self) -> Path:
-        """Where the container looks for artefacts by default."""
+    def artifacts(self) -> Path:
+        """Where the container looks for artifacts by default."""
         return self.folder / "ml" / "model" / "warm"
 
     @property
@@ -93,7 +93,7 @@ class PairFolder:
         self.clear()
 
     def clear(self) -> None:
-        """Remove everything that a start wrote, so that the next one is cold; artefacts stay."""
+        """Remove everything that a start wrote, so that the next one is cold; artifacts stay."""
         for folder in self.written.values():
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)

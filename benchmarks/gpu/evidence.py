@@ -46,14 +46,14 @@ WARM_METHOD = (
     " needs a draft; healthy_seconds: the same from the start of vLLM, from the entrypoint's log;"
     " engine.engine_start_seconds: vLLM's own count (profiling, KV cache, warm-up, CUDA graphs)."
     " first, one machine: cold with PEAGLE_WARM=collect, kept with the same caches, restored from"
-    " the artefact with all caches removed. second, a fresh machine: restored from that artefact,"
+    " the artifact with all caches removed. second, a fresh machine: restored from that artifact,"
     " then cold with PEAGLE_WARM=off. runs"
     " lists the starts that were made (--kinds selects them); cold_machine names the machine whose"
     " cold start is compared. The goal, four times faster on the second machine, is for"
     " engine_start_seconds. Home, temporary files and caches are empty before each start except"
-    " kept; the artefact is on the machine's own disk; Python's bytecode and vLLM's files are in"
+    " kept; the artifact is on the machine's own disk; Python's bytecode and vLLM's files are in"
     " the page cache. anew_bytes: written although caches existed (vLLM saves its compiled"
-    " functions again after loading them); elsewhere_bytes: written outside an artefact's caches."
+    " functions again after loading them); elsewhere_bytes: written outside an artifact's caches."
 )
 TIMES = ("green_seconds", "healthy_seconds", "engine_start_seconds")
 
@@ -225,7 +225,7 @@ def warm_document(folders: Sequence[Path], rehearsal: bool = False) -> Document:
 def warm_summary(runs: dict[str, Document]) -> list[Document]:
     """For each pair and machine: warm and cold durations, and how many times faster warm is.
 
-    The cold start is the same machine's, or else that of the machine that made the artefact.
+    The cold start is the same machine's, or else that of the machine that made the artifact.
     """
     by = {
         (step, start["pair"], start["kind"]): start_times(start)

@@ -67,7 +67,7 @@ def wait_for_idle(gpu: str, seconds: float = _WAIT_SECONDS) -> None:
 
 
 def _used_bytes(device: int) -> int:
-    """The GPU memory in use according to the driver, without initialising CUDA."""
+    """The GPU memory in use according to the driver, without initializing CUDA."""
     from vllm.third_party import pynvml
 
     pynvml.nvmlInit()

@@ -1,7 +1,7 @@
 """Records what vLLM's worker measures during its start, by wrapping the steps of the start.
 
 The wrapped steps run in the worker of one GPU, which writes its facts to a file for its rank.
-With several GPUs each worker is a process of its own, which vLLM spawns if CUDA is initialised:
+With several GPUs each worker is a process of its own, which vLLM spawns if CUDA is initialized:
 ``extension`` installs the probe in each. The probe changes no decision of the engine, except which
 tensors a head keeps (see the package's docstring).
 """

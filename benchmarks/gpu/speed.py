@@ -78,7 +78,7 @@ def measure(setting: Setting, out: Path, lock: Path) -> None:
             "rejection_sample_method": "synthetic",
             "synthetic_acceptance_rates": rates(setting.drafter, setting.k),
         }
-    # Not from torch: with CUDA initialised here, vLLM would spawn its engine, without the change of
+    # Not from torch: with CUDA initialized here, vLLM would spawn its engine, without the change of
     # keep_own_tensors.
     devices, driver = host.gpu_and_driver()
     software = {

@@ -5,15 +5,15 @@ from the root of the repository; on the first machine, with one GPU, vLLM and th
 
     python -m benchmarks.gpu.warm first
 
-    cold       PEAGLE_WARM=collect; the artefact is saved in FOLDER/artefacts
+    cold       PEAGLE_WARM=collect; the artifact is saved in FOLDER/artifacts
     kept       the same caches again
-    restored   all caches removed; PEAGLE_WARM=auto with the artefact beside the weights
+    restored   all caches removed; PEAGLE_WARM=auto with the artifact beside the weights
 
-On another machine with the same kind and number of GPUs, with FOLDER/artefacts of the first:
+On another machine with the same kind and number of GPUs, with FOLDER/artifacts of the first:
 
-    python -m benchmarks.gpu.warm second --artefacts FOLDER/artefacts
+    python -m benchmarks.gpu.warm second --artifacts FOLDER/artifacts
 
-    restored   the first start of this pair on this machine, from the artefact
+    restored   the first start of this pair on this machine, from the artifact
     cold       PEAGLE_WARM=off without caches, to compare with
 
 Then, with the results of both: python -m benchmarks.gpu.warm collect FIRST SECOND --evidence FILE.
@@ -38,30 +38,30 @@ from benchmarks.gpu.warm_starts import KINDS, Machine, Start, Starts
 ROOT = Path("/tmp/peagle/warm")
 
 
-class NoArtefact(Exception):
-    """There is no artefact of a pair; the message says where it was looked for."""
+class NoArtifact(Exception):
+    """There is no artifact of a pair; the message says where it was looked for."""
 
 
-def first(starts: Starts, folder: PairFolder, gpu: str | None, artefacts: Path) -> None:
-    """Start cold, kept and restored, on the machine that makes the artefact."""
+def first(starts: Starts, folder: PairFolder, gpu: str | None, artifacts: Path) -> None:
+    """Start cold, kept and restored, on the machine that makes the artifact."""
     folder.prepare()
     caches: dict[str, str] = {}
     cold = starts.run(Start(folder, "cold", "collect", gpu), keep=caches)
-    if cold.get("artefact"):
-        shutil.copytree(folder.artefacts, artefacts / folder.pair, dirs_exist_ok=True)
+    if cold.get("artifact"):
+        shutil.copytree(folder.artifacts, artifacts / folder.pair, dirs_exist_ok=True)
         starts.run(Start(folder, "kept", "off", gpu, more=caches))
         folder.clear()
         starts.run(Start(folder, "restored", "auto", gpu))
     folder.clear()
 
 
-def second(starts: Starts, folder: PairFolder, gpu: str | None, artefacts: Path) -> None:
-    """Start restored and cold, on a machine that never ran this pair. Raises NoArtefact."""
+def second(starts: Starts, folder: PairFolder, gpu: str | None, artifacts: Path) -> None:
+    """Start restored and cold, on a machine that never ran this pair. Raises NoArtifact."""
     folder.prepare()
-    source = artefacts / folder.pair
+    source = artifacts / folder.pair
     if not list(source.glob("*.json")):
-        raise NoArtefact(f"no artefact of {folder.pair} in {source}")
-    shutil.copytree(source, folder.artefacts)
+        raise NoArtifact(f"no artifact of {folder.pair} in {source}")
+    shutil.copytree(source, folder.artifacts)
     starts.run(Start(folder, "restored", "auto", gpu))
     folder.clear()
     starts.run(Start(folder, "cold", "off", gpu))
@@ -79,7 +79,7 @@ def run(step: str, options: argparse.Namespace) -> bool:
     machine = Machine.here(python, None if options.cpu else "gpu")
     end = time.monotonic() + options.seconds
     starts = Starts(step, options.out, machine, python, end, options.kinds.split(","))
-    artefacts = options.artefacts or options.out / "artefacts"
+    artifacts = options.artifacts or options.out / "artifacts"
     gpus: list[str | None] = [None] if options.cpu else list(options.gpus.split(","))
     pairs = [TINY_PAIR] if options.cpu else options.pairs.split(",")
 
@@ -87,7 +87,7 @@ def run(step: str, options: argparse.Namespace) -> bool:
         starts.pin(number, len(gpus))
         for pair in pairs[number :: len(gpus)]:
             try:
-                STEPS[step](starts, PairFolder(options.root, pair), gpu, artefacts)
+                STEPS[step](starts, PairFolder(options.root, pair), gpu, artifacts)
             except Exception as error:
                 starts.failed(pair, error)
 
@@ -117,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("step", choices=(*STEPS, "collect"))
     add("folders", type=Path, nargs="*", help="collect: folders with results")
     add("--out", type=Path, default=Path(".gpu/warm"), help="results (default: .gpu/warm)")
-    add("--artefacts", type=Path, help="first saves here, second reads (default: OUT/artefacts)")
+    add("--artifacts", type=Path, help="first saves here, second reads (default: OUT/artifacts)")
     add("--root", type=Path, default=ROOT,
         help=f"the pairs' folders; the same on both machines (default: {ROOT})")  # fmt: skip
     add("--gpus", default="0", help="devices, such as 0,1 (default: 0)")

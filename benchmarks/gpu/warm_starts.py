@@ -108,7 +108,7 @@ class Starts:
         """Start a container, time it, stop it, and return its record.
 
         ``keep`` receives the environment variables of its caches. With PEAGLE_WARM=collect the
-        artefact is fetched into the pair's folder. Without enough time left, the record is empty.
+        artifact is fetched into the pair's folder. Without enough time left, the record is empty.
         """
         if start.kind not in self._kinds:
             return {}
@@ -134,7 +134,7 @@ class Starts:
             if keep is not None:
                 keep.update(container.engine_variables())
             if start.warm == "collect":
-                record["artefact"] = self._fetch(container, start.folder)
+                record["artifact"] = self._fetch(container, start.folder)
         except (NotReady, OSError, PeagleError) as error:
             record["error"] = str(error)
             self.all_ready = False
@@ -150,7 +150,7 @@ class Starts:
         self._print(pair, f"{type(error).__name__}: {error}")
 
     def _fetch(self, container: Container, folder: PairFolder) -> Record:
-        """Fetch the artefact as ``peagle warm`` does, into the pair's folder."""
+        """Fetch the artifact as ``peagle warm`` does, into the pair's folder."""
 
         def request(body: dict[str, Any]) -> warm.WarmReply:
             headers = {ATTRIBUTES_HEADER: WARM_ATTRIBUTE}
@@ -159,13 +159,13 @@ class Starts:
             )
 
         begin = time.monotonic()
-        artefact = warm.fetch(request, folder.artefacts)
+        artifact = warm.fetch(request, folder.artifacts)
         return {
-            "key": artefact.key,
-            "bytes": artefact.size,
-            "files": artefact.files,
-            "unpacked_bytes": artefact.unpacked_bytes,
-            "seconds_cold": artefact.seconds_cold,
+            "key": artifact.key,
+            "bytes": artifact.size,
+            "files": artifact.files,
+            "unpacked_bytes": artifact.unpacked_bytes,
+            "seconds_cold": artifact.seconds_cold,
             "fetch_seconds": round(time.monotonic() - begin, 2),
         }
 
@@ -198,7 +198,7 @@ class Starts:
 def _written(folder: PairFolder, since: float) -> Record:
     """Bytes that the start wrote, into its caches and elsewhere, and the seconds of its steps.
 
-    Files written again into existing caches, or outside of them, are those for which an artefact
+    Files written again into existing caches, or outside of them, are those for which an artifact
     does not help.
     """
     cache, steps = folder.written["PEAGLE_CACHE"], folder.written["TMPDIR"] / "probe-0.json"

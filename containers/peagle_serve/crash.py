@@ -103,12 +103,12 @@ _KNOWN: tuple[tuple[str, re.Pattern[str], str], ...] = tuple(
             r"Tried to load weights of size|fc\.weight|mat1 and mat2 shapes cannot be multiplied"
             r"|[Ss]ize mismatch|shape mismatch|Attempted to load weight"
             r"|is invalid for input of size|must match the size of tensor",
-            "the head does not belong to this target, or its config.json is not its own",
+            "the head does not belong to this target, or its config.json is from another head",
         ),
         (
             "head-does-not-fit",
             r"index out of range in self",
-            "a token is outside of an embedding table: use another head, and remove "
+            "a token ID is outside the embedding table: use another head, and remove "
             "SM_VLLM_ENABLE_LORA",
         ),
         (
@@ -188,12 +188,12 @@ _KNOWN: tuple[tuple[str, re.Pattern[str], str], ...] = tuple(
         ),
         ("disk-full", r"No space left on device", "give the container more disk"),
         (
-            "own-code",
+            "trust-remote-code",
             r"trust_remote_code|trust-remote-code",
             "set SM_VLLM_TRUST_REMOTE_CODE=true if you trust the model's code",
         ),
         (
-            "quantisation",
+            "quantization",
             r"[Qq]uantization( method)? \S+ .*not supported|not supported for quantization",
             "this engine does not support this quantization",
         ),

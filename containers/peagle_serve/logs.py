@@ -131,7 +131,7 @@ ENDED = "ended"
 
 LONGEST = 12_000
 """Bytes of a message. Docker cuts lines at 16 KiB, which would break the JSON."""
-_COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_COLOR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _KEPT_END = 900
 _LINE_ENDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 """Characters that JSON allows and some readers treat as the end of a line."""
@@ -162,7 +162,7 @@ class Log:
 
     def engine(self, line: str) -> str:
         """Write a line of the engine. Returns the line without secrets."""
-        shown = self._redacted(last_on_screen(_COLOUR.sub("", line)))
+        shown = self._redacted(last_on_screen(_COLOR.sub("", line)))
         fields = self._engine_lines.fields(shown)
         if fields["message"]:
             level, message = fields.pop("level"), fields.pop("message")

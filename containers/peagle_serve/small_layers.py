@@ -2,7 +2,7 @@
 
 On a CPU with AMX tiles vLLM 0.28.0 sends a layer of at most 1 MiB in 16 bits to
 ``weight_packed_linear``, which takes a matrix only. ``load_model`` gives a P-EAGLE head's ``fc``
-a single row of numbers (``mask_hidden``), so every head with so small an ``fc`` ends the start:
+a single row of numbers (``mask_hidden``), so the engine ends at start for every head with so small an ``fc``:
 "IndexError: Dimension out of range (expected to be in range of [-1, 0], but got -2)". Without
 that choice such layers go to oneDNN, as the large ones do, and as they do on other CPUs.
 
@@ -26,7 +26,7 @@ FOLDER = Path(__file__).resolve().parent / "plugin"
 
 _ALLOWED = b"VLLM_PLUGINS"
 _LAYERS = "vllm.model_executor.layers.utils"
-_CHOICE = "check_cpu_sgl_kernel"
+_CHECK_FUNCTION = "check_cpu_sgl_kernel"
 
 
 def variables(environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
@@ -43,17 +43,17 @@ def variables(environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
 
 
 def install() -> None:
-    """Let vLLM choose these kernels only for 8-bit integers, which no other kernel supports."""
+    """Restrict the SGL kernels to int8, which no other kernel supports."""
     layers = import_module(_LAYERS)
-    choose = getattr(layers, _CHOICE, None)
+    choose = getattr(layers, _CHECK_FUNCTION, None)
     if choose is None:
-        return  # a version of vLLM without the choice
-    integers = import_module("torch").int8
+        return  # a version of vLLM without this function
+    int8 = import_module("torch").int8
 
-    def choose_for_integers(n: int, k: int, dtype: object) -> bool:
-        return dtype is integers and bool(choose(n, k, dtype))
+    def choose_for_int8(n: int, k: int, dtype: object) -> bool:
+        return dtype is int8 and bool(choose(n, k, dtype))
 
-    setattr(layers, _CHOICE, choose_for_integers)
+    setattr(layers, _CHECK_FUNCTION, choose_for_int8)
 
 
 def _joined(environment: Mapping[bytes, bytes], name: bytes, separator: str, value: str) -> bytes:

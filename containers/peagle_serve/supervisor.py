@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from peagle_serve.crash import Crash
 
 STOP_SECONDS = 10.0
-"""An engine without requests is killed this long after SIGTERM."""
+"""Time from SIGTERM to SIGKILL of an engine without requests."""
 
 _RESTART_WINDOW_SECONDS = 3600.0
 _LAST_OUTPUT_SECONDS = 1.0
-"""Output is read this long after the engine's end; one of its children may keep the pipe open."""
+"""How long output is read after the engine's end; one of its children may keep the pipe open."""
 _KEPT_LINES = 4000
 _NEVER = float("inf")
 
@@ -74,7 +74,7 @@ class Supervisor:
                 )  # fmt: skip
             except OSError as error:
                 return self._report_end(
-                    f"cannot start the engine: {error}", str(error), "the image is incomplete",
+                    f"cannot start the engine: {error}", str(error), "rebuild the image",
                     "image",
                 )  # fmt: skip
             watch = EngineWatch(engine, self._log, self._settings, lambda: self._signals)
@@ -125,7 +125,7 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._count_signal)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
-        selector.register(reading, selectors.EVENT_READ, lambda: _drop(reading))
+        selector.register(reading, selectors.EVENT_READ, lambda: _discard(reading))
         return writing
 
     def _count_signal(self, number: int, frame: FrameType | None) -> None:
@@ -228,7 +228,7 @@ class EngineWatch:
         seconds = self._settings.drain_seconds
         if first and self._can_drain and self._engine.drain():
             self._log.info(
-                f"shutting down: running requests have {seconds} s, new ones get 503",
+                f"shutting down: draining for up to {seconds} s; new requests get 503",
                 event="drain",
                 seconds=seconds,
             )
@@ -237,7 +237,7 @@ class EngineWatch:
             self._stop()
 
     def _cut_off(self) -> None:
-        self._log.warning("the time to drain is over: ending running requests", event="cut-off")
+        self._log.warning("drain timeout: aborting running requests", event="cut-off")
         self._stop()
 
     def _stop(self) -> None:
@@ -250,6 +250,6 @@ def _now() -> float:
     return time.monotonic()
 
 
-def _drop(descriptor: int) -> None:
+def _discard(descriptor: int) -> None:
     with contextlib.suppress(BlockingIOError):
         os.read(descriptor, 4096)

@@ -161,7 +161,7 @@ def event(log: list[dict[str, Any]], name: str) -> dict[str, Any]:
     return found
 
 
-def test_an_engine_of_this_machine_restores_the_same_artefact_and_starts_faster(
+def test_an_engine_of_this_machine_restores_the_same_artifact_and_starts_faster(
     stored: Stored, local: tuple[list[dict[str, Any]], Path]
 ) -> None:
     log, _ = local
@@ -172,7 +172,7 @@ def test_an_engine_of_this_machine_restores_the_same_artefact_and_starts_faster(
     assert seconds < AT_MOST * cold, f"{seconds} s, and cold {cold} s"
 
 
-def test_nothing_is_compiled_that_the_artefact_holds(
+def test_nothing_is_compiled_that_the_artifact_holds(
     local: tuple[list[dict[str, Any]], Path],
 ) -> None:
     log, place = local

@@ -57,7 +57,7 @@ def configurations() -> dict[str, Any]:
     its text."""
     made = {shape: main(plan_of(shape)) for shape in SHAPES}
     made["wrong"] = main(plan_of("from-hub"))
-    made["wrong"]["resource"]["aws_sagemaker_model"]["this"]["colour"] = "red"
+    made["wrong"]["resource"]["aws_sagemaker_model"]["this"]["color"] = "red"
     made["nasty"] = main(plan_of("from-hub").model_copy(update={"environment": NASTY}))
     made["nasty"]["output"]["plain"] = {"value": plain(made["nasty"])}
     return made
@@ -142,7 +142,7 @@ def test_terraform_takes_the_configuration(shape: str, complaints: dict[str, lis
 
 
 def test_the_check_sees_what_is_wrong(complaints: dict[str, list[str]]) -> None:
-    assert any("colour" in complaint for complaint in complaints["wrong"])
+    assert any("color" in complaint for complaint in complaints["wrong"])
 
 
 def test_text_with_templates_in_it_reaches_the_provider_as_it_is(

@@ -258,9 +258,9 @@ def applicable(
 def runtime_of(table: RuntimeTable, vllm: str | None) -> Runtime:
     """The runtime of this version (``None``: the default); one without an image where the table
     has none. Raises UserError for a malformed version."""
-    version = versions.normalise(vllm or table.default)
-    known = {versions.normalise(runtime.vllm): runtime for runtime in table.runtimes}
-    default = known[versions.normalise(table.default)]
+    version = versions.normalize(vllm or table.default)
+    known = {versions.normalize(runtime.vllm): runtime for runtime in table.runtimes}
+    default = known[versions.normalize(table.default)]
     without_image = {"vllm": version, "tag": "", "regions": (), "cpu": "untried", "cpu_note": None,
                      "streamer": None}  # fmt: skip
     return known.get(version) or default.model_copy(update=without_image)

@@ -18,7 +18,7 @@ from training.tiny.heads import (
     parallel_states,
     unrolled_states,
 )
-from training.tiny.optimiser import Optimiser, autocast
+from training.tiny.optimizer import Optimizer, autocast
 from training.tiny.target import Target
 from training.tiny.tokenizer import PAD_ID
 
@@ -73,15 +73,15 @@ def train(
     head: Head, target: Target, recipe: HeadRecipe, batches: Iterator[Rollout], name: str
 ) -> None:
     """Train a head against the frozen target."""
-    optimiser = Optimiser(head, recipe.rate, recipe.steps)
+    optimizer = Optimizer(head, recipe.rate, recipe.steps)
     for step in range(recipe.steps):
         s = target_outputs(target, next(batches))
         with autocast(s.tokens.device):
             drafted, slots = drafts(head, target, s, recipe.depths, recipe.keep)
         loss = divergence(drafted, s, slots, recipe.decay)
-        optimiser.step(loss)
+        optimizer.step(loss)
         if step % REPORT_EVERY == 0:
-            optimiser.report(name, step, loss)
+            optimizer.report(name, step, loss)
 
 
 @torch.no_grad()

@@ -20,7 +20,7 @@ from training.tiny.layers import (
     Rope,
     Shape,
     causal,
-    initialise,
+    initialize,
     masked,
     norm,
 )
@@ -38,7 +38,7 @@ class Head(nn.Module):
         self.midlayer = FusionBlock(shape)
         self.layers = nn.ModuleDict({str(i): Block(shape) for i in range(1, shape.layers)})
         self.norm = norm(shape)
-        initialise(self, shape.layers)
+        initialize(self, shape.layers)
 
     def forward(self, embedding: Tensor, hidden: Tensor, rope: Rope, attend: Attend) -> Tensor:
         """[B, N, H] twice -> the residual stream after the last layer [B, N, H]."""

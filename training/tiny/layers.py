@@ -141,7 +141,7 @@ class FusionBlock(nn.Module):
         return out
 
 
-def initialise(model: nn.Module, layers: int) -> None:
+def initialize(model: nn.Module, layers: int) -> None:
     """Normal weights with deviation 0.02, scaled down by depth where they add to the residual."""
     for name, weight in model.named_parameters():
         if weight.ndim == 2:

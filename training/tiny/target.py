@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from training.tiny.batches import Batches
-from training.tiny.layers import Attend, Block, Rope, Shape, causal, initialise, norm
-from training.tiny.optimiser import Optimiser, autocast
+from training.tiny.layers import Attend, Block, Rope, Shape, causal, initialize, norm
+from training.tiny.optimizer import Optimizer, autocast
 from training.tiny.tokenizer import PAD_ID
 
 CHECK_EVERY = 300
@@ -27,7 +27,7 @@ class Target(nn.Module):
         self.embed_tokens = nn.Embedding(shape.vocab, shape.hidden)
         self.layers = nn.ModuleList(Block(shape) for _ in range(shape.layers))
         self.norm = norm(shape)
-        initialise(self, shape.layers)
+        initialize(self, shape.layers)
 
     def embed(self, tokens: Tensor) -> Tensor:
         """[B, T] -> [B, T, H]."""
@@ -64,13 +64,13 @@ def loss_of(target: Target, tokens: Tensor) -> Tensor:
 
 def train(target: Target, batches: Batches, steps: int, rate: float) -> float:
     """Train for `steps` batches, two of files per one of chats; the held-out loss in nats."""
-    optimiser = Optimiser(target, rate, steps)
+    optimizer = Optimizer(target, rate, steps)
     for step in range(steps):
         tokens = batches.files() if step % 3 else batches.chats()
         loss = loss_of(target, tokens)
-        optimiser.step(loss)
+        optimizer.step(loss)
         if step % CHECK_EVERY == 0:
-            optimiser.report("target", step, loss, held_out_loss(target, batches))
+            optimizer.report("target", step, loss, held_out_loss(target, batches))
     return held_out_loss(target, batches)
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peagle.errors import UserError
-from peagle.vllm.versions import compare, in_range, normalise, parse
+from peagle.vllm.versions import compare, in_range, normalize, parse
 
 NUMBERS = st.tuples(*[st.integers(min_value=0, max_value=10_000)] * 3)
 VERSIONS = NUMBERS.map(lambda numbers: ".".join(map(str, numbers)))
@@ -24,7 +24,7 @@ def test_a_version_is_its_three_numbers(numbers: tuple[int, int, int]) -> None:
 @given(st.integers(0, 999), st.integers(0, 999))
 def test_a_short_version_ends_in_zero(major: int, minor: int) -> None:
     assert compare(f"{major}.{minor}", f"{major}.{minor}.0") == 0
-    assert normalise(f"{major}.{minor}") == f"{major}.{minor}.0"
+    assert normalize(f"{major}.{minor}") == f"{major}.{minor}.0"
 
 
 @given(NUMBERS, NUMBERS)
@@ -57,11 +57,11 @@ def test_all_parts_of_a_range_must_hold(version: str, low: str, high: str) -> No
 @given(TEXT)
 def test_any_text_is_refused_or_normalized(text: str) -> None:
     try:
-        once = normalise(text)
+        once = normalize(text)
     except UserError:
         return
 
-    assert normalise(once) == once
+    assert normalize(once) == once
 
 
 @given(VERSIONS, TEXT)

@@ -96,7 +96,7 @@ def test_embeddings_in_the_headers_are_counted_and_mentioned(tmp_path: Path) -> 
     assert "awq" in found[0]["message"]
 
 
-def test_quantised_head_is_counted_as_unquantised_with_a_note(tmp_path: Path) -> None:
+def test_quantized_head_is_counted_as_unquantized_with_a_note(tmp_path: Path) -> None:
     config = json.loads(Path(folder("gpt-oss-20b", "eagle3"), "config.json").read_text())
     config["quantization_config"] = {"quant_method": "fp8"}
     fit = shown("gpt-oss-20b", *SMALL, "--drafter", written(tmp_path, config))

@@ -33,7 +33,7 @@ def test_on_a_terminal_the_line_is_rewritten_and_cleared_at_the_end(
     monkeypatch.setenv("COLUMNS", "30")
 
     with StatusLine(lambda: 0.0) as status:
-        status.show("starting", "a very long line of the log\x1b[31m with colours")
+        status.show("starting", "a very long line of the log\x1b[31m with colors")
         status.show("proving")
 
     shown = capsys.readouterr().err

@@ -73,7 +73,7 @@ def test_without_a_terminal_yes_is_required(stocked: Terminal) -> None:
     assert "create_model" not in stocked.cloud.calls
 
 
-def test_the_artefact_is_stored_and_the_endpoint_is_gone(stocked: Terminal) -> None:
+def test_the_artifact_is_stored_and_the_endpoint_is_gone(stocked: Terminal) -> None:
     done = warmed(stocked)
 
     assert done.code == 0, done.err

@@ -39,7 +39,7 @@ CRASHES = {
         "wrong-value",
         "remove SM_VLLM_BLOCK_SIZE",
     ),
-    "quantisation": (  # SM_VLLM_QUANTIZATION=zzz
+    "quantization": (  # SM_VLLM_QUANTIZATION=zzz
         "ModelConfig Value error, Unknown quantization method: zzz.",
         "wrong-value",
         "correct the SM_VLLM_",

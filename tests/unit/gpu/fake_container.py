@@ -21,7 +21,7 @@ from pathlib import Path
 KEY = "0123456789abcdef" * 2
 MODE = os.environ["PEAGLE_WARM"]
 CACHE = Path(os.environ["PEAGLE_CACHE"]) / "warm" / KEY
-ARTEFACTS = Path(os.environ["PEAGLE_ML_ROOT"]) / "model" / "warm"
+ARTIFACTS = Path(os.environ["PEAGLE_ML_ROOT"]) / "model" / "warm"
 COMPILED = b"kernel " * 4096
 
 
@@ -35,9 +35,9 @@ def caches() -> dict[str, str]:
         return {}
     if MODE == "collect":
         CACHE.mkdir(parents=True)
-    elif (manifest := ARTEFACTS / f"{KEY}.json").is_file():
+    elif (manifest := ARTIFACTS / f"{KEY}.json").is_file():
         expected = json.loads(manifest.read_text())
-        archive = (ARTEFACTS / f"{KEY}.tar.gz").read_bytes()
+        archive = (ARTIFACTS / f"{KEY}.tar.gz").read_bytes()
         assert hashlib.sha256(archive).hexdigest() == expected["sha256"]
         assert len(archive) == expected["size"]
         with tarfile.open(fileobj=io.BytesIO(archive)) as tar:

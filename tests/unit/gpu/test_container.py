@@ -43,13 +43,13 @@ def test_a_cold_start_finds_no_files_of_the_previous_start(tmp_path: Path) -> No
     folder.prepare()
     for written in folder.written.values():
         (written / "left").write_text("x")
-    folder.artefacts.mkdir()
-    (folder.artefacts / "kept.json").write_text("{}")
+    folder.artifacts.mkdir()
+    (folder.artifacts / "kept.json").write_text("{}")
 
     folder.clear()
 
     assert all(list(written.iterdir()) == [] for written in folder.written.values())
-    assert (folder.artefacts / "kept.json").is_file()
+    assert (folder.artifacts / "kept.json").is_file()
 
 
 def test_folder_sizes_can_be_limited_to_new_files(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from benchmarks.gpu import evidence
 from benchmarks.gpu.container import PAIRS
 
 GOAL = 4.0
-"""How many times faster than cold an engine starts from an artefact, on a fresh machine."""
+"""How many times faster than cold an engine starts from an artifact, on a fresh machine."""
 README = Path(__file__).resolve().parents[3] / "README.md"
 TITLES = {"gpt-oss-20b": "GPT-OSS-20B, P-EAGLE", "qwen3-coder-30b": "Qwen3-Coder-30B-A3B, P-EAGLE"}
 
@@ -43,7 +43,7 @@ def test_the_second_machine_was_fresh_and_of_the_same_kind() -> None:
 
 
 @pytest.mark.parametrize("pair", PAIRS)
-def test_a_fresh_machine_starts_from_the_artefact_and_compiles_no_kernel(pair: str) -> None:
+def test_a_fresh_machine_starts_from_the_artifact_and_compiles_no_kernel(pair: str) -> None:
     """vLLM saves its compiled functions again after loading them; ninja writes its log."""
     restored = start(pair, "second", "restored")
     assert restored["engine"]["compiled_before"]

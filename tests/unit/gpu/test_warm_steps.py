@@ -39,8 +39,8 @@ def starts(tmp_path: Path, step: str) -> list[dict[str, Any]]:
 
 
 def other_machine(tmp_path: Path) -> tuple[str, ...]:
-    artefacts = tmp_path / "first" / "artefacts"
-    return ("--root", str(tmp_path / "other"), "--artefacts", str(artefacts))
+    artifacts = tmp_path / "first" / "artifacts"
+    return ("--root", str(tmp_path / "other"), "--artifacts", str(artifacts))
 
 
 def collect(tmp_path: Path) -> list[dict[str, Any]]:
@@ -66,13 +66,13 @@ def test_the_first_machine_starts_cold_kept_and_restored(run: Run, tmp_path: Pat
     assert kept["anew_bytes"] == {}
     assert restored["restore_seconds"] == 0.25
     assert cold["healthy_seconds"] == 60.0
-    assert cold["artefact"]["files"] == 1
-    saved = tmp_path / "first" / "artefacts" / "tiny"
+    assert cold["artifact"]["files"] == 1
+    saved = tmp_path / "first" / "artifacts" / "tiny"
     assert {path.suffix for path in saved.iterdir()} == {".json", ".gz"}
     assert 0 < cold["green_seconds"] < 60
 
 
-def test_another_machine_restores_the_artefact(run: Run, tmp_path: Path) -> None:
+def test_another_machine_restores_the_artifact(run: Run, tmp_path: Path) -> None:
     assert run("first") == 0
     assert run("second", *other_machine(tmp_path)) == 0
 
@@ -113,7 +113,7 @@ def test_a_failed_start_is_recorded_and_the_rest_continues(
     assert "kept: exited with 1" in capsys.readouterr().out
 
 
-def test_without_an_artefact_no_warm_start_is_measured(
+def test_without_an_artifact_no_warm_start_is_measured(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAILS", "collect")
@@ -124,9 +124,9 @@ def test_without_an_artefact_no_warm_start_is_measured(
     assert "no luck" in cold["error"]
 
 
-def test_a_missing_artefact_is_reported(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_artifact_is_reported(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("second") == 1
-    assert "NoArtefact: no artefact of tiny" in capsys.readouterr().out
+    assert "NoArtifact: no artifact of tiny" in capsys.readouterr().out
 
 
 def test_no_container_starts_without_time_left(

@@ -65,9 +65,9 @@ def plan_for() -> PlanFor:
     """
     catalog = load_catalog()
 
-    def make(behaviour: str = "", **options: Any) -> Plan:
+    def make(behavior: str = "", **options: Any) -> Plan:
         plan = make_plan(Options(**{"pair": "tiny", "name": NAME, **options}), catalog)
-        environment = {**plan.environment, "STAND_IN": behaviour}
+        environment = {**plan.environment, "STAND_IN": behavior}
         return plan.model_copy(update={"environment": environment})
 
     return make

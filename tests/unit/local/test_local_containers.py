@@ -284,7 +284,7 @@ def test_on_gpus_the_environment_is_the_plans_and_on_a_cpu_it_is_adapted(
     plan = plan_for("gpt-oss-20b")
     built = image(docker)
     assert DockerRunner(Docker(), built, gpus=True).runnable(plan) == (plan.environment, ())
-    with pytest.raises(Refused, match=r"would have to be downloaded|quantised"):
+    with pytest.raises(Refused, match=r"would have to be downloaded|quantized"):
         DockerRunner(Docker(), built).runnable(plan)
     stored = plan_for("qwen3-8b", model_source="s3://models/q")
     with pytest.raises(Refused, match="only AWS can mount"):

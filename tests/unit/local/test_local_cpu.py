@@ -125,7 +125,7 @@ def test_small_local_weights_can_run() -> None:
             0,
             "its drafter (a/head) would have to be downloaded",
         ),
-        ({**TINY, "SM_VLLM_QUANTIZATION": "mxfp4"}, 0, "its weights are quantised (mxfp4)"),
+        ({**TINY, "SM_VLLM_QUANTIZATION": "mxfp4"}, 0, "its weights are quantized (mxfp4)"),
         ({**TINY, SPECULATION: '{"method": "suffix"}'}, 0, "needs Arctic Inference"),
         (TINY, 8 * GIB + 1, "its weights take 8.0 GiB, and half of this machine's memory is 8.0"),
     ],

@@ -40,8 +40,8 @@ def start(stand_in: Engine, tmp_path: Path) -> Iterator[Start]:
     """Start the stand-in; it is stopped after the test."""
     started: list[EngineProcess] = []
 
-    def run(behaviour: str = "", **environment: str) -> EngineProcess:
-        variables = {"SM_VLLM_MODEL": "a/b", "STAND_IN": behaviour, **environment}
+    def run(behavior: str = "", **environment: str) -> EngineProcess:
+        variables = {"SM_VLLM_MODEL": "a/b", "STAND_IN": behavior, **environment}
         log = tmp_path / "engine.log"
         started.append(start_engine(stand_in, variables, tmp_path, free_port(), log))
         return started[-1]

@@ -40,7 +40,7 @@ class FolderSource:
             is_file = self._folder.is_file()
             raise CheckpointError(
                 f"{self._folder} is a file" if is_file else f"there is no folder {self._folder}",
-                "name the folder that holds config.json",
+                "use a folder with a config.json",
             )
         with _as_checkpoint_error(self._folder):
             return _regular_files(self._folder)

@@ -19,7 +19,14 @@ from peagle_serve.heads import HeadConfig
 Shapes = dict[str, tuple[int, ...]]
 
 _LAYER = re.compile(r"layers\.(\d+)\.")
-_ELSEWHERE = ("fc.weight", "lm_head.weight", "embed_tokens.weight", "mask_hidden", "d2t", "t2d")
+_CHECKED_BY_OWN_RULE = (
+    "fc.weight",
+    "lm_head.weight",
+    "embed_tokens.weight",
+    "mask_hidden",
+    "d2t",
+    "t2d",
+)
 """Tensors whose shape a separate rule checks."""
 
 _NORMS = ("norm.weight", "layers.0.input_layernorm.weight", "layers.0.hidden_norm.weight")
@@ -36,7 +43,9 @@ def plain_name(name: str) -> str:
 
 def has_own_rule(name: str) -> bool:
     """Whether a separate rule checks this tensor's shape."""
-    return name in _ELSEWHERE or any(part in name for part in ("mask_hidden", "d2t", "t2d"))
+    return name in _CHECKED_BY_OWN_RULE or any(
+        part in name for part in ("mask_hidden", "d2t", "t2d")
+    )
 
 
 def layers_in(names: Iterable[str]) -> set[int]:
@@ -52,7 +61,7 @@ def layer_of(name: str) -> int | None:
 
 
 def required(head: HeadConfig) -> Shapes | None:
-    """What a checkpoint of this head must hold beside what it may share with the target.
+    """The tensors a head must have, except those it may share with the target.
 
     ``None`` for a head whose layout is unknown: of a different class, quantized, or with a
     config that leaves out numbers.

@@ -18,7 +18,7 @@ LARGEST_SHARE_OF_MEMORY = 0.5
 
 _DROPPED: dict[str, str] = {
     "SM_VLLM_KV_CACHE_DTYPE": "on a CPU the KV cache uses the model's dtype",
-    "SM_VLLM_QUANTIZATION": "the CPU engine runs unquantised weights",
+    "SM_VLLM_QUANTIZATION": "the CPU engine runs unquantized weights",
     "SM_VLLM_GPU_MEMORY_UTILIZATION": "there is no GPU memory",
     "SM_VLLM_ENABLE_EXPERT_PARALLEL": "a CPU has one rank",
     "SM_VLLM_ATTENTION_BACKEND": "the CPU has one attention backend of its own",
@@ -52,7 +52,7 @@ _COMPILED = (
     "restored"
 )
 _DRAFT_SETTINGS_DROPPED: dict[str, str] = {
-    "quantization": "the CPU engine runs unquantised weights",
+    "quantization": "the CPU engine runs unquantized weights",
     "attention_backend": "the CPU has one attention backend of its own",
     "rejection_sample_method": "the CPU engine has the standard sampler only",
 }
@@ -101,7 +101,7 @@ def cannot_run(environment: Mapping[str, str], weight_bytes: int, machine: Machi
         if not path.startswith(f"{ML_ROOT}/"):
             return f"its {what} ({path}) would have to be downloaded"
     if "SM_VLLM_QUANTIZATION" in environment:
-        return f"its weights are quantised ({environment['SM_VLLM_QUANTIZATION']})"
+        return f"its weights are quantized ({environment['SM_VLLM_QUANTIZATION']})"
     method = speculation_of(environment).get("method")
     if method in _NOT_INSTALLED:
         return f"its method {method} needs {_NOT_INSTALLED[method]}, which the CPU engine lacks"

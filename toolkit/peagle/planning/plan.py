@@ -1,4 +1,4 @@
-"""Options, Plan and the data between them. No behaviour."""
+"""Options, Plan and the data between them. No behavior."""
 
 from __future__ import annotations
 

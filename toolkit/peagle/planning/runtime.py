@@ -48,8 +48,8 @@ def choose_runtime(
     below the pair's minimum.
     """
     table = catalog.runtimes
-    by_version = {versions.normalise(runtime.vllm): runtime for runtime in table.runtimes}
-    version = versions.normalise(options.vllm or table.default)
+    by_version = {versions.normalize(runtime.vllm): runtime for runtime in table.runtimes}
+    version = versions.normalize(options.vllm or table.default)
     if version not in by_version:
         who, minimum = minimum_of(target, drafter)
         if versions.compare(version, minimum) < 0:

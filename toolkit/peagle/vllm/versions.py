@@ -16,7 +16,7 @@ Parsed = tuple[int, int, int]
 
 _VERSION = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?", re.ASCII)
 _COMPARISON = re.compile(r"(>=|<=|==|<|>)(.*)", re.DOTALL)
-_HOLDS: dict[str, Callable[[Parsed, Parsed], bool]] = {
+_OPERATORS: dict[str, Callable[[Parsed, Parsed], bool]] = {
     ">=": operator.ge,
     "<=": operator.le,
     "==": operator.eq,
@@ -34,7 +34,7 @@ def parse(version: str) -> Parsed:
     return int(found[1]), int(found[2]), int(found[3] or 0)
 
 
-def normalise(version: str) -> str:
+def normalize(version: str) -> str:
     """The version with all three numbers: ``0.28`` becomes ``0.28.0``."""
     return ".".join(str(number) for number in parse(version))
 
@@ -61,4 +61,4 @@ def _holds(number: Parsed, comparison: str) -> bool:
         raise UserError(
             f"{comparison!r} is not a comparison of versions", "write it like >=0.18.0,<0.22.0"
         )
-    return _HOLDS[found[1]](number, parse(found[2]))
+    return _OPERATORS[found[1]](number, parse(found[2]))

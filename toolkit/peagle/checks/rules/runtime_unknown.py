@@ -11,7 +11,7 @@ RULE = Rule("runtime-unknown", about="hardware", vllm_notices="never")
 
 
 def check(case: Case) -> Findings:
-    known = [versions.normalise(runtime.vllm) for runtime in case.runtimes.runtimes]
+    known = [versions.normalize(runtime.vllm) for runtime in case.runtimes.runtimes]
     version = case.runtime.vllm
     if version not in known and case.image is None:
         fix = f"use --vllm {nearest_version(version, known)}, or your own image with --image"

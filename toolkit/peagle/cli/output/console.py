@@ -38,7 +38,7 @@ TYPED_AT = "peagle.typed_at"
 UNLIMITED = 10_000
 """The width of a pipe, which another program may read: nothing is dropped or wrapped."""
 
-_COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
+_COLORS = {"error": "red", "warning": "yellow", "note": "cyan"}
 _GAP = 2
 _INDENT = 9
 _PADDING = re.compile(r" +$", re.MULTILINE)
@@ -119,7 +119,7 @@ class _Unpadded:
 def show_findings(findings: Iterable[Finding]) -> None:
     """One line per finding on stderr: level, where, message, fix."""
     for finding in findings:
-        level = click.style(f"{finding.level}:", fg=_COLOURS[finding.level], bold=True)
+        level = click.style(f"{finding.level}:", fg=_COLORS[finding.level], bold=True)
         fix = fix_in_context(finding.fix, finding.command)
         message = f"{finding.message} ({fix})" if fix else finding.message
         say(f"{level} {where_text(finding.where)}: {message} [{finding.code}]")
@@ -130,7 +130,7 @@ def print_findings(console: Console, findings: Iterable[Finding]) -> None:
     from rich.markup import escape
 
     for finding in findings:
-        level = f"[bold {_COLOURS[finding.level]}]{finding.level:<8}[/]"
+        level = f"[bold {_COLORS[finding.level]}]{finding.level:<8}[/]"
         console.print(f"{level} [bold]{finding.code}[/] ({escape(where_text(finding.where))})")
         fix = fix_in_context(finding.fix, finding.command)
         for text in (finding.message, f"fix: {fix}" if fix else ""):

@@ -19,7 +19,7 @@ def autocast(device: torch.device) -> AbstractContextManager[object]:
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda")
 
 
-class Optimiser:
+class Optimizer:
     """Updates a model's trainable weights along a schedule of `steps` steps."""
 
     def __init__(self, model: nn.Module, rate: float, steps: int) -> None:
