@@ -48,6 +48,7 @@ def lock_gpus(lock: TextIO, gpus: int) -> None:
 
     The lock holds until the file is closed. After 30 s the GPUs count as free.
     """
+    # Not the toolkit's lock: workers run in vLLM's Python, whose filelock has another version.
     fcntl.flock(lock, fcntl.LOCK_EX)
     devices = [int(device) for device in os.environ["CUDA_VISIBLE_DEVICES"].split(",")][:gpus]
     end = time.monotonic() + _WAIT_SECONDS

@@ -6,6 +6,7 @@ arguments (``environment``); ``PEAGLE_*`` variables are the container's own.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -13,7 +14,11 @@ PREFIX = "SM_VLLM_"
 MODEL = f"{PREFIX}MODEL"
 SPECULATION = f"{PREFIX}SPECULATIVE_CONFIG"
 LOAD_FORMAT = f"{PREFIX}LOAD_FORMAT"
+SERVED_NAME = f"{PREFIX}SERVED_MODEL_NAME"
+ENFORCE_EAGER = f"{PREFIX}ENFORCE_EAGER"
 HUB_MODEL = "HF_MODEL_ID"
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*", re.ASCII)
+"""A model of the Hugging Face Hub: ``org/name``."""
 PORT_VARIABLE = "SAGEMAKER_BIND_TO_PORT"
 """SageMaker's variable for the port of a container."""
 DEFAULT_PORT = 8080

@@ -132,13 +132,18 @@ def flag_of(name: str) -> str:
     return "--" + name[len(PREFIX) :].lower().replace("_", "-")
 
 
+def variable_of(flag: str) -> str:
+    """``SM_VLLM_MAX_MODEL_LEN`` of ``--max-model-len``."""
+    return PREFIX + flag.removeprefix("--").replace("-", "_").upper()
+
+
 def _argument(flag: str, value: str) -> list[str]:
     switch = value.strip().lower()
     if switch == "false":
         return []
     if switch == "true" or not value:
         return [flag]
-    tokens = _tokens(flag, value)
+    tokens = tokens_of(flag, value)
     if "--" in tokens:  # argparse drops it anywhere
         raise ValueError("the value '--'")
     if len(tokens) == 1 and tokens[0].startswith("-"):
@@ -149,7 +154,8 @@ def _argument(flag: str, value: str) -> list[str]:
     return [flag, *tokens] if tokens else []
 
 
-def _tokens(flag: str, value: str) -> list[str]:
+def tokens_of(flag: str, value: str) -> list[str]:
+    """The tokens after ``flag`` for a value other than a switch."""
     text = value.strip()
     if flag in WHOLE_ARRAY_FLAGS:
         return [value]

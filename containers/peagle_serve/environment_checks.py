@@ -19,6 +19,7 @@ from typing import Any
 
 from peagle_serve.contract import (
     DEFAULT_PORT,
+    HUB_ID,
     MODEL,
     PORT_VARIABLE,
     PREFIX,
@@ -33,7 +34,6 @@ from peagle_serve.weights import drafter_of
 
 PAIR_FILE = Path(__file__).resolve().parent.parent / "pair.json"
 _OTHER_IMAGE = "use an image of that pair (peagle image build PAIR), or set this image's pair"
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 _NAMES = {
     "architecture": "architecture",
     "hidden_size": "hidden size",
@@ -81,7 +81,7 @@ def _model(role: str, built: Document, named: str, where: str) -> Iterator[str]:
     if named.lower().startswith("s3://"):
         return  # its files are not readable here
     if not is_folder_path(named):
-        own, is_id = built.get(role), _HUB_ID.fullmatch(named)
+        own, is_id = built.get(role), HUB_ID.fullmatch(named)
         if is_id and isinstance(own, str) and own.casefold() != named.casefold():
             yield f"{where} is {named}"
         return

@@ -156,6 +156,12 @@ def classes_of(config: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(map(str, names)) if isinstance(names, list) else ()
 
 
+def layer_of(name: str) -> int | None:
+    """The number of the layer that the tensor of this name belongs to."""
+    match = _LAYER.search(name)
+    return int(match[1] or 0) if match else None
+
+
 def has_mask(tensors: Iterable[str]) -> bool:
     """Whether the tensor for the masked slots is among these names."""
     return any(MASK in name for name in tensors)

@@ -2,9 +2,9 @@
 
 On a CPU with AMX tiles vLLM 0.28.0 sends a layer of at most 1 MiB in 16 bits to
 ``weight_packed_linear``, which takes a matrix only. ``load_model`` gives a P-EAGLE head's ``fc``
-a single row of numbers (``mask_hidden``), so the engine ends at start for every head with so small an ``fc``:
+a single row of numbers (``mask_hidden``), so with so small an ``fc`` the engine fails at startup:
 "IndexError: Dimension out of range (expected to be in range of [-1, 0], but got -2)". Without
-that choice such layers go to oneDNN, as the large ones do, and as they do on other CPUs.
+that kernel such layers go to oneDNN, as the large ones do, and as they do on other CPUs.
 
 vLLM loads its plugins in all of its processes, by the entry point in ``plugin``.
 """

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from peagle.catalog.writing import refuse_unwritable as refuse_unwritable
     from peagle.catalog.writing import write_texts as write_texts
     from peagle.checkpoints.models import is_folder as is_folder
-    from peagle.checks.facts import in_ecr as in_ecr
+    from peagle.checks.facts import parse_ecr_image as parse_ecr_image
     from peagle.checks.registry import rules_found as rules_found
     from peagle.checks.report import check as check
     from peagle.checks.report import check_document as check_document

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import BaseModel, ConfigDict
 
@@ -12,6 +12,8 @@ from peagle.errors import Fix
 
 Level = Literal["error", "warning", "note"]
 """An error prevents any change; a warning must be read before one; a note is information."""
+
+_LEVELS = get_args(Level)
 
 
 class Finding(BaseModel):
@@ -48,6 +50,11 @@ warning = partial(finding, "warning")
 
 note = partial(finding, "note")
 """A finding for information."""
+
+
+def severity(finding: Finding) -> int:
+    """Sort key: errors before warnings before notes."""
+    return _LEVELS.index(finding.level)
 
 
 def errors(findings: Iterable[Finding]) -> list[Finding]:

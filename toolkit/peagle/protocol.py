@@ -6,12 +6,17 @@ Pure functions, shared by the clients of AWS, the sandbox and local engines.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from peagle_serve.logs import restored_text
+
+STAND_IN_TAG = "peagle:stand-in"
+"""Set by the sandbox on an endpoint that serves something smaller than the target."""
+
+ENGINE_TAG = "peagle:engine"
+"""Set by the sandbox to ``vllm <version>`` when it runs a different version from the image's."""
 
 
 def request_body(
@@ -126,37 +131,17 @@ def log_fields(line: str) -> dict[str, Any]:
     Empty for lines of other programs. The engine's own lines have ``from`` and no ``event``.
     """
     if not line.startswith('{"time":'):
-        is_text = line.startswith("serve: ")
-        return _with_event({"message": line.removeprefix("serve: ")}) if is_text else {}
+        return {}
     try:
         fields = json.loads(line)
     except ValueError:
         return {}
-    return fields if "event" in fields or "from" in fields else _with_event(fields)
-
-
-_RESTORED = re.compile(r"warm start: (.*\(key ([0-9a-f]{32})\b.*\))")
-_NOT_RESTORED = re.compile(r"no warm start(?:, [^:]*)?: (.*)")
-
-
-def _with_event(fields: dict[str, Any]) -> dict[str, Any]:
-    """Fields of the previous version, whose lines had no ``event``: their messages identify it."""
-    message = str(fields.get("message", ""))
-    if found := _RESTORED.match(message):
-        return {**fields, "event": "warm-start", "restored": True, "key": found[2],
-                "detail": found[1]}  # fmt: skip
-    if found := _NOT_RESTORED.match(message):
-        return {**fields, "event": "warm-start", "restored": False, "reason": found[1]}
-    if fields.get("level") == "ERROR":
-        refused = fields.get("stage") == "checking" or fields.get("cause") == "environment"
-        reason = message.removeprefix("the engine ended: ")
-        return {**fields, "event": "refused" if refused else "crash", "reason": reason}
-    return fields
+    return fields if "event" in fields or "from" in fields else {}
 
 
 def log_text(line: str) -> str:
     """A line of a container's log as people read it; lines of other programs are unchanged."""
-    fields = log_fields(line) if line.startswith('{"time":') else {}
+    fields = log_fields(line)
     if not fields:
         return line
     message = str(fields.get("message", ""))
@@ -209,8 +194,7 @@ def _warm_start(fields: dict[str, Any]) -> WarmStart:
     if not fields["restored"]:
         differences = tuple(map(str, fields.get("differences") or ()))
         return WarmStart(None, str(fields["reason"]), differences)
-    detail = fields["detail"] if "detail" in fields else restored_text(fields)
-    return WarmStart(str(fields["key"]), detail)
+    return WarmStart(str(fields["key"]), restored_text(fields))
 
 
 def digest_in(image: str) -> str | None:

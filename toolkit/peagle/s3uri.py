@@ -8,7 +8,7 @@ from typing import Self
 
 SCHEME = "s3://"
 
-_BUCKET = re.compile(r"[a-z0-9][a-z0-9.\-]{1,61}[a-z0-9]")
+_BUCKET = re.compile(r"(?!\d+\.\d+\.\d+\.\d+$)(?!.*\.\.)[a-z0-9][a-z0-9.\-]{1,61}[a-z0-9]")
 _MOUNTABLE_KEY = re.compile(r"([^\s%/]+/)*")
 _MAX_LENGTH = 1024
 """Of an S3Uri in SageMaker's service model."""

@@ -56,6 +56,7 @@ def pack(place: Path, archive: Path, secrets: Iterable[str]) -> Packed:
     paths = list(_paths(place))
     if not _is_compiled(paths):
         raise NothingCompiled("the engine has compiled nothing (does it run with --enforce-eager?)")
+    # Not ``peagle.store``: this package has the standard library only.
     descriptor, temporary = tempfile.mkstemp(prefix=archive.name, dir=archive.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:

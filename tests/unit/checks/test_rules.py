@@ -11,7 +11,7 @@ import pytest
 from peagle.catalog import find_pair
 from peagle.checkpoints import Checkpoint
 from peagle.checks import About, Rule, check, rules, rules_found
-from peagle.checks.facts import in_ecr, in_tag
+from peagle.checks.facts import parse_ecr_image, parse_tag_versions
 from peagle.checks.registry import Notices
 from peagle.errors import CheckpointError, UserError
 from tests.unit.checks.cases import CATALOG, catalog_case, geometry_case, make_case, tiny_case
@@ -187,7 +187,7 @@ def test_a_head_of_another_target_is_recognized_by_its_id() -> None:
     ],
 )
 def test_a_tag_has_vllm_and_cuda_versions(image: str, vllm: str, cuda: str | None) -> None:
-    tag = in_tag(image)
+    tag = parse_tag_versions(image)
     assert tag is not None
     assert (tag.vllm, tag.cuda) == (vllm, cuda)
 
@@ -196,15 +196,15 @@ def test_a_tag_has_vllm_and_cuda_versions(image: str, vllm: str, cuda: str | Non
     "image", ["a/b:latest", "a/b", "a/b:1", "a/b:2026.11.20.1", "a/b@sha256:0"]
 )
 def test_other_tags_have_no_versions(image: str) -> None:
-    assert in_tag(image) is None
+    assert parse_tag_versions(image) is None
 
 
 def test_an_image_in_ecr_has_account_region_and_tag() -> None:
-    found = in_ecr("123456789012.dkr.ecr.cn-north-1.amazonaws.com.cn/me/mine:1@sha256:abc")
+    found = parse_ecr_image("123456789012.dkr.ecr.cn-north-1.amazonaws.com.cn/me/mine:1@sha256:abc")
     assert found is not None
     assert (found.account, found.region) == ("123456789012", "cn-north-1")
     assert (found.repository, found.tag) == ("me/mine", "1")
-    assert in_ecr("docker.io/me/mine:1") is None
+    assert parse_ecr_image("docker.io/me/mine:1") is None
 
 
 @pytest.mark.parametrize(

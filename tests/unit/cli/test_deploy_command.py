@@ -76,7 +76,9 @@ def test_json_is_one_document_with_the_agreed_keys(terminal: Terminal) -> None:
 
 def test_that_it_started_warm_is_read_from_the_log(terminal: Terminal) -> None:
     key = "0a" * 16
-    terminal.cloud.write_log(f"serve: warm start: restored 4 files in 0.01 s (key {key})")
+    fields = {"event": "warm-start", "restored": True, "key": key, "files": 4}
+    line = {"time": "t", **fields, "unpacked_bytes": 100_000, "seconds": 0.01}
+    terminal.cloud.write_log(json.dumps(line, separators=(",", ":")))
     for part in ("target", "drafter"):
         for name in ("config.json", "model.safetensors"):
             terminal.cloud.put("models", f"pair/{part}/{name}", b"{}")
@@ -84,7 +86,7 @@ def test_that_it_started_warm_is_read_from_the_log(terminal: Terminal) -> None:
 
     done = terminal.run(*FIRST, *where, "--yes", "--json")
 
-    assert f"Warm start: restored 4 files in 0.01 s (key {key})\n" in done.err
+    assert f"Warm start: restored 4 files, 0.1 MB in 0.01 s (key {key})\n" in done.err
     assert done.document["warm_start"]["key"] == key
 
 

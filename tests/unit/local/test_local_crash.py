@@ -196,7 +196,8 @@ def test_a_log_of_the_container_gives_the_same_crash() -> None:
         for line in lines
     ]  # fmt: skip
     ended = {"time": "2026-11-20T11:50:02.000Z", "level": "ERROR", "stage": "ended",
-             "message": "the engine ended: x", "fix": "y"}  # fmt: skip
+             "event": "crash",
+             "cause": "unknown", "message": "the engine ended: x", "fix": "y"}  # fmt: skip
 
     assert find_crash([*reported, json.dumps(ended)]) == find_crash(lines)
     assert find_crash(lines).cause == "head-does-not-fit"
@@ -219,6 +220,7 @@ def test_the_containers_last_crash_report_decides() -> None:
 
 def test_a_refusal_of_the_container_is_the_reason() -> None:
     refused = {"time": "2026-11-20T11:50:01.000Z", "level": "ERROR", "stage": "checking",
+               "event": "refused",
                "message": "no model is named", "fix": "set SM_VLLM_MODEL"}  # fmt: skip
 
     assert find_crash([json.dumps(refused)]).line == (

@@ -164,7 +164,7 @@ def test_arguments_that_no_environment_can_express_are_refused(
         ({"K-K": "v"}, "refuses the name"),
         ({f"KEY{n:02}": "ä" * 500 for n in range(40)}, "limit is 32768"),
         ({"K": "50%"}, "contains %"),
-        ({"K": "a\0b"}, "zero byte"),
+        ({"K": "a\0b"}, "NUL byte"),
     ],
 )
 def test_environments_that_sagemaker_refuses_are_refused(

@@ -9,7 +9,7 @@ from typing import Any
 from peagle.aws.client import Aws
 from peagle.aws.errors import AlreadyExists, Missing
 from peagle.aws.image_records import record_resource
-from peagle.checks.facts import in_ecr
+from peagle.checks.facts import parse_ecr_image
 from peagle.errors import CloudError
 from peagle.images import Login
 
@@ -74,7 +74,7 @@ def image_digest(aws: Aws, name: str, tag: str) -> str | None:
 def digest_by_address(aws: Aws, image: str) -> str | None:
     """The digest of an image in the ECR of any account, by its address with a tag; ``None`` if it
     does not exist or is not in ECR. Needs only the permissions for pulling."""
-    found = in_ecr(image)
+    found = parse_ecr_image(image)
     if found is None or found.tag is None:
         return None
     try:

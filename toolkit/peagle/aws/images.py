@@ -9,7 +9,7 @@ from peagle.aws import codebuild, ecr
 from peagle.aws.client import Aws, Connect
 from peagle.aws.image_records import PushedImage, Say, record_push
 from peagle.catalog.schema import Catalog
-from peagle.checks.facts import in_ecr
+from peagle.checks.facts import parse_ecr_image
 from peagle.engine.install import engine_packages
 from peagle.errors import CloudError, Fix, Unsupported
 from peagle.images import Built, Docker, Image, Login, build, engine_image, image_name, push
@@ -71,7 +71,7 @@ def build_image(docker: Docker, request: ImageRequest, connect: Connect, progres
     ``connect`` is called only to pull a base from ECR. Raises as ``Docker.run``.
     """
     base = request.base_image
-    registry = in_ecr(base)
+    registry = parse_ecr_image(base)
     logins: Sequence[Login] = ()
     if registry is not None and docker.inspect("image", base) is None:
         logins = (ecr.login(connect(registry.region), base.partition("/")[0]),)
@@ -94,7 +94,7 @@ def build_image_on_aws(aws: Aws, request: ImageRequest, say: Say) -> str:
     order = codebuild.BuildOrder(
         repository=repository,
         tag=tag,
-        base_registry=base.partition("/")[0] if in_ecr(base) else "",
+        base_registry=base.partition("/")[0] if parse_ecr_image(base) else "",
         context=context(plan, recipe),
         digest=content_digest(plan, recipe),
     )

@@ -16,12 +16,6 @@ ResourceKind = Literal["Model", "EndpointConfig", "Endpoint"]
 OWNER_TAG = "peagle:id"
 """Tag with the id of the deployment record: the resource is ours."""
 
-STAND_IN_TAG = "peagle:stand-in"
-"""Set by the sandbox on an endpoint that serves something smaller than the target."""
-
-ENGINE_TAG = "peagle:engine"
-"""Set by the sandbox to ``vllm <version>`` when it runs another version than the image names."""
-
 BUSY = frozenset({"Creating", "Updating", "SystemUpdating", "RollingBack", "Deleting"})
 """States that end by themselves."""
 

@@ -5,7 +5,6 @@ A rule yields (location, message, fix) for each problem.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -15,10 +14,9 @@ from peagle.catalog.schema import DRAFTLESS, Drafter, Target
 from peagle.catalog.tables import InstanceTable, RuntimeTable, StorageTable, VersionRuleTable
 from peagle.errors import nearest
 from peagle.vllm import versions
+from peagle_serve.contract import HUB_ID
 
 Violation = tuple[Location, str, str]
-
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*", re.ASCII)
 
 
 def target_violations(target: Target, path: Path) -> Iterator[Violation]:
@@ -96,7 +94,7 @@ def _weights(where: Location, weights: str, path: Path) -> Iterator[Violation]:
                 f"there is no folder {weights} beside the file",
                 "create it, or use a Hugging Face id",
             )
-    elif not _HUB_ID.fullmatch(weights):
+    elif not HUB_ID.fullmatch(weights):
         fix = "write a Hugging Face id such as openai/gpt-oss-20b, or ./folder beside the file"
         yield where, f"{weights!r} is not a weights location", fix
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from peagle.s3uri import is_s3_uri
+from peagle_serve.contract import HUB_ID
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Source(Protocol):
         to hexadecimal digits. Empty if none is known, or before the first call of ``names``."""
 
 
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*(@[\w.\-/]+)?", re.ASCII)
+_REVISION = re.compile(r"[\w.\-/]+", re.ASCII)
 _FOLDER = re.compile(r"[/~.]")
 
 
@@ -84,7 +85,8 @@ def is_folder(text: str) -> bool:
 
 def is_hub_id(text: str) -> bool:
     """Whether the text is a Hugging Face id, ``org/name`` or ``org/name@revision``."""
-    return _HUB_ID.fullmatch(text) is not None
+    name, at, revision = text.partition("@")
+    return bool(HUB_ID.fullmatch(name) and (not at or _REVISION.fullmatch(revision)))
 
 
 def split_revision(location: str) -> tuple[str, str | None]:

@@ -37,14 +37,14 @@ def first_of(names: list[str], shown: int = 3) -> str:
 
 
 _ECR = re.compile(
-    r"(?P<account>\d{12})\.dkr\.ecr\.(?P<region>[a-z0-9\-]+)\.[a-z0-9.\-]+/"
+    r"(?P<account>\d{12})\.dkr\.ecr(?:-fips)?\.(?P<region>[a-z0-9\-]+)\.[a-z0-9.\-]+/"
     r"(?P<repository>[^:@\s]+)(?::(?P<tag>[^@\s]+))?(?:@\S+)?"
 )
 _TAG = re.compile(r":v?(?P<vllm>\d+\.\d+\.\d+)(?![\d.])(?:\S*?[.\-]cu(?P<cuda>\d{3}))?")
 
 
 @dataclass(frozen=True)
-class InEcr:
+class EcrImage:
     """An image in ECR; ``tag`` is ``None`` where only a digest names it."""
 
     account: str
@@ -54,23 +54,23 @@ class InEcr:
 
 
 @dataclass(frozen=True)
-class InTag:
+class TagVersions:
     """The versions in a tag; ``cuda`` as ``13.0``, ``None`` if absent."""
 
     vllm: str
     cuda: str | None
 
 
-def in_ecr(image: str | None) -> InEcr | None:
+def parse_ecr_image(image: str | None) -> EcrImage | None:
     """The parts of the name; ``None`` for no image or one of another registry."""
     found = _ECR.fullmatch(image or "")
-    return InEcr(**found.groupdict()) if found else None
+    return EcrImage(**found.groupdict()) if found else None
 
 
-def in_tag(image: str) -> InTag | None:
+def parse_tag_versions(image: str) -> TagVersions | None:
     """The versions in the tag, or ``None`` unless it begins with a version such as ``0.28.0``."""
     found = _TAG.search(image)
     if found is None:
         return None
     cuda = found["cuda"]
-    return InTag(found["vllm"], f"{cuda[:2]}.{cuda[2]}" if cuda else None)
+    return TagVersions(found["vllm"], f"{cuda[:2]}.{cuda[2]}" if cuda else None)

@@ -9,16 +9,14 @@ llm_base_proposer.py (validate_same_kv_cache_group).
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Sequence
 
 from peagle.catalog.schema import AttentionGroup
 from peagle.checkpoints.heads import Head, attention_of
-from peagle_serve.heads import HeadConfig
+from peagle_serve.heads import HeadConfig, layer_of
 
 Shapes = dict[str, tuple[int, ...]]
 
-_LAYER = re.compile(r"layers\.(\d+)\.")
 _CHECKED_BY_OWN_RULE = (
     "fc.weight",
     "lm_head.weight",
@@ -50,14 +48,7 @@ def has_own_rule(name: str) -> bool:
 
 def layers_in(names: Iterable[str]) -> set[int]:
     """The numbers of the layers that have a tensor among these names."""
-    found = (_LAYER.match(plain_name(name)) for name in names)
-    return {int(match[1]) for match in found if match}
-
-
-def layer_of(name: str) -> int | None:
-    """The number of the layer that the tensor belongs to."""
-    match = _LAYER.match(plain_name(name))
-    return int(match[1]) if match else None
+    return {layer for layer in map(layer_of, names) if layer is not None}
 
 
 def required(head: HeadConfig) -> Shapes | None:

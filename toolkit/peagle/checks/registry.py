@@ -32,8 +32,6 @@ _CAUSES = frozenset(
 )
 """Of findings of one level these come first: others may follow from them."""
 
-_SEVERITY = {"error": 0, "warning": 1, "note": 2}
-
 
 @dataclass(frozen=True)
 class Rule:
@@ -129,4 +127,4 @@ def check(
         for finding in findings
         if code != _KNOWN or finding.code not in reported
     )
-    return tuple(sorted(found, key=lambda f: (_SEVERITY[f.level], f.code not in _CAUSES)))
+    return tuple(sorted(found, key=lambda f: (findings.severity(f), f.code not in _CAUSES)))

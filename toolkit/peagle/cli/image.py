@@ -252,7 +252,7 @@ def deploy_command(
     pair: Sequence[str], address: str, baked: bool, region: str
 ) -> tuple[str, ...] | None:
     """The command that deploys a pushed image; ``None`` if SageMaker cannot pull it."""
-    if api.in_ecr(address) is None:
+    if api.parse_ecr_image(address) is None:
         return None
     weights = ["--baked-weights"] if baked else []
     return in_context(["peagle", "deploy", *pair, "--image", address, *weights, *_region(region)])

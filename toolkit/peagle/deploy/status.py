@@ -13,7 +13,7 @@ from peagle.deploy import state
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.state import Deployment, Revision
 from peagle.errors import PeagleError
-from peagle.protocol import WarmStart, warm_start_in
+from peagle.protocol import ENGINE_TAG, STAND_IN_TAG, WarmStart, warm_start_in
 from peagle.store import SANDBOX
 
 
@@ -129,10 +129,8 @@ def sandbox_engine(aws: Aws, live: Endpoint | None) -> SandboxEngine:
         tags = sagemaker.tags_of(aws, live.arn)
     except AccessDenied:
         return SandboxEngine()
-    engine = tags.get(sagemaker.ENGINE_TAG)
-    return SandboxEngine(
-        tags.get(sagemaker.STAND_IN_TAG), engine.removeprefix("vllm ") if engine else None
-    )
+    engine = tags.get(ENGINE_TAG)
+    return SandboxEngine(tags.get(STAND_IN_TAG), engine.removeprefix("vllm ") if engine else None)
 
 
 def usd_per_hour(record: Deployment) -> float | None:

@@ -11,21 +11,29 @@ from peagle.data import weights_folder
 from peagle.engine.installed import Machine
 from peagle.errors import UserError
 from peagle.planning.plan import Plan, Weights
-from peagle_serve.contract import ML_ROOT
+from peagle_serve.contract import (
+    ENFORCE_EAGER,
+    ML_ROOT,
+    MODEL,
+    MODEL_FOLDER,
+    PREFIX,
+    SPECULATION,
+)
 
 LARGEST_SHARE_OF_MEMORY = 0.5
 """The largest share of memory for weights; the KV cache, vLLM and other programs use the rest."""
 
+_QUANTIZATION = f"{PREFIX}QUANTIZATION"
 _DROPPED: dict[str, str] = {
-    "SM_VLLM_KV_CACHE_DTYPE": "on a CPU the KV cache uses the model's dtype",
-    "SM_VLLM_QUANTIZATION": "the CPU engine runs unquantized weights",
-    "SM_VLLM_GPU_MEMORY_UTILIZATION": "there is no GPU memory",
-    "SM_VLLM_ENABLE_EXPERT_PARALLEL": "a CPU has one rank",
-    "SM_VLLM_ATTENTION_BACKEND": "the CPU has one attention backend of its own",
-    "SM_VLLM_MAX_CUDAGRAPH_CAPTURE_SIZE": "there are no CUDA graphs",
-    "SM_VLLM_CUDAGRAPH_CAPTURE_SIZES": "there are no CUDA graphs",
-    "SM_VLLM_COMPILATION_CONFIG": "it is for a GPU",
-    "SM_VLLM_MOE_BACKEND": "its kernels need a GPU",
+    f"{PREFIX}KV_CACHE_DTYPE": "on a CPU the KV cache uses the model's dtype",
+    _QUANTIZATION: "the CPU engine runs unquantized weights",
+    f"{PREFIX}GPU_MEMORY_UTILIZATION": "there is no GPU memory",
+    f"{PREFIX}ENABLE_EXPERT_PARALLEL": "a CPU has one rank",
+    f"{PREFIX}ATTENTION_BACKEND": "the CPU has one attention backend of its own",
+    f"{PREFIX}MAX_CUDAGRAPH_CAPTURE_SIZE": "there are no CUDA graphs",
+    f"{PREFIX}CUDAGRAPH_CAPTURE_SIZES": "there are no CUDA graphs",
+    f"{PREFIX}COMPILATION_CONFIG": "it is for a GPU",
+    f"{PREFIX}MOE_BACKEND": "its kernels need a GPU",
 }
 _DROPPED_PREFIXES: dict[str, str] = {
     "VLLM_USE_FLASHINFER": "FlashInfer needs a GPU",
@@ -35,18 +43,17 @@ _DROPPED_PREFIXES: dict[str, str] = {
     "NCCL_": "there is no GPU",
 }
 _ONE_RANK = (
-    "SM_VLLM_TENSOR_PARALLEL_SIZE",
-    "SM_VLLM_PIPELINE_PARALLEL_SIZE",
-    "SM_VLLM_DATA_PARALLEL_SIZE",
+    f"{PREFIX}TENSOR_PARALLEL_SIZE",
+    f"{PREFIX}PIPELINE_PARALLEL_SIZE",
+    f"{PREFIX}DATA_PARALLEL_SIZE",
 )
 _ADDED: dict[str, tuple[str, str]] = {
     "HF_HUB_OFFLINE": ("1", "all weights are on this machine"),
     "VLLM_NO_USAGE_STATS": ("1", "usage statistics are off"),
-    "SM_VLLM_DISTRIBUTED_EXECUTOR_BACKEND": ("uni", "one process fewer, a third faster to start"),
+    f"{PREFIX}DISTRIBUTED_EXECUTOR_BACKEND": ("uni", "one process fewer, a third faster to start"),
     "VLLM_ENABLE_V1_MULTIPROCESSING": ("0", "required by the uni backend on a CPU"),
 }
-_EAGER = "SM_VLLM_ENFORCE_EAGER"
-_UNCOMPILED = {_EAGER: ("true", "compilation takes a minute and gains little on a CPU")}
+_UNCOMPILED = {ENFORCE_EAGER: ("true", "compilation takes a minute and gains little on a CPU")}
 _COMPILED = (
     "the model is compiled, as on a GPU: starting takes a minute longer, unless a warm start is "
     "restored"
@@ -83,7 +90,7 @@ def for_cpu(
         if name not in kept:
             kept[name] = value
             notes.append(f"{name}={value}: {because}")
-    if compiled and _EAGER not in kept:
+    if compiled and ENFORCE_EAGER not in kept:
         notes.append(_COMPILED)
     return kept, tuple(notes)
 
@@ -100,8 +107,8 @@ def cannot_run(environment: Mapping[str, str], weight_bytes: int, machine: Machi
             return f"its {what} ({path}) is streamed, and the CPU engine has no streamer"
         if not path.startswith(f"{ML_ROOT}/"):
             return f"its {what} ({path}) would have to be downloaded"
-    if "SM_VLLM_QUANTIZATION" in environment:
-        return f"its weights are quantized ({environment['SM_VLLM_QUANTIZATION']})"
+    if _QUANTIZATION in environment:
+        return f"its weights are quantized ({environment[_QUANTIZATION]})"
     method = speculation_of(environment).get("method")
     if method in _NOT_INSTALLED:
         return f"its method {method} needs {_NOT_INSTALLED[method]}, which the CPU engine lacks"
@@ -116,7 +123,7 @@ def cannot_run(environment: Mapping[str, str], weight_bytes: int, machine: Machi
 
 def model_paths(environment: Mapping[str, str]) -> dict[str, str]:
     """The paths that vLLM loads: ``target``, and ``drafter`` if it has weights."""
-    paths = {"target": environment.get("SM_VLLM_MODEL", f"{ML_ROOT}/model")}
+    paths = {"target": environment.get(MODEL, MODEL_FOLDER)}
     drafter = speculation_of(environment).get("model")
     if isinstance(drafter, str):
         paths["drafter"] = drafter
@@ -127,7 +134,7 @@ def speculation_of(environment: Mapping[str, str]) -> dict[str, Any]:
     """vLLM's speculative configuration; empty without one and for invalid JSON, which the engine
     itself refuses."""
     try:
-        config = json.loads(environment.get("SM_VLLM_SPECULATIVE_CONFIG", "{}"))
+        config = json.loads(environment.get(SPECULATION, "{}"))
     except ValueError:
         return {}
     return config if isinstance(config, dict) else {}
@@ -161,11 +168,11 @@ def _limit_speculation(kept: dict[str, str], notes: list[str]) -> None:
         if key in config and (key != "rejection_sample_method" or config[key] == "synthetic"):
             notes.append(f"{key} of the speculation is dropped: {because}")
             del config[key]
-            kept["SM_VLLM_SPECULATIVE_CONFIG"] = json.dumps(config, ensure_ascii=False)
+            kept[SPECULATION] = json.dumps(config, ensure_ascii=False)
     if config.get("draft_tensor_parallel_size", 1) != 1:
         notes.append("draft_tensor_parallel_size becomes 1: a CPU has one rank")
         config["draft_tensor_parallel_size"] = 1
-        kept["SM_VLLM_SPECULATIVE_CONFIG"] = json.dumps(config, ensure_ascii=False)
+        kept[SPECULATION] = json.dumps(config, ensure_ascii=False)
 
 
 _WEIGHTS = ("*.safetensors", "*.bin", "*.gguf")

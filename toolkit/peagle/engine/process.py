@@ -23,7 +23,7 @@ from peagle.data import entrypoint_folder
 from peagle.engine.installed import Engine
 from peagle.errors import DockerMissing, EngineError, NotFound
 from peagle.images import Docker
-from peagle_serve.contract import ROOT_VARIABLE
+from peagle_serve.contract import PORT_VARIABLE, PREFIX, ROOT_VARIABLE
 
 LOOPBACK = "127.0.0.1"
 INHERITED_VARIABLES = (
@@ -80,8 +80,8 @@ def start_engine(
         **{name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ},
         **environment,
         ROOT_VARIABLE: str(ml_root),
-        "SAGEMAKER_BIND_TO_PORT": str(port),
-        "SM_VLLM_HOST": LOOPBACK,
+        PORT_VARIABLE: str(port),
+        f"{PREFIX}HOST": LOOPBACK,
         "PYTHONUNBUFFERED": "1",
     }
     return start_program(argv, variables, port, log, record)

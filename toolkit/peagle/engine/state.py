@@ -11,7 +11,7 @@ from peagle.engine.process import LOOPBACK, EngineProcess, is_alive
 from peagle.errors import Fix, NotFound, UserError, nearest
 from peagle.protocol import WarmStart, warm_start_in
 from peagle.store import home, read_record, write_json
-from peagle_serve.contract import WARM_FOLDER
+from peagle_serve.contract import SPECULATION, WARM_FOLDER
 
 State = Literal["starting", "ready", "dead"]
 
@@ -45,7 +45,7 @@ class LocalEngine:
 
     @property
     def speculates(self) -> bool:
-        return "SM_VLLM_SPECULATIVE_CONFIG" in self.environment
+        return SPECULATION in self.environment
 
     @property
     def state(self) -> State:

@@ -16,7 +16,7 @@ from peagle.catalog.schema import Catalog, Pair
 from peagle.checkpoints.architecture import read_quantization
 from peagle.checks import About, check
 from peagle.errors import UserError
-from peagle.findings import Finding, note, warning
+from peagle.findings import Finding, note, severity, warning
 from peagle.fit.advice import MOST_GPUS, advise
 from peagle.fit.building import lacks_processor
 from peagle.fit.estimate import compare, fit_of, is_multimodal, unknown_quantization, why_not
@@ -40,8 +40,6 @@ _SETTINGS = (
     "kv_cache_dtype", "k",
 )  # fmt: skip
 """Fields of EngineConfig in the JSON document."""
-
-_LEVELS = ("error", "warning", "note")
 
 
 @dataclass(frozen=True)
@@ -147,7 +145,7 @@ def _findings(request: FitRequest, case: Case, fitted: FitCase) -> tuple[Finding
     found = _of_rules(case, fitted, ("target", "head", "load"))
     found += _about_images(request, case, fitted)
     found += _quantized(case)
-    return tuple(sorted(found, key=lambda finding: _LEVELS.index(finding.level)))
+    return tuple(sorted(found, key=severity))
 
 
 def _of_rules(case: Case, fitted: FitCase, subjects: Sequence[About]) -> list[Finding]:

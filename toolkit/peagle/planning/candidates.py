@@ -28,7 +28,7 @@ smaller one, vLLM queues or preempts requests."""
 
 HELD_SHARE_TEXT = "a quarter"
 
-GPU_MEMORY_UTILIZATION = 0.9
+PLANNED_GPU_MEMORY_UTILIZATION = 0.9
 """The share of a GPU's memory that vLLM may use; set explicitly, since its default has changed."""
 
 MOST_TRIED = 100
@@ -93,7 +93,7 @@ def planned_fit(work: Workload, on: Instance, tensor_parallel_size: int) -> FitC
         tensor_parallel_size=tensor_parallel_size,
     )
     case = build_case(work.catalog, work.target, work.drafter, options)
-    planned = {"gpu-memory-utilization": GPU_MEMORY_UTILIZATION}
+    planned = {"gpu-memory-utilization": PLANNED_GPU_MEMORY_UTILIZATION}
     return fit_case(replace(case, settings={**planned, **case.settings}), gpu_of(on))
 
 

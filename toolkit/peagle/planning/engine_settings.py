@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from peagle.case import applicable, engine_settings
 from peagle.catalog.schema import EngineSetting
-from peagle.planning.candidates import GPU_MEMORY_UTILIZATION, Hosting, Workload
+from peagle.planning.candidates import PLANNED_GPU_MEMORY_UTILIZATION, Hosting, Workload
 from peagle.planning.plan import Decision, Reason, Speculation
 from peagle.planning.speculation import speculative_config
 from peagle.planning.weights import LOADER, PlacedWeights
@@ -52,7 +52,7 @@ def engine_arguments(
         *("--tensor-parallel-size", str(hosting.fit.tensor_parallel_size)),
     ]
     if _UTILIZATION not in settings:
-        arguments += [f"--{_UTILIZATION}", str(GPU_MEMORY_UTILIZATION)]
+        arguments += [f"--{_UTILIZATION}", str(PLANNED_GPU_MEMORY_UTILIZATION)]
     for name, setting in settings.items():
         arguments += as_arguments(name, setting.value)
     if speculation is not None:

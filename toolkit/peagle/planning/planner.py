@@ -12,7 +12,7 @@ from typing import TypeVar
 from peagle.case import CaseOptions, Checkpoints, build_case
 from peagle.catalog.schema import Catalog
 from peagle.checks import check
-from peagle.findings import Finding
+from peagle.findings import Finding, severity
 from peagle.planning.candidates import Candidate, CandidateEvaluator, Workload, price_of
 from peagle.planning.drafter import SelectedPair, choose_drafter
 from peagle.planning.engine_settings import engine_arguments, engine_environment
@@ -57,8 +57,6 @@ from peagle_serve.contract import IMAGE_DIGEST_VARIABLE
 
 T = TypeVar("T")
 
-_SEVERITY = {"error": 0, "warning": 1, "note": 2}
-
 
 class _Decisions:
     """Collects reasons and findings in the order of the decisions."""
@@ -79,7 +77,7 @@ class _Decisions:
     def findings(self) -> tuple[Finding, ...]:
         """Errors first, otherwise in order, without duplicates."""
         found = dict.fromkeys(self._findings)
-        return tuple(sorted(found, key=lambda finding: _SEVERITY[finding.level]))
+        return tuple(sorted(found, key=severity))
 
 
 def make_plan(options: Options, catalog: Catalog) -> Plan:

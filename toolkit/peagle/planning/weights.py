@@ -24,7 +24,7 @@ from pathlib import Path
 from peagle.catalog.schema import Catalog, Target
 from peagle.catalog.tables import Runtime, RuntimeTable
 from peagle.checkpoints.models import is_folder
-from peagle.checks.facts import in_ecr
+from peagle.checks.facts import parse_ecr_image
 from peagle.data import SHIPPED, data_folder
 from peagle.errors import Fix, UserError
 from peagle.findings import Finding, error, note, warning
@@ -195,7 +195,7 @@ def _in_image(
     options: Options, catalog: Catalog, target: Weights, drafter: Weights | None
 ) -> PlacedWeights:
     """Both as baked into the image. Raises UserError if the image cannot contain them."""
-    image = in_ecr(options.image or "")
+    image = parse_ecr_image(options.image or "")
     if options.image is None or (image and image.account in catalog.runtimes.accounts.values()):
         raise UserError(
             "--baked-weights requires --image with an image of your own",

@@ -27,6 +27,7 @@ from peagle.planning.speculation import speculative_config
 from peagle.planning.weights import LOADER, mounts_of
 from peagle.render.requests import requests
 from peagle.vllm.environment import check_environment, engine_part, to_environment
+from peagle_serve.contract import LOAD_FORMAT, PREFIX, SPECULATION
 
 _PLAN = ("peagle", "plan", "PAIR", "--out")
 _FIX = Fix("create a new plan instead of editing the file", (*_PLAN, "FILE"))
@@ -77,13 +78,13 @@ def _arguments(plan: Plan, found: dict[str, str]) -> Iterator[tuple[str, bool]]:
         ("fit", "TENSOR_PARALLEL_SIZE", str(plan.fit.tensor_parallel_size)),
     )
     for key, flag, value in repeated:
-        yield key, found.get(f"SM_VLLM_{flag}") == value
+        yield key, found.get(f"{PREFIX}{flag}") == value
     if weights.streamed:
-        yield "target", found.get("SM_VLLM_LOAD_FORMAT") == LOADER
+        yield "target", found.get(LOAD_FORMAT) == LOADER
     yield "drafter", (plan.drafter is None) == (plan.speculation is None)
     drafter = f"+{plan.drafter.id}" if plan.drafter else ""
     yield "pair", plan.pair == plan.target.id + drafter
-    config = found.get("SM_VLLM_SPECULATIVE_CONFIG")
+    config = found.get(SPECULATION)
     if plan.speculation is None:
         yield "speculation", config is None
     else:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from peagle.checks.facts import parse_ecr_image
 from peagle.request_validation.model import Invalid
 from peagle.s3uri import SCHEME, S3Uri
 from peagle.vllm.environment import MAX_TOTAL_BYTES
@@ -17,16 +18,14 @@ from peagle.vllm.environment import MAX_TOTAL_BYTES
 Parameters = Mapping[str, Any]
 Check = Callable[[Parameters, str], Iterator[Invalid]]
 
-_BUCKET = re.compile(r"(?!\d+\.\d+\.\d+\.\d+$)[a-z0-9](?:[a-z0-9.\-]{1,61})[a-z0-9]")
-_ECR = re.compile(r"\d{12}\.dkr\.ecr(?:-fips)?\.(?P<region>[a-z0-9\-]+)\.")
 _DRIVERS = {
     "NVIDIA": (re.compile(r"-gpu-\d"), re.compile(r"ml\.(?:g|p)\d")),
     "Neuron": (re.compile(r"neuron"), re.compile(r"ml\.(?:inf|trn)\d")),
 }
 """Drivers -> the AMIs that hold them, and the instance types that can use them."""
 
-_MOST_TAGS = 50
-_LEAST_ROLLING_PERCENT = 5
+_MAX_TAGS = 50
+_MIN_ROLLING_PERCENT = 5
 _ROLLING_PERCENT = {"MaximumBatchSize": 50, "RollbackMaximumBatchSize": 100}
 """The largest batch of a rolling update, in percent of the instances."""
 
@@ -65,9 +64,9 @@ def _container(path: str, container: Parameters, region: str) -> Iterator[Invali
     if container.get("ModelDataUrl") and container.get("ModelDataSource"):
         message = "ModelDataUrl and ModelDataSource exclude each other"
         yield Invalid(path, message, "keep ModelDataSource")
-    found = _ECR.match(str(container.get("Image") or ""))
-    if found and found["region"] != region:
-        message = f"the image is in {found['region']}, the endpoint in {region}"
+    image = parse_ecr_image(str(container.get("Image") or ""))
+    if image and image.region != region:
+        message = f"the image is in {image.region}, the endpoint in {region}"
         yield Invalid(f"{path}.Image", message, f"use the image in {region}")
     sources = f"{path}.AdditionalModelDataSources"
     channels = [_mapping(one) for one in _sequence(container.get("AdditionalModelDataSources"))]
@@ -108,7 +107,7 @@ def create_endpoint_config(parameters: Parameters, _region: str) -> Iterator[Inv
     for path, variant in variants.items():
         yield from _variant(path, variant)
         if not variant.get("ModelName") and not parameters.get("ExecutionRoleArn"):
-            message = "without ModelName it is for inference components, which need a role"
+            message = "a variant without ModelName needs ExecutionRoleArn"
             yield Invalid(path, message, "give ModelName, or ExecutionRoleArn")
     yield from _duplicates("ProductionVariants", "VariantName", variants.values())
 
@@ -144,15 +143,15 @@ def update_endpoint(parameters: Parameters, _region: str) -> Iterator[Invalid]:
         value = batch.get("Value")
         if batch.get("Type") != "CAPACITY_PERCENT" or not isinstance(value, int):
             continue
-        if not _LEAST_ROLLING_PERCENT <= value <= most:
-            message = f"is {value} percent; allowed: from {_LEAST_ROLLING_PERCENT} to {most}"
+        if not _MIN_ROLLING_PERCENT <= value <= most:
+            message = f"is {value} percent; allowed: from {_MIN_ROLLING_PERCENT} to {most}"
             yield Invalid(f"DeploymentConfig.RollingUpdatePolicy.{key}.Value", message, "")
 
 
 def create_bucket(parameters: Parameters, _region: str) -> Iterator[Invalid]:
     """CreateBucket (S3 user guide, bucket naming rules)."""
     name = parameters.get("Bucket")
-    if isinstance(name, str) and (not _BUCKET.fullmatch(name) or ".." in name):
+    if isinstance(name, str) and not S3Uri(name).has_bucket_name:
         message = f"{name!r} cannot be the name of a bucket"
         fix = "use 3 to 63 lower-case letters, digits, hyphens and dots; not an IP address"
         yield Invalid("Bucket", message, fix)
@@ -193,8 +192,8 @@ def against_documentation(
 def _tags(value: Any, path: str) -> Iterator[Invalid]:
     """Tags of any call that has them (AWS tagging reference)."""
     entries = [_mapping(tag) for tag in _sequence(value)]
-    if len(entries) > _MOST_TAGS:
-        yield Invalid(path, f"has {len(entries)} entries; allowed: at most {_MOST_TAGS}", "")
+    if len(entries) > _MAX_TAGS:
+        yield Invalid(path, f"has {len(entries)} entries; allowed: at most {_MAX_TAGS}", "")
     for number, tag in enumerate(entries):
         if str(tag.get("Key", "")).lower().startswith("aws:"):
             message = f"{tag['Key']!r}: names that begin with aws: are AWS's own"

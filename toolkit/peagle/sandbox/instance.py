@@ -32,7 +32,15 @@ from peagle.sandbox.launch import (
 from peagle.sandbox.launch_spec import LaunchSpec, stand_in_for
 from peagle.sandbox.protocol import log_group
 from peagle.sandbox.state import catalog, engine_version
-from peagle_serve.contract import COLLECT, DRAIN_SECONDS, WARM_FOLDER, WARM_MODE_VARIABLE
+from peagle_serve.contract import (
+    COLLECT,
+    DRAIN_SECONDS,
+    HUB_MODEL,
+    MODEL,
+    SERVED_NAME,
+    WARM_FOLDER,
+    WARM_MODE_VARIABLE,
+)
 
 _POLL_SECONDS = 0.05
 _EVENT_BYTES = 256 * 1024 - 26
@@ -180,8 +188,8 @@ class EngineInstance:
     def _environment(self) -> dict[str, str]:
         """The model's environment as this machine can run it; every change is logged."""
         given = dict(self.spec.environment)
-        if "SM_VLLM_MODEL" not in given and "HF_MODEL_ID" in given and not self.spec.model_data:
-            given["SM_VLLM_MODEL"] = given["HF_MODEL_ID"]
+        if MODEL not in given and HUB_MODEL in given and not self.spec.model_data:
+            given[MODEL] = given[HUB_MODEL]
         machine = this_machine()
         reason = cannot_run(given, weight_bytes(self._ml_root), machine)
         reason = reason or only_in_image(self.spec, self._ml_root)
@@ -203,7 +211,7 @@ class EngineInstance:
         self._ml_root = self._folder / "stand-in"
         mount_tiny(self._ml_root, replaced.drafter)
         self._write(
-            f"{TINY} is the stand-in for {replaced.environment['SM_VLLM_SERVED_MODEL_NAME']}, "
+            f"{TINY} is the stand-in for {replaced.environment[SERVED_NAME]}, "
             f"which this machine cannot run: {reason}",
             *replaced.notes,
         )

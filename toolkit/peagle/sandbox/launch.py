@@ -15,7 +15,7 @@ import boto3
 from botocore.exceptions import ClientError
 
 from peagle.catalog.schema import Drafter
-from peagle.checks.facts import in_ecr
+from peagle.checks.facts import parse_ecr_image
 from peagle.engine.container import Container, container_name, start_container
 from peagle.engine.cpu import model_paths
 from peagle.engine.installed import find_engine
@@ -58,7 +58,7 @@ def only_in_image(spec: LaunchSpec, ml_root: Path) -> str | None:
     ``None`` when the weights are here, or when that very image is run; and for AWS's own images,
     which contain none: there, a forgotten mount must fail as it does on AWS.
     """
-    found = in_ecr(spec.image)
+    found = parse_ecr_image(spec.image)
     of_aws = found is None or found.account in catalog().runtimes.accounts.values()
     if spec.model_data or of_aws:
         return None

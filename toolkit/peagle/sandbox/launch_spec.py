@@ -18,6 +18,8 @@ from typing import Any, Protocol
 from peagle.catalog.schema import Drafter, Target
 from peagle.engine.cpu import speculation_of
 from peagle.render.requests import PAIR_TAG
+from peagle_serve.contract import HUB_MODEL, MODEL, PREFIX, SERVED_NAME, SPECULATION
+from peagle_serve.environment import variable_of
 
 DEFAULT_STARTUP_SECONDS = 600
 """Seconds until /ping must answer when the request sets no limit. Our choice: API_ProductionVariant
@@ -129,7 +131,7 @@ P_EAGLE, EAGLE3 = "p-eagle", "eagle3"
 """The names of tiny's drafters in the catalogue."""
 
 _BELONGS_TO_TARGET = frozenset(
-    f"SM_VLLM_{name}"
+    f"{PREFIX}{name}"
     for name in (
         *("REVISION", "CODE_REVISION", "TOKENIZER", "TOKENIZER_REVISION", "TOKENIZER_MODE"),
         *("HF_CONFIG_PATH", "HF_OVERRIDES", "CONFIG_FORMAT", "LOAD_FORMAT", "MODEL_IMPL"),
@@ -139,7 +141,7 @@ _BELONGS_TO_TARGET = frozenset(
     )
 )
 _DRAFTER_KEYS = frozenset({"revision", "code_revision", "quantization", "max_model_len"})
-_NUMBER, _LENGTH = "num_speculative_tokens", "SM_VLLM_MAX_MODEL_LEN"
+_NUMBER, _LENGTH = "num_speculative_tokens", f"{PREFIX}MAX_MODEL_LEN"
 
 
 @dataclass(frozen=True)
@@ -153,19 +155,19 @@ class StandIn:
 
 def stand_in_for(environment: Mapping[str, str], tiny: Target) -> StandIn:
     """``environment`` with ``tiny`` as its target and tiny's drafter of the same kind."""
-    target = environment.get("SM_VLLM_MODEL") or environment.get("HF_MODEL_ID") or "the model"
+    target = environment.get(MODEL) or environment.get(HUB_MODEL) or "the model"
     own = sorted(_BELONGS_TO_TARGET & environment.keys())
     notes = [f"{name}={environment[name]} is left out: it belongs to {target}" for name in own]
     changed = {
         **{name: value for name, value in environment.items() if name not in own},
-        "SM_VLLM_MODEL": TARGET_PATH,
-        "SM_VLLM_SERVED_MODEL_NAME": environment.get("SM_VLLM_SERVED_MODEL_NAME", target),
+        MODEL: TARGET_PATH,
+        SERVED_NAME: environment.get(SERVED_NAME, target),
     }
-    changed.pop("HF_MODEL_ID", None)
+    changed.pop(HUB_MODEL, None)
     _limit_length(changed, tiny, notes)
     drafter = _replace_speculation(changed, tiny, notes)
     for setting in (*tiny.engine_arguments, *(drafter.engine_arguments if drafter else ())):
-        name, value = "SM_VLLM_" + setting.name.upper().replace("-", "_"), setting.value
+        name, value = variable_of(setting.name), setting.value
         changed[name] = str(value).lower() if isinstance(value, bool) else str(value)
         notes.append(f"{name}={changed[name]}: {setting.because}")
     return StandIn(changed, drafter, tuple(notes))
@@ -191,7 +193,7 @@ def _replace_speculation(changed: dict[str, str], tiny: Target, notes: list[str]
     if drafter.parallel_drafting:
         new["parallel_drafting"] = True
     _limit_number(new, drafter, notes)
-    changed["SM_VLLM_SPECULATIVE_CONFIG"] = json.dumps(new, ensure_ascii=False)
+    changed[SPECULATION] = json.dumps(new, ensure_ascii=False)
     return drafter
 
 

@@ -25,13 +25,11 @@ from moto.core.utils import utcnow
 from moto.sagemaker.models import FakeEndpoint, FakeEndpointConfig
 from moto.sagemaker.models import Model as MotoModel
 
+from peagle.protocol import ENGINE_TAG, STAND_IN_TAG
 from peagle.sandbox.instance import EngineInstance, LaunchFailed
 from peagle.sandbox.launch_spec import LaunchSpec
 
 LOCK = threading.RLock()
-STAND_IN_TAG = "peagle:stand-in"
-ENGINE_TAG = "peagle:engine"
-"""``vllm 0.28.0``, when the image names another version."""
 
 _SERVING = ("InService", "Updating")
 

@@ -25,7 +25,7 @@ from peagle.catalog import load_catalog
 from peagle.catalog.schema import Catalog
 from peagle.engine.process import EngineProcess, is_alive, stop_engine
 from peagle.errors import UserError
-from peagle.store import home, locked, read_json, write_file, write_json
+from peagle.store import SANDBOX, home, locked, read_json, write_file, write_json
 
 
 @functools.cache
@@ -41,7 +41,6 @@ def engine_version() -> str:
 
 EngineKind = Literal["process", "docker"]
 
-DEPLOYMENTS_SCOPE = "sandbox"
 """The folder below ``$PEAGLE_HOME/deployments`` for deployments in the sandbox."""
 
 ENGINE_GRACE_SECONDS = 5.0
@@ -132,12 +131,12 @@ def sweep() -> None:
     _daemon_file().unlink(missing_ok=True)
     (folder() / "engine").unlink(missing_ok=True)
     shutil.rmtree(endpoints_folder(), ignore_errors=True)
-    shutil.rmtree(home() / "deployments" / DEPLOYMENTS_SCOPE, ignore_errors=True)
+    shutil.rmtree(home() / "deployments" / SANDBOX, ignore_errors=True)
     forget_cached_answers()
 
 
 def forget_cached_answers() -> None:
-    shutil.rmtree(home() / "online" / DEPLOYMENTS_SCOPE, ignore_errors=True)
+    shutil.rmtree(home() / "online" / SANDBOX, ignore_errors=True)
 
 
 def _read(file: Path) -> EngineProcess | None:

@@ -1,9 +1,6 @@
 """Converts vLLM's argv to the environment of AWS's vLLM container, which converts it back.
 
-The container's rule (aws/deep-learning-containers, scripts/docker/vllm/sagemaker_args.py): each
-``SM_VLLM_X_Y=value`` becomes the flag ``--x-y``, followed by nothing for ``true`` or no value,
-one token per element of a JSON array, one token per object for several JSON objects, else the value
-as one token; ``false`` omits the flag. ``peagle_serve`` follows the same rule.
+``peagle_serve.environment`` documents and implements the container's rule.
 """
 
 from __future__ import annotations
@@ -13,11 +10,12 @@ import re
 from collections.abc import Iterable, Mapping
 
 from peagle.errors import UserError
+from peagle_serve.contract import PREFIX
+from peagle_serve.environment import WHOLE_ARRAY_FLAGS, flag_of, tokens_of, variable_of
 
 Value = str | int | float | bool
 """The value of one of vLLM's arguments; an object is its JSON."""
 
-PREFIX = "SM_VLLM_"
 MAX_ENTRIES = 100
 MAX_KEY_LENGTH = 1024
 MAX_VALUE_LENGTH = 1024
@@ -26,9 +24,6 @@ MAX_TOTAL_BYTES = 32 * 1024
 
 _FLAG = re.compile(r"--[a-z0-9]+(-[a-z0-9]+)*")
 _KEY = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
-_ARRAY_IS_ONE_TOKEN = frozenset(
-    {"--allowed-origins", "--allowed-methods", "--allowed-headers", "--middleware"}
-)
 
 
 def to_environment(arguments: Iterable[str]) -> dict[str, str]:
@@ -38,7 +33,7 @@ def to_environment(arguments: Iterable[str]) -> dict[str, str]:
     """
     environment: dict[str, str] = {}
     for flag, tokens in _by_flag(arguments):
-        key = PREFIX + flag.removeprefix("--").replace("-", "_").upper()
+        key = variable_of(flag)
         if key in environment:
             raise UserError(
                 f"{flag} is given twice; the container's environment allows it once",
@@ -57,7 +52,7 @@ def settings_in(environment: Mapping[str, str]) -> dict[str, Value | None]:
     """vLLM's arguments, without the dashes, in these variables; ``None`` for ``false``, which the
     container omits."""
     return {
-        key.removeprefix(PREFIX).lower().replace("_", "-"): _setting(value)
+        flag_of(key).removeprefix("--"): _setting(value)
         for key, value in engine_part(environment).items()
     }
 
@@ -110,7 +105,7 @@ def _check_variable(key: str, value: str) -> None:
             "use a value without %",
         )
     if "\0" in value:
-        raise UserError(f"{key} contains a zero byte", "remove the zero byte")
+        raise UserError(f"{key} contains a NUL byte", "remove the NUL byte")
 
 
 def _by_flag(arguments: Iterable[str]) -> list[tuple[str, list[str]]]:
@@ -134,9 +129,9 @@ def _by_flag(arguments: Iterable[str]) -> list[tuple[str, list[str]]]:
 def _value(flag: str, tokens: list[str]) -> str:
     if not tokens:
         return "true"
-    if len(tokens) == 1 and _survives(flag, tokens[0]):
+    if len(tokens) == 1 and _is_passed_unchanged(flag, tokens[0]):
         return tokens[0]
-    if flag in _ARRAY_IS_ONE_TOKEN:
+    if flag in WHOLE_ARRAY_FLAGS:
         raise UserError(
             f"{flag} cannot take {' '.join(tokens)!r} through the container's environment",
             f"give {flag} one value other than true or false",
@@ -144,24 +139,7 @@ def _value(flag: str, tokens: list[str]) -> str:
     return json.dumps(tokens)
 
 
-def _survives(flag: str, token: str) -> bool:
+def _is_passed_unchanged(flag: str, token: str) -> bool:
     """Whether the container passes this value on as it is, as one token."""
-    text = token.strip()
-    if text == "" or text.lower() in {"true", "false"}:
-        return False
-    if flag in _ARRAY_IS_ONE_TOKEN:
-        return True
-    if text.startswith("[") and text.endswith("]"):
-        return _json_end(text) != len(text)
-    if text.startswith("{") and text.endswith("}"):
-        # The container splits several objects in a row, but not a single one.
-        return _json_end(text) in (0, len(text))
-    return True
-
-
-def _json_end(text: str) -> int:
-    """Where the JSON value at the beginning of ``text`` ends; 0 without one."""
-    try:
-        return json.JSONDecoder().raw_decode(text)[1]
-    except ValueError:
-        return 0
+    is_switch = token.strip().lower() in {"", "true", "false"}
+    return not is_switch and tokens_of(flag, token) == [token]

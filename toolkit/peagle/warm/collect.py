@@ -36,6 +36,7 @@ from peagle.weights.layout import WeightsPrefix, weights_prefix
 from peagle_serve.contract import (
     ATTRIBUTES_HEADER,
     COLLECT,
+    ENFORCE_EAGER,
     WARM_ATTRIBUTE,
     WARM_FOLDER,
     WARM_MODE_VARIABLE,
@@ -43,8 +44,6 @@ from peagle_serve.contract import (
 
 COLLECTING_SUFFIX = "-warm"
 """Suffix of the name of the endpoint or engine that collects: the plan's own may run too."""
-
-_EAGER = "SM_VLLM_ENFORCE_EAGER"
 
 
 @dataclass(frozen=True)
@@ -68,10 +67,10 @@ def collecting_plan(plan: Plan) -> Plan:
 
     Raises Refused for a plan whose engine compiles nothing.
     """
-    if plan.environment.get(_EAGER, "false").strip().lower() != "false":
+    if plan.environment.get(ENFORCE_EAGER, "false").strip().lower() != "false":
         raise Refused(
-            f"{plan.pair} runs eagerly ({_EAGER}), so there is nothing to collect",
-            f"remove {_EAGER}; without compilation every start is cold",
+            f"{plan.pair} runs eagerly ({ENFORCE_EAGER}), so there is nothing to collect",
+            f"remove {ENFORCE_EAGER}; without compilation every start is cold",
             code="nothing-compiled",
         )
     each = plan.price_per_hour_usd

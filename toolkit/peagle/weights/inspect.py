@@ -29,7 +29,7 @@ from peagle.weights.manifest import (
     refuse_neighbors,
     sync_command,
 )
-from peagle_serve.contract import WARM_FOLDER
+from peagle_serve.contract import SPECULATION, WARM_FOLDER
 from peagle_serve.warm.cache_key import device_text
 
 State = Literal["whole", "unchecked", "differs", "half", "missing"]
@@ -41,7 +41,6 @@ _MAX_MANIFEST = 1_000_000
 _MAX_TEXT = 80
 _MAX_DATE = 20
 _MAX_SECONDS = 1e6
-_SPECULATION = "SM_VLLM_SPECULATIVE_CONFIG"
 
 
 @dataclass(frozen=True)
@@ -274,10 +273,10 @@ def _config_sha256(weights: Manifest, part: str) -> str:
 def _k(engine: Any) -> int | None:
     if not isinstance(engine, dict):
         return None
-    if _SPECULATION not in engine:
+    if SPECULATION not in engine:
         return 0
     try:
-        k = json.loads(engine[_SPECULATION])["num_speculative_tokens"]
+        k = json.loads(engine[SPECULATION])["num_speculative_tokens"]
     except (ValueError, LookupError, TypeError, RecursionError):
         return None
     return k if type(k) is int else None

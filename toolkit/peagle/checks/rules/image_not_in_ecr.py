@@ -4,7 +4,7 @@ CreateModel accepts the name of any registry, and the endpoint then fails.
 """
 
 from peagle.case import Case
-from peagle.checks.facts import in_ecr
+from peagle.checks.facts import parse_ecr_image
 from peagle.checks.registry import Findings, Rule
 from peagle.errors import Fix
 
@@ -12,7 +12,7 @@ RULE = Rule("image-not-in-ecr", about="hardware", vllm_notices="never")
 
 
 def check(case: Case) -> Findings:
-    if case.image is not None and in_ecr(case.image) is None:
+    if case.image is not None and parse_ecr_image(case.image) is None:
         message = f"SageMaker pulls images from ECR only; {case.image} is not in ECR"
         fix = "push the image to ECR and pass the address that this command prints with --image"
         command = ("peagle", "image", "push", case.image)

@@ -5,7 +5,7 @@ versions. AWS's own repository has only the tags of the catalogue.
 """
 
 from peagle.case import Case
-from peagle.checks.facts import in_ecr, in_tag
+from peagle.checks.facts import parse_ecr_image, parse_tag_versions
 from peagle.checks.registry import Findings, Rule
 from peagle.errors import nearest
 from peagle.vllm import versions
@@ -14,8 +14,8 @@ RULE = Rule("image-version", about="hardware", vllm_notices="never")
 
 
 def check(case: Case) -> Findings:
-    image, runtime = in_ecr(case.image), case.runtime
-    tagged = in_tag(case.image) if case.image else None
+    image, runtime = parse_ecr_image(case.image), case.runtime
+    tagged = parse_tag_versions(case.image) if case.image else None
     if tagged is None:
         return
     if versions.compare(tagged.vllm, runtime.vllm):

@@ -4,7 +4,7 @@ AWS's stock image drafts, but its endpoints do not expose the engine's metrics.
 """
 
 from peagle.case import Case
-from peagle.checks.facts import in_ecr
+from peagle.checks.facts import parse_ecr_image
 from peagle.checks.registry import Findings, Rule
 from peagle.errors import Fix
 
@@ -12,7 +12,7 @@ RULE = Rule("image-without-counters", about="hardware", vllm_notices="never")
 
 
 def check(case: Case) -> Findings:
-    image = in_ecr(case.image)
+    image = parse_ecr_image(case.image)
     if case.drafter is None or image is None:
         return
     if image.account in case.runtimes.accounts.values():

@@ -7,8 +7,9 @@ becomes healthy, and nearly no draft is accepted. Another rule reports whole lay
 from peagle.case import Case
 from peagle.checkpoints.heads import Head
 from peagle.checks.facts import COPY_AGAIN, first_of
-from peagle.checks.head_layout import layer_of, layers_in, plain_name, required
+from peagle.checks.head_layout import layers_in, plain_name, required
 from peagle.checks.registry import Findings, Rule, for_head
+from peagle_serve.heads import layer_of
 
 RULE = Rule("tensors-missing", about="head", vllm_notices="never")
 

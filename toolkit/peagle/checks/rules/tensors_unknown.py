@@ -7,8 +7,9 @@ mention, which it ignores. Another rule reports extra layers.
 from peagle.case import Case
 from peagle.checkpoints.heads import Head
 from peagle.checks.facts import MIXED_FILES, first_of
-from peagle.checks.head_layout import allowed, has_own_rule, layer_of, plain_name
+from peagle.checks.head_layout import allowed, has_own_rule, plain_name
 from peagle.checks.registry import Findings, Rule, for_head
+from peagle_serve.heads import layer_of
 
 RULE = Rule("tensors-unknown", about="head", vllm_notices="at start")
 

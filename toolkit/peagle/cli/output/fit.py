@@ -12,7 +12,7 @@ from peagle.cli.output.console import can_print, make_console, print_findings
 from peagle.fit.estimate import INSIDE
 from peagle.fit.models import Advice, Fit
 from peagle.fit.report import FitReport
-from peagle.planning.candidates import GPU_MEMORY_UTILIZATION
+from peagle.planning.candidates import PLANNED_GPU_MEMORY_UTILIZATION
 from peagle.planning.limits import USUAL_CONCURRENCY
 from peagle.text import format_concurrency
 from peagle.vllm.defaults import schedules_ahead
@@ -144,7 +144,7 @@ def _planned_values(report: FitReport) -> list[str]:
     """The options, not given here, for which a plan has other defaults than ``vllm serve``."""
     request, engine = report.request, report.case.engine
     values = (
-        ("gpu_memory_utilization", GPU_MEMORY_UTILIZATION),
+        ("gpu_memory_utilization", PLANNED_GPU_MEMORY_UTILIZATION),
         ("max_num_seqs", USUAL_CONCURRENCY),
     )
     return [
