@@ -92,7 +92,20 @@ def test_each_public_class_name_is_defined_once() -> None:
 def test_every_name_of_the_api_is_a_function_of_its_module(name: str) -> None:
     function = getattr(api, name)
     assert callable(function)
-    assert function.__name__ == name
+    assert function.__name__ == {"plan": "make_plan"}.get(name, name)
+
+
+def test_type_checkers_see_the_functions_of_the_api() -> None:
+    imported = {
+        (alias.name, node.module)
+        for node in ast.walk(tree_of(TOOLKIT / "api.py"))
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("peagle.")
+        for alias in node.names
+    }
+    table = {(name, module) for module, name in api._SOURCES.values()}
+
+    assert imported == table
+    assert {"plan", "check", "deploy", "prove", "invoke", "destroy"} <= set(api.__all__)
 
 
 def test_no_sentence_contains_a_command() -> None:

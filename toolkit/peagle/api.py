@@ -1,15 +1,13 @@
 """The public functions of the toolkit, which the commands call: ``from peagle import api``.
 
-A pair from the catalogue becomes a Plan; everything else reads the Plan. The imports below are for
-type checkers, and the list of functions: each is imported from its package when it is used, so that
-``peagle --help`` loads neither boto3 nor pydantic.
+A pair from the catalogue becomes a Plan; everything else reads the Plan. Each function is imported
+from its package when it is used, so that ``peagle --help`` loads neither boto3 nor pydantic. The
+imports below are for type checkers.
 """
 
 from __future__ import annotations
 
-import ast
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -83,10 +81,12 @@ if TYPE_CHECKING:
     from peagle.images.build import findings_on_this_machine as findings_on_this_machine
     from peagle.images.build import findings_with_own_image as findings_with_own_image
     from peagle.images.docker import compose_command as compose_command
+    from peagle.images.docker import connect_docker as connect_docker
     from peagle.images.inspect import list_images as list_images
     from peagle.images.inspect import show_image as show_image
     from peagle.images.inspect import unchecked_image as unchecked_image
     from peagle.planning import make_plan as make_plan
+    from peagle.proof import prove as prove
     from peagle.protocol import request_body as request_body
     from peagle.render import format_files as format_files
     from peagle.render import format_names as format_names
@@ -122,18 +122,111 @@ if TYPE_CHECKING:
     from peagle.weights.sync import plan_sync as plan_sync
     from peagle.weights.sync import sync_weights as sync_weights
 
-_MODULES = {
-    alias.name: str(node.module)
-    for node in ast.walk(ast.parse(Path(__file__).read_text(encoding="utf-8")))
-    if isinstance(node, ast.ImportFrom) and str(node.module).startswith("peagle.")
-    for alias in node.names
-}
-"""Function -> the module that defines it."""
+    plan = make_plan
 
-__all__ = sorted(_MODULES)
+_FUNCTIONS = {
+    "peagle.aws.client": ("connect",),
+    "peagle.aws.image_records": ("image_resources", "remove_image_resources"),
+    "peagle.aws.images": ("build_image", "build_image_on_aws", "push_image"),
+    "peagle.aws.refresh": ("refresh_tables", "table_changes"),
+    "peagle.catalog": ("find_pair", "load_catalog"),
+    "peagle.catalog.evidence": ("evidence_for", "load_evidence"),
+    "peagle.catalog.find": ("describe_pair", "summarize_target", "summarize_targets"),
+    "peagle.catalog.loading": ("check_catalog", "check_catalog_file", "load_storage"),
+    "peagle.catalog.writing": ("new_texts", "refuse_unwritable", "write_texts"),
+    "peagle.checkpoints.models": ("is_folder",),
+    "peagle.checks.facts": ("in_ecr",),
+    "peagle.checks.registry": ("rules_found",),
+    "peagle.checks.report": ("check", "check_document", "check_local_weights"),
+    "peagle.deploy.apply": ("deploy",),
+    "peagle.deploy.invoke": ("invoke",),
+    "peagle.deploy.preflight": ("live_price_of_plan", "plan_with_live_prices", "preflight"),
+    "peagle.deploy.state": (
+        "deployment_lock",
+        "deployment_names",
+        "find_record",
+        "load_record",
+        "refuse_weights_in_use",
+        "remove_record",
+    ),
+    "peagle.deploy.status": (
+        "deployment_status",
+        "endpoint_created",
+        "list_deployments",
+        "reported_warm_start",
+        "usd_per_hour",
+    ),
+    "peagle.deploy.steps": ("destroy",),
+    "peagle.engine.container": ("find_image", "remove_unused_image"),
+    "peagle.engine.doctor": ("check_environment",),
+    "peagle.engine.install": ("install_engine", "is_installed", "missing_libraries"),
+    "peagle.engine.installed": ("find_engine", "installed_engines"),
+    "peagle.engine.local": ("start_local", "stop_local"),
+    "peagle.engine.logs": ("explain_crash", "local_log"),
+    "peagle.engine.process": ("is_healthy",),
+    "peagle.engine.runner": ("compose_of_plan",),
+    "peagle.engine.state": (
+        "local_engine_names",
+        "local_engines",
+        "read_local_engine",
+        "unreadable_records",
+        "warm_folder",
+        "warm_start_of",
+    ),
+    "peagle.fit.report": ("fit", "fit_document"),
+    "peagle.images.build": (
+        "findings_for_build",
+        "findings_on_this_machine",
+        "findings_with_own_image",
+    ),
+    "peagle.images.docker": ("compose_command", "connect_docker"),
+    "peagle.images.inspect": ("list_images", "show_image", "unchecked_image"),
+    "peagle.proof": ("prove",),
+    "peagle.protocol": ("request_body",),
+    "peagle.render": (
+        "format_files",
+        "format_names",
+        "plan_bytes",
+        "plan_document",
+        "read_plan",
+        "render",
+    ),
+    "peagle.render.image_names": ("is_own_image", "parse_tag"),
+    "peagle.render.requests": ("pair_arguments",),
+    "peagle.request_validation": ("plan_request_findings",),
+    "peagle.sandbox.client": (
+        "add_instances",
+        "check_sandbox_engine",
+        "running_sandbox",
+        "sandbox_not_running",
+        "sandbox_status",
+        "start_sandbox",
+        "stop_sandbox",
+    ),
+    "peagle.sandbox.state": ("engine_version",),
+    "peagle.warm.collect": (
+        "check_writable",
+        "collect_locally",
+        "collect_on_aws",
+        "collecting_plan",
+        "prefix_of_weights",
+    ),
+    "peagle.weights.inspect": ("inspect_weights", "remove_warm_start", "remove_weights"),
+    "peagle.weights.layout": ("weights_prefix",),
+    "peagle.weights.locations": ("checkpoint_at", "own_head", "weights_at"),
+    "peagle.weights.sources": ("weights_of_pair",),
+    "peagle.weights.sync": ("plan_sync", "sync_weights"),
+}
+"""Module -> its public functions."""
+
+_SOURCES = {name: (module, name) for module, names in _FUNCTIONS.items() for name in names}
+_SOURCES["plan"] = ("peagle.planning", "make_plan")  # peagle.planning.plan is a module
+
+__all__ = sorted(_SOURCES)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
+    if name not in _SOURCES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
+    module, function = _SOURCES[name]
+    return getattr(import_module(module), function)

@@ -18,13 +18,6 @@ from peagle.errors import Fix, Refused, UserError
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.vllm.environment import Value
 
-EXAMPLES = """\b
-Examples:
-  peagle check gpt-oss-20b --target hf --drafter hf
-  peagle check gpt-oss-20b --drafter ./my/head
-  peagle check tiny --engine enable-lora --speculative draft_tensor_parallel_size=1
-"""
-
 _SET_BY = {
     "num_speculative_tokens": "--k",
     "method": "PAIR, such as tiny+eagle3",
@@ -78,7 +71,15 @@ def _parsed(text: str) -> object:
         return text
 
 
-@click.command(cls=PeagleCommand, epilog=EXAMPLES)
+@click.command(
+    cls=PeagleCommand,
+    epilog="""\b
+Examples:
+  peagle check gpt-oss-20b --target hf --drafter hf
+  peagle check gpt-oss-20b --drafter ./my/head
+  peagle check tiny --engine enable-lora --speculative draft_tensor_parallel_size=1
+""",
+)
 @click.argument("pair", required=False, shell_complete=complete_pair)
 @click.option("--target", help="Location of the target: folder, s3://..., hub id, or hf.")
 @click.option("--drafter", help="Location of the head: folder, s3://..., hub id, or hf.")

@@ -98,8 +98,7 @@ def build_(
         return
     if push:
         _check_pushing(account, plan.region)
-    docker = Docker()
-    docker.check()
+    docker = api.connect_docker()
     built = build_with_status(docker, request, account)
     if not as_json:
         _describe(built.image)
@@ -132,8 +131,7 @@ def push_(name: str, registry: str | None, region: str, account: Account, as_jso
     layers after a week. No credentials are written to disk.
     """
     api.parse_tag(name)
-    docker = Docker()
-    docker.check()
+    docker = api.connect_docker()
     found = api.show_image(docker, name)
     account.start()
     address = _push(docker, found, registry, region, account)
@@ -162,8 +160,7 @@ def show_(name: str, as_json: bool) -> None:
 @json_option
 def list_(as_json: bool) -> None:
     """List the toolkit's images on this machine, newest first."""
-    docker = Docker()
-    docker.check()
+    docker = api.connect_docker()
     found = api.list_images(docker)
     if as_json:
         print_json({"images": [_document(one) for one in found]})
@@ -182,8 +179,7 @@ def list_(as_json: bool) -> None:
 @json_option
 def remove_(names: tuple[str, ...], as_json: bool) -> None:
     """Remove images from this machine. Registries keep pushed images."""
-    docker = Docker()
-    docker.check()
+    docker = api.connect_docker()
     removed = [api.remove_unused_image(docker, name).name for name in names]
     if as_json:
         print_json({"removed": removed})

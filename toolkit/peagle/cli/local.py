@@ -223,8 +223,7 @@ def docker_runner(
 
     Raises DockerMissing, and NotFound with the command that builds a missing image.
     """
-    docker = Docker()
-    docker.check()
+    docker = api.connect_docker()
     runtime: RuntimeKind = "gpu" if gpus else "cpu"
     if build_first:
         request = ImageRequest(plan, command_catalog(), runtime, base=base)

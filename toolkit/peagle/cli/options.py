@@ -234,7 +234,7 @@ def resolve_plan(
     speculation = not given.pop("no_speculation", False)
     options = Options(pair=pair, speculation=speculation, **given)
     try:
-        return api.make_plan(options, catalog)
+        return api.plan(options, catalog)
     except NotFound as error:
         hint = _drafter_hint(options.drafter) if error.code == UNKNOWN_DRAFTER else ""
         fix = hint or Fix(error.fix, tuple(error.command))

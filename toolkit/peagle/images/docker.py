@@ -259,6 +259,13 @@ def _messages(lines: Iterable[str]) -> list[str]:
 _NVIDIA = "nvidia"
 
 
+def connect_docker() -> Docker:
+    """The Docker engine of this machine. Raises DockerMissing when none responds."""
+    docker = Docker()
+    docker.check()
+    return docker
+
+
 @dataclass(frozen=True)
 class DockerInfo:
     """``version`` of the engine, versions of the command's ``plugins`` (buildx, compose), and
