@@ -23,7 +23,7 @@ from peagle.vllm.environment import Value, settings_in
 from peagle_serve.heads import is_head
 
 DEFAULT_AMI = "default"
-"""As ``CaseOptions.ami``: the AMI that SageMaker takes when a request names none."""
+"""As ``CaseOptions.ami``: the AMI that SageMaker uses when a request specifies none."""
 
 _KEYS = {"attention-backend": ("attention-config", "backend")}
 """Arguments of vLLM that can also be given as a key of another one."""
@@ -130,7 +130,7 @@ class CaseOptions:
     """What the user asked for beside the pair. ``None`` leaves the choice to the catalogue, or to
     vLLM.
 
-    ``settings`` are vLLM's arguments without the dashes; they win over the container's
+    ``settings`` are vLLM's arguments without the dashes; they take precedence over the container's
     ``environment`` and over the catalogue's settings, and a value of ``None`` removes one.
     ``speculative_settings`` are keys of ``--speculative-config``.
     """

@@ -9,13 +9,13 @@ import peagle_serve
 
 _PACKAGE = Path(__file__).resolve().parent
 
-SHIPPED = "catalog:"
+CATALOG_PREFIX = "catalog:"
 """Prefix of the location of weights that ship with the catalogue."""
 
 
 BUNDLED_CATALOG = "PEAGLE_BUNDLED_CATALOG"
 """Environment variable: a folder to use as the bundled catalogue. Tests set it, so that they see
-the same catalogue whatever a refresh writes into ours."""
+the same catalogue, independent of `peagle catalog refresh`."""
 
 
 def data_folder(name: str) -> Path:
@@ -28,7 +28,7 @@ def data_folder(name: str) -> Path:
 
 def weights_folder(location: str) -> Path:
     """The folder of a plan's ``directory`` weights; ``catalog:...`` is in the bundled catalogue."""
-    inside = location.removeprefix(SHIPPED)
+    inside = location.removeprefix(CATALOG_PREFIX)
     if inside == location:
         return Path(location).expanduser()
     return data_folder("model_catalog") / inside

@@ -1,4 +1,4 @@
-"""Every error that a user can meet. Any other exception is a bug and shows a traceback.
+"""Every error that a user can encounter. Any other exception is a bug and shows a traceback.
 
 Exit codes: UserError 2, Refused 3, CloudError and EngineError 4.
 """
@@ -94,7 +94,7 @@ class EngineMissing(UserError, code="engine-missing"):
 
 
 class DockerMissing(UserError, code="docker-missing"):
-    """No Docker engine answers on this machine."""
+    """The Docker daemon does not respond on this machine."""
 
 
 class Refused(PeagleError, code="refused", exit_code=3):
@@ -106,7 +106,7 @@ class NotProved(Refused, code="not-proved"):
 
 
 class Unsupported(Refused, code="unsupported"):
-    """A renderer cannot express the plan; the message names one that can."""
+    """The format, registry or engine cannot do this; the message names one that can, if any."""
 
 
 class CloudError(PeagleError, code="cloud", exit_code=4):

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from peagle.errors import Fix
 
 Level = Literal["error", "warning", "note"]
-"""An error prevents any change; a warning must be read before one; a note is information."""
+"""An error prevents any change; a warning should be read before one; a note is information."""
 
 _LEVELS = get_args(Level)
 

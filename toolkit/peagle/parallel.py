@@ -1,4 +1,4 @@
-"""Runs calls in parallel, with a point in time after which the caller waits no longer."""
+"""Runs calls in parallel, with a deadline."""
 
 from __future__ import annotations
 

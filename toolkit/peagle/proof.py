@@ -40,7 +40,7 @@ def prove(
     max_tokens: int,
     floor: float | None,
 ) -> Proof:
-    """Send every prompt with temperature 0, and evaluate the drafts and acceptances of that time.
+    """Send every prompt with temperature 0, and evaluate the drafts and acceptances in between.
 
     ``send`` sends one request body and returns when the response is complete. Without a ``floor``
     anything above 1.0 passes: at least one draft was accepted.

@@ -140,7 +140,7 @@ def log_fields(line: str) -> dict[str, Any]:
 
 
 def log_text(line: str) -> str:
-    """A line of a container's log as people read it; lines of other programs are unchanged."""
+    """A line of a container's log, formatted for people; lines of other programs are unchanged."""
     fields = log_fields(line)
     if not fields:
         return line

@@ -48,7 +48,7 @@ class S3Uri:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Split a URI without judging its parts. Raises ValueError for anything but ``s3://``."""
+        """Split a URI without validating its parts. Raises ValueError for anything but ``s3://``."""
         if not is_s3_uri(text):
             raise ValueError(f"{text!r} is not an s3:// URI")
         bucket, _, key = text[len(SCHEME) :].partition("/")

@@ -53,7 +53,7 @@ def format_duration(seconds: float) -> str:
 
 
 def duration_argument(seconds: float) -> str:
-    """A short duration for ``parse_duration`` that is not less: ``200`` -> ``4m``."""
+    """A short duration for ``parse_duration`` of at least this length: ``200`` -> ``4m``."""
     for unit, size in reversed(_UNITS.items()):
         if seconds > size:
             return f"{math.ceil(seconds / size)}{unit}"

@@ -283,4 +283,4 @@ def test_files_that_are_never_read_are_problems(tmp_path: Path) -> None:
     _, problems = check_catalog(tmp_path)
 
     assert [Path(problem.file).name for problem in problems] == ["other.yml", "chat-7b.yaml"]
-    assert {problem.message for problem in problems} == {"is never read from this path"}
+    assert {problem.message for problem in problems} == {"is not read from this path"}

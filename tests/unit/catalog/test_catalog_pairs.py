@@ -81,7 +81,7 @@ def test_an_incomplete_name_is_refused(name: str) -> None:
 
 def test_an_unknown_instance_type_suggests_others() -> None:
     assert find_instance(CATALOG.instances, "ml.g6e.2xlarge").gpu == "L40S"
-    with pytest.raises(NotFound, match=r"family has ml\.g6e\.xlarge, .*2xlarge, .*48xlarge"):
+    with pytest.raises(NotFound, match=r"family: ml\.g6e\.xlarge, .*2xlarge, .*48xlarge"):
         find_instance(CATALOG.instances, "ml.g6e.3xlarge")
     with pytest.raises(NotFound, match=r"did you mean .*ml\.g6e\.2xlarge"):
         find_instance(CATALOG.instances, "g6e.2xlarge")

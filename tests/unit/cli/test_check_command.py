@@ -228,7 +228,7 @@ def test_another_targets_head_is_known_by_its_id_and_not_even_read() -> None:
         (["tinny"], "did you mean tiny"),
         (["tiny", "--drafter", "./nothing-here"], "nothing-here"),
         (["tiny", "--drafter", "eagel3"], "did you mean eagle3"),
-        (["tiny+p-eagle", "--drafter", "eagle3"], "name two drafters"),
+        (["tiny+p-eagle", "--drafter", "eagle3"], "specify different drafters"),
         (["gemma-4-31b", "--drafter", "hf"], "is not on the hub"),
         (["tiny", "--vllm", "newest"], "is not a vLLM version"),
         (["tiny", "--env", "NAME"], "write NAME=VALUE"),

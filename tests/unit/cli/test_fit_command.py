@@ -169,7 +169,7 @@ def test_help_has_an_example() -> None:
             UserError,
             "use one of the two",
         ),
-        (H200, UserError, "name a pair"),
+        (H200, UserError, "specify PAIR"),
         (("gpt-os-20b", *H200), NotFound, "gpt-oss-20b"),
         (("gpt-oss-20b", "--instance-type", "ml.g6.xlarg"), NotFound, "ml.g6.xlarge"),
         (("gpt-oss-20b", *H200, "--tp", "3"), UserError, "1, 2, 4, 8"),
@@ -187,17 +187,17 @@ def test_help_has_an_example() -> None:
         (
             ("gpt-oss-20b", *H200, "--no-speculation", "--k", "5"),
             UserError,
-            "--k and --no-speculation contradict each other",
+            "--k and --no-speculation cannot be combined",
         ),
         (
             ("gpt-oss-20b", *H200, "--no-speculation", "--drafter", "hf"),
             UserError,
-            "--drafter and --no-speculation contradict each other",
+            "--drafter and --no-speculation cannot be combined",
         ),
         (
             ("gpt-oss-20b", *H200, "--enforce-eager", "--compiled"),
             UserError,
-            "--enforce-eager and --compiled contradict each other",
+            "--enforce-eager and --compiled cannot be combined",
         ),
         (("--target", folder("gpt-oss-20b"), *H200, "--k", "5"), UserError, "add --drafter"),
         (

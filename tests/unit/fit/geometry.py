@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from peagle.checkpoints.models import Checkpoint
-from peagle.fit.advice import Turn
+from peagle.fit.advice import ApplyChange
 from peagle.fit.building import read_drafter, read_target
 from peagle.fit.estimate import without_speculation
 from peagle.fit.models import DraftModel, FitCase, TargetModel
@@ -49,18 +49,18 @@ def case(name: str, head: str | None = "p-eagle", **engine: Any) -> FitCase:
     return FitCase(target(name), drafter(name, head) if head else None, replace(chosen, **engine))
 
 
-def turned(one: FitCase, **engine: Any) -> FitCase:
+def with_engine(one: FitCase, **engine: Any) -> FitCase:
     """The case with changes of the engine."""
     return replace(one, engine=replace(one.engine, **engine))
 
 
-def turning(one: FitCase) -> Turn:
+def changes_of(one: FitCase) -> ApplyChange:
     """Changes of the engine by the names of its options, for advice."""
 
-    def turn(knob: str, value: object) -> FitCase:
-        if knob == "no-speculation":
+    def apply_change(setting: str, value: object) -> FitCase:
+        if setting == "no-speculation":
             return without_speculation(one)
         names = {"tp": "tensor_parallel_size"}
-        return turned(one, **{names.get(knob, knob.replace("-", "_")): value})
+        return with_engine(one, **{names.get(setting, setting.replace("-", "_")): value})
 
-    return turn
+    return apply_change

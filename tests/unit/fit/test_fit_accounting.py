@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peagle.fit.advice import advise, divisions
-from peagle.fit.estimate import INSIDE, compare, fit_of, missing_bytes, why_not
-from tests.unit.fit.geometry import TARGETS, case, target, turned, turning
+from peagle.fit.estimate import INSIDE, compare, fit_of, missing_bytes, refusal_reason
+from tests.unit.fit.geometry import TARGETS, case, changes_of, target, with_engine
 
 GIB = 1 << 30
 KNOBS = ("max_model_len", "max_num_seqs", "max_num_batched_tokens")
@@ -50,32 +50,34 @@ def test_a_refusal_has_the_missing_memory() -> None:
     fit = fit_of(small)
     assert not fit.fits
     missing = missing_bytes(small)
-    assert why_not(small) == (
+    assert refusal_reason(small) == (
         f"one request of 131,072 tokens needs {missing / GIB:.2f} GiB more GPU memory"
     )
     more = 18.0 + missing / GIB / small.engine.gpu_memory_utilization
-    assert fit_of(turned(small, gpu_memory_gib=more + 0.001)).fits
-    assert not fit_of(turned(small, gpu_memory_gib=more - 0.01)).fits
+    assert fit_of(with_engine(small, gpu_memory_gib=more + 0.001)).fits
+    assert not fit_of(with_engine(small, gpu_memory_gib=more - 0.01)).fits
 
 
 def test_parallel_drafts_can_reserve_a_whole_step() -> None:
     one = case("qwen3-coder-30b", k=10, max_num_seqs=1024)
-    assert "reserves 9,216 tokens of a step for 1,024 concurrent requests" in (why_not(one) or "")
+    assert "reserves 9,216 tokens of a step for 1,024 concurrent requests" in (
+        refusal_reason(one) or ""
+    )
     assert not fit_of(one).fits
     assert missing_bytes(one) == 0
-    advised = {advice.knob: advice.value for advice in advise(one, turning(one))}
+    advised = {advice.knob: advice.value for advice in advise(one, changes_of(one))}
     assert advised["k"] == "8"
     assert advised["max-num-seqs"] == "512"
     assert advised["max-num-batched-tokens"] == "16384"
-    assert why_not(case("qwen3-coder-30b", "eagle3", k=10, max_num_seqs=1024)) is None
+    assert refusal_reason(case("qwen3-coder-30b", "eagle3", k=10, max_num_seqs=1024)) is None
 
 
 def test_since_0_28_a_step_reserves_slots_for_one_request() -> None:
     many = case("qwen3-coder-30b", vllm="0.28.0", k=10, max_num_seqs=1024)
     assert fit_of(many).fits
-    one = turned(many, max_num_seqs=4, max_num_batched_tokens=9)
-    assert "reserves 9 tokens of a step for a request; a step has 9" in (why_not(one) or "")
-    advised = {advice.knob: advice.value for advice in advise(one, turning(one))}
+    one = with_engine(many, max_num_seqs=4, max_num_batched_tokens=9)
+    assert "reserves 9 tokens of a step for a request; a step has 9" in (refusal_reason(one) or "")
+    advised = {advice.knob: advice.value for advice in advise(one, changes_of(one))}
     assert advised["k"] == "9"
     assert advised["max-num-batched-tokens"] == "16"
     assert "max-num-seqs" not in advised
@@ -83,30 +85,33 @@ def test_since_0_28_a_step_reserves_slots_for_one_request() -> None:
 
 def test_every_request_needs_one_token_per_step() -> None:
     one = case("qwen3-coder-30b", None, max_num_seqs=1000, max_num_batched_tokens=999)
-    assert why_not(one) == "1,000 concurrent requests need one token each per step; a step has 999"
+    assert (
+        refusal_reason(one)
+        == "1,000 concurrent requests need one token each per step; a step has 999"
+    )
     assert not fit_of(one).fits
-    advised = {advice.knob: advice.value for advice in advise(one, turning(one))}
+    advised = {advice.knob: advice.value for advice in advise(one, changes_of(one))}
     assert advised == {"max-num-seqs": "500", "max-num-batched-tokens": "1024"}
-    assert fit_of(turned(one, max_num_batched_tokens=1000)).fits
+    assert fit_of(with_engine(one, max_num_batched_tokens=1000)).fits
 
 
 def test_advice_is_the_smallest_change_that_fits() -> None:
     one = case("gpt-oss-20b", gpu_memory_gib=26.0, max_model_len=131072)
-    advised = {advice.knob: advice.value for advice in advise(one, turning(one))}
+    advised = {advice.knob: advice.value for advice in advise(one, changes_of(one))}
     length = int(advised["max-model-len"])
-    assert fit_of(turned(one, max_model_len=length)).fits
-    assert not fit_of(turned(one, max_model_len=length + 1)).fits
+    assert fit_of(with_engine(one, max_model_len=length)).fits
+    assert not fit_of(with_engine(one, max_model_len=length + 1)).fits
     share = float(advised["gpu-memory-utilization"])
-    assert fit_of(turned(one, gpu_memory_utilization=share)).fits
-    assert not fit_of(turned(one, gpu_memory_utilization=share - 0.01)).fits
+    assert fit_of(with_engine(one, gpu_memory_utilization=share)).fits
+    assert not fit_of(with_engine(one, gpu_memory_utilization=share - 0.01)).fits
     assert advised["tp"] == "2"
     assert advised["no-speculation"]
-    assert advise(turned(one, max_model_len=length), turning(one)) == ()
+    assert advise(with_engine(one, max_model_len=length), changes_of(one)) == ()
 
 
 def test_no_advice_if_no_single_change_helps() -> None:
     hopeless = case("gpt-oss-120b", gpu_memory_gib=2.0)
-    assert advise(hopeless, turning(hopeless)) == ()
+    assert advise(hopeless, changes_of(hopeless)) == ()
 
 
 def test_gpus_divide_the_heads() -> None:
@@ -124,13 +129,13 @@ def test_gpus_divide_the_heads() -> None:
 )
 @settings(deadline=None, max_examples=60)
 def test_larger_settings_never_enlarge_the_cache(
-    name: str, knob: str, less: int, more: int, memory: float
+    name: str, setting: str, less: int, more: int, memory: float
 ) -> None:
     less, more = sorted((less, more))
     one = case(name, gpu_memory_gib=memory)
-    small, large = (fit_of(turned(one, **{knob: value})) for value in (less, more))
+    small, large = (fit_of(with_engine(one, **{setting: value})) for value in (less, more))
     assert large.kv_cache_gib <= small.kv_cache_gib
-    if knob == "max_model_len":
+    if setting == "max_model_len":
         assert large.max_concurrency <= small.max_concurrency
         assert large.fits <= small.fits
 
@@ -139,8 +144,8 @@ def test_larger_settings_never_enlarge_the_cache(
 @settings(deadline=None, max_examples=60)
 def test_more_memory_never_reduces_the_cache(name: str, memory: float, share: float) -> None:
     one = case(name, gpu_memory_gib=memory, gpu_memory_utilization=share)
-    more = fit_of(turned(one, gpu_memory_gib=memory * 1.1))
+    more = fit_of(with_engine(one, gpu_memory_gib=memory * 1.1))
     fit = fit_of(one)
     assert fit.fits <= more.fits
     assert fit.kv_cache_tokens <= more.kv_cache_tokens
-    assert fit.fits == (why_not(one) is None)
+    assert fit.fits == (refusal_reason(one) is None)

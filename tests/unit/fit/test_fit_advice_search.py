@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from peagle.fit.advice import MOST_DRAFTED, advise
+from peagle.fit.advice import MAX_K_TRIED, advise
 from peagle.fit.estimate import fit_of
 from peagle.fit.models import FitCase
-from tests.unit.fit.geometry import case, turned, turning
+from tests.unit.fit.geometry import case, changes_of, with_engine
 
 
 def advised(one: FitCase) -> dict[str, str]:
-    return {advice.knob: advice.value for advice in advise(one, turning(one))}
+    return {advice.knob: advice.value for advice in advise(one, changes_of(one))}
 
 
 @pytest.mark.parametrize(
@@ -29,22 +29,22 @@ def advised(one: FitCase) -> dict[str, str]:
 )
 def test_advice_for_huge_settings_is_fast(engine: dict[str, Any]) -> None:
     one, tried = case("gpt-oss-20b", **engine), Counter[str]()
-    plain = turning(one)
+    plain = changes_of(one)
 
-    def counting(knob: str, value: object) -> FitCase | None:
-        tried[knob] += 1
-        return plain(knob, value)
+    def counting(setting: str, value: object) -> FitCase | None:
+        tried[setting] += 1
+        return plain(setting, value)
 
     advise(one, counting)
     assert tried
-    assert max(tried.values()) <= MOST_DRAFTED, tried
+    assert max(tried.values()) <= MAX_K_TRIED, tried
 
 
 @pytest.mark.parametrize("gib", [16.4, 16.6, 16.8, 17.0])
 def test_the_largest_k_that_fits_is_advised(gib: float) -> None:
     """All K are tried: a larger one can need less memory, since batches are rounded up to steps."""
     one = case("gpt-oss-20b", k=18, gpu_memory_gib=gib, max_num_seqs=64, max_model_len=4096)
-    fitting = [k for k in range(1, 18) if fit_of(turned(one, k=k)).fits]
+    fitting = [k for k in range(1, 18) if fit_of(with_engine(one, k=k)).fits]
     if not fit_of(one).fits:
         assert advised(one).get("k") == (str(fitting[-1]) if fitting else None)
 
@@ -61,8 +61,8 @@ def test_the_advised_context_is_supported_by_target_and_head() -> None:
 def test_the_largest_step_that_fits_is_advised() -> None:
     large = case("gpt-oss-20b", gpu_memory_gib=23.6, max_num_seqs=8, max_num_batched_tokens=65536)
     step = int(advised(large)["max-num-batched-tokens"])
-    assert fit_of(turned(large, max_num_batched_tokens=step)).fits
-    assert not fit_of(turned(large, max_num_batched_tokens=2 * step)).fits
+    assert fit_of(with_engine(large, max_num_batched_tokens=step)).fits
+    assert not fit_of(with_engine(large, max_num_batched_tokens=2 * step)).fits
 
 
 @pytest.mark.parametrize("vllm", ["0.27.1", "0.28.0"])

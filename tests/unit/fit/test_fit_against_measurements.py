@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks.gpu.geometry import PAIRS, Setting
 from peagle.checks import check
-from peagle.fit.estimate import GIB, cache_layout, fit_of, why_not
+from peagle.fit.estimate import GIB, cache_layout, fit_of, refusal_reason
 from peagle.fit.models import FitCase
 from peagle.vllm.defaults import in_flight_tokens
 from tests.unit.checks.cases import catalog_case
@@ -183,7 +183,7 @@ def refusals() -> dict[str, dict[str, Any]]:
 
 def test_settings_that_vllm_refuses_are_refused() -> None:
     slots = refusals()["refused: Value error, max_num_scheduled_tokens"]
-    assert "reserves 9,216 tokens" in (why_not(case_of(slots, "0.26.0")) or "")
+    assert "reserves 9,216 tokens" in (refusal_reason(case_of(slots, "0.26.0")) or "")
 
     sliding = refusals()["refused: NotImplementedError: FlashInfer backend on SM90"]["setting"]
     case = catalog_case(

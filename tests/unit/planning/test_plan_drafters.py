@@ -75,7 +75,7 @@ def test_no_speculation_contradicts_a_drafter_and_k(options: dict[str, Any]) -> 
 
 
 def test_two_drafters_contradict_each_other() -> None:
-    with pytest.raises(UserError, match="name two drafters"):
+    with pytest.raises(UserError, match="specify different drafters"):
         plan("chat+eagle3", drafter="ngram")
 
 

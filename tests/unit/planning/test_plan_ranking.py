@@ -101,7 +101,7 @@ def test_without_evidence_the_ranking_stays_with_a_warning() -> None:
     assert types(made) == types(plan())
     finding = finding_of(made, "speed-unverified")
     assert finding.level == "warning"
-    assert "this pair is not measured on 2 x GPU-sm_86" in finding.message
+    assert "this pair has not been measured on 2 x GPU-sm_86" in finding.message
     assert codes(made, "error") == []
 
 
@@ -135,7 +135,7 @@ def test_a_missed_speed_is_an_error_with_the_fastest_and_fixes() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"k": 7, "min_tokens_per_second": 850}, "leave --k out: K=3"),
+        ({"k": 7, "min_tokens_per_second": 850}, "omit --k: measured with K=3"),
         ({"min_tokens_per_second": 950, "instance_count": 1}, "use --instance-count 2"),
         ({"min_tokens_per_second": 1000, "instance_count": 1}, "--concurrency 32"),
         ({"min_tokens_per_second": 1500, "instance_count": 3}, "use --instance-count 6"),

@@ -95,7 +95,7 @@ _CONSTANTS: dict[str, bool | None] = {
 _WHOLE = re.compile(r"[-+]?\d+(?:_\d+)*", re.ASCII)
 _FRACTION = re.compile(r"[-+]?(?:\d+(?:_\d+)*)?\.?\d+(?:[eE][-+]?\d{1,2})?", re.ASCII)
 _LONGEST_NUMBER = 40
-"""Characters; longer text is no number that a catalogue holds."""
+"""Maximum characters; longer text is read as text, not as a number."""
 
 
 class _Loader(_BASE):  # type: ignore[misc]

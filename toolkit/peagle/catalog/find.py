@@ -1,4 +1,4 @@
-"""Finds what the user names (a pair, a drafter or an instance type), and summarizes it."""
+"""Looks up pairs, drafters and instance types; summarizes targets."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def find_instance(table: InstanceTable, name: str) -> Instance:
     family = [other for other in known if _family(other) == _family(name)]
     families = sorted({_family(other) for other in known})
     hint = nearest(name, known) or f"families with GPUs: {', '.join(families)}"
-    hint = f"the family has {', '.join(family)}" if family else hint
+    hint = f"available in this family: {', '.join(family)}" if family else hint
     raise NotFound(f"the catalogue has no GPU instance type {name!r}", hint)
 
 

@@ -233,4 +233,4 @@ def _never_read(folder: Path) -> Iterator[Problem]:
     read = {*folder.glob("*/*.yaml"), *(folder / name for name in _TABLES)}
     for path in sorted({*folder.rglob("*.yaml"), *folder.rglob("*.yml")} - read):
         fix = "put targets at <org>/<name>.yaml"
-        yield Problem(display_path(path), None, "", "is never read from this path", fix)
+        yield Problem(display_path(path), None, "", "is not read from this path", fix)

@@ -190,7 +190,7 @@ def refuse_unwritable(folder: Path) -> None:
     except OSError as error:
         raise _unwritable(folder, error) from error
     if not existing.is_dir():
-        raise UserError(f"{existing} is not a folder", "name a folder with --to")
+        raise UserError(f"{existing} is not a folder", "specify a folder with --to")
     if not os.access(existing, os.W_OK):
         raise UserError(
             f"the catalogue in {display_path(folder)} cannot be written",

@@ -111,7 +111,7 @@ def _selected(catalog: Catalog, request: CheckRequest) -> tuple[Pair, str | None
         raise NotFound(missing.message, folder_hint(drafter) or missing.fix) from missing
     if "+" in request.pair and pair.drafter != known:
         raise UserError(
-            f"{request.pair} and --drafter {drafter} name two drafters", "name one of them"
+            f"{request.pair} and --drafter {drafter} specify different drafters", "specify only one"
         )
     # A hub id also requests reading the checkpoint.
     return Pair(target=pair.target, drafter=known), drafter if "/" in drafter else None

@@ -12,7 +12,7 @@ from peagle.cli.context import PeagleCommand
 from peagle.cli.options import catalog_of, complete_pair, raise_first_error
 from peagle.cli.output.console import json_option, print_json
 from peagle.errors import Refused
-from peagle.fit.advice import MOST_GPUS
+from peagle.fit.advice import MAX_GPUS
 from peagle.fit.request import FitRequest
 from peagle.vllm.defaults import KV_CACHE_DTYPES
 
@@ -55,7 +55,7 @@ def _share(_: click.Context, __: click.Parameter, value: float | None) -> float 
     "--instance-type", help="Take GPU, memory and number of GPUs from this instance type."
 )
 @click.option(
-    "--tp", "--tensor-parallel-size", "tp", type=_ONE, help=f"GPUs per model, {MOST_GPUS} at most."
+    "--tp", "--tensor-parallel-size", "tp", type=_ONE, help=f"GPUs per model, {MAX_GPUS} at most."
 )
 @click.option(
     "--gpu-memory-utilization",

@@ -1,1 +1,1 @@
-"""What one GPU holds, as vLLM counts it: weights, working memory, key-value cache. Pure."""
+"""GPU memory by vLLM's own accounting: weights, activations, KV cache. Pure."""

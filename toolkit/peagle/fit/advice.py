@@ -11,17 +11,17 @@ from peagle.fit.models import Advice, Fit, FitCase
 from peagle.vllm.defaults import extra_slots
 from peagle.vllm.gpus import needed_capability, parallel_sizes
 
-Turn = Callable[[str, object], FitCase | None]
-"""(knob, new value) -> the case with that single change and its consequences, such as the
-defaults of another GPU. ``None`` for a change that is refused for reasons other than memory."""
+ApplyChange = Callable[[str, object], FitCase | None]
+"""(setting, new value) -> the case with that single change and its consequences, such as the
+defaults of a different GPU. ``None`` for a change that is refused for reasons other than memory."""
 
-MOST_GPUS = 8
+MAX_GPUS = 8
 """GPUs of the largest instance type, used when none is given."""
 
 _HIGHEST_PERCENT = 97
 """Of the GPU memory; above it, other processes and late CUDA graphs run out of memory."""
 
-MOST_DRAFTED = 64
+MAX_K_TRIED = 64
 """The largest K to try: the catalogue's heads are trained for at most 18. Every smaller K is tried,
 since a larger K can take less memory: CUDA graphs are captured for whole steps of K + 1 tokens."""
 
@@ -31,19 +31,22 @@ delimiters (get_mm_max_tokens_per_item of gemma4_mm.py; v1/core/encoder_cache_ma
 
 
 def advise(
-    case: FitCase, turn: Turn, table: InstanceTable | None = None, most_gpus: int = MOST_GPUS
+    case: FitCase,
+    apply_change: ApplyChange,
+    table: InstanceTable | None = None,
+    max_gpus: int = MAX_GPUS,
 ) -> tuple[Advice, ...]:
-    """The changes that each make the case fit, one per knob; empty when it fits already.
+    """The changes that each make the case fit, one per setting; empty when it fits already.
 
-    ``table`` lists the instance types to consider, ``most_gpus`` is the number of GPUs available.
+    ``table`` lists the instance types to consider, ``max_gpus`` is the number of GPUs available.
     """
     if fit_of(case).fits:
         return ()
     engine, images = case.engine, case.engine.images and is_multimodal(case.target)
     shares = range(round(engine.gpu_memory_utilization * 100) + 1, _HIGHEST_PERCENT + 1)
-    sizes = divisions(case.target.architecture, most_gpus)
+    sizes = divisions(case.target.architecture, max_gpus)
     tried: dict[str, Iterable[object]] = {
-        "k": range(min(engine.k - 1, MOST_DRAFTED), 0, -1),
+        "k": range(min(engine.k - 1, MAX_K_TRIED), 0, -1),
         "kv-cache-dtype": [] if engine.kv_cache_dtype.startswith("fp8") else ["fp8"],
         "gpu-memory-utilization": (share / 100 for share in shares),
         "max-num-seqs": (
@@ -56,9 +59,9 @@ def advise(
         "enforce-eager": [] if engine.enforce_eager else ["enforce-eager"],
     }
     found = (
-        _longest_context(case, turn),
-        *(_first(turn, knob, values) for knob, values in tried.items()),
-        _instance(case, turn, table) if table else None,
+        _longest_context(case, apply_change),
+        *(_first(apply_change, setting, values) for setting, values in tried.items()),
+        _instance(case, apply_change, table) if table else None,
     )
     return tuple(advice for advice in found if advice)
 
@@ -68,7 +71,7 @@ def divisions(shape: Architecture, gpus: int) -> list[int]:
     return parallel_sizes(shape.query_heads, (group.kv_heads for group in shape.attention), gpus)
 
 
-def _longest_context(case: FitCase, turn: Turn) -> Advice | None:
+def _longest_context(case: FitCase, apply_change: ApplyChange) -> Advice | None:
     """The longest context that fits and that target and drafter support, by binary search."""
     supported = [case.target.architecture.max_positions]
     supported += [case.drafter.max_positions] if case.drafter else []
@@ -76,7 +79,7 @@ def _longest_context(case: FitCase, turn: Turn) -> Advice | None:
     best = None
     while low <= high:
         middle = (low + high) // 2
-        advice = _first(turn, "max-model-len", (middle,))
+        advice = _first(apply_change, "max-model-len", (middle,))
         if advice:
             best, low = advice, middle + 1
         else:
@@ -99,13 +102,13 @@ def _other_steps(case: FitCase) -> list[int]:
     return [step for step in powers if least < step < now] + ([least] if least < now else [])
 
 
-def _instance(case: FitCase, turn: Turn, table: InstanceTable) -> Advice | None:
+def _instance(case: FitCase, apply_change: ApplyChange, table: InstanceTable) -> Advice | None:
     """The cheapest instance type that fits; types without a price come last."""
     target = case.target
     for instance in sorted(table.instances, key=_cost):
         if instance.capability < needed_capability(target.dtype, target.quantization):
             continue
-        moved = turn("instance-type", instance.type)
+        moved = apply_change("instance-type", instance.type)
         fit = fit_of(moved) if moved else None
         if fit and fit.fits:
             gpus = f"{fit.tensor_parallel_size} of its {instance.gpu_count} GPUs"
@@ -119,19 +122,19 @@ def _cost(instance: Instance) -> tuple[float, int, str]:
     return price, instance.gpu_count * instance.gpu_memory_mib, instance.type
 
 
-def _first(turn: Turn, knob: str, values: Iterable[object]) -> Advice | None:
+def _first(apply_change: ApplyChange, setting: str, values: Iterable[object]) -> Advice | None:
     """Advice with the first value that makes the case fit."""
     for value in values:
-        turned = turn(knob, value)
-        fit = fit_of(turned) if turned else None
+        changed = apply_change(setting, value)
+        fit = fit_of(changed) if changed else None
         if fit and fit.fits:
-            return _advice(knob, str(value), fit)
+            return _advice(setting, str(value), fit)
     return None
 
 
-def _advice(knob: str, value: str, fit: Fit) -> Advice:
+def _advice(setting: str, value: str, fit: Fit) -> Advice:
     return Advice(
-        knob=knob,
+        knob=setting,
         value=value,
         kv_cache_tokens=fit.kv_cache_tokens,
         max_concurrency=fit.max_concurrency,

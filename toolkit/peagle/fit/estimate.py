@@ -117,7 +117,7 @@ def without_speculation(case: FitCase) -> FitCase:
     return replace(case, drafter=None, engine=replace(case.engine, k=0, draftless=None))
 
 
-def why_not(case: FitCase) -> str | None:
+def refusal_reason(case: FitCase) -> str | None:
     """Why vLLM would refuse to start, in one line; ``None`` if it starts."""
     engine, missing = case.engine, missing_bytes(case)
     too_small = _step_too_small(case)

@@ -28,7 +28,7 @@ class Fit(CatalogEntry):
 
 
 class Advice(CatalogEntry):
-    """One change that makes the case fit: ``knob``, its new ``value``, and the resulting cache."""
+    """One change that makes the case fit: the option ``knob``, its ``value`` and the cache."""
 
     knob: str
     value: str

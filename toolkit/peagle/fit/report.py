@@ -17,9 +17,9 @@ from peagle.checkpoints.architecture import read_quantization
 from peagle.checks import About, check
 from peagle.errors import UserError
 from peagle.findings import Finding, note, severity, warning
-from peagle.fit.advice import MOST_GPUS, advise
+from peagle.fit.advice import MAX_GPUS, advise
 from peagle.fit.building import lacks_processor
-from peagle.fit.estimate import compare, fit_of, is_multimodal, unknown_quantization, why_not
+from peagle.fit.estimate import compare, fit_of, is_multimodal, refusal_reason, unknown_quantization
 from peagle.fit.models import Advice, Comparison, Fit, FitCase
 from peagle.fit.request import (
     FitInputs,
@@ -74,7 +74,7 @@ def fit(request: FitRequest, catalog: Catalog, read: Reader) -> FitReport:
     refuse_contradictions(request, pair)
     inputs = FitInputs(catalog, pair, read_checkpoints(request, read))
     case, fitted = inputs.cases(request)
-    refusal = why_not(fitted)
+    refusal = refusal_reason(fitted)
     memory = fit_of(fitted)
     return FitReport(
         pair=_title(request, pair, fitted),
@@ -120,20 +120,20 @@ def _advice(inputs: FitInputs, request: FitRequest, fitted: FitCase) -> tuple[Ad
     Options that contradict others, or that a rule about load or version refuses, are left out.
     """
 
-    def changed(knob: str, value: object) -> FitCase | None:
-        change: dict[str, Any] = {knob.replace("-", "_"): True if value == knob else value}
-        if knob == "instance-type":
+    def changed(setting: str, value: object) -> FitCase | None:
+        change: dict[str, Any] = {setting.replace("-", "_"): True if value == setting else value}
+        if setting == "instance-type":
             change["gpu_memory_gib"] = None
-        typed = replace(request, **change)
+        changed_request = replace(request, **change)
         try:
-            refuse_contradictions(typed, inputs.pair)
-            case, turned = inputs.cases(typed)
+            refuse_contradictions(changed_request, inputs.pair)
+            case, changed_case = inputs.cases(changed_request)
         except UserError:
             return None
-        found = _of_rules(case, turned, ("load",))
-        return None if any(finding.level == "error" for finding in found) else turned
+        found = _of_rules(case, changed_case, ("load",))
+        return None if any(finding.level == "error" for finding in found) else changed_case
 
-    most = fitted.engine.gpu_count if request.instance_type else MOST_GPUS
+    most = fitted.engine.gpu_count if request.instance_type else MAX_GPUS
     return advise(fitted, changed, inputs.catalog.instances, most)
 
 
@@ -151,7 +151,8 @@ def _findings(request: FitRequest, case: Case, fitted: FitCase) -> tuple[Finding
 def _of_rules(case: Case, fitted: FitCase, subjects: Sequence[About]) -> list[Finding]:
     """Errors and warnings about the subjects, and errors about versions and the GPU.
 
-    ``why_not`` reports a step that is too small for the drafts more precisely than drafting-slots.
+    ``refusal_reason`` reports a step that is too small for the drafts more precisely than
+    drafting-slots.
     """
     found = [
         finding
@@ -178,7 +179,7 @@ def _about_images(request: FitRequest, case: Case, fitted: FitCase) -> list[Find
     if request.text_only:
         if is_multimodal(fitted.target):
             return []
-        message = "the target takes no images; --text-only changes nothing"
+        message = "the target does not accept images; --text-only has no effect"
         return [note("text-only-unneeded", "--text-only", message, "leave it out")]
     if case.target_checkpoint is None or not lacks_processor(case.target_checkpoint, fitted.target):
         return []
@@ -198,7 +199,7 @@ def _quantized(case: Case) -> list[Finding]:
     found, target, head = [], case.target_checkpoint, case.drafter_checkpoint
     kind = unknown_quantization(target) if target else None
     if kind:
-        message = f"weights quantized with {kind} are counted as they are stored"
+        message = f"weights quantized with {kind} are counted at their stored size"
         found.append(
             warning(
                 _QUANTIZED, "target", message, "plan for more memory: vLLM may repack the weights"
@@ -207,5 +208,7 @@ def _quantized(case: Case) -> list[Finding]:
     kind = read_quantization(head.config) if head else None
     if kind:
         message = f"the head is quantized with {kind} and counted with 16 bits per number"
-        found.append(warning(_QUANTIZED, "drafter", message, "it may need less memory than shown"))
+        found.append(
+            warning(_QUANTIZED, "drafter", message, "the head may need less memory than shown")
+        )
     return found

@@ -12,7 +12,7 @@ from peagle.catalog.schema import Catalog, Drafter, Pair, Target
 from peagle.checkpoints import Checkpoint
 from peagle.checkpoints.own_models import drafter_of, own_drafter, target_of
 from peagle.errors import Fix, UserError
-from peagle.fit.advice import MOST_GPUS, divisions
+from peagle.fit.advice import MAX_GPUS, divisions
 from peagle.fit.building import fit_case, gpu_of, gpu_with_memory, located
 from peagle.fit.estimate import fit_of, missing_bytes
 from peagle.fit.models import FitCase
@@ -136,7 +136,7 @@ def read_checkpoints(request: FitRequest, read: Reader) -> Checkpoints:
             "pass it with --drafter, and its target model with --target",
         )
     if target is None and request.pair is None:
-        raise UserError("name a pair, or a folder with --target",
+        raise UserError("specify PAIR, or a folder with --target",
                         Fix("for example", ("peagle", "fit", "tiny")))  # fmt: skip
     drafter = read(request.drafter) if request.drafter else None
     return Checkpoints(target, drafter, own_target=target is not None)
@@ -145,7 +145,7 @@ def read_checkpoints(request: FitRequest, read: Reader) -> Checkpoints:
 def _on_gpus(case: FitCase, request: FitRequest) -> FitCase:
     """The case on the GPUs of the request, else on the fewest that fit."""
     size, type = request.tp, request.instance_type
-    most = case.engine.gpu_count if type or not size else MOST_GPUS
+    most = case.engine.gpu_count if type or not size else MAX_GPUS
     sizes = divisions(case.target.architecture, most)
     if size:
         fix = f"use {', '.join(map(str, sizes))}"
@@ -175,7 +175,7 @@ def refuse_contradictions(request: FitRequest, pair: Pair | None) -> None:
     for first, second in _CONTRADICTIONS:
         if getattr(request, first) and getattr(request, second):
             raise UserError(
-                f"{_flag(first)} and {_flag(second)} contradict each other", "use one of the two"
+                f"{_flag(first)} and {_flag(second)} cannot be combined", "use one of the two"
             )
     named = request.drafter or (pair and pair.drafter) or request.no_speculation
     if not named and request.target:
@@ -187,7 +187,7 @@ def refuse_contradictions(request: FitRequest, pair: Pair | None) -> None:
                 )
     if request.instance_type is None and request.gpu_memory_gib is None:
         raise UserError(
-            "name the hardware with --gpu-memory-gib or --instance-type",
+            "specify the hardware with --gpu-memory-gib or --instance-type",
             "for example: --instance-type ml.g7e.2xlarge",
         )
     if request.instance_type is not None and request.gpu_memory_gib is not None:

@@ -7,7 +7,8 @@ divided until each rank has one. The vocabulary is padded to a multiple of 64.
 Allocation: small tensors share segments and lose at most 511 bytes. From 10 MiB a tensor gets its
 own segment, a multiple of 2 MiB; vLLM loads with ``max_split_size_mb`` 20, so that larger segments
 are never shared, and smaller ones are split if more than 1 MiB would be lost
-(c10/cuda/CUDACachingAllocator.cpp; Worker.load_model). So functions here yield single tensors.
+(c10/cuda/CUDACachingAllocator.cpp; Worker.load_model). Functions therefore yield
+one size per tensor.
 
 GPT-OSS experts in MXFP4 take half a byte per element and one byte of scale per 32 elements; vLLM
 selects the kernel by GPU and pads for it (fused_moe/oracle/mxfp4.py, quantization/utils/
@@ -30,8 +31,8 @@ MIB = 1 << 20
 _SMALLEST = 512
 _OWN_SEGMENT = 10 * MIB
 _SEGMENT = 2 * MIB
-_NEVER_CUT = 20 * MIB
-_CUT_FROM = 1 * MIB
+_MAX_SPLIT_BYTES = 20 * MIB
+_MIN_REMAINDER_BYTES = 1 * MIB
 
 
 BLOCK = 32
@@ -54,7 +55,7 @@ def allocated(size: float) -> int:
     if rounded < _OWN_SEGMENT:
         return rounded
     segment = round_up(rounded, _SEGMENT)
-    if rounded < _NEVER_CUT and segment - rounded > _CUT_FROM:
+    if rounded < _MAX_SPLIT_BYTES and segment - rounded > _MIN_REMAINDER_BYTES:
         return rounded
     return segment
 

@@ -21,8 +21,8 @@ from peagle.planning.speeds import measured_loads, names_of, runs_on
 from peagle.text import format_concurrency, format_usd
 from peagle.vllm.gpus import needed_capability
 
-HELD_SHARE = 0.25
-"""The share of the load, at full length, that the KV cache must hold. Most requests are much
+MIN_LOAD_SHARE = 0.25
+"""Minimum share of the load, at full length, that the KV cache must hold. Most requests are much
 shorter than the longest context, so a cache for all of them would mostly stay empty; with a
 smaller one, vLLM queues or preempts requests."""
 
@@ -55,7 +55,7 @@ class Workload:
 
 
 @dataclass(frozen=True)
-class Hosting:
+class InstanceFit:
     """The pair on an instance: input and result of the memory model."""
 
     instance: Instance
@@ -63,23 +63,23 @@ class Hosting:
     fit: Fit
 
     def holds(self, load: float) -> bool:
-        """Whether it fits, and the cache holds ``HELD_SHARE`` of ``load`` full-length requests."""
-        return self.fit.fits and self.fit.max_concurrency >= HELD_SHARE * load
+        """It fits, and its cache holds ``MIN_LOAD_SHARE`` of ``load`` full-length requests."""
+        return self.fit.fits and self.fit.max_concurrency >= MIN_LOAD_SHARE * load
 
 
-def host(work: Workload, instance: Instance, load: int) -> Hosting:
+def fit_on_instance(work: Workload, instance: Instance, load: int) -> InstanceFit:
     """The model on this instance, on the fewest GPUs that hold ``load`` concurrent requests; else
     on those that hold most, or that lack least memory."""
-    tried: list[Hosting] = []
+    tried: list[InstanceFit] = []
     for size in divisions(work.target.architecture, instance.gpu_count):
         case = planned_fit(work, instance, size)
-        tried.append(Hosting(instance, case, fit_of(case)))
+        tried.append(InstanceFit(instance, case, fit_of(case)))
         if tried[-1].holds(load):
             return tried[-1]
-    fitting = [hosting for hosting in tried if hosting.fit.fits]
+    fitting = [on_instance for on_instance in tried if on_instance.fit.fits]
     if fitting:
-        return max(fitting, key=lambda hosting: hosting.fit.max_concurrency)
-    return min(tried, key=lambda hosting: missing_bytes(hosting.case))
+        return max(fitting, key=lambda on_instance: on_instance.fit.max_concurrency)
+    return min(tried, key=lambda on_instance: missing_bytes(on_instance.case))
 
 
 def planned_fit(work: Workload, on: Instance, tensor_parallel_size: int) -> FitCase:
@@ -105,7 +105,7 @@ class Candidate:
     ``tokens_per_second`` are totals, ``None`` if unknown.
     """
 
-    hosting: Hosting
+    on_instance: InstanceFit
     speculation: SpeculationChoice
     count: int
     load: int
@@ -115,17 +115,17 @@ class Candidate:
     @property
     def instance(self) -> Instance:
         """The instance type."""
-        return self.hosting.instance
+        return self.on_instance.instance
 
     @property
     def fit(self) -> Fit:
         """The memory fit."""
-        return self.hosting.fit
+        return self.on_instance.fit
 
     @property
     def holds_load(self) -> bool:
         """Whether the KV cache of each holds enough of the load."""
-        return self.hosting.holds(self.load)
+        return self.on_instance.holds(self.load)
 
     @property
     def usd_per_million_tokens(self) -> float | None:
@@ -186,11 +186,14 @@ class Candidate:
         if count == 1:
             because = "the instance has one GPU"
         elif not self.fit.fits:
-            because = "lacks the least memory"
+            because = "needs the least additional memory"
         elif not self.holds_load:
             because = f"holds the most requests on the {count} GPUs"
         elif size == 1:
-            because = f"one of the {count} GPUs holds the load, and tensor parallelism costs time"
+            because = (
+                f"one of the {count} GPUs holds the load; tensor parallelism would add "
+                "communication"
+            )
         else:
             because = (
                 f"the fewest of the {count} GPUs that hold the load and divide the attention heads"
@@ -207,7 +210,7 @@ class CandidateEvaluator:
     def __init__(self, options: Options, pair: SelectedPair, work: Workload, region: str) -> None:
         self.options, self.pair, self.work = options, pair, work
         self._region = region
-        self._hosted: dict[tuple[object, ...], Hosting] = {}
+        self._fits: dict[tuple[object, ...], InstanceFit] = {}
 
     def fitting(self) -> list[Candidate]:
         """Candidates on all instance types that are recent and large enough, cheapest first."""
@@ -216,7 +219,7 @@ class CandidateEvaluator:
         candidates = (self.candidate(type) for type in types if type.capability >= oldest)
         return sorted((c for c in candidates if c.fit.fits), key=lambda c: c.cost)
 
-    def alone(self) -> CandidateEvaluator:
+    def without_drafter(self) -> CandidateEvaluator:
         """The same evaluator for the target without a drafter."""
         pair, work = replace(self.pair, drafter=None), replace(self.work, drafter=None, k=0)
         return CandidateEvaluator(self.options, pair, work, self._region)
@@ -234,7 +237,7 @@ class CandidateEvaluator:
         if self.options.instance_count is not None:
             return self.shared(instance, self.options.instance_count)
         one, required = self.shared(instance, 1), self.options.min_tokens_per_second
-        if required is None or one.reaches(required) or not self._runs(one.hosting):
+        if required is None or one.reaches(required) or not self._runs(one.on_instance):
             return one
         best = one
         for candidate in self._more(instance, one):
@@ -250,17 +253,17 @@ class CandidateEvaluator:
         busy = min(count, load)
         most = math.ceil(load / busy)
         usual = SpeculationChoice(self.pair.drafter, usual_k(self.options, self.pair.drafter))
-        hosting = self._host(instance, usual, most)
-        chosen = choose_speculation(self.options, self.pair, self._runs(hosting), load / busy)
+        on_instance = self._fit_on(instance, usual, most)
+        chosen = choose_speculation(self.options, self.pair, self._runs(on_instance), load / busy)
         if chosen.k != usual.k:
-            again = self._host(instance, chosen, most)
-            if again.fit.tensor_parallel_size == hosting.fit.tensor_parallel_size:
-                hosting = again
+            again = self._fit_on(instance, chosen, most)
+            if again.fit.tensor_parallel_size == on_instance.fit.tensor_parallel_size:
+                on_instance = again
             else:  # the evidence is for another number of GPUs
                 chosen = usual
         price, speed = price_of(instance, self._region).value, chosen.speed
         return Candidate(
-            hosting,
+            on_instance,
             chosen,
             count,
             most,
@@ -270,7 +273,7 @@ class CandidateEvaluator:
 
     def starts(self, instance: Instance, concurrency: int) -> bool:
         """Whether an engine with this ``--max-num-seqs`` fits."""
-        return host(replace(self.work, concurrency=concurrency), instance, 0).fit.fits
+        return fit_on_instance(replace(self.work, concurrency=concurrency), instance, 0).fit.fits
 
     def work_on(self, candidate: Candidate) -> Workload:
         """The workload with this candidate's drafter and K."""
@@ -279,13 +282,13 @@ class CandidateEvaluator:
     def loads(self, candidate: Candidate) -> tuple[int, ...]:
         """The measured loads of one engine on these GPUs with this drafter."""
         names = names_of(candidate.speculation.drafter, self.pair.own is not None)
-        return measured_loads(self._runs(candidate.hosting), names)
+        return measured_loads(self._runs(candidate.on_instance), names)
 
-    def _runs(self, hosting: Hosting) -> tuple[SpeedRun, ...]:
+    def _runs(self, on_instance: InstanceFit) -> tuple[SpeedRun, ...]:
         """The evidence for this number and type of GPUs."""
         runs = self.work.catalog.speeds.get(self.work.target.id, ())
-        size = hosting.fit.tensor_parallel_size
-        return runs_on(runs, hosting.instance.gpu, size, self.work.vllm)
+        size = on_instance.fit.tensor_parallel_size
+        return runs_on(runs, on_instance.instance.gpu, size, self.work.vllm)
 
     def _more(self, instance: Instance, one: Candidate) -> Iterator[Candidate]:
         """Two or more instances, starting where the load of each has been measured."""
@@ -297,14 +300,14 @@ class CandidateEvaluator:
                 return
             yield candidate
 
-    def _host(self, instance: Instance, chosen: SpeculationChoice, load: int) -> Hosting:
+    def _fit_on(self, instance: Instance, chosen: SpeculationChoice, load: int) -> InstanceFit:
         """The fit, computed once for types with equal GPUs."""
         gpus = (instance.gpu, instance.gpu_count, instance.gpu_memory_mib)
         key = (*gpus, instance.gpu_architecture, chosen.drafter is not None, chosen.k, load)
-        if key not in self._hosted:
+        if key not in self._fits:
             work = replace(self.work, drafter=chosen.drafter, k=chosen.k)
-            self._hosted[key] = host(work, instance, load)
-        return replace(self._hosted[key], instance=instance)
+            self._fits[key] = fit_on_instance(work, instance, load)
+        return replace(self._fits[key], instance=instance)
 
 
 REFERENCE_REGION = "us-east-1"

@@ -27,13 +27,13 @@ NOT_READ = "head-not-read"
 class SelectedPair:
     """The target and its drafter. ``own`` is the location of the user's own head.
 
-    ``usual``: this is the target's default pair, so the endpoint's name has no drafter.
+    ``is_default``: this is the target's default pair, so the endpoint's name has no drafter.
     """
 
     target: Target
     drafter: Drafter | None
     own: str | None = None
-    usual: bool = True
+    is_default: bool = True
 
     @property
     def name(self) -> str:
@@ -52,7 +52,7 @@ def choose_drafter(options: Options, catalog: Catalog) -> Decision[SelectedPair]
     pair = find_pair(catalog, options.pair)
     target, named = pair.target, pair.drafter if "+" in options.pair else None
     if not options.speculation:
-        return Decision(SelectedPair(target, None, usual=False))
+        return Decision(SelectedPair(target, None, is_default=False))
     if options.drafter is None:
         return _from_catalogue(target, named)
     name, revision = split_revision(options.drafter)
@@ -61,7 +61,8 @@ def choose_drafter(options: Options, catalog: Catalog) -> Decision[SelectedPair]
         return _own(options, options.drafter, target, named, catalog)
     if named not in (None, drafter):
         raise UserError(
-            f"{options.pair} and --drafter {options.drafter} name two drafters", "use one of them"
+            f"{options.pair} and --drafter {options.drafter} specify different drafters",
+            "use one of them",
         )
     if revision is not None:
         drafter = drafter.model_copy(update={"revision": revision})
@@ -80,10 +81,10 @@ def _known(target: Target, name: str) -> Drafter | None:
 def _from_catalogue(target: Target, named: Drafter | None) -> Decision[SelectedPair]:
     """The named drafter, else the default one; or its fallback."""
     drafter = named or find_drafter(target, target.default_drafter)
-    usual = drafter.name == target.default_drafter
+    is_default = drafter.name == target.default_drafter
     if not drafter.public:
-        return _fallback(target, drafter, usual)
-    choice = SelectedPair(target, drafter, usual=usual)
+        return _fallback(target, drafter, is_default)
+    choice = SelectedPair(target, drafter, is_default=is_default)
     if named is not None:
         return Decision(choice)
     use = f", for {drafter.use}" if drafter.use else ""
@@ -91,13 +92,13 @@ def _from_catalogue(target: Target, named: Drafter | None) -> Decision[SelectedP
     return decide(choice, "drafter", because, shown=drafter.name)
 
 
-def _fallback(target: Target, drafter: Drafter, usual: bool) -> Decision[SelectedPair]:
+def _fallback(target: Target, drafter: Drafter, is_default: bool) -> Decision[SelectedPair]:
     """The fallback of a drafter whose weights are not public."""
     if drafter.fallback is None:
         raise UserError(f"{drafter.title} is not public", head_not_public.HINT)
     fallback = find_drafter(target, drafter.fallback)
     finding = head_not_public.replaced_by(drafter, fallback)
-    return Decision(SelectedPair(target, fallback, usual=usual), findings=(finding,))
+    return Decision(SelectedPair(target, fallback, is_default=is_default), findings=(finding,))
 
 
 def _own(
@@ -129,5 +130,5 @@ def _own(
         findings = check(case, about="head")
     where, _ = split_revision(location)
     # A head for a pair whose default head is not public replaces that head.
-    usual = kind is default and not default.public
-    return Decision(SelectedPair(target, head, where, usual), findings=findings)
+    is_default = kind is default and not default.public
+    return Decision(SelectedPair(target, head, where, is_default), findings=findings)

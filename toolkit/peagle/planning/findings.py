@@ -9,15 +9,15 @@ from typing import Any
 
 from peagle.catalog.tables import Instance
 from peagle.findings import Finding, error, note, warning
-from peagle.fit.estimate import GIB, why_not
+from peagle.fit.estimate import GIB, refusal_reason
 from peagle.planning.candidates import (
-    HELD_SHARE,
     HELD_SHARE_TEXT,
+    MIN_LOAD_SHARE,
     MOST_TRIED,
     Candidate,
     CandidateEvaluator,
     Workload,
-    host,
+    fit_on_instance,
 )
 from peagle.text import format_concurrency, format_requests, format_usd
 
@@ -33,8 +33,8 @@ _CHEAPEST = "leave --instance-type out to get the cheapest type that fits"
 def none_fits(work: Workload, largest: Candidate) -> Finding:
     """The error that the pair does not fit on any instance type."""
     message = (
-        f"the pair fits on no instance type; on {largest.instance.type}, the largest: "
-        f"{why_not(largest.hosting.case)}"
+        f"the pair does not fit on any instance type; on {largest.instance.type}, the largest: "
+        f"{refusal_reason(largest.on_instance.case)}"
     )
     fix = _fitting_options(work, largest.instance)
     fix = fix or "choose a smaller target: no single option makes it fit"
@@ -67,8 +67,8 @@ class Review:
             yield self._too_slow(required)
         if self.evaluator.options.instance_count is None and self.candidate.count > 1:
             message = (
-                f"{self.candidate.count} instances are planned and billed, because one is not "
-                f"measured to reach {required:,.0f} tokens/s"
+                f"{self.candidate.count} instances are planned and billed, because no "
+                f"measurement shows that one reaches {required:,.0f} tokens/s"
             )
             fix = "set the number with --instance-count"
             yield warning("instances-for-speed", "instance_count", message, fix)
@@ -81,7 +81,7 @@ class Review:
         fit, instance = self.candidate.fit, self.candidate.instance
         message = (
             f"the pair does not fit on {instance.type} ({fit.gpu_count} x {fit.gpu}, "
-            f"{fit.gpu_memory_gib:.1f} GiB each): {why_not(self.candidate.hosting.case)}"
+            f"{fit.gpu_memory_gib:.1f} GiB each): {refusal_reason(self.candidate.on_instance.case)}"
         )
         fixes = filter(None, (self._larger(), _fitting_options(self._work, instance)))
         fix = "; or ".join(fixes) or "no instance type and no single option makes it fit"
@@ -128,13 +128,13 @@ class Review:
         if other is not None:
             holds = f"which holds {HELD_SHARE_TEXT} of that load"
             yield f"use {other.instance.type}{other.at_cost}, {holds}"
-        held = math.floor(self.candidate.fit.max_concurrency / HELD_SHARE)
+        held = math.floor(self.candidate.fit.max_concurrency / MIN_LOAD_SHARE)
         yield f"lower --concurrency to {held * self.candidate.count}"
         work, instance, load = self._work, self.candidate.instance, self.candidate.load
         length = _largest(
             _SHORTEST,
             work.max_model_len,
-            lambda n: host(replace(work, max_model_len=n), instance, load).holds(load),
+            lambda n: fit_on_instance(replace(work, max_model_len=n), instance, load).holds(load),
         )
         if length:
             yield f"lower --max-model-len to {length // _STEP * _STEP}"
@@ -168,7 +168,7 @@ class Review:
             return
         busy = (c for c in self.fitting if c.fit.tensor_parallel_size == c.fit.gpu_count)
         other = next(busy, None)
-        fix = "no type that fits uses all of its GPUs"
+        fix = "every type that fits leaves GPUs idle"
         if other is not None:
             type = other.instance.type
             fix = f"use --instance-type {type}{other.at_cost}, which uses all of its GPUs"
@@ -203,7 +203,7 @@ class Review:
         """The warning that the required speed is not measured."""
         candidate = self.candidate
         gpus = f"{candidate.fit.tensor_parallel_size} x {candidate.instance.gpu}"
-        measured = f"this pair is not measured on {gpus}"
+        measured = f"this pair has not been measured on {gpus}"
         loads = self.evaluator.loads(candidate)
         if loads:
             measured = (
@@ -226,7 +226,7 @@ class Review:
         return warning("speed-unverified", "min_tokens_per_second", message, fix)
 
     def _too_slow(self, required: float) -> Finding:
-        """The error that the required speed is measured to be missed."""
+        """The error that the measured speed is below the required one."""
         options, candidate = self.evaluator.options, self.candidate
         most = f"{candidate.tokens_per_second:,.0f} tokens/s"
         load = format_concurrency(self._work.concurrency)
@@ -257,7 +257,7 @@ class Review:
         if options.k is not None and compared is not None:
             busy = min(self.candidate.count, load_of_all)
             if compared.fastest.tokens_per_second * busy >= required:
-                yield f"leave --k out: K={compared.fastest.k} is measured to reach it"
+                yield f"omit --k: measured with K={compared.fastest.k}, the speed is reached"
         if options.instance_count is not None:
             most = min(load_of_all, options.instance_count + MOST_TRIED)
             for count in range(options.instance_count + 1, most + 1):
@@ -290,7 +290,7 @@ def _fitting_options(work: Workload, instance: Instance) -> str:
     def largest(low: int, field: str) -> int | None:
         def fits(value: int) -> bool:
             changed: dict[str, Any] = {field: value}
-            return host(replace(work, **changed), instance, 0).fit.fits
+            return fit_on_instance(replace(work, **changed), instance, 0).fit.fits
 
         return _largest(low, getattr(work, field), fits)
 

@@ -62,8 +62,8 @@ class Options(Frozen):
     weights_by: Literal["mount", "stream"] = "mount"
 
     @property
-    def asks_for_load(self) -> bool:
-        """Whether the user set the load, so that the KV cache must hold ``HELD_SHARE`` of it."""
+    def specifies_load(self) -> bool:
+        """Whether the user sets the load: the KV cache must hold ``MIN_LOAD_SHARE`` of it."""
         return self.concurrency is not None or self.max_model_len is not None
 
 

@@ -15,13 +15,6 @@ from peagle.checks import check
 from peagle.findings import Finding, severity
 from peagle.planning.candidates import Candidate, CandidateEvaluator, Workload, price_of
 from peagle.planning.drafter import SelectedPair, choose_drafter
-from peagle.planning.engine_settings import engine_arguments, engine_environment
-from peagle.planning.limits import (
-    choose_concurrency,
-    choose_download_timeout,
-    choose_length,
-    choose_startup_timeout,
-)
 from peagle.planning.plan import (
     Decision,
     DrafterChoice,
@@ -40,6 +33,14 @@ from peagle.planning.runtime import (
     choose_name,
     choose_region,
     choose_runtime,
+)
+from peagle.planning.settings import (
+    choose_concurrency,
+    choose_download_timeout,
+    choose_length,
+    choose_startup_timeout,
+    engine_arguments,
+    engine_environment,
 )
 from peagle.planning.speculation import (
     SpeculationChoice,
@@ -102,7 +103,11 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
     # The evaluator's workload has their values; the reasons depend on the drafter.
     record(choose_length(options, target))
     record(choose_concurrency(options, drafter))
-    work, hosting, instance = evaluator.work_on(candidate), candidate.hosting, candidate.instance
+    work, on_instance, instance = (
+        evaluator.work_on(candidate),
+        candidate.on_instance,
+        candidate.instance,
+    )
     record(ranked)
     ami = record(choose_ami(catalog.runtimes, runtime, instance.type))
     count = record(choose_count(options, candidate))
@@ -112,9 +117,9 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
         sizes.append((placed.drafter, work.drafter_bytes))
 
     speculation = speculation_of(drafter, work.k) if drafter else None
-    arguments = record(engine_arguments(work, hosting, placed, speculation))
-    extra = record(engine_environment(work, hosting))
-    streamed = record(stream(sizes, hosting, runtime, catalog.runtimes, region))
+    arguments = record(engine_arguments(work, on_instance, placed, speculation))
+    extra = record(engine_environment(work, on_instance))
+    streamed = record(stream(sizes, on_instance, runtime, catalog.runtimes, region))
     environment = to_environment(arguments) | extra | streamed
     if digest := digest_in(image):  # a container cannot know its own; `peagle warm` needs it
         environment[IMAGE_DIGEST_VARIABLE] = digest
@@ -129,7 +134,7 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
         region=region,
         image=image,
         ami=ami,
-        tensor_parallel_size=hosting.fit.tensor_parallel_size,
+        tensor_parallel_size=on_instance.fit.tensor_parallel_size,
         environment=environment,
     )
     read = Checkpoints(drafter=options.drafter_checkpoint)
@@ -137,7 +142,7 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
 
     price = record(price_of(instance, region))
     download_seconds = record(choose_download_timeout(sizes))
-    startup_seconds = record(choose_startup_timeout(sizes, hosting.fit.tensor_parallel_size))
+    startup_seconds = record(choose_startup_timeout(sizes, on_instance.fit.tensor_parallel_size))
     return Plan(
         name=name,
         pair=pair.name,
@@ -167,7 +172,7 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
         mounts=placed.mounts,
         download_timeout_seconds=download_seconds,
         startup_timeout_seconds=startup_seconds,
-        fit=hosting.fit,
+        fit=on_instance.fit,
         price_per_hour_usd=candidate.usd_per_hour,
         price_date=price.date.isoformat() if price else None,
         speed=_speed(candidate),

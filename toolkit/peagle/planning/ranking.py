@@ -52,14 +52,14 @@ def choose_instance(
 def rank(options: Options, fitting: list[Candidate]) -> list[Candidate]:
     """``fitting``, sorted by price, from best to worst.
 
-    Candidates whose KV cache holds enough of a load that the user gave (``HELD_SHARE``) come
+    Candidates whose KV cache holds enough of a load that the user gave (``MIN_LOAD_SHARE``) come
     first. With a price limit, candidates above it or without a price are left out unless nothing
     remains. With a required speed, measured ones that reach it come first, then unmeasured ones;
     if none reaches it, the fastest come first.
     """
     limit, required = options.max_price_per_hour, options.min_tokens_per_second
     within = [candidate for candidate in fitting if candidate.within(limit)] or fitting
-    if options.asks_for_load:
+    if options.specifies_load:
         within = sorted(within, key=lambda candidate: not candidate.holds_load)
     if required is None:
         return within
@@ -112,7 +112,7 @@ def _check_limits(options: Options) -> None:
 def _instance_reason(
     options: Options, candidate: Candidate, fitting: Sequence[Candidate]
 ) -> Reason:
-    """Why this type: by price, unless no price is known, among the types that are alike."""
+    """Why this type: by price, unless no price is known, among comparable types."""
     required, priced = options.min_tokens_per_second, candidate.usd_per_hour is not None
     measured = required is not None and candidate.tokens_per_second is not None
     if required is not None and measured and not candidate.reaches(required):
@@ -121,7 +121,7 @@ def _instance_reason(
     ours = _apart_from_price(options, candidate)
     peers = sum(_apart_from_price(options, other) == ours for other in fitting)
     which = ""
-    if candidate.holds_load and options.asks_for_load:
+    if candidate.holds_load and options.specifies_load:
         which += f", with a KV cache for {HELD_SHARE_TEXT} of the load at full length"
     if measured:
         which += f", measured to reach {required:,.0f} tokens/s"
@@ -138,7 +138,7 @@ def _apart_from_price(options: Options, candidate: Candidate) -> tuple[bool, ...
     """How the ranking treats the candidate, apart from its price."""
     required = options.min_tokens_per_second
     return (
-        options.asks_for_load and candidate.holds_load,
+        options.specifies_load and candidate.holds_load,
         candidate.within(options.max_price_per_hour),
         required is not None and candidate.reaches(required),
         required is not None and candidate.tokens_per_second is None,
@@ -155,7 +155,7 @@ def _cheaper_alone(evaluator: CandidateEvaluator, candidate: Candidate) -> Itera
     required = options.min_tokens_per_second
     if required is None or drafter is None:
         return
-    alone = evaluator.alone()
+    alone = evaluator.without_drafter()
     others = [alone.candidate(candidate.instance)]
     if options.instance_type is None:
         others += rank(options, alone.fitting())[:1]
@@ -171,7 +171,10 @@ def _cheaper_alone(evaluator: CandidateEvaluator, candidate: Candidate) -> Itera
 
 
 def _costs_more(candidate: Candidate, other: Candidate) -> bool:
-    """Whether ``candidate`` is known to cost more than ``other``; of one type, more cost more."""
+    """Whether ``candidate`` is known to cost more than ``other``.
+
+    Of the same type, more instances cost more.
+    """
     if candidate.instance.type == other.instance.type:
         return candidate.count > other.count
     if candidate.usd_per_hour is None or other.usd_per_hour is None:

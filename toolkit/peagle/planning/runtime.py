@@ -73,8 +73,8 @@ def choose_image(
     options: Options, catalog: Catalog, runtime: Runtime, region: str, pair: SelectedPair
 ) -> Decision[str]:
     """The image: AWS's of that version in that region, or the user's."""
-    placed = CaseOptions(vllm=runtime.vllm, region=region, image=options.image)
-    case = build_case(catalog, pair.target, pair.drafter, placed)
+    options_here = CaseOptions(vllm=runtime.vllm, region=region, image=options.image)
+    case = build_case(catalog, pair.target, pair.drafter, options_here)
     if options.image is not None:
         _check_image_name(options.image, region)
         return Decision(options.image, findings=check(case, only=_ABOUT_IMAGES))
@@ -95,12 +95,12 @@ def choose_ami(table: RuntimeTable, runtime: Runtime, instance_type: str) -> Dec
             f"the image needs CUDA {runtime.cuda}; the default AMI of {family} has an older driver"
         )
         return decide(ami, "ami", because)
-    because = f"no specific AMI is known to be required on {family}"
+    because = f"no specific AMI is required on {family}"
     return decide(ami, "ami", because, shown="SageMaker's default")
 
 
 def _check_image_name(image: str, region: str) -> None:
-    """Raise UserError for what is not even the name of an image."""
+    """Raise UserError if `image` is not a valid image name."""
     if len(image) > _MAX_IMAGE_LENGTH or not _IMAGE.fullmatch(image):
         raise UserError(
             f"{image[:60]!r} is not an image name",
@@ -139,7 +139,7 @@ def choose_name(options: Options, pair: SelectedPair) -> Decision[str]:
     if options.name is not None:
         return Decision(check_name(options.name))
     parts = ["peagle", pair.target.short_name]
-    if not pair.usual:
+    if not pair.is_default:
         parts.append(pair.drafter.name if pair.drafter else "plain")
     name = re.sub(r"[^a-z0-9]+", "-", "-".join(parts))[:MAX_NAME_LENGTH].strip("-")
     return decide(name, "name", "from the pair; --name changes it")

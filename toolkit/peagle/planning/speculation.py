@@ -37,7 +37,7 @@ class SpeculationChoice:
     compared: SpeedComparison | None = None
 
     @property
-    def loses(self) -> bool:
+    def is_slower_than_target(self) -> bool:
         """Whether the target alone is faster than with the best K."""
         if self.compared is None or self.compared.alone is None:
             return False
@@ -63,7 +63,7 @@ def choose_speculation(
         best = found.fastest if options.k is None else found.by_k[options.k]
         chosen = SpeculationChoice(drafter, best.k, best, found)
         named = "+" in options.pair or options.drafter is not None or options.k is not None
-        if chosen.loses and not named:
+        if chosen.is_slower_than_target and not named:
             return SpeculationChoice(None, 0, found.alone, found)
         return chosen
     for run in runs if options.k is None else ():
@@ -156,7 +156,7 @@ def speculation_findings(pair: SelectedPair, speculation: SpeculationChoice) -> 
     if pair.drafter is None or speculation.compared is None:
         return ()
     best, alone = speculation.compared.fastest, speculation.compared.alone
-    if speculation.loses and alone is not None:
+    if speculation.is_slower_than_target and alone is not None:
         message = (
             f"with {format_concurrency(best.load)}, {pair.target.title} reaches "
             f"{alone.speed_text} alone and {best.tokens_per_second:,.0f} at best (K={best.k}) with "

@@ -66,7 +66,7 @@ class SpeedComparison:
 
     @property
     def fastest(self) -> Estimate:
-        """The K with the most tokens per second; of equals the smaller."""
+        """The K with the most tokens per second; the smaller K on a tie."""
         return max(self.by_k.values(), key=lambda e: (e.tokens_per_second, -e.k))
 
 

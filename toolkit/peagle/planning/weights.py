@@ -25,10 +25,10 @@ from peagle.catalog.schema import Catalog, Target
 from peagle.catalog.tables import Runtime, RuntimeTable
 from peagle.checkpoints.models import is_folder
 from peagle.checks.facts import parse_ecr_image
-from peagle.data import SHIPPED, data_folder
+from peagle.data import CATALOG_PREFIX, data_folder
 from peagle.errors import Fix, UserError
 from peagle.findings import Finding, error, note, warning
-from peagle.planning.candidates import Hosting
+from peagle.planning.candidates import InstanceFit
 from peagle.planning.drafter import SelectedPair
 from peagle.planning.plan import MODEL_BUCKET, Decision, Mount, Options, Reason, Weights
 from peagle.s3uri import PREFIX_FORMAT, S3Uri, is_s3_uri
@@ -53,14 +53,14 @@ enough left for engine and system on the smallest hosts."""
 
 
 def stream(
-    sizes: WeightSizes, hosting: Hosting, runtime: Runtime, table: RuntimeTable, region: str
+    sizes: WeightSizes, on_instance: InstanceFit, runtime: Runtime, table: RuntimeTable, region: str
 ) -> Decision[dict[str, str]]:
     """The streamer's variables and findings; empty for weights that are not streamed."""
     streamed = [(weights, size) for weights, size in sizes if weights.streamed]
     if not streamed:
         return Decision({})
-    gpus = hosting.fit.tensor_parallel_size
-    buffer = str(hosting.instance.memory_gib * 2**30 // _BUFFER_SHARE // gpus)
+    gpus = on_instance.fit.tensor_parallel_size
+    buffer = str(on_instance.instance.memory_gib * 2**30 // _BUFFER_SHARE // gpus)
     share = "a quarter of the host's memory" + (" for all GPUs" if gpus > 1 else "")
     reasons = {
         REGION_VARIABLE: (region, "the engine reads from S3 in the endpoint's region"),
@@ -261,7 +261,7 @@ def _catalogued(catalog: Catalog, target: Target, weights: str, revision: str | 
     file = Path(catalog.origins[target.id]).absolute()
     folder, shipped = file.parent / weights, data_folder("model_catalog")
     if folder.is_relative_to(shipped):
-        location = f"{SHIPPED}{folder.relative_to(shipped).as_posix()}"
+        location = f"{CATALOG_PREFIX}{folder.relative_to(shipped).as_posix()}"
     else:
         location = str(folder)
     return Weights(kind="directory", location=location, engine_path=location)
@@ -285,7 +285,7 @@ def _gated(target: Target, weights: Weights) -> tuple[Finding, ...]:
     message = f"{target.id} is gated; the engine cannot download it without a Hugging Face token"
     fix = (
         "copy it to your bucket and use --model-source s3://...; a token in the endpoint's "
-        "environment would be readable"
+        "environment would be readable with DescribeModel"
     )
     return (warning("target-is-gated", "target", message, fix),)
 

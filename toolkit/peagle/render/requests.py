@@ -14,7 +14,7 @@ from typing import Any
 
 from peagle.catalog.tables import domain
 from peagle.checkpoints.own_models import OWN
-from peagle.data import SHIPPED
+from peagle.data import CATALOG_PREFIX
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan
 from peagle.planning.runtime import MAX_NAME_LENGTH
 
@@ -140,7 +140,7 @@ class Folder:
 
     @property
     def described(self) -> str:
-        inside = self.location.removeprefix(SHIPPED)
+        inside = self.location.removeprefix(CATALOG_PREFIX)
         shipped = inside != self.location
         return f"model_catalog/{inside} of peagle-toolkit" if shipped else self.location
 
