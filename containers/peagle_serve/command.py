@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
-from peagle_serve.contract import AUTO, OFF, PREFIX, Settings, WrongEnvironment, settings_of
+from peagle_serve.contract import AUTO, OFF, PREFIX, InvalidEnvironment, Settings, settings_of
 from peagle_serve.engine import check_port
 from peagle_serve.environment import arguments
 from peagle_serve.environment_checks import check, check_built_for, port_of
@@ -40,7 +40,7 @@ def main(given: Sequence[str]) -> NoReturn:
         environment = decoded(os.environb)
         log = Log(Redactor(environment))
         supervisor = _prepared(given, environment, log)
-    except WrongEnvironment as error:
+    except InvalidEnvironment as error:
         log.error(
             error.message, error.fix, event="refused", cause="environment", exit_code=EXIT_CODE
         )
@@ -49,22 +49,22 @@ def main(given: Sequence[str]) -> NoReturn:
 
 
 def command(environment: Mapping[str, str]) -> list[str]:
-    """vLLM's argv. Raises WrongEnvironment."""
+    """vLLM's argv. Raises InvalidEnvironment."""
     check(environment)
     return _argv(with_model(environment))
 
 
 def _prepared(given: Sequence[str], environment: Mapping[str, str], log: Log) -> Supervisor:
-    """Everything that is checked before vLLM starts. Raises WrongEnvironment."""
+    """Everything that is checked before vLLM starts. Raises InvalidEnvironment."""
     if list(given) not in ([], ["serve"]):
-        raise WrongEnvironment(
-            f"unknown arguments: {' '.join(given)}",
-            "the only argument is: serve; set SM_VLLM_* variables",
+        raise InvalidEnvironment(
+            f"unexpected arguments: {' '.join(given)}",
+            "pass only `serve`, and configure vLLM with SM_VLLM_* variables",
         )
     settings = settings_of(environment)
     check(environment)
     if find_spec("vllm") is None:
-        raise WrongEnvironment(f"{sys.executable} has no vLLM", "use an image with vLLM")
+        raise InvalidEnvironment(f"{sys.executable} has no vLLM", "use an image with vLLM")
     check_arguments(environment)
     chosen = with_model(environment)
     check_built_for(chosen)
@@ -107,7 +107,7 @@ def _argv(chosen: Mapping[str, str]) -> list[str]:
 
 
 def decoded(environment: Mapping[bytes, bytes]) -> dict[str, str]:
-    """The variables as text. Raises WrongEnvironment if one that is used here is not UTF-8."""
+    """The variables as text. Raises InvalidEnvironment if one that is used here is not UTF-8."""
     texts = {}
     for name, value in environment.items():
         label = name.decode("utf-8", errors="replace")
@@ -115,7 +115,7 @@ def decoded(environment: Mapping[bytes, bytes]) -> dict[str, str]:
             texts[label] = value.decode("utf-8")
         except UnicodeDecodeError as error:
             if label.startswith(_READ):
-                raise WrongEnvironment(
+                raise InvalidEnvironment(
                     f"{label} is not UTF-8 (byte {error.start + 1})", "encode it as UTF-8"
                 ) from None
             texts[label] = ""
@@ -128,7 +128,7 @@ def _encoded(token: str) -> bytes:
     except UnicodeEncodeError:
         encoded = b"\0"
     if b"\0" in encoded:
-        raise WrongEnvironment(
+        raise InvalidEnvironment(
             f"the argument {token!r} cannot be passed to a program",
             "remove the \\u0000, or the unpaired surrogate",
         )

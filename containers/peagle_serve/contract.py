@@ -78,7 +78,7 @@ LARGEST_PART = 4 << 20
 """Bytes of an archive in one response; InvokeEndpoint returns at most 6 MB."""
 
 
-class WrongEnvironment(Exception):
+class InvalidEnvironment(Exception):
     """The environment cannot be served. ``message`` and ``fix`` are one line each."""
 
     def __init__(self, message: str, fix: str) -> None:
@@ -99,14 +99,14 @@ class Settings(NamedTuple):
 
 
 def settings_of(environment: Mapping[str, str]) -> Settings:
-    """The settings. Raises WrongEnvironment for an invalid value.
+    """The settings. Raises InvalidEnvironment for an invalid value.
 
     An engine that collects is not restarted: its second start would not be cold.
     """
     default = Settings()
     warm = environment.get(WARM_MODE_VARIABLE, "").strip().lower() or default.warm
     if warm not in (AUTO, COLLECT, OFF):
-        raise WrongEnvironment(
+        raise InvalidEnvironment(
             f"{WARM_MODE_VARIABLE} is {warm!r}", f"set it to {AUTO}, {COLLECT} or {OFF}"
         )
     drain = environment.get(DRAIN_VARIABLE, str(default.drain_seconds))
@@ -116,10 +116,10 @@ def settings_of(environment: Mapping[str, str]) -> Settings:
 
 
 def whole_number(name: str, text: str, least: int = 0) -> int:
-    """The number in the variable ``name``. Raises WrongEnvironment for anything else."""
+    """The number in the variable ``name``. Raises InvalidEnvironment for anything else."""
     digits = text.strip()
     if not (digits.isascii() and digits.isdigit() and int(digits) >= least):
-        raise WrongEnvironment(
+        raise InvalidEnvironment(
             f"{name} is {text!r}", f"set it to a whole number of at least {least}"
         )
     return int(digits)

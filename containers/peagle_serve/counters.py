@@ -69,7 +69,7 @@ def _request(scope: Message, method: str, path: str, length: int) -> dict[str, A
     }
 
 
-def asks_for(scope: Message, attribute: str) -> bool:
+def has_attribute(scope: Message, attribute: str) -> bool:
     """Whether a request to ``/invocations`` has that attribute, such as ``peagle=counters``."""
     header = ATTRIBUTES_HEADER.lower().encode()
     return (
@@ -106,7 +106,7 @@ class CountersMiddleware:
         self._app = app
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        if asks_for(scope, COUNTERS_ATTRIBUTE):
+        if has_attribute(scope, COUNTERS_ATTRIBUTE):
             await answer(send, *await self._counters(scope))
         else:
             await self._app(scope, receive, send)

@@ -103,7 +103,8 @@ _KNOWN: tuple[tuple[str, re.Pattern[str], str], ...] = tuple(
             r"Tried to load weights of size|fc\.weight|mat1 and mat2 shapes cannot be multiplied"
             r"|[Ss]ize mismatch|shape mismatch|Attempted to load weight"
             r"|is invalid for input of size|must match the size of tensor",
-            "the head does not belong to this target, or its config.json is from another head",
+            "the head was trained for a different target, or its config.json is from a different "
+            "head",
         ),
         (
             "head-does-not-fit",
@@ -114,7 +115,7 @@ _KNOWN: tuple[tuple[str, re.Pattern[str], str], ...] = tuple(
         (
             "damaged-weights",
             r"Error while deserializing header|incomplete metadata|MetadataIncompleteBuffer",
-            "a weights file is cut short: download it again",
+            "a weights file is truncated: download it again",
         ),
         (
             "gated-model",
@@ -158,8 +159,8 @@ _KNOWN: tuple[tuple[str, re.Pattern[str], str], ...] = tuple(
             r"Should have a `model_type` key|architectures \[.*\] are not supported"
             r"|Unsupported model_type|Please ensure you're loading a speculators-format model"
             r"|does not recognize this architecture|'SpeculatorsConfig' object has no attribute",
-            "this vLLM does not support the model: check the folder's config.json, or use another "
-            "version of vLLM",
+            "this vLLM version does not support the model: check the folder's config.json, or use "
+            "another version of vLLM",
         ),
         (
             "wrong-speculation",
@@ -186,7 +187,7 @@ _KNOWN: tuple[tuple[str, re.Pattern[str], str], ...] = tuple(
             r"validation errors? for \w*(Config|Args)\b",
             "correct the SM_VLLM_ (or VLLM_) variable with this value",
         ),
-        ("disk-full", r"No space left on device", "give the container more disk"),
+        ("disk-full", r"No space left on device", "give the container more disk space"),
         (
             "trust-remote-code",
             r"trust_remote_code|trust-remote-code",

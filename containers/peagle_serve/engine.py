@@ -21,7 +21,7 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 
-from peagle_serve.contract import WrongEnvironment
+from peagle_serve.contract import InvalidEnvironment
 
 SOCKET_VARIABLE = "PEAGLE_SUPERVISOR_SOCKET"
 """The file descriptor of the engine's end of the socket."""
@@ -195,7 +195,7 @@ def reap(engine: EngineChild) -> None:
 
 
 def check_port(host: str, port: int) -> None:
-    """Raise WrongEnvironment if the port is in use; vLLM would notice only after its imports."""
+    """Raise InvalidEnvironment if the port is in use; vLLM would notice only after its imports."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -203,7 +203,7 @@ def check_port(host: str, port: int) -> None:
             listener.bind((host, port))
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
-                raise WrongEnvironment(
+                raise InvalidEnvironment(
                     f"port {port} is in use: Address already in use",
                     "use another port, or stop the process that listens on this one",
                 ) from None

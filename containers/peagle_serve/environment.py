@@ -20,7 +20,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from peagle_serve.contract import PREFIX, SPECULATION, WrongEnvironment
+from peagle_serve.contract import PREFIX, SPECULATION, InvalidEnvironment
 
 _DECODER = json.JSONDecoder()
 _BLANK = " \t\n\r"
@@ -114,14 +114,14 @@ WHOLE_ARRAY_FLAGS = frozenset(
 def arguments(environment: Mapping[str, str]) -> list[str]:
     """vLLM's arguments for every ``SM_VLLM_*`` variable, in the order of their names.
 
-    Raises WrongEnvironment for a value that no argument can hold.
+    Raises InvalidEnvironment for a value that no argument can hold.
     """
     argv: list[str] = []
     for name in sorted(name for name in environment if name.startswith(PREFIX)):
         try:
             argv += _argument(flag_of(name), environment[name])
         except ValueError as error:
-            raise WrongEnvironment(
+            raise InvalidEnvironment(
                 f"{name} has {error}", "change the value: vLLM would read it as an argument"
             ) from None
     return argv

@@ -24,7 +24,7 @@ from peagle_serve.contract import (
     PORT_VARIABLE,
     PREFIX,
     SPECULATION,
-    WrongEnvironment,
+    InvalidEnvironment,
     whole_number,
 )
 from peagle_serve.environment import speculation_of
@@ -45,7 +45,7 @@ Document = dict[str, Any]
 
 
 def check_built_for(chosen: Mapping[str, str], file: Path = PAIR_FILE) -> None:
-    """Raise WrongEnvironment if the image is for another pair according to ``file``.
+    """Raise InvalidEnvironment if the image is for another pair according to ``file``.
 
     ``chosen`` is the environment with its model resolved (``with_model``).
     """
@@ -53,7 +53,7 @@ def check_built_for(chosen: Mapping[str, str], file: Path = PAIR_FILE) -> None:
     if not built.get("pair"):
         return
     for difference in _differences(built, chosen):
-        raise WrongEnvironment(
+        raise InvalidEnvironment(
             f"this image was built for {built['pair']}, and {difference}", _OTHER_IMAGE
         )
 
@@ -108,7 +108,7 @@ def _object(file: Path) -> Document:
     """The object in a JSON file; empty if there is none."""
     try:
         return read_json("", file)
-    except WrongEnvironment:
+    except InvalidEnvironment:
         return {}
 
 
@@ -152,7 +152,7 @@ _VALUES: dict[str, tuple[Callable[[str], object], str]] = {
         re.compile("auto|vllm|transformers|terratorch").fullmatch,
         "one of auto, vllm, transformers, terratorch",
     ),
-    f"{PREFIX}GPU_MEMORY_UTILIZATION": (_is_share, "a number above 0 and up to 1"),
+    f"{PREFIX}GPU_MEMORY_UTILIZATION": (_is_share, "a number above 0 and at most 1"),
 }
 """Variable -> whether a value is valid, and what is valid."""
 _K = "num_speculative_tokens"
@@ -172,19 +172,19 @@ _UNCHECKED = {
 
 
 def check(environment: Mapping[str, str]) -> None:
-    """Raise WrongEnvironment for the first invalid variable."""
+    """Raise InvalidEnvironment for the first invalid variable."""
     check_names(environment)
     for name, value in sorted(environment.items()):
         is_valid, expected = _VALUES.get(name, (None, ""))
         if is_valid and not is_valid(value.strip()):
-            raise WrongEnvironment(f"{name} is {value!r}", f"set it to {expected}")
+            raise InvalidEnvironment(f"{name} is {value!r}", f"set it to {expected}")
         if name in _SWITCHES or name.startswith(NEGATION):
             check_switch(name, value)
         if name in _UNCHECKED:
-            message = f"{name} is not supported, because nothing checks it"
-            raise WrongEnvironment(message, _UNCHECKED[name])
+            message = f"{name} is not supported, because its value would bypass these checks"
+            raise InvalidEnvironment(message, _UNCHECKED[name])
         if name in _PROMPTS_IN_LOGS and value.strip().lower() not in ("false", "0"):
-            raise WrongEnvironment(
+            raise InvalidEnvironment(
                 f"{name} writes prompts into the log", "remove it: logs must not hold prompts"
             )
     if SPECULATION in environment:
@@ -192,7 +192,7 @@ def check(environment: Mapping[str, str]) -> None:
     port = str(port_of(environment))
     chosen = environment.get(f"{PREFIX}PORT", port)
     if chosen.strip() != port:
-        raise WrongEnvironment(
+        raise InvalidEnvironment(
             f"{PREFIX}PORT is {chosen}, but SageMaker uses port {port}", f"remove {PREFIX}PORT"
         )
 
@@ -202,7 +202,7 @@ def port_of(environment: Mapping[str, str]) -> int:
     text = environment.get(PORT_VARIABLE) or str(DEFAULT_PORT)
     port = whole_number(PORT_VARIABLE, text, least=1)
     if port > _LAST_PORT:
-        raise WrongEnvironment(f"{PORT_VARIABLE} is {port}", f"set it to at most {_LAST_PORT}")
+        raise InvalidEnvironment(f"{PORT_VARIABLE} is {port}", f"set it to at most {_LAST_PORT}")
     return port
 
 
@@ -212,7 +212,7 @@ def _check_speculation(environment: Mapping[str, str]) -> None:
     # Without counters, neither /ping nor a client knows whether the drafter drafts.
     uncounted = f"{PREFIX}DISABLE_LOG_STATS"
     if environment.get(uncounted, "false").strip().lower() != "false":
-        raise WrongEnvironment(
+        raise InvalidEnvironment(
             f"{uncounted} turns off the counters that show whether the drafter works",
             f"remove it, or {SPECULATION}",
         )
@@ -220,14 +220,14 @@ def _check_speculation(environment: Mapping[str, str]) -> None:
         return
     if not isinstance(k, int) or isinstance(k, bool) or k < 1:
         has = f"has {_K} {json.dumps(k)}" if _K in config else f"has no {_K}"
-        raise WrongEnvironment(f"{SPECULATION} {has}", "set it to a whole number of at least 1")
+        raise InvalidEnvironment(f"{SPECULATION} {has}", "set it to a whole number of at least 1")
     if method is None and config.get("model"):
-        raise WrongEnvironment(
+        raise InvalidEnvironment(
             f"{SPECULATION} has a model and no method; vLLM would guess one from the name",
             'add "method": "eagle3"; for P-EAGLE also "parallel_drafting": true',
         )
     if method in _NEED_DRAFTER and not config.get("model"):
-        raise WrongEnvironment(
+        raise InvalidEnvironment(
             f"{SPECULATION} has the method {method} and no drafter",
             'set "model" to the head\'s Hugging Face ID or folder',
         )
@@ -241,13 +241,13 @@ def _speculation(environment: Mapping[str, str]) -> Document:
         fix = "correct the JSON"
         if "'" in text or (":" in text and '"' not in text):
             fix = 'use double quotes for names and strings: {"method": ...}'
-        raise WrongEnvironment(
+        raise InvalidEnvironment(
             f"{SPECULATION} is not valid JSON: {error.msg} at character {error.pos + 1} "
             f"of {_short(text)}",
             fix,
         ) from None
     except ValueError:
-        raise WrongEnvironment(
+        raise InvalidEnvironment(
             f"{SPECULATION} is not a JSON object: {_short(text)}",
             'such as {"method": "eagle3", "model": ..., "num_speculative_tokens": 7}',
         ) from None

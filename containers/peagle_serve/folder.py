@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from peagle_serve.contract import ADDITIONAL, WrongEnvironment
+from peagle_serve.contract import ADDITIONAL, InvalidEnvironment
 from peagle_serve.safetensors import (
     DamagedFile,
     first_names,
@@ -32,24 +32,22 @@ def is_folder_path(path: str) -> bool:
 def check_folder(
     variable: str, path: str, ml_root: str, needs_weights: bool, linked: bool = False
 ) -> None:
-    """Raise WrongEnvironment if ``path`` does not hold a complete model.
+    """Raise InvalidEnvironment if ``path`` does not hold a complete model.
 
     ``variable`` names the folder in messages. Below ``ml_root``, whose content is not trusted, no
     link may lead out; with ``linked`` the folder itself may be a link, as on a developer's machine.
     """
     folder = Path(path)
     if not folder.is_dir():
-        raise WrongEnvironment(f"{variable} is {path}, and there is no such folder",
+        raise InvalidEnvironment(f"{variable} is {path}, which does not exist",
                                _models_near(folder))  # fmt: skip
     names = names_in(folder)
     if not names:
-        raise WrongEnvironment(
-            f"{variable} is {path}, and that folder is empty", "upload the weights"
-        )
+        raise InvalidEnvironment(f"{variable} is {path}, which is empty", "upload the weights")
     if _is_inside(folder.absolute(), Path(ml_root).absolute()):
         _check_links(variable, folder, Path(ml_root), linked)
     if not has_any(folder, CONFIGURATIONS):
-        raise WrongEnvironment(
+        raise InvalidEnvironment(
             f"{variable} is {path}, which has no config.json (it holds {first_names(names)})",
             _models_near(folder / "*"),
         )
@@ -61,15 +59,15 @@ def check_folder(
 
 
 def read_json(variable: str, file: Path) -> dict[str, Any]:
-    """The object in a JSON file of the model. Raises WrongEnvironment if there is none."""
+    """The object in a JSON file of the model. Raises InvalidEnvironment if there is none."""
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         empty = file.is_file() and file.stat().st_size == 0
         problem = "is empty" if empty else f"cannot be read: {error}"
-        raise WrongEnvironment(f"{variable}: {file} {problem}", _COPY_AGAIN) from None
+        raise InvalidEnvironment(f"{variable}: {file} {problem}", _COPY_AGAIN) from None
     if not isinstance(document, dict):
-        raise WrongEnvironment(f"{variable}: {file} is not a JSON object", _COPY_AGAIN)
+        raise InvalidEnvironment(f"{variable}: {file} is not a JSON object", _COPY_AGAIN)
     return document
 
 
@@ -92,7 +90,7 @@ def _check_weights(variable: str, folder: Path, names: list[str]) -> None:
         tensors = weight_files(names, listed)
         others = () if tensors else [name for name in names if name.endswith(_OTHER_WEIGHTS)]
         if not tensors and not others:
-            raise WrongEnvironment(
+            raise InvalidEnvironment(
                 f"{variable} is {folder}, which has no weights (it holds {first_names(names)})",
                 "upload the *.safetensors files too",
             )
@@ -102,9 +100,9 @@ def _check_weights(variable: str, folder: Path, names: list[str]) -> None:
             if (folder / name).stat().st_size == 0:
                 raise DamagedFile(f"{name} is empty")
     except DamagedFile as error:
-        raise WrongEnvironment(f"{variable} is {folder}: {error.message}", error.fix) from None
+        raise InvalidEnvironment(f"{variable} is {folder}: {error.message}", error.fix) from None
     except OSError as error:
-        raise WrongEnvironment(f"{variable} is {folder}: {error}", _COPY_AGAIN) from None
+        raise InvalidEnvironment(f"{variable} is {folder}: {error}", _COPY_AGAIN) from None
 
 
 def link_homes(folder: Path) -> tuple[Path, ...]:
@@ -123,7 +121,7 @@ def follow_link(path: Path, homes: Sequence[Path]) -> Path:
         return path
     real = Path(os.path.realpath(path))
     if not any(_is_inside(real, home) for home in homes):
-        raise DamagedFile(f"{path} is a link that leaves its folder, to {real}",
+        raise DamagedFile(f"{path} is a symbolic link out of its folder, to {real}",
                           "replace the link by a copy of the file")  # fmt: skip
     if not real.exists():
         raise DamagedFile(f"{path} is a broken link", "copy the file there, or remove the link")
@@ -140,7 +138,7 @@ def _check_links(variable: str, folder: Path, ml_root: Path, linked: bool) -> No
         for entry in (folder, *_links_in(folder)):
             follow_link(entry, homes)
     except DamagedFile as error:
-        raise WrongEnvironment(f"{variable}: {error.message}", error.fix) from None
+        raise InvalidEnvironment(f"{variable}: {error.message}", error.fix) from None
 
 
 def _links_in(folder: Path) -> Iterator[Path]:

@@ -13,7 +13,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from peagle_serve.contract import MODEL, SPECULATION, WrongEnvironment
+from peagle_serve.contract import MODEL, SPECULATION, InvalidEnvironment
 from peagle_serve.environment import speculation_of
 from peagle_serve.folder import is_folder_path, read_json
 from peagle_serve.heads import AUX_LAYERS, MASK, VLLM_PLACEHOLDERS, HeadFiles
@@ -27,7 +27,7 @@ _MIN_VOCABULARY_RATIO = 0.95
 
 
 def check_pair(environment: Mapping[str, str]) -> None:
-    """Raise WrongEnvironment if the head cannot work with the target that ``environment`` names.
+    """Raise InvalidEnvironment if the head cannot work with the target that ``environment`` names.
 
     Only for the method ``eagle3``, with both as complete folders of this machine.
     """
@@ -49,7 +49,7 @@ def check_pair(environment: Mapping[str, str]) -> None:
     head = HeadFiles(config, shapes)
     if not head.may_be_head():
         classes = ", ".join(head.config.classes) or "none"
-        raise WrongEnvironment(
+        raise InvalidEnvironment(
             f"{drafter} is not a draft head: config.json has architecture {classes}",
             'set "model" to the folder of a draft head, not of a model',
         )
@@ -199,9 +199,9 @@ def _check_own_layers(head: HeadFiles) -> None:
             raise _inconsistent(f"layer {layer} of the head has no tensor {min(complete - names)}")
 
 
-def _mismatch(what: str, fix: str = _OTHER_HEAD) -> WrongEnvironment:
-    return WrongEnvironment(f"head and target do not match: {what}", fix)
+def _mismatch(what: str, fix: str = _OTHER_HEAD) -> InvalidEnvironment:
+    return InvalidEnvironment(f"head and target do not match: {what}", fix)
 
 
-def _inconsistent(what: str) -> WrongEnvironment:
-    return WrongEnvironment(f"config.json and weights of the head disagree: {what}", _COPY_AGAIN)
+def _inconsistent(what: str) -> InvalidEnvironment:
+    return InvalidEnvironment(f"config.json and weights of the head disagree: {what}", _COPY_AGAIN)

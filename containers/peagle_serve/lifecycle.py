@@ -59,7 +59,7 @@ async def prove(app: Application, scope: Message) -> str:
     """Why the drafter does not draft; "" when it has drafted, or the model accepts no prompt."""
     status, answer = await call(app, scope, "POST", "/invocations", _BODY)
     if status >= 500:
-        return f"the engine answered its first request with {status}: {answer[:200]}"
+        return f"the engine responded to its first request with {status}: {answer[:200]}"
     if status != 200:
         return ""
     clock = asyncio.get_running_loop().time
@@ -98,7 +98,7 @@ class LifecycleMiddleware:
         elif self._draining:
             await _refuse(send, "the container is shutting down")
         elif scope["path"] in HEALTH_PATHS and not self._proved.is_set():
-            await _refuse(send, "the engine has not drafted yet")
+            await _refuse(send, "the engine has not produced any drafts yet")
         else:
             await self._count(scope, receive, send)
 

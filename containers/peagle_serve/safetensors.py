@@ -93,11 +93,11 @@ def header_bytes(start: bytes, file_size: int, file: str, limit: int = LARGEST_H
             "run `git lfs pull`, or download the file again",
         )
     if len(start) < _LENGTH.size:
-        raise DamagedFile(f"{file} is cut short: it has {file_size:,} bytes")
+        raise DamagedFile(f"{file} is truncated: it has {file_size:,} bytes")
     length: int = _LENGTH.unpack_from(start)[0]
     if _LENGTH.size + length > file_size:
         raise DamagedFile(
-            f"{file} is cut short, or not a safetensors file: its header would have {length:,} "
+            f"{file} is truncated, or not a safetensors file: its header would have {length:,} "
             f"bytes and the whole file has {file_size:,}"
         )
     if length > limit:
@@ -124,7 +124,7 @@ def parse_header(
     """
     size = header_bytes(head, file_size, file, limit)
     if len(head) < size:
-        raise DamagedFile(f"{file} is cut short: it ends within its header")
+        raise DamagedFile(f"{file} is truncated: it ends inside the header")
     document = _json_object(head[_LENGTH.size : size], file)
     metadata = document.pop(_METADATA, None)
     if metadata is not None and not (
@@ -143,7 +143,7 @@ def parse_header(
     available = file_size - size
     if end > available:
         raise DamagedFile(
-            f"{file} is cut short: it has {file_size:,} bytes, and its tensors end at "
+            f"{file} is truncated: it has {file_size:,} bytes, and its tensors end at "
             f"{size + end:,}"
         )
     if end < available:

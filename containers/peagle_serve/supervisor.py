@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from peagle_serve.contract import Settings, WrongEnvironment
+from peagle_serve.contract import InvalidEnvironment, Settings
 from peagle_serve.engine import FAILED, HEALTHY, HELLO, IDLE, EngineChild, reap
 from peagle_serve.logs import DRAINING, ENDED, SERVING, STARTING, Log
 
@@ -67,7 +67,7 @@ class Supervisor:
             try:
                 self._before_start()
                 engine = EngineChild(self._argv, self._environment)
-            except WrongEnvironment as error:
+            except InvalidEnvironment as error:
                 return self._report_end(
                     f"cannot start the engine: {error.message}", error.message, error.fix,
                     "environment",
@@ -89,10 +89,10 @@ class Supervisor:
             code = engine.ended or 1
             reason, fix, cause = watch.crash()
             if not self._may_restart(watch.was_healthy):
-                return self._report_end(f"the engine ended: {reason}", reason, fix, cause, code)
+                return self._report_end(f"the engine exited: {reason}", reason, fix, cause, code)
             count, limit = len(self._restarts), self._settings.restarts
             self._log.warning(
-                f"restarting the engine ({count} of {limit} in an hour), which ended: {reason}",
+                f"restarting the engine ({count} of {limit} in an hour), which exited: {reason}",
                 event="restart", reason=reason, cause=cause, exit_code=code,
                 restarts=count, limit=limit,
             )  # fmt: skip

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from peagle_serve.contract import OWN_VARIABLES, PREFIX, SPECULATION, WrongEnvironment
+from peagle_serve.contract import OWN_VARIABLES, PREFIX, SPECULATION, InvalidEnvironment
 from peagle_serve.environment import flag_of
 
 KNOWN = tuple(
@@ -47,20 +47,20 @@ _FIELD = re.compile(r"^    ([a-z]\w*)\s*:", re.MULTILINE)
 
 
 def check_names(names: Collection[str]) -> None:
-    """Raise WrongEnvironment for the first name that is similar to a known one."""
+    """Raise InvalidEnvironment for the first name that is similar to a known one."""
     for name in sorted(names):
         if name == PREFIX:
-            raise WrongEnvironment(f"{PREFIX} names no argument", "remove it")
+            raise InvalidEnvironment(f"{PREFIX} names no argument", "remove it")
         meant = _meant(name, names)
         if meant:
-            raise WrongEnvironment(
+            raise InvalidEnvironment(
                 f"{name} is not a variable of this container", f"did you mean {meant}?"
             )
 
 
 def check_arguments(environment: Mapping[str, str], source: str | None = None) -> None:
-    """Raise WrongEnvironment for the first ``SM_VLLM_*`` name without an argument of this vLLM, and
-    for a switch that is neither true nor false: vLLM would turn it on and ignore the value.
+    """Raise InvalidEnvironment for the first ``SM_VLLM_*`` name without an argument of this vLLM,
+    and for a switch that is neither true nor false: vLLM would turn it on and ignore the value.
 
     Passes if vLLM's source has an unknown form: then vLLM decides. Tests set ``source``, which is
     searched instead of vLLM's.
@@ -71,15 +71,17 @@ def check_arguments(environment: Mapping[str, str], source: str | None = None) -
         return
     for name in variables:
         if not is_argument(name, text):
-            raise WrongEnvironment(f"{name} is not an argument of this vLLM", _nearest(name, text))
+            raise InvalidEnvironment(
+                f"{name} is not an argument of this vLLM version", _nearest(name, text)
+            )
         if is_switch(name, text):
             check_switch(name, environment[name])
 
 
 def check_switch(name: str, text: str) -> None:
-    """Raise WrongEnvironment for a switch that is neither true nor false."""
+    """Raise InvalidEnvironment for a switch that is neither true nor false."""
     if text.strip().lower() not in ("", "true", "false"):
-        raise WrongEnvironment(f"{name} is {text!r}", "set it to true or false")
+        raise InvalidEnvironment(f"{name} is {text!r}", "set it to true or false")
 
 
 def is_argument(name: str, source: str) -> bool:
@@ -124,7 +126,11 @@ def _nearest(name: str, source: str) -> str:
     flags = {flag[2:] for flag in _FLAG.findall(source)} | set(fields)
     known = [flag.replace("-", "_").upper() for flag in flags]
     near = _close(name[len(PREFIX) :].upper(), known, _SOMEWHAT_ALIKE)
-    return f"did you mean {PREFIX}{near}?" if near else "remove it, or use a vLLM that has it"
+    return (
+        f"did you mean {PREFIX}{near}?"
+        if near
+        else "remove it, or use a vLLM version that has the argument"
+    )
 
 
 def _meant(name: str, names: Collection[str]) -> str | None:

@@ -19,7 +19,7 @@ from peagle_serve.contract import (
     ROOT_VARIABLE,
     SPECULATION,
     WARM_FOLDER,
-    WrongEnvironment,
+    InvalidEnvironment,
 )
 from peagle_serve.environment import members, speculation_of
 from peagle_serve.folder import CONFIGURATIONS, check_folder, has_any, is_folder_path, names_in
@@ -31,8 +31,8 @@ def with_model(environment: Mapping[str, str]) -> dict[str, str]:
     """``environment`` with ``SM_VLLM_MODEL`` set and every ``/opt/ml`` path resolved.
 
     The model is ``SM_VLLM_MODEL``, else a populated ``/opt/ml/model`` (or its ``target`` folder, if
-    it holds target and drafter), else ``HF_MODEL_ID``. Raises WrongEnvironment when there is none,
-    or when a folder lacks files that vLLM needs.
+    it holds target and drafter), else ``HF_MODEL_ID``. Raises InvalidEnvironment when there is
+    none, or when a folder lacks files that vLLM needs.
     """
     root = ml_root(environment)
     chosen = dict(environment)
@@ -88,7 +88,7 @@ def _found_model(environment: Mapping[str, str], root: str) -> str:
         return str(beside if side_by_side else folder)
     if environment.get(HUB_MODEL):
         return environment[HUB_MODEL]
-    raise WrongEnvironment(
+    raise InvalidEnvironment(
         "no model is set",
         f"set {MODEL} or {HUB_MODEL}, or mount weights at {MODEL_FOLDER}",
     )
@@ -117,7 +117,7 @@ _PACKAGES = ("runai_model_streamer", "runai_model_streamer_s3")
 
 
 def check_streamer(environment: Mapping[str, str]) -> None:
-    """Raise WrongEnvironment for an ``s3://`` URI that this vLLM cannot load."""
+    """Raise InvalidEnvironment for an ``s3://`` URI that this vLLM cannot load."""
     named = models_in(environment)
     streamed = {where: path for where, path in named.items() if path.lower().startswith("s3://")}
     if not streamed:
@@ -125,13 +125,13 @@ def check_streamer(environment: Mapping[str, str]) -> None:
     where, path = next(iter(streamed.items()))
     missing = [name for name in _PACKAGES if find_spec(name) is None]
     if missing:
-        raise WrongEnvironment(
-            f"{where} is {path}, and this image has no {missing[0]} to stream it",
+        raise InvalidEnvironment(
+            f"{where} is {path}, but this image has no {missing[0]} to stream it",
             "use an image with runai-model-streamer[s3], or mount the weights",
         )
     given = environment.get(LOAD_FORMAT, "auto").strip()
     if given not in _STREAMERS and (given != "auto" or MODEL not in streamed):
-        raise WrongEnvironment(
+        raise InvalidEnvironment(
             f"{where} is {path}, which {LOAD_FORMAT} {given} cannot load",
             f"set {LOAD_FORMAT}={_STREAMERS[0]}",
         )

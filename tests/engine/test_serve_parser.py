@@ -11,7 +11,7 @@ import pytest
 from peagle.catalog import load_catalog
 from peagle.planning import Options, Plan, make_plan
 from peagle_serve.command import command
-from peagle_serve.contract import PREFIX, WrongEnvironment
+from peagle_serve.contract import PREFIX, InvalidEnvironment
 from peagle_serve.contract import SPECULATION as SPECULATIVE_CONFIG
 from peagle_serve.environment import arguments
 from peagle_serve.environment_checks import check
@@ -154,7 +154,7 @@ def test_every_switch_is_found_in_vllms_source_and_no_argument_taken_for_one(
     switches = {variable(flag) for flag, takes in flags.items() if not takes} - {"SM_VLLM_HELP"}
     assert len(switches) > 80
     for name in switches:
-        with pytest.raises(WrongEnvironment, match=f"{name} is 'maybe'"):
+        with pytest.raises(InvalidEnvironment, match=f"{name} is 'maybe'"):
             check_arguments({name: "maybe"}, told["source"])
 
     check_arguments(
@@ -174,7 +174,7 @@ def test_a_slip_in_any_argument_is_refused_and_the_right_one_named(told: dict[st
     assert len(flags) > 150
     for flag in flags:
         wrong = variable(f"{flag[:-2]}{flag[-1]}{flag[-1]}x")
-        with pytest.raises(WrongEnvironment, match=wrong) as refused:
+        with pytest.raises(InvalidEnvironment, match=wrong) as refused:
             check_arguments({wrong: ""}, told["source"])
         assert "did you mean SM_VLLM_" in refused.value.fix, flag
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from peagle_serve.command import command
-from peagle_serve.contract import PREFIX, WrongEnvironment
+from peagle_serve.contract import PREFIX, InvalidEnvironment
 from peagle_serve.environment import arguments
 from tests.engine.conftest import Ask
 from tests.engine.test_serve_parser import SPECULATION
@@ -76,7 +76,7 @@ def told(ask: Ask) -> dict[str, Any]:
         for number, values in enumerate(nasty())
     }
     for flag, text in free_texts():
-        with contextlib.suppress(WrongEnvironment):
+        with contextlib.suppress(InvalidEnvironment):
             variables = {"SM_VLLM_MODEL": "a/b", PREFIX + flag: text}
             argvs[f"free {flag} {text}"] = command(variables)[3:]
     found: dict[str, Any] = ask("parsed", argvs)

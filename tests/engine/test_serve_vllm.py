@@ -152,7 +152,7 @@ def test_a_head_whose_weights_are_wrong_ends_it_with_that_cause(
     assert (code, last["exit_code"]) == (1, 1)
     assert seconds < 5
     assert last["cause"] == "head-does-not-fit"
-    assert "the head does not belong to this target" in last["fix"]
+    assert "the head was trained for a different target" in last["fix"]
     assert container.left() == ()
 
 
@@ -187,7 +187,7 @@ def test_a_value_that_vllms_parser_does_not_take_ends_it_with_that_cause(failing
         ),
         ({"SM_VLLM_ENABLE_SLEEP_MODE": "maybe"}, "set it to true or false"),
         ({"SM_VLLM_MAX_NUM_SEQ": "8"}, "did you mean SM_VLLM_MAX_NUM_SEQS?"),
-        ({"SM_VLLM_ENABLE_TOOLS": "true"}, "is not an argument of this vLLM"),
+        ({"SM_VLLM_ENABLE_TOOLS": "true"}, "is not an argument of this vLLM version"),
         ({"SM_VLLM_MODEL": str(TINY)}, "has no config.json"),
     ],
 )

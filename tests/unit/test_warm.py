@@ -98,7 +98,7 @@ BROKEN: list[WarmReply | BaseException] = [
 ]
 
 
-@pytest.mark.parametrize("fault", BROKEN, ids=["cut short", "503", "throttled"])
+@pytest.mark.parametrize("fault", BROKEN, ids=["truncated", "503", "throttled"])
 def test_an_incomplete_response_is_retried_after_pauses(
     tmp_path: Path, fault: WarmReply | BaseException
 ) -> None:
@@ -114,7 +114,7 @@ def test_an_incomplete_response_is_retried_after_pauses(
 @pytest.mark.parametrize(
     ("fault", "kind", "expected"),
     [
-        (WarmReply(200, b"too short"), EngineError, "cut short: 9 of 4,194,304 bytes"),
+        (WarmReply(200, b"too short"), EngineError, "truncated: 9 of 4,194,304 bytes"),
         (WarmReply(500, b'{"error": "no space left"}'), EngineError, "no space left"),
         (IncompleteResponse(CloudError("AWS still throttles")), CloudError, "still throttles"),
     ],

@@ -172,7 +172,9 @@ def unpack(archive: Path, manifest: Manifest, folder: Path) -> None:
     with open_plain(archive) as file:
         size = os.fstat(file.fileno()).st_size
         if size != manifest.size:
-            raise Damaged(f"{archive.name} has {size} bytes, and its manifest says {manifest.size}")
+            raise Damaged(
+                f"{archive.name} has {size} bytes, but its manifest lists {manifest.size}"
+            )
         content = _Content(file, manifest.unpacked_bytes + _PER_FILE * manifest.files + _AROUND)
         try:
             files, unpacked = _members(content, folder)
@@ -182,7 +184,7 @@ def unpack(archive: Path, manifest: Manifest, folder: Path) -> None:
         except (FileExistsError, NotADirectoryError, IsADirectoryError):
             raise Damaged(f"{archive.name} holds a path that is both file and folder") from None
     if content.hash.hexdigest() != manifest.sha256:
-        raise Damaged(f"{archive.name} has another sha256 than its manifest says")
+        raise Damaged(f"{archive.name} does not match the sha256 in its manifest")
     if (files, unpacked) != (manifest.files, manifest.unpacked_bytes):
         raise Damaged(f"{archive.name} holds {files} files of {unpacked} bytes, "
                       f"not {manifest.files} of {manifest.unpacked_bytes}")  # fmt: skip
@@ -210,7 +212,7 @@ class _Content:
             if content:
                 return content
             if not more and not self._gzip.eof:
-                raise Damaged("the archive is cut short")
+                raise Damaged("the archive is truncated")
         return b""
 
     def finish(self) -> None:
@@ -271,7 +273,7 @@ def _write_file(content: object, member: tarfile.TarInfo, place: Path) -> None:
         while left > 0:
             part = content.read(min(left, _CHUNK))  # type: ignore[attr-defined]
             if not part:
-                raise Damaged("the archive is cut short")
+                raise Damaged("the archive is truncated")
             file.write(part)
             left -= len(part)
     moment = min(max(_nanoseconds(member), 0), _LATEST * NANOSECONDS)

@@ -104,7 +104,7 @@ _COMPILERS = ("TORCHINDUCTOR_", "TRITON_", "TORCH_", "PYTORCH_", "NVCC_")
 _IGNORED_PREFIXES = (f"{PREFIX}SSL_", "VLLM_LOGGING_", "VLLM_MEDIA_")
 
 
-def matters(name: str) -> bool:
+def affects_compilation(name: str) -> bool:
     """Whether the variable may change what the engine compiles."""
     if not name.startswith((PREFIX, "VLLM_", *_COMPILERS)) or is_secret(name) or name in FOLDERS:
         return False
@@ -202,7 +202,7 @@ def canonical(subject: Mapping[str, Any]) -> bytes:
 
 def engine_variables(environment: Mapping[str, str]) -> dict[str, str]:
     redactor = Redactor(environment)
-    names = sorted(name for name in environment if matters(name))
+    names = sorted(name for name in environment if affects_compilation(name))
     return {name: redactor.text(environment[name]) for name in names}
 
 

@@ -27,7 +27,7 @@ from peagle_serve.contract import (
     SUBJECT_VARIABLE,
     WARM_FOLDER_VARIABLE,
     WARM_MODE_VARIABLE,
-    WrongEnvironment,
+    InvalidEnvironment,
 )
 from peagle_serve.folder import is_folder_path, names_in
 from peagle_serve.logs import Log, restored_text
@@ -155,7 +155,7 @@ def _put(folder: Path, place: Path, manifest: Manifest) -> bool:
         if _is_restored(place, manifest):
             return False
         remove(place, place.parent)
-    raise Damaged(f"{place} is changed by other processes repeatedly")
+    raise Damaged(f"{place} keeps being changed by other processes")
 
 
 def _is_restored(place: Path, manifest: Manifest) -> bool:
@@ -178,7 +178,7 @@ def prepare(
 
     ``environment`` is as the user set it, ``chosen`` has the model resolved. ``warm`` is ``auto``
     or ``collect``. A problem with artifacts is a warning, and the start is cold. Raises
-    WrongEnvironment if ``warm`` is ``collect`` and the caches cannot be collected.
+    InvalidEnvironment if ``warm`` is ``collect`` and the caches cannot be collected.
     """
     if warm == COLLECT:
         return _collect(environment, chosen, log)
@@ -208,8 +208,8 @@ def _restored(
     folder = artifact_folder(environment)
     if not os.path.isdir(folder):
         raise Damaged(
-            f"{WARM_FOLDER_VARIABLE} is {folder}, and there is no such folder "
-            "(mount one there, or remove the variable)"
+            f"{WARM_FOLDER_VARIABLE} is {folder}, which does not exist "
+            "(mount a folder there, or remove the variable)"
         )
     names = [name for name in names_in(folder) if name.endswith(MANIFEST_SUFFIX)]
     if not names:
@@ -275,8 +275,8 @@ def _collect(environment: Mapping[str, str], chosen: Mapping[str, str], log: Log
     try:
         subject = subject_of(environment, chosen)
     except UnknownDevice as error:
-        raise WrongEnvironment(
-            f"{WARM_MODE_VARIABLE} is {COLLECT}, the device is unknown: {error}",
+        raise InvalidEnvironment(
+            f"{WARM_MODE_VARIABLE} is {COLLECT}, but the device is unknown: {error}",
             "collect where the engine can run",
         ) from None
     cache = cache_folder(environment)
@@ -288,7 +288,7 @@ def _collect(environment: Mapping[str, str], chosen: Mapping[str, str], log: Log
         archive_of(place).unlink(missing_ok=True)
         place.mkdir()
     except OSError as error:
-        raise WrongEnvironment(
+        raise InvalidEnvironment(
             f"{WARM_MODE_VARIABLE} is {COLLECT}, and {cache} is not writable: {error.strerror}",
             f"set {CACHE_VARIABLE} to a writable folder",
         ) from None

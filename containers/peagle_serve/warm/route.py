@@ -27,7 +27,7 @@ from peagle_serve.contract import (
     WARM_ATTRIBUTE,
     WARM_MODE_VARIABLE,
 )
-from peagle_serve.counters import Application, Message, Receive, Send, answer, asks_for
+from peagle_serve.counters import Application, Message, Receive, Send, answer, has_attribute
 from peagle_serve.lifecycle import STARTED_AFTER
 
 _LONGEST_BODY = 4096
@@ -41,7 +41,7 @@ class WarmMiddleware:
         self._packing: asyncio.Task[dict[str, Any]] | None = None
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        if not asks_for(scope, WARM_ATTRIBUTE):
+        if not has_attribute(scope, WARM_ATTRIBUTE):
             await self._app(scope, receive, send)
             return
         try:
@@ -64,7 +64,8 @@ class WarmMiddleware:
         """The body of a valid request. Raises _Refused."""
         if SUBJECT_VARIABLE not in os.environ:
             raise _Refused(
-                403, f"nothing is collected here: start with {WARM_MODE_VARIABLE}={COLLECT}"
+                403,
+                f"this container does not collect: start it with {WARM_MODE_VARIABLE}={COLLECT}",
             )
         if STARTED_AFTER not in scope:
             raise _Refused(503, "the engine is not healthy yet")

@@ -61,7 +61,7 @@ def test_hidden_files_are_not_uploaded(aws: Aws, upload: Upload) -> None:
 
 
 @pytest.mark.parametrize(
-    ("leads_to", "expected"), [("/etc/passwd", "leaves its folder"), ("gone", "is a broken link")]
+    ("leads_to", "expected"), [("/etc/passwd", "out of its folder"), ("gone", "is a broken link")]
 )
 def test_a_link_out_of_the_folder_is_refused_before_anything_is_sent(
     tmp_path: Path, leads_to: str, expected: str

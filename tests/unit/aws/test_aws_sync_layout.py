@@ -85,7 +85,7 @@ def test_a_head_with_only_a_bin_is_copied_with_it(tmp_path: Path) -> None:
             "model.safetensors",
         ),
     ],
-    ids=["no config", "no weights", "a file of the index is missing", "a file is cut short"],
+    ids=["no config", "no weights", "a file of the index is missing", "a file is truncated"],
 )
 def test_an_incomplete_model_is_refused_before_any_upload(
     tmp_path: Path, spoil: object, words: str
@@ -100,7 +100,7 @@ def test_an_incomplete_model_is_refused_before_any_upload(
 
 @pytest.mark.parametrize(
     ("leads_to", "words"),
-    [("/etc/passwd", "leaves its folder, to /etc/passwd"), ("missing", "is a broken link")],
+    [("/etc/passwd", "out of its folder, to /etc/passwd"), ("missing", "is a broken link")],
 )
 def test_a_link_that_leaves_the_model_or_is_broken_is_refused(
     tmp_path: Path, leads_to: str, words: str

@@ -222,7 +222,7 @@ def test_throttled_requests_are_retried(stocked: World, tmp_path: Path) -> None:
 
 
 FAULTS: list[tuple[list[WarmReply | BaseException | None], type[BaseException], str | None]] = [
-    ([None, *[WarmReply(200, b"short")] * 9], EngineError, "cut short"),
+    ([None, *[WarmReply(200, b"short")] * 9], EngineError, "truncated"),
     (
         [WarmReply(409, b'{"error": "nothing was compiled"}')],
         Refused,

@@ -110,7 +110,7 @@ def test_the_entrypoint_before_vllm(
 
 class NoDocker:
     def check(self) -> None:
-        raise PeagleError("no Docker engine answers", "start Docker")
+        raise PeagleError("the Docker daemon does not respond", "start Docker")
 
 
 class AnyDocker:

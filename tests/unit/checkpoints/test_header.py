@@ -82,7 +82,7 @@ def test_a_damaged_byte_is_refused_exactly_when_the_library_refuses(
 
 @given(st.integers(0, len(ONE) - 1))
 def test_every_shortened_file_is_refused(size: int) -> None:
-    assert "is cut short" in refusal(ONE[:size])
+    assert "is truncated" in refusal(ONE[:size])
     assert not library_reads(ONE[:size])
 
 

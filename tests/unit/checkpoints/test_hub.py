@@ -209,7 +209,9 @@ def test_the_response_of_another_server_is_refused(hub: FakeHub) -> None:
         b'[{"path":"a","size":-1,"type":"file"}]',
     ):
         hub.refusal = Reply(200, body)
-        with pytest.raises(CheckpointError, match="not that of a Hugging Face hub") as refused:
+        with pytest.raises(
+            CheckpointError, match="does not respond like a Hugging Face Hub"
+        ) as refused:
             read()
         assert "HF_ENDPOINT" in refused.value.fix
 
@@ -253,7 +255,7 @@ def test_a_refused_connection_is_reported(monkeypatch: pytest.MonkeyPatch) -> No
         port = taken.getsockname()[1]
     monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{port}")
     found = refusal()
-    assert "refuses connections" in found.message
+    assert "refuses the connection" in found.message
     assert found.exit_code == 4, "not the user's mistake"
 
 
@@ -290,7 +292,7 @@ def test_a_long_header_from_a_server_without_ranges_is_refused(hub: FakeHub) -> 
     hub.sizes = {}
     assert read().tensors == {}
     hub.honours_ranges = False
-    assert "not downloaded whole" in refusal().message
+    assert "whole file will not be downloaded" in refusal().message
 
 
 def test_an_endless_listing_is_refused(hub: FakeHub) -> None:
@@ -301,7 +303,7 @@ def test_an_endless_listing_is_refused(hub: FakeHub) -> None:
 
 def test_an_aborted_download_is_reported(hub: FakeHub) -> None:
     hub.store.answer = lambda request: Reply(206, [b"x"], length=500)
-    assert "cut short" in refusal().message or "failed" in refusal().message
+    assert "truncated" in refusal().message or "failed" in refusal().message
 
 
 def test_requests_name_the_toolkit(hub: FakeHub) -> None:

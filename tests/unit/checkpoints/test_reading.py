@@ -113,9 +113,9 @@ def test_a_file_without_tensors_is_not_a_missing_file() -> None:
         ({"config.json": None}, "memory has no config.json"),
         ({"config.json": b""}, "memory/config.json is empty"),
         ({"config.json": b'{"hidden_size": "4"}'}, 'memory/config.json: hidden_size is "4"'),
-        ({"b.safetensors": OTHER[:-1]}, "memory/b.safetensors is cut short"),
-        ({"b.safetensors": OTHER[:5]}, "memory/b.safetensors is cut short"),
-        ({"b.safetensors": b""}, "memory/b.safetensors is cut short"),
+        ({"b.safetensors": OTHER[:-1]}, "memory/b.safetensors is truncated"),
+        ({"b.safetensors": OTHER[:5]}, "memory/b.safetensors is truncated"),
+        ({"b.safetensors": b""}, "memory/b.safetensors is truncated"),
         ({"b.safetensors": None}, f"memory/{INDEX} names missing files (1 of 2)"),
         ({INDEX: b"{}"}, f"memory/{INDEX} has no weight_map"),
         ({INDEX: index_of(a="../x")}, "memory/"),
@@ -150,7 +150,7 @@ def test_a_header_of_100_mb_is_not_read() -> None:
 
 def test_a_file_that_shrinks_while_it_is_read_is_cut_short() -> None:
     assert (
-        "ends within its header"
+        "ends inside the header"
         in refusal(
             {"config.json": CONFIG, "model.safetensors": ONE[:20]}, model__safetensors=len(ONE)
         ).message

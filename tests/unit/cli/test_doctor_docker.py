@@ -27,8 +27,8 @@ def checks(peagle: Peagle, **environment: str) -> dict[str, dict[str, Any]]:
 def test_without_docker_only_docker_is_reported(peagle: Peagle, tmp_path: Path) -> None:
     found = checks(peagle, PATH=str(tmp_path))
     assert found["Docker"]["fine"] is False
-    assert "no docker command" in found["Docker"]["found"]
-    assert "process engine" in found["Docker"]["fix"]
+    assert "docker is not installed" in found["Docker"]["found"]
+    assert "--engine process" in found["Docker"]["fix"]
     assert "Docker Compose" not in found
 
 

@@ -74,8 +74,8 @@ def test_stopped_docker_is_an_error_with_the_alternative(
     done = peagle(*words, env=place)
 
     assert done.returncode == 2
-    assert "no Docker engine answers" in _only_error(done)
-    assert "the process engine works without it" in done.stderr
+    assert "the Docker daemon does not respond" in _only_error(done)
+    assert "--engine process works without Docker" in done.stderr
 
 
 def test_full_disk_while_building_is_an_error_and_leaves_no_image(

@@ -88,7 +88,7 @@ def test_rendering_our_image_does_not_warn_of_aws_s(peagle: Peagle, tmp_path: Pa
 def test_build_without_docker_is_an_error_with_a_fix(peagle: Peagle, tmp_path: Path) -> None:
     done = peagle("image", "build", "tiny", env={"PATH": str(tmp_path), "HOME": str(tmp_path)})
     assert done.returncode == 2
-    assert "no docker command" in done.stderr
+    assert "docker is not installed" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -244,7 +244,7 @@ def test_bad_config_or_missing_weights_are_errors(
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (safetensors({"fc": FC}, 6), "is cut short: it has"),
+        (safetensors({"fc": FC}, 6), "is truncated: it has"),
         (struct.pack("<Q", 4) + b"nope", "is not a safetensors file"),
         (safetensors({"fc": {}}, 0), "'fc' has the unknown dtype"),
     ],

@@ -187,7 +187,7 @@ def test_a_prefix_that_may_not_be_written_costs_nothing(stocked: Terminal) -> No
 FAULTS: list[tuple[list[WarmReply | BaseException | None], int, str]] = [
     ([WarmReply(409, b'{"error": "nothing was compiled"}')], 3, "nothing was compiled"),
     ([WarmReply(400, b"?")], 3, "does not support warm starts"),
-    ([None, *[WarmReply(200, b"short")] * 9], 4, "cut short"),
+    ([None, *[WarmReply(200, b"short")] * 9], 4, "truncated"),
     ([service_error("ThrottlingException", "Rate exceeded", "I")] * 9, 4, "still throttles"),
     ([None, KeyboardInterrupt()], 130, "interrupted"),
 ]

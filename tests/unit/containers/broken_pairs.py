@@ -6,7 +6,7 @@ import json
 
 from peagle.checkpoints import Checkpoint
 from peagle.checks import Case
-from peagle_serve.contract import WrongEnvironment
+from peagle_serve.contract import InvalidEnvironment
 from peagle_serve.environment_checks import check
 from peagle_serve.head_checks import check_pair
 from peagle_serve.variable_names import check_arguments
@@ -22,7 +22,7 @@ def refusal(case: Case) -> str | None:
         check_arguments(environment, SOURCE)
         chosen = environment if _no_weights_meant(case) else with_model(environment)
         check_pair(chosen)
-    except WrongEnvironment as refused:
+    except InvalidEnvironment as refused:
         return str(refused)
     return None
 

@@ -57,7 +57,7 @@ REFUSED: dict[str, str] = {
     # invalid settings of any pair
     "90 as the share of memory": "SM_VLLM_GPU_MEMORY_UTILIZATION is '90'",
     "memory as text": "SM_VLLM_GPU_MEMORY_UTILIZATION is 'most'",
-    "an unknown argument": "SM_VLLM_FOO is not an argument of this vLLM",
+    "an unknown argument": "SM_VLLM_FOO is not an argument of this vLLM version",
     "an argument of one version only": "did you mean SM_VLLM_ENABLE_PREFIX_CACHING?",
 }
 """Name of the case -> part of the refusal."""

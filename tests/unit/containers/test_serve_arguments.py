@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peagle.vllm.environment import to_environment
-from peagle_serve.contract import WrongEnvironment
+from peagle_serve.contract import InvalidEnvironment
 from peagle_serve.environment import arguments, flag_of
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
@@ -54,13 +54,15 @@ def test_a_value_becomes_the_same_tokens_as_in_awss_container(value: str, argv: 
 
 @pytest.mark.parametrize("value", ['["a", "-b"]', '["-a", "b"]', '["--model", "x"]'])
 def test_several_values_cannot_begin_with_a_dash(value: str) -> None:
-    with pytest.raises(WrongEnvironment, match="SM_VLLM_X_Y has several values, one of which beg"):
+    with pytest.raises(
+        InvalidEnvironment, match="SM_VLLM_X_Y has several values, one of which beg"
+    ):
         arguments({"SM_VLLM_X_Y": value})
 
 
 @pytest.mark.parametrize("value", ["--", '["--"]'])
 def test_two_dashes_cannot_be_a_value(value: str) -> None:
-    with pytest.raises(WrongEnvironment, match="SM_VLLM_X_Y has the value '--'"):
+    with pytest.raises(InvalidEnvironment, match="SM_VLLM_X_Y has the value '--'"):
         arguments({"SM_VLLM_X_Y": value})
 
 

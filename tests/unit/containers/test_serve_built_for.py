@@ -12,7 +12,7 @@ import pytest
 from peagle.data import data_folder
 from peagle.planning import Plan
 from peagle.render.image import pair_document
-from peagle_serve.contract import WrongEnvironment
+from peagle_serve.contract import InvalidEnvironment
 from peagle_serve.environment_checks import PAIR_FILE, check_built_for
 from tests.unit.containers.recording import SERVE, container_in, documents
 from tests.unit.containers.weights import HEAD, TARGET, pair
@@ -54,7 +54,7 @@ def refusal(folder: Path, chosen: dict[str, str], built: Any = BUILT) -> str:
     file.write_text(built if isinstance(built, str) else json.dumps(built))
     try:
         check_built_for(chosen, file)
-    except WrongEnvironment as error:
+    except InvalidEnvironment as error:
         return f"{error.message} ({error.fix})"
     return ""
 

@@ -92,7 +92,7 @@ def test_special_characters_pass_in_any_locale(container: Container, language: s
         ({}, "no model is set"),
         ({"SM_VLLM_MODEL": "a/b", "SM_VLLM_SPECULATIVE_CONFIG": "{"}, "is not valid JSON"),
         ({"SM_VLLM_MODEL": "a/b", "SM_VLLM_SPECULATIVE_CONFG": "{}"}, "SM_VLLM_SPECULATIVE_CONFIG"),
-        ({"SM_VLLM_MODEL": "/opt/ml/model/gone"}, "no such folder"),
+        ({"SM_VLLM_MODEL": "/opt/ml/model/gone"}, "which does not exist"),
         ({"SM_VLLM_MODEL": "a/b", "SM_VLLM_X": '["a\\u0000"]'}, "cannot be passed"),
         ({"SM_VLLM_MODEL": "a/b", "SM_VLLM_X": '["\\ud800"]'}, "cannot be passed"),
         ({b"SM_VLLM_MODEL": b"a/b", b"SM_VLLM_X": b"\xff"}, "SM_VLLM_X is not UTF-8 (byte 1)"),
@@ -130,7 +130,7 @@ def test_an_unknown_argument_is_refused(container: Container) -> None:
     train = container.run({"SM_VLLM_MODEL": "a/b"}, "train")
 
     assert train.returncode == 2
-    assert b"unknown arguments: train" in train.stderr
+    assert b"unexpected arguments: train" in train.stderr
 
 
 def test_the_log_shows_the_arguments_but_no_secret(container: Container) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from peagle_serve.contract import WrongEnvironment
+from peagle_serve.contract import InvalidEnvironment
 from peagle_serve.crash import parse_crash
 
 LOGS = Path(__file__).parent / "crashes"
@@ -32,7 +32,7 @@ CRASHES = {
         "AssertionError: Attempted to load weight (torch.Size([128, 2])) into parameter "
         "(torch.Size([256]))",
         "head-does-not-fit",
-        "the head does not belong to this target",
+        "the head was trained for a different target",
     ),
     "block-size": (  # SM_VLLM_BLOCK_SIZE=7
         "ValueError: No common block size for 7.",
@@ -111,7 +111,7 @@ def test_the_cause_is_found_in_a_real_log(name: str) -> None:
     assert words in crash.line
     assert crash.cause == cause
     assert fix in crash.fix
-    assert "\n" not in str(WrongEnvironment(crash.line, crash.fix))
+    assert "\n" not in str(InvalidEnvironment(crash.line, crash.fix))
 
 
 def test_every_log_has_an_expectation() -> None:

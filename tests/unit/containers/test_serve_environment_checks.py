@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peagle.data import entrypoint_folder
-from peagle_serve.contract import OWN_VARIABLES, SPECULATION, WrongEnvironment
+from peagle_serve.contract import OWN_VARIABLES, SPECULATION, InvalidEnvironment
 from peagle_serve.environment_checks import check, port_of
 from peagle_serve.variable_names import KNOWN, check_arguments
 from tests.unit.containers.arguments import SOURCE
@@ -51,7 +51,7 @@ GOOD = '{"method": "eagle3", "model": "a/b", "num_speculative_tokens": 7}'
     ],
 )
 def test_an_invalid_speculative_config_is_refused(config: str, what: str, fix: str) -> None:
-    with pytest.raises(WrongEnvironment) as refused:
+    with pytest.raises(InvalidEnvironment) as refused:
         check({SPECULATION: config})
 
     assert SPECULATION in refused.value.message
@@ -97,7 +97,7 @@ def test_a_valid_speculative_config_is_accepted(config: str) -> None:
     ],
 )
 def test_a_misspelled_name_suggests_the_right_one(name: str, meant: str) -> None:
-    with pytest.raises(WrongEnvironment) as refused:
+    with pytest.raises(InvalidEnvironment) as refused:
         check({name: "1"})
 
     assert name in refused.value.message
@@ -150,12 +150,12 @@ def test_every_setting_that_the_entrypoint_reads_is_listed() -> None:
 
 @pytest.mark.parametrize("value", ["1", "yes", "on", "no"])
 def test_a_switch_other_than_true_or_false_is_refused(value: str) -> None:
-    with pytest.raises(WrongEnvironment, match=r"SM_VLLM_ENFORCE_EAGER is .*true or false"):
+    with pytest.raises(InvalidEnvironment, match=r"SM_VLLM_ENFORCE_EAGER is .*true or false"):
         check({"SM_VLLM_ENFORCE_EAGER": value})
 
 
 def test_a_negated_switch_is_a_switch() -> None:
-    with pytest.raises(WrongEnvironment, match=r"SM_VLLM_NO_ENABLE_PREFIX_CACHING is 'maybe'"):
+    with pytest.raises(InvalidEnvironment, match=r"SM_VLLM_NO_ENABLE_PREFIX_CACHING is 'maybe'"):
         check({"SM_VLLM_NO_ENABLE_PREFIX_CACHING": "maybe"})
 
 
@@ -166,7 +166,7 @@ def test_a_switch_is_true_or_false(value: str) -> None:
 
 @pytest.mark.parametrize("value", ["lots", "16 k", "1e4", "-5", "", "16kk", "0", "0.0k"])
 def test_an_invalid_length_is_refused(value: str) -> None:
-    with pytest.raises(WrongEnvironment, match=r"SM_VLLM_MAX_MODEL_LEN is .*16384, 16k or auto"):
+    with pytest.raises(InvalidEnvironment, match=r"SM_VLLM_MAX_MODEL_LEN is .*16384, 16k or auto"):
         check({"SM_VLLM_MAX_MODEL_LEN": value})
 
 
@@ -178,13 +178,13 @@ def test_vllms_notations_of_a_length_are_accepted(value: str) -> None:
 @pytest.mark.parametrize("value", ["0", "-1", "auto", "many"])
 def test_an_invalid_number_of_batched_tokens_is_refused(value: str) -> None:
     check({"SM_VLLM_MAX_NUM_BATCHED_TOKENS": "8k"})
-    with pytest.raises(WrongEnvironment, match=r"MAX_NUM_BATCHED_TOKENS is .*8192 or 8k"):
+    with pytest.raises(InvalidEnvironment, match=r"MAX_NUM_BATCHED_TOKENS is .*8192 or 8k"):
         check({"SM_VLLM_MAX_NUM_BATCHED_TOKENS": value})
 
 
 def test_a_choice_that_vllm_would_ignore_is_refused() -> None:
     check({"SM_VLLM_MODEL_IMPL": "transformers"})
-    with pytest.raises(WrongEnvironment, match=r"MODEL_IMPL is 'zz'.*transformers"):
+    with pytest.raises(InvalidEnvironment, match=r"MODEL_IMPL is 'zz'.*transformers"):
         check({"SM_VLLM_MODEL_IMPL": "zz"})
 
 
@@ -193,7 +193,9 @@ def test_speculation_without_counters_is_refused(value: str) -> None:
     off = {"SM_VLLM_DISABLE_LOG_STATS": value}
     check(off)
     check({SPECULATION: GOOD, "SM_VLLM_DISABLE_LOG_STATS": "false"})
-    with pytest.raises(WrongEnvironment, match="the counters that show whether the drafter works"):
+    with pytest.raises(
+        InvalidEnvironment, match="the counters that show whether the drafter works"
+    ):
         check({SPECULATION: GOOD, **off})
 
 
@@ -207,7 +209,7 @@ def test_speculation_without_counters_is_refused(value: str) -> None:
 )
 def test_logging_of_prompts_is_refused(name: str) -> None:
     check({name: "false"})
-    with pytest.raises(WrongEnvironment, match=rf"{name} writes prompts into the log"):
+    with pytest.raises(InvalidEnvironment, match=rf"{name} writes prompts into the log"):
         check({name: "true"})
 
 
@@ -226,13 +228,13 @@ def test_an_argument_of_this_vllm_is_accepted(name: str) -> None:
         ("SM_VLLM_ROOT_PAHT", "did you mean SM_VLLM_ROOT_PATH?"),
         ("SM_VLLM_ENABLE_AUTO_TOOLS", "did you mean SM_VLLM_ENABLE_AUTO_TOOL_CHOICE?"),
         ("SM_VLLM_MAX_SEQS", "did you mean SM_VLLM_MAX_NUM_SEQS?"),
-        ("SM_VLLM_ZZZ", "remove it, or use a vLLM that has it"),
+        ("SM_VLLM_ZZZ", "remove it, or use a vLLM version that has the argument"),
         ("SM_VLLM_PATH", "did you mean SM_VLLM_ROOT_PATH?"),
     ],
 )
 def test_a_variable_without_an_argument_of_this_vllm_is_refused(name: str, fix: str) -> None:
     with pytest.raises(
-        WrongEnvironment, match=f"{name} is not an argument of this vLLM"
+        InvalidEnvironment, match=f"{name} is not an argument of this vLLM version"
     ) as refused:
         check_arguments({name: ""}, SOURCE)
 
@@ -256,7 +258,7 @@ def test_with_an_unknown_form_of_vllms_source_vllm_decides(source: str) -> None:
 def test_every_switch_of_vllm_is_true_or_false(name: str) -> None:
     for value in ("true", "False", ""):
         check_arguments({name: value}, SOURCE)
-    with pytest.raises(WrongEnvironment, match=rf"{name} is 'maybe'.*true or false"):
+    with pytest.raises(InvalidEnvironment, match=rf"{name} is 'maybe'.*true or false"):
         check_arguments({name: "maybe"}, SOURCE)
 
 
@@ -266,13 +268,13 @@ def test_an_argument_with_a_value_is_not_a_switch() -> None:
 
 @pytest.mark.parametrize("value", ["0", "-1", "two", "1.5", "", "٣"])
 def test_an_invalid_count_is_refused(value: str) -> None:
-    with pytest.raises(WrongEnvironment, match=r"TENSOR_PARALLEL_SIZE.*at least 1"):
+    with pytest.raises(InvalidEnvironment, match=r"TENSOR_PARALLEL_SIZE.*at least 1"):
         check({"SM_VLLM_TENSOR_PARALLEL_SIZE": value})
 
 
 @pytest.mark.parametrize("value", ["0", "1.1", "90%", "nan"])
 def test_an_invalid_share_of_memory_is_refused(value: str) -> None:
-    with pytest.raises(WrongEnvironment, match=r"above 0 and up to 1"):
+    with pytest.raises(InvalidEnvironment, match=r"above 0 and at most 1"):
         check({"SM_VLLM_GPU_MEMORY_UTILIZATION": value})
 
 
@@ -281,24 +283,24 @@ def test_the_port_is_set_by_sagemaker() -> None:
     assert port_of({"SAGEMAKER_BIND_TO_PORT": "18200"}) == 18200
     check({"SM_VLLM_PORT": "8080"})
     with pytest.raises(
-        WrongEnvironment, match="SM_VLLM_PORT is 9000, but SageMaker uses port 8080"
+        InvalidEnvironment, match="SM_VLLM_PORT is 9000, but SageMaker uses port 8080"
     ):
         check({"SM_VLLM_PORT": "9000"})
 
 
 @given(st.integers(min_value=65536) | st.integers(max_value=0))
 def test_an_invalid_port_is_refused(port: int) -> None:
-    with pytest.raises(WrongEnvironment, match="SAGEMAKER_BIND_TO_PORT"):
+    with pytest.raises(InvalidEnvironment, match="SAGEMAKER_BIND_TO_PORT"):
         port_of({"SAGEMAKER_BIND_TO_PORT": str(port)})
 
 
 def test_a_variable_without_an_argument_is_refused() -> None:
-    with pytest.raises(WrongEnvironment, match="remove it"):
+    with pytest.raises(InvalidEnvironment, match="remove it"):
         check({"SM_VLLM_": "1"})
 
 
 @pytest.mark.parametrize("name", ["CONFIG", "SPEC_METHOD", "SPEC_MODEL", "SPEC_TOKENS"])
 def test_other_ways_to_pass_arguments_are_refused(name: str) -> None:
     """A head set there would be unchecked, unproved, and missing in a warm start's key."""
-    with pytest.raises(WrongEnvironment, match=f"SM_VLLM_{name} is not supported"):
+    with pytest.raises(InvalidEnvironment, match=f"SM_VLLM_{name} is not supported"):
         check({f"SM_VLLM_{name}": "x"})

@@ -10,7 +10,7 @@ import pytest
 
 from peagle.catalog import load_catalog
 from peagle.data import data_folder
-from peagle_serve.contract import WrongEnvironment
+from peagle_serve.contract import InvalidEnvironment
 from peagle_serve.head_checks import check_pair
 from tests.unit.containers.weights import HEAD, HEAD_TENSORS, TARGET, pair
 
@@ -71,7 +71,7 @@ def test_a_matching_pair_is_accepted(tmp_path: Path, change: dict[str, Any]) -> 
     ],
 )
 def test_a_mismatched_pair_is_refused(tmp_path: Path, change: dict[str, Any], what: str) -> None:
-    with pytest.raises(WrongEnvironment) as refused:
+    with pytest.raises(InvalidEnvironment) as refused:
         check_pair(pair(tmp_path, **change))
 
     assert refused.value.message.startswith("head and target do not match: ")
@@ -102,7 +102,7 @@ def test_a_p_eagle_head_without_parallel_drafting_is_refused(tmp_path: Path, par
         else without(config, "parallel_drafting")
     )
 
-    with pytest.raises(WrongEnvironment, match="the head is P-EAGLE") as refused:
+    with pytest.raises(InvalidEnvironment, match="the head is P-EAGLE") as refused:
         check_pair({**environment, "SM_VLLM_SPECULATIVE_CONFIG": json.dumps(config)})
 
     assert '"parallel_drafting": true' in refused.value.fix

@@ -151,7 +151,7 @@ def test_without_a_draft_it_is_not_ready(play: Play, monkeypatch: pytest.MonkeyP
 def test_an_engine_that_fails_its_first_request_is_not_ready(play: Play) -> None:
     async def scene(world: World) -> None:
         await world.begin()
-        assert "failed the engine answered its first request with 500" in world.received()[1]
+        assert "failed the engine responded to its first request with 500" in world.received()[1]
         assert await world.ask("/ping") == 503
 
     play(scene, Server(status=500))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from peagle_serve.contract import WrongEnvironment
+from peagle_serve.contract import InvalidEnvironment
 from peagle_serve.folder import check_folder
 from peagle_serve.weights import with_model
 from tests.unit.containers.weights import model
@@ -26,7 +26,7 @@ def served(root: Path) -> dict[str, str]:
 
 def refusal(root: Path) -> str:
     """The refusal of the folder ``model`` below ``root`` on a developer's machine."""
-    with pytest.raises(WrongEnvironment) as refused:
+    with pytest.raises(InvalidEnvironment) as refused:
         served(root)
     return refused.value.message
 
@@ -39,7 +39,7 @@ def outside(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def link_refused(where: str, root: Path) -> str:
     """The refusal of the folder ``where`` in a container, where a folder must not be a link."""
-    with pytest.raises(WrongEnvironment) as refused:
+    with pytest.raises(InvalidEnvironment) as refused:
         check_folder("X", where, str(root), needs_weights=True)
     return refused.value.message
 
@@ -50,8 +50,8 @@ def test_a_link_that_leaves_its_folder_is_refused(root: Path, outside: Path, ent
     link.parent.mkdir(exist_ok=True)
     link.symlink_to(outside if entry == "assets" else outside / "config.json")
 
-    assert f"{link} is a link that leaves its folder" in refusal(root)
-    assert f"{link} is a link that leaves its folder" in link_refused(str(root / "model"), root)
+    assert f"{link} is a symbolic link out of its folder" in refusal(root)
+    assert f"{link} is a symbolic link out of its folder" in link_refused(str(root / "model"), root)
 
 
 @pytest.mark.parametrize("place", ["model/target", "additional-model-data-sources/drafter/head"])
@@ -60,7 +60,7 @@ def test_a_folder_that_is_a_link_out_is_refused(root: Path, outside: Path, place
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.symlink_to(outside)
 
-    assert f"{folder} is a link that leaves its folder, to {outside}" in (
+    assert f"{folder} is a symbolic link out of its folder, to {outside}" in (
         link_refused(str(folder), root)
     )
 
@@ -69,7 +69,7 @@ def test_a_chain_of_links_that_leads_out_is_refused(root: Path, outside: Path) -
     (root / "model" / "other").symlink_to(outside)
     (root / "model" / "target").symlink_to("other")
 
-    assert "leaves its folder" in link_refused(str(root / "model" / "target"), root)
+    assert "out of its folder" in link_refused(str(root / "model" / "target"), root)
 
 
 @pytest.mark.parametrize("place", ["model", "additional-model-data-sources/drafter"])
@@ -96,7 +96,7 @@ def test_in_a_container_a_folder_must_not_be_a_link(
     monkeypatch.setattr("peagle_serve.weights.ML_ROOT", str(root))
     (root / "model" / "target").symlink_to(outside)
 
-    with pytest.raises(WrongEnvironment, match="leaves its folder"):
+    with pytest.raises(InvalidEnvironment, match="out of its folder"):
         with_model({"SM_VLLM_MODEL": str(root / "model" / "target")})
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from peagle_serve import weights as streaming
 from peagle_serve.command import command
-from peagle_serve.contract import WrongEnvironment
+from peagle_serve.contract import InvalidEnvironment
 from peagle_serve.environment_checks import check_built_for
 from peagle_serve.head_checks import check_pair
 from peagle_serve.weights import check_streamer, unused, with_model
@@ -84,10 +84,10 @@ def test_a_missing_streamer_is_refused_before_vllm_starts(
 ) -> None:
     streamer.remove(package)
 
-    with pytest.raises(WrongEnvironment) as refused:
+    with pytest.raises(InvalidEnvironment) as refused:
         check_streamer(environment)
 
-    assert f"this image has no {package}" in refused.value.message
+    assert f"but this image has no {package}" in refused.value.message
     assert "runai-model-streamer[s3]" in refused.value.fix
 
 
@@ -121,7 +121,7 @@ def test_what_vllm_can_load_is_accepted(environment: dict[str, str], streamer: l
 def test_a_load_format_that_cannot_read_s3_is_refused(
     environment: dict[str, str], named: str, streamer: list[str]
 ) -> None:
-    with pytest.raises(WrongEnvironment) as refused:
+    with pytest.raises(InvalidEnvironment) as refused:
         check_streamer(environment)
 
     assert named in refused.value.message
@@ -137,7 +137,7 @@ def test_a_mounted_drafter_of_a_streamed_target_must_be_complete(tmp_path: Path)
         "PEAGLE_ML_ROOT": str(tmp_path),
     }
 
-    with pytest.raises(WrongEnvironment, match="has no weights"):
+    with pytest.raises(InvalidEnvironment, match="has no weights"):
         with_model(environment)
     (head / "model.safetensors").write_bytes(safetensors({"fc.weight": [2, 2]}))
     assert with_model(environment)["SM_VLLM_MODEL"] == TARGET
@@ -147,7 +147,7 @@ def test_head_and_target_in_folders_are_compared_with_any_loader(tmp_path: Path)
     tensors = {name: shape for name, shape in HEAD_TENSORS.items() if name != "mask_hidden"}
     environment = pair(tmp_path, tensors=tensors)
 
-    with pytest.raises(WrongEnvironment, match="no mask_hidden"):
+    with pytest.raises(InvalidEnvironment, match="no mask_hidden"):
         check_pair({**environment, LOAD_FORMAT: "runai_streamer"})
     check_pair({**environment, LOAD_FORMAT: "dummy"})
 
@@ -164,5 +164,5 @@ def test_an_image_built_for_the_pair_accepts_it_from_s3(tmp_path: Path) -> None:
     environment = {"SM_VLLM_MODEL": TARGET, SPECULATION: drafting(DRAFTER)}
 
     check_built_for(environment, tmp_path / "pair.json")
-    with pytest.raises(WrongEnvironment, match="built for org/target"):
+    with pytest.raises(InvalidEnvironment, match="built for org/target"):
         check_built_for({**environment, "SM_VLLM_MODEL": "org/other"}, tmp_path / "pair.json")

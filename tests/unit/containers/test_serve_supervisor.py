@@ -141,7 +141,7 @@ def test_a_secret_in_the_error_is_redacted(run: Run) -> None:
     container = run(f"raise ValueError('bad token {SECRET}')")
     container.ended()
 
-    assert container.entries()[-1]["message"] == "the engine ended: ValueError: bad token ***"
+    assert container.entries()[-1]["message"] == "the engine exited: ValueError: bad token ***"
 
 
 @pytest.mark.parametrize("name", ["PEAGLE_DRAIN_SECONDS", "PEAGLE_RESTARTS"])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peagle_serve.contract import WrongEnvironment
+from peagle_serve.contract import InvalidEnvironment
 from peagle_serve.weights import unused, with_model
 from tests.unit.containers.weights import model, safetensors
 
@@ -53,7 +53,7 @@ def test_without_a_mount_the_hub_model_is_served(root: Path, blank: dict[str, st
 
 
 def test_no_model_at_all_is_refused(root: Path) -> None:
-    with pytest.raises(WrongEnvironment, match=r"no model is set .*SM_VLLM_MODEL or HF_MODEL_ID"):
+    with pytest.raises(InvalidEnvironment, match=r"no model is set .*SM_VLLM_MODEL or HF_MODEL_ID"):
         served(root)
 
 
@@ -82,7 +82,7 @@ def test_only_the_drafters_path_is_changed(others: dict[str, str], folder: str) 
         return f'{{{before}{after}"model": {json.dumps(model)}\n}}'
 
     config, hub = config_with(f"/opt/ml/{folder}"), config_with(f"org/{folder}")
-    with pytest.raises(WrongEnvironment, match="no such folder"):
+    with pytest.raises(InvalidEnvironment, match="which does not exist"):
         with_model({"PEAGLE_ML_ROOT": "/nowhere", "SM_VLLM_MODEL": "a/b", SPECULATION: config})
 
     assert with_model({"SM_VLLM_MODEL": "a/b", SPECULATION: hub})[SPECULATION] == hub
@@ -98,17 +98,17 @@ def test_other_paths_are_unchanged(path: str, root: Path) -> None:
 def test_a_missing_folder_suggests_the_one_nearby(root: Path) -> None:
     there = model(root / "model" / "target")
 
-    with pytest.raises(WrongEnvironment) as refused:
+    with pytest.raises(InvalidEnvironment) as refused:
         served(root, SM_VLLM_MODEL="/opt/ml/model/tarqet")
 
-    assert "no such folder" in refused.value.message
+    assert "which does not exist" in refused.value.message
     assert str(there) in refused.value.fix
 
 
 @pytest.mark.parametrize(
     ("files", "what"),
     [
-        ([], "that folder is empty"),
+        ([], ", which is empty"),
         (["model.safetensors"], "has no config.json (it holds model.safetensors)"),
         (["config.json"], "has no weights (it holds config.json)"),
         (
@@ -124,7 +124,7 @@ def test_a_folder_without_a_model_is_refused(root: Path, files: list[str], what:
         (folder / name).write_text("{}")
     config = '{"model": "/opt/ml/model/drafter", "num_speculative_tokens": 1}'
 
-    with pytest.raises(WrongEnvironment) as refused:
+    with pytest.raises(InvalidEnvironment) as refused:
         served(root, SM_VLLM_MODEL="a/b", **{SPECULATION: config})
 
     assert SPECULATION in refused.value.message
@@ -139,9 +139,9 @@ def test_weights_may_be_missing_with_another_load_format(root: Path) -> None:
     assert chosen["SM_VLLM_MODEL"].endswith("model/target")
 
 
-def refusal(root: Path) -> WrongEnvironment:
+def refusal(root: Path) -> InvalidEnvironment:
     """The refusal of the folder ``model`` below ``root``."""
-    with pytest.raises(WrongEnvironment) as refused:
+    with pytest.raises(InvalidEnvironment) as refused:
         served(root)
     assert "\n" not in str(refused.value)
     return refused.value
@@ -161,9 +161,9 @@ def test_missing_shards_of_an_index_are_named(root: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "what"),
     [
-        (b"", "model.safetensors is cut short: it has 0 bytes"),
+        (b"", "model.safetensors is truncated: it has 0 bytes"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:00", "is a Git LFS pointer"),
-        (safetensors({"a": [1000]})[:-1], "is cut short: "),
+        (safetensors({"a": [1000]})[:-1], "is truncated: "),
         (safetensors({"a": [1000]})[:40], "the whole file has 40"),
         (b"\x02\0\0\0\0\0\0\0[]", "its header is not a JSON object"),
         (b"\xff" * 64, "or not a safetensors file"),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from peagle_serve.contract import WrongEnvironment, settings_of
+from peagle_serve.contract import InvalidEnvironment, settings_of
 from peagle_serve.warm.caches import archive_of
 from tests.unit.containers.artifacts import files_in, filled
 from tests.unit.containers.recording import documents
@@ -65,5 +65,5 @@ def test_collecting_on_an_unknown_device_is_refused(world: World) -> None:
 def test_a_collecting_engine_is_not_restarted() -> None:
     assert settings_of({"PEAGLE_WARM": "collect", "PEAGLE_RESTARTS": "3"}).restarts == 0
     assert settings_of({"PEAGLE_WARM": "auto", "PEAGLE_RESTARTS": "3"}).restarts == 3
-    with pytest.raises(WrongEnvironment, match="PEAGLE_WARM is 'sometimes'"):
+    with pytest.raises(InvalidEnvironment, match="PEAGLE_WARM is 'sometimes'"):
         settings_of({"PEAGLE_WARM": "sometimes"})

@@ -25,7 +25,7 @@ def test_a_missing_artifact_folder_is_a_warning(world: World, name: str) -> None
 
     (reported,) = warnings(entries)
     folder = world.folder / "ml" / name
-    assert f"PEAGLE_WARM_FOLDER is {folder}, and there is no such folder (mount one" in reported
+    assert f"PEAGLE_WARM_FOLDER is {folder}, which does not exist (mount a folder" in reported
     assert is_cold(given)
 
 

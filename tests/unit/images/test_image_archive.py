@@ -69,7 +69,7 @@ def test_a_link_within_the_folder_becomes_the_file(folder: Path) -> None:
 def test_a_link_that_leaves_the_folder_is_refused(folder: Path, goal: str) -> None:
     (folder.parent / "secret").write_text("secret")
     (folder / "link").symlink_to(goal)
-    with pytest.raises(UserError, match="leaves its folder"):
+    with pytest.raises(UserError, match="out of its folder"):
         members_of(folder, "w")
 
 
@@ -87,5 +87,5 @@ def test_a_pipe_is_refused(folder: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"12", b"1234"], ids=["shorter", "longer"])
 def test_a_file_that_changes_while_it_is_read_is_refused(content: bytes) -> None:
-    with pytest.raises(UserError, match="changed while it was read"):
+    with pytest.raises(UserError, match="changed while being read"):
         list(tar([Member("w/model.safetensors", 3, lambda: [content])]))

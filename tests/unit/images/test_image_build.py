@@ -219,7 +219,7 @@ def test_a_base_with_another_python_is_refused_before_anything_is_built(
     docker.answers("image", "inspect", code=1, err="Error: No such image")
     docker.answers("run", out="3.12")
     with pytest.raises(
-        UserError, match=r"base base has Python 3\.12, and the installed engine is for"
+        UserError, match=r"base base has Python 3\.12, but the installed engine is for"
     ):
         engine_image(Docker(), "base", packages)
     assert all(one["argv"][0] != "build" for one in docker.calls)

@@ -13,9 +13,9 @@ from tests.unit.images.conftest import FakeDocker
 
 ERRORS: list[tuple[str, type[PeagleError], str]] = [
     ("Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon "
-     "running?", DockerMissing, "process engine"),
+     "running?", DockerMissing, "--engine process"),
     ("permission denied while trying to connect to the Docker daemon socket", DockerMissing,
-     "process engine"),
+     "--engine process"),
     ("Error response from daemon: write /layer: no space left on device", UserError,
      "docker system prune"),
     ("denied: User is not authorized to perform: ecr:InitiateLayerUpload", CloudError, "log in"),
@@ -50,9 +50,9 @@ def test_without_docker_the_error_names_the_process_engine(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(DockerMissing, match="no docker command") as raised:
+    with pytest.raises(DockerMissing, match="docker is not installed") as raised:
         Docker().check()
-    assert "process engine" in raised.value.fix
+    assert "--engine process" in raised.value.fix
     assert raised.value.exit_code == 2
 
 
@@ -61,9 +61,9 @@ def test_an_error_of_the_input_takes_precedence_over_dockers(
 ) -> None:
     def given() -> Iterator[bytes]:
         yield b"half"
-        raise UserError("model.safetensors changed while it was read")
+        raise UserError("model.safetensors changed while being read")
 
-    with pytest.raises(UserError, match="changed while it was read"):
+    with pytest.raises(UserError, match="changed while being read"):
         Docker().stream("build", "-", doing="building", given=given())
 
 

@@ -162,7 +162,7 @@ def test_a_compose_file_without_a_named_image_needs_docker(
 ) -> None:
     done = peagle(*COMPOSED, *more, env=no_docker)
     assert (done.returncode, done.stdout) == (DockerMissing.exit_code, "")
-    assert "no docker command on this machine" in done.stderr
+    assert "docker is not installed on this machine" in done.stderr
 
 
 def test_docker_gets_the_values_and_its_end_is_noticed(
@@ -312,8 +312,8 @@ def test_without_docker_the_fix_names_the_process_engine(
     environment = {"PATH": str(tmp_path), "HOME": str(tmp_path), "PEAGLE_HOME": str(own_home)}
     done = peagle("local", "up", "tiny", "--engine", "docker", env=environment)
     assert done.returncode == DockerMissing.exit_code
-    assert "no docker command on this machine" in done.stderr
-    assert "process engine" in done.stderr
+    assert "docker is not installed on this machine" in done.stderr
+    assert "--engine process" in done.stderr
     assert "Traceback" not in done.stderr
 
 

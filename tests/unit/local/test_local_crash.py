@@ -88,7 +88,7 @@ PYDANTIC = "pydantic_core._pydantic_core.ValidationError: 1 validation error for
             ],
             "AssertionError: Tried to load weights of size torch.Size([256, 768])to a parameter of "
             "size torch.Size([192, 768])",
-            "does not belong to this target",
+            "trained for a different target",
         ),
         (
             [
@@ -116,7 +116,7 @@ PYDANTIC = "pydantic_core._pydantic_core.ValidationError: 1 validation error for
             ],
             "safetensors._safetensors_rust.SafetensorError: Error while deserializing header: "
             "incomplete metadata, file not fully covered",
-            "cut short",
+            "truncated",
         ),
         (
             [

@@ -177,7 +177,7 @@ def test_the_longest_context_of_the_head_is_read_from_its_config() -> None:
         (
             {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [2, 2, 8]}},
             "aux-layers-collide",
-            "two of them are equal",
+            "these are not distinct",
         ),
     ],
 )

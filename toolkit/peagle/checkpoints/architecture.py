@@ -26,7 +26,7 @@ _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 _EXPERTS_PER_TOKEN = ("num_experts_per_tok", "experts_per_token", "top_k_experts")
 
 _LARGEST = 1 << 31
-"""No size of a model is as large; a damaged file may claim it."""
+"""Upper bound for plausible sizes; a larger one means a damaged file."""
 
 
 def read_architecture(config: Config) -> Architecture:

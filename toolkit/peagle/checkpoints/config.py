@@ -11,7 +11,7 @@ from peagle.errors import CheckpointError
 CONFIG = "config.json"
 
 LONGEST_CONFIG = 1_000_000
-"""Bytes. Usual ones have a few thousand."""
+"""Bytes; a typical file has a few thousand."""
 
 SIZES = frozenset({
     "draft_vocab_size", "head_dim", "hidden_size", "intermediate_size", "max_position_embeddings",

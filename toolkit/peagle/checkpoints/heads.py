@@ -33,7 +33,7 @@ class Head:
         return cls(checkpoint.location, config, read_head(config), checkpoint.tensors or {})
 
     @property
-    def masked(self) -> bool | None:
+    def has_mask(self) -> bool | None:
         """Whether it has the tensor of the masked slots; ``None``: its headers were not read."""
         return has_mask(self.tensors) if self.tensors else None
 

@@ -58,8 +58,8 @@ class HubSource:
         with self._hub.open(path, headers, self._repo, self._revision) as response:
             if start and not response.starts_at(start):
                 raise CheckpointError(
-                    f"{self.location}/{name}: the server ignores the Range header, and weights are "
-                    "not downloaded whole",
+                    f"{self.location}/{name}: the server ignores the Range header; the whole "
+                    "file will not be downloaded",
                     "unset HF_ENDPOINT, or copy the model to this machine",
                 )
             return response.read(length)
@@ -135,5 +135,5 @@ def _json(response: HubResponse) -> Any:
 
 
 def _not_a_hub(hub: Hub) -> CheckpointError:
-    message = f"the response of {hub.endpoint} is not that of a Hugging Face hub"
+    message = f"{hub.endpoint} does not respond like a Hugging Face Hub"
     return CheckpointError(message, "check HF_ENDPOINT")

@@ -51,7 +51,7 @@ class Hub:
             raise CheckpointError("HF_ENDPOINT holds a password", "remove the part before the @")
         if _origin(endpoint) is None:
             raise CheckpointError(
-                f"HF_ENDPOINT is {endpoint!r}, not a URL", "write it with http(s)://"
+                f"HF_ENDPOINT is {endpoint!r}, not a URL", "prefix it with https://"
             )
         names = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
         offline = next((name for name in names if _is_true(name)), None)
@@ -207,7 +207,7 @@ def _as_hub_failed(hub: Hub, repo: str) -> Iterator[None]:
         if isinstance(reason, TimeoutError):
             message = f"{hub.endpoint} did not answer within {hub.seconds:g} s"
         elif isinstance(reason, ConnectionRefusedError):
-            message = f"{hub.endpoint} refuses connections"
+            message = f"{hub.endpoint} refuses the connection"
         elif isinstance(reason, OSError) and reason.strerror:
             message = f"{hub.endpoint} cannot be reached: {reason.strerror}"
         else:

@@ -31,7 +31,7 @@ class Checkpoint:
     ``tensors`` is ``None`` if no header was read (a folder with a config.json only).
     ``other_weights`` are weight files in other formats, which are not read. ``tokenizer`` is the
     result of ``reading.describe_tokenizer``. ``bytes_read`` counts all files, without listings.
-    ``takes_media``: the files include a processor for images and the like, without which vLLM
+    ``takes_media``: the files include a processor for images, audio or video, without which vLLM
     serves text only.
     """
 

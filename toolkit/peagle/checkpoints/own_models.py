@@ -59,7 +59,7 @@ def own_drafter(location: str, target: Target, kind: Drafter, read: Checkpoint |
 
 
 def drafter_of(read: Checkpoint) -> Drafter:
-    """A head of which only its checkpoint is known. Raises CheckpointError."""
+    """A head known only from its checkpoint. Raises CheckpointError."""
     head = read_head(read.config)
     return Drafter(
         name=OWN,
@@ -83,7 +83,7 @@ def _read_values(head: HeadConfig) -> dict[str, Any]:
 
 
 def target_of(read: Checkpoint) -> Target:
-    """A target of which only its checkpoint is known. Raises CheckpointError."""
+    """A target known only from its checkpoint. Raises CheckpointError."""
     shape, dtype = read_architecture(read.config), read_dtype(read.config)
     quantization = read_quantization(read.config)
     name = re.sub(r"[^A-Za-z0-9]+", "-", read.location).strip("-") or "target"

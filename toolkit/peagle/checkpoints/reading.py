@@ -62,7 +62,8 @@ def read_checkpoint(
     (sizes,) = reader.parallel(source.names)
     if CONFIG not in sizes:
         raise CheckpointError(
-            f"{source.location} has no {CONFIG}", "name the folder that holds the model itself"
+            f"{source.location} has no {CONFIG}",
+            "specify the folder that contains the model's config.json",
         )
     takes_media = not _PROCESSORS.isdisjoint(sizes)
     if config_only:

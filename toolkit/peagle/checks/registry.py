@@ -30,7 +30,7 @@ _KNOWN = "known-problem"
 _CAUSES = frozenset(
     {"head-not-a-drafter", "target-differs", "hidden-size-mismatch", "vocabulary-mismatch"}
 )
-"""Of findings of one level these come first: others may follow from them."""
+"""Within a level, these findings come first, since they may cause others."""
 
 
 @dataclass(frozen=True)

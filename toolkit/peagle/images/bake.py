@@ -57,7 +57,7 @@ def _download(weights: Weights) -> Download:
     found = resolve_revision(hub, weights.location, weights.revision)
     if not found.is_public:
         raise Unsupported(
-            f"{weights.location} is gated on the hub, and a build never gets your token",
+            f"{weights.location} is gated on the hub, and a build does not receive your token",
             Fix(
                 "omit --bake-weights; SageMaker mounts the model from S3; copy it with HF_TOKEN",
                 ("peagle", "weights", "sync", "PAIR", "s3://BUCKET/PREFIX"),

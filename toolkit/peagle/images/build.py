@@ -184,7 +184,7 @@ def _check_base(docker: Docker, base: str, packages: Packages) -> None:
         ) from error
     if version != packages.python:
         raise UserError(
-            f"the base {base} has Python {version}, and the installed engine is for "
+            f"the base {base} has Python {version}, but the installed engine is for "
             f"{packages.python}",
             Fix(
                 f"choose another --base, or install the engine for Python {version}",

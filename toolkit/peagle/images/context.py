@@ -108,7 +108,7 @@ def _content(member: Member) -> Iterator[bytes]:
             break
         yield chunk
     if left != 0:
-        raise UserError(f"{member.path} changed while it was read", "repeat the command")
+        raise UserError(f"{member.path} changed while being read", "repeat the command")
     yield b"\0" * (_padded(member.size) - member.size)
 
 

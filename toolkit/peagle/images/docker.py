@@ -28,7 +28,7 @@ from peagle.errors import (
 )
 
 DOCKER = "docker"
-WITHOUT_DOCKER = "install and start Docker; the process engine works without it"
+WITHOUT_DOCKER = "install and start Docker; --engine process works without Docker"
 
 Progress = Callable[[str], object]
 """Called with each line that tells the user what happens."""
@@ -66,7 +66,7 @@ _KNOWN = (
         r"|permission denied while trying to connect",
         DockerMissing,
         WITHOUT_DOCKER,
-        message="no Docker engine answers: {line}",
+        message="the Docker daemon does not respond: {line}",
     ),
     _Known(
         r"(?i)no space left on device|disk quota exceeded",
@@ -139,7 +139,7 @@ class Docker:
                 timeout=_QUERY_SECONDS,
             )
         except subprocess.TimeoutExpired:
-            raise EngineError(f"{doing}: Docker does not answer", "restart Docker") from None
+            raise EngineError(f"{doing}: Docker does not respond", "restart Docker") from None
         if done.returncode:
             raise docker_error(doing, done.stderr.splitlines() or done.stdout.splitlines())
         return done.stdout
@@ -190,7 +190,7 @@ class Docker:
         """The complete argv. Raises DockerMissing when this machine has no ``docker``."""
         found = shutil.which(DOCKER)
         if found is None:
-            raise DockerMissing("there is no docker command on this machine", WITHOUT_DOCKER)
+            raise DockerMissing("docker is not installed on this machine", WITHOUT_DOCKER)
         return [found, *arguments]
 
     def variables(self) -> dict[str, str]:
@@ -231,7 +231,7 @@ def docker_error(doing: str, lines: Sequence[str]) -> PeagleError:
         if re.search(known.pattern, line):
             message = known.message.format(doing=doing, line=line)
             return known.error(message, known.fix, known.code)
-    return EngineError(f"{doing}: {_summary(lines)}", "fix the cause that Docker reports")
+    return EngineError(f"{doing}: {_summary(lines)}", "fix the problem that Docker reports")
 
 
 def _deciding(lines: Sequence[str]) -> str:

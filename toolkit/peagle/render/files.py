@@ -47,7 +47,7 @@ def text_file(path: str, text: str, executable: bool = False) -> RenderedFile:
 
 
 def readme(plan: Plan, form: str) -> RenderedFile:
-    """``README.md`` from a form with the plan's facts as replacement fields."""
+    """``README.md`` from a form filled in with the plan's values."""
     facts = {
         "name": plan.name,
         "pair": plan.pair,

@@ -4,7 +4,7 @@
     .dockerignore
     peagle/peagle_serve/...   the entrypoint
     peagle/pair.json          the pair and runtime of the image
-    cache/                    a folder that the container's user may write
+    cache/                    a folder that the container's user can write to
     weights/...               baked weights: what other images have below /opt/ml
 
 The environment comes from outside, on SageMaker and on a laptop alike. The same plan and recipe

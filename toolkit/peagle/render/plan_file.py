@@ -179,19 +179,19 @@ def plan_from(document: Any, file: str) -> Plan:
     if document["format"] != PLAN_FORMAT:
         found = document["format"]
         message = f"{file} has plan format {found!r}; this version reads format {PLAN_FORMAT}"
-        raise PlanFileError(message, renewal(document, file))
+        raise PlanFileError(message, recreate_fix(document, file))
     if missing := [key for key in _MADE if key not in document]:
         message = f"{file}: the key {missing[0]!r} is missing"
-        raise PlanFileError(message, renewal(document, file))
+        raise PlanFileError(message, recreate_fix(document, file))
     fields = {key: value for key, value in document.items() if key not in _MADE}
     try:
         plan = Plan.model_validate_json(json.dumps(fields))
     except ValidationError as error:
-        raise PlanFileError(f"{file}: {_first(error)}", renewal(document, file)) from error
+        raise PlanFileError(f"{file}: {_first(error)}", recreate_fix(document, file)) from error
     check_agreement(plan, document, file)
     if document["digest"] != digest(document):
         message = f"{file} was edited after it was created (its digest does not match)"
-        raise PlanFileError(message, renewal(document, file))
+        raise PlanFileError(message, recreate_fix(document, file))
     return plan
 
 
@@ -202,7 +202,7 @@ _RENEWED = {
 """Keys of a plan that are options of `peagle plan`, with their types."""
 
 
-def renewal(document: Mapping[str, Any], file: str) -> Fix:
+def recreate_fix(document: Mapping[str, Any], file: str) -> Fix:
     """The fix for a plan file that cannot be read: the command that creates it again, with the
     options in the document. Without a pair there is no command."""
     pair = document.get("pair")

@@ -147,7 +147,7 @@ def _request(
                 return response.body
             else:
                 failure = EngineError(
-                    f"a part of the artifact is cut short: {len(response.body):,} of {length:,} "
+                    f"a part of the artifact is truncated: {len(response.body):,} of {length:,} "
                     "bytes",
                     _REPEAT,
                     code="incomplete-response",

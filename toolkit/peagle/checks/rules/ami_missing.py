@@ -14,5 +14,6 @@ def check(case: Case) -> Findings:
         return
     family = family_of(case.instance.type)
     if family in case.runtimes.ami_families:
-        message = f"the image uses CUDA {case.runtime.cuda}; the default AMI of {family} is older"
+        cuda = case.runtime.cuda
+        message = f"the image uses CUDA {cuda}; the default AMI of {family} has an older driver"
         yield RULE.error("ami", message, f"use the AMI {case.runtime.ami}")

@@ -21,7 +21,7 @@ def check(case: Case, head: Head) -> Findings:
         reads = "the head reads layers" if listed else "the head lists no layers, so vLLM reads"
         message = (
             f"{head.location}: {reads} {', '.join(map(str, layers))} of the {depth} layers of "
-            f"{case.target.id}; two of them are equal"
+            f"{case.target.id}, and these are not distinct"
         )
         fix = "list the trained layers in eagle_config.eagle_aux_hidden_state_layer_ids"
         yield RULE.error("drafter", message, fix)

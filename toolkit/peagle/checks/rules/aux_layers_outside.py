@@ -19,6 +19,6 @@ def check(case: Case, head: Head) -> Findings:
     if not all(0 <= layer <= depth for layer in layers):
         message = (
             f"{head.location}: the head reads layers {', '.join(map(str, layers))}, but "
-            f"{case.target.id} has {depth}"
+            f"{case.target.id} has {depth} layers"
         )
         yield RULE.error("drafter", message, OTHER_HEAD)

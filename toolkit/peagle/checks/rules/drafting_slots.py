@@ -19,9 +19,10 @@ def check(case: Case) -> Findings:
     given, slots = case.setting(_OPTION), case.k - 1
     if type(given) is int and given <= slots:
         message = (
-            f"--{_OPTION} {given} leaves no token beside the {slots} draft slots of K={case.k}"
+            f"--{_OPTION} {given} leaves no room for a token besides the {slots} draft slots of "
+            f"K={case.k}"
         )
-        yield RULE.error(_OPTION, message, f"leave --{_OPTION} out, or set several thousand")
+        yield RULE.error(_OPTION, message, f"omit --{_OPTION}, or set it to several thousand")
         return
     step = given if type(given) is int else default_step_tokens(case)
     for entry in RULE.entries(case):

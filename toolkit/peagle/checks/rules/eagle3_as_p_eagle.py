@@ -16,7 +16,7 @@ RULE = Rule("eagle3-as-p-eagle", about="head", vllm_notices="at start")
 def check(case: Case, head: Head) -> Findings:
     if not case.is_parallel or head.config.parallel_drafting:
         return
-    if not head.masked or head.config.speculators == "eagle3":
+    if not head.has_mask or head.config.speculators == "eagle3":
         message = f"{head.location} is a plain EAGLE-3 head, but the pair starts it as P-EAGLE"
         fix = f"use the pair {sibling_pair(case, parallel=False)}, or a P-EAGLE head"
         yield RULE.error("drafter", message, fix)

@@ -17,7 +17,7 @@ def check(case: Case) -> Findings:
     needed = needed_capability(target.dtype, target.quantization)
     if instance.capability < needed:
         message = (
-            f"{target.title} needs a GPU of compute capability {needed / 10}, but the "
+            f"{target.title} needs a GPU with compute capability {needed / 10}, but the "
             f"{instance.gpu} of {instance.type} has {instance.capability / 10}"
         )
         fix = "leave --instance-type out to use the cheapest type that fits"

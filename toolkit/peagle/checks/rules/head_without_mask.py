@@ -13,6 +13,6 @@ RULE = Rule("head-without-mask", about="head", vllm_notices="at start")
 
 @for_head
 def check(case: Case, head: Head) -> Findings:
-    if case.is_parallel and head.config.parallel_drafting and head.masked is False:
+    if case.is_parallel and head.config.parallel_drafting and head.has_mask is False:
         message = f"{head.location} drafts in parallel but its weights have no {MASK}"
         yield RULE.error("drafter", message, f"copy the head again, or export it with {MASK}")

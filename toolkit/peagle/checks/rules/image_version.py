@@ -19,11 +19,12 @@ def check(case: Case) -> Findings:
     if tagged is None:
         return
     if versions.compare(tagged.vllm, runtime.vllm):
-        message = f"the image's tag names vLLM {tagged.vllm}, but the plan is for {runtime.vllm}"
+        message = f"the image is tagged for vLLM {tagged.vllm}, but the plan is for {runtime.vllm}"
         yield RULE.error("image", message, f"add --vllm {tagged.vllm}, or use another image")
     elif tagged.cuda is not None and runtime.tag and tagged.cuda != runtime.cuda:
         message = (
-            f"the image's tag names CUDA {tagged.cuda}, but vLLM {runtime.vllm} uses {runtime.cuda}"
+            f"the image is tagged for CUDA {tagged.cuda}, but vLLM {runtime.vllm} uses "
+            f"{runtime.cuda}"
         )
         yield RULE.error("image", message, f"use the tag {runtime.tag}")
     elif image is not None and image.account in case.runtimes.accounts.values():

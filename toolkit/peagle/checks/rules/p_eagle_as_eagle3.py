@@ -14,7 +14,7 @@ RULE = Rule("p-eagle-as-eagle3", about="head", vllm_notices="never")
 
 @for_head
 def check(case: Case, head: Head) -> Findings:
-    masked = head.config.parallel_drafting if head.masked is None else head.masked
+    masked = head.config.parallel_drafting if head.has_mask is None else head.has_mask
     if masked and not case.is_parallel:
         message = f"{head.location} is a P-EAGLE head, but the pair starts it as plain EAGLE-3"
         fix = f"use the pair {sibling_pair(case, parallel=True)}, or an EAGLE-3 head"

@@ -18,7 +18,7 @@ RULE = Rule("placeholder-missing", about="head", vllm_notices="at start")
 def check(case: Case, head: Head) -> Findings:
     if not case.is_parallel or head.config.speculators == "eagle3":
         return
-    for entry in RULE.entries(case) if head.config.parallel_drafting or head.masked else ():
+    for entry in RULE.entries(case) if head.config.parallel_drafting or head.has_mask else ():
         if found_placeholder(head, entry) is None:
             yield RULE.of_entry(entry, "drafter", head.location)
 

@@ -16,7 +16,7 @@ def check(case: Case) -> Findings:
     served = _served(case)
     if case.is_eagle and served not in (None, known):
         message = (
-            f"the target computes in {served}; the head was trained on {case.target.id} in {known}"
+            f"the target is served in {served}; the head was trained on {case.target.id} in {known}"
         )
         yield RULE.warning("target", message, f"measure acceptance, or serve the target in {known}")
 

@@ -1,6 +1,6 @@
 """Tensors of the head in a dtype that vLLM does not compute with.
 
-vLLM casts 8-bit values, and a d2t of fractions, to its own dtype as they are. Without the scales
+vLLM casts 8-bit values, and a floating-point d2t, to its own dtype as they are. Without the scales
 of a quantization_config the values are wrong: vLLM starts, and nearly no draft is accepted.
 """
 

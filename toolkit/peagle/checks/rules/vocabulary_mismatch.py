@@ -1,7 +1,7 @@
 """A head whose vocabulary size differs from the target's.
 
-vLLM does not compare them for EAGLE-3 heads. Drafted ids mean other tokens, or vLLM reads beyond a
-table: no draft is accepted, or the engine crashes.
+vLLM does not compare them for EAGLE-3 heads. Drafted ids stand for different tokens, or vLLM reads
+beyond a table: no draft is accepted, or the engine crashes.
 """
 
 from peagle.case import Case

@@ -47,7 +47,7 @@ def template(plan: Plan) -> dict[str, Any]:
         "Resources": {
             "Model": {
                 "Type": "AWS::SageMaker::Model",
-                "Properties": _without(_opened(model), "ModelName"),
+                "Properties": _without(_with_references(model), "ModelName"),
             },
             "EndpointConfig": {
                 "Type": "AWS::SageMaker::EndpointConfig",
@@ -112,12 +112,12 @@ def _without(properties: dict[str, Any], key: str) -> dict[str, Any]:
     return {name: value for name, value in properties.items() if name != key}
 
 
-def _opened(value: Any) -> Any:
+def _with_references(value: Any) -> Any:
     """The plan's placeholders as references to the template's parameters."""
     if isinstance(value, dict):
-        return {key: _opened(item) for key, item in value.items()}
+        return {key: _with_references(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_opened(item) for item in value]
+        return [_with_references(item) for item in value]
     if value == EXECUTION_ROLE:
         return {"Ref": "ExecutionRoleArn"}
     if isinstance(value, str) and value.startswith(f"s3://{MODEL_BUCKET}/"):

@@ -83,7 +83,7 @@ def _model(model: dict[str, Any], tags: dict[str, str]) -> dict[str, Any]:
         ]
     return {
         "name": model["ModelName"],
-        "execution_role_arn": _opened(model["ExecutionRoleArn"]),
+        "execution_role_arn": _with_references(model["ExecutionRoleArn"]),
         "primary_container": [primary],
         "tags": tags,
         "lifecycle": _REPLACED_BEFORE_REMOVED,
@@ -95,7 +95,7 @@ def _source(source: dict[str, Any]) -> dict[str, Any]:
     return {
         "s3_data_source": [
             {
-                "s3_uri": _opened(s3["S3Uri"]),
+                "s3_uri": _with_references(s3["S3Uri"]),
                 "s3_data_type": s3["S3DataType"],
                 "compression_type": s3["CompressionType"],
             }
@@ -144,7 +144,7 @@ def _outputs(plan: Plan) -> dict[str, Any]:
     return outputs
 
 
-def _opened(text: str) -> str:
+def _with_references(text: str) -> str:
     """The plan's placeholders as references to variables; other text as a literal."""
     if text == EXECUTION_ROLE:
         return "${var.execution_role_arn}"
