@@ -268,7 +268,7 @@ def test_plain_aws_clients_variables_lead_deploy_to_the_sandbox_too(
     assert done.returncode == 3, done.stderr
     assert f'"openai_base_url": "{account.url}/endpoints/{NAME}/openai/v1"' in done.stdout
     assert '"sandbox": true' in done.stdout
-    assert "nothing in the sandbox" in done.stderr
+    assert "free in the sandbox" in done.stderr
     assert f"peagle destroy {NAME}" in done.stderr
     assert sandbox.json("status", NAME, "--sandbox")["state"] == "Unproved"
     assert run("deploy", "tiny", "--profile", "x").returncode == 2

@@ -48,7 +48,7 @@ def test_a_pair_is_copied_and_the_plan_that_uses_it_has_one_mount(
     assert done.returncode == 0, done.stderr
     weights = {f"{part}/model.safetensors" for part in ("target", "drafter")}
     assert {*weights, "peagle-weights.json"} <= _keys(account, "tiny")
-    assert "per month on AWS (nothing in the sandbox)" in done.stderr
+    assert "per month on AWS (free in the sandbox)" in done.stderr
     assert "s3://models/tiny/ is complete" in done.stderr
     (*_, last) = re.findall(r"Copying \| (\S+) of (\S+) MB", done.stderr)
     assert last[0] == last[1], "without a terminal, too, progress comes to its end"

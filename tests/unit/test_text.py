@@ -44,7 +44,7 @@ def test_price_is_per_hour_day_and_month() -> None:
     assert format_price(63.2958, month=True) == f"{text}, $46,205.93 per month"
     assert format_price(None) == "unknown"
     assert format_price(0.0) == "$0.00 per hour, $0.00 per day"
-    assert "nothing in the sandbox" in format_price(1.0, sandbox=True)
+    assert "free in the sandbox" in format_price(1.0, sandbox=True)
 
 
 def test_no_other_module_formats_money() -> None:

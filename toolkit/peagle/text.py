@@ -32,7 +32,7 @@ def format_price(usd_per_hour: float | None, sandbox: bool = False, month: bool 
     else:
         text = f"{format_usd(usd_per_hour)} per hour, {format_usd(usd_per_hour * 24)} per day"
         text += f", {format_usd(usd_per_hour * HOURS_PER_MONTH)} per month" if month else ""
-    return f"{text} on AWS (nothing in the sandbox)" if sandbox else text
+    return f"{text} on AWS (free in the sandbox)" if sandbox else text
 
 
 def parse_duration(text: str) -> int:

@@ -76,7 +76,7 @@ def test_a_good_pair_ends_well_and_says_what_was_read() -> None:
     assert "tiny/target" in done.stdout
     assert "tiny/p-eagle" in done.stdout
     assert f"{len(rules_found())} rules" in done.stdout
-    assert done.stdout.rstrip().endswith("nothing wrong")
+    assert done.stdout.rstrip().endswith("no problems found")
 
 
 def test_broken_head_is_shown_with_code_location_and_fix(without_mask: str) -> None:
@@ -224,7 +224,7 @@ def test_another_targets_head_is_known_by_its_id_and_not_even_read() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "name a pair"),
+        ([], "PAIR is required"),
         (["tinny"], "did you mean tiny"),
         (["tiny", "--drafter", "./nothing-here"], "nothing-here"),
         (["tiny", "--drafter", "eagel3"], "did you mean eagle3"),
@@ -232,7 +232,7 @@ def test_another_targets_head_is_known_by_its_id_and_not_even_read() -> None:
         (["gemma-4-31b", "--drafter", "hf"], "is not on the hub"),
         (["tiny", "--vllm", "newest"], "is not a vLLM version"),
         (["tiny", "--env", "NAME"], "write NAME=VALUE"),
-        (["tiny", "--engine", "=2"], "names no argument"),
+        (["tiny", "--engine", "=2"], "has no argument name"),
         (["tiny", "--speculative", "num_speculative_tokens=5"], "use --k"),
         (["tiny+ngram", "--drafter", "./head"], "ngram drafts without a head"),
         (["tiny", "--drafter", "s3://MyBkt/head"], "write s3://mybkt/head"),
@@ -257,7 +257,7 @@ def test_unchecked_weights_are_named(tmp_path: Path) -> None:
     done = run("tiny", "--drafter", str(tmp_path))
     assert done.exit_code == 0
     assert "no *.safetensors, config.json only" in " ".join(done.stdout.split())
-    assert "nothing wrong in what was read (1 warning)" in done.stdout
+    assert "no problems found in what was read (1 warning)" in done.stdout
 
 
 def test_a_head_without_safetensors_is_refused_with_the_way_to_convert_it(tmp_path: Path) -> None:
@@ -295,7 +295,7 @@ def test_an_own_head_is_never_called_the_catalogues() -> None:
 
 def test_unread_files_are_named_with_the_command_that_reads_them() -> None:
     done = run("gpt-oss-20b")
-    assert "nothing wrong in the catalogue's numbers" in done.stdout
+    assert "no problems found in the catalogue's values" in done.stdout
     assert "         peagle check gpt-oss-20b --target hf --drafter hf\n" in done.stdout
     problem = done.stdout.partition("prefix-caching")[2].splitlines()
     assert not any("fix:" in line for line in problem[1:3]), "nothing needs to be done"

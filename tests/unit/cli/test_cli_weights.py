@@ -18,7 +18,7 @@ from tests.support import Peagle
     ("words", "message"),
     [
         (("s3://m", "--target-only"), "not an s3:// prefix"),
-        (("s3://models/a", "--target-only", "--drafter-only"), "exclude each other"),
+        (("s3://models/a", "--target-only", "--drafter-only"), "are mutually exclusive"),
         (("s3://models/a", "--target-only", "--drafter-from", "./x"), "cannot be combined"),
         (("s3://models/a", "--target-from", "nonsense"), "is not a weights location"),
     ],

@@ -105,7 +105,7 @@ def test_a_stand_ins_acceptance_is_marked_in_the_list(deployed: Terminal) -> Non
 
     assert "*" not in plain
     assert "3.00*" in marked
-    assert "* of peagle/tiny, a stand-in" in marked
+    assert "*: measured on peagle/tiny, a stand-in" in marked
     (row,) = deployed.run("list", "--json").document["deployments"]
     assert row["stand_in"] == "peagle/tiny"
     assert row["speculation"] is True
@@ -224,7 +224,8 @@ def test_lines_older_than_since_are_mentioned(
 
     assert done.out == ""
     assert done.err == (
-        "No lines in the last 5s; the newest is 3m 20s old: peagle logs peagle-tiny --since 4m\n"
+        "No lines in the last 5s; the newest line is 3m 20s old: "
+        "peagle logs peagle-tiny --since 4m\n"
     )
     shown = deployed.run("logs", NAME, "--since", "4m")
     assert shown.out == "old\n"

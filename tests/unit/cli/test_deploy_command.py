@@ -23,9 +23,7 @@ READING = ("describe", "filter", "get", "head", "list")
 
 def _nothing_was_created(terminal: Terminal) -> bool:
     looks = all(call.startswith(READING) for call in terminal.cloud.calls)
-    return (
-        looks and terminal.cloud.is_empty and terminal.run("list").err == "Nothing is deployed.\n"
-    )
+    return looks and terminal.cloud.is_empty and terminal.run("list").err == "No deployments.\n"
 
 
 def test_the_plan_is_shown_with_its_price_before_the_question(terminal: Terminal) -> None:
@@ -37,7 +35,7 @@ def test_the_plan_is_shown_with_its_price_before_the_question(terminal: Terminal
     assert "peagle/tiny+p-eagle" in shown
     assert "K=5" in shown
     assert f"creates endpoint {NAME}" in shown
-    assert shown.index("per day") < shown.index("Deploy this?")
+    assert shown.index("per day") < shown.index("Deploy this plan?")
     assert done.code == 2
     assert _nothing_was_created(terminal)
 
@@ -97,7 +95,7 @@ def test_the_same_again_changes_nothing_and_says_so(terminal: Terminal) -> None:
     done = terminal.run(*FIRST, "--json")
 
     assert done.code == 0
-    assert "nothing: this plan is in service and proved" in done.err
+    assert "none: this plan is in service and proved" in done.err
     assert done.document["changed"] is False
     assert all(call.startswith(READING) for call in terminal.cloud.calls[before:])
 

@@ -148,7 +148,7 @@ def test_the_help_and_the_refusal_agree_on_the_most_gpus() -> None:
 def test_people_get_a_picture_and_plain_words() -> None:
     result = peagle("gpt-oss-20b", *H200, "--max-num-seqs", "128")
     assert result.exit_code == 0
-    for words in ("fits: the cache holds", "speculation costs", "target", "█", "kv cache"):
+    for words in ("fits: the cache holds", "speculation reduces", "target", "█", "kv cache"):
         assert words in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= 120
     refused = peagle("gpt-oss-120b", "--gpu-memory-gib", "48", "--max-num-seqs", "8")
@@ -259,8 +259,8 @@ def test_speculation_never_costs_less_than_nothing() -> None:
     assert answer(*words)["without_speculation"]["concurrency_kept"] > 1
     assert not answer(*words)["settings"]["async_scheduling"]
     shown = peagle(*words).stdout
-    assert "suffix drafting turns asynchronous scheduling off" in shown
-    assert "speculation costs" not in shown
+    assert "suffix drafting disables asynchronous scheduling" in shown
+    assert "speculation reduces" not in shown
     assert "-1" not in shown
 
 
@@ -268,8 +268,8 @@ def test_the_settings_used_are_shown() -> None:
     shown = peagle("gpt-oss-20b", "--gpu-memory-gib", "80").stdout
     for words in (
         "80.0 GiB (GPU assumed: H100)",
-        "32,768 tokens of context, 1,024 requests at a time, steps of 8,192 tokens",
-        "0.92 of the memory, cache in bfloat16",
+        "context 32,768, 1,024 requests at a time, max-num-batched-tokens 8,192",
+        "gpu-memory-utilization 0.92, KV cache bfloat16",
         "--gpu-memory-utilization 0.9 --max-num-seqs 8",
     ):
         assert words in shown

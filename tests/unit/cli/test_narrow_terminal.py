@@ -46,6 +46,19 @@ def test_a_plan_breaks_no_name(narrow: Terminal) -> None:
         assert {plan["runtime"]["image"], *places} <= _words(shown)
 
 
+def test_a_plans_facts_continue_below_their_first_word(narrow: Terminal) -> None:
+    shown = narrow.run("plan", "gpt-oss-20b").out.splitlines()
+
+    (first,) = (line for line in shown if line.lstrip().startswith("fits"))
+    indent = len(first) - len(first.lstrip())
+    following = shown[shown.index(first) + 1]
+    assert indent == len("GPU memory  ")
+    assert following.startswith(" " * indent)
+    assert "requests of 32,768 tokens" in " ".join((first, following)).replace("  ", " ").replace(
+        " " * indent, ""
+    )
+
+
 def test_check_folds_and_breaks_no_address(narrow: Terminal) -> None:
     shown = narrow.run("check", "qwen3-8b").out
 
@@ -68,7 +81,7 @@ def test_the_list_says_which_columns_it_leaves_out(narrow: Terminal) -> None:
 
     assert {NAME, "InService", "NAME", "STATE", "USD/HOUR"} <= _words(done.out)
     assert max(map(len, done.out.splitlines())) <= WIDTH
-    assert "Hidden columns (too narrow): PAIR" in done.err
+    assert "Hidden columns (terminal too narrow): PAIR" in done.err
 
 
 def test_the_doctor_folds(narrow: Terminal) -> None:

@@ -111,7 +111,7 @@ def test_a_stand_in_s_prices_are_not_called_amazon_s(
     assert told["level"] == "note"
     assert "the sandbox" in told["message"]
     shown = terminal.run(*PLAN).out
-    assert "(not AWS's own price, queried on " in shown
+    assert "(not AWS's price, queried on " in shown
     assert "list price" not in shown
 
 

@@ -43,7 +43,9 @@ def test_cache_holds_a_quarter_of_a_requested_load() -> None:
 def test_what_does_not_fit_adds_up() -> None:
     seen = words("plan", "gpt-oss-120b", "--instance-type", "ml.g6e.xlarge")
     parts = dict(re.findall(r"(target|drafter|engine|cache|free) (\d+\.\d) GiB", seen))
-    needed, whole = map(float, re.findall(r"(\d+\.\d) of (\d+\.\d) GiB are needed", seen)[0])
+    needed, whole = map(
+        float, re.findall(r"needs (\d+\.\d) GiB of the GPU's (\d+\.\d) GiB", seen)[0]
+    )
     assert float(parts["engine"]) > 1
     one_request = needed - sum(map(float, parts.values()))
     assert 0 < one_request < 5

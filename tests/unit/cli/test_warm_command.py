@@ -42,7 +42,7 @@ def is_removed(terminal: Terminal) -> bool:
     """Nothing that was deployed is left, and nothing is remembered."""
     cloud = terminal.cloud
     left = cloud.endpoints or cloud.configs or cloud.models
-    return not left and terminal.run("list").err == "Nothing is deployed.\n"
+    return not left and terminal.run("list").err == "No deployments.\n"
 
 
 def stored(terminal: Terminal) -> list[str]:
@@ -59,7 +59,7 @@ def test_what_it_does_and_costs_is_shown_before_the_question(stocked: Terminal) 
     assert "stores compile caches in s3://models/pair/warm/, removes the endpoint" in done.err
     assert "about 15 minutes" in done.err
     assert f"at most, about ${price / 4:.2f}" in done.err
-    assert done.err.index("about 15") < done.err.index("Start it?")
+    assert done.err.index("about 15") < done.err.index("Start the temporary endpoint?")
     assert done.code == 2
     assert "create_model" not in stocked.cloud.calls
     assert is_removed(stocked)
@@ -79,8 +79,8 @@ def test_the_artifact_is_stored_and_the_endpoint_is_gone(stocked: Terminal) -> N
     assert done.code == 0, done.err
     assert stored(stocked) == [f"pair/warm/{KEY}.json", f"pair/warm/{KEY}.tar.gz"]
     assert f"s3://models/pair/warm/{KEY}.tar.gz is stored: 4.2 MB, 12 files" in done.out
-    assert "without it the engine took 132 s to start" in done.out
-    assert f"{NAME}-warm is removed; it existed for" in done.out
+    assert "a cold start took 132 s" in done.out
+    assert f"{NAME}-warm was removed after" in done.out
     assert "Fetching | 4.2 of 4.2 MB" in done.err
     assert is_removed(stocked)
 
@@ -112,7 +112,7 @@ def test_other_warm_starts_at_the_prefix_are_shown(stocked: Terminal) -> None:
 
     done = warmed(stocked)
 
-    assert "1 for other images, GPUs or options are beside it (2.0 MB)" in done.out
+    assert "1 for other images, GPUs or options are stored beside it (2.0 MB)" in done.out
     assert "peagle weights list s3://models/pair/" in done.out
 
 
@@ -146,7 +146,7 @@ def test_awss_own_image_of_the_users_catalogue_is_refused_too(
     done = stocked.run("--catalog", str(own), "warm", *PLAN[:3], *IN_S3, "--yes")
 
     assert done.code == 3
-    assert "the stock image cannot send its compile caches" in done.error
+    assert "the stock image cannot export compile caches" in done.error
     assert f"peagle --catalog {own} image build" in done.error
     assert stocked.cloud.calls == []
 
@@ -315,7 +315,7 @@ def test_ctrl_c_says_at_once_that_it_was_heard_and_what_a_second_one_leaves(
     heard = done.err.index(f"Interrupted: removing {NAME}-warm.")
     assert heard < done.err.index("Removing")
     assert "minutes." in done.err
-    assert f"A second Ctrl-C leaves it running, at a price of: {price_shown()}" in done.err
+    assert f"A second Ctrl-C leaves the endpoint running, at {price_shown()}" in done.err
     assert f"Interrupted: {NAME}-warm is removed. Nothing was kept" in done.err
     (again,) = re.findall("Start over: peagle (.*)", done.err)
     assert sorted(shlex.split(again)) == sorted([*WARM, "--name", NAME])

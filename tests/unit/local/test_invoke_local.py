@@ -41,7 +41,7 @@ def test_invoke_reaches_a_local_engine(
 def test_an_engine_that_has_ended_is_an_error(engine_home: Path, plan_for: PlanFor) -> None:
     stop_engine(start_local(plan_for()).process, 1.0)
 
-    with pytest.raises(UserError, match=f"the local engine {NAME} does not run"):
+    with pytest.raises(UserError, match=f"the local engine {NAME} is not running"):
         _command("invoke", NAME, "Hi")
 
 

@@ -153,7 +153,7 @@ def test_a_compose_file_with_a_named_image_needs_no_docker(
     assert {one["target"] for one in service["volumes"]} >= {
         "/opt/ml/model/target", "/opt/ml/model/drafter",
     }  # fmt: skip
-    assert "Not checked whether registry.example.com/tiny:1 is for peagle/tiny" in done.stderr
+    assert "Could not check whether registry.example.com/tiny:1 is for peagle/tiny" in done.stderr
 
 
 @pytest.mark.parametrize("more", [(), ("--gpus",), ("--build",)])

@@ -76,7 +76,7 @@ def test_the_artifact_is_in_the_home_and_no_engine_is_left(
     assert (folder / f"{KEY}.tar.gz").read_bytes() == PACKED
     assert sorted(os.listdir(folder)) == [f"{KEY}.json", f"{KEY}.tar.gz"]
     assert folder.stat().st_mode & 0o777 == 0o755
-    assert "without it the engine took 70 s to start" in done.stdout
+    assert "a cold start took 70 s" in done.stdout
     assert f"peagle local up tiny --name {NAME} --compile" in done.stdout
     assert local_engines() == ()
     assert processes_with(f"PEAGLE_ML_ROOT={engine_home}") == []
@@ -343,7 +343,7 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     (("--local", "--to", "/dev/null/folder"), "cannot write to /dev/null/folder"),
     (("--local", "--sandbox"), "--local cannot be combined"),
     (("--local", "--profile", "mine"), "--local cannot be combined"),
-    (("--local", "--gpus"), "--gpus is for containers .add --engine docker"),
+    (("--local", "--gpus"), "--gpus requires a container .add --engine docker"),
     (("--to", "folder"), "add --local"),
     (("--gpus",), "add --local"),
     (("--engine", "docker"), "add --local"),

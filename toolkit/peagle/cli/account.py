@@ -118,18 +118,20 @@ def chosen_account(profile: str | None = None, sandbox: bool = False) -> Account
     """The account that the options and AWS_ENDPOINT_URL choose. Raises UserError when they
     contradict each other."""
     if profile and sandbox:
-        raise UserError("--profile and --sandbox exclude each other", "leave one out")
+        raise UserError("--profile and --sandbox are mutually exclusive", "leave one out")
     is_sandbox = leads_to_sandbox(os.environ)
     if profile and is_sandbox:
-        raise UserError("AWS_ENDPOINT_URL is the sandbox, and --profile is an account",
-                        "unset AWS_ENDPOINT_URL, or leave out --profile")  # fmt: skip
+        raise UserError(
+            "AWS_ENDPOINT_URL points to the sandbox, but --profile selects an AWS account",
+            "unset AWS_ENDPOINT_URL, or omit --profile",
+        )
     return Account(profile, sandbox or is_sandbox)
 
 
 def account_options(command: Command) -> Command:
     """``--profile`` and ``--sandbox``; the command receives ``account``."""
 
-    @click.option("--profile", help="AWS profile.  [default: as boto3 finds credentials]")
+    @click.option("--profile", help="AWS profile.  [default: boto3's credential chain]")
     @click.option(
         "--sandbox", is_flag=True, help="Use the AWS sandbox of this machine; needs no account."
     )
@@ -143,7 +145,7 @@ def account_options(command: Command) -> Command:
 def cloud_options(command: Command) -> Command:
     """``--region``, ``--profile`` and ``--sandbox``; the command receives ``account`` and
     ``region`` (``None`` without the option)."""
-    help_text = "Region, if deployments in several regions share the name."
+    help_text = "AWS region; needed only if deployments in several regions share NAME."
     return click.option("--region", help=help_text)(account_options(command))
 
 

@@ -90,7 +90,7 @@ def refresh(
         print_changes(changes)
     written: list[Path] = []
     again = (*typed_command(ctx, "catalog", "refresh"), "--yes")
-    fix = Fix("read the changes above, then pass --yes", again)
+    fix = Fix("review the changes above, then pass --yes", again)
     question = f"Write these changes to {folder}?"
     if texts and not dry_run and (yes or (not as_json and confirmed(question, fix))):
         written = api.write_texts(folder, texts)

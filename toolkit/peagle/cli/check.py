@@ -1,4 +1,4 @@
-"""``peagle check``: what is known to be wrong with a pair, before a GPU is paid for."""
+"""``peagle check``: check a pair for errors before you pay for a GPU."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _arguments(_: click.Context, __: click.Parameter, given: tuple[str, ...]) ->
     for text in given:
         name, equals, value = text.removeprefix("--").partition("=")
         if not name:
-            raise UserError(f"--engine {text!r} names no argument", "write NAME or NAME=VALUE")
+            raise UserError(f"--engine {text!r} has no argument name", "write NAME or NAME=VALUE")
         parsed = _parsed(value) if equals else True
         found[name.replace("_", "-")] = parsed if isinstance(parsed, Value) else json.dumps(parsed)
     return found
@@ -97,7 +97,8 @@ Examples:
 )
 @click.option(
     "--ami",
-    help="Host AMI (the GPU driver), or `default`: SageMaker's.  [default: what the image needs]",
+    help="Host AMI, which determines the GPU driver; `default` is SageMaker's own.  "
+    "[default: the AMI that the image requires]",
 )
 @click.option("--image", help="Container image.")
 @click.option("--region", envvar=["AWS_REGION", "AWS_DEFAULT_REGION"], help="AWS region.")
@@ -123,7 +124,7 @@ Examples:
     metavar="NAME=VALUE",
     multiple=True,
     callback=_variables,
-    help="Environment variable; SM_VLLM_* are vLLM's arguments, as in the container.",
+    help="Environment variable of the container, NAME=VALUE; SM_VLLM_* become vLLM arguments.",
 )
 @click.option(
     "--cpu", "on_cpu", is_flag=True, help="Check for the CPU build of vLLM, as in the sandbox."
@@ -138,15 +139,16 @@ def check(
 ) -> None:
     """Check PAIR: config.json and weight headers, versions, image and instance.
 
-    Reads models on this machine; for others it uses the catalogue's numbers unless you give a
-    location (or `hf`). `hf` is the pair's own repository on the hub. Reads config.json and headers,
-    never the weights. PAIR also determines the speculation method. --engine, --speculative and
-    --env are checked as if they were added to a plan. Exits with 3 if there is an error.
+    Reads models that are on this machine. For other models, the catalogue's values are checked
+    unless you give a location (or `hf`). `hf` is the pair's own repository on the hub. Reads
+    config.json and headers, never the weights. PAIR also determines the speculation method.
+    --engine, --speculative and --env are checked as if they were added to a plan. Exits with 3 if
+    there is an error.
     """
     if list_rules:
         return _list(as_json)
     if pair is None:
-        raise UserError("name a pair", Fix("for example", ("peagle", "check", "tiny")))
+        raise UserError("PAIR is required", Fix("for example", ("peagle", "check", "tiny")))
     del options["profile"], options["sandbox"]
     start = time.monotonic()
     catalog = api.load_catalog(catalog_of(ctx))

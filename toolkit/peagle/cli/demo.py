@@ -21,7 +21,7 @@ class DemoFailed(PeagleError, code="demo-failed"):
     """A command of the demo failed; the demo ends with its exit code."""
 
     def __init__(self, step: str, exit_code: int) -> None:
-        super().__init__(f"the demo stopped at `peagle {step}`", "its error is printed above")
+        super().__init__(f"the demo stopped at `peagle {step}`", "see the error above")
         self.exit_code = exit_code
 
 

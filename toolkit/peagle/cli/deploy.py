@@ -42,8 +42,16 @@ Examples:
 @plan_options
 @account_options
 @deploy_options
-@click.option("--bucket", help="Bucket for local weights.  [default: created if needed]")
-@click.option("--no-wait", is_flag=True, help="Return once the endpoint is requested.")
+@click.option(
+    "--bucket",
+    help="S3 bucket for uploading local weights.  "
+    "[default: peagle-sagemaker-REGION-ACCOUNT, created if needed]",
+)
+@click.option(
+    "--no-wait",
+    is_flag=True,
+    help="Return once the endpoint is requested, without waiting or verifying.",
+)
 @json_option
 @click.pass_context
 def deploy(
@@ -77,8 +85,10 @@ def deploy(
                 refuse_unknown_price(found.desired.plan, accept_unknown_price)
                 if not yes:
                     creates = found.change == "create"
-                    question = "Deploy this?" if creates else "Update the endpoint to this?"
-                    confirm(question, "not deployed", "read the plan above, then pass --yes")
+                    question = (
+                        "Deploy this plan?" if creates else "Update the endpoint to this plan?"
+                    )
+                    confirm(question, "not deployed", "review the plan above, then pass --yes")
         again = shlex.join(typed_command(ctx, "deploy", without=_NOT_REPEATED))
         _Deploy(aws, found, account, again, wait=not no_wait, as_json=as_json).run()
 
@@ -116,7 +126,7 @@ class _Deploy:
         if self.as_json:
             print_json(document)
         elif not self.wait:
-            say(f"The endpoint is requested. To wait for it and prove it: {self.again}")
+            say(f"The endpoint was requested. To wait for it and verify acceptance: {self.again}")
         elif not unproved:
             print_calls(document, self.found, self.account)
         if unproved:

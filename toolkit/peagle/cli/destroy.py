@@ -56,12 +56,12 @@ def destroy(
     """
     if images:
         if name:
-            raise UserError("--images removes all images", "leave out the name, or --images")
+            raise UserError("NAME and --images are mutually exclusive", "omit one of them")
         _destroy_images(account, region, yes, as_json)
         return
     if name is None:
         raise UserError(
-            "NAME or --images is missing", Fix("list the deployments", ("peagle", "list"))
+            "NAME or --images is required", Fix("list the deployments", ("peagle", "list"))
         )
     try:
         record, aws = find_deployment(account, name, region)
@@ -77,8 +77,8 @@ def destroy(
         say(f"{record.name} in {record.region}{', sandbox' if account.sandbox else ''}:")
         for resource in record.resources:
             say(f"  {resource.type} {resource.name}")
-        say(f"It costs {format_price(api.usd_per_hour(record), account.sandbox)}.")
-        confirm("Remove all this?", "not removed")
+        say(f"Current cost: {format_price(api.usd_per_hour(record), account.sandbox)}.")
+        confirm("Remove all of these?", "not removed")
     removed, kept = _remove(aws, record, account)
     _report(name, removed, kept, as_json)
 
@@ -90,7 +90,7 @@ def _destroy_images(account: Account, region: str | None, yes: bool, as_json: bo
     if found and not yes:
         for made in found:
             say(f"  {made.kind} {made.name}")
-        confirm(f"Remove all this in {aws.region}, images included?", "not removed")
+        confirm(f"Remove all of these in {aws.region}, including the images?", "not removed")
     removed = api.remove_image_resources(aws, say)
     if as_json:
         print_json({"removed": [{"type": made.kind, "name": made.name} for made in removed]})
@@ -128,7 +128,7 @@ def _report(name: str, removed: Resources, kept: Resources, as_json: bool) -> No
     for resource in removed:
         click.echo(f"removed {resource.type} {resource.name}")
     for resource in kept:
-        click.echo(f"kept {resource.type} {resource.name}: others use it too")
+        click.echo(f"kept {resource.type} {resource.name}: in use by others")
 
 
 def _documents(resources: Resources) -> list[dict[str, str]]:

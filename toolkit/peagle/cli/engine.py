@@ -30,7 +30,7 @@ def engine() -> None:
 @json_option
 @click.pass_context
 def install(ctx: click.Context, vllm: str | None, python: Path | None, as_json: bool) -> None:
-    """Install the engine below $PEAGLE_HOME, from a locked list of packages.
+    """Install the engine below $PEAGLE_HOME, from a lock file.
 
     Needs 2 GB of disk and takes a minute or more; does nothing if already installed. Every package
     is checked against its hash, except torch, whose wheel depends on the Python version.

@@ -51,9 +51,7 @@ def _share(_: click.Context, __: click.Parameter, value: float | None) -> float 
     callback=_gib,
     help="Memory of one GPU as CUDA sees it, such as 139.8 for an H200.",
 )
-@click.option(
-    "--instance-type", help="Take GPU, memory and number of GPUs from this instance type."
-)
+@click.option("--instance-type", help="Use the GPUs of this instance type.")
 @click.option(
     "--tp", "--tensor-parallel-size", "tp", type=_ONE, help=f"GPUs per model, {MAX_GPUS} at most."
 )
@@ -61,18 +59,18 @@ def _share(_: click.Context, __: click.Parameter, value: float | None) -> float 
     "--gpu-memory-utilization",
     type=float,
     callback=_share,
-    help="Share of the GPU's memory that vLLM may use.  [default: 0.92, as vLLM]",
+    help="Share of the GPU's memory that vLLM may use.  [default: 0.92, vLLM's default]",
 )
 @click.option("--max-model-len", type=_ONE, help="Longest context, in tokens.")
 @click.option("--max-num-seqs", "--concurrency", type=_ONE, help="Concurrent requests.")
-@click.option("--max-num-batched-tokens", type=_ONE, help="Most tokens in one step.")
+@click.option("--max-num-batched-tokens", type=_ONE, help="Maximum tokens per scheduler step.")
 @click.option("--k", type=_ONE, help="Tokens drafted per step.  [default: the model card's]")
 @click.option(
     "--kv-cache-dtype", type=click.Choice(KV_CACHE_DTYPES), help="Data type of the KV cache."
 )
-@click.option("--no-speculation", is_flag=True, help="Without a drafter.")
-@click.option("--text-only", is_flag=True, help="No images, for targets that accept them.")
-@click.option("--enforce-eager", is_flag=True, help="No CUDA graphs, no compilation.")
+@click.option("--no-speculation", is_flag=True, help="Estimate without speculation.")
+@click.option("--text-only", is_flag=True, help="Text input only, for multimodal targets.")
+@click.option("--enforce-eager", is_flag=True, help="Disable CUDA graphs and compilation.")
 @click.option("--compiled", is_flag=True, help="Assume a warm compile cache.")
 @click.option("--vllm", help="vLLM version.  [default: the catalogue's]")
 @click.option("--target", metavar="LOCATION", help="Folder or hub id of the target.")

@@ -52,9 +52,13 @@ def image() -> None:
     type=click.Choice(["gpu", "cpu"]),
     default="gpu",
     show_default=True,
-    help="gpu: on AWS's image, for SageMaker. cpu: on --base, for this machine.",
+    help="gpu: based on AWS's image, for SageMaker. cpu: based on --base, for this machine.",
 )
-@click.option("--tag", metavar="NAME:TAG", help="Name of the image.  [default: pair and content]")
+@click.option(
+    "--tag",
+    metavar="NAME:TAG",
+    help="Image name and tag.  [default: derived from pair and content]",
+)
 @click.option("--base", metavar="IMAGE", help="Base image.  [default: AWS's, or Python's]")
 @click.option("--bake-weights", is_flag=True, help="Copy the weights into the image.")
 @click.option("--push", is_flag=True, help="Push the image to ECR afterwards.")
@@ -89,7 +93,7 @@ def build_(
     if builder == "codebuild":
         if runtime == "cpu":
             raise Unsupported(
-                "the CPU engine is installed on this machine only, so CodeBuild cannot copy it",
+                "CodeBuild cannot build CPU images: the CPU engine is on this machine only",
                 "omit --builder codebuild",
             )
         account.start()
@@ -128,7 +132,7 @@ def push_(name: str, registry: str | None, region: str, account: Account, as_jso
     """Push the image NAME to ECR.
 
     Creates the repository if needed, with scans on push, immutable tags, and expiry of untagged
-    layers after a week. No credentials are written to disk.
+    images after a week. No credentials are written to disk.
     """
     api.parse_tag(name)
     docker = api.connect_docker()

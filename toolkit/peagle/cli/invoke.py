@@ -39,7 +39,7 @@ from peagle.errors import Fix, UserError
     type=click.FloatRange(0.0),
     default=0.0,
     show_default=True,
-    help="Sampling temperature; 0 always takes the likeliest token.",
+    help="Sampling temperature; 0 is greedy decoding.",
 )
 @json_option
 def invoke(
@@ -88,7 +88,7 @@ def _find_server(account: Account, name: str, region: str | None) -> InferenceSe
     if engine := api.read_local_engine(name) if is_local else None:
         if engine.state == "ready":
             return LocalServer(engine)
-        state = "is still starting" if engine.state == "starting" else "does not run"
+        state = "is still starting" if engine.state == "starting" else "is not running"
         raise UserError(
             f"the local engine {name} {state}",
             Fix("read its log", ("peagle", "local", "logs", name)),
@@ -99,7 +99,7 @@ def _find_server(account: Account, name: str, region: str | None) -> InferenceSe
 
 
 def _warn(server: InferenceServer, account: Account, temperature: float) -> None:
-    """Say what differs from AWS: a stand-in, and vLLM's sampling on a CPU."""
+    """Print what differs from AWS: a stand-in, and vLLM's sampling on a CPU."""
     if isinstance(server, LocalServer):
         on_cpu, version = server.engine.image is None, server.engine.vllm
     else:
@@ -132,7 +132,7 @@ def _summary(result: InvokeResult) -> str:
     if result.output_tokens is not None:
         parts.insert(0, f"{result.output_tokens} tokens")
     if result.first_token_seconds is not None:
-        parts.append(f"first after {result.first_token_seconds:.2f} s")
+        parts.append(f"first token after {result.first_token_seconds:.2f} s")
     if result.acceptance_length is not None:
         parts.append(f"acceptance length {result.acceptance_length:.2f}")
     return f"[{', '.join(parts)}]"

@@ -44,7 +44,7 @@ def listing(account: Account, region: str | None, as_json: bool) -> None:
     else:
         others = () if account.sandbox else api.deployment_names(SANDBOX)
         hint = f" (in the sandbox: {', '.join(others)}; see them with --sandbox)" if others else ""
-        say(f"Nothing is deployed{hint}.")
+        say(f"No deployments{hint}.")
 
 
 def _print(found: list[dict[str, Any]]) -> None:
@@ -55,7 +55,7 @@ def _print(found: list[dict[str, Any]]) -> None:
     if dropped:
         say(hidden_columns(dropped))
     for stand_in in sorted({row["stand_in"] for row in found if row["stand_in"]}):
-        click.echo(f"* of {stand_in}, a stand-in for a pair that this machine cannot run")
+        click.echo(f"*: measured on {stand_in}, a stand-in for a pair that this machine cannot run")
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:

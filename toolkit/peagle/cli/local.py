@@ -48,10 +48,10 @@ def local() -> None:
     show_default=True,
     help="Run the engine as a process or in a container.",
 )
-@click.option("--gpus", is_flag=True, help="Docker: use the image for GPUs, with all GPUs.")
+@click.option("--gpus", is_flag=True, help="Docker: use the GPU image and all GPUs.")
 @click.option("--compile", "compiled", is_flag=True, help="On a CPU: compile the model.")
 @click.option("--build", "build_first", is_flag=True, help="Docker: build the image first.")
-@click.option("--base", metavar="IMAGE", help="Docker, with --build: image to build on.")
+@click.option("--base", metavar="IMAGE", help="Docker, with --build: base image.")
 @click.option(
     "--emit-compose",
     metavar="FILE",
@@ -72,9 +72,9 @@ def up(
 ) -> None:
     """Run PAIR or PLAN, and prove that it speculates.
 
-    Returns when the engine answers; it runs until `peagle local down`. Repeating the command
-    changes nothing. Only this machine can reach the engine. On a CPU the model is compiled only
-    with --compile; `peagle warm --local` makes such starts faster.
+    Returns when the engine is ready; the engine runs until `peagle local down`. Repeating the
+    command changes nothing. Only this machine can reach the engine. On a CPU the model is compiled
+    only with --compile; `peagle warm --local` makes such starts faster.
     """
     refuse_errors(api.findings_on_this_machine(plan, engine_kind))
     runner: Runner = ProcessRunner(compiled)
@@ -188,7 +188,9 @@ def _stop(name: str, now: bool) -> bool:
     with StatusLine() as status:
 
         def waiting(seconds: float) -> None:
-            status.show(f"waiting up to {seconds:.0f} s for running requests of {name} (or --now)")
+            status.show(
+                f"waiting up to {seconds:.0f} s for running requests of {name} (--now skips this)"
+            )
 
         return api.stop_local(name, now, waiting) is not None
 
@@ -204,7 +206,9 @@ def _print_engine(engine: LocalEngine) -> None:
     if warm := api.warm_start_of(Path(engine.process.log)):
         click.echo(warm.text)
     if engine.notes:
-        click.echo(f"{len(engine.notes)} settings differ on a CPU; the log begins with them.")
+        click.echo(
+            f"{len(engine.notes)} settings were changed for the CPU; the log lists them first."
+        )
     body = api.request_body("Hello!", chat=True, max_tokens=64)
     body |= {"model": engine.served_as, "stream": True}
     request = ["curl", "-N", f"{engine.openai_base_url}/chat/completions",
@@ -236,7 +240,7 @@ def docker_runner(
     found = api.find_image(docker, plan, runtime, named, command)
     if found is None:
         raise NotFound(
-            f"there is no image of {plan.pair} for the {runtime} on this machine",
+            f"this machine has no image of {plan.pair} for the {runtime} on this machine",
             Fix("add --build, or build it" if "build_first" in ctx.params else "build it", command),
             code="image-missing",
         )
@@ -253,7 +257,7 @@ def _compose_runner(
         if build_first or not names_own_image(plan):
             raise
         named = plan.runtime.image
-        say(f"Not checked whether {named} is for {plan.pair}: {missing.message}.")
+        say(f"Could not check whether {named} is for {plan.pair}: {missing.message}.")
         return DockerRunner(Docker(), api.unchecked_image(named), gpus)
 
 

@@ -28,7 +28,9 @@ _WIDEN = 10
 @deployment_options
 @click.option("--follow", "-f", is_flag=True, help="Follow the log until Ctrl-C.")
 @click.option(
-    "--since", callback=duration, help="Start this long ago: 10m, 2h.  [default: creation]"
+    "--since",
+    callback=duration,
+    help="Show lines newer than this, such as 10m or 2h.  [default: since creation]",
 )
 @json_option
 def logs(
@@ -41,7 +43,7 @@ def logs(
 ) -> None:
     """Show the CloudWatch log of the deployment NAME."""
     if follow and as_json:
-        raise UserError("--follow and --json exclude each other", "leave one out")
+        raise UserError("--follow and --json are mutually exclusive", "leave one out")
     typed = click.get_current_context().meta[TYPED_AT]
     start = _created(aws, record) if since is None else typed - since
     tail = Tail(aws, record.name, start)
@@ -83,7 +85,7 @@ def _no_lines(aws: Aws, record: Deployment, since: int | None) -> str:
                 ("peagle", "logs", record.name, "--since", duration_argument(age + 1))
             )
             none = f"No lines in the last {format_duration(since)}"
-            return f"{none}; the newest is {format_duration(age)} old: {command}"
+            return f"{none}; the newest line is {format_duration(age)} old: {command}"
     return "No lines yet."
 
 

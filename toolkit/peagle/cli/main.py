@@ -45,7 +45,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "sandbox": "Run an AWS sandbox with working endpoints.",
         "engine": "Install vLLM for this machine's CPU.",
         "doctor": "Check what this machine has and lacks.",
-        "demo": "Stream a P-EAGLE answer on this machine.",
+        "demo": "Run a demo: deploy, invoke and clean up in the sandbox.",
     },
 }
 """Group of ``--help`` -> command -> its summary. Each command is in the module of its name."""
@@ -62,7 +62,7 @@ OPTION_HINTS: dict[str, str] = {
     "--max-num-seqs": "use --concurrency",
     "--num-speculative-tokens": "use --k",
     "--target": "name the target first; --catalog DIR before the command adds your own targets",
-    "--gpu-memory-utilization": "engine arguments belong to a catalogue entry; `fit` takes it",
+    "--gpu-memory-utilization": "set engine arguments in the catalogue entry; `fit` takes it",
 }
 """Options of vLLM and of other commands -> what to use instead."""
 

@@ -55,7 +55,7 @@ def deploy_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Options of commands that create an endpoint: ``--role``, ``--yes``,
     ``--accept-unknown-price``."""
     role = "Execution role: ARN or name.  [default: found automatically]"
-    price = "Deploy at an unknown price."
+    price = "Deploy even if the price is unknown."
     command = click.option("--accept-unknown-price", is_flag=True, help=price)(command)
     return click.option("--role", envvar="PEAGLE_ROLE", help=role)(yes_option(command))
 
@@ -118,7 +118,7 @@ _complete_region = _completing(lambda catalog, _: sorted(catalog.runtimes.accoun
 _LIMIT = click.FloatRange(min=0, min_open=True)
 
 _PLAN_OPTIONS = (
-    click.option("--name", help="Name of the endpoint.  [default: from the pair]"),
+    click.option("--name", help="Name of the endpoint.  [default: derived from the pair]"),
     click.option(
         "--instance-type",
         help="SageMaker instance type.  [default: the cheapest that fits]",
@@ -133,7 +133,7 @@ _PLAN_OPTIONS = (
         "--min-tokens-per-second",
         type=_LIMIT,
         metavar="N",
-        help="Output tokens per second that the whole endpoint must reach at --concurrency.",
+        help="Required output tokens per second of the whole endpoint, at --concurrency.",
     ),
     click.option(
         "--max-price-per-hour", type=_LIMIT, metavar="USD", help="Maximum total price per hour."
@@ -172,7 +172,7 @@ _PLAN_OPTIONS = (
     click.option(
         "--baked-weights",
         is_flag=True,
-        help="The --image contains the weights; none are mounted.",
+        help="--image contains the weights; mount none.",
     ),
     click.option(
         "--region",

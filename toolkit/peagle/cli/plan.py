@@ -25,7 +25,7 @@ from peagle.planning import Plan
     help="Write the plan to this file, for deploy and render.",
 )
 @click.option("--online", is_flag=True, help="Query AWS for prices, quotas and weights in S3.")
-@click.option("--profile", help="AWS profile for --online.  [default: as boto3 finds credentials]")
+@click.option("--profile", help="AWS profile for --online.  [default: boto3's credential chain]")
 @click.option("--sandbox", is_flag=True, help="Query the local AWS sandbox; for --online.")
 @json_option
 @click.pass_context

@@ -78,7 +78,7 @@ def status(as_json: bool) -> None:
         click.echo(f"The sandbox is not running. Start it: {start}")
         if found.leftover_engines:
             left = found.leftover_engines
-            say(f"It was killed; engines that are still running: {left}. End them: {end}")
+            say(f"The sandbox was killed; engines still running: {left}. End them: {end}")
         return
     click.echo(f"The sandbox is running at {found.url} (process {found.pid}).")
     for endpoint in found.endpoints:

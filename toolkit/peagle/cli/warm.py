@@ -65,7 +65,7 @@ Examples:
 @account_options
 @deploy_options
 @click.option(
-    "--local", "local", is_flag=True, help="Run on this machine and keep the caches here."
+    "--local", "local", is_flag=True, help="Run on this machine and store the caches here."
 )
 @click.option(
     "--engine",
@@ -73,8 +73,13 @@ Examples:
     type=click.Choice(["process", "docker"]),
     help="Local: as a process or in a container.  [default: process]",
 )
-@click.option("--gpus", is_flag=True, help="Local, Docker: the image for GPUs, with all of them.")
-@click.option("--to", "folder", metavar="FOLDER", help="Local: folder to keep it in.")
+@click.option("--gpus", is_flag=True, help="Local, Docker: use the GPU image and all GPUs.")
+@click.option(
+    "--to",
+    "folder",
+    metavar="FOLDER",
+    help="Local: folder for the warm start. [default: $PEAGLE_HOME/warm]",
+)
 @json_option
 def warm(
     plan: Plan,
@@ -132,7 +137,7 @@ def _collect_locally(
         engine = api.read_local_engine(name)
         if engine is not None and engine.state != "dead":  # a second Ctrl-C
             stop = command_text(("peagle", "local", "down", name))
-            say(f"Its engine still runs. Stop it: {stop}")
+            say(f"The engine is still running. Stop it: {stop}")
         else:
             again = typed_command(ctx, "warm", without=("--yes", "--json"))
             say_interrupted("the engine has stopped", shlex.join(again))
@@ -152,7 +157,7 @@ def _writable_folder(to: str | None) -> Path:
         return api.warm_folder()
     if is_s3_uri(to):
         raise UserError(
-            f"--to {to}: a warm start of this machine can only be kept on this machine",
+            f"--to {to}: a local warm start can only be stored in a local folder",
             "leave out --local: then the endpoint's GPU compiles, and the caches are stored beside "
             "the weights in S3",
         )
@@ -168,7 +173,7 @@ def _runner(plan: Plan, engine_kind: str, gpus: bool) -> Runner:
         runner = docker_runner(plan, gpus)
         return replace(runner, compiled=not gpus, collecting=True)
     if gpus:
-        raise UserError("--gpus is for containers", "add --engine docker")
+        raise UserError("--gpus requires a container", "add --engine docker")
     return ProcessRunner(compiled=True, collecting=True)
 
 
@@ -190,7 +195,7 @@ def _collect_on_aws(
     elif not names_own_image(plan):
         build = typed_command(ctx, "image", "build", without=("--image", "--baked-weights"))
         raise Refused(
-            "the stock image cannot send its compile caches",
+            "the stock image cannot export compile caches",
             Fix("build and push an image, then pass it as --image URI", (*build, "--push")),
             code="image-cannot-collect",
         )
@@ -205,7 +210,7 @@ def _collect_on_aws(
             refuse_unknown_price(found.desired.plan, accept_unknown_price)
             api.check_writable(aws, place)
             if not yes:
-                confirm("Start it?", "not started")
+                confirm("Start the temporary endpoint?", "not started")
         again = shlex.join(typed_command(ctx, "warm", without=("--yes", "--json")))
         stored, seconds = _Run(aws, found, account, place, again).collect()
     if as_json:

@@ -125,7 +125,7 @@ def sync_command(
 def _refuse_replacing_used(plan: SyncPlan, aws: Aws) -> None:
     """Raise Refused if the sync would replace weights that a deployed endpoint uses."""
     replaced = {finding.where for finding in plan.findings if finding.code in REPLACING_CODES}
-    reason = "its next instance would start with other weights"
+    reason = "the next instance of the endpoint would start with different weights"
     api.refuse_weights_in_use(replaced, aws.scope, reason, "use another prefix, or ")
 
 
@@ -133,7 +133,7 @@ def _parts(
     target_only: bool, drafter_only: bool, target_from: str | None, drafter_from: str | None
 ) -> tuple[str, ...]:
     if target_only and drafter_only:
-        raise UserError("--target-only and --drafter-only exclude each other", "leave out both")
+        raise UserError("--target-only and --drafter-only are mutually exclusive", "leave out both")
     for only, other, location in (
         (target_only, "--drafter-from", drafter_from),
         (drafter_only, "--target-from", target_from),
@@ -217,7 +217,9 @@ def remove_command(
                        Fix("show its contents", ("peagle", "weights", "list", uri)),
                        code="nothing-synced")  # fmt: skip
     if not even_if_used:
-        api.refuse_weights_in_use({uri}, aws.scope, "without it no further instance starts")
+        api.refuse_weights_in_use(
+            {uri}, aws.scope, "without these weights no new instance can start"
+        )
     if not as_json:
         print_weights(found, api.load_storage(catalog_of(ctx)).price_in(region))
     if not yes:

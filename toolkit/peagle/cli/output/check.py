@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _INDENT = 9
 
-_RULE_HEADINGS = ("rule", "about", "vLLM notices", "what it prevents")
+_RULE_HEADINGS = ("rule", "about", "rejected by vLLM", "what it prevents")
 
 _NARROW = 90
 """Terminal width below which the table of rules has two columns."""
@@ -77,9 +77,9 @@ def _verdict(report: CheckReport) -> str:
     if any(finding.level == "error" for finding in findings):
         return text
     if not report.read:
-        limit = " in the catalogue's numbers"
+        limit = " in the catalogue's values"
     elif report.unread or any(checkpoint.tensors is None for checkpoint in report.read):
         limit = " in what was read"
     else:
         limit = ""
-    return f"nothing wrong{limit}{f' ({text})' if text else ''}"
+    return f"no problems found{limit}{f' ({text})' if text else ''}"

@@ -186,7 +186,7 @@ def hidden_columns(headings: Row) -> str:
     """A note on dropped columns; empty if none was dropped."""
     if not headings:
         return ""
-    return f"Hidden columns (too narrow): {', '.join(headings)}; --json shows all."
+    return f"Hidden columns (terminal too narrow): {', '.join(headings)}; --json shows all."
 
 
 def wrapped(text: str, width: int) -> list[str]:

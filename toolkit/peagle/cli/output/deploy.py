@@ -19,8 +19,8 @@ from peagle.text import format_price
 
 _CONTINUES = "continues with endpoint {name}, configuration {config}, model {model}"
 _CHANGES = {
-    "nothing": "nothing: this plan is in service and proved",
-    "prove": "nothing is created; the proof is repeated",
+    "nothing": "none: this plan is in service and proved",
+    "prove": "creates nothing; repeats the proof",
     "create": "creates endpoint {name}, configuration {config}, model {model}",
     "update": "updates endpoint {name} to configuration {config}, model {model}",
 }
@@ -108,7 +108,7 @@ def engine_text(planned: str, here: str | None) -> str:
 
 
 def show_left(record: Deployment, account: Account, again: str) -> None:
-    """What exists after an early end, what it costs, and how to continue: on stderr.
+    """Show on stderr which resources remain after a failure, what they cost, and how to continue.
 
     ``again`` is the command that continues.
     """

@@ -27,24 +27,31 @@ MEANINGS: dict[str, str] = {
     "drafter_weights": "weights of the drafter, which proposes tokens for the target to verify",
     "activations_estimate": "activations of one step of max-num-batched-tokens",
     "logits_estimate": "sampling for max-num-seqs requests, beyond the activations",
-    "cuda_graphs_estimate": "CUDA graphs, which make short steps fast",
+    "cuda_graphs_estimate": "CUDA graphs, which speed up small batches",
     "libraries_estimate": "CUDA libraries, and NCCL between GPUs",
     "buffers_estimate": "input buffers of vLLM",
     "kv_cache": "KV cache of all requests: the rest of the memory",
     "cache_of_one_full_request": "one request of max-model-len tokens",
-    "cache_padding_in_it": "of that, padding of layer groups to one size",
+    "cache_padding_in_it": "added to give all layer groups one page size",
     "cache_of_drafter_in_it": "of that, what the drafter's layers add",
     "cache_of_draft_slots": "slots for the K drafted tokens of max-num-seqs requests",
 }
 """Term -> what it is."""
 
+_NAMES = {
+    "kept_by_driver": "GPU driver",
+    "kept_free": "reserved",
+    "cache_padding_in_it": "padding",
+}
+"""Terms that are not shown by their key."""
+
 OPTIONS: dict[str, str] = {
     "max-model-len": "the longest context that fits",
     "k": "fewer drafted tokens",
     "kv-cache-dtype": "an 8-bit KV cache, half the size",
-    "gpu-memory-utilization": "more of the GPU for vLLM",
+    "gpu-memory-utilization": "a larger share of GPU memory for vLLM",
     "max-num-seqs": "fewer concurrent requests; more are queued",
-    "max-num-batched-tokens": "another number of tokens in a step",
+    "max-num-batched-tokens": "a different --max-num-batched-tokens",
     "tp": "tensor parallelism over more GPUs",
     "no-speculation": "without a drafter",
     "text-only": "no images",
@@ -66,7 +73,7 @@ def print_report(report: FitReport) -> None:
     if report.without_speculation:
         console.print(_cost(report))
     if planned := _planned_values(report):
-        console.print(f"[dim]a plan has other defaults: {' '.join(planned)}[/]")
+        console.print(f"[dim]plan uses different defaults: {' '.join(planned)}[/]")
     console.print()
     console.print(_terms(report.fit))
     if report.advice:
@@ -94,7 +101,7 @@ def memory_parts(fit: Fit) -> list[MemoryPart]:
     parts = [
         MemoryPart("target", "cyan", fit.weights_gib, "weights of the target"),
         MemoryPart("drafter", "magenta", fit.drafter_gib, "weights of the drafter"),
-        MemoryPart("engine", "yellow", engine, "activations, CUDA graphs and CUDA itself"),
+        MemoryPart("engine", "yellow", engine, "activations, CUDA graphs and CUDA libraries"),
         MemoryPart("cache", "green", fit.kv_cache_gib, "KV cache"),
         MemoryPart("free", "dim", free, "reserved (1 - gpu_memory_utilization) and driver"),
     ]
@@ -133,10 +140,10 @@ def _settings(report: FitReport) -> str:
     is_auto = engine.kv_cache_dtype == "auto"
     dtype = report.case.target.dtype if is_auto else engine.kv_cache_dtype
     return (
-        f"with {engine.max_model_len:,} tokens of context, "
-        f"{format_concurrency(engine.max_num_seqs)}, steps of "
-        f"{engine.max_num_batched_tokens:,} tokens, {engine.gpu_memory_utilization:g} of the "
-        f"memory, cache in {dtype}"
+        f"context {engine.max_model_len:,}, "
+        f"{format_concurrency(engine.max_num_seqs)}, max-num-batched-tokens "
+        f"{engine.max_num_batched_tokens:,}, gpu-memory-utilization "
+        f"{engine.gpu_memory_utilization:g}, KV cache {dtype}"
     )
 
 
@@ -175,11 +182,12 @@ def _cost(report: FitReport) -> str:
         return f"without speculation the cache would hold {alone}"
     if kept > 1 and not schedules_ahead(engine, report.case.drafter):
         cost = (
-            f"\n{engine.draftless} drafting turns asynchronous scheduling off, so that a request's "
-            "sliding layers keep one step less;\nthat costs speed, not memory"
+            f"\n{engine.draftless} drafting disables asynchronous scheduling, so sliding-window "
+            "layers cache one step less per request;\nthat costs speed, not memory"
         )
     else:
-        cost = f" speculation costs {f'{1 - kept:.0%}' if kept < 0.995 else 'next to none'}"
+        reduces = f"reduces capacity by {1 - kept:.0%}" if kept < 0.995 else "hardly reduces it"
+        cost = f" speculation {reduces}"
     return f"without speculation it would hold {alone}:{cost}"
 
 
@@ -188,7 +196,7 @@ def _terms(fit: Fit) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("term")
     table.add_column("GiB", justify="right")
-    table.add_column("what it is", overflow="fold")
+    table.add_column("description", overflow="fold")
     for name, gib in fit.terms.items():
         if not name.startswith(INSIDE):
             table.add_row(_shown(name), f"{gib:.2f}", MEANINGS[name])
@@ -201,6 +209,8 @@ def _terms(fit: Fit) -> Table:
 
 def _shown(name: str) -> str:
     """A term's name as words; a tilde marks an estimate."""
+    if name in _NAMES:
+        return _NAMES[name]
     words = name.removesuffix("_estimate").removeprefix(INSIDE).replace("_", " ")
     return f"{words} ~" if name.endswith("_estimate") else words
 

@@ -12,7 +12,6 @@ from rich.text import Text
 from peagle.cli.output.console import fit_columns, indented, make_console, print_findings
 from peagle.cli.output.fit import memory_bar, memory_parts
 from peagle.fit.estimate import INSIDE
-from peagle.fit.models import Fit
 from peagle.planning import Plan
 from peagle.planning.plan import Alternative, Speculation
 from peagle.text import format_concurrency, format_price, format_requests, format_usd
@@ -33,7 +32,7 @@ LEGEND = (
 )
 
 _NAMES = {"eagle3": "EAGLE-3", "mtp": "MTP", "dflash": "DFlash", "ngram": "n-gram"}
-"""Methods of speculation as people call them."""
+"""Display names of speculation methods."""
 
 MEANINGS: dict[str, str] = {
     "--model": "the target: a Hugging Face id, folder or s3:// prefix",
@@ -157,8 +156,7 @@ def print_plan(plan: Plan, next_command: str | None = None) -> None:
         text = indented(value, console.width, _FACTS)
         console.print(f"[bold]{name:<{_FACTS}}[/]{escape(text)}", soft_wrap=True)
     console.print()
-    console.print(_memory(plan.fit))
-    console.print(f"{' ' * _INDENT}{_verdict(plan)}")
+    console.print(_memory(plan))
     if plan.alternatives:
         console.print(f"\n[bold]{BEST_INSTANCES}[/]")
         console.print(instances_table(plan, console.width))
@@ -179,7 +177,7 @@ def price_text(plan: Plan) -> str:
     if plan.price_per_hour_usd is None:
         return words
     not_aws = any(finding.code == "price-not-amazons" for finding in plan.findings)
-    of = "not AWS's own price, queried on" if not_aws else "list price of"
+    of = "not AWS's price, queried on" if not_aws else "list price of"
     return f"{words} ({of} {plan.price_date})"
 
 
@@ -230,7 +228,8 @@ def _weights(plan: Plan) -> str:
     )
 
 
-def _memory(fit: Fit) -> Table:
+def _memory(plan: Plan) -> Table:
+    fit = plan.fit
     table = _grid("bold", "")
     table.add_row("GPU memory", memory_bar(fit, _BAR_WIDTH))
     legend = Table.grid(padding=(0, 2))
@@ -240,6 +239,7 @@ def _memory(fit: Fit) -> Table:
         name, meaning = f"[{part.style}]{part.name}[/]", f"[dim]{part.meaning}[/]"
         legend.add_row(name, f"{part.gib:.1f} GiB", meaning)
     table.add_row("", legend)
+    table.add_row("", _verdict(plan))
     return table
 
 
@@ -252,8 +252,8 @@ def _verdict(plan: Plan) -> str:
         if needed <= fit.gpu_memory_gib:
             return "[red]does not fit[/]: see the findings"
         return (
-            f"[red]does not fit[/]: with one request of {length:,} tokens in the KV cache "
-            f"{needed:.1f} of {fit.gpu_memory_gib:.1f} GiB are needed"
+            f"[red]does not fit[/]: one request of {length:,} tokens needs {needed:.1f} GiB of the "
+            f"GPU's {fit.gpu_memory_gib:.1f} GiB"
         )
     load = -(-plan.concurrency // plan.instance_count)
     size = f", on {fit.tensor_parallel_size} GPUs" if fit.tensor_parallel_size > 1 else ""

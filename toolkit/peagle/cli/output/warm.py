@@ -30,7 +30,7 @@ def show_intent(desired: DesiredState, place: WeightsPrefix, sandbox: bool) -> N
     at_most = limit_seconds(desired.revision) / 60
     price = desired.plan.price_per_hour_usd
     about = "" if price is None else f", about {format_usd(price * minutes / 60)}"
-    free = " on AWS (nothing in the sandbox)" if sandbox and about else ""
+    free = " on AWS (free in the sandbox)" if sandbox and about else ""
     folder = place.part_uri(WARM_FOLDER)
     say(f"  {'then':<12}stores compile caches in {folder}, removes the endpoint")
     say(f"  {'takes':<12}about {minutes} minutes, {at_most:.0f} at most{about}{free}")
@@ -44,7 +44,7 @@ def say_interrupt(desired: DesiredState, record: Deployment, sandbox: bool) -> N
     price = format_price(desired.plan.price_per_hour_usd, sandbox)
     say(f"Interrupted: removing {record.name}. SageMaker cannot delete an endpoint while it is "
         f"being created, so this takes up to {at_most:.0f} minutes.")  # fmt: skip
-    return say(f"A second Ctrl-C leaves it running, at a price of: {price}.")
+    return say(f"A second Ctrl-C leaves the endpoint running, at {price}.")
 
 
 def say_interrupted(removed: str, again: str) -> None:
@@ -57,19 +57,20 @@ def print_collected(plan: Plan, stored: CollectedWarmStart, seconds: float, sand
     click.secho(f"{stored.uri} is stored: {_contents(stored.artifact)}", bold=True)
     if stored.stand_in:
         click.echo(
-            f"The sandbox ran {stored.stand_in} instead of the pair; only its starts can use this."
+            f"The sandbox ran {stored.stand_in} instead of the pair; only the sandbox can use this "
+            "artifact."
         )
     price = plan.price_per_hour_usd
     cost = (
         f", about {format_usd(price * seconds / 3600)}" if price is not None and not sandbox else ""
     )
-    click.echo(f"{plan.name} is removed; it existed for {format_duration(seconds)}{cost}.")
+    click.echo(f"{plan.name} was removed after {format_duration(seconds)}{cost}.")
     click.echo("The next start with the same image, GPU and options restores it.")
     if stored.others:
         listing = ("peagle", "weights", "list", stored.place.uri)
         count, size = len(stored.others), format_size(sum(stored.others.values()))
-        click.echo(f"{count} for other images, GPUs or options are beside it ({size}), and every "
-                   f"start downloads them too: {command_text(listing)}")  # fmt: skip
+        click.echo(f"{count} for other images, GPUs or options are stored beside it ({size}), and "
+                   f"every start downloads them too: {command_text(listing)}")  # fmt: skip
 
 
 def print_local(artifact: WarmArtifact, restore: str) -> None:
@@ -114,6 +115,6 @@ def _document(artifact: WarmArtifact) -> dict[str, Any]:
 
 def _contents(artifact: WarmArtifact) -> str:
     return (
-        f"{format_size(artifact.size)}, {artifact.files:,} files; without it the engine took "
+        f"{format_size(artifact.size)}, {artifact.files:,} files; a cold start took "
         f"{artifact.seconds_cold:.0f} s to start"
     )

@@ -29,7 +29,7 @@ _STATES = {"whole": "complete", "half": "partial"}
 
 
 def show_sync_plan(pair: str, plan: SyncPlan, price: StoragePrice | None, sandbox: bool) -> None:
-    """Say what a sync copies, where to, and what storing it costs."""
+    """Print what a sync copies, the destination, and the storage price."""
     say(f"{click.style(pair, bold=True)} to {plan.prefix.uri} ({plan.region})")
     for part, source in plan.sources.items():
         files = f"{_files(len(source.files))}, {format_size(source.size)}"
@@ -45,7 +45,7 @@ def show_sync_plan(pair: str, plan: SyncPlan, price: StoragePrice | None, sandbo
     for part, source in plan.sources.items():
         count, size_left = source.left_out
         if count:
-            say(f"  left out {_files(count)}, {format_size(size_left)}, of the {part}, which vLLM "
+            say(f"  skipped  {_files(count)}, {format_size(size_left)}, of the {part}, which vLLM "
                 "does not read")  # fmt: skip
     say(f"  storage  {month_text(plan.size, price, plan.region, sandbox)}")
 
@@ -58,7 +58,7 @@ def month_text(size: int, price: StoragePrice | None, region: str, sandbox: bool
     """The storage price per month, and its basis."""
     if price is None:
         return f"the price of S3 Standard in {region} is unknown"
-    free = " on AWS (nothing in the sandbox)" if sandbox else ""
+    free = " on AWS (free in the sandbox)" if sandbox else ""
     usd = price.month_usd(size)
     amount = format_usd(usd) if usd >= 0.01 else "less than $0.01"
     return (
