@@ -43,7 +43,7 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class Machine:
-    """The machine of a measurement; ``boot``, its boot ID, tells machines apart."""
+    """The machine of a measurement; ``boot``, its boot ID, identifies it."""
 
     boot: str
     device: str

@@ -26,7 +26,7 @@ _WHY = os.environ.get("PEAGLE_TESTS_WITHOUT_DOCKER", "")
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Whoever reads only the end of the run sees that containers were not tried, and why."""
+    """Report at the end of the run that container tests did not run, and why."""
     here = [report for report in terminalreporter.getreports("skipped")
             if report.nodeid.startswith("tests/docker/")]  # fmt: skip
     if here:

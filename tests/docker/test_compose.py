@@ -127,14 +127,14 @@ def test_it_may_do_what_the_container_of_local_up_may(
         docker.run("rm", "--volumes", made, doing="removing it")
 
     assert ours is not None
-    given, wanted = _told(running), _told(ours)
-    assert given == wanted
-    assert wanted["HostConfig"]["ReadonlyRootfs"] is True
-    assert wanted["HostConfig"]["CapDrop"] == ["ALL"]
-    assert wanted["Mounts"]["/var/cache/peagle"] == ("volume", CACHE_VOLUME, True)
+    given, expected = _settings_of(running), _settings_of(ours)
+    assert given == expected
+    assert expected["HostConfig"]["ReadonlyRootfs"] is True
+    assert expected["HostConfig"]["CapDrop"] == ["ALL"]
+    assert expected["Mounts"]["/var/cache/peagle"] == ("volume", CACHE_VOLUME, True)
 
 
-def _told(container: dict[str, Any]) -> dict[str, Any]:
+def _settings_of(container: dict[str, Any]) -> dict[str, Any]:
     """What decides over a container, without names and the order of lists."""
     settings, config = container["HostConfig"], container["Config"]
     mounts = {

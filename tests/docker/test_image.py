@@ -31,16 +31,16 @@ def test_it_says_what_it_is(image: dict[str, Any], peagle: Peagle) -> None:
 
 
 def test_building_again_changes_nothing(image: dict[str, Any], build: Build) -> None:
-    told = build("tiny", "--runtime", "cpu", "--base", BASE)
-    assert (told["name"], told["id"]) == (image["name"], image["id"])
+    reported = build("tiny", "--runtime", "cpu", "--base", BASE)
+    assert (reported["name"], reported["id"]) == (image["name"], image["id"])
 
 
 def test_an_image_for_gpus_is_the_same_layer_on_the_base_that_is_given(build: Build) -> None:
-    told = build("gpt-oss-20b", "--base", BASE)
-    assert 0 < told["layer_bytes"] < LAYER_LIMIT_BYTES
-    assert told["labels"]["peagle.runtime"] == "gpu"
-    assert told["base"] == BASE
-    assert told["user"] == "10001:10001"
+    reported = build("gpt-oss-20b", "--base", BASE)
+    assert 0 < reported["layer_bytes"] < LAYER_LIMIT_BYTES
+    assert reported["labels"]["peagle.runtime"] == "gpu"
+    assert reported["base"] == BASE
+    assert reported["user"] == "10001:10001"
 
 
 def test_images_are_listed_and_removed(build: Build, peagle: Peagle, docker: Docker) -> None:
@@ -51,7 +51,7 @@ def test_images_are_listed_and_removed(build: Build, peagle: Peagle, docker: Doc
     assert docker.inspect("image", "peagle-list-test:1") is None
 
 
-def test_a_base_that_cannot_be_had_is_told_in_one_line(peagle: Peagle, docker: Docker) -> None:
+def test_an_unavailable_base_is_reported_in_one_line(peagle: Peagle, docker: Docker) -> None:
     base = f"127.0.0.1:{free_port()}/base:1"
     done = peagle("image", "build", "gpt-oss-20b", "--base", base)
     assert done.returncode == 4
@@ -60,14 +60,14 @@ def test_a_base_that_cannot_be_had_is_told_in_one_line(peagle: Peagle, docker: D
     assert "connection refused" in error
 
 
-def test_what_went_wrong_while_building_is_told(docker: Docker) -> None:
+def test_a_failed_build_is_reported(docker: Docker) -> None:
     failing = tar([member_of("Dockerfile", f'FROM {BASE}\nRUN ["sh", "-c", "echo why; exit 7"]\n'
                                            .encode())])  # fmt: skip
-    told: list[str] = []
+    reported: list[str] = []
     with pytest.raises(EngineError, match=r"why.*7"):
-        docker.stream("build", "-", doing="building", given=failing, each_line=told.append)
-    assert told
-    assert "legacy builder" not in " ".join(told)
+        docker.stream("build", "-", doing="building", given=failing, each_line=reported.append)
+    assert reported
+    assert "legacy builder" not in " ".join(reported)
 
 
 def test_the_user_may_write_to_the_cache_and_to_nothing_of_ours(

@@ -36,7 +36,7 @@ START_SECONDS = 240
 
 @pytest.fixture(scope="module")
 def running(image: dict[str, Any], peagle: Peagle) -> Iterator[dict[str, Any]]:
-    """What ``peagle local up tiny --engine docker --json`` said."""
+    """What ``peagle local up tiny --engine docker --json`` printed."""
     done = peagle("local", "up", "tiny", "--name", NAME, "--engine", "docker", "--json")
     try:
         assert done.returncode == 0, done.stderr

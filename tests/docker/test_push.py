@@ -121,7 +121,7 @@ def test_push_makes_the_repository_logs_in_and_leaves_no_secret(
 
 @pytest.fixture
 def base(registry: str, docker: Docker) -> Iterator[str]:
-    """A base that lies in the registry, and not on this machine."""
+    """A base image in the registry that this machine does not have."""
     name = f"{registry}/base:1"
     context = context_tar(b"FROM scratch\nCOPY Dockerfile /\n")
     docker.stream("build", "--tag", name, "-", doing="building", given=[context])
@@ -149,13 +149,13 @@ def test_the_base_of_an_image_is_known_by_its_digest(
     assert build("gpt-oss-20b", "--base", f"{base}@{digest}", env=place)["name"] == made["name"]
 
 
-def test_a_registry_that_refuses_is_told(registry: str, small: str, docker: Docker) -> None:
+def test_a_registry_that_refuses_is_reported(registry: str, small: str, docker: Docker) -> None:
     wrong = Login(registry, "AWS", "wrong")
     with pytest.raises(CloudError, match="pushing") as raised:
         push(docker, small, f"{registry}/peagle-push-test:1", [wrong])
     assert "log in" in raised.value.fix
 
 
-def test_a_registry_that_is_not_there_is_told(small: str, docker: Docker) -> None:
+def test_an_unreachable_registry_is_reported(small: str, docker: Docker) -> None:
     with pytest.raises(CloudError, match="connection refused"):
         push(docker, small, f"127.0.0.1:{free_port()}/x:1")

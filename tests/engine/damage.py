@@ -1,4 +1,4 @@
-"""Broken pairs for the real engine, and how what it did is told."""
+"""Broken pairs for the real engine, and how their outcomes are reported."""
 
 from __future__ import annotations
 
@@ -76,10 +76,10 @@ def outcomes_of(
     cases: Mapping[str, tuple[Trial, Case]], engine: Engine, folder: Path
 ) -> dict[str, Outcome]:
     """What vLLM does with each of these cases; their files must still be there."""
-    asked, told = folder / "cases.json", folder / "outcomes.json"
+    asked, result_document = folder / "cases.json", folder / "outcomes.json"
     asked.write_text(json.dumps([_asked(name, *case) for name, case in cases.items()]))
     done = subprocess.run(
-        [str(engine.python), str(DRIVER), str(asked), str(told)],
+        [str(engine.python), str(DRIVER), str(asked), str(result_document)],
         capture_output=True,
         text=True,
         check=False,
@@ -91,7 +91,9 @@ def outcomes_of(
         },
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    return {name: _outcome(entry) for name, entry in json.loads(told.read_text()).items()}
+    return {
+        name: _outcome(entry) for name, entry in json.loads(result_document.read_text()).items()
+    }
 
 
 def engine_arguments(trial: Trial, case: Case) -> dict[str, Any]:

@@ -80,10 +80,10 @@ def in_a_fork(case: dict[str, Any]) -> dict[str, Any]:
     if child == 0:
         os.close(reader)
         os.setpgid(0, 0)
-        with os.fdopen(writer, "w") as told:
+        with os.fdopen(writer, "w") as reported:
             before = set(sys.modules)
             result = outcome(case)
-            json.dump({**result, "modules": sorted(set(sys.modules) - before)}, told)
+            json.dump({**result, "modules": sorted(set(sys.modules) - before)}, reported)
         os._exit(0)
     os.close(writer)
     text, reason = read_all(reader, child)

@@ -54,7 +54,7 @@ BROKEN: dict[str, tuple[str, Verdict]] = {
 }
 
 CORPUS: dict[str, Verdict] = {
-    # what tells the masked slots
+    # what distinguishes the masked slots
     "no mask": Refuses("mask_hidden not found in weights"),
     "mask of two hidden states": Refuses("must match the size of tensor b (512)"),
     "mask of a single number": Drafts(2.5),

@@ -68,9 +68,9 @@ class Container:
             if found:
                 return int(found[0])
             time.sleep(0.02)
-        raise AssertionError(f"it ended: {self.told()[-1]}")
+        raise AssertionError(f"it ended: {self.log_lines()[-1]}")
 
-    def told(self) -> list[dict[str, Any]]:
+    def log_lines(self) -> list[dict[str, Any]]:
         """The log so far; every line of it is JSON."""
         lines = self.log.read_bytes().splitlines(keepends=True)
         return [json.loads(line) for line in lines if line.endswith(b"\n")]
@@ -97,7 +97,7 @@ class Container:
         seen: list[int] = []
         end = time.monotonic() + START_SECONDS
         while not seen or seen[-1] != 200:
-            assert self.process.poll() is None, self.told()[-1]
+            assert self.process.poll() is None, self.log_lines()[-1]
             assert time.monotonic() < end
             seen.append(self.ask("GET", "/ping")[0])
             time.sleep(0.1)

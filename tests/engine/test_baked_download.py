@@ -28,7 +28,7 @@ FILES = {
     "pytorch_model.bin": b"the same again",
     "original/model.safetensors": b"and again",
 }
-WANTED = ("config.json", "model [1].safetensors")
+LISTED_FILES = ("config.json", "model [1].safetensors")
 FIND = (
     "from huggingface_hub import snapshot_download as find\n"
     f"print(find({REPO!r}, allow_patterns=['*.safetensors', '*.bin', '*.pt']))"
@@ -83,7 +83,7 @@ def test_just_these_files_come_and_the_engine_finds_them_by_their_branch(
     except EngineMissing as missing:
         pytest.skip(str(missing))
     cache = tmp_path / "hub"
-    text = weight_instructions((Download(REPO, "main", COMMIT, WANTED),))
+    text = weight_instructions((Download(REPO, "main", COMMIT, LISTED_FILES),))
     (line,) = [line for line in text.splitlines() if line.startswith("RUN ")]
     argv = json.loads(line.removeprefix("RUN "))
     place = {**os.environ, "HF_ENDPOINT": hub, "HF_HUB_DISABLE_XET": "1", "HOME": str(tmp_path),
@@ -99,4 +99,4 @@ def test_just_these_files_come_and_the_engine_finds_them_by_their_branch(
     folder = Path(found.stdout.strip())
     kept = {path.relative_to(folder).as_posix(): path.read_bytes()
             for path in folder.rglob("*") if path.is_file()}  # fmt: skip
-    assert kept == {name: FILES[name] for name in WANTED}
+    assert kept == {name: FILES[name] for name in LISTED_FILES}

@@ -118,7 +118,7 @@ def tiny_engine(k: int, requests: int, tokens: int, parallel: bool) -> dict[str,
 Step = tuple[int, int, int, bool]
 """K, requests at a time, tokens of a step, whether the head drafts in parallel."""
 
-TOLD: dict[Step, str | None] = {
+REFUSAL_WORDS: dict[Step, str | None] = {
     (5, 1024, 2048, True): None,  # with many requests and drafts, vLLM lets requests wait
     (8, 1024, 4096, True): None,
     (10, 4, 9, True): "enough slots",
@@ -150,12 +150,12 @@ def at_a_boundary(verdicts: dict[Step, bool]) -> set[Step]:
 def test_steps_are_refused_where_vllm_refuses_them(engine: Engine, ask: Ask) -> None:
     steps = [(*step, parallel) for step in STEPS for parallel in (True, False)]
     verdicts = {step: fits(step, engine.vllm) for step in steps}
-    trials = sorted(at_a_boundary(verdicts) | set(TOLD))
+    trials = sorted(at_a_boundary(verdicts) | set(REFUSAL_WORDS))
     answers = ask("refusals", [tiny_engine(*trial) for trial in trials])
     refusals = dict(zip(trials, answers, strict=True))
     for step, refusal in refusals.items():
         assert verdicts[step] == (refusal is None), (step, refusal)
-    for step, words in TOLD.items():
+    for step, words in REFUSAL_WORDS.items():
         refusal = refusals[step]
         assert refusal is None if words is None else words in (refusal or "")
 

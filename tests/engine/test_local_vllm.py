@@ -45,7 +45,7 @@ def own_place(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture(scope="module")
 def running(peagle: Peagle) -> Iterator[dict[str, Any]]:
-    """What ``peagle local up tiny --json`` said."""
+    """What ``peagle local up tiny --json`` printed."""
     done = peagle("local", "up", "tiny", "--name", NAME, "--json")
     try:
         assert done.returncode == 0, done.stderr

@@ -60,7 +60,7 @@ def plan_of(pair: str) -> Plan:
 
 
 @pytest.fixture(scope="module")
-def told(ask: Ask) -> dict[str, Any]:
+def reported(ask: Ask) -> dict[str, Any]:
     """vLLM's flags, where they are defined, and what it parsed: all in one process."""
     argvs = {
         name: command({"SM_VLLM_MODEL": "a/b", **environment})[3:]
@@ -75,22 +75,24 @@ def told(ask: Ask) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("pair", PAIRS)
-def test_vllm_reads_of_the_environment_what_the_plan_says(told: dict[str, Any], pair: str) -> None:
+def test_vllm_reads_of_the_environment_what_the_plan_says(
+    reported: dict[str, Any], pair: str
+) -> None:
     plan = plan_of(pair)
-    served = told[f"served {pair}"]
+    served = reported[f"served {pair}"]
 
-    assert served == told[f"planned {pair}"]
+    assert served == reported[f"planned {pair}"]
     assert served["max_model_len"] == plan.max_model_len
     assert served["max_num_seqs"] == plan.concurrency
     assert plan.speculation is not None
     assert served["speculative_config"]["num_speculative_tokens"] == plan.speculation.k
     check(plan.environment)
-    check_arguments(plan.environment, told["source"])
+    check_arguments(plan.environment, reported["source"])
 
 
 @pytest.mark.parametrize("pair", PAIRS)
-def test_vllm_builds_its_engines_arguments_of_them(told: dict[str, Any], pair: str) -> None:
-    served, built = told[f"served {pair}"], told["built"][f"served {pair}"]
+def test_vllm_builds_its_engines_arguments_of_them(reported: dict[str, Any], pair: str) -> None:
+    served, built = reported[f"served {pair}"], reported["built"][f"served {pair}"]
 
     assert len(built) > 100
     assert {name: value for name, value in built.items() if name in served} == {
@@ -100,12 +102,14 @@ def test_vllm_builds_its_engines_arguments_of_them(told: dict[str, Any], pair: s
 
 
 @pytest.mark.parametrize("spelled", ["compact", "many lines"])
-def test_vllm_reads_the_speculation_that_was_written(told: dict[str, Any], spelled: str) -> None:
-    assert told[spelled]["speculative_config"] == SPECULATION
+def test_vllm_reads_the_speculation_that_was_written(
+    reported: dict[str, Any], spelled: str
+) -> None:
+    assert reported[spelled]["speculative_config"] == SPECULATION
 
 
-def test_vllm_reads_every_kind_of_setting(told: dict[str, Any]) -> None:
-    settings = told["settings"]
+def test_vllm_reads_every_kind_of_setting(reported: dict[str, Any]) -> None:
+    settings = reported["settings"]
 
     assert settings["port"] == 8080
     assert settings["model"] == "a/b"
@@ -126,56 +130,58 @@ def test_vllm_reads_every_kind_of_setting(told: dict[str, Any]) -> None:
     assert "x y" in str(settings["lora_modules"])
 
 
-def test_every_name_that_counts_as_known_is_an_argument_of_vllm(told: dict[str, Any]) -> None:
+def test_every_name_that_counts_as_known_is_an_argument_of_vllm(reported: dict[str, Any]) -> None:
     for name in KNOWN:
         flag = "--" + name.removeprefix(PREFIX).lower().replace("_", "-")
-        assert flag in told["flags"]
+        assert flag in reported["flags"]
 
 
-def test_no_argument_of_vllm_is_taken_for_a_slip_of_another(told: dict[str, Any]) -> None:
-    flags = [flag for flag in told["flags"] if flag.startswith("--")]
+def test_no_argument_of_vllm_is_taken_for_a_slip_of_another(reported: dict[str, Any]) -> None:
+    flags = [flag for flag in reported["flags"] if flag.startswith("--")]
     assert len(flags) > 200
 
     check_names([variable(flag) for flag in flags])
 
 
 def test_every_argument_is_found_in_vllms_source_without_importing_it(
-    told: dict[str, Any],
+    reported: dict[str, Any],
 ) -> None:
-    flags = [flag for flag in told["flags"] if flag.startswith("--") and "." not in flag]
+    flags = [flag for flag in reported["flags"] if flag.startswith("--") and "." not in flag]
 
-    check_arguments({variable(flag): "true" for flag in flags}, told["source"])
+    check_arguments({variable(flag): "true" for flag in flags}, reported["source"])
 
 
 def test_every_switch_is_found_in_vllms_source_and_no_argument_taken_for_one(
-    told: dict[str, Any],
+    reported: dict[str, Any],
 ) -> None:
-    flags = {flag: takes for flag, takes in told["flags"].items() if flag[:2] == "--"}
+    flags = {flag: takes for flag, takes in reported["flags"].items() if flag[:2] == "--"}
     switches = {variable(flag) for flag, takes in flags.items() if not takes} - {"SM_VLLM_HELP"}
     assert len(switches) > 80
     for name in switches:
         with pytest.raises(InvalidEnvironment, match=f"{name} is 'maybe'"):
-            check_arguments({name: "maybe"}, told["source"])
+            check_arguments({name: "maybe"}, reported["source"])
 
     check_arguments(
         {variable(flag): "maybe" for flag, takes in flags.items() if takes and "." not in flag},
-        told["source"],
+        reported["source"],
     )
 
 
-def test_no_variable_of_vllms_own_is_taken_for_an_argument(told: dict[str, Any]) -> None:
-    assert len(told["variables"]) > 100
+def test_no_variable_of_vllms_own_is_taken_for_an_argument(reported: dict[str, Any]) -> None:
+    assert len(reported["variables"]) > 100
 
-    check_names(told["variables"])
+    check_names(reported["variables"])
 
 
-def test_a_slip_in_any_argument_is_refused_and_the_right_one_named(told: dict[str, Any]) -> None:
-    flags = [flag for flag in told["flags"] if len(flag) > 10 and not flag.startswith("--no-")]
+def test_a_slip_in_any_argument_is_refused_and_the_right_one_named(
+    reported: dict[str, Any],
+) -> None:
+    flags = [flag for flag in reported["flags"] if len(flag) > 10 and not flag.startswith("--no-")]
     assert len(flags) > 150
     for flag in flags:
         wrong = variable(f"{flag[:-2]}{flag[-1]}{flag[-1]}x")
         with pytest.raises(InvalidEnvironment, match=wrong) as refused:
-            check_arguments({wrong: ""}, told["source"])
+            check_arguments({wrong: ""}, reported["source"])
         assert "did you mean SM_VLLM_" in refused.value.fix, flag
 
 

@@ -76,8 +76,8 @@ def test_it_is_green_only_after_it_has_drafted(serving: Container) -> None:
     assert status == 200
     drafts = [line for line in page.decode().splitlines() if "num_drafts_total{" in line]
     assert sum(float(line.rpartition(" ")[2]) for line in drafts) > 0
-    (healthy,) = [one for one in serving.told() if one.get("event") == "healthy"]
-    pings = [one for one in serving.told() if "GET /ping" in one["message"]]
+    (healthy,) = [one for one in serving.log_lines() if one.get("event") == "healthy"]
+    pings = [one for one in serving.log_lines() if "GET /ping" in one["message"]]
     assert all("503" in one["message"] for one in pings if one["time"] < healthy["time"])
 
 
@@ -86,11 +86,11 @@ def test_every_line_is_json_with_time_level_and_stage_and_holds_no_secret(
 ) -> None:
     assert serving.ask("POST", "/invocations", completion(8))[0] == 200
 
-    told = serving.told()
+    reported = serving.log_lines()
 
-    assert all({"time", "level", "stage", "message"} <= set(line) for line in told)
-    assert {line["stage"] for line in told} >= {"starting", "serving"}
-    assert any(line.get("place", "").startswith("launcher.py") for line in told)
+    assert all({"time", "level", "stage", "message"} <= set(line) for line in reported)
+    assert {line["stage"] for line in reported} >= {"starting", "serving"}
+    assert any(line.get("place", "").startswith("launcher.py") for line in reported)
     text = serving.log.read_text(encoding="utf-8")
     assert "a-key-of-ours" not in text
     assert "nobody_logs" not in text
@@ -105,7 +105,7 @@ def test_an_engine_that_is_killed_is_started_again_and_drafts_again(serving: Con
     serving.wait_until_green()
 
     assert serving.engine() != killed
-    assert any(line.get("event") == "restart" for line in serving.told())
+    assert any(line.get("event") == "restart" for line in serving.log_lines())
 
 
 def test_sigterm_lets_a_stream_finish_refuses_what_is_new_and_ends_with_0(
@@ -119,12 +119,12 @@ def test_sigterm_lets_a_stream_finish_refuses_what_is_new_and_ends_with_0(
         line.startswith("vllm:num_requests_running{") and line.endswith(" 1.0")
         for line in page.decode().splitlines()
     ):
-        assert serving.process.poll() is None, serving.told()[-1]
+        assert serving.process.poll() is None, serving.log_lines()[-1]
         time.sleep(0.05)
 
     serving.process.send_signal(signal.SIGTERM)
-    while not any(line.get("event") == "drain" for line in serving.told()):
-        assert serving.process.poll() is None, serving.told()[-1]
+    while not any(line.get("event") == "drain" for line in serving.log_lines()):
+        assert serving.process.poll() is None, serving.log_lines()[-1]
         time.sleep(0.02)
     time.sleep(0.2)
 
@@ -148,7 +148,7 @@ def test_a_head_whose_weights_are_wrong_ends_it_with_that_cause(
     container = failing(SM_VLLM_SPECULATIVE_CONFIG=speculation(head))
 
     code, seconds = container.ended_after_engine()
-    last = container.told()[-1]
+    last = container.log_lines()[-1]
     assert (code, last["exit_code"]) == (1, 1)
     assert seconds < 5
     assert last["cause"] == "head-does-not-fit"
@@ -160,7 +160,7 @@ def test_a_value_that_vllms_parser_does_not_take_ends_it_with_that_cause(failing
     container = failing(SM_VLLM_DTYPE="float7")
 
     code, seconds = container.ended_after_engine()
-    last = container.told()[-1]
+    last = container.log_lines()[-1]
     assert code == 2
     assert seconds < 5
     assert last["cause"] == "unknown-argument"
@@ -191,7 +191,7 @@ def test_a_value_that_vllms_parser_does_not_take_ends_it_with_that_cause(failing
         ({"SM_VLLM_MODEL": str(TINY)}, "has no config.json"),
     ],
 )
-def test_what_can_be_known_before_vllm_starts_is_said_at_once(
+def test_errors_known_before_vllm_starts_are_reported_at_once(
     failing: Any, environment: dict[str, str], what: str
 ) -> None:
     begin = time.monotonic()
@@ -199,11 +199,11 @@ def test_what_can_be_known_before_vllm_starts_is_said_at_once(
 
     assert container.process.wait(10) == 2
     assert time.monotonic() - begin < 3
-    (said,) = container.told()
-    assert what in f"{said['message']} {said['fix']}"
+    (output,) = container.log_lines()
+    assert what in f"{output['message']} {output['fix']}"
 
 
-def test_a_port_in_use_is_said_at_once(failing: Any) -> None:
+def test_a_port_in_use_is_reported_at_once(failing: Any) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -212,7 +212,7 @@ def test_a_port_in_use_is_said_at_once(failing: Any) -> None:
         container = failing(SAGEMAKER_BIND_TO_PORT=str(port))
 
         assert container.process.wait(10) == 2
-    assert f"port {port} is in use" in container.told()[-1]["message"]
+    assert f"port {port} is in use" in container.log_lines()[-1]["message"]
 
 
 def misshape(file: Path, tensor: str, shape: list[int]) -> None:

@@ -182,7 +182,7 @@ def test_an_address_without_a_model_ends_it_with_the_command_that_shows_what_is_
     assert "peagle weights list" in last["fix"]
 
 
-def test_an_engine_without_the_streamer_is_told_at_once(
+def test_an_engine_without_the_streamer_is_rejected_at_once(
     stored: dict[str, str], tmp_path: Path
 ) -> None:
     with running(planned(f"{PLACE}drafter/"), tmp_path, stored, tmp_path) as engine:

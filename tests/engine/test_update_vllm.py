@@ -47,7 +47,7 @@ def test_a_broken_head_fails_with_its_reason_and_goes_completely(
     assert {"Endpoint", "EndpointConfig", "Model", "S3Objects"} <= removed
 
 
-def test_an_update_that_fails_is_rolled_back_and_said(
+def test_a_failed_update_is_rolled_back_and_reported(
     printed: str, peagle: Peagle, sandbox: Sandbox, broken_head: Path
 ) -> None:
     before = sandbox.json("status", TINY, *WHERE)
@@ -62,7 +62,7 @@ def test_an_update_that_fails_is_rolled_back_and_said(
     assert sandbox.json("invoke", TINY, QUESTION, "--max-tokens", "8", *WHERE)["output_tokens"] == 8
 
 
-def test_another_k_is_an_update_that_is_proved_anew(printed: str, sandbox: Sandbox) -> None:
+def test_a_different_k_is_an_update_that_is_proved_again(printed: str, sandbox: Sandbox) -> None:
     document = sandbox.json("deploy", "tiny", "--k", "3", "--yes", *WHERE)
 
     assert document["state"] == "InService"

@@ -47,7 +47,7 @@ def own_place(
 
 
 @pytest.fixture(scope="module")
-def told(peagle: Peagle) -> Any:
+def reported(peagle: Peagle) -> Any:
     """The JSON of a command that succeeds in the sandbox."""
 
     def run(*arguments: str) -> Any:
@@ -59,9 +59,9 @@ def told(peagle: Peagle) -> Any:
 
 
 @pytest.fixture(scope="module")
-def s3(told: Any, peagle: Peagle) -> Any:
+def s3(reported: Any, peagle: Peagle) -> Any:
     """The sandbox's S3, with the pair as `peagle weights sync` leaves it."""
-    told("weights", "sync", "tiny", f"s3://{BUCKET}/{PREFIX}", "--yes")
+    reported("weights", "sync", "tiny", f"s3://{BUCKET}/{PREFIX}", "--yes")
     variables = json.loads(peagle("sandbox", "env", "--json").stdout)
     return boto3.client(
         "s3",
@@ -73,13 +73,13 @@ def s3(told: Any, peagle: Peagle) -> Any:
 
 
 @pytest.fixture(scope="module")
-def warmed(s3: Any, told: Any) -> Any:
+def warmed(s3: Any, reported: Any) -> Any:
     """What `peagle warm` printed: the only start here that compiles."""
-    return told("warm", "tiny", *IN_S3, "--name", NAME, "--yes")
+    return reported("warm", "tiny", *IN_S3, "--name", NAME, "--yes")
 
 
 class Stored(NamedTuple):
-    """What lies in S3 beside the weights: a manifest and an archive."""
+    """What is stored in S3 beside the weights: a manifest and an archive."""
 
     manifest: dict[str, Any]
     archive: Path
@@ -102,7 +102,7 @@ def below_warm(s3: Any) -> dict[str, int]:
 
 
 def test_what_was_compiled_lies_beside_the_weights_and_the_endpoint_is_gone(
-    warmed: Any, s3: Any, told: Any, peagle: Peagle
+    warmed: Any, s3: Any, reported: Any, peagle: Peagle
 ) -> None:
     there = below_warm(s3)
 
@@ -110,7 +110,7 @@ def test_what_was_compiled_lies_beside_the_weights_and_the_endpoint_is_gone(
     assert there[f"{warmed['key']}.tar.gz"] == warmed["bytes"] > 10_000
     assert warmed["files"] > 10
     assert warmed["stand_in"] is None
-    assert told("list") == {"deployments": []}
+    assert reported("list") == {"deployments": []}
     assert json.loads(peagle("sandbox", "status", "--json").stdout)["endpoints"] == []
 
 
@@ -130,15 +130,15 @@ def test_the_archive_holds_what_was_compiled_and_no_weights(warmed: Any, stored:
 
 
 def test_deploying_from_that_prefix_restores_it_and_drafts(
-    warmed: Any, told: Any, peagle: Peagle
+    warmed: Any, reported: Any, peagle: Peagle
 ) -> None:
-    document = told("deploy", "tiny", *IN_S3, "--name", NAME, "--yes")
+    document = reported("deploy", "tiny", *IN_S3, "--name", NAME, "--yes")
 
     log = peagle("logs", NAME, "--sandbox").stdout
     assert f"warm start: restored {warmed['files']} files" in log
     assert warmed["key"] in log
     assert document["acceptance_length"] >= document["acceptance_floor"] > 1
-    told("destroy", NAME, "--yes")
+    reported("destroy", NAME, "--yes")
 
 
 @pytest.fixture(scope="module")

@@ -58,7 +58,7 @@ def as_integers(tensor: RawTensor) -> RawTensor:
 
 
 def another_tokenizer(folder: Path) -> Case:
-    """A head trained on another tokenizer, which lies beside it."""
+    """A head trained on a different tokenizer, which is in its folder."""
     rotated = {"embed_tokens.weight": ROTATED, "lm_head.weight": ROTATED}
     case = tiny_case(folder, Damage(add=rotated))
     vocabulary = json.loads((tiny("target") / "tokenizer.json").read_text())

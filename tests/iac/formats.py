@@ -19,7 +19,7 @@ from tests.unit.rendering.plans import BUCKET, CATALOG, ROLE
 
 @dataclass(frozen=True)
 class Described:
-    """What an endpoint is, whoever describes it. Channel ``None`` is the model itself."""
+    """An endpoint, in any format. Channel ``None`` is the model itself."""
 
     endpoint: str
     role: str

@@ -27,7 +27,7 @@ def test_it_creates_waits_and_says_the_address(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("status", ["Failed", "UpdateRollbackFailed", "OutOfService"])
-def test_a_failure_is_told(status: str, tmp_path: Path) -> None:
+def test_a_failure_is_reported(status: str, tmp_path: Path) -> None:
     done, _ = run_script(HUB, tmp_path, "--role", ROLE, status=status)
     assert done.returncode == 1
     assert "it broke" in done.stderr
@@ -86,7 +86,7 @@ def test_it_uploads_folders_without_folder_keys(tmp_path: Path) -> None:
         (["--region", "eu-west-1"], "invalid choice"),
     ],
 )
-def test_what_is_needed_is_told_before_anything_is_made(
+def test_missing_requirements_are_reported_before_anything_is_created(
     arguments: list[str], words: str, tmp_path: Path
 ) -> None:
     done, calls = run_script(UPLOADED, tmp_path, *arguments)
@@ -95,7 +95,7 @@ def test_what_is_needed_is_told_before_anything_is_made(
     assert calls == []
 
 
-def test_a_folder_without_a_model_is_told(tmp_path: Path) -> None:
+def test_a_folder_without_a_model_is_reported(tmp_path: Path) -> None:
     done, calls = run_script(
         UPLOADED,
         tmp_path,

@@ -20,14 +20,14 @@ from tests.unit.rendering.plans import ALL_PAIRS, BUILT, CATALOG, SHAPES, plan_f
 @pytest.mark.parametrize("shape", SHAPES)
 def test_all_formats_describe_the_same_endpoint(shape: str, tmp_path: Path) -> None:
     plan = plan_of(shape)
-    wanted = from_requests(plan)
-    assert from_terraform(plan) == wanted
-    assert from_script(plan, tmp_path) == wanted
+    expected = from_requests(plan)
+    assert from_terraform(plan) == expected
+    assert from_script(plan, tmp_path) == expected
     if any(mount.channel for mount in plan.mounts):
         with pytest.raises(Unsupported):
             from_cloudformation(plan)
     else:
-        assert from_cloudformation(plan) == wanted
+        assert from_cloudformation(plan) == expected
 
 
 @pytest.mark.parametrize("pair", ALL_PAIRS)

@@ -106,10 +106,10 @@ def _declined(sandbox: Sandbox) -> tuple[int, str]:
 
 
 def test_a_declined_deploy_stops_the_sandbox_that_it_started(fresh: Sandbox) -> None:
-    code, said = _declined(fresh)
+    code, output = _declined(fresh)
 
     assert code == 2
-    assert "not deployed; nothing was changed" in said
+    assert "not deployed; nothing was changed" in output
     assert fresh.json("sandbox", "status")["running"] is False
     assert fresh.processes() == []
 
@@ -131,7 +131,7 @@ def test_records_of_the_sandbox_are_not_seen_without_it(sandbox: Sandbox, deploy
     assert "it is in the sandbox: add --sandbox" in done.stderr
 
 
-def test_another_vllm_than_the_one_here_is_said(sandbox: Sandbox) -> None:
+def test_a_different_vllm_version_is_reported(sandbox: Sandbox) -> None:
     done = sandbox.peagle(*DEPLOY, "--vllm", "0.19.0")
     document = sandbox.json("status", NAME, "--sandbox")
     sandbox.peagle("destroy", NAME, "--sandbox", "--yes")
@@ -177,7 +177,7 @@ def theirs(account: Account) -> Iterator[str]:
     account.s3.delete_bucket(Bucket="models")
 
 
-def test_a_name_of_somebody_else_stays_theirs(
+def test_an_endpoint_of_another_owner_is_not_changed(
     sandbox: Sandbox, account: Account, theirs: str
 ) -> None:
     done = sandbox.peagle(*DEPLOY, "--name", theirs)
@@ -209,26 +209,26 @@ def _interrupted_at(sandbox: Sandbox, step: str) -> tuple[int, str]:
         text=True,
     )
     assert process.stderr is not None
-    said = ""
+    output = ""
     for line in process.stderr:
-        said += line
+        output += line
         if line.startswith(step):
             process.send_signal(signal.SIGINT)
             break
-    said += process.stderr.read()
+    output += process.stderr.read()
     process.stderr.close()
-    return process.wait(60), said
+    return process.wait(60), output
 
 
 @pytest.mark.parametrize("step", STEPS)
 def test_ctrl_c_at_every_step_is_remembered_and_can_be_removed(
     sandbox: Sandbox, account: Account, step: str
 ) -> None:
-    code, said = _interrupted_at(sandbox, step)
+    code, output = _interrupted_at(sandbox, step)
 
-    assert code == 130, said
-    assert "Traceback" not in said
-    assert f"peagle destroy {NAME} --sandbox" in said
+    assert code == 130, output
+    assert "Traceback" not in output
+    assert f"peagle destroy {NAME} --sandbox" in output
     assert _records(sandbox)
     done = sandbox.peagle("destroy", NAME, "--sandbox", "--yes")
     assert done.returncode == 0, done.stderr
@@ -291,10 +291,10 @@ def test_invoke_says_who_answers_in_the_place_of_a_large_target(sandbox: Sandbox
     large = ("deploy", "gpt-oss-120b", "--name", "large", "--sandbox", "--yes")
     sandbox.peagle(*large)
 
-    said = sandbox.peagle("invoke", "large", "hello", "--no-stream", "--sandbox").stderr
+    output = sandbox.peagle("invoke", "large", "hello", "--no-stream", "--sandbox").stderr
     sandbox.peagle("destroy", "large", "--sandbox", "--yes")
 
-    assert said.count("Answered by peagle/tiny, a stand-in") == 1
+    assert output.count("Answered by peagle/tiny, a stand-in") == 1
 
 
 def test_deploy_starts_the_sandbox_and_says_so(tmp_path: Path, sandbox: Sandbox) -> None:

@@ -42,7 +42,7 @@ def _container(account: Account) -> dict[str, Any]:
     return dict(found["PrimaryContainer"])
 
 
-def test_half_copied_weights_are_refused_and_the_advised_command_mends_it(
+def test_incomplete_weights_are_refused_and_the_advised_command_completes_them(
     sandbox: Sandbox, copied: Account
 ) -> None:
     copied.s3.delete_object(Bucket="models", Key="tiny/target/model.safetensors")
@@ -54,8 +54,8 @@ def test_half_copied_weights_are_refused_and_the_advised_command_mends_it(
     assert copied.sagemaker.list_models()["Models"] == []
     advised = refused.stderr.splitlines()[-1].partition("complete it: peagle ")[2].rstrip(")")
     assert advised == f"weights sync peagle/tiny+p-eagle {PAIR} --target-only --sandbox"
-    mended = sandbox.peagle(*shlex.split(advised), "--yes")
-    assert mended.returncode == 0, mended.stderr
+    repaired = sandbox.peagle(*shlex.split(advised), "--yes")
+    assert repaired.returncode == 0, repaired.stderr
     deployed = sandbox.peagle(*DEPLOY, *IN_S3)
     assert "exposes no speculation counters" in deployed.stderr, "it serves"
     source = _container(copied)["ModelDataSource"]["S3DataSource"]
@@ -72,7 +72,7 @@ def test_weights_of_another_pair_are_refused(sandbox: Sandbox, copied: Account) 
 
 
 @pytest.mark.parametrize(
-    ("pair", "drafter", "gone", "said"),
+    ("pair", "drafter", "gone", "expected"),
     [
         ("tiny", "drafter", "drafter/config.json", "is incomplete: config.json is missing"),
         ("tiny", "drafter", "target/config.json", "the copy of the target is incomplete"),
@@ -82,7 +82,7 @@ def test_weights_of_another_pair_are_refused(sandbox: Sandbox, copied: Account) 
     ids=["half-drafter", "half-target", "another-pair", "no-drafter"],
 )
 def test_a_plan_that_asks_is_refused_in_the_words_of_deploy(
-    sandbox: Sandbox, copied: Account, pair: str, drafter: str, gone: str, said: str
+    sandbox: Sandbox, copied: Account, pair: str, drafter: str, gone: str, expected: str
 ) -> None:
     if gone:
         copied.s3.delete_object(Bucket="models", Key=f"tiny/{gone}")
@@ -93,7 +93,7 @@ def test_a_plan_that_asks_is_refused_in_the_words_of_deploy(
     deployed = sandbox.peagle("deploy", *words, "--yes")
 
     assert (planned.returncode, deployed.returncode) == (3, 3)
-    assert said in planned.stderr
+    assert expected in planned.stderr
     assert planned.stderr.splitlines()[-1] == deployed.stderr.splitlines()[-1]
     assert "Next:" not in planned.stdout
     assert copied.sagemaker.list_models()["Models"] == []
@@ -131,9 +131,9 @@ def test_deploy_says_why_what_lies_there_was_not_restored(
 
     copied.s3.delete_object(Bucket="models", Key=key)
     assert "No warm start: " in deployed.stderr
-    told = json.loads(deployed.stdout)["warm_start"]
-    assert told["restored"] is False
-    assert "holds no readable artifact" in told["detail"]
+    reported = json.loads(deployed.stdout)["warm_start"]
+    assert reported["restored"] is False
+    assert "holds no readable artifact" in reported["detail"]
 
 
 def test_an_image_with_its_weights_gets_no_mount_and_nothing_is_uploaded(
@@ -159,19 +159,19 @@ def test_an_image_with_its_weights_gets_no_mount_and_nothing_is_uploaded(
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "expected"),
     [
         (("--baked-weights",), "add --image URI"),
         (("--baked-weights", "--image", IMAGE, *IN_S3), "not baked into an image"),
     ],
 )
 def test_what_no_image_can_have_is_refused_at_once(
-    sandbox: Sandbox, more: tuple[str, ...], said: str
+    sandbox: Sandbox, more: tuple[str, ...], expected: str
 ) -> None:
     refused = sandbox.peagle(*DEPLOY, *more)
 
     assert refused.returncode == 2
-    assert said in refused.stderr
+    assert expected in refused.stderr
 
 
 def test_a_plan_file_keeps_that_the_image_has_its_weights(sandbox: Sandbox, tmp_path: Path) -> None:

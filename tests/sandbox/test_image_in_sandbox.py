@@ -84,9 +84,9 @@ def test_what_a_colleague_has_pushed_is_not_pushed_again(
 
 def _put(place: Environment, peagle: Peagle, tag: str) -> str:
     """An image with that tag in the sandbox's ECR; its digest."""
-    said = json.loads(peagle("sandbox", "env", "--json", env=place).stdout)
+    output = json.loads(peagle("sandbox", "env", "--json", env=place).stdout)
     client = boto3.client(
-        "ecr", region_name="us-east-1", endpoint_url=said["AWS_ENDPOINT_URL"],
+        "ecr", region_name="us-east-1", endpoint_url=output["AWS_ENDPOINT_URL"],
         aws_access_key_id="testing", aws_secret_access_key="testing",
     )  # fmt: skip
     manifest = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",

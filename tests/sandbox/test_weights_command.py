@@ -127,14 +127,14 @@ def test_a_list_tells_what_lies_there(sandbox: Sandbox, account: Account) -> Non
     _sync(sandbox, "listed", "--yes")
     account.s3.delete_object(Bucket=BUCKET, Key="listed/target/config.json")
 
-    told = sandbox.peagle("weights", "list", "s3://models/listed", "--sandbox")
+    reported = sandbox.peagle("weights", "list", "s3://models/listed", "--sandbox")
 
-    assert told.returncode == 3, told.stderr
-    assert re.search(r"s3://models/listed/: incomplete, .* MB, \S*tiny\S*\n", told.stdout)
+    assert reported.returncode == 3, reported.stderr
+    assert re.search(r"s3://models/listed/: incomplete, .* MB, \S*tiny\S*\n", reported.stdout)
     assert re.search(r"complete it: peagle weights sync .* s3://models/listed/ .*--sandbox\n",
-                     told.stdout)  # fmt: skip
-    assert re.search(r"missing +529 +config\.json", told.stdout)
-    assert re.search(r"complete .*9,191,704 +model\.safetensors +SHA256:", told.stdout)
+                     reported.stdout)  # fmt: skip
+    assert re.search(r"missing +529 +config\.json", reported.stdout)
+    assert re.search(r"complete .*9,191,704 +model\.safetensors +SHA256:", reported.stdout)
 
 
 def test_of_folders_that_nobody_synced_nobody_says_that_they_are_not_whole(
@@ -175,7 +175,7 @@ def test_remove_takes_what_sync_brought_and_nothing_else(
     assert "no weights were synced to s3://models/removed/" in again.stderr
 
 
-def test_who_comes_second_is_told_who_is_first_and_how_to_take_over(
+def test_a_second_sync_reports_the_lock_holder_and_how_to_take_over(
     sandbox: Sandbox, account: Account
 ) -> None:
     holder = {"id": "a" * 32, "who": "arn:aws:iam::1:user/anna", "machine": "build-7",
@@ -190,8 +190,8 @@ def test_who_comes_second_is_told_who_is_first_and_how_to_take_over(
     assert "--take-over" in refused.stderr.splitlines()[-1]
     assert "Resume:" not in refused.stderr
     assert _keys(account, "busy") == {"peagle-weights.lock"}
-    told = sandbox.json("weights", "list", "s3://models/busy", "--sandbox")
-    assert told["at_work"].startswith("arn:aws:iam::1:user/anna on build-7")
+    reported = sandbox.json("weights", "list", "s3://models/busy", "--sandbox")
+    assert reported["at_work"].startswith("arn:aws:iam::1:user/anna on build-7")
     taken = _sync(sandbox, "busy", "--yes", "--take-over")
     assert taken.returncode == 0, taken.stderr
     assert "peagle-weights.lock" not in _keys(account, "busy")
@@ -227,17 +227,20 @@ def test_warm_starts_are_listed_with_what_they_are_for_and_removed_with_the_weig
     _put_warm(account, "warm", "0b" * 16, subject=other, size=5)
 
     listed = sandbox.peagle("weights", "list", "s3://models/warm", "--sandbox")
-    told = sandbox.json("weights", "list", "s3://models/warm", "--sandbox")["warm"]
+    reported = sandbox.json("weights", "list", "s3://models/warm", "--sandbox")["warm"]
     removed = sandbox.peagle("weights", "remove", "s3://models/warm", "--sandbox", "--yes")
 
-    assert listed.returncode == 0, "a start that finds it half compiles anew"
+    assert listed.returncode == 0, "a start that finds an incomplete artifact compiles again"
     assert "s3://models/warm/: complete" in listed.stdout
     facts = "peagle/tiny+p-eagle, K=5, 1 x NVIDIA L40S (8.9), driver 580, 2026-11-20T11:34:26Z, "
     assert f"  {'0a' * 16}  {facts}132 s cold\n" in listed.stdout
     assert re.search(r"partial +\d+  (0b){16}  no speculation, 1 x NVIDIA L40S", listed.stdout)
-    assert (told[0]["pair"], told[0]["k"]) == ("peagle/tiny+p-eagle", 5)
-    assert (told[0]["made"], told[0]["seconds_cold"]) == (known["made"], known["seconds_cold"])
-    assert (told[1]["pair"], told[1]["k"], told[1]["complete"]) == (None, 0, False)
+    assert (reported[0]["pair"], reported[0]["k"]) == ("peagle/tiny+p-eagle", 5)
+    assert (reported[0]["made"], reported[0]["seconds_cold"]) == (
+        known["made"],
+        known["seconds_cold"],
+    )
+    assert (reported[1]["pair"], reported[1]["k"], reported[1]["complete"]) == (None, 0, False)
     assert "and 2 warm starts from" in removed.stderr
     assert _keys(account, "warm") == set()
 
@@ -274,22 +277,22 @@ def test_one_warm_start_is_removed_and_nothing_else(sandbox: Sandbox, account: A
     done = sandbox.json(*remove, "0a" * 16, "--yes")
 
     assert (unknown.returncode, asked.returncode, mixed.returncode) == (2, 2, 2)
-    said = (
+    output = (
         f"no warm start {'0c' * 16} at s3://models/one/ "
         f"(its warm starts are {'0a' * 16}, {'0b' * 16})"
     )
-    assert said in unknown.stderr
+    assert output in unknown.stderr
     assert "pass --yes" in asked.stderr
     assert "cannot be combined with --warm" in mixed.stderr
     assert done["warm"] == ["0a" * 16]
     assert done["folders"] == []
     assert _keys(account, "one") == {*weights, *both}
-    told = sandbox.peagle(*remove, "0b" * 16, "--yes")
-    assert f"Removed the warm start {'0b' * 16} from s3://models/one/" in told.stderr
+    reported = sandbox.peagle(*remove, "0b" * 16, "--yes")
+    assert f"Removed the warm start {'0b' * 16} from s3://models/one/" in reported.stderr
     assert _keys(account, "one") == weights
 
 
-def test_weights_of_an_endpoint_are_replaced_by_no_others_unless_that_is_said(
+def test_weights_of_an_endpoint_are_replaced_only_with_the_option(
     sandbox: Sandbox, account: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _sync(sandbox, "served", "--yes")
@@ -332,19 +335,19 @@ def test_ctrl_c_says_what_is_left_and_how_to_go_on(
         env=sandbox.environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
     )  # fmt: skip
     assert process.stderr is not None
-    said = ""
+    output = ""
     for line in process.stderr:
-        said += line
+        output += line
         if line.startswith("Copying"):
             process.send_signal(signal.SIGINT)
             break
-    said += process.stderr.read()
+    output += process.stderr.read()
     process.stderr.close()
 
-    assert process.wait(60) == 130, said
-    assert "Traceback" not in said
-    assert "Finished parts are kept" in said
-    assert f"Resume: peagle {shlex.join(words)}\n" in said
-    assert "Remove: peagle weights remove s3://models/stopped --sandbox\n" in said
+    assert process.wait(60) == 130, output
+    assert "Traceback" not in output
+    assert "Finished parts are kept" in output
+    assert f"Resume: peagle {shlex.join(words)}\n" in output
+    assert "Remove: peagle weights remove s3://models/stopped --sandbox\n" in output
     again = sandbox.json(*words, "--yes")
     assert again["bytes_moved"] < again["bytes"]

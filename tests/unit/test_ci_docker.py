@@ -1,6 +1,6 @@
 """`.ci/docker-engine base`: the image that tests build on has the engine's Python, or it says why.
 
-Docker, debootstrap and apt are programs of ours here, which note what they were told.
+Docker, debootstrap and apt are programs of ours here, which record their arguments.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Machine:
             capture_output=True, text=True, check=False, timeout=60,
         )  # fmt: skip
 
-    def told(self, program: str) -> list[str]:
+    def calls_of(self, program: str) -> list[str]:
         """The lines with which the program was called."""
         lines = self.notes.read_text().splitlines() if self.notes.exists() else []
         return [line for line in lines if line.startswith(program)]
@@ -98,11 +98,11 @@ def test_the_base_has_the_engines_python(tmp_path: Path, python: str, release: s
     done = machine.base()
 
     assert done.returncode == 0, done.stderr
-    (made,) = machine.told("debootstrap")
+    (made,) = machine.calls_of("debootstrap")
     assert f" {release} " in made
     assert "--force-check-gpg" in made
     assert ("universe" in made) == (release == "noble")
-    (imported,) = machine.told("docker import")
+    (imported,) = machine.calls_of("docker import")
     assert f"--message {release} " in imported
     assert not list(tmp_path.glob("tmp.*"))
 
@@ -121,7 +121,7 @@ def test_a_python_that_no_release_has_is_named(tmp_path: Path) -> None:
     assert "no Debian or Ubuntu has the engine's Python 3.10" in _last(done)
 
 
-def test_a_mirror_that_is_out_of_reach_is_told_and_nothing_is_left(tmp_path: Path) -> None:
+def test_an_unreachable_mirror_is_reported_and_nothing_is_left(tmp_path: Path) -> None:
     machine = Machine(tmp_path, "3.13")
     machine.broken.touch()
 
@@ -129,23 +129,21 @@ def test_a_mirror_that_is_out_of_reach_is_told_and_nothing_is_left(tmp_path: Pat
 
     assert done.returncode == 1
     assert "debootstrap of trixie: E: Failed getting release file" in _last(done)
-    assert machine.told("docker import") == []
+    assert machine.calls_of("docker import") == []
     assert not list(tmp_path.glob("tmp.*"))
 
 
 @pytest.mark.parametrize(
     ("made", "again"),
     [("trixie", False), ("bookworm", True), ("Imported from -", False), ("", False)],
-    ids=["the same", "for another Python", "by an older script", "somebody's own"],
+    ids=["the same", "for another Python", "by an older script", "a user's own"],
 )
-def test_only_a_base_for_another_python_is_made_anew(
-    tmp_path: Path, made: str, again: bool
-) -> None:
+def test_only_a_base_for_another_python_is_rebuilt(tmp_path: Path, made: str, again: bool) -> None:
     machine = Machine(tmp_path, "3.13")
     machine.made.write_text(made)
 
     assert machine.base().returncode == 0
-    assert bool(machine.told("docker import")) == again
+    assert bool(machine.calls_of("docker import")) == again
 
 
 def test_without_an_engine_the_checkouts_python_counts(tmp_path: Path) -> None:
@@ -154,7 +152,7 @@ def test_without_an_engine_the_checkouts_python_counts(tmp_path: Path) -> None:
     machine.program("../.venv/bin/python", no_engine)
 
     assert machine.base().returncode == 0
-    assert " trixie " in machine.told("debootstrap")[0]
+    assert " trixie " in machine.calls_of("debootstrap")[0]
 
 
 def _last(done: subprocess.CompletedProcess[str]) -> str:

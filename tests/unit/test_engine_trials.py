@@ -32,7 +32,7 @@ def served(case: dict[str, Any]) -> dict[str, Any]:
         (wait, "IDLE_SECONDS", 0.5, "s idle"),
     ],
 )
-def test_a_trial_that_never_ends_is_killed_and_the_reason_is_told(
+def test_a_trial_that_never_ends_is_killed_and_the_reason_is_reported(
     outcome: Any, limit: str, seconds: float, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(drafting, "outcome", outcome)

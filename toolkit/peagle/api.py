@@ -135,7 +135,7 @@ _FUNCTIONS = {
     "peagle.catalog.loading": ("check_catalog", "check_catalog_file", "load_storage"),
     "peagle.catalog.writing": ("new_texts", "refuse_unwritable", "write_texts"),
     "peagle.checkpoints.models": ("is_folder",),
-    "peagle.checks.facts": ("in_ecr",),
+    "peagle.checks.facts": ("parse_ecr_image",),
     "peagle.checks.registry": ("rules_found",),
     "peagle.checks.report": ("check", "check_document", "check_local_weights"),
     "peagle.deploy.apply": ("deploy",),

@@ -5,8 +5,8 @@
 ``interface.json`` every command with its options and arguments, as recorded
 ``runs.json``      how each command line ends, as recorded
 
-``python -m tests.golden.commands`` writes the two recordings anew from the build at hand. Read the
-difference before it is committed: a line that goes or changes breaks somebody's script.
+``python -m tests.golden.commands`` records both files again from the current code. Review the
+diff before committing: a removed or changed line breaks a user's script.
 """
 
 from __future__ import annotations

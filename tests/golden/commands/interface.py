@@ -61,16 +61,16 @@ def _commands(command: click.Command, words: str) -> Iterator[tuple[str, Descrip
 
 def _described(parameter: click.Parameter, context: click.Context) -> Description:
     default = parameter.get_default(context)
-    said: Description = {
+    description: Description = {
         "type": parameter.type.name,
         "required": parameter.required,
         "values": parameter.nargs,
         "default": default if isinstance(default, _SCALARS) else None,
     }
     if isinstance(parameter.type, click.Choice):
-        said["choices"] = [str(choice) for choice in parameter.type.choices]
+        description["choices"] = [str(choice) for choice in parameter.type.choices]
     if isinstance(parameter.type, click.IntRange | click.FloatRange):
-        said["range"] = [parameter.type.min, parameter.type.max]
+        description["range"] = [parameter.type.min, parameter.type.max]
     if isinstance(parameter, click.Option):
         variables = parameter.envvar or []
         return {
@@ -78,9 +78,9 @@ def _described(parameter: click.Parameter, context: click.Context) -> Descriptio
             "flag": parameter.is_flag,
             "multiple": parameter.multiple,
             "variables": [variables] if isinstance(variables, str) else list(variables),
-            **said,
+            **description,
         }
-    return {"metavar": parameter.make_metavar(context), **said}
+    return {"metavar": parameter.make_metavar(context), **description}
 
 
 def _parameter_losses(before: Description, now: Description | None) -> Iterator[str]:

@@ -32,7 +32,7 @@ CONTEXT = [
 ORDER = codebuild.BuildOrder("peagle-tiny", "v1", "1.dkr.ecr.example", CONTEXT, "d1")
 
 
-class NoWaiting(Clock):
+class InstantClock(Clock):
     def sleep(self, seconds: float) -> None:
         pass
 
@@ -45,7 +45,7 @@ def aws(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Aws]:
 
 def build(aws: Aws, order: codebuild.BuildOrder = ORDER) -> tuple[codebuild.RemoteBuild, list[str]]:
     lines: list[str] = []
-    return codebuild.build(aws, order, lines.append, NoWaiting()), lines
+    return codebuild.build(aws, order, lines.append, InstantClock()), lines
 
 
 def put_image(aws: Aws, repository: str) -> None:
@@ -57,7 +57,9 @@ def put_image(aws: Aws, repository: str) -> None:
              imageManifest=json.dumps(manifest))  # fmt: skip
 
 
-def test_a_repository_scans_images_has_immutable_tags_and_expires_untagged_layers(aws: Aws) -> None:
+def test_a_new_repository_scans_images_and_has_immutable_tags_and_a_lifecycle_policy(
+    aws: Aws,
+) -> None:
     uri = ecr.ensure_repository(aws, "peagle-tiny")
     assert ecr.ensure_repository(aws, "peagle-tiny") == uri
     (found,) = aws.call("ecr", "describe_repositories")["repositories"]
@@ -212,7 +214,7 @@ def test_an_interrupt_stops_the_build_or_prints_the_command(
     monkeypatch.setattr(aws, "call", call)
     lines: list[str] = []
     with pytest.raises(KeyboardInterrupt):
-        codebuild.build(aws, ORDER, lines.append, NoWaiting())
+        codebuild.build(aws, ORDER, lines.append, InstantClock())
     assert len(stopped) == 1
     start = (
         "stopped the build "
@@ -286,7 +288,7 @@ def test_each_log_line_is_shown_once_and_the_last_is_in_the_error(
     monkeypatch.setattr(aws, "call", call)
     lines: list[str] = []
     with pytest.raises(CloudError, match=r"ended as FAILED in BUILD: denied"):
-        codebuild.build(aws, ORDER, lines.append, NoWaiting())
+        codebuild.build(aws, ORDER, lines.append, InstantClock())
     assert lines[-2:] == ["pulling", "denied"]
     assert lines.count("pulling") == 1
 

@@ -63,7 +63,7 @@ def today() -> date:
     return datetime.now(UTC).date()
 
 
-def kept_file() -> Path:
+def cache_file() -> Path:
     (file,) = home().glob("online/amazon/us-east-1/hosting-prices.json")
     return file
 
@@ -125,11 +125,11 @@ def test_each_region_has_its_own_cache(world: World) -> None:
 def test_a_damaged_or_old_file_is_ignored(world: World, damage: Any) -> None:
     world.cloud.price = 1.25
     hosting_prices(world.aws)
-    kept_file().write_text(damage(kept_file().read_text()))
+    cache_file().write_text(damage(cache_file().read_text()))
     world.cloud.price = 2.0
 
     assert hosting_prices(world.aws).usd == {"ml.g5.xlarge": 2.0}
-    assert json.loads(kept_file().read_text())["value"] == {"ml.g5.xlarge": 2.0}
+    assert json.loads(cache_file().read_text())["value"] == {"ml.g5.xlarge": 2.0}
 
 
 def test_prices_are_read_without_a_writable_home(

@@ -197,7 +197,7 @@ def test_too_few_accepted_drafts_stay_in_service_but_unproved(world: World) -> N
     assert NAME in world.cloud.endpoints
 
 
-def test_several_instances_are_proved_although_each_has_its_own_counters(
+def test_several_instances_with_separate_counters_are_proved(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Prompts reach one engine; counters are read from each in turn."""
@@ -387,7 +387,7 @@ def _assert_removable(world: World, where: str) -> None:
 @pytest.mark.usefixtures("plain_writes")
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("first", ["create", "update"])
-def test_ctrl_c_at_any_call_of_deploy_loses_track_of_nothing(
+def test_an_interrupted_deploy_keeps_every_resource_on_record(
     head: Path, moment: str, first: str
 ) -> None:
     world = World()

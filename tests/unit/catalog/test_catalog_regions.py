@@ -15,7 +15,7 @@ def test_the_nearest_region_is_suggested() -> None:
     assert ALL_REGIONS not in region_hint("us-est-1", LARGE_REGIONS)
 
 
-def test_else_some_large_regions_are_suggested() -> None:
+def test_large_regions_are_suggested_if_no_name_is_similar() -> None:
     known = load_catalog().runtimes.accounts
     assert set(LARGE_REGIONS) <= set(known)
 

@@ -11,5 +11,5 @@ from tests.unit.cli.commands import Terminal
 
 @pytest.fixture
 def terminal(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """Somebody at a terminal, with an empty account and a home of their own."""
+    """A user at a terminal, with an empty account and a separate home."""
     return Terminal(monkeypatch)

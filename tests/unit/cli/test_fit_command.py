@@ -63,7 +63,7 @@ def test_a_pair_and_the_geometry_it_was_made_of_agree(tmp_path: Path) -> None:
     assert by_name["weights_gib"] - text["weights_gib"] == pytest.approx(1.07, abs=0.01)
 
 
-def test_a_folder_without_a_processor_is_reckoned_for_text() -> None:
+def test_a_folder_without_a_processor_is_calculated_for_text() -> None:
     """vLLM cannot take images with it; that is how the engine was measured."""
     arguments = ("--target", folder("gemma-4-31b"), *H200, "--max-model-len", "16384",
              "--max-num-seqs", "64", "--no-speculation")  # fmt: skip

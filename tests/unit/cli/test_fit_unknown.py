@@ -1,4 +1,4 @@
-"""Checkpoints that ``peagle fit`` cannot reckon, or only by half: it says so."""
+"""Checkpoints whose memory ``peagle fit`` cannot calculate, or only in part."""
 
 from __future__ import annotations
 

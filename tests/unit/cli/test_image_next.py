@@ -57,9 +57,9 @@ def test_failed_push_names_the_built_image(
     typed = command_line("image", "build", "tiny", "--push", "--profile", "work")
     with typed, pytest.raises(CloudError):
         image_commands.push_built(Docker(), unchecked_image("mine:1"), "eu-west-1", Account("work"))
-    told = capsys.readouterr().err
-    assert "mine:1 is built" in told
-    assert "peagle image push mine:1 --region eu-west-1 --profile work" in told
+    reported = capsys.readouterr().err
+    assert "mine:1 is built" in reported
+    assert "peagle image push mine:1 --region eu-west-1 --profile work" in reported
 
 
 @pytest.mark.parametrize(
@@ -98,15 +98,15 @@ def test_an_image_in_use_is_named_with_the_command_that_frees_it(
     write_json(own_home / "local" / "peagle-tiny" / "state.json", state)
     docker.answers("version", out="20.10")
     docker.has_image("peagle-tiny:1")
-    docker.answers("ls", "ancestor=peagle-tiny:1", out="somebodys\npeagle-local-x-0")
+    docker.answers("ls", "ancestor=peagle-tiny:1", out="web-server\npeagle-local-x-0")
     docker.answers("rm", code=1, err="Error response from daemon: conflict: unable to remove "
                    "repository reference (must force) - container 94aa is using it")  # fmt: skip
     place = {**os.environ, "PEAGLE_HOME": str(own_home)}
     done = peagle("image", "remove", "peagle-tiny:1", env=place)
     assert done.returncode == 2
-    assert "in use by peagle-tiny, somebodys" in done.stderr
+    assert "in use by peagle-tiny, web-server" in done.stderr
     assert "peagle local down peagle-tiny" in done.stderr
-    assert "docker rm --force somebodys" in done.stderr
+    assert "docker rm --force web-server" in done.stderr
 
 
 def test_an_image_that_the_sandbox_runs_is_not_freed_behind_its_back(

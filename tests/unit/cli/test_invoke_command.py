@@ -63,7 +63,7 @@ def test_of_several_instances_no_acceptance_length_is_claimed(terminal: Terminal
     assert document["acceptance_length"] is None
 
 
-def test_an_engine_started_anew_meanwhile_has_no_acceptance_length(
+def test_an_engine_restarted_meanwhile_has_no_acceptance_length(
     deployed: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer = deployed.cloud.engine.answer

@@ -208,7 +208,7 @@ def test_closed_pipe_is_no_error(peagle_process: Peagle, options: tuple[str, ...
     assert (done.returncode, done.stderr) == (141, "")
 
 
-def test_a_home_that_cannot_be_is_the_users_to_mend(peagle: Peagle) -> None:
+def test_an_unusable_home_is_a_user_error(peagle: Peagle) -> None:
     done = peagle("engine", "install", env={**os.environ, "PEAGLE_HOME": "/proc/nowhere"})
 
     assert done.returncode == 2

@@ -107,9 +107,9 @@ def test_a_stand_in_s_prices_are_not_called_amazon_s(
 
     done = terminal.run(*PLAN, "--json")
 
-    told = {one["code"]: one for one in done.document["findings"]}["price-not-amazons"]
-    assert told["level"] == "note"
-    assert "the sandbox" in told["message"]
+    reported = {one["code"]: one for one in done.document["findings"]}["price-not-amazons"]
+    assert reported["level"] == "note"
+    assert "the sandbox" in reported["message"]
     shown = terminal.run(*PLAN).out
     assert "(not AWS's price, queried on " in shown
     assert "list price" not in shown
@@ -152,7 +152,7 @@ def test_a_quota_in_use_does_not_spoil_the_plan(terminal: Terminal, tmp_path: Pa
     assert codes(done) == {"quota-in-use": "warning"}
     terminal.run("destroy", NAME, "--yes")
     deployed = terminal.run("deploy", str(tmp_path / "p.json"), "--yes")
-    assert deployed.code == 0, "what was in use then is looked at anew"
+    assert deployed.code == 0, "usage is read again"
     assert "quota-in-use" not in deployed.err
 
 
@@ -175,9 +175,9 @@ def test_denied_query_falls_back_to_the_snapshot_with_a_warning(
     assert done.code == 0
     assert done.document["price_per_hour_usd"] == snapshot["price_per_hour_usd"]
     assert done.document["price_date"] == snapshot["price_date"]
-    told = {f["code"]: f["message"] for f in done.document["findings"]}
-    assert words in told["price-snapshot"]
-    assert "cannot read the quota" in told["quota-unknown"]
+    reported = {f["code"]: f["message"] for f in done.document["findings"]}
+    assert words in reported["price-snapshot"]
+    assert "cannot read the quota" in reported["quota-unknown"]
 
 
 def test_a_type_without_a_price_in_the_region_is_doubted(terminal: Terminal) -> None:
@@ -189,7 +189,9 @@ def test_a_type_without_a_price_in_the_region_is_doubted(terminal: Terminal) -> 
     assert codes(done)["price-not-listed"] == "warning"
 
 
-def test_a_plan_file_is_priced_anew_and_keeps_the_rest(terminal: Terminal, tmp_path: Path) -> None:
+def test_a_plan_file_gets_current_prices_and_keeps_the_rest(
+    terminal: Terminal, tmp_path: Path
+) -> None:
     file = str(tmp_path / "plan.json")
     terminal.run("plan", "tiny", "--instance-type", "ml.g5.xlarge", "--instance-count", "2",
                  "--out", file)  # fmt: skip
@@ -228,9 +230,9 @@ def test_service_that_does_not_answer_is_queried_once(
 
     assert done.code == 0
     assert codes(done) == {"price-snapshot": "warning", "quota-unknown": "warning"}
-    told = {one["code"]: one["message"] for one in done.document["findings"]}
-    assert "Read timeout" in told["price-snapshot"]
-    assert "skipped service-quotas: pricing in us-east-1 cannot" in told["quota-unknown"]
+    reported = {one["code"]: one["message"] for one in done.document["findings"]}
+    assert "Read timeout" in reported["price-snapshot"]
+    assert "skipped service-quotas: pricing in us-east-1 cannot" in reported["quota-unknown"]
 
 
 def test_without_online_aws_is_not_queried(terminal: Terminal) -> None:

@@ -107,7 +107,7 @@ def test_the_next_command_and_the_advice_know_the_catalogue(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected_text"),
     [
         (("check", "tiny", "--catalog", "."), "peagle --catalog DIR check"),
         (("plan", "tiny", "--tp", "2"), "choose an --instance-type"),
@@ -116,11 +116,11 @@ def test_the_next_command_and_the_advice_know_the_catalogue(tmp_path: Path) -> N
     ],
 )
 def test_misplaced_option_gets_a_hint(
-    peagle: Peagle, arguments: tuple[str, ...], said: str
+    peagle: Peagle, arguments: tuple[str, ...], expected_text: str
 ) -> None:
     done = peagle(*arguments)
     assert done.returncode == 2
-    assert said in done.stderr
+    assert expected_text in done.stderr
     assert "--help?" not in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
@@ -137,10 +137,10 @@ def test_a_word_that_is_a_folder_or_hf_gets_a_hint(
 ) -> None:
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path)
-    for word, said in (("empty", "--drafter ./empty"), ("hf", "leave it out")):
+    for word, expected_text in (("empty", "--drafter ./empty"), ("hf", "leave it out")):
         error = run("plan", "tiny", "--drafter", word).exception
         assert isinstance(error, NotFound)
-        assert said in error.fix
+        assert expected_text in error.fix
 
 
 def test_unknown_target_mentions_own_catalogues() -> None:

@@ -125,7 +125,7 @@ def test_a_plan_with_errors_is_not_rendered(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_error_is_told_once(peagle: Peagle, tmp_path: Path) -> None:
+def test_an_error_is_reported_once(peagle: Peagle, tmp_path: Path) -> None:
     done = peagle("render", "terraform", "gpt-oss-20b", "--k", "11", "-o", str(tmp_path / "tf"))
     assert done.returncode == 3
     assert done.stderr.count("K=11") == 1

@@ -5,7 +5,7 @@ line of ``commands.txt`` and ``sandbox.txt`` ends. Additions are fine. What goes
 failure: scripts of users rest on it. Sentences for people are not recorded.
 
 A new command, option or line is recorded with ``python -m tests.golden.commands``, which writes
-everything anew from the build at hand: read the difference before it is committed.
+everything again from the current code: review the diff before committing.
 """
 
 from __future__ import annotations

@@ -98,12 +98,12 @@ def test_json_is_one_document(stocked: Terminal) -> None:
 
 def test_doing_it_again_replaces_it(stocked: Terminal) -> None:
     warmed(stocked)
-    stocked.cloud.packed.content = b"compiled anew"
+    stocked.cloud.packed.content = b"compiled again"
 
     assert warmed(stocked).code == 0
 
     archive = stocked.cloud.buckets["models"][f"pair/warm/{KEY}.tar.gz"]
-    assert archive["Content"] == b"compiled anew"
+    assert archive["Content"] == b"compiled again"
     assert is_removed(stocked)
 
 

@@ -29,7 +29,7 @@ from tests.unit.containers.broken_pairs import refusal
 from tests.unit.containers.left_to_vllm import LEFT, LOUD, REFUSED
 
 CORPUS = {broken.name: broken for broken in (*HEADS, *REST)}
-SAID: dict[str, list[str]] = json.loads(
+LOG_LINES: dict[str, list[str]] = json.loads(
     (Path(__file__).parent / "crashes" / "pairs.json").read_text(encoding="utf-8")
 )
 """The last lines of vLLM 0.28.0's tracebacks for pairs of the corpus."""
@@ -78,16 +78,16 @@ def test_every_reason_belongs_to_a_case() -> None:
 
 @pytest.mark.parametrize("name", CAUSES)
 def test_a_refusal_by_vllm_has_a_known_cause(name: str) -> None:
-    crash = parse_crash([f"(EngineCore pid=8) {line}" for line in SAID[name]])
+    crash = parse_crash([f"(EngineCore pid=8) {line}" for line in LOG_LINES[name]])
 
     assert LEFT.get(name, LEFT.get(CORPUS[name].code)) == LOUD
     assert crash.cause == CAUSES[name]
     assert crash.fix
 
 
-@pytest.mark.parametrize("name", SAID)
+@pytest.mark.parametrize("name", LOG_LINES)
 def test_every_error_of_vllm_has_a_cause_and_a_fix(name: str) -> None:
-    crash = parse_crash(SAID[name])
+    crash = parse_crash(LOG_LINES[name])
 
     assert crash.cause
     assert crash.fix

@@ -28,7 +28,7 @@ class Slow:
     def find_spec(self, name, path, target=None):
         if name == "peagle_serve.command":
             os.kill(os.getpid(), signal.SIGTERM)
-            raise AssertionError("the signal was not heeded")
+            raise AssertionError("the signal had no effect")
 sys.meta_path.insert(0, Slow())
 sys.path.insert(0, sys.argv[1])
 runpy.run_path(sys.argv[1], run_name="__main__")

@@ -242,7 +242,7 @@ def test_a_variable_without_an_argument_of_this_vllm_is_refused(name: str, fix: 
 
 
 @pytest.mark.parametrize("source", ["", "def f(): ...", SOURCE.replace('"--dtype"', '"-d"')])
-def test_with_an_unknown_form_of_vllms_source_vllm_decides(source: str) -> None:
+def test_unrecognized_vllm_source_accepts_every_argument(source: str) -> None:
     check_arguments({"SM_VLLM_ZZZ": ""}, source)
 
 
@@ -255,7 +255,7 @@ def test_with_an_unknown_form_of_vllms_source_vllm_decides(source: str) -> None:
         "SM_VLLM_HEADLESS",
     ],
 )
-def test_every_switch_of_vllm_is_true_or_false(name: str) -> None:
+def test_every_vllm_switch_accepts_only_true_or_false(name: str) -> None:
     for value in ("true", "False", ""):
         check_arguments({name: value}, SOURCE)
     with pytest.raises(InvalidEnvironment, match=rf"{name} is 'maybe'.*true or false"):

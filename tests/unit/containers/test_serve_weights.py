@@ -40,7 +40,7 @@ def test_a_mounted_model_takes_precedence_over_the_hub(root: Path) -> None:
     assert served(root, HF_MODEL_ID="c/d")["SM_VLLM_MODEL"] == str(root / "model")
 
 
-def test_beside_a_drafter_the_target_is_served(root: Path) -> None:
+def test_the_target_folder_is_served_if_a_drafter_folder_exists(root: Path) -> None:
     model(root / "model" / "target")
     model(root / "model" / "drafter")
 
@@ -52,7 +52,7 @@ def test_without_a_mount_the_hub_model_is_served(root: Path, blank: dict[str, st
     assert served(root, HF_MODEL_ID="c/d", **blank)["SM_VLLM_MODEL"] == "c/d"
 
 
-def test_no_model_at_all_is_refused(root: Path) -> None:
+def test_a_missing_model_is_rejected(root: Path) -> None:
     with pytest.raises(InvalidEnvironment, match=r"no model is set .*SM_VLLM_MODEL or HF_MODEL_ID"):
         served(root)
 
@@ -181,7 +181,7 @@ def test_damaged_weights_are_refused(root: Path, content: bytes, what: str) -> N
 
 
 @given(st.binary(max_size=300))
-def test_any_bytes_as_weights_are_refused(tmp_path_factory: pytest.TempPathFactory,
+def test_arbitrary_bytes_as_weights_are_rejected(tmp_path_factory: pytest.TempPathFactory,
                                                content: bytes) -> None:  # fmt: skip
     root = tmp_path_factory.mktemp("root")
     (model(root / "model") / "model.safetensors").write_bytes(content)

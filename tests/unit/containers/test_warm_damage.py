@@ -90,7 +90,7 @@ def cut_inside(archive: bytes) -> bytes:
     return gzip.compress(gzip.decompress(archive)[:3000])
 
 
-def flipped(archive: bytes) -> bytes:
+def with_flipped_bit(archive: bytes) -> bytes:
     middle = len(archive) // 2
     return archive[:middle] + bytes([archive[middle] ^ 1]) + archive[middle + 1 :]
 
@@ -98,7 +98,7 @@ def flipped(archive: bytes) -> bytes:
 DAMAGES: dict[str, Any] = {
     "cut": cut,
     "cut inside": cut_inside,
-    "flipped": flipped,
+    "with_flipped_bit": with_flipped_bit,
     "empty": lambda archive: b"",
     "no gzip": lambda archive: b"x" * len(archive),
     "more": lambda archive: archive + b"more",
@@ -124,7 +124,7 @@ def test_a_damaged_archive_is_refused(
 
 
 @pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME], ids=["x", "L"])
-def test_endless_headers_are_refused(
+def test_an_endless_chain_of_headers_is_rejected(
     artifacts: Path, intact: Manifest, cache: Path, kind: bytes
 ) -> None:
     header = tarfile.TarInfo("vllm/x")

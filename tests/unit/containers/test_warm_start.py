@@ -112,7 +112,7 @@ def test_two_containers_may_share_a_cache_and_start_at_once(world: World) -> Non
         assert given["TRITON_CACHE_DIR"] == str(world.cache / manifest.key / "triton")
 
 
-def test_without_artifacts_nothing_happens(world: World) -> None:
+def test_without_artifacts_the_engine_starts_cold(world: World) -> None:
     entries, given = world.start()
 
     assert not any("warm" in line["message"] for line in entries)
@@ -139,7 +139,7 @@ def test_the_artifact_folder_can_be_set(world: World) -> None:
     assert manifest.key in given["VLLM_CACHE_ROOT"]
 
 
-def test_off_is_off(world: World) -> None:
+def test_mode_off_neither_restores_nor_collects(world: World) -> None:
     world.collected()
 
     entries, given = world.start(PEAGLE_WARM="off")

@@ -63,12 +63,12 @@ def test_output_in_the_readme_is_what_the_command_prints(shown: str, peagle: Pea
     """Line by line in order, with ``...`` where lines were left out."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     block = readme[readme.index(f"{shown}\n") :]
-    wanted = block[: block.index("\n```")].splitlines()[1:]
+    expected = block[: block.index("\n```")].splitlines()[1:]
     command = shlex.split(shown)[2:]
     done = peagle(*command, env={**os.environ, "COLUMNS": "120"}, cwd=ROOT)
     printed = iter(line.rstrip() for line in done.stdout.splitlines())
 
-    for line in wanted:
+    for line in expected:
         assert line == "..." or line in printed, f"not printed, or not in this order: {line!r}"
 
 

@@ -65,10 +65,10 @@ def test_a_link_within_the_folder_becomes_the_file(folder: Path) -> None:
     assert read(b"".join(tar(members_of(folder, "w"))))["w/link.json"] == b"x" * 1025
 
 
-@pytest.mark.parametrize("goal", ["/etc/passwd", "../secret"])
-def test_a_link_that_leaves_the_folder_is_refused(folder: Path, goal: str) -> None:
+@pytest.mark.parametrize("link_target", ["/etc/passwd", "../secret"])
+def test_a_link_that_leaves_the_folder_is_refused(folder: Path, link_target: str) -> None:
     (folder.parent / "secret").write_text("secret")
-    (folder / "link").symlink_to(goal)
+    (folder / "link").symlink_to(link_target)
     with pytest.raises(UserError, match="out of its folder"):
         members_of(folder, "w")
 

@@ -89,8 +89,8 @@ def test_names_depend_on_the_content() -> None:
     assert requests(plan) == requests(plan_of.__wrapped__("from-hub"))
     other = plan.model_copy(update={"instance_count": 3})
     assert requests(other)[0].parameters["ModelName"] != model["ModelName"]
-    said_otherwise = plan.model_copy(update={"findings": (), "reasons": ()})
-    assert requests(said_otherwise) == requests(plan)
+    without_texts = plan.model_copy(update={"findings": (), "reasons": ()})
+    assert requests(without_texts) == requests(plan)
 
 
 def test_a_long_name_is_shortened_for_the_hash() -> None:

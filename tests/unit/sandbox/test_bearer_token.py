@@ -13,25 +13,25 @@ from peagle.aws.client import Keys, connect
 from peagle.sandbox.invocations import TOKEN_PREFIX, InvalidToken, region_of_token
 
 
-def made(region: str = "eu-west-1", seconds: int = 3600) -> str:
+def make_token(region: str = "eu-west-1", seconds: int = 3600) -> str:
     aws = connect(region, endpoint_url="http://127.0.0.1:1", keys=Keys("testing", "testing"))
     return aws.bearer_token(seconds)
 
 
-def edited(old: str, new: str) -> str:
+def tampered(old: str, new: str) -> str:
     """A token whose content was changed."""
-    text = base64.b64decode(made().removeprefix(TOKEN_PREFIX)).decode()
+    text = base64.b64decode(make_token().removeprefix(TOKEN_PREFIX)).decode()
     assert old in text
     return TOKEN_PREFIX + base64.b64encode(text.replace(old, new).encode()).decode()
 
 
 def test_a_token_names_its_region() -> None:
-    assert region_of_token(f"Bearer {made('eu-west-1')}") == "eu-west-1"
-    assert region_of_token(f"bearer {made('us-east-1')}") == "us-east-1"
+    assert region_of_token(f"Bearer {make_token('eu-west-1')}") == "eu-west-1"
+    assert region_of_token(f"bearer {make_token('us-east-1')}") == "us-east-1"
 
 
 def test_a_token_expires() -> None:
-    token = f"Bearer {made(seconds=600)}"
+    token = f"Bearer {make_token(seconds=600)}"
     soon, late = (datetime.now(UTC) + timedelta(minutes=minutes) for minutes in (9, 11))
     assert region_of_token(token, now=soon) == "eu-west-1"
     with pytest.raises(InvalidToken, match="expired"):
@@ -53,7 +53,7 @@ def test_a_token_expires() -> None:
 )
 def test_a_token_for_something_else_is_refused(old: str, new: str) -> None:
     with pytest.raises(InvalidToken):
-        region_of_token(f"Bearer {edited(old, new)}")
+        region_of_token(f"Bearer {tampered(old, new)}")
 
 
 @given(st.text(max_size=80))
