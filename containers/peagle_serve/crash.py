@@ -12,193 +12,206 @@ from typing import NamedTuple
 
 
 class Crash(NamedTuple):
-    """The deciding line without vLLM's prefix, the fix and the cause code ("" if unknown)."""
+    """The deciding line without vLLM's prefix, the fix, the cause code ("" if unknown), and where
+    one exists the command of the fix as argv."""
 
     line: str
     fix: str = ""
     cause: str = ""
+    command: tuple[str, ...] = ()
 
 
-_KNOWN: tuple[tuple[str, re.Pattern[str], str], ...] = tuple(
-    (cause, re.compile(pattern), fix)
-    for cause, pattern, fix in (
-        ("environment", r"^serve: error: ", ""),
-        (
-            "port-in-use",
-            r"[Aa]ddress already in use",
-            "use another port, or stop the process that listens on this one",
-        ),
-        ("missing-library", r"libnuma\.so\.1", "as root: apt-get install libnuma1"),
-        ("missing-engine", r"No module named '?vllm", "peagle engine install"),
-        (
-            "unknown-argument",
-            r": error: (unrecognized arguments|argument |ambiguous option)",
-            "correct or remove that argument",
-        ),
-        (
-            "cuda-driver",
-            r"NVIDIA driver on your system is too old|CUDA driver version is insufficient"
-            r"|unsupported display driver|forward compatibility was attempted"
-            r"|[Ff]ound no NVIDIA driver|unsupported toolchain|Unexpected error from cudaGetDevice"
-            r"|libcuda\.so\.1: cannot open|Failed to infer device type|CUDA unknown error",
-            "the driver is too old for the image's CUDA: on SageMaker set InferenceAmiVersion to "
-            "an AMI with a newer one (CUDA 13: al2023-ami-sagemaker-inference-gpu-4-1); "
-            "elsewhere update the driver, and start the container with its GPUs",
-        ),
-        (
-            "gpu-too-old",
-            r"no kernel image is available for execution|compute capability",
-            "the image was not built for this GPU: use another instance type",
-        ),
-        (
-            "context-too-long",
-            r"greater than the derived max_model_len",
-            "lower --max-model-len to the model's context length",
-        ),
-        (
-            "no-kv-cache",
-            r"No available memory for the cache blocks|larger than the available KV cache memory"
-            r"|is needed, which is larger",
-            "lower --max-model-len, or raise VLLM_CPU_KVCACHE_SPACE (GiB) if memory is free; "
-            "on a GPU raise --gpu-memory-utilization, or use a larger GPU",
-        ),
-        (
-            "out-of-memory",
-            r"[Oo]ut of memory|OutOfMemoryError|Cannot allocate memory|[Nn]ot enough memory"
-            r"|bad_alloc|DefaultCPUAllocator|less than requested memory for kv"
-            r"|less than desired GPU memory utilization",
-            "lower VLLM_CPU_KVCACHE_SPACE (GiB) or --max-model-len, or use a larger machine; on a "
-            "GPU lower --gpu-memory-utilization, --max-num-seqs or --max-model-len",
-        ),
-        (
-            "tensor-parallel",
-            r"divisible by tensor parallel size|[Ww]orld size .*(greater|larger) than",
-            "set SM_VLLM_TENSOR_PARALLEL_SIZE to a divisor of the number of attention heads, and "
-            "at most the number of GPUs",
-        ),
-        (
-            "amx-small-layers",
-            r"Dimension out of range \(expected to be in range of \[-1, 0\], but got -2\)",
-            "on a CPU with AMX tiles vLLM 0.28.0 cannot start a small P-EAGLE head in bfloat16: "
-            "set SM_VLLM_DTYPE=float32, or start vLLM with the current peagle_serve, which "
-            "avoids that kernel",
-        ),
-        (
-            "weights-and-config",
-            r"assert .*(loaded_weight|param)\w*\.(shape|size)|org_vocab_size"
-            r"|There is no module or parameter named|not initialized from checkpoint"
-            r"|exceeds dimension size",
-            "config.json and weights belong to different models: copy the folder of the target or "
-            "head again",
-        ),
-        (
-            "head-does-not-fit",
-            r"For parallel drafting, the draft model config must have|mask_hidden|'fc_input_size'"
-            r"|KeyError: 'mask_token_id'",
-            "this head was not trained for parallel drafting: use a P-EAGLE head, or another "
-            "drafter",
-        ),
-        (
-            "head-does-not-fit",
-            r"Tried to load weights of size|fc\.weight|mat1 and mat2 shapes cannot be multiplied"
-            r"|[Ss]ize mismatch|shape mismatch|Attempted to load weight"
-            r"|is invalid for input of size|must match the size of tensor",
-            "the head was trained for a different target, or its config.json is from a different "
-            "head",
-        ),
-        (
-            "head-does-not-fit",
-            r"index out of range in self",
-            "a token ID is outside the embedding table: use another head, and remove "
-            "SM_VLLM_ENABLE_LORA",
-        ),
-        (
-            "damaged-weights",
-            r"Error while deserializing header|incomplete metadata|MetadataIncompleteBuffer",
-            "a weights file is truncated: download it again",
-        ),
-        (
-            "gated-model",
-            r"GatedRepoError|gated repo|Access to model .* is restricted|Invalid credentials in "
-            r"Authorization header|[Ii]nvalid user token",
-            "accept the model's licence on its page and copy it to S3 with `peagle weights sync`, "
-            "which reads HF_TOKEN; a container that you start yourself reads HF_TOKEN too",
-        ),
-        (
-            "missing-library",
-            r"No module named '?runai_model_streamer",
-            "use an image with runai-model-streamer[s3], or mount the weights",
-        ),
-        (
-            "no-access",
-            r"\((AccessDenied|403|InvalidAccessKeyId|ExpiredToken|PermanentRedirect)\) when calling"
-            r"|NoCredentialsError",
-            "the endpoint's role needs s3:ListBucket on the bucket of the weights, in its own "
-            "region, and s3:GetObject on its objects",
-        ),
-        (
-            "missing-weights",
-            r"\(NoSuchBucket\) when calling|/model_streamer/\w+'",
-            "the s3:// prefix holds no model: see `peagle weights list`",
-        ),
-        (
-            "missing-weights",
-            r"LocalEntryNotFoundError|OfflineModeIsEnabled|is not a valid model identifier"
-            r"|Repo id must be|RepositoryNotFoundError|RevisionNotFoundError"
-            r"|Invalid repository ID or local directory|Re(pository|vision) Not Found for url",
-            "mount the weights, or allow the engine to download them",
-        ),
-        (
-            "missing-weights",
-            r"Cannot find any model weights|No such file or directory"
-            r"|does not appear to have a file named|backend tokenizer",
-            "the model's folder is incomplete: copy it again",
-        ),
-        (
-            "unknown-model",
-            r"Should have a `model_type` key|architectures \[.*\] are not supported"
-            r"|Unsupported model_type|Please ensure you're loading a speculators-format model"
-            r"|does not recognize this architecture|'SpeculatorsConfig' object has no attribute",
-            "this vLLM version does not support the model: check the folder's config.json, or use "
-            "another version of vLLM",
-        ),
-        (
-            "wrong-speculation",
-            r"enough slots to schedule a token",
-            "raise SM_VLLM_MAX_NUM_BATCHED_TOKENS, or lower num_speculative_tokens",
-        ),
-        (
-            "wrong-speculation",
-            r"validation errors? for SpeculativeConfig|speculative_config|[Ss]ynthetic acceptance",
-            "correct the speculative configuration",
-        ),
-        (
-            "wrong-value",
-            r"Pipeline parallelism is not supported for this model",
-            "remove SM_VLLM_PIPELINE_PARALLEL_SIZE, and set SM_VLLM_TENSOR_PARALLEL_SIZE instead",
-        ),
-        (
-            "wrong-value",
-            r"No common block size",
-            "remove SM_VLLM_BLOCK_SIZE: vLLM chooses one that its attention supports",
-        ),
-        (
-            "wrong-value",
-            r"validation errors? for \w*(Config|Args)\b",
-            "correct the SM_VLLM_ (or VLLM_) variable with this value",
-        ),
-        ("disk-full", r"No space left on device", "give the container more disk space"),
-        (
-            "trust-remote-code",
-            r"trust_remote_code|trust-remote-code",
-            "set SM_VLLM_TRUST_REMOTE_CODE=true if you trust the model's code",
-        ),
-        (
-            "quantization",
-            r"[Qq]uantization( method)? \S+ .*not supported|not supported for quantization",
-            "this engine does not support this quantization",
-        ),
-    )
+class _Known(NamedTuple):
+    cause: str
+    pattern: str
+    fix: str
+    command: tuple[str, ...] = ()
+
+
+_KNOWN = (
+    _Known("environment", r"^serve: error: ", ""),
+    _Known(
+        "port-in-use",
+        r"[Aa]ddress already in use",
+        "use another port, or stop the process that listens on this one",
+    ),
+    _Known(
+        "missing-library",
+        r"libnuma\.so\.1",
+        "as root, install the library",
+        ("apt-get", "install", "libnuma1"),
+    ),
+    _Known(
+        "missing-engine", r"No module named '?vllm", "install vLLM", ("peagle", "engine", "install")
+    ),
+    _Known(
+        "unknown-argument",
+        r": error: (unrecognized arguments|argument |ambiguous option)",
+        "correct or remove that argument",
+    ),
+    _Known(
+        "cuda-driver",
+        r"NVIDIA driver on your system is too old|CUDA driver version is insufficient"
+        r"|unsupported display driver|forward compatibility was attempted"
+        r"|[Ff]ound no NVIDIA driver|unsupported toolchain|Unexpected error from cudaGetDevice"
+        r"|libcuda\.so\.1: cannot open|Failed to infer device type|CUDA unknown error",
+        "the driver is too old for the image's CUDA: on SageMaker set InferenceAmiVersion to "
+        "an AMI with a newer one (CUDA 13: al2023-ami-sagemaker-inference-gpu-4-1); "
+        "elsewhere update the driver, and start the container with its GPUs",
+    ),
+    _Known(
+        "gpu-too-old",
+        r"no kernel image is available for execution|compute capability",
+        "the image was not built for this GPU: use another instance type",
+    ),
+    _Known(
+        "context-too-long",
+        r"greater than the derived max_model_len",
+        "lower --max-model-len to the model's context length",
+    ),
+    _Known(
+        "no-kv-cache",
+        r"No available memory for the cache blocks|larger than the available KV cache memory"
+        r"|is needed, which is larger",
+        "lower --max-model-len, or raise VLLM_CPU_KVCACHE_SPACE (GiB) if memory is free; "
+        "on a GPU raise --gpu-memory-utilization, or use a larger GPU",
+    ),
+    _Known(
+        "out-of-memory",
+        r"[Oo]ut of memory|OutOfMemoryError|Cannot allocate memory|[Nn]ot enough memory"
+        r"|bad_alloc|DefaultCPUAllocator|less than requested memory for kv"
+        r"|less than desired GPU memory utilization",
+        "lower VLLM_CPU_KVCACHE_SPACE (GiB) or --max-model-len, or use a larger machine; on a "
+        "GPU lower --gpu-memory-utilization, --max-num-seqs or --max-model-len",
+    ),
+    _Known(
+        "tensor-parallel",
+        r"divisible by tensor parallel size|[Ww]orld size .*(greater|larger) than",
+        "set SM_VLLM_TENSOR_PARALLEL_SIZE to a divisor of the number of attention heads, and "
+        "at most the number of GPUs",
+    ),
+    _Known(
+        "amx-small-layers",
+        r"Dimension out of range \(expected to be in range of \[-1, 0\], but got -2\)",
+        "on a CPU with AMX tiles vLLM 0.28.0 cannot start a small P-EAGLE head in bfloat16: "
+        "set SM_VLLM_DTYPE=float32, or start vLLM with the current peagle_serve, which "
+        "avoids that kernel",
+    ),
+    _Known(
+        "weights-and-config",
+        r"assert .*(loaded_weight|param)\w*\.(shape|size)|org_vocab_size"
+        r"|There is no module or parameter named|not initialized from checkpoint"
+        r"|exceeds dimension size",
+        "config.json and weights belong to different models: copy the folder of the target or "
+        "head again",
+    ),
+    _Known(
+        "head-does-not-fit",
+        r"For parallel drafting, the draft model config must have|mask_hidden|'fc_input_size'"
+        r"|KeyError: 'mask_token_id'",
+        "this head was not trained for parallel drafting: use a P-EAGLE head, or another drafter",
+    ),
+    _Known(
+        "head-does-not-fit",
+        r"Tried to load weights of size|fc\.weight|mat1 and mat2 shapes cannot be multiplied"
+        r"|[Ss]ize mismatch|shape mismatch|Attempted to load weight"
+        r"|is invalid for input of size|must match the size of tensor",
+        "the head was trained for a different target, or its config.json is from a different head",
+    ),
+    _Known(
+        "head-does-not-fit",
+        r"index out of range in self",
+        "a token ID is outside the embedding table: use another head, and remove "
+        "SM_VLLM_ENABLE_LORA",
+    ),
+    _Known(
+        "damaged-weights",
+        r"Error while deserializing header|incomplete metadata|MetadataIncompleteBuffer",
+        "a weights file is truncated: download it again",
+    ),
+    _Known(
+        "gated-model",
+        r"GatedRepoError|gated repo|Access to model .* is restricted|Invalid credentials in "
+        r"Authorization header|[Ii]nvalid user token",
+        "set HF_TOKEN (also read by a container that you start yourself), accept the model's "
+        "licence on its page, and copy the model to S3",
+        ("peagle", "weights", "sync", "PAIR", "s3://BUCKET/PREFIX"),
+    ),
+    _Known(
+        "missing-library",
+        r"No module named '?runai_model_streamer",
+        "use an image with runai-model-streamer[s3], or mount the weights",
+    ),
+    _Known(
+        "no-access",
+        r"\((AccessDenied|403|InvalidAccessKeyId|ExpiredToken|PermanentRedirect)\) when calling"
+        r"|NoCredentialsError",
+        "the endpoint's role needs s3:ListBucket on the bucket of the weights, in its own "
+        "region, and s3:GetObject on its objects",
+    ),
+    _Known(
+        "missing-weights",
+        r"\(NoSuchBucket\) when calling|/model_streamer/\w+'",
+        "the s3:// prefix contains no model: list the objects below it",
+        ("peagle", "weights", "list", "s3://BUCKET/PREFIX"),
+    ),
+    _Known(
+        "missing-weights",
+        r"LocalEntryNotFoundError|OfflineModeIsEnabled|is not a valid model identifier"
+        r"|Repo id must be|RepositoryNotFoundError|RevisionNotFoundError"
+        r"|Invalid repository ID or local directory|Re(pository|vision) Not Found for url",
+        "mount the weights, or allow the engine to download them",
+    ),
+    _Known(
+        "missing-weights",
+        r"Cannot find any model weights|No such file or directory"
+        r"|does not appear to have a file named|backend tokenizer",
+        "the model's folder is incomplete: copy it again",
+    ),
+    _Known(
+        "unknown-model",
+        r"Should have a `model_type` key|architectures \[.*\] are not supported"
+        r"|Unsupported model_type|Please ensure you're loading a speculators-format model"
+        r"|does not recognize this architecture|'SpeculatorsConfig' object has no attribute",
+        "this vLLM version does not support the model: check the folder's config.json, or use "
+        "another version of vLLM",
+    ),
+    _Known(
+        "wrong-speculation",
+        r"enough slots to schedule a token",
+        "raise SM_VLLM_MAX_NUM_BATCHED_TOKENS, or lower num_speculative_tokens",
+    ),
+    _Known(
+        "wrong-speculation",
+        r"validation errors? for SpeculativeConfig|speculative_config|[Ss]ynthetic acceptance",
+        "correct the speculative configuration",
+    ),
+    _Known(
+        "wrong-value",
+        r"Pipeline parallelism is not supported for this model",
+        "remove SM_VLLM_PIPELINE_PARALLEL_SIZE, and set SM_VLLM_TENSOR_PARALLEL_SIZE instead",
+    ),
+    _Known(
+        "wrong-value",
+        r"No common block size",
+        "remove SM_VLLM_BLOCK_SIZE: vLLM chooses one that its attention supports",
+    ),
+    _Known(
+        "wrong-value",
+        r"validation errors? for \w*(Config|Args)\b",
+        "correct the SM_VLLM_ (or VLLM_) variable with this value",
+    ),
+    _Known("disk-full", r"No space left on device", "give the container more disk space"),
+    _Known(
+        "trust-remote-code",
+        r"trust_remote_code|trust-remote-code",
+        "set SM_VLLM_TRUST_REMOTE_CODE=true if you trust the model's code",
+    ),
+    _Known(
+        "quantization",
+        r"[Qq]uantization( method)? \S+ .*not supported|not supported for quantization",
+        "this engine does not support this quantization",
+    ),
 )
 
 _PREFIX = re.compile(
@@ -242,9 +255,9 @@ def parse_crash(lines: Iterable[str]) -> Crash:
         _message(parsed, number) for number, (_, text) in enumerate(parsed) if _MESSAGE.match(text)
     ]
     for message in messages:
-        for cause, pattern, fix in _KNOWN:
-            if pattern.search(message):
-                return Crash(_readable(message), fix, cause)
+        for known in _KNOWN:
+            if re.search(known.pattern, message):
+                return Crash(_readable(message), known.fix, known.cause, known.command)
     return Crash(_readable(messages[-1])) if messages else Crash("")
 
 

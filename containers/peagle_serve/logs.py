@@ -12,7 +12,7 @@ line of the engine has ``"from": "engine"``. Every other line has an ``event`` w
     collect      key                            compile caches are collected
     healthy      seconds                        since the start of the engine
     restart      restarts, limit, reason, cause, exit_code
-    crash        restarts, reason, cause, fix, exit_code
+    crash        restarts, reason, cause, fix, exit_code, and perhaps command (of the fix)
     drain        seconds;  then idle or cut-off
     ended        exit_code
     warning

@@ -87,9 +87,12 @@ class Supervisor:
                 self._log.info("ended after a signal", event="ended", exit_code=0)
                 return 0
             code = engine.ended or 1
-            reason, fix, cause = watch.crash()
+            crash = watch.crash()
+            reason, cause = crash.line, crash.cause
             if not self._may_restart(watch.was_healthy):
-                return self._report_end(f"the engine exited: {reason}", reason, fix, cause, code)
+                return self._report_end(
+                    f"the engine exited: {reason}", *crash[:3], code, crash.command
+                )
             count, limit = len(self._restarts), self._settings.restarts
             self._log.warning(
                 f"restarting the engine ({count} of {limit} in an hour), which exited: {reason}",
@@ -107,12 +110,15 @@ class Supervisor:
         self._restarts.append(now)
         return True
 
-    def _report_end(self, message: str, reason: str, fix: str, cause: str, code: int = 1) -> int:
+    def _report_end(
+        self, message: str, reason: str, fix: str, cause: str, code: int = 1,
+        command: Sequence[str] = (),
+    ) -> int:  # fmt: skip
         """Write the last line of the log. Returns the exit code."""
         self._log.stage = ENDED
         self._log.error(
             message, fix, event="crash", reason=reason, cause=cause, exit_code=code,
-            restarts=len(self._restarts),
+            restarts=len(self._restarts), **({"command": list(command)} if command else {}),
         )  # fmt: skip
         return code
 
@@ -184,7 +190,7 @@ class EngineWatch:
             return Crash(self._failure, see_log, "no-drafts")
         crash = parse_crash(self._output)
         if crash.line:
-            return Crash(crash.line, crash.fix or see_log, crash.cause or "unknown")
+            return crash._replace(fix=crash.fix or see_log, cause=crash.cause or "unknown")
         if self._engine.ended == 128 + signal.SIGKILL:
             return Crash("killed by SIGKILL", "if memory ran out, use a larger machine", "killed")
         return Crash(f"exit code {self._engine.ended}, without a message", see_log, "unknown")

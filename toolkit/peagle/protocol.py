@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from peagle.errors import fix_text
 from peagle_serve.logs import restored_text
 
 STAND_IN_TAG = "peagle:stand-in"
@@ -150,7 +151,8 @@ def log_text(line: str) -> str:
         place = f"{fields['level']} [{fields['place']}] " if "place" in fields else ""
         return f"{process}{place}{message}"
     who = "serve: error:" if fields.get("event") == "refused" else "serve:"
-    fix = f" ({fields['fix']})" if fields.get("fix") else ""
+    fix = fix_text(str(fields.get("fix", "")), fields.get("command"))
+    fix = f" ({fix})" if fix else ""
     argv = f": {json.dumps(fields['argv'], ensure_ascii=False)}" if "argv" in fields else ""
     return f"{who} {message}{fix}{argv}"
 

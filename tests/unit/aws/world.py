@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,16 +13,11 @@ from peagle.deploy.context import DeploymentContext, Progress
 from peagle.deploy.preflight import Preflight, preflight
 from peagle.deploy.state import Deployment
 from peagle.deploy.steps import destroy
-from peagle.engine.logs import find_crash
+from peagle.engine.logs import explain_crash
 from peagle.planning.plan import Plan
 from tests.unit.aws.cloud import Cloud, FakeAws
 
 NAME = "peagle-pair"
-
-
-def _explain(log: Sequence[str]) -> tuple[str, str]:
-    crash = find_crash(log)
-    return crash.line, crash.fix
 
 
 class CloudClock(Clock):
@@ -52,7 +46,7 @@ class World:
         return CloudClock(self.cloud)
 
     def context(self, record: Deployment) -> DeploymentContext:
-        return DeploymentContext(self.aws, record, self.shown.append, _explain, self.clock)
+        return DeploymentContext(self.aws, record, self.shown.append, explain_crash, self.clock)
 
     def preflight(self, plan: Plan, **choices: Any) -> Preflight:
         return preflight(self.aws, plan, load_catalog().instances, **choices)

@@ -87,12 +87,12 @@ CRASHES = {
     "gated": (  # a gated target on the hub
         "Cannot access gated repo for url https://hub/acme/gated/resolve/main/config.json",
         "gated-model",
-        "peagle weights sync",
+        "copy the model to S3",
     ),
     "gated-head": (  # the same as drafter
         "Access to model acme/gated is restricted.",
         "gated-model",
-        "peagle weights sync",
+        "copy the model to S3",
     ),
     "missing": (  # a target on the hub, without a network
         "LocalEntryNotFoundError: Cannot find an appropriate cached snapshot folder",

@@ -123,7 +123,7 @@ PYDANTIC = "pydantic_core._pydantic_core.ValidationError: 1 validation error for
                 "ImportError: libnuma.so.1: cannot open shared object file: No such file",
             ],
             "ImportError: libnuma.so.1: cannot open shared object file: No such file",
-            "apt-get install libnuma1",
+            "install the library",
         ),
         (
             ["ImportError: Arctic Inference is required for suffix decoding."],
@@ -277,3 +277,12 @@ def test_the_last_line_has_no_prefix(tmp_path: Path) -> None:
     log.write_text(f"first\n{line}\n\n")
 
     assert last_line(log) == "Starting to load (1) model"
+
+
+def test_a_fix_that_is_a_command_is_an_argv() -> None:
+    found = find_crash(["ModuleNotFoundError: No module named 'vllm'"])
+    reported = {"time": "t", "event": "crash", "reason": found.line, "fix": found.fix,
+                "cause": found.cause, "command": found.command}  # fmt: skip
+
+    assert found.command == ("peagle", "engine", "install")
+    assert find_crash([json.dumps(reported)]) == found

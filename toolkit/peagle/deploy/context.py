@@ -30,7 +30,7 @@ _SANDBOX_POLLS = ((10.0, 0.1), *_POLLS)
 _ONE_REQUEST: tuple[ResourceType, ...] = ("Model", "EndpointConfig", "Endpoint")
 """The resources that one request creates."""
 
-Explain = Callable[[Sequence[str]], tuple[str, str]]
+Explain = Callable[[Sequence[str]], tuple[str, Fix]]
 """Finds in an engine's log the line that explains its end, and the fix ("" when unknown)."""
 
 
@@ -58,7 +58,7 @@ class DeploymentContext:
     aws: Aws
     record: Deployment
     observe: Observer = field(default=lambda progress: None)
-    explain: Explain = field(default=lambda lines: ("", ""))
+    explain: Explain = field(default=lambda lines: ("", Fix("")))
     clock: Clock = field(default_factory=Clock)
 
     def change(self, **fields: Any) -> None:

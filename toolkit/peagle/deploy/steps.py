@@ -165,12 +165,12 @@ def _cause(context: DeploymentContext, live: Endpoint, tail: Tail) -> tuple[str,
     """SageMaker's reason, and the log line that explains it unless the reason contains it."""
     reason = live.failure or "SageMaker gives no reason"
     try:
-        line, sentence = context.explain([event.raw for event in context.tail(tail.since).new()])
+        line, fix = context.explain([event.raw for event in context.tail(tail.since).new()])
     except AccessDenied:
-        line, sentence = "", ""
+        line, fix = "", Fix("")
     explained = f"; log: {line}" if line and line not in reason else ""
     logs = Fix("read the log", ("peagle", "logs", live.name))
-    return f"{reason}{explained}", Fix(sentence) if sentence else logs
+    return f"{reason}{explained}", fix if fix.sentence else logs
 
 
 def destroy(context: DeploymentContext) -> tuple[tuple[Resource, ...], tuple[Resource, ...]]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from peagle.engine.state import local_engine_names, log_of, read_local_engine, unknown_engine
-from peagle.errors import EngineError
+from peagle.errors import EngineError, Fix
 from peagle.protocol import log_fields, log_text
 from peagle_serve import crash
 
@@ -31,13 +31,14 @@ def crash_error(log: Path | str) -> EngineError:
     """The error with the reason why the engine ended, and the fix."""
     found = crash_of(log)
     reason = found.line or "killed without a message, perhaps out of memory"
-    return EngineError(f"the engine ended: {reason}", found.fix or f"read the log: {log}")
+    fix = Fix(found.fix, found.command) if found.fix else f"read the log: {log}"
+    return EngineError(f"the engine ended: {reason}", fix)
 
 
-def explain_crash(lines: Iterable[str]) -> tuple[str, str]:
+def explain_crash(lines: Iterable[str]) -> tuple[str, Fix]:
     """The line of an engine's log that explains its end, and the fix."""
     found = find_crash(lines)
-    return found.line, found.fix
+    return found.line, Fix(found.fix, found.command)
 
 
 def find_crash(lines: Iterable[str]) -> crash.Crash:
@@ -50,7 +51,9 @@ def find_crash(lines: Iterable[str]) -> crash.Crash:
     reports = [fields for line in lines if (fields := log_fields(line)).get("event") == "crash"]
     if reports and reports[-1].get("cause", "unknown") != "unknown":
         last = reports[-1]
-        return crash.Crash(str(last["reason"]), str(last.get("fix", "")), str(last["cause"]))
+        command = tuple(map(str, last.get("command") or ()))
+        fix, cause = str(last.get("fix", "")), str(last["cause"])
+        return crash.Crash(str(last["reason"]), fix, cause, command)
     return crash.parse_crash(log_text(line) for line in lines)
 
 
