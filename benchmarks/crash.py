@@ -84,7 +84,7 @@ def crash() -> tuple[float, str]:
     from peagle.planning import Options, make_plan
 
     plan = make_plan(Options(pair="tiny"), load_catalog())
-    environment, _ = ProcessRunner().runnable(plan)
+    environment, _ = ProcessRunner().local_environment(plan)
     with tempfile.TemporaryDirectory() as folder:
         ml_root, log = Path(folder, "ml"), Path(folder, "log")
         link_weights(plan, ml_root)

@@ -115,7 +115,7 @@ def test_it_may_do_what_the_container_of_local_up_may(
     """The same container, made (and not started) as `peagle local up` makes it."""
     plan = make_plan(Options(pair="tiny", name=NAME), load_catalog())
     host = DockerRunner(docker, show_image(docker, image["name"]))
-    environment, _ = host.runnable(plan)
+    environment, _ = host.local_environment(plan)
     port = int(running["HostConfig"]["PortBindings"]["8080/tcp"][0]["HostPort"])
     chosen = host.container(plan, environment, port)
     _, *arguments = run_arguments(chosen)

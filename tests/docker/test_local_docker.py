@@ -138,7 +138,7 @@ def container(docker: Docker, image: str, **more: str) -> Iterator[tuple[Any, Co
     """The tiny pair in a container whose end can be waited for."""
     plan = make_plan(Options(pair="tiny", name="alone"), load_catalog())
     host = DockerRunner(docker, show_image(docker, image))
-    environment, _ = host.runnable(plan)
+    environment, _ = host.local_environment(plan)
     chosen = host.container(plan, {**environment, **more}, free_port())
     log = Path(os.environ["PEAGLE_HOME"], "alone.log")
     with log.open("w") as stream:

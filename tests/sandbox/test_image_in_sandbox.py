@@ -37,7 +37,7 @@ def test_codebuild_builds_and_destroy_removes_all_of_it(place: Environment, peag
     assert "/peagle-gpt-oss-20b:0.28.0-gpu-" in address
     assert re.search(r"uploading the build context \([\d.]+ MB\)", built.stderr)
     assert "note" not in built.stderr
-    assert "by tag: ECR reports no digest" in built.stderr
+    assert "by tag, without a pinned digest: ECR reports none" in built.stderr
     refused = peagle("destroy", "--images", "--sandbox", env=place)
     assert refused.returncode == 2
     assert "Role peagle-gpt-oss-20b-us-east-1" in refused.stderr

@@ -72,5 +72,5 @@ def test_denied_access_falls_back_to_the_snapshot(sandbox: Sandbox) -> None:
     plan, found, code = plan_online(sandbox)
 
     assert (sorted(found), code) == (["price-snapshot", "quota-unknown"], 0)
-    assert "not allowed: pricing:GetProducts" in found["price-snapshot"]
+    assert "access denied: pricing:GetProducts" in found["price-snapshot"]
     assert plan["price_per_hour_usd"] > 0

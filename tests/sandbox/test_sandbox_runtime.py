@@ -270,6 +270,6 @@ def test_requests_of_web_pages_are_refused(address: str, headers: dict[str, str]
     answer = connection.getresponse()
     assert (answer.status, json.load(answer)) == (
         403,
-        {"message": "the sandbox does not answer web pages"},
+        {"message": "the sandbox does not accept requests from web pages"},
     )
     connection.close()

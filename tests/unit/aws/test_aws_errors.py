@@ -32,12 +32,16 @@ def _raised(error: BaseException, service: str = "sagemaker") -> PeagleError:
         (boto.EndpointConnectionError(endpoint_url="https://x"), CloudError, "--region"),
         (boto.ReadTimeoutError(endpoint_url="https://x"), CloudError, "cannot be reached"),
         (boto.ConnectionClosedError(endpoint_url="https://x"), CloudError, "cannot be reached"),
-        (ProtocolError("broken"), CloudError, "connection broke"),
+        (ProtocolError("broken"), CloudError, "connection was interrupted"),
         (service_error("ExpiredToken", "The token has expired"), CloudError, "expired"),
         (service_error("ExpiredTokenException", "expired"), CloudError, "aws sso login"),
         (service_error("InvalidClientTokenId", "invalid"), CloudError, "eu-west-1"),
         (service_error("UnrecognizedClientException", "invalid"), CloudError, "check the keys"),
-        (service_error("ThrottlingException", "Rate exceeded"), CloudError, "repeat"),
+        (
+            service_error("ThrottlingException", "Rate exceeded"),
+            CloudError,
+            "run the command again",
+        ),
         (service_error("InternalFailure", "We made an error"), CloudError, "We made an error"),
     ],
 )
@@ -88,7 +92,7 @@ def test_a_denial_names_the_action(operation: str, service: str, message: str, a
     found = _raised(service_error("AccessDeniedException", message, operation), service)
 
     assert isinstance(found, AccessDenied)
-    assert f"not allowed: {action}" in found.message
+    assert f"access denied: {action}" in found.message
     assert action in found.fix
 
 

@@ -29,7 +29,7 @@ CONTEXT = [
     member_of("Dockerfile", b"FROM base\n"),
     member_of("peagle/peagle_serve/a.py", b"x = 1\n"),
 ]
-ORDER = codebuild.BuildOrder("peagle-tiny", "v1", "1.dkr.ecr.example", CONTEXT, "d1")
+ORDER = codebuild.BuildRequest("peagle-tiny", "v1", "1.dkr.ecr.example", CONTEXT, "d1")
 
 
 class InstantClock(Clock):
@@ -43,7 +43,9 @@ def aws(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Aws]:
         yield moto_connection()
 
 
-def build(aws: Aws, order: codebuild.BuildOrder = ORDER) -> tuple[codebuild.RemoteBuild, list[str]]:
+def build(
+    aws: Aws, order: codebuild.BuildRequest = ORDER
+) -> tuple[codebuild.RemoteBuild, list[str]]:
     lines: list[str] = []
     return codebuild.build(aws, order, lines.append, InstantClock()), lines
 
@@ -287,7 +289,7 @@ def test_each_log_line_is_shown_once_and_the_last_is_in_the_error(
     )  # fmt: skip
     monkeypatch.setattr(aws, "call", call)
     lines: list[str] = []
-    with pytest.raises(CloudError, match=r"ended as FAILED in BUILD: denied"):
+    with pytest.raises(CloudError, match=r"failed \(FAILED\) in BUILD: denied"):
         codebuild.build(aws, ORDER, lines.append, InstantClock())
     assert lines[-2:] == ["pulling", "denied"]
     assert lines.count("pulling") == 1

@@ -172,7 +172,7 @@ def test_an_invalid_uri_is_refused(uri: str, moto: Aws) -> None:
 def test_a_denied_listing_names_the_permission(web: Web, aws: Aws) -> None:
     web.answer = lambda request: refused(403, "AccessDenied", "User x is not authorized")
     error = refusal(aws, AccessDenied)
-    assert error.message.startswith(f"not allowed: s3:ListBucket on arn:aws:s3:::{BUCKET} ")
+    assert error.message.startswith(f"access denied: s3:ListBucket on arn:aws:s3:::{BUCKET} ")
     assert "User x is not authorized" in error.message
     assert f"s3:GetObject on arn:aws:s3:::{BUCKET}/big/model/*" in error.fix
     assert error.exit_code == 4
@@ -193,7 +193,7 @@ def test_a_denied_read_names_the_permission(web: Web, aws: Aws) -> None:
 def test_a_bucket_in_another_region_is_an_error(code: str, web: Web, aws: Aws) -> None:
     web.answer = lambda request: refused(301 if code.startswith("P") else 400, code)
     error = refusal(aws, CloudError)
-    assert error.message == f"the bucket {BUCKET} is in another region than us-east-1"
+    assert error.message == f"the bucket {BUCKET} is in a different region from us-east-1"
     assert "--region" in error.fix
 
 

@@ -60,7 +60,8 @@ def test_a_quota_that_other_endpoints_use_up_is_an_error(world: World) -> None:
     found = world.preflight(a_plan(name="another"))
 
     assert _codes(found) == {"quota-in-use": "error"}
-    assert "2 are in use by peagle-pair, so 0 of 1 are left" in found.findings[0].message
+    expected = "2 are in use by peagle-pair, so 0 of the 1 needed are available"
+    assert expected in found.findings[0].message
 
 
 def test_instances_of_an_interrupted_deploy_are_not_counted_against_it(world: World) -> None:
@@ -214,7 +215,7 @@ def test_of_several_roles_the_best_name_wins(world: World) -> None:
     found = find_role(world.aws, None)
 
     assert found.arn.endswith("/Peagle")
-    assert "of 3" in found.because
+    assert "among 3" in found.because
     assert "--role" in found.because
 
 

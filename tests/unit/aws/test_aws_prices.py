@@ -145,7 +145,7 @@ def test_prices_are_read_without_a_writable_home(
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
-        ("AccessDeniedException", "not allowed: pricing:"),
+        ("AccessDeniedException", "access denied: pricing:"),
         ("ThrottlingException", "AWS still throttles"),
         ("ExpiredTokenException", "credentials have expired"),
     ],

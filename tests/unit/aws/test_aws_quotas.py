@@ -98,7 +98,8 @@ def test_a_quota_in_use_names_the_endpoints_and_requests_the_sum(world: World) -
 
     assert (found.code, found.level) == ("quota-in-use", "error")
     assert found.message == (
-        f"the quota '{NAME}' is 2 and 2 are in use by peagle-pair, so 0 of 2 are left"
+        f"the quota '{NAME}' is 2 and 2 are in use by peagle-pair, "
+        "so 0 of the 2 needed are available"
     )
     assert "--desired-value 4" in shlex.join(found.command or ())
     assert found.fix.startswith("remove an endpoint that is not needed, or choose another")
@@ -107,8 +108,8 @@ def test_a_quota_in_use_names_the_endpoints_and_requests_the_sum(world: World) -
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
-        ("AccessDeniedException", "not allowed: servicequotas:"),
-        ("ThrottlingException", "AWS still throttles after several attempts"),
+        ("AccessDeniedException", "access denied: servicequotas:"),
+        ("ThrottlingException", "AWS still throttles requests after several retries"),
         ("ExpiredTokenException", "the AWS credentials have expired"),
     ],
 )
@@ -137,7 +138,7 @@ def test_usage_is_unknown_without_permission_to_list_endpoints(world: World) -> 
     found = only(quota_findings(world.aws, ONE, TABLE))
 
     assert (found.code, found.level) == ("quota-usage-unknown", "note")
-    assert "not allowed: sagemaker:" in found.message
+    assert "access denied: sagemaker:" in found.message
 
 
 def test_a_known_code_avoids_the_listing(world: World) -> None:

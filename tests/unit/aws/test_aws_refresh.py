@@ -316,7 +316,7 @@ def test_a_denied_part_stays_unchanged_and_the_others_continue(
 
     left = {f.where: f.message for f in found.findings if f.code == "not-refreshed"}
     assert set(left) == set(found.failed) == {"instances", "prices", "quotas"}
-    assert "not allowed: pricing:" in left["prices"]
+    assert "access denied: pricing:" in left["prices"]
     assert found.tables.runtimes.runtimes[-1].vllm == "0.31.0"
     assert found.tables.instances == CATALOG.instances
 

@@ -279,7 +279,7 @@ def test_weights_that_are_being_copied_cannot_be_removed(
 def test_an_unreadable_lock_counts(aws: Aws, bucket: Bucket, target: Path, content: bytes) -> None:
     aws.call("s3", "put_object", Bucket="models", Key=PLACE.lock_key, Body=content)
 
-    with pytest.raises(Refused, match="someone else works"):
+    with pytest.raises(Refused, match="another command holds the lock"):
         sync(aws, target=folder_weights(target))
 
 

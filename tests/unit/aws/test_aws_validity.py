@@ -88,9 +88,9 @@ BROKEN: list[tuple[str, str, Any, str, str]] = [
     ("create_model", ENV, {f"K{n}": "ä" * 512 for n in range(40)}, ENV, "bytes; allowed: 32768"),
     ("create_model", "Containers", [{"Image": "i"}], "", "exactly one of PrimaryContainer"),
     ("create_model", "PrimaryContainer", {}, "", "exactly one of PrimaryContainer"),
-    ("create_model", "PrimaryContainer.Image", "", "PrimaryContainer", "neither Image nor"),
+    ("create_model", "PrimaryContainer.Image", "", "PrimaryContainer", "Image or ModelPackageName"),
     ("create_model", "PrimaryContainer.ModelDataUrl", "s3://a/b.tar.gz", "PrimaryContainer",
-     "exclude each other"),
+     "are mutually exclusive"),
     ("create_model", f"{MOUNT}.S3Uri", "s3://models/pair", f"{MOUNT}.S3Uri", "write s3://models/pair/"),
     ("create_model", f"{MOUNT}.S3Uri", "s3://models//pair/", f"{MOUNT}.S3Uri", "empty part"),
     ("create_model", f"{MOUNT}.S3Uri", "https://models/pair/", f"{MOUNT}.S3Uri", "not an s3://"),
@@ -116,12 +116,12 @@ BROKEN: list[tuple[str, str, Any, str, str]] = [
     ("create_model", "Tags", [{"Key": "AWS:x", "Value": ""}], "Tags[0].Key", "AWS's own"),
     ("create_model", "Tags", [{"Key": "a", "Value": "b"}] * 2, "Tags", "have the Key 'a'"),
     ("create_model", "Tags", [{"Key": "a", "Value": "b;c"}], "Tags[0].Value", "does not match"),
-    ("create_model", "Tags", [{"Key": "a"}], "Tags[0].Value", "the key is missing"),
+    ("create_model", "Tags", [{"Key": "a"}], "Tags[0].Value", "missing key"),
     ("create_model", "Tags", {"a": "b"}, "Tags", "expected a list"),
     ("create_endpoint_config", f"{VAR}.InstanceType", "ml.g5.xlrge", f"{VAR}.InstanceType",
      "did you mean ml.g5.xlarge"),
     ("create_endpoint_config", f"{VAR}.InstanceType", "ml.bogus", f"{VAR}.InstanceType",
-     "none of the 277 allowed"),
+     "not one of the 277 allowed"),
     ("create_endpoint_config", f"{VAR}.InferenceAmiVersion", "gpu-4-1",
      f"{VAR}.InferenceAmiVersion", "al2023-ami-sagemaker-inference-gpu-4-1"),
     ("create_endpoint_config", f"{VAR}.InstanceType", "ml.c5.xlarge", f"{VAR}.InferenceAmiVersion",
@@ -140,7 +140,7 @@ BROKEN: list[tuple[str, str, Any, str, str]] = [
     ("create_endpoint_config", f"{VAR}.VolumeSizeInGB", 513, f"{VAR}.VolumeSizeInGB", "to 512"),
     ("create_endpoint_config", f"{VAR}.ServerlessConfig",
      {"MemorySizeInMB": 1024, "MaxConcurrency": 1}, VAR, "exactly one of InstanceType"),
-    ("create_endpoint_config", f"{VAR}.ModelName", "", VAR, "need a role"),
+    ("create_endpoint_config", f"{VAR}.ModelName", "", VAR, "needs ExecutionRoleArn"),
     ("create_endpoint_config", f"{VAR}.RoutingConfig", {"RoutingStrategy": "KV"},
      f"{VAR}.RoutingConfig.RoutingStrategy", "allowed: "),
     (
@@ -148,7 +148,7 @@ BROKEN: list[tuple[str, str, Any, str, str]] = [
         f"{VAR}.RoutingConfig",
         {"RoutingStrategy": "RANDOM", "PrefixAwareRoutingConfig": {"PrefixLength": 1024}},
         f"{VAR}.RoutingConfig.PrefixAwareRoutingConfig",
-        "belongs to PREFIX_AWARE",
+        "requires RoutingStrategy PREFIX_AWARE",
     ),
     (
         "create_endpoint_config",
@@ -165,7 +165,7 @@ BROKEN: list[tuple[str, str, Any, str, str]] = [
     ("update_endpoint", f"{BATCH}.Value", 51, f"{BATCH}.Value", "from 5 to 50"),
     ("update_endpoint", "DeploymentConfig.BlueGreenUpdatePolicy", {
         "TrafficRoutingConfiguration": {"Type": "ALL_AT_ONCE", "WaitIntervalInSeconds": 0}},
-     "DeploymentConfig", "exclude each other"),
+     "DeploymentConfig", "are mutually exclusive"),
 ]  # fmt: skip
 
 
@@ -202,7 +202,7 @@ def test_an_invalid_value_is_reported(
 def test_a_missing_key_is_reported() -> None:
     (found,) = validate("sagemaker", "create_endpoint", {"EndpointName": "e"}, REGION)
 
-    assert (found.path, found.message) == ("EndpointConfigName", "the key is missing")
+    assert (found.path, found.message) == ("EndpointConfigName", "missing key")
 
 
 def test_the_limits_are_exact() -> None:
@@ -350,7 +350,7 @@ def test_a_copy_source_may_be_given_in_parts(source: Any) -> None:
 @pytest.mark.parametrize(
     ("source", "path", "message"),
     [
-        ({"Bucket": "models-a"}, "CopySource.Key", "the key is missing"),
+        ({"Bucket": "models-a"}, "CopySource.Key", "missing key"),
         ({"Bucket": 3, "Key": "a"}, "CopySource.Bucket", "expected text, found 3"),
         (3, "CopySource", "expected text, found 3"),
     ],

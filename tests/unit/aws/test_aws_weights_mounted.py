@@ -122,7 +122,7 @@ def test_a_file_of_another_size_is_refused(copied: Aws) -> None:
     finding = only(mounted_findings(copied, PAIR))
 
     assert (finding.level, finding.code) == ("error", "weights-half")
-    assert "config.json is of another size than the source" in finding.message
+    assert "config.json is not the size of the source" in finding.message
 
 
 def test_an_interrupted_copy_is_refused_with_the_current_writer(
@@ -229,7 +229,7 @@ def test_an_empty_folder_a_missing_bucket_and_the_prefix_above_are_refused(copie
         assert (finding.level, finding.code) == ("error", "weights-missing")
         return finding
 
-    assert "weights are not there" in finding_at("s3://models/empty/").message
+    assert "weights are missing at this prefix" in finding_at("s3://models/empty/").message
     assert "there is no bucket unknown" in finding_at("s3://unknown/x/").message
     assert finding_at("s3://models/pair/").fix == "use --model-source s3://models/pair/target/"
 

@@ -299,7 +299,7 @@ def test_a_name_taken_after_the_preflight_stays_with_its_owner(world: World) -> 
 
     world.cloud.before = take_name
 
-    with pytest.raises(Refused, match="is not ours"):
+    with pytest.raises(Refused, match="was not created by this deployment"):
         world.deploy(a_plan())
 
     world.cloud.endpoints[NAME].config = "theirs"

@@ -235,7 +235,7 @@ FAULTS: list[tuple[list[WarmReply | BaseException | None], type[BaseException], 
     ),
     ([service_error("ThrottlingException", "Rate exceeded", "I")] * 9, CloudError, "throttles"),
     ([EndpointConnectionError(endpoint_url="x")] * 9, CloudError, "cannot be reached"),
-    ([None, service_error("AccessDeniedException", "no", "I")], AccessDenied, "not allowed"),
+    ([None, service_error("AccessDeniedException", "no", "I")], AccessDenied, "access denied"),
     ([None, service_error("ValidationException", "Endpoint x not found", "I")], Missing, "found"),
     ([None, KeyboardInterrupt()], KeyboardInterrupt, None),
 ]

@@ -140,7 +140,7 @@ def test_denied_access_is_one_line(terminal: Terminal, mine: Path) -> None:
 
     assert done.code == 4
     assert done.error == (
-        "error: not allowed: pricing:GetProducts (no) (ask for a policy that allows "
+        "error: access denied: pricing:GetProducts (no) (ask for a policy that allows "
         "pricing:GetProducts)"
     )
 
@@ -163,7 +163,7 @@ def test_what_could_be_had_is_written_and_the_rest_is_a_failure(
 
     assert done.code == 4
     assert price_in(mine) == 1.75
-    assert "quotas: not refreshed: not allowed: servicequotas:" in done.err
+    assert "quotas: not refreshed: access denied: servicequotas:" in done.err
     assert "up to date" not in done.err
     assert done.err.splitlines()[-2:] == [
         f"wrote {mine / 'instances.yaml'}",
@@ -202,7 +202,7 @@ def test_a_failure_is_a_document_too(terminal: Terminal, mine: Path) -> None:
     assert done.code == 4
     assert done.document["failed"] == ["prices"]
     assert [finding["code"] for finding in done.document["findings"]] == ["not-refreshed"]
-    assert json.loads(done.err)["error"]["message"].startswith("not allowed: pricing:")
+    assert json.loads(done.err)["error"]["message"].startswith("access denied: pricing:")
 
 
 def test_a_dry_run_needs_no_folder_that_can_be_written(terminal: Terminal, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def test_unknown_name_is_an_error_with_similar_names(deployed: Terminal, command
 
     assert done.code == 2
     assert done.error == (
-        "error: no deployment is called 'peagle-tinny' (did you mean peagle-tiny?)"
+        "error: there is no deployment 'peagle-tinny' (did you mean peagle-tiny?)"
     )
 
 
@@ -134,7 +134,7 @@ def test_a_name_that_is_nowhere_is_unknown(deployed: Terminal, command: str) -> 
     done = deployed.run(command, "nothing", *(["hello"] if command == "invoke" else []))
 
     assert done.code == 2
-    assert "no deployment is called 'nothing'" in done.error
+    assert "there is no deployment 'nothing'" in done.error
 
 
 @pytest.mark.parametrize("command", [("status", "x"), ("logs", "x"), ("token", "x"),

@@ -116,6 +116,7 @@ def test_the_hints_after_a_failed_deploy_keep_every_option(
     shutil.copy(data_folder("model_catalog") / "runtimes.yaml", folder)
     monkeypatch.setattr(Account, "is_there", True)
     monkeypatch.setattr("peagle.sandbox.client.check_sandbox_engine", lambda: None)
+    monkeypatch.setattr("peagle.sandbox.client.add_instances", lambda instances: None)
     terminal.cloud.next_scripts = [[("Creating", None), ("Failed", "no ping")]]
     role = next(iter(terminal.cloud.roles))["RoleName"]
     kept = ("--sandbox", "--role", role, "--bucket", "peagle-own-bucket")

@@ -356,8 +356,8 @@ def test_another_region_than_the_plans_is_refused(terminal: Terminal, tmp_path: 
     ("code", "exit_code", "words"),
     [
         ("ExpiredTokenException", 4, "expired"),
-        ("UnrecognizedClientException", 4, "does not accept these credentials in us-east-1"),
-        ("AccessDenied", 4, "not allowed: sts:GetCallerIdentity"),
+        ("UnrecognizedClientException", 4, "rejects these credentials in us-east-1"),
+        ("AccessDenied", 4, "access denied: sts:GetCallerIdentity"),
     ],
 )
 def test_credentials_that_aws_refuses(

@@ -135,7 +135,7 @@ def test_full_disk_before_codebuild_is_an_error_and_nothing_is_sent(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(codebuild, "zip_file", full)
-    order = codebuild.BuildOrder("peagle-x", "1", "", [member_of("Dockerfile", b"FROM a")], "d")
+    order = codebuild.BuildRequest("peagle-x", "1", "", [member_of("Dockerfile", b"FROM a")], "d")
     with mock_aws():
         aws = connect("us-east-1", keys=Keys("testing", "testing"))
         with pytest.raises(UserError, match="is full: the build context") as raised:

@@ -159,7 +159,7 @@ def test_a_quota_in_use_does_not_spoil_the_plan(terminal: Terminal, tmp_path: Pa
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        ("AccessDeniedException", "not allowed: pricing:"),
+        ("AccessDeniedException", "access denied: pricing:"),
         ("ThrottlingException", "throttles"),
         ("ExpiredTokenException", "expired"),
     ],

@@ -22,7 +22,7 @@ def plan() -> Plan:
 
 def test_a_process_refuses_baked_weights(plan: Plan) -> None:
     with pytest.raises(Refused, match="baked into") as refused:
-        ProcessRunner().runnable(plan)
+        ProcessRunner().local_environment(plan)
     assert "--engine docker" in refused.value.fix
 
 

@@ -220,7 +220,7 @@ def test_a_named_image_for_another_pair_or_runtime_is_refused(docker: FakeDocker
         find_image(Docker(), plan_for("gpt-oss-20b"), "gpu", "mine", build)
     assert (other.value.command, other.value.code) == (build, "image-of-another-pair")
     assert "omit --image" in other.value.fix
-    with pytest.raises(UserError, match="for the cpu") as raised:
+    with pytest.raises(UserError, match="is a cpu image") as raised:
         find_image(Docker(), plan_for("tiny"), "gpu", "mine")
     assert raised.value.fix == "omit --gpus"
     with pytest.raises(NotFound):
@@ -283,12 +283,15 @@ def test_on_gpus_the_environment_is_the_plans_and_on_a_cpu_it_is_adapted(
 ) -> None:
     plan = plan_for("gpt-oss-20b")
     built = image(docker)
-    assert DockerRunner(Docker(), built, gpus=True).runnable(plan) == (plan.environment, ())
+    assert DockerRunner(Docker(), built, gpus=True).local_environment(plan) == (
+        plan.environment,
+        (),
+    )
     with pytest.raises(Refused, match=r"would have to be downloaded|quantized"):
-        DockerRunner(Docker(), built).runnable(plan)
+        DockerRunner(Docker(), built).local_environment(plan)
     stored = plan_for("qwen3-8b", model_source="s3://models/q")
     with pytest.raises(Refused, match="only AWS can mount"):
-        DockerRunner(Docker(), built, gpus=True).runnable(stored)
+        DockerRunner(Docker(), built, gpus=True).local_environment(stored)
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def test_ranks_become_one() -> None:
     changed, notes = for_cpu({**TINY, "SM_VLLM_TENSOR_PARALLEL_SIZE": "4"}, MACHINE)
 
     assert changed["SM_VLLM_TENSOR_PARALLEL_SIZE"] == "1"
-    assert any(note.startswith("SM_VLLM_TENSOR_PARALLEL_SIZE=4 becomes 1") for note in notes)
+    assert any(note.startswith("SM_VLLM_TENSOR_PARALLEL_SIZE=4 is set to 1") for note in notes)
 
 
 def test_gpu_settings_of_the_speculation_are_dropped() -> None:
@@ -127,7 +127,11 @@ def test_small_local_weights_can_run() -> None:
         ),
         ({**TINY, "SM_VLLM_QUANTIZATION": "mxfp4"}, 0, "its weights are quantized (mxfp4)"),
         ({**TINY, SPECULATION: '{"method": "suffix"}'}, 0, "needs Arctic Inference"),
-        (TINY, 8 * GIB + 1, "its weights take 8.0 GiB, and half of this machine's memory is 8.0"),
+        (
+            TINY,
+            8 * GIB + 1,
+            "its weights take 8.0 GiB; the limit is half of this machine's memory, 8.0",
+        ),
     ],
 )
 def test_the_reason_why_a_plan_cannot_run_is_reported(

@@ -107,7 +107,9 @@ def test_excluded_packages_are_not_in_the_lock() -> None:
 
 
 def test_a_version_without_a_lock_is_refused_with_the_known_versions(no_engine: Path) -> None:
-    with pytest.raises(UserError, match=rf"no locked list for vLLM 0\.1\.0 .*{VLLM}"):
+    with pytest.raises(
+        UserError, match=rf"vLLM 0\.1\.0 cannot be installed: no lock file .*{VLLM}"
+    ):
         install.install_engine("0.1.0")
 
 

@@ -52,9 +52,9 @@ def test_up_again_changes_nothing(engine_home: Path, plan_for: PlanFor) -> None:
 def test_up_with_another_plan_is_refused(engine_home: Path, plan_for: PlanFor) -> None:
     first = start_local(plan_for())
 
-    with pytest.raises(UserError, match="already runs with another plan"):
+    with pytest.raises(UserError, match="is already running with a different plan"):
         start_local(plan_for(k=3))
-    with pytest.raises(UserError, match=f"already runs on port {first.process.port}"):
+    with pytest.raises(UserError, match=f"is already running on port {first.process.port}"):
         start_local(plan_for(), port=1)
     assert is_alive(first.process)
 
@@ -167,7 +167,7 @@ def test_down_during_the_start_ends_up_with_an_error(engine_home: Path, plan_for
         if records.local_engine_names():
             stop_local(NAME)
 
-    with pytest.raises(EngineError, match="was stopped while it started"):
+    with pytest.raises(EngineError, match="was stopped during startup"):
         start_local(plan_for("deaf"), progress=stop)
 
 

@@ -439,7 +439,7 @@ def test_an_image_without_a_compiler_is_refused_before_it_starts(
     docker.answers("run", "--entrypoint", out="g++")
 
     with pytest.raises(PeagleError, match=r"image mine has no g\+\+ .*another --base"):
-        DockerRunner(Docker(), image(docker), compiled=True).runnable(plan_for())
+        DockerRunner(Docker(), image(docker), compiled=True).local_environment(plan_for())
 
 
 @pytest.mark.parametrize(

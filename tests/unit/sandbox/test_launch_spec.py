@@ -91,16 +91,16 @@ def test_the_startup_time_is_that_of_the_variant() -> None:
     assert spec().startup_seconds == 600
 
 
-def test_unsupported_settings_are_remarks() -> None:
+def test_ignored_settings_are_limitations() -> None:
     second = {**VARIANT, "VariantName": "w"}
     model = SomeModel({}, [{}])
     found = launch_spec("r", "e", [{**VARIANT, "InitialInstanceCount": 3}, second], model)
-    assert found.remarks == (
+    assert found.limitations == (
         "variant w is not started: the sandbox runs only the first variant",
         "one engine represents 3 instances",
         "only the first container is started",
     )
-    assert spec().remarks == ()
+    assert spec().limitations == ()
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """The connection to AWS: the only place that builds boto3 clients.
 
 Everything else calls ``Aws.call`` and meets PeagleErrors only. Botocore's ``standard`` mode
-repeats throttled and broken calls.
+retries throttled and interrupted calls.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class CircuitBreaker:
         if self._spent >= BEST_EFFORT_SECONDS:
             budget = f"the {BEST_EFFORT_SECONDS:g} s budget for AWS queries is used up"
             raise CloudError(
-                f"skipped {service}: {budget}", "repeat the command later", "budget-used-up"
+                f"skipped {service}: {budget}", "run the command again later", "budget-used-up"
             )
 
 

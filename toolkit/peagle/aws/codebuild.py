@@ -57,7 +57,7 @@ BUILDSPEC = {
 
 
 @dataclass(frozen=True)
-class BuildOrder:
+class BuildRequest:
     """``context`` is built FROM an image of ``base_registry`` ("" for one that needs no login) and
     pushed as ``repository:tag``; ``digest`` is the context's."""
 
@@ -76,7 +76,7 @@ class RemoteBuild:
     digest: str | None
 
 
-def build(aws: Aws, order: BuildOrder, say: Say, clock: Clock | None = None) -> RemoteBuild:
+def build(aws: Aws, order: BuildRequest, say: Say, clock: Clock | None = None) -> RemoteBuild:
     """Build and push the image; ``say`` receives the log line by line.
 
     Every step may be repeated. An existing image of that tag is not built again, because tags are
@@ -140,7 +140,7 @@ def zip_file(members: Iterable[Member], path: Path) -> None:
                     stream.write(chunk)
 
 
-def _upload(aws: Aws, order: BuildOrder, say: Say) -> tuple[str, str]:
+def _upload(aws: Aws, order: BuildRequest, say: Say) -> tuple[str, str]:
     """Upload the context; its bucket and key."""
     bucket, key = s3.default_bucket(aws.account, aws.region), f"{PREFIX}{order.digest}.zip"
     if not s3.bucket_exists(aws, bucket):
@@ -239,7 +239,7 @@ def _wait(aws: Aws, build_id: str, say: Say, clock: Clock) -> None:
             return
         if status != "IN_PROGRESS":
             raise CloudError(
-                f"the build ended as {status} in {found.get('currentPhase')}"
+                f"the build failed ({status}) in {found.get('currentPhase')}"
                 f"{f': {last}' if last else ''}",
                 f"aws codebuild batch-get-builds --ids {build_id}",
             )

@@ -20,7 +20,7 @@ _LIFECYCLE = {
     "rules": [
         {
             "rulePriority": 1,
-            "description": "layers without a tag",
+            "description": "untagged images",
             "selection": {
                 "tagStatus": "untagged",
                 "countType": "sinceImagePushed",

@@ -100,7 +100,9 @@ def translated(service: str, region: str) -> Iterator[None]:
         raise CloudError(f"{service}: {error}") from error
     except HTTPError as error:
         raise CloudError(
-            f"{service}: the connection broke: {error}", "repeat the command", "connection-broken"
+            f"{service}: the connection was interrupted: {error}",
+            "run the command again",
+            "connection-broken",
         ) from error
 
 
@@ -125,12 +127,12 @@ def _of_service(error: Any, service: str, region: str) -> PeagleError:
     if code == "ModelError":
         return _of_engine(error.response, message)
     if code in _BROKEN_STREAM_CODES:
-        return EngineError(f"the answer broke off: {engine_message(message)}", code=code)
+        return EngineError(f"the response ended early: {engine_message(message)}", code=code)
     if code in _EXPIRED_CODES:
-        fix = Fix("renew them at their source, or run", ("aws", "sso", "login"))
+        fix = Fix("refresh them, or run", ("aws", "sso", "login"))
         return CloudError("the AWS credentials have expired", fix, code)
     if code in _UNKNOWN_KEY_CODES:
-        rejected = f"AWS does not accept these credentials in {region}: {message}"
+        rejected = f"AWS rejects these credentials in {region}: {message}"
         fix = Fix("check the keys, and that this region is enabled for the account")
         return CloudError(rejected, fix, code)
     if code in _DENIED_CODES:
@@ -138,16 +140,16 @@ def _of_service(error: Any, service: str, region: str) -> PeagleError:
         prefix = _IAM_PREFIX.get(service, service)
         action = named["action"] if named else f"{prefix}:{_IAM_ACTION.get(operation, operation)}"
         fix = Fix(f"ask for a policy that allows {action}")
-        return AccessDenied(f"not allowed: {action} ({message})", fix, code)
+        return AccessDenied(f"access denied: {action} ({message})", fix, code)
     if code == "ResourceLimitExceeded":
         found = _QUOTA.search(message)
         name = found["name"] if found else ""
         quota = f"the quota '{name}'" if name else "a quota"
-        used_up = f"{quota} of this account is used up: {message}"
+        used_up = f"{quota} of this account is exhausted: {message}"
         return CloudError(used_up, quota_fix(name, region), code)
     if code in _THROTTLED_CODES:
-        throttled = f"{operation}: AWS still throttles after several attempts: {message}"
-        return CloudError(throttled, "wait a minute and repeat the command", code)
+        throttled = f"{operation}: AWS still throttles requests after several retries: {message}"
+        return CloudError(throttled, "wait a minute and run the command again", code)
     kind = CloudError
     if _PRESENT.search(message):
         kind = AlreadyExists
@@ -230,7 +232,7 @@ _OF_CLIENT = (
 
 
 def _of_client(error: boto.BotoCoreError, service: str, region: str) -> PeagleError:
-    """No answer came, or nothing could be sent."""
+    """No response arrived, or the request could not be sent."""
     for classes, kind, message, fix, code in _OF_CLIENT:
         if isinstance(error, classes):
             return kind(message.format(error=error, service=service, region=region), fix, code)

@@ -91,7 +91,7 @@ def build_image_on_aws(aws: Aws, request: ImageRequest, say: Say) -> str:
     base = _with_ecr_digest(aws, request.base_image, say)
     recipe = request.recipe(base, say)
     repository, tag = parse_tag(request.tag or image_name(plan, recipe))
-    order = codebuild.BuildOrder(
+    order = codebuild.BuildRequest(
         repository=repository,
         tag=tag,
         base_registry=base.partition("/")[0] if parse_ecr_image(base) else "",
@@ -153,5 +153,5 @@ def _with_ecr_digest(aws: Aws, base: str, say: Say) -> str:
     except CloudError as error:
         say(error.message)
     if digest is None and has_host(name):
-        say(f"FROM {name} by tag: ECR reports no digest")
+        say(f"FROM {name} by tag, without a pinned digest: ECR reports none")
     return pinned(name, digest)

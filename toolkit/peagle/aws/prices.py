@@ -80,7 +80,7 @@ PRICE_SNAPSHOT = "price-snapshot"
 NOT_LISTED = "price-not-listed"
 """Finding: AWS has prices for the region, but none for the instance type."""
 
-NOT_AMAZONS = "price-not-amazons"
+NOT_FROM_AWS = "price-not-amazons"
 """Finding: the prices are the sandbox's, or another substitute's."""
 
 COMPONENT = "Hosting"
@@ -175,15 +175,15 @@ def fresh_prices(aws: Aws, table: InstanceTable) -> FreshPrices:
         days = sorted(price.date for instance in table.instances for price in instance.prices)
         of = f" of {days[-1].isoformat()}" if days else ""
         message = f"prices are the catalogue's snapshot{of}: {error.message}"
-        fix = Fix(error.fix or "repeat later", tuple(error.command))
+        fix = Fix(error.fix or "try again later", tuple(error.command))
         return FreshPrices(table, None, (warning(PRICE_SNAPSHOT, "price", message, fix),))
     findings: tuple[Finding, ...] = ()
     if listed.source != SOURCE:
         sandbox = "the sandbox, which repeats the catalogue"
         source = sandbox if listed.source == SANDBOX else STAND_IN
-        message = f"the prices are not AWS's own but from {source}"
-        fix = Fix("with an account, AWS's own prices are used")
-        findings = (note(NOT_AMAZONS, "price", message, fix),)
+        message = f"these are not AWS's prices; they come from {source}"
+        fix = Fix("use an AWS account for AWS's prices")
+        findings = (note(NOT_FROM_AWS, "price", message, fix),)
     return FreshPrices(listed.applied_to(table), listed, findings)
 
 

@@ -171,16 +171,19 @@ def quota_findings(
         quota = quota or endpoint_quota(aws, need.instance_type, code)
     except PeagleError as failed:
         usual = known.quota_default if known else None
-        default = "" if usual is None else f"; a new account has {usual:g}"
+        default = "" if usual is None else f"; new accounts have {usual:g}"
         message = (
             f"cannot read the quota '{_quota_name(need.instance_type)}'{default}: {failed.message}"
         )
-        retry = Fix(failed.fix or "repeat later", tuple(failed.command))
+        retry = Fix(failed.fix or "try again later", tuple(failed.command))
         return (warning("quota-unknown", _WHERE, message, retry),)
     if quota is None:
         message = f"Service Quotas lists no '{_quota_name(need.instance_type)}' in {aws.region}"
         console = f"https://{aws.region}.console.aws.amazon.com/servicequotas/home/services"
-        fix = f"look it up in {console}/sagemaker/quotas; with a quota of 0 SageMaker refuses"
+        fix = (
+            f"look it up in {console}/sagemaker/quotas; with a quota of 0 SageMaker rejects the "
+            "endpoint"
+        )
         return (warning("quota-unknown", _WHERE, message, fix),)
     if quota.value < need.count:
         return tuple(compare_quota(quota, {}, need, aws.region))
@@ -227,7 +230,7 @@ def compare_quota(
         message = f"an update needs {need.more} more temporarily; {value}, and {_in_use(used)}"
         yield warning("quota-tight", _WHERE, message, fix)
     elif free < need.more:
-        message = f"{value} and {_in_use(used)}, so {free} of {need.more} are left"
+        message = f"{value} and {_in_use(used)}, so {free} of the {need.more} needed are available"
         fix = Fix(f"remove an endpoint that is not needed, or {fix.sentence}", fix.command)
         yield error("quota-in-use", _WHERE, message, fix)
 

@@ -20,8 +20,8 @@ from peagle.aws.client import Connect
 from peagle.aws.prices import fetch_prices
 from peagle.aws.quotas import default_quotas
 from peagle.aws.refresh_sources import (
+    describe_types,
     endpoint_types,
-    numbers_of,
     sdk_images,
     with_digests,
     with_images,
@@ -121,8 +121,8 @@ def _digests(tables: Tables, regions: Sequence[str], connect: Connect) -> Result
 def _instances(tables: Tables, regions: Sequence[str], connect: Connect) -> Result:
     known = {instance.type for instance in tables.instances.instances}
     types = [*dict.fromkeys([*sorted(known), *endpoint_types()])]
-    new, unknown = with_types(tables.instances, types, numbers_of(connect(regions[0]), types))
-    message = f"left out, because EC2 in {regions[0]} reports no numbers: {', '.join(unknown)}"
+    new, unknown = with_types(tables.instances, types, describe_types(connect(regions[0]), types))
+    message = f"skipped, because EC2 in {regions[0]} does not describe: {', '.join(unknown)}"
     missing = note("types-without-numbers", "instances", message, "try another --region")
     return replace(tables, instances=new), [missing] if unknown else []
 

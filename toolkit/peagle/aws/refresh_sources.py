@@ -171,7 +171,7 @@ def endpoint_types() -> tuple[str, ...]:
     return tuple(name for name in types if _GPU_TYPE.match(name) and not _TOO_OLD.match(name))
 
 
-def numbers_of(aws: Aws, types: Iterable[str]) -> dict[str, dict[str, Any]]:
+def describe_types(aws: Aws, types: Iterable[str]) -> dict[str, dict[str, Any]]:
     """EC2's description of these types (``ml.g5.xlarge``) in the connection's region, without types
     that it does not offer there. Raises CloudError."""
     names = [name.removeprefix("ml.") for name in types]

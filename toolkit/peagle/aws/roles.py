@@ -57,9 +57,7 @@ def find_role(aws: Aws, given: str | None) -> Role:
 
 def _by_name(aws: Aws, name: str) -> Role:
     if not _ROLE_NAME.fullmatch(name):
-        raise UserError(
-            f"{name!r} is neither a role's ARN nor its name", _LIST_ROLES, "invalid-role"
-        )
+        raise UserError(f"{name!r} is not a role ARN or a role name", _LIST_ROLES, "invalid-role")
     try:
         found = aws.call("iam", "get_role", RoleName=name)["Role"]
     except Missing as error:
@@ -80,8 +78,8 @@ def _of_account(aws: Aws) -> Role:
         roles = [role for role in aws.items("iam", "list_roles", "Roles") if trusts_sagemaker(role)]
     except AccessDenied as denied:
         raise UserError(
-            "no execution role is named, and these credentials may not list roles",
-            "name one with --role or PEAGLE_ROLE",
+            "no execution role is specified, and these credentials are not allowed to list roles",
+            "pass --role or set PEAGLE_ROLE",
             "no-role",
         ) from denied
     if not roles:
@@ -91,7 +89,9 @@ def _of_account(aws: Aws) -> Role:
             "no-role",
         )
     best = min(roles, key=_preference)
-    several = f"the best by name of {len(roles)} that SageMaker may assume; --role names another"
+    several = (
+        f"the best name match among {len(roles)} that SageMaker may assume; --role selects another"
+    )
     return Role(
         best["Arn"], several if len(roles) > 1 else "the only one that SageMaker may assume"
     )

@@ -186,7 +186,7 @@ def _is_uploaded(aws: Aws, bucket: str, key: str, file: LocalFile) -> bool:
 
 
 def delete_objects(aws: Aws, bucket: str, keys: Iterable[str]) -> None:
-    """Delete objects and their unfinished uploads; tolerates what is gone."""
+    """Delete objects and their unfinished uploads; ignores objects that no longer exist."""
     doomed = set(keys)
     try:
         _abort_uploads(aws, bucket, doomed)
@@ -296,7 +296,7 @@ class S3Source:
             response = getattr(error.__cause__, "response", None) or {}
             reason = response.get("Error", {}).get("Message") or error.code
             raise AccessDenied(
-                f"not allowed: {action} on arn:aws:s3:::{resource} ({reason})",
+                f"access denied: {action} on arn:aws:s3:::{resource} ({reason})",
                 f"ask for a policy that allows s3:ListBucket on arn:aws:s3:::{self._bucket} and "
                 f"s3:GetObject on arn:aws:s3:::{self._bucket}/{self._prefix}*; an encrypted bucket "
                 "also needs kms:Decrypt",
@@ -306,13 +306,13 @@ class S3Source:
             if error.code == "NoSuchBucket":
                 raise CheckpointError(f"there is no bucket {self._bucket}", _CHECK_URI) from error
             raise CheckpointError(
-                f"s3://{resource} is gone", "another client is changing it; repeat the command"
+                f"s3://{resource} is gone", "another client deleted it; run the command again"
             ) from error
         except CloudError as error:
             if error.code not in _OTHER_REGION_CODES:
                 raise
             raise CloudError(
-                f"the bucket {self._bucket} is in another region than {self._aws.region}",
-                "name its region with --region",
+                f"the bucket {self._bucket} is in a different region from {self._aws.region}",
+                "pass the bucket's region with --region",
                 error.code,
             ) from error

@@ -20,7 +20,7 @@ BUSY = frozenset({"Creating", "Updating", "SystemUpdating", "RollingBack", "Dele
 """States that end by themselves."""
 
 BROKEN = frozenset({"Failed", "OutOfService", "UpdateRollbackFailed"})
-"""States that only deleting the endpoint ends."""
+"""States that an endpoint leaves only by deletion."""
 
 _NOUN = {"Model": "model", "EndpointConfig": "endpoint_config", "Endpoint": "endpoint"}
 """The kinds as boto3's operations name them."""
@@ -96,7 +96,7 @@ def create(
             raise
         if found != record_id:
             raise Refused(
-                f"the {kind} {name} exists already and is not ours",
+                f"the {kind} {name} already exists and was not created by this deployment",
                 "choose another --name",
                 code="name-in-use",
             ) from error

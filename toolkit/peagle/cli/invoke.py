@@ -63,7 +63,7 @@ def invoke(
     server = _find_server(account, name, region)
     body = api.request_body(
         _read_prompt(prompt),
-        chat=server.chats if chat is None else chat,
+        chat=server.is_chat_model if chat is None else chat,
         max_tokens=max_tokens,
         temperature=temperature,
         stream=stream,

@@ -82,7 +82,7 @@ def apply(context: DeploymentContext, desired: DesiredState, wait: bool = True) 
 def prove(context: DeploymentContext, desired: DesiredState) -> None:
     """Prove that the endpoint in service speculates; raise NotProved if it does not.
 
-    Either way the revision is the serving one from now on.
+    In both cases the revision is recorded as serving.
     """
     revision = desired.revision
     context.say("Proving", f"{len(desired.plan.proof.prompts)} prompts")
@@ -113,7 +113,7 @@ def remove_stale(context: DeploymentContext, desired: DesiredState) -> None:
 
 def prove_endpoint(aws: Aws, plan: Plan, name: str) -> Proof:
     """Send the plan's prompts and compare the engine's counters before and after. Without
-    speculation an answer is the proof.
+    speculation, any non-empty answer passes.
 
     The acceptance of a stand-in says nothing about the pair, so the pair's floor does not apply
     to it. Raises NotProved when the image exposes no counters or refuses a prompt, and EngineError
@@ -167,8 +167,8 @@ def _ask(aws: Aws, name: str, body: dict[str, Any]) -> dict[str, Any]:
         return runtime.ask(aws, name, body)
     except EngineRejected as error:
         raise NotProved(
-            f"the engine rejected a prompt of the proof: {error.message}",
-            "if the context is too short for it, deploy with a longer --max-model-len",
+            f"the engine rejected a proof prompt: {error.message}",
+            "if the prompt exceeds the context, deploy with a larger --max-model-len",
             code="proof-prompt-rejected",
         ) from error
 
@@ -179,7 +179,7 @@ def _counters(aws: Aws, plan: Plan, name: str) -> Counters:
         raise NotProved(
             f"the image of {name} exposes no speculation counters",
             Fix(
-                "build an image that reports speculation counters, then deploy with --image URI",
+                "build and push an image with counters, then deploy it with --image URI",
                 ("peagle", "image", "build", plan.pair, "--push"),
             ),
             code="no-speculation-counters",

@@ -30,7 +30,7 @@ _HASH_AT_END = re.compile(r"-[0-9a-f]{8}$")
 
 @dataclass(frozen=True)
 class DesiredState:
-    """What deploy brings about in the account: the revision, its uploads, its three requests."""
+    """What deploy creates in the account: the revision, its uploads, its three requests."""
 
     revision: Revision
     uploads: tuple[Upload, ...]

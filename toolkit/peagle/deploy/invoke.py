@@ -31,7 +31,7 @@ class InvokeResult:
 class EndpointServer:
     """An endpoint; ``record`` is ``None`` for one that ``peagle deploy`` did not create.
 
-    ``chats``: the target is a chat model; ``speculates``: it is known to speculate;
+    ``is_chat_model``: the target is a chat model; ``speculates``: it is known to speculate;
     ``stand_in``: what the sandbox serves instead of the target.
     """
 
@@ -40,7 +40,7 @@ class EndpointServer:
     record: Deployment | None
 
     @property
-    def chats(self) -> bool:
+    def is_chat_model(self) -> bool:
         return self.record is None or self.record.current.plan.proof.chat
 
     @property
@@ -71,7 +71,7 @@ class LocalServer:
     engine: LocalEngine
 
     @property
-    def chats(self) -> bool:
+    def is_chat_model(self) -> bool:
         return self.engine.chat
 
     @property

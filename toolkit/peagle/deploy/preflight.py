@@ -1,4 +1,4 @@
-"""What the account says about a plan, before anything is created. Reads only.
+"""Checks a plan against the account before anything is created. Reads only.
 
 preflight               everything that deploying the plan depends on
 plan_with_live_prices   a new plan, ranked by today's prices, with the quota and the stored weights
@@ -14,7 +14,7 @@ from peagle.aws import s3, sagemaker
 from peagle.aws.client import Aws
 from peagle.aws.image_records import image_findings
 from peagle.aws.prices import (
-    NOT_AMAZONS,
+    NOT_FROM_AWS,
     NOT_LISTED,
     PRICE_SNAPSHOT,
     FreshPrices,
@@ -40,7 +40,7 @@ from peagle.weights.bucket import Bucket
 from peagle.weights.mounted import WEIGHTS_CODES, mounted_at_plan, mounted_findings
 
 PRICE_CODES = frozenset(
-    {"price-unknown", "price-of-another-region", PRICE_SNAPSHOT, NOT_LISTED, NOT_AMAZONS}
+    {"price-unknown", "price-of-another-region", PRICE_SNAPSHOT, NOT_LISTED, NOT_FROM_AWS}
 )
 """Findings of the plan that AWS's own price list resolves."""
 

@@ -166,7 +166,7 @@ def _not_found(name: str, scope: str | None, region: str | None) -> NotFound:
     fix: str | Fix = Fix(hint) if hint else Fix("list the deployments", ("peagle", "list"))
     if name in deployment_names(None if scope == SANDBOX else SANDBOX):
         fix = "leave out --sandbox" if scope == SANDBOX else "it is in the sandbox: add --sandbox"
-    return NotFound(f"no deployment is called {name!r}{where}", fix)
+    return NotFound(f"there is no deployment {name!r}{where}", fix)
 
 
 @contextmanager
@@ -200,7 +200,7 @@ def _paths(scope: str | None) -> list[Path]:
 
 
 def _read(path: Path) -> Deployment:
-    """The record in ``path``. Raises UserError: nothing may guess what is in the account."""
+    """The record in ``path``. Raises UserError: the contents of the account must not be guessed."""
     try:
         document: Any = json.loads(path.read_text(encoding="utf-8"))
         number = document.get("format", 1) if isinstance(document, dict) else 0

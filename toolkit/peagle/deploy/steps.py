@@ -143,7 +143,7 @@ def wait_in_service(context: DeploymentContext, desired: DesiredState) -> None:
                          code="endpoint-failed")  # fmt: skip
     if live.config != desired.config_name:
         cause, fix = _cause(context, live, tail)
-        serving = f"the earlier configuration {live.config} still serves; {fix.sentence}"
+        serving = f"the earlier configuration {live.config} is still in service; {fix.sentence}"
         raise CloudError(f"the update was rolled back: {cause}", Fix(serving, fix.command),
                          code="endpoint-rolled-back")  # fmt: skip
     sagemaker.retag(context.aws, live.arn, desired.endpoint.get("Tags", []))
@@ -163,7 +163,7 @@ def _disappeared(context: DeploymentContext) -> CloudError:
 
 def _cause(context: DeploymentContext, live: Endpoint, tail: Tail) -> tuple[str, Fix]:
     """SageMaker's reason, and the log line that explains it unless the reason contains it."""
-    reason = live.failure or "SageMaker gives no reason"
+    reason = live.failure or "SageMaker reports no reason"
     try:
         line, fix = context.explain([event.raw for event in context.tail(tail.since).new()])
     except AccessDenied:
@@ -219,7 +219,7 @@ def _remove(context: DeploymentContext, resource: Resource) -> bool:
         except Busy as error:
             raise CloudError(
                 f"another client is changing endpoint {live.name}: {error.message}",
-                Fix("repeat in a minute", ("peagle", "destroy", live.name)),
+                Fix("try again in a minute", ("peagle", "destroy", live.name)),
                 code="endpoint-busy",
             ) from error
     return True

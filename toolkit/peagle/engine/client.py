@@ -61,7 +61,7 @@ def _post(port: int, body: bytes, headers: dict[str, str]) -> dict[str, Any]:
 
 def _refused(port: int, status: int, text: bytes) -> EngineError:
     answer = text[:300].decode("utf-8", errors="replace")
-    return EngineError(f"the engine refused a request ({status}): {answer}", _read_the_log(port))
+    return EngineError(f"the engine rejected a request ({status}): {answer}", _read_the_log(port))
 
 
 def _read_the_log(port: int) -> Fix:
@@ -89,7 +89,7 @@ def _reply(port: int, body: bytes, headers: dict[str, str]) -> Iterator[http.cli
             yield reply
     except (OSError, http.client.HTTPException) as error:
         raise EngineError(
-            f"the engine on port {port} does not answer: {error}", _read_the_log(port)
+            f"the engine on port {port} does not respond: {error}", _read_the_log(port)
         ) from error
     finally:
         connection.close()

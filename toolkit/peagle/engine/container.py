@@ -121,7 +121,7 @@ def find_image(
     check_pair(image, plan.pair, command)
     if image.runtime != runtime:
         fix = "add --gpus" if image.runtime == "gpu" else "omit --gpus"
-        raise UserError(f"the image {named} is for the {image.runtime}", fix)
+        raise UserError(f"the image {named} is a {image.runtime} image", fix)
     return image
 
 

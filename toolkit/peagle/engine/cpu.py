@@ -115,8 +115,8 @@ def cannot_run(environment: Mapping[str, str], weight_bytes: int, machine: Machi
     allowed = machine.memory_bytes * LARGEST_SHARE_OF_MEMORY
     if weight_bytes > allowed:
         return (
-            f"its weights take {weight_bytes / 2**30:.1f} GiB, and half of this machine's memory "
-            f"is {allowed / 2**30:.1f} GiB"
+            f"its weights take {weight_bytes / 2**30:.1f} GiB; the limit is half of this machine's "
+            f"memory, {allowed / 2**30:.1f} GiB"
         )
     return None
 
@@ -158,7 +158,7 @@ def _why_dropped(name: str) -> str | None:
 def _limit_ranks(kept: dict[str, str], notes: list[str]) -> None:
     for name in _ONE_RANK:
         if kept.get(name, "1") != "1":
-            notes.append(f"{name}={kept[name]} becomes 1: a CPU has one rank")
+            notes.append(f"{name}={kept[name]} is set to 1: a CPU has one rank")
             kept[name] = "1"
 
 
@@ -170,7 +170,7 @@ def _limit_speculation(kept: dict[str, str], notes: list[str]) -> None:
             del config[key]
             kept[SPECULATION] = json.dumps(config, ensure_ascii=False)
     if config.get("draft_tensor_parallel_size", 1) != 1:
-        notes.append("draft_tensor_parallel_size becomes 1: a CPU has one rank")
+        notes.append("draft_tensor_parallel_size is set to 1: a CPU has one rank")
         config["draft_tensor_parallel_size"] = 1
         kept[SPECULATION] = json.dumps(config, ensure_ascii=False)
 

@@ -119,7 +119,7 @@ def _docker() -> list[MachineCheck]:
     return [
         MachineCheck("Docker", f"{info.version}, {builder}", True, _DOCKER_USE),
         MachineCheck("Docker Compose", compose or "not installed", compose is not None,
-                     "the files of --emit-compose", "install Docker's compose plugin"),
+                     "local up --emit-compose", "install Docker's compose plugin"),
         MachineCheck("GPUs in containers", "yes" if info.gpus else "no NVIDIA runtime", info.gpus,
                      "--engine docker --gpus", "install the NVIDIA container toolkit"),
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Install vLLM for this machine's CPU: one virtual environment per version, from a locked list.
+"""Install vLLM for this machine's CPU: one virtual environment per version, from a lock file.
 
 The marker is written last, so a partial installation is never used. Downloads stay in pip's cache:
 a second attempt is quick. An image for CPUs contains the same packages.
@@ -84,10 +84,12 @@ def install_engine(
     lock = _locks() / vllm
     if not (lock / "requirements.txt").is_file():
         known = ", ".join(lockable_versions())
-        raise UserError(f"there is no locked list for vLLM {vllm}", f"choose --vllm from {known}")
+        raise UserError(
+            f"vLLM {vllm} cannot be installed: no lock file", f"choose --vllm from {known}"
+        )
     check_machine()
     folder = engine_folder(vllm)
-    with _alone(folder, progress):
+    with _exclusive(folder, progress):
         if not is_installed(vllm):
             _check_python(python or Path(sys.executable))
             _check_disk(folder)
@@ -97,7 +99,7 @@ def install_engine(
 
 
 def is_installed(vllm: str) -> bool:
-    """Whether the engine is completely installed from this toolkit's locked list."""
+    """Whether the engine is completely installed from this toolkit's lock file."""
     folder = engine_folder(vllm)
     return (
         vllm in lockable_versions()
@@ -107,8 +109,8 @@ def is_installed(vllm: str) -> bool:
 
 
 def lock_of(folder: Path, vllm: str) -> str | None:
-    """The digest of the locked list of the engine in ``folder``; ``None`` if this toolkit's list
-    is another one."""
+    """The digest of the lock file of the engine in ``folder``; ``None`` if it differs
+    from this toolkit's."""
     marker = read_json(folder / MARKER) or {}
     found = marker.get("lock")
     return str(found) if found and found == _digest(_locks() / vllm) else None
@@ -124,7 +126,7 @@ def _digest(lock: Path) -> str:
 
 
 @contextmanager
-def _alone(folder: Path, progress: Progress) -> Iterator[None]:
+def _exclusive(folder: Path, progress: Progress) -> Iterator[None]:
     lock = folder.with_name(f"{folder.name}.lock")
     with ExitStack() as held:
         try:
@@ -199,7 +201,7 @@ def _run(
 
 
 def _counting(requirements: Path, progress: Progress) -> Callable[[str], None]:
-    """A function that turns pip's output into progress, one line per tenth of the packages."""
+    """Reports progress from pip's output, one line per tenth of the packages."""
     text = requirements.read_text(encoding="utf-8")
     total = len(re.findall(r"^\S+==", text, re.MULTILINE))
     seen = 0
@@ -252,14 +254,14 @@ _PRINT_PURELIB = (
 def engine_packages(vllm: str) -> Packages:
     """The packages of the engine with that version of vLLM, for an image.
 
-    Raises EngineMissing unless it is installed from the locked list.
+    Raises EngineMissing unless it is installed from the lock file.
     """
     engine = find_engine(vllm)
     lock = lock_of(engine.python.parent.parent, vllm)
     if lock is None:
         raise EngineMissing(
-            f"the engine {engine.python} is not from the locked list, as an image requires",
-            install_fix(vllm, f"Unset {ENGINE_VARIABLE} and install it"),
+            f"the engine {engine.python} is not from the lock file, as an image requires",
+            install_fix(vllm, f"unset {ENGINE_VARIABLE} and install the engine"),
         )
     version, _, folder = run_python(engine.python, _PRINT_PURELIB).partition(" ")
     return Packages(vllm, version, Path(folder), lock)

@@ -83,7 +83,7 @@ def version_of(python: Path) -> str | None:
 
 
 def run_python(python: Path, code: str) -> str:
-    """What ``code`` prints; "" when ``python`` is no working Python."""
+    """What ``code`` prints; "" when ``python`` does not run."""
     try:
         return subprocess.run(
             [str(python), "-I", "-c", code],
@@ -104,7 +104,7 @@ def _chosen_engine(python: Path, vllm: str) -> Engine:
     has = f"has vLLM {found}" if found else "has no vLLM"
     raise EngineMissing(
         f"{ENGINE_VARIABLE} is {python}, which {has}; vLLM {vllm} is needed",
-        install_fix(vllm, f"Unset {ENGINE_VARIABLE} and install it"),
+        install_fix(vllm, f"unset {ENGINE_VARIABLE} and install the engine"),
     )
 
 

@@ -55,7 +55,7 @@ def start_local(
     run the plan, EngineError when the engine ends, and NotProved.
     """
     runner = runner or ProcessRunner()
-    environment, notes = runner.runnable(plan)
+    environment, notes = runner.local_environment(plan)
     with exclusive(plan.name, "local up"):
         running = records.read_local_engine(plan.name)
         if running and is_alive(running.process) and running.ready:
@@ -75,7 +75,7 @@ def start_local(
             records.write(ready)
         except BaseException:
             stop_engine(started.process, STOP_SECONDS)
-            records.forget(plan.name)
+            records.remove_record(plan.name)
             raise
     return ready
 
@@ -128,12 +128,12 @@ def _same(
     """``running``, if it runs what is requested. Raises UserError otherwise."""
     different = ""
     if running.environment != environment or running.image != runner.image:
-        different = "with another plan"
+        different = "with a different plan"
     elif port not in (None, running.process.port):
         different = f"on port {running.process.port}"
     if different:
         raise UserError(
-            f"{running.name} already runs {different}",
+            f"{running.name} is already running {different}",
             Fix("stop it first, or choose another --name",
                 ("peagle", "local", "down", running.name)),
             code="already-running",
@@ -197,7 +197,7 @@ def _prove(plan: Plan, engine: LocalEngine, progress: Progress) -> LocalEngine:
         answer = ask(request_body(plan.proof.prompts[0], **settings))
         if not piece_of(answer).text:
             raise NotProved(
-                "the engine answers with an empty text", f"read the log: {engine.process.log}"
+                "the engine returned an empty response", f"read the log: {engine.process.log}"
             )
         return replace(engine, ready=True)
     found = proof.prove(
@@ -215,7 +215,7 @@ def _prove(plan: Plan, engine: LocalEngine, progress: Progress) -> LocalEngine:
 
 def _ended(engine: LocalEngine) -> PeagleError:
     if records.read_local_engine(engine.name) is None:
-        return EngineError(f"{engine.name} was stopped while it started", "start it again")
+        return EngineError(f"{engine.name} was stopped during startup", "start it again")
     if engine.process.container:
         lines = Path(engine.process.log).read_text(encoding="utf-8", errors="replace").splitlines()
         messages = [line for line in lines if line.startswith("docker: ")]

@@ -28,11 +28,11 @@ def crash_of(log: Path | str) -> crash.Crash:
 
 
 def crash_error(log: Path | str) -> EngineError:
-    """The error with the reason why the engine ended, and the fix."""
+    """The error with the reason why the engine exited, and the fix."""
     found = crash_of(log)
     reason = found.line or "killed without a message, perhaps out of memory"
     fix = Fix(found.fix, found.command) if found.fix else f"read the log: {log}"
-    return EngineError(f"the engine ended: {reason}", fix)
+    return EngineError(f"the engine exited: {reason}", fix)
 
 
 def explain_crash(lines: Iterable[str]) -> tuple[str, Fix]:

@@ -41,7 +41,7 @@ from peagle_serve.contract import (
 
 _WARM_MOUNT = f"{ML_ROOT}/{WARM_FOLDER}"
 Record = Callable[[EngineProcess], object]
-Runnable = tuple[dict[str, str], tuple[str, ...]]
+LocalEnvironment = tuple[dict[str, str], tuple[str, ...]]
 """An environment, and notes on how it differs from the plan's."""
 
 
@@ -51,7 +51,7 @@ class Runner(Protocol):
     @property
     def image(self) -> str | None: ...
 
-    def runnable(self, plan: Plan) -> Runnable:
+    def local_environment(self, plan: Plan) -> LocalEnvironment:
         """The plan's environment as this machine can run it. Raises Refused when it cannot."""
 
     def start(
@@ -73,7 +73,7 @@ class ProcessRunner:
 
     image = None
 
-    def runnable(self, plan: Plan) -> Runnable:
+    def local_environment(self, plan: Plan) -> LocalEnvironment:
         check_machine()
         if plan.target.weights.kind == "image":
             raise Refused(
@@ -81,10 +81,10 @@ class ProcessRunner:
                 "add --engine docker, or omit --baked-weights",
             )
         engine = find_engine(plan.runtime.vllm)
-        runnable = _for_this_cpu(plan, self.compiled)
+        found = _for_this_cpu(plan, self.compiled)
         if self.compiled:
             check_compiler(engine.python)
-        return runnable
+        return found
 
     def start(
         self, plan: Plan, environment: Mapping[str, str], port: int, log: Path, record: Record
@@ -121,14 +121,14 @@ class DockerRunner:
         """The id: another build with the same name is another image."""
         return self.built.id
 
-    def runnable(self, plan: Plan) -> Runnable:
+    def local_environment(self, plan: Plan) -> LocalEnvironment:
         if self.gpus:
             _refuse_s3(plan)
             return dict(plan.environment), ()
-        runnable = _for_this_cpu(plan, self.compiled)
+        found = _for_this_cpu(plan, self.compiled)
         if self.compiled:
             check_compiler_in(self.docker, self.built)
-        return runnable
+        return found
 
     def container(self, plan: Plan, environment: Mapping[str, str], port: int) -> Container:
         """The container to start, with weights mounted unless the image has them, and with the
@@ -159,7 +159,7 @@ class DockerRunner:
         return start_container(self.docker, container, log, record)
 
 
-def _for_this_cpu(plan: Plan, compiled: bool) -> Runnable:
+def _for_this_cpu(plan: Plan, compiled: bool) -> LocalEnvironment:
     machine = this_machine()
     _refuse_s3(plan)
     if reason := cannot_run(plan.environment, weight_bytes(plan), machine):
@@ -188,7 +188,7 @@ def compose_of_plan(runner: DockerRunner, plan: Plan, port: int | None) -> tuple
 
     Raises Refused when this machine cannot run the plan.
     """
-    environment, _ = runner.runnable(plan)
+    environment, _ = runner.local_environment(plan)
     published = port or free_port()
     # By name: other machines, too, can use the file and pull the image from a registry.
     container = replace(runner.container(plan, environment, published), image=runner.built.name)

@@ -64,7 +64,7 @@ def folder_of(name: str) -> Path:
     Raises UserError for a name that is a path.
     """
     if name in ("", ".", "..") or "/" in name:
-        raise UserError(f"{name!r} is not a valid engine name", "use letters, digits and dashes")
+        raise UserError(f"{name!r} is not a valid engine name", "use letters, digits and hyphens")
     return home() / "local" / name
 
 
@@ -83,7 +83,7 @@ def read_local_engine(name: str) -> LocalEngine | None:
     return read_record(_state_file(name), LocalEngine, fix)
 
 
-def forget(name: str) -> None:
+def remove_record(name: str) -> None:
     """Remove the engine's record and keep its log."""
     _state_file(name).unlink(missing_ok=True)
 

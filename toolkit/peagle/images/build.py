@@ -1,6 +1,6 @@
 """Build the image of a plan on this machine.
 
-Images for CPUs are FROM an engine image, which is built once per base and locked list: a base with
+Images for CPUs are FROM an engine image, which is built once per base and lock file: a base with
 Python, and the packages of `peagle engine install`. So the container runs the same files as the
 process, and the build needs no network.
 """
@@ -126,7 +126,7 @@ ENV PATH="{_ENGINE}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:
 @dataclass(frozen=True)
 class Packages:
     """An installed engine: ``folder`` is its site-packages, ``python`` is ``3.11``, ``lock`` the
-    digest of the locked list that it was installed from."""
+    digest of the lock file that it was installed from."""
 
     vllm: str
     python: str

@@ -60,9 +60,9 @@ def create_model(parameters: Parameters, region: str) -> Iterator[Invalid]:
 
 def _container(path: str, container: Parameters, region: str) -> Iterator[Invalid]:
     if not (container.get("Image") or container.get("ModelPackageName")):
-        yield Invalid(path, "neither Image nor ModelPackageName is given", "give Image")
+        yield Invalid(path, "Image or ModelPackageName is required", "give Image")
     if container.get("ModelDataUrl") and container.get("ModelDataSource"):
-        message = "ModelDataUrl and ModelDataSource exclude each other"
+        message = "ModelDataUrl and ModelDataSource are mutually exclusive"
         yield Invalid(path, message, "keep ModelDataSource")
     image = parse_ecr_image(str(container.get("Image") or ""))
     if image and image.region != region:
@@ -108,7 +108,7 @@ def create_endpoint_config(parameters: Parameters, _region: str) -> Iterator[Inv
         yield from _variant(path, variant)
         if not variant.get("ModelName") and not parameters.get("ExecutionRoleArn"):
             message = "a variant without ModelName needs ExecutionRoleArn"
-            yield Invalid(path, message, "give ModelName, or ExecutionRoleArn")
+            yield Invalid(path, message, "add ModelName or ExecutionRoleArn")
     yield from _duplicates("ProductionVariants", "VariantName", variants.values())
 
 
@@ -121,11 +121,12 @@ def _variant(path: str, variant: Parameters) -> Iterator[Invalid]:
     ami, kind = str(variant.get("InferenceAmiVersion") or ""), str(variant.get("InstanceType", ""))
     drivers = next((name for name, (amis, _) in _DRIVERS.items() if amis.search(ami)), None)
     if drivers and kind and not _DRIVERS[drivers][1].match(kind):
-        message = f"{ami} holds {drivers} drivers, which {kind} cannot use"
-        yield Invalid(f"{path}.InferenceAmiVersion", message, "leave it out")
+        message = f"{ami} contains {drivers} drivers, which {kind} cannot use"
+        yield Invalid(f"{path}.InferenceAmiVersion", message, "omit it")
     routing = _mapping(variant.get("RoutingConfig"))
     if "PrefixAwareRoutingConfig" in routing and routing.get("RoutingStrategy") != "PREFIX_AWARE":
-        message = f"it belongs to PREFIX_AWARE, not to {routing.get('RoutingStrategy')}"
+        found = routing.get("RoutingStrategy")
+        message = f"requires RoutingStrategy PREFIX_AWARE, found {found}"
         yield Invalid(f"{path}.RoutingConfig.PrefixAwareRoutingConfig", message, "remove it")
     scaling = _mapping(variant.get("ManagedInstanceScaling"))
     where = f"{path}.ManagedInstanceScaling.MinInstanceCount"
@@ -136,7 +137,7 @@ def update_endpoint(parameters: Parameters, _region: str) -> Iterator[Invalid]:
     """CreateEndpoint and UpdateEndpoint (API_DeploymentConfig, API_RollingUpdatePolicy)."""
     config = _mapping(parameters.get("DeploymentConfig"))
     if config.get("BlueGreenUpdatePolicy") and config.get("RollingUpdatePolicy"):
-        message = "BlueGreenUpdatePolicy and RollingUpdatePolicy exclude each other"
+        message = "BlueGreenUpdatePolicy and RollingUpdatePolicy are mutually exclusive"
         yield Invalid("DeploymentConfig", message, "keep one of them")
     for key, most in _ROLLING_PERCENT.items():
         batch = _mapping(_mapping(config.get("RollingUpdatePolicy")).get(key))

@@ -208,10 +208,10 @@ def _structure(
             yield from _invalid(shape.members[name], item, inner, types)
         else:
             fix = nearest(str(name), shape.members) or _listed("keys", list(shape.members))
-            yield UnknownKey(inner.text, "there is no such key", fix)
+            yield UnknownKey(inner.text, "unknown key", fix)
     for name in shape.required_members:
         if name not in value:
-            yield path.key(name).invalid(None, "the key is missing", "give it", "not be null")
+            yield path.key(name).invalid(None, "missing key", "add the key", "not be null")
     if getattr(shape, "is_tagged_union", False) and len(value) != 1:
         known = ", ".join(shape.members)
         yield path.invalid(value, f"exactly one of {known} must be given", "keep one of them")
@@ -252,7 +252,7 @@ def _text(shape: Any, value: str, path: _Path, types: Collection[str] | None) ->
         _INSTANCE_TYPE.fullmatch(value) if types is None else value in types
     )
     if allowed and value not in allowed and not newer:
-        message = f"{_short(value)!r} is none of the {len(allowed)} allowed values"
+        message = f"{_short(value)!r} is not one of the {len(allowed)} allowed values"
         constraint = f"satisfy enum value set: [{', '.join(allowed)}]"
         yield path.invalid(value, message, _one_of(value, allowed), constraint)
     pattern = shape.metadata.get("pattern")
@@ -294,7 +294,7 @@ def copy_source(
     if service != "s3" or not isinstance(given, Mapping):
         return [], parameters
     wrong = [
-        Invalid(f"{_SOURCE}.{name}", "the key is missing", "give it")
+        Invalid(f"{_SOURCE}.{name}", "missing key", "add the key")
         if name not in given
         else Invalid(f"{_SOURCE}.{name}", f"expected text, found {given[name]!r}", "")
         for name in _REQUIRED

@@ -244,7 +244,7 @@ def _start(port: int, lock: int) -> EngineProcess:
         return daemon
     if report:
         raise UserError(report, "choose another port with --port", "port-in-use")
-    raise EngineError("the sandbox ended during its start", f"see {state.log_file()}")
+    raise EngineError("the sandbox exited during startup", f"see {state.log_file()}")
 
 
 def _daemon_environment() -> dict[str, str]:

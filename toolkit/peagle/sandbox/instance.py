@@ -131,7 +131,7 @@ class EngineInstance:
         """
         try:
             self._tail.start()
-            self._write(*self.spec.remarks)
+            self._write(*self.spec.limitations)
             self._download_weights()
             environment = self._environment()
             on_chosen(self)
@@ -171,7 +171,7 @@ class EngineInstance:
         """The deciding line of the log if the engine has ended; ``None`` while it runs."""
         if self.process and is_alive(self.process):
             return None
-        return crash_of(self._log).line or "it was killed"
+        return crash_of(self._log).line or "killed without a message"
 
     def _download_weights(self) -> None:
         for data in self.spec.model_data:

@@ -54,9 +54,9 @@ class ModelData:
 class LaunchSpec:
     """An engine to launch.
 
-    ``remarks`` list what of the request the sandbox does not do. ``vllm`` is the version in the tag
-    of ``image``, if there is one; ``pair`` is the value of the model's pair tag, which everything
-    that the toolkit renders carries.
+    ``limitations`` lists the parts of the request that the sandbox ignores. ``vllm`` is the version
+    in the tag of ``image``, if there is one; ``pair`` is the value of the model's pair tag, which
+    everything that the toolkit renders carries.
     """
 
     region: str
@@ -65,7 +65,7 @@ class LaunchSpec:
     environment: Mapping[str, str]
     model_data: tuple[ModelData, ...]
     startup_seconds: int
-    remarks: tuple[str, ...] = ()
+    limitations: tuple[str, ...] = ()
     vllm: str | None = None
     image: str = ""
     pair: str = ""
@@ -86,7 +86,7 @@ def launch_spec(
         environment=dict(container.get("Environment") or {}),
         model_data=tuple(_model_data(container)),
         startup_seconds=int(timeout or DEFAULT_STARTUP_SECONDS),
-        remarks=tuple(_remarks(variants, model)),
+        limitations=tuple(_limitations(variants, model)),
         vllm=version[1] if version else None,
         image=image,
         pair=next((tag["Value"] for tag in model.tags if tag["Key"] == PAIR_TAG), ""),
@@ -114,7 +114,7 @@ def _source(source: Mapping[str, Any], into: PurePosixPath) -> ModelData:
     )
 
 
-def _remarks(variants: Sequence[Mapping[str, Any]], model: ContainerModel) -> Iterator[str]:
+def _limitations(variants: Sequence[Mapping[str, Any]], model: ContainerModel) -> Iterator[str]:
     for other in variants[1:]:
         name = other["VariantName"]
         yield f"variant {name} is not started: the sandbox runs only the first variant"

@@ -91,7 +91,7 @@ class EndpointConfig(FakeEndpointConfig):
         self.parameters = {**parameters, "ProductionVariants": variants}
 
     def validate_production_variants(self, production_variants: list[dict[str, Any]]) -> None:
-        """Nothing: ``operations`` validates requests; moto's own list of types is of 2020."""
+        """No-op: ``operations`` validates requests; moto's list of types dates from 2020."""
 
     def is_created(self) -> bool:
         """For CloudFormation: immediately."""
@@ -183,7 +183,7 @@ class SandboxEndpoint(FakeEndpoint):
         deployment_config: dict[str, Any] | None,
         next_config: EndpointConfig | None = None,
     ) -> None:
-        """Start the engine, for ``next_config`` beside the old one; the status follows it."""
+        """Start the engine for ``next_config``; during an update, beside the old engine."""
         self.next_config = next_config
         self.deployment_config = deployment_config
         self.starting = EngineInstance(spec)

@@ -135,7 +135,8 @@ def _install_stacks() -> None:
 def _own_response(environ: WSGIEnvironment) -> Response | None:
     """The sandbox's own response; ``None`` for a request to moto."""
     if _is_from_a_web_page(environ):
-        return json_response({"message": "the sandbox does not answer web pages"}, 403)
+        message = "the sandbox does not accept requests from web pages"
+        return json_response({"message": message}, 403)
     path, method = environ["PATH_INFO"], environ["REQUEST_METHOD"]
     if path.startswith(f"{CONTROL_PATH}/"):
         return _control(method, path.removeprefix(CONTROL_PATH), _body(environ))

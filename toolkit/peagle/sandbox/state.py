@@ -44,7 +44,7 @@ EngineKind = Literal["process", "docker"]
 """The folder below ``$PEAGLE_HOME/deployments`` for deployments in the sandbox."""
 
 ENGINE_GRACE_SECONDS = 5.0
-"""Seconds that an engine has to end by itself before it is killed; it holds nothing of value."""
+"""Seconds that an engine has to end before it is killed; it has no state worth keeping."""
 
 
 def folder() -> Path:

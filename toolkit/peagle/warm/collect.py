@@ -91,14 +91,14 @@ def prefix_of_weights(plan: Plan) -> WeightsPrefix:
     kinds = {weights.kind for weights in (plan.target.weights, drafter) if weights}
     if kinds == {"s3"} and not plan.mounts:
         raise Refused(
-            f"a warm start needs mounted weights, and those of {plan.pair} are streamed",
+            f"a warm start needs mounted weights, but the weights of {plan.pair} are streamed",
             "plan with --weights-by mount",
             code="weights-streamed",
         )
     if kinds != {"s3"} or [mount.channel for mount in plan.mounts] != [None]:
         raise Refused(
-            f"a warm start is stored beside the weights, and those of {plan.pair} are not below "
-            "one prefix in S3",
+            f"a warm start is stored beside the weights, but the weights of {plan.pair} are not "
+            "below one S3 prefix",
             Fix(
                 "use the --model-source and --drafter that this command prints",
                 ("peagle", "weights", "sync", plan.pair, "s3://BUCKET/PREFIX"),
@@ -236,6 +236,6 @@ def _collect(own: Plan, runner: Runner, folder: Path, progress: Progress) -> War
         stop_local(own.name, now=True)
     except BaseException:
         stop_engine(engine.process, STOP_SECONDS)
-        engine_state.forget(own.name)
+        engine_state.remove_record(own.name)
         raise
     return artifact

@@ -37,7 +37,7 @@ _FORMAT = 1
 _KEY = re.compile(r"[0-9a-f]{32}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
-_REPEAT = "nothing was kept; repeat the command"
+_REPEAT = "nothing was stored; run the command again"
 _REBUILD = Fix(
     "build the image again with this version", ("peagle", "image", "build", "PAIR", "--push")
 )
@@ -170,7 +170,7 @@ def _refusal(response: WarmReply, log: str) -> PeagleError:
     message, fix, code = {
         409: (f"there is nothing to collect: {reason}", Fix(f"see {log}"), "nothing-compiled"),
         403: (
-            f"the container does not collect: {reason}",
+            f"the container does not offer compile caches: {reason}",
             Fix(f"start it with {WARM_MODE_VARIABLE}={COLLECT}"),
             "not-collecting",
         ),

@@ -79,8 +79,8 @@ class StoredWarmStart:
 
 @dataclass(frozen=True)
 class StoredWeights:
-    """A prefix and its contents. ``others`` are unknown objects with their sizes, ``lock`` tells
-    who copies or removes at the moment."""
+    """A prefix and its contents. ``others`` are unknown objects with their sizes; ``lock`` is the
+    current holder of the lock."""
 
     prefix: WeightsPrefix
     manifest: Manifest
@@ -126,7 +126,7 @@ class StoredWeights:
                 return one
         known = ", ".join(one.key for one in self.warm)
         raise NotFound(f"no warm start {key} at {self.prefix.uri}",
-                       f"its warm starts are {known}" if known else "it has no warm start",
+                       f"its warm starts are {known}" if known else "the prefix has no warm starts",
                        code="no-such-warm-start")  # fmt: skip
 
     @property
@@ -137,7 +137,7 @@ class StoredWeights:
 
 
 def inspect_weights(aws: Aws, prefix: WeightsPrefix) -> StoredWeights:
-    """Look at a prefix. Raises NotFound when bucket or prefix are empty or the pair is one level
+    """Inspect a prefix. Raises NotFound when bucket or prefix are empty or the pair is one level
     above or below, and Refused for a bucket of another account or region."""
     if not bucket_exists(aws, prefix.bucket):
         raise NotFound(f"there is no bucket {prefix.bucket}", "check the URI", code="no-bucket")

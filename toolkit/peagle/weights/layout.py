@@ -1,4 +1,4 @@
-"""Where the files of a pair are below one S3 prefix, and which other objects are a problem there.
+"""Where the files of a pair are below one S3 prefix, and which other objects prevent mounting.
 
     s3://bucket/prefix/target/...            the target's files
     s3://bucket/prefix/drafter/...           the drafter's files

@@ -63,7 +63,7 @@ def _check_bucket(location: str) -> None:
     if bucket != bucket.lower():
         raise UserError(
             f"{location}: bucket names are in lower case, not {bucket}",
-            f"write {lower} if that is the one",
+            f"write {lower} if that is the bucket you mean",
         )
 
 

@@ -42,8 +42,10 @@ _ID = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True)
 class LockHolder:
-    """Who works: the AWS identity, the machine, on what and since when (UTC). ``sign`` counts the
-    renewals, so that no two of them have the same ETag."""
+    """The AWS identity and machine that hold the lock, the operation, and its start (UTC).
+
+    ``sign`` counts the renewals, so that no two of them have the same ETag.
+    """
 
     id: str
     who: str
@@ -59,7 +61,9 @@ class LockHolder:
             fields = json.loads(content).items()
             holder = cls(**{name: sanitize(value, _MAX_TEXT) for name, value in fields})
         except (ValueError, TypeError, AttributeError, RecursionError):
-            return cls("", "an unknown user", "an unknown machine", "works", "an unknown time")
+            return cls(
+                "", "an unknown user", "an unknown machine", "holds the lock", "an unknown time"
+            )
         return holder if _ID.fullmatch(holder.id) else replace(holder, id="")
 
     def __str__(self) -> str:
@@ -125,7 +129,7 @@ class Lock:
             if not (over or current.stale):
                 self._requested = False
                 raise Refused(
-                    f"someone else works at {self._prefix.uri}: {current}",
+                    f"another command holds the lock of {self._prefix.uri}: {current}",
                     "wait until it has finished; if it crashed, this command takes over "
                     f"{STALE_SECONDS / 60:.0f} minutes after its last activity, or at once with "
                     "--take-over",
@@ -135,7 +139,7 @@ class Lock:
                 _local_file(current.holder.id).unlink(missing_ok=True)
                 return
         raise Refused(
-            f"others take and release the lock of {self._prefix.uri}", "repeat the command",
+            f"other commands keep taking the lock of {self._prefix.uri}", "run the command again",
             code="locked",
         )  # fmt: skip
 
@@ -148,7 +152,7 @@ class Lock:
             holder = current.holder if current else "it was removed"
             raise CloudError(
                 f"the lock of {self._prefix.uri} was taken over: {holder}",
-                "this command has stopped; repeat it when no one else works there",
+                "this command has stopped; run it again when the lock is free",
                 code="lock-lost",
             )
 
@@ -186,7 +190,7 @@ class Lock:
 def hold_lock(
     bucket: Bucket, prefix: WeightsPrefix, doing: str, take_over: bool = False
 ) -> Iterator[Lock]:
-    """Work at the prefix alone. ``doing`` tells others what (``copies tiny``).
+    """Hold the lock of the prefix. ``doing`` tells others what (``copies tiny``).
 
     Raises Refused with the name of the current holder.
     """

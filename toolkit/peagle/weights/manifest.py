@@ -1,8 +1,8 @@
 """The manifest ``peagle-weights.json``: which files belong in the folders, and from which source.
 
-A sync writes it before the first byte (``complete`` false) and after the last one (true), so anyone
-who reads one small object can tell a partial copy from a complete one. Also here: what the
-manifest of one folder says about a plan, and manifests one level above or below a prefix.
+A sync writes it before the first byte (``complete`` false) and after the last one (true), so that
+one small object tells a partial copy from a complete one. Also here: what the manifest of one
+folder says about a plan, and manifests one level above or below a prefix.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def incomplete(folder: FolderEntry, below: Mapping[str, int] | None) -> str:
     if below is not None and missing:
         return f"{_some(missing)} missing"
     if differing:
-        return f"{_some(differing)} of another size than the source"
+        return f"{_some(differing)} not the size of the source"
     return "" if folder.complete else "the sync has not finished"
 
 

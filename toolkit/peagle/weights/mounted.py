@@ -45,7 +45,7 @@ MAX_OBJECTS = 5_000
 
 def mounted_findings(aws: Aws, plan: Plan) -> tuple[Finding, ...]:
     """Problems with the weights that the plan mounts or streams from S3; none of those that deploy
-    uploads itself. What may not be read is a warning."""
+    uploads itself. Missing read permissions give a warning."""
     patient = aws.best_effort() if aws.is_amazon else aws
     found: list[Finding] = []
     for prefix, mounted in _prefixes(plan).items():
@@ -135,8 +135,8 @@ class _PrefixCheck:
             return
         if len(present) == MAX_OBJECTS:
             yield from self._by_manifest_only()
-            message = f"it has more than {MAX_OBJECTS:,} objects, which were not all checked"
-            yield warning(NOT_CHECKED, self.prefix.uri, message, "name the folder of one model")
+            message = f"the prefix has more than {MAX_OBJECTS:,} objects; not all were checked"
+            yield warning(NOT_CHECKED, self.prefix.uri, message, "use the folder of one model")
             return
         if self._mounted:
             yield from self._unknown_objects(present)
@@ -208,12 +208,12 @@ class _PrefixCheck:
             yield from mistaken
         elif not below:
             yield error(
-                MISSING, part.prefix.uri, f"the {part.name}'s weights are not there",
+                MISSING, part.prefix.uri, f"the {part.name}'s weights are missing at this prefix",
                 Fix(f"check {part.option}, or copy a pair there", _sync(part.pair or part.prefix)),
             )  # fmt: skip
         elif f"{part.name}/config.json" in below and "config.json" not in below:
             yield error(
-                MISSING, part.prefix.uri, f"the {part.name} is in a folder of it",
+                MISSING, part.prefix.uri, f"the {part.name} is in a subfolder of this prefix",
                 f"use {part.option} {part.prefix.part_uri(part.name)}",
             )  # fmt: skip
         else:

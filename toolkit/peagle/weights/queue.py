@@ -20,7 +20,7 @@ from peagle.weights.transfer import PartResult, Transfer
 WORKERS = 8
 """boto3 keeps ten connections."""
 
-PATIENCE_SECONDS = 10.0
+GRACE_SECONDS = 10.0
 """How long parts in flight may take to finish when a sync ends early."""
 
 _AHEAD = 2 * WORKERS
@@ -92,7 +92,7 @@ class Meter:
         self.tick()
 
     def withdraw(self, count: int) -> None:
-        """Bytes that counted as done turned out to differ."""
+        """Subtract bytes that were counted as done but differ."""
         self._done -= count
 
     def tick(self) -> None:
@@ -120,7 +120,7 @@ class Workers:
         self._calls.put((future, call))
         return future
 
-    def end(self, patience: float = PATIENCE_SECONDS) -> None:
+    def end(self, patience: float = GRACE_SECONDS) -> None:
         """Start no more calls; wait up to ``patience`` seconds for those that run."""
         while True:
             try:
@@ -154,7 +154,7 @@ class TransferQueue:
 
     def run(self, transfers: Iterator[Transfer]) -> None:
         """Run all transfers, and those that they hand back. Raises the first failure, after parts
-        in flight have finished or ``PATIENCE_SECONDS`` have passed."""
+        in flight have finished or ``GRACE_SECONDS`` have passed."""
         try:
             while (transfer := self._next(transfers)) is not None:
                 transfer.open()

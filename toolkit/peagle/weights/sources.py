@@ -120,7 +120,7 @@ class WeightSource:
         raise failure
 
     def check(self, file: SourceFile, content: bytes) -> None:
-        """Raise CheckpointError when a whole file has other bytes than the hub lists."""
+        """Raise CheckpointError when a whole file does not match the checksum on the Hub."""
         if file.sha256 is not None:
             self.check_sha256(file, hashlib.sha256(content).hexdigest())
         elif file.git is not None:
@@ -135,8 +135,8 @@ class WeightSource:
 
     def _differs(self, file: SourceFile) -> CheckpointError:
         return CheckpointError(
-            f"{self.location}/{file.name} has other bytes than the hub lists",
-            "nothing of it was kept; repeat the command. A proxy or mirror may be the cause",
+            f"{self.location}/{file.name} does not match the checksum on the Hub",
+            "the file was not stored; run the command again. A proxy or mirror may be the cause",
             code="checksum-mismatch",
         )
 

@@ -121,8 +121,8 @@ def other_sources(
         yield warning(
             "other-weights-there", prefix.part_uri(part),
             f"the {part} {of}from {folder.source} is replaced",
-            "use another prefix to keep both; an endpoint that uses this prefix would start with "
-            "other weights",
+            "use another prefix to keep both; endpoints that use this prefix would start with "
+            "different weights",
         )  # fmt: skip
 
 
@@ -135,9 +135,9 @@ def _replaced(
         if differing:
             yield warning(
                 "objects-are-replaced", prefix.part_uri(part),
-                f"{len(differing)} files have another size there and are replaced: "
+                f"{len(differing)} files differ in size at the destination and are replaced: "
                 f"{', '.join(item.name for item in differing[:3])}",
-                "an endpoint that uses this folder would start with other weights",
+                "endpoints that use this folder would start with different weights",
             )  # fmt: skip
 
 
