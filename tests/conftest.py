@@ -66,10 +66,16 @@ _SLOW = ("install", "sandbox", "engine", "docker")
 _SLOW_FILES = ("test_cfn_lint.py", "test_terraform.py")
 
 
-def pytest_collection_finish() -> None:
-    """The garbage collector need not look again at all modules and tests: a tenth of the time."""
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """The garbage collector need not look again at all modules and tests: a tenth of the time.
+
+    A version of pytest-xdist that ignores the groups would start every engine twice.
+    """
     gc.collect()
     gc.freeze()
+    grouped = [item for item in session.items if item.get_closest_marker("xdist_group")]
+    if getattr(session.config.option, "loadgroup", False):
+        assert all("@" in item.nodeid for item in grouped), "pytest-xdist ignores xdist_group"
 
 
 def _group(item: pytest.Item) -> str:
