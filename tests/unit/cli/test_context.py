@@ -114,7 +114,7 @@ def test_the_hints_after_a_failed_deploy_keep_every_option(
     folder = tmp_path / "own $catalogue's"
     folder.mkdir()
     shutil.copy(data_folder("model_catalog") / "runtimes.yaml", folder)
-    monkeypatch.setattr(Account, "is_there", True)
+    monkeypatch.setattr(Account, "is_available", True)
     monkeypatch.setattr("peagle.sandbox.client.check_sandbox_engine", lambda: None)
     monkeypatch.setattr("peagle.sandbox.client.add_instances", lambda instances: None)
     terminal.cloud.next_scripts = [[("Creating", None), ("Failed", "no ping")]]

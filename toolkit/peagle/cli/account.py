@@ -27,7 +27,7 @@ from peagle.cli.options import (
     is_plan_file,
     resolve_plan,
 )
-from peagle.cli.output.console import say
+from peagle.cli.output.console import print_status
 from peagle.deploy.state import Ambiguous, Deployment
 from peagle.errors import Fix, NotFound, UserError
 from peagle.planning import Plan
@@ -53,7 +53,7 @@ class Account:
         return SANDBOX if self.sandbox else None
 
     @property
-    def is_there(self) -> bool:
+    def is_available(self) -> bool:
         """False for a sandbox that does not run."""
         return not self.sandbox or api.running_sandbox() is not None
 
@@ -62,9 +62,9 @@ class Account:
 
         It then offers the instance types of the user's own catalogue too.
         """
-        started = not self.is_there
+        started = not self.is_available
         if started:
-            say("Starting the sandbox")
+            print_status("Starting the sandbox")
             api.start_sandbox()
         if self.sandbox and catalog_of(click.get_current_context()):
             api.add_instances(command_catalog().instances.instances)
@@ -79,7 +79,7 @@ class Account:
         except BaseException:
             if started and not api.deployment_names(SANDBOX) and not api.sandbox_status().endpoints:
                 api.stop_sandbox()
-                say("Stopped the sandbox.")
+                print_status("Stopped the sandbox.")
             raise
 
     def connect(self, region: str) -> Aws:
@@ -118,7 +118,7 @@ def chosen_account(profile: str | None = None, sandbox: bool = False) -> Account
     """The account that the options and AWS_ENDPOINT_URL choose. Raises UserError when they
     contradict each other."""
     if profile and sandbox:
-        raise UserError("--profile and --sandbox are mutually exclusive", "leave one out")
+        raise UserError("--profile and --sandbox are mutually exclusive", "omit one of them")
     is_sandbox = leads_to_sandbox(os.environ)
     if profile and is_sandbox:
         raise UserError(
@@ -173,7 +173,7 @@ def find_endpoint(account: Account, name: str, region: str | None) -> tuple[Depl
     try:
         return find_deployment(account, name, region)
     except NotFound:
-        if not account.is_there:
+        if not account.is_available:
             raise
         variables = filter(None, map(os.environ.get, REGION_VARIABLES))
         aws = account.connect(region or next(variables, DEFAULT_REGION))
@@ -188,7 +188,7 @@ def find_deployment(account: Account, name: str, region: str | None) -> tuple[De
 
     Raises NotFound for an unknown name, and UserError for another account's deployment.
     """
-    if not account.is_there:
+    if not account.is_available:
         raise _sandbox_stopped()
     try:
         record = api.find_record(name, account.scope, region)
@@ -201,7 +201,7 @@ def find_deployment(account: Account, name: str, region: str | None) -> tuple[De
         raise UserError(
             f"{name} was deployed in account {record.account}; these credentials are for "
             f"{aws.account}",
-            "choose another --profile",
+            "choose a different --profile",
             code="other-account",
         )
     return record, aws

@@ -12,7 +12,7 @@ from pydantic_core import to_json
 from peagle import api
 from peagle.cli.context import PeagleCommand
 from peagle.cli.options import catalog_of, complete_pair
-from peagle.cli.output.console import json_option, print_json, say
+from peagle.cli.output.console import json_option, print_json, print_status
 from peagle.errors import CatalogError
 
 
@@ -97,6 +97,8 @@ def check(ctx: click.Context, path: Path | None, as_json: bool) -> None:
     else:
         for problem in problems:
             click.echo(f"{problem.text}{f' (fix: {problem.fix})' if problem.fix else ''}")
-        say(f"{checked} file{'s' * (checked != 1)} checked, {len(problems) or 'no'} "
-            f"problem{'s' * (len(problems) != 1)}")  # fmt: skip
+        print_status(
+            f"{checked} file{'s' * (checked != 1)} checked, {len(problems) or 'no'} "
+            f"problem{'s' * (len(problems) != 1)}"
+        )
     ctx.exit(2 if problems else 0)

@@ -17,7 +17,13 @@ from peagle.cli.account import Account, account_options
 from peagle.cli.context import PeagleCommand, typed_command
 from peagle.cli.options import yes_option
 from peagle.cli.output.catalog import print_changes
-from peagle.cli.output.console import confirmed, json_option, print_json, say, show_findings
+from peagle.cli.output.console import (
+    confirmed,
+    json_option,
+    print_json,
+    print_status,
+    show_findings,
+)
 from peagle.data import data_folder
 from peagle.errors import Fix, UserError
 from peagle.planning.runtime import DEFAULT_REGION
@@ -70,7 +76,7 @@ def refresh(
     own = to or (Path(catalog) if catalog else None)
     if own is None and account.sandbox:
         raise UserError(
-            "answers of the sandbox must not go into the bundled catalogue", "add --to DIR"
+            "responses of the sandbox must not go into the bundled catalogue", "add --to DIR"
         )
     folder = own or data_folder("model_catalog")
     if not dry_run:
@@ -105,13 +111,13 @@ def refresh(
             }
         )
     elif changes:
-        say("\n".join(f"wrote {path}" for path in written) or "Nothing was written.")
+        print_status("\n".join(f"wrote {path}" for path in written) or "Nothing was written.")
     elif not failures:
-        say("The catalogue is up to date; nothing to write.")
+        print_status("The catalogue is up to date; nothing to write.")
     if is_one_reason:
         raise failures[0]
     if failures:
-        say(f"{len(failures)} of {len(parts)} parts were not refreshed.")
+        print_status(f"{len(failures)} of {len(parts)} parts were not refreshed.")
         ctx.exit(failures[0].exit_code)
 
 

@@ -10,7 +10,7 @@ import click
 
 from peagle import api
 from peagle.cli.context import PeagleCommand, command_text
-from peagle.cli.output.console import say
+from peagle.cli.output.console import print_status
 from peagle.errors import PeagleError
 
 NAME = "peagle-demo"
@@ -51,7 +51,7 @@ def demo(pair: str, prompt: str, keep: bool) -> None:
         commands: list[tuple[str, ...]] = [("peagle", "destroy", NAME, "--sandbox")]
         commands += [] if was_running else [("peagle", "sandbox", "stop")]
         remove = " && ".join(map(command_text, commands))
-        say(f"The endpoint is still running. Remove it: {remove}")
+        print_status(f"The endpoint is still running. Remove it: {remove}")
 
 
 def _run(*arguments: str, check: bool = True) -> None:

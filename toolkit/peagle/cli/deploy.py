@@ -12,8 +12,8 @@ from peagle.aws.client import Aws
 from peagle.cli.account import Account, account_options
 from peagle.cli.context import PeagleCommand, typed_command
 from peagle.cli.options import command_catalog, deploy_options, plan_options, refuse_errors
-from peagle.cli.output.console import confirm, json_option, print_json, say
-from peagle.cli.output.deploy import print_calls, show_left, show_plan
+from peagle.cli.output.console import confirm, json_option, print_json, print_status
+from peagle.cli.output.deploy import print_calls, show_plan, show_remaining_resources
 from peagle.cli.output.progress import DeploymentProgress
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.preflight import CHECKED_AGAIN, Preflight
@@ -28,7 +28,7 @@ _ABOUT_IMAGES = frozenset({IMAGE_WITHOUT_COUNTERS})
 """Findings about AWS's image, which the sandbox does not run: it uses our entrypoint."""
 
 _NOT_REPEATED = ("--yes", "--no-wait", "--json")
-"""Options of this command that the command to continue with leaves out."""
+"""Options of this command that the command to continue with omits."""
 
 
 @click.command(
@@ -115,32 +115,34 @@ class _Deploy:
             except NotProved as error:
                 unproved = error
             except (PeagleError, KeyboardInterrupt):
-                self._show_left(context.record)
+                self._show_remaining_resources(context.record)
                 raise
             warm = self._warm_start(context, begun)
         if warm:
-            say(warm.text)
+            print_status(warm.text)
         document = api.deployment_status(self.aws, context.record)
         document["changed"] = self.found.change in ("create", "update")
         document["warm_start"] = warm.document() if warm else None
         if self.as_json:
             print_json(document)
         elif not self.wait:
-            say(f"The endpoint was requested. To wait for it and verify acceptance: {self.again}")
+            print_status(
+                f"The endpoint was requested. To wait for it and verify acceptance: {self.again}"
+            )
         elif not unproved:
             print_calls(document, self.found, self.account)
         if unproved:
-            show_left(context.record, self.account, self.again)
+            show_remaining_resources(context.record, self.account, self.again)
             raise unproved
 
-    def _show_left(self, record: Deployment) -> None:
+    def _show_remaining_resources(self, record: Deployment) -> None:
         """Show what exists; remove a record without resources. The file has the latest state."""
         record = api.load_record(record.scope, record.region, record.name) or record
         if record.resources:
-            show_left(record, self.account, self.again)
+            show_remaining_resources(record, self.account, self.again)
         else:
             api.remove_record(record)
-            say("Nothing was created.")
+            print_status("Nothing was created.")
 
     def _warm_start(self, context: DeploymentContext, begun: float) -> WarmStart | None:
         """What the log of this start reports about a warm start, which needs mounted weights;

@@ -11,8 +11,8 @@ from peagle.aws.client import Aws
 from peagle.cli.account import Account, cloud_options, complete_name, find_deployment
 from peagle.cli.context import PeagleCommand, command_text
 from peagle.cli.options import yes_option
-from peagle.cli.output.console import confirm, json_option, print_json, say
-from peagle.cli.output.deploy import show_left
+from peagle.cli.output.console import confirm, json_option, print_json, print_status
+from peagle.cli.output.deploy import show_remaining_resources
 from peagle.cli.output.progress import DeploymentProgress
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.state import Deployment, Resource
@@ -69,15 +69,15 @@ def destroy(
         if _is_misspelled(name, account):
             raise
         where = " in the sandbox" if account.sandbox else ""
-        where = where if account.is_there else ", and the sandbox is not running"
-        say(f"Nothing to remove: this machine has no record of {name}{where}.")
+        where = where if account.is_available else ", and the sandbox is not running"
+        print_status(f"Nothing to remove: this machine has no record of {name}{where}.")
         _report(name, (), (), as_json)
         return
     if not yes:
-        say(f"{record.name} in {record.region}{', sandbox' if account.sandbox else ''}:")
+        print_status(f"{record.name} in {record.region}{', sandbox' if account.sandbox else ''}:")
         for resource in record.resources:
-            say(f"  {resource.type} {resource.name}")
-        say(f"Current cost: {format_price(api.usd_per_hour(record), account.sandbox)}.")
+            print_status(f"  {resource.type} {resource.name}")
+        print_status(f"Current cost: {format_price(api.usd_per_hour(record), account.sandbox)}.")
         confirm("Remove all of these?", "not removed")
     removed, kept = _remove(aws, record, account)
     _report(name, removed, kept, as_json)
@@ -89,18 +89,20 @@ def _destroy_images(account: Account, region: str | None, yes: bool, as_json: bo
     found = api.image_resources(aws)
     if found and not yes:
         for made in found:
-            say(f"  {made.kind} {made.name}")
+            print_status(f"  {made.kind} {made.name}")
         confirm(f"Remove all of these in {aws.region}, including the images?", "not removed")
-    removed = api.remove_image_resources(aws, say)
+    removed = api.remove_image_resources(aws, print_status)
     if as_json:
         print_json({"removed": [{"type": made.kind, "name": made.name} for made in removed]})
     elif not removed:
-        say(f"Nothing to remove: no image of this toolkit, nor what builds it, is in {aws.region}.")
+        print_status(
+            f"Nothing to remove: no image of this toolkit, nor what builds it, is in {aws.region}."
+        )
 
 
 def _is_misspelled(name: str, account: Account) -> bool:
     """Whether a similar name is known here, or this one elsewhere."""
-    here = api.deployment_names(account.scope) if account.is_there else ()
+    here = api.deployment_names(account.scope) if account.is_available else ()
     elsewhere = api.deployment_names(None if account.sandbox else SANDBOX)
     near = get_close_matches(name, here, n=1, cutoff=_ALIKE)
     return bool(near) or name in here or name in elsewhere
@@ -117,7 +119,9 @@ def _remove(aws: Aws, record: Deployment, account: Account) -> tuple[Resources, 
         except (PeagleError, KeyboardInterrupt):
             left = api.load_record(*place)
             if left:
-                show_left(left, account, command_text(("peagle", "destroy", record.name)))
+                show_remaining_resources(
+                    left, account, command_text(("peagle", "destroy", record.name))
+                )
             raise
 
 

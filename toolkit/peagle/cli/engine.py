@@ -9,7 +9,7 @@ import click
 from peagle import api
 from peagle.cli.context import PeagleCommand, fix_in_context
 from peagle.cli.options import command_catalog
-from peagle.cli.output.console import json_option, print_json, say
+from peagle.cli.output.console import json_option, print_json, print_status
 from peagle.errors import EngineMissing
 
 
@@ -37,7 +37,7 @@ def install(ctx: click.Context, vllm: str | None, python: Path | None, as_json: 
     """
     version = vllm or command_catalog(ctx).runtimes.default
     present = api.is_installed(version)
-    installed = api.install_engine(version, python, progress=say)
+    installed = api.install_engine(version, python, progress=print_status)
     if as_json:
         python = installed.python
         print_json({"vllm": version, "python": str(python), "was_installed": present})

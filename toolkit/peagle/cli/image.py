@@ -21,7 +21,7 @@ from peagle.cli.output.console import (
     hidden_columns,
     json_option,
     print_json,
-    say,
+    print_status,
     terminal_width,
     wrapped,
 )
@@ -97,7 +97,7 @@ def build_(
                 "omit --builder codebuild",
             )
         account.start()
-        address = api.build_image_on_aws(account.connect(plan.region), request, say)
+        address = api.build_image_on_aws(account.connect(plan.region), request, print_status)
         _show_pushed(address, api.pair_arguments(plan), bake_weights, plan.region, as_json)
         return
     if push:
@@ -111,7 +111,7 @@ def build_(
     if as_json:
         print_json({**_document(built.image), "seconds": round(built.seconds, 1), "pushed": pushed})
     elif pushed is None:
-        say(f"Next: {next_command(plan, built.image, account)}")
+        print_status(f"Next: {next_command(plan, built.image, account)}")
     else:
         _show_pushed(pushed, api.pair_arguments(plan), bake_weights, plan.region, as_json)
 
@@ -171,7 +171,7 @@ def list_(as_json: bool) -> None:
     elif found:
         click.echo("\n".join(table(found, terminal_width())))
     else:
-        say(f"No images. Build one: {command_text(('peagle', 'image', 'build', 'PAIR'))}")
+        print_status(f"No images. Build one: {command_text(('peagle', 'image', 'build', 'PAIR'))}")
 
 
 @image.command(
@@ -207,7 +207,9 @@ def _check_pushing(account: Account, region: str) -> None:
             "the sandbox's ECR stores no images, so --push has no target",
             Fix("omit --push, and push to your own registry", _push_command("NAME", "HOST")),
         )
-    say(f"The image will be pushed to account {account.connect(region).account}, {region}.")
+    print_status(
+        f"The image will be pushed to account {account.connect(region).account}, {region}."
+    )
 
 
 def push_built(docker: Docker, built: Image, region: str, account: Account) -> str:
@@ -216,7 +218,7 @@ def push_built(docker: Docker, built: Image, region: str, account: Account) -> s
         return _push(docker, built, None, region, account)
     except (PeagleError, KeyboardInterrupt):
         push = command_text(_push_command(built.name, region=region))
-        say(f"{built.name} is built. Push it: {push}")
+        print_status(f"{built.name} is built. Push it: {push}")
         raise
 
 
@@ -224,7 +226,7 @@ def _push(docker: Docker, built: Image, registry: str | None, region: str, accou
     aws = None if registry and not account.sandbox else account.connect(region)
     with StatusLine() as status:
         progress = partial(status.show, f"pushing {built.name}")
-        return api.push_image(docker, built, aws, registry, say, progress)
+        return api.push_image(docker, built, aws, registry, print_status, progress)
 
 
 def _push_command(name: str, registry: str = "", region: str = DEFAULT_REGION) -> tuple[str, ...]:
@@ -272,7 +274,7 @@ def _show_pushed(
     if as_json:
         return print_json({"pushed": address, "next": deploy})
     click.echo(address)
-    return say(
+    return print_status(
         f"Deploy it: {deploy}" if deploy else "SageMaker pulls images from ECR only, not from here."
     )
 

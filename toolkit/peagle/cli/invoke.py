@@ -9,7 +9,7 @@ import click
 from peagle import api
 from peagle.cli.account import Account, cloud_options, complete_name, find_endpoint
 from peagle.cli.context import PeagleCommand
-from peagle.cli.output.console import json_option, print_json, say
+from peagle.cli.output.console import json_option, print_json, print_status
 from peagle.deploy.invoke import EndpointServer, InferenceServer, InvokeResult, LocalServer
 from peagle.errors import Fix, UserError
 
@@ -74,7 +74,7 @@ def invoke(
         return
     result = api.invoke(server, body, lambda text: click.echo(text, nl=False))
     click.echo()
-    say(_summary(result))
+    print_status(_summary(result))
 
 
 def _find_server(account: Account, name: str, region: str | None) -> InferenceServer:
@@ -106,10 +106,14 @@ def _warn(server: InferenceServer, account: Account, temperature: float) -> None
         on_cpu, version = account.sandbox, api.engine_version() if account.sandbox else ""
         stand_in = server.stand_in if account.sandbox else None
         if stand_in:
-            say(f"Answered by {stand_in}, a stand-in for a target too large for this machine.")
+            print_status(
+                f"Answered by {stand_in}, a stand-in for a target too large for this machine."
+            )
     if on_cpu and server.speculates and temperature > 0:
-        say(f"vLLM {version} on a CPU returns noise when it samples with speculation "
-            "(vllm issue 55005): use --temperature 0 here.")  # fmt: skip
+        print_status(
+            f"vLLM {version} on a CPU returns noise when it samples with speculation "
+            "(vllm issue 55005): use --temperature 0 here."
+        )
 
 
 def _read_prompt(prompt: str) -> str:

@@ -15,7 +15,7 @@ from peagle.cli.output.console import (
     hidden_columns,
     json_option,
     print_json,
-    say,
+    print_status,
     terminal_width,
 )
 from peagle.planning.runtime import DEFAULT_REGION
@@ -30,21 +30,21 @@ _DISPENSABLE = ("PAIR", "REGION", "ACCEPTANCE")
 @click.command("list", cls=PeagleCommand, epilog="Example: peagle list --json")
 @cloud_options
 @json_option
-def listing(account: Account, region: str | None, as_json: bool) -> None:
+def list_deployments(account: Account, region: str | None, as_json: bool) -> None:
     """List this machine's deployments in the account, in all regions or in --region."""
     found: list[dict[str, Any]] = []
-    if account.is_there and api.deployment_names(account.scope):  # else AWS is not called
+    if account.is_available and api.deployment_names(account.scope):  # else AWS is not called
         found = api.list_deployments(account.connect(region or DEFAULT_REGION), region)
     if as_json:
         print_json({"deployments": found})
     elif found:
         _print(found)
-    elif not account.is_there:
-        say("The sandbox is not running, so nothing is deployed in it.")
+    elif not account.is_available:
+        print_status("The sandbox is not running, so nothing is deployed in it.")
     else:
         others = () if account.sandbox else api.deployment_names(SANDBOX)
         hint = f" (in the sandbox: {', '.join(others)}; see them with --sandbox)" if others else ""
-        say(f"No deployments{hint}.")
+        print_status(f"No deployments{hint}.")
 
 
 def _print(found: list[dict[str, Any]]) -> None:
@@ -53,7 +53,7 @@ def _print(found: list[dict[str, Any]]) -> None:
     for line in align_columns(rows, _NUMBERS):
         click.echo(line)
     if dropped:
-        say(hidden_columns(dropped))
+        print_status(hidden_columns(dropped))
     for stand_in in sorted({row["stand_in"] for row in found if row["stand_in"]}):
         click.echo(f"*: measured on {stand_in}, a stand-in for a pair that this machine cannot run")
 

@@ -16,7 +16,7 @@ from peagle.cli.account import chosen_account
 from peagle.cli.context import PeagleCommand, command_text, typed_command
 from peagle.cli.image import build_with_status
 from peagle.cli.options import command_catalog, names_own_image, plan_options, refuse_errors
-from peagle.cli.output.console import json_option, print_json, say, write_file
+from peagle.cli.output.console import json_option, print_json, print_status, write_file
 from peagle.cli.output.progress import StatusLine
 from peagle.engine.runner import DockerRunner, ProcessRunner, Runner
 from peagle.engine.state import LocalEngine
@@ -155,7 +155,7 @@ def list_(as_json: bool) -> None:
         click.echo(f"{name}: unknown, {path} cannot be read")
     if not engines and not unreadable:
         start = command_text(("peagle", "local", "up", "PAIR"))
-        say(f"No engines are running. Start one: {start}")
+        print_status(f"No engines are running. Start one: {start}")
 
 
 def document(engine: LocalEngine) -> dict[str, Any]:
@@ -202,7 +202,7 @@ def _print_engine(engine: LocalEngine) -> None:
             f"{engine.drafts} drafts."
         )
     else:
-        click.echo(f"{engine.pair} answers.")
+        click.echo(f"{engine.pair} responds.")
     if warm := api.warm_start_of(Path(engine.process.log)):
         click.echo(warm.text)
     if engine.notes:
@@ -257,7 +257,7 @@ def _compose_runner(
         if build_first or not names_own_image(plan):
             raise
         named = plan.runtime.image
-        say(f"Could not check whether {named} is for {plan.pair}: {missing.message}.")
+        print_status(f"Could not check whether {named} is for {plan.pair}: {missing.message}.")
         return DockerRunner(Docker(), api.unchecked_image(named), gpus)
 
 
@@ -273,4 +273,4 @@ def _write_compose(
         print_json({"file": str(file), "port": published})
     elif str(file) != "-":
         up = f"{api.compose_command(Docker())} --file {file} up"
-        say(f"{file} publishes port {published}: {up}")
+        print_status(f"{file} publishes port {published}: {up}")

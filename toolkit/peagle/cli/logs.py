@@ -13,7 +13,7 @@ from peagle.aws.runtime import LogEvent, Tail
 from peagle.cli.account import deployment_options
 from peagle.cli.context import PeagleCommand, command_text
 from peagle.cli.options import duration
-from peagle.cli.output.console import TYPED_AT, json_option, print_json, say
+from peagle.cli.output.console import STARTED_AT, json_option, print_json, print_status
 from peagle.deploy.state import Deployment
 from peagle.errors import UserError
 from peagle.text import duration_argument, format_duration
@@ -43,8 +43,8 @@ def logs(
 ) -> None:
     """Show the CloudWatch log of the deployment NAME."""
     if follow and as_json:
-        raise UserError("--follow and --json are mutually exclusive", "leave one out")
-    typed = click.get_current_context().meta[TYPED_AT]
+        raise UserError("--follow and --json are mutually exclusive", "omit one of them")
+    typed = click.get_current_context().meta[STARTED_AT]
     start = _created(aws, record) if since is None else typed - since
     tail = Tail(aws, record.name, start)
     if as_json:
@@ -53,7 +53,7 @@ def logs(
     shown = _show(tail)
     if not follow:
         if not shown:
-            say(_no_lines(aws, record, since))
+            print_status(_no_lines(aws, record, since))
         return
     try:
         while True:

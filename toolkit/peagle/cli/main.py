@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import click
 
 from peagle import __version__
-from peagle.cli.output.console import TYPED_AT
+from peagle.cli.output.console import STARTED_AT
 from peagle.errors import Fix, PeagleError, UserError, nearest
 from peagle.store import home
 
@@ -79,7 +79,7 @@ class LazyGroup(click.Group):
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         """Record when the command was typed, before its modules load."""
         ctx = super().make_context(*args, **kwargs)
-        ctx.meta[TYPED_AT] = time.time()
+        ctx.meta[STARTED_AT] = time.time()
         return ctx
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -94,7 +94,9 @@ class LazyGroup(click.Group):
         if cmd_name not in _NAMES:
             return None
         module = import_module(f"peagle.cli.{cmd_name}")
-        command: click.Command = getattr(module, "listing" if cmd_name == "list" else cmd_name)
+        command: click.Command = getattr(
+            module, "list_deployments" if cmd_name == "list" else cmd_name
+        )
         return command
 
     def resolve_command(

@@ -244,7 +244,7 @@ def resolve_plan(
 def _drafter_hint(drafter: str | None) -> str:
     """What the user may have meant by an unknown ``--drafter``; empty without a guess."""
     if drafter == "hf":
-        return "leave it out: the pair's own head comes from the hub; hf is for check and fit"
+        return "omit it: the pair's own head comes from the hub; hf is for check and fit"
     if drafter is not None and Path(drafter).is_dir():
         return f"for the folder of that name use --drafter ./{drafter}"
     return ""
@@ -260,7 +260,7 @@ def _read_plan(path: Path, given: dict[str, Any]) -> Plan:
         raise UserError(
             f"{flag} cannot be combined with a plan file ({path})",
             Fix(
-                f"leave {flag} out, or create a new plan",
+                f"omit {flag}, or create a new plan",
                 (
                     "peagle",
                     "plan",

@@ -9,7 +9,7 @@ import click
 from peagle import api
 from peagle.cli.context import PeagleCommand, command_text, typed_command
 from peagle.cli.options import plan_options, raise_first_error
-from peagle.cli.output.console import json_option, print_json, say, write_file
+from peagle.cli.output.console import json_option, print_json, print_status, write_file
 from peagle.errors import UserError
 from peagle.findings import errors
 from peagle.planning import Plan
@@ -48,11 +48,11 @@ def plan(
     """
     if not online and (profile or sandbox):
         flag = "--profile" if profile else "--sandbox"
-        raise UserError(f"{flag} requires --online", f"add --online, or leave {flag} out")
+        raise UserError(f"{flag} requires --online", f"add --online, or omit {flag}")
     refused = errors(plan.findings)
     if out is not None and not refused:
         write_file(out, api.plan_bytes(plan))
-        say(f"wrote {out}")
+        print_status(f"wrote {out}")
     if as_json:
         print_json(api.plan_document(plan))
     else:

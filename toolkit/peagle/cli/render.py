@@ -9,7 +9,7 @@ import click
 from peagle import api
 from peagle.cli.context import PeagleCommand
 from peagle.cli.options import command_catalog, plan_options, refuse_errors
-from peagle.cli.output.console import json_option, print_json, say, write_folder
+from peagle.cli.output.console import json_option, print_json, print_status, write_folder
 from peagle.planning import Plan
 
 _FORMATS = api.format_names()
@@ -56,7 +56,7 @@ def render(format: str, plan: Plan, output: Path, force: bool, as_json: bool) ->
     paths = [str(output / file.path) for file in files]
     if as_json:
         return print_json({"format": format, "pair": plan.pair, "files": paths})
-    say(f"{plan.pair} as {format}:")
+    print_status(f"{plan.pair} as {format}:")
     for path in paths:
         click.echo(path)
     return None

@@ -12,7 +12,7 @@ import click
 from peagle import api
 from peagle.cli.context import PeagleCommand, command_text
 from peagle.cli.options import region_option
-from peagle.cli.output.console import json_option, print_json, say
+from peagle.cli.output.console import json_option, print_json, print_status
 from peagle.engine.process import LOOPBACK
 from peagle.sandbox.client import CONFLICTING_VARIABLES, EndpointStatus
 from peagle.sandbox.state import EngineKind
@@ -78,7 +78,7 @@ def status(as_json: bool) -> None:
         click.echo(f"The sandbox is not running. Start it: {start}")
         if found.leftover_engines:
             left = found.leftover_engines
-            say(f"The sandbox was killed; engines still running: {left}. End them: {end}")
+            print_status(f"The sandbox was killed; engines still running: {left}. End them: {end}")
         return
     click.echo(f"The sandbox is running at {found.url} (process {found.pid}).")
     for endpoint in found.endpoints:

@@ -34,7 +34,7 @@ def token(name: str, account: Account, region: str | None, duration: int, as_jso
     """
     _, aws = find_endpoint(account, name, region)
     if not 0 < duration <= MAX_TOKEN_SECONDS:
-        raise UserError("a token is valid for 1s to 12h", "choose another --duration")
+        raise UserError("a token is valid for 1s to 12h", "choose a different --duration")
     key = aws.bearer_token(duration)
     if not as_json:
         return click.echo(key)

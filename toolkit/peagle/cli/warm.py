@@ -26,8 +26,8 @@ from peagle.cli.options import (
     plan_options,
     refuse_errors,
 )
-from peagle.cli.output.console import confirm, json_option, print_json, say
-from peagle.cli.output.deploy import show_left
+from peagle.cli.output.console import confirm, json_option, print_json, print_status
+from peagle.cli.output.deploy import show_remaining_resources
 from peagle.cli.output.progress import DeploymentProgress, StatusLine
 from peagle.cli.output.warm import (
     collected_document,
@@ -103,7 +103,7 @@ def warm(
     if local:
         if account.sandbox or account.profile:
             raise UserError("--local cannot be combined with --sandbox or --profile",
-                            "leave one out: --local starts an engine on this machine")  # fmt: skip
+                            "omit one: --local starts an engine on this machine")  # fmt: skip
         return _collect_locally(plan, engine_kind or "process", gpus, folder, as_json)
     if engine_kind or gpus or folder:
         raise UserError("--engine, --gpus and --to are for starts on this machine", "add --local")
@@ -137,7 +137,7 @@ def _collect_locally(
         engine = api.read_local_engine(name)
         if engine is not None and engine.state != "dead":  # a second Ctrl-C
             stop = command_text(("peagle", "local", "down", name))
-            say(f"The engine is still running. Stop it: {stop}")
+            print_status(f"The engine is still running. Stop it: {stop}")
         else:
             again = typed_command(ctx, "warm", without=("--yes", "--json"))
             say_interrupted("the engine has stopped", shlex.join(again))
@@ -158,7 +158,7 @@ def _writable_folder(to: str | None) -> Path:
     if is_s3_uri(to):
         raise UserError(
             f"--to {to}: a local warm start can only be stored in a local folder",
-            "leave out --local: then the endpoint's GPU compiles, and the caches are stored beside "
+            "omit --local: then the endpoint's GPU compiles, and the caches are stored beside "
             "the weights in S3",
         )
     folder = Path(to).expanduser().absolute()
@@ -259,8 +259,8 @@ class _Run:
             api.destroy(context)
         except BaseException:
             if isinstance(cause, PeagleError):
-                say(f"The error before the removal failed: {cause}")
+                print_status(f"The error before the removal failed: {cause}")
             left = api.load_record(context.record.scope, context.record.region, context.record.name)
-            show_left(left or context.record, self.account, self.again)
+            show_remaining_resources(left or context.record, self.account, self.again)
             raise
         return context.clock.now() - created if created else 0.0

@@ -20,7 +20,7 @@ from peagle.cli.options import (
     region_option,
     yes_option,
 )
-from peagle.cli.output.console import confirm, json_option, print_json, say, show_findings
+from peagle.cli.output.console import confirm, json_option, print_json, print_status, show_findings
 from peagle.cli.output.progress import StatusLine
 from peagle.cli.output.weights import (
     SyncProgressBar,
@@ -126,21 +126,21 @@ def _refuse_replacing_used(plan: SyncPlan, aws: Aws) -> None:
     """Raise Refused if the sync would replace weights that a deployed endpoint uses."""
     replaced = {finding.where for finding in plan.findings if finding.code in REPLACING_CODES}
     reason = "the next instance of the endpoint would start with different weights"
-    api.refuse_weights_in_use(replaced, aws.scope, reason, "use another prefix, or ")
+    api.refuse_weights_in_use(replaced, aws.scope, reason, "use a different prefix, or ")
 
 
 def _parts(
     target_only: bool, drafter_only: bool, target_from: str | None, drafter_from: str | None
 ) -> tuple[str, ...]:
     if target_only and drafter_only:
-        raise UserError("--target-only and --drafter-only are mutually exclusive", "leave out both")
+        raise UserError("--target-only and --drafter-only are mutually exclusive", "omit both")
     for only, other, location in (
         (target_only, "--drafter-from", drafter_from),
         (drafter_only, "--target-from", target_from),
     ):
         if only and location:
             flag = "--target-only" if target_only else "--drafter-only"
-            raise UserError(f"{other} cannot be combined with {flag}", "leave out one of them")
+            raise UserError(f"{other} cannot be combined with {flag}", "omit one of them")
     return ("target",) if target_only else ("drafter",) if drafter_only else PARTS
 
 
@@ -206,7 +206,7 @@ def remove_command(
     """
     if key and (take_over or even_if_used):
         raise UserError("--take-over and --even-if-used cannot be combined with --warm",
-                        "leave them out: --warm keeps the weights")  # fmt: skip
+                        "omit them: --warm keeps the weights")  # fmt: skip
     aws = account.connect(region)
     found = api.inspect_weights(aws, api.weights_prefix(place))
     if key:
@@ -230,7 +230,9 @@ def remove_command(
         size = found.size - sum(found.others.values())
         return print_json({"uri": uri, "folders": list(found.files), "warm": warm, "bytes": size})
     also = f" and {len(warm)} warm start{'s' if len(warm) > 1 else ''}" if warm else ""
-    return say(f"Removed the weights{also} from {uri}; {len(found.others)} other objects stay.")
+    return print_status(
+        f"Removed the weights{also} from {uri}; {len(found.others)} other objects stay."
+    )
 
 
 def _remove_warm_start(aws: Aws, found: StoredWeights, key: str, yes: bool, as_json: bool) -> None:
@@ -242,5 +244,7 @@ def _remove_warm_start(aws: Aws, found: StoredWeights, key: str, yes: bool, as_j
     api.remove_warm_start(aws, found.prefix, one)
     if as_json:
         return print_json({"uri": uri, "folders": [], "warm": [key], "bytes": one.size})
-    return say(f"Removed the warm start {key} from {uri}, {format_size(one.size)}. Engines that "
-               "used it start cold.")  # fmt: skip
+    return print_status(
+        f"Removed the warm start {key} from {uri}, {format_size(one.size)}. Engines that "
+        "used it start cold."
+    )

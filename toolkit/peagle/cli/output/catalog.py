@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # a list must not import boto3
 
 _COLUMNS = ("", "pair", "method", "K", "vLLM", "licence", "evidence")
 _DISPENSABLE = ("licence", "vLLM", "method")
-"""Columns that a narrow terminal leaves out, in this order."""
+"""Columns that a narrow terminal omits, in this order."""
 
 _GIB = 2**30
 _PIPE_WIDTH = 160

@@ -32,7 +32,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 Row = tuple[str, ...]
 
-TYPED_AT = "peagle.typed_at"
+STARTED_AT = "peagle.typed_at"
 """Key in click's ``Context.meta``: the start of the command, in epoch seconds."""
 
 UNLIMITED = 10_000
@@ -72,7 +72,7 @@ def can_print(text: str) -> bool:
     return True
 
 
-def say(message: str) -> None:
+def print_status(message: str) -> None:
     """Print a message to stderr, which keeps stdout for results."""
     click.echo(message, err=True)
 
@@ -122,7 +122,7 @@ def show_findings(findings: Iterable[Finding]) -> None:
         level = click.style(f"{finding.level}:", fg=_COLORS[finding.level], bold=True)
         fix = fix_in_context(finding.fix, finding.command)
         message = f"{finding.message} ({fix})" if fix else finding.message
-        say(f"{level} {where_text(finding.where)}: {message} [{finding.code}]")
+        print_status(f"{level} {where_text(finding.where)}: {message} [{finding.code}]")
 
 
 def print_findings(console: Console, findings: Iterable[Finding]) -> None:
@@ -218,9 +218,11 @@ def write_folder(folder: Path, files: Iterable[RenderedFile], force: bool) -> No
     are replaced, and others are kept.
     """
     if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file", "use another folder with -o")
+        raise UserError(f"{folder} is a file", "use a different folder with -o")
     if folder.is_dir() and any(folder.iterdir()) and not force:
-        raise UserError(f"the folder {folder} is not empty", "use another folder, or add --force")
+        raise UserError(
+            f"the folder {folder} is not empty", "use a different folder, or add --force"
+        )
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as beside:

@@ -8,7 +8,7 @@ import click
 
 from peagle.cli.account import Account
 from peagle.cli.context import command_text
-from peagle.cli.output.console import say
+from peagle.cli.output.console import print_status
 from peagle.cli.output.plan import speculation_text
 from peagle.deploy.preflight import Preflight
 from peagle.deploy.state import Deployment
@@ -48,9 +48,9 @@ def show_plan(found: Preflight, account: Account) -> None:
     lines["change"] = (_CONTINUES if resumes else _CHANGES[found.change]).format(
         name=plan.name, config=desired.config_name, model=desired.model_name
     )
-    say(click.style(plan.name, bold=True))
+    print_status(click.style(plan.name, bold=True))
     for label, text in lines.items():
-        say(f"  {label:<12}{text}")
+        print_status(f"  {label:<12}{text}")
 
 
 def print_calls(document: dict[str, Any], found: Preflight, account: Account) -> None:
@@ -107,17 +107,17 @@ def engine_text(planned: str, here: str | None) -> str:
     return f"vLLM {here} (sandbox); the plan has {planned}"
 
 
-def show_left(record: Deployment, account: Account, again: str) -> None:
+def show_remaining_resources(record: Deployment, account: Account, again: str) -> None:
     """Show on stderr which resources remain after a failure, what they cost, and how to continue.
 
     ``again`` is the command that continues.
     """
     destroy = command_text(("peagle", "destroy", record.name))
-    say("These resources exist:")
+    print_status("These resources exist:")
     for resource in record.resources:
         uncertain = "" if resource.made else " (may exist)"
-        say(f"  {resource.type} {resource.name}{uncertain}")
-    say(f"Costs    {format_price(usd_per_hour(record), account.sandbox)}")
-    say(f"Continue {again}")
+        print_status(f"  {resource.type} {resource.name}{uncertain}")
+    print_status(f"Costs    {format_price(usd_per_hour(record), account.sandbox)}")
+    print_status(f"Continue {again}")
     if again != destroy:
-        say(f"Remove   {destroy}")
+        print_status(f"Remove   {destroy}")

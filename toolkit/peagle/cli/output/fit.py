@@ -56,7 +56,7 @@ OPTIONS: dict[str, str] = {
     "no-speculation": "without a drafter",
     "text-only": "no images",
     "enforce-eager": "no CUDA graphs, which makes short steps slower",
-    "instance-type": "another instance type",
+    "instance-type": "a different instance type",
 }
 
 

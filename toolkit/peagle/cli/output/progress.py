@@ -42,7 +42,7 @@ class StatusLine:
         self.show_line(f"{step}, {seconds:.0f} s{': ' if detail else ''}{detail}")
 
     def show_line(self, line: str, at_once: bool = False) -> None:
-        """Show a line. Without a terminal one that follows within 15 s is left out, unless
+        """Show a line. Without a terminal one that follows within 15 s is omitted, unless
         ``at_once``."""
         now = self._clock()
         may_skip = not self._on_terminal and not at_once

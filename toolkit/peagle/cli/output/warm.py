@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from peagle.cli.context import command_text
-from peagle.cli.output.console import say
+from peagle.cli.output.console import print_status
 from peagle.deploy.context import limit_seconds
 from peagle.deploy.desired import DesiredState
 from peagle.deploy.state import Deployment
@@ -32,24 +32,26 @@ def show_intent(desired: DesiredState, place: WeightsPrefix, sandbox: bool) -> N
     about = "" if price is None else f", about {format_usd(price * minutes / 60)}"
     free = " on AWS (free in the sandbox)" if sandbox and about else ""
     folder = place.part_uri(WARM_FOLDER)
-    say(f"  {'then':<12}stores compile caches in {folder}, removes the endpoint")
-    say(f"  {'takes':<12}about {minutes} minutes, {at_most:.0f} at most{about}{free}")
+    print_status(f"  {'then':<12}stores compile caches in {folder}, removes the endpoint")
+    print_status(f"  {'takes':<12}about {minutes} minutes, {at_most:.0f} at most{about}{free}")
 
 
 def say_interrupt(desired: DesiredState, record: Deployment, sandbox: bool) -> None:
-    """Say what is removed after an interrupt, and what a second interrupt leaves."""
+    """Print what is removed after an interrupt, and what a second interrupt leaves."""
     if not record.of_type("Endpoint"):
-        return say("Interrupted: removing what was created; there is no endpoint yet.")
+        return print_status("Interrupted: removing what was created; there is no endpoint yet.")
     at_most = limit_seconds(desired.revision) / 60
     price = format_price(desired.plan.price_per_hour_usd, sandbox)
-    say(f"Interrupted: removing {record.name}. SageMaker cannot delete an endpoint while it is "
-        f"being created, so this takes up to {at_most:.0f} minutes.")  # fmt: skip
-    return say(f"A second Ctrl-C leaves the endpoint running, at {price}.")
+    print_status(
+        f"Interrupted: removing {record.name}. SageMaker cannot delete an endpoint while it is "
+        f"being created, so this takes up to {at_most:.0f} minutes."
+    )
+    return print_status(f"A second Ctrl-C leaves the endpoint running, at {price}.")
 
 
 def say_interrupted(removed: str, again: str) -> None:
     """Say what was removed after an interrupt, and the command that starts over."""
-    say(f"Interrupted: {removed}. Nothing was kept. Start over: {again}")
+    print_status(f"Interrupted: {removed}. Nothing was kept. Start over: {again}")
 
 
 def print_collected(plan: Plan, stored: CollectedWarmStart, seconds: float, sandbox: bool) -> None:

@@ -13,7 +13,7 @@ import click
 from peagle.catalog.tables import StoragePrice
 from peagle.cli.account import Account
 from peagle.cli.context import command_text, in_context
-from peagle.cli.output.console import say, terminal_width
+from peagle.cli.output.console import print_status, terminal_width
 from peagle.cli.output.progress import StatusLine
 from peagle.errors import PeagleError, Refused
 from peagle.planning.runtime import DEFAULT_REGION
@@ -30,24 +30,30 @@ _STATES = {"whole": "complete", "half": "partial"}
 
 def show_sync_plan(pair: str, plan: SyncPlan, price: StoragePrice | None, sandbox: bool) -> None:
     """Print what a sync copies, the destination, and the storage price."""
-    say(f"{click.style(pair, bold=True)} to {plan.prefix.uri} ({plan.region})")
+    print_status(f"{click.style(pair, bold=True)} to {plan.prefix.uri} ({plan.region})")
     for part, source in plan.sources.items():
         files = f"{_files(len(source.files))}, {format_size(source.size)}"
-        say(f"  {part:8} {source.location}: {files} -> {part}/")
+        print_status(f"  {part:8} {source.location}: {files} -> {part}/")
     if plan.creates_bucket:
-        say(f"  bucket   {plan.prefix.bucket} is created")
+        print_status(f"  bucket   {plan.prefix.bucket} is created")
     if plan.same_size:
         size = format_size(sum(item.size for item in plan.same_size))
-        say(f"  present  {_files(len(plan.same_size))}, {size}, with the same size: compared by "
-            "checksum, and replaced where they differ")  # fmt: skip
+        print_status(
+            f"  present  {_files(len(plan.same_size))}, {size}, with the same size: compared by "
+            "checksum, and replaced where they differ"
+        )
     if plan.partial_bytes:
-        say(f"  partial  {format_size(plan.partial_bytes)} more in unfinished uploads: resumed")
+        print_status(
+            f"  partial  {format_size(plan.partial_bytes)} more in unfinished uploads: resumed"
+        )
     for part, source in plan.sources.items():
         count, size_left = source.left_out
         if count:
-            say(f"  skipped  {_files(count)}, {format_size(size_left)}, of the {part}, which vLLM "
-                "does not read")  # fmt: skip
-    say(f"  storage  {month_text(plan.size, price, plan.region, sandbox)}")
+            print_status(
+                f"  skipped  {_files(count)}, {format_size(size_left)}, of the {part}, which vLLM "
+                "does not read"
+            )
+    print_status(f"  storage  {month_text(plan.size, price, plan.region, sandbox)}")
 
 
 def _files(count: int) -> str:
@@ -129,13 +135,17 @@ def resume_hint(
         failed = bar.started and not isinstance(error, Refused)
         if failed or isinstance(error, KeyboardInterrupt):
             if bar.progress is None:
-                say(f"This run copied no file to {place.uri}. Resume: {shlex.join(resume)}")
+                print_status(
+                    f"This run copied no file to {place.uri}. Resume: {shlex.join(resume)}"
+                )
             else:
                 done, total = format_size(bar.progress.done), format_size(bar.progress.total)
-                say(f"At {place.uri}: {done} of {total}. Finished parts are kept, and billed as "
-                    "storage.")  # fmt: skip
-                say(f"Resume: {shlex.join(resume)}")
-                say(f"Remove: {shlex.join(remove)}")
+                print_status(
+                    f"At {place.uri}: {done} of {total}. Finished parts are kept, and billed as "
+                    "storage."
+                )
+                print_status(f"Resume: {shlex.join(resume)}")
+                print_status(f"Remove: {shlex.join(remove)}")
         raise
 
 
@@ -148,9 +158,11 @@ def say_synced(plan: SyncPlan, result: SyncResult, seconds: float, use: str) -> 
         )
     else:
         copied = "nothing was copied"
-    say(f"{plan.prefix.uri} is complete: {_files(len(plan.items))}, {format_size(plan.size)}, "
-        f"checksums match ({copied})")  # fmt: skip
-    say(f"Use it: {use}")
+    print_status(
+        f"{plan.prefix.uri} is complete: {_files(len(plan.items))}, {format_size(plan.size)}, "
+        f"checksums match ({copied})"
+    )
+    print_status(f"Use it: {use}")
 
 
 def use_command(
