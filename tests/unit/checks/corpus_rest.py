@@ -1,4 +1,4 @@
-"""Broken targets, loads, versions and hardware."""
+"""Broken targets, loads and hardware."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from tests.unit.checks.cases import (
     tiny_case,
 )
 from tests.unit.checks.corpus import Broken
-from tests.unit.checks.damage import Damage, RawTensor, filled
+from tests.unit.checks.corpus_versions import NEW_AMI, VERSIONS
+from tests.unit.checks.damage import Damage
 
 AWS = CATALOG.runtimes.accounts["us-east-1"]
+
+
 REGISTRY = f"{AWS}.dkr.ecr.us-east-1.amazonaws.com/vllm"
-NEW_AMI = "al2023-ami-sagemaker-inference-gpu-4-1"
 
 
 def tokenizers(case: Case, target: dict[str, object], head: dict[str, object]) -> Case:
@@ -30,13 +32,6 @@ def tokenizers(case: Case, target: dict[str, object], head: dict[str, object]) -
         target_checkpoint=replace(case.target_checkpoint, tokenizer=target),
         drafter_checkpoint=replace(case.drafter_checkpoint, tokenizer=head),
     )
-
-
-def head_at(pair: str, location: str) -> Case:
-    """The pair with its head at another location."""
-    case = catalog_case(pair)
-    assert case.drafter is not None
-    return replace(case, drafter=case.drafter.model_copy(update={"weights": location}))
 
 
 TARGETS = (
@@ -114,6 +109,7 @@ TARGETS = (
         "warning",
     ),
 )  # fmt: skip
+
 
 LOADS = (
     Broken("K above the trained K", lambda f: tiny_case(f, k=9), "k-above-trained"),
@@ -224,259 +220,6 @@ LOADS = (
 )
 
 
-def _small_cache(name: str, where: tuple[str, str, str], code: str, not_shown: str) -> Broken:
-    """A cache in 8-bit floats that vLLM cannot keep there: pair, instance type, type of cache."""
-    pair, instance, kind = where
-    return Broken(
-        name,
-        lambda f: catalog_case(
-            pair, instance_type=instance, ami=NEW_AMI, settings={"kv-cache-dtype": kind}
-        ),
-        code,
-        left="only vLLM knows the GPU, and refuses it at start",
-        not_shown=not_shown,
-    )
-
-
-VERSIONS = (
-    Broken(
-        "the 20b head before 0.18",
-        lambda f: geometry_case(f, "gpt-oss-20b", vllm="0.17.1", image=OWN_IMAGE),
-        "kv-group-rule",
-    ),
-    Broken(
-        "the 20b head before 0.18, from the catalogue alone",
-        lambda f: catalog_case("gpt-oss-20b", vllm="0.16.0", image=OWN_IMAGE),
-        "kv-group-rule",
-    ),
-    Broken(
-        "a head of eight layers on today's vLLM",
-        lambda f: geometry_case(f, "gpt-oss-20b", changes={"num_hidden_layers": 8}),
-        "kv-group-rule",
-    ),
-    Broken(
-        "a pair on a vLLM version below its minimum",
-        lambda f: catalog_case("tiny", vllm="0.15.0", image=OWN_IMAGE),
-        "vllm-below-minimum",
-    ),
-    Broken(
-        "Gemma before it was in the allow-list",
-        lambda f: _younger(catalog_case("gemma-4-31b+eagle3", vllm="0.18.0", image=OWN_IMAGE)),
-        "eagle3-target-support",
-    ),
-    Broken(
-        "a class without hidden states",
-        lambda f: tiny_case(
-            f,
-            target=Damage(set_keys={"architectures": ["OPTForCausalLM"]}),
-            entry={"class_name": "OPTForCausalLM"},
-        ),
-        "eagle3-target-support",
-    ),
-    Broken(
-        "a class without hidden states, from the catalogue alone",
-        lambda f: _of_class(catalog_case("tiny"), "Gemma3ForCausalLM"),
-        "eagle3-target-support",
-    ),
-    Broken(
-        "a P-EAGLE head of Qwen3 layers before 0.24",
-        lambda f: speculators_case(
-            f,
-            "peagle",
-            Damage(
-                set_keys={"transformer_layer_config.model_type": "qwen3"},
-                add=_qwen_norms(),
-            ),
-            vllm="0.23.0",
-        ),
-        "peagle-qwen3-head",
-    ),
-    Broken(
-        "P-EAGLE on model runner V2",
-        lambda f: tiny_case(f, environment={"VLLM_USE_V2_MODEL_RUNNER": "1"}),
-        "model-runner-v2",
-    ),
-    Broken(
-        "EAGLE-3 on model runner V2",
-        lambda f: tiny_case(
-            f,
-            head="eagle3",
-            pair="tiny+eagle3",
-            environment={"VLLM_USE_V2_MODEL_RUNNER": "true"},
-        ),
-        "model-runner-v2",
-        "warning",
-    ),
-    Broken("adapters", lambda f: tiny_case(f, settings={"enable-lora": True}), "lora"),
-    Broken(
-        "adapters beside a head with embeddings",
-        lambda f: tiny_case(
-            f,
-            Damage(add={"embed_tokens.weight": filled("BF16", (1024, 256))}),
-            settings={"enable-lora": True},
-        ),
-        "lora",
-        "warning",
-    ),
-    Broken(
-        "adapters, from the catalogue alone",
-        lambda f: catalog_case("gpt-oss-20b", settings={"enable-lora": True}),
-        "lora",
-        "warning",
-    ),
-    Broken(
-        "a pipeline",
-        lambda f: tiny_case(f, settings={"pipeline-parallel-size": 2}),
-        "pipeline-parallel",
-    ),
-    Broken(
-        "a pipeline without asynchronous scheduling",
-        lambda f: tiny_case(
-            f,
-            settings={"pipeline-parallel-size": 2, "no-async-scheduling": True},
-            vllm="0.33.0",
-            image=OWN_IMAGE,
-        ),
-        "pipeline-parallel",
-        "warning",
-    ),
-    Broken(
-        "prefix caching",
-        lambda f: tiny_case(f, settings={"enable-prefix-caching": True}),
-        "prefix-caching",
-        "warning",
-    ),
-    Broken(
-        "tools before 0.22",
-        lambda f: tiny_case(f, settings={"tool-call-parser": "hermes"}, vllm="0.20.1"),
-        "structured-output",
-        "warning",
-    ),
-    Broken(
-        "tools today",
-        lambda f: tiny_case(f, settings={"tool-call-parser": "hermes"}),
-        "structured-output",
-        "note",
-    ),
-    Broken(
-        "a schedule of K",
-        lambda f: tiny_case(
-            f, speculative_settings={"num_speculative_tokens_per_batch_size": [[1, 8, 5]]}
-        ),
-        "dynamic-k",
-        "warning",
-    ),
-    Broken(
-        "a schedule of K on a version without schedules",
-        lambda f: tiny_case(
-            f,
-            speculative_settings={"num_speculative_tokens_per_batch_size": [[1, 8, 5]]},
-            vllm="0.23.0",
-        ),
-        "speculative-setting",
-    ),
-    Broken(
-        "a misspelt key",
-        lambda f: tiny_case(f, speculative_settings={"quantisation": "fp8"}),
-        "speculative-setting",
-    ),
-    Broken(
-        "a key of a later version",
-        lambda f: tiny_case(f, speculative_settings={"index_share_for_mtp_iteration": True}),
-        "speculative-setting",
-    ),
-    Broken(
-        "an unknown argument",
-        lambda f: tiny_case(f, settings={"foo": "bar"}),
-        "engine-argument",
-    ),
-    Broken(
-        "an argument of one version only",
-        lambda f: tiny_case(f, settings={"no-enable-prefx-caching": True}, vllm="0.29.0"),
-        "engine-argument",
-        "warning",
-    ),
-    Broken(
-        "a removed key",
-        lambda f: tiny_case(f, speculative_settings={"disable_by_batch_size": 8}),
-        "speculative-setting",
-    ),
-    Broken(
-        "a removed sampling method",
-        lambda f: tiny_case(f, speculative_settings={"rejection_sample_method": "strict"}),
-        "rejection-sample-method",
-    ),
-    Broken(
-        "synthetic acceptance on a CPU",
-        lambda f: tiny_case(
-            f,
-            speculative_settings={
-                "rejection_sample_method": "synthetic",
-                "synthetic_acceptance_length": 2.0,
-            },
-            on_cpu=True,
-        ),
-        "rejection-sample-method",
-    ),
-    Broken(
-        "watermarking",
-        lambda f: tiny_case(f, settings={"watermark-config": "{}"}, vllm="0.30.0", image=OWN_IMAGE),
-        "watermarking",
-    ),
-    _small_cache(
-        "an FP8 cache for wide sliding heads on Hopper",
-        ("gemma-4-31b", "ml.p5.48xlarge", "fp8"),
-        "sliding-flashinfer",
-        not_shown="needs an H200 (memory-h200.json has the refusal of vLLM 0.26.0)",
-    ),
-    _small_cache(
-        "an FP8 cache for sinks before Ada",
-        ("gpt-oss-20b", "ml.g5.12xlarge", "fp8"),
-        "fp8-cache-triton",
-        not_shown="needs a GPU older than Ada (v1/attention/backends/triton_attn.py)",
-    ),
-    _small_cache(
-        "an FP8 cache for heads of two sizes before Ada",
-        ("gemma-4-31b", "ml.p4de.24xlarge", "fp8_e5m2"),
-        "fp8-cache-triton",
-        not_shown="needs a GPU older than Ada (v1/attention/backends/triton_attn.py)",
-    ),
-    Broken(
-        "the broken CPU build",
-        lambda f: tiny_case(f, vllm="0.30.0", on_cpu=True),
-        "vllm-cpu-broken",
-    ),
-    Broken(
-        "bfloat16 on a CPU with AMX tiles",
-        lambda f: tiny_case(f, on_cpu=True),
-        "amx-small-layers",
-        "note",
-        left="the container starts vLLM in a way that prevents it",
-    ),
-    Broken(
-        "the head of another target",
-        lambda f: head_at("gpt-oss-20b", "amazon/GPT-OSS-120B-P-EAGLE"),
-        "head-not-for-target",
-        left="the container does not know for which target a head was published",
-        not_shown="real heads do not fit on this machine",
-    ),
-    Broken(
-        "a head that is not public",
-        lambda f: catalog_case("gemma-4-31b+p-eagle"),
-        "head-not-public",
-        "warning",
-        left="the container cannot tell who publishes weights",
-        not_shown="it is about what can be downloaded, not about vLLM",
-    ),
-    Broken(
-        "a problem that the catalogue knows",
-        lambda f: catalog_case("gpt-oss-20b+suffix"),
-        "known-problem",
-        "warning",
-        finding_code="arctic-inference",
-    ),
-)
-
 HARDWARE = (
     Broken(
         "a version without an image",
@@ -580,30 +323,6 @@ HARDWARE = (
 def _unknown_training(case: Case) -> Case:
     assert case.drafter is not None
     return replace(case, drafter=case.drafter.model_copy(update={"k_trained": None}))
-
-
-def _of_class(case: Case, name: str) -> Case:
-    shape = case.target.architecture.model_copy(update={"class_name": name})
-    return replace(case, target=case.target.model_copy(update={"architecture": shape}))
-
-
-def _younger(case: Case) -> Case:
-    """The case with a target and a drafter that claim to run on any version."""
-    assert case.drafter is not None
-    return replace(
-        case,
-        target=case.target.model_copy(update={"min_vllm": "0.1.0"}),
-        drafter=case.drafter.model_copy(update={"min_vllm": "0.1.0"}),
-    )
-
-
-def _qwen_norms() -> dict[str, RawTensor]:
-    layers = ("midlayer", "layers.1", "layers.2", "layers.3")
-    return {
-        f"{layer}.self_attn.{name}_norm.weight": filled("BF16", (64,))
-        for layer in layers
-        for name in ("q", "k")
-    }
 
 
 REST = (*TARGETS, *LOADS, *VERSIONS, *HARDWARE)

@@ -19,7 +19,8 @@ from tests.unit.checks.cases import (
     tiny_case,
 )
 from tests.unit.checks.corpus import Broken
-from tests.unit.checks.corpus_heads import HEADS, REDUCED
+from tests.unit.checks.corpus_head_tensors import REDUCED
+from tests.unit.checks.corpus_heads import HEADS
 from tests.unit.checks.corpus_rest import REST
 
 CORPUS = (*HEADS, *REST)

@@ -84,3 +84,11 @@ def processes_with(text: str) -> list[int]:
             except OSError:
                 continue
     return found
+
+
+@pytest.fixture
+def artifacts(own_home: Path) -> Path:
+    """The folder of artifacts, as an earlier start left it."""
+    folder = own_home / "warm"
+    folder.mkdir()
+    return folder

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from click.exceptions import Abort
 from click.testing import CliRunner, Result
 
@@ -19,22 +18,17 @@ from peagle.cli.local import local
 from peagle.cli.output.progress import StatusLine
 from peagle.cli.warm import warm
 from peagle.engine import state as records
-from peagle.engine.container import compose_file, run_arguments
 from peagle.engine.installed import Engine, check_compiler
 from peagle.engine.local import start_local
-from peagle.engine.runner import DockerRunner, ProcessRunner
+from peagle.engine.runner import ProcessRunner
 from peagle.engine.state import collected_folder, local_engines
-from peagle.errors import PeagleError, Refused, UserError
-from peagle.images import Docker, Image, show_image
+from peagle.errors import Refused, UserError
 from peagle.planning import Options, make_plan
 from peagle.warm import collect as warming
 from peagle.warm.collect import collect_locally as collect
 from tests.unit.containers.artifacts import artifact
-from tests.unit.images.conftest import LABELS, FakeDocker, docker
 from tests.unit.local.conftest import NAME, PlanFor, processes_with
 from tests.unit.local.stand_in_server import PACKED
-
-__all__ = ["docker"]
 
 KEY = "a" * 32
 COLLECTING = ProcessRunner(compiled=True, collecting=True)
@@ -50,14 +44,6 @@ def command() -> Command:
         return CliRunner().invoke(group, words[1:], catch_exceptions=False, standalone_mode=False)
 
     return run
-
-
-@pytest.fixture
-def artifacts(own_home: Path) -> Path:
-    """The folder of artifacts, as an earlier start left it."""
-    folder = own_home / "warm"
-    folder.mkdir()
-    return folder
 
 
 def environment_of(name: str) -> dict[str, str]:
@@ -223,7 +209,7 @@ def test_a_second_ctrl_c_prints_how_to_end_the_engine(
     done = CliRunner().invoke(warm, ["tiny", "--name", NAME, "--local"], standalone_mode=False)
 
     assert isinstance(done.exception, Abort)
-    assert f"still runs. Stop it: peagle local down {NAME}-warm\n" in done.stderr
+    assert f"The engine is still running. Stop it: peagle local down {NAME}-warm\n" in done.stderr
     assert [engine.name for engine in local_engines()] == [f"{NAME}-warm"]
 
 
@@ -339,7 +325,7 @@ def test_a_python_without_headers_cannot_compile_either(stand_in: Engine, tmp_pa
 
 
 WRONG: list[tuple[tuple[str, ...], str]] = [
-    (("--local", "--to", "s3://bucket/prefix"), "can only be kept on this machine"),
+    (("--local", "--to", "s3://bucket/prefix"), "can only be stored in a local folder"),
     (("--local", "--to", "/dev/null/folder"), "cannot write to /dev/null/folder"),
     (("--local", "--sandbox"), "--local cannot be combined"),
     (("--local", "--profile", "mine"), "--local cannot be combined"),
@@ -370,86 +356,3 @@ def test_collecting_locally_refuses_weights_in_s3(engine_home: Path, command: Co
 def test_compile_is_refused_with_gpus(own_home: Path, command: Command) -> None:
     with pytest.raises(UserError, match="always compiles"):
         command("local", "up", "tiny", "--engine", "docker", "--gpus", "--compile")
-
-
-def image(docker: FakeDocker, **found: Any) -> Image:
-    docker.has_image("mine", LABELS, **found)
-    return show_image(Docker(), "mine")
-
-
-def test_a_container_gets_artifacts_read_only(
-    docker: FakeDocker, artifacts: Path, plan_for: PlanFor
-) -> None:
-    plan = plan_for()
-    host = DockerRunner(Docker(), image(docker), compiled=True)
-    container = host.container(plan, {}, 8123)
-
-    assert container.environment["PEAGLE_WARM_FOLDER"] == "/opt/ml/warm"
-    assert f'type=bind,"src={artifacts}",dst=/opt/ml/warm,readonly' in run_arguments(container)
-    (service,) = yaml.safe_load(compose_file(container))["services"].values()
-    mount = {"type": "bind", "source": str(artifacts), "target": "/opt/ml/warm", "read_only": True}
-    assert mount in service["volumes"]
-    assert service["environment"]["PEAGLE_WARM_FOLDER"] == "/opt/ml/warm"
-    artifacts.rmdir()
-    without = host.container(plan, {}, 8123)
-    assert "/opt/ml/warm" not in without.mounts
-    assert "PEAGLE_WARM_FOLDER" not in without.environment
-
-
-def test_artifacts_are_mounted_on_gpus_and_not_for_an_eager_cpu_engine(
-    docker: FakeDocker, artifacts: Path, plan_for: PlanFor
-) -> None:
-    built = image(docker)
-
-    assert (
-        "/opt/ml/warm"
-        in DockerRunner(Docker(), built, gpus=True).container(plan_for(), {}, 1).mounts
-    )
-    assert "/opt/ml/warm" not in DockerRunner(Docker(), built).container(plan_for(), {}, 1).mounts
-
-
-def test_a_collecting_container_gets_the_warm_mode(
-    docker: FakeDocker, artifacts: Path, plan_for: PlanFor
-) -> None:
-    plan = plan_for()
-    host = DockerRunner(Docker(), image(docker), collecting=True)
-
-    assert host.container(plan, {}, 1).environment["PEAGLE_WARM"] == "collect"
-    assert "/opt/ml/warm" not in host.container(plan, {}, 1).mounts
-
-
-def test_a_collecting_container_uses_its_own_cache_and_leaves_nothing(
-    docker: FakeDocker, own_home: Path, plan_for: PlanFor
-) -> None:
-    """Collecting empties its cache folder, and other engines may use the shared one."""
-
-    def volumes(collecting: bool) -> list[str]:
-        host = DockerRunner(Docker(), image(docker), collecting=collecting)
-        given = run_arguments(host.container(plan_for(), {}, 1))
-        assert "--rm" in given, "which removes a volume without a name too"
-        return [word for word in given if word.startswith("type=volume")]
-
-    assert volumes(collecting=True) == ["type=volume,dst=/var/cache/peagle"]
-    assert volumes(collecting=False) == ["type=volume,src=peagle-cache,dst=/var/cache/peagle"]
-
-
-def test_an_image_without_a_compiler_is_refused_before_it_starts(
-    docker: FakeDocker, plan_for: PlanFor
-) -> None:
-    docker.answers("run", "--entrypoint", out="g++")
-
-    with pytest.raises(PeagleError, match=r"image mine has no g\+\+ .*another --base"):
-        DockerRunner(Docker(), image(docker), compiled=True).local_environment(plan_for())
-
-
-@pytest.mark.parametrize(
-    ("digests", "known_as"),
-    [([], "sha256:mine"), (["host:5000/mine@sha256:abc"], "sha256:abc")],
-    ids=["never pushed", "pushed"],
-)
-def test_a_container_gets_the_digest_of_its_image(
-    docker: FakeDocker, own_home: Path, plan_for: PlanFor, digests: list[str], known_as: str
-) -> None:
-    host = DockerRunner(Docker(), image(docker, RepoDigests=digests))
-
-    assert host.container(plan_for(), {}, 1).environment["PEAGLE_IMAGE_DIGEST"] == known_as
