@@ -42,6 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault("PEAGLE_ENGINE_PYTHON", str(find_engine(DEFAULT_VLLM).python))
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Quick tests first. With pytest-xdist slow tests that share something stay on one worker, so
     that it is made once; and a worker that is free takes the longest group that is left, so that
