@@ -19,7 +19,7 @@ STAND_IN = note("price-not-amazons", "price", "asked of the sandbox", "an accoun
         (a_plan(price_date="2026-07-01"), "(list price of 2026-07-01)"),
         (
             a_plan(price_date="2026-07-01", findings=(STAND_IN,)),
-            "(not AWS's own price, queried on 2026-07-01)",
+            "(not AWS's price, queried on 2026-07-01)",
         ),
     ],
 )

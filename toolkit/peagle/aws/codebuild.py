@@ -15,11 +15,12 @@ from typing import Any
 from peagle.aws import ecr, s3
 from peagle.aws.client import Aws, Clock
 from peagle.aws.errors import AlreadyExists, Missing
-from peagle.aws.image_records import Say, record_resource
+from peagle.aws.image_records import record_resource
 from peagle.aws.roles import build_log_group, ensure_build_role
 from peagle.aws.runtime import clean
 from peagle.errors import CloudError
 from peagle.images.context import Member, explain_full_disk
+from peagle.images.docker import Progress
 from peagle.text import format_size
 
 PREFIX = "peagle-images/"
@@ -76,7 +77,7 @@ class RemoteBuild:
     digest: str | None
 
 
-def build(aws: Aws, order: BuildRequest, say: Say, clock: Clock | None = None) -> RemoteBuild:
+def build(aws: Aws, order: BuildRequest, say: Progress, clock: Clock | None = None) -> RemoteBuild:
     """Build and push the image; ``say`` receives the log line by line.
 
     Every step may be repeated. An existing image of that tag is not built again, because tags are
@@ -140,7 +141,7 @@ def zip_file(members: Iterable[Member], path: Path) -> None:
                     stream.write(chunk)
 
 
-def _upload(aws: Aws, order: BuildRequest, say: Say) -> tuple[str, str]:
+def _upload(aws: Aws, order: BuildRequest, say: Progress) -> tuple[str, str]:
     """Upload the context; its bucket and key."""
     bucket, key = s3.default_bucket(aws.account, aws.region), f"{PREFIX}{order.digest}.zip"
     if not s3.bucket_exists(aws, bucket):
@@ -211,7 +212,7 @@ def _create_project(aws: Aws, project: dict[str, Any], clock: Clock) -> None:
         clock.sleep(_ROLE_SECONDS)
 
 
-def _run(aws: Aws, request: dict[str, Any], say: Say, clock: Clock) -> None:
+def _run(aws: Aws, request: dict[str, Any], say: Progress, clock: Clock) -> None:
     """Start the build and wait for its end. An interrupt stops it, because it costs money."""
     record_resource(aws, "LogGroup", build_log_group(request["projectName"]))
     build_id = str(aws.call("codebuild", "start_build", **request)["build"]["id"])
@@ -227,7 +228,7 @@ def _run(aws: Aws, request: dict[str, Any], say: Say, clock: Clock) -> None:
         raise
 
 
-def _wait(aws: Aws, build_id: str, say: Say, clock: Clock) -> None:
+def _wait(aws: Aws, build_id: str, say: Progress, clock: Clock) -> None:
     token, last = None, ""
     while True:
         (found,) = aws.call("codebuild", "batch_get_builds", ids=[build_id])["builds"]

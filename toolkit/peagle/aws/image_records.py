@@ -21,10 +21,9 @@ from peagle.aws.errors import Missing
 from peagle.checkpoints.own_models import OWN
 from peagle.errors import Fix
 from peagle.findings import Finding, error
+from peagle.images.docker import Progress
 from peagle.planning.plan import Plan
 from peagle.store import home, read_record, write_json
-
-Say = Callable[[str], object]
 
 
 @dataclass(frozen=True)
@@ -120,7 +119,7 @@ def record_resource(aws: Aws, kind: Kind, name: str) -> None:
         _write(aws, (*known, made))
 
 
-def remove_image_resources(aws: Aws, say: Say) -> tuple[ImageResource, ...]:
+def remove_image_resources(aws: Aws, say: Progress) -> tuple[ImageResource, ...]:
     """Remove all recorded resources, images included. May be repeated after a failure."""
     removed = image_resources(aws)
     for made in removed:

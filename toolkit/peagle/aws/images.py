@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from peagle.aws import codebuild, ecr
 from peagle.aws.client import Aws, Connect
-from peagle.aws.image_records import PushedImage, Say, record_push
+from peagle.aws.image_records import PushedImage, record_push
 from peagle.catalog.schema import Catalog
 from peagle.checks.facts import parse_ecr_image
 from peagle.engine.install import engine_packages
@@ -16,6 +16,7 @@ from peagle.images import Built, Docker, Image, Login, build, engine_image, imag
 from peagle.images.bake import baked
 from peagle.images.build import context, for_gpus, named_by_content
 from peagle.images.context import source_revision, with_digest
+from peagle.images.docker import Progress
 from peagle.images.push import logged_in
 from peagle.planning import Plan
 from peagle.render.image import Recipe, RuntimeKind, content_digest
@@ -58,14 +59,16 @@ class ImageRequest:
             return base_of(self.plan, self.catalog.runtimes)
         return f"python:{engine_packages(self.plan.runtime.vllm).python}-slim-bookworm"
 
-    def recipe(self, base: str, progress: Say) -> Recipe:
+    def recipe(self, base: str, progress: Progress) -> Recipe:
         """The recipe of the image FROM ``base``, with baked weights if requested."""
         weights = baked(self.plan, progress) if self.bake_weights else ()
         target = self.catalog.targets.get(self.plan.target.id)
         return Recipe(self.runtime, base, target, source_revision(), weights)
 
 
-def build_image(docker: Docker, request: ImageRequest, connect: Connect, progress: Say) -> Built:
+def build_image(
+    docker: Docker, request: ImageRequest, connect: Connect, progress: Progress
+) -> Built:
     """Build the image with Docker; unchanged layers come from its cache.
 
     ``connect`` is called only to pull a base from ECR. Raises as ``Docker.run``.
@@ -85,7 +88,7 @@ def build_image(docker: Docker, request: ImageRequest, connect: Connect, progres
         return build(engine, request.plan, recipe, request.tag, progress)
 
 
-def build_image_on_aws(aws: Aws, request: ImageRequest, say: Say) -> str:
+def build_image_on_aws(aws: Aws, request: ImageRequest, say: Progress) -> str:
     """Build and push the image with CodeBuild; returns its address with digest."""
     plan = request.plan
     base = _with_ecr_digest(aws, request.base_image, say)
@@ -109,8 +112,8 @@ def push_image(
     image: Image,
     aws: Aws | None,
     registry: str | None = None,
-    say: Say = lambda line: None,
-    progress: Say = lambda line: None,
+    say: Progress = lambda line: None,
+    progress: Progress = lambda line: None,
 ) -> str:
     """Push the image to ECR, or to ``registry``; returns its address with digest.
 
@@ -143,7 +146,7 @@ def push_image(
     return pushed
 
 
-def _with_ecr_digest(aws: Aws, base: str, say: Say) -> str:
+def _with_ecr_digest(aws: Aws, base: str, say: Progress) -> str:
     """``base`` with its digest in ECR, or as it is when ECR does not report one."""
     name, digest = split_image(base)
     if digest:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -71,6 +71,10 @@ class Source(Protocol):
 
 _REVISION = re.compile(r"[\w.\-/]+", re.ASCII)
 _FOLDER = re.compile(r"[/~.]")
+
+
+ReadCheckpoint = Callable[[str], Checkpoint]
+"""Reads the checkpoint at a location."""
 
 
 def is_location(text: str) -> bool:

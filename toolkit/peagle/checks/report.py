@@ -3,7 +3,7 @@ catalogue files agree with the weights beside them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,13 @@ from peagle.catalog.documents import Problem, display_path
 from peagle.catalog.loading import target_files, validate_file
 from peagle.catalog.schema import DRAFTLESS, Catalog, Drafter, Pair, Target
 from peagle.checkpoints import Checkpoint, FolderSource, read_checkpoint
-from peagle.checkpoints.models import folder_hint, is_location, means_folder, split_revision
+from peagle.checkpoints.models import (
+    ReadCheckpoint,
+    folder_hint,
+    is_location,
+    means_folder,
+    split_revision,
+)
 from peagle.checkpoints.own_models import own_drafter
 from peagle.checks import registry
 from peagle.checks.rules import head_not_for_target, target_differs
@@ -23,9 +29,6 @@ from peagle.findings import Finding
 
 HUB = "hf"
 """As a location: the pair's own repository on the Hugging Face hub."""
-
-Reader = Callable[[str], Checkpoint]
-"""Reads the checkpoint at a location: a folder, ``s3://...`` or a hub id."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ class CheckReport:
     read_command: tuple[str, ...]
 
 
-def check(request: CheckRequest, catalog: Catalog, read: Reader) -> CheckReport:
+def check(request: CheckRequest, catalog: Catalog, read: ReadCheckpoint) -> CheckReport:
     """Read the checkpoints that the request names or that are on this machine; run all rules.
 
     ``read`` reads a location. Raises NotFound, UserError and what reading raises.
@@ -126,7 +129,11 @@ def _no_head_used(pair: Pair, location: str) -> UserError:
 
 
 def _checkpoint(
-    catalog: Catalog, target: Target, location: str | None, entry: Target | Drafter, read: Reader
+    catalog: Catalog,
+    target: Target,
+    location: str | None,
+    entry: Target | Drafter,
+    read: ReadCheckpoint,
 ) -> Checkpoint | None:
     """The checkpoint at ``location``, else beside the catalogue's file; ``None``: not read."""
     if location not in (None, HUB):

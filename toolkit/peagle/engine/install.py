@@ -29,6 +29,7 @@ from peagle.engine.installed import (
 )
 from peagle.errors import EngineError, EngineMissing, UserError
 from peagle.images.build import Packages
+from peagle.images.docker import Progress
 from peagle.store import locked, read_json, write_json
 
 PYTORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
@@ -40,8 +41,6 @@ NEEDED_BYTES = 3 * 2**30
 _ANOTHER_PYTHON = "choose another Python with --python"
 _PYTHONS = ("3.11", "3.12", "3.13")
 _IMPORT_SERVER = "import vllm.entrypoints.openai.api_server"
-
-Progress = Callable[[str], object]
 
 
 def lockable_versions() -> tuple[str, ...]:

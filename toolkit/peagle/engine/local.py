@@ -37,14 +37,14 @@ STOP_SECONDS = 10.0
 
 _POLL_SECONDS = 0.05
 
-Progress = Callable[[str, str], object]
+StepProgress = Callable[[str, str], object]
 """Called with the current step (``starting``, ``proving``) and the last line of the log."""
 
 
 def start_local(
     plan: Plan,
     port: int | None = None,
-    progress: Progress = lambda step, line: None,
+    progress: StepProgress = lambda step, line: None,
     runner: Runner | None = None,
 ) -> LocalEngine:
     """Run ``plan`` on this machine; return when it answers and its speculation is proved.
@@ -169,7 +169,7 @@ def _start(
     return recorded[0]
 
 
-def _wait(engine: LocalEngine, seconds: float, progress: Progress) -> None:
+def _wait(engine: LocalEngine, seconds: float, progress: StepProgress) -> None:
     """Return when the engine is healthy. Raises EngineError as soon as it has ended."""
     log = Path(engine.process.log)
     until = time.monotonic() + seconds
@@ -184,7 +184,7 @@ def _wait(engine: LocalEngine, seconds: float, progress: Progress) -> None:
         time.sleep(_POLL_SECONDS)
 
 
-def _prove(plan: Plan, engine: LocalEngine, progress: Progress) -> LocalEngine:
+def _prove(plan: Plan, engine: LocalEngine, progress: StepProgress) -> LocalEngine:
     """The engine with its measured acceptance. Raises NotProved."""
     port = engine.process.port
     settings: dict[str, Any] = {"chat": plan.proof.chat, "max_tokens": plan.proof.max_tokens}

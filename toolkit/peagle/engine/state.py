@@ -13,7 +13,7 @@ from peagle.protocol import WarmStart, warm_start_in
 from peagle.store import home, read_record, write_json
 from peagle_serve.contract import SPECULATION, WARM_FOLDER
 
-State = Literal["starting", "ready", "dead"]
+EngineState = Literal["starting", "ready", "dead"]
 
 _HEAD_BYTES = 256 * 1024
 """How much of the beginning of a log is searched for the warm start."""
@@ -48,7 +48,7 @@ class LocalEngine:
         return SPECULATION in self.environment
 
     @property
-    def state(self) -> State:
+    def state(self) -> EngineState:
         if not is_alive(self.process):
             return "dead"
         return "ready" if self.ready else "starting"

@@ -14,6 +14,7 @@ from peagle.case import Case
 from peagle.catalog import find_pair, pair_name
 from peagle.catalog.schema import Catalog, Pair
 from peagle.checkpoints.architecture import read_quantization
+from peagle.checkpoints.models import ReadCheckpoint
 from peagle.checks import About, check
 from peagle.errors import UserError
 from peagle.findings import Finding, note, severity, warning
@@ -24,7 +25,6 @@ from peagle.fit.models import Advice, Comparison, Fit, FitCase
 from peagle.fit.request import (
     FitInputs,
     FitRequest,
-    Reader,
     read_checkpoints,
     refuse_contradictions,
 )
@@ -65,7 +65,7 @@ class FitReport:
         return self.request.instance_type
 
 
-def fit(request: FitRequest, catalog: Catalog, read: Reader) -> FitReport:
+def fit(request: FitRequest, catalog: Catalog, read: ReadCheckpoint) -> FitReport:
     """The memory report for this request.
 
     ``read`` reads the locations that it names. Raises NotFound, UserError and CheckpointError.

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from peagle.case import Case, CaseOptions, Checkpoints, build_case
 from peagle.catalog import find_instance
 from peagle.catalog.schema import Catalog, Drafter, Pair, Target
-from peagle.checkpoints import Checkpoint
+from peagle.checkpoints.models import ReadCheckpoint
 from peagle.checkpoints.own_models import drafter_of, own_drafter, target_of
 from peagle.errors import Fix, UserError
 from peagle.fit.advice import MAX_GPUS, divisions
@@ -18,9 +18,6 @@ from peagle.fit.estimate import fit_of, missing_bytes
 from peagle.fit.models import FitCase
 from peagle.vllm.environment import Value
 from peagle_serve.heads import is_head
-
-Reader = Callable[[str], Checkpoint]
-"""Reads the checkpoint at a location: a folder, ``s3://...`` or a hub id."""
 
 _CONTRADICTIONS = (
     ("k", "no_speculation"),
@@ -127,7 +124,7 @@ def _as_settings(values: Mapping[str, Any]) -> dict[str, Value]:
     return {name.replace("_", "-"): value for name, value in values.items()}
 
 
-def read_checkpoints(request: FitRequest, read: Reader) -> Checkpoints:
+def read_checkpoints(request: FitRequest, read: ReadCheckpoint) -> Checkpoints:
     """The checkpoints at the locations that the request names."""
     target = read(request.target) if request.target else None
     if target is not None and is_head(target.config):

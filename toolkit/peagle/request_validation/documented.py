@@ -16,7 +16,7 @@ from peagle.s3uri import SCHEME, S3Uri
 from peagle.vllm.environment import MAX_TOTAL_BYTES
 
 Parameters = Mapping[str, Any]
-Check = Callable[[Parameters, str], Iterator[Invalid]]
+ParameterCheck = Callable[[Parameters, str], Iterator[Invalid]]
 
 _DRIVERS = {
     "NVIDIA": (re.compile(r"-gpu-\d"), re.compile(r"ml\.(?:g|p)\d")),
@@ -168,7 +168,7 @@ def register_scalable_target(parameters: Parameters, _region: str) -> Iterator[I
     yield from _ordered("MinCapacity", parameters, "MinCapacity", "MaxCapacity")
 
 
-_CHECKS: dict[tuple[str, str], Check] = {
+_CHECKS: dict[tuple[str, str], ParameterCheck] = {
     ("sagemaker", "create_model"): create_model,
     ("sagemaker", "create_endpoint_config"): create_endpoint_config,
     ("sagemaker", "create_endpoint"): update_endpoint,

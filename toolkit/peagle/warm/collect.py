@@ -24,7 +24,7 @@ from peagle.deploy.desired import DesiredState
 from peagle.deploy.status import sandbox_engine
 from peagle.engine import state as engine_state
 from peagle.engine.client import exchange
-from peagle.engine.local import STOP_SECONDS, Progress, exclusive, start_local, stop_local
+from peagle.engine.local import STOP_SECONDS, StepProgress, exclusive, start_local, stop_local
 from peagle.engine.process import stop_engine
 from peagle.engine.runner import Runner
 from peagle.errors import CloudError, EngineError, Fix, PeagleError, Refused
@@ -202,7 +202,9 @@ def _others(aws: Aws, artifact: WarmArtifact, place: WeightsPrefix) -> dict[str,
     return found
 
 
-def collect_locally(plan: Plan, runner: Runner, folder: Path, progress: Progress) -> WarmArtifact:
+def collect_locally(
+    plan: Plan, runner: Runner, folder: Path, progress: StepProgress
+) -> WarmArtifact:
     """Start ``plan`` on ``runner``, which must collect; keep its artifact in ``folder``; stop it.
 
     Nothing runs afterwards, however this ends; the log of a failure is kept. Raises what ``up``
@@ -216,7 +218,7 @@ def collect_locally(plan: Plan, runner: Runner, folder: Path, progress: Progress
             shutil.rmtree(engine_state.collected_folder(own.name), ignore_errors=True)
 
 
-def _collect(own: Plan, runner: Runner, folder: Path, progress: Progress) -> WarmArtifact:
+def _collect(own: Plan, runner: Runner, folder: Path, progress: StepProgress) -> WarmArtifact:
     engine = start_local(own, progress=progress, runner=runner)
 
     def send(body: dict[str, Any]) -> WarmReply:

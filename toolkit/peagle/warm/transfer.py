@@ -59,7 +59,7 @@ class WarmReply:
     body: bytes
 
 
-Send = Callable[[dict[str, Any]], WarmReply]
+SendRequest = Callable[[dict[str, Any]], WarmReply]
 """Sends a body to the container's route. Raises IncompleteResponse, or a PeagleError that no retry
 changes."""
 
@@ -86,7 +86,7 @@ class WarmArtifact:
 
 
 def fetch(
-    send: Send,
+    send: SendRequest,
     folder: Path,
     progress: OnBytes = lambda done, size: None,
     sleep: Callable[[float], object] = time.sleep,
@@ -130,7 +130,7 @@ def fetch(
 
 
 def _request(
-    send: Send,
+    send: SendRequest,
     sleep: Callable[[float], object],
     log: str,
     body: dict[str, Any],

@@ -32,7 +32,7 @@ from peagle.weights.manifest import (
 from peagle_serve.contract import SPECULATION, WARM_FOLDER
 from peagle_serve.warm.cache_key import device_text
 
-State = Literal["whole", "unchecked", "differs", "half", "missing"]
+FileState = Literal["whole", "unchecked", "differs", "half", "missing"]
 """``whole``: size and checksum are those of the manifest; ``unchecked``: the size is, and the sync
 has not finished; ``half``: an upload is unfinished."""
 
@@ -48,7 +48,7 @@ class FileStatus:
     """One file: expected and present size in bytes, and S3's checksum."""
 
     name: str
-    state: State
+    state: FileState
     size: int
     present: int
     checksum: str = ""
@@ -206,7 +206,7 @@ def _file_status(
         parts = (bucket.uploaded_parts(key, upload).values() for upload in uploads)
         kept = sum(part.size for each in parts for part in each)
         return FileStatus(name, "half" if uploads else "missing", entry.size, kept)
-    state: State = "whole" if entry.checksum else "unchecked"
+    state: FileState = "whole" if entry.checksum else "unchecked"
     if head.size != entry.size or (entry.checksum and head.checksum != entry.checksum):
         state = "differs"
     return FileStatus(name, state, entry.size, head.size, head.checksum)
