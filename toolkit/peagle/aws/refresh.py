@@ -96,7 +96,10 @@ def _failures(failed: Mapping[Part, PeagleError]) -> Iterator[Finding]:
     errors = {str(error): error for error in failed.values()}
     for reason, error in errors.items():
         parts = ", ".join(part for part, own in failed.items() if str(own) == reason)
-        fix = Fix(error.fix or ("" if error.command else "repeat it later"), tuple(error.command))
+        fix = Fix(
+            error.fix or ("" if error.command else "run the command again later"),
+            tuple(error.command),
+        )
         yield warning("not-refreshed", parts, f"not refreshed: {error.message}", fix)
 
 

@@ -133,7 +133,7 @@ class DeploymentContext:
                 raise CloudError(
                     f"{live.name} is still {live.status} after {waited / 60:.0f} minutes",
                     Fix(
-                        "repeat the command to continue waiting, or remove the endpoint",
+                        "run the command again to continue waiting, or remove the endpoint",
                         ("peagle", "destroy", live.name),
                     ),
                     code="endpoint-timeout",

@@ -220,7 +220,7 @@ def _disk_full_as_error(folder: Path, size: int) -> Iterator[None]:
         existing = existing.parent
     full = UserError(
         f"the disk of {folder} is full: the artifact needs {size / 1e6:,.1f} MB",
-        "free some space or choose another folder; nothing was kept",
+        "free some space or choose another folder; nothing was stored",
         code="disk-full",
     )
     if shutil.disk_usage(existing).free < size:

@@ -114,7 +114,7 @@ class WeightSource:
             failure = CheckpointError(
                 f"{self.location}/{name} ends too early: {len(content):,} of {size:,} bytes at "
                 f"{start:,}",
-                "the file may be changing; repeat the command",
+                "the file may be changing; run the command again",
                 code="source-changed",
             )
         raise failure

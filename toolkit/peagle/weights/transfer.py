@@ -177,6 +177,6 @@ def verify(bucket: Bucket, item: FileTransfer, checksum: str) -> None:
     raise CloudError(
         f"s3://{bucket.name}/{item.key} should have {item.size:,} bytes, {checksum}, but S3 has "
         f"{found}",
-        "the object was removed; repeat the command",
+        "the object was removed; run the command again",
         code="checksum-mismatch",
     )

@@ -272,7 +272,7 @@ class ServerCopy(_Multipart):
     def _changed(self) -> CheckpointError:
         return CheckpointError(
             f"{self.item.source.location}/{self.item.file.name} has changed since it was listed",
-            "repeat the command",
+            "run the command again",
             code="source-changed",
         )
 
