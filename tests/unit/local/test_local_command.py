@@ -202,3 +202,13 @@ def test_down_all_stops_the_engines_beside_a_damaged_record(
     assert raised.value.code == "record-damaged"
     assert not is_alive(engine.process)
     record.unlink()
+
+
+def test_a_start_that_left_only_its_lock_is_no_engine(own_home: Path, command: Command) -> None:
+    (own_home / "local" / NAME).mkdir(parents=True)
+    (own_home / "local" / NAME / "local-up.lock").touch()
+
+    with pytest.raises(NotFound) as raised:
+        command("local", "logs", NAME)
+
+    assert "did you mean" not in str(raised.value)

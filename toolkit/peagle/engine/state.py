@@ -90,7 +90,8 @@ def remove_record(name: str) -> None:
 
 def local_engine_names() -> tuple[str, ...]:
     """The names of all engines with a record or a log."""
-    return tuple(sorted(path.name for path in (home() / "local").glob("*") if path.is_dir()))
+    names = (path.name for path in (home() / "local").glob("*"))
+    return tuple(sorted(n for n in names if _state_file(n).exists() or log_of(n).exists()))
 
 
 def local_engines() -> tuple[LocalEngine, ...]:
