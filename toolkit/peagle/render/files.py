@@ -110,7 +110,7 @@ def _price(plan: Plan) -> str:
     if plan.price_per_hour_usd is None:
         return " (price unknown)"
     invented = any(finding.code == "price-not-amazons" for finding in plan.findings)
-    of = "not AWS's own price, queried on" if invented else "list price of"
+    of = "not AWS's price, queried on" if invented else "list price of"
     return f", for {format_usd(plan.price_per_hour_usd)} an hour ({of} {plan.price_date})"
 
 
