@@ -34,7 +34,7 @@ def test_missing_credentials_name_what_to_run_and_the_sandbox() -> None:
     with pytest.raises(UserError, match="no AWS credentials") as missing:
         connect("us-east-1").account  # noqa: B018
 
-    assert missing.value.command == ("aws", "configure")
+    assert missing.value.command == ("aws", "sso", "login")
     assert "--sandbox" in missing.value.fix
 
 
