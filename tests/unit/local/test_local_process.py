@@ -261,3 +261,17 @@ def test_a_pid_without_a_process_has_no_start_time() -> None:
     ended.wait()
 
     assert start_time(ended.pid) is None
+
+
+def test_a_free_port_is_not_ephemeral_and_nothing_listens_on_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    other = free_port()
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", free_port()))
+        listener.listen()
+        taken = listener.getsockname()[1]
+        monkeypatch.setattr("random.sample", lambda ports, count: [taken, other])
+
+        assert taken < 32_768
+        assert free_port() == other

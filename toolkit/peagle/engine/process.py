@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
+import random
 import signal
 import socket
 import sys
@@ -26,6 +27,9 @@ from peagle.images import Docker
 from peagle_serve.contract import PORT_VARIABLE, PREFIX, ROOT_VARIABLE
 
 LOOPBACK = "127.0.0.1"
+
+_PORTS = range(20_000, 32_768)
+
 INHERITED_VARIABLES = (
     "PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "XDG_CACHE_HOME", "LD_LIBRARY_PATH",
     "LD_PRELOAD", "SSL_CERT_FILE",
@@ -226,11 +230,12 @@ def remove_container(name: str) -> None:
 
 
 def free_port() -> int:
-    """A port of the loopback address on which nothing listens now."""
-    with socket.socket() as listener:
-        listener.bind((LOOPBACK, 0))
-        port: int = listener.getsockname()[1]
-        return port
+    """A port of the loopback address on which nothing listens now.
+
+    An engine listens seconds later. Until then an outgoing connection of any program could take an
+    ephemeral port (from 32768 on Linux), so the port is a lower one.
+    """
+    return next(filter(is_port_free, random.sample(_PORTS, len(_PORTS))))
 
 
 def is_port_free(port: int) -> bool:
