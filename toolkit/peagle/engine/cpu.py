@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -19,6 +20,7 @@ from peagle_serve.contract import (
     PREFIX,
     SPECULATION,
 )
+from peagle_serve.environment import speculation_of
 
 LARGEST_SHARE_OF_MEMORY = 0.5
 """The largest share of memory for weights; the KV cache, vLLM and other programs use the rest."""
@@ -109,7 +111,7 @@ def cannot_run(environment: Mapping[str, str], weight_bytes: int, machine: Machi
             return f"its {what} ({path}) would have to be downloaded"
     if _QUANTIZATION in environment:
         return f"its weights are quantized ({environment[_QUANTIZATION]})"
-    method = speculation_of(environment).get("method")
+    method = valid_speculation(environment).get("method")
     if method in _NOT_INSTALLED:
         return f"its method {method} needs {_NOT_INSTALLED[method]}, which the CPU engine lacks"
     allowed = machine.memory_bytes * LARGEST_SHARE_OF_MEMORY
@@ -124,20 +126,18 @@ def cannot_run(environment: Mapping[str, str], weight_bytes: int, machine: Machi
 def model_paths(environment: Mapping[str, str]) -> dict[str, str]:
     """The paths that vLLM loads: ``target``, and ``drafter`` if it has weights."""
     paths = {"target": environment.get(MODEL, MODEL_FOLDER)}
-    drafter = speculation_of(environment).get("model")
+    drafter = valid_speculation(environment).get("model")
     if isinstance(drafter, str):
         paths["drafter"] = drafter
     return paths
 
 
-def speculation_of(environment: Mapping[str, str]) -> dict[str, Any]:
-    """vLLM's speculative configuration; empty without one and for invalid JSON, which the engine
-    itself refuses."""
-    try:
-        config = json.loads(environment.get(SPECULATION, "{}"))
-    except ValueError:
-        return {}
-    return config if isinstance(config, dict) else {}
+def valid_speculation(environment: Mapping[str, str]) -> dict[str, Any]:
+    """vLLM's speculative configuration; empty also for an invalid one, which the engine itself
+    refuses."""
+    with suppress(ValueError):
+        return speculation_of(environment)
+    return {}
 
 
 def _sizes(machine: Machine) -> dict[str, tuple[str, str]]:
@@ -163,7 +163,7 @@ def _limit_ranks(kept: dict[str, str], notes: list[str]) -> None:
 
 
 def _limit_speculation(kept: dict[str, str], notes: list[str]) -> None:
-    config = speculation_of(kept)
+    config = valid_speculation(kept)
     for key, because in _DRAFT_SETTINGS_DROPPED.items():
         if key in config and (key != "rejection_sample_method" or config[key] == "synthetic"):
             notes.append(f"{key} of the speculation is dropped: {because}")

@@ -16,7 +16,7 @@ from pathlib import PurePosixPath
 from typing import Any, Protocol
 
 from peagle.catalog.schema import Drafter, Target
-from peagle.engine.cpu import speculation_of
+from peagle.engine.cpu import valid_speculation
 from peagle.render.requests import PAIR_TAG
 from peagle_serve.contract import HUB_MODEL, MODEL, PREFIX, SERVED_NAME, SPECULATION
 from peagle_serve.environment import variable_of
@@ -183,7 +183,7 @@ def _limit_length(changed: dict[str, str], tiny: Target, notes: list[str]) -> No
 
 
 def _replace_speculation(changed: dict[str, str], tiny: Target, notes: list[str]) -> Drafter | None:
-    config = speculation_of(changed)
+    config = valid_speculation(changed)
     if not config or config.get("method") == "ngram":
         return None
     drafter = _drafter(config, tiny, notes)
