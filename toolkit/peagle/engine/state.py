@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -96,21 +95,23 @@ def local_engine_names() -> tuple[str, ...]:
 
 def local_engines() -> tuple[LocalEngine, ...]:
     """All engines whose records can be read, sorted by name."""
-    found = []
-    for name in local_engine_names():
-        with suppress(UserError):
-            found.append(read_local_engine(name))
-    return tuple(engine for engine in found if engine)
+    return tuple(found for found in _records().values() if isinstance(found, LocalEngine))
 
 
 def unreadable_records() -> dict[str, Path]:
     """Engine name -> its record, for records that cannot be read."""
-    found = {}
+    records = _records().items()
+    return {name: _state_file(name) for name, found in records if isinstance(found, UserError)}
+
+
+def _records() -> dict[str, LocalEngine | UserError | None]:
+    """Engine name -> its record, or the error that it cannot be read."""
+    found: dict[str, LocalEngine | UserError | None] = {}
     for name in local_engine_names():
         try:
-            read_local_engine(name)
-        except UserError:
-            found[name] = _state_file(name)
+            found[name] = read_local_engine(name)
+        except UserError as error:
+            found[name] = error
     return found
 
 
