@@ -63,7 +63,7 @@ def in_context(command: Sequence[str], ctx: click.Context | None = None) -> tupl
             head += [flag, value]
         elif flag in accepted:
             tail += [flag, value] if value else [flag]
-    if words[0] == "aws" and "--sandbox" in _typed(ctx):
+    if words[0] == "aws" and "--sandbox" in typed:
         address = api.running_sandbox()
         tail += ["--endpoint-url", address.url] if address else []
     end = words.index("--") if "--" in words else len(words)

@@ -254,21 +254,14 @@ def _read_plan(path: Path, given: dict[str, Any]) -> Plan:
     plan = api.read_plan(path)
     region = given.pop("region", plan.region)
     if given or region != plan.region:
-        option = next(iter(given), "region")
+        option, value = next(iter(given.items()), ("region", region))
         flag = f"--{option.replace('_', '-')}"
-        value = str(given.get(option, region))
+        typed = (flag,) if value is True else (flag, str(value))
         raise UserError(
             f"{flag} cannot be combined with a plan file ({path})",
             Fix(
                 f"omit {flag}, or create a new plan",
-                (
-                    "peagle",
-                    "plan",
-                    "PAIR",
-                    *((flag, value) if value != "True" else (flag,)),
-                    "--out",
-                    "FILE",
-                ),
+                ("peagle", "plan", "PAIR", *typed, "--out", "FILE"),
             ),
         )
     return plan
