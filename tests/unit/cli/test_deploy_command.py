@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -392,14 +393,18 @@ def test_profile_and_sandbox_exclude_each_other(terminal: Terminal) -> None:
     assert "--sandbox" in done.error
 
 
-def test_a_rejected_configuration_is_not_listed_as_existing(terminal: Terminal) -> None:
-    def reject(operation: str) -> None:
-        if operation == "create_endpoint_config":
-            raise service_error(
-                "ValidationException", "no such type", ResponseMetadata={"HTTPStatusCode": 400}
-            )
+def rejecting(operation: str, code: str) -> Callable[[str], None]:
+    """AWS answers ``operation`` with status 400 and this error code."""
 
-    terminal.cloud.before = reject
+    def reject(called: str) -> None:
+        if called == operation:
+            raise service_error(code, "rejected", ResponseMetadata={"HTTPStatusCode": 400})
+
+    return reject
+
+
+def test_a_rejected_configuration_is_not_listed_as_existing(terminal: Terminal) -> None:
+    terminal.cloud.before = rejecting("create_endpoint_config", "ValidationException")
 
     done = terminal.run(*FIRST, "--yes")
 
@@ -412,13 +417,7 @@ def test_a_rejected_configuration_is_not_listed_as_existing(terminal: Terminal) 
 
 
 def test_a_rejected_endpoint_costs_nothing(terminal: Terminal) -> None:
-    def reject(operation: str) -> None:
-        if operation == "create_endpoint":
-            raise service_error(
-                "ResourceLimitExceeded", "no quota", ResponseMetadata={"HTTPStatusCode": 400}
-            )
-
-    terminal.cloud.before = reject
+    terminal.cloud.before = rejecting("create_endpoint", "ResourceLimitExceeded")
 
     done = terminal.run(*FIRST, "--yes")
 

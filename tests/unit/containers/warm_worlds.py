@@ -1,4 +1,4 @@
-"""A container with a mounted pair, and artifacts of warm starts beside it."""
+"""A container with a mounted pair and a folder of warm starts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAIR = {"SM_VLLM_MODEL": "/opt/ml/model/target"}
 
 
 class World:
-    """A container with a mounted pair, and artifacts beside it."""
+    """A container with a mounted pair and artifacts."""
 
     def __init__(self, folder: Path) -> None:
         self.container: Container = container_in(folder / "engine")
