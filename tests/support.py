@@ -1,4 +1,4 @@
-"""What tests share: ``peagle`` in this process and as a process, and the two catalogues."""
+"""What tests share: ``peagle`` in this process and as a process, errors by code, catalogues."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ import pytest
 
 from peagle.cli.main import cli, main
 from peagle.data import BUNDLED_CATALOG
+from peagle.errors import PeagleError
 
 Peagle = Callable[..., subprocess.CompletedProcess[str]]
 """Runs ``peagle`` with these arguments; ``env``, ``cwd`` and ``input`` as of ``subprocess.run``."""
@@ -142,6 +143,16 @@ def _written(stream: io.TextIOWrapper) -> str:
     stream.flush()
     content: bytes = stream.buffer.getvalue()  # type: ignore[attr-defined]
     return content.decode(stream.encoding).replace("\r\n", "\n")
+
+
+@contextmanager
+def raises_code(
+    code: str, cls: type[PeagleError] = PeagleError
+) -> Iterator[pytest.ExceptionInfo[PeagleError]]:
+    """The block raises a ``cls`` with this ``code``, as programs tell errors apart."""
+    with pytest.raises(cls) as raised:
+        yield raised
+    assert raised.value.code == code, raised.value
 
 
 @contextmanager
