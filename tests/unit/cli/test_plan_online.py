@@ -58,17 +58,20 @@ def test_plan_shows_that_the_quota_was_queried(terminal: Terminal) -> None:
     assert "the quota 'ml.g5.xlarge for endpoint usage' is 4, and none is in use" in words
 
 
-def test_weights_in_s3_are_looked_at(terminal: Terminal) -> None:
-    """Until the plan is deployed they may be copied, so that is a warning."""
+def test_missing_weights_are_an_error_of_the_plan_as_they_are_of_deploy(
+    terminal: Terminal,
+) -> None:
     words = ("plan", "tiny", "--model-source", "s3://models/tiny/target/", "--online", "--json")
 
-    def found() -> dict[str, str]:
-        findings = terminal.run(*words).document["findings"]
-        return {f["code"]: f["level"] for f in findings if f["code"].startswith("weights-")}
+    def found() -> tuple[int, dict[str, str]]:
+        done = terminal.run(*words)
+        findings = done.document["findings"]
+        levels = {f["code"]: f["level"] for f in findings if f["code"].startswith("weights-")}
+        return done.code, levels
 
-    assert found() == {"weights-missing": "warning"}
+    assert found() == (3, {"weights-missing": "error"})
     deny(terminal, "head_bucket", "list_objects_v2", "get_object")
-    assert found() == {"weights-not-seen": "warning"}
+    assert found() == (0, {"weights-not-seen": "warning"})
 
 
 def test_without_credentials_the_findings_say_how_to_get_them(

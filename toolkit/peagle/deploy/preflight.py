@@ -37,7 +37,7 @@ from peagle.planning.drafter import NOT_READ
 from peagle.planning.plan import Plan
 from peagle.request_validation import request_findings
 from peagle.weights.bucket import Bucket
-from peagle.weights.mounted import WEIGHTS_CODES, mounted_at_plan, mounted_findings
+from peagle.weights.mounted import WEIGHTS_CODES, mounted_findings
 
 PRICE_CODES = frozenset(
     {"price-unknown", "price-of-another-region", PRICE_SNAPSHOT, NOT_LISTED, NOT_FROM_AWS}
@@ -160,7 +160,7 @@ def plan_with_live_prices(
     fresh = fresh_prices(aws, catalog.instances)
     catalog = catalog.model_copy(update={"instances": fresh.table})
     made = plan(catalog, not head_in_s3)
-    stored = mounted_at_plan(aws, made)
+    stored = mounted_findings(aws, made)
     if head_in_s3 and not errors(stored):
         # An incomplete copy may lack the head, and another pair's head must not be planned with.
         made = plan(catalog, True)
@@ -175,7 +175,7 @@ def live_price_of_plan(aws: Aws, catalog: Catalog, plan: Plan) -> Plan:
     fresh = fresh_prices(aws, catalog.instances)
     price = fresh.listed.price(plan.instance_type) if fresh.listed else None
     priced = _priced(plan, price) if price else plan
-    return _with_account_findings(aws, priced, fresh, mounted_at_plan(aws, priced))
+    return _with_account_findings(aws, priced, fresh, mounted_findings(aws, priced))
 
 
 def _with_account_findings(

@@ -57,15 +57,6 @@ def mounted_findings(aws: Aws, plan: Plan) -> tuple[Finding, ...]:
     return tuple(found)
 
 
-def mounted_at_plan(aws: Aws, plan: Plan) -> tuple[Finding, ...]:
-    """The same for a plan: missing weights may be copied before it is deployed, so they are a
-    warning only."""
-    return tuple(
-        finding.model_copy(update={"level": "warning"}) if finding.code == MISSING else finding
-        for finding in mounted_findings(aws, plan)
-    )
-
-
 def _prefixes(plan: Plan) -> dict[WeightsPrefix, bool]:
     """The prefixes that weights come from, and whether SageMaker mounts them."""
     uploaded = str(S3Uri(MODEL_BUCKET))
