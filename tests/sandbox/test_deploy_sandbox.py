@@ -128,7 +128,7 @@ def test_records_of_the_sandbox_are_not_seen_without_it(sandbox: Sandbox, deploy
     done = sandbox.peagle("status", NAME)
 
     assert done.returncode == 2
-    assert "it is in the sandbox: add --sandbox" in done.stderr
+    assert f"(it is in the sandbox: peagle status {NAME} --sandbox)" in done.stderr
 
 
 def test_a_different_vllm_version_is_reported(sandbox: Sandbox) -> None:

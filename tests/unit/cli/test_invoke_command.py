@@ -1,13 +1,18 @@
-"""``peagle invoke``: the answer as it arrives, what it took, and prompts that cannot be."""
+"""``peagle invoke``: answers, their cost and bad prompts; endpoints of the sandbox."""
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import pytest
 
+from peagle.aws.errors import CREDENTIALS_FIX
+from peagle.errors import UserError
+from peagle.sandbox.client import EndpointStatus, Status
 from tests.unit.aws.cloud import service_error
 from tests.unit.cli.commands import FIRST, NAME, Terminal
+from tests.unit.cli.endpoints import deployed as record_endpoint
 
 
 @pytest.fixture
@@ -152,3 +157,46 @@ def test_missing_endpoint_is_an_error(deployed: Terminal) -> None:
 
     assert done.code == 4
     assert "Could not find endpoint" in done.error
+
+
+@pytest.mark.parametrize("is_of_peagle", [True, False])
+@pytest.mark.parametrize("has_credentials", [True, False])
+@pytest.mark.parametrize(
+    "command", [("invoke", NAME, "Say hello"), ("token", NAME, "--duration", "30m")]
+)
+def test_for_an_endpoint_of_the_sandbox_the_fix_is_the_command_with_sandbox(
+    terminal: Terminal,
+    monkeypatch: pytest.MonkeyPatch,
+    command: tuple[str, ...],
+    has_credentials: bool,
+    is_of_peagle: bool,
+) -> None:
+    if is_of_peagle:
+        record_endpoint("s3://models/tiny/", name=NAME)
+    else:
+        found = EndpointStatus(NAME, "us-east-1", "InService", None, None, 1, 1, 1.0)
+        status = Status(running=True, endpoints=(found,))
+        monkeypatch.setattr("peagle.sandbox.client.sandbox_status", lambda: status)
+    if not has_credentials:
+        monkeypatch.setattr(terminal.world.aws, "call", _no_credentials)
+
+    done = terminal.run(*command)
+
+    assert done.code == 2
+    assert done.error == (
+        f"error: there is no deployment '{NAME}' (it is in the sandbox: "
+        f"{shlex.join(('peagle', *command))} --sandbox)"
+    )
+
+
+@pytest.mark.parametrize("command", ["status", "logs", "destroy"])
+def test_for_a_deployment_of_the_sandbox_the_fix_is_the_command_with_sandbox(
+    terminal: Terminal, command: str
+) -> None:
+    record_endpoint("s3://models/tiny/", name=NAME)
+
+    assert f"peagle {command} {NAME} --sandbox" in terminal.run(command, NAME).error
+
+
+def _no_credentials(*_: Any, **__: Any) -> Any:
+    raise UserError("no AWS credentials: none found", CREDENTIALS_FIX)

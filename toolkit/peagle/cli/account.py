@@ -20,6 +20,7 @@ from peagle import api
 from peagle.aws.client import Aws, Keys
 from peagle.aws.errors import AccessDenied
 from peagle.catalog.schema import Catalog
+from peagle.cli.context import typed_command
 from peagle.cli.options import (
     REGION_VARIABLES,
     catalog_of,
@@ -29,7 +30,7 @@ from peagle.cli.options import (
 )
 from peagle.cli.output.console import print_status
 from peagle.deploy.state import Ambiguous, Deployment
-from peagle.errors import Fix, NotFound, UserError
+from peagle.errors import EngineError, Fix, NotFound, UserError
 from peagle.planning import Plan
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.s3uri import is_s3_uri
@@ -172,15 +173,38 @@ def find_endpoint(account: Account, name: str, region: str | None) -> tuple[Depl
     """
     try:
         return find_deployment(account, name, region)
-    except NotFound:
+    except NotFound as unknown:
         if not account.is_available:
             raise
-        variables = filter(None, map(os.environ.get, REGION_VARIABLES))
-        aws = account.connect(region or next(variables, DEFAULT_REGION))
-        with suppress(AccessDenied):
-            if api.endpoint_created(aws, name) is None:
-                raise
+        try:
+            variables = filter(None, map(os.environ.get, REGION_VARIABLES))
+            aws = account.connect(region or next(variables, DEFAULT_REGION))
+            with suppress(AccessDenied):
+                if api.endpoint_created(aws, name) is None:
+                    raise unknown
+        except UserError:  # also without credentials
+            if not account.sandbox and _sandbox_serves(name):
+                raise _in_sandbox(unknown) from None
+            raise
         return None, aws
+
+
+def _sandbox_serves(name: str) -> bool:
+    """Whether the sandbox has an endpoint of that name, whoever created it."""
+    if name in api.deployment_names(SANDBOX):
+        return True
+    with suppress(EngineError):  # the sandbox does not respond
+        return any(endpoint.name == name for endpoint in api.sandbox_status().endpoints)
+    return False
+
+
+def _in_sandbox(unknown: NotFound) -> NotFound:
+    """The error, with the user's own command for the sandbox as its fix."""
+    ctx = click.get_current_context()
+    if ctx.params.get("profile"):  # it excludes --sandbox
+        return NotFound(unknown.message, "it is in the sandbox: use --sandbox without --profile")
+    command = typed_command(ctx, *ctx.command_path.split()[1:])
+    return NotFound(unknown.message, Fix("it is in the sandbox", (*command, "--sandbox")))
 
 
 def find_deployment(account: Account, name: str, region: str | None) -> tuple[Deployment, Aws]:
@@ -193,6 +217,10 @@ def find_deployment(account: Account, name: str, region: str | None) -> tuple[De
     try:
         record = api.find_record(name, account.scope, region)
         aws = account.connect(record.region)
+    except NotFound as unknown:
+        if not account.sandbox and name in api.deployment_names(SANDBOX):
+            raise _in_sandbox(unknown) from None
+        raise
     except Ambiguous:
         aws = account.connect(region or DEFAULT_REGION)
         record = api.find_record(name, aws.scope, region)
