@@ -274,10 +274,21 @@ class Cloud:
             "EndpointArn": endpoint.arn,
             "EndpointStatus": status,
             "EndpointConfigName": endpoint.config,
+            "ProductionVariants": self._running(endpoint.config),
             "CreationTime": datetime.fromtimestamp(START, UTC),
             "LastModifiedTime": datetime.fromtimestamp(endpoint.changed, UTC),
             **({"FailureReason": reason} if reason else {}),
         }
+
+    def _running(self, config: str) -> list[dict[str, Any]]:
+        """The variants of a configuration, with all their instances running."""
+        return [
+            {
+                "VariantName": variant["VariantName"],
+                "CurrentInstanceCount": variant["InitialInstanceCount"],
+            }
+            for variant in self.configs.get(config, {}).get("ProductionVariants", [])
+        ]
 
     def _list_endpoints(self) -> Any:
         return {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from peagle.aws.client import Aws
@@ -30,7 +30,8 @@ _NOUN = {"Model": "model", "EndpointConfig": "endpoint_config", "Endpoint": "end
 class Endpoint:
     """An endpoint as SageMaker describes it. ``created`` and ``changed`` are epoch seconds.
 
-    ``pending_config`` is set while SageMaker replaces ``config``.
+    ``pending_config`` is set while SageMaker replaces ``config``. ``running`` is the number of
+    instances by variant.
     """
 
     name: str
@@ -41,6 +42,12 @@ class Endpoint:
     created: float
     changed: float
     pending_config: str | None = None
+    running: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def instance_count(self) -> int:
+        """How many instances of all variants run."""
+        return sum(self.running.values())
 
 
 def describe(aws: Aws, name: str) -> Endpoint | None:
@@ -59,7 +66,16 @@ def describe(aws: Aws, name: str) -> Endpoint | None:
         created=found["CreationTime"].timestamp(),
         changed=found["LastModifiedTime"].timestamp(),
         pending_config=pending.get("EndpointConfigName"),
+        running={
+            variant["VariantName"]: int(variant.get("CurrentInstanceCount") or 0)
+            for variant in found.get("ProductionVariants") or []
+        },
     )
+
+
+def description(aws: Aws, kind: ResourceKind, name: str) -> dict[str, Any]:
+    """The answer of the resource's Describe call. Raises Missing when there is none."""
+    return aws.call("sagemaker", f"describe_{_NOUN[kind]}", **{f"{kind}Name": name})
 
 
 def tags_of(aws: Aws, arn: str) -> dict[str, str]:
@@ -71,7 +87,7 @@ def tags_of(aws: Aws, arn: str) -> dict[str, str]:
 def owner(aws: Aws, kind: ResourceKind, name: str) -> str | None:
     """The resource's deployment id ("" without one); ``None`` when it does not exist."""
     try:
-        found = aws.call("sagemaker", f"describe_{_NOUN[kind]}", **{f"{kind}Name": name})
+        found = description(aws, kind, name)
     except Missing:
         return None
     return tags_of(aws, found[f"{kind}Arn"]).get(OWNER_TAG, "")

@@ -1,0 +1,78 @@
+"""What an endpoint serves reads the same from its plan and from the account."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from peagle.aws import sagemaker
+from peagle.aws.sagemaker import ResourceKind
+from peagle.catalog import load_catalog
+from peagle.deploy.served import Served, served_by_plan, served_live
+from peagle.planning import make_plan
+from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Options, Plan
+from peagle.render.requests import requests, with_replaced
+from tests.unit.aws.cloud import ROLE
+from tests.unit.aws.world import World
+
+CATALOG = load_catalog()
+FILLED = {EXECUTION_ROLE: ROLE, MODEL_BUCKET: "mine"}
+KINDS: tuple[ResourceKind, ...] = ("Model", "EndpointConfig", "Endpoint")
+
+
+def made(pair: str, **options: Any) -> Plan:
+    return make_plan(Options(pair=pair, **options), CATALOG)
+
+
+def live(world: World, plan: Plan, **settings: Any) -> Served:
+    """What the account says after the plan's three requests; ``settings`` change the first
+    variant of the configuration."""
+    for kind, request in zip(KINDS, requests(plan), strict=True):
+        parameters = with_replaced(request.parameters, FILLED)
+        if kind == "EndpointConfig":
+            first, *others = parameters["ProductionVariants"]
+            parameters["ProductionVariants"] = [first | settings, *others]
+        sagemaker.create(world.aws, kind, str(parameters[f"{kind}Name"]), parameters, "1")
+    endpoint = sagemaker.describe(world.aws, plan.name)
+    assert endpoint is not None
+    return served_live(world.aws, endpoint, CATALOG.instances)
+
+
+@pytest.mark.parametrize("pair", ["openai/gpt-oss-20b", "google/gemma-4-31b-it", "peagle/tiny"])
+@pytest.mark.parametrize("options", [{}, {"speculation": False}, {"instance_count": 2}])
+def test_a_plan_and_its_endpoint_are_equal(
+    world: World, pair: str, options: dict[str, Any]
+) -> None:
+    plan = made(pair, **options)
+
+    assert live(world, plan) == served_by_plan(plan, FILLED)
+
+
+def test_the_settings_are_those_of_the_plan() -> None:
+    plan = made("openai/gpt-oss-20b", k=3)
+
+    served = served_by_plan(plan, FILLED)
+
+    assert (served.k, served.method, served.speculates) == (3, "eagle3", True)
+    assert served.max_model_len == plan.max_model_len
+    assert served.image == plan.runtime.image
+
+
+def test_the_instances_that_run_decide_count_and_price(world: World) -> None:
+    plan = made("openai/gpt-oss-20b")
+    planned = served_by_plan(plan, FILLED)
+
+    found = live(world, plan, InitialInstanceCount=3)
+
+    assert planned.usd_per_hour is not None
+    assert found == replace(
+        planned, instance_count=3, usd_per_hour=round(3 * planned.usd_per_hour, 4)
+    )
+
+
+def test_the_price_of_an_unknown_type_is_unknown(world: World) -> None:
+    found = live(world, made("openai/gpt-oss-20b"), InstanceType="ml.p9.48xlarge")
+
+    assert found.usd_per_hour is None
