@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 
@@ -75,6 +76,15 @@ class CatalogError(UserError, code="catalog"):
 
 class CheckpointError(UserError, code="checkpoint"):
     """config.json or weights are unreadable or damaged; the message names place and key."""
+
+
+class NotAFolder(CheckpointError):
+    """A file instead of a folder; ``is_in_checkpoint``: its folder is a checkpoint."""
+
+    def __init__(self, file: Path, is_in_checkpoint: bool) -> None:
+        self.file, self.is_in_checkpoint = file, is_in_checkpoint
+        fix = "specify the folder" if is_in_checkpoint else "use a folder with a config.json"
+        super().__init__(f"{file} is a file, not a folder", fix)
 
 
 class HubFailed(CheckpointError, code="hub-failed", exit_code=4):

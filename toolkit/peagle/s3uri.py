@@ -75,3 +75,9 @@ class S3Uri:
 def is_s3_uri(text: str) -> bool:
     """Whether the text is written as an S3 URI; the scheme may be in capitals."""
     return text[: len(SCHEME)].lower() == SCHEME
+
+
+def slashes_hint(text: str) -> str:
+    """How to write an S3 URI that has one slash after ``s3:``; empty for other text."""
+    found = re.fullmatch(r"s3:/(?!/)(.+)", text, re.IGNORECASE)
+    return f"write {SCHEME}{found[1]} with two slashes" if found else ""

@@ -10,8 +10,9 @@ from peagle.aws.client import Aws, Keys, connect
 from peagle.aws.s3 import S3Source
 from peagle.checkpoints import FolderSource
 from peagle.checkpoints.hub import HubSource
-from peagle.errors import CheckpointError, UserError
-from peagle.weights.locations import checkpoint_at, own_head, source_of
+from peagle.errors import CheckpointError, NotAFolder, UserError
+from peagle.weights.layout import weights_prefix
+from peagle.weights.locations import checkpoint_at, own_head, source_of, weights_at
 from tests.unit.checkpoints.files import CONFIG, ONE
 
 
@@ -70,8 +71,24 @@ def test_s3_location_needs_a_connection(folder: Path) -> None:
 
 
 def test_missing_folder_is_an_error(folder: Path) -> None:
-    with pytest.raises(CheckpointError, match="there is no folder a/gone"):
+    gone = folder.parent / "gone"
+    with pytest.raises(CheckpointError, match=f"there is no folder {gone} "):
         checkpoint_at("./a/gone")
+    with pytest.raises(CheckpointError, match=f"there is no folder {gone} "):
+        own_head("./a/gone")
+
+
+@pytest.mark.parametrize("location", ["a/b/config.json", "./a/b/config.json"])
+def test_a_file_of_a_checkpoint_is_not_a_location(location: str, folder: Path) -> None:
+    for read in (checkpoint_at, own_head):
+        with pytest.raises(NotAFolder, match=r"a/b/config\.json is a file, not a folder"):
+            read(location)
+
+
+def test_an_s3_uri_with_one_slash_is_shown_with_two(folder: Path) -> None:
+    for read in (source_of, weights_at, weights_prefix):
+        with pytest.raises(UserError, match=r"write s3://bucket/x with two slashes"):
+            read("s3:/bucket/x")
 
 
 def test_an_own_head_that_is_elsewhere_is_not_read(folder: Path) -> None:
@@ -87,7 +104,5 @@ def test_an_own_head_in_a_folder_is_read(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     with pytest.raises(UserError, match=r"a/b has no \*\.safetensors"):
         own_head("a/b")
-    with pytest.raises(UserError, match=r"there is no folder \./gone"):
-        own_head("./gone")
     with pytest.raises(UserError, match="bucket names are in lower case"):
         own_head("s3://MyBucket/head")

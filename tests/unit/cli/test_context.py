@@ -157,3 +157,72 @@ def test_command_with_placeholders_keeps_the_options(tmp_path: Path) -> None:
     assert shlex.join(command) == (
         f"peagle --catalog {tmp_path} weights sync PAIR s3://BUCKET/PREFIX --region eu-west-1"
     )
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("check", "tiny", "--drafter", "{}", "--k", "3"),
+        ("check", "tiny", "--target", "{}"),
+        ("plan", "tiny", "--drafter", "{}", "--region", "eu-west-1"),
+        ("fit", "tiny", "--gpu-memory-gib", "8", "--drafter", "{}"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("typed", "folder"),
+    [
+        ("./my head/config.json", "./my head"),
+        ("my head/model.safetensors", "./my head"),
+        ("../here/my head/config.json", "../here/my head"),
+    ],
+)
+def test_for_a_file_of_a_checkpoint_the_fix_is_the_command_for_its_folder(
+    terminal: Terminal,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: tuple[str, ...],
+    typed: str,
+    folder: str,
+) -> None:
+    work = tmp_path / "here"
+    shutil.copytree(data_folder("model_catalog") / "peagle/tiny/p-eagle", work / "my head")
+    monkeypatch.chdir(work)
+
+    done = terminal.run(*(word.format(typed) for word in command))
+
+    assert done.code == 2
+    assert "is a file, not a folder (specify the folder: " in done.error
+    assert shlex.join(("peagle", *(word.format(folder) for word in command))) in done.error
+
+
+def test_for_any_other_file_no_folder_is_suggested(
+    terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.txt").touch()
+
+    done = terminal.run("check", "tiny", "--drafter", "./notes.txt")
+
+    assert done.error.endswith(
+        "notes.txt is a file, not a folder (use a folder with a config.json)"
+    )
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("check", "tiny", "--drafter"),
+        ("check", "tiny", "--target"),
+        ("plan", "tiny", "--drafter"),
+        ("plan", "tiny", "--model-source"),
+        ("fit", "tiny", "--gpu-memory-gib", "8", "--drafter"),
+        ("weights", "sync", "tiny"),
+    ],
+)
+def test_an_s3_uri_with_one_slash_is_shown_with_two(
+    terminal: Terminal, command: tuple[str, ...]
+) -> None:
+    done = terminal.run(*command, "s3:/bucket/x")
+
+    assert done.code == 2
+    assert "write s3://bucket/x with two slashes" in done.error

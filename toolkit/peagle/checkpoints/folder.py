@@ -9,7 +9,7 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
 from peagle.checkpoints.config import CONFIG
-from peagle.errors import CheckpointError, UserError
+from peagle.errors import CheckpointError, NotAFolder, UserError
 from peagle_serve import folder as parser
 from peagle_serve.folder import link_homes
 from peagle_serve.safetensors import DamagedFile
@@ -37,10 +37,10 @@ class FolderSource:
         download leaves them.
         """
         if not self._folder.is_dir():
-            is_file = self._folder.is_file()
+            if self._folder.is_file():
+                raise NotAFolder(self._folder, (self._folder.parent / CONFIG).is_file())
             raise CheckpointError(
-                f"{self._folder} is a file" if is_file else f"there is no folder {self._folder}",
-                "use a folder with a config.json",
+                f"there is no folder {self._folder.absolute()}", "use a folder with a config.json"
             )
         with _as_checkpoint_error(self._folder):
             return _regular_files(self._folder)

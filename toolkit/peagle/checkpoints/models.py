@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from peagle.s3uri import is_s3_uri
+from peagle.s3uri import is_s3_uri, slashes_hint
 from peagle_serve.contract import HUB_ID
 
 
@@ -100,13 +100,15 @@ def split_revision(location: str) -> tuple[str, str | None]:
 
 
 def means_folder(location: str) -> bool:
-    """Whether this is a folder: written as one, or like a hub id where such a folder exists."""
+    """Whether this is a path: written as one, or like a Hub id where such a folder exists, or a
+    file, which is then an error."""
     if is_s3_uri(location):
         return False
-    return is_folder(location) or ("/" in location and Path(location).expanduser().is_dir())
+    return is_folder(location) or ("/" in location and Path(location).expanduser().exists())
 
 
-def folder_hint(word: str) -> str:
-    """How to write a word that is also the name of a folder here; empty where none is."""
+def location_hint(word: str) -> str:
+    """How to write a folder that is given without ``./``, or an S3 URI with one slash; empty for
+    other text."""
     is_there = bool(word) and "/" not in word and Path(word).is_dir()
-    return f"there is a folder ./{word}: write ./{word}" if is_there else ""
+    return f"there is a folder ./{word}: write ./{word}" if is_there else slashes_hint(word)

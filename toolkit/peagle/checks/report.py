@@ -16,8 +16,8 @@ from peagle.catalog.schema import DRAFTLESS, Catalog, Drafter, Pair, Target
 from peagle.checkpoints import Checkpoint, FolderSource, read_checkpoint
 from peagle.checkpoints.models import (
     ReadCheckpoint,
-    folder_hint,
     is_location,
+    location_hint,
     means_folder,
     split_revision,
 )
@@ -111,7 +111,7 @@ def _selected(catalog: Catalog, request: CheckRequest) -> tuple[Pair, str | None
     except NotFound as missing:
         if is_location(drafter):
             return pair, drafter
-        raise NotFound(missing.message, folder_hint(drafter) or missing.fix) from missing
+        raise NotFound(missing.message, location_hint(drafter) or missing.fix) from missing
     if "+" in request.pair and pair.drafter != known:
         raise UserError(
             f"{request.pair} and --drafter {drafter} specify different drafters", "specify only one"

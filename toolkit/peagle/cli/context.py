@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
 from peagle import api
-from peagle.errors import PeagleError, fix_text
+from peagle.checkpoints.models import is_folder
+from peagle.errors import NotAFolder, PeagleError, fix_text
 
 _KEPT = ("--catalog", "--profile", "--sandbox", "--region", "--role", "--bucket")
 """Options that decide what a command sees and which account it changes."""
@@ -34,6 +36,9 @@ class PeagleCommand(click.Command):
         """Run the command; complete the command in the fix of an error that ends it."""
         try:
             return super().invoke(ctx)
+        except NotAFolder as error:
+            error.command = _with_folder(ctx, error.file) if error.is_in_checkpoint else ()
+            raise
         except PeagleError as error:
             error.command = in_context(error.command, ctx)
             raise
@@ -109,6 +114,21 @@ def typed_command(ctx: click.Context, *name: str, without: Collection[str] = ())
     if any(len(word) > 1 and word.startswith("-") for word in arguments):
         return in_context(("peagle", *name, *options, "--", *arguments), ctx)
     return in_context(("peagle", *name, *arguments, *options), ctx)
+
+
+def _with_folder(ctx: click.Context, file: Path) -> tuple[str, ...]:
+    """The user's command with the folder of ``file`` instead of the file."""
+    words = typed_command(ctx, *ctx.command_path.split()[1:])
+    names_file = (file.resolve() == Path(word).expanduser().resolve() for word in words)
+    return tuple(
+        _parent(word) if is_file else word for word, is_file in zip(words, names_file, strict=True)
+    )
+
+
+def _parent(path: str) -> str:
+    """The folder of a path, written as a folder."""
+    folder = path.rpartition("/")[0] or ("/" if path.startswith("/") else ".")
+    return folder if is_folder(folder) else f"./{folder}"
 
 
 def _typed(ctx: click.Context) -> dict[str, str]:

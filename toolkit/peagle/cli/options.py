@@ -13,6 +13,7 @@ from click.core import ParameterSource
 from peagle import api
 from peagle.catalog.find import UNKNOWN_DRAFTER
 from peagle.catalog.schema import Catalog
+from peagle.checkpoints.models import location_hint
 from peagle.cli.output.console import show_findings, where_text
 from peagle.errors import Fix, NotFound, PeagleError, Refused, UserError
 from peagle.findings import Finding, errors
@@ -245,9 +246,7 @@ def _drafter_hint(drafter: str | None) -> str:
     """What the user may have meant by an unknown ``--drafter``; empty without a guess."""
     if drafter == "hf":
         return "omit it: the pair's own head comes from the hub; hf is for check and fit"
-    if drafter is not None and Path(drafter).is_dir():
-        return f"for the folder of that name use --drafter ./{drafter}"
-    return ""
+    return location_hint(drafter or "")
 
 
 def _read_plan(path: Path, given: dict[str, Any]) -> Plan:

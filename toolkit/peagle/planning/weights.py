@@ -31,7 +31,7 @@ from peagle.findings import Finding, error, note, warning
 from peagle.planning.candidates import InstanceFit
 from peagle.planning.drafter import SelectedPair
 from peagle.planning.plan import MODEL_BUCKET, Decision, Mount, Options, Reason, Weights
-from peagle.s3uri import PREFIX_FORMAT, S3Uri, is_s3_uri
+from peagle.s3uri import PREFIX_FORMAT, S3Uri, is_s3_uri, slashes_hint
 from peagle.text import format_size
 from peagle.vllm import versions
 from peagle_serve.contract import ADDITIONAL, ML_ROOT, MODEL_FOLDER
@@ -235,7 +235,7 @@ def _target_weights(options: Options, catalog: Catalog, target: Target) -> Weigh
         if not is_s3_uri(options.model_source):
             raise UserError(
                 f"--model-source {options.model_source!r} is not an s3:// prefix",
-                "use the form s3://bucket/folder/",
+                slashes_hint(options.model_source) or "use the form s3://bucket/folder/",
             )
         return _in_s3(options.model_source)
     return _catalogued(catalog, target, target.weights, target.revision)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from peagle.errors import Fix, UserError
 from peagle.findings import Finding, error
-from peagle.s3uri import PREFIX_FORMAT, S3Uri
+from peagle.s3uri import PREFIX_FORMAT, S3Uri, slashes_hint
 from peagle_serve.contract import WARM_FOLDER
 
 PARTS = ("target", "drafter")
@@ -67,7 +67,7 @@ def weights_prefix(uri: str) -> WeightsPrefix:
     try:
         return WeightsPrefix.mountable(uri, reserve=len("drafter/"))
     except ValueError as reason:
-        raise UserError(str(reason), PREFIX_FORMAT) from reason
+        raise UserError(str(reason), slashes_hint(uri) or PREFIX_FORMAT) from reason
 
 
 def synced_below(prefix: WeightsPrefix, present: Collection[str]) -> tuple[WeightsPrefix, ...]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from peagle.checkpoints import Checkpoint, FolderSource, Source, read_checkpoint
-from peagle.checkpoints.models import folder_hint, is_location, means_folder, split_revision
+from peagle.checkpoints.models import is_location, location_hint, means_folder, split_revision
 from peagle.errors import UserError
 from peagle.planning.plan import Weights
 from peagle.s3uri import S3Uri, is_s3_uri
@@ -53,7 +53,7 @@ def source_of(location: str, aws_of: AwsOf | None = None) -> Source:
 
 
 def _not_a_location(location: str) -> UserError:
-    fix = folder_hint(location) or "use ./folder, s3://bucket/prefix or org/name"
+    fix = location_hint(location) or "use ./folder, s3://bucket/prefix or org/name"
     return UserError(f"{location!r} is not a weights location", fix)
 
 
@@ -82,13 +82,13 @@ def own_head(drafter: str, aws_of: AwsOf | None = None) -> dict[str, Any]:
             return {"drafter": drafter}
         return {"drafter": drafter, "drafter_checkpoint": checkpoint_at(drafter, aws_of)}
     folder = Path(drafter).expanduser()
-    if not folder.is_dir():
-        raise UserError(f"there is no folder {drafter}", "check the path given with --drafter")
-    # An absolute path: the plan is independent of the working directory.
-    head = read_checkpoint(FolderSource(folder.resolve()))
+    if folder.is_dir():
+        # An absolute path: the plan is independent of the working directory.
+        folder = folder.resolve()
+    head = read_checkpoint(FolderSource(folder))
     if head.tensors is None:
         raise UserError(f"{drafter} has no *.safetensors", "use the folder of the head itself")
-    return {"drafter": str(folder.resolve()), "drafter_checkpoint": head}
+    return {"drafter": str(folder), "drafter_checkpoint": head}
 
 
 def weights_at(location: str) -> Weights:
