@@ -9,10 +9,12 @@ import pytest
 from botocore.exceptions import ClientError
 
 from peagle.aws.client import Keys, connect
+from peagle.aws.tagging import tagged
 from peagle.catalog import load_catalog
 from peagle.errors import UserError
+from peagle.render.requests import DEPLOYMENT_TAG
 from peagle.sandbox.client import ACCOUNT, EXECUTION_ROLE, set_fault, set_quota
-from tests.sandbox.sandboxes import INSTANCE_TYPE, ROLE, Account, Sandbox
+from tests.sandbox.sandboxes import IMAGE, INSTANCE_TYPE, ROLE, Account, Sandbox
 
 pytestmark = pytest.mark.sandbox
 
@@ -208,3 +210,26 @@ def test_managed_policies_can_be_attached(account: Account) -> None:
     assert attached[0]["PolicyArn"] == policy
     with pytest.raises(ClientError):
         iam.attach_role_policy(RoleName="mine", PolicyArn=f"{policy}NoSuch")
+
+
+def test_resources_are_found_by_tag(account: Account) -> None:
+    sagemaker, name = account.client("sagemaker"), "tagged-model"
+    sagemaker.create_model(
+        ModelName=name,
+        PrimaryContainer={"Image": IMAGE},
+        ExecutionRoleArn=ROLE,
+        Tags=[{"Key": DEPLOYMENT_TAG, "Value": "mine"}, {"Key": "team", "Value": "search"}],
+    )
+    bucket = account.client("s3")
+    bucket.create_bucket(Bucket="tagged-bucket")
+    bucket.put_bucket_tagging(
+        Bucket="tagged-bucket",
+        Tagging={"TagSet": [{"Key": DEPLOYMENT_TAG, "Value": "other"}]},
+    )
+    aws = connect("us-east-1", endpoint_url=account.url, keys=Keys("testing", "testing"))
+
+    found = {(one.service, one.kind, one.name) for one in tagged(aws, DEPLOYMENT_TAG)}
+    (mine,) = tagged(aws, DEPLOYMENT_TAG, "mine", ("sagemaker:model", "s3"))
+
+    assert {("sagemaker", "model", name), ("s3", "", "tagged-bucket")} <= found
+    assert (mine.name, mine.tags["team"]) == (name, "search")

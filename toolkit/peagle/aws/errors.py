@@ -70,7 +70,10 @@ _QUOTA = re.compile(r"service limit '(?P<name>[^']+)'")
 _ALLOWED_VALUES = re.compile(r"(?<=enum value set: \[)[^\]]{200,}(?=\])")
 _ACTION = re.compile(r"perform: (?P<action>[\w-]+:\w+)")
 
-_IAM_PREFIX = {"service-quotas": "servicequotas", "sagemaker-runtime": "sagemaker"}
+_IAM_PREFIX = {
+    "resourcegroupstaggingapi": "tag", "service-quotas": "servicequotas",
+    "sagemaker-runtime": "sagemaker",
+}  # fmt: skip
 _IAM_ACTION = {
     "HeadBucket": "ListBucket", "HeadObject": "GetObject", "ListObjectsV2": "ListBucket",
     "DeleteObjects": "DeleteObject", "ListMultipartUploads": "ListBucketMultipartUploads",

@@ -36,6 +36,9 @@ def openai_base_url(region: str, endpoint: str) -> str:
 VARIANT = "AllTraffic"
 """The only production variant."""
 
+DEPLOYMENT_TAG = "peagle:deployment"
+"""Tag with the name of the deployment, on everything that a plan creates."""
+
 PAIR_TAG = "peagle:pair"
 _HASH_DIGITS = 8
 
@@ -51,7 +54,7 @@ def requests(plan: Plan) -> tuple[Request, ...]:
     digest = hashlib.sha256(canonical.encode()).hexdigest()[:_HASH_DIGITS]
     stem = plan.name[: MAX_NAME_LENGTH - _HASH_DIGITS - 1].rstrip("-")
     tags = [
-        {"Key": "peagle:deployment", "Value": plan.name},
+        {"Key": DEPLOYMENT_TAG, "Value": plan.name},
         {"Key": PAIR_TAG, "Value": tag_value(plan.pair)},
         {"Key": "peagle:plan", "Value": digest},
     ]
