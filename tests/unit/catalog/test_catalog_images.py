@@ -13,6 +13,7 @@ from botocore.session import get_session
 from peagle.catalog import image_uri, load_catalog
 from peagle.catalog.tables import Runtime
 from peagle.errors import NotFound
+from tests.support import raises_code
 
 TABLE = load_catalog().runtimes
 RUNTIMES = {runtime.vllm: runtime for runtime in TABLE.runtimes}
@@ -49,8 +50,10 @@ def test_every_region_has_a_registry_of_its_partition() -> None:
 
 
 def test_a_region_without_images_suggests_the_nearest() -> None:
-    with pytest.raises(NotFound, match=r"did you mean us-east-1"):
+    with raises_code("not-found", NotFound) as refused:
         image_uri(TABLE, NEWEST_EVERYWHERE, "us-east-11")
+
+    assert "did you mean us-east-1" in refused.value.fix
 
 
 def test_image_names_are_within_sagemakers_limit() -> None:

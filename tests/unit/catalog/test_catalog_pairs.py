@@ -11,6 +11,7 @@ from peagle.catalog import find_instance, find_pair, load_catalog, pair_name
 from peagle.catalog.loading import Targets
 from peagle.data import data_folder
 from peagle.errors import NotFound, UserError
+from tests.support import raises_code
 from tests.unit.catalog.catalog_files import GOOD, write_target
 
 CATALOG = load_catalog()
@@ -43,10 +44,11 @@ def test_a_pair_is_found_by_any_of_its_names(name: str, full_name: str) -> None:
 
 @pytest.mark.parametrize("location", ["/models/mine", "./mine", "../mine", "~/m", "s3://b/mine"])
 def test_a_location_as_pair_names_the_options_that_take_it(location: str) -> None:
-    with pytest.raises(UserError, match="is a location, not a pair") as raised:
+    with raises_code("usage", UserError) as refused:
         find_pair(CATALOG, location)
 
-    assert "--drafter" in str(raised.value)
+    assert repr(location) in refused.value.message
+    assert "--drafter" in refused.value.fix
 
 
 def test_every_full_name_finds_its_pair() -> None:
@@ -75,16 +77,20 @@ def test_an_unknown_name_suggests_the_nearest(name: str, hint: str) -> None:
 
 @pytest.mark.parametrize("name", ["", " ", "+", "+eagle3", "gpt-oss-20b+"])
 def test_an_incomplete_name_is_refused(name: str) -> None:
-    with pytest.raises(UserError, match="is not a pair"):
+    with raises_code("usage", UserError) as refused:
         find_pair(CATALOG, name)
+
+    assert refused.value.fix == "write TARGET or TARGET+DRAFTER"
 
 
 def test_an_unknown_instance_type_suggests_others() -> None:
     assert find_instance(CATALOG.instances, "ml.g6e.2xlarge").gpu == "L40S"
-    with pytest.raises(NotFound, match=r"family: ml\.g6e\.xlarge, .*2xlarge, .*48xlarge"):
+    with raises_code("not-found", NotFound) as refused:
         find_instance(CATALOG.instances, "ml.g6e.3xlarge")
-    with pytest.raises(NotFound, match=r"did you mean .*ml\.g6e\.2xlarge"):
+    assert "family: ml.g6e.xlarge, ml.g6e.2xlarge, " in refused.value.fix
+    with raises_code("not-found", NotFound) as refused:
         find_instance(CATALOG.instances, "g6e.2xlarge")
+    assert refused.value.fix.startswith("did you mean ml.g6e.2xlarge")
 
 
 def test_an_own_folder_adds_targets(tmp_path: Path) -> None:

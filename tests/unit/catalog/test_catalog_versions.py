@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from peagle.errors import UserError
 from peagle.vllm.versions import compare, in_range, normalize, parse
+from tests.support import raises_code
 
 NUMBERS = st.tuples(*[st.integers(min_value=0, max_value=10_000)] * 3)
 VERSIONS = NUMBERS.map(lambda numbers: ".".join(map(str, numbers)))
@@ -74,8 +75,10 @@ def test_any_range_is_refused_or_evaluated(version: str, versions: str) -> None:
     "text", ["", "0", "v0.28.0", "0.28.0.1", "0.28.0+cpu", "0.28.x", "\u0660.28"]
 )
 def test_other_spellings_of_versions_are_refused(text: str) -> None:
-    with pytest.raises(UserError, match="write it like"):
+    with raises_code("usage", UserError) as refused:
         parse(text)
+
+    assert refused.value.fix == "write it like 0.28.0"
 
 
 @pytest.mark.parametrize("versions", ["", "0.18.0", ">=0.18.0,", "~=0.18.0", ">= 0.18.0", "<0.1,x"])

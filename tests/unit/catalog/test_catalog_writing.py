@@ -22,6 +22,7 @@ from peagle.catalog.writing import (
 )
 from peagle.data import data_folder
 from peagle.errors import UserError
+from tests.support import raises_code
 
 BUNDLED = data_folder("model_catalog")
 ALL_INSTANCES = (BUNDLED / "instances.yaml").read_text(encoding="utf-8")
@@ -306,10 +307,12 @@ checked: 2026-11-20
 def test_an_unwritable_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("peagle.catalog.writing.os.access", lambda *_: False)
 
-    with pytest.raises(UserError, match="cannot be written") as refused:
+    with raises_code("usage", UserError) as refused:
         refuse_unwritable(BUNDLED)
 
     assert "--to DIR" in refused.value.fix
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="not a folder"):
+    with raises_code("usage", UserError) as refused:
         refuse_unwritable(tmp_path / "file" / "below")
+
+    assert str(tmp_path / "file") in refused.value.message
