@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from peagle.errors import NotProved
 from peagle.proof import Proof, evaluate, prove, require_passed
 from peagle.protocol import Counters
+from tests.support import raises_code
 
 COUNTS = st.integers(min_value=0, max_value=10**9)
 
@@ -67,7 +68,11 @@ def test_failed_proof_is_an_error_with_a_fix(
 
 
 def test_no_draft_and_no_accepted_draft_are_distinguished() -> None:
-    with pytest.raises(NotProved, match="speculation is off"):
+    with raises_code("not-proved", NotProved) as off:
         require_passed(evaluate(Counters(0, 0, 0), 1.8))
-    with pytest.raises(NotProved, match="no draft was accepted"):
+    with raises_code("not-proved", NotProved) as rejected:
         require_passed(evaluate(Counters(5, 25, 0), None))
+
+    assert "--speculative-config" in off.value.fix
+    assert "over 5 drafts" in rejected.value.message
+    assert "the head may not fit this target" in rejected.value.fix

@@ -9,6 +9,7 @@ import pytest
 
 from peagle.checkpoints.config import COUNTS, SIZES, TOKENS, parse_config
 from peagle.errors import CheckpointError
+from tests.support import raises_code
 
 GEOMETRY = Path(__file__).parents[2] / "geometry"
 
@@ -50,7 +51,7 @@ GEOMETRY = Path(__file__).parents[2] / "geometry"
     ],
 )
 def test_an_invalid_value_is_reported_with_its_key(content: str, text: str) -> None:
-    with pytest.raises(CheckpointError) as refused:
+    with raises_code("checkpoint", CheckpointError) as refused:
         parse_config(content.encode())
     assert refused.value.message.startswith("config.json")
     assert text in refused.value.message
@@ -60,8 +61,9 @@ def test_an_invalid_value_is_reported_with_its_key(content: str, text: str) -> N
 
 @pytest.mark.parametrize("content", [b"\xff\xfe{\x00}\x00", b'{"a": "\xff"}'])
 def test_text_in_another_encoding_is_refused(content: bytes) -> None:
-    with pytest.raises(CheckpointError, match="not UTF-8 text"):
+    with raises_code("checkpoint", CheckpointError) as refused:
         parse_config(content)
+    assert "UTF-8" in refused.value.message
 
 
 @pytest.mark.parametrize(

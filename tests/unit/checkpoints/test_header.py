@@ -16,6 +16,7 @@ from safetensors import deserialize as deserialize_untyped
 
 from peagle.checkpoints.weight_files import LONGEST_HEADER, header_bytes, parse_header
 from peagle.errors import CheckpointError
+from tests.support import raises_code
 from tests.unit.checkpoints.files import BITS, ONE, Shapes, file_of, header_of, weights
 
 deserialize: Callable[[bytes], list[tuple[str, dict[str, Any]]]] = deserialize_untyped
@@ -34,7 +35,7 @@ TENSORS = st.dictionaries(
 
 
 def refusal(content: bytes, size: int | None = None) -> str:
-    with pytest.raises(CheckpointError) as refused:
+    with raises_code("checkpoint", CheckpointError) as refused:
         parse_header(content, len(content) if size is None else size, "model.safetensors")
     assert refused.value.message.startswith("model.safetensors")
     assert refused.value.fix
@@ -157,7 +158,7 @@ def test_a_header_of_100_mb_is_refused_after_its_first_bytes() -> None:
 
 def test_a_git_lfs_pointer_is_recognized() -> None:
     pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
-    with pytest.raises(CheckpointError, match="Git LFS") as refused:
+    with raises_code("checkpoint", CheckpointError) as refused:
         parse_header(pointer, len(pointer), "f")
     assert "git lfs pull" in refused.value.fix
 

@@ -9,6 +9,10 @@ import pytest
 from peagle.checkpoints.folder import check_links, follow_link
 from peagle.errors import UserError
 from peagle_serve.folder import link_homes
+from tests.support import raises_code
+
+COPY = "replace the link by a copy of the file"
+"""The fix of a link that leads out of its folder."""
 
 
 @pytest.fixture
@@ -43,36 +47,38 @@ def test_a_folder_may_itself_be_a_link(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "text"),
+    ("target", "fix"),
     [
-        ("/etc/passwd", "out of its folder, to /etc/passwd"),
-        ("../secret", "out of its folder"),
-        ("../model-2/secret", "out of its folder"),
-        ("/etc", "out of its folder"),
-        ("../gone", "out of its folder"),
-        ("gone", "is a broken link"),
-        ("vocab.json", "is a broken link"),
+        ("/etc/passwd", COPY),
+        ("../secret", COPY),
+        ("../model-2/secret", COPY),
+        ("/etc", COPY),
+        ("../gone", COPY),
+        ("gone", "copy the file there, or remove the link"),
+        ("vocab.json", "copy the file there, or remove the link"),
     ],
 )
 def test_a_broken_link_or_one_out_of_the_folder_is_refused(
-    folder: Path, target: str, text: str
+    folder: Path, target: str, fix: str
 ) -> None:
     (folder.parent / "secret").write_text("secret")
     (folder.parent / "model-2").mkdir()
     (folder.parent / "model-2" / "secret").write_text("secret")
     (folder / "vocab.json").symlink_to(target)
 
-    with pytest.raises(UserError, match=text) as refused:
+    with raises_code("usage", UserError) as refused:
         check_links(folder)
     assert str(folder / "vocab.json") in refused.value.message
+    assert refused.value.fix == fix
 
 
 def test_a_link_through_another_link_out_is_refused(folder: Path) -> None:
     (folder / "inner" / "second").symlink_to("/etc/passwd")
     (folder / "first").symlink_to("inner/second")
 
-    with pytest.raises(UserError, match="out of its folder, to /etc/passwd"):
+    with raises_code("usage", UserError) as refused:
         check_links(folder)
+    assert refused.value.message.endswith(" to /etc/passwd")
 
 
 @pytest.fixture
@@ -96,8 +102,9 @@ def test_nothing_else_of_the_hubs_cache_is_the_models(snapshot: Path) -> None:
     (snapshot.parents[1] / "refs" / "main").write_text("0123")
     (snapshot / "vocab.json").symlink_to("../../refs/main")
 
-    with pytest.raises(UserError, match="out of its folder"):
+    with raises_code("usage", UserError) as refused:
         check_links(snapshot)
+    assert refused.value.fix == COPY
 
 
 def test_blobs_beside_any_other_folder_are_not_its_own(folder: Path) -> None:
@@ -105,8 +112,9 @@ def test_blobs_beside_any_other_folder_are_not_its_own(folder: Path) -> None:
     (folder.parents[0] / "blobs" / "abc").write_text("{}")
     (folder / "vocab.json").symlink_to("../blobs/abc")
 
-    with pytest.raises(UserError, match="out of its folder"):
+    with raises_code("usage", UserError) as refused:
         check_links(folder)
+    assert refused.value.fix == COPY
 
 
 def test_a_folder_that_is_not_there_has_no_links(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def test_the_first_error_ends_all() -> None:
         if number > 3:
             never.wait(30)
 
-    with pytest.raises(KeyError, match="broken"):
+    with pytest.raises(KeyError):
         run_parallel([partial(fail, number) for number in range(1000)], time.monotonic() + 30)
     never.set()
     assert len(begun) <= 3 + WORKERS + 1

@@ -14,6 +14,7 @@ from peagle.checks import About, Rule, check, rules, rules_found
 from peagle.checks.facts import parse_ecr_image, parse_tag_versions
 from peagle.checks.registry import Notices
 from peagle.errors import CheckpointError, UserError
+from tests.support import raises_code
 from tests.unit.checks.cases import CATALOG, catalog_case, geometry_case, make_case, tiny_case
 from tests.unit.checks.damage import Damage
 
@@ -64,8 +65,9 @@ def test_a_finding_of_a_rule_replaces_the_catalogues_note() -> None:
 def test_a_size_that_is_not_a_number_is_one_error(tmp_path: Path) -> None:
     case = catalog_case("tiny")
     invalid = Checkpoint("/head", {"eagle_config": {}, "hidden_size": "large"})
-    with pytest.raises(CheckpointError, match="hidden_size is 'large'"):
+    with raises_code("checkpoint", CheckpointError) as refused:
         check(replace(case, drafter_checkpoint=invalid))
+    assert "hidden_size is 'large'" in refused.value.message
 
 
 def test_the_target_that_was_read_counts_not_the_catalogues(tmp_path: Path) -> None:
@@ -152,8 +154,10 @@ def test_a_target_without_a_drafter_gets_no_finding() -> None:
 
 
 def test_an_invalid_version_is_the_users_mistake() -> None:
-    with pytest.raises(UserError, match="is not a vLLM version"):
+    with raises_code("usage", UserError) as refused:
         catalog_case("tiny", vllm="newest")
+    assert "'newest'" in refused.value.message
+    assert refused.value.fix == "write it like 0.28.0"
 
 
 def test_the_fix_of_an_unknown_version_is_the_nearest_newer_one() -> None:

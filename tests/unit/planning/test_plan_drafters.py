@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from peagle.checkpoints import Checkpoint, Tensor
-from peagle.errors import NotFound, UserError
+from peagle.errors import CheckpointError, NotFound, UserError
+from tests.support import raises_code
 from tests.unit.planning.small_catalog import because, codes, finding_of, plan
 
 HEAD: dict[str, Any] = {
@@ -68,21 +69,27 @@ def test_a_draftless_method_has_a_drafter_without_weights() -> None:
     assert config == '{"method":"ngram","num_speculative_tokens":4,"prompt_lookup_max":4}'
 
 
-@pytest.mark.parametrize("options", [{"drafter": "eagle3"}, {"k": 3}])
-def test_no_speculation_contradicts_a_drafter_and_k(options: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match="cannot be combined with --no-speculation"):
+@pytest.mark.parametrize(
+    ("options", "flag"), [({"drafter": "eagle3"}, "--drafter"), ({"k": 3}, "--k")]
+)
+def test_no_speculation_contradicts_a_drafter_and_k(options: dict[str, Any], flag: str) -> None:
+    with raises_code("usage", UserError) as refused:
         plan("chat", speculation=False, **options)
+    assert flag in refused.value.message
+    assert "--no-speculation" in refused.value.message
 
 
 def test_two_drafters_contradict_each_other() -> None:
-    with pytest.raises(UserError, match="specify different drafters"):
+    with raises_code("usage", UserError) as refused:
         plan("chat+eagle3", drafter="ngram")
+    assert "chat+eagle3 and --drafter ngram" in refused.value.message
 
 
 def test_an_unknown_drafter_suggests_the_nearest() -> None:
-    with pytest.raises(NotFound, match="did you mean eagle3") as raised:
+    with raises_code("unknown-drafter", NotFound) as refused:
         plan("chat", drafter="eagle4")
-    assert raised.value.exit_code == 2
+    assert refused.value.fix.startswith("did you mean eagle3")
+    assert refused.value.exit_code == 2
 
 
 def test_a_head_that_is_not_public_is_replaced_by_its_fallback() -> None:
@@ -262,8 +269,9 @@ def test_a_speculators_config_is_read() -> None:
 
 @pytest.mark.parametrize("value", ["large", 0, -1, 2.5, True])
 def test_an_invalid_config_is_refused(value: object) -> None:
-    with pytest.raises(UserError, match="hidden_size is"):
+    with raises_code("checkpoint", CheckpointError) as refused:
         plan("chat", drafter="/data/head", drafter_checkpoint=read(HEAD | {"hidden_size": value}))
+    assert f"hidden_size is {value!r}" in refused.value.message
 
 
 def test_a_head_of_the_catalogue_can_be_pinned() -> None:
@@ -277,8 +285,10 @@ def test_a_head_of_the_catalogue_can_be_pinned() -> None:
 
 
 def test_weights_cannot_draft_as_a_draftless_method() -> None:
-    with pytest.raises(UserError, match="does not use a draft head"):
+    with raises_code("usage", UserError) as refused:
         plan("chat+ngram", drafter="s3://bucket/head")
+    assert "s3://bucket/head" in refused.value.message
+    assert "EAGLE-3 or P-EAGLE" in refused.value.fix
 
 
 def test_the_acceptance_floor_is_lower_for_a_smaller_k() -> None:

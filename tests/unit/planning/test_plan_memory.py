@@ -8,6 +8,7 @@ from peagle.catalog.tables import Instance
 from peagle.errors import NotFound
 from peagle.fit.estimate import GIB, fit_of, missing_bytes
 from peagle.planning.candidates import Workload, planned_fit
+from tests.support import raises_code
 from tests.unit.planning.small_catalog import (
     CATALOG,
     CHAT,
@@ -127,8 +128,9 @@ def test_an_old_gpu_is_an_error() -> None:
 
 
 def test_an_unknown_instance_type_suggests_the_nearest() -> None:
-    with pytest.raises(NotFound, match=r"ml\.g5\.xlarge"):
+    with raises_code("not-found", NotFound) as refused:
         plan(instance_type="ml.g5.xlarg")
+    assert "ml.g5.xlarge" in refused.value.fix
 
 
 def test_gpus_are_a_power_of_two_that_divides_the_heads() -> None:

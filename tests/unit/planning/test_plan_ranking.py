@@ -8,6 +8,7 @@ import pytest
 
 from peagle.errors import NotFound, UserError
 from peagle.planning import Plan
+from tests.support import raises_code
 from tests.unit.planning.small_catalog import (
     CATALOG,
     CHAT,
@@ -222,8 +223,9 @@ def test_a_fast_candidate_above_the_price_limit_is_named() -> None:
 @pytest.mark.parametrize("limit", [0, -1, float("nan"), float("inf")])
 @pytest.mark.parametrize("option", ["min_tokens_per_second", "max_price_per_hour"])
 def test_an_invalid_limit_is_refused(option: str, limit: float) -> None:
-    with pytest.raises(UserError, match="is not a positive number"):
+    with raises_code("usage", UserError) as refused:
         plan("chat", CATALOG, **{option: limit})
+    assert f"--{option.replace('_', '-')} {limit} " in refused.value.message
 
 
 def test_a_drafter_that_makes_the_speed_more_expensive_has_a_warning() -> None:
@@ -284,8 +286,9 @@ def test_instances_with_equal_gpus_fit_equally() -> None:
 
 
 def test_an_unknown_instance_type_is_refused_with_other_limits() -> None:
-    with pytest.raises(NotFound, match=r"ml\.g5\.xlarge"):
+    with raises_code("not-found", NotFound) as refused:
         plan(instance_type="ml.g5.xlarg")
+    assert "ml.g5.xlarge" in refused.value.fix
 
 
 def test_without_a_fit_there_are_no_alternatives() -> None:

@@ -16,6 +16,7 @@ from peagle.errors import PlanFileError, UserError
 from peagle.planning import Options, Plan, make_plan
 from peagle.render.plan_file import digest, plan_bytes, plan_document, plan_from, read_plan
 from peagle.render.requests import plan_arguments
+from tests.support import raises_code
 from tests.unit.planning.small_catalog import CATALOG, because, codes, finding_of, plan
 
 PAIR = {"model_source": "s3://bucket/chat/target", "drafter": "s3://bucket/chat/drafter/"}
@@ -95,8 +96,10 @@ def test_streaming_a_target_outside_s3_is_refused_with_the_sync_command(
 
 
 def test_baked_weights_cannot_be_streamed() -> None:
-    with pytest.raises(UserError, match="cannot be combined"):
+    with raises_code("usage", UserError) as refused:
         streamed(baked_weights=True, image="111111111111.dkr.ecr.us-east-1.amazonaws.com/p:1")
+    assert "--baked-weights" in refused.value.message
+    assert "--weights-by stream" in refused.value.message
 
 
 def test_a_runtime_without_a_streamer_is_an_error_that_names_the_others() -> None:
@@ -201,8 +204,9 @@ def test_a_plan_file_without_the_load_format_is_refused() -> None:
     edited = made.model_copy(update={"environment": environment, "engine_arguments": arguments})
     document = plan_document(edited)
 
-    with pytest.raises(PlanFileError, match="'engine_arguments' and 'target' disagree"):
+    with raises_code("plan-file", PlanFileError) as refused:
         plan_from({**document, "digest": digest(document)}, "plan.json")
+    assert "'engine_arguments' and 'target'" in refused.value.message
 
 
 def test_the_options_of_a_plan_include_streaming() -> None:

@@ -15,6 +15,7 @@ from peagle.errors import PlanFileError
 from peagle.planning import Options, make_plan
 from peagle.render import plan_bytes, plan_document, plan_from, read_plan
 from peagle.render.plan_file import digest
+from tests.support import raises_code
 from tests.unit.rendering.plans import ALL_PAIRS, CATALOG, SHAPES, plan_for, plan_of
 
 WRITTEN = plan_bytes(plan_of("uploaded"))
@@ -68,8 +69,9 @@ def test_the_document_has_its_documented_keys() -> None:
 def test_a_truncated_file_is_refused(length: int, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_bytes(WRITTEN[:length])
-    with pytest.raises(PlanFileError, match="is truncated"):
+    with raises_code("plan-file", PlanFileError) as refused:
         read_plan(path)
+    assert refused.value.message == f"{path} is truncated"
 
 
 @pytest.mark.parametrize(
@@ -92,15 +94,19 @@ def test_a_truncated_file_is_refused(length: int, tmp_path: Path) -> None:
 def test_a_file_that_is_not_a_plan_is_refused(content: bytes, words: str, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_bytes(content)
-    with pytest.raises(PlanFileError, match=words):
+    with raises_code("plan-file", PlanFileError) as refused:
         read_plan(path)
+    assert refused.value.message.startswith(str(path))
+    assert words in refused.value.message
 
 
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(PlanFileError, match="there is no file"):
+    with raises_code("plan-file", PlanFileError) as refused:
         read_plan(tmp_path / "plan.json")
-    with pytest.raises(PlanFileError, match="cannot be read"):
+    assert str(tmp_path / "plan.json") in refused.value.message
+    with raises_code("plan-file", PlanFileError) as refused:
         read_plan(tmp_path)
+    assert refused.value.message == f"{tmp_path} cannot be read: Is a directory"
 
 
 NEWER_KEYS = ("speed", "alternatives")

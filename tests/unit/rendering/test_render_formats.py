@@ -20,6 +20,7 @@ from peagle.render.formats.terraform import configuration, literal
 from peagle.render.image import serve_digest
 from peagle.render.requests import plan_arguments
 from tests.golden import assert_golden
+from tests.support import raises_code
 from tests.unit.rendering.plans import BUILT, CATALOG, SHAPES, plan_of
 
 
@@ -52,7 +53,7 @@ def test_golden_files_of_an_image_with_its_weights(format: str) -> None:
 
 
 def test_an_existing_image_is_not_built_again() -> None:
-    with pytest.raises(Unsupported, match="baked weights") as refused:
+    with raises_code("unsupported", Unsupported) as refused:
         render("dockerfile", plan_of("baked"), CATALOG)
     assert refused.value.fix == "use boto3 or cloudformation or terraform"
 
@@ -85,8 +86,9 @@ def test_a_template_lists_its_uploads(format: str) -> None:
 
 
 def test_an_unknown_format_suggests_the_nearest() -> None:
-    with pytest.raises(NotFound, match="did you mean terraform"):
+    with raises_code("not-found", NotFound) as refused:
         render("terrafrom", plan_of("from-hub"), CATALOG)
+    assert refused.value.fix == "did you mean terraform?"
 
 
 def template(plan: Plan) -> dict[str, Any]:

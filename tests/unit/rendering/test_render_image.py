@@ -25,6 +25,7 @@ from peagle.render.image import (
     labels,
 )
 from peagle.render.image_names import base_of
+from tests.support import raises_code
 from tests.unit.rendering.plans import plan_of
 
 GPU = Recipe("gpu", "registry.example.com/vllm@sha256:" + "a" * 64, None, revision="1234abcd")
@@ -150,8 +151,9 @@ def test_the_content_digest_covers_the_content_only() -> None:
     "base", ["", "a b", "x\nRUN rm -rf /", "-v", "a${B}", "http://x/y", "DEBIAN:1", "a@sha256:1"]
 )
 def test_an_invalid_base_is_refused(base: str) -> None:
-    with pytest.raises(UserError, match="is not an image name"):
+    with raises_code("usage", UserError) as refused:
         dockerfile(plan_of("uploaded"), Recipe("gpu", base, None))
+    assert "debian:bookworm-slim" in refused.value.fix
 
 
 def test_weights_stay_out_unless_asked_for() -> None:
