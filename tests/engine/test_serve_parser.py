@@ -158,8 +158,9 @@ def test_every_switch_is_found_in_vllms_source_and_no_argument_taken_for_one(
     switches = {variable(flag) for flag, takes in flags.items() if not takes} - {"SM_VLLM_HELP"}
     assert len(switches) > 80
     for name in switches:
-        with pytest.raises(InvalidEnvironment, match=f"{name} is 'maybe'"):
+        with pytest.raises(InvalidEnvironment) as refused:
             check_arguments({name: "maybe"}, reported["source"])
+        assert refused.value.message == f"{name} is 'maybe'"
 
     check_arguments(
         {variable(flag): "maybe" for flag, takes in flags.items() if takes and "." not in flag},
@@ -180,8 +181,9 @@ def test_a_slip_in_any_argument_is_refused_and_the_right_one_named(
     assert len(flags) > 150
     for flag in flags:
         wrong = variable(f"{flag[:-2]}{flag[-1]}{flag[-1]}x")
-        with pytest.raises(InvalidEnvironment, match=wrong) as refused:
+        with pytest.raises(InvalidEnvironment) as refused:
             check_arguments({wrong: ""}, reported["source"])
+        assert wrong in refused.value.message
         assert "did you mean SM_VLLM_" in refused.value.fix, flag
 
 

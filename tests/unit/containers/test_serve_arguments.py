@@ -54,16 +54,16 @@ def test_a_value_becomes_the_same_tokens_as_in_awss_container(value: str, argv: 
 
 @pytest.mark.parametrize("value", ['["a", "-b"]', '["-a", "b"]', '["--model", "x"]'])
 def test_several_values_cannot_begin_with_a_dash(value: str) -> None:
-    with pytest.raises(
-        InvalidEnvironment, match="SM_VLLM_X_Y has several values, one of which beg"
-    ):
+    with pytest.raises(InvalidEnvironment) as refused:
         arguments({"SM_VLLM_X_Y": value})
+    assert "SM_VLLM_X_Y has several values" in refused.value.message
 
 
 @pytest.mark.parametrize("value", ["--", '["--"]'])
 def test_two_dashes_cannot_be_a_value(value: str) -> None:
-    with pytest.raises(InvalidEnvironment, match="SM_VLLM_X_Y has the value '--'"):
+    with pytest.raises(InvalidEnvironment) as refused:
         arguments({"SM_VLLM_X_Y": value})
+    assert refused.value.message == "SM_VLLM_X_Y has the value '--'"
 
 
 def test_negative_numbers_are_values() -> None:

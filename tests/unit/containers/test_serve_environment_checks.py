@@ -150,13 +150,16 @@ def test_every_setting_that_the_entrypoint_reads_is_listed() -> None:
 
 @pytest.mark.parametrize("value", ["1", "yes", "on", "no"])
 def test_a_switch_other_than_true_or_false_is_refused(value: str) -> None:
-    with pytest.raises(InvalidEnvironment, match=r"SM_VLLM_ENFORCE_EAGER is .*true or false"):
+    with pytest.raises(InvalidEnvironment) as refused:
         check({"SM_VLLM_ENFORCE_EAGER": value})
+    assert refused.value.message == f"SM_VLLM_ENFORCE_EAGER is {value!r}"
+    assert refused.value.fix == "set it to true or false"
 
 
 def test_a_negated_switch_is_a_switch() -> None:
-    with pytest.raises(InvalidEnvironment, match=r"SM_VLLM_NO_ENABLE_PREFIX_CACHING is 'maybe'"):
+    with pytest.raises(InvalidEnvironment) as refused:
         check({"SM_VLLM_NO_ENABLE_PREFIX_CACHING": "maybe"})
+    assert refused.value.message == "SM_VLLM_NO_ENABLE_PREFIX_CACHING is 'maybe'"
 
 
 @pytest.mark.parametrize("value", ["true", "FALSE", "", " true "])
@@ -166,8 +169,10 @@ def test_a_switch_is_true_or_false(value: str) -> None:
 
 @pytest.mark.parametrize("value", ["lots", "16 k", "1e4", "-5", "", "16kk", "0", "0.0k"])
 def test_an_invalid_length_is_refused(value: str) -> None:
-    with pytest.raises(InvalidEnvironment, match=r"SM_VLLM_MAX_MODEL_LEN is .*16384, 16k or auto"):
+    with pytest.raises(InvalidEnvironment) as refused:
         check({"SM_VLLM_MAX_MODEL_LEN": value})
+    assert refused.value.message == f"SM_VLLM_MAX_MODEL_LEN is {value!r}"
+    assert "16384, 16k or auto" in refused.value.fix
 
 
 @pytest.mark.parametrize("value", ["16384", "16k", "1.5K", "auto", "-1"])
@@ -178,14 +183,18 @@ def test_vllms_notations_of_a_length_are_accepted(value: str) -> None:
 @pytest.mark.parametrize("value", ["0", "-1", "auto", "many"])
 def test_an_invalid_number_of_batched_tokens_is_refused(value: str) -> None:
     check({"SM_VLLM_MAX_NUM_BATCHED_TOKENS": "8k"})
-    with pytest.raises(InvalidEnvironment, match=r"MAX_NUM_BATCHED_TOKENS is .*8192 or 8k"):
+    with pytest.raises(InvalidEnvironment) as refused:
         check({"SM_VLLM_MAX_NUM_BATCHED_TOKENS": value})
+    assert refused.value.message == f"SM_VLLM_MAX_NUM_BATCHED_TOKENS is {value!r}"
+    assert "8192 or 8k" in refused.value.fix
 
 
 def test_a_choice_that_vllm_would_ignore_is_refused() -> None:
     check({"SM_VLLM_MODEL_IMPL": "transformers"})
-    with pytest.raises(InvalidEnvironment, match=r"MODEL_IMPL is 'zz'.*transformers"):
+    with pytest.raises(InvalidEnvironment) as refused:
         check({"SM_VLLM_MODEL_IMPL": "zz"})
+    assert refused.value.message == "SM_VLLM_MODEL_IMPL is 'zz'"
+    assert "transformers" in refused.value.fix
 
 
 @pytest.mark.parametrize("value", ["true", "", " TRUE "])
@@ -193,10 +202,9 @@ def test_speculation_without_counters_is_refused(value: str) -> None:
     off = {"SM_VLLM_DISABLE_LOG_STATS": value}
     check(off)
     check({SPECULATION: GOOD, "SM_VLLM_DISABLE_LOG_STATS": "false"})
-    with pytest.raises(
-        InvalidEnvironment, match="the counters that show whether the drafter works"
-    ):
+    with pytest.raises(InvalidEnvironment) as refused:
         check({SPECULATION: GOOD, **off})
+    assert refused.value.fix == f"remove it, or {SPECULATION}"
 
 
 @pytest.mark.parametrize(
@@ -209,8 +217,9 @@ def test_speculation_without_counters_is_refused(value: str) -> None:
 )
 def test_logging_of_prompts_is_refused(name: str) -> None:
     check({name: "false"})
-    with pytest.raises(InvalidEnvironment, match=rf"{name} writes prompts into the log"):
+    with pytest.raises(InvalidEnvironment) as refused:
         check({name: "true"})
+    assert refused.value.message == f"{name} writes prompts into the log"
 
 
 @pytest.mark.parametrize(
@@ -233,10 +242,9 @@ def test_an_argument_of_this_vllm_is_accepted(name: str) -> None:
     ],
 )
 def test_a_variable_without_an_argument_of_this_vllm_is_refused(name: str, fix: str) -> None:
-    with pytest.raises(
-        InvalidEnvironment, match=f"{name} is not an argument of this vLLM version"
-    ) as refused:
+    with pytest.raises(InvalidEnvironment) as refused:
         check_arguments({name: ""}, SOURCE)
+    assert refused.value.message == f"{name} is not an argument of this vLLM version"
 
     assert refused.value.fix == fix
 
@@ -258,8 +266,10 @@ def test_unrecognized_vllm_source_accepts_every_argument(source: str) -> None:
 def test_every_vllm_switch_accepts_only_true_or_false(name: str) -> None:
     for value in ("true", "False", ""):
         check_arguments({name: value}, SOURCE)
-    with pytest.raises(InvalidEnvironment, match=rf"{name} is 'maybe'.*true or false"):
+    with pytest.raises(InvalidEnvironment) as refused:
         check_arguments({name: "maybe"}, SOURCE)
+    assert refused.value.message == f"{name} is 'maybe'"
+    assert refused.value.fix == "set it to true or false"
 
 
 def test_an_argument_with_a_value_is_not_a_switch() -> None:
@@ -268,39 +278,46 @@ def test_an_argument_with_a_value_is_not_a_switch() -> None:
 
 @pytest.mark.parametrize("value", ["0", "-1", "two", "1.5", "", "٣"])
 def test_an_invalid_count_is_refused(value: str) -> None:
-    with pytest.raises(InvalidEnvironment, match=r"TENSOR_PARALLEL_SIZE.*at least 1"):
+    with pytest.raises(InvalidEnvironment) as refused:
         check({"SM_VLLM_TENSOR_PARALLEL_SIZE": value})
+    assert refused.value.message == f"SM_VLLM_TENSOR_PARALLEL_SIZE is {value!r}"
+    assert "at least 1" in refused.value.fix
 
 
 @pytest.mark.parametrize("value", ["0", "1.1", "90%", "nan"])
 def test_an_invalid_share_of_memory_is_refused(value: str) -> None:
-    with pytest.raises(InvalidEnvironment, match=r"above 0 and at most 1"):
+    with pytest.raises(InvalidEnvironment) as refused:
         check({"SM_VLLM_GPU_MEMORY_UTILIZATION": value})
+    assert refused.value.message == f"SM_VLLM_GPU_MEMORY_UTILIZATION is {value!r}"
+    assert "above 0 and at most 1" in refused.value.fix
 
 
 def test_the_port_is_set_by_sagemaker() -> None:
     assert port_of({}) == 8080
     assert port_of({"SAGEMAKER_BIND_TO_PORT": "18200"}) == 18200
     check({"SM_VLLM_PORT": "8080"})
-    with pytest.raises(
-        InvalidEnvironment, match="SM_VLLM_PORT is 9000, but SageMaker uses port 8080"
-    ):
+    with pytest.raises(InvalidEnvironment) as refused:
         check({"SM_VLLM_PORT": "9000"})
+    assert "9000" in refused.value.message
+    assert refused.value.fix == "remove SM_VLLM_PORT"
 
 
 @given(st.integers(min_value=65536) | st.integers(max_value=0))
 def test_an_invalid_port_is_refused(port: int) -> None:
-    with pytest.raises(InvalidEnvironment, match="SAGEMAKER_BIND_TO_PORT"):
+    with pytest.raises(InvalidEnvironment) as refused:
         port_of({"SAGEMAKER_BIND_TO_PORT": str(port)})
+    assert "SAGEMAKER_BIND_TO_PORT" in refused.value.message
 
 
 def test_a_variable_without_an_argument_is_refused() -> None:
-    with pytest.raises(InvalidEnvironment, match="remove it"):
+    with pytest.raises(InvalidEnvironment) as refused:
         check({"SM_VLLM_": "1"})
+    assert refused.value.fix == "remove it"
 
 
 @pytest.mark.parametrize("name", ["CONFIG", "SPEC_METHOD", "SPEC_MODEL", "SPEC_TOKENS"])
 def test_other_ways_to_pass_arguments_are_refused(name: str) -> None:
     """A head set there would be unchecked, unproved, and missing in a warm start's key."""
-    with pytest.raises(InvalidEnvironment, match=f"SM_VLLM_{name} is not supported"):
+    with pytest.raises(InvalidEnvironment) as refused:
         check({f"SM_VLLM_{name}": "x"})
+    assert f"SM_VLLM_{name} is not supported" in refused.value.message

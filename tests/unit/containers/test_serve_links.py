@@ -96,8 +96,10 @@ def test_in_a_container_a_folder_must_not_be_a_link(
     monkeypatch.setattr("peagle_serve.weights.ML_ROOT", str(root))
     (root / "model" / "target").symlink_to(outside)
 
-    with pytest.raises(InvalidEnvironment, match="out of its folder"):
+    with pytest.raises(InvalidEnvironment) as refused:
         with_model({"SM_VLLM_MODEL": str(root / "model" / "target")})
+    assert str(root / "model" / "target") in refused.value.message
+    assert refused.value.fix == "replace the link by a copy of the file"
 
 
 @pytest.mark.parametrize("leads_to", ["gone", "tokenizer.json"])

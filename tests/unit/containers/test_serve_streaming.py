@@ -137,8 +137,10 @@ def test_a_mounted_drafter_of_a_streamed_target_must_be_complete(tmp_path: Path)
         "PEAGLE_ML_ROOT": str(tmp_path),
     }
 
-    with pytest.raises(InvalidEnvironment, match="has no weights"):
+    with pytest.raises(InvalidEnvironment) as refused:
         with_model(environment)
+    assert str(head) in refused.value.message
+    assert "*.safetensors" in refused.value.fix
     (head / "model.safetensors").write_bytes(safetensors({"fc.weight": [2, 2]}))
     assert with_model(environment)["SM_VLLM_MODEL"] == TARGET
 
@@ -147,8 +149,9 @@ def test_head_and_target_in_folders_are_compared_with_any_loader(tmp_path: Path)
     tensors = {name: shape for name, shape in HEAD_TENSORS.items() if name != "mask_hidden"}
     environment = pair(tmp_path, tensors=tensors)
 
-    with pytest.raises(InvalidEnvironment, match="no mask_hidden"):
+    with pytest.raises(InvalidEnvironment) as refused:
         check_pair({**environment, LOAD_FORMAT: "runai_streamer"})
+    assert "no mask_hidden" in refused.value.message
     check_pair({**environment, LOAD_FORMAT: "dummy"})
 
 
@@ -164,5 +167,7 @@ def test_an_image_built_for_the_pair_accepts_it_from_s3(tmp_path: Path) -> None:
     environment = {"SM_VLLM_MODEL": TARGET, SPECULATION: drafting(DRAFTER)}
 
     check_built_for(environment, tmp_path / "pair.json")
-    with pytest.raises(InvalidEnvironment, match="built for org/target"):
+    with pytest.raises(InvalidEnvironment) as refused:
         check_built_for({**environment, "SM_VLLM_MODEL": "org/other"}, tmp_path / "pair.json")
+    assert "org/target+org/head" in refused.value.message
+    assert "org/other" in refused.value.message

@@ -65,5 +65,7 @@ def test_collecting_on_an_unknown_device_is_refused(world: World) -> None:
 def test_a_collecting_engine_is_not_restarted() -> None:
     assert settings_of({"PEAGLE_WARM": "collect", "PEAGLE_RESTARTS": "3"}).restarts == 0
     assert settings_of({"PEAGLE_WARM": "auto", "PEAGLE_RESTARTS": "3"}).restarts == 3
-    with pytest.raises(InvalidEnvironment, match="PEAGLE_WARM is 'sometimes'"):
+    with pytest.raises(InvalidEnvironment) as refused:
         settings_of({"PEAGLE_WARM": "sometimes"})
+    assert refused.value.message == "PEAGLE_WARM is 'sometimes'"
+    assert refused.value.fix == "set it to auto, collect or off"
