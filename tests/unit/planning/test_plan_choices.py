@@ -228,16 +228,16 @@ def test_the_load_becomes_max_num_seqs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "flag"),
+    ("options", "flag"),
     [
-        ("concurrency", "--concurrency"),
-        ("max_model_len", "--max-model-len"),
-        ("instance_count", "--instance-count"),
+        ({"concurrency": 0}, "--concurrency"),
+        ({"max_model_len": 0}, "--max-model-len"),
+        ({"instance_count": 0}, "--instance-count"),
     ],
 )
-def test_numbers_below_one_are_refused(option: str, flag: str) -> None:
+def test_numbers_below_one_are_refused(options: dict[str, Any], flag: str) -> None:
     with raises_code("usage", UserError) as refused:
-        plan(**{option: 0})
+        plan(**options)
     assert f"{flag} 0 " in refused.value.message
 
 

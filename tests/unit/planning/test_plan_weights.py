@@ -169,9 +169,10 @@ def test_folders_of_the_users_own_catalogue_are_paths(tmp_path: Path) -> None:
     "address", ["s3://", "s3://b/x", "s3://BUCKET/x", "s3://bucket/a b", "s3://bucket/50%/x"]
 )
 def test_an_invalid_s3_uri_is_refused(address: str) -> None:
-    for option in ("model_source", "drafter"):
+    options: tuple[dict[str, Any], ...] = ({"model_source": address}, {"drafter": address})
+    for option in options:
         with raises_code("usage", UserError) as refused:
-            plan(**{option: address})
+            plan(**option)
         assert repr(address) in refused.value.message
         assert "s3://bucket/folder" in refused.value.fix
 
