@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from peagle.sandbox.client import set_fault, set_quota
+from peagle.sandbox.client import set_quota
+from peagle.sandbox.faults import Fault
+from peagle.sandbox.rehearsal import add_fault, clear_faults
 from tests.sandbox.sandboxes import INSTANCE_TYPE, Account, Sandbox
 
 pytestmark = pytest.mark.sandbox
@@ -19,8 +21,7 @@ def _restored(sandbox: Sandbox) -> Iterator[None]:
     yield
     with sandbox.at_home():
         set_quota(INSTANCE_TYPE, 2)
-        for operation in ("GetProducts", "ListServiceQuotas", "GetServiceQuota"):
-            set_fault(operation, "")
+        clear_faults()
 
 
 def plan_online(sandbox: Sandbox) -> tuple[dict[str, Any], dict[str, str], int]:
@@ -67,7 +68,7 @@ def test_denied_access_falls_back_to_the_snapshot(sandbox: Sandbox) -> None:
     with sandbox.at_home():
         set_quota(INSTANCE_TYPE, 2)  # clears the cache
         for operation in ("GetProducts", "ListServiceQuotas", "GetServiceQuota"):
-            set_fault(operation, "AccessDeniedException")
+            add_fault(Fault(operation, "access-denied"))
 
     plan, found, code = plan_online(sandbox)
 

@@ -13,7 +13,7 @@ from peagle.aws.tagging import tagged
 from peagle.catalog import load_catalog
 from peagle.errors import UserError
 from peagle.render.requests import DEPLOYMENT_TAG
-from peagle.sandbox.client import ACCOUNT, EXECUTION_ROLE, set_fault, set_quota
+from peagle.sandbox.client import ACCOUNT, EXECUTION_ROLE, set_quota
 from tests.sandbox.sandboxes import IMAGE, INSTANCE_TYPE, ROLE, Account, Sandbox
 
 pytestmark = pytest.mark.sandbox
@@ -111,29 +111,6 @@ def test_a_quota_increase_is_granted(sandbox: Sandbox, account: Account) -> None
         client.request_service_quota_increase(**query, DesiredValue=3)
     with sandbox.at_home():
         set_quota(INSTANCE_TYPE, 2)
-
-
-@pytest.mark.parametrize(
-    ("service", "operation", "parameters"),
-    [
-        ("pricing", "get_products", {"ServiceCode": "AmazonSageMaker"}),
-        ("service-quotas", "list_service_quotas", {"ServiceCode": "sagemaker"}),
-        ("sagemaker", "list_endpoints", {}),
-    ],
-)
-def test_an_injected_fault_denies_the_operation(
-    sandbox: Sandbox, account: Account, service: str, operation: str, parameters: dict[str, str]
-) -> None:
-    ask = getattr(account.client(service), operation)
-    name = "".join(word.title() for word in operation.split("_"))
-    with sandbox.at_home():
-        set_fault(name, "AccessDeniedException")
-    with pytest.raises(ClientError) as denied:
-        ask(**parameters)
-    assert denied.value.response["Error"]["Code"] == "AccessDeniedException"
-    with sandbox.at_home():
-        set_fault(name, "")
-    assert ask(**parameters)
 
 
 def test_prices_come_in_pages(account: Account) -> None:

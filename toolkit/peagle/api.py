@@ -103,8 +103,13 @@ if TYPE_CHECKING:
     from peagle.sandbox.client import running_sandbox as running_sandbox
     from peagle.sandbox.client import sandbox_not_running as sandbox_not_running
     from peagle.sandbox.client import sandbox_status as sandbox_status
+    from peagle.sandbox.client import set_quota as set_quota
     from peagle.sandbox.client import start_sandbox as start_sandbox
     from peagle.sandbox.client import stop_sandbox as stop_sandbox
+    from peagle.sandbox.rehearsal import add_fault as add_fault
+    from peagle.sandbox.rehearsal import changed_quotas as changed_quotas
+    from peagle.sandbox.rehearsal import clear_faults as clear_faults
+    from peagle.sandbox.rehearsal import list_faults as list_faults
     from peagle.sandbox.state import engine_version as engine_version
     from peagle.warm.collect import check_writable as check_writable
     from peagle.warm.collect import collect_locally as collect_locally
@@ -200,9 +205,11 @@ _FUNCTIONS = {
         "running_sandbox",
         "sandbox_not_running",
         "sandbox_status",
+        "set_quota",
         "start_sandbox",
         "stop_sandbox",
     ),
+    "peagle.sandbox.rehearsal": ("add_fault", "changed_quotas", "clear_faults", "list_faults"),
     "peagle.sandbox.state": ("engine_version",),
     "peagle.warm.collect": (
         "check_writable",

@@ -112,7 +112,9 @@ def _pairs(catalog: Catalog, typed: str) -> Iterable[str]:
 
 
 complete_pair = _completing(_pairs)
-_complete_instance = _completing(lambda catalog, _: (i.type for i in catalog.instances.instances))
+complete_instance_type = _completing(
+    lambda catalog, _: (i.type for i in catalog.instances.instances)
+)
 _complete_version = _completing(lambda catalog, _: (r.vllm for r in catalog.runtimes.runtimes))
 _complete_region = _completing(lambda catalog, _: sorted(catalog.runtimes.accounts))
 
@@ -123,7 +125,7 @@ _PLAN_OPTIONS = (
     click.option(
         "--instance-type",
         help="SageMaker instance type.  [default: the cheapest that fits]",
-        shell_complete=_complete_instance,
+        shell_complete=complete_instance_type,
     ),
     click.option(
         "--instance-count",

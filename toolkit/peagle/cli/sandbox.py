@@ -13,6 +13,7 @@ from peagle import api
 from peagle.cli.context import PeagleCommand, command_text
 from peagle.cli.options import region_option
 from peagle.cli.output.console import json_option, print_json, print_status
+from peagle.cli.sandbox_rehearse import fault, quota
 from peagle.engine.process import LOOPBACK
 from peagle.sandbox.client import CONFLICTING_VARIABLES, EndpointStatus
 from peagle.sandbox.state import EngineKind
@@ -24,6 +25,10 @@ def sandbox() -> None:
 
     Works with any AWS client: boto3, the AWS CLI, Terraform.
     """
+
+
+sandbox.add_command(fault)
+sandbox.add_command(quota)
 
 
 @sandbox.command(cls=PeagleCommand, epilog="Example: peagle sandbox start --port 18300")

@@ -165,7 +165,7 @@ def set_quota(instance_type: str, value: float, region: str = "us-east-1") -> No
 
     Raises UserError when the sandbox is not running.
     """
-    _put("/quota", {"instance_type": instance_type, "value": value, "region": region})
+    control("PUT", "/quota", {"instance_type": instance_type, "value": value, "region": region})
     state.forget_cached_answers()
 
 
@@ -174,17 +174,8 @@ def add_instances(instances: Iterable[Instance]) -> None:
 
     Raises UserError when the sandbox is not running.
     """
-    _put("/instances", [one.model_dump(mode="json") for one in instances])
+    control("PUT", "/instances", [one.model_dump(mode="json") for one in instances])
     state.forget_cached_answers()
-
-
-def set_fault(operation: str, code: str) -> None:
-    """Let every call of ``operation``, such as ``GetProducts``, fail with an error code, such as
-    ``AccessDeniedException`` or ``ThrottlingException``; an empty code removes the fault.
-
-    Applies to prices, quotas, SageMaker and logs. Raises UserError when the sandbox is not running.
-    """
-    _put("/fault", {"operation": operation, "code": code})
 
 
 def sandbox_not_running() -> UserError:
@@ -260,10 +251,16 @@ def _daemon_environment() -> dict[str, str]:
     }
 
 
-def _put(path: str, document: Any) -> None:
+def control(method: str, path: str, document: Any = None) -> Any:
+    """The running sandbox's answer to a request of its own, such as ``GET /faults``.
+
+    Raises UserError when the sandbox is not running or refuses the request.
+    """
     daemon = state.read_daemon()
-    if daemon is None or _request(daemon, "PUT", path, document) is None:
+    answer = _request(daemon, method, path, document) if daemon else None
+    if answer is None:
         raise sandbox_not_running()
+    return answer
 
 
 def _request(daemon: EngineProcess, method: str, path: str, document: Any = None) -> Any:

@@ -7,6 +7,7 @@ has a parser for them, but no encoder.
 
 from __future__ import annotations
 
+import io
 import json
 import socket
 import struct
@@ -14,6 +15,7 @@ from binascii import crc32
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from wsgiref.types import WSGIEnvironment
 
 from peagle.sandbox.client import ACCOUNT
 
@@ -61,6 +63,17 @@ def json_response(
     if error_type:
         headers["x-amzn-errortype"] = error_type
     return Response(status, headers, iter((content,)))
+
+
+def request_body(environ: WSGIEnvironment, limit: int | None = None) -> bytes:
+    """A request's body, at most ``limit`` bytes of it. A whole body remains readable."""
+    if environ.get("wsgi.input_terminated"):  # sent in chunks
+        return io.BufferedReader(environ["wsgi.input"]).read(-1 if limit is None else limit)
+    length = int(environ.get("CONTENT_LENGTH") or 0)
+    body: bytes = environ["wsgi.input"].read(length if limit is None else min(length, limit))
+    if limit is None:
+        environ["wsgi.input"] = io.BytesIO(body)
+    return body
 
 
 class ErrorResponse(Exception):

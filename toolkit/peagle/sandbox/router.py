@@ -1,24 +1,23 @@
 """The sandbox as one WSGI application: which request goes where.
 
+    /_peagle/...             ``control``: the sandbox's own status, quotas and faults
     /endpoints/<name>/...    ``invocations``, streamed
-    /_peagle/...             the sandbox's own status, quotas and faults, for ``client``
-    X-Amz-Target             ``services``: quotas, prices; and faults that were injected
+    X-Amz-Target             ``services``: quotas, prices
     everything else          moto
 
-Permissions are not checked. Faults let a caller see a refusal without an AWS account; they apply
-to services that name the operation in ``X-Amz-Target``: prices, quotas, SageMaker, logs.
+Permissions are not checked. Faults (``faults``) apply to every call of AWS, whichever part answers.
 """
 
 from __future__ import annotations
 
 import copy
 import functools
-import io
 import json
 import re
+import socket
 import time
-from collections.abc import Iterable
-from dataclasses import asdict
+import traceback
+from collections.abc import Iterable, Iterator
 from http import HTTPStatus
 from typing import Any
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
@@ -26,16 +25,19 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 from moto.iam import urls as iam_urls
 from moto.iam.models import IAMBackend, ManagedPolicy, iam_backends
 
-from peagle.engine.process import is_alive
-from peagle.sandbox import services
-from peagle.sandbox.client import ACCOUNT, CONTROL_PATH, EXECUTION_ROLE, EndpointStatus
+from peagle.sandbox import control, services
+from peagle.sandbox.calls import Call, call_of, error_response, signing_scope
+from peagle.sandbox.client import ACCOUNT, CONTROL_PATH, EXECUTION_ROLE
+from peagle.sandbox.faults import ERRORS, FAULTS, Fault
 from peagle.sandbox.invocations import BODY_LIMIT, INVOCATION_PATH, invoke
-from peagle.sandbox.protocol import ErrorResponse, Invocation, Response, json_response
-from peagle.sandbox.resources import SandboxEndpoint
-from peagle.sandbox.sagemaker import all_endpoints
+from peagle.sandbox.protocol import (
+    ErrorResponse,
+    Invocation,
+    Response,
+    json_response,
+    request_body,
+)
 
-ACCESS_DENIED = "AccessDeniedException"
-_SCOPE = re.compile(r"Credential=[^/\s]+/\d+/(?P<region>[^/]+)/(?P<service>[^/]+)/aws4_request")
 _OUR_HOST = re.compile(r"(.+\.)?localhost(:\d+)?|127\.0\.0\.1(:\d+)?")
 _TRUST = {
     "Version": "2012-10-17",
@@ -47,19 +49,13 @@ _TRUST = {
         }
     ],
 }
-_STARTED = time.time()
-
-_faults: dict[str, str] = {}
-"""Operation (``GetProducts``) -> the error code that every call of it returns; empty for none."""
 
 
 def create_app(moto: WSGIApplication) -> WSGIApplication:
     """The WSGI application; ``moto`` answers what the sandbox itself does not."""
 
     def application(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        response = _own_response(environ)
-        if response is None:
-            return _call_moto(moto, environ, start_response)
+        response = _response(moto, environ)
         status = HTTPStatus(response.status)
         start_response(f"{status.value} {status.phrase}", list(response.headers.items()))
         return response.body
@@ -106,23 +102,135 @@ def bootstrap() -> None:
     )
 
 
-def _signing_scope(authorization: str) -> re.Match[str] | None:
-    """``region`` and ``service`` of a Signature Version 4, which is not verified."""
-    return _SCOPE.search(authorization)
+def _response(moto: WSGIApplication, environ: WSGIEnvironment) -> Response:
+    """The answer to a request, with the faults that were asked for."""
+    if _is_from_a_web_page(environ):
+        message = "the sandbox does not accept requests from web pages"
+        return json_response({"message": message}, 403)
+    path, method = environ["PATH_INFO"], environ["REQUEST_METHOD"]
+    if path.startswith(f"{CONTROL_PATH}/"):
+        path = path.removeprefix(CONTROL_PATH)
+        return control.respond(method, path, request_body(environ))
+    call = call_of(environ)
+    if call is None:
+        return _answer(moto, environ, call)
+    FAULTS.record(call.action)
+    fault = FAULTS.of_call(call.service, call.operation)
+    if fault is None:
+        return _answer(moto, environ, call)
+    if fault.kind in ERRORS:
+        request_body(environ)  # a client may send it whole before it reads the answer
+        return _without_body_for_head(environ, _refusal(call, fault.kind))
+    return _disturbed(moto, environ, call, fault)
 
 
-def _call_moto(
-    moto: WSGIApplication, environ: WSGIEnvironment, start_response: StartResponse
-) -> Iterable[bytes]:
-    scope = _signing_scope(environ.get("HTTP_AUTHORIZATION", ""))
-    if scope and scope["service"] == "cloudformation":
+def _disturbed(
+    moto: WSGIApplication, environ: WSGIEnvironment, call: Call, fault: Fault
+) -> Response:
+    """The answer over a connection with a fault. Raises ConnectionAbortedError for no answer."""
+    response = None
+    if fault.kind in ("answer-lost", "timeout"):
+        response = _answer(moto, environ, call)
+        response = Response(response.status, response.headers, iter([b"".join(response.body)]))
+    if fault.kind in ("timeout", "timeout-before"):
+        time.sleep(fault.seconds)
+    if response is None or fault.kind == "answer-lost":
+        environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
+        raise ConnectionAbortedError(f"{call.action}: the sandbox's fault {fault.kind}")
+    return response
+
+
+def _refusal(call: Call, kind: str) -> Response:
+    """An error of AWS, with the code that it has in the protocol of the call."""
+    by_xml = call.protocol in ("query", "s3")
+    mark = "(a fault added to the sandbox)"
+    if kind == "access-denied":
+        status, code = (403, "AccessDenied") if by_xml else (400, "AccessDeniedException")
+        message = (
+            f"User: arn:aws:sts::{ACCOUNT}:assumed-role/user/sandbox is not authorized to perform: "
+            f"{call.action} because no identity-based policy allows the {call.action} action {mark}"
+        )
+        return error_response(call, status, code, message)
+    if kind == "throttling":
+        slow = {"s3": (503, "SlowDown"), "query": (400, "Throttling")}
+        status, code = slow.get(call.protocol, (400, "ThrottlingException"))
+        return error_response(call, status, code, f"Rate exceeded {mark}")
+    code = "InternalError" if call.protocol == "s3" else "InternalFailure"
+    return error_response(call, 500, code, f"We encountered an internal error {mark}")
+
+
+def _answer(moto: WSGIApplication, environ: WSGIEnvironment, call: Call | None) -> Response:
+    path, method = environ["PATH_INFO"], environ["REQUEST_METHOD"]
+    runtime = INVOCATION_PATH.fullmatch(path) if method == "POST" else None
+    if runtime:
+        return invoke(_invocation(environ, runtime["name"], runtime["operation"]))
+    return _service_response(environ) or _moto_response(moto, environ, call)
+
+
+def _moto_response(moto: WSGIApplication, environ: WSGIEnvironment, call: Call | None) -> Response:
+    """moto's answer; its pages for a browser become errors of the protocol."""
+    if call and call.service == "cloudformation":
         _install_stacks()
-    response = moto(environ, start_response)
+    begun: list[tuple[str, list[tuple[str, str]]]] = []
+
+    def start_response(status: str, headers: Any, exc_info: Any = None) -> Any:
+        begun.append((status, headers))
+        return lambda data: None
+
+    try:
+        body = moto(environ, start_response)
+    except NotImplementedError:
+        return _unknown(environ, call)
+    except Exception:
+        traceback.print_exc()
+        if call is None:
+            raise
+        return _without_body_for_head(environ, error_response(call, 500, *_BUG))
+    status, headers = int(begun[-1][0].partition(" ")[0]), dict(begun[-1][1])
     if environ["PATH_INFO"] == "/moto-api/reset":
         services.reset()
-        _faults.clear()
+        FAULTS.clear()
+        FAULTS.forget_calls()
         bootstrap()
-    return response
+    is_page = headers.get("Content-Type", "").startswith("text/html")
+    if call and status >= 400 and is_page and environ["REQUEST_METHOD"] != "HEAD":
+        _close(body)
+        if status in (404, 405, 501):
+            return _unknown(environ, call)
+        return error_response(call, 500, *_BUG)
+    return Response(status, headers, _chunks(body))
+
+
+_BUG = ("InternalFailure", "Internal error of the sandbox; see its log (daemon.log).")
+
+
+def _unknown(environ: WSGIEnvironment, call: Call | None) -> Response:
+    """What AWS answers about an operation that a service does not have."""
+    if call is None:
+        path = environ["PATH_INFO"]
+        return json_response({"message": f"the sandbox has no {path}"}, 404)
+    codes = {"s3": (501, "NotImplemented"), "query": (400, "InvalidAction")}
+    status, code = codes.get(call.protocol, (400, "UnknownOperationException"))
+    message = f"The sandbox does not have the operation {call.action}."
+    return _without_body_for_head(environ, error_response(call, status, code, message))
+
+
+def _without_body_for_head(environ: WSGIEnvironment, response: Response) -> Response:
+    if environ["REQUEST_METHOD"] != "HEAD":
+        return response
+    return Response(response.status, response.headers, iter(()))
+
+
+def _chunks(body: Iterable[bytes]) -> Iterator[bytes]:
+    try:
+        yield from body
+    finally:
+        _close(body)
+
+
+def _close(body: Iterable[bytes]) -> None:
+    if hasattr(body, "close"):
+        body.close()
 
 
 @functools.cache
@@ -132,78 +240,10 @@ def _install_stacks() -> None:
     stacks.install()
 
 
-def _own_response(environ: WSGIEnvironment) -> Response | None:
-    """The sandbox's own response; ``None`` for a request to moto."""
-    if _is_from_a_web_page(environ):
-        message = "the sandbox does not accept requests from web pages"
-        return json_response({"message": message}, 403)
-    path, method = environ["PATH_INFO"], environ["REQUEST_METHOD"]
-    if path.startswith(f"{CONTROL_PATH}/"):
-        return _control(method, path.removeprefix(CONTROL_PATH), _body(environ))
-    runtime = INVOCATION_PATH.fullmatch(path) if method == "POST" else None
-    if runtime:
-        return invoke(_invocation(environ, runtime["name"], runtime["operation"]))
-    target = environ.get("HTTP_X_AMZ_TARGET", "")
-    operation = target.rpartition(".")[2]
-    if _faults.get(operation):
-        _body(environ)
-        return _fault(operation, _faults[operation])
-    return _service_response(environ, target)
-
-
 def _is_from_a_web_page(environ: WSGIEnvironment) -> bool:
     """Starting an engine starts a program, so no web page in a browser of this machine may ask for
     it: neither across origins nor through a name that resolves to the loopback address."""
     return "HTTP_ORIGIN" in environ or not _OUR_HOST.fullmatch(environ.get("HTTP_HOST", ""))
-
-
-def _control(method: str, path: str, body: bytes) -> Response:
-    match method, path:
-        case "GET", "/status":
-            endpoints = [asdict(_endpoint_status(*found)) for found in all_endpoints()]
-            endpoints.sort(key=lambda one: (one["region"], one["name"]))
-            uptime = round(time.time() - _STARTED, 1)
-            return json_response({"uptime_seconds": uptime, "endpoints": endpoints})
-        case "PUT", "/quota":
-            try:
-                services.set_quota(**json.loads(body))
-            except services.NoSuchQuota as error:
-                return json_response(
-                    {"message": str(error), "fix": "use a type that AWS lists"}, 400
-                )
-            return json_response({})
-        case "PUT", "/instances":
-            services.add_instances(json.loads(body))
-            return json_response({})
-        case "PUT", "/fault":
-            fault = json.loads(body)
-            _faults[fault["operation"]] = fault["code"]
-            return json_response({})
-    return json_response({"message": f"the sandbox has no {method} {path}"}, 404)
-
-
-def _endpoint_status(region: str, endpoint: SandboxEndpoint) -> EndpointStatus:
-    instance = endpoint.current or endpoint.starting
-    process = instance.process if instance else None
-    alive = process if process and is_alive(process) else None
-    uptime = time.time() - instance.started_at if instance and alive else None
-    return EndpointStatus(
-        name=endpoint.endpoint_name,
-        region=region,
-        state=endpoint.endpoint_status,
-        failure_reason=endpoint.failure_reason,
-        stand_in=instance.stand_in if instance else None,
-        pid=alive.pid if alive else None,
-        port=alive.port if alive else None,
-        uptime_seconds=round(uptime, 1) if uptime is not None else None,
-    )
-
-
-def _fault(operation: str, code: str) -> Response:
-    message = f"{operation}: a fault injected into the sandbox"
-    if code == ACCESS_DENIED:
-        message = f"User is not authorized to call {operation}: a fault injected into the sandbox"
-    return json_response({"__type": code, "message": message}, 400, error_type=code)
 
 
 def _invocation(environ: WSGIEnvironment, name: str, operation: str) -> Invocation:
@@ -212,38 +252,27 @@ def _invocation(environ: WSGIEnvironment, name: str, operation: str) -> Invocati
         for key, value in environ.items()
         if key.startswith("HTTP_") or key == "CONTENT_TYPE"
     }
-    scope = _signing_scope(headers.get("authorization", ""))
+    scope = signing_scope(environ)
     return Invocation(
         name=name,
         operation=operation,
         region=scope["region"] if scope else None,
         headers=headers,
-        body=_body(environ, BODY_LIMIT + 1),
+        body=request_body(environ, BODY_LIMIT + 1),
         client=environ.get("werkzeug.socket"),
     )
 
 
-def _service_response(environ: WSGIEnvironment, target: str) -> Response | None:
-    operation = services.OPERATIONS.get(target)
-    scope = _signing_scope(environ.get("HTTP_AUTHORIZATION", ""))
+def _service_response(environ: WSGIEnvironment) -> Response | None:
+    operation = services.OPERATIONS.get(environ.get("HTTP_X_AMZ_TARGET", ""))
+    scope = signing_scope(environ)
     if operation is None or scope is None:
         return None
-    body = _body(environ)
     try:
-        document = operation(scope["region"], json.loads(body or b"{}"))
+        document = operation(scope["region"], json.loads(request_body(environ) or b"{}"))
     except services.NoSuchQuota as error:
         failure = {"__type": error.code, "message": str(error)}
         return ErrorResponse(400, error.code, failure).response
     if document is None:
-        environ["wsgi.input"] = io.BytesIO(body)
         return None
     return json_response(document, content_type="application/x-amz-json-1.1")
-
-
-def _body(environ: WSGIEnvironment, limit: int | None = None) -> bytes:
-    """The request's body, at most ``limit`` bytes of it."""
-    if environ.get("wsgi.input_terminated"):  # sent in chunks
-        return io.BufferedReader(environ["wsgi.input"]).read(-1 if limit is None else limit)
-    length = int(environ.get("CONTENT_LENGTH") or 0)
-    body: bytes = environ["wsgi.input"].read(length if limit is None else min(length, limit))
-    return body

@@ -129,6 +129,14 @@ def set_quota(instance_type: str, value: float, region: str) -> None:
     _quotas[region, instance_type] = value
 
 
+def changed_quotas() -> list[dict[str, Any]]:
+    """The quotas that are not the default, by region and instance type."""
+    return [
+        {"region": region, "instance_type": instance_type, "value": value}
+        for (region, instance_type), value in sorted(_quotas.items())
+    ]
+
+
 def reset() -> None:
     """Forget the quotas and instance types that clients set."""
     _quotas.clear()

@@ -1,0 +1,182 @@
+"""Faults and quotas of the sandbox, as the command line adds them and clients of AWS meet them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import boto3
+import pytest
+from botocore.config import Config
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectionClosedError,
+    ReadTimeoutError,
+)
+
+from peagle.sandbox.rehearsal import forget_calls, recorded_calls
+from tests.sandbox.sandboxes import BUCKET, INSTANCE_TYPE, Account, Sandbox
+
+pytestmark = pytest.mark.sandbox
+
+
+@pytest.fixture(autouse=True)
+def _cleared(sandbox: Sandbox) -> Iterator[None]:
+    yield
+    sandbox.peagle("sandbox", "fault", "clear")
+
+
+def client(account: Account, service: str, seconds: float = 60) -> Any:
+    """A client that tries once and waits ``seconds``."""
+    return boto3.client(
+        service,
+        region_name=account.region,
+        endpoint_url=account.url,
+        aws_access_key_id="testing",
+        aws_secret_access_key="testing",
+        config=Config(retries={"total_max_attempts": 1}, read_timeout=seconds),
+    )
+
+
+Use = Callable[[Account], Any]
+USES: dict[str, Use] = {
+    "ListEndpoints": lambda a: client(a, "sagemaker").list_endpoints(),
+    "GetProducts": lambda a: client(a, "pricing").get_products(ServiceCode="AmazonSageMaker"),
+    "GetRole": lambda a: client(a, "iam").get_role(RoleName="peagle-sandbox-role"),
+    "GetCallerIdentity": lambda a: client(a, "sts").get_caller_identity(),
+    "s3:PutObject": lambda a: client(a, "s3").put_object(Bucket=BUCKET, Key="k", Body=b"x" * 9999),
+    "s3:HeadBucket": lambda a: client(a, "s3").head_bucket(Bucket=BUCKET),
+    "s3:ListObjectsV2": lambda a: client(a, "s3").list_objects_v2(Bucket=BUCKET),
+    "s3:GetBucketTagging": lambda a: client(a, "s3").get_bucket_tagging(Bucket=BUCKET),
+    "PutMetricAlarm": lambda a: client(a, "cloudwatch").put_metric_alarm(
+        AlarmName="a", MetricName="m", Namespace="n", Period=60, EvaluationPeriods=1,
+        ComparisonOperator="GreaterThanThreshold", Threshold=1, Statistic="Sum",
+    ),
+    "InvokeEndpoint": lambda a: client(a, "sagemaker-runtime").invoke_endpoint(
+        EndpointName="none", Body=b"{}"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("operation", USES)
+def test_every_service_refuses_as_its_protocol_does(account: Account, operation: str) -> None:
+    codes = {}
+    for kind in ("access-denied", "throttling", "internal-error"):
+        account.sandbox.json("sandbox", "fault", "add", operation, kind, "--times", "once")
+        with pytest.raises(ClientError) as refused:
+            USES[operation](account)
+        codes[kind] = refused.value.response["Error"]["Code"]
+        status = refused.value.response["ResponseMetadata"]["HTTPStatusCode"]
+        assert (status >= 500) == (kind == "internal-error" or status == 503)
+    if operation == "s3:HeadBucket":  # an answer without a body
+        assert codes == {"access-denied": "403", "throttling": "503", "internal-error": "500"}
+        return
+    assert codes["access-denied"].startswith("AccessDenied")
+    assert codes["throttling"] in ("ThrottlingException", "Throttling", "SlowDown")
+    assert codes["internal-error"] in ("InternalFailure", "InternalError")
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "is_created"),
+    [
+        ("reset-before", ConnectionClosedError, False),
+        ("answer-lost", ConnectionClosedError, True),
+        ("timeout", ReadTimeoutError, True),
+        ("timeout-before", ReadTimeoutError, False),
+    ],
+)
+@pytest.mark.parametrize("service", ["s3", "iam"])
+def test_a_broken_connection_is_before_or_after_the_effect(
+    account: Account, service: str, kind: str, error: type[BotoCoreError], is_created: bool
+) -> None:
+    name = f"{service}-{kind}"
+    operation = {"s3": "CreateBucket", "iam": "CreateRole"}[service]
+    patient, hasty = client(account, service), client(account, service, seconds=1)
+    account.sandbox.json(
+        "sandbox", "fault", "add", operation, kind, "--times", "once", "--seconds", "1.5"
+    )
+    create: Callable[[], Any] = {
+        "s3": lambda: hasty.create_bucket(Bucket=name),
+        "iam": lambda: hasty.create_role(RoleName=name, AssumeRolePolicyDocument="{}"),
+    }[service]
+    with pytest.raises(error):
+        create()
+    if service == "s3":
+        found = [bucket["Name"] for bucket in patient.list_buckets()["Buckets"]]
+    else:
+        found = [role["RoleName"] for role in patient.list_roles()["Roles"]]
+    assert (name in found) == is_created
+
+
+def test_a_fault_happens_as_often_as_it_was_added_for(account: Account) -> None:
+    sandbox = account.sandbox
+    sandbox.json("sandbox", "fault", "add", "ListEndpoints", "throttling", "--times", "2")
+    for _ in range(2):
+        with pytest.raises(ClientError, match="Rate exceeded"):
+            USES["ListEndpoints"](account)
+    assert USES["ListEndpoints"](account)["Endpoints"] == []
+    (listed,) = sandbox.json("sandbox", "fault", "list")
+    assert (listed["times"], listed["seen"]) == (2, 2)
+    assert "ListEndpoints: throttling (2 times, met 2)" in (
+        sandbox.peagle("sandbox", "fault", "list").stdout
+    )
+    assert sandbox.json("sandbox", "fault", "clear", "ListEndpoints") == {"removed": 1}
+    assert sandbox.json("sandbox", "fault", "list") == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("CreateEndpont", "throttling"), "did you mean CreateEndpoint"),
+        (("s4:PutObject", "throttling"), "unknown service 's4'"),
+        (("PutObject", "insufficient-capacity"), "is a fault of CreateEndpoint and UpdateEndpoint"),
+        (("CreateEndpoint", "update-rollback-failed"), "is a fault of UpdateEndpoint"),
+        (("CreateEndpoint", "throttling", "--instance-type", "ml.g5.xlarge"), "no instance type"),
+    ],
+)
+def test_a_fault_that_cannot_happen_is_refused(
+    sandbox: Sandbox, arguments: tuple[str, ...], expected: str
+) -> None:
+    done = sandbox.peagle("sandbox", "fault", "add", *arguments)
+    assert done.returncode == 2
+    assert expected in done.stderr
+    assert sandbox.json("sandbox", "fault", "list") == []
+
+
+def test_the_calls_of_a_command_are_recorded(account: Account) -> None:
+    with account.sandbox.at_home():
+        forget_calls()
+        account.s3.put_object(Bucket=BUCKET, Key="k", Body=b"x")
+        account.s3.copy_object(Bucket=BUCKET, Key="l", CopySource=f"{BUCKET}/k")
+        upload = account.s3.create_multipart_upload(Bucket=BUCKET, Key="m")["UploadId"]
+        account.s3.upload_part(Bucket=BUCKET, Key="m", UploadId=upload, PartNumber=1, Body=b"x")
+        account.s3.abort_multipart_upload(Bucket=BUCKET, Key="m", UploadId=upload)
+        for key in "kl":
+            account.s3.delete_object(Bucket=BUCKET, Key=key)
+        account.s3.list_buckets()
+        account.client("sts").get_caller_identity()
+        assert recorded_calls() == {
+            "s3:PutObject": 1,
+            "s3:CopyObject": 1,
+            "s3:CreateMultipartUpload": 1,
+            "s3:UploadPart": 1,
+            "s3:AbortMultipartUpload": 1,
+            "s3:DeleteObject": 2,
+            "s3:ListBuckets": 1,
+            "sts:GetCallerIdentity": 1,
+        }
+
+
+def test_a_quota_is_set_and_listed(account: Account) -> None:
+    sandbox = account.sandbox
+    assert sandbox.json("sandbox", "quota", "list") == []
+    sandbox.json("sandbox", "quota", "set", INSTANCE_TYPE, "0")
+    with pytest.raises(account.sagemaker.exceptions.ResourceLimitExceeded):
+        account.endpoint()
+    assert f"{INSTANCE_TYPE} for endpoint usage in us-east-1: 0" in (
+        sandbox.peagle("sandbox", "quota", "list").stdout
+    )
+    done = sandbox.peagle("sandbox", "quota", "set", "ml.bogus", "1")
+    assert (done.returncode, "ml.bogus" in done.stderr) == (2, True)
+    sandbox.json("sandbox", "quota", "set", INSTANCE_TYPE, "2")

@@ -1,0 +1,159 @@
+"""``peagle sandbox fault`` and ``quota``: rehearse failures of AWS in the sandbox."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from peagle import api
+from peagle.cli.context import PeagleCommand
+from peagle.cli.options import complete_instance_type, region_option
+from peagle.cli.output.console import json_option, print_json
+from peagle.sandbox.faults import DEFAULT_SECONDS, KINDS, Fault, operation_names
+
+_ADD_HELP = """Let OPERATION fail from now on.
+
+OPERATION is a name of the AWS API, such as CreateEndpoint, or s3:PutObject where several services
+have it. Kinds:
+
+\b
+""" + "\n".join(f"{kind:<24}{what}" for kind, what in KINDS.items())
+
+
+def _times(_: click.Context, parameter: click.Parameter, value: str) -> int | None:
+    """``once``, ``always`` (``None``) or a number of calls."""
+    if value in ("once", "always"):
+        return 1 if value == "once" else None
+    if not value.isdecimal() or int(value) < 1:
+        raise click.BadParameter(f"{value!r} is not once, always or a number above 0")
+    return int(value)
+
+
+def _complete_kind(_: click.Context, __: click.Parameter, typed: str) -> list[str]:
+    return [kind for kind in KINDS if kind.startswith(typed)]
+
+
+def _complete_operation(_: click.Context, __: click.Parameter, typed: str) -> list[str]:
+    return [name for name in sorted(set(operation_names())) if name.startswith(typed)]
+
+
+@click.group(epilog="Example: peagle sandbox fault add CreateEndpoint insufficient-capacity")
+def fault() -> None:
+    """Let AWS operations and endpoints fail in the sandbox.
+
+    Shows what a command does when AWS denies access, has no capacity or does not answer.
+    """
+
+
+_EXAMPLE = "Example: peagle sandbox fault add CreateEndpoint insufficient-capacity"
+
+
+@fault.command(cls=PeagleCommand, help=_ADD_HELP, epilog=_EXAMPLE)
+@click.argument("operation", shell_complete=_complete_operation)
+@click.argument(
+    "kind", metavar="KIND", type=click.Choice(list(KINDS)), shell_complete=_complete_kind
+)
+@click.option(
+    "--times",
+    metavar="once|always|N",
+    default="always",
+    callback=_times,
+    help="How many calls fail.  [default: always]",
+)
+@click.option(
+    "--instance-type",
+    metavar="TYPE",
+    shell_complete=complete_instance_type,
+    help="Only endpoints with this instance type.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0),
+    default=DEFAULT_SECONDS,
+    help=f"Delay of a timeout.  [default: {DEFAULT_SECONDS:.0f}]",
+)
+@json_option
+def add(
+    operation: str,
+    kind: str,
+    times: int | None,
+    instance_type: str | None,
+    seconds: float,
+    as_json: bool,
+) -> None:
+    added = Fault(operation, kind, times, instance_type, seconds)
+    api.add_fault(added)
+    if as_json:
+        print_json(asdict(added))
+        return
+    click.echo(_line(added))
+
+
+@fault.command("list", cls=PeagleCommand, epilog="Example: peagle sandbox fault list --json")
+@json_option
+def list_(as_json: bool) -> None:
+    """List the faults, and how many calls each has met."""
+    found = api.list_faults()
+    if as_json:
+        print_json([asdict(one) for one in found])
+        return
+    for one in found:
+        click.echo(_line(one))
+    if not found:
+        click.echo("No faults.")
+
+
+@fault.command(cls=PeagleCommand, epilog="Example: peagle sandbox fault clear CreateEndpoint")
+@click.argument("operation", required=False, shell_complete=_complete_operation)
+@json_option
+def clear(operation: str | None, as_json: bool) -> None:
+    """Remove the faults of OPERATION, or all. Endpoints that are stuck go on."""
+    removed = api.clear_faults(operation)
+    if as_json:
+        print_json({"removed": removed})
+        return
+    click.echo(f"Faults removed: {removed}")
+
+
+@click.group(epilog="Example: peagle sandbox quota set ml.g6e.2xlarge 0")
+def quota() -> None:
+    """Set how many instances the sandbox's account may have."""
+
+
+@quota.command("set", cls=PeagleCommand, epilog="Example: peagle sandbox quota set ml.g5.xlarge 0")
+@click.argument("instance_type", metavar="TYPE", shell_complete=complete_instance_type)
+@click.argument("value", type=click.IntRange(min=0))
+@region_option("the quota")
+@json_option
+def set_(instance_type: str, value: int, region: str, as_json: bool) -> None:
+    """Allow VALUE instances of TYPE for all endpoints of a region together."""
+    api.set_quota(instance_type, value, region)
+    if as_json:
+        print_json({"instance_type": instance_type, "region": region, "value": value})
+        return
+    click.echo(f"{instance_type} for endpoint usage in {region}: {value}")
+
+
+@quota.command("list", cls=PeagleCommand, epilog="Example: peagle sandbox quota list --json")
+@json_option
+def list_quotas(as_json: bool) -> None:
+    """List the quotas that were set; every other is 2."""
+    found = api.changed_quotas()
+    if as_json:
+        print_json([asdict(one) for one in found])
+        return
+    for one in found:
+        click.echo(f"{one.instance_type} for endpoint usage in {one.region}: {one.value:.0f}")
+    if not found:
+        click.echo("Every quota is 2, the default of the sandbox.")
+
+
+def _line(one: Fault) -> str:
+    limits = [
+        f"of {one.instance_type}" if one.instance_type else "",
+        f"after {one.seconds:.0f} s" if one.kind.startswith("timeout") else "",
+        "always" if one.times is None else f"{one.times} times" if one.times > 1 else "once",
+        f"met {one.seen}" if one.seen else "",
+    ]
+    return f"{one.operation}: {one.kind} ({', '.join(filter(None, limits))})"

@@ -1,0 +1,83 @@
+"""The sandbox's own requests, below ``/_peagle``: status, quotas, instance types, faults, calls.
+
+They are answered to this machine only, as the whole sandbox is.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from peagle.engine.process import is_alive
+from peagle.sandbox import services
+from peagle.sandbox.client import EndpointStatus
+from peagle.sandbox.faults import FAULTS, Fault
+from peagle.sandbox.protocol import Response, json_response
+from peagle.sandbox.resources import SandboxEndpoint
+from peagle.sandbox.sagemaker import all_endpoints
+
+_STARTED = time.time()
+
+
+def respond(method: str, path: str, body: bytes) -> Response:
+    """The answer to a request for ``/_peagle<path>``."""
+    match method, path:
+        case "GET", "/status":
+            endpoints = [asdict(_endpoint_status(*found)) for found in all_endpoints()]
+            endpoints.sort(key=lambda one: (one["region"], one["name"]))
+            uptime = round(time.time() - _STARTED, 1)
+            return json_response({"uptime_seconds": uptime, "endpoints": endpoints})
+        case "PUT", "/quota":
+            try:
+                services.set_quota(**json.loads(body))
+            except services.NoSuchQuota as error:
+                return _refused(str(error), "use a type that AWS lists")
+            return json_response({})
+        case "GET", "/quotas":
+            return json_response({"quotas": services.changed_quotas()})
+        case "PUT", "/instances":
+            services.add_instances(json.loads(body))
+            return json_response({})
+        case _, "/faults":
+            return _faults(method, json.loads(body or b"null") or {})
+        case "GET", "/calls":
+            return json_response({"calls": FAULTS.calls()})
+        case "DELETE", "/calls":
+            FAULTS.forget_calls()
+            return json_response({})
+    return json_response({"message": f"the sandbox has no {method} {path}"}, 404)
+
+
+def _faults(method: str, given: Mapping[str, Any]) -> Response:
+    if method == "POST":
+        try:
+            FAULTS.add(Fault(**given))
+        except ValueError as error:
+            return _refused(str(error), "see peagle sandbox fault add --help")
+    elif method == "DELETE":
+        return json_response({"removed": FAULTS.clear(given.get("operation"))})
+    return json_response({"faults": [asdict(fault) for fault in FAULTS.all()]})
+
+
+def _refused(message: str, fix: str) -> Response:
+    return json_response({"message": message, "fix": fix}, 400)
+
+
+def _endpoint_status(region: str, endpoint: SandboxEndpoint) -> EndpointStatus:
+    instance = endpoint.current or endpoint.starting
+    process = instance.process if instance else None
+    alive = process if process and is_alive(process) else None
+    uptime = time.time() - instance.started_at if instance and alive else None
+    return EndpointStatus(
+        name=endpoint.endpoint_name,
+        region=region,
+        state=endpoint.endpoint_status,
+        failure_reason=endpoint.failure_reason,
+        stand_in=instance.stand_in if instance else None,
+        pid=alive.pid if alive else None,
+        port=alive.port if alive else None,
+        uptime_seconds=round(uptime, 1) if uptime is not None else None,
+    )

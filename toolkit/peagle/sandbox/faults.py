@@ -1,0 +1,205 @@
+"""Faults that the sandbox produces on request, so that failures of AWS can be rehearsed.
+
+A fault names an operation (``CreateEndpoint``, or ``s3:PutObject`` where several services have it)
+and a kind. Faults of a call (``ERRORS``, ``CONNECTION``) apply to every service; faults of an
+endpoint to what an operation of SageMaker starts. The router and the endpoints ask here.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from peagle.errors import nearest
+
+ERRORS = {
+    "access-denied": "AWS refuses the call",
+    "throttling": "AWS answers that the rate of calls is exceeded",
+    "internal-error": "AWS answers with status 500",
+}
+CONNECTION = {
+    "reset-before": "the connection closes without effect",
+    "answer-lost": "it takes effect; the connection closes",
+    "timeout": "it takes effect; the answer comes after --seconds",
+    "timeout-before": "closes after --seconds without effect",
+}
+ENDPOINT = {
+    "insufficient-capacity": "AWS has no instance of the type",
+    "stuck-creating": "nothing starts or logs until the fault is cleared",
+    "out-of-service": "the endpoint ends as OutOfService",
+    "update-rollback-failed": "the update fails, and so does its rollback",
+}
+KINDS = ERRORS | CONNECTION | ENDPOINT
+"""Kind of a fault -> what happens."""
+
+SERVICES = {
+    "application-autoscaling": ("application-autoscaling",),
+    "cloudformation": ("cloudformation",),
+    "codebuild": ("codebuild",),
+    "ecr": ("ecr",),
+    "iam": ("iam",),
+    "logs": ("logs",),
+    "monitoring": ("cloudwatch",),
+    "pricing": ("pricing",),
+    "s3": ("s3",),
+    "sagemaker": ("sagemaker", "sagemaker-runtime"),
+    "secretsmanager": ("secretsmanager",),
+    "servicequotas": ("service-quotas",),
+    "sts": ("sts",),
+    "tagging": ("resourcegroupstaggingapi",),
+}
+"""The name for which a service's requests are signed -> botocore's models of it, for the services
+that an endpoint needs."""
+
+BEARER_CALL = "CallWithBearerToken"
+"""The action of a call through the OpenAI-compatible path, which no model has."""
+
+ENDPOINT_OPERATIONS = ("CreateEndpoint", "UpdateEndpoint")
+_ONLY_UPDATES = "update-rollback-failed"
+DEFAULT_SECONDS = 120.0
+"""The delay of a timeout: longer than boto3 waits for an answer (60 s)."""
+
+_POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault of every call of ``operation``, or of the next ``times`` calls.
+
+    ``instance_type`` limits a fault of an endpoint to configurations with that type. ``seconds`` is
+    the delay of a timeout. ``seen`` counts the calls that the fault has met.
+    """
+
+    operation: str
+    kind: str
+    times: int | None = None
+    instance_type: str | None = None
+    seconds: float = DEFAULT_SECONDS
+    seen: int = 0
+
+    def check(self) -> None:
+        """Raise ValueError for a fault that cannot happen."""
+        if self.kind not in KINDS:
+            raise ValueError(f"unknown kind {self.kind!r}; known: {', '.join(KINDS)}")
+        service, _, operation = self.operation.rpartition(":")
+        if service and service not in SERVICES:
+            raise ValueError(f"unknown service {service!r}; known: {', '.join(SERVICES)}")
+        known = sorted(operation_names(service))
+        if operation not in known:
+            hint = nearest(operation, known)
+            raise ValueError(f"unknown operation {self.operation!r}. {hint}".strip())
+        if self.kind == _ONLY_UPDATES and operation != "UpdateEndpoint":
+            raise ValueError(f"{self.kind} is a fault of UpdateEndpoint, not of {operation}")
+        if self.kind in ENDPOINT and operation not in ENDPOINT_OPERATIONS:
+            expected = " and ".join(ENDPOINT_OPERATIONS)
+            raise ValueError(f"{self.kind} is a fault of {expected}, not of {operation}")
+        if self.instance_type and self.kind not in ENDPOINT:
+            raise ValueError(f"{self.kind} has no instance type: it fails the call itself")
+        if self.times is not None and self.times < 1:
+            raise ValueError(f"a fault happens at least once, not {self.times} times")
+
+    @property
+    def is_left(self) -> bool:
+        """Whether it will happen again."""
+        return self.times is None or self.seen < self.times
+
+    def meets(self, service: str, operation: str) -> bool:
+        """Whether it is a fault of that operation."""
+        of_service, _, name = self.operation.rpartition(":")
+        return name == operation and of_service in ("", service)
+
+
+def operation_names(service: str = "") -> Iterator[str]:
+    """The operations of one service of ``SERVICES``, or of all."""
+    from peagle.request_validation.model import service_model  # botocore takes 0.2 s to import
+
+    for signed, models in SERVICES.items():
+        for model in models if service in ("", signed) else ():
+            yield from service_model(model).operation_names
+    if service in ("", "sagemaker"):
+        yield BEARER_CALL
+
+
+@dataclass
+class Faults:
+    """The faults of one sandbox, in the order in which they were added, and the calls it met."""
+
+    _active: list[Fault] = field(default_factory=list)
+    _calls: Counter[str] = field(default_factory=Counter)
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _cleared: int = 0
+
+    def add(self, fault: Fault) -> None:
+        """Add a fault. Raises ValueError for one that cannot happen."""
+        fault.check()
+        with self._changed:
+            self._active.append(fault)
+
+    def all(self) -> tuple[Fault, ...]:
+        """The faults added since the last ``clear``, also those that are used up."""
+        with self._changed:
+            return tuple(self._active)
+
+    def clear(self, operation: str | None = None) -> int:
+        """Remove the faults of one operation, or all; what they hold up goes on. Returns how many
+        were removed."""
+        with self._changed:
+            kept = [one for one in self._active if operation not in (None, one.operation)]
+            removed = len(self._active) - len(kept)
+            self._active = kept
+            self._cleared += 1
+            self._changed.notify_all()
+        return removed
+
+    def of_call(self, service: str, operation: str) -> Fault | None:
+        """The fault that this call meets, which is counted; ``None`` for none."""
+        return self._take(
+            lambda fault: fault.kind not in ENDPOINT and fault.meets(service, operation)
+        )
+
+    def of_endpoint(self, operation: str, instance_types: Iterable[str]) -> Fault | None:
+        """The fault that the endpoint of this operation meets, which is counted."""
+        types = frozenset(instance_types)
+        return self._take(
+            lambda fault: (
+                fault.kind in ENDPOINT
+                and fault.meets("sagemaker", operation)
+                and (fault.instance_type is None or fault.instance_type in types)
+            )
+        )
+
+    def hold_until_cleared(self, ended: Callable[[], bool]) -> None:
+        """Return after the next ``clear``, or when ``ended`` is true."""
+        with self._changed:
+            before = self._cleared
+            while self._cleared == before and not ended():
+                self._changed.wait(_POLL_SECONDS)
+
+    def record(self, action: str) -> None:
+        """Count a call, named as in a policy: ``sagemaker:CreateEndpoint``."""
+        with self._changed:
+            self._calls[action] += 1
+
+    def calls(self) -> dict[str, int]:
+        """Every action called since the last ``forget_calls``, in the order of the first call."""
+        with self._changed:
+            return dict(self._calls)
+
+    def forget_calls(self) -> None:
+        """Begin to count calls again."""
+        with self._changed:
+            self._calls.clear()
+
+    def _take(self, is_met: Callable[[Fault], bool]) -> Fault | None:
+        with self._changed:
+            for place, fault in enumerate(self._active):
+                if fault.is_left and is_met(fault):
+                    self._active[place] = replace(fault, seen=fault.seen + 1)
+                    return fault
+        return None
+
+
+FAULTS = Faults()
+"""The faults of this process."""
