@@ -17,7 +17,7 @@ from peagle.catalog.tables import Instance, InstanceTable, Runtime, RuntimeTable
 from peagle.checkpoints.architecture import read_architecture
 from peagle.checkpoints.heads import Head
 from peagle.checkpoints.models import Checkpoint
-from peagle.errors import CheckpointError
+from peagle.errors import DamagedCheckpoint
 from peagle.vllm import versions
 from peagle.vllm.environment import Value, settings_in
 from peagle_serve.heads import is_head
@@ -88,7 +88,7 @@ class Case:
 
     @cached_property
     def head(self) -> Head | None:
-        """The EAGLE-3 or P-EAGLE head that was read. Raises CheckpointError for invalid values."""
+        """The EAGLE-3 or P-EAGLE head that was read. Raises DamagedCheckpoint."""
         checkpoint = self.drafter_checkpoint
         if checkpoint is None or not self.is_eagle or not is_head(checkpoint.config):
             return None
@@ -104,15 +104,15 @@ class Case:
     def architecture(self) -> Architecture:
         """The target's sizes: from its config.json when it was read, else the catalogue's.
 
-        Raises CheckpointError for invalid values.
+        Raises DamagedCheckpoint for invalid values.
         """
         if self.target_read is None:
             return self.target.architecture
         try:
             return read_architecture(self.target_read.config)
-        except CheckpointError as error:
+        except DamagedCheckpoint as error:
             message = f"{self.target_read.location}/{error.message}"
-            raise CheckpointError(message, error.fix) from error
+            raise DamagedCheckpoint(message, error.fix) from error
 
     def setting(self, name: str) -> Value | None:
         """The value of vLLM's argument ``name``, also where it is given as a key of another

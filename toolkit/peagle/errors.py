@@ -1,6 +1,6 @@
 """Every error that a user can encounter. Any other exception is a bug and shows a traceback.
 
-Exit codes: UserError 2, Refused 3, CloudError and EngineError 4.
+Exit codes: UserError 2, Refused and DamagedCheckpoint 3, CloudError and EngineError 4.
 """
 
 from __future__ import annotations
@@ -75,7 +75,12 @@ class CatalogError(UserError, code="catalog"):
 
 
 class CheckpointError(UserError, code="checkpoint"):
-    """config.json or weights are unreadable or damaged; the message names place and key."""
+    """config.json or weights cannot be read; the message names place and key."""
+
+
+class DamagedCheckpoint(CheckpointError, exit_code=3):
+    """config.json or weights were read, and are damaged or incomplete: a finding, as those of the
+    checks are."""
 
 
 class NotAFolder(CheckpointError):

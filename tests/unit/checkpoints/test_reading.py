@@ -13,7 +13,7 @@ import pytest
 from peagle.checkpoints import FolderSource, Tensor, read_checkpoint
 from peagle.checkpoints.reading import FIRST_BYTES
 from peagle.data import data_folder
-from peagle.errors import CheckpointError
+from peagle.errors import CheckpointError, DamagedCheckpoint
 from tests.support import raises_code
 from tests.unit.checkpoints.files import CONFIG, ONE, OTHER, Memory, file_of, index_of, weights
 
@@ -31,7 +31,8 @@ def refusal(files: dict[str, bytes], **sizes: int) -> CheckpointError:
     named = {name.replace("__", "."): size for name, size in sizes.items()}
     with pytest.raises(CheckpointError) as refused:
         read_checkpoint(Memory(files, named))
-    assert (refused.value.code, refused.value.exit_code) == ("checkpoint", 2)
+    assert refused.value.code == "checkpoint"
+    assert refused.value.exit_code == (3 if isinstance(refused.value, DamagedCheckpoint) else 2)
     assert "memory" in refused.value.message
     return refused.value
 

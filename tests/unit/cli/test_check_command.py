@@ -245,11 +245,17 @@ def test_what_cannot_be_meant_is_one_error(arguments: list[str], words: str) -> 
     assert words in str(error)
 
 
-def test_a_config_that_is_not_json_is_one_error(tmp_path: Path) -> None:
+def test_a_damaged_head_is_one_error_with_the_exit_code_of_a_finding(tmp_path: Path) -> None:
     head = damaged(tiny("p-eagle"), tmp_path / "head", Damage(text="{"))
     error = refusal("tiny", "--drafter", str(head))
-    assert error.exit_code == 2
-    assert "config.json" in error.message
+    assert error.exit_code == 3
+    assert "config.json is not JSON" in error.message
+    head = damaged(tiny("p-eagle"), tmp_path / "cut", Damage())
+    weights = head / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    error = refusal("tiny", "--drafter", str(head))
+    assert error.exit_code == 3
+    assert "is truncated" in error.message
 
 
 def test_unchecked_weights_are_named(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def test_a_word_that_is_a_folder_or_hf_gets_a_hint(
 ) -> None:
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path)
-    for word, expected_text in (("empty", "--drafter ./empty"), ("hf", "omit it")):
+    for word, expected_text in (("empty", "write ./empty"), ("hf", "omit it")):
         error = run("plan", "tiny", "--drafter", word).exception
         assert isinstance(error, NotFound)
         assert expected_text in error.fix

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from peagle.catalog.schema import Architecture, AttentionGroup
-from peagle.errors import CheckpointError
+from peagle.errors import DamagedCheckpoint
 from peagle.vllm.gpus import served_dtype
 
 Config = Mapping[str, Any]
@@ -32,7 +32,7 @@ _LARGEST = 1 << 31
 def read_architecture(config: Config) -> Architecture:
     """The decoder that ``config`` describes.
 
-    ``intermediate_size`` is that of one expert where there are experts. Raises CheckpointError,
+    ``intermediate_size`` is that of one expert where there are experts. Raises DamagedCheckpoint,
     with the key, for a number that is missing or not a positive whole number.
     """
     text = decoder_config(config)
@@ -60,7 +60,7 @@ def read_architecture(config: Config) -> Architecture:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise CheckpointError(f"config.json: {where}: {first['msg']}", _FIX) from error
+        raise DamagedCheckpoint(f"config.json: {where}: {first['msg']}", _FIX) from error
 
 
 _FIX = "compare config.json with that of the original model"
@@ -73,7 +73,7 @@ def decoder_config(config: Config) -> Config:
         if nested is None:
             continue
         if not isinstance(nested, Mapping):
-            raise CheckpointError(f"config.json: {key} is {nested!r}, not an object", _FIX)
+            raise DamagedCheckpoint(f"config.json: {key} is {nested!r}, not an object", _FIX)
         return nested
     return config
 
@@ -117,10 +117,10 @@ def read_quantization(config: Config) -> str | None:
 
 
 def number(config: Config, key: str) -> int:
-    """The positive whole number under ``key``. Raises CheckpointError with key and value."""
+    """The positive whole number under ``key``. Raises DamagedCheckpoint with key and value."""
     value = optional_number(config, key)
     if value is None:
-        raise CheckpointError(f"config.json has no {key}", _FIX)
+        raise DamagedCheckpoint(f"config.json has no {key}", _FIX)
     return value
 
 
@@ -130,7 +130,9 @@ def optional_number(config: Config, key: str) -> int | None:
     if value is None:
         return None
     if type(value) is not int or not 0 < value < _LARGEST:
-        raise CheckpointError(f"config.json: {key} is {value!r}, not a positive whole number", _FIX)
+        raise DamagedCheckpoint(
+            f"config.json: {key} is {value!r}, not a positive whole number", _FIX
+        )
     return value
 
 
@@ -191,7 +193,7 @@ def _layer_kinds(text: Config, layers: int) -> list[str]:
         return _older_kinds(text, layers)
     if not isinstance(types, list) or len(types) != layers:
         found = len(types) if isinstance(types, list) else repr(types)
-        raise CheckpointError(
+        raise DamagedCheckpoint(
             f"config.json: layer_types has {found} entries and num_hidden_layers is {layers}", _FIX
         )
     return ["sliding" if "sliding" in str(kind) else "full" for kind in types]

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
-from peagle.errors import CheckpointError
+from peagle.errors import DamagedCheckpoint
 
 CONFIG = "config.json"
 
@@ -40,23 +40,25 @@ _FIX = "correct config.json, or copy it again"
 
 
 def parse_config(content: bytes) -> dict[str, Any]:
-    """The object in config.json. Raises CheckpointError for other content and invalid numbers.
+    """The object in config.json. Raises DamagedCheckpoint for other content and invalid numbers.
 
     Infinity and NaN are refused in numbers that planning reads. Other keys of valid configs have
     them, and transformers reads them.
     """
     if not content.strip():
-        raise CheckpointError(f"{CONFIG} is empty", "copy it again")
+        raise DamagedCheckpoint(f"{CONFIG} is empty", "copy it again")
     try:
         document = json.loads(content.decode())
         # Half of a surrogate pair can neither be printed nor written.
         json.dumps(document, ensure_ascii=False).encode()
     except RecursionError as error:
-        raise CheckpointError(f"{CONFIG} is nested too deeply", _FIX) from error
+        raise DamagedCheckpoint(f"{CONFIG} is nested too deeply", _FIX) from error
     except ValueError as error:
-        raise CheckpointError(f"{CONFIG} is not JSON: {_reason(error)}", "copy it again") from error
+        raise DamagedCheckpoint(
+            f"{CONFIG} is not JSON: {_reason(error)}", "copy it again"
+        ) from error
     if not isinstance(document, dict):
-        raise CheckpointError(f"{CONFIG} is not a JSON object", "copy it again")
+        raise DamagedCheckpoint(f"{CONFIG} is not a JSON object", "copy it again")
     for path, part in _parts(document):
         _check_numbers(path, part)
         if not isinstance(part.get(_QUANTIZATION) or {}, dict):
@@ -99,4 +101,4 @@ def _check_numbers(path: str, part: Mapping[str, Any]) -> None:
 def _refuse(key: str, value: Any, expected: str) -> NoReturn:
     shown = ascii(value) if isinstance(value, float) else json.dumps(value)
     shown = shown if len(shown) <= 40 else f"{shown[:37]}..."
-    raise CheckpointError(f"{CONFIG}: {key} is {shown}, not {expected}", _FIX)
+    raise DamagedCheckpoint(f"{CONFIG}: {key} is {shown}, not {expected}", _FIX)

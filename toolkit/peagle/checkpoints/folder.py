@@ -9,7 +9,7 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
 from peagle.checkpoints.config import CONFIG
-from peagle.errors import CheckpointError, NotAFolder, UserError
+from peagle.errors import CheckpointError, DamagedCheckpoint, NotAFolder, UserError
 from peagle_serve import folder as parser
 from peagle_serve.folder import link_homes
 from peagle_serve.safetensors import DamagedFile
@@ -33,8 +33,8 @@ class FolderSource:
     def names(self) -> dict[str, int]:
         """The files of the folder with their sizes in bytes, following links.
 
-        Raises CheckpointError for weights or a config.json that are no readable file, as an aborted
-        download leaves them.
+        Raises DamagedCheckpoint for weights or a config.json that are no readable file, as an
+        aborted download leaves them, and CheckpointError without a folder.
         """
         if not self._folder.is_dir():
             if self._folder.is_file():
@@ -90,7 +90,7 @@ def _regular_files(folder: Path) -> dict[str, int]:
         weights = name.endswith(".safetensors") and not name.startswith(".") and not indexed
         if weights or name == CONFIG:
             message = f"{folder}/{name} {problem}, so it cannot be read"
-            raise CheckpointError(message, "copy it again; an aborted download may have left it")
+            raise DamagedCheckpoint(message, "copy it again; an aborted download may have left it")
     return sizes
 
 

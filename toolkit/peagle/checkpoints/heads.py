@@ -11,7 +11,7 @@ from typing import Any
 
 from peagle.catalog.schema import AttentionGroup
 from peagle.checkpoints.models import Checkpoint, Tensor
-from peagle.errors import CheckpointError
+from peagle.errors import DamagedCheckpoint
 from peagle_serve import heads as parser
 from peagle_serve.heads import DEFAULT_AUXILIARY, HeadConfig, default_layers, has_mask
 
@@ -28,7 +28,7 @@ class Head:
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> Head:
-        """The head in ``checkpoint``. Raises CheckpointError for an invalid value."""
+        """The head in ``checkpoint``. Raises DamagedCheckpoint for an invalid value."""
         config = checkpoint.config
         return cls(checkpoint.location, config, read_head(config), checkpoint.tensors or {})
 
@@ -54,10 +54,10 @@ class Head:
 
 
 def read_head(config: Mapping[str, Any]) -> HeadConfig:
-    """The head that ``config`` describes. Raises CheckpointError for an invalid value."""
+    """The head that ``config`` describes. Raises DamagedCheckpoint for an invalid value."""
     head = parser.read_head(config)
     if head.invalid:
-        raise CheckpointError(
+        raise DamagedCheckpoint(
             f"config.json of the head: {next(iter(head.invalid.values()))}",
             "correct the head's config.json, or copy it again",
         )

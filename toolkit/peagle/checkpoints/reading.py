@@ -24,7 +24,7 @@ from peagle.checkpoints.weight_files import (
     parse_index,
     weight_files,
 )
-from peagle.errors import CheckpointError
+from peagle.errors import CheckpointError, DamagedCheckpoint
 from peagle.parallel import run_parallel
 from peagle_serve.safetensors import LARGEST_INDEX, index_name, other_weights
 
@@ -55,8 +55,9 @@ def read_checkpoint(
 ) -> Checkpoint:
     """The checkpoint at ``source``; with ``config_only`` only its config.json.
 
-    ``tensors`` is ``None`` without safetensors files. Raises CheckpointError for missing or damaged
-    files and after ``seconds``, and whatever the source raises.
+    ``tensors`` is ``None`` without safetensors files. Raises DamagedCheckpoint for damaged
+    files, CheckpointError without config.json and after ``seconds``, and whatever the source
+    raises.
     """
     reader = _Reader(source, seconds)
     (sizes,) = reader.parallel(source.names)
@@ -112,12 +113,12 @@ class _Reader:
 
     @contextmanager
     def located(self) -> Iterator[None]:
-        """Prefix the message of a CheckpointError with the location of the file."""
+        """Prefix the message about a damaged file with its location."""
         try:
             yield
-        except CheckpointError as error:
+        except DamagedCheckpoint as error:
             message = f"{self._source.location}/{error.message}"
-            raise CheckpointError(message, error.fix) from error
+            raise DamagedCheckpoint(message, error.fix) from error
 
     def config(self, sizes: Mapping[str, int]) -> dict[str, Any]:
         content = self._whole(CONFIG, sizes, LONGEST_CONFIG)
@@ -150,9 +151,9 @@ class _Reader:
         return describe_tokenizer(sizes, digests, contents)
 
     def _whole(self, name: str, sizes: Mapping[str, int], limit: int) -> bytes:
-        """A whole file. Raises CheckpointError without reading it if it is too large."""
+        """A whole file. Raises DamagedCheckpoint without reading it if it is too large."""
         if sizes[name] > limit:
-            raise CheckpointError(
+            raise DamagedCheckpoint(
                 f"{self._source.location}/{name} has {sizes[name]:,} bytes and is not read: the "
                 f"limit is {limit:,}",
                 "copy it again",

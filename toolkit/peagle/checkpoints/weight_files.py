@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 
 from peagle.checkpoints.models import Tensor
-from peagle.errors import CheckpointError
+from peagle.errors import CheckpointError, DamagedCheckpoint
 from peagle_serve import safetensors as parser
 from peagle_serve.safetensors import LARGEST_INDEX, index_name
 
@@ -23,53 +23,54 @@ less than 1 MB; the library's limit is 100 MB."""
 
 
 @contextmanager
-def _as_checkpoint_error() -> Iterator[None]:
-    """Raise CheckpointError where the container's parsers raise DamagedFile."""
+def _as_damaged_checkpoint() -> Iterator[None]:
+    """Raise DamagedCheckpoint where the container's parsers raise DamagedFile."""
     try:
         yield
     except parser.DamagedFile as error:
-        raise CheckpointError(error.message, error.fix) from error
+        raise DamagedCheckpoint(error.message, error.fix) from error
 
 
-parse_index = _as_checkpoint_error()(parser.parse_index)
-"""The file of each tensor, from the content of an index and its name. Raises CheckpointError for a
-damaged index, and for one that names files of other folders."""
+parse_index = _as_damaged_checkpoint()(parser.parse_index)
+"""The file of each tensor, from the content of an index and its name.
 
-weight_files = _as_checkpoint_error()(parser.weight_files)
+Raises DamagedCheckpoint for a damaged index, and for one that names files of other folders."""
+
+weight_files = _as_damaged_checkpoint()(parser.weight_files)
 """The safetensors files that vLLM loads, from the names that exist and the parsed index, if any.
 
-Raises CheckpointError when one is missing that the index names or, without an index, one of a
+Raises DamagedCheckpoint when one is missing that the index names or, without an index, one of a
 numbered set."""
 
 
 def header_bytes(start: bytes, file_size: int, file: str) -> int:
     """The bytes that the header takes, including the 8 bytes of its length.
 
-    ``start`` is the beginning of the file, 8 bytes or more. Raises CheckpointError when the file
+    ``start`` is the beginning of the file, 8 bytes or more. Raises DamagedCheckpoint when the file
     cannot hold such a header, or the header is too large.
     """
-    with _as_checkpoint_error():
+    with _as_damaged_checkpoint():
         return parser.header_bytes(start, file_size, file, LONGEST_HEADER)
 
 
 def parse_header(head: bytes, file_size: int, file: str) -> dict[str, Tensor]:
     """The tensors of the file named ``file``, in the order of their bytes.
 
-    ``head`` is its first ``header_bytes()`` bytes or more. Raises CheckpointError when the file is
-    cut short, is not a safetensors file, or its header contradicts itself.
+    ``head`` is its first ``header_bytes()`` bytes or more. Raises DamagedCheckpoint when the file
+    is cut short, is not a safetensors file, or its header contradicts itself.
     """
-    with _as_checkpoint_error():
+    with _as_damaged_checkpoint():
         found = parser.parse_header(head, file_size, file, limit=LONGEST_HEADER)
     return {name: Tensor(one.dtype, one.shape, one.size, file) for name, one in found.items()}
 
 
 def check_tensors(index: Mapping[str, str], tensors: Iterable[str], file: str) -> None:
-    """Raise CheckpointError when the index called ``file`` names tensors that no file holds."""
+    """Raise DamagedCheckpoint when the index called ``file`` names tensors that no file holds."""
     missing = sorted(set(index).difference(tensors))
     if missing:
         count = f"{len(missing):,} tensor{'s' if len(missing) > 1 else ''}"
         message = f"{file} names {count} that no file holds: {parser.first_names(missing)}"
-        raise CheckpointError(message, "copy index and weights again")
+        raise DamagedCheckpoint(message, "copy index and weights again")
 
 
 _SMALL_FILES = (".jinja", ".json", ".model", ".py", ".tiktoken", ".txt")
@@ -90,7 +91,7 @@ def files_read(
     """The names of the files that vLLM reads, of those at ``location``; ``read`` returns a small
     one.
 
-    Raises CheckpointError for an empty or incomplete checkpoint.
+    Raises CheckpointError for an empty checkpoint, DamagedCheckpoint for an incomplete one.
     """
     names = [name for name in sizes if not name.startswith(".") and "/" not in name]
     if _CONFIGS.isdisjoint(names):
@@ -99,13 +100,13 @@ def files_read(
     index = index_name(names)
     try:
         if sizes.get(index, 0) > LARGEST_INDEX:
-            raise CheckpointError(f"{index} has {sizes[index]:,} bytes", "copy it again")
+            raise DamagedCheckpoint(f"{index} has {sizes[index]:,} bytes", "copy it again")
         shards = weight_files(names, parse_index(read(index), index) if index in names else None)
     except CheckpointError as error:
         raise type(error)(f"{location}: {error.message}", error.fix, error.code) from error
     weights = shards or _older(names)
     if not weights:
-        raise CheckpointError(f"{location} holds no weights", "copy the *.safetensors files too")
+        raise DamagedCheckpoint(f"{location} holds no weights", "copy the *.safetensors files too")
     small = {name for name in names if _is_read(name) and not name.endswith(".index.json")}
     return tuple(sorted({*weights, *small, *{index}.intersection(names)}))
 

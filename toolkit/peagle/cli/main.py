@@ -137,8 +137,8 @@ def cli(catalog_folder: str | None) -> None:
       gpt-oss-20b+eagle3
       openai/gpt-oss-20b+amazon/GPT-OSS-20B-P-EAGLE
 
-    Exit codes: 0 success, 2 usage error, 3 refused by a check or not proved, 4 error from AWS, a
-    registry, the hub or the engine.
+    Exit codes: 0 success, 2 usage error, 3 rejected by a check or not proved, 4 error from AWS, a
+    registry, the Hub or the engine.
     """
 
 

@@ -134,7 +134,7 @@ def located(read: Checkpoint) -> Iterator[None]:
     try:
         yield
     except CheckpointError as cause:
-        raise CheckpointError(f"{read.location}: {cause.message}", cause.fix) from cause
+        raise type(cause)(f"{read.location}: {cause.message}", cause.fix) from cause
 
 
 def target_model(target: Target, dtype: str | None = None) -> TargetModel:
