@@ -2,7 +2,9 @@
 
 It is installed as vLLM, so ``peagle_serve`` is the real one.
 ``FAKE_ENGINE`` in the model's environment selects how it starts: ``crash``, ``never-healthy``.
-The body of a request selects the answer: ``{"do": ...}``.
+The body of a request selects the answer: ``{"do": ...}``. A prompt is answered, and counted in
+vLLM's lines of statistics. Files beside this one change the counts: ``acceptance`` has the
+acceptance length, and the one engine that takes ``silent`` away drafts nothing.
 """
 
 from __future__ import annotations
@@ -12,8 +14,11 @@ import os
 import select
 import socket
 import sys
+import threading
 import time
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 HOW = os.environ.get("FAKE_ENGINE", "")
@@ -31,7 +36,13 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         request = json.loads(body)
-        getattr(self, f"_{request.get('do', 'echo')}")(request, body)
+        asked = "messages" in request or "prompt" in request
+        getattr(self, f"_{request.get('do', 'complete' if asked else 'echo')}")(request, body)
+
+    def _complete(self, request: dict[str, Any], body: bytes) -> None:
+        STATISTICS.count(int(request.get("max_tokens", 16)))
+        choice = {"text": "an answer", "message": {"content": "an answer"}}
+        self._answer(200, json.dumps({"choices": [choice]}).encode())
 
     def _echo(self, request: dict[str, Any], body: bytes) -> None:
         """The request, and the engine's arguments and environment."""
@@ -96,6 +107,60 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
+class Statistics:
+    """Writes vLLM's lines of statistics; every second token of an answer is a draft."""
+
+    def __init__(self) -> None:
+        config = "--speculative-config"
+        given = sys.argv[sys.argv.index(config) + 1] if config in sys.argv else "{}"
+        self._positions = int(json.loads(given).get("num_speculative_tokens", 0))
+        with suppress(FileNotFoundError):
+            Path(__file__).with_name("silent").unlink()
+            self._positions = 0
+        self._lock = threading.Lock()
+        self._tokens = 0
+
+    def count(self, tokens: int) -> None:
+        with self._lock:
+            self._tokens += tokens
+
+    def run(self) -> None:
+        while True:
+            time.sleep(float(os.environ.get("VLLM_LOG_STATS_INTERVAL", "10")))
+            with self._lock:
+                tokens, self._tokens = self._tokens, 0
+            if tokens:
+                self._write(tokens)
+
+    def _write(self, tokens: int) -> None:
+        head = f"(APIServer pid={os.getpid()}) INFO {time.strftime('%m-%d %H:%M:%S')}"
+        print(
+            f"{head} [loggers.py:271] Engine 000: Avg prompt throughput: 1.0 tokens/s, "
+            f"Avg generation throughput: {tokens:.1f} tokens/s, Running: 0 reqs, Waiting: 0 reqs",
+            flush=True,
+        )
+        if not self._positions:
+            return
+        length = 2.5
+        with suppress(FileNotFoundError):
+            length = float(Path(__file__).with_name("acceptance").read_text())
+        drafts = tokens // 2
+        drafted, accepted = drafts * self._positions, round((length - 1) * drafts)
+        rates = ", ".join([f"{accepted / drafted:.3f}"] * self._positions)
+        print(
+            f"{head} [metrics.py:101] SpecDecoding metrics: "
+            f"Mean acceptance length: {1 + accepted / drafts:.2f}, "
+            f"Accepted throughput: 1.00 tokens/s, Drafted throughput: 2.00 tokens/s, "
+            f"Accepted: {accepted} tokens, Drafted: {drafted} tokens, "
+            f"Per-position acceptance rate: {rates}, "
+            f"Avg Draft acceptance rate: {100 * accepted / drafted:.1f}%",
+            flush=True,
+        )
+
+
+STATISTICS = Statistics()
+
+
 class Server(ThreadingHTTPServer):
     """Does not print disconnected clients: its output is the engine's log."""
 
@@ -108,6 +173,7 @@ def main() -> None:
     print("fake: INFO starting with", json.dumps(sys.argv[1:]), flush=True)
     if HOW == "crash":
         sys.exit("ValueError: the head does not belong to this target")
+    threading.Thread(target=STATISTICS.run, daemon=True).start()
     port = int(sys.argv[sys.argv.index("--port") + 1])
     Server(("127.0.0.1", port), Handler).serve_forever()
 

@@ -24,6 +24,7 @@ from tests.unit.containers.weights import safetensors
 
 ROLE = "arn:aws:iam::123456789012:role/peagle-sandbox-role"
 IMAGE = "763104351884.dkr.ecr.us-east-1.amazonaws.com/vllm:0.28.0"
+OUR_IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/peagle-tiny:1"
 INSTANCE_TYPE = "ml.g6e.2xlarge"
 BUCKET = "models"
 WEIGHTS = {"config.json": b"{}", "model.safetensors": safetensors({"a.weight": [1]})}

@@ -15,7 +15,7 @@ GROUP = "/aws/sagemaker/Endpoints/"
 def test_the_log_has_one_event_per_line(account: Account, live: str) -> None:
     lines = account.wait_for_line(live, "fake: INFO starting")
     assert lines[0].startswith("sandbox: ")
-    assert any(line.startswith("serve: starting vLLM: [") for line in lines)
+    assert not any(line.startswith("serve: ") for line in lines), "AWS's image writes no such line"
     assert all("\n" not in line for line in lines)
     (stream,) = account.logs.describe_log_streams(logGroupName=GROUP + live)["logStreams"]
     variant, _, instance = stream["logStreamName"].partition("/")

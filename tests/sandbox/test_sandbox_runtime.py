@@ -15,7 +15,7 @@ import pytest
 from botocore.exceptions import ClientError, EventStreamError
 
 from peagle.aws.client import Keys, connect
-from tests.sandbox.sandboxes import Account
+from tests.sandbox.sandboxes import OUR_IMAGE, Account
 
 pytestmark = pytest.mark.sandbox
 
@@ -87,16 +87,29 @@ def test_the_engine_gets_no_aws_key(account: Account, name: str) -> None:
 def test_body_and_headers_arrive_as_they_were_sent(account: Account, name: str) -> None:
     document = {"text": 'ü "quoted" %20 \n'}
     answer = account.invoke(
-        name, document, CustomAttributes="peagle=counters", Accept="text/plain", SessionId="s-1"
+        name, document, CustomAttributes="trace=7", Accept="text/plain", SessionId="s-1"
     )
     assert json.loads(answer["body"]) == document
     assert answer["path"] == "/invocations"
     headers = answer["headers"]
-    assert headers["x-amzn-sagemaker-custom-attributes"] == "peagle=counters"
+    assert headers["x-amzn-sagemaker-custom-attributes"] == "trace=7"
     assert headers["x-amzn-sagemaker-session-id"] == "s-1"
     assert headers["accept"] == "text/plain"
     assert headers["content-type"] == "application/json"
     assert "authorization" not in headers
+
+
+def test_aws_s_image_knows_none_of_our_attributes(account: Account, name: str) -> None:
+    headers = account.invoke(name, {}, CustomAttributes="peagle=counters")["headers"]
+    assert "x-amzn-sagemaker-custom-attributes" not in headers
+
+
+def test_our_image_gets_our_attributes(account: Account) -> None:
+    ours = account.endpoint(Image=OUR_IMAGE)
+    assert account.wait_until_stable(ours)["EndpointStatus"] == "InService"
+    headers = account.invoke(ours, {}, CustomAttributes="peagle=counters")["headers"]
+    account.delete(ours)
+    assert headers["x-amzn-sagemaker-custom-attributes"] == "peagle=counters"
 
 
 def test_the_answer_names_its_variant(account: Account, name: str) -> None:

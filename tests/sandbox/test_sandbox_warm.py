@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sandbox.sandboxes import WEIGHTS, Account, folder_on_s3
+from tests.sandbox.sandboxes import OUR_IMAGE, WEIGHTS, Account, folder_on_s3
 
 pytestmark = pytest.mark.sandbox
 
@@ -29,7 +29,7 @@ def test_an_engine_is_not_compiled_by_default(account: Account, live: str) -> No
 
 
 def test_an_engine_that_collects_is_compiled(account: Account) -> None:
-    name = account.endpoint({"PEAGLE_WARM": "collect"})
+    name = account.endpoint({"PEAGLE_WARM": "collect"}, Image=OUR_IMAGE)
 
     variables = variables_of(account, name)
     assert EAGER not in variables
@@ -41,7 +41,16 @@ def test_an_engine_that_collects_is_compiled(account: Account) -> None:
 def test_an_engine_with_a_warm_start_beside_its_weights_is_compiled(
     account: Account, with_warm_start: dict[str, object]
 ) -> None:
-    name = account.endpoint(ModelDataSource=with_warm_start)
+    name = account.endpoint(ModelDataSource=with_warm_start, Image=OUR_IMAGE)
 
     assert EAGER not in variables_of(account, name)
+    account.delete(name)
+
+
+def test_aws_s_image_compiles_at_every_start(
+    account: Account, with_warm_start: dict[str, object]
+) -> None:
+    name = account.endpoint(ModelDataSource=with_warm_start)
+
+    assert EAGER in variables_of(account, name), "it does not know warm starts"
     account.delete(name)

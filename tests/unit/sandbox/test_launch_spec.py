@@ -17,6 +17,7 @@ from peagle.sandbox.launch_spec import LaunchSpec, ModelData, launch_spec
 from tests.sandbox.sandboxes import Sandbox, fake_engine
 
 FOLDER = {"S3Uri": "s3://b/p/", "S3DataType": "S3Prefix", "CompressionType": "None"}
+AWS = "763104351884"
 VARIANT: dict[str, Any] = {"VariantName": "v", "ModelName": "m", "InitialInstanceCount": 1}
 
 
@@ -32,7 +33,7 @@ class SomeModel:
 
 
 def spec(container: Mapping[str, Any] | None = None, **variant: Any) -> LaunchSpec:
-    return launch_spec("us-east-1", "e", [{**VARIANT, **variant}], SomeModel(container or {}))
+    return launch_spec("us-east-1", "e", {**VARIANT, **variant}, SomeModel(container or {}), {AWS})
 
 
 def test_weights_are_placed_where_the_container_reads_them() -> None:
@@ -55,7 +56,7 @@ def test_weights_are_placed_where_the_container_reads_them() -> None:
 
 def test_the_pair_is_the_value_of_the_models_tag() -> None:
     tags = [{"Key": "other", "Value": "x"}, {"Key": "peagle:pair", "Value": "a/b+c"}]
-    assert launch_spec("r", "e", [VARIANT], SomeModel({}, tags=tags)).pair == "a/b+c"
+    assert launch_spec("r", "e", VARIANT, SomeModel({}, tags=tags)).pair == "a/b+c"
     assert spec().pair == ""
 
 
@@ -92,15 +93,27 @@ def test_the_startup_time_is_that_of_the_variant() -> None:
 
 
 def test_ignored_settings_are_limitations() -> None:
-    second = {**VARIANT, "VariantName": "w"}
     model = SomeModel({}, [{}])
-    found = launch_spec("r", "e", [{**VARIANT, "InitialInstanceCount": 3}, second], model)
+    found = launch_spec("r", "e", {**VARIANT, "InitialInstanceCount": 7}, model)
     assert found.limitations == (
-        "variant w is not started: the sandbox runs only the first variant",
-        "one engine represents 3 instances",
+        "the sandbox runs 4 of 7 instances",
         "only the first container is started",
     )
-    assert spec().limitations == ()
+    assert (found.count, spec().count, spec(InitialInstanceCount=3).count) == (4, 1, 3)
+    assert spec().limitations == spec(InitialInstanceCount=3).limitations == ()
+
+
+@pytest.mark.parametrize(
+    ("image", "plain"),
+    [
+        (f"{AWS}.dkr.ecr.us-east-1.amazonaws.com/vllm:0.28.0", True),
+        ("111122223333.dkr.ecr.us-east-1.amazonaws.com/peagle-tiny:1", False),
+        ("peagle-tiny:1", False),
+        ("", False),
+    ],
+)
+def test_only_images_of_aws_are_plain(image: str, plain: bool) -> None:
+    assert spec({"Image": image}).plain is plain
 
 
 @pytest.mark.parametrize(

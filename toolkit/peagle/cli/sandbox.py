@@ -123,6 +123,8 @@ def _line(endpoint: EndpointStatus) -> str:
     parts = [f"{endpoint.name} ({endpoint.region}): {endpoint.state}"]
     if endpoint.stand_in:
         parts.append(f"served by {endpoint.stand_in} as a stand-in")
+    if endpoint.instances > 1:
+        parts.append(f"{endpoint.instances} engines")
     if endpoint.pid:
         parts.append(f"process {endpoint.pid}, port {endpoint.port}")
         parts.append(f"up {endpoint.uptime_seconds:.0f} s")

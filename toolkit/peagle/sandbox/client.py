@@ -62,7 +62,8 @@ class Address:
 
 @dataclass(frozen=True)
 class EndpointStatus:
-    """An endpoint in the sandbox and the engine behind it.
+    """An endpoint in the sandbox and the engines behind it: ``instances`` is their number, process,
+    port and uptime are those of the first.
 
     ``stand_in`` is the pair that is served instead of the target, if any. ``uptime_seconds`` counts
     from the start of the engine.
@@ -76,6 +77,7 @@ class EndpointStatus:
     pid: int | None
     port: int | None
     uptime_seconds: float | None
+    instances: int = 1
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,8 @@ def _refused(message: str, fix: str) -> Response:
 
 
 def _endpoint_status(region: str, endpoint: SandboxEndpoint) -> EndpointStatus:
-    instance = endpoint.current or endpoint.starting
+    fleet = endpoint.current or endpoint.starting
+    instance = fleet.instances[0] if fleet and fleet.instances else None
     process = instance.process if instance else None
     alive = process if process and is_alive(process) else None
     uptime = time.time() - instance.started_at if instance and alive else None
@@ -80,4 +81,5 @@ def _endpoint_status(region: str, endpoint: SandboxEndpoint) -> EndpointStatus:
         pid=alive.pid if alive else None,
         port=alive.port if alive else None,
         uptime_seconds=round(uptime, 1) if uptime is not None else None,
+        instances=len(fleet.instances) if fleet else 0,
     )

@@ -1,4 +1,4 @@
-"""One engine behind an endpoint, from the download of its weights to its end, and its log."""
+"""One engine behind an endpoint, from the download of its weights to its end."""
 
 from __future__ import annotations
 
@@ -8,10 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from io import BufferedReader
-from pathlib import Path
-
-from moto.logs.models import logs_backends
 
 from peagle.engine.cpu import cannot_run, for_cpu
 from peagle.engine.installed import this_machine
@@ -19,7 +15,6 @@ from peagle.engine.logs import crash_of
 from peagle.engine.process import EngineProcess, is_alive, is_healthy, stop_engine
 from peagle.errors import PeagleError
 from peagle.sandbox import state
-from peagle.sandbox.client import ACCOUNT
 from peagle.sandbox.launch import (
     TINY,
     ModelDataError,
@@ -30,69 +25,22 @@ from peagle.sandbox.launch import (
     weight_bytes,
 )
 from peagle.sandbox.launch_spec import LaunchSpec, stand_in_for
-from peagle.sandbox.protocol import log_group
+from peagle.sandbox.logs import LogTail, stock_line
 from peagle.sandbox.state import catalog, engine_version
 from peagle_serve.contract import (
     COLLECT,
     DRAIN_SECONDS,
     HUB_MODEL,
     MODEL,
+    OFF,
     SERVED_NAME,
     WARM_FOLDER,
     WARM_MODE_VARIABLE,
 )
 
 _POLL_SECONDS = 0.05
-_EVENT_BYTES = 256 * 1024 - 26
-"""PutLogEvents's limit less the 26 bytes that it counts for each event."""
-
-
-class LogTail:
-    """A thread that copies the lines of a file to a log stream until ``end`` is called."""
-
-    def __init__(self, file: Path, region: str, endpoint: str, stream: str) -> None:
-        self._file = file
-        self._group = log_group(endpoint)
-        self._stream = stream
-        self._backend = logs_backends[ACCOUNT][region]
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"log {endpoint}", daemon=True)
-
-    def start(self) -> None:
-        """Create the log group and the stream, and copy from the first line on."""
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        self._file.touch()
-        self._backend.ensure_log_group(self._group)
-        self._backend.ensure_log_stream(self._group, self._stream)
-        self._thread.start()
-
-    def end(self) -> None:
-        """Copy the remaining lines and end the thread."""
-        self._ended.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def _run(self) -> None:
-        rest = b""
-        with self._file.open("rb") as stream:
-            while not self._ended.wait(_POLL_SECONDS):
-                rest = self._copy(stream, rest)
-            self._put(self._copy(stream, rest).splitlines())
-
-    def _copy(self, stream: BufferedReader, rest: bytes) -> bytes:
-        """Copy the complete lines; return the beginning of the next one."""
-        *lines, rest = (rest + stream.read()).split(b"\n")
-        self._put(lines)
-        return rest
-
-    def _put(self, lines: list[bytes]) -> None:
-        now = int(time.time() * 1000)
-        texts = (line[:_EVENT_BYTES].decode("utf-8", "replace").rstrip() for line in lines)
-        events = [{"timestamp": now, "message": text} for text in texts if text]
-        if events:
-            self._backend.ensure_log_group(self._group)
-            self._backend.ensure_log_stream(self._group, self._stream)
-            self._backend.put_log_events(self._group, self._stream, events)
+LOG_INTERVAL = "VLLM_LOG_STATS_INTERVAL"
+"""Seconds between two lines of vLLM's statistics; 10 by default, 1 in the sandbox."""
 
 
 class LaunchFailed(Exception):
@@ -112,9 +60,10 @@ class EngineInstance:
         self._ml_root = self._folder / "ml"
         self._log = self._folder / "engine.log"
         stream = f"{spec.variant}/{self.id}"
-        self._tail = LogTail(self._log, spec.region, spec.endpoint, stream)
+        written = stock_line if spec.plain else str
+        self._tail = LogTail(self._log, spec.region, spec.endpoint, stream, written)
         self._ended = threading.Event()
-        self._in_progress = 0
+        self.in_progress = 0
         self._in_progress_changed = threading.Condition()
 
     @property
@@ -141,9 +90,13 @@ class EngineInstance:
             self.end()
             raise
 
+    def give_up(self) -> None:
+        """Let a ``start`` that waits in another thread fail."""
+        self._ended.set()
+
     def end(self) -> None:
         """End the engine and delete its weights; return when nothing is left. May be repeated."""
-        self._ended.set()
+        self.give_up()
         if self.process:
             stop_engine(self.process, state.ENGINE_GRACE_SECONDS)
             state.forget_engine(self.process)
@@ -154,18 +107,18 @@ class EngineInstance:
     def invocation(self) -> Iterator[None]:
         """Count an invocation as in progress."""
         with self._in_progress_changed:
-            self._in_progress += 1
+            self.in_progress += 1
         try:
             yield
         finally:
             with self._in_progress_changed:
-                self._in_progress -= 1
+                self.in_progress -= 1
                 self._in_progress_changed.notify_all()
 
     def drain(self) -> None:
         """Wait until no invocation is in progress, at most DRAIN_SECONDS."""
         with self._in_progress_changed:
-            self._in_progress_changed.wait_for(lambda: self._in_progress == 0, DRAIN_SECONDS)
+            self._in_progress_changed.wait_for(lambda: self.in_progress == 0, DRAIN_SECONDS)
 
     def end_reason(self) -> str | None:
         """The deciding line of the log if the engine has ended; ``None`` while it runs."""
@@ -197,11 +150,16 @@ class EngineInstance:
             given = self._stand_in_environment(given, reason)
         environment, notes = for_cpu(given, machine, self._compiles(given))
         self._write(*notes)
+        environment.setdefault(LOG_INTERVAL, "1")
+        if self.spec.plain:
+            environment[WARM_MODE_VARIABLE] = OFF  # AWS's image restores nothing
         return environment
 
     def _compiles(self, given: Mapping[str, str]) -> bool:
         """Whether the engine compiles the model, as on a GPU. On a CPU that takes a minute, so only
         to collect the compiled artifacts, and where collected ones are beside the weights."""
+        if self.spec.plain:
+            return False
         collects = given.get(WARM_MODE_VARIABLE) == COLLECT
         return collects or any(self._ml_root.glob(f"model/{WARM_FOLDER}/*.json"))
 

@@ -30,6 +30,7 @@ from peagle.sandbox.relay import (
     ResponseTimeout,
 )
 from peagle.sandbox.sagemaker import find_endpoint
+from peagle_serve.contract import COUNTERS_ATTRIBUTE, WARM_ATTRIBUTE
 
 BODY_LIMIT = 6 * 1024 * 1024
 """Bytes; the limit of InvokeEndpoint's Body in the service model."""
@@ -47,6 +48,8 @@ TOKEN_PREFIX = "sagemaker-api-key-"
 _TOKEN_LIFETIME = timedelta(hours=12)
 _TOKEN_ACTION = "CallWithBearerToken"
 _OWN_HEADERS = "x-amzn-sagemaker-"
+_OUR_ATTRIBUTES = (COUNTERS_ATTRIBUTE, WARM_ATTRIBUTE)
+"""What the toolkit's entrypoint understands, and AWS's image does not."""
 _VARIANT = "x-Amzn-Invoked-Production-Variant"
 
 
@@ -173,7 +176,7 @@ def _signed_region(call: Invocation) -> str:
 
 
 def _relay(call: Invocation, region: str, path: str, accept: str, seconds: float) -> _Relayed:
-    """Send the invocation to the endpoint's engine. Raises ErrorResponse."""
+    """Send the invocation to one of the endpoint's engines. Raises ErrorResponse."""
     instance = _serving_instance(call, region)
     with ExitStack() as stack:
         stack.enter_context(instance.invocation())
@@ -186,7 +189,11 @@ def _request(
     call: Invocation, region: str, instance: EngineInstance, path: str, accept: str, seconds: float
 ) -> EngineRequest:
     assert instance.process is not None
-    own = {name: value for name, value in call.headers.items() if name.startswith(_OWN_HEADERS)}
+    own = {
+        name: value
+        for name, value in call.headers.items()
+        if name.startswith(_OWN_HEADERS) and not (instance.spec.plain and value in _OUR_ATTRIBUTES)
+    }
     content_type = call.headers.get("content-type", "application/octet-stream")
     headers = {**own, "Content-Type": content_type, "Accept": accept}
     try:
@@ -206,16 +213,16 @@ def _serving_instance(call: Invocation, region: str) -> EngineInstance:
     endpoint = find_endpoint(region, call.name)
     if endpoint is None:
         raise protocol.validation_error(f"Endpoint {call.name} of account {ACCOUNT} not found.")
-    instance: EngineInstance | None = endpoint.serving
-    if instance is None:
+    fleet = endpoint.serving
+    if fleet is None:
         state = endpoint.endpoint_status
         raise protocol.validation_error(
             f"Endpoint {call.name} is not in service; its state is {state}."
         )
     variant = call.headers.get("x-amzn-sagemaker-target-variant")
-    if variant not in (None, instance.spec.variant):
+    if variant not in (None, *fleet.variants):
         raise protocol.validation_error(f"Endpoint {call.name} has no running variant {variant}.")
-    return instance
+    return fleet.choose(endpoint.weights, variant)
 
 
 def _raise_for_status(relayed: _Relayed) -> None:

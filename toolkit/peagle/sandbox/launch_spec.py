@@ -10,16 +10,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Protocol
 
 from peagle.catalog.schema import Drafter, Target
+from peagle.checks.facts import parse_ecr_image
 from peagle.engine.cpu import valid_speculation
 from peagle.render.requests import PAIR_TAG
 from peagle_serve.contract import HUB_MODEL, MODEL, PREFIX, SERVED_NAME, SPECULATION
 from peagle_serve.environment import variable_of
+
+MAX_ENGINES = 4
+"""The largest number of engines of one variant; DescribeEndpoint shows how many run."""
 
 DEFAULT_STARTUP_SECONDS = 600
 """Seconds until /ping must answer when the request sets no limit. Our choice: API_ProductionVariant
@@ -56,7 +60,8 @@ class LaunchSpec:
 
     ``limitations`` lists the parts of the request that the sandbox ignores. ``vllm`` is the version
     in the tag of ``image``, if there is one; ``pair`` is the value of the model's pair tag, which
-    everything that the toolkit renders carries.
+    everything that the toolkit renders carries. ``count`` engines are started. ``plain``: the image
+    is AWS's own, without the toolkit's entrypoint.
     """
 
     region: str
@@ -69,14 +74,22 @@ class LaunchSpec:
     vllm: str | None = None
     image: str = ""
     pair: str = ""
+    count: int = 1
+    plain: bool = False
 
 
 def launch_spec(
-    region: str, endpoint: str, variants: Sequence[Mapping[str, Any]], model: ContainerModel
+    region: str,
+    endpoint: str,
+    variant: Mapping[str, Any],
+    model: ContainerModel,
+    aws_accounts: Collection[str] = (),
 ) -> LaunchSpec:
-    """The specification for the first of ``variants``, which serves ``model``."""
-    variant, container = variants[0], model.all_containers[0]
+    """The specification for ``variant``, which serves ``model``; ``aws_accounts`` are those of
+    AWS's images."""
+    container = model.all_containers[0]
     image = container.get("Image", "")
+    named = parse_ecr_image(image)
     version = re.search(r":(\d+\.\d+\.\d+)(-|$)", image)
     timeout = variant.get("ContainerStartupHealthCheckTimeoutInSeconds")
     return LaunchSpec(
@@ -86,10 +99,12 @@ def launch_spec(
         environment=dict(container.get("Environment") or {}),
         model_data=tuple(_model_data(container)),
         startup_seconds=int(timeout or DEFAULT_STARTUP_SECONDS),
-        limitations=tuple(_limitations(variants, model)),
+        limitations=tuple(_limitations(variant, model)),
         vllm=version[1] if version else None,
         image=image,
         pair=next((tag["Value"] for tag in model.tags if tag["Key"] == PAIR_TAG), ""),
+        count=engines_for(int(variant.get("InitialInstanceCount") or 1)),
+        plain=named is not None and named.account in aws_accounts,
     )
 
 
@@ -114,13 +129,15 @@ def _source(source: Mapping[str, Any], into: PurePosixPath) -> ModelData:
     )
 
 
-def _limitations(variants: Sequence[Mapping[str, Any]], model: ContainerModel) -> Iterator[str]:
-    for other in variants[1:]:
-        name = other["VariantName"]
-        yield f"variant {name} is not started: the sandbox runs only the first variant"
-    count = int(variants[0].get("InitialInstanceCount") or 1)
-    if count > 1:
-        yield f"one engine represents {count} instances"
+def engines_for(instances: int) -> int:
+    """How many engines run for that many instances of a variant."""
+    return min(instances, MAX_ENGINES)
+
+
+def _limitations(variant: Mapping[str, Any], model: ContainerModel) -> Iterator[str]:
+    requested = int(variant.get("InitialInstanceCount") or 1)
+    if requested > MAX_ENGINES:
+        yield f"the sandbox runs {MAX_ENGINES} of {requested} instances"
     if len(model.all_containers) > 1:
         yield "only the first container is started"
 

@@ -2,14 +2,14 @@
 
 moto keeps only a part of each; its classes are the base because CloudFormation, ListTags and the
 tagging service inside moto use their attributes. Models and configurations are described as they
-were created. An endpoint follows a real engine:
+were created. An endpoint follows its real engines:
 
     CreateEndpoint   Creating -> InService | Failed
     UpdateEndpoint   Updating -> InService with the new configuration; when its engine fails, with
                      the old one (AWS rolls back) and a FailureReason
     DeleteEndpoint   Deleting -> removed
 
-One thread per change waits for the engine. Its result is stored under ``LOCK``, which also guards
+One thread per change waits for the engines. Its result is stored under ``LOCK``, which also guards
 every check that precedes a change.
 """
 
@@ -18,7 +18,7 @@ from __future__ import annotations
 import functools
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from moto.core.utils import utcnow
@@ -26,8 +26,9 @@ from moto.sagemaker.models import FakeEndpoint, FakeEndpointConfig
 from moto.sagemaker.models import Model as MotoModel
 
 from peagle.protocol import ENGINE_TAG, STAND_IN_TAG
+from peagle.sandbox.fleet import Fleet
 from peagle.sandbox.instance import EngineInstance, LaunchFailed
-from peagle.sandbox.launch_spec import LaunchSpec
+from peagle.sandbox.launch_spec import LaunchSpec, engines_for
 
 LOCK = threading.RLock()
 
@@ -128,7 +129,7 @@ def _described(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class SandboxEndpoint(FakeEndpoint):
-    """An endpoint, the engine that serves it, and the one that is starting."""
+    """An endpoint, the engines that serve it, and those that are starting."""
 
     failure_reason: str | None  # type: ignore[assignment]
 
@@ -151,8 +152,8 @@ class SandboxEndpoint(FakeEndpoint):
         )
         self.config = config
         self.next_config: EndpointConfig | None = None
-        self.current: EngineInstance | None = None
-        self.starting: EngineInstance | None = None
+        self.current: Fleet | None = None
+        self.starting: Fleet | None = None
         self.deployment_config: dict[str, Any] | None = None
         self._changed_since = self.creation_time
         self._thread: threading.Thread | None = None
@@ -172,25 +173,48 @@ class SandboxEndpoint(FakeEndpoint):
         return self.serving is not None
 
     @property
-    def serving(self) -> EngineInstance | None:
-        """The engine that answers invocations."""
+    def serving(self) -> Fleet | None:
+        """The engines that answer invocations."""
         return self.current if self.endpoint_status in _SERVING else None
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """Variant -> its share of the requests."""
+        return {
+            variant["VariantName"]: float(variant.get("CurrentWeight") or 0.0)
+            for variant in self.production_variants
+        }
 
     def begin_serving(
         self,
         status: str,
-        spec: LaunchSpec,
+        specs: Sequence[LaunchSpec],
         deployment_config: dict[str, Any] | None,
         next_config: EndpointConfig | None = None,
     ) -> None:
-        """Start the engine for ``next_config``; during an update, beside the old engine."""
+        """Start the engines for ``next_config``; during an update, beside the old ones."""
         self.next_config = next_config
         self.deployment_config = deployment_config
-        self.starting = EngineInstance(spec)
+        self.starting = Fleet(specs)
         self._begin(status, functools.partial(self._bring_up, self.starting))
 
+    def begin_scaling(self, counts: Mapping[str, int]) -> None:
+        """Start or end engines until each variant has its number, as far as the sandbox goes."""
+        fleet = self.current
+        assert fleet is not None
+
+        def scale() -> None:
+            for variant, count in counts.items():
+                try:
+                    fleet.resize(variant, engines_for(count), self._tag)
+                except LaunchFailed as failure:
+                    self.failure_reason = str(failure)[:1024]
+            self._finish("InService")
+
+        self._begin("Updating", scale)
+
     def begin_deleting(self, on_deleted: Callable[[], object]) -> None:
-        """End the engine, then call ``on_deleted``."""
+        """End the engines, then call ``on_deleted``."""
 
         def end() -> None:
             self.end()
@@ -206,9 +230,9 @@ class SandboxEndpoint(FakeEndpoint):
 
     def end(self) -> None:
         """End every engine of this endpoint; return when they have ended."""
-        for instance in (self.starting, self.current):
-            if instance:
-                instance.end()
+        for fleet in (self.starting, self.current):
+            if fleet:
+                fleet.end()
 
     @property
     def response_object(self) -> dict[str, Any]:
@@ -217,7 +241,10 @@ class SandboxEndpoint(FakeEndpoint):
             "EndpointName": self.endpoint_name,
             "EndpointArn": self.arn,
             "EndpointConfigName": self.endpoint_config_name,
-            "ProductionVariants": self.production_variants,
+            "ProductionVariants": [
+                {**variant, "CurrentInstanceCount": self._running(variant["VariantName"])}
+                for variant in self.production_variants
+            ],
             "EndpointStatus": self.endpoint_status,
             "FailureReason": self.failure_reason,
             "CreationTime": self.creation_time,
@@ -227,6 +254,9 @@ class SandboxEndpoint(FakeEndpoint):
             "PendingDeploymentSummary": self._pending(),
         }
         return {name: value for name, value in response.items() if value}
+
+    def _running(self, variant: str) -> int:
+        return self.current.count(variant) if self.current else 0
 
     def _pending(self) -> dict[str, Any] | None:
         if self.next_config is None:
@@ -247,21 +277,20 @@ class SandboxEndpoint(FakeEndpoint):
         self._thread = threading.Thread(target=work, name=name, daemon=True)
         self._thread.start()
 
-    def _bring_up(self, instance: EngineInstance) -> None:
+    def _bring_up(self, fleet: Fleet) -> None:
         try:
-            instance.start(on_chosen=self._tag)
+            fleet.start(on_chosen=self._tag)
         except LaunchFailed as failure:
             self._fail(str(failure))
         except Exception:  # a bug here must not leave the endpoint in Creating forever
             traceback.print_exc()
-            instance.end()
             self._fail("Internal error of the sandbox; see its log (daemon.log).")
         else:
-            self._succeed(instance)
+            self._succeed(fleet)
 
-    def _succeed(self, instance: EngineInstance) -> None:
+    def _succeed(self, fleet: Fleet) -> None:
         with LOCK:
-            old, self.current, self.starting = self.current, instance, None
+            old, self.current, self.starting = self.current, fleet, None
             if self.next_config:
                 self.config, self.next_config = self.next_config, None
                 self.endpoint_config_name = self.config.endpoint_config_name

@@ -1,7 +1,7 @@
 """SageMaker in the sandbox: the models, endpoint configurations and endpoints of one region.
 
-moto 5.2 keeps them without checks. This backend refuses what AWS refuses (``operations`` checks
-the requests) and starts a real engine per endpoint (``resources``). ``install`` puts these classes
+moto 5.2 keeps them without checks. This backend refuses what AWS refuses (``operations`` checks the
+requests) and starts real engines for an endpoint (``resources``). ``install`` puts these classes
 in moto's place, so that CloudFormation and the tagging service inside moto use them too: the
 methods with moto's own names and signatures are CloudFormation's way in.
 """
@@ -22,6 +22,7 @@ from peagle.sandbox import services
 from peagle.sandbox.client import ACCOUNT
 from peagle.sandbox.launch_spec import LaunchSpec, launch_spec
 from peagle.sandbox.resources import LOCK, EndpointConfig, SandboxEndpoint, SandboxModel
+from peagle.sandbox.state import catalog
 
 MODEL, CONFIG, ENDPOINT = "model", "endpoint configuration", "endpoint"
 Resource = TypeVar("Resource", SandboxModel, EndpointConfig, SandboxEndpoint)
@@ -95,15 +96,15 @@ class SageMakerBackend(SageMakerModelBackend):
             del self.endpoint_configs[endpoint_config_name]
 
     def register_endpoint(self, parameters: Mapping[str, Any]) -> SandboxEndpoint:
-        """CreateEndpoint: checks, then starts the engine in the background."""
+        """CreateEndpoint: checks, then starts the engines in the background."""
         name = parameters["EndpointName"]
         with LOCK:
             self._refuse_duplicate(ENDPOINT, self.endpoints, name)
-            config, spec = self._launch_spec(parameters)
+            config, specs = self._launch_specs(parameters)
             tags = parameters.get("Tags")
             endpoint = SandboxEndpoint(self.account_id, self.region_name, name, config, tags)
             self.endpoints[name] = endpoint
-            endpoint.begin_serving("Creating", spec, parameters.get("DeploymentConfig"))
+            endpoint.begin_serving("Creating", specs, parameters.get("DeploymentConfig"))
             return endpoint
 
     def create_endpoint(self, **fields: Any) -> SandboxEndpoint:  # type: ignore[override]
@@ -111,21 +112,21 @@ class SageMakerBackend(SageMakerModelBackend):
         return self.register_endpoint(_parameters(fields))
 
     def update_endpoint(self, parameters: Mapping[str, Any]) -> SandboxEndpoint:
-        """UpdateEndpoint: checks, then starts the new engine in the background."""
+        """UpdateEndpoint: checks, then starts the new engines in the background."""
         with LOCK:
             endpoint = self._idle_endpoint(parameters["EndpointName"])
             if endpoint.endpoint_status == "Failed":
                 # Only DeleteEndpoint is possible (API_EndpointSummary); the wording is ours.
                 raise ValidationError(f'Cannot update failed endpoint "{endpoint.arn}"; delete it.')
-            config, spec = self._launch_spec(parameters)
+            config, specs = self._launch_specs(parameters)
             deployment_config = parameters.get("DeploymentConfig")
             if parameters.get("RetainDeploymentConfig"):
                 deployment_config = endpoint.deployment_config
-            endpoint.begin_serving("Updating", spec, deployment_config, config)
+            endpoint.begin_serving("Updating", specs, deployment_config, config)
             return endpoint
 
     def begin_deleting(self, endpoint_name: str) -> SandboxEndpoint:
-        """DeleteEndpoint: checks, then ends the engine in the background."""
+        """DeleteEndpoint: checks, then ends the engines in the background."""
         with LOCK:
             endpoint = self._idle_endpoint(endpoint_name)
             endpoint.begin_deleting(on_deleted=lambda: self.endpoints.pop(endpoint_name, None))
@@ -142,12 +143,20 @@ class SageMakerBackend(SageMakerModelBackend):
     def update_endpoint_weights_and_capacities(
         self, endpoint_name: str, desired_weights_and_capacities: list[dict[str, Any]]
     ) -> str:
-        """Change only the numbers: the sandbox runs one engine per endpoint."""
+        """UpdateEndpointWeightsAndCapacities: starts and ends engines in the background."""
         with LOCK:
-            self._idle_endpoint(endpoint_name)
+            endpoint = self._idle_endpoint(endpoint_name)
             arn: str = super().update_endpoint_weights_and_capacities(
                 endpoint_name, desired_weights_and_capacities
             )
+            if endpoint.current:
+                endpoint.begin_scaling(
+                    {
+                        desired["VariantName"]: int(desired["DesiredInstanceCount"])
+                        for desired in desired_weights_and_capacities
+                        if desired.get("DesiredInstanceCount")
+                    }
+                )
             return arn
 
     def add_tags(self, arn: str, tags: list[dict[str, str]]) -> list[dict[str, str]]:
@@ -180,16 +189,27 @@ class SageMakerBackend(SageMakerModelBackend):
             raise ValidationError(f'Cannot update in-progress endpoint "{endpoint.arn}".')
         return endpoint
 
-    def _launch_spec(self, parameters: Mapping[str, Any]) -> tuple[EndpointConfig, LaunchSpec]:
-        """The configuration that the request names, and what to launch for it."""
+    def _launch_specs(
+        self, parameters: Mapping[str, Any]
+    ) -> tuple[EndpointConfig, list[LaunchSpec]]:
+        """The configuration that the request names, and what to launch for its variants."""
         name = parameters["EndpointConfigName"]
         config = self._find(CONFIG, self.endpoint_configs, name)
         self._check_quota(config)
         variants = config.production_variants
-        if "ModelName" not in variants[0]:
+        if any("ModelName" not in variant for variant in variants):
             raise ValidationError("The sandbox has no inference components; name a model.")
-        model = self.describe_model(variants[0]["ModelName"])
-        return config, launch_spec(self.region_name, parameters["EndpointName"], variants, model)
+        accounts = catalog().runtimes.accounts.values()
+        return config, [
+            launch_spec(
+                self.region_name,
+                parameters["EndpointName"],
+                variant,
+                self.describe_model(variant["ModelName"]),
+                accounts,
+            )
+            for variant in variants
+        ]
 
     def _check_quota(self, config: EndpointConfig) -> None:
         """Blue and green exist at the same time during an update, so both count."""

@@ -1,0 +1,122 @@
+"""The engines behind one configuration of an endpoint: one for each instance of each variant."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+from peagle.engine.process import is_alive
+from peagle.sandbox.instance import EngineInstance, LaunchFailed
+from peagle.sandbox.launch_spec import LaunchSpec
+
+OnChosen = Callable[[EngineInstance], object]
+
+
+class Fleet:
+    """The engines that serve together. ``specs`` has one specification for each variant."""
+
+    def __init__(self, specs: Sequence[LaunchSpec]) -> None:
+        self.specs = tuple(specs)
+        self._lock = threading.Lock()
+        self._instances = [EngineInstance(spec) for spec in specs for _ in range(spec.count)]
+        self._invoked: Counter[str] = Counter()
+        self._turn = 0
+
+    @property
+    def instances(self) -> tuple[EngineInstance, ...]:
+        """The instances, those of the first variant first."""
+        with self._lock:
+            return tuple(self._instances)
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        return tuple(spec.variant for spec in self.specs)
+
+    def count(self, variant: str) -> int:
+        """How many instances of ``variant`` run."""
+        return sum(instance.spec.variant == variant for instance in self.instances)
+
+    def start(self, on_chosen: OnChosen) -> None:
+        """Start all engines at the same time; return when every one answers /ping.
+
+        Raises the first LaunchFailed; then nothing is left running. Other errors are raised too.
+        """
+        self._start(self.instances, on_chosen)
+
+    def resize(self, variant: str, count: int, on_chosen: OnChosen) -> None:
+        """Start or end engines of ``variant`` until ``count`` of them run. Raises LaunchFailed;
+        then the engines that ran before still do."""
+        spec = next(one for one in self.specs if one.variant == variant)
+        there = [one for one in self.instances if one.spec.variant == variant]
+        added = [EngineInstance(spec) for _ in range(count - len(there))]
+        self._start(added, on_chosen)
+        removed = there[count:]
+        with self._lock:
+            self._instances += added
+            self._instances = [one for one in self._instances if one not in removed]
+        for instance in removed:
+            instance.drain()
+            instance.end()
+
+    def drain(self) -> None:
+        """Wait until no engine answers a request, each at most DRAIN_SECONDS."""
+        for instance in self.instances:
+            instance.drain()
+
+    def end(self) -> None:
+        """End every engine; return when nothing is left. May be repeated."""
+        _each(self.instances, EngineInstance.end)
+
+    def choose(self, weights: Mapping[str, float], variant: str | None) -> EngineInstance:
+        """The instance for the next request: of ``variant``, or shared among the variants by
+        ``weights``; then the one with the fewest requests in progress, in turn.
+
+        An engine that has ended is chosen only where no other one runs.
+        """
+        with self._lock:
+            chosen = variant or min(
+                self.variants,
+                key=lambda name: (self._invoked[name] + 1) / (weights.get(name) or 1e-9),
+            )
+            self._invoked[chosen] += 1
+            self._turn += 1
+            ours = [one for one in self._instances if one.spec.variant == chosen]
+            alive = [one for one in ours if one.process and is_alive(one.process)] or ours
+            turned = [alive[(self._turn + place) % len(alive)] for place in range(len(alive))]
+            return min(turned, key=lambda one: one.in_progress)
+
+    def _start(self, instances: Sequence[EngineInstance], on_chosen: OnChosen) -> None:
+        try:
+            _each(instances, lambda instance: instance.start(on_chosen))
+        except BaseException:
+            _each(instances, EngineInstance.end)
+            raise
+
+
+def _each(instances: Sequence[EngineInstance], do: Callable[[EngineInstance], object]) -> None:
+    """Call ``do`` for all instances at the same time; raise the first error once all have ended.
+
+    An engine that cannot start ends the others' waiting: none of them will serve.
+    """
+    if len(instances) == 1:
+        do(instances[0])
+        return
+    errors: list[BaseException] = []
+
+    def one(instance: EngineInstance) -> None:
+        try:
+            do(instance)
+        except BaseException as error:
+            errors.append(error)
+            if isinstance(error, LaunchFailed):
+                for other in instances:
+                    other.give_up()
+
+    threads = [threading.Thread(target=one, args=(each,), daemon=True) for each in instances]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]

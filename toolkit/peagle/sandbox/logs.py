@@ -1,0 +1,100 @@
+"""The log of an engine in CloudWatch: its lines, as the endpoint's image writes them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from io import BufferedReader
+from pathlib import Path
+
+from moto.logs.models import logs_backends
+
+from peagle.protocol import log_fields, log_text
+from peagle.sandbox.client import ACCOUNT
+from peagle.sandbox.protocol import log_group
+
+_POLL_SECONDS = 0.05
+_EVENT_BYTES = 256 * 1024 - 26
+"""PutLogEvents's limit less the 26 bytes that it counts for each event."""
+
+
+def stock_line(line: str) -> str:
+    """A line of the toolkit's entrypoint as AWS's image writes it; "" for one that it has not.
+
+    vLLM's own lines get their usual form back. What refuses or ends the engine stays as a note of
+    the sandbox: on AWS, vLLM says the same in its own words.
+    """
+    fields = log_fields(line)
+    if not fields:
+        return line
+    if fields.get("from") != "engine":
+        told = fields.get("event") in ("refused", "crash", "warning")
+        return f"sandbox: {log_text(line)}" if told else ""
+    process = f"({fields['process']}) " if "process" in fields else ""
+    if "place" not in fields:
+        return f"{process}{fields['message']}"
+    month, day, clock = fields["time"][5:7], fields["time"][8:10], fields["time"][11:19]
+    place = f"{fields['level']} {month}-{day} {clock} [{fields['place']}]"
+    return f"{process}{place} {fields['message']}"
+
+
+class LogTail:
+    """A thread that copies the lines of a file to a log stream until ``end`` is called.
+
+    ``written`` is how a line looks in the stream; "" leaves it out.
+    """
+
+    def __init__(
+        self,
+        file: Path,
+        region: str,
+        endpoint: str,
+        stream: str,
+        written: Callable[[str], str] = str,
+    ) -> None:
+        self._file = file
+        self._written = written
+        self._group = log_group(endpoint)
+        self._stream = stream
+        self._backend = logs_backends[ACCOUNT][region]
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"log {endpoint}", daemon=True)
+
+    def start(self) -> None:
+        """Create the log group and the stream, and copy from the first line on."""
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        self._file.touch()
+        self._backend.ensure_log_group(self._group)
+        self._backend.ensure_log_stream(self._group, self._stream)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Copy the remaining lines and end the thread."""
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        rest = b""
+        with self._file.open("rb") as stream:
+            while not self._ended.wait(_POLL_SECONDS):
+                rest = self._copy(stream, rest)
+            self._put(self._copy(stream, rest).splitlines())
+
+    def _copy(self, stream: BufferedReader, rest: bytes) -> bytes:
+        """Copy the complete lines; return the beginning of the next one."""
+        *lines, rest = (rest + stream.read()).split(b"\n")
+        self._put(lines)
+        return rest
+
+    def _put(self, lines: list[bytes]) -> None:
+        now = int(time.time() * 1000)
+        texts = (
+            self._written(line[:_EVENT_BYTES].decode("utf-8", "replace").rstrip()) for line in lines
+        )
+        events = [{"timestamp": now, "message": text} for text in texts if text]
+        if events:
+            self._backend.ensure_log_group(self._group)
+            self._backend.ensure_log_stream(self._group, self._stream)
+            self._backend.put_log_events(self._group, self._stream, events)
