@@ -1,8 +1,8 @@
-"""What vLLM's own functions say. Run by the engine's own python, as a script.
+"""The results of vLLM's own functions. A script that the engine's Python runs.
 
-Importing vLLM takes ten seconds of processor time and happens once. Then each line of the input,
-``["kv_groups", [...]]``, names a function of this module with its argument, and a line of the
-output is what this function returns. It runs in a fork: no question knows of another.
+Importing vLLM takes ten seconds of CPU time and happens once. Then each line of the input,
+``["kv_groups", [...]]``, names a function of this module and its argument, and a line of the output
+is what this function returns. Each call runs in a fork, so that no call affects another.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BLOCK_TOKENS = 16
 
 
 def main() -> None:
-    """Answer until the input ends; ``null`` for a question that ended with an error."""
+    """Answer calls until the input ends; ``null`` for a call that raised an error."""
     answers = os.dup(1)
     os.dup2(2, 1)  # where vLLM prints
     os.environ.update(SETTINGS)
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def refusals(engines: list[dict[str, Any]]) -> list[str | None]:
-    """What vLLM says against each of these arguments of an ``EngineArgs``, or ``None``."""
+    """vLLM's error for each set of arguments of ``EngineArgs``; ``None`` if it accepts them."""
     return [_refusal(engine) for engine in engines]
 
 
@@ -60,7 +60,7 @@ def _refusal(engine: dict[str, Any]) -> str | None:
 
 
 def runner_v2(engines: dict[str, dict[str, Any]]) -> dict[str, list[str]]:
-    """What of each engine's arguments model runner V2 cannot do, by vLLM's own list."""
+    """The arguments of each engine that model runner V2 does not support, by vLLM's own list."""
     from vllm.engine.arg_utils import EngineArgs
 
     configs = {name: EngineArgs(**one).create_engine_config() for name, one in engines.items()}
@@ -70,10 +70,11 @@ def runner_v2(engines: dict[str, dict[str, Any]]) -> dict[str, list[str]]:
 
 
 def kv_groups(models: list[list[dict[str, Any]]]) -> list[int | None]:
-    """For each model, as its layers: how many cache groups hold layers of the drafter, or ``None``
-    where vLLM cannot group.
+    """The number of cache groups that hold layers of the drafter, for each model as a list of its
+    layers; ``None`` if vLLM cannot group them.
 
-    A layer has ``drafter`` (whether it is one of its), ``kv_heads``, ``head_dim`` and ``window``.
+    A layer has ``drafter`` (whether it belongs to the drafter), ``kv_heads``, ``head_dim`` and
+    ``window``.
     """
     return [_kv_groups(layers) for layers in models]
 
@@ -94,8 +95,10 @@ def _kv_groups(layers: list[dict[str, Any]]) -> int | None:
 
 
 def cache_capacity(models: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """For each model, its cache in blocks, tokens and requests, and the bytes that one request
-    needs, of ``layers`` as for ``kv_groups``, ``length``, ``in_flight`` and ``available`` bytes."""
+    """The cache of each model in blocks, tokens and requests, and the bytes that one request needs.
+
+    A model has ``layers`` as for ``kv_groups``, ``length``, ``in_flight`` and ``available`` bytes.
+    """
     return [_capacity(model) for model in models]
 
 
@@ -140,11 +143,11 @@ def _spec(layer: dict[str, Any], **more: Any) -> Any:
 
 
 def parsed(argvs: dict[str, list[str]]) -> dict[str, Any]:
-    """What vLLM's parser reads of each of these arguments: ``None`` where it refuses them.
+    """The values that vLLM's parser reads from each list of arguments; ``None`` if refused.
 
-    Beside them ``flags`` (whether each takes a value), ``variables`` of vLLM's environment,
-    ``source``, the text that defines the flags, and ``built``: the engine's own arguments, of all
-    whose name begins with ``served``.
+    Also ``flags`` (whether each takes a value), ``variables`` of vLLM's environment, ``source``
+    (the text that defines the flags) and ``built`` (the engine's own arguments, for all lists whose
+    name starts with ``served``).
     """
     import vllm.envs
     from huggingface_hub import constants
@@ -152,7 +155,7 @@ def parsed(argvs: dict[str, list[str]]) -> dict[str, Any]:
     from vllm.entrypoints.openai import cli_args
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-    constants.HF_HUB_OFFLINE = False  # else vLLM wants the named models on this machine
+    constants.HF_HUB_OFFLINE = False  # else vLLM requires the named models on this machine
     parser = cli_args.make_arg_parser(FlexibleArgumentParser())
     read = {name: _parsed(parser, argv) for name, argv in argvs.items()}
     sources = []

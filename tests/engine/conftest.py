@@ -1,4 +1,4 @@
-"""A sandbox with the real engine, and the tiny pair in it: started once, for every test here."""
+"""A sandbox with the real engine and the tiny pair: started once for all tests here."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tests.conftest import DEFAULT_VLLM
 from tests.sandbox.sandboxes import Sandbox, started
 
 Ask = Callable[[str, Any], Any]
-"""What a function of asking.py, by its name, says of an argument."""
+"""Calls a function of asking.py, by its name, with an argument."""
 
 TINY = "peagle-tiny"
 FORKING = Path(__file__).parent / "forking"
-"""With it on PYTHONPATH an engine starts in half the processor time."""
+"""With it on PYTHONPATH an engine starts in half the CPU time."""
 
 
 @pytest.fixture(scope="session")
@@ -44,7 +44,7 @@ def quick_engine(
 
 @pytest.fixture(scope="module", autouse=True)
 def _use_quick_engine(quick_engine: Engine | None) -> Iterator[None]:
-    """What starts an engine here starts that one."""
+    """Every engine that these tests start is ``quick_engine``."""
     with pytest.MonkeyPatch.context() as patch:
         if quick_engine is not None:
             patch.setenv(ENGINE_VARIABLE, str(quick_engine.python))
@@ -61,7 +61,7 @@ def engine(quick_engine: Engine | None) -> Engine:
 
 @pytest.fixture(scope="session")
 def ask(engine: Engine) -> Iterator[Ask]:
-    """One process, which has imported vLLM, for all that ask vLLM's own functions."""
+    """One process that has imported vLLM, for all tests that call vLLM's own functions."""
     command = [str(engine.python), str(Path(__file__).with_name("asking.py"))]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"

@@ -20,20 +20,20 @@ TILES = ("tiles", "pretend")
 """Before a case: vLLM chooses its kernels as on a CPU with AMX tiles."""
 
 GUARD = ("peagle_serve.small_layers", "install")
-"""Before a case: what the container's own start of vLLM does on a CPU."""
+"""Before a case: what the container does on a CPU before it starts vLLM."""
 
 PROMPTS: tuple[str, ...] = tuple(
     entry["prompt"]
     for entry in json.loads((data_folder("model_catalog") / "peagle/tiny/prompts.json").read_text())
 )[:8]
-"""Of the prompts that training never saw."""
+"""Some of the held-out prompts."""
 
 USUAL: dict[str, Any] = {
     "dtype": "float32",
     "enforce_eager": True,
     "max_num_batched_tokens": 2048,
     "max_num_seqs": 8,
-    "num_gpu_blocks_override": 160,  # of 128 tokens: room for all requests, and no GiB to clear
+    "num_gpu_blocks_override": 160,  # of 128 tokens: enough for all requests, and quickly cleared
 }
 
 Stage = Literal["config", "start", "request", "served", "killed"]
@@ -41,7 +41,7 @@ Stage = Literal["config", "start", "request", "served", "killed"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """How far a pair came, the error that ended it, the answers' tokens, and what was drafted."""
+    """The last stage that a pair reached, its error, the tokens of the answers, and the drafts."""
 
     stage: Stage
     error: str
@@ -52,17 +52,17 @@ class Outcome:
 
     @property
     def acceptance_length(self) -> float:
-        """Tokens for each step; 1.0 when nothing was accepted. AssertionError without drafts."""
+        """Tokens per step; 1.0 if no draft was accepted. Raises AssertionError without drafts."""
         assert self.drafts, self
         return 1 + self.accepted / self.drafts
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A pair that the engine is given: the case that the rules see, and what is beside it.
+    """A pair for the engine: the case for the rules, and what else the engine needs.
 
-    ``engine`` are arguments of vLLM that no rule looks at, or that replace those of the case;
-    ``before`` are functions, each with its module, that are called in the engine's process.
+    ``engine``: arguments of vLLM that no rule reads, or that replace those of the case. ``before``:
+    functions, each with its module, to call in the process of the engine.
     """
 
     make: Callable[[Path], Case]
@@ -86,7 +86,7 @@ def outcomes_of(
         env={
             **os.environ,
             "OMP_NUM_THREADS": "1",
-            # What vLLM leaves as the memory was is then never zero by luck, as on a GPU.
+            # Fills new memory, so that what vLLM leaves uninitialized is not zero by luck.
             "MALLOC_PERTURB_": "165",
         },
     )

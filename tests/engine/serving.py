@@ -61,14 +61,14 @@ class Container:
         self.since = start_time(self.process.pid) or 0
 
     def engine(self) -> int:
-        """The process id of vLLM."""
+        """The process ID of vLLM."""
         while self.process.poll() is None:
             children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
             found = children.read_text().split()
             if found:
                 return int(found[0])
             time.sleep(0.02)
-        raise AssertionError(f"it ended: {self.log_lines()[-1]}")
+        raise AssertionError(f"the container ended: {self.log_lines()[-1]}")
 
     def log_lines(self) -> list[dict[str, Any]]:
         """The log so far; every line of it is JSON."""
@@ -78,7 +78,7 @@ class Container:
     def ask(
         self, method: str, path: str, body: dict[str, Any] | None = None, attribute: str = ""
     ) -> tuple[int, bytes]:
-        """Status and body; 0 while nobody listens. ``attribute``: as SageMaker passes it on."""
+        """Status and body; 0 while the port is closed. ``attribute``: its CustomAttributes."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         headers = {"Content-Type": "application/json"}
         headers |= {ATTRIBUTES_HEADER: attribute} if attribute else {}
@@ -92,8 +92,8 @@ class Container:
         finally:
             connection.close()
 
-    def wait_until_green(self) -> list[int]:
-        """All that ``/ping`` answered until it was green."""
+    def wait_until_healthy(self) -> list[int]:
+        """All statuses of ``/ping`` until it is healthy."""
         seen: list[int] = []
         end = time.monotonic() + START_SECONDS
         while not seen or seen[-1] != 200:
@@ -104,7 +104,7 @@ class Container:
         return seen
 
     def ended_after_engine(self) -> tuple[int, float]:
-        """The exit code, and how many seconds after the engine's own end it came."""
+        """The exit code, and the seconds from the end of the engine to that of the container."""
         engine = self.engine()
         while start_time(engine) is not None:
             time.sleep(0.02)
@@ -112,7 +112,7 @@ class Container:
         return self.process.wait(30), time.monotonic() - begin
 
     def left(self) -> tuple[int, ...]:
-        """Its processes that still live."""
+        """Its processes that are still alive."""
         return session_members(self.process.pid, since=self.since)
 
     def end(self) -> None:

@@ -1,4 +1,4 @@
-"""What an image's RUN instruction downloads, by the hub's own library of the engine."""
+"""What an image's RUN instruction downloads with the Hub library of the engine."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FIND = (
 
 
 class _Hub(BaseHTTPRequestHandler):
-    """The hub as far as downloading one commit needs it."""
+    """A Hub that can only list and send one commit."""
 
     def do_HEAD(self) -> None:
         self._answer()
@@ -65,7 +65,7 @@ class _Hub(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def hub() -> Iterator[str]:
-    """Its address."""
+    """The URL of a Hub."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Hub)
     running = threading.Thread(target=server.serve_forever)
     running.start()
@@ -75,7 +75,7 @@ def hub() -> Iterator[str]:
     server.server_close()
 
 
-def test_just_these_files_come_and_the_engine_finds_them_by_their_branch(
+def test_only_the_listed_files_are_downloaded_and_the_engine_finds_them_by_branch(
     hub: str, tmp_path: Path
 ) -> None:
     try:

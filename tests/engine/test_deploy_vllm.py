@@ -1,4 +1,4 @@
-"""`peagle deploy`, and what reads the endpoint after it, with real vLLM and our own tiny pair."""
+"""`peagle deploy`, and the commands that use its endpoint, with real vLLM and the tiny pair."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_deploy_proves_that_real_vllm_accepts_drafts(printed: str, sandbox: Sa
     assert document["stand_in"] is None
 
 
-def test_the_same_deploy_again_leaves_the_engine_alone(printed: str, sandbox: Sandbox) -> None:
+def test_repeating_a_deploy_does_not_restart_the_engine(printed: str, sandbox: Sandbox) -> None:
     before = _engine(sandbox)
 
     document = sandbox.json("deploy", "tiny", "--yes", *WHERE)
@@ -58,9 +58,7 @@ def test_an_answer_is_streamed_with_its_own_acceptance_length(
     assert document["acceptance_length"] > 1.5
 
 
-def test_streamed_whole_and_sampled_answers_are_the_same_engine(
-    printed: str, sandbox: Sandbox
-) -> None:
+def test_streamed_and_whole_answers_are_equal(printed: str, sandbox: Sandbox) -> None:
     streamed = sandbox.json("invoke", TINY, QUESTION, "--max-tokens", "32", *WHERE)
     whole = sandbox.json("invoke", TINY, QUESTION, "--max-tokens", "32", "--no-stream", *WHERE)
 
@@ -81,7 +79,7 @@ def test_a_prompt_beyond_the_context_is_refused_in_vllms_words(
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_the_address_and_the_token_work_for_openai_clients(
+def test_the_url_and_the_token_work_for_openai_clients(
     printed: str, sandbox: Sandbox, peagle: Peagle
 ) -> None:
     url = sandbox.json("status", TINY, *WHERE)["openai_base_url"]
@@ -100,7 +98,7 @@ def test_the_address_and_the_token_work_for_openai_clients(
     assert "".join(piece.text for piece in pieces(events))
 
 
-def test_the_printed_boto3_lines_work_as_they_are(printed: str, peagle: Peagle) -> None:
+def test_the_printed_boto3_lines_run_unchanged(printed: str, peagle: Peagle) -> None:
     begin = printed.index("import boto3")
     lines = printed[begin : printed.index("\n\n", begin)].splitlines()
     variables = json.loads(peagle("sandbox", "env", "--json").stdout)
@@ -115,5 +113,5 @@ def test_the_printed_boto3_lines_work_as_they_are(printed: str, peagle: Peagle) 
     assert "'choices'" in done.stdout
 
 
-def test_the_log_is_vllms_own(printed: str, peagle: Peagle) -> None:
+def test_the_log_is_that_of_vllm(printed: str, peagle: Peagle) -> None:
     assert '"method": "eagle3"' in peagle("logs", TINY, *WHERE).stdout.replace("'", '"')

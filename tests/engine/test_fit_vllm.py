@@ -1,4 +1,4 @@
-"""The fit's whole numbers against vLLM's own functions, for the real geometry of every pair."""
+"""The integers of the fit equal those of vLLM's functions, for the real geometry of every pair."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def cases() -> list[FitCase]:
     return made
 
 
-def test_the_cache_is_cut_as_vllm_cuts_it(ask: Ask) -> None:
+def test_the_cache_is_divided_as_in_vllm(ask: Ask) -> None:
     questions, expected = [], []
     for one in cases():
         groups = one.target.architecture.attention
@@ -119,16 +119,16 @@ Step = tuple[int, int, int, bool]
 """K, requests at a time, tokens of a step, whether the head drafts in parallel."""
 
 REFUSAL_WORDS: dict[Step, str | None] = {
-    (5, 1024, 2048, True): None,  # with many requests and drafts, vLLM lets requests wait
+    (5, 1024, 2048, True): None,  # with many requests and drafts, vLLM queues requests
     (8, 1024, 4096, True): None,
     (10, 4, 9, True): "enough slots",
     (1, 1024, 1023, False): "max_num_seqs",
 }
-"""What vLLM says of some of them, or nothing."""
+"""Part of vLLM's error for some steps; ``None`` if it accepts the step."""
 
 
 def fits(step: Step, vllm: str) -> bool:
-    """Our own verdict."""
+    """Whether the fit accepts the step."""
     k, requests, tokens, parallel = step
     one = case("qwen3-coder-30b", "p-eagle" if parallel else "eagle3", vllm=vllm, k=k)
     changed = {"max_num_seqs": requests, "max_num_batched_tokens": tokens}
@@ -136,13 +136,13 @@ def fits(step: Step, vllm: str) -> bool:
 
 
 def at_a_boundary(verdicts: dict[Step, bool]) -> set[Step]:
-    """Both sides of every change of the verdict as the step grows; where it never changes, the
-    row that is the likeliest to be wrong."""
+    """The steps on both sides of every change of the verdict as the step grows; without a change,
+    the step that is most likely to be wrong."""
     chosen = set()
     for k, requests, parallel in {(k, requests, parallel) for k, requests, _, parallel in verdicts}:
         row = sorted(step for step in verdicts if (*step[:2], step[3]) == (k, requests, parallel))
         changes = [pair for pair in pairwise(row) if verdicts[pair[0]] != verdicts[pair[1]]]
-        assert len(changes) <= 1, "a larger step is never refused where a smaller one is taken"
+        assert len(changes) <= 1, "if a step is accepted, larger ones are too"
         chosen |= set(*changes) or {row[0] if verdicts[row[0]] else row[-1]}
     return chosen
 
@@ -173,7 +173,7 @@ ODD = (
 )  # fmt: skip
 
 
-def test_so_are_models_that_nobody_made(ask: Ask) -> None:
+def test_the_cache_of_unusual_models_is_divided_as_in_vllm(ask: Ask) -> None:
     questions = [
         {
             "layers": layers_of(groups, 1, 2),

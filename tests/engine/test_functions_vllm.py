@@ -1,4 +1,4 @@
-"""What vLLM's own functions say of pairs that do not fit on a CPU, and of what needs a GPU."""
+"""Rules for large pairs and for GPUs agree with vLLM's own functions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Geometry = tuple[tuple[AttentionGroup, ...], tuple[AttentionGroup, ...]]
 
 
 def layers_of(geometry: Geometry) -> list[dict[str, Any]]:
-    """The layers as vLLM meets them: the target's, then the drafter's."""
+    """The layers in vLLM's order: the target's, then the drafter's."""
     return [
         {**group.model_dump(include={"kind", "kv_heads", "head_dim", "window"}), "drafter": drafts}
         for groups, drafts in zip(geometry, (False, True), strict=True)
@@ -36,13 +36,13 @@ def layers_of(geometry: Geometry) -> list[dict[str, Any]]:
 
 
 def full(layers: int, kv_heads: int = 8) -> tuple[AttentionGroup, ...]:
-    """That many layers of full attention: one group, or none."""
+    """A group of so many layers of full attention; no group for 0 layers."""
     group = {"kind": "full", "kv_heads": kv_heads, "head_dim": 64}
     return tuple(AttentionGroup.model_validate(group | {"layers": n}) for n in [layers] if n)
 
 
 def sliding(layers: int) -> tuple[AttentionGroup, ...]:
-    """That many layers of sliding attention: one group, or none."""
+    """A group of so many layers of sliding attention; no group for 0 layers."""
     group = {"kind": "sliding", "kv_heads": 8, "head_dim": 64, "window": 128}
     return tuple(AttentionGroup.model_validate(group | {"layers": n}) for n in [layers] if n)
 
@@ -59,7 +59,7 @@ REAL = [
     for head in ("p-eagle", "eagle3")
     if (folder / head).is_dir()
 ]
-"""Short names of real targets, and heads made for them."""
+"""Short names of real targets, and heads for them."""
 
 
 def real_geometry(folder: Path, short: str, head: str) -> Geometry:
@@ -77,7 +77,7 @@ def groups(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> list[int | Non
     return answers
 
 
-def test_layers_are_grouped_as_vllm_groups_them(groups: list[int | None]) -> None:
+def test_layers_are_grouped_as_in_vllm(groups: list[int | None]) -> None:
     small = groups[: len(SMALL)]
     wrong = {
         str(layers_of(geometry)): (ours, theirs)
@@ -86,7 +86,7 @@ def test_layers_are_grouped_as_vllm_groups_them(groups: list[int | None]) -> Non
     }
 
     assert wrong == {}
-    assert {1, 2, 3} <= set(small), "some are refused, and some are not"
+    assert {1, 2, 3} <= set(small), "the cases include refused and accepted ones"
 
 
 @pytest.mark.parametrize("pair", REAL, ids="+".join)
@@ -98,7 +98,7 @@ def test_vllm_puts_the_layers_of_a_real_head_into_one_group(
     assert found[pair] == 1
 
 
-def test_model_runner_v2_does_eagle3_and_no_p_eagle(ask: Ask, tmp_path: Path) -> None:
+def test_model_runner_v2_supports_eagle3_and_not_p_eagle(ask: Ask, tmp_path: Path) -> None:
     heads = {"p-eagle": "tiny", "eagle3": "tiny+eagle3"}
     engines = {
         head: engine_arguments(Trial(tiny_case), tiny_case(tmp_path / head, head=head, pair=pair))

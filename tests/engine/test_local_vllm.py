@@ -1,4 +1,4 @@
-"""`peagle local` with real vLLM: from the command line to a streamed answer, and to nothing."""
+"""`peagle local` with real vLLM: start, streamed answers, counters, and stop."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.engine
 NAME = "local-test"
 QUESTION = "What does textwrap.wrap do?"
 HELD_OUT = json.loads((data_folder("model_catalog") / "peagle/tiny/prompts.json").read_text())[:16]
-"""Of the prompts that training never saw."""
+"""Some of the held-out prompts."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -65,7 +65,7 @@ def test_up_proves_that_the_head_drafts_in_parallel(running: dict[str, Any]) -> 
     assert '\\"parallel_drafting\\":true' in log
 
 
-def test_a_chat_is_streamed_through_the_address_of_openai(running: dict[str, Any]) -> None:
+def test_a_chat_is_streamed_through_the_openai_url(running: dict[str, Any]) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", running["port"], timeout=60)
     body = request_body(QUESTION, chat=True, max_tokens=48, stream=True)
     headers = {"Content-Type": "application/json"}
@@ -80,12 +80,12 @@ def test_a_chat_is_streamed_through_the_address_of_openai(running: dict[str, Any
     connection.close()
 
     answer = list(pieces(iter(events)))
-    assert len(answer) > 3, "it comes in pieces"
+    assert len(answer) > 3, "the answer comes in pieces"
     assert answer[-1].output_tokens == 48
     assert len("".join(piece.text for piece in answer)) > 20
 
 
-def test_the_counters_tell_of_one_call(running: dict[str, Any]) -> None:
+def test_the_difference_of_two_readings_counts_one_call(running: dict[str, Any]) -> None:
     before = client.counters(running["port"])
     answer = client.ask(running["port"], request_body(QUESTION, chat=True, max_tokens=64))
     counted = client.counters(running["port"]).since(before)
@@ -99,7 +99,7 @@ def test_the_counters_tell_of_one_call(running: dict[str, Any]) -> None:
     assert length > 1.5
 
 
-def test_a_wrong_request_gets_the_engines_own_error(running: dict[str, Any]) -> None:
+def test_an_invalid_request_gets_the_engines_error(running: dict[str, Any]) -> None:
     with raises_code("engine", EngineError) as refused:
         client.ask(running["port"], {"messages": "no list"})
     assert "(400)" in refused.value.message
@@ -117,7 +117,7 @@ def greedy_answers(port: int) -> list[str]:
 def test_greedy_answers_are_the_same_with_and_without_speculation(
     running: dict[str, Any], peagle: Peagle
 ) -> None:
-    """Speculation changes the time that an answer takes, and nothing else."""
+    """Speculation changes only how long an answer takes."""
     before = client.counters(running["port"])
     drafted = greedy_answers(running["port"])
     counted = client.counters(running["port"]).since(before)
@@ -134,7 +134,7 @@ def test_greedy_answers_are_the_same_with_and_without_speculation(
 
 @contextmanager
 def begun(port: int, tokens: int) -> Iterator[http.client.HTTPResponse]:
-    """A streamed answer of so many tokens, of which the first event has come."""
+    """A streamed answer of so many tokens, after its first event."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     asked = {**request_body(QUESTION, chat=True, max_tokens=tokens, stream=True),
              "model": "peagle/tiny", "ignore_eos": True}  # fmt: skip
@@ -169,7 +169,7 @@ def test_down_lets_a_running_answer_finish_and_leaves_no_process(
     assert peagle("local", "list", "--json").stdout.strip() == '{\n  "engines": []\n}'
 
 
-def test_a_speculation_that_vllm_refuses_ends_with_its_reason() -> None:
+def test_a_speculative_config_that_vllm_refuses_fails_with_vllms_reason() -> None:
     plan = make_plan(Options(pair="tiny", name="wrong"), load_catalog())
     config = json.loads(plan.environment["SM_VLLM_SPECULATIVE_CONFIG"])
     wrong = json.dumps({**config, "no_such_setting": 1})
@@ -182,7 +182,7 @@ def test_a_speculation_that_vllm_refuses_ends_with_its_reason() -> None:
     assert records.local_engines() == ()
 
 
-def test_after_a_kill_of_the_command_line_down_ends_what_it_began(peagle: Peagle) -> None:
+def test_down_stops_an_engine_whose_command_line_was_killed(peagle: Peagle) -> None:
     command = [sys.executable, "-m", "peagle.cli", "local", "up", "tiny", "--name", "killed"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as typed:
         log = records.log_of("killed")

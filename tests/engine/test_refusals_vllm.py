@@ -1,7 +1,7 @@
-"""No rule is an invention: what real vLLM does with the pairs that ``peagle check`` refuses.
+"""Every rule is right: what real vLLM does with the pairs that ``peagle check`` refuses.
 
-The same folders are given to both. What vLLM refuses, it refuses with its own words; what it does
-not notice shows as a request that ends the engine, or as drafts that nobody accepts.
+Rules and vLLM get the same folders. vLLM refuses some pairs with an error; others show their
+problem as a request that ends the engine, or as drafts that are not accepted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.engine.verdicts import (
 from tests.unit.checks.corpus_heads import HEADS
 from tests.unit.checks.corpus_rest import REST
 
-# No time limit that a busy machine could break: the driver itself gives up a case that hangs.
+# A time limit would fail on a busy machine; the driver itself kills a case that hangs.
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(0)]
 
 CORPUS = {broken.name: broken for broken in (*HEADS, *REST)}
@@ -47,7 +47,7 @@ SHOWN = {
     *(code for code, _ in expected.BROKEN.values()),
 }
 
-# A rule of which nothing is expected in words is taken at its own: its first line in the corpus.
+# A rule without an expectation must behave as the rule states: its first case in the corpus.
 NEW: dict[str, Verdict] = {
     next(broken.name for broken in CORPUS.values() if broken.code == code): As(rule.vllm_notices)
     for code, rule in RULES.items()
@@ -86,7 +86,7 @@ NOTICED = {
 
 @dataclass(frozen=True)
 class Tried:
-    """All pairs, as the rules see them and as vLLM took them."""
+    """All pairs: their cases for the rules, and their outcomes with vLLM."""
 
     cases: dict[str, Case]
     outcomes: dict[str, Outcome]
@@ -94,7 +94,7 @@ class Tried:
 
 @pytest.fixture(scope="module")
 def tried(engine: Engine) -> Iterator[Tried]:
-    """Every pair given to the engine, in one process: starting one takes half a minute."""
+    """Every pair in one process of the engine, whose start takes half a minute."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         cases = {}
@@ -106,31 +106,29 @@ def tried(engine: Engine) -> Iterator[Tried]:
 
 
 @pytest.mark.parametrize("name", [*trials.BROKEN, *FROM_CORPUS])
-def test_vllm_does_with_a_broken_pair_what_its_rule_guards_against(name: str, tried: Tried) -> None:
+def test_a_broken_pair_has_the_problem_that_its_rule_reports(name: str, tried: Tried) -> None:
     VERDICTS[name].hold(name, tried.outcomes)
 
     assert CODES[name] in {finding.code for finding in check(tried.cases[name])}
 
 
 @pytest.mark.parametrize("name", list(trials.GOOD))
-def test_vllm_drafts_with_a_good_pair_and_no_rule_speaks_against_its_head(
-    name: str, tried: Tried
-) -> None:
+def test_vllm_drafts_with_a_good_pair_and_no_rule_refuses_its_head(name: str, tried: Tried) -> None:
     VERDICTS[name].hold(name, tried.outcomes)
 
     assert check(tried.cases[name], about="head") == ()
 
 
-def test_what_cannot_be_shown_is_a_rule_and_is_not_shown() -> None:
+def test_rules_listed_as_not_shown_exist_and_have_no_case() -> None:
     assert set(NOT_SHOWN) <= set(RULES)
     assert SHOWN & set(NOT_SHOWN) == set()
 
 
 @pytest.mark.parametrize("rule", rules_found(), ids=lambda rule: rule.code)
-def test_a_rule_says_rightly_whether_vllm_notices(rule: Rule) -> None:
+def test_a_rule_states_correctly_whether_vllm_notices(rule: Rule) -> None:
     verdicts = [VERDICTS[name] for name, code in CODES.items() if code == rule.code]
 
-    # That what was expected is what happens is shown above.
+    # The test of broken pairs compares the verdicts with vLLM.
     assert rule.code in NOT_SHOWN or any(
         isinstance(verdict, (As, *NOTICED[rule.vllm_notices])) for verdict in verdicts
     )

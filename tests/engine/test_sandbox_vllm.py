@@ -44,7 +44,7 @@ def text_of(parts: list[bytes]) -> str:
 
 
 def metric(sandbox: Sandbox, name: str) -> float:
-    """The sum of one of vLLM's counters, over its labels."""
+    """The sum of one of vLLM's counters over its labels."""
     engines = sandbox.json("sandbox", "status")["endpoints"]
     port = next(one["port"] for one in engines if one["name"] == TINY)
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
@@ -52,7 +52,7 @@ def metric(sandbox: Sandbox, name: str) -> float:
     return sum(float(line.rpartition(" ")[2]) for line in lines if re.match(name, line))
 
 
-def test_all_ways_to_the_endpoint_give_the_same_answer(account: Account, name: str) -> None:
+def test_every_api_of_the_endpoint_gives_the_same_answer(account: Account, name: str) -> None:
     asked = request_body(PROMPT, chat=True, max_tokens=40)
     whole = piece_of(account.invoke(name, asked)).text
     assert whole.strip()
@@ -61,7 +61,7 @@ def test_all_ways_to_the_endpoint_give_the_same_answer(account: Account, name: s
         EndpointName=name, Body=json.dumps(streamed), ContentType="application/json"
     )
     parts = [event["PayloadPart"]["Bytes"] for event in answer["Body"]]
-    assert len(parts) > 3, "it comes in pieces"
+    assert len(parts) > 3, "the answer comes in pieces"
     assert text_of(parts) == whole
     assert text_of(through_openai_path(account, name, {**streamed, "model": ""})) == whole
 
@@ -80,7 +80,7 @@ def through_openai_path(account: Account, name: str, body: dict[str, Any]) -> li
     return parts
 
 
-def test_what_is_accepted_is_counted_and_read_through_the_endpoint(
+def test_accepted_drafts_are_counted_and_the_counters_read_through_the_endpoint(
     account: Account, name: str
 ) -> None:
     before = account.invoke(name, {}, CustomAttributes="peagle=counters")
@@ -90,9 +90,7 @@ def test_what_is_accepted_is_counted_and_read_through_the_endpoint(
     assert after["accepted_tokens"] > before["accepted_tokens"]
 
 
-def test_a_client_that_goes_away_ends_the_generation(
-    account: Account, sandbox: Sandbox, name: str
-) -> None:
+def test_a_disconnect_ends_the_generation(account: Account, sandbox: Sandbox, name: str) -> None:
     generated, running = r"vllm:generation_tokens_total\{", r"vllm:num_requests_running\{"
     before = metric(sandbox, generated)
     body = request_body(PROMPT, chat=True, max_tokens=2000, stream=True) | {"ignore_eos": True}
@@ -102,20 +100,20 @@ def test_a_client_that_goes_away_ends_the_generation(
     next(iter(answer["Body"]))
     answer["Body"].close()
     until(lambda: metric(sandbox, running), lambda left: left == 0, seconds=20)
-    assert 0 < metric(sandbox, generated) - before < 1000, "it did not go on to all 2000 tokens"
+    assert 0 < metric(sandbox, generated) - before < 1000, "vLLM stopped before all 2000 tokens"
 
 
-def test_vllm_s_own_lines_are_in_the_log(account: Account, name: str) -> None:
+def test_vllms_lines_are_in_the_log(account: Account, name: str) -> None:
     lines = account.log(name)
     assert any(line.startswith("serve: starting vLLM: [") for line in lines)
     assert any("non-default args" in line and "parallel_drafting" in line for line in lines)
     assert any("Application startup complete" in line for line in lines)
 
 
-def test_a_target_that_is_too_large_has_a_stand_in_under_the_same_settings(
+def test_a_target_that_is_too_large_has_a_stand_in_with_the_same_settings(
     sandbox: Sandbox, account: Account
 ) -> None:
-    """gpt-oss-20b as it would be planned for a GPU; and all of it is gone when it is deleted."""
+    """gpt-oss-20b with its plan for a GPU; deleting the endpoint leaves nothing."""
     plan = sandbox.json("plan", "gpt-oss-20b", "--name", "large")
     model = next(one for one in plan["requests"] if one["operation"] == "create_model")
     environment = model["parameters"]["PrimaryContainer"]["Environment"]

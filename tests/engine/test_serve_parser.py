@@ -1,4 +1,4 @@
-"""What vLLM's own parser makes of the arguments that ``peagle_serve`` gives it."""
+"""What vLLM's own parser reads from the arguments of ``peagle_serve``."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def reported(ask: Ask) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("pair", PAIRS)
-def test_vllm_reads_of_the_environment_what_the_plan_says(
+def test_vllm_reads_the_arguments_of_the_plan_from_the_environment(
     reported: dict[str, Any], pair: str
 ) -> None:
     plan = plan_of(pair)
@@ -91,7 +91,7 @@ def test_vllm_reads_of_the_environment_what_the_plan_says(
 
 
 @pytest.mark.parametrize("pair", PAIRS)
-def test_vllm_builds_its_engines_arguments_of_them(reported: dict[str, Any], pair: str) -> None:
+def test_vllm_builds_its_engine_arguments_from_them(reported: dict[str, Any], pair: str) -> None:
     served, built = reported[f"served {pair}"], reported["built"][f"served {pair}"]
 
     assert len(built) > 100
@@ -102,7 +102,7 @@ def test_vllm_builds_its_engines_arguments_of_them(reported: dict[str, Any], pai
 
 
 @pytest.mark.parametrize("spelled", ["compact", "many lines"])
-def test_vllm_reads_the_speculation_that_was_written(
+def test_vllm_reads_the_speculative_config_unchanged(
     reported: dict[str, Any], spelled: str
 ) -> None:
     assert reported[spelled]["speculative_config"] == SPECULATION
@@ -130,13 +130,13 @@ def test_vllm_reads_every_kind_of_setting(reported: dict[str, Any]) -> None:
     assert "x y" in str(settings["lora_modules"])
 
 
-def test_every_name_that_counts_as_known_is_an_argument_of_vllm(reported: dict[str, Any]) -> None:
+def test_every_known_name_is_an_argument_of_vllm(reported: dict[str, Any]) -> None:
     for name in KNOWN:
         flag = "--" + name.removeprefix(PREFIX).lower().replace("_", "-")
         assert flag in reported["flags"]
 
 
-def test_no_argument_of_vllm_is_taken_for_a_slip_of_another(reported: dict[str, Any]) -> None:
+def test_no_argument_of_vllm_counts_as_misspelled(reported: dict[str, Any]) -> None:
     flags = [flag for flag in reported["flags"] if flag.startswith("--")]
     assert len(flags) > 200
 
@@ -151,7 +151,7 @@ def test_every_argument_is_found_in_vllms_source_without_importing_it(
     check_arguments({variable(flag): "true" for flag in flags}, reported["source"])
 
 
-def test_every_switch_is_found_in_vllms_source_and_no_argument_taken_for_one(
+def test_exactly_the_switches_of_vllm_are_found_in_its_source(
     reported: dict[str, Any],
 ) -> None:
     flags = {flag: takes for flag, takes in reported["flags"].items() if flag[:2] == "--"}
@@ -168,13 +168,13 @@ def test_every_switch_is_found_in_vllms_source_and_no_argument_taken_for_one(
     )
 
 
-def test_no_variable_of_vllms_own_is_taken_for_an_argument(reported: dict[str, Any]) -> None:
+def test_no_variable_of_vllm_counts_as_an_argument(reported: dict[str, Any]) -> None:
     assert len(reported["variables"]) > 100
 
     check_names(reported["variables"])
 
 
-def test_a_slip_in_any_argument_is_refused_and_the_right_one_named(
+def test_a_misspelled_argument_is_refused_and_the_right_one_suggested(
     reported: dict[str, Any],
 ) -> None:
     flags = [flag for flag in reported["flags"] if len(flag) > 10 and not flag.startswith("--no-")]

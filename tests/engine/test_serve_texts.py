@@ -1,5 +1,4 @@
-"""Whatever people, templates and scripts put into values: vLLM gets it as it was written, or it is
-refused."""
+"""Special characters in values: vLLM gets the value unchanged, or the entrypoint refuses it."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ pytestmark = pytest.mark.engine
 
 SWITCH_WORDS = ("true", "false", "")
 STARTS = ("[", "[]", "[1", "{", "{}", "{} ", "true", "True ", "false", " ", "\t", "\r", "\n", "-")
-"""What the entrypoint itself looks at, at the beginning of a value."""
+"""Beginnings of values that the entrypoint itself interprets."""
 FREE_TEXTS = ("CHAT_TEMPLATE", "REVISION", "SERVED_MODEL_NAME")
 
 ALPHABET = " \t\n'\"\\`$%{}[]()<>|&;:,=-_#~*?!/.@^+0aZ\u00e4\u65e5\U0001f600\u200b\u00a0\u2028"
@@ -28,7 +27,7 @@ CASES = 300
 
 
 def nasty() -> list[dict[str, Any]]:
-    """What people, templates and scripts put into values; the same in every run."""
+    """Values with special characters, as in templates and scripts; the same in every run."""
     drawn = random.Random(20261120)
 
     def text() -> str:
@@ -47,7 +46,7 @@ def nasty() -> list[dict[str, Any]]:
 
 
 def free_texts() -> list[tuple[str, str]]:
-    """A variable that takes any text, and such a text; the same in every run."""
+    """Variables that accept any text, each with a text; the same in every run."""
     drawn = random.Random(20261121)
     alphabet = [*ALPHABET, "\r", "\t", "[", "]", "{", "}"]
     return [
@@ -60,7 +59,7 @@ def free_texts() -> list[tuple[str, str]]:
 
 
 def environment_of(values: dict[str, Any], number: int) -> dict[str, str]:
-    """The values as variables, JSON spelled one way or the other."""
+    """The values as variables; the format of JSON depends on ``number``."""
     spelling: dict[str, Any] = {"indent": (None, 1)[number % 2], "ensure_ascii": number % 3 == 0}
     return {
         PREFIX + name.upper(): value if isinstance(value, str) else json.dumps(value, **spelling)
@@ -70,7 +69,7 @@ def environment_of(values: dict[str, Any], number: int) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def reported(ask: Ask) -> dict[str, Any]:
-    """What vLLM parsed, all in one process."""
+    """The values that vLLM parsed, all in one process."""
     argvs = {
         f"nasty {number}": arguments(environment_of(values, number))
         for number, values in enumerate(nasty())
@@ -83,7 +82,7 @@ def reported(ask: Ask) -> dict[str, Any]:
     return found
 
 
-def test_a_text_is_refused_or_comes_through_as_it_was_written(reported: dict[str, Any]) -> None:
+def test_a_text_is_refused_or_arrives_unchanged(reported: dict[str, Any]) -> None:
     through = 0
     for flag, text in free_texts():
         parsed = reported.get(f"free {flag} {text}")
@@ -97,7 +96,7 @@ def test_a_text_is_refused_or_comes_through_as_it_was_written(reported: dict[str
 
 
 def is_switch_or_array(text: str) -> bool:
-    """What has a meaning of its own in AWS's container, and so here: no text comes of it."""
+    """Whether AWS's container, and so the entrypoint, reads the text as a switch or an array."""
     if text.strip().lower() in SWITCH_WORDS:
         return True
     try:
@@ -106,7 +105,7 @@ def is_switch_or_array(text: str) -> bool:
         return False
 
 
-def test_nasty_values_come_through_vllms_parser_as_they_were_written(
+def test_special_values_pass_vllms_parser_unchanged(
     reported: dict[str, Any],
 ) -> None:
     for number, values in enumerate(nasty()):

@@ -1,4 +1,4 @@
-"""The entrypoint with real vLLM: it fails with a reason, is ready when it drafts, and drains."""
+"""The entrypoint with real vLLM: it is healthy when it drafts, fails with a reason, and drains."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.engine
 
 @pytest.fixture(scope="module")
 def serving(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
-    """The tiny pair, ready."""
+    """A healthy container with the tiny pair."""
     container = Container(
         engine,
         tmp_path_factory.mktemp("serving"),
@@ -33,7 +33,7 @@ def serving(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         SM_VLLM_API_KEY="a-key-of-ours",
     )
     try:
-        container.wait_until_green()
+        container.wait_until_healthy()
         yield container
     finally:
         container.end()
@@ -41,7 +41,7 @@ def serving(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.fixture
 def failing(engine: Engine, tmp_path: Path) -> Iterator[Any]:
-    """``failing(SM_VLLM_...=...)``: a container that is going to end by itself."""
+    """``failing(SM_VLLM_...=...)``: a container that ends by itself."""
     begun: list[Container] = []
 
     def run(**environment: str) -> Container:
@@ -53,7 +53,7 @@ def failing(engine: Engine, tmp_path: Path) -> Iterator[Any]:
         container.end()
 
 
-def test_what_was_not_collected_is_not_given_away(serving: Container) -> None:
+def test_caches_are_refused_unless_the_engine_collects(serving: Container) -> None:
     status, body = serving.ask("POST", "/invocations", {}, attribute=WARM_ATTRIBUTE)
 
     assert status == 403
@@ -70,7 +70,7 @@ def completion(tokens: int) -> dict[str, Any]:
     }
 
 
-def test_it_is_green_only_after_it_has_drafted(serving: Container) -> None:
+def test_it_is_healthy_only_after_it_has_drafted(serving: Container) -> None:
     status, page = serving.ask("GET", "/metrics")
 
     assert status == 200
@@ -81,7 +81,7 @@ def test_it_is_green_only_after_it_has_drafted(serving: Container) -> None:
     assert all("503" in one["message"] for one in pings if one["time"] < healthy["time"])
 
 
-def test_every_line_is_json_with_time_level_and_stage_and_holds_no_secret(
+def test_every_line_is_json_with_time_level_and_stage_and_without_secrets(
     serving: Container,
 ) -> None:
     assert serving.ask("POST", "/invocations", completion(8))[0] == 200
@@ -96,19 +96,19 @@ def test_every_line_is_json_with_time_level_and_stage_and_holds_no_secret(
     assert "nobody_logs" not in text
 
 
-def test_an_engine_that_is_killed_is_started_again_and_drafts_again(serving: Container) -> None:
+def test_a_killed_engine_is_restarted_and_drafts_again(serving: Container) -> None:
     killed = serving.engine()
 
     os.kill(killed, signal.SIGKILL)
     while serving.ask("GET", "/ping")[0] == 200:
         time.sleep(0.05)
-    serving.wait_until_green()
+    serving.wait_until_healthy()
 
     assert serving.engine() != killed
     assert any(line.get("event") == "restart" for line in serving.log_lines())
 
 
-def test_sigterm_lets_a_stream_finish_refuses_what_is_new_and_ends_with_0(
+def test_sigterm_finishes_a_stream_refuses_new_requests_and_exits_with_0(
     serving: Container,
 ) -> None:
     answers: list[tuple[int, bytes]] = []
@@ -139,7 +139,7 @@ def test_sigterm_lets_a_stream_finish_refuses_what_is_new_and_ends_with_0(
     assert serving.left() == ()
 
 
-def test_a_head_whose_weights_are_wrong_ends_it_with_that_cause(
+def test_wrong_weights_of_the_head_end_the_container_with_that_cause(
     failing: Any, tmp_path: Path
 ) -> None:
     head = shutil.copytree(TINY / "p-eagle", tmp_path / "head")
@@ -156,7 +156,7 @@ def test_a_head_whose_weights_are_wrong_ends_it_with_that_cause(
     assert container.left() == ()
 
 
-def test_a_value_that_vllms_parser_does_not_take_ends_it_with_that_cause(failing: Any) -> None:
+def test_a_value_that_vllms_parser_refuses_ends_the_container_with_that_cause(failing: Any) -> None:
     container = failing(SM_VLLM_DTYPE="float7")
 
     code, seconds = container.ended_after_engine()
@@ -216,7 +216,7 @@ def test_a_port_in_use_is_reported_at_once(failing: Any) -> None:
 
 
 def misshape(file: Path, tensor: str, shape: list[int]) -> None:
-    """Give a tensor another shape of as many elements."""
+    """Give a tensor another shape with as many elements."""
     content = file.read_bytes()
     length = struct.unpack("<Q", content[:8])[0]
     header = json.loads(content[8 : 8 + length])

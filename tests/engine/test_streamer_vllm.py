@@ -1,5 +1,7 @@
-"""Weights that real vLLM streams from S3, as `--weights-by stream` plans it: the tiny pair, out of
-the sandbox's own S3, into the same answers as from a mount."""
+"""Real vLLM streams weights from S3, as `--weights-by stream` plans it.
+
+The tiny pair from the S3 of the sandbox gives the same answers as from a mount.
+"""
 
 from __future__ import annotations
 
@@ -41,14 +43,14 @@ pytestmark = [pytest.mark.engine, pytest.mark.sandbox]
 PLACE = "s3://streamed/tiny/"
 LOCK = Path(__file__).with_name("streamer.txt")
 OF_OURS = ("boto3", "botocore", "s3transfer", "dateutil", "six", "jmespath")
-"""What the streamer needs and our own environment has."""
+"""Packages that the streamer needs and the environment of the tests has."""
 HEAD = data_folder("model_catalog") / "peagle" / "tiny" / "p-eagle"
 START_SECONDS = 240
 
 
 @pytest.fixture(scope="module")
 def packages(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for PYTHONPATH with the streamer; the engine's own environment stays as it is."""
+    """A folder for PYTHONPATH with the streamer; the environment of the engine does not change."""
     folder = tmp_path_factory.mktemp("streamer")
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target",
                str(folder), "--only-binary=:all:", "--require-hashes", "-r", str(LOCK)]  # fmt: skip
@@ -64,7 +66,7 @@ def packages(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def stored(sandbox: Sandbox) -> dict[str, str]:
-    """The tiny pair below ``PLACE``; what makes a client find that S3."""
+    """The tiny pair below ``PLACE``; returns the variables with which a client finds that S3."""
     sandbox.json("weights", "sync", "tiny", PLACE, "--sandbox", "--yes")
     found: dict[str, str] = sandbox.json("sandbox", "env")
     return found
@@ -84,12 +86,12 @@ def planned(drafter: str) -> Plan:
 def running(
     plan: Plan, packages: Path, stored: dict[str, str], folder: Path, **more: str
 ) -> Iterator[EngineProcess]:
-    """The plan's environment on the CPU engine, with the streamer and the way to the sandbox."""
+    """The CPU engine with the environment of the plan, the streamer and the S3 of the sandbox."""
     environment, _ = for_cpu(plan.environment, this_machine())
     environment |= {
         **stored,
         "PYTHONPATH": str(packages),
-        "RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING": "0",  # no bucket is a host name on loopback
+        "RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING": "0",  # loopback has no host names of buckets
         "VLLM_ASSETS_CACHE": str(folder / "assets"),
         **more,
     }
@@ -102,16 +104,16 @@ def running(
         stop_engine(process)
 
 
-def wait_until_green(process: EngineProcess) -> None:
-    def ended_or_green() -> bool:
+def wait_until_healthy(process: EngineProcess) -> None:
+    def ended_or_healthy() -> bool:
         assert is_alive(process), crash_of(Path(process.log))
         return is_healthy(process.port)
 
-    until(ended_or_green, bool, START_SECONDS)
+    until(ended_or_healthy, bool, START_SECONDS)
 
 
 def check_proof(plan: Plan, port: int) -> None:
-    """The plan's own proof, as `peagle deploy` asks for it: drafts are accepted."""
+    """The proof of the plan, as in `peagle deploy`: drafts are accepted."""
     assert plan.speculation is not None
     proof.require_passed(
         proof.prove(
@@ -133,7 +135,7 @@ def test_target_and_drafter_are_streamed_and_answer_as_from_a_mount(
     mounted = [piece_of(Account(sandbox).invoke(TINY, body)).text for body in asked]
 
     with running(plan, packages, stored, tmp_path) as engine:
-        wait_until_green(engine)
+        wait_until_healthy(engine)
         check_proof(plan, engine.port)
         answers = [piece_of(client.ask(engine.port, body)).text for body in asked]
 
@@ -148,7 +150,7 @@ def test_target_and_drafter_are_streamed_and_answer_as_from_a_mount(
 def test_a_drafter_that_is_not_in_s3_is_loaded_beside_a_streamed_target(
     place: str, packages: Path, stored: dict[str, str], tmp_path: Path
 ) -> None:
-    """Mounted for a folder of the user's, downloaded (here: cached) for one of the hub."""
+    """A folder of the user is mounted; a head on the Hub is downloaded (here: cached)."""
     plan = planned(str(HEAD) if place == "folder" else "me/head")
     more = {}
     if place == "folder":
@@ -161,14 +163,14 @@ def test_a_drafter_that_is_not_in_s3_is_loaded_beside_a_streamed_target(
         more["HF_HUB_CACHE"] = str(tmp_path / "hub")
 
     with running(plan, packages, stored, tmp_path, **more) as engine:
-        wait_until_green(engine)
+        wait_until_healthy(engine)
         check_proof(plan, engine.port)
 
 
 @pytest.mark.parametrize(
     ("bucket", "cause"), [("no-such-bucket", "NoSuchBucket"), ("streamed", "Invalid repository")]
 )
-def test_an_address_without_a_model_ends_it_with_the_command_that_shows_what_is_there(
+def test_an_s3_uri_without_a_model_fails_with_the_command_that_lists_it(
     bucket: str, cause: str, packages: Path, stored: dict[str, str], tmp_path: Path
 ) -> None:
     plan = planned(f"{PLACE}drafter/")

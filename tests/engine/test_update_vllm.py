@@ -1,4 +1,4 @@
-"""Deployments that fail, change and end, with real vLLM and our own tiny pair. In its group it
+"""Deployments that fail, change and end, with real vLLM and the tiny pair. In its group it
 runs after all other modules, since the shared endpoint goes with it."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WHERE = ("--sandbox",)
 
 @pytest.fixture(scope="module")
 def broken_head(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Our head with an activation that vLLM has not for such heads; no rule looks at that."""
+    """The tiny head with an activation that vLLM does not support for it and no rule checks."""
     folder = tmp_path_factory.mktemp("head") / "p-eagle"
     shutil.copytree(data_folder("model_catalog") / "peagle" / "tiny" / "p-eagle", folder)
     config = folder / "config.json"
@@ -30,7 +30,7 @@ def broken_head(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_broken_head_fails_with_its_reason_and_goes_completely(
+def test_a_broken_head_fails_with_its_reason_and_is_removed_completely(
     peagle: Peagle, sandbox: Sandbox, broken_head: Path
 ) -> None:
     done = peagle(
@@ -62,7 +62,7 @@ def test_a_failed_update_is_rolled_back_and_reported(
     assert sandbox.json("invoke", TINY, QUESTION, "--max-tokens", "8", *WHERE)["output_tokens"] == 8
 
 
-def test_a_different_k_is_an_update_that_is_proved_again(printed: str, sandbox: Sandbox) -> None:
+def test_another_k_is_an_update_with_a_new_proof(printed: str, sandbox: Sandbox) -> None:
     document = sandbox.json("deploy", "tiny", "--k", "3", "--yes", *WHERE)
 
     assert document["state"] == "InService"

@@ -25,14 +25,14 @@ IN_S3 = ("--model-source", f"s3://{BUCKET}/{PREFIX}target/",
          "--drafter", f"s3://{BUCKET}/{PREFIX}drafter/")  # fmt: skip
 NAME = "quick"
 AT_MOST = 0.75
-"""Of a cold start's time, on a machine that others use too; alone it is about a third."""
+"""Share of the time of a cold start, on a busy machine; on an idle one it is about a third."""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def own_place(
     engine: Engine, tmp_path_factory: pytest.TempPathFactory, peagle: Peagle
 ) -> Iterator[Path]:
-    """A home for this module, and caches of its own; nothing runs in it afterwards."""
+    """A home and caches for this module; nothing runs in it afterwards."""
     try:
         check_compiler(engine.python)
     except UserError as missing:
@@ -74,12 +74,12 @@ def s3(reported: Any, peagle: Peagle) -> Any:
 
 @pytest.fixture(scope="module")
 def warmed(s3: Any, reported: Any) -> Any:
-    """What `peagle warm` printed: the only start here that compiles."""
+    """The JSON of `peagle warm`: the only start in this module that compiles."""
     return reported("warm", "tiny", *IN_S3, "--name", NAME, "--yes")
 
 
 class Stored(NamedTuple):
-    """What is stored in S3 beside the weights: a manifest and an archive."""
+    """The artifact that S3 has beside the weights: a manifest and an archive."""
 
     manifest: dict[str, Any]
     archive: Path
@@ -87,7 +87,7 @@ class Stored(NamedTuple):
 
 @pytest.fixture(scope="module")
 def stored(warmed: Any, s3: Any, own_place: Path) -> Stored:
-    """Downloaded to where an engine of this machine looks for them."""
+    """The artifact, downloaded to where an engine on this machine looks for it."""
     folder = own_place / "warm"
     folder.mkdir()
     for name in below_warm(s3):
@@ -101,7 +101,7 @@ def below_warm(s3: Any) -> dict[str, int]:
     return {Path(entry["Key"]).name: entry["Size"] for entry in found["Contents"]}
 
 
-def test_what_was_compiled_lies_beside_the_weights_and_the_endpoint_is_gone(
+def test_the_artifact_is_stored_beside_the_weights_and_the_endpoint_is_deleted(
     warmed: Any, s3: Any, reported: Any, peagle: Peagle
 ) -> None:
     there = below_warm(s3)
@@ -114,7 +114,7 @@ def test_what_was_compiled_lies_beside_the_weights_and_the_endpoint_is_gone(
     assert json.loads(peagle("sandbox", "status", "--json").stdout)["endpoints"] == []
 
 
-def test_the_archive_holds_what_was_compiled_and_no_weights(warmed: Any, stored: Stored) -> None:
+def test_the_archive_holds_compiled_code_and_no_weights(warmed: Any, stored: Stored) -> None:
     manifest, archive = stored
 
     assert manifest["key"] == warmed["key"]
@@ -129,7 +129,7 @@ def test_the_archive_holds_what_was_compiled_and_no_weights(warmed: Any, stored:
     assert not any(member.name.endswith(".safetensors") for member in members)
 
 
-def test_deploying_from_that_prefix_restores_it_and_drafts(
+def test_a_deploy_from_that_prefix_restores_the_artifact_and_drafts(
     warmed: Any, reported: Any, peagle: Peagle
 ) -> None:
     document = reported("deploy", "tiny", *IN_S3, "--name", NAME, "--yes")
@@ -145,8 +145,8 @@ def test_deploying_from_that_prefix_restores_it_and_drafts(
 def local(
     stored: Stored, peagle: Peagle, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[list[dict[str, Any]], Path]:
-    """The log of an engine of this machine, with caches of its own, as on another machine; and
-    where it has restored them."""
+    """The log of an engine on this machine with empty caches, as on another machine, and the folder
+    of the restored caches."""
     caches = tmp_path_factory.mktemp("other")
     done = peagle("local", "up", "tiny", "--compile", "--json",
                   env={**os.environ, "XDG_CACHE_HOME": str(caches)})  # fmt: skip
@@ -161,7 +161,7 @@ def event(log: list[dict[str, Any]], name: str) -> dict[str, Any]:
     return found
 
 
-def test_an_engine_of_this_machine_restores_the_same_artifact_and_starts_faster(
+def test_an_engine_on_this_machine_restores_the_same_artifact_and_starts_faster(
     stored: Stored, local: tuple[list[dict[str, Any]], Path]
 ) -> None:
     log, _ = local
@@ -172,7 +172,7 @@ def test_an_engine_of_this_machine_restores_the_same_artifact_and_starts_faster(
     assert seconds < AT_MOST * cold, f"{seconds} s, and cold {cold} s"
 
 
-def test_nothing_is_compiled_that_the_artifact_holds(
+def test_nothing_in_the_artifact_is_compiled_again(
     local: tuple[list[dict[str, Any]], Path],
 ) -> None:
     log, place = local

@@ -1,7 +1,7 @@
-"""Pairs for the real engine beside those of the rules' corpus.
+"""Pairs for the real engine that the rules' corpus does not have.
 
-Damage that shows more in real vLLM than the corpus's own, which only has to be seen in a header;
-and good pairs, to compare with.
+Their damage shows more clearly in real vLLM than that of the corpus, which only needs to be visible
+in a header. Good pairs are here for comparison.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ UPPER = RawTensor("BF16", (512, 256), TARGET[EMBEDDINGS].data[512 * ROW :])
 ROTATED = RawTensor(
     "BF16", (1024, 256), TARGET[EMBEDDINGS].data[ROW:] + TARGET[EMBEDDINGS].data[:ROW]
 )
-"""The target's embeddings as a tokenizer with other ids would order them."""
+"""The target's embeddings in the order of a tokenizer with other ids."""
 
 
 def upper_half(**more: RawTensor) -> Damage:
@@ -49,7 +49,7 @@ def upper_half(**more: RawTensor) -> Damage:
 
 
 def as_integers(tensor: RawTensor) -> RawTensor:
-    """The tensor as 8-bit integers, without the scale that makes them numbers again."""
+    """The tensor as 8-bit integers, without their scale."""
     wide = b"".join(b"\0\0" + high for (high,) in struct.iter_unpack("2s", tensor.data))
     values = struct.unpack(f"<{len(wide) // 4}f", wide)
     largest = max(map(abs, values))
@@ -58,7 +58,7 @@ def as_integers(tensor: RawTensor) -> RawTensor:
 
 
 def another_tokenizer(folder: Path) -> Case:
-    """A head trained on a different tokenizer, which is in its folder."""
+    """A head trained with a different tokenizer, which is in its folder."""
     rotated = {"embed_tokens.weight": ROTATED, "lm_head.weight": ROTATED}
     case = tiny_case(folder, Damage(add=rotated))
     vocabulary = json.loads((tiny("target") / "tokenizer.json").read_text())
@@ -75,13 +75,13 @@ def another_tokenizer(folder: Path) -> Case:
 
 
 def other_target(folder: Path, config: dict[str, Any]) -> Case:
-    """The tiny head with a target of these numbers, of which there are no weights."""
+    """The tiny head with a target of these numbers and without weights."""
     numbers = json.loads((tiny("target") / "config.json").read_text())
     return tiny_case(folder, target=Damage(text=json.dumps(numbers | config)))
 
 
 def hybrid(folder: Path, layers: int) -> Case:
-    """The tiny head with GPT-OSS's layers: sliding and full attention in turns."""
+    """The tiny head with GPT-OSS's layers: alternating sliding and full attention."""
     kinds = ["sliding_attention", "full_attention"] * (layers // 2)
     config = {
         "architectures": ["GptOssForCausalLM"],
@@ -96,7 +96,7 @@ def hybrid(folder: Path, layers: int) -> Case:
 
 
 def autodetected(folder: Path, part: str, kind: str) -> Case:
-    """A head in the speculators format, made to be served by its own name."""
+    """A head in the speculators format that is served as the model itself."""
     config = as_speculators(json.loads((tiny(part) / "config.json").read_text()), kind)
     config["speculators_config"]["verifier"]["name_or_path"] = str(tiny("target"))
     pair = find_pair(CATALOG, f"tiny+{part}")
@@ -139,7 +139,7 @@ GOOD = {
         before=(GUARD,),
     ),
 }  # fmt: skip
-"""Pairs that vLLM serves and of which the rules say nothing of the head."""
+"""Pairs that vLLM serves and whose head no rule refuses."""
 
 BROKEN = {
     "numbers of no use for tokens": Trial(
@@ -191,4 +191,4 @@ BROKEN = {
         lambda f: tiny_case(f, Damage(set_keys={"max_position_embeddings": 200})), prompts=LONG
     ),
 }
-"""Broken pairs whose damage real vLLM shows better than the corpus's own."""
+"""Broken pairs whose damage shows more clearly in real vLLM than that of the corpus."""

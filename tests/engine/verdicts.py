@@ -1,4 +1,4 @@
-"""What can be expected of real vLLM with a broken pair, and whether that is what happened."""
+"""Expectations of real vLLM with a pair, and their comparison with the outcome."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ class Verdict(Protocol):
     """What vLLM is expected to do with a pair."""
 
     def hold(self, name: str, outcomes: Mapping[str, Outcome]) -> None:
-        """AssertionError when vLLM did something else with the pair of that name."""
+        """Raise AssertionError if the outcome of the pair ``name`` is another."""
 
 
 @dataclass(frozen=True)
 class Refuses:
-    """vLLM does not start, and says these words."""
+    """vLLM does not start; its error contains these words."""
 
     words: str
 
@@ -30,7 +30,7 @@ class Refuses:
 
 @dataclass(frozen=True)
 class Dies:
-    """vLLM starts, and a request ends the engine with these words."""
+    """vLLM starts, and a request ends the engine with an error that contains these words."""
 
     words: str
 
@@ -42,7 +42,7 @@ class Dies:
 
 @dataclass(frozen=True)
 class Drafts:
-    """vLLM starts and answers; its drafts are accepted to this length at most."""
+    """vLLM starts and answers; the acceptance length is at most this."""
 
     at_most: float
 
@@ -54,7 +54,7 @@ class Drafts:
 
 @dataclass(frozen=True)
 class Unnoticed:
-    """vLLM starts and accepts what it accepts of the good pair of that name: it does not look."""
+    """vLLM does not notice: it accepts as many drafts as of the good pair of that name."""
 
     like: str
 
@@ -66,7 +66,7 @@ class Unnoticed:
 
 @dataclass(frozen=True)
 class Garbles:
-    """vLLM starts and gives other answers than the good pair of that name: the target is broken."""
+    """vLLM starts and answers differently from the good pair of that name: the target is broken."""
 
     unlike: str
 
@@ -93,8 +93,8 @@ class WastesBeyond:
 
 @dataclass(frozen=True)
 class As:
-    """vLLM does what the rule says of it, in whatever words: ``at start``, ``on a request`` or
-    ``never``."""
+    """vLLM notices the problem when the rule states, with any error: ``at start``, ``on a request``
+    or ``never``."""
 
     noticed: str
 
@@ -106,7 +106,7 @@ class As:
 
 @dataclass(frozen=True)
 class Accepts:
-    """A good pair: its drafts are accepted to this length at least."""
+    """A good pair: the acceptance length is at least this."""
 
     at_least: float
 

@@ -1,4 +1,4 @@
-"""Each format read back into one description, to compare what they would create."""
+"""Each format as one description of the endpoint that it creates."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ _VARIANT = {
 
 
 def from_terraform(plan: Plan) -> Described:
-    """From the configuration, with the variables filled in and templates undone."""
+    """From the configuration, with the variables filled in and escaped templates resolved."""
     (main,) = [f for f in render("terraform", plan, CATALOG) if f.path == "main.tf.json"]
     resources = json.loads(main.content, object_hook=_interpolated)["resource"]
     model = resources["aws_sagemaker_model"]["this"]
@@ -191,9 +191,9 @@ def record(operation, parameters):
 def run_script(
     plan: Plan, folder: Path, *arguments: str, status: str = "InService", there: str = ""
 ) -> tuple[subprocess.CompletedProcess[str], list[tuple[str, dict[str, Any]]]]:
-    """Run ``deploy.py`` against a boto3 that only writes down what it is called with.
+    """Run ``deploy.py`` with a boto3 that only records its calls.
 
-    ``there`` is the name of an endpoint that is there already.
+    ``there`` is the name of an endpoint that exists already.
     """
     (deploy,) = [f for f in render("boto3", plan, CATALOG) if f.path == "deploy.py"]
     (folder / "deploy.py").write_bytes(deploy.content)
@@ -214,7 +214,7 @@ def run_script(
 
 
 def from_script(plan: Plan, folder: Path) -> Described:
-    """From what ``deploy.py`` really asks of boto3."""
+    """From the calls that ``deploy.py`` makes."""
     options = ["--role", ROLE]
     uploads = [mount for mount in plan.mounts if "${ModelBucket}" in mount.s3_uri]
     if uploads:

@@ -1,4 +1,4 @@
-"""CloudFormation's own schema takes the template of every bundled pair."""
+"""The template of every bundled pair is valid for the schema of CloudFormation."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ def template_of(plan: Plan) -> str:
 
 
 def complaints(plan: Plan) -> list[str]:
-    """What cfn-lint has to say; warnings too."""
-    from cfnlint.api import ManualArgs, lint  # takes a second, so not in every process
+    """The errors and warnings of cfn-lint."""
+    from cfnlint.api import ManualArgs, lint  # the import takes a second
 
     found = lint(template_of(plan), config=ManualArgs(regions=[plan.region]))
     return [f"{match.rule.id} {match.message}" for match in found]
 
 
 def shape_of(plan: Plan) -> str:
-    """The template without its texts, most of which CloudFormation does not read."""
+    """The template without its texts, most of which CloudFormation does not check."""
 
     def bare(value: object, name: str = "") -> object:
         if isinstance(value, dict):
@@ -41,7 +41,7 @@ def shape_of(plan: Plan) -> str:
 
 
 def test_every_bundled_pair_passes() -> None:
-    """Of templates of the same shape the one with the longest texts."""
+    """Of templates with the same shape, only the one with the longest texts is checked."""
     plans = sorted(map(plan_for, ALL_PAIRS), key=lambda plan: len(template_of(plan)))
     longest = {shape_of(plan): plan for plan in plans}.values()
 
@@ -54,6 +54,6 @@ def test_every_shape_of_plan_passes(shape: str) -> None:
     assert complaints(plan_of(shape)) == []
 
 
-def test_the_check_sees_what_is_wrong() -> None:
+def test_the_check_finds_a_wrong_instance_type() -> None:
     wrong = plan_of("from-hub").model_copy(update={"instance_type": "ml.bogus.xlarge"})
     assert any(complaint.startswith("E30") for complaint in complaints(wrong))

@@ -1,4 +1,4 @@
-"""``deploy.py`` as a user runs it, against a boto3 that writes down what it is asked."""
+"""``deploy.py`` as a user runs it, with a boto3 that records its calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HUB = plan_of("from-hub")
 UPLOADED = plan_of("uploaded")
 
 
-def test_it_creates_waits_and_says_the_address(tmp_path: Path) -> None:
+def test_it_creates_waits_and_prints_the_url(tmp_path: Path) -> None:
     done, calls = run_script(HUB, tmp_path, "--role", ROLE)
     assert done.returncode == 0, done.stderr
     assert [operation for operation, _ in calls] == [
@@ -36,7 +36,7 @@ def test_a_failure_is_reported(status: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("status", "words"), [("no credentials", "credentials"), ("denied", "you may not")]
 )
-def test_what_aws_refuses_is_one_line(status: str, words: str, tmp_path: Path) -> None:
+def test_an_error_of_aws_is_one_line(status: str, words: str, tmp_path: Path) -> None:
     done, _ = run_script(HUB, tmp_path, "--role", ROLE, status=status)
     assert done.returncode == 1
     assert done.stderr.startswith("error: ")
@@ -44,11 +44,11 @@ def test_what_aws_refuses_is_one_line(status: str, words: str, tmp_path: Path) -
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_an_endpoint_that_failed_before_is_refused_with_the_way_out(tmp_path: Path) -> None:
+def test_an_endpoint_that_failed_before_is_refused_with_a_fix(tmp_path: Path) -> None:
     done, calls = run_script(HUB, tmp_path, "--role", ROLE, status="Failed", there=HUB.name)
     assert done.returncode == 1
     assert "Failed (it broke); delete it with --delete" in done.stderr
-    assert [operation for operation, _ in calls] == ["session"], "nothing is made"
+    assert [operation for operation, _ in calls] == ["session"], "nothing is created"
 
 
 def test_an_endpoint_of_another_configuration_is_updated(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_a_folder_without_a_model_is_reported(tmp_path: Path) -> None:
     assert calls == []
 
 
-def test_delete_needs_nothing_and_finds_nothing(tmp_path: Path) -> None:
+def test_delete_needs_no_option_and_no_endpoint(tmp_path: Path) -> None:
     done, calls = run_script(UPLOADED, tmp_path, "--delete")
     assert done.returncode == 0, done.stderr
     assert [operation for operation, _ in calls] == ["session"]

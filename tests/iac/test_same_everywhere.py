@@ -1,4 +1,4 @@
-"""CloudFormation, Terraform and boto3 describe the same endpoint, and the image is built on it."""
+"""CloudFormation, Terraform and boto3 describe the same endpoint; an image has the plan's base."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_all_formats_describe_the_same_endpoint_for_every_pair(pair: str) -> Non
     assert from_requests(plan) == from_cloudformation(plan) == from_terraform(plan)
 
 
-def test_what_is_compared_is_the_plan() -> None:
+def test_the_described_endpoint_is_that_of_the_plan() -> None:
     plan = plan_of("two-instances")
     described = from_requests(plan)
     assert described.endpoint == plan.name
@@ -58,7 +58,7 @@ def test_what_is_compared_is_the_plan() -> None:
     assert streamed.environment["SM_VLLM_LOAD_FORMAT"] == "runai_streamer"
 
 
-def test_an_image_with_the_weights_in_it_needs_no_bucket_and_names_its_own_paths(
+def test_an_image_with_weights_needs_no_bucket_and_has_its_own_paths(
     tmp_path: Path,
 ) -> None:
     plan = plan_of("baked")
@@ -70,12 +70,12 @@ def test_an_image_with_the_weights_in_it_needs_no_bucket_and_names_its_own_paths
         assert "ModelDataDownloadTimeoutInSeconds" not in described.variant
     for format in ("cloudformation", "terraform", "boto3"):
         files = {file.path: file.content.lower() for file in render(format, plan, CATALOG)}
-        files.pop("deploy.py", None)  # which has the same words for every plan
+        files.pop("deploy.py", None)  # its texts are the same for every plan
         assert not [path for path, content in files.items() if b"bucket" in content]
 
 
 @pytest.mark.parametrize("shape", BUILT)
-def test_the_image_is_built_on_the_plans(shape: str) -> None:
+def test_the_base_of_the_image_is_that_of_the_plan(shape: str) -> None:
     plan = plan_of(shape)
     (dockerfile,) = [f for f in render("dockerfile", plan, CATALOG) if f.path == "Dockerfile"]
     text = dockerfile.content.decode()

@@ -1,6 +1,6 @@
-"""Terraform's own check of the configuration, with the AWS provider of an offline mirror.
+"""``terraform validate`` accepts the configuration, with the AWS provider of an offline mirror.
 
-Skipped where there is no terraform or no mirror: nothing is downloaded.
+The tests skip without terraform or a mirror: they download nothing.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ PLACES = ("/opt", "/usr/share/terraform", "/usr/local/share/terraform", "~/.terr
 
 
 def mirrors() -> Iterator[Path]:
-    """Folders that hold the AWS provider as terraform's filesystem mirrors do."""
+    """Folders that hold the AWS provider in the layout of a filesystem mirror."""
     for place in candidates():
         if (place / PROVIDER).is_dir():
             yield place
 
 
 def candidates() -> Iterator[Path]:
-    """What the user's settings of terraform name, then the usual places and what is in them."""
+    """The folders in the user's terraform settings, then the usual ones and their subfolders."""
     cache = os.environ.get("TF_PLUGIN_CACHE_DIR")
     if cache:
         yield Path(cache)
@@ -53,8 +53,7 @@ NASTY = {"PLAIN": "a ${b} %{if} $${c} \"d\" \\ 'e'\nf"}
 
 @pytest.fixture(scope="module")
 def configurations() -> dict[str, Any]:
-    """The configuration of every shape of plan, and one each that is wrong and with templates in
-    its text."""
+    """The configuration of every shape of plan, a wrong one, and one with templates in its text."""
     made = {shape: main(plan_of(shape)) for shape in SHAPES}
     made["wrong"] = main(plan_of("from-hub"))
     made["wrong"]["resource"]["aws_sagemaker_model"]["this"]["color"] = "red"
@@ -65,8 +64,8 @@ def configurations() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def terraform(configurations: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with every configuration as a module, and the provider: terraform takes seconds to
-    read the provider's schema, and so validates all of them at once."""
+    """A folder with the provider and every configuration as a module: reading the schema of the
+    provider takes seconds, so one run validates all."""
     if shutil.which("terraform") is None:
         pytest.skip("terraform is not installed")
     mirror = next(mirrors(), None)
@@ -86,7 +85,7 @@ def terraform(configurations: dict[str, Any], tmp_path_factory: pytest.TempPathF
 
 
 def calls(configurations: dict[str, Any]) -> dict[str, Any]:
-    """A configuration that has these as modules, and their variables as its own."""
+    """A configuration with these as modules; it declares their variables."""
     variables = {name: one.get("variable", {}) for name, one in configurations.items()}
     return {
         "variable": {key: {} for declared in variables.values() for key in declared},
@@ -99,7 +98,7 @@ def calls(configurations: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def complaints(terraform: Path) -> dict[str, list[str]]:
-    """terraform's complaints, by configuration."""
+    """The errors of ``terraform validate``, by configuration."""
     done = run(terraform, "validate", "-json", "-no-color")
     found: dict[str, list[str]] = defaultdict(list)
     for one in json.loads(done.stdout)["diagnostics"]:
@@ -123,7 +122,7 @@ def run(folder: Path, *arguments: str, **more: Any) -> subprocess.CompletedProce
 
 
 def main(plan: Plan) -> dict[str, Any]:
-    """The configuration, for the provider of the mirror: it may be older than a user's."""
+    """The configuration for the provider of the mirror, which may be older than a user's."""
     (file,) = [file for file in render("terraform", plan, CATALOG) if file.path == "main.tf.json"]
     document: dict[str, Any] = json.loads(file.content)
     document["terraform"]["required_providers"]["aws"]["version"] = ">= 5.100"
@@ -131,21 +130,21 @@ def main(plan: Plan) -> dict[str, Any]:
 
 
 def plain(document: dict[str, Any]) -> str:
-    """How a configuration writes the variable of ``NASTY``."""
+    """The variable of ``NASTY`` in the configuration."""
     (container,) = document["resource"]["aws_sagemaker_model"]["this"]["primary_container"]
     return str(container["environment"]["PLAIN"])
 
 
 @pytest.mark.parametrize("shape", [*SHAPES, "nasty"])
-def test_terraform_takes_the_configuration(shape: str, complaints: dict[str, list[str]]) -> None:
+def test_terraform_accepts_the_configuration(shape: str, complaints: dict[str, list[str]]) -> None:
     assert complaints[shape] == []
 
 
-def test_the_check_sees_what_is_wrong(complaints: dict[str, list[str]]) -> None:
+def test_the_check_finds_an_unknown_argument(complaints: dict[str, list[str]]) -> None:
     assert any("color" in complaint for complaint in complaints["wrong"])
 
 
-def test_text_with_templates_in_it_reaches_the_provider_as_it_is(
+def test_text_with_templates_reaches_the_provider_unchanged(
     terraform: Path, configurations: dict[str, Any], tmp_path: Path
 ) -> None:
     shutil.copy(terraform / "terraform.rc", tmp_path)

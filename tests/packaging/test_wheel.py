@@ -1,4 +1,4 @@
-"""What a user gets who installs the wheel, away from the checkout."""
+"""What users get when they install the wheel without the checkout."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def empty_environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A virtual environment with the wheel, its locked core requirements, nothing else."""
+    """A virtual environment with only the wheel and its locked core requirements."""
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, with_pip=True)
     pip = [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--quiet"]
@@ -54,7 +54,7 @@ def test_the_wheel_carries_catalogue_and_container_files(wheel: Path) -> None:
         assert needed in names
 
 
-def test_an_installed_wheel_lists_the_catalogue_away_from_the_checkout(
+def test_an_installed_wheel_lists_the_catalogue_without_the_checkout(
     empty_environment: Path, tmp_path: Path
 ) -> None:
     command = [str(empty_environment / "bin" / "peagle"), "catalog", "list", "--json"]
@@ -77,7 +77,7 @@ def test_the_core_install_stays_small(empty_environment: Path) -> None:
     assert sum(path.stat().st_size for path in files) < CORE_LIMIT_MB * 1e6
 
 
-def test_without_its_extra_the_sandbox_says_what_to_install(
+def test_without_its_extra_the_sandbox_names_what_to_install(
     empty_environment: Path, tmp_path: Path
 ) -> None:
     command = [str(empty_environment / "bin" / "peagle"), "sandbox", "start"]

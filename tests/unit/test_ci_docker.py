@@ -1,6 +1,6 @@
-"""`.ci/docker-engine base`: the image that tests build on has the engine's Python, or it says why.
+"""`.ci/docker-engine base`: the tests' base image has the engine's Python, or the error says why.
 
-Docker, debootstrap and apt are programs of ours here, which record their arguments.
+Docker, debootstrap and apt are fakes that record their arguments.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A trial of the engine is given up by what it does, not by the clock of a busy machine."""
+"""A trial of the engine is stopped by its CPU time, which a busy machine does not change."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def served(case: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("outcome", "limit", "seconds", "reason"),
     [
-        (spin, "PROCESSOR_SECONDS", 0.2, "s of processor time"),
+        (spin, "PROCESSOR_SECONDS", 0.2, "s of CPU time"),
         (wait, "IDLE_SECONDS", 0.5, "s idle"),
     ],
 )
@@ -42,11 +42,11 @@ def test_a_trial_that_never_ends_is_killed_and_the_reason_is_reported(
     found = drafting.in_a_fork({})
 
     assert found["stage"] == "killed"
-    assert found["error"].startswith("exit -9: given up after ")
+    assert found["error"].startswith("exit -9: stopped after ")
     assert reason in found["error"]
 
 
-def test_a_trial_that_ends_tells_its_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trial_that_ends_reports_its_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drafting, "outcome", served)
     monkeypatch.setattr(drafting, "LOOK_SECONDS", 0.05)
 

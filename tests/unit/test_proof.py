@@ -67,7 +67,7 @@ def test_failed_proof_is_an_error_with_a_fix(
         assert raised.value.exit_code == 3
 
 
-def test_no_draft_and_no_accepted_draft_are_distinguished() -> None:
+def test_no_draft_and_no_accepted_draft_have_different_fixes() -> None:
     with raises_code("not-proved", NotProved) as off:
         require_passed(evaluate(Counters(0, 0, 0), 1.8))
     with raises_code("not-proved", NotProved) as rejected:

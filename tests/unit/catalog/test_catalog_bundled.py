@@ -149,8 +149,8 @@ def test_no_pair_has_a_known_error_on_the_default_runtime(target: Target, head: 
     assert [problem.code for problem in hits if problem.level == "error"] == []
 
 
-def test_no_text_is_cut_off_at_a_hash() -> None:
-    """`(see #12)` without quotes ends at the hash, since YAML reads a comment."""
+def test_no_text_is_cut_off_at_a_number_sign() -> None:
+    """Without quotes, YAML reads the rest of `(see #12)` as a comment."""
     texts: list[str] = []
     for target in TARGETS:
         collect(target.model_dump(), texts)

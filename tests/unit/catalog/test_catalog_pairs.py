@@ -1,4 +1,4 @@
-"""Naming a pair, a drafter or an instance type; a user's own catalogue beside the bundled one."""
+"""Names of pairs, drafters and instance types; a user's catalogue added to the bundled one."""
 
 from __future__ import annotations
 

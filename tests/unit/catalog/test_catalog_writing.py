@@ -64,14 +64,14 @@ def with_instances(*changed: Instance, table: InstanceTable = TABLE) -> Instance
 
 
 def written(desired: InstanceTable) -> str:
-    """The small table's file with ``desired``, which can be read again."""
+    """The file of the small table with ``desired``, after checking that it loads."""
     text = rewritten(INSTANCES, TABLE, desired)
     assert parsed(text, InstanceTable) == desired
     return text
 
 
 def written_runtimes(**changed: Any) -> str:
-    """The file of runtimes with these changes, which can be read again."""
+    """The file of runtimes with these changes, after checking that it loads."""
     desired = CATALOG.runtimes.model_copy(update=changed)
     text = rewritten(RUNTIMES, CATALOG.runtimes, desired)
     assert parsed(text, RuntimeTable) == desired
@@ -83,7 +83,7 @@ def differing(before: str, after: str) -> list[str]:
     return [line for line in lines if line[0] in "+-" and line[:3] not in ("+++", "---")]
 
 
-def test_an_equal_table_leaves_the_file_unchanged() -> None:
+def test_an_equal_table_does_not_change_the_file() -> None:
     assert rewritten(ALL_INSTANCES, CATALOG.instances, CATALOG.instances) == ALL_INSTANCES
     assert rewritten(RUNTIMES, CATALOG.runtimes, CATALOG.runtimes) == RUNTIMES
 

@@ -1,4 +1,4 @@
-"""A Hugging Face hub for reading: two servers, since its files are on another host."""
+"""A Hugging Face Hub for reading: two servers, since its files are on another host."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PAGE = 3
 
 
 def refused(status: int, code: str = "", **headers: str) -> Reply:
-    """A refusal of the hub."""
+    """A refusal of the Hub."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return Reply(status, b"{}", {"X-Error-Code": code, **named} if code else named)
 
@@ -42,12 +42,12 @@ class FakeHub:
 
     @property
     def sent(self) -> int:
-        """Body bytes that both have sent."""
+        """The number of body bytes from both servers."""
         return self.hub.sent + self.store.sent
 
     @property
     def requests(self) -> list[WebRequest]:
-        """The requests to both."""
+        """The requests to both servers."""
         return [*self.hub.requests, *self.store.requests]
 
     def size(self, name: str) -> int:
@@ -115,6 +115,6 @@ def _all(content: bytes, size: int) -> Iterator[bytes]:
 
 @contextmanager
 def running(hub: FakeHub) -> Iterator[FakeHub]:
-    """Serve both parts."""
+    """Serve the Hub and the store."""
     with serve(hub.hub), serve(hub.store):
         yield hub

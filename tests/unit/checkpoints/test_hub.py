@@ -1,4 +1,4 @@
-"""Reading from the hub, a server on loopback: requests, token, redirects, refusals."""
+"""Reading from the Hub, a server on loopback: requests, token, redirects, refusals."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _no_login(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
-    """A sharded model of which one shard claims 300 MB."""
+    """A sharded model; one shard claims to have 300 MB."""
     hub = FakeHub()
     large = head_of({"w": ("U8", (LARGE,))})
     hub.files = {

@@ -1,4 +1,4 @@
-"""Links in a folder to copy: within it, or into the hub cache's blobs."""
+"""Links in a folder to copy: within it, or into the blobs of the Hub's cache."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_link_through_another_link_out_is_refused(folder: Path) -> None:
 
 @pytest.fixture
 def snapshot(tmp_path: Path) -> Path:
-    """A model in the layout of the hub's cache."""
+    """A model in the layout of the Hub's cache."""
     made = tmp_path / "models--a--b" / "snapshots" / "0123"
     made.mkdir(parents=True)
     (made.parents[1] / "blobs").mkdir()
@@ -97,7 +97,7 @@ def test_links_into_the_blobs_of_the_hubs_cache_are_followed(snapshot: Path) -> 
     assert follow(snapshot / "config.json").read_text() == "{}"
 
 
-def test_nothing_else_of_the_hubs_cache_is_the_models(snapshot: Path) -> None:
+def test_links_to_other_files_of_the_hubs_cache_are_refused(snapshot: Path) -> None:
     (snapshot.parents[1] / "refs").mkdir()
     (snapshot.parents[1] / "refs" / "main").write_text("0123")
     (snapshot / "vocab.json").symlink_to("../../refs/main")
@@ -107,7 +107,7 @@ def test_nothing_else_of_the_hubs_cache_is_the_models(snapshot: Path) -> None:
     assert refused.value.fix == COPY
 
 
-def test_blobs_beside_any_other_folder_are_not_its_own(folder: Path) -> None:
+def test_links_to_blobs_beside_another_folder_are_refused(folder: Path) -> None:
     (folder.parents[0] / "blobs").mkdir()
     (folder.parents[0] / "blobs" / "abc").write_text("{}")
     (folder / "vocab.json").symlink_to("../blobs/abc")
@@ -117,5 +117,5 @@ def test_blobs_beside_any_other_folder_are_not_its_own(folder: Path) -> None:
     assert refused.value.fix == COPY
 
 
-def test_a_folder_that_is_not_there_has_no_links(tmp_path: Path) -> None:
+def test_a_missing_folder_has_no_links(tmp_path: Path) -> None:
     check_links(tmp_path / "gone")

@@ -18,7 +18,7 @@ def test_results_have_the_order_of_the_calls() -> None:
 
 
 def test_the_calls_run_in_parallel() -> None:
-    # Each waits for all others: run one after the other, they would never end.
+    # Each call waits for all others, so that calls one after another would never end.
     meeting = threading.Barrier(WORKERS, timeout=30)
     assert len(run_parallel([meeting.wait] * WORKERS, time.monotonic() + 30)) == WORKERS
 

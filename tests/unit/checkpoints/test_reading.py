@@ -177,7 +177,7 @@ def test_a_silent_source_times_out() -> None:
 
 
 def test_a_folder_of_links_is_read(tmp_path: Path) -> None:
-    """The layout of the hub's own cache."""
+    """The layout of the Hub's cache."""
     snapshot = tmp_path / "snapshot"
     snapshot.mkdir()
     for name in folder_of_names(folder_of(tmp_path, SHARDED)):

@@ -1,4 +1,4 @@
-"""In which dtype vLLM serves a checkpoint."""
+"""The dtype in which vLLM serves a checkpoint."""
 
 from __future__ import annotations
 

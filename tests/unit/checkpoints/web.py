@@ -1,4 +1,4 @@
-"""A web server on loopback that counts bytes and sends any reply, also a broken one."""
+"""A web server on loopback that counts bytes and sends any reply, even a broken one."""
 
 from __future__ import annotations
 

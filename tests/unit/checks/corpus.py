@@ -20,7 +20,7 @@ class Broken:
     """One broken case, and what tests expect of it.
 
     ``finding_code`` is the code of its finding, if it is not the rule's. ``left``: why the
-    container starts vLLM with it nevertheless; ``not_shown``: why the engine on this machine's CPU
+    container starts vLLM with it anyway; ``not_shown``: why the engine on this machine's CPU
     cannot show the problem. Older rules have these reasons in ``left_to_vllm`` and
     ``tests/engine/expected.py``.
     """

@@ -2,7 +2,7 @@
 
     head = damaged(tiny("p-eagle"), tmp_path / "head", Damage(drop=("mask_hidden",)))
 
-Safetensors files are read and written by hand, as bytes: unit tests have neither torch nor numpy.
+Safetensors files are read and written as bytes, since unit tests have neither torch nor numpy.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""When vLLM can run a P-EAGLE head with the kernel for matrices on a CPU."""
+"""P-EAGLE heads with small layers, which vLLM runs with a matrix-only kernel on a CPU."""
 
 from __future__ import annotations
 

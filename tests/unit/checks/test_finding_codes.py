@@ -35,7 +35,7 @@ def test_every_code_is_a_literal_or_a_constant() -> None:
 
 @cache
 def codes_in(path: Path) -> frozenset[str | None]:
-    """The codes of the findings that this file makes; ``None`` for those that are no constant."""
+    """The codes of the findings that this file makes; ``None`` if a code is not a constant."""
     return frozenset(_codes_in(path))
 
 

@@ -1,4 +1,4 @@
-"""Which caches and backends make vLLM use Triton on a GPU without FP8, as in its source."""
+"""Caches and backends with which vLLM uses Triton on a GPU without FP8, as in its source."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def test_a_size_that_is_not_a_number_is_one_error(tmp_path: Path) -> None:
     assert "hidden_size is 'large'" in refused.value.message
 
 
-def test_the_target_that_was_read_counts_not_the_catalogues(tmp_path: Path) -> None:
+def test_the_checkpoint_of_the_target_counts_not_the_catalogue(tmp_path: Path) -> None:
     """A folder with fewer layers is another model, and its layers decide about the head."""
     gone = [
         f"model.layers.{layer}.{part}.weight"

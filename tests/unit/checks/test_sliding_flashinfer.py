@@ -1,4 +1,4 @@
-"""Which caches and backends make vLLM run sliding layers on FlashInfer, as on an H200."""
+"""Caches and backends with which vLLM runs sliding layers on FlashInfer, as on an H200."""
 
 from __future__ import annotations
 

@@ -188,4 +188,4 @@ def test_the_container_refuses_before_it_starts_the_engine(tmp_path: Path) -> No
     (reported,) = documents(refused)
     assert reported["cause"] == "environment"
     assert "built for a/target+p-eagle, and SM_VLLM_MODEL is b/other" in reported["message"]
-    assert taken.returncode == 1, "the recorder ends, as no engine should"
+    assert taken.returncode == 1, "exit code of the recorder"

@@ -66,7 +66,7 @@ def test_a_broken_pair_is_refused_before_vllm_starts(name: str, tmp_path: Path) 
                          ids=lambda broken: broken.name)  # fmt: skip
 def test_every_pair_left_to_vllm_has_a_reason(broken: Broken, tmp_path: Path) -> None:
     assert refusal(broken.make(tmp_path)) is None
-    assert broken.left or LEFT.get(broken.name) or LEFT.get(broken.code), "why?"
+    assert broken.left or LEFT.get(broken.name) or LEFT.get(broken.code), "the reason is empty"
 
 
 def test_every_reason_belongs_to_a_case() -> None:

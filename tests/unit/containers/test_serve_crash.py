@@ -84,7 +84,7 @@ CRASHES = {
         "wrong-speculation",
         "correct the speculative configuration",
     ),
-    "gated": (  # a gated target on the hub
+    "gated": (  # a gated target on the Hub
         "Cannot access gated repo for url https://hub/acme/gated/resolve/main/config.json",
         "gated-model",
         "copy the model to S3",
@@ -94,7 +94,7 @@ CRASHES = {
         "gated-model",
         "copy the model to S3",
     ),
-    "missing": (  # a target on the hub, without a network
+    "missing": (  # a target on the Hub, without a network
         "LocalEntryNotFoundError: Cannot find an appropriate cached snapshot folder",
         "missing-weights",
         "mount the weights",
@@ -130,7 +130,7 @@ def test_no_wrapper_is_reported_as_the_cause(name: str) -> None:
     assert "See root cause above" not in wrapped.line
 
 
-def test_an_assertion_without_words_shows_its_code() -> None:
+def test_an_assertion_without_a_message_shows_its_code() -> None:
     lines = [
         "(Worker pid=9) ERROR 11-20 11:50:01 [x.py:1]     assert something == self.other",
         "(Worker pid=9) ERROR 11-20 11:50:01 [x.py:1]            ^^^^^^^^^^^^^^^^^^^^^^^",

@@ -137,7 +137,7 @@ def test_any_value_of_an_unrelated_name_is_accepted(name: str) -> None:
     check({name: "anything"})
 
 
-def test_an_unrelated_name_is_accepted_beside_ours() -> None:
+def test_an_unrelated_name_is_accepted_beside_a_known_one() -> None:
     check({"VLLM_MODEL": "a/b", "SM_VLLM_MODEL": "a/b"})
 
 

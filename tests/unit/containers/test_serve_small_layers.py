@@ -1,4 +1,4 @@
-"""Only vLLM's CPU build is started with our plugin."""
+"""Only the CPU build of vLLM is started with the toolkit's plugin."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_other_builds_do_not_get_the_plugin(container: Container) -> None:
 @pytest.mark.parametrize(
     ("given", "allowed"), [("theirs", f"theirs,{NAME}"), ("", NAME), ("a,b", f"a,b,{NAME}")]
 )
-def test_our_plugin_is_added_to_a_list_of_allowed_plugins(
+def test_the_plugin_is_added_to_a_list_of_allowed_plugins(
     container: Container, given: str, allowed: str
 ) -> None:
     assert started(container, VLLM_PLUGINS=given)["VLLM_PLUGINS"] == allowed
@@ -78,7 +78,7 @@ def test_without_such_a_list_all_plugins_stay_allowed(container: Container) -> N
         ("def another(): pass\ncheck_cpu_sgl_kernel = None", None),
     ],
 )
-def test_only_8_bit_integers_may_take_the_kernel_for_matrices(
+def test_only_8_bit_integers_may_use_the_matrix_kernel(
     tmp_path: Path, layers: str, chosen: dict[str, bool] | None
 ) -> None:
     package = tmp_path / "vllm" / "model_executor" / "layers"

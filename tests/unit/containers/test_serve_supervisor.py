@@ -25,7 +25,7 @@ def test_a_crash_at_start_ends_the_container_with_cause_and_fix(run: Run) -> Non
     assert last["cause"] == "out-of-memory"
     assert "CUDA out of memory. Tried to allocate 20 GiB" in last["message"]
     assert "--gpu-memory-utilization" in last["fix"]
-    assert len(container.starts()) == 1, "an engine that never was healthy is not started again"
+    assert len(container.starts()) == 1, "an engine that never was healthy is not restarted"
 
 
 def test_a_child_that_lingers_delays_the_end_by_less_than_5_seconds(run: Run) -> None:

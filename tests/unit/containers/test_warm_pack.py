@@ -35,7 +35,7 @@ def test_the_caches_are_packed_and_the_same_ones_give_the_same_bytes(tmp_path: P
 
     assert packed(place, tmp_path / "second") == CACHES
     assert (tmp_path / "first").read_bytes() == (tmp_path / "second").read_bytes()
-    assert (tmp_path / "first").read_bytes()[4:8] == bytes(4), "gzip's own time: tomorrow as well"
+    assert (tmp_path / "first").read_bytes()[4:8] == bytes(4), "gzip records no time"
     assert first.files == len(CACHES)
     assert first.unpacked_bytes == sum(map(len, CACHES.values()))
 
@@ -93,7 +93,7 @@ def test_secrets_in_every_compiled_file_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(NothingCompiled, match="every compiled file contains the value of a secret"):
         pack(place, tmp_path / "archive", [SECRET])
 
-    assert [path.name for path in tmp_path.iterdir()] == ["place"], "no archive, nor half of one"
+    assert [path.name for path in tmp_path.iterdir()] == ["place"], "no complete or partial archive"
 
 
 def test_a_full_disk_leaves_no_partial_archive(

@@ -158,7 +158,7 @@ def test_an_engine_that_compiled_nothing_is_an_error(place: Path) -> None:
     assert answer[0] == 409
     assert "compiled nothing" in error_of(answer)
     filled(place)
-    assert client.ask()[0] == 200, "it is looked at again"
+    assert client.ask()[0] == 200, "the folder is read again"
 
 
 @pytest.mark.usefixtures("place")

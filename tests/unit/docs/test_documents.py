@@ -1,4 +1,4 @@
-"""Every command that the documents show is one that the command line takes."""
+"""The command line accepts every command in the documents."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _shown_commands() -> list[str]:
 
 
 @pytest.mark.parametrize("command", sorted(set(_shown_commands())))
-def test_a_command_in_the_documents_is_taken(
+def test_a_command_in_the_documents_is_accepted(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "my_catalog").mkdir()
@@ -43,7 +43,7 @@ def test_a_command_in_the_documents_is_taken(
 
     cli.main(words, prog_name="peagle", standalone_mode=False)
 
-    assert len(reached) >= 2, "only the group was reached"
+    assert len(reached) >= 2, "only the group was invoked"
 
 
 def test_the_documents_show_commands() -> None:

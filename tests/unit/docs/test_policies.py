@@ -18,7 +18,7 @@ NAMED_OTHERWISE = {
     "s3:ListMultipartUploads": "s3:ListBucketMultipartUploads",
     "s3:ListParts": "s3:ListMultipartUploadParts",
 }
-"""S3's actions are not called as its operations are (service authorization reference)."""
+"""S3's actions and operations have different names (service authorization reference)."""
 
 
 IMAGES = ("ensure_build_role", "codebuild.py", "ecr.py", "image_records.py")

@@ -1,4 +1,4 @@
-"""What a container gets of a pair, what it wrote, and what its log reports."""
+"""The environment of a container, the files that it writes, and the times in its log."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""`--weights-by stream`: the engine reads S3 itself, nothing is mounted, and where that cannot be
-it is refused."""
+"""`--weights-by stream`: the engine reads S3 itself, without mounts, or the plan is refused."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def test_each_source_has_its_path_and_mounts(
 def test_baked_weights_keep_their_paths_without_mounts_and_uploads(
     options: dict[str, Any], paths: tuple[str, str]
 ) -> None:
-    """The image has them below PEAGLE_ML_ROOT, or in its hub cache."""
+    """The image has them below PEAGLE_ML_ROOT, or in its Hub cache."""
     made = plan(name="n", image=IMAGE, baked_weights=True, **options)
     assert layout(made) == (*paths, [])
     assert made.target.weights.kind == "image"
@@ -187,9 +187,9 @@ def test_a_model_source_must_be_in_s3() -> None:
 @pytest.mark.parametrize(
     ("options", "download", "startup"),
     [
-        # 17 GB: 340 s from the hub, 85 s to the GPU, 600 s to compile.
+        # 17 GB: 340 s from the Hub, 85 s to the GPU, 600 s to compile.
         ({}, 60, 1080),
-        # 16 GB from S3 at 100 MB/s and a minute; 1 GB from the hub.
+        # 16 GB from S3 at 100 MB/s and a minute; 1 GB from the Hub.
         ({"model_source": "s3://bucket/model"}, 240, 720),
         ({"pair": "small"}, 120, 660),
     ],

@@ -22,7 +22,7 @@ DIGEST = "sha256:" + "a" * 64
          "1.dkr.ecr.us-east-1.example.com/vllm:1", DIGEST),
     ],
 )  # fmt: skip
-def test_an_image_s_name_and_digest(text: str, name: str, digest: str | None) -> None:
+def test_the_name_and_the_digest_of_an_image(text: str, name: str, digest: str | None) -> None:
     assert split_image(text) == (name, digest)
 
 

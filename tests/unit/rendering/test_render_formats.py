@@ -70,7 +70,7 @@ def test_every_readme_explains_the_use(format: str) -> None:
     readme = text(format, plan, "README.md")
     assert plan.region in readme
     assert "```" in readme
-    assert not re.search(r"(?<!\$)\{[a-z_]+\}", readme), "a fact was left out of the form"
+    assert not re.search(r"(?<!\$)\{[a-z_]+\}", readme), "a placeholder was not filled in"
     assert f"--endpoint-name {plan.name}" in readme
     assert f"https://runtime.sagemaker.us-east-1.amazonaws.com/endpoints/{plan.name}/" in readme
 
@@ -167,7 +167,7 @@ def test_the_script_is_python_with_the_requests(shape: str) -> None:
     plan = plan_of(shape)
     made = script(plan)
     text = made.replace(plan.pair, "").replace(plan.runtime.image, "")
-    assert "@" not in text, "a mark was left open"
+    assert "@" not in text, "a placeholder was not filled in"
     values = {
         node.targets[0].id: ast.literal_eval(node.value)
         for node in ast.parse(made).body
