@@ -288,6 +288,7 @@ class Cloud:
                 "CurrentInstanceCount": variant["InitialInstanceCount"],
             }
             for variant in self.configs.get(config, {}).get("ProductionVariants", [])
+            if "VariantName" in variant
         ]
 
     def _list_endpoints(self) -> Any:

@@ -5,8 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from peagle.deploy.served import served_by_plan
+from peagle.deploy.state import Revision
 from peagle.fit.models import Fit
 from peagle.planning.plan import (
+    EXECUTION_ROLE,
+    MODEL_BUCKET,
     DrafterChoice,
     Mount,
     Plan,
@@ -17,6 +21,7 @@ from peagle.planning.plan import (
     Weights,
 )
 
+SPECULATION = '{"method": "eagle3", "num_speculative_tokens": 5, "parallel_drafting": true}'
 IMAGE = "111122223333.dkr.ecr.us-east-1.amazonaws.com/peagle:0.28.0"
 
 
@@ -51,7 +56,7 @@ def a_plan(folder: Path | None = None, **changes: Any) -> Plan:
         max_model_len=2048,
         concurrency=4,
         engine_arguments=("--model", "a/target"),
-        environment={"SM_VLLM_MODEL": "a/target"},
+        environment={"SM_VLLM_MODEL": "a/target", "SM_VLLM_SPECULATIVE_CONFIG": SPECULATION},
         mounts=mounts,
         download_timeout_seconds=600,
         startup_timeout_seconds=600,
@@ -74,9 +79,25 @@ def a_plan(folder: Path | None = None, **changes: Any) -> Plan:
         findings=(),
         reasons=(),
     )
+    if "speculation" in changes and "environment" not in changes:
+        changes["environment"] = {"SM_VLLM_MODEL": "a/target"}
     return plan.model_copy(update=changes)
 
 
 def another(plan: Plan) -> Plan:
     """The plan with another K, as far as AWS can see."""
     return plan.model_copy(update={"environment": {**plan.environment, "SM_VLLM_K": "7"}})
+
+
+def a_revision(plan: Plan, bucket: str | None = None, fingerprint: str = "0a1b2c3d") -> Revision:
+    """The plan as applied with role ``r``."""
+    filled = {EXECUTION_ROLE: "r", MODEL_BUCKET: bucket or ""}
+    return Revision(
+        fingerprint=fingerprint,
+        served=served_by_plan(plan, filled),
+        plan=plan,
+        role="r",
+        bucket=bucket,
+        model="c",
+        config="c",
+    )

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from peagle.deploy import state as records
-from peagle.deploy.state import Deployment, Failure, Resource, Revision
+from peagle.deploy.state import Deployment, Failure, Resource
 from peagle.errors import NotFound, UserError
 from peagle.store import write_json
-from tests.unit.aws.plans import a_plan
+from tests.unit.aws.plans import a_plan, a_revision
 
 
 def _record(name: str = "peagle-pair", scope: str = "111122223333", region: str = "us-east-1"):  # type: ignore[no-untyped-def]
-    pending = Revision(fingerprint="0a1b2c3d", plan=a_plan(), role="r", bucket=None, config="c")
+    pending = a_revision(a_plan())
     return Deployment(
         name=name, scope=scope, account="111122223333", region=region, pending=pending,
         resources=(Resource(type="Model", name="m", revision="0a1b2c3d", keys=("ü/1",)),),
@@ -30,25 +30,33 @@ def test_a_record_is_read_as_it_was_written(own_home: Path) -> None:
     assert records.load_record("111122223333", "eu-west-1", "peagle-pair") is None
 
 
-def _format_1(record: Deployment) -> dict[str, Any]:
-    """The record as the previous version wrote it."""
-    document = record.model_dump(mode="json")
-    document["wanted"] = document.pop("pending")
-    for resource in document["resources"]:
-        resource["generation"] = resource.pop("revision")
-    return document | {"format": 1, "failure": "no capacity (deploy again)"}
+def _earlier(record: Deployment, number: int) -> dict[str, Any]:
+    """The record as a version with that format wrote it."""
+    document = record.model_dump(mode="json") | {"format": number}
+    document.pop("previous")
+    for added in ("served", "model"):
+        document["pending"].pop(added)
+    if number == 1:
+        document["wanted"] = document.pop("pending")
+        document["failure"] = "no capacity (deploy again)"
+        for resource in document["resources"]:
+            resource["generation"] = resource.pop("revision")
+    return document
 
 
-def test_a_record_of_the_previous_version_is_read(own_home: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "failure"), [(1, Failure(message="no capacity (deploy again)")), (2, None)]
+)
+def test_a_record_of_an_earlier_version_is_read(
+    own_home: Path, number: int, failure: Failure | None
+) -> None:
     record = _record()
     path = records.record_path(record.scope, record.region, record.name)
-    write_json(path, _format_1(record))
+    write_json(path, _earlier(record, number))
 
     (found,) = records.all_records()
 
-    assert found == record.model_copy(
-        update={"failure": Failure(message="no capacity (deploy again)")}
-    )
+    assert found == record.model_copy(update={"failure": failure})
     records.save(found)
     assert records.find_record(record.name) == found
 
@@ -56,10 +64,10 @@ def test_a_record_of_the_previous_version_is_read(own_home: Path) -> None:
 def test_a_record_of_a_newer_version_is_refused_with_the_fix(own_home: Path) -> None:
     record = _record()
     path = records.record_path(record.scope, record.region, record.name)
-    write_json(path, record.model_dump(mode="json") | {"format": 3, "unknown": 1})
+    write_json(path, record.model_dump(mode="json") | {"format": 4, "unknown": 1})
     before = path.read_bytes()
 
-    with pytest.raises(UserError, match="has format 3") as newer:
+    with pytest.raises(UserError, match="has format 4") as newer:
         records.find_record(record.name)
 
     assert newer.value.code == "record-too-new"

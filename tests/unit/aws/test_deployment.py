@@ -324,7 +324,7 @@ def test_progress_shows_state_time_cost_and_the_last_line(world: World) -> None:
 def test_waiting_has_a_limit(world: World) -> None:
     world.cloud.next_scripts = [[("Creating", None)]]
 
-    with pytest.raises(CloudError, match="still Creating after 50 minutes"):
+    with pytest.raises(CloudError, match="still Creating after 40 minutes"):
         world.deploy(a_plan())
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from peagle.deploy import state as records
-from peagle.deploy.state import Deployment, Resource, ResourceType, Revision
+from peagle.deploy.state import Deployment, Resource, ResourceType
 from peagle.planning.plan import Mount
-from tests.unit.aws.plans import a_plan
+from tests.unit.aws.plans import a_plan, a_revision
 
 
 def deployed(
@@ -13,7 +13,7 @@ def deployed(
 ) -> None:
     """Record one that has mounted ``uri``, or with another ``kind`` what was made before it."""
     plan = a_plan(mounts=(Mount(channel=None, s3_uri=uri),))
-    pending = Revision(fingerprint="0a", plan=plan, role="r", bucket="models", config="c")
+    pending = a_revision(plan, "models", "0a")
     made = Resource(type=kind, name="n", made=True, revision="0a")
     records.save(Deployment(name=name, scope=scope, account="1", region="us-east-1",
                             pending=pending, resources=(made,)))  # fmt: skip

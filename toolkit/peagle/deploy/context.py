@@ -16,6 +16,7 @@ from peagle.aws.client import Aws, Clock
 from peagle.aws.runtime import Tail
 from peagle.aws.sagemaker import BUSY, Endpoint
 from peagle.deploy import state
+from peagle.deploy.served import start_seconds
 from peagle.deploy.state import Deployment, Resource, ResourceType, Revision
 from peagle.errors import CloudError, Fix, PeagleError, Refused
 
@@ -124,7 +125,7 @@ class DeploymentContext:
             if tail:
                 tail.drain()
             seconds = max(0.0, self.clock.now() - since)
-            price = revision.plan.price_per_hour_usd
+            price = revision.served.usd_per_hour
             cost = None if price is None else price * seconds / 3600
             line = tail.last_line if tail else ""
             self.observe(Progress(purpose or live.status, seconds, cost, line))
@@ -144,8 +145,7 @@ class DeploymentContext:
 
 def limit_seconds(revision: Revision) -> float:
     """How long the endpoint of a revision may take to start, in seconds."""
-    plan = revision.plan
-    return plan.download_timeout_seconds + plan.startup_timeout_seconds + PROVISIONING_SECONDS
+    return start_seconds(revision.served) + PROVISIONING_SECONDS
 
 
 def _changed_nothing(error: PeagleError) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 
 from peagle.aws.s3 import Upload, files_below
 from peagle.data import weights_folder
+from peagle.deploy.served import served_by_requests
 from peagle.deploy.state import Deployment, Revision
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan, Weights
 from peagle.render.requests import Request, requests, with_replaced
@@ -32,15 +33,12 @@ _HASH_AT_END = re.compile(r"-[0-9a-f]{8}$")
 class DesiredState:
     """What deploy creates in the account: the revision, its uploads, its three requests."""
 
+    plan: Plan
     revision: Revision
     uploads: tuple[Upload, ...]
     model: dict[str, Any]
     config: dict[str, Any]
     endpoint: dict[str, Any]
-
-    @property
-    def plan(self) -> Plan:
-        return self.revision.plan
 
     @property
     def fingerprint(self) -> str:
@@ -55,11 +53,11 @@ class DesiredState:
 
     @property
     def model_name(self) -> str:
-        return str(self.model["ModelName"])
+        return self.revision.model
 
     @property
     def config_name(self) -> str:
-        return str(self.config["EndpointConfigName"])
+        return self.revision.config
 
 
 def local_weights(plan: Plan) -> tuple[Weights, ...]:
@@ -88,11 +86,14 @@ def desired_state(
     renamed = other_folder | _other_names(planned, fingerprint, record)
     complete = with_replaced(planned, filled | renamed)
     return DesiredState(
+        plan,
         Revision(
             fingerprint=fingerprint,
+            served=served_by_requests(plan, complete[MODEL], complete[CONFIG]),
             plan=plan,
             role=role,
             bucket=bucket if folders else None,
+            model=complete[MODEL]["ModelName"],
             config=complete[CONFIG]["EndpointConfigName"],
         ),
         tuple(

@@ -41,11 +41,12 @@ class EndpointServer:
 
     @property
     def is_chat_model(self) -> bool:
-        return self.record is None or self.record.current.plan.proof.chat
+        plan = self.record.current.plan if self.record else None
+        return plan is None or plan.proof.chat
 
     @property
     def speculates(self) -> bool:
-        return self.record is not None and self.record.current.plan.speculation is not None
+        return self.record is not None and self.record.current.served.k > 0
 
     @property
     def stand_in(self) -> str | None:
@@ -59,7 +60,7 @@ class EndpointServer:
 
     def counters(self) -> Counters | None:
         """With one instance only: with several, each call may reach another engine."""
-        if self.record is None or self.record.current.plan.instance_count > 1:
+        if self.record is None or self.record.current.served.instance_count > 1:
             return None
         return runtime.counters(self.aws, self.name)
 

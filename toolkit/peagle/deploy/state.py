@@ -1,8 +1,8 @@
 """Deployment records: what deploy created, written before and after every step.
 
-One JSON file per endpoint, ``$PEAGLE_HOME/deployments/<scope>/<region>/<name>.json``. It is the
-only memory between commands: ``destroy`` removes what it lists and nothing else. This module does
-not import boto3, so that listing and completing names is quick.
+One JSON file per endpoint, ``$PEAGLE_HOME/deployments/<scope>/<region>/<name>.json``. The tags in
+the account are the truth and the record is a cache: ``discover`` makes a record of what another
+machine deployed. This module does not import boto3, so that listing and completing names is quick.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from uuid import uuid4
 
 from pydantic import Field, ValidationError
 
+from peagle.deploy.served import Served, served_by_plan, weight_prefixes
 from peagle.errors import Fix, NotFound, PeagleError, Refused, UserError, nearest
-from peagle.planning.plan import MODEL_BUCKET, Frozen, Plan
+from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Frozen, Plan
 from peagle.proof import Proof
 from peagle.store import SANDBOX, home, locked, write_json
 
-FORMAT = 2
-"""Format 1 names a revision ``generation`` and the pending one ``wanted``."""
+FORMAT = 3
+"""Format 1 names a revision ``generation`` and the pending one ``wanted``; before format 3, a
+revision has no ``served`` and no ``model``."""
 
 ResourceType = Literal["Endpoint", "EndpointConfig", "Model", "S3Objects", "S3Bucket"]
 
@@ -50,13 +52,16 @@ class Revision(Frozen):
     """One plan as applied: with role, bucket and resource names.
 
     ``fingerprint`` is a hash of the complete requests and of the uploaded files: equal
-    fingerprints mean that applying again would change nothing.
+    fingerprints mean that applying again would change nothing. ``plan`` is ``None`` for what
+    another machine deployed.
     """
 
     fingerprint: str
-    plan: Plan
+    served: Served
+    plan: Plan | None
     role: str
     bucket: str | None
+    model: str
     config: str
     proof: Proof | None = None
 
@@ -77,10 +82,11 @@ class Deployment(Frozen):
     """Everything known about one endpoint.
 
     ``serving`` is the revision that AWS confirmed in service, ``pending`` the one being applied
-    (or that failed). ``billing_since`` is when the endpoint was requested, in epoch seconds.
+    (or that failed), ``previous`` the proved one before ``serving``, kept for a rollback.
+    ``billing_since`` is when the endpoint was requested, in epoch seconds.
     """
 
-    format: Literal[2] = 2
+    format: Literal[3] = 3
     id: str = Field(default_factory=lambda: uuid4().hex)
     name: str
     scope: str
@@ -88,6 +94,7 @@ class Deployment(Frozen):
     region: str
     serving: Revision | None = None
     pending: Revision | None = None
+    previous: Revision | None = None
     resources: tuple[Resource, ...] = ()
     billing_since: float | None = None
     failure: Failure | None = None
@@ -211,7 +218,7 @@ def _read(path: Path) -> Deployment:
                 "upgrade peagle-toolkit; the record is left unchanged",
                 code="record-too-new",
             )
-        upgraded = _upgraded(document) if number == 1 else document
+        upgraded = _upgraded(document, number) if number in (1, 2) else document
         return Deployment.model_validate_json(json.dumps(upgraded))
     except (ValueError, ValidationError, OSError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -222,21 +229,37 @@ def _read(path: Path) -> Deployment:
         ) from error
 
 
-def _upgraded(document: dict[str, Any]) -> dict[str, Any]:
+def _upgraded(document: dict[str, Any], number: int) -> dict[str, Any]:
+    """A record of an earlier format in the present one."""
+    upgraded = _renamed(document) if number == 1 else document
+    for role in ("serving", "pending"):
+        if upgraded.get(role):
+            upgraded = upgraded | {role: _with_served(upgraded[role])}
+    return upgraded | {"format": FORMAT}
+
+
+def _renamed(document: dict[str, Any]) -> dict[str, Any]:
     """A record of format 1 in format 2."""
     failure = document.get("failure")
     resources = [
         {("revision" if key == "generation" else key): value for key, value in resource.items()}
         for resource in document.get("resources", ())
     ]
-    upgraded = document | {
-        "format": FORMAT,
+    renamed = document | {
         "pending": document.get("wanted"),
         "resources": resources,
         "failure": {"message": failure} if isinstance(failure, str) else None,
     }
-    upgraded.pop("wanted", None)
-    return upgraded
+    renamed.pop("wanted", None)
+    return renamed
+
+
+def _with_served(revision: dict[str, Any]) -> dict[str, Any]:
+    """A revision of format 2 in format 3. Model and configuration had the same name."""
+    plan = Plan.model_validate_json(json.dumps(revision["plan"]))
+    filled = {EXECUTION_ROLE: revision["role"], MODEL_BUCKET: revision["bucket"] or ""}
+    served = served_by_plan(plan, filled).model_dump(mode="json")
+    return revision | {"served": served, "model": revision["config"]}
 
 
 def refuse_weights_in_use(
@@ -265,17 +288,6 @@ def refuse_weights_in_use(
 def _uses(record: Deployment, uris: Collection[str]) -> bool:
     if not record.of_type("Endpoint"):
         return False
-    revisions = [revision for revision in (record.serving, record.pending) if revision]
-    used = [prefix for revision in revisions for prefix in _weights_prefixes(revision)]
+    revisions = (record.serving, record.pending, record.previous)
+    used = [prefix for one in revisions if one for prefix in weight_prefixes(one.served)]
     return any(one.startswith(uri) or uri.startswith(one) for one in used for uri in uris)
-
-
-def _weights_prefixes(revision: Revision) -> Iterator[str]:
-    """The prefixes that the plan mounts or streams, each ending with a slash."""
-    plan = revision.plan
-    for mount in plan.mounts:
-        uri = mount.s3_uri.replace(MODEL_BUCKET, revision.bucket or MODEL_BUCKET)
-        yield f"{uri.rstrip('/')}/"
-    for weights in (plan.target.weights, plan.drafter.weights if plan.drafter else None):
-        if weights is not None and weights.streamed:
-            yield f"{weights.location.rstrip('/')}/"

@@ -13,6 +13,7 @@ from peagle.deploy import state
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.state import Deployment, Revision
 from peagle.errors import PeagleError
+from peagle.planning.plan import Plan
 from peagle.protocol import ENGINE_TAG, STAND_IN_TAG, WarmStart, warm_start_in
 from peagle.store import SANDBOX
 
@@ -49,30 +50,30 @@ def deployment_status(aws: Aws, record: Deployment) -> dict[str, Any]:
     """The JSON document of ``deploy`` and ``status``. Raises CloudError."""
     live = sagemaker.describe(aws, record.name)
     revision = shown_revision(record, live)
-    plan, proof = revision.plan, revision.proof
+    plan, served, proof = revision.plan, revision.served, revision.proof
     engine = sandbox_engine(aws, live)
     failure = record.failure
     return {
         "name": record.name,
         "state": state_of(record, live),
-        "pair": plan.pair,
+        "pair": served.pair,
         "region": record.region,
         "account": record.account,
         "sandbox": record.scope == SANDBOX,
         "acceptance_length": proof.acceptance_length if proof else None,
         "acceptance_per_position": list(proof.acceptance_per_position) if proof else [],
-        "acceptance_floor": plan.speculation.acceptance_floor if plan.speculation else None,
+        "acceptance_floor": _floor(plan),
         "drafts": proof.drafts if proof else None,
         "proved": bool(proof and proof.passed),
         "openai_base_url": aws.openai_base_url(record.name),
-        "price_per_hour_usd": plan.price_per_hour_usd,
-        "price_date": plan.price_date,
-        "instance_type": plan.instance_type,
-        "instance_count": plan.instance_count,
-        "vllm": plan.runtime.vllm,
+        "price_per_hour_usd": served.usd_per_hour,
+        "price_date": served.price_date,
+        "instance_type": served.instance_type,
+        "instance_count": served.instance_count,
+        "vllm": served.vllm,
         "vllm_here": engine.vllm,
-        "speculation": plan.speculation is not None,
-        "k": plan.speculation.k if plan.speculation else None,
+        "speculation": served.k > 0,
+        "k": served.k or None,
         "stand_in": engine.stand_in,
         "endpoint_status": live.status if live else None,
         "endpoint_config": live.config if live else None,
@@ -89,6 +90,10 @@ def deployment_status(aws: Aws, record: Deployment) -> dict[str, Any]:
     }
 
 
+def _floor(plan: Plan | None) -> float | None:
+    return plan.speculation.acceptance_floor if plan and plan.speculation else None
+
+
 def list_deployments(aws: Aws, region: str | None = None) -> list[dict[str, Any]]:
     """The rows of ``list``: the account's deployments in ``region``, or in all regions."""
     rows = []
@@ -103,10 +108,10 @@ def list_deployments(aws: Aws, region: str | None = None) -> list[dict[str, Any]
                 "name": record.name,
                 "state": state_of(record, live),
                 "region": record.region,
-                "pair": revision.plan.pair,
+                "pair": revision.served.pair,
                 "price_per_hour_usd": usd_per_hour(record),
                 "acceptance_length": revision.proof.acceptance_length if revision.proof else None,
-                "speculation": revision.plan.speculation is not None,
+                "speculation": revision.served.k > 0,
                 "stand_in": sandbox_engine(there, live).stand_in,
             }
         )
@@ -140,7 +145,7 @@ def usd_per_hour(record: Deployment) -> float | None:
     """
     if not record.of_type("Endpoint"):
         return 0.0
-    return record.current.plan.price_per_hour_usd
+    return record.current.served.usd_per_hour
 
 
 def endpoint_created(aws: Aws, name: str) -> float | None:
