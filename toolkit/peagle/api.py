@@ -86,6 +86,9 @@ if TYPE_CHECKING:
     from peagle.images.inspect import show_image as show_image
     from peagle.images.inspect import unchecked_image as unchecked_image
     from peagle.planning import make_plan as make_plan
+    from peagle.planning.overrides import checked_settings as checked_settings
+    from peagle.planning.overrides import parse_settings as parse_settings
+    from peagle.planning.overrides import parse_variables as parse_variables
     from peagle.proof import prove as prove
     from peagle.protocol import request_body as request_body
     from peagle.render import format_files as format_files
@@ -96,6 +99,7 @@ if TYPE_CHECKING:
     from peagle.render import render as render
     from peagle.render.image_names import is_own_image as is_own_image
     from peagle.render.image_names import parse_tag as parse_tag
+    from peagle.render.requests import override_arguments as override_arguments
     from peagle.render.requests import pair_arguments as pair_arguments
     from peagle.request_validation import plan_request_findings as plan_request_findings
     from peagle.sandbox.client import add_instances as add_instances
@@ -186,6 +190,7 @@ _FUNCTIONS = {
     ),
     "peagle.images.docker": ("compose_command", "connect_docker"),
     "peagle.images.inspect": ("list_images", "show_image", "unchecked_image"),
+    "peagle.planning.overrides": ("checked_settings", "parse_settings", "parse_variables"),
     "peagle.proof": ("prove",),
     "peagle.protocol": ("request_body",),
     "peagle.render": (
@@ -197,7 +202,7 @@ _FUNCTIONS = {
         "render",
     ),
     "peagle.render.image_names": ("is_own_image", "parse_tag"),
-    "peagle.render.requests": ("pair_arguments",),
+    "peagle.render.requests": ("override_arguments", "pair_arguments"),
     "peagle.request_validation": ("plan_request_findings",),
     "peagle.sandbox.client": (
         "add_instances",

@@ -28,13 +28,26 @@ DEFAULT_AMI = "default"
 _KEYS = {"attention-backend": ("attention-config", "backend")}
 """Arguments of vLLM that can also be given as a key of another one."""
 
-_PLANNED = frozenset(
-    {
-        "model", "revision", "served-model-name", "max-model-len", "max-num-seqs",
-        "tensor-parallel-size", "speculative-config", "port", "host",
-    }
-)  # fmt: skip
-"""Arguments of vLLM that a plan decides; the catalogue's settings never do."""
+_DRAFTING = "use PAIR, --drafter, --k or --no-speculation"
+_ONE_PER_ENDPOINT = "use --instance-type; --instance-count adds engines"
+DECIDED: Mapping[str, str] = {
+    "model": "use PAIR, and --model-source for weights in S3",
+    "revision": "use PAIR: the catalogue names the commit, also one of your own with --catalog",
+    "served-model-name": "leave it out: requests name the target's id",
+    "max-model-len": "use --max-model-len",
+    "max-num-seqs": "use --concurrency",
+    "tensor-parallel-size": "use --instance-type: the plan uses as many of its GPUs as it needs",
+    "pipeline-parallel-size": _ONE_PER_ENDPOINT,
+    "data-parallel-size": _ONE_PER_ENDPOINT,
+    "speculative-config": _DRAFTING,
+    "spec-method": _DRAFTING,
+    "spec-model": _DRAFTING,
+    "spec-tokens": _DRAFTING,
+    "port": "leave it out: SageMaker decides it",
+    "host": "leave it out: SageMaker decides it",
+}
+"""Arguments of vLLM that a plan decides, and what decides them; the catalogue's settings never
+do."""
 
 
 @dataclass(frozen=True)
@@ -241,7 +254,7 @@ def engine_settings(
     return {
         setting.name: setting
         for setting in applicable(settings, gpu_architecture, vllm)
-        if setting.name not in _PLANNED
+        if setting.name not in DECIDED
     }
 
 

@@ -208,6 +208,13 @@ LOADS = (
         "memory-utilization",
     ),
     Broken(
+        "a token for the hub",
+        lambda f: tiny_case(f, environment={"HF_TOKEN": "hf_abcdefghijk"}),
+        "secret-in-environment",
+        left="vLLM needs it where the weights are gated, and the log hides it",
+        not_shown="vLLM runs with it; the endpoint's description shows it",
+    ),
+    Broken(
         "no padding in parallel",
         lambda f: tiny_case(f, speculative_settings={"disable_padded_drafter_batch": True}),
         "drafter-batch-padding",

@@ -141,34 +141,34 @@ def test_a_target_that_is_another_model_is_an_error(tmp_path: Path) -> None:
         (["gpt-oss-20b", "--instance-type", "ml.g4dn.xlarge"], "gpu-too-old", "error"),
         (["tiny", "--image", "docker.io/me/mine:1"], "image-not-in-ecr", "error"),
         (["tiny", "--region", "us-east-9"], "region-unknown", "error"),
-        (["tiny", "--engine", "enable-lora"], "lora", "error"),
+        (["tiny", "--set", "enable-lora"], "lora", "error"),
         (["tiny", "--env", "SM_VLLM_ENABLE_LORA=true"], "lora", "error"),
         (["tiny", "--env", "SM_VLLM_PIPELINE_PARALLEL_SIZE=2"], "pipeline-parallel", "error"),
         (["tiny", "--env", "SM_VLLM_FOO=bar"], "engine-argument", "error"),
         ([*GEMMA, "--env", "SM_VLLM_KV_CACHE_DTYPE=fp8"], "sliding-flashinfer", "error"),
-        ([*GEMMA, "--engine", f"attention-config={FLASHINFER}"], "sliding-flashinfer", "error"),
+        ([*GEMMA, "--set", f"attention-config={FLASHINFER}"], "sliding-flashinfer", "error"),
         (
             [*GEMMA, "--env", f"SM_VLLM_ATTENTION_CONFIG={FLASHINFER}"],
             "sliding-flashinfer",
             "error",
         ),
         (
-            [*GEMMA, "--engine", "attention-config.backend=FLASHINFER"],
+            [*GEMMA, "--set", "attention-config.backend=FLASHINFER"],
             "sliding-flashinfer",
             "error",
         ),
-        (["tiny", "--engine", "--pipeline-parallel-size=2"], "pipeline-parallel", "error"),
+        (["tiny", "--set", "--pipeline-parallel-size=2"], "pipeline-parallel", "error"),
         (["tiny", "--env", "VLLM_USE_V2_MODEL_RUNNER=1"], "model-runner-v2", "error"),
         (["tiny", "--speculative", "disable_by_batch_size=8"], "speculative-setting", "error"),
         (["tiny", "--speculative", "num_speculative_token=5"], "speculative-setting", "error"),
-        (["tiny", "--engine", "foo=bar"], "engine-argument", "error"),
-        (["tiny", "--engine", "gpu-memory-utilization=90"], "memory-utilization", "error"),
+        (["tiny", "--set", "foo=bar"], "engine-argument", "error"),
+        (["tiny", "--set", "gpu-memory-utilization=90"], "memory-utilization", "error"),
         (["gpt-oss-20b", "--concurrency", "100000"], "drafting-slots", "warning"),
         (["tiny", "--tp", "8", "--instance-type", "ml.g6.xlarge"], "tensor-parallel", "error"),
         (["tiny", "--cpu", "--vllm", "0.30.0"], "vllm-cpu-broken", "error"),
-        (["tiny", "--cpu", "--engine", "dtype=bfloat16"], "amx-small-layers", "note"),
+        (["tiny", "--cpu", "--set", "dtype=bfloat16"], "amx-small-layers", "note"),
         (["gpt-oss-20b", "--max-model-len", "131072"], "long-context-head", "warning"),
-        (["qwen3-coder-30b", "--engine", "quantization=fp8"], "target-numerics", "warning"),
+        (["qwen3-coder-30b", "--set", "quantization=fp8"], "target-numerics", "warning"),
     ],
 )
 def test_every_option_reaches_its_rule(arguments: list[str], code: str, level: str) -> None:
@@ -179,10 +179,10 @@ def test_every_option_reaches_its_rule(arguments: list[str], code: str, level: s
     "arguments",
     [
         ["tiny", "--env", "SM_VLLM_ENABLE_LORA=false"],
-        ["tiny", "--env", "SM_VLLM_ENABLE_LORA=true", "--engine", "enable-lora=false"],
-        [*GEMMA, "--engine", 'attention-config={"backend": "TRITON_ATTN"}'],
-        [*GEMMA, "--engine", 'attention-config="FLASHINFER"'],
-        [*GEMMA, "--engine", "attention-config=[1"],
+        ["tiny", "--env", "SM_VLLM_ENABLE_LORA=true", "--set", "enable-lora=false"],
+        [*GEMMA, "--set", 'attention-config={"backend": "TRITON_ATTN"}'],
+        [*GEMMA, "--set", 'attention-config="FLASHINFER"'],
+        [*GEMMA, "--set", "attention-config=[1"],
     ],
 )
 def test_disabled_setting_is_no_error(arguments: list[str]) -> None:
@@ -211,7 +211,7 @@ def test_the_ami_is_the_one_that_a_plan_would_name() -> None:
 
 def test_a_plans_own_arguments_count() -> None:
     """The catalogue turns prefix caching off; turning it on again is seen."""
-    made = document("gpt-oss-20b", "--engine", "enable-prefix-caching")
+    made = document("gpt-oss-20b", "--set", "enable-prefix-caching")
     assert codes(made, "warning") == ["prefix-caching"]
 
 
@@ -232,7 +232,7 @@ def test_another_targets_head_is_known_by_its_id_and_not_even_read() -> None:
         (["gemma-4-31b", "--drafter", "hf"], "is not on the hub"),
         (["tiny", "--vllm", "newest"], "is not a vLLM version"),
         (["tiny", "--env", "NAME"], "write NAME=VALUE"),
-        (["tiny", "--engine", "=2"], "has no argument name"),
+        (["tiny", "--set", "=2"], "has no argument name"),
         (["tiny", "--speculative", "num_speculative_tokens=5"], "use --k"),
         (["tiny+ngram", "--drafter", "./head"], "ngram drafts without a head"),
         (["tiny", "--drafter", "s3://MyBkt/head"], "write s3://mybkt/head"),

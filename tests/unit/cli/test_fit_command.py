@@ -13,7 +13,7 @@ from peagle.cli.main import cli
 from peagle.cli.output.fit import MEANINGS, OPTIONS
 from peagle.data import data_folder
 from peagle.errors import CheckpointError, NotFound, Refused, UserError
-from tests.unit.cli.fitting import H200, answer, changed, folder, peagle, shown
+from tests.unit.cli.fitting import H200, answer, changed, folder, peagle, refused, shown
 
 KEYS = ("weights_gib", "drafter_gib", "kv_cache_gib", "kv_cache_tokens", "max_concurrency", "terms")
 
@@ -304,3 +304,17 @@ def test_a_terminal_without_blocks_gets_plain_bars(charset: str) -> None:
         assert result.exit_code == 0, result.exception
         assert "####" in result.stdout
         assert "...." in result.stdout
+
+
+def test_an_argument_of_vllm_that_has_no_option_here() -> None:
+    tokens = answer("qwen3-8b", *H200)["kv_cache_tokens"]
+
+    doubled = answer("qwen3-8b", *H200, "--set", "kv-cache-dtype=fp8")["kv_cache_tokens"]
+    assert doubled == answer("qwen3-8b", *H200, "--kv-cache-dtype", "fp8")["kv_cache_tokens"]
+    assert doubled > 1.9 * tokens
+    decided = peagle("qwen3-8b", *H200, "--set", "max-num-seqs=4").exception
+    assert isinstance(decided, UserError)
+    assert decided.message == "--set max-num-seqs: the plan decides this argument"
+    (unknown,) = refused("qwen3-8b", *H200, "--set", "kv-cache-type=fp8")["findings"][:1]
+    assert unknown["code"] == "engine-argument"
+    assert "did you mean kv-cache-dtype" in unknown["fix"]

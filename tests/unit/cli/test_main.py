@@ -121,7 +121,7 @@ def test_a_wrong_use_is_one_line_and_code_2(
     [
         ("plan gpt-oss-20b --bad --json", "peagle plan has no option --bad"),
         ("logs x --since 5q --json", "Invalid value for '--since'"),
-        ("check tiny --engine =3 --json", "--engine '=3' has no argument name"),
+        ("check tiny --set =3 --json", "--set '=3' has no argument name"),
         ("status --json", "Missing argument 'NAME'"),
         ("render --json", "Missing argument 'FORMAT'"),
         ("render nothing tiny --json", "'nothing' is not one of"),

@@ -294,3 +294,49 @@ def test_a_document_costs_no_heavy_import() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stderr.strip() == "[]"
+
+
+OVERRIDES = (
+    *("--set", "seed=7", "--set", "--enforce_eager", "--env", "VLLM_LOGGING_LEVEL=DEBUG"),
+    *("--startup-timeout", "30m"),
+)
+
+
+def test_overrides_are_kept_in_the_document_and_in_the_next_command() -> None:
+    made = document("tiny", *OVERRIDES)
+
+    assert made["overrides"]["settings"] == {"seed": "7", "enforce-eager": "true"}
+    assert made["environment"]["SM_VLLM_ENFORCE_EAGER"] == "true"
+    assert made["environment"]["VLLM_LOGGING_LEVEL"] == "DEBUG"
+    assert made["startup_timeout_seconds"] == 1800
+    printed = " ".join(run("tiny", *OVERRIDES).output.split())
+    assert f"peagle deploy tiny {' '.join(OVERRIDES)}" in printed
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--set", "seed=7"), ("--env", "A=b"), ("--ami", "default"), ("--startup-timeout", "30m")],
+)
+def test_an_override_and_a_plan_file_are_not_combined(
+    words: tuple[str, str], tmp_path: Path
+) -> None:
+    file = tmp_path / "plan.json"
+    assert run("tiny", "--out", str(file)).exit_code == 0
+
+    refused = refusal(str(file), *words)
+    assert refused.message.startswith(f"{words[0]} cannot be combined with a plan file")
+    assert words[0] in refused.command
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--set", "=3"), "--set '=3' has no argument name"),
+        (("--set", "seed=1", "--set", "SM_VLLM_SEED=2"), "--set seed is given twice"),
+        (("--env", "NAME"), "--env 'NAME' has no value"),
+        (("--env", "=x"), "--env '' has no value"),
+        (("--env", "A=1", "--env", "A=2"), "--env A is given twice"),
+    ],
+)
+def test_an_override_that_cannot_be_read_is_refused(words: tuple[str, ...], message: str) -> None:
+    assert refusal("tiny", *words).message == message

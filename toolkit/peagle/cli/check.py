@@ -12,7 +12,7 @@ import click
 from peagle import api
 from peagle.checks.report import CheckRequest
 from peagle.cli.context import PeagleCommand
-from peagle.cli.options import catalog_of, complete_pair
+from peagle.cli.options import catalog_of, complete_pair, settings_option, variables_option
 from peagle.cli.output.console import json_option, print_json
 from peagle.errors import Fix, Refused, UserError
 from peagle.planning.runtime import DEFAULT_REGION
@@ -27,16 +27,13 @@ _SET_BY = {
 """Keys of ``--speculative-config`` that other options decide."""
 
 
-def _arguments(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict[str, Value]:
-    """vLLM's arguments: ``--enable-lora``, ``enable-lora`` or ``pipeline-parallel-size=2``."""
-    found: dict[str, Value] = {}
-    for text in given:
-        name, equals, value = text.removeprefix("--").partition("=")
-        if not name:
-            raise UserError(f"--engine {text!r} has no argument name", "write NAME or NAME=VALUE")
-        parsed = _parsed(value) if equals else True
-        found[name.replace("_", "-")] = parsed if isinstance(parsed, Value) else json.dumps(parsed)
-    return found
+def _typed(settings: dict[str, str]) -> dict[str, Value]:
+    """vLLM's arguments, each as JSON or as text."""
+    parsed = {name: _parsed(text) for name, text in settings.items()}
+    return {
+        name: value if isinstance(value, Value) else json.dumps(value)
+        for name, value in parsed.items()
+    }
 
 
 def _speculative(
@@ -48,12 +45,6 @@ def _speculative(
             raise UserError(f"--speculative {name} has its own option", f"use {_SET_BY[name]}")
         found[name] = _parsed(value)
     return found
-
-
-def _variables(
-    _: click.Context, parameter: click.Parameter, given: tuple[str, ...]
-) -> dict[str, str]:
-    return dict(_assignment(parameter, text) for text in given)
 
 
 def _assignment(parameter: click.Parameter, text: str) -> tuple[str, str]:
@@ -77,7 +68,7 @@ def _parsed(text: str) -> object:
 Examples:
   peagle check gpt-oss-20b --target hf --drafter hf
   peagle check gpt-oss-20b --drafter ./my/head
-  peagle check tiny --engine enable-lora --speculative draft_tensor_parallel_size=1
+  peagle check tiny --set enable-lora --speculative draft_tensor_parallel_size=1
 """,
 )
 @click.argument("pair", required=False, shell_complete=complete_pair)
@@ -102,14 +93,7 @@ Examples:
 )
 @click.option("--image", help="Container image.")
 @click.option("--region", envvar=["AWS_REGION", "AWS_DEFAULT_REGION"], help="AWS region.")
-@click.option(
-    "--engine",
-    "settings",
-    metavar="NAME[=VALUE]",
-    multiple=True,
-    callback=_arguments,
-    help="An argument of vLLM, such as enable-lora or gpu-memory-utilization=0.9; repeatable.",
-)
+@settings_option("An argument of vLLM, such as enable-lora or gpu-memory-utilization=0.9.")
 @click.option(
     "--speculative",
     "speculative_settings",
@@ -118,14 +102,7 @@ Examples:
     callback=_speculative,
     help="A key of vLLM's --speculative-config that the pair does not set; repeatable.",
 )
-@click.option(
-    "--env",
-    "environment",
-    metavar="NAME=VALUE",
-    multiple=True,
-    callback=_variables,
-    help="Environment variable of the container, NAME=VALUE; SM_VLLM_* become vLLM arguments.",
-)
+@variables_option("A variable of the container; SM_VLLM_* become arguments of vLLM.")
 @click.option(
     "--cpu", "on_cpu", is_flag=True, help="Check for the CPU build of vLLM, as in the sandbox."
 )
@@ -142,7 +119,7 @@ def check(
     Reads models that are on this machine. For other models, the catalogue's values are checked
     unless you give a location (or `hf`). `hf` is the pair's own repository on the hub. Reads
     config.json and headers, never the weights. PAIR also determines the speculation method.
-    --engine, --speculative and --env are checked as if they were added to a plan. Exits with 3 if
+    --set, --speculative and --env are checked as if they were added to a plan. Exits with 3 if
     there is an error.
     """
     if list_rules:
@@ -152,6 +129,7 @@ def check(
     del options["profile"], options["sandbox"]
     start = time.monotonic()
     catalog = api.load_catalog(catalog_of(ctx))
+    options["settings"] = _typed(options["settings"])
     request = CheckRequest(pair=pair, **options)
     report = api.check(
         request, catalog, lambda location: api.checkpoint_at(location, lambda: _aws(ctx))

@@ -9,7 +9,7 @@ import click
 
 from peagle import api
 from peagle.cli.context import PeagleCommand
-from peagle.cli.options import catalog_of, complete_pair, raise_first_error
+from peagle.cli.options import catalog_of, complete_pair, raise_first_error, settings_option
 from peagle.cli.output.console import json_option, print_json
 from peagle.errors import Refused
 from peagle.fit.advice import MAX_GPUS
@@ -81,6 +81,7 @@ def _share(_: click.Context, __: click.Parameter, value: float | None) -> float 
     help="Whether the head has its own embeddings, if no weight header is available.  "
     "[default: own]",
 )
+@settings_option("An argument of vLLM in place of the catalogue's, such as dtype=float32.")
 @json_option
 @click.pass_context
 def fit(ctx: click.Context, /, pair: str | None, as_json: bool, **options: Any) -> None:
@@ -92,6 +93,7 @@ def fit(ctx: click.Context, /, pair: str | None, as_json: bool, **options: Any) 
     pair does not fit, or if `peagle check` would refuse it.
     """
     catalog = api.load_catalog(catalog_of(ctx))
+    options["settings"] = api.checked_settings(options["settings"])
     report = api.fit(FitRequest(pair, **options), catalog, api.checkpoint_at)
     if as_json:
         print_json(api.fit_document(report))

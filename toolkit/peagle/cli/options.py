@@ -18,6 +18,7 @@ from peagle.cli.output.console import show_findings, where_text
 from peagle.errors import Fix, NotFound, PeagleError, Refused, UserError
 from peagle.findings import Finding, errors
 from peagle.planning import Options, Plan
+from peagle.planning.plan import Overrides
 from peagle.planning.runtime import DEFAULT_REGION
 from peagle.text import parse_duration
 
@@ -118,6 +119,39 @@ complete_instance_type = _completing(
 _complete_version = _completing(lambda catalog, _: (r.vllm for r in catalog.runtimes.runtimes))
 _complete_region = _completing(lambda catalog, _: sorted(catalog.runtimes.accounts))
 
+
+def settings_option(help: str) -> Callable[..., Any]:
+    """``--set NAME=VALUE``: ``settings``, arguments of vLLM as text by name."""
+
+    def parse(_: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> Any:
+        return api.parse_settings(given, parameter.opts[0])
+
+    return click.option(
+        "--set",
+        "settings",
+        metavar="ARGUMENT[=VALUE]",
+        multiple=True,
+        callback=parse,
+        help=f"{help} Repeatable.",
+    )
+
+
+def variables_option(help: str) -> Callable[..., Any]:
+    """``--env NAME=VALUE``: ``environment``, by name."""
+
+    def parse(_: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> Any:
+        return api.parse_variables(given, parameter.opts[0])
+
+    return click.option(
+        "--env",
+        "environment",
+        metavar="NAME=VALUE",
+        multiple=True,
+        callback=parse,
+        help=f"{help} Repeatable.",
+    )
+
+
 _LIMIT = click.FloatRange(min=0, min_open=True)
 
 _PLAN_OPTIONS = (
@@ -177,6 +211,25 @@ _PLAN_OPTIONS = (
         is_flag=True,
         help="--image contains the weights; mount none.",
     ),
+    settings_option("An argument of vLLM in place of the plan's; an empty VALUE leaves one out."),
+    variables_option("A variable of the container; not for secrets, which DescribeModel shows."),
+    click.option(
+        "--ami",
+        help="Host AMI, which determines the GPU driver; `default` is SageMaker's own.  "
+        "[default: the AMI that the image requires]",
+    ),
+    click.option(
+        "--startup-timeout",
+        metavar="DURATION",
+        callback=duration,
+        help="Time for the engine to start, such as 30m; 1h at most.  [default: from the weights]",
+    ),
+    click.option(
+        "--download-timeout",
+        metavar="DURATION",
+        callback=duration,
+        help="Time for SageMaker to copy weights from S3, such as 30m; 1h at most.",
+    ),
     click.option(
         "--region",
         envvar=REGION_VARIABLES,
@@ -229,7 +282,11 @@ def resolve_plan(
 
     With ``aws_of`` the user's own head is read from any location, else only from a folder.
     """
-    given = {n: value for n, value in chosen.items() if value is not None and value is not False}
+    given = {
+        name: value
+        for name, value in chosen.items()
+        if value is not None and value is not False and value != {}
+    }
     if is_plan_file(pair):
         return _read_plan(Path(pair), given)
     if "drafter" in given:
@@ -255,9 +312,8 @@ def _read_plan(path: Path, given: dict[str, Any]) -> Plan:
     plan = api.read_plan(path)
     region = given.pop("region", plan.region)
     if given or region != plan.region:
-        option, value = next(iter(given.items()), ("region", region))
-        flag = f"--{option.replace('_', '-')}"
-        typed = (flag,) if value is True else (flag, str(value))
+        typed = _as_typed(given or {"region": region})
+        flag = typed[0]
         raise UserError(
             f"{flag} cannot be combined with a plan file ({path})",
             Fix(
@@ -266,6 +322,15 @@ def _read_plan(path: Path, given: dict[str, Any]) -> Plan:
             ),
         )
     return plan
+
+
+def _as_typed(given: dict[str, Any]) -> tuple[str, ...]:
+    """The first of these options on a command line."""
+    option, value = next(iter(given.items()))
+    if option in Overrides.model_fields:
+        return tuple(api.override_arguments(Overrides(**{option: value})))
+    flag = f"--{option.replace('_', '-')}"
+    return (flag,) if value is True else (flag, str(value))
 
 
 def refuse_errors(findings: Sequence[Finding]) -> None:

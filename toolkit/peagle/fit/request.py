@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from peagle.case import Case, CaseOptions, Checkpoints, build_case
@@ -36,6 +36,7 @@ _ENGINE_SETTINGS = (
 class FitRequest:
     """The options of ``peagle fit``, each named as on its command line.
 
+    ``settings`` are further arguments of vLLM; ``None`` leaves one of the catalogue out.
     ``drafter_embeddings`` is ``shared``, ``own``, or ``None`` to read it from the headers.
     """
 
@@ -57,6 +58,7 @@ class FitRequest:
     target: str | None = None
     drafter: str | None = None
     drafter_embeddings: str | None = None
+    settings: Mapping[str, Value | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,10 @@ class FitInputs:
             concurrency=request.max_num_seqs,
             vllm=request.vllm,
             instance_type=request.instance_type,
-            settings=_as_settings({name: value for name, value in given.items() if value}),
+            settings={
+                **request.settings,
+                **_as_settings({name: value for name, value in given.items() if value}),
+            },
         )
         case = build_case(self.catalog, target, drafter, options, read, gpu.instance)
         fitted = fit_case(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from peagle.case import CaseOptions, build_case
 from peagle.catalog.schema import Catalog, Drafter, SpeedRun, Target
@@ -15,10 +15,12 @@ from peagle.fit.building import draft_model, fit_case, gpu_of, target_model
 from peagle.fit.estimate import drafter_on_gpu, fit_of, missing_bytes
 from peagle.fit.models import Fit, FitCase
 from peagle.planning.drafter import SelectedPair
+from peagle.planning.overrides import memory_settings
 from peagle.planning.plan import Decision, Options, Reason
 from peagle.planning.speculation import SpeculationChoice, choose_speculation, usual_k
 from peagle.planning.speeds import measured_loads, names_of, runs_on
 from peagle.text import format_concurrency, format_usd
+from peagle.vllm.environment import Value
 from peagle.vllm.gpus import needed_capability
 
 MIN_LOAD_SHARE = 0.25
@@ -37,7 +39,8 @@ MOST_TRIED = 100
 
 @dataclass(frozen=True)
 class Workload:
-    """A pair and its load, independent of an instance."""
+    """A pair and its load, independent of an instance. ``settings`` are the user's own arguments of
+    vLLM; ``None`` leaves one of the catalogue out."""
 
     target: Target
     drafter: Drafter | None
@@ -46,6 +49,7 @@ class Workload:
     max_model_len: int
     concurrency: int
     catalog: Catalog
+    settings: Mapping[str, Value | None] = field(default_factory=dict)
 
     @property
     def drafter_bytes(self) -> int:
@@ -91,6 +95,7 @@ def planned_fit(work: Workload, on: Instance, tensor_parallel_size: int) -> FitC
         vllm=work.vllm,
         instance_type=on.type,
         tensor_parallel_size=tensor_parallel_size,
+        settings=memory_settings(work.settings),
     )
     case = build_case(work.catalog, work.target, work.drafter, options)
     planned = {"gpu-memory-utilization": PLANNED_GPU_MEMORY_UTILIZATION}

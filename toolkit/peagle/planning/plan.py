@@ -29,6 +29,18 @@ class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
+class Overrides(Frozen):
+    """What the user sets in place of the plan: ``settings`` are vLLM's arguments without dashes,
+    ``environment`` the container's variables (an empty value leaves one out), ``ami`` the host AMI
+    (``default``: SageMaker's). Timeouts are seconds."""
+
+    settings: dict[str, str] = {}
+    environment: dict[str, str] = {}
+    ami: str | None = None
+    startup_timeout: int | None = None
+    download_timeout: int | None = None
+
+
 class Options(Frozen):
     """The options of ``peagle plan``. ``None`` means that planning decides, and gives a reason.
 
@@ -39,7 +51,7 @@ class Options(Frozen):
     of target and drafter in it. ``weights_by`` is how weights in S3 reach the engine: SageMaker
     mounts them, or the engine itself streams them. ``min_tokens_per_second`` is the required output
     speed of the endpoint at that concurrency, ``max_price_per_hour`` the limit of the price of all
-    its instances together, in USD.
+    its instances together, in USD. The last five are as in Overrides.
     """
 
     pair: str
@@ -60,6 +72,16 @@ class Options(Frozen):
     model_source: str | None = None
     baked_weights: bool = False
     weights_by: Literal["mount", "stream"] = "mount"
+    settings: dict[str, str] = {}
+    environment: dict[str, str] = {}
+    ami: str | None = None
+    startup_timeout: int | None = None
+    download_timeout: int | None = None
+
+    @property
+    def overrides(self) -> Overrides:
+        """What the user sets in place of the plan."""
+        return Overrides(**{name: getattr(self, name) for name in Overrides.model_fields})
 
     @property
     def specifies_load(self) -> bool:
@@ -226,6 +248,7 @@ class Plan(Frozen):
     speed: SpeedEstimate | None = None
     alternatives: tuple[Alternative, ...] = ()
     proof: ProofPlan
+    overrides: Overrides = Overrides()
     findings: tuple[Finding, ...]
     reasons: tuple[Reason, ...]
 

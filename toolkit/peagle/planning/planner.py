@@ -15,6 +15,12 @@ from peagle.checks import check
 from peagle.findings import Finding, severity
 from peagle.planning.candidates import Candidate, CandidateEvaluator, Workload, price_of
 from peagle.planning.drafter import SelectedPair, choose_drafter
+from peagle.planning.overrides import (
+    check_overrides,
+    refuse_secrets,
+    settings_of,
+    with_variables,
+)
 from peagle.planning.plan import (
     Decision,
     DrafterChoice,
@@ -90,6 +96,7 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
     decisions = _Decisions()
     record = decisions.record
     check_k(options)
+    check_overrides(options)
     requested = choose_drafter(options, catalog)
     evaluator = _evaluator(options, catalog, requested.value)
     ranked = choose_instance(evaluator)
@@ -109,7 +116,7 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
         candidate.instance,
     )
     record(ranked)
-    ami = record(choose_ami(catalog.runtimes, runtime, instance.type))
+    ami = record(choose_ami(options, catalog.runtimes, runtime, instance.type))
     count = record(choose_count(options, candidate))
     placed = record(place_weights(options, catalog, pair, name))
     sizes = [(placed.target, target.weight_bytes)]
@@ -117,12 +124,13 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
         sizes.append((placed.drafter, work.drafter_bytes))
 
     speculation = speculation_of(drafter, work.k) if drafter else None
-    arguments = record(engine_arguments(work, on_instance, placed, speculation))
+    arguments = record(engine_arguments(options, work, on_instance, placed, speculation))
     extra = record(engine_environment(work, on_instance))
     streamed = record(stream(sizes, on_instance, runtime, catalog.runtimes, region))
-    environment = to_environment(arguments) | extra | streamed
+    planned_environment = to_environment(arguments) | extra | streamed
     if digest := digest_in(image):  # a container cannot know its own; `peagle warm` needs it
-        environment[IMAGE_DIGEST_VARIABLE] = digest
+        planned_environment[IMAGE_DIGEST_VARIABLE] = digest
+    environment = with_variables(planned_environment, options.environment)
     check_environment(environment)
     planned = CaseOptions(
         k=work.k,
@@ -133,16 +141,20 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
         instance_type=instance.type,
         region=region,
         image=image,
-        ami=ami,
+        ami=options.ami or ami,
         tensor_parallel_size=on_instance.fit.tensor_parallel_size,
+        settings=settings_of(options.settings),
         environment=environment,
     )
     read = Checkpoints(drafter=options.drafter_checkpoint)
-    decisions.report(check(build_case(catalog, target, drafter, planned, read)))
+    found = check(build_case(catalog, target, drafter, planned, read))
+    refuse_secrets(found)
+    decisions.report(found)
 
     price = record(price_of(instance, region))
-    download_seconds = record(choose_download_timeout(sizes))
-    startup_seconds = record(choose_startup_timeout(sizes, on_instance.fit.tensor_parallel_size))
+    download_seconds = record(choose_download_timeout(options, sizes))
+    gpus = on_instance.fit.tensor_parallel_size
+    startup_seconds = record(choose_startup_timeout(options, sizes, gpus))
     return Plan(
         name=name,
         pair=pair.name,
@@ -178,6 +190,7 @@ def make_plan(options: Options, catalog: Catalog) -> Plan:
         speed=_speed(candidate),
         alternatives=alternatives,
         proof=ProofPlan(**target.proof.model_dump()),
+        overrides=options.overrides,
         findings=decisions.findings,
         reasons=tuple(decisions.reasons),
     )
@@ -196,6 +209,7 @@ def _evaluator(options: Options, catalog: Catalog, pair: SelectedPair) -> Candid
         choose_length(options, target).value,
         choose_concurrency(options, drafter).value,
         catalog,
+        settings_of(options.settings),
     )
     return CandidateEvaluator(options, pair, work, region)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from peagle.case import CaseOptions, ami_for, build_case, family_of, nearest_version
+from peagle.case import DEFAULT_AMI, CaseOptions, ami_for, build_case, family_of, nearest_version
 from peagle.catalog.schema import Catalog, Drafter, Target
 from peagle.catalog.tables import Runtime, RuntimeTable, domain, image_uri, region_hint
 from peagle.checks import check
@@ -87,8 +87,12 @@ def choose_image(
     return replace(decide(image, "image", because), findings=findings)
 
 
-def choose_ami(table: RuntimeTable, runtime: Runtime, instance_type: str) -> Decision[str | None]:
-    """The host AMI of the request; ``None`` for SageMaker's default."""
+def choose_ami(
+    options: Options, table: RuntimeTable, runtime: Runtime, instance_type: str
+) -> Decision[str | None]:
+    """The host AMI of the request; ``None`` for SageMaker's default. The rules judge the user's."""
+    if options.ami is not None:
+        return Decision(None if options.ami == DEFAULT_AMI else options.ami)
     ami, family = ami_for(table, runtime, instance_type), family_of(instance_type)
     if ami is not None:
         because = (

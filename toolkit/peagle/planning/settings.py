@@ -6,13 +6,14 @@ from dataclasses import replace
 
 from peagle.case import applicable, engine_settings
 from peagle.catalog.schema import Drafter, EngineSetting, Target
-from peagle.errors import UserError
-from peagle.findings import Finding, error
+from peagle.errors import Fix, UserError
+from peagle.findings import Finding, error, note, warning
 from peagle.planning.candidates import PLANNED_GPU_MEMORY_UTILIZATION, InstanceFit, Workload
+from peagle.planning.overrides import settings_of, switch_or_text
 from peagle.planning.plan import Decision, Options, Reason, Speculation, decide
 from peagle.planning.speculation import speculative_config
 from peagle.planning.weights import LOADER, PlacedWeights, WeightSizes
-from peagle.text import format_size
+from peagle.text import format_duration, format_size
 from peagle.vllm.environment import Value
 
 USUAL_CONCURRENCY = 8
@@ -80,14 +81,14 @@ LOAD_BYTES_PER_SECOND = 200_000_000
 """Slow cases of S3 to instance, Hugging Face to instance, and disk to GPU."""
 
 
-def choose_download_timeout(sizes: WeightSizes) -> Decision[int]:
+def choose_download_timeout(options: Options, sizes: WeightSizes) -> Decision[int]:
     """ModelDataDownloadTimeoutInSeconds: for the weights that SageMaker copies from S3."""
     mounted = [
         size
         for weights, size in sizes
         if weights.kind in ("s3", "directory") and not weights.streamed
     ]
-    seconds = _in_minutes(SHORTEST + sum(mounted) / MOUNT_BYTES_PER_SECOND)
+    needed = SHORTEST + sum(mounted) / MOUNT_BYTES_PER_SECOND
     target = sizes[0][0]
     if mounted:
         because = f"{format_size(sum(mounted))} from S3 at 100 MB/s, and a minute"
@@ -96,10 +97,10 @@ def choose_download_timeout(sizes: WeightSizes) -> Decision[int]:
     else:
         does = "streams" if target.streamed else "downloads"
         because = f"SageMaker copies no weights; the engine {does} them"
-    return decide(seconds, "download_timeout_seconds", because)
+    return _timeout("download", options.pair, options.download_timeout, needed, because)
 
 
-def choose_startup_timeout(sizes: WeightSizes, gpus: int) -> Decision[int]:
+def choose_startup_timeout(options: Options, sizes: WeightSizes, gpus: int) -> Decision[int]:
     """ContainerStartupHealthCheckTimeoutInSeconds: download from the hub, load, compile.
 
     Each of the ``gpus`` that share a model streams all weights from S3, directly to the GPU.
@@ -107,7 +108,7 @@ def choose_startup_timeout(sizes: WeightSizes, gpus: int) -> Decision[int]:
     from_hub = sum(size for weights, size in sizes if weights.kind == "hub")
     from_s3 = sum(size for weights, size in sizes if weights.streamed) * gpus
     loaded = sum(size for weights, size in sizes if not weights.streamed)
-    seconds = _in_minutes(
+    needed = (
         ENGINE_START_SECONDS
         + from_hub / HUB_BYTES_PER_SECOND
         + from_s3 / MOUNT_BYTES_PER_SECOND
@@ -120,11 +121,47 @@ def choose_startup_timeout(sizes: WeightSizes, gpus: int) -> Decision[int]:
     )
     parts_text = "".join(f"{format_size(size)} {how}, " for size, how in parts if size)
     because = f"{parts_text}and {ENGINE_START_SECONDS // 60} minutes to compile"
-    return decide(seconds, "startup_timeout_seconds", because)
+    return _timeout("startup", options.pair, options.startup_timeout, needed, because)
 
 
-def _in_minutes(seconds: float) -> int:
-    return min(max(-int(-seconds // 60) * 60, SHORTEST), LONGEST)
+def _timeout(kind: str, pair: str, given: int | None, needed: float, because: str) -> Decision[int]:
+    """The user's timeout, else the needed one in whole minutes; both within SageMaker's bounds.
+
+    Raises UserError for a timeout that SageMaker refuses.
+    """
+    what, flag = f"{kind}_timeout_seconds", f"--{kind}-timeout"
+    if given is not None and not SHORTEST <= given <= LONGEST:
+        raise UserError(
+            f"{flag} {given}s is outside of SageMaker's limits",
+            f"use {SHORTEST}s to {format_duration(LONGEST)} ({LONGEST}s)",
+        )
+    minutes = max(-int(-needed // 60) * 60, SHORTEST)
+    if minutes > LONGEST:
+        message = (
+            f"a slow case takes {format_duration(minutes)} ({because}); SageMaker waits at most "
+            f"{format_duration(LONGEST)}"
+        )
+        finding = warning("timeout-at-maximum", what, message, _shorter(kind, pair))
+        chosen = LONGEST if given is None else given
+        return replace(decide(chosen, what, because), findings=(finding,))
+    if given is None:
+        return decide(minutes, what, because)
+    if given < minutes:
+        message = f"{flag} {given}s is less than a slow case needs: {because}"
+        finding = note("timeout-short", what, message, f"use {flag} {minutes}s, or omit it")
+        return Decision(given, findings=(finding,))
+    return Decision(given)
+
+
+def _shorter(kind: str, pair: str) -> Fix:
+    """What reduces the download by SageMaker, or the startup."""
+    if kind == "download":
+        return Fix("use --weights-by stream: the engine reads the weights, or a smaller target")
+    return Fix(
+        "choose a smaller target, or let SageMaker mount weights in S3 (--model-source): that copy "
+        "does not count as startup",
+        ("peagle", "weights", "sync", pair, "s3://BUCKET/PREFIX"),
+    )
 
 
 NO_RESTART = "PROCESS_AUTO_RECOVERY"
@@ -152,13 +189,24 @@ def engine_environment(work: Workload, on_instance: InstanceFit) -> Decision[dic
 
 
 def engine_arguments(
-    work: Workload, on_instance: InstanceFit, placed: PlacedWeights, speculation: Speculation | None
+    options: Options,
+    work: Workload,
+    on_instance: InstanceFit,
+    placed: PlacedWeights,
+    speculation: Speculation | None,
 ) -> Decision[tuple[str, ...]]:
     """vLLM's argv without the program, with a reason for every setting of the catalogue."""
     architecture = on_instance.instance.gpu_architecture
     settings = engine_settings(work.target, work.drafter, architecture, work.vllm)
     if placed.target.streamed:
         settings[_STREAMED.name] = _STREAMED
+    own = options.settings
+    for name, text in own.items():
+        replaced = [settings.pop(each, None) for each in settings_of({name: text})]
+        if not text and not any(replaced):
+            raise UserError(
+                f"--set {name}= leaves out nothing: the plan does not set {name}", "give it a value"
+            )
     arguments = ["--model", placed.target.engine_path]
     if placed.target.revision is not None:
         arguments += ["--revision", placed.target.revision]
@@ -168,10 +216,13 @@ def engine_arguments(
         *("--max-num-seqs", str(work.concurrency)),
         *("--tensor-parallel-size", str(on_instance.fit.tensor_parallel_size)),
     ]
-    if _UTILIZATION not in settings:
+    if _UTILIZATION not in {*settings, *own}:
         arguments += [f"--{_UTILIZATION}", str(PLANNED_GPU_MEMORY_UTILIZATION)]
     for name, setting in settings.items():
         arguments += as_arguments(name, setting.value)
+    for name, text in own.items():
+        if text:
+            arguments += as_arguments(name, switch_or_text(text))
     if speculation is not None:
         arguments += ["--speculative-config", speculative_config(speculation, placed.drafter)]
     reasons = (_reason(f"--{name}", setting) for name, setting in settings.items())

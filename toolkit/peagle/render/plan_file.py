@@ -14,6 +14,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
@@ -21,13 +22,14 @@ from typing import Any, NoReturn
 from pydantic import ValidationError
 
 from peagle.errors import Fix, PlanFileError, UserError, nearest
-from peagle.planning.plan import PLAN_FORMAT, Plan
+from peagle.planning.plan import PLAN_FORMAT, Overrides, Plan
 from peagle.planning.runtime import check_name
 from peagle.planning.speculation import speculative_config
 from peagle.planning.weights import LOADER, mounts_of
-from peagle.render.requests import requests
+from peagle.render.requests import override_arguments, requests
 from peagle.vllm.environment import check_environment, engine_part, to_environment
 from peagle_serve.contract import LOAD_FORMAT, PREFIX, SPECULATION
+from peagle_serve.environment import variable_of
 
 _PLAN = ("peagle", "plan", "PAIR", "--out")
 _FIX = Fix("create a new plan instead of editing the file", (*_PLAN, "FILE"))
@@ -81,6 +83,7 @@ def _arguments(plan: Plan, found: dict[str, str]) -> Iterator[tuple[str, bool]]:
         yield key, found.get(f"{PREFIX}{flag}") == value
     if weights.streamed:
         yield "target", found.get(LOAD_FORMAT) == LOADER
+    yield "overrides", _keeps_overrides(plan, found)
     yield "drafter", (plan.drafter is None) == (plan.speculation is None)
     drafter = f"+{plan.drafter.id}" if plan.drafter else ""
     yield "pair", plan.pair == plan.target.id + drafter
@@ -90,6 +93,19 @@ def _arguments(plan: Plan, found: dict[str, str]) -> Iterator[tuple[str, bool]]:
     else:
         planned = speculative_config(plan.speculation, _drafter_weights(plan))
         yield "speculation", config is not None and _same_json(config, planned)
+
+
+def _keeps_overrides(plan: Plan, found: dict[str, str]) -> bool:
+    """Whether the plan has the arguments and variables that the user set."""
+    own = plan.overrides
+    no = ("", "false")
+    arguments = all(
+        (variable_of(f"--{name}") in found) is (text.strip().lower() not in no)
+        for name, text in own.settings.items()
+    )
+    return arguments and all(
+        plan.environment.get(name) == (value or None) for name, value in own.environment.items()
+    )
 
 
 def _drafter_weights(plan: Plan) -> Any:
@@ -145,6 +161,8 @@ def plan_document(plan: Plan) -> dict[str, Any]:
     """The plan with its requests, as plain data."""
     made = [asdict(request) for request in requests(plan)]
     document = {**plan.model_dump(mode="json"), "requests": made}
+    if plan.overrides == Overrides():
+        del document["overrides"]
     return {**document, "digest": digest(document)}
 
 
@@ -215,6 +233,8 @@ def recreate_fix(document: Mapping[str, Any], file: str) -> Fix:
         value = document.get(key)
         if isinstance(value, type) and not isinstance(value, bool) and value:
             command += [f"--{key.replace('_', '-')}", str(value)]
+    with suppress(ValidationError):
+        command += override_arguments(Overrides.model_validate(document.get("overrides", {})))
     return Fix("create the plan again", (*command, "--out", file))
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from peagle.catalog.tables import domain
 from peagle.checkpoints.own_models import OWN
 from peagle.data import CATALOG_PREFIX
-from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan
+from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Overrides, Plan
 from peagle.planning.runtime import MAX_NAME_LENGTH
 
 
@@ -176,7 +176,22 @@ def plan_arguments(plan: Plan) -> list[str]:
         "--weights-by": "stream" if weights.streamed else None,
     }
     given = [(name, str(value)) for name, value in options.items() if value is not None]
-    return [*pair_arguments(plan), *(word for option in given for word in option)]
+    words = (word for option in given for word in option)
+    return [*pair_arguments(plan), *words, *override_arguments(plan.overrides)]
+
+
+def override_arguments(own: Overrides) -> list[str]:
+    """The options that set what the user sets in place of the plan."""
+    options = [("--set", f"{name}={value}") for name, value in own.settings.items()]
+    options += [("--env", f"{name}={value}") for name, value in own.environment.items()]
+    options += [("--ami", own.ami)] if own.ami is not None else []
+    timeouts = {"startup": own.startup_timeout, "download": own.download_timeout}
+    options += [
+        (f"--{kind}-timeout", f"{seconds}s")
+        for kind, seconds in timeouts.items()
+        if seconds is not None
+    ]
+    return [word for option in options for word in option]
 
 
 def pair_arguments(plan: Plan) -> list[str]:

@@ -1,0 +1,221 @@
+"""What the user sets in place of the plan: ``--set``, ``--env``, ``--ami`` and the two timeouts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peagle.catalog import load_catalog
+from peagle.errors import PlanFileError, Refused, UserError
+from peagle.planning import Options, make_plan
+from peagle.render import plan_bytes, plan_document, read_plan
+from peagle.render.plan_file import digest, recreate_fix
+from peagle.render.requests import plan_arguments, requests
+from tests.unit.planning.small_catalog import because, codes, finding_of, plan
+
+AMI = "al2023-ami-sagemaker-inference-gpu-4-1"
+
+
+def test_an_argument_and_a_variable_reach_the_container_and_say_who_set_them() -> None:
+    made = plan(
+        settings={"enforce-eager": "true", "generation-config": "vllm"},
+        environment={"VLLM_LOGGING_LEVEL": "DEBUG"},
+    )
+
+    assert made.environment["SM_VLLM_ENFORCE_EAGER"] == "true"
+    assert made.environment["SM_VLLM_GENERATION_CONFIG"] == "vllm"
+    assert made.environment["VLLM_LOGGING_LEVEL"] == "DEBUG"
+    assert "--enforce-eager" in made.engine_arguments
+    assert made.overrides.settings == {"enforce-eager": "true", "generation-config": "vllm"}
+    assert because(made, "--enforce-eager") is None
+    assert requests(made)[0].parameters["PrimaryContainer"]["Environment"] == made.environment
+
+
+@pytest.mark.parametrize("name", ["enable-prefix-caching", "no-enable-prefix-caching"])
+@pytest.mark.parametrize("value", ["", "true", "false"])
+def test_a_setting_of_the_catalogue_is_replaced_in_both_of_its_spellings(
+    name: str, value: str
+) -> None:
+    made = plan(settings={name: value})
+
+    expected = {"": [], "true": [f"--{name}"], "false": [f"--no-{name}"]}[value]
+    assert [word for word in made.engine_arguments if "prefix-caching" in word] == expected
+    assert because(made, "--no-enable-prefix-caching") is None
+
+
+def test_an_empty_value_leaves_a_variable_of_the_plan_out() -> None:
+    name = "PROCESS_AUTO_RECOVERY"
+
+    assert name in plan().environment
+    assert name not in plan(environment={name: ""}).environment
+
+
+def test_what_uses_memory_counts_in_the_choice_of_the_instance() -> None:
+    def cache(**settings: str) -> int:
+        given = {name.replace("_", "-"): value for name, value in settings.items()}
+        return plan(instance_type="ml.g6e.xlarge", settings=given).fit.kv_cache_tokens
+
+    assert cache(gpu_memory_utilization="0.5") < cache() < cache(gpu_memory_utilization="0.95")
+    assert cache(kv_cache_dtype="fp8") > 1.9 * cache()
+
+
+@pytest.mark.parametrize(
+    ("given", "message", "fix"),
+    [
+        ({"settings": {"model": "a/b"}}, "--set model: the plan decides", "--model-source"),
+        ({"settings": {"speculative-config": "{}"}}, "the plan decides this argument", "--k"),
+        ({"settings": {"speculative-config.model": "x"}}, "the plan decides", "--drafter"),
+        ({"settings": {"max-num-seqs": "4"}}, "the plan decides", "--concurrency"),
+        ({"settings": {"port": "80"}}, "the plan decides", "SageMaker decides it"),
+        ({"settings": {"data-parallel-size": "2"}}, "the plan decides", "--instance-count"),
+        ({"settings": {"Seed": "2"}}, "'Seed' is not an argument", "lower-case"),
+        ({"settings": {"seed": ""}}, "the plan does not set seed", "give it a value"),
+        ({"settings": {"gpu-memory-utilization": ""}}, "has no value", "0.92"),
+        ({"settings": {"max-num-batched-tokens": "8k"}}, "not a number of tokens", "8192"),
+        ({"environment": {"SM_VLLM_SEED": "1"}}, "is an argument of vLLM", "--set seed=VALUE"),
+        ({"environment": {"HF_MODEL_ID": "a/b"}}, "the plan decides the model", "PAIR"),
+        ({"environment": {"SAGEMAKER_BIND_TO_PORT": "1"}}, "cannot be set", "leave it out"),
+        ({"environment": {"PEAGLE_ML_ROOT": "/x"}}, "cannot be set", "leave it out"),
+        ({"environment": {"1X": "y"}}, "not the name of a variable", "letters"),
+        ({"environment": {"UNSET": ""}}, "the plan does not set UNSET", "give it a value"),
+        ({"environment": {"X": "y" * 1025}}, "1025 characters; SageMaker's limit", "shorter"),
+        ({"environment": {f"V{n}": "1" for n in range(100)}}, "limit of 100", "remove"),
+        ({"startup_timeout": 3601}, "--startup-timeout 3601s is outside", "1h 00m"),
+        ({"download_timeout": 59}, "--download-timeout 59s is outside", "60s"),
+    ],
+)
+def test_what_cannot_be_set_is_refused_with_what_to_use(
+    given: dict[str, Any], message: str, fix: str
+) -> None:
+    with pytest.raises(UserError) as refused:
+        plan(**given)
+    assert message in refused.value.message
+    assert fix in refused.value.fix
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"environment": {"HF_TOKEN": "abcdefgh"}},
+        {"environment": {"AWS_SECRET_ACCESS_KEY": "abcdefgh"}},
+        {"environment": {"HEADER": "Bearer abcdefghij"}},
+        {"settings": {"api-key": "abcdefgh"}},
+        {"settings": {"hf-token": "abcdefgh"}},
+    ],
+)
+def test_a_secret_makes_no_plan_and_is_not_repeated(given: dict[str, Any]) -> None:
+    with pytest.raises(Refused) as refused:
+        plan(**given)
+    assert refused.value.code == "secret-in-environment"
+    assert "abcdefgh" not in refused.value.message + refused.value.fix
+    assert plan(environment={"TOKENIZERS_PARALLELISM": "false"}).findings == plan().findings
+
+
+def test_the_rules_look_at_what_the_user_sets() -> None:
+    def found(**options: Any) -> list[str]:
+        made = make_plan(Options(pair="tiny", **options), load_catalog())
+        return [f"{f.code}: {f.fix}" for f in made.findings if f.level == "error"]
+
+    (unknown,) = found(settings={"max-batched-tokens": "9"})
+    assert unknown.startswith("engine-argument: did you mean max-num-batched-tokens")
+    assert found(settings={"gpu-memory-utilization": "90"})[0].startswith("memory-utilization")
+    assert found(settings={"enable-lora": "true"})[0].startswith("lora")
+    assert found(ami="al2-ami-of-mine")[0].startswith("ami-unknown")
+    assert found(ami="default", instance_type="ml.g6.xlarge")[0].startswith("ami-missing")
+    assert found(ami=AMI, instance_type="ml.g6.xlarge") == []
+
+
+def test_the_ami_and_the_timeouts_reach_the_request() -> None:
+    made = plan(ami="the-other", startup_timeout=1800, model_source="s3://bucket/target/",
+                download_timeout=900)  # fmt: skip
+
+    (variant,) = requests(made)[1].parameters["ProductionVariants"]
+    assert variant["InferenceAmiVersion"] == "the-other"
+    assert variant["ContainerStartupHealthCheckTimeoutInSeconds"] == 1800
+    assert variant["ModelDataDownloadTimeoutInSeconds"] == 900
+    assert because(made, "startup_timeout_seconds") is None
+    plain = requests(plan(ami="default", instance_type="ml.g5.12xlarge"))[1].parameters
+    assert "InferenceAmiVersion" not in plain["ProductionVariants"][0]
+
+
+def test_a_timeout_below_a_slow_start_is_a_note_and_stays() -> None:
+    made = plan(startup_timeout=120)
+
+    assert made.startup_timeout_seconds == 120
+    assert finding_of(made, "timeout-short").level == "note"
+    assert "timeout-short" not in codes(plan(startup_timeout=3600))
+
+
+def test_weights_too_large_for_sagemakers_longest_timeout_are_a_finding() -> None:
+    catalog = load_catalog()
+    hub = make_plan(Options(pair="gpt-oss-120b"), catalog)
+    mounted = make_plan(
+        Options(pair="gpt-oss-120b", model_source="s3://bucket/target/", speculation=False), catalog
+    )
+    large = {"weight_bytes": 200_000_000_000}
+    target = catalog.targets["openai/gpt-oss-120b"].model_copy(update=large)
+    larger = catalog.model_copy(update={"targets": {**catalog.targets, target.id: target}})
+    found = {
+        f.where: f for f in make_plan(Options(pair="gpt-oss-120b"), larger).findings
+        if f.code == "timeout-at-maximum"
+    }  # fmt: skip
+
+    assert "timeout-at-maximum" not in codes(hub) + codes(mounted)
+    assert "from the hub at 50 MB/s" in found["startup_timeout_seconds"].message
+    assert "--model-source" in found["startup_timeout_seconds"].fix
+
+
+EVERYTHING = Options(
+    pair="chat",
+    settings={"seed": "7", "enable-prefix-caching": "true", "async-scheduling": "false"},
+    environment={"VLLM_LOGGING_LEVEL": "DEBUG", "PROCESS_AUTO_RECOVERY": ""},
+    ami="the-ami",
+    startup_timeout=1800,
+    download_timeout=1200,
+)
+
+
+def test_a_plan_file_keeps_them_and_the_printed_command_repeats_them(tmp_path: Path) -> None:
+    made = plan(**EVERYTHING.model_dump(exclude_unset=True))
+    file = tmp_path / "plan.json"
+    file.write_bytes(plan_bytes(made))
+
+    assert read_plan(file) == made
+    assert made.overrides == EVERYTHING.overrides
+    words = " ".join(plan_arguments(made))
+    for expected in (
+        "--set seed=7 --set enable-prefix-caching=true --set async-scheduling=false",
+        "--env VLLM_LOGGING_LEVEL=DEBUG --env PROCESS_AUTO_RECOVERY=",
+        "--ami the-ami --startup-timeout 1800s --download-timeout 1200s",
+    ):
+        assert expected in words
+        assert expected in " ".join(recreate_fix(plan_document(made), "F").command)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"settings": {"seed": "7"}},
+        {"settings": {"no-enable-prefix-caching": ""}},
+        {"environment": {"VLLM_LOGGING_LEVEL": "INFO"}},
+        {"environment": {"PROCESS_AUTO_RECOVERY": ""}},
+    ],
+)
+def test_a_file_whose_overrides_and_arguments_disagree_is_refused(
+    changes: dict[str, Any], tmp_path: Path
+) -> None:
+    document = plan_document(plan())
+    document["overrides"] = changes
+    document["digest"] = digest(document)
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps(document))
+
+    with pytest.raises(PlanFileError, match="'engine_arguments' and 'overrides' disagree"):
+        read_plan(file)
+
+
+def test_a_plan_without_them_is_written_as_before() -> None:
+    assert "overrides" not in plan_document(plan())

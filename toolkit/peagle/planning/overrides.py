@@ -1,0 +1,178 @@
+"""The user's own engine arguments and environment variables, on top of what the plan decides.
+
+An empty value leaves out what the plan would set; everything else replaces or adds. The rules look
+at the result like at the rest of the plan.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+
+from peagle.case import DECIDED
+from peagle.errors import Refused, UserError
+from peagle.findings import Finding
+from peagle.planning.plan import Options
+from peagle.vllm.environment import Value
+from peagle_serve.contract import (
+    HUB_MODEL,
+    IMAGE_CONTENT_VARIABLE,
+    IMAGE_DIGEST_VARIABLE,
+    PREFIX,
+    ROOT_VARIABLE,
+)
+from peagle_serve.environment import flag_of
+
+SECRET = "secret-in-environment"
+"""The code of the rule that finds secrets."""
+
+_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_SWITCH = {"true": True, "false": False}
+_TOKENS = "max-num-batched-tokens"
+_SHARE = "gpu-memory-utilization"
+
+_OWN = (IMAGE_CONTENT_VARIABLE, IMAGE_DIGEST_VARIABLE, ROOT_VARIABLE)
+"""Variables that image and toolkit set; another value describes another image."""
+
+
+def parse_settings(given: Iterable[str], flag: str = "--set") -> dict[str, str]:
+    """``NAME=VALUE`` or ``NAME``, which is a switch, by the name of vLLM's argument without dashes.
+
+    Raises UserError for an argument without a name, and for one that is given twice.
+    """
+    found: dict[str, str] = {}
+    for text in given:
+        name, equals, value = text.removeprefix("--").partition("=")
+        if not name:
+            raise UserError(f"{flag} {text!r} has no argument name", "write NAME or NAME=VALUE")
+        name = flag_of(name).removeprefix("--") if name.startswith(PREFIX) else name
+        name = name.replace("_", "-")
+        if name in found:
+            raise UserError(f"{flag} {name} is given twice", "give it once")
+        found[name] = value if equals else "true"
+    return found
+
+
+def parse_variables(given: Iterable[str], flag: str = "--env") -> dict[str, str]:
+    """``NAME=VALUE`` by name. Raises UserError for other text, and for one that is given twice."""
+    found: dict[str, str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise UserError(f"{flag} {text.partition('=')[0]!r} has no value", "write NAME=VALUE")
+        if name in found:
+            raise UserError(f"{flag} {name} is given twice", "give it once")
+        found[name] = value
+    return found
+
+
+def check_overrides(options: Options) -> None:
+    """Raise UserError for an argument or variable that another option decides, and for a value
+    that the memory model cannot read."""
+    check_settings(options.settings)
+    if options.weights_by == "stream" and "load-format" in options.settings:
+        raise UserError("--set load-format: --weights-by stream decides it", "omit one of the two")
+    for name in options.environment:
+        _check_variable(name)
+
+
+def check_settings(settings: Mapping[str, str]) -> None:
+    """Raise UserError for an argument that another option decides, or that cannot be read."""
+    for name, value in settings.items():
+        plain = name.partition(".")[0].removeprefix("no-")
+        if not _NAME.fullmatch(plain):
+            raise UserError(
+                f"--set {name!r} is not an argument of vLLM", "write it as lower-case-words=VALUE"
+            )
+        if plain in DECIDED:
+            raise UserError(f"--set {name}: the plan decides this argument", DECIDED[plain])
+        if name == _SHARE and value == "":
+            raise UserError(f"--set {name} has no value", "the planned memory needs one: 0.92")
+        if name == _TOKENS and not (value == "" or (value.isdecimal() and int(value) > 0)):
+            raise UserError(f"--set {name}={value} is not a number of tokens", "such as 8192")
+
+
+def _check_variable(name: str) -> None:
+    if not _VARIABLE.fullmatch(name):
+        raise UserError(
+            f"--env {name[:60]!r} is not the name of a variable",
+            "use letters, digits and _; the first character is not a digit",
+        )
+    if name.startswith(PREFIX):
+        argument = flag_of(name).removeprefix("--")
+        raise UserError(
+            f"--env {name} is an argument of vLLM", f"use --set {argument}=VALUE instead"
+        )
+    if name == HUB_MODEL:
+        raise UserError(f"--env {name}: the plan decides the model", DECIDED["model"])
+    if name in _OWN or name.startswith("SAGEMAKER_"):
+        raise UserError(f"--env {name} cannot be set", "leave it out: the container sets it")
+
+
+def checked_settings(settings: Mapping[str, str]) -> dict[str, Value | None]:
+    """The typed arguments for the memory model. Raises UserError as ``check_settings`` does."""
+    check_settings(settings)
+    return memory_settings(settings_of(settings))
+
+
+def refuse_secrets(findings: Iterable[Finding]) -> None:
+    """Raise Refused for a secret: no plan, and so no plan file, ever contains one."""
+    for finding in findings:
+        if finding.code == SECRET:
+            raise Refused(finding.message, finding.fix, code=SECRET)
+
+
+def settings_of(given: Mapping[str, str]) -> dict[str, Value | None]:
+    """The arguments with typed values; ``None`` for what is left out, which is also the opposite
+    of each switch."""
+    found: dict[str, Value | None] = {}
+    for name, text in given.items():
+        value: Value | None = None if text == "" else _typed(text)
+        opposite = name.removeprefix("no-") if name.startswith("no-") else f"no-{name}"
+        found[opposite] = None
+        found[name] = value
+    return found
+
+
+def switch_or_text(text: str) -> bool | str:
+    """``true`` and ``false`` as switches, other text as it is."""
+    return _SWITCH.get(text.strip().lower(), text)
+
+
+def _typed(text: str) -> Value:
+    """A switch, a number or text."""
+    value = switch_or_text(text)
+    if isinstance(value, bool):
+        return value
+    try:
+        number = json.loads(text)
+    except ValueError:
+        return text
+    return number if type(number) in (int, float) else text
+
+
+def memory_settings(settings: Mapping[str, Value | None]) -> dict[str, Value | None]:
+    """Those that the memory model can compute with; the rules report a share of memory that is
+    none."""
+    share = settings.get(_SHARE)
+    is_share = isinstance(share, (int, float)) and share is not True and 0 < share <= 1
+    return {
+        name: value
+        for name, value in settings.items()
+        if name != _SHARE or value is None or is_share
+    }
+
+
+def with_variables(planned: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
+    """The planned variables with the user's. Raises UserError for an empty value of a variable that
+    the plan does not set."""
+    merged = {**planned, **own}
+    for name in (name for name, value in own.items() if value == ""):
+        if name not in planned:
+            raise UserError(
+                f"--env {name}= leaves out nothing: the plan does not set {name}", "give it a value"
+            )
+        del merged[name]
+    return merged
