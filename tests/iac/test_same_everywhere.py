@@ -14,6 +14,7 @@ from tests.iac.formats import (
     from_script,
     from_terraform,
 )
+from tests.support import raises_code
 from tests.unit.rendering.plans import ALL_PAIRS, BUILT, CATALOG, SHAPES, plan_for, plan_of
 
 
@@ -24,7 +25,7 @@ def test_all_formats_describe_the_same_endpoint(shape: str, tmp_path: Path) -> N
     assert from_terraform(plan) == expected
     assert from_script(plan, tmp_path) == expected
     if any(mount.channel for mount in plan.mounts):
-        with pytest.raises(Unsupported):
+        with raises_code("unsupported", Unsupported):
             from_cloudformation(plan)
     else:
         assert from_cloudformation(plan) == expected

@@ -86,5 +86,5 @@ def test_a_package_with_another_hash_is_refused(small_lock: Path) -> None:
         install.install_engine(VLLM)
 
     assert "do not match the hashes" in refused.value.message.lower()
-    with pytest.raises(EngineMissing):
+    with raises_code("engine-missing", EngineMissing):
         find_engine(VLLM)

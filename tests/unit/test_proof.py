@@ -61,7 +61,7 @@ def test_failed_proof_is_an_error_with_a_fix(
     if proof.passed:
         require_passed(proof)
     else:
-        with pytest.raises(NotProved) as raised:
+        with raises_code("not-proved", NotProved) as raised:
             require_passed(proof)
         assert raised.value.fix
         assert raised.value.exit_code == 3

@@ -249,7 +249,7 @@ def test_a_wrong_table_of_the_user_is_an_error(
     bundled = (Path(load_catalog().origins["peagle/tiny"]).parents[1] / table).read_text()
     (tmp_path / table).write_text(bundled.replace(old, new, 1))
 
-    with pytest.raises(CatalogError) as caught:
+    with raises_code("catalog", CatalogError) as caught:
         load_catalog(tmp_path)
 
     assert table in str(caught.value)
@@ -272,7 +272,7 @@ def test_a_duplicate_short_name_is_reported_in_the_users_file(org: str, tmp_path
     text = GOOD.replace("short_name: chat-7b", "short_name: gpt-oss-20b")
     path = write_target(tmp_path, text.replace("id: acme/", f"id: {org}/"), f"{org}/chat-7b")
 
-    with pytest.raises(CatalogError) as caught:
+    with raises_code("catalog", CatalogError) as caught:
         load_catalog(tmp_path)
 
     message = str(caught.value)

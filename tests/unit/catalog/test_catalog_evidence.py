@@ -12,6 +12,7 @@ from peagle.catalog import find_pair, load_catalog
 from peagle.catalog.evidence import evidence_for, load_evidence
 from peagle.catalog.loading import check_catalog_file
 from peagle.errors import CatalogError
+from tests.support import raises_code
 
 MEASURED: dict[str, Any] = {
     "pair": "openai/gpt-oss-20b",
@@ -73,7 +74,7 @@ def test_other_json_files_are_ignored(tmp_path: Path) -> None:
 def test_incomplete_evidence_is_an_error(document: Any, message: str, tmp_path: Path) -> None:
     path = write_evidence(tmp_path, document)
 
-    with pytest.raises(CatalogError) as caught:
+    with raises_code("catalog", CatalogError) as caught:
         load_evidence(tmp_path)
 
     assert str(path) in str(caught.value)

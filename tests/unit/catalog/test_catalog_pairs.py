@@ -58,18 +58,18 @@ def test_every_full_name_finds_its_pair() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"),
+    ("name", "code", "hint"),
     [
-        ("gpt-oss-21b", "did you mean gpt-oss-20b, gpt-oss-120b? for"),
-        ("qwen3-coder", "did you mean qwen3-coder-30b"),
-        ("openai/gpt-oss-20", "openai/gpt-oss-20b"),
-        ("gpt-oss-20b+eagel3", "did you mean eagle3"),
-        ("tiny+zzz", "its drafters: p-eagle, eagle3, ngram"),
-        ("zzz", "peagle catalog list"),
+        ("gpt-oss-21b", "not-found", "did you mean gpt-oss-20b, gpt-oss-120b? for"),
+        ("qwen3-coder", "not-found", "did you mean qwen3-coder-30b"),
+        ("openai/gpt-oss-20", "not-found", "openai/gpt-oss-20b"),
+        ("gpt-oss-20b+eagel3", "unknown-drafter", "did you mean eagle3"),
+        ("tiny+zzz", "unknown-drafter", "its drafters: p-eagle, eagle3, ngram"),
+        ("zzz", "not-found", "peagle catalog list"),
     ],
 )
-def test_an_unknown_name_suggests_the_nearest(name: str, hint: str) -> None:
-    with pytest.raises(NotFound) as caught:
+def test_an_unknown_name_suggests_the_nearest(name: str, code: str, hint: str) -> None:
+    with raises_code(code, NotFound) as caught:
         find_pair(CATALOG, name)
 
     assert hint in str(caught.value)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from peagle.catalog import load_catalog
 from peagle.catalog.tables import ALL_REGIONS, LARGE_REGIONS, region_hint
 from peagle.errors import NotFound
 from peagle.planning import Options, make_plan
+from tests.support import raises_code
 
 
 def test_the_nearest_region_is_suggested() -> None:
@@ -27,7 +26,7 @@ def test_large_regions_are_suggested_if_no_name_is_similar() -> None:
 
 
 def test_a_plan_does_not_list_all_regions() -> None:
-    with pytest.raises(NotFound) as unknown:
+    with raises_code("not-found", NotFound) as unknown:
         make_plan(Options(pair="tiny", region="nowhere"), load_catalog())
 
     assert unknown.value.fix.startswith("such as us-east-1, ")

@@ -117,7 +117,7 @@ def test_incomplete_speeds_are_an_error(document: Any, message: str, tmp_path: P
     assert message in problem.text
     assert problem.text in [p.text for p in check_catalog(tmp_path)[1]]
     if isinstance(document, dict) and document["pair"]:
-        with pytest.raises(CatalogError) as caught:
+        with raises_code("catalog", CatalogError) as caught:
             load_catalog(tmp_path).speeds.get("openai/gpt-oss-120b")
         assert caught.value.message == problem.text
 

@@ -85,5 +85,5 @@ def test_other_spellings_of_versions_are_refused(text: str) -> None:
 def test_other_spellings_of_ranges_are_refused_after_a_false_part(
     versions: str,
 ) -> None:
-    with pytest.raises(UserError):
+    with raises_code("usage", UserError):
         in_range("9.9.9", versions)

@@ -75,7 +75,7 @@ def test_missing_shards_are_listed() -> None:
     ],
 )
 def test_an_invalid_index_is_refused(content: bytes, text: str) -> None:
-    with pytest.raises(CheckpointError) as refused:
+    with raises_code("checkpoint", CheckpointError) as refused:
         parse_index(content, INDEX)
     assert refused.value.message.startswith(INDEX)
     assert text in refused.value.message

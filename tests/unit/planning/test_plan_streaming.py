@@ -86,7 +86,7 @@ def test_a_target_alone_is_streamed() -> None:
 def test_streaming_a_target_outside_s3_is_refused_with_the_sync_command(
     pair: str, where: str
 ) -> None:
-    with pytest.raises(UserError) as refused:
+    with raises_code("usage", UserError) as refused:
         plan(pair, having("0.28.0"), weights_by="stream")
 
     assert where in refused.value.message

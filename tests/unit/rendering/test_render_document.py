@@ -27,7 +27,7 @@ def document(shape: str = "uploaded") -> dict[str, Any]:
 
 
 def refused(changed: Any) -> str:
-    with pytest.raises(PlanFileError) as raised:
+    with raises_code("plan-file", PlanFileError) as raised:
         plan_from(changed, "plan.json")
     assert raised.value.exit_code == 2
     assert raised.value.fix
@@ -264,7 +264,7 @@ def test_a_plan_file_of_the_previous_version_is_read(name: str) -> None:
 
 def test_a_plan_file_of_another_format_is_refused_with_the_command_that_renews_it() -> None:
     older = {**document(), "format": 0}
-    with pytest.raises(PlanFileError) as raised:
+    with raises_code("plan-file", PlanFileError) as raised:
         plan_from(older, "plan.json")
     command = list(raised.value.command)
     assert command[:2] == ["peagle", "plan"]

@@ -127,7 +127,7 @@ def test_cloudformation_refuses_another_region() -> None:
 
 
 def test_cloudformation_cannot_mount_two_prefixes() -> None:
-    with pytest.raises(Unsupported) as raised:
+    with raises_code("unsupported", Unsupported) as raised:
         render("cloudformation", plan_of("two-prefixes"), CATALOG)
     assert raised.value.exit_code == 3
     assert "AdditionalModelDataSources" in raised.value.message
