@@ -36,15 +36,15 @@ GOOD: dict[str, Verdict] = {
 }
 
 BROKEN: dict[str, tuple[str, Verdict]] = {
-    "numbers of no use for tokens": ("t2d-size", Unnoticed("half of the vocabulary")),
-    "tokens that mean others": ("d2t-missing", Drafts(1.05)),
-    "the target's rows for other tokens": ("lm-head-missing", Drafts(1.05)),
+    "t2d as long as the reduced vocabulary": ("t2d-size", Unnoticed("half of the vocabulary")),
+    "a reduced vocabulary without d2t": ("d2t-missing", Drafts(1.05)),
+    "a reduced vocabulary without lm_head": ("lm-head-missing", Drafts(1.05)),
     "no fc": ("tensors-missing", Drafts(1.3)),
     "integers without a scale": ("tensor-dtype", Drafts(1.6)),
-    "8-bit floats announced, and none there": ("quantization-without-scales", Drafts(1.3)),
+    "FP8 in config.json and not in the weights": ("quantization-without-scales", Drafts(1.3)),
     "another tokenizer": ("tokenizer-differs", Drafts(1.1)),
     "a target with a layer less": ("target-differs", Drafts(2.4)),
-    "a target that gives no hidden states": (
+    "a target without auxiliary hidden states": (
         "eagle3-target-support",
         Refuses("does not support EAGLE3 interface"),
     ),

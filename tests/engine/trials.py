@@ -142,11 +142,11 @@ GOOD = {
 """Pairs that vLLM serves and whose head no rule refuses."""
 
 BROKEN = {
-    "numbers of no use for tokens": Trial(
+    "t2d as long as the reduced vocabulary": Trial(
         lambda f: tiny_case(f, upper_half(d2t=integers([512] * 512), t2d=booleans([True] * 512)))
     ),
-    "tokens that mean others": Trial(lambda f: tiny_case(f, upper_half())),
-    "the target's rows for other tokens": Trial(
+    "a reduced vocabulary without d2t": Trial(lambda f: tiny_case(f, upper_half())),
+    "a reduced vocabulary without lm_head": Trial(
         lambda f: tiny_case(
             f, Damage(set_keys={"draft_vocab_size": 512}, add={"d2t": integers([512] * 512)})
         )
@@ -155,7 +155,7 @@ BROKEN = {
     "integers without a scale": Trial(
         lambda f: tiny_case(f, Damage(add={"fc.weight": as_integers(HEAD["fc.weight"])}))
     ),
-    "8-bit floats announced, and none there": Trial(
+    "FP8 in config.json and not in the weights": Trial(
         lambda f: tiny_case(
             f,
             Damage(
@@ -177,7 +177,7 @@ BROKEN = {
             ),
         )
     ),
-    "a target that gives no hidden states": Trial(
+    "a target without auxiliary hidden states": Trial(
         lambda f: other_target(
             f, {"architectures": ["StableLmForCausalLM"], "model_type": "stablelm"}
         ),
