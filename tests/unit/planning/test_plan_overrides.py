@@ -14,6 +14,7 @@ from peagle.planning import Options, make_plan
 from peagle.render import plan_bytes, plan_document, read_plan
 from peagle.render.plan_file import digest, recreate_fix
 from peagle.render.requests import plan_arguments, requests
+from tests.support import raises_code
 from tests.unit.planning.small_catalog import because, codes, finding_of, plan
 
 AMI = "al2023-ami-sagemaker-inference-gpu-4-1"
@@ -213,8 +214,9 @@ def test_a_file_whose_overrides_and_arguments_disagree_is_refused(
     file = tmp_path / "plan.json"
     file.write_text(json.dumps(document))
 
-    with pytest.raises(PlanFileError, match="'engine_arguments' and 'overrides' disagree"):
+    with raises_code("plan-file", PlanFileError) as refused:
         read_plan(file)
+    assert "'engine_arguments' and 'overrides'" in refused.value.message
 
 
 def test_a_plan_without_them_is_written_as_before() -> None:
