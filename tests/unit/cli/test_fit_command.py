@@ -13,7 +13,7 @@ from peagle.cli.main import cli
 from peagle.cli.output.fit import MEANINGS, OPTIONS
 from peagle.data import data_folder
 from peagle.errors import CheckpointError, NotFound, Refused, UserError
-from tests.unit.cli.fitting import H200, answer, changed, folder, peagle, refused, shown
+from tests.unit.cli.fitting import H200, answer, changed, folder, peagle, shown
 
 KEYS = ("weights_gib", "drafter_gib", "kv_cache_gib", "kv_cache_tokens", "max_concurrency", "terms")
 
@@ -315,6 +315,6 @@ def test_an_argument_of_vllm_that_has_no_option_here() -> None:
     decided = peagle("qwen3-8b", *H200, "--set", "max-num-seqs=4").exception
     assert isinstance(decided, UserError)
     assert decided.message == "--set max-num-seqs: the plan decides this argument"
-    (unknown,) = refused("qwen3-8b", *H200, "--set", "kv-cache-type=fp8")["findings"][:1]
+    unknown = shown("qwen3-8b", *H200, "--set", "kv-cache-type=fp8")["findings"][0]
     assert unknown["code"] == "engine-argument"
     assert "did you mean kv-cache-dtype" in unknown["fix"]

@@ -93,7 +93,9 @@ Examples:
 )
 @click.option("--image", help="Container image.")
 @click.option("--region", envvar=["AWS_REGION", "AWS_DEFAULT_REGION"], help="AWS region.")
-@settings_option("An argument of vLLM, such as enable-lora or gpu-memory-utilization=0.9.")
+@settings_option(
+    "An argument of vLLM, such as enable-lora or gpu-memory-utilization=0.9.", "--engine"
+)
 @click.option(
     "--speculative",
     "speculative_settings",

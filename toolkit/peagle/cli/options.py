@@ -120,14 +120,16 @@ _complete_version = _completing(lambda catalog, _: (r.vllm for r in catalog.runt
 _complete_region = _completing(lambda catalog, _: sorted(catalog.runtimes.accounts))
 
 
-def settings_option(help: str) -> Callable[..., Any]:
-    """``--set NAME=VALUE``: ``settings``, arguments of vLLM as text by name."""
+def settings_option(help: str, *also: str) -> Callable[..., Any]:
+    """``--set NAME=VALUE``, with other spellings in ``also``: ``settings``, arguments of vLLM as
+    text by name."""
 
-    def parse(_: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> Any:
-        return api.parse_settings(given, parameter.opts[0])
+    def parse(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> Any:
+        return api.parse_settings(given)
 
     return click.option(
         "--set",
+        *also,
         "settings",
         metavar="ARGUMENT[=VALUE]",
         multiple=True,
@@ -139,8 +141,8 @@ def settings_option(help: str) -> Callable[..., Any]:
 def variables_option(help: str) -> Callable[..., Any]:
     """``--env NAME=VALUE``: ``environment``, by name."""
 
-    def parse(_: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> Any:
-        return api.parse_variables(given, parameter.opts[0])
+    def parse(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> Any:
+        return api.parse_variables(given)
 
     return click.option(
         "--env",

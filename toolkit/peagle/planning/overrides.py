@@ -37,7 +37,7 @@ _OWN = (IMAGE_CONTENT_VARIABLE, IMAGE_DIGEST_VARIABLE, ROOT_VARIABLE)
 """Variables that image and toolkit set; another value describes another image."""
 
 
-def parse_settings(given: Iterable[str], flag: str = "--set") -> dict[str, str]:
+def parse_settings(given: Iterable[str]) -> dict[str, str]:
     """``NAME=VALUE`` or ``NAME``, which is a switch, by the name of vLLM's argument without dashes.
 
     Raises UserError for an argument without a name, and for one that is given twice.
@@ -46,24 +46,24 @@ def parse_settings(given: Iterable[str], flag: str = "--set") -> dict[str, str]:
     for text in given:
         name, equals, value = text.removeprefix("--").partition("=")
         if not name:
-            raise UserError(f"{flag} {text!r} has no argument name", "write NAME or NAME=VALUE")
+            raise UserError(f"--set {text!r} has no argument name", "write NAME or NAME=VALUE")
         name = flag_of(name).removeprefix("--") if name.startswith(PREFIX) else name
         name = name.replace("_", "-")
         if name in found:
-            raise UserError(f"{flag} {name} is given twice", "give it once")
+            raise UserError(f"--set {name} is given twice", "give it once")
         found[name] = value if equals else "true"
     return found
 
 
-def parse_variables(given: Iterable[str], flag: str = "--env") -> dict[str, str]:
+def parse_variables(given: Iterable[str]) -> dict[str, str]:
     """``NAME=VALUE`` by name. Raises UserError for other text, and for one that is given twice."""
     found: dict[str, str] = {}
     for text in given:
         name, equals, value = text.partition("=")
         if not name or not equals:
-            raise UserError(f"{flag} {text.partition('=')[0]!r} has no value", "write NAME=VALUE")
+            raise UserError(f"--env {text.partition('=')[0]!r} has no value", "write NAME=VALUE")
         if name in found:
-            raise UserError(f"{flag} {name} is given twice", "give it once")
+            raise UserError(f"--env {name} is given twice", "give it once")
         found[name] = value
     return found
 
