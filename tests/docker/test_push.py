@@ -21,7 +21,7 @@ from peagle.images import Docker, Login, push
 from peagle.images.context import member_of, tar
 from peagle.render.image import LAYER_LIMIT_BYTES
 from tests.docker.conftest import Build
-from tests.support import Peagle
+from tests.support import Peagle, raises_code
 
 pytestmark = [pytest.mark.docker, pytest.mark.sandbox]
 
@@ -151,11 +151,11 @@ def test_the_base_of_an_image_is_known_by_its_digest(
 
 def test_a_registry_that_refuses_is_reported(registry: str, small: str, docker: Docker) -> None:
     wrong = Login(registry, "AWS", "wrong")
-    with pytest.raises(CloudError, match="pushing") as raised:
+    with raises_code("registry-denied", CloudError) as raised:
         push(docker, small, f"{registry}/peagle-push-test:1", [wrong])
     assert "log in" in raised.value.fix
 
 
 def test_an_unreachable_registry_is_reported(small: str, docker: Docker) -> None:
-    with pytest.raises(CloudError, match="connection refused"):
+    with raises_code("registry-unreachable", CloudError):
         push(docker, small, f"127.0.0.1:{free_port()}/x:1")

@@ -175,7 +175,7 @@ def test_a_speculative_config_that_vllm_refuses_fails_with_vllms_reason() -> Non
     wrong = json.dumps({**config, "no_such_setting": 1})
     environment = {**plan.environment, "SM_VLLM_SPECULATIVE_CONFIG": wrong}
 
-    with raises_code("engine", EngineError) as failed:
+    with raises_code("engine-exited", EngineError) as failed:
         start_local(plan.model_copy(update={"environment": environment}))
 
     assert "SpeculativeConfig no_such_setting" in failed.value.message

@@ -83,7 +83,7 @@ class DamagedCheckpoint(CheckpointError, exit_code=3):
     checks are."""
 
 
-class NotAFolder(CheckpointError):
+class NotAFolder(CheckpointError, code="not-a-folder"):
     """A file instead of a folder; ``is_in_checkpoint``: its folder is a checkpoint."""
 
     def __init__(self, file: Path, is_in_checkpoint: bool) -> None:

@@ -11,6 +11,7 @@ from peagle.aws.roles import find_role
 from peagle.deploy.preflight import Preflight
 from peagle.errors import CloudError, Refused, UserError
 from peagle.findings import warning
+from tests.support import raises_code
 from tests.unit.aws.cloud import ACCOUNT, ROLE, TRUSTS_SAGEMAKER, service_error
 from tests.unit.aws.plans import a_plan, another
 from tests.unit.aws.world import NAME, World
@@ -144,22 +145,26 @@ def test_warm_starts_beside_the_uploaded_folders_are_not_foreign_files(
 
 
 def test_a_missing_folder_of_weights_is_a_user_error(world: World, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="there is no folder"):
+    with raises_code("no-such-folder", UserError):
         world.preflight(a_plan(tmp_path / "nothing"))
 
 
 def test_an_empty_folder_of_weights_is_a_user_error(world: World, tmp_path: Path) -> None:
     (tmp_path / ".hidden").write_text("")
 
-    with pytest.raises(UserError, match="is empty"):
+    with raises_code("empty-folder", UserError):
         world.preflight(a_plan(tmp_path))
 
 
 @pytest.mark.parametrize(
-    "answer", [service_error("403", "Forbidden", "HeadBucket"), {"BucketRegion": "eu-west-1"}]
+    ("answer", "code"),
+    [
+        (service_error("403", "Forbidden", "HeadBucket"), "bucket-denied"),
+        ({"BucketRegion": "eu-west-1"}, "bucket-region"),
+    ],
 )
 def test_a_bucket_of_another_account_or_region_is_refused(
-    world: World, head: Path, answer: Any, monkeypatch: pytest.MonkeyPatch
+    world: World, head: Path, answer: Any, code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def head_bucket(**_: Any) -> Any:
         if isinstance(answer, dict):
@@ -168,7 +173,7 @@ def test_a_bucket_of_another_account_or_region_is_refused(
 
     monkeypatch.setattr(world.cloud, "_head_bucket", head_bucket)
 
-    with pytest.raises(Refused, match="bucket") as refused:
+    with raises_code(code, Refused) as refused:
         world.preflight(a_plan(head), bucket="theirs")
 
     assert "--bucket" in refused.value.fix
@@ -197,9 +202,9 @@ def test_a_role_that_sagemaker_may_not_assume_is_refused(world: World) -> None:
     }
     world.cloud.roles = [_role("for-machines", trust)]
 
-    with pytest.raises(UserError, match="may not assume"):
+    with raises_code("role-not-trusted", UserError):
         find_role(world.aws, "for-machines")
-    with pytest.raises(UserError, match="may assume no role") as none:
+    with raises_code("no-role", UserError) as none:
         find_role(world.aws, None)
     assert "aws iam create-role" in none.value.fix
 
@@ -254,7 +259,7 @@ def test_expired_credentials_end_the_preflight(world: World) -> None:
 
     world.cloud.before = expire
 
-    with pytest.raises(CloudError, match="expired") as expired:
+    with raises_code("ExpiredTokenException", CloudError) as expired:
         world.preflight(a_plan())
 
     assert expired.value.exit_code == 4

@@ -23,6 +23,7 @@ from peagle.catalog import load_catalog
 from peagle.catalog.tables import InstanceTable, Runtime, RuntimeTable
 from peagle.catalog.writing import Tables
 from peagle.errors import UserError
+from tests.support import raises_code
 from tests.unit.aws.cloud import service_error
 from tests.unit.aws.world import World
 
@@ -179,7 +180,7 @@ def test_without_the_sdk_the_install_command_is_named(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(importlib.metadata, "distribution", missing)
 
-    with pytest.raises(UserError, match="not installed") as refused:
+    with raises_code("sdk-missing", UserError) as refused:
         sdk_images(CATALOG.runtimes)
 
     assert refused.value.command == ("pip", "install", "peagle-toolkit[sagemaker]")
@@ -189,7 +190,7 @@ def test_without_the_sdk_the_install_command_is_named(monkeypatch: pytest.Monkey
 def test_an_unreadable_table_is_an_error(sdk: Callable[..., None], text: str) -> None:
     sdk(text)
 
-    with pytest.raises(UserError, match="no readable table"):
+    with raises_code("sdk-unreadable", UserError):
         sdk_images(CATALOG.runtimes)
 
 

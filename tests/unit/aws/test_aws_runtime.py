@@ -14,6 +14,7 @@ from peagle.aws import runtime
 from peagle.aws.runtime import Tail, clean
 from peagle.errors import CloudError, EngineError, UserError
 from peagle.protocol import request_body
+from tests.support import raises_code
 from tests.unit.aws.cloud import START, service_error
 from tests.unit.aws.plans import a_plan
 from tests.unit.aws.world import NAME, World
@@ -77,9 +78,10 @@ def test_an_error_in_the_middle_of_a_stream_is_an_error(
     _answer_with(serving, monkeypatch, first, broken)
     received: list[str] = []
 
-    with pytest.raises(EngineError, match="EngineCore died") as raised:
+    with raises_code("engine", EngineError) as raised:
         received.extend(piece.text for piece in runtime.stream(serving.aws, NAME, BODY))
 
+    assert "EngineCore died" in raised.value.message
     assert received == ["a"]
     assert raised.value.command == ("peagle", "logs", NAME)
 
@@ -91,7 +93,7 @@ def test_a_stream_that_ends_too_early_is_an_error(
     first = b'data: {"choices": [{"delta": {"content": "a"}}]}\n\n'
     _answer_with(serving, monkeypatch, first + rest)
 
-    with pytest.raises(EngineError, match="ended before it was complete") as raised:
+    with raises_code("incomplete-response", EngineError) as raised:
         list(runtime.stream(serving.aws, NAME, BODY))
 
     assert raised.value.command == ("peagle", "logs", NAME)
@@ -103,7 +105,7 @@ def test_an_answer_that_is_not_vllms_is_an_error(
 ) -> None:
     monkeypatch.setattr(serving.cloud, "_invoke_endpoint", lambda **_: {"Body": io.BytesIO(answer)})
 
-    with pytest.raises(CloudError, match=r"did not return JSON|vLLM's format"):
+    with raises_code("invalid-response", CloudError):
         runtime.ask(serving.aws, NAME, BODY)
 
 
@@ -134,7 +136,7 @@ def test_a_body_above_the_limit_of_sagemaker_is_not_sent(serving: World) -> None
     calls = len(serving.cloud.calls)
     long = request_body("é" * 3_200_000, chat=True, max_tokens=5)
 
-    with pytest.raises(UserError, match=r"6,291,456"):
+    with raises_code("request-too-large", UserError):
         runtime.ask(serving.aws, NAME, long)
 
     assert len(serving.cloud.calls) == calls

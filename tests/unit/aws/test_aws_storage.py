@@ -13,6 +13,7 @@ from peagle.aws.client import Aws
 from peagle.aws.s3 import Upload, files_below
 from peagle.errors import UserError
 from peagle.weights.bucket import Bucket
+from tests.support import raises_code
 from tests.unit.aws.conftest import moto_connection
 
 BUCKET = "peagle-sagemaker-eu-west-1-123456789012"
@@ -69,8 +70,10 @@ def test_a_link_out_of_the_folder_is_refused_before_anything_is_sent(
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "vocab.json").symlink_to(leads_to)
 
-    with pytest.raises(UserError, match=expected):
+    with raises_code("unusable-link", UserError) as caught:
         files_below(tmp_path)
+
+    assert expected in caught.value.message
 
 
 def test_progress_ends_at_the_total_size(aws: Aws, upload: Upload) -> None:

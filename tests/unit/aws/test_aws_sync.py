@@ -15,6 +15,7 @@ from peagle.weights.bucket import Bucket
 from peagle.weights.inspect import inspect_weights, remove_weights
 from peagle.weights.queue import SyncProgress
 from peagle.weights.sync import sync_weights
+from tests.support import raises_code
 from tests.unit.aws.syncing import (
     COPIED,
     PART,
@@ -206,7 +207,7 @@ def test_bytes_that_change_in_transit_are_detected_and_removed(
 ) -> None:
     monkeypatch.setattr(uploading, "combined", lambda checksums: "of something else")
 
-    with pytest.raises(CloudError, match="S3 has"):
+    with raises_code("checksum-mismatch", CloudError):
         sync(aws, target=folder_weights(target))
 
     assert "pair/target/model.safetensors" not in keys(aws)
@@ -258,7 +259,7 @@ def test_a_bucket_of_another_region_is_refused(aws: Aws, drafter: Path) -> None:
     west.call("s3", "create_bucket", Bucket="west", CreateBucketConfiguration=elsewhere)
     from peagle.weights.layout import weights_prefix
 
-    with pytest.raises(Refused, match="eu-west-1") as refused:
+    with raises_code("bucket-region", Refused) as refused:
         plan_for(aws, weights_prefix("s3://west/pair"), drafter=folder_weights(drafter))
     assert "--region eu-west-1" in refused.value.fix
 

@@ -15,6 +15,7 @@ from peagle.planning.plan import Weights
 from peagle.weights.bucket import Bucket
 from peagle.weights.layout import weights_prefix
 from peagle.weights.sync import sync_weights
+from tests.support import raises_code
 from tests.unit.aws.syncing import (
     CONFIG,
     COPIED,
@@ -95,10 +96,10 @@ def test_an_interrupted_copy_resumes(aws: Aws, calls: Calls) -> None:
         if operation == "upload_part_copy":
             numbers.append(given["PartNumber"])
             if len(numbers) == 3:
-                raise CloudError("S3 is away")
+                raise CloudError("S3 is away", code="away")
 
     calls.before = fail
-    with pytest.raises(CloudError, match="away"):
+    with raises_code("away", CloudError):
         sync(aws, target=FROM)
     calls.before = lambda operation, given: None
     copied = calls.count("upload_part_copy")
@@ -115,10 +116,10 @@ def test_a_copy_whose_upload_has_ended_begins_again(
 ) -> None:
     def fail(operation: str, given: dict[str, Any]) -> None:
         if operation == "upload_part_copy" and given["PartNumber"] == 2:
-            raise CloudError("S3 is away")
+            raise CloudError("S3 is away", code="away")
 
     calls.before = fail
-    with pytest.raises(CloudError, match="away"):
+    with raises_code("away", CloudError):
         sync(aws, target=FROM)
     calls.before = lambda operation, given: None
     kept = Bucket.uploaded_parts
@@ -139,7 +140,7 @@ def test_an_original_that_changes_meanwhile_is_detected(aws: Aws) -> None:
     found = plan_for(aws, target=FROM)
     aws.call("s3", "put_object", Bucket="theirs", Key="head/config.json", Body=b"{}")
 
-    with pytest.raises(CheckpointError, match="has changed since it was listed"):
+    with raises_code("source-changed", CheckpointError):
         sync_weights(aws, found, COPIED, lambda moment: None)
 
 
@@ -177,7 +178,7 @@ def test_a_copy_with_another_checksum_than_the_original_is_removed(
         return original(service, operation, **given)
 
     aws.call = call  # type: ignore[method-assign]
-    with pytest.raises(CloudError, match="S3 has"):
+    with raises_code("checksum-mismatch", CloudError):
         sync(
             aws, other, target=Weights(kind="s3", location=PLACE.part_uri("target"), engine_path="")
         )
@@ -186,5 +187,6 @@ def test_a_copy_with_another_checksum_than_the_original_is_removed(
 def test_a_prefix_without_a_model_is_an_error(aws: Aws) -> None:
     aws.call("s3", "delete_object", Bucket="theirs", Key="head/config.json")
 
-    with pytest.raises(CheckpointError, match=r"s3://theirs/head has no config\.json"):
+    with raises_code("checkpoint", CheckpointError) as caught:
         sync(aws, target=FROM)
+    assert "s3://theirs/head has no config.json" in caught.value.message

@@ -11,6 +11,7 @@ from peagle.errors import UserError
 from peagle.weights.bucket import Bucket
 from peagle.weights.layout import weights_prefix
 from peagle.weights.manifest import read_manifest
+from tests.support import raises_code
 
 PLACE = weights_prefix("s3://my-models/tiny/")
 FOLDER = {"source": "org/name", "complete": True, "files": {"config.json": {"size": 3}}}
@@ -54,7 +55,7 @@ def test_a_manifest_round_trips() -> None:
     ids=lambda document: str(document)[:60],
 )
 def test_a_damaged_manifest_is_an_error(document: object) -> None:
-    with pytest.raises(UserError, match="damaged, or was written by a newer version"):
+    with raises_code("manifest-damaged", UserError):
         read_manifest(_bucket(document), PLACE)
 
 

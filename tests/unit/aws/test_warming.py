@@ -10,13 +10,14 @@ from botocore.exceptions import EndpointConnectionError
 
 from peagle.aws.errors import AccessDenied, Missing
 from peagle.deploy.state import Deployment
-from peagle.errors import CloudError, EngineError, NotProved, Refused, UserError
+from peagle.errors import CloudError, EngineError, NotProved, PeagleError, Refused, UserError
 from peagle.planning.plan import Mount, Plan, Weights
 from peagle.warm import collect as warming
 from peagle.warm.collect import CollectedWarmStart
 from peagle.warm.transfer import PAUSES, WarmReply
 from peagle.weights.layout import unknown_objects
 from tests.packed import KEY
+from tests.support import raises_code
 from tests.unit.aws.cloud import service_error
 from tests.unit.aws.plans import a_plan
 from tests.unit.aws.world import World
@@ -82,9 +83,9 @@ def test_the_collecting_plan_runs_the_same_engine_once() -> None:
 
 
 def test_eager_plans_and_long_names_are_refused() -> None:
-    with pytest.raises(Refused, match="runs eagerly"):
+    with raises_code("nothing-compiled", Refused):
         warming.collecting_plan(in_s3(environment={"SM_VLLM_ENFORCE_EAGER": "true"}))
-    with pytest.raises(UserError, match="63"):
+    with raises_code("invalid-name", UserError):
         warming.collecting_plan(in_s3(name="x" * 60))
 
 
@@ -108,13 +109,17 @@ HUB = Weights(kind="hub", location="a/target", engine_path="a/target")
     ids=["hub", "uploaded", "half of it", "two prefixes"],
 )
 def test_weights_in_several_prefixes_name_the_sync_command(plan: Plan) -> None:
-    with pytest.raises(Refused, match=r"peagle weights sync a/target\+a/head s3://BUCKET/PREFIX"):
+    with raises_code("weights-not-in-s3", Refused) as caught:
         warming.prefix_of_weights(plan)
+
+    assert caught.value.command == ("peagle", "weights", "sync", plan.pair, "s3://BUCKET/PREFIX")
 
 
 def test_streamed_weights_are_refused() -> None:
-    with pytest.raises(Refused, match=r"are streamed .plan with --weights-by mount"):
+    with raises_code("weights-streamed", Refused) as caught:
         warming.prefix_of_weights(in_s3(mounts=()))
+
+    assert "--weights-by mount" in caught.value.fix
 
 
 def test_the_artifact_is_stored_beside_the_weights_manifest_last(
@@ -221,37 +226,58 @@ def test_throttled_requests_are_retried(stocked: World, tmp_path: Path) -> None:
     assert stocked.cloud.now - before >= PAUSES[0] + PAUSES[0] + PAUSES[1]
 
 
-FAULTS: list[tuple[list[WarmReply | BaseException | None], type[BaseException], str | None]] = [
-    ([None, *[WarmReply(200, b"short")] * 9], EngineError, "truncated"),
+FAULTS: list[tuple[list[WarmReply | BaseException | None], type[PeagleError], str]] = [
+    ([None, *[WarmReply(200, b"short")] * 9], EngineError, "incomplete-response"),
     (
         [WarmReply(409, b'{"error": "nothing was compiled"}')],
         Refused,
-        "nothing was compiled",
+        "nothing-compiled",
     ),
     (
         [WarmReply(400, b'{"error": {"message": "no handler"}}')],
         Refused,
-        "does not support warm starts",
+        "image-too-old",
     ),
-    ([service_error("ThrottlingException", "Rate exceeded", "I")] * 9, CloudError, "throttles"),
-    ([EndpointConnectionError(endpoint_url="x")] * 9, CloudError, "cannot be reached"),
-    ([None, service_error("AccessDeniedException", "no", "I")], AccessDenied, "access denied"),
-    ([None, service_error("ValidationException", "Endpoint x not found", "I")], Missing, "found"),
-    ([None, KeyboardInterrupt()], KeyboardInterrupt, None),
+    (
+        [service_error("ThrottlingException", "Rate exceeded", "I")] * 9,
+        CloudError,
+        "ThrottlingException",
+    ),
+    ([EndpointConnectionError(endpoint_url="x")] * 9, CloudError, "unreachable"),
+    (
+        [None, service_error("AccessDeniedException", "no", "I")],
+        AccessDenied,
+        "AccessDeniedException",
+    ),
+    (
+        [None, service_error("ValidationException", "Endpoint x not found", "I")],
+        Missing,
+        "ValidationException",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("faults", "kind", "expected"), FAULTS, ids=lambda value: str(value)[:30])
+@pytest.mark.parametrize(("faults", "kind", "code"), FAULTS, ids=lambda value: str(value)[:30])
 def test_a_failed_fetch_stores_nothing(
     stocked: World,
     tmp_path: Path,
     faults: list[WarmReply | BaseException | None],
-    kind: type[BaseException],
-    expected: str | None,
+    kind: type[PeagleError],
+    code: str,
 ) -> None:
     stocked.cloud.packed.faults = list(faults)
 
-    with pytest.raises(kind, match=expected):
+    with raises_code(code, kind):
+        collected(stocked, tmp_path)
+
+    assert warm_keys(stocked) == []
+    assert list(tmp_path.glob(".*")) == []
+
+
+def test_an_interrupted_fetch_stores_nothing(stocked: World, tmp_path: Path) -> None:
+    stocked.cloud.packed.faults = [None, KeyboardInterrupt()]
+
+    with pytest.raises(KeyboardInterrupt):
         collected(stocked, tmp_path)
 
     assert warm_keys(stocked) == []
@@ -287,5 +313,7 @@ def test_a_read_only_prefix_is_detected_first(stocked: World) -> None:
             raise service_error("AccessDenied", "Access Denied", "CreateMultipartUpload")
 
     stocked.cloud.before = refuse
-    with pytest.raises(AccessDenied, match=r"s3://models/pair/warm/: .*s3:PutObject"):
+    with raises_code("AccessDenied", AccessDenied) as caught:
         warming.check_writable(stocked.aws, place)
+    assert "s3:PutObject" in caught.value.message
+    assert "s3://models/pair/warm/" in caught.value.message

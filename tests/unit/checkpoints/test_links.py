@@ -66,7 +66,7 @@ def test_a_broken_link_or_one_out_of_the_folder_is_refused(
     (folder.parent / "model-2" / "secret").write_text("secret")
     (folder / "vocab.json").symlink_to(target)
 
-    with raises_code("usage", UserError) as refused:
+    with raises_code("unusable-link", UserError) as refused:
         check_links(folder)
     assert str(folder / "vocab.json") in refused.value.message
     assert refused.value.fix == fix
@@ -76,7 +76,7 @@ def test_a_link_through_another_link_out_is_refused(folder: Path) -> None:
     (folder / "inner" / "second").symlink_to("/etc/passwd")
     (folder / "first").symlink_to("inner/second")
 
-    with raises_code("usage", UserError) as refused:
+    with raises_code("unusable-link", UserError) as refused:
         check_links(folder)
     assert refused.value.message.endswith(" to /etc/passwd")
 
@@ -102,7 +102,7 @@ def test_links_to_other_files_of_the_hubs_cache_are_refused(snapshot: Path) -> N
     (snapshot.parents[1] / "refs" / "main").write_text("0123")
     (snapshot / "vocab.json").symlink_to("../../refs/main")
 
-    with raises_code("usage", UserError) as refused:
+    with raises_code("unusable-link", UserError) as refused:
         check_links(snapshot)
     assert refused.value.fix == COPY
 
@@ -112,7 +112,7 @@ def test_links_to_blobs_beside_another_folder_are_refused(folder: Path) -> None:
     (folder.parents[0] / "blobs" / "abc").write_text("{}")
     (folder / "vocab.json").symlink_to("../blobs/abc")
 
-    with raises_code("usage", UserError) as refused:
+    with raises_code("unusable-link", UserError) as refused:
         check_links(folder)
     assert refused.value.fix == COPY
 

@@ -254,15 +254,13 @@ def test_other_folders_and_pipes_beside_the_weights_are_not_read(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("name", "text"),
-    [("gone", "there is no folder "), ("config.json", " is a file")],
+    ("name", "code"), [("gone", "no-such-folder"), ("config.json", "not-a-folder")]
 )
-def test_a_location_that_is_not_a_folder_is_refused(name: str, text: str, tmp_path: Path) -> None:
+def test_a_location_that_is_not_a_folder_is_refused(name: str, code: str, tmp_path: Path) -> None:
     folder_of(tmp_path, {"config.json": CONFIG})
-    with raises_code("checkpoint", CheckpointError) as refused:
+    with raises_code(code, CheckpointError) as refused:
         read_checkpoint(FolderSource(tmp_path / name))
     assert str(tmp_path / name) in refused.value.message
-    assert text in refused.value.message
 
 
 def test_a_file_without_read_permission_is_reported(

@@ -13,6 +13,7 @@ from peagle.checkpoints.hub import HubSource
 from peagle.errors import CheckpointError, NotAFolder, UserError
 from peagle.weights.layout import weights_prefix
 from peagle.weights.locations import checkpoint_at, own_head, source_of, weights_at
+from tests.support import raises_code
 from tests.unit.checkpoints.files import CONFIG, ONE
 
 
@@ -60,35 +61,39 @@ def test_a_folder_is_read(location: str, folder: Path) -> None:
 
 @pytest.mark.parametrize("location", ["", "word", "a b/c", "a/b/c", "-x/y", "http://x/y"])
 def test_text_that_is_no_location_is_an_error(location: str, folder: Path) -> None:
-    with pytest.raises(UserError, match="is not a weights location") as refused:
+    with raises_code("invalid-location", UserError) as refused:
         source_of(location, aws)
     assert "./folder" in refused.value.fix
 
 
 def test_s3_location_needs_a_connection(folder: Path) -> None:
-    with pytest.raises(UserError, match="cannot be read here"):
+    with raises_code("usage", UserError) as caught:
         source_of("s3://bucket/x")
+
+    assert caught.value.fix == "name a folder"
 
 
 def test_missing_folder_is_an_error(folder: Path) -> None:
     gone = folder.parent / "gone"
-    with pytest.raises(CheckpointError, match=f"there is no folder {gone} "):
-        checkpoint_at("./a/gone")
-    with pytest.raises(CheckpointError, match=f"there is no folder {gone} "):
-        own_head("./a/gone")
+    for read in (checkpoint_at, own_head):
+        with raises_code("no-such-folder", CheckpointError) as caught:
+            read("./a/gone")
+        assert str(gone) in caught.value.message
 
 
 @pytest.mark.parametrize("location", ["a/b/config.json", "./a/b/config.json"])
 def test_a_file_of_a_checkpoint_is_not_a_location(location: str, folder: Path) -> None:
     for read in (checkpoint_at, own_head):
-        with pytest.raises(NotAFolder, match=r"a/b/config\.json is a file, not a folder"):
+        with pytest.raises(NotAFolder) as caught:
             read(location)
+        assert "a/b/config.json" in caught.value.message
 
 
 def test_an_s3_uri_with_one_slash_is_shown_with_two(folder: Path) -> None:
     for read in (source_of, weights_at, weights_prefix):
-        with pytest.raises(UserError, match=r"write s3://bucket/x with two slashes"):
+        with pytest.raises(UserError) as caught:
             read("s3:/bucket/x")
+        assert "s3://bucket/x" in caught.value.fix
 
 
 def test_an_own_head_that_is_elsewhere_is_not_read(folder: Path) -> None:
@@ -102,7 +107,9 @@ def test_an_own_head_in_a_folder_is_read(folder: Path) -> None:
     assert options["drafter_checkpoint"].config == {"hidden_size": 4, "vocab_size": 8}
     assert list(options["drafter_checkpoint"].tensors) == ["fc.weight"]
     (folder / "model.safetensors").unlink()
-    with pytest.raises(UserError, match=r"a/b has no \*\.safetensors"):
+    with raises_code("usage", UserError) as caught:
         own_head("a/b")
-    with pytest.raises(UserError, match="bucket names are in lower case"):
+    assert "*.safetensors" in caught.value.message
+    with raises_code("invalid-s3-uri", UserError) as caught:
         own_head("s3://MyBucket/head")
+    assert "s3://mybucket/head" in caught.value.fix

@@ -20,7 +20,7 @@ from peagle.errors import UserError
 from peagle.images import Docker
 from peagle.images.context import member_of
 from peagle.images.push import Login, logged_in
-from tests.support import Peagle, command_line
+from tests.support import Peagle, command_line, raises_code
 from tests.unit.images.conftest import FakeDocker, docker
 
 __all__ = ["docker"]
@@ -138,7 +138,7 @@ def test_full_disk_before_codebuild_is_an_error_and_nothing_is_sent(
     order = codebuild.BuildRequest("peagle-x", "1", "", [member_of("Dockerfile", b"FROM a")], "d")
     with mock_aws():
         aws = connect("us-east-1", keys=Keys("testing", "testing"))
-        with pytest.raises(UserError, match="is full: the build context") as raised:
+        with raises_code("disk-full", UserError) as raised:
             codebuild.build(aws, order, print)
 
         assert "TMPDIR" in raised.value.fix
@@ -159,7 +159,7 @@ def test_full_disk_at_docker_login_is_an_error_and_leaves_nothing(
     monkeypatch.setattr(Path, "write_text", full)
 
     login = Login("reg.example.com", "AWS", "s3cret")
-    with pytest.raises(UserError, match="is full") as raised, logged_in(Docker(), [login]):
+    with raises_code("disk-full", UserError) as raised, logged_in(Docker(), [login]):
         pass
 
     assert "s3cret" not in str(raised.value)

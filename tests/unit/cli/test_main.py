@@ -128,7 +128,6 @@ def test_a_wrong_use_is_one_line_and_code_2(
         ("--catalog /nonexist list --json", "Invalid value for '--catalog'"),
         ("plan tiny --catalog folder --json", "--catalog goes before the command"),
         ("nothing --json", "No such command 'nothing'"),
-        ("plan tiny --out /proc/plan.json --json", "/proc/plan.json cannot be written"),
     ],
 )
 def test_usage_error_with_json_is_one_document(peagle: Peagle, line: str, message: str) -> None:
@@ -139,6 +138,13 @@ def test_usage_error_with_json_is_one_document(peagle: Peagle, line: str, messag
     assert (error["code"], error["exit_code"]) == ("usage", 2)
     assert message in error["message"]
     assert set(error) == {"code", "message", "fix", "command", "exit_code"}
+
+
+def test_an_unwritable_file_with_json_is_one_document(peagle: Peagle) -> None:
+    done = peagle("plan", "tiny", "--out", "/proc/plan.json", "--json")
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert json.loads(done.stderr)["error"]["code"] == "not-writable"
 
 
 def test_json_after_the_end_of_options_is_an_argument(peagle: Peagle) -> None:

@@ -18,6 +18,7 @@ from peagle.weights.layout import weights_prefix
 from peagle.weights.manifest import FolderEntry
 from peagle.weights.sources import WeightSource
 from peagle.weights.sync import other_sources
+from tests.support import raises_code
 from tests.unit.cli.endpoints import deployed
 
 PLACE = weights_prefix("s3://models/pair")
@@ -31,10 +32,10 @@ REMOVE = ("aws", "s3", "rm", "s3://models/a")
 def test_weights_that_an_endpoint_uses_are_refused(own_home: Path, uri: str) -> None:
     deployed(uri)
 
-    with pytest.raises(Refused, match="peagle-chat uses s3://models/pair/: it ends") as refused:
+    with raises_code("weights-in-use", Refused) as refused:
         refuse_weights_in_use({PLACE.uri}, "sandbox", "it ends")
 
-    assert refused.value.code == "weights-in-use"
+    assert "peagle-chat uses s3://models/pair/: it ends" in refused.value.message
     assert refused.value.command == ("peagle", "destroy", "peagle-chat")
     assert "--even-if-used" in refused.value.fix
 

@@ -17,6 +17,7 @@ from peagle.planning import Options, Plan, make_plan
 from peagle.planning.plan import Weights
 from peagle.render.image import Copied, Download
 from peagle.weights.sources import open_source
+from tests.support import raises_code
 from tests.unit.aws.syncing import CONFIG, index_of, shard
 from tests.unit.checkpoints.fake_hub import COMMIT, REPO, FakeHub, running
 from tests.unit.checkpoints.web import Reply, WebRequest
@@ -115,15 +116,16 @@ def test_a_gated_model_is_refused_before_anything_is_built(
     hub: Hub, closed: dict[str, object]
 ) -> None:
     hub.closed = closed
-    with pytest.raises(Unsupported, match="gated on the hub") as refused:
+    with pytest.raises(Unsupported) as refused:
         baked(plan_with(HUB))
     assert refused.value.command[:3] == ("peagle", "weights", "sync")
 
 
 def test_weights_in_s3_cannot_be_baked() -> None:
     there = Weights(kind="s3", location="s3://models/a/", engine_path="/opt/ml/model")
-    with pytest.raises(Unsupported, match="s3://models/a/") as refused:
+    with pytest.raises(Unsupported) as refused:
         baked(plan_with(there))
+    assert "s3://models/a/" in refused.value.message
     assert "--bake-weights" in refused.value.fix
 
 
@@ -158,11 +160,11 @@ def test_an_incomplete_folder_is_refused(
 def test_a_link_out_of_the_folder_is_refused(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("{}")
     (folder / "vocab.json").symlink_to(tmp_path / "secret")
-    with pytest.raises(UserError, match="out of its folder"):
+    with raises_code("unusable-link", UserError):
         baked(plan_with(directory(folder)))
 
 
 def test_a_broken_link_is_refused(folder: Path) -> None:
     (folder / "vocab.json").symlink_to("gone")
-    with pytest.raises(UserError, match="is a broken link"):
+    with raises_code("unusable-link", UserError):
         baked(plan_with(directory(folder)))

@@ -9,6 +9,7 @@ import pytest
 
 from peagle.errors import CloudError, DockerMissing, EngineError, NotFound, PeagleError, UserError
 from peagle.images.docker import Docker
+from tests.support import raises_code
 from tests.unit.images.conftest import FakeDocker
 
 ERRORS: list[tuple[str, type[PeagleError], str]] = [
@@ -50,7 +51,7 @@ def test_without_docker_the_error_names_the_process_engine(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(DockerMissing, match="docker is not installed") as raised:
+    with pytest.raises(DockerMissing) as raised:
         Docker().check()
     assert "--engine process" in raised.value.fix
     assert raised.value.exit_code == 2
@@ -61,9 +62,9 @@ def test_an_error_of_the_input_takes_precedence_over_dockers(
 ) -> None:
     def given() -> Iterator[bytes]:
         yield b"half"
-        raise UserError("model.safetensors changed while being read")
+        raise UserError("model.safetensors changed while being read", code="source-changed")
 
-    with pytest.raises(UserError, match="changed while being read"):
+    with raises_code("source-changed", UserError):
         Docker().stream("build", "-", doing="building", given=given())
 
 
@@ -71,7 +72,7 @@ def test_a_command_that_ends_early_reports_its_own_error(
     docker: FakeDocker, tmp_path: Path
 ) -> None:
     (docker.folder / "docker").write_text("#!/bin/sh\necho 'no space left on device' >&2; exit 1\n")
-    with pytest.raises(UserError, match="the disk is full"):
+    with raises_code("disk-full", UserError):
         Docker().stream("build", "-", doing="building", given=[b"x" * 10**6] * 20)
 
 
@@ -80,8 +81,9 @@ def test_the_error_is_the_reason_not_the_usage(docker: FakeDocker) -> None:
         code=125, err='invalid argument "Bad:Tag:1" for "-t, --tag" flag: invalid reference format'
         "\n\nUsage:  docker build [OPTIONS] PATH\n\nRun 'docker build --help' for more information"
     )  # fmt: skip
-    with pytest.raises(EngineError, match="invalid reference format") as raised:
+    with raises_code("engine", EngineError) as raised:
         Docker().stream("build", "-", doing="building Bad:Tag:1")
+    assert "invalid reference format" in raised.value.message
     assert "--help" not in raised.value.message
 
 

@@ -13,6 +13,7 @@ from peagle.engine import state as records
 from peagle.engine.local import start_local
 from peagle.engine.process import stop_engine
 from peagle.errors import EngineError, NotFound, UserError
+from tests.support import raises_code
 from tests.unit.local.conftest import NAME, PlanFor
 
 
@@ -41,7 +42,7 @@ def test_invoke_reaches_a_local_engine(
 def test_an_engine_that_has_ended_is_an_error(engine_home: Path, plan_for: PlanFor) -> None:
     stop_engine(start_local(plan_for()).process, 1.0)
 
-    with pytest.raises(UserError, match=f"the local engine {NAME} is not running"):
+    with raises_code("local-engine-not-ready", UserError):
         _command("invoke", NAME, "Hi")
 
 
@@ -55,7 +56,7 @@ def test_options_for_aws_ignore_local_engines(engine_home: Path, plan_for: PlanF
 def test_a_broken_stream_is_an_error(engine_home: Path, plan_for: PlanFor) -> None:
     engine = start_local(plan_for("broken-off"))
 
-    with pytest.raises(EngineError, match="ended before the answer was complete") as raised:
+    with raises_code("incomplete-response", EngineError) as raised:
         _command("invoke", NAME, "Hi")
 
     assert raised.value.command == ("peagle", "local", "logs", NAME)

@@ -11,6 +11,7 @@ from peagle.engine.runner import DockerRunner, ProcessRunner
 from peagle.errors import Refused
 from peagle.images import Docker, Image
 from peagle.planning import Options, Plan, make_plan
+from tests.support import raises_code
 
 IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/peagle-tiny:0.28.0"
 
@@ -21,7 +22,7 @@ def plan() -> Plan:
 
 
 def test_a_process_refuses_baked_weights(plan: Plan) -> None:
-    with pytest.raises(Refused, match="baked into") as refused:
+    with raises_code("weights-baked", Refused) as refused:
         ProcessRunner().local_environment(plan)
     assert "--engine docker" in refused.value.fix
 

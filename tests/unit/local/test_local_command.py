@@ -19,7 +19,7 @@ from peagle.engine.local import start_local
 from peagle.engine.process import is_alive
 from peagle.errors import NotFound, UserError
 from peagle.render import plan_bytes
-from tests.support import Peagle
+from tests.support import Peagle, raises_code
 from tests.unit.local.conftest import NAME, PlanFor
 
 Command = Callable[..., Result]
@@ -100,7 +100,7 @@ def test_logs_are_printed_and_followed_to_the_end(
 
 @pytest.mark.parametrize("words", [("down", "nothing"), ("logs", "nothing"), ("down", "../x")])
 def test_an_unknown_name_is_an_error(own_home: Path, command: Command, words: tuple[str]) -> None:
-    with pytest.raises(NotFound, match="there is no local engine"):
+    with pytest.raises(NotFound):
         command("local", *words)
 
 
@@ -118,7 +118,7 @@ def test_down_reports_draining_unless_now(
 
 
 def test_logs_cannot_read_other_files(own_home: Path, command: Command) -> None:
-    with pytest.raises(UserError, match="is not a valid engine name"):
+    with raises_code("invalid-name", UserError):
         command("local", "logs", "../sandbox")
 
 
@@ -127,14 +127,18 @@ def test_the_nearest_name_is_suggested(
 ) -> None:
     start_local(plan_for())
 
-    with pytest.raises(NotFound, match=f"did you mean {NAME}"):
+    with pytest.raises(NotFound) as caught:
         command("local", "down", "stamd-in")
+
+    assert caught.value.fix == f"did you mean {NAME}?"
 
 
 @pytest.mark.parametrize("words", [("down",), ("down", "--all", NAME)])
 def test_down_requires_a_name(own_home: Path, command: Command, words: tuple[str]) -> None:
-    with pytest.raises(UserError, match="NAME, or --all"):
+    with raises_code("usage", UserError) as caught:
         command("local", *words)
+
+    assert caught.value.fix == "add a NAME, or --all"
 
 
 def test_engine_status_names_the_engine_in_use(engine_home: Path, command: Command) -> None:

@@ -26,6 +26,7 @@ from peagle.errors import Refused, UserError
 from peagle.planning import Options, make_plan
 from peagle.warm import collect as warming
 from peagle.warm.collect import collect_locally as collect
+from tests.support import raises_code
 from tests.unit.containers.artifacts import artifact
 from tests.unit.local.conftest import NAME, PlanFor, processes_with
 from tests.unit.local.stand_in_server import PACKED
@@ -121,7 +122,7 @@ def test_another_engine_of_the_pair_may_run_meanwhile(engine_home: Path, plan_fo
 def test_without_compiled_artifacts_it_fails_and_nothing_runs(
     engine_home: Path, plan_for: PlanFor
 ) -> None:
-    with pytest.raises(Refused, match="nothing was compiled"):
+    with raises_code("nothing-compiled", Refused):
         collect(plan_for("eager"), COLLECTING, engine_home / "warm", lambda step, detail: None)
 
     assert local_engines() == ()
@@ -186,7 +187,7 @@ def test_a_second_command_is_refused_and_changes_nothing(
             compiled = collected_folder(f"{NAME}-warm") / "triton" / "kernel"
             compiled.parent.mkdir(parents=True, exist_ok=True)
             compiled.touch()
-            with pytest.raises(UserError, match="another `peagle warm --local`") as raised:
+            with raises_code("already-running", UserError) as raised:
                 collect(plan_for("mark"), COLLECTING, engine_home / "warm", again)
             refused.append(raised.value.message)
             assert compiled.is_file()
@@ -308,9 +309,10 @@ def test_a_missing_compiler_is_reported_before_anything_starts(
     (tmp_path / "empty").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
 
-    with pytest.raises(UserError, match=r"cannot be compiled: this machine has no g\+\+"):
+    with raises_code("compiler-missing", UserError) as caught:
         start_local(plan_for(), runner=COLLECTING)
 
+    assert "g++" in caught.value.message
     assert records.local_engine_names() == ()
 
 
@@ -319,40 +321,44 @@ def test_a_python_without_headers_cannot_compile_either(stand_in: Engine, tmp_pa
     python.write_text("#!/bin/sh\necho /usr/include/python3.11/Python.h\n")
     python.chmod(0o755)
 
-    with pytest.raises(UserError, match=r"has no /usr/include/python3.11/Python.h.*python3-dev"):
+    with raises_code("compiler-missing", UserError) as caught:
         check_compiler(python)
+    assert "/usr/include/python3.11/Python.h" in caught.value.message
+    assert "python3-dev" in caught.value.fix
     check_compiler(stand_in.python)
 
 
-WRONG: list[tuple[tuple[str, ...], str]] = [
-    (("--local", "--to", "s3://bucket/prefix"), "can only be stored in a local folder"),
-    (("--local", "--to", "/dev/null/folder"), "cannot write to /dev/null/folder"),
-    (("--local", "--sandbox"), "--local cannot be combined"),
-    (("--local", "--profile", "mine"), "--local cannot be combined"),
-    (("--local", "--gpus"), "--gpus requires a container .add --engine docker"),
-    (("--to", "folder"), "add --local"),
-    (("--gpus",), "add --local"),
-    (("--engine", "docker"), "add --local"),
+WRONG: list[tuple[tuple[str, ...], str, str]] = [
+    (("--local", "--to", "s3://bucket/prefix"), "usage", "omit --local"),
+    (("--local", "--to", "/dev/null/folder"), "not-writable", "use a folder"),
+    (("--local", "--sandbox"), "usage", "omit one"),
+    (("--local", "--profile", "mine"), "usage", "omit one"),
+    (("--local", "--gpus"), "usage", "add --engine docker"),
+    (("--to", "folder"), "usage", "add --local"),
+    (("--gpus",), "usage", "add --local"),
+    (("--engine", "docker"), "usage", "add --local"),
 ]
 
 
-@pytest.mark.parametrize(("options", "words"), WRONG, ids=str)
+@pytest.mark.parametrize(("options", "code", "fix"), WRONG, ids=str)
 def test_conflicting_options_are_refused(
-    own_home: Path, command: Command, options: tuple[str, ...], words: str
+    own_home: Path, command: Command, options: tuple[str, ...], code: str, fix: str
 ) -> None:
-    with pytest.raises(UserError, match=words):
+    with raises_code(code, UserError) as caught:
         command("warm", "tiny", *options)
+    assert fix in caught.value.fix
 
     assert records.local_engine_names() == ()
 
 
 def test_collecting_locally_refuses_weights_in_s3(engine_home: Path, command: Command) -> None:
-    with pytest.raises(Refused, match="only AWS can mount"):
+    with raises_code("not-runnable-here", Refused):
         command(
             "warm", "tiny", "--model-source", "s3://bucket/target/", "--no-speculation", "--local"
         )
 
 
 def test_compile_is_refused_with_gpus(own_home: Path, command: Command) -> None:
-    with pytest.raises(UserError, match="always compiles"):
+    with raises_code("usage", UserError) as caught:
         command("local", "up", "tiny", "--engine", "docker", "--gpus", "--compile")
+    assert caught.value.fix == "omit --compile"

@@ -10,8 +10,9 @@ import yaml
 
 from peagle.engine.container import compose_file, run_arguments
 from peagle.engine.runner import DockerRunner
-from peagle.errors import PeagleError
+from peagle.errors import UserError
 from peagle.images import Docker, Image, show_image
+from tests.support import raises_code
 from tests.unit.images.conftest import LABELS, FakeDocker, docker
 from tests.unit.local.conftest import PlanFor
 
@@ -84,8 +85,11 @@ def test_an_image_without_a_compiler_is_refused_before_it_starts(
 ) -> None:
     docker.answers("run", "--entrypoint", out="g++")
 
-    with pytest.raises(PeagleError, match=r"image mine has no g\+\+ .*another --base"):
+    with raises_code("compiler-missing", UserError) as caught:
         DockerRunner(Docker(), image(docker), compiled=True).local_environment(plan_for())
+
+    assert "g++" in caught.value.message
+    assert "another --base" in caught.value.fix
 
 
 @pytest.mark.parametrize(

@@ -175,7 +175,7 @@ def test_the_ami_is_named_on_the_families_that_need_it() -> None:
 
 @pytest.mark.parametrize("name", ["a" * 64, "-a", "a-", "a_b", "a.b", "ä", "", "a b", "a\n"])
 def test_an_invalid_endpoint_name_is_refused(name: str) -> None:
-    with raises_code("usage", UserError) as refused:
+    with raises_code("invalid-name", UserError) as refused:
         plan(name=name)
     fix = "shorten --name" if len(name) > 63 else "use letters, digits and hyphens"
     assert refused.value.fix.startswith(fix)

@@ -34,7 +34,7 @@ def test_a_token_expires() -> None:
     token = f"Bearer {make_token(seconds=600)}"
     soon, late = (datetime.now(UTC) + timedelta(minutes=minutes) for minutes in (9, 11))
     assert region_of_token(token, now=soon) == "eu-west-1"
-    with pytest.raises(InvalidToken, match="expired"):
+    with pytest.raises(InvalidToken):
         region_of_token(token, now=late)
 
 

@@ -243,6 +243,7 @@ def _wait(aws: Aws, build_id: str, say: Progress, clock: Clock) -> None:
                 f"the build failed ({status}) in {found.get('currentPhase')}"
                 f"{f': {last}' if last else ''}",
                 f"aws codebuild batch-get-builds --ids {build_id}",
+                "build-failed",
             )
         clock.sleep(_POLL_SECONDS)
 

@@ -82,7 +82,7 @@ def sdk_images(table: RuntimeTable) -> Images:
         package = importlib.metadata.distribution(PACKAGE)
     except importlib.metadata.PackageNotFoundError:
         message = f"the table of images comes with {PACKAGE}, which is not installed"
-        raise UserError(message, Fix("install it", INSTALL)) from None
+        raise UserError(message, Fix("install it", INSTALL), "sdk-missing") from None
     accounts: dict[str, str] = {}
     runtimes: dict[str, Runtime] = {}
     unread: list[str] = []
@@ -98,6 +98,7 @@ def sdk_images(table: RuntimeTable) -> Images:
         raise UserError(
             f"{PACKAGE} {package.version} has no readable table of vLLM images: {error!r}",
             Fix("install another version", INSTALL),
+            "sdk-unreadable",
         ) from error
     source = f"{PACKAGE} {package.version}, image_uri_config/vllm.json"
     return Images(source, dict(sorted(accounts.items())), runtimes, tuple(unread))

@@ -69,7 +69,7 @@ def stream(aws: Aws, endpoint: str, body: dict[str, Any]) -> Iterator[Piece]:
                 if data == "[DONE]":
                     return
                 yield piece_of(_document(data.encode()))
-        raise EngineError("the response ended before it was complete")
+        raise EngineError("the response ended before it was complete", code="incomplete-response")
 
 
 @contextmanager
@@ -113,9 +113,11 @@ def _document(data: bytes) -> dict[str, Any]:
     try:
         document = json.loads(data)
     except ValueError as error:
-        raise CloudError(f"the endpoint did not return JSON: {data[:80]!r}") from error
+        message = f"the endpoint did not return JSON: {data[:80]!r}"
+        raise CloudError(message, code="invalid-response") from error
     if not isinstance(document, dict):
-        raise CloudError(f"the endpoint's response does not have vLLM's format: {data[:80]!r}")
+        message = f"the endpoint's response does not have vLLM's format: {data[:80]!r}"
+        raise CloudError(message, code="invalid-response")
     if "error" in document or document.get("object") == "error":
         raise EngineError(f"the engine failed: {engine_message(json.dumps(document))}")
     return document

@@ -75,7 +75,9 @@ def files_below(folder: Path) -> tuple[LocalFile, ...]:
     Raises UserError when there are none, and for a link that leaves the folder or is broken.
     """
     if not folder.is_dir():
-        raise UserError(f"there is no folder {folder}", "the plan needs the weights in it")
+        raise UserError(
+            f"there is no folder {folder}", "the plan needs the weights in it", "no-such-folder"
+        )
     homes = link_homes(folder)
     found = []
     for path in sorted(folder.rglob("*")):
@@ -87,7 +89,9 @@ def files_below(folder: Path) -> tuple[LocalFile, ...]:
                 digest = hashlib.file_digest(stream, "sha256").hexdigest()
             found.append(LocalFile(path, name.as_posix(), path.stat().st_size, digest))
     if not found:
-        raise UserError(f"the folder {folder} is empty", "it must contain the model's weights")
+        raise UserError(
+            f"the folder {folder} is empty", "it must contain the model's weights", "empty-folder"
+        )
     return tuple(found)
 
 
@@ -115,6 +119,7 @@ def bucket_exists(aws: Aws, bucket: str) -> bool:
         raise Refused(
             f"the bucket {bucket} belongs to another account, or these credentials may not list it",
             own,
+            "bucket-denied",
         ) from denied
     except CloudError as error:
         if error.code not in _OTHER_REGION_CODES:
@@ -223,7 +228,9 @@ class S3Source:
         prefix = S3Uri.parse(uri).folder if is_s3_uri(uri) else None
         if prefix is None or not prefix.has_bucket_name:
             raise CheckpointError(
-                f"{uri!r} is not an s3:// prefix", "use the form s3://bucket/folder"
+                f"{uri!r} is not an s3:// prefix",
+                "use the form s3://bucket/folder",
+                "invalid-s3-uri",
             )
         self._aws = aws
         self._bucket, self._prefix = prefix.bucket, prefix.key

@@ -40,7 +40,9 @@ class FolderSource:
             if self._folder.is_file():
                 raise NotAFolder(self._folder, (self._folder.parent / CONFIG).is_file())
             raise CheckpointError(
-                f"there is no folder {self._folder.absolute()}", "use a folder with a config.json"
+                f"there is no folder {self._folder.absolute()}",
+                "use a folder with a config.json",
+                "no-such-folder",
             )
         with _as_checkpoint_error(self._folder):
             return _regular_files(self._folder)
@@ -114,7 +116,7 @@ def follow_link(path: Path, homes: Sequence[Path]) -> Path:
     try:
         return parser.follow_link(path, homes)
     except DamagedFile as error:
-        raise UserError(error.message, error.fix) from error
+        raise UserError(error.message, error.fix, "unusable-link") from error
 
 
 def check_links(folder: Path) -> None:

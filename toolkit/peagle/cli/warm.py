@@ -164,7 +164,9 @@ def _writable_folder(to: str | None) -> Path:
     folder = Path(to).expanduser().absolute()
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK):
-        raise UserError(f"cannot write to {to}", "use a folder that you may write to")
+        raise UserError(
+            f"cannot write to {to}", "use a folder that you may write to", "not-writable"
+        )
     return folder
 
 

@@ -43,7 +43,11 @@ def stream(port: int, body: dict[str, Any]) -> Iterator[Piece]:
                         f"the engine ended the stream: {data[:300]}", _read_the_log(port)
                     )
                 yield piece_of(document)
-    raise EngineError("the stream ended before the answer was complete", _read_the_log(port))
+    raise EngineError(
+        "the stream ended before the answer was complete",
+        _read_the_log(port),
+        "incomplete-response",
+    )
 
 
 def counters(port: int) -> Counters:

@@ -96,7 +96,11 @@ def start_container(
     """Start it, after removing an earlier container of that name."""
     for name in container.environment:
         if name in _OWN or name.startswith("DOCKER_"):
-            raise UserError(f"{name} cannot be set for a container", "remove it from the plan")
+            raise UserError(
+                f"{name} cannot be set for a container",
+                "remove it from the plan",
+                "reserved-variable",
+            )
     remove_container(container.name)
     argv = docker.argv(*run_arguments(container))
     variables = {**docker.variables(), **container.environment}
@@ -121,7 +125,9 @@ def find_image(
     check_pair(image, plan.pair, command)
     if image.runtime != runtime:
         fix = "add --gpus" if image.runtime == "gpu" else "omit --gpus"
-        raise UserError(f"the image {named} is a {image.runtime} image", fix)
+        raise UserError(
+            f"the image {named} is a {image.runtime} image", fix, "image-of-another-runtime"
+        )
     return image
 
 

@@ -62,12 +62,14 @@ def check_machine() -> None:
         raise UserError(
             f"vLLM for CPUs supports Linux only; this is {platform.system()}",
             "use a Linux machine, or deploy to AWS",
+            "system-unsupported",
         )
     missing = missing_libraries()
     if missing:
         raise UserError(
             f"vLLM needs the system package {' '.join(missing)}",
             f"install it as root: apt-get install {' '.join(missing)} (Fedora: numactl-libs)",
+            "system-package-missing",
         )
 
 
@@ -84,7 +86,9 @@ def install_engine(
     if not (lock / "requirements.txt").is_file():
         known = ", ".join(lockable_versions())
         raise UserError(
-            f"vLLM {vllm} cannot be installed: no lock file", f"choose --vllm from {known}"
+            f"vLLM {vllm} cannot be installed: no lock file",
+            f"choose --vllm from {known}",
+            "unknown-version",
         )
     check_machine()
     folder = engine_folder(vllm)
@@ -220,11 +224,12 @@ def _counting(requirements: Path, progress: Progress) -> Callable[[str], None]:
 def _check_python(python: Path) -> None:
     found = run_python(python, "import sys; print('%d.%d' % sys.version_info[:2])")
     if not found:
-        raise UserError(f"{python} is not a working Python", _ANOTHER_PYTHON)
+        raise UserError(f"{python} is not a working Python", _ANOTHER_PYTHON, "unusable-python")
     if found not in _PYTHONS:
         raise UserError(
             f"{python} is Python {found}; the engine needs one of {', '.join(_PYTHONS)}",
             _ANOTHER_PYTHON,
+            "unusable-python",
         )
 
 
@@ -235,6 +240,7 @@ def _check_disk(folder: Path) -> None:
             f"the engine needs {NEEDED_BYTES / 2**30:.0f} GiB in {folder.parent}, which has "
             f"{free / 2**30:.1f} GiB free",
             "free some space, or set PEAGLE_HOME to a folder on another disk",
+            "disk-full",
         )
 
 

@@ -178,7 +178,9 @@ def _wait(engine: LocalEngine, seconds: float, progress: StepProgress) -> None:
             raise _ended(engine)
         if time.monotonic() > until:
             raise EngineError(
-                f"the engine is not healthy after {seconds:.0f} s", f"read the log: {log}"
+                f"the engine is not healthy after {seconds:.0f} s",
+                f"read the log: {log}",
+                "startup-timeout",
             )
         progress("starting", last_line(log))
         time.sleep(_POLL_SECONDS)
@@ -215,7 +217,9 @@ def _prove(plan: Plan, engine: LocalEngine, progress: StepProgress) -> LocalEngi
 
 def _ended(engine: LocalEngine) -> PeagleError:
     if records.read_local_engine(engine.name) is None:
-        return EngineError(f"{engine.name} was stopped during startup", "start it again")
+        return EngineError(
+            f"{engine.name} was stopped during startup", "start it again", "startup-stopped"
+        )
     if engine.process.container:
         lines = Path(engine.process.log).read_text(encoding="utf-8", errors="replace").splitlines()
         messages = [line for line in lines if line.startswith("docker: ")]

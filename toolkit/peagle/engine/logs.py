@@ -32,7 +32,7 @@ def crash_error(log: Path | str) -> EngineError:
     found = crash_of(log)
     reason = found.line or "killed without a message, perhaps out of memory"
     fix = Fix(found.fix, found.command) if found.fix else f"read the log: {log}"
-    return EngineError(f"the engine exited: {reason}", fix)
+    return EngineError(f"the engine exited: {reason}", fix, "engine-exited")
 
 
 def explain_crash(lines: Iterable[str]) -> tuple[str, Fix]:

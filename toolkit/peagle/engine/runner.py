@@ -79,6 +79,7 @@ class ProcessRunner:
             raise Refused(
                 f"the weights are baked into {plan.runtime.image}, which a process does not use",
                 "add --engine docker, or omit --baked-weights",
+                "weights-baked",
             )
         engine = find_engine(plan.runtime.vllm)
         found = _for_this_cpu(plan, self.compiled)
@@ -180,6 +181,7 @@ def _refused(plan: Plan, reason: str) -> Refused:
         f"this machine cannot run {plan.pair}: {reason}",
         Fix("serve a small stand-in with the same settings",
             ("peagle", "deploy", plan.target.id, "--sandbox")),
+        "not-runnable-here",
     )  # fmt: skip
 
 

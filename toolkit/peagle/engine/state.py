@@ -63,7 +63,11 @@ def folder_of(name: str) -> Path:
     Raises UserError for a name that is a path.
     """
     if name in ("", ".", "..") or "/" in name:
-        raise UserError(f"{name!r} is not a valid engine name", "use letters, digits and hyphens")
+        raise UserError(
+            f"{name!r} is not a valid engine name",
+            "use letters, digits and hyphens",
+            "invalid-name",
+        )
     return home() / "local" / name
 
 

@@ -25,7 +25,7 @@ from peagle_serve.contract import ML_ROOT
 
 
 def baked(plan: Plan, progress: Progress = lambda line: None) -> tuple[Baked, ...]:
-    """The plan's weights for an image; a branch on the hub becomes its current commit.
+    """The plan's weights for an image; a branch on the Hub becomes its current commit.
 
     Raises Unsupported for weights that cannot be baked in, CheckpointError for missing, incomplete
     or unreachable ones, and UserError for a link that leaves their folder.
@@ -57,7 +57,7 @@ def _download(weights: Weights) -> Download:
     found = resolve_revision(hub, weights.location, weights.revision)
     if not found.is_public:
         raise Unsupported(
-            f"{weights.location} is gated on the hub, and a build does not receive your token",
+            f"{weights.location} is gated on the Hub, and a build does not receive your token",
             Fix(
                 "omit --bake-weights; SageMaker mounts the model from S3; copy it with HF_TOKEN",
                 ("peagle", "weights", "sync", "PAIR", "s3://BUCKET/PREFIX"),

@@ -181,6 +181,7 @@ def _check_base(docker: Docker, base: str, packages: Packages) -> None:
         raise UserError(
             f"the base {base} cannot run the engine: {error.message}",
             f"choose a --base with Python {packages.python} and venv",
+            "unusable-base",
         ) from error
     if version != packages.python:
         raise UserError(
@@ -190,6 +191,7 @@ def _check_base(docker: Docker, base: str, packages: Packages) -> None:
                 f"choose another --base, or install the engine for Python {version}",
                 ("peagle", "engine", "install", "--python", "PATH"),
             ),
+            "unusable-base",
         )
 
 

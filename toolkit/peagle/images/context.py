@@ -58,7 +58,11 @@ def members_of(
         if real.is_dir():
             continue
         if not real.is_file():
-            raise UserError(f"{path} is not a regular file", "remove it, or choose another folder")
+            raise UserError(
+                f"{path} is not a regular file",
+                "remove it, or choose another folder",
+                "not-a-file",
+            )
         inside = path.relative_to(folder).as_posix()
         found.append(Member(f"{into}/{inside}", real.stat().st_size, _reader(real)))
     return found
@@ -108,7 +112,9 @@ def _content(member: Member) -> Iterator[bytes]:
             break
         yield chunk
     if left != 0:
-        raise UserError(f"{member.path} changed while being read", "repeat the command")
+        raise UserError(
+            f"{member.path} changed while being read", "repeat the command", "source-changed"
+        )
     yield b"\0" * (_padded(member.size) - member.size)
 
 
@@ -189,4 +195,5 @@ def explain_full_disk(what: str) -> Iterator[None]:
         raise UserError(
             f"the disk of {tempfile.gettempdir()} is full: {what} does not fit",
             "free some space, or set TMPDIR to another folder",
+            "disk-full",
         ) from error

@@ -97,6 +97,7 @@ _KNOWN = (
         r"|authorization token has expired",
         CloudError,
         "log in to the registry, and check that the repository exists",
+        "registry-denied",
     ),
     _Known(
         r"No such (image|object|container|volume)|manifest unknown|not found|repository does not",
@@ -108,6 +109,7 @@ _KNOWN = (
         r"|server gave HTTP response",
         CloudError,
         "check the registry's name and the network",
+        "registry-unreachable",
     ),
 )
 

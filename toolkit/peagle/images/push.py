@@ -90,7 +90,9 @@ def push(
 def repository_part(address: str) -> str:
     """``host:5000/name`` of ``host:5000/name:tag``. Raises UserError without a registry's host."""
     if not has_host(address):
-        raise UserError(f"{address!r} has no registry", "use registry.example.com/name:tag")
+        raise UserError(
+            f"{address!r} has no registry", "use registry.example.com/name:tag", "no-registry"
+        )
     return without_tag(address)
 
 

@@ -126,11 +126,13 @@ def check_name(name: str) -> str:
             f"the name {name[:30]}... has {len(name)} characters; SageMaker's limit is "
             f"{MAX_NAME_LENGTH}",
             "shorten --name",
+            "invalid-name",
         )
     if not _NAME.fullmatch(name):
         raise UserError(
             f"{name!r} is not a valid endpoint name",
             "use letters, digits and hyphens; start and end with a letter or digit",
+            "invalid-name",
         )
     return name
 

@@ -67,7 +67,8 @@ def weights_prefix(uri: str) -> WeightsPrefix:
     try:
         return WeightsPrefix.mountable(uri, reserve=len("drafter/"))
     except ValueError as reason:
-        raise UserError(str(reason), slashes_hint(uri) or PREFIX_FORMAT) from reason
+        fix = slashes_hint(uri) or PREFIX_FORMAT
+        raise UserError(str(reason), fix, "invalid-s3-uri") from reason
 
 
 def synced_below(prefix: WeightsPrefix, present: Collection[str]) -> tuple[WeightsPrefix, ...]:

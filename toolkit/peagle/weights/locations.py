@@ -54,7 +54,7 @@ def source_of(location: str, aws_of: AwsOf | None = None) -> Source:
 
 def _not_a_location(location: str) -> UserError:
     fix = location_hint(location) or "use ./folder, s3://bucket/prefix or org/name"
-    return UserError(f"{location!r} is not a weights location", fix)
+    return UserError(f"{location!r} is not a weights location", fix, "invalid-location")
 
 
 def _check_bucket(location: str) -> None:
@@ -64,12 +64,13 @@ def _check_bucket(location: str) -> None:
         raise UserError(
             f"{location}: bucket names are in lower case, not {bucket}",
             f"write {lower} if that is the bucket you mean",
+            "invalid-s3-uri",
         )
 
 
 def own_head(drafter: str, aws_of: AwsOf | None = None) -> dict[str, Any]:
     """The options ``drafter`` and ``drafter_checkpoint``, for a folder, and with ``aws_of`` also
-    for S3 and the hub.
+    for S3 and the Hub.
 
     ``heads/mine`` is a folder if it exists, else a Hugging Face id; a word without a slash is a
     drafter of the catalogue (``./word`` is a folder). Raises UserError for a folder without

@@ -208,7 +208,8 @@ def write_file(path: Path, content: bytes) -> None:
     try:
         store.write_file(path, content)
     except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror}", "check the path") from error
+        message = f"{path} cannot be written: {error.strerror}"
+        raise UserError(message, "check the path", "not-writable") from error
 
 
 def write_folder(folder: Path, files: Iterable[RenderedFile], force: bool) -> None:
@@ -231,9 +232,8 @@ def write_folder(folder: Path, files: Iterable[RenderedFile], force: bool) -> No
                 _write(draft / file.path, file)
             _put_in_place(draft, folder)
     except OSError as error:
-        raise UserError(
-            f"{folder} cannot be written: {error.strerror}", "check the path"
-        ) from error
+        message = f"{folder} cannot be written: {error.strerror}"
+        raise UserError(message, "check the path", "not-writable") from error
 
 
 def _write(path: Path, file: RenderedFile) -> None:
