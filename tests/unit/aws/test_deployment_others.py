@@ -1,0 +1,191 @@
+"""Deploy and destroy while another client changes the endpoint, or permissions are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from peagle.errors import CloudError
+from tests.unit.aws.cloud import FakeEndpoint, service_error
+from tests.unit.aws.plans import a_plan, another
+from tests.unit.aws.world import NAME, World
+
+BUSY = ("Updating", None)
+READY = ("InService", None)
+
+
+def _at(operation: str, act: Callable[[], object], nth: int = 1) -> Callable[[str], None]:
+    """A hook that acts once, at the ``nth`` call of that operation."""
+    calls = 0
+
+    def hook(called: str) -> None:
+        nonlocal calls
+        calls += called == operation
+        if called == operation and calls == nth:
+            act()
+
+    return hook
+
+
+def _denied(*operations: str) -> Callable[[str], None]:
+    def hook(called: str) -> None:
+        if called in operations:
+            raise service_error("AccessDenied", "not authorized", called)
+
+    return hook
+
+
+def _endpoint(world: World) -> FakeEndpoint:
+    return world.cloud.endpoints[NAME]
+
+
+@pytest.mark.parametrize("nth", [1, 3])
+def test_an_endpoint_that_another_client_deletes_while_it_starts(world: World, nth: int) -> None:
+    world.cloud.next_scripts = [[*[("Creating", None)] * 5, READY]]
+
+    def delete_later(operation: str) -> None:
+        if operation == "create_endpoint":
+            world.cloud.before = _at("describe_endpoint", world.cloud.endpoints.clear, nth)
+
+    world.cloud.after = delete_later
+
+    with pytest.raises(CloudError) as failed:
+        world.deploy(a_plan())
+
+    assert failed.value.code == "endpoint-disappeared"
+    world.destroy()
+    assert world.cloud.is_empty
+
+
+def test_deploy_waits_for_another_clients_update_before_its_own(world: World) -> None:
+    world.deploy(a_plan())
+    world.cloud.before = _at(
+        "create_model", lambda: setattr(_endpoint(world), "script", [BUSY, BUSY, READY])
+    )
+
+    record = world.deploy(another(a_plan()))
+
+    assert record.serving is not None
+    assert record.serving.plan == another(a_plan())
+    states = [progress.state for progress in world.shown]
+    assert states.index("Updating") < states.index("Updating endpoint")
+    assert world.cloud.calls.count("update_endpoint") == 1
+
+
+def test_a_deploy_interrupted_while_the_endpoint_starts_creates_no_second_one(
+    world: World,
+) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    world.cloud.next_scripts = [[*[("Creating", None)] * 5, READY]]
+    world.cloud.after = _at("create_endpoint", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        world.deploy(a_plan())
+    world.cloud.after = lambda operation: None
+
+    record = world.deploy(a_plan())
+
+    assert record.serving is not None
+    assert world.cloud.calls.count("create_endpoint") == 1
+    assert "update_endpoint" not in world.cloud.calls
+
+
+def test_a_failed_start_is_reported_without_the_permission_to_read_the_log(world: World) -> None:
+    world.cloud.next_scripts = [[("Creating", None), ("Failed", "did not pass the ping check")]]
+    world.cloud.before = _denied("filter_log_events")
+
+    with pytest.raises(CloudError) as failed:
+        world.deploy(a_plan())
+
+    assert failed.value.message.endswith("is Failed: did not pass the ping check")
+    assert failed.value.code == "endpoint-failed"
+    assert failed.value.command == ("peagle", "logs", NAME)
+
+
+def test_destroy_waits_for_the_end_of_an_update(world: World) -> None:
+    world.deploy(a_plan())
+    _endpoint(world).script = [BUSY, BUSY, BUSY, READY]
+
+    world.destroy()
+
+    assert world.cloud.is_empty
+    waiting = [progress.state for progress in world.shown if progress.state.startswith("Waiting")]
+    assert set(waiting) == {"Waiting for the endpoint's current change to end"}
+
+
+def test_destroy_is_done_when_another_client_deletes_the_endpoint(world: World) -> None:
+    world.deploy(a_plan())
+    _endpoint(world).script = [BUSY] * 9
+    start = len(world.shown)
+
+    def delete_once_waiting(operation: str) -> None:
+        if operation == "describe_endpoint" and len(world.shown) > start + 1:
+            world.cloud.endpoints.clear()
+
+    world.cloud.before = delete_once_waiting
+
+    world.destroy()
+
+    assert "delete_endpoint" not in world.cloud.calls
+    assert world.cloud.is_empty
+    assert world.record() is None
+
+
+def test_an_update_that_begins_just_before_the_deletion_leaves_everything(world: World) -> None:
+    world.deploy(a_plan())
+    world.cloud.before = _at(
+        "delete_endpoint", lambda: setattr(_endpoint(world), "script", [BUSY, READY])
+    )
+
+    with pytest.raises(CloudError, match="another client is changing endpoint") as busy:
+        world.destroy()
+
+    assert busy.value.code == "endpoint-busy"
+    assert busy.value.command == ("peagle", "destroy", NAME)
+    assert world.record() is not None
+    assert world.cloud.models
+    world.destroy()
+    assert world.cloud.is_empty
+
+
+def test_a_deletion_that_fails_keeps_the_record_and_the_cost(world: World) -> None:
+    world.deploy(a_plan())
+    world.cloud.after = _at(
+        "delete_endpoint",
+        lambda: setattr(_endpoint(world), "script", [("Deleting", None), ("Failed", "in a VPC")]),
+    )
+
+    with pytest.raises(CloudError, match="was not deleted: Failed in a VPC") as failed:
+        world.destroy()
+
+    assert failed.value.code == "endpoint-not-deleted"
+    record = world.record()
+    assert record is not None
+    assert record.billing_since is not None
+    world.destroy()
+    assert world.cloud.is_empty
+
+
+def test_destroy_trusts_the_record_where_tags_may_not_be_read(world: World) -> None:
+    world.deploy(a_plan())
+    world.cloud.before = _denied("list_tags")
+
+    world.destroy()
+
+    assert world.cloud.is_empty
+    assert world.record() is None
+
+
+def test_a_bucket_that_has_become_another_accounts_stays(world: World, head: Path) -> None:
+    world.deploy(a_plan(head))
+    world.cloud.before = _denied("head_bucket")
+
+    world.destroy()
+
+    assert world.cloud.buckets
+    assert not world.cloud.endpoints
+    assert "delete_bucket" not in world.cloud.calls
+    assert world.record() is None
