@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,27 @@ import pytest
 
 from peagle.catalog.loading import load_storage
 from peagle.catalog.tables import GB
-from peagle.cli.output.weights import month_text, progress_text
+from peagle.cli.account import Account
+from peagle.cli.output.weights import (
+    SyncProgressBar,
+    month_text,
+    print_weights,
+    progress_text,
+    resume_hint,
+    say_synced,
+    use_command,
+)
+from peagle.errors import CloudError, Refused
+from peagle.findings import Finding
+from peagle.weights.inspect import FileStatus, StoredWarmStart, StoredWeights
+from peagle.weights.layout import weights_prefix
+from peagle.weights.manifest import FileEntry, FolderEntry
 from peagle.weights.queue import SyncProgress
+from peagle.weights.sync import SyncPlan, SyncResult
 from tests.support import Peagle
+
+PLACE = weights_prefix("s3://models/pair")
+RESUME, REMOVE = ("peagle", "weights", "sync"), ("peagle", "weights", "remove")
 
 
 @pytest.mark.parametrize(
@@ -63,3 +82,114 @@ def test_progress_in_words() -> None:
     assert progress_text(_moment(seconds_left=None)) == "Copying | 5.00 of 10.00 GB | target/a"
     small = _moment(done=1_000_000, total=2_500_000, seconds_left=None)
     assert progress_text(small) == "Copying | 1.00 of 2.50 MB | target/a"
+
+
+def test_a_terminal_shows_one_bar_that_is_gone_at_the_end(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("TERM", "xterm")
+
+    with SyncProgressBar() as bar:
+        bar.update(_moment())
+
+    *_, shown, erased = capsys.readouterr().err.split("\r")
+    assert "Copying | 5.00 of 10.00 GB | 250 MB/s | 20s left | target/a" in shown
+    assert "Copying" not in erased
+
+
+@pytest.mark.parametrize(
+    ("progress", "error", "said"),
+    [
+        (None, KeyboardInterrupt(), "This run copied no file to s3://models/pair/. Resume: "),
+        (None, CloudError("broken"), "This run copied no file to s3://models/pair/. Resume: "),
+        (_moment(), CloudError("broken"), "At s3://models/pair/: 5.0 GB of 10.0 GB. Finished"),
+        (_moment(), Refused("in use"), ""),
+    ],
+)
+def test_after_a_broken_copy_the_user_learns_what_is_there_and_how_to_resume(
+    capsys: pytest.CaptureFixture[str],
+    progress: SyncProgress | None,
+    error: BaseException,
+    said: str,
+) -> None:
+    bar = SyncProgressBar()
+    bar.progress = progress
+    with pytest.raises(type(error)), resume_hint(bar, PLACE, RESUME, REMOVE), bar:
+        raise error
+
+    shown = capsys.readouterr().err
+    assert shown.startswith(said)
+    assert ("peagle weights sync" in shown) == bool(said)
+    assert ("Remove: peagle weights remove" in shown) == (bool(said) and progress is not None)
+
+
+def test_an_error_before_the_copy_starts_needs_no_resume(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    bar = SyncProgressBar()
+    with pytest.raises(CloudError), resume_hint(bar, PLACE, RESUME, REMOVE):
+        raise CloudError("no such bucket")
+
+    assert capsys.readouterr().err == ""
+
+
+def test_a_sync_that_finds_everything_there_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = SyncPlan(PLACE, "us-east-1", {}, ())
+
+    say_synced(plan, SyncResult(0, {}), 0.0, "peagle plan tiny")
+
+    assert "checksums match (nothing was copied)\nUse it: peagle plan" in capsys.readouterr().err
+
+
+def test_the_command_that_uses_weights_names_their_parts_region_and_account() -> None:
+    folder = FolderEntry("a/b", complete=True)
+
+    both = use_command("tiny", PLACE, {"target": folder, "drafter": folder}, "us-east-1", Account())
+    far = use_command("tiny", PLACE, {"drafter": folder}, "eu-west-1", Account(profile="work"))
+
+    assert both == (
+        "peagle", "plan", "tiny", "--model-source", "s3://models/pair/target/",
+        "--drafter", "s3://models/pair/drafter/",
+    )  # fmt: skip
+    assert far == (
+        "peagle", "plan", "tiny", "--drafter", "s3://models/pair/drafter/",
+        "--region", "eu-west-1", "--online",
+    )  # fmt: skip
+
+
+def test_a_list_shows_partial_files_warm_starts_and_unknown_objects(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    unknown = Finding(level="error", code="unknown-object", where="x", message="m", fix="f")
+    files = (FileStatus("config.json", "whole", 34, 34, "SHA256:abc"),
+             FileStatus("model.safetensors", "half", 5_000_000, 2_000_000))  # fmt: skip
+    entries = {file.name: FileEntry(file.size) for file in files}
+    manifest = {"target": FolderEntry("acme/chat", False, entries, "acme/chat+head")}
+    warm = (StoredWarmStart("k" * 32, {"a": 10}, complete=True, pair="acme/chat", k=0,
+                            device="A10G", made="2026-11-21", seconds_cold=70.4),
+            StoredWarmStart("p" * 32, {"b": 20}))  # fmt: skip
+    others = {f"{PLACE.key}notes.txt": 7}
+    found = StoredWeights(PLACE, manifest, {"target": files}, others, (unknown,), warm)
+
+    print_weights(found, load_storage().price_in("us-east-1"))
+
+    first, finish, *lines = capsys.readouterr().out.splitlines()
+    assert first == "s3://models/pair/: incomplete, 2.0 MB, acme/chat+head"
+    assert finish.startswith("complete it: peagle weights sync ")
+    assert lines[:3] == [
+        "target/ from acme/chat",
+        "  complete               34  config.json  SHA256:abc",
+        "  partial         5,000,000  model.safetensors (2.0 MB uploaded)",
+    ]
+    assert lines[3:7] == [
+        "warm/: warm starts",
+        f"  complete               10  {'k' * 32}  acme/chat, no speculation, A10G, 2026-11-21, "
+        "70 s cold",
+        f"  partial                20  {'p' * 32}",
+        "unknown objects, not copied by this toolkit",
+    ]
+    assert lines[7].split() == ["7", "notes.txt"]
+    assert lines[8].startswith("storage: less than $0.01 per month: S3 Standard in us-east-1")
