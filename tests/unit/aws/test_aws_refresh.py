@@ -16,6 +16,7 @@ from peagle.aws.refresh_sources import (
     DATA_FILE,
     endpoint_types,
     sdk_images,
+    with_digests,
     with_images,
     with_types,
 )
@@ -245,6 +246,42 @@ def test_wrong_numbers_are_corrected() -> None:
     assert (new.instances[0].gpu, new.instances[0].prices) == (old.gpu, old.prices)
     keys = {change.key for change in changes_to(instances=new)}
     assert "gpu_memory_mib" in keys
+
+
+def test_a_refresh_adds_the_types_that_ec2_describes_and_names_the_others(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    announced = ("ml.p6-b300.24xlarge", "ml.p7.xlarge")
+    monkeypatch.setattr("peagle.aws.refresh.endpoint_types", lambda: announced)
+    asked: list[str] = []
+
+    def describe(Filters: list[dict[str, Any]]) -> dict[str, Any]:
+        asked.extend(Filters[0]["Values"])
+        return {"InstanceTypes": [ec2("p6-b300.24xlarge")]}
+
+    monkeypatch.setattr(world.cloud, "_describe_instance_types", describe, raising=False)
+
+    found = refresh_tables(TABLES, ["instances"], ["us-east-1"], connected(world))
+
+    known = {instance.type.removeprefix("ml.") for instance in CATALOG.instances.instances}
+    assert set(asked) == known | {"p6-b300.24xlarge", "p7.xlarge"}
+    assert len(asked) == len(set(asked))
+    (finding,) = found.findings
+    assert (finding.code, finding.level) == ("types-without-numbers", "note")
+    assert finding.message.endswith("EC2 in us-east-1 does not describe: ml.p7.xlarge")
+    changes = changes_to(instances=found.tables.instances)
+    assert {change.entry for change in changes} == {"ml.p6-b300.24xlarge"}
+    assert [change.after for change in changes if change.key == "new"] == [
+        "4 x B300, 275040 MiB each"
+    ]
+
+
+def test_an_image_that_is_not_in_the_region_keeps_its_digest(world: World) -> None:
+    known = "sha256:" + "a" * 64
+    away = CATALOG.runtimes.runtimes[0].model_copy(update={"regions": (), "digest": known})
+    table = CATALOG.runtimes.model_copy(update={"runtimes": (away,)})
+
+    assert with_digests(table, world.aws) == (table, (away.vllm,))
 
 
 def test_prices_of_the_requested_regions(world: World) -> None:

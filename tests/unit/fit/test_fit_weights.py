@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -160,6 +161,53 @@ def test_headers_have_the_sizes_of_quantized_weights() -> None:
     assert target_on_gpu(with_headers, H200) == pytest.approx(
         target_on_gpu(model, H200) - 48 * 128 * 3 * 768 * 2048, rel=0.001
     )
+
+
+def test_headers_and_geometry_agree_on_experts_that_the_kernels_pad() -> None:
+    model = target("gpt-oss-20b")
+    hidden, experts = model.architecture.hidden_size, model.architecture.experts or 0
+    others = (".mlp.", "q_norm", "k_norm")
+    tensors = {name: tensor for name, tensor in headers(model).items()
+               if not any(other in name for other in others)}  # fmt: skip
+    for layer in range(model.architecture.layers):
+        at = f"model.layers.{layer}"
+        for name, sides in {
+            f"{at}.mlp.router.weight": (experts, hidden),
+            f"{at}.mlp.experts.gate_up_proj_blocks": (experts, 5760, 90, 16),
+            f"{at}.self_attn.q_proj.bias": (4096,),
+            f"{at}.self_attn.k_proj.bias": (512,),
+            f"{at}.self_attn.v_proj.bias": (512,),
+            f"{at}.self_attn.o_proj.bias": (hidden,),
+            f"{at}.self_attn.sinks": (64,),
+        }.items():
+            tensors[name] = Tensor("BF16", sides, 2 * math.prod(sides), "x")
+
+    for tp in (1, 2):
+        found = bytes_from_headers(model, tensors, tp, 90)
+        assert found == pytest.approx(target_bytes(model, tp, 90), rel=0.003)
+
+
+@pytest.mark.parametrize(
+    ("name", "sides", "ranks"),
+    [
+        ("lm_head.weight", (262144, 5376), 0),  # the embedding is used
+        ("vision_tower.patch_embedding.weight", (4096, 4096), 1),  # every rank has all of it
+        ("model.layers.0.layer_scalar", (), 1),
+        ("model.layers.0.some_vector", (5376,), 1),
+        ("model.layers.0.mlp.up_proj.weight", (8192, 4096), 2),
+        ("model.layers.0.self_attn.k_proj.weight", (16 * 256, 4096), 2),
+        ("model.layers.0.self_attn.k_proj.weight", (999, 4096), 2),
+    ],
+)
+def test_the_share_of_a_rank_follows_from_the_name_of_the_tensor(
+    name: str, sides: tuple[int, ...], ranks: int
+) -> None:
+    model = target("gemma-4-31b")
+    size = 2 * math.prod(sides)
+
+    found = bytes_from_headers(model, {name: Tensor("BF16", sides, size, "x")}, 2, 90)
+
+    assert found == (allocated(size / ranks) if ranks else 0)
 
 
 def test_rotary_tables_cover_every_position() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import time
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
@@ -140,7 +140,7 @@ def test_a_forgotten_mount_of_an_image_of_aws_fails_in_the_engine(
 def test_nothing_is_downloaded_from_a_sandbox_that_has_stopped(
     own_home: Path, tmp_path: Path
 ) -> None:
-    data = ModelData("s3://models/tiny/", Path("model"))
+    data = ModelData("s3://models/tiny/", PurePosixPath("model"))
 
     with pytest.raises(PeagleError, match="the sandbox has stopped"):
         download(data, tmp_path, "us-east-1")
