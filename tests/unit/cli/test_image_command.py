@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.support import Peagle
 from tests.unit.images.conftest import LABELS, FakeDocker, docker
@@ -113,3 +115,108 @@ def test_destroy_wants_a_name_or_images(peagle: Peagle, words: tuple[str, ...]) 
     done = peagle("destroy", *words)
     assert done.returncode == 2
     assert "--images" in done.stderr
+
+
+def _built(docker: FakeDocker, runtime: str) -> tuple[str, ...]:
+    """The command that builds ``mine:1`` from ``base:1``; both are on this machine afterwards."""
+    docker.answers("version", out="20.10")
+    docker.has_image("base:1", labels={}, RootFS={"Layers": ["a"]})
+    docker.answers("build")
+    labels = {**LABELS, "peagle.runtime": runtime, "org.opencontainers.image.base.name": "base:1"}
+    docker.has_image("mine:1", labels, Size=2_050_000)
+    return ("image", "build", "tiny", "--tag", "mine:1", "--base", "base:1")
+
+
+def test_a_build_shows_the_image_its_layer_and_the_next_command(
+    peagle: Peagle, docker: FakeDocker
+) -> None:
+    done = peagle(*_built(docker, "gpu"))
+
+    assert done.returncode == 0, done.stderr
+    name, pair, layer, time = done.stdout.splitlines()
+    assert (name, pair.split()[0]) == ("mine:1", "peagle/tiny+p-eagle,")
+    assert layer.split() == ["0.050", "MB", "on", "top", "of", "base:1"]
+    assert re.fullmatch(r"built in \d+\.\d s", time)
+    assert "Next: peagle image push mine:1" in done.stderr
+    assert any("build" in call["argv"] for call in docker.calls)
+
+
+def test_a_build_as_json_says_that_nothing_was_pushed(peagle: Peagle, docker: FakeDocker) -> None:
+    done = peagle(*_built(docker, "gpu"), "--json")
+
+    document = json.loads(done.stdout)
+    assert (document["name"], document["pushed"]) == ("mine:1", None)
+    assert document["seconds"] >= 0
+    shown = peagle("image", "show", "mine:1", "--json")
+    assert json.loads(shown.stdout).items() <= document.items()
+
+
+def test_local_up_can_build_the_image_that_a_compose_file_runs(
+    peagle: Peagle, docker: FakeDocker, tmp_path: Path
+) -> None:
+    file = tmp_path / "compose.yaml"
+    command = ("local", "up", "tiny", "--engine", "docker", "--gpus", "--build",
+               "--base", "base:1", "--emit-compose", str(file), "--json")  # fmt: skip
+    _built(docker, "gpu")
+    assert peagle(*command).returncode != 0, "nothing was built"
+    (build,) = [call["argv"] for call in docker.calls if call["argv"][0] == "build"]
+    name = build[build.index("--tag") + 1]
+    docker.has_image(name, {**LABELS, "peagle.runtime": "gpu"})
+
+    done = peagle(*command)
+
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    (service,) = yaml.safe_load(file.read_text())["services"].values()
+    assert document == {"file": str(file), "port": document["port"]}
+    assert service["ports"] == [f"127.0.0.1:{document['port']}:8080"]
+    assert service["image"] == name
+
+
+def test_the_command_that_runs_a_compose_file_is_shown(
+    peagle: Peagle, docker: FakeDocker, tmp_path: Path
+) -> None:
+    docker.answers("version", out="20.10")
+    docker.has_image("mine:1")
+    file = tmp_path / "compose.yaml"
+
+    done = peagle("local", "up", "tiny", "--engine", "docker", "--image", "mine:1",
+                  "--port", "8123", "--emit-compose", str(file))  # fmt: skip
+
+    assert done.stderr.endswith(f"{file} publishes port 8123: docker compose --file {file} up\n")
+    assert done.stdout == ""
+
+
+def test_without_docker_a_compose_file_for_a_named_image_is_written_unchecked(
+    peagle: Peagle, tmp_path: Path
+) -> None:
+    missing = {"PATH": str(tmp_path), "HOME": str(tmp_path), "PEAGLE_HOME": str(tmp_path)}
+    words = ("local", "up", "tiny", "--engine", "docker", "--emit-compose", "-")
+
+    named = peagle(*words, "--image", "mine:1", env=missing)
+    unnamed = peagle(*words, env=missing)
+
+    assert "image: mine:1" in named.stdout
+    assert "Could not check whether mine:1 is for peagle/tiny+p-eagle: docker is" in named.stderr
+    assert unnamed.returncode == 2
+    assert unnamed.stdout == ""
+
+
+def test_without_images_the_command_that_builds_one_is_shown(
+    peagle: Peagle, docker: FakeDocker
+) -> None:
+    docker.answers("version", out="20.10")
+    docker.answers("ls")
+
+    done = peagle("image", "list")
+
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "No images. Build one: peagle image build PAIR" in done.stderr
+
+
+def test_removed_images_are_listed(peagle: Peagle, docker: FakeDocker) -> None:
+    docker.answers("version", out="20.10")
+    docker.has_image("mine:1")
+    docker.answers("rm", "mine:1")
+
+    assert peagle("image", "remove", "mine:1").stdout == "removed mine:1\n"
