@@ -17,8 +17,9 @@ NAMED_OTHERWISE = {
     "s3:DeleteObjects": "s3:DeleteObject",
     "s3:ListMultipartUploads": "s3:ListBucketMultipartUploads",
     "s3:ListParts": "s3:ListMultipartUploadParts",
+    "resourcegroupstaggingapi:GetResources": "tag:GetResources",
 }
-"""S3's actions and operations have different names (service authorization reference)."""
+"""Actions and operations with different names (service authorization reference)."""
 
 
 IMAGES = ("ensure_build_role", "codebuild.py", "ecr.py", "image_records.py")
