@@ -26,7 +26,7 @@ IMAGE = "111122223333.dkr.ecr.us-east-1.amazonaws.com/peagle:0.28.0"
 
 
 def a_plan(folder: Path | None = None, **changes: Any) -> Plan:
-    """A pair from the hub, or, with ``folder``, one whose drafter is in that folder."""
+    """A pair from the Hub, or, with ``folder``, one whose drafter is in that folder."""
     drafter = Weights(kind="hub", location="a/head", engine_path="a/head")
     mounts: tuple[Mount, ...] = ()
     if folder is not None:

@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
-import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from peagle.aws.sagemaker import describe, update
-from peagle.deploy.state import record_path
-from peagle.deploy.status import deployment_status, state_of
+from peagle.aws.sagemaker import update
+from peagle.deploy.status import deployment_status
 from peagle.errors import CloudError, NotProved, Refused
 from tests.support import raises_code
 from tests.unit.aws.cloud import ROLE, Engine, service_error
 from tests.unit.aws.plans import a_plan, another
-from tests.unit.aws.world import NAME, World
+from tests.unit.aws.world import NAME, READING, World
 
-READING = ("describe", "filter", "get", "head", "list")
 UPLOADED = "peagle-toolkit/peagle-pair/drafter/"
-
-
-def _state(world: World) -> str:
-    record = world.record()
-    assert record is not None
-    return state_of(record, describe(world.aws, NAME))
 
 
 def test_a_deploy_ends_in_service_proved_and_recorded(world: World, head: Path) -> None:
@@ -39,7 +28,7 @@ def test_a_deploy_ends_in_service_proved_and_recorded(world: World, head: Path) 
     assert record.serving.proof is not None
     assert record.serving.proof.acceptance_length == pytest.approx(3.0)
     assert record.serving.proof.drafts == 20
-    assert _state(world) == "InService"
+    assert world.state() == "InService"
     assert {r.type for r in record.resources} == {
         "S3Bucket", "S3Objects", "Model", "EndpointConfig", "Endpoint",
     }  # fmt: skip
@@ -91,7 +80,7 @@ def test_an_update_removes_what_only_the_first_plan_needed(world: World) -> None
     assert not first & set(world.cloud.configs)
     endpoint_tags = world.cloud.tags[world.cloud.endpoints[NAME].arn]
     assert endpoint_tags["peagle:plan"] in next(iter(world.cloud.configs))
-    assert _state(world) == "InService"
+    assert world.state() == "InService"
 
 
 @pytest.mark.parametrize(("count", "batch"), [(1, None), (2, 1), (20, 1), (21, 2), (40, 2)])
@@ -155,7 +144,7 @@ def test_a_rolled_back_update_fails_and_the_old_revision_serves(world: World) ->
     record = world.record()
     assert record is not None
     assert record.failure is not None
-    assert _state(world) == "InService"
+    assert world.state() == "InService"
     assert deployment_status(world.aws, record)["endpoint_config"] == old
     world.deploy(a_plan())
     assert set(world.cloud.configs) == {old}
@@ -175,7 +164,7 @@ def test_a_failed_start_shows_the_reason_and_the_decisive_line(world: World) -> 
     assert "RuntimeError: CUDA out of memory. Tried to allocate 9 GiB" in failed.value.message
     assert "\x1b" not in failed.value.message
     assert failed.value.exit_code == 4
-    assert _state(world) == "Failed"
+    assert world.state() == "Failed"
 
 
 def test_deploying_again_after_a_failure_replaces_the_endpoint(world: World) -> None:
@@ -186,7 +175,7 @@ def test_deploying_again_after_a_failure_replaces_the_endpoint(world: World) -> 
     world.deploy(a_plan())
 
     assert "delete_endpoint" in world.cloud.calls
-    assert _state(world) == "InService"
+    assert world.state() == "InService"
 
 
 def test_too_few_accepted_drafts_stay_in_service_but_unproved(world: World) -> None:
@@ -198,7 +187,7 @@ def test_too_few_accepted_drafts_stay_in_service_but_unproved(world: World) -> N
     assert "1.40" in short.value.message
     assert "2.00" in short.value.message
     assert short.value.exit_code == 3
-    assert _state(world) == "Unproved"
+    assert world.state() == "Unproved"
     assert NAME in world.cloud.endpoints
 
 
@@ -230,7 +219,7 @@ def test_the_floor_of_the_pair_does_not_apply_to_a_stand_in(world: World) -> Non
     assert record.serving is not None
     assert record.serving.proof is not None
     assert record.serving.proof.passed
-    assert _state(world) == "InService"
+    assert world.state() == "InService"
 
 
 def test_an_unproved_endpoint_is_proved_by_deploying_again(world: World) -> None:
@@ -241,19 +230,19 @@ def test_an_unproved_endpoint_is_proved_by_deploying_again(world: World) -> None
 
     world.deploy(a_plan())
 
-    assert _state(world) == "InService"
+    assert world.state() == "InService"
     assert world.cloud.calls.count("create_endpoint") == 1
 
 
 def test_an_image_without_counters_is_not_proved(world: World) -> None:
     world.cloud.engine.acceptance = None
 
-    with raises_code("no-speculation-counters", NotProved) as untold:
+    with raises_code("no-speculation-counters", NotProved) as uncounted:
         world.deploy(a_plan())
 
-    assert untold.value.command[:3] == ("peagle", "image", "build")
-    assert "--image" in untold.value.fix
-    assert _state(world) == "Unproved"
+    assert uncounted.value.command[:3] == ("peagle", "image", "build")
+    assert "--image" in uncounted.value.fix
+    assert world.state() == "Unproved"
 
 
 def test_without_speculation_an_answer_is_the_proof(world: World) -> None:
@@ -264,7 +253,7 @@ def test_without_speculation_an_answer_is_the_proof(world: World) -> None:
     assert record.serving is not None
     assert record.serving.proof is not None
     assert record.serving.proof.acceptance_length is None
-    assert _state(world) == "InService"
+    assert world.state() == "InService"
 
 
 def test_an_empty_answer_is_not_a_proof(world: World) -> None:
@@ -332,100 +321,3 @@ def test_waiting_has_a_limit(world: World) -> None:
         world.deploy(a_plan())
 
     assert "40 minutes" in caught.value.message
-
-
-@pytest.fixture
-def plain_writes(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Records are written without renaming, which takes half of the time of these tests."""
-
-    def write(path: Path, document: Any) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(document))
-
-    monkeypatch.setattr("peagle.deploy.state.write_json", write)
-
-
-def _snapshot(world: World) -> Callable[[], World]:
-    """A function that restores the account and the record as they are now."""
-    path = record_path(world.aws.scope, "us-east-1", NAME)
-    record = path.read_bytes() if path.exists() else None
-    cloud = copy.deepcopy(world.cloud)
-
-    def restored() -> World:
-        path.unlink(missing_ok=True)
-        if record is not None:
-            path.write_bytes(record)
-        return World(copy.deepcopy(cloud))
-
-    return restored
-
-
-def _interrupt(world: World, number: int, moment: str, work: Callable[[], object]) -> None:
-    """Press Ctrl-C before or after the effect of call ``number`` of ``work``."""
-    start = len(world.cloud.calls)
-
-    def interrupt(operation: str) -> None:
-        if len(world.cloud.calls) - start == number + 1:
-            raise KeyboardInterrupt
-
-    setattr(world.cloud, moment, interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        work()
-    setattr(world.cloud, moment, lambda operation: None)
-
-
-def _moments(world: World, work: Callable[[], object]) -> list[int]:
-    """The calls of ``work`` that change something, and the first reading call after each: between
-    two readings nothing differs."""
-    before = len(world.cloud.calls)
-    work()
-    calls = ["", *world.cloud.calls[before:]]
-    changes = [not call.startswith(READING) for call in calls]
-    return [i - 1 for i in range(1, len(calls)) if changes[i] or changes[i - 1]]
-
-
-def _assert_removable(world: World, where: str) -> None:
-    world.destroy()
-    assert world.cloud.is_empty, where
-    assert world.record() is None, where
-
-
-@pytest.mark.usefixtures("plain_writes")
-@pytest.mark.parametrize("moment", ["before", "after"])
-@pytest.mark.parametrize("first", ["create", "update"])
-def test_an_interrupted_deploy_keeps_every_resource_on_record(
-    head: Path, moment: str, first: str
-) -> None:
-    world = World()
-    if first == "update":
-        world.deploy(another(a_plan(head)))
-    start = _snapshot(world)
-    moments = _moments(world, lambda: world.deploy(a_plan(head)))
-    assert len(moments) > 10
-
-    for number in moments:
-        world = start()
-        _interrupt(world, number, moment, lambda: world.deploy(a_plan(head)))  # noqa: B023
-        where = f"after Ctrl-C {moment} call {number}, {world.cloud.calls[-1]}"
-        interrupted = _snapshot(world)
-        _assert_removable(world, where)
-
-        world = interrupted()
-        world.deploy(a_plan(head))
-        assert _state(world) == "InService", where
-        assert len(world.cloud.models) == len(world.cloud.configs) == 1, where
-        _assert_removable(world, where)
-
-
-@pytest.mark.usefixtures("plain_writes")
-@pytest.mark.parametrize("moment", ["before", "after"])
-def test_destroy_completes_after_ctrl_c_at_any_call_of_destroy(head: Path, moment: str) -> None:
-    world = World()
-    world.deploy(a_plan(head))
-    start = _snapshot(world)
-
-    for number in _moments(world, world.destroy):
-        world = start()
-        _interrupt(world, number, moment, world.destroy)
-        assert world.record() is not None or world.cloud.is_empty
-        _assert_removable(world, f"after Ctrl-C {moment} call {number}")

@@ -6,18 +6,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from peagle.aws.client import Clock
+from peagle.aws.sagemaker import describe
 from peagle.catalog import load_catalog
 from peagle.deploy import state as records
 from peagle.deploy.apply import deploy
 from peagle.deploy.context import DeploymentContext, Progress
 from peagle.deploy.preflight import Preflight, preflight
 from peagle.deploy.state import Deployment
+from peagle.deploy.status import state_of
 from peagle.deploy.steps import destroy
 from peagle.engine.logs import explain_crash
 from peagle.planning.plan import Plan
 from tests.unit.aws.cloud import Cloud, FakeAws
 
 NAME = "peagle-pair"
+READING = ("describe", "filter", "get", "head", "list")
+"""How the names of operations that change nothing begin."""
 
 
 class CloudClock(Clock):
@@ -62,6 +66,12 @@ class World:
 
     def record(self) -> Deployment | None:
         return records.load_record(self.aws.scope, "us-east-1", NAME)
+
+    def state(self) -> str:
+        """What ``peagle status`` shows as the endpoint's state."""
+        record = self.record()
+        assert record is not None
+        return state_of(record, describe(self.aws, NAME))
 
     def destroy(self) -> None:
         record = self.record()

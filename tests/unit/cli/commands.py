@@ -10,7 +10,7 @@ from peagle.cli.account import Account
 from peagle.planning import Options, make_plan
 from tests.support import Done, in_process
 from tests.unit.aws.cloud import Cloud
-from tests.unit.aws.world import World
+from tests.unit.aws.world import READING, World
 
 NAME = "peagle-tiny"
 FIRST = ("deploy", "tiny", "--instance-type", "ml.g5.xlarge")
@@ -58,3 +58,17 @@ class Terminal:
 
     def _sleep(self, seconds: float) -> None:
         self.cloud.now += seconds
+
+
+def nothing_was_created(terminal: Terminal) -> bool:
+    """Whether only reading requests were sent, and nothing exists or is on record."""
+    looks = all(call.startswith(READING) for call in terminal.cloud.calls)
+    return looks and terminal.cloud.is_empty and terminal.run("list").err == "No deployments.\n"
+
+
+def without_record(terminal: Terminal) -> None:
+    """Remove the record, as if something other than ``peagle deploy`` had created the endpoint."""
+    from peagle.deploy import state as records
+
+    (record,) = records.all_records()
+    records.remove_record(record)

@@ -6,10 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.commands import Terminal
+from tests.unit.cli.commands import FIRST, Terminal
 
 
 @pytest.fixture
 def terminal(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> Terminal:
     """A user at a terminal, with an empty account and a separate home."""
     return Terminal(monkeypatch)
+
+
+@pytest.fixture
+def deployed(terminal: Terminal) -> Terminal:
+    """An account with one endpoint in service."""
+    assert terminal.run(*FIRST, "--yes").code == 0
+    return terminal

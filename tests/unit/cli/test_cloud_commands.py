@@ -1,27 +1,15 @@
-"""``list``, ``status``, ``logs``, ``token`` and ``destroy``: what is there, and away with it."""
+"""``list`` and ``status``, commands for names that are unknown, and shell completion."""
 
 from __future__ import annotations
 
-import base64
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.shell_completion import ShellComplete
 
-from peagle.aws.client import Keys, connect
-from peagle.cli.account import find_deployment
 from peagle.cli.main import cli
 from tests.support import Peagle
-from tests.unit.aws.cloud import START
-from tests.unit.cli.commands import FIRST, NAME, Terminal, price_of, price_shown
-
-
-@pytest.fixture
-def deployed(terminal: Terminal) -> Terminal:
-    assert terminal.run(*FIRST, "--yes").code == 0
-    return terminal
-
+from tests.unit.cli.commands import FIRST, NAME, Terminal, price_of, price_shown, without_record
 
 NAMED = ["status", "logs", "token", "destroy"]
 
@@ -54,7 +42,7 @@ def test_status_agrees_with_deploy(deployed: Terminal) -> None:
     assert document["state"] == "InService"
 
 
-def test_status_for_people(deployed: Terminal) -> None:
+def test_status_is_shown_as_text(deployed: Terminal) -> None:
     shown = deployed.run("status", NAME).out
 
     assert f"{NAME}: InService" in shown
@@ -111,16 +99,8 @@ def test_a_stand_ins_acceptance_is_marked_in_the_list(deployed: Terminal) -> Non
     assert row["speculation"] is True
 
 
-def _without_record(terminal: Terminal) -> None:
-    """Make of the deployment one that something else than ``peagle deploy`` made."""
-    from peagle.deploy import state as records
-
-    (record,) = records.all_records()
-    records.remove_record(record)
-
-
-def test_an_endpoint_that_deploy_did_not_make_is_invoked(deployed: Terminal) -> None:
-    _without_record(deployed)
+def test_an_endpoint_without_a_record_can_be_invoked(deployed: Terminal) -> None:
+    without_record(deployed)
 
     done = deployed.run("invoke", NAME, "Say hello")
 
@@ -130,7 +110,7 @@ def test_an_endpoint_that_deploy_did_not_make_is_invoked(deployed: Terminal) -> 
 
 
 @pytest.mark.parametrize("command", ["token", "invoke"])
-def test_a_name_that_is_nowhere_is_unknown(deployed: Terminal, command: str) -> None:
+def test_a_namewithout_record_or_endpoint_is_unknown(deployed: Terminal, command: str) -> None:
     done = deployed.run(command, "nothing", *(["hello"] if command == "invoke" else []))
 
     assert done.code == 2
@@ -139,7 +119,7 @@ def test_a_name_that_is_nowhere_is_unknown(deployed: Terminal, command: str) -> 
 
 @pytest.mark.parametrize("command", [("status", "x"), ("logs", "x"), ("token", "x"),
                                      ("invoke", "x", "hello")])  # fmt: skip
-def test_nothing_is_in_a_sandbox_that_does_not_run(
+def test_a_stopped_sandbox_contains_nothing(
     peagle: Peagle, own_home: Path, command: tuple[str, ...]
 ) -> None:
     done = peagle(*command, "--sandbox")
@@ -149,9 +129,7 @@ def test_nothing_is_in_a_sandbox_that_does_not_run(
     assert not (own_home / "sandbox" / "daemon.json").exists()
 
 
-def test_listing_and_destroying_in_a_sandbox_that_does_not_run(
-    peagle: Peagle, own_home: Path
-) -> None:
+def test_list_and_destroy_with_a_stopped_sandbox(peagle: Peagle, own_home: Path) -> None:
     listed = peagle("list", "--sandbox", "--json")
     destroyed = peagle("destroy", "x", "--sandbox", "--yes", "--json")
 
@@ -189,224 +167,6 @@ def test_another_accounts_deployment_is_not_touched(
     assert done.code == 2
     assert "111122223333" in done.error
     assert "999999999999" in done.error
-    assert NAME in deployed.cloud.endpoints
-
-
-def test_logs_are_shown_as_they_were_written(deployed: Terminal) -> None:
-    deployed.cloud.write_log("first line")
-    deployed.cloud.write_log("second | line ü")
-
-    assert deployed.run("logs", NAME).out == "first line\nsecond | line ü\n"
-    events = deployed.run("logs", NAME, "--json").document["events"]
-    assert [event["message"] for event in events] == ["first line", "second | line ü"]
-    assert events[0]["time"].startswith("2027-01-15T")
-
-
-def test_logs_since_leaves_out_what_is_older(
-    deployed: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    deployed.cloud.write_log("old")
-    deployed.cloud.now += 3600
-    deployed.cloud.write_log("new")
-    monkeypatch.setattr("peagle.cli.logs.time.time", lambda: START + 3700)
-
-    assert deployed.run("logs", NAME, "--since", "30m").out == "new\n"
-
-
-def test_lines_older_than_since_are_mentioned(
-    deployed: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An idle engine writes nothing: that is not the same as an empty log."""
-    deployed.cloud.write_log("old")
-    monkeypatch.setattr("peagle.cli.logs.time.time", lambda: START + 200)
-
-    done = deployed.run("logs", NAME, "--since", "5s")
-
-    assert done.out == ""
-    assert done.err == (
-        "No lines in the last 5s; the newest line is 3m 20s old: "
-        "peagle logs peagle-tiny --since 4m\n"
-    )
-    shown = deployed.run("logs", NAME, "--since", "4m")
-    assert shown.out == "old\n"
-
-
-def test_without_any_line_since_says_so(
-    deployed: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("peagle.cli.logs.time.time", lambda: START + 200)
-
-    assert deployed.run("logs", NAME, "--since", "5s").err == "No lines yet.\n"
-
-
-def test_since_counts_from_when_the_command_was_typed(
-    deployed: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Loading boto3 and asking AWS take seconds, which must not use up a short --since."""
-    deployed.cloud.write_log("just now")
-    clock = [START + 3]
-
-    def slowly(*args: Any) -> Any:
-        clock[0] += 4
-        return find_deployment(*args)
-
-    monkeypatch.setattr("peagle.cli.logs.time.time", lambda: clock[0])
-    monkeypatch.setattr("peagle.cli.account.find_deployment", slowly)
-
-    assert deployed.run("logs", NAME, "--since", "5s").out == "just now\n"
-
-
-def test_following_goes_on_until_ctrl_c(
-    deployed: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lines = iter(["one", "two"])
-
-    def write_or_interrupt(seconds: float) -> None:
-        line = next(lines, None)
-        if line is None:
-            raise KeyboardInterrupt
-        deployed.cloud.now += seconds
-        deployed.cloud.write_log(line)
-
-    monkeypatch.setattr("peagle.cli.logs.time.sleep", write_or_interrupt)
-
-    done = deployed.run("logs", NAME, "-f")
-
-    assert done.out == "one\ntwo\n"
-    assert done.err == ""
-    assert done.code == 130
-
-
-def test_following_and_json_exclude_each_other(deployed: Terminal) -> None:
-    assert deployed.run("logs", NAME, "-f", "--json").code == 2
-
-
-@pytest.mark.parametrize(("command", "option"), [("logs", "--since"), ("token", "--duration")])
-@pytest.mark.parametrize("value", ["", "10", "ten minutes", "-5m", "1.5h", "5M", "٣m"])
-def test_a_duration_that_is_none_is_wrong_use(
-    deployed: Terminal, command: str, option: str, value: str
-) -> None:
-    done = deployed.run(command, NAME, option, value)
-
-    assert done.code == 2
-    assert "not a duration" in done.error
-
-
-@pytest.fixture
-def with_keys(deployed: Terminal, monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    real = connect("us-east-1", keys=Keys("AKID", "secret"))
-    monkeypatch.setattr(deployed.world.aws, "bearer_token", real.bearer_token)
-    return deployed
-
-
-def test_a_token_is_printed_alone(with_keys: Terminal) -> None:
-    done = with_keys.run("token", NAME, "--duration", "30m")
-
-    url = base64.b64decode(done.out.strip().removeprefix("sagemaker-api-key-")).decode()
-    assert "Action=CallWithBearerToken" in url
-    assert "X-Amz-Expires=1800" in url
-    assert with_keys.run("token", NAME, "--json").document["expires_in_seconds"] == 43200
-
-
-def test_a_token_needs_no_record(with_keys: Terminal) -> None:
-    _without_record(with_keys)
-
-    assert with_keys.run("token", NAME).out.startswith("sagemaker-api-key-")
-
-
-@pytest.mark.parametrize("duration", ["13h", "0s", "43201s"])
-def test_a_token_lasts_12_hours_at_most(with_keys: Terminal, duration: str) -> None:
-    done = with_keys.run("token", NAME, "--duration", duration)
-
-    assert done.code == 2
-    assert "12h" in done.error
-
-
-def test_destroy_shows_resources_and_asks(deployed: Terminal) -> None:
-    done = deployed.run("destroy", NAME, answers="n\n")
-
-    assert done.code == 2
-    assert f"Endpoint {NAME}" in done.err
-    assert price_shown() in done.err
-    assert NAME in deployed.cloud.endpoints
-
-
-def test_destroy_without_a_terminal_needs_yes(deployed: Terminal) -> None:
-    done = deployed.run("destroy", NAME)
-
-    assert done.code == 2
-    assert "--yes" in done.error
-    assert NAME in deployed.cloud.endpoints
-
-
-def test_destroy_removes_everything_and_the_name_is_unknown_then(deployed: Terminal) -> None:
-    document = deployed.run("destroy", NAME, "--yes", "--json").document
-
-    assert {entry["type"] for entry in document["removed"]} == {
-        "Endpoint", "EndpointConfig", "Model", "S3Objects", "S3Bucket",
-    }  # fmt: skip
-    assert document["kept"] == []
-    assert deployed.cloud.is_empty
-    assert deployed.run("status", NAME).code == 2
-
-
-def test_destroy_may_be_repeated(deployed: Terminal) -> None:
-    assert deployed.run("destroy", NAME, "--yes").code == 0
-
-    again = deployed.run("destroy", NAME, "--yes")
-
-    assert again.code == 0
-    assert "Nothing to remove" in again.err
-    assert deployed.run("destroy", NAME, "--yes", "--json").document["removed"] == []
-
-
-def test_an_interrupted_destroy_says_what_is_left_and_goes_on(deployed: Terminal) -> None:
-    def interrupt(operation: str) -> None:
-        if operation == "delete_endpoint_config":
-            raise KeyboardInterrupt
-
-    deployed.cloud.before = interrupt
-    done = deployed.run("destroy", NAME, "--yes")
-
-    assert done.code == 130
-    assert f"Endpoint {NAME}" not in done.err.partition("These resources exist:")[2]
-    assert "  Model " in done.err
-    assert "Costs    $0.00 per hour" in done.err
-    assert f"Continue peagle destroy {NAME}" in done.err
-    deployed.cloud.before = lambda operation: None
-    assert deployed.run("destroy", NAME, "--yes").code == 0
-    assert deployed.cloud.is_empty
-
-
-def test_destroy_keeps_what_others_put_into_the_bucket(deployed: Terminal) -> None:
-    (bucket,) = deployed.cloud.buckets.values()
-    bucket["theirs"] = {"ContentLength": 1, "Metadata": {}}
-
-    done = deployed.run("destroy", NAME, "--yes")
-
-    assert done.code == 0
-    assert "kept S3Bucket" in done.out
-    assert set(bucket) == {"theirs"}
-
-
-def test_destroy_waits_for_an_endpoint_that_is_being_changed(deployed: Terminal) -> None:
-    deployed.cloud.endpoints[NAME].script = [("Updating", None)] * 3 + [("InService", "")]
-
-    done = deployed.run("destroy", NAME, "--yes")
-
-    assert done.code == 0
-    assert "Waiting for the endpoint's current change to end" in done.err
-    assert deployed.cloud.is_empty
-
-
-def test_two_commands_at_once_exclude_each_other(deployed: Terminal) -> None:
-    from peagle.deploy import state as records
-
-    with records.deployment_lock("111122223333", "us-east-1", NAME):
-        done = deployed.run("destroy", NAME, "--yes")
-
-    assert done.code == 2
-    assert "another peagle command" in done.error
     assert NAME in deployed.cloud.endpoints
 
 

@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from peagle.catalog import load_catalog
 from tests.support import Peagle
 from tests.unit.aws.cloud import service_error
-from tests.unit.cli.commands import FIRST, NAME, Terminal, price_shown
+from tests.unit.aws.world import READING
+from tests.unit.cli.commands import FIRST, NAME, Terminal, nothing_was_created, price_shown
 
 KEYS = {
     "name", "state", "pair", "acceptance_length", "drafts", "openai_base_url",
     "price_per_hour_usd", "resources", "stand_in", "endpoint_config",
 }  # fmt: skip
-READING = ("describe", "filter", "get", "head", "list")
-
-
-def _nothing_was_created(terminal: Terminal) -> bool:
-    looks = all(call.startswith(READING) for call in terminal.cloud.calls)
-    return looks and terminal.cloud.is_empty and terminal.run("list").err == "No deployments.\n"
 
 
 def test_the_plan_is_shown_with_its_price_before_the_question(terminal: Terminal) -> None:
@@ -38,7 +30,7 @@ def test_the_plan_is_shown_with_its_price_before_the_question(terminal: Terminal
     assert f"creates endpoint {NAME}" in shown
     assert shown.index("per day") < shown.index("Deploy this plan?")
     assert done.code == 2
-    assert _nothing_was_created(terminal)
+    assert nothing_was_created(terminal)
 
 
 def test_yes_on_a_terminal_deploys(terminal: Terminal) -> None:
@@ -59,7 +51,7 @@ def test_without_a_terminal_and_without_yes_nothing_happens(terminal: Terminal) 
 
     assert done.code == 2
     assert "--yes" in done.error
-    assert _nothing_was_created(terminal)
+    assert nothing_was_created(terminal)
 
 
 def test_json_is_one_document_with_the_agreed_keys(terminal: Terminal) -> None:
@@ -73,7 +65,7 @@ def test_json_is_one_document_with_the_agreed_keys(terminal: Terminal) -> None:
     assert document["changed"] is True
 
 
-def test_that_it_started_warm_is_read_from_the_log(terminal: Terminal) -> None:
+def test_a_warm_start_is_read_from_the_log(terminal: Terminal) -> None:
     key = "0a" * 16
     fields = {"event": "warm-start", "restored": True, "key": key, "files": 4}
     line = {"time": "t", **fields, "unpacked_bytes": 100_000, "seconds": 0.01}
@@ -89,7 +81,7 @@ def test_that_it_started_warm_is_read_from_the_log(terminal: Terminal) -> None:
     assert done.document["warm_start"]["key"] == key
 
 
-def test_the_same_again_changes_nothing_and_says_so(terminal: Terminal) -> None:
+def test_deploying_the_same_plan_again_changes_nothing(terminal: Terminal) -> None:
     terminal.run(*FIRST, "--yes")
     before = len(terminal.cloud.calls)
 
@@ -101,7 +93,7 @@ def test_the_same_again_changes_nothing_and_says_so(terminal: Terminal) -> None:
     assert all(call.startswith(READING) for call in terminal.cloud.calls[before:])
 
 
-def test_another_k_updates(terminal: Terminal) -> None:
+def test_another_k_updates_the_endpoint(terminal: Terminal) -> None:
     terminal.run(*FIRST, "--yes")
 
     done = terminal.run(*FIRST, "--k", "3", "--yes", "--json")
@@ -111,7 +103,7 @@ def test_another_k_updates(terminal: Terminal) -> None:
     assert "update_endpoint" in terminal.cloud.calls
 
 
-def test_a_plan_file_is_deployed_as_it_is(terminal: Terminal, tmp_path: Path) -> None:
+def test_a_plan_file_is_deployed_unchanged(terminal: Terminal, tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     assert terminal.run("plan", *FIRST[1:], "--out", str(file)).code == 0
 
@@ -127,7 +119,7 @@ def test_a_plan_file_is_deployed_as_it_is(terminal: Terminal, tmp_path: Path) ->
     assert model["PrimaryContainer"]["Environment"] == planned["Environment"]
 
 
-def test_not_proved_is_code_3_and_the_endpoint_stays(terminal: Terminal) -> None:
+def test_an_unproved_endpoint_stays_and_exits_with_3(terminal: Terminal) -> None:
     terminal.cloud.engine.acceptance = 1.0
 
     done = terminal.run(*FIRST, "--yes", "--json")
@@ -140,7 +132,7 @@ def test_not_proved_is_code_3_and_the_endpoint_stays(terminal: Terminal) -> None
     assert NAME in terminal.cloud.endpoints
 
 
-def test_a_prompt_of_the_proof_that_the_engine_refuses_is_not_proved(terminal: Terminal) -> None:
+def test_a_rejected_proof_prompt_is_not_proved(terminal: Terminal) -> None:
     def refuse(operation: str) -> None:
         if operation == "invoke_endpoint" and "create_endpoint" in terminal.cloud.calls:
             operations.append(operation)
@@ -179,7 +171,7 @@ def test_interrupted_deployment_is_continued(terminal: Terminal) -> None:
     assert "Creating model" not in second.err
 
 
-def test_all_uploads_are_counted_together_to_the_end(terminal: Terminal) -> None:
+def test_progress_counts_all_uploads_together(terminal: Terminal) -> None:
     lines = terminal.run(*FIRST, "--yes").err.splitlines()
 
     last = [line for line in lines if line.startswith("Uploading")][-1]
@@ -201,7 +193,7 @@ def test_the_sandbox_without_an_engine_is_refused_before_it_starts(
     assert list(own_home.iterdir()) == []
 
 
-def test_a_failed_start_says_why_what_is_left_what_it_costs_and_both_ways_on(
+def test_a_failed_start_shows_reason_resources_cost_and_next_commands(
     terminal: Terminal,
 ) -> None:
     terminal.cloud.next_scripts = [[("Creating", None), ("Failed", "no ping")]]
@@ -218,7 +210,7 @@ def test_a_failed_start_says_why_what_is_left_what_it_costs_and_both_ways_on(
     assert f"Remove   peagle destroy {NAME}" in done.err
 
 
-def test_ctrl_c_says_what_is_there_and_is_code_130(terminal: Terminal) -> None:
+def test_ctrl_c_lists_the_resources_and_exits_with_130(terminal: Terminal) -> None:
     def interrupt(operation: str) -> None:
         if operation == "create_endpoint":
             raise KeyboardInterrupt
@@ -236,7 +228,7 @@ def test_ctrl_c_says_what_is_there_and_is_code_130(terminal: Terminal) -> None:
     assert terminal.cloud.is_empty
 
 
-def test_ctrl_c_before_anything_was_made_leaves_no_record(terminal: Terminal) -> None:
+def test_ctrl_c_before_any_resource_leaves_no_record(terminal: Terminal) -> None:
     def interrupt(operation: str) -> None:
         if operation == "list_roles":
             raise KeyboardInterrupt
@@ -245,10 +237,10 @@ def test_ctrl_c_before_anything_was_made_leaves_no_record(terminal: Terminal) ->
 
     assert terminal.run(*FIRST, "--yes").code == 130
     terminal.cloud.before = lambda operation: None
-    assert _nothing_was_created(terminal)
+    assert nothing_was_created(terminal)
 
 
-def test_no_wait_ends_at_creating_and_the_next_deploy_proves(terminal: Terminal) -> None:
+def test_no_wait_returns_at_creating_and_the_next_deploy_proves(terminal: Terminal) -> None:
     first = terminal.run(*FIRST, "--yes", "--no-wait", "--json")
     prompts = len(terminal.cloud.engine.prompts)
     second = terminal.run(*FIRST, "--yes", "--json")
@@ -257,171 +249,3 @@ def test_no_wait_ends_at_creating_and_the_next_deploy_proves(terminal: Terminal)
     assert prompts == 0
     assert second.document["state"] == "InService"
     assert terminal.cloud.calls.count("create_endpoint") == 1
-
-
-REFUSED: list[tuple[list[str], int, str]] = [
-    (["--name", "under_score"], 2, "under_score"),
-    (["--name", "x" * 64], 2, "63"),
-    (["--name", "-x"], 2, "-x"),
-    (["--k", "99"], 3, "99"),
-    (["--k", "0"], 2, "at least 1"),
-    (["--region", "us-est-1"], 2, "us-est-1"),
-    (["--role", "no-such-role"], 2, "no-such-role"),
-    (["--vllm", "0.0.1"], 3, "0.0.1"),
-]
-
-
-@pytest.mark.parametrize(("options", "code", "words"), REFUSED, ids=lambda value: str(value)[:24])
-def test_what_cannot_be_is_one_line_and_creates_nothing(
-    terminal: Terminal, options: list[str], code: int, words: str
-) -> None:
-    done = terminal.run(*FIRST, "--yes", *options)
-
-    assert done.error.startswith("error:")
-    assert words in done.error
-    assert done.code == code
-    assert done.out == ""
-    assert _nothing_was_created(terminal)
-
-
-def test_quota_0_is_refused_with_its_name_before_anything_is_made(terminal: Terminal) -> None:
-    terminal.cloud.quotas = {"ml.g5.xlarge for endpoint usage": 0}
-
-    done = terminal.run(*FIRST, "--yes")
-
-    assert done.code == 3
-    assert "'ml.g5.xlarge for endpoint usage' is 0" in done.error
-    assert "Service Quotas" in done.error
-    assert _nothing_was_created(terminal)
-
-
-def test_a_name_in_use_is_refused(terminal: Terminal) -> None:
-    terminal.cloud._create_model("theirs", [])
-    terminal.cloud._create_endpoint_config(
-        "theirs", [], ProductionVariants=[{"ModelName": "theirs"}]
-    )
-    terminal.cloud._create_endpoint(NAME, "theirs", [])
-
-    done = terminal.run(*FIRST, "--yes")
-
-    assert done.code == 3
-    assert "was not deployed from this machine" in done.error
-    assert "--name" in done.error
-    assert set(terminal.cloud.models) == {"theirs"}
-
-
-def test_an_unknown_price_is_refused_until_it_is_accepted(terminal: Terminal) -> None:
-    unpriced = [i.type for i in load_catalog().instances.instances if not i.prices]
-    if not unpriced:
-        pytest.skip("the catalogue knows every price")
-    terminal.cloud.quotas = {f"{unpriced[0]} for endpoint usage": 1}
-    options = ["deploy", "tiny", "--instance-type", unpriced[0], "--yes"]
-
-    refused = terminal.run(*options)
-    assert refused.code == 3
-    assert "--accept-unknown-price" in refused.error
-    assert _nothing_was_created(terminal)
-
-    assert terminal.run(*options, "--accept-unknown-price").code == 0
-
-
-@pytest.mark.parametrize(
-    "damage", [lambda text: text[: len(text) // 2], lambda text: text.replace('"k": 5', '"k": 7')]
-)
-def test_a_damaged_plan_file_creates_nothing(
-    terminal: Terminal, tmp_path: Path, damage: Any
-) -> None:
-    file = tmp_path / "plan.json"
-    terminal.run("plan", *FIRST[1:], "--out", str(file))
-    file.write_text(damage(file.read_text()))
-
-    done = terminal.run("deploy", str(file), "--yes")
-
-    assert done.code == 2
-    assert str(file) in done.error
-    assert _nothing_was_created(terminal)
-
-
-def test_another_region_than_the_plans_is_refused(terminal: Terminal, tmp_path: Path) -> None:
-    file = tmp_path / "plan.json"
-    terminal.run("plan", *FIRST[1:], "--out", str(file))
-
-    done = terminal.run("deploy", str(file), "--region", "eu-west-1", "--yes")
-
-    assert done.code == 2
-    assert "--region" in done.error
-    assert _nothing_was_created(terminal)
-
-
-@pytest.mark.parametrize(
-    ("code", "exit_code", "words"),
-    [
-        ("ExpiredTokenException", 4, "expired"),
-        ("UnrecognizedClientException", 4, "rejects these credentials in us-east-1"),
-        ("AccessDenied", 4, "access denied: sts:GetCallerIdentity"),
-    ],
-)
-def test_credentials_that_aws_refuses(
-    terminal: Terminal, code: str, exit_code: int, words: str
-) -> None:
-    def refuse(operation: str) -> None:
-        raise service_error(code, "The security token is not good", "GetCallerIdentity")
-
-    terminal.cloud.before = refuse
-
-    done = terminal.run(*FIRST, "--yes")
-
-    assert done.code == exit_code
-    assert words in done.error
-    assert "Traceback" not in done.err
-
-
-def test_no_credentials_is_one_line_that_names_the_sandbox(peagle: Peagle) -> None:
-    done = peagle(*FIRST, "--yes")
-
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert len(done.stderr.splitlines()) == 1
-    assert "no AWS credentials" in done.stderr
-    assert "--sandbox" in done.stderr
-
-
-def test_profile_and_sandbox_exclude_each_other(terminal: Terminal) -> None:
-    done = terminal.run(*FIRST, "--profile", "x", "--sandbox")
-
-    assert done.code == 2
-    assert "--sandbox" in done.error
-
-
-def rejecting(operation: str, code: str) -> Callable[[str], None]:
-    """AWS answers ``operation`` with status 400 and this error code."""
-
-    def reject(called: str) -> None:
-        if called == operation:
-            raise service_error(code, "rejected", ResponseMetadata={"HTTPStatusCode": 400})
-
-    return reject
-
-
-def test_a_rejected_configuration_is_not_listed_as_existing(terminal: Terminal) -> None:
-    terminal.cloud.before = rejecting("create_endpoint_config", "ValidationException")
-
-    done = terminal.run(*FIRST, "--yes")
-
-    assert done.code == 4
-    assert "  Model " in done.err
-    assert "EndpointConfig" not in done.err
-    terminal.cloud.before = lambda operation: None
-    assert terminal.run("destroy", NAME, "--yes").code == 0
-    assert terminal.cloud.is_empty
-
-
-def test_a_rejected_endpoint_costs_nothing(terminal: Terminal) -> None:
-    terminal.cloud.before = rejecting("create_endpoint", "ResourceLimitExceeded")
-
-    done = terminal.run(*FIRST, "--yes")
-
-    assert done.code == 4
-    assert "  EndpointConfig " in done.err
-    assert f"  Endpoint {NAME}" not in done.err
-    assert "Costs    $0" in done.err

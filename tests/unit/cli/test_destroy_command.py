@@ -1,0 +1,93 @@
+"""``peagle destroy``: shows the resources, asks, and removes them."""
+
+from __future__ import annotations
+
+from tests.unit.cli.commands import NAME, Terminal, price_shown
+
+
+def test_destroy_shows_resources_and_asks(deployed: Terminal) -> None:
+    done = deployed.run("destroy", NAME, answers="n\n")
+
+    assert done.code == 2
+    assert f"Endpoint {NAME}" in done.err
+    assert price_shown() in done.err
+    assert NAME in deployed.cloud.endpoints
+
+
+def test_destroy_without_a_terminal_needs_yes(deployed: Terminal) -> None:
+    done = deployed.run("destroy", NAME)
+
+    assert done.code == 2
+    assert "--yes" in done.error
+    assert NAME in deployed.cloud.endpoints
+
+
+def test_destroy_removes_everything_and_forgets_the_name(deployed: Terminal) -> None:
+    document = deployed.run("destroy", NAME, "--yes", "--json").document
+
+    assert {entry["type"] for entry in document["removed"]} == {
+        "Endpoint", "EndpointConfig", "Model", "S3Objects", "S3Bucket",
+    }  # fmt: skip
+    assert document["kept"] == []
+    assert deployed.cloud.is_empty
+    assert deployed.run("status", NAME).code == 2
+
+
+def test_destroy_may_be_repeated(deployed: Terminal) -> None:
+    assert deployed.run("destroy", NAME, "--yes").code == 0
+
+    again = deployed.run("destroy", NAME, "--yes")
+
+    assert again.code == 0
+    assert "Nothing to remove" in again.err
+    assert deployed.run("destroy", NAME, "--yes", "--json").document["removed"] == []
+
+
+def test_an_interrupted_destroy_lists_the_rest_and_can_be_continued(deployed: Terminal) -> None:
+    def interrupt(operation: str) -> None:
+        if operation == "delete_endpoint_config":
+            raise KeyboardInterrupt
+
+    deployed.cloud.before = interrupt
+    done = deployed.run("destroy", NAME, "--yes")
+
+    assert done.code == 130
+    assert f"Endpoint {NAME}" not in done.err.partition("These resources exist:")[2]
+    assert "  Model " in done.err
+    assert "Costs    $0.00 per hour" in done.err
+    assert f"Continue peagle destroy {NAME}" in done.err
+    deployed.cloud.before = lambda operation: None
+    assert deployed.run("destroy", NAME, "--yes").code == 0
+    assert deployed.cloud.is_empty
+
+
+def test_destroy_keeps_foreign_objects_in_the_bucket(deployed: Terminal) -> None:
+    (bucket,) = deployed.cloud.buckets.values()
+    bucket["theirs"] = {"ContentLength": 1, "Metadata": {}}
+
+    done = deployed.run("destroy", NAME, "--yes")
+
+    assert done.code == 0
+    assert "kept S3Bucket" in done.out
+    assert set(bucket) == {"theirs"}
+
+
+def test_destroy_waits_for_an_endpoint_that_is_being_changed(deployed: Terminal) -> None:
+    deployed.cloud.endpoints[NAME].script = [("Updating", None)] * 3 + [("InService", "")]
+
+    done = deployed.run("destroy", NAME, "--yes")
+
+    assert done.code == 0
+    assert "Waiting for the endpoint's current change to end" in done.err
+    assert deployed.cloud.is_empty
+
+
+def test_concurrent_commands_exclude_each_other(deployed: Terminal) -> None:
+    from peagle.deploy import state as records
+
+    with records.deployment_lock("111122223333", "us-east-1", NAME):
+        done = deployed.run("destroy", NAME, "--yes")
+
+    assert done.code == 2
+    assert "another peagle command" in done.error
+    assert NAME in deployed.cloud.endpoints

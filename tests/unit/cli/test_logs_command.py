@@ -1,0 +1,139 @@
+"""``peagle logs`` and ``peagle token``."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+
+from peagle.aws.client import Keys, connect
+from peagle.cli.account import find_deployment
+from tests.unit.aws.cloud import START
+from tests.unit.cli.commands import NAME, Terminal, without_record
+
+
+def test_logs_are_printed_verbatim(deployed: Terminal) -> None:
+    deployed.cloud.write_log("first line")
+    deployed.cloud.write_log("second | line ü")
+
+    assert deployed.run("logs", NAME).out == "first line\nsecond | line ü\n"
+    events = deployed.run("logs", NAME, "--json").document["events"]
+    assert [event["message"] for event in events] == ["first line", "second | line ü"]
+    assert events[0]["time"].startswith("2027-01-15T")
+
+
+def test_since_omits_older_lines(deployed: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    deployed.cloud.write_log("old")
+    deployed.cloud.now += 3600
+    deployed.cloud.write_log("new")
+    monkeypatch.setattr("peagle.cli.logs.time.time", lambda: START + 3700)
+
+    assert deployed.run("logs", NAME, "--since", "30m").out == "new\n"
+
+
+def test_lines_older_than_since_are_mentioned(
+    deployed: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An idle engine writes nothing: that is not the same as an empty log."""
+    deployed.cloud.write_log("old")
+    monkeypatch.setattr("peagle.cli.logs.time.time", lambda: START + 200)
+
+    done = deployed.run("logs", NAME, "--since", "5s")
+
+    assert done.out == ""
+    assert done.err == (
+        "No lines in the last 5s; the newest line is 3m 20s old: "
+        "peagle logs peagle-tiny --since 4m\n"
+    )
+    shown = deployed.run("logs", NAME, "--since", "4m")
+    assert shown.out == "old\n"
+
+
+def test_an_empty_log_is_reported_with_since(
+    deployed: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("peagle.cli.logs.time.time", lambda: START + 200)
+
+    assert deployed.run("logs", NAME, "--since", "5s").err == "No lines yet.\n"
+
+
+def test_since_counts_from_the_start_of_the_command(
+    deployed: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loading boto3 and asking AWS take seconds, which must not use up a short --since."""
+    deployed.cloud.write_log("just now")
+    clock = [START + 3]
+
+    def slowly(*args: Any) -> Any:
+        clock[0] += 4
+        return find_deployment(*args)
+
+    monkeypatch.setattr("peagle.cli.logs.time.time", lambda: clock[0])
+    monkeypatch.setattr("peagle.cli.account.find_deployment", slowly)
+
+    assert deployed.run("logs", NAME, "--since", "5s").out == "just now\n"
+
+
+def test_follow_continues_until_ctrl_c(deployed: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = iter(["one", "two"])
+
+    def write_or_interrupt(seconds: float) -> None:
+        line = next(lines, None)
+        if line is None:
+            raise KeyboardInterrupt
+        deployed.cloud.now += seconds
+        deployed.cloud.write_log(line)
+
+    monkeypatch.setattr("peagle.cli.logs.time.sleep", write_or_interrupt)
+
+    done = deployed.run("logs", NAME, "-f")
+
+    assert done.out == "one\ntwo\n"
+    assert done.err == ""
+    assert done.code == 130
+
+
+def test_follow_and_json_cannot_be_combined(deployed: Terminal) -> None:
+    assert deployed.run("logs", NAME, "-f", "--json").code == 2
+
+
+@pytest.mark.parametrize(("command", "option"), [("logs", "--since"), ("token", "--duration")])
+@pytest.mark.parametrize("value", ["", "10", "ten minutes", "-5m", "1.5h", "5M", "٣m"])
+def test_an_invalid_duration_is_a_usage_error(
+    deployed: Terminal, command: str, option: str, value: str
+) -> None:
+    done = deployed.run(command, NAME, option, value)
+
+    assert done.code == 2
+    assert "not a duration" in done.error
+
+
+@pytest.fixture
+def with_keys(deployed: Terminal, monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    real = connect("us-east-1", keys=Keys("AKID", "secret"))
+    monkeypatch.setattr(deployed.world.aws, "bearer_token", real.bearer_token)
+    return deployed
+
+
+def test_a_token_is_printed_alone(with_keys: Terminal) -> None:
+    done = with_keys.run("token", NAME, "--duration", "30m")
+
+    url = base64.b64decode(done.out.strip().removeprefix("sagemaker-api-key-")).decode()
+    assert "Action=CallWithBearerToken" in url
+    assert "X-Amz-Expires=1800" in url
+    assert with_keys.run("token", NAME, "--json").document["expires_in_seconds"] == 43200
+
+
+def test_a_token_needs_no_record(with_keys: Terminal) -> None:
+    without_record(with_keys)
+
+    assert with_keys.run("token", NAME).out.startswith("sagemaker-api-key-")
+
+
+@pytest.mark.parametrize("duration", ["13h", "0s", "43201s"])
+def test_a_token_lasts_12_hours_at_most(with_keys: Terminal, duration: str) -> None:
+    done = with_keys.run("token", NAME, "--duration", duration)
+
+    assert done.code == 2
+    assert "12h" in done.error
