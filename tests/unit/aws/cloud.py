@@ -88,6 +88,7 @@ class Cloud:
         self.configs: dict[str, dict[str, Any]] = {}
         self.endpoints: dict[str, FakeEndpoint] = {}
         self.tags: dict[str, dict[str, str]] = {}
+        self.deleted: dict[str, dict[str, str]] = {}
         self.buckets: dict[str, dict[str, dict[str, Any]]] = {}
         self.bucket_tags: dict[str, list[dict[str, str]]] = {}
         self.roles: list[dict[str, Any]] = [
@@ -178,6 +179,21 @@ class Cloud:
     def _arn(self, kind: str, name: str) -> str:
         return f"arn:aws:sagemaker:us-east-1:{ACCOUNT}:{kind}/{name}"
 
+    def _time(self) -> datetime:
+        return datetime.fromtimestamp(self.now, UTC)
+
+    def _get_resources(self, TagFilters: Any, ResourceTypeFilters: Any = ()) -> Any:
+        """The tagging API: with what was deleted a moment ago (``deleted``)."""
+        (wanted,) = TagFilters
+        return {
+            "ResourceTagMappingList": [
+                {"ResourceARN": arn, "Tags": [{"Key": k, "Value": v} for k, v in tags.items()]}
+                for arn, tags in [*self.tags.items(), *self.deleted.items()]
+                if wanted["Key"] in tags
+                and tags[wanted["Key"]] in wanted.get("Values", tags.values())
+            ]
+        }
+
     def _tag(self, arn: str, tags: list[dict[str, str]]) -> None:
         self.tags.setdefault(arn, {}).update({tag["Key"]: tag["Value"] for tag in tags})
 
@@ -194,32 +210,32 @@ class Cloud:
 
     def _create_model(self, ModelName: str, Tags: Any, **parameters: Any) -> Any:
         self._refuse_duplicate(self.models, "model", ModelName)
-        self.models[ModelName] = parameters
+        self.models[ModelName] = parameters | {"CreationTime": self._time()}
         self._tag(self._arn("model", ModelName), Tags)
         return {}
 
     def _describe_model(self, ModelName: str) -> Any:
-        return {
-            **self._find(self.models, "model", ModelName),
-            "ModelArn": self._arn("model", ModelName),
-        }
+        arn = self._arn("model", ModelName)
+        found = self._find(self.models, "model", ModelName)
+        return {"ModelName": ModelName, **found, "ModelArn": arn}
 
     def _delete_model(self, ModelName: str) -> Any:
         self._find(self.models, "model", ModelName)
-        del self.models[ModelName]
+        del self.models[ModelName], self.tags[self._arn("model", ModelName)]
         return {}
 
     def _create_endpoint_config(self, EndpointConfigName: str, Tags: Any, **parameters: Any) -> Any:
         self._refuse_duplicate(self.configs, "endpoint configuration", EndpointConfigName)
         for variant in parameters["ProductionVariants"]:
             self._find(self.models, "model", variant["ModelName"])
-        self.configs[EndpointConfigName] = parameters
+        self.configs[EndpointConfigName] = parameters | {"CreationTime": self._time()}
         self._tag(self._arn("endpoint-config", EndpointConfigName), Tags)
         return {}
 
     def _describe_endpoint_config(self, EndpointConfigName: str) -> Any:
         found = self._find(self.configs, "endpoint configuration", EndpointConfigName)
-        return {**found, "EndpointConfigArn": self._arn("endpoint-config", EndpointConfigName)}
+        arn = self._arn("endpoint-config", EndpointConfigName)
+        return {"EndpointConfigName": EndpointConfigName, **found, "EndpointConfigArn": arn}
 
     def _delete_endpoint_config(self, EndpointConfigName: str) -> Any:
         self._find(self.configs, "endpoint configuration", EndpointConfigName)
@@ -227,6 +243,7 @@ class Cloud:
             if EndpointConfigName in (endpoint.config, endpoint.next_config):
                 raise service_error("ValidationException", "Cannot delete: an endpoint uses it.")
         del self.configs[EndpointConfigName]
+        del self.tags[self._arn("endpoint-config", EndpointConfigName)]
         return {}
 
     def _script(self, busy: str) -> list[tuple[str, str | None]]:
@@ -269,8 +286,9 @@ class Cloud:
         if len(endpoint.script) > 1:
             endpoint.script.pop(0)
         elif status == "Deleting":
-            del self.endpoints[EndpointName]
+            del self.endpoints[EndpointName], self.tags[endpoint.arn]
         return {
+            "EndpointName": EndpointName,
             "EndpointArn": endpoint.arn,
             "EndpointStatus": status,
             "EndpointConfigName": endpoint.config,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -13,14 +14,17 @@ from peagle.errors import Refused
 
 ResourceKind = Literal["Model", "EndpointConfig", "Endpoint"]
 
-OWNER_TAG = "peagle:id"
-"""Tag with the id of the deployment record: the resource is ours."""
+ID_TAG = "peagle:id"
+"""Tag with the id of the deployment: the resource is ours."""
 
 BUSY = frozenset({"Creating", "Updating", "SystemUpdating", "RollingBack", "Deleting"})
 """States that end by themselves."""
 
 BROKEN = frozenset({"Failed", "OutOfService", "UpdateRollbackFailed"})
 """States that an endpoint leaves only by deletion."""
+
+Tag = dict[str, str]
+"""A tag as SageMaker's API has it: ``Key`` and ``Value``."""
 
 _NOUN = {"Model": "model", "EndpointConfig": "endpoint_config", "Endpoint": "endpoint"}
 """The kinds as boto3's operations name them."""
@@ -90,18 +94,24 @@ def owner(aws: Aws, kind: ResourceKind, name: str) -> str | None:
         found = description(aws, kind, name)
     except Missing:
         return None
-    return tags_of(aws, found[f"{kind}Arn"]).get(OWNER_TAG, "")
+    return tags_of(aws, found[f"{kind}Arn"]).get(ID_TAG, "")
 
 
 def create(
-    aws: Aws, kind: ResourceKind, name: str, parameters: dict[str, Any], record_id: str
+    aws: Aws,
+    kind: ResourceKind,
+    name: str,
+    parameters: dict[str, Any],
+    deployment_id: str,
+    more_tags: Sequence[Tag] = (),
 ) -> None:
-    """Create a model, configuration or endpoint tagged with ``record_id``.
+    """Create a model, configuration or endpoint with the tag of the deployment and ``more_tags``.
 
     An existing resource of the same deployment is left as it is: names contain a hash of the
     content. Raises Refused when another owner has the name.
     """
-    tags = [*parameters.get("Tags", ()), {"Key": OWNER_TAG, "Value": record_id}]
+    own = {"Key": ID_TAG, "Value": deployment_id}
+    tags = [*parameters.get("Tags", ()), own, *more_tags]
     try:
         aws.call("sagemaker", f"create_{_NOUN[kind]}", **{**parameters, "Tags": tags})
     except AlreadyExists as error:
@@ -110,7 +120,7 @@ def create(
         except AccessDenied as denied:
             denied.rejected = False  # it may be ours
             raise
-        if found != record_id:
+        if found != deployment_id:
             raise Refused(
                 f"the {kind} {name} already exists and was not created by this deployment",
                 "choose another --name",
@@ -138,10 +148,10 @@ def batch_of(instance_count: int) -> int:
     return math.ceil(instance_count / 20)
 
 
-def retag(aws: Aws, arn: str, tags: list[dict[str, str]]) -> None:
+def retag(aws: Aws, arn: str, tags: Sequence[Tag]) -> None:
     """Update the tags of an updated endpoint (UpdateEndpoint accepts none)."""
     if tags:
-        aws.call("sagemaker", "add_tags", ResourceArn=arn, Tags=tags)
+        aws.call("sagemaker", "add_tags", ResourceArn=arn, Tags=list(tags))
 
 
 def delete(aws: Aws, kind: ResourceKind, name: str) -> None:

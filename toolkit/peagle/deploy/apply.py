@@ -8,17 +8,21 @@ remove_stale   deletes what only earlier revisions need
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Literal
 
 from peagle import proof
 from peagle.aws import sagemaker
+from peagle.aws.errors import AccessDenied
 from peagle.aws.sagemaker import BROKEN, Endpoint
 from peagle.deploy import steps
 from peagle.deploy.context import DeploymentContext
 from peagle.deploy.desired import DesiredState
+from peagle.deploy.proof_tag import proof_tag
 from peagle.deploy.proving import prove_endpoint
 from peagle.deploy.state import Deployment, Failure
 from peagle.errors import PeagleError
+from peagle.proof import Proof
 
 Change = Literal["nothing", "prove", "create", "update"]
 
@@ -85,11 +89,22 @@ def prove(context: DeploymentContext, desired: DesiredState) -> None:
     try:
         proved = prove_endpoint(context.aws, desired.plan, context.record.name)
         context.change(serving=revision.model_copy(update={"proof": proved}))
+        tag_proof(context, proved, revision.fingerprint)
         proof.require_passed(proved)
     except PeagleError as error:
         context.change(failure=Failure.of(error))
         remove_stale(context, desired)
         raise
+
+
+def tag_proof(context: DeploymentContext, proved: Proof, fingerprint: str) -> None:
+    """Record the proof as a tag of the endpoint, for other machines; the record has it in any
+    case."""
+    live = sagemaker.describe(context.aws, context.record.name)
+    with suppress(AccessDenied):
+        if live:
+            tag = proof_tag(proved, fingerprint, context.clock.now())
+            sagemaker.retag(context.aws, live.arn, [tag])
 
 
 def remove_stale(context: DeploymentContext, desired: DesiredState) -> None:

@@ -15,7 +15,7 @@ from peagle.aws.client import Aws
 from peagle.aws.sagemaker import Endpoint
 from peagle.catalog.tables import InstanceTable
 from peagle.deploy.served import Served, settings_of
-from peagle.render.requests import PAIR_TAG
+from peagle.render.requests import DEPLOYMENT_TAG, PAIR_TAG
 
 _VERSION_TAG = re.compile(r":(?:server-)?v?(\d+\.\d+\.\d+)\b")
 """vLLM's version in the tag of AWS's images, such as ``vllm:0.28.0-gpu-py312-cu130``."""
@@ -30,36 +30,53 @@ def served_live(
     Raises CloudError; AccessDenied when a description may not be read.
     """
     config = sagemaker.description(aws, "EndpointConfig", live.config)
+    model = sagemaker.description(aws, "Model", config["ProductionVariants"][0]["ModelName"])
+    return served_by_descriptions(aws.region, model, config, tags, live, instances)
+
+
+def served_by_descriptions(
+    region: str,
+    model: Mapping[str, Any],
+    config: Mapping[str, Any],
+    tags: Mapping[str, str],
+    live: Endpoint | None = None,
+    instances: InstanceTable | None = None,
+) -> Served:
+    """What a model and a configuration serve; with the instances that run if ``live`` serves that
+    configuration, else with those that the configuration starts."""
     variants = config["ProductionVariants"]
-    model = sagemaker.description(aws, "Model", variants[0]["ModelName"])
+    serves = live is not None and live.config == config["EndpointConfigName"]
+    counts = {one["VariantName"]: int(one.get("InitialInstanceCount") or 1) for one in variants}
+    if live is not None and serves:
+        counts |= live.running
     read = settings_of(model, config)
     found = _VERSION_TAG.search(read["image"])
     return Served(
-        name=live.name,
-        region=aws.region,
+        name=tags.get(DEPLOYMENT_TAG, live.name if live else ""),
+        region=region,
         pair=tags.get(PAIR_TAG, ""),
         vllm=found[1] if found else None,
-        instance_count=live.instance_count,
-        usd_per_hour=running_price(variants, live, instances, aws.region) if instances else None,
+        instance_count=sum(counts.values()),
+        usd_per_hour=_price(variants, counts, instances, region) if instances else None,
         **read,
     )
 
 
-def running_price(
-    variants: list[dict[str, Any]], live: Endpoint, instances: InstanceTable, region: str
+def _price(
+    variants: list[dict[str, Any]],
+    counts: Mapping[str, int],
+    instances: InstanceTable,
+    region: str,
 ) -> float | None:
-    """USD per hour of the running instances of all variants; ``None`` if one price is unknown."""
+    """USD per hour of the instances of all variants; ``None`` if one price is unknown."""
     known = {
         instance.type: price.usd_per_hour
         for instance in instances.instances
         for price in instance.prices
         if price.region == region
     }
-    total = 0.0
-    for variant in variants:
-        price = known.get(variant.get("InstanceType", ""))
-        if price is None:
-            return None
-        planned = variant.get("InitialInstanceCount", 1)
-        total += price * live.running.get(variant["VariantName"], planned)
-    return round(total, 4)
+    prices = [known.get(one.get("InstanceType", "")) for one in variants]
+    if None in prices:
+        return None
+    pairs = zip(prices, variants, strict=True)
+    return round(sum((price or 0) * counts[one["VariantName"]] for price, one in pairs), 4)

@@ -83,7 +83,8 @@ class Deployment(Frozen):
 
     ``serving`` is the revision that AWS confirmed in service, ``pending`` the one being applied
     (or that failed), ``previous`` the proved one before ``serving``, kept for a rollback.
-    ``billing_since`` is when the endpoint was requested, in epoch seconds.
+    ``billing_since`` is when the endpoint was requested, in epoch seconds. ``owner`` is the
+    template or program that changes it; empty for this toolkit.
     """
 
     format: Literal[3] = 3
@@ -97,6 +98,7 @@ class Deployment(Frozen):
     previous: Revision | None = None
     resources: tuple[Resource, ...] = ()
     billing_since: float | None = None
+    owner: str = ""
     failure: Failure | None = None
 
     @property

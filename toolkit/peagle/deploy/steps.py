@@ -13,6 +13,7 @@ from peagle.deploy.context import DeploymentContext
 from peagle.deploy.desired import DesiredState
 from peagle.deploy.state import Resource, ResourceType
 from peagle.errors import CloudError, Fix, Refused
+from peagle.render.requests import REVISION_TAG
 from peagle.s3uri import S3Uri
 
 _REMOVAL: tuple[ResourceType, ...] = (
@@ -82,7 +83,8 @@ def _create(
     exists = any(known.made and known.name == name for known in context.record.of_type(kind))
     with context.creating(_resource(desired, kind, name)):
         context.say(f"{'Continuing with' if exists else 'Creating'} {noun}", name)
-        sagemaker.create(context.aws, kind, name, parameters, context.record.id)
+        tags = [_revision_tag(desired)]
+        sagemaker.create(context.aws, kind, name, parameters, context.record.id, tags)
 
 
 def put_endpoint(context: DeploymentContext, desired: DesiredState) -> None:
@@ -93,7 +95,10 @@ def put_endpoint(context: DeploymentContext, desired: DesiredState) -> None:
         with context.creating(_resource(desired, "Endpoint", name)):
             context.change(billing_since=context.clock.now())
             context.say("Creating endpoint", name)
-            sagemaker.create(context.aws, "Endpoint", name, desired.endpoint, context.record.id)
+            tags = [_revision_tag(desired)]
+            sagemaker.create(
+                context.aws, "Endpoint", name, desired.endpoint, context.record.id, tags
+            )
     elif desired.config_name not in (live.config, live.pending_config):
         with context.creating(_resource(desired, "Endpoint", name)):
             context.say("Updating endpoint", name)
@@ -146,7 +151,12 @@ def wait_in_service(context: DeploymentContext, desired: DesiredState) -> None:
         serving = f"the earlier configuration {live.config} is still in service; {fix.sentence}"
         raise CloudError(f"the update was rolled back: {cause}", Fix(serving, fix.command),
                          code="endpoint-rolled-back")  # fmt: skip
-    sagemaker.retag(context.aws, live.arn, desired.endpoint.get("Tags", []))
+    tags = [*desired.endpoint.get("Tags", ()), _revision_tag(desired)]
+    sagemaker.retag(context.aws, live.arn, tags)
+
+
+def _revision_tag(desired: DesiredState) -> sagemaker.Tag:
+    return {"Key": REVISION_TAG, "Value": desired.fingerprint}
 
 
 def _resource(desired: DesiredState, kind: ResourceType, name: str) -> Resource:

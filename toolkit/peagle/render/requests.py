@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from peagle.catalog.tables import domain
@@ -40,6 +40,17 @@ DEPLOYMENT_TAG = "peagle:deployment"
 """Tag with the name of the deployment, on everything that a plan creates."""
 
 PAIR_TAG = "peagle:pair"
+
+OWNER_TAG = "peagle:owner"
+"""Tag with the render format whose program made the resource, and changes it."""
+
+STACK_TAG = "peagle:stack"
+"""Tag with the name of the CloudFormation stack."""
+
+REVISION_TAG = "peagle:revision"
+"""Tag with the fingerprint of the revision: on its model and configuration, and on the endpoint
+that serves it."""
+
 _HASH_DIGITS = 8
 
 
@@ -72,6 +83,15 @@ def with_replaced(value: Any, replacements: Mapping[str, str]) -> Any:
         for old, new in replacements.items():
             value = value.replace(old, new)
     return value
+
+
+def owned_requests(plan: Plan, owner: str) -> tuple[Request, ...]:
+    """``requests`` with the tag of a render format as the owner."""
+    tag = {"Key": OWNER_TAG, "Value": owner}
+    return tuple(
+        replace(one, parameters=one.parameters | {"Tags": [*one.parameters["Tags"], tag]})
+        for one in requests(plan)
+    )
 
 
 def tag_value(text: str) -> str:

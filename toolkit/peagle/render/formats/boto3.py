@@ -12,7 +12,7 @@ from typing import Any
 from peagle.catalog.schema import Catalog
 from peagle.planning.plan import Plan
 from peagle.render.files import RenderedFile, readme, text_file
-from peagle.render.requests import folders, openai_base_url, requests
+from peagle.render.requests import folders, openai_base_url, owned_requests
 
 SCRIPT = "deploy.py"
 FILES = (SCRIPT, "README.md")
@@ -23,7 +23,7 @@ def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
 
 
 def script(plan: Plan) -> str:
-    model, config, endpoint = (request.parameters for request in requests(plan))
+    model, config, endpoint = (request.parameters for request in owned_requests(plan, "boto3"))
     values = {
         "DESCRIPTION": f"{plan.pair} on {plan.instance_type} in {plan.region}",
         "REGION": plan.region,

@@ -11,7 +11,7 @@ from typing import Any
 from peagle.catalog.schema import Catalog
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan
 from peagle.render.files import RenderedFile, readme, yaml_file
-from peagle.render.requests import folders, requests
+from peagle.render.requests import STACK_TAG, folders, owned_requests
 
 TEMPLATE = "template.yaml"
 FILES = (TEMPLATE, "README.md")
@@ -20,6 +20,8 @@ _OPENAI_URL = (
     "https://runtime.sagemaker.${AWS::Region}.${AWS::URLSuffix}"
     "/endpoints/${Endpoint.EndpointName}/openai/v1"
 )
+
+_STACK = {"Key": STACK_TAG, "Value": {"Ref": "AWS::StackName"}}
 
 
 def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
@@ -38,7 +40,10 @@ def unsupported(plan: Plan) -> str:
 
 
 def template(plan: Plan) -> dict[str, Any]:
-    model, config, endpoint = (request.parameters for request in requests(plan))
+    model, config, endpoint = (
+        request.parameters | {"Tags": [*request.parameters["Tags"], _STACK]}
+        for request in owned_requests(plan, "cloudformation")
+    )
     return {
         "AWSTemplateFormatVersion": "2010-09-09",
         "Description": f"{plan.pair} served by vLLM {plan.runtime.vllm}",

@@ -11,7 +11,7 @@ from typing import Any
 from peagle.catalog.schema import Catalog
 from peagle.planning.plan import EXECUTION_ROLE, MODEL_BUCKET, Plan
 from peagle.render.files import RenderedFile, json_file, readme
-from peagle.render.requests import folders, openai_base_url, requests
+from peagle.render.requests import folders, openai_base_url, owned_requests
 
 MAIN = "main.tf.json"
 FILES = (MAIN, "README.md")
@@ -29,7 +29,7 @@ def render(plan: Plan, catalog: Catalog) -> tuple[RenderedFile, ...]:
 
 
 def configuration(plan: Plan) -> dict[str, Any]:
-    model, config, endpoint = (request.parameters for request in requests(plan))
+    model, config, endpoint = (request.parameters for request in owned_requests(plan, "terraform"))
     tags = {tag["Key"]: tag["Value"] for tag in endpoint["Tags"]}
     additional = any(mount.channel is not None for mount in plan.mounts)
     provider = PROVIDER_WITH_ADDITIONAL_SOURCES if additional else PROVIDER

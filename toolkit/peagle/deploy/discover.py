@@ -1,0 +1,212 @@
+"""Finds deployments in the account by their tags, whichever machine or template made them.
+
+The tags are the truth; a record on this machine is a cache. A deployment that is found here
+becomes the same ``Deployment`` as that of a record, so that every command works on it. Only
+``peagle deploy`` and ``peagle adopt`` make resources that this toolkit may change (``owner`` is
+empty); those of a template are shown and proved, and changed by their owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import uuid4
+
+from peagle.aws import sagemaker
+from peagle.aws.client import Aws
+from peagle.aws.errors import Missing
+from peagle.aws.sagemaker import ID_TAG, Endpoint, ResourceKind
+from peagle.aws.tagging import tagged
+from peagle.catalog.tables import InstanceTable
+from peagle.deploy.desired import UPLOADS
+from peagle.deploy.live import served_by_descriptions
+from peagle.deploy.proof_tag import proof_in
+from peagle.deploy.served import Served
+from peagle.deploy.state import Deployment, Resource, Revision
+from peagle.errors import Fix, Refused
+from peagle.render.requests import DEPLOYMENT_TAG, OWNER_TAG, REVISION_TAG, STACK_TAG, VARIANT
+from peagle.s3uri import S3Uri
+from peagle.weights.bucket import Bucket
+
+_STACK_TAG_OF_AWS = "aws:cloudformation:stack-name"
+"""Set by CloudFormation on the resources of a stack."""
+
+_KINDS: dict[str, ResourceKind] = {
+    "endpoint": "Endpoint",
+    "endpoint-config": "EndpointConfig",
+    "model": "Model",
+}
+"""The kinds in ARNs."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A resource with our tags, and its Describe call's answer."""
+
+    kind: ResourceKind
+    name: str
+    tags: Mapping[str, str]
+    description: Mapping[str, Any]
+
+
+def find_deployment(
+    aws: Aws, name: str, instances: InstanceTable | None = None
+) -> Deployment | None:
+    """The deployment ``name`` of the account and region, without a record; ``None`` when no
+    resource carries its tags.
+
+    Raises AccessDenied when tags or descriptions may not be read: then it is unknown.
+    """
+    found = list(_found(aws, name))
+    return _deployment(aws, name, found, instances) if found else None
+
+
+def find_deployments(aws: Aws, instances: InstanceTable | None = None) -> list[Deployment]:
+    """All deployments of the account and region, by name. Raises what ``find_deployment`` does."""
+    by_name: dict[str, list[Found]] = {}
+    for one in _found(aws):
+        by_name.setdefault(one.tags[DEPLOYMENT_TAG], []).append(one)
+    return [_deployment(aws, name, found, instances) for name, found in sorted(by_name.items())]
+
+
+def require_own(deployment: Deployment) -> None:
+    """Raise Refused for a deployment that a template or another program owns."""
+    if deployment.owner:
+        raise Refused(
+            f"{deployment.name} belongs to {deployment.owner}: changes made here would be undone "
+            "or orphaned there",
+            Fix(
+                f"change {deployment.owner} instead, or record the change of owner",
+                ("peagle", "adopt", deployment.name),
+            ),
+            code="other-owner",
+        )
+
+
+def owner_of(tags: Mapping[str, str]) -> str:
+    """Who changes the resource: empty for this toolkit, else such as ``stack NAME``."""
+    stack = tags.get(STACK_TAG) or tags.get(_STACK_TAG_OF_AWS)
+    owner = tags.get(OWNER_TAG, "cloudformation" if stack else "")
+    if owner == "peagle" or (not owner and ID_TAG in tags):
+        return ""
+    if owner == "cloudformation":
+        return f"CloudFormation stack {stack}" if stack else "a CloudFormation stack"
+    if owner == "terraform":
+        return "a Terraform module"
+    return f"a rendered {owner} script" if owner else "an unknown owner"
+
+
+def _found(aws: Aws, name: str | None = None) -> Iterator[Found]:
+    """The resources with our tags that still exist. ARNs have names in lower case."""
+    kinds = tuple(f"sagemaker:{kind}" for kind in _KINDS)
+    for one in tagged(aws, DEPLOYMENT_TAG, name, kinds):
+        kind = _KINDS[one.kind]
+        try:
+            description = sagemaker.description(aws, kind, one.name)
+        except Missing:
+            continue
+        yield Found(kind, description[f"{kind}Name"], one.tags, description)
+
+
+def _deployment(
+    aws: Aws, name: str, found: list[Found], instances: InstanceTable | None
+) -> Deployment:
+    """One deployment from its tagged resources. The endpoint's owner counts; without an endpoint,
+    that of any resource."""
+    endpoints = [one for one in found if one.kind == "Endpoint"]
+    live = sagemaker.describe(aws, endpoints[0].name) if endpoints else None
+    tags = (endpoints or found)[0].tags
+    ids = [one.tags[ID_TAG] for one in (*endpoints, *found) if ID_TAG in one.tags]
+    revisions = _revisions(aws.region, found, live, tags, instances)
+    serving = next((one for one in revisions if live and one.config == live.config), None)
+    others = [one for one in revisions if one is not serving]
+    return Deployment(
+        id=ids[0] if ids else uuid4().hex,
+        name=name,
+        scope=aws.scope,
+        account=aws.account,
+        region=aws.region,
+        serving=serving,
+        pending=None if serving or not others else others[-1],
+        previous=others[-1] if serving and others else None,
+        resources=tuple(_resources(aws, found, live, revisions)),
+        billing_since=live.created if live else None,
+        owner=owner_of(tags),
+    )
+
+
+def _revisions(
+    region: str,
+    found: list[Found],
+    live: Endpoint | None,
+    endpoint_tags: Mapping[str, str],
+    instances: InstanceTable | None,
+) -> list[Revision]:
+    """The revision of every configuration, by the time of creation; of the models, where there is
+    no configuration yet."""
+    models = {one.name: one for one in found if one.kind == "Model"}
+    configs = [one for one in found if one.kind == "EndpointConfig"]
+    revisions = []
+    for one in sorted(configs or models.values(), key=_created):
+        description = one.description if configs else _planned_config(one.name)
+        model = models.get(description["ProductionVariants"][0].get("ModelName", ""))
+        fingerprint = one.tags.get(REVISION_TAG, "")
+        described = model.description if model else {}
+        served = served_by_descriptions(region, described, description, one.tags, live, instances)
+        revisions.append(
+            Revision(
+                fingerprint=fingerprint,
+                served=served,
+                plan=None,
+                role=described.get("ExecutionRoleArn", ""),
+                bucket=_bucket(served),
+                model=model.name if model else "",
+                config=description["EndpointConfigName"],
+                proof=proof_in(endpoint_tags, fingerprint),
+            )
+        )
+    return revisions
+
+
+def _planned_config(model: str) -> dict[str, Any]:
+    """The configuration that deploy was about to create for the model."""
+    variant = {"VariantName": VARIANT, "ModelName": model}
+    return {"EndpointConfigName": "", "ProductionVariants": [variant]}
+
+
+def _created(one: Found) -> float:
+    moment: datetime = one.description["CreationTime"]
+    return moment.timestamp()
+
+
+def _resources(
+    aws: Aws, found: list[Found], live: Endpoint | None, revisions: list[Revision]
+) -> Iterator[Resource]:
+    """Everything that destroy removes: what carries our tags, and the weights that deploy
+    uploaded, which are below a prefix of its own."""
+    for one in found:
+        if one.kind != "Endpoint" or live is not None:
+            fingerprint = one.tags.get(REVISION_TAG, "")
+            yield Resource(type=one.kind, name=one.name, made=True, revision=fingerprint)
+    for revision in revisions:
+        for uri in filter(_is_uploaded, revision.served.weights.values()):
+            place = S3Uri.parse(uri)
+            keys = tuple(Bucket(aws, place.bucket).sizes(place.folder.key))
+            yield Resource(
+                type="S3Objects", name=uri, made=True, revision=revision.fingerprint, keys=keys
+            )
+    for bucket in {revision.bucket for revision in revisions if revision.bucket}:
+        yield Resource(type="S3Bucket", name=bucket, made=True, revision="")
+
+
+def _bucket(served: Served) -> str | None:
+    """The bucket of uploaded weights."""
+    uploaded = filter(_is_uploaded, served.weights.values())
+    return next((S3Uri.parse(uri).bucket for uri in uploaded), None)
+
+
+def _is_uploaded(uri: str) -> bool:
+    """Whether the prefix is one below which deploy uploads, so that destroy removes it."""
+    return f"/{S3Uri.parse(uri).key}".startswith(UPLOADS)

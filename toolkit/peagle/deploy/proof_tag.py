@@ -1,0 +1,54 @@
+"""The result of a proof as a tag of the endpoint, so that other machines see it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from peagle.proof import Proof
+
+PROOF_TAG = "peagle:proof"
+
+
+def proof_tag(proof: Proof, fingerprint: str, now: float) -> dict[str, str]:
+    """The tag: ``revision=... passed=yes length=3.41 drafts=220 floor=2.00 time=...``.
+
+    A tag's value allows letters, digits, spaces and ``_.:/=+-@``. ``now`` is epoch seconds.
+    """
+    fields = {
+        "revision": fingerprint,
+        "passed": "yes" if proof.passed else "no",
+        "length": _number(proof.acceptance_length),
+        "drafts": str(proof.drafts),
+        "floor": _number(proof.floor),
+        "time": datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds"),
+    }
+    text = " ".join(f"{key}={value}" for key, value in fields.items() if value)
+    return {"Key": PROOF_TAG, "Value": text}
+
+
+def proof_in(tags: Mapping[str, str], fingerprint: str) -> Proof | None:
+    """The proof of that revision in an endpoint's tags; ``None`` without one, or for a value that
+    this version cannot read."""
+    words = (word.partition("=") for word in tags.get(PROOF_TAG, "").split())
+    fields = {key: value for key, _, value in words}
+    if fields.get("revision") != fingerprint:
+        return None
+    try:
+        return Proof(
+            acceptance_length=_read(fields.get("length")),
+            drafts=int(fields["drafts"]),
+            acceptance_per_position=(),
+            floor=_read(fields.get("floor")),
+            passed=fields["passed"] == "yes",
+        )
+    except (KeyError, ValueError):
+        return None
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def _read(text: str | None) -> float | None:
+    return float(text) if text else None
