@@ -99,7 +99,7 @@ def test_a_foreign_object_is_refused_and_nothing_is_copied(
     assert _keys(account, "foreign") == {"target/other.safetensors"}
 
 
-def test_one_half_only(sandbox: Sandbox, account: Account) -> None:
+def test_only_one_folder_is_copied(sandbox: Sandbox, account: Account) -> None:
     done = _sync(sandbox, "half", "--drafter-only", "--yes")
 
     assert done.returncode == 0, done.stderr
@@ -109,7 +109,7 @@ def test_one_half_only(sandbox: Sandbox, account: Account) -> None:
     assert "Use it: peagle plan tiny --drafter s3://models/half/drafter/" in done.stderr
 
 
-def test_a_head_of_the_users_own_goes_in_the_place_of_one_that_is_not_public(
+def test_the_users_head_replaces_one_that_is_not_public(
     sandbox: Sandbox, account: Account, tmp_path: Path
 ) -> None:
     head = data_folder("model_catalog") / "peagle" / "tiny" / "p-eagle"
@@ -123,7 +123,7 @@ def test_a_head_of_the_users_own_goes_in_the_place_of_one_that_is_not_public(
     assert own["next"] == next_command
 
 
-def test_a_list_tells_what_lies_there(sandbox: Sandbox, account: Account) -> None:
+def test_list_shows_what_is_stored(sandbox: Sandbox, account: Account) -> None:
     _sync(sandbox, "listed", "--yes")
     account.s3.delete_object(Bucket=BUCKET, Key="listed/target/config.json")
 
@@ -137,7 +137,7 @@ def test_a_list_tells_what_lies_there(sandbox: Sandbox, account: Account) -> Non
     assert re.search(r"complete .*9,191,704 +model\.safetensors +SHA256:", reported.stdout)
 
 
-def test_of_folders_that_nobody_synced_nobody_says_that_they_are_not_whole(
+def test_folders_that_were_never_synced_are_not_called_incomplete(
     sandbox: Sandbox, account: Account
 ) -> None:
     account.s3.put_object(Bucket=BUCKET, Key="by-hand/target/config.json", Body=b"{}")
@@ -152,9 +152,7 @@ def test_of_folders_that_nobody_synced_nobody_says_that_they_are_not_whole(
     assert json.loads(strange.stdout)["complete"] is False
 
 
-def test_remove_takes_what_sync_brought_and_nothing_else(
-    sandbox: Sandbox, account: Account
-) -> None:
+def test_remove_deletes_only_what_sync_stored(sandbox: Sandbox, account: Account) -> None:
     _sync(sandbox, "removed", "--yes")
     account.s3.put_object(Bucket=BUCKET, Key="removed/mine.txt", Body=b"mine")
     begun = account.s3.create_multipart_upload(
@@ -216,7 +214,7 @@ def _of_tiny(account: Account, prefix: str, k: int) -> dict[str, Any]:
     }
 
 
-def test_warm_starts_are_listed_with_what_they_are_for_and_removed_with_the_weights(
+def test_warm_starts_are_listed_with_their_pair_and_removed_with_the_weights(
     sandbox: Sandbox, account: Account
 ) -> None:
     _sync(sandbox, "warm", "--yes")
@@ -245,7 +243,7 @@ def test_warm_starts_are_listed_with_what_they_are_for_and_removed_with_the_weig
     assert _keys(account, "warm") == set()
 
 
-def test_a_warm_start_of_the_target_alone_is_one_of_the_pairs_prefix(
+def test_a_warm_start_of_the_target_alone_belongs_to_the_pairs_prefix(
     sandbox: Sandbox, account: Account
 ) -> None:
     _sync(sandbox, "alone", "--yes")
@@ -318,7 +316,7 @@ def test_weights_of_an_endpoint_are_replaced_only_with_the_option(
     assert left != head
 
 
-def test_ctrl_c_says_what_is_left_and_how_to_go_on(
+def test_ctrl_c_shows_what_is_stored_and_how_to_continue(
     sandbox: Sandbox, account: Account, tmp_path: Path
 ) -> None:
     size = 512 * 1024 * 1024

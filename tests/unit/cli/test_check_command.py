@@ -69,7 +69,7 @@ def own(tmp_path: Path) -> Path:
     return Path(shutil.copytree(tiny("p-eagle"), tmp_path / "own"))
 
 
-def test_a_good_pair_ends_well_and_says_what_was_read() -> None:
+def test_a_good_pair_passes_and_shows_what_was_read() -> None:
     done = run("tiny")
     assert done.exit_code == 0
     assert "peagle/tiny+p-eagle on vLLM 0.28.0" in done.stdout
@@ -99,21 +99,21 @@ def test_the_document_has_pair_version_rules_places_and_findings(without_mask: s
     assert set(finding) == {"code", "level", "where", "message", "fix", "command"}
 
 
-def test_a_pair_of_the_hub_is_checked_by_the_catalogues_numbers_and_says_so() -> None:
+def test_a_pair_on_the_hub_is_checked_against_the_catalogue_and_this_is_shown() -> None:
     made = document("gpt-oss-20b")
     assert made["read"] == []
     assert codes(made) == []
     assert "peagle check gpt-oss-20b --target hf --drafter hf" in run("gpt-oss-20b").stdout
 
 
-def test_the_pair_says_how_the_drafter_is_started() -> None:
+def test_the_pair_shows_how_the_drafter_is_loaded() -> None:
     head = str(tiny("eagle3"))
     assert codes(document("tiny", "--drafter", head)) == ["eagle3-as-p-eagle"]
     assert codes(document("tiny+eagle3", "--drafter", head)) == []
     assert codes(document("tiny", "--drafter", "eagle3")) == []
 
 
-def test_two_folders_are_an_own_pair() -> None:
+def test_two_folders_are_a_pair() -> None:
     target, head = str(tiny("target")), str(tiny("p-eagle"))
     made = document("tiny", "--target", target, "--drafter", head)
     assert [place["location"] for place in made["read"]] == [target, head]
@@ -185,11 +185,11 @@ def test_every_option_reaches_its_rule(arguments: list[str], code: str, level: s
         [*GEMMA, "--set", "attention-config=[1"],
     ],
 )
-def test_disabled_setting_is_no_error(arguments: list[str]) -> None:
+def test_a_disabled_setting_is_not_an_error(arguments: list[str]) -> None:
     assert codes(document(*arguments)) == []
 
 
-def test_a_variable_wins_over_the_plans_own_argument() -> None:
+def test_a_variable_overrides_the_plans_argument() -> None:
     assert "prefix-caching" in codes(document("gpt-oss-20b"), "note")
     turned_on = document("gpt-oss-20b", "--env", "SM_VLLM_ENABLE_PREFIX_CACHING=true")
     assert "prefix-caching" in codes(turned_on, "warning")
@@ -215,7 +215,7 @@ def test_a_plans_own_arguments_count() -> None:
     assert codes(made, "warning") == ["prefix-caching"]
 
 
-def test_another_targets_head_is_known_by_its_id_and_not_even_read() -> None:
+def test_another_targets_head_is_recognized_by_its_id_without_reading_it() -> None:
     made = document("gpt-oss-20b", "--drafter", "amazon/gpt-oss-120b-p-eagle")
     assert codes(made) == ["head-not-for-target"]
     assert made["read"] == []
@@ -239,7 +239,7 @@ def test_another_targets_head_is_known_by_its_id_and_not_even_read() -> None:
         (["tiny", "--target", "s3://MyBkt"], "bucket names are in lower case"),
     ],
 )
-def test_what_cannot_be_meant_is_one_error(arguments: list[str], words: str) -> None:
+def test_an_invalid_request_is_one_error(arguments: list[str], words: str) -> None:
     error = refusal(*arguments)
     assert error.exit_code == 2
     assert words in str(error)
@@ -289,7 +289,7 @@ def test_half_of_a_copied_head_is_one_error(tmp_path: Path) -> None:
     assert "1 of 2 files are missing: model-00002-of-00002.safetensors" in error.message
 
 
-def test_an_own_head_is_never_called_the_catalogues() -> None:
+def test_the_users_head_is_never_shown_as_the_catalogues() -> None:
     done = run("gpt-oss-20b", "--drafter", str(tiny("p-eagle")))
     title, _, rest = done.stdout.partition("\n")
     assert title == f"openai/gpt-oss-20b+{tiny('p-eagle')} on vLLM 0.28.0"
@@ -322,7 +322,7 @@ def test_config_without_numbers_is_an_error_with_its_location(tmp_path: Path) ->
     assert message.startswith(f"{tmp_path}/config.json has no hidden_size")
 
 
-def test_the_rules_are_listed_with_what_they_guard() -> None:
+def test_the_rules_are_listed_with_their_subject() -> None:
     done = run("--rules")
     assert done.exit_code == 0
     assert all(rule.code in done.stdout for rule in rules_found())
@@ -368,9 +368,7 @@ def test_the_installed_command_ends_with_three(peagle: Peagle, without_mask: str
 
 
 @pytest.mark.parametrize("k", [5, 7])
-def test_plan_and_check_say_the_same_of_a_k_whose_training_is_unknown(
-    terminal: Terminal, k: int
-) -> None:
+def test_plan_and_check_agree_on_a_k_whose_training_is_unknown(terminal: Terminal, k: int) -> None:
     """7 is the recommended K: advice to try it would lead nowhere."""
     arguments = ("qwen3-8b", "--k", str(k), "--json")
     planned, checked = (terminal.run(name, *arguments).document for name in ("plan", "check"))

@@ -49,7 +49,7 @@ def stored(terminal: Terminal) -> list[str]:
     return sorted(key for key in terminal.cloud.buckets["models"] if "/warm/" in key)
 
 
-def test_what_it_does_and_costs_is_shown_before_the_question(stocked: Terminal) -> None:
+def test_steps_and_cost_are_shown_before_the_question(stocked: Terminal) -> None:
     done = stocked.run(*WARM, "--name", NAME, answers="n\n")
 
     price = price_of()
@@ -96,7 +96,7 @@ def test_json_is_one_document(stocked: Terminal) -> None:
     assert document["others"] == []
 
 
-def test_doing_it_again_replaces_it(stocked: Terminal) -> None:
+def test_warming_again_replaces_the_artifact(stocked: Terminal) -> None:
     warmed(stocked)
     stocked.cloud.packed.content = b"compiled again"
 
@@ -116,7 +116,7 @@ def test_other_warm_starts_at_the_prefix_are_shown(stocked: Terminal) -> None:
     assert "peagle weights list s3://models/pair/" in done.out
 
 
-def test_weights_elsewhere_are_refused_with_the_command(terminal: Terminal) -> None:
+def test_weights_outside_s3_are_refused_with_the_command(terminal: Terminal) -> None:
     done = terminal.run("warm", *PLAN, "--yes")
 
     assert done.code == 3
@@ -124,7 +124,7 @@ def test_weights_elsewhere_are_refused_with_the_command(terminal: Terminal) -> N
     assert terminal.cloud.is_empty
 
 
-def test_awss_own_image_is_refused_with_the_command(stocked: Terminal) -> None:
+def test_the_stock_image_is_refused_with_the_command(stocked: Terminal) -> None:
     done = stocked.run("warm", *PLAN[:3], *IN_S3, "--yes")
 
     assert done.code == 3
@@ -133,7 +133,7 @@ def test_awss_own_image_is_refused_with_the_command(stocked: Terminal) -> None:
     assert stocked.cloud.calls == []
 
 
-def test_awss_own_image_of_the_users_catalogue_is_refused_too(
+def test_the_stock_image_of_the_users_catalogue_is_refused(
     stocked: Terminal, tmp_path: Path
 ) -> None:
     """Newer than the bundled catalogue knows: still AWS's, and no endpoint is paid for."""
@@ -151,7 +151,7 @@ def test_awss_own_image_of_the_users_catalogue_is_refused_too(
     assert stocked.cloud.calls == []
 
 
-def test_weights_that_are_not_there_are_refused_before_anything_is_made(
+def test_missing_weights_are_refused_before_any_resource_exists(
     terminal: Terminal,
 ) -> None:
     terminal.cloud.put("models", "else/where")
@@ -174,7 +174,7 @@ def refuse(terminal: Terminal, operation: str, code: str) -> None:
     terminal.cloud.before = before
 
 
-def test_a_prefix_that_may_not_be_written_costs_nothing(stocked: Terminal) -> None:
+def test_a_prefix_without_write_permission_costs_nothing(stocked: Terminal) -> None:
     refuse(stocked, "create_multipart_upload", "AccessDenied")
 
     done = warmed(stocked)
@@ -194,7 +194,7 @@ FAULTS: list[tuple[list[WarmReply | BaseException | None], int, str]] = [
 
 
 @pytest.mark.parametrize(("faults", "code", "words"), FAULTS, ids=lambda value: str(value)[:30])
-def test_whatever_goes_wrong_the_endpoint_is_removed(
+def test_the_endpoint_is_removed_after_any_error(
     stocked: Terminal, faults: list[WarmReply | BaseException | None], code: int, words: str
 ) -> None:
     stocked.cloud.packed.faults = list(faults)
@@ -207,7 +207,7 @@ def test_whatever_goes_wrong_the_endpoint_is_removed(
     assert is_removed(stocked)
 
 
-def test_what_was_fetched_wrong_is_not_stored(stocked: Terminal) -> None:
+def test_a_corrupt_download_is_not_stored(stocked: Terminal) -> None:
     stocked.cloud.packed.manifest = {"sha256": "0" * 64}
 
     done = warmed(stocked)
@@ -228,7 +228,7 @@ def test_full_disk_is_reported_and_the_endpoint_is_removed(stocked: Terminal) ->
     assert is_removed(stocked)
 
 
-def test_an_unproved_endpoint_is_removed_too(stocked: Terminal) -> None:
+def test_an_unproved_endpoint_is_removed(stocked: Terminal) -> None:
     stocked.cloud.engine.acceptance = 1.0
 
     done = warmed(stocked)
@@ -263,7 +263,7 @@ def test_ctrl_c_at_any_moment_leaves_nothing(stocked: Terminal, operation: str) 
     assert is_removed(stocked)
 
 
-def test_a_pipeline_that_is_cancelled_leaves_nothing(stocked: Terminal) -> None:
+def test_a_cancelled_pipeline_leaves_nothing(stocked: Terminal) -> None:
     """As Ctrl-C: what cancels a job sends SIGTERM."""
 
     def end(called: str) -> None:
@@ -282,7 +282,7 @@ def test_a_pipeline_that_is_cancelled_leaves_nothing(stocked: Terminal) -> None:
 
 
 @pytest.mark.parametrize("interrupted", [False, True], ids=["refused", "interrupted again"])
-def test_where_the_removal_fails_too_it_says_what_is_left(
+def test_a_failed_removal_lists_the_remaining_resources(
     stocked: Terminal, interrupted: bool
 ) -> None:
     def refused(called: str) -> None:
@@ -304,7 +304,7 @@ def test_where_the_removal_fails_too_it_says_what_is_left(
     assert is_removed(stocked)
 
 
-def test_ctrl_c_says_at_once_that_it_was_heard_and_what_a_second_one_leaves(
+def test_ctrl_c_is_acknowledged_with_the_effect_of_a_second_one(
     stocked: Terminal,
 ) -> None:
     stocked.cloud.packed.faults = [None, KeyboardInterrupt()]
@@ -321,7 +321,7 @@ def test_ctrl_c_says_at_once_that_it_was_heard_and_what_a_second_one_leaves(
     assert sorted(shlex.split(again)) == sorted([*WARM, "--name", NAME])
 
 
-def test_a_second_ctrl_c_tells_how_to_go_on_and_how_to_remove_it(stocked: Terminal) -> None:
+def test_a_second_ctrl_c_prints_how_to_continue_and_how_to_remove(stocked: Terminal) -> None:
     def interrupt(called: str) -> None:
         if called == "delete_endpoint":
             raise KeyboardInterrupt
@@ -338,7 +338,7 @@ def test_a_second_ctrl_c_tells_how_to_go_on_and_how_to_remove_it(stocked: Termin
     assert f"Remove   peagle destroy {NAME}-warm" in done.err
 
 
-def test_after_a_removal_that_failed_it_goes_on_with_what_is_there(stocked: Terminal) -> None:
+def test_warming_continues_after_a_failed_removal(stocked: Terminal) -> None:
     refuse(stocked, "delete_endpoint", "AccessDenied")
     first = warmed(stocked)
     stocked.cloud.before = lambda called: None
@@ -366,7 +366,7 @@ def test_foreign_endpoint_of_the_same_name_is_not_touched(stocked: Terminal) -> 
     assert set(stocked.cloud.endpoints) == {f"{NAME}-warm"}
 
 
-def test_a_plan_file_is_taken_too(stocked: Terminal, tmp_path: Path) -> None:
+def test_a_plan_file_is_accepted(stocked: Terminal, tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     stocked.run("plan", *PLAN, *IN_S3, "--name", NAME, "--out", str(file))
 

@@ -119,7 +119,7 @@ def test_another_engine_of_the_pair_may_run_meanwhile(engine_home: Path, plan_fo
     assert running.state == "ready"
 
 
-def test_without_compiled_artifacts_it_fails_and_nothing_runs(
+def test_without_compiled_artifacts_the_command_fails_and_nothing_runs(
     engine_home: Path, plan_for: PlanFor
 ) -> None:
     with raises_code("nothing-compiled", Refused):
@@ -262,7 +262,7 @@ def test_up_reports_a_warm_start(engine_home: Path, artifacts: Path, command: Co
     assert document["warm_start"]["key"] == made.key
 
 
-def test_up_reports_why_it_did_not_start_warm(
+def test_up_reports_why_the_start_was_cold(
     engine_home: Path, artifacts: Path, command: Command
 ) -> None:
     made = artifact(artifacts)
@@ -316,7 +316,7 @@ def test_a_missing_compiler_is_reported_before_anything_starts(
     assert records.local_engine_names() == ()
 
 
-def test_a_python_without_headers_cannot_compile_either(stand_in: Engine, tmp_path: Path) -> None:
+def test_a_python_without_headers_cannot_compile(stand_in: Engine, tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho /usr/include/python3.11/Python.h\n")
     python.chmod(0o755)
