@@ -1,6 +1,6 @@
 """Why an engine ended: the deciding line of its output, the cause code and the fix.
 
-The patterns match real messages of this entrypoint, vLLM, torch, CUDA and the hub. The toolkit uses
+The patterns match real messages of this entrypoint, vLLM, torch, CUDA and the Hub. The toolkit uses
 them for the logs of other containers.
 """
 
@@ -292,7 +292,7 @@ def _message(lines: list[tuple[str, str]], number: int) -> str:
 
 def _readable(message: str) -> str:
     """Without pydantic's details, and at most a few lines long."""
-    # The value that pydantic refused stays, if it is simple.
+    # The value that pydantic rejected stays, if it is simple.
     plain = _PYDANTIC_DETAIL.sub(
         lambda detail: f", not {detail[1]}" if detail[2] in _SIMPLE_TYPES else "",
         _VALIDATION.sub("", message),

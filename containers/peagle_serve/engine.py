@@ -156,7 +156,7 @@ class EngineChild:
         return received.decode("utf-8", errors="replace").splitlines() if received else None
 
     def drain(self) -> bool:
-        """Ask it to finish its requests and refuse new ones. False if it is unreachable."""
+        """Ask it to finish its requests and reject new ones. False if it is unreachable."""
         try:
             self.channel.send(f"{DRAIN}\n".encode())
         except OSError:

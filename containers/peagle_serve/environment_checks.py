@@ -1,6 +1,6 @@
 """Whether the environment is valid, and matches the pair that the image was built for.
 
-vLLM refuses invalid values too, but only after its imports, which take half a minute, and with a
+vLLM rejects invalid values too, but only after its imports, which take half a minute, and with a
 page of traceback instead of a line.
 
 ``pair.json`` is beside the entrypoint in an image that was built from a plan. Refused are another

@@ -25,7 +25,7 @@ _MOST_NAMED = 5
 
 
 def is_folder_path(path: str) -> bool:
-    """Whether ``path`` names a folder of this machine, not a model of the hub."""
+    """Whether ``path`` names a folder of this machine, not a model of the Hub."""
     return path.startswith(("/", "./", "../")) and not os.path.isfile(path)
 
 
@@ -106,7 +106,7 @@ def _check_weights(variable: str, folder: Path, names: list[str]) -> None:
 
 
 def link_homes(folder: Path) -> tuple[Path, ...]:
-    """Where links in a model's folder may lead: the folder itself and, for a snapshot of the hub's
+    """Where links in a model's folder may lead: the folder itself and, for a snapshot of the Hub's
     cache, the ``blobs`` folder beside the snapshots."""
     home = folder.resolve()
     return (home, home.parents[1] / "blobs") if home.parent.name == "snapshots" else (home,)

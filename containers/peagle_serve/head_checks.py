@@ -3,7 +3,7 @@
 Reads the two config.json and the header of the head's weights. ``peagle check`` knows many more
 rules; these are the ones that end in a crash after minutes, or in a head that loads and drafts
 nonsense. vLLM itself checks what is
-unreadable here (a model of the hub, other formats) or differs between versions of vLLM.
+unreadable here (a model of the Hub, other formats) or differs between versions of vLLM.
 """
 
 from __future__ import annotations

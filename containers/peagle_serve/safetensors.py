@@ -2,7 +2,7 @@
 
 A file is 8 bytes with the length of the header, little-endian; the header, a JSON object from
 tensor names to ``dtype``, ``shape`` and ``data_offsets``; and the bytes of the tensors without
-gaps, which are never read here. Everything that the safetensors library refuses is refused here
+gaps, which are never read here. Everything that the safetensors library rejects is rejected here
 with a message that names the tensor; so is a name that occurs twice.
 
 vLLM loads the safetensors files at the top level of a checkpoint

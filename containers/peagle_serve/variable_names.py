@@ -1,4 +1,4 @@
-"""Whether every variable is a known one: a wrong name would be ignored, or refused after a minute.
+"""Whether every variable is a known one: a wrong name would be ignored, or rejected after a minute.
 
 The arguments depend on the version of vLLM, so they are looked up in the source of the installed
 one. Importing it would take ten seconds; reading the source takes milliseconds.

@@ -289,7 +289,7 @@ def nearest_version(version: str, known: Iterable[str]) -> str:
 
 
 def ami_for(table: RuntimeTable, runtime: Runtime, instance_type: str) -> str | None:
-    """The host AMI that a request must name for this image; ``None`` leaves it to SageMaker.
+    """The host AMI that a request must specify for this image; ``None`` leaves it to SageMaker.
 
     The image needs a newer driver than the default AMI of some families has: the rule of AWS's
     SDK (sagemaker.serve, model_builder_servers.py).

@@ -93,7 +93,7 @@ class NotAFolder(CheckpointError, code="not-a-folder"):
 
 
 class HubFailed(CheckpointError, code="hub-failed", exit_code=4):
-    """The Hugging Face hub is unreachable or fails; a later attempt may succeed."""
+    """The Hugging Face Hub is unreachable or fails; a later attempt may succeed."""
 
 
 class NotFound(UserError, code="not-found"):
@@ -113,7 +113,7 @@ class DockerMissing(UserError, code="docker-missing"):
 
 
 class Refused(PeagleError, code="refused", exit_code=3):
-    """A check refused before anything was created."""
+    """A check failed before anything was created."""
 
 
 class NotProved(Refused, code="not-proved"):
@@ -125,7 +125,7 @@ class Unsupported(Refused, code="unsupported"):
 
 
 class CloudError(PeagleError, code="cloud", exit_code=4):
-    """AWS refused or failed. ``code`` is the service's own error code, where one exists."""
+    """AWS rejected a request or failed. ``code`` is the service's own, where one exists."""
 
     rejected = False
     """Whether AWS rejected the request, so that it changed nothing."""

@@ -17,7 +17,7 @@ PREFIX_FORMAT = (
     "use the form s3://bucket/folder, without spaces, % and empty parts, and with a bucket name of "
     "3 to 63 characters"
 )
-"""The fix for what ``S3Uri.mountable`` refuses."""
+"""The fix for what ``S3Uri.mountable`` rejects."""
 
 
 @dataclass(frozen=True)

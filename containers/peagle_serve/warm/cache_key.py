@@ -207,7 +207,7 @@ def engine_variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def pair_of(chosen: Mapping[str, str]) -> dict[str, str | None]:
-    """Target and drafter: the digest of their config.json, or their revision on the hub."""
+    """Target and drafter: the digest of their config.json, or their revision on the Hub."""
     drafter, revision = drafter_of(chosen), speculation_of(chosen).get("revision")
     return {
         "target": _model(chosen[MODEL], chosen.get(f"{PREFIX}REVISION")),

@@ -229,7 +229,7 @@ def test_another_targets_head_is_recognized_by_its_id_without_reading_it() -> No
         (["tiny", "--drafter", "./nothing-here"], "nothing-here"),
         (["tiny", "--drafter", "eagel3"], "did you mean eagle3"),
         (["tiny+p-eagle", "--drafter", "eagle3"], "specify different drafters"),
-        (["gemma-4-31b", "--drafter", "hf"], "is not on the hub"),
+        (["gemma-4-31b", "--drafter", "hf"], "is not on the Hub"),
         (["tiny", "--vllm", "newest"], "is not a vLLM version"),
         (["tiny", "--env", "NAME"], "write NAME=VALUE"),
         (["tiny", "--set", "=2"], "has no argument name"),

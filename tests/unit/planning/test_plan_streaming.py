@@ -81,7 +81,7 @@ def test_a_target_alone_is_streamed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pair", "where"), [("chat", "on the hub (acme/chat)"), ("small", "in a folder (catalog:")]
+    ("pair", "where"), [("chat", "on the Hub (acme/chat)"), ("small", "in a folder (catalog:")]
 )
 def test_streaming_a_target_outside_s3_is_refused_with_the_sync_command(
     pair: str, where: str

@@ -1,7 +1,7 @@
 """botocore's errors as PeagleErrors: the only place that translates them.
 
 Missing credentials, an unknown profile or region are the user's mistake (exit code 2). What AWS
-refuses is a CloudError (4); its subclasses here are those that callers handle.
+rejects is a CloudError (4); its subclasses here are those that callers handle.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ _OF_CLIENT = (
     ),
     (
         (boto.NoRegionError, boto.InvalidRegionError), UserError, "{error}",
-        "name a region with --region", "unknown-region",
+        "specify a region with --region", "unknown-region",
     ),
     (
         (boto.TokenRetrievalError, boto.UnauthorizedSSOTokenError, boto.SSOTokenLoadError),

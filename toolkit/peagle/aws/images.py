@@ -34,7 +34,7 @@ from peagle.render.image_names import (
 class ImageRequest:
     """The image to build for ``plan``, with the user's own ``tag`` and ``base``, if any.
 
-    Raises UserError for a name that Docker or a registry would refuse.
+    Raises UserError for a name that Docker or a registry would reject.
     """
 
     plan: Plan
@@ -118,9 +118,9 @@ def push_image(
     """Push the image to ECR, or to ``registry``; returns its address with digest.
 
     With ``aws``, the repository is created if needed, and the push is recorded for `peagle deploy`.
-    An image that is named by its content and exists is not pushed again, as ECR would refuse it.
+    An image that is named by its content and exists is not pushed again, as ECR would reject it.
     Raises Unsupported for the sandbox's ECR, which stores no images: there a ``registry`` is
-    needed. Raises CloudError when the registry refuses the image.
+    needed. Raises CloudError when the registry rejects the image.
     """
     repository, tag = parse_tag(image.name)
     if aws is None:

@@ -2,7 +2,7 @@
 
 Of YAML's scalars only ``true``, ``false``, ``null``, whole numbers (``13_761_264_768`` too) and
 decimal fractions have a type; everything else is text. So ``no`` is text, a date is text, and a
-version such as ``0.20`` without quotes is a number, which the catalogue's models refuse with a
+version such as ``0.20`` without quotes is a number, which the catalogue's models reject with a
 hint to quote it. There are no merge keys and no tags, and a duplicate key is an error.
 """
 

@@ -60,7 +60,7 @@ def _family(instance_type: str) -> str:
 def pair_name(target: Target, drafter: Drafter | None) -> str:
     """The pair in full: ``openai/gpt-oss-20b+amazon/GPT-OSS-20B-P-EAGLE``.
 
-    A drafter without weights on the hub has its name there: ``peagle/tiny+p-eagle``.
+    A drafter without weights on the Hub has its name there: ``peagle/tiny+p-eagle``.
     """
     if drafter is None:
         return target.id
@@ -74,7 +74,9 @@ def _find_target(catalog: Catalog, name: str) -> Target:
     short_names = {short.lower(): target_id for short, target_id in _short_names(catalog).items()}
     by_name = ids | short_names
     if name.startswith(("/", "./", "../", "~", "s3://")):
-        hint = "name a pair, and pass a model of your own with --drafter, or with --target of check"
+        hint = (
+            "specify a pair, and pass a model of your own with --drafter, or with --target of check"
+        )
         raise UserError(f"{name!r} is a location, not a pair", hint)
     if name.lower() not in by_name:
         hint = nearest(name, catalog.targets if "/" in name else _short_names(catalog))

@@ -71,7 +71,7 @@ class Ami(CatalogEntry):
 class RuntimeTable(CatalogEntry):
     """All runtimes. ``accounts`` maps a region to the account with AWS's images there.
 
-    On the instance families ``ami_families`` a request must name an AMI, one of ``amis``.
+    On the instance families ``ami_families`` a request must specify an AMI, one of ``amis``.
     """
 
     default: Version

@@ -194,7 +194,7 @@ def refuse_unwritable(folder: Path) -> None:
     if not os.access(existing, os.W_OK):
         raise UserError(
             f"the catalogue in {display_path(folder)} cannot be written",
-            "write to a folder of your own with --to DIR, and name it with --catalog",
+            "write to a folder of your own with --to DIR, and specify it with --catalog",
         )
 
 
@@ -216,4 +216,4 @@ def write_texts(folder: Path, texts: Mapping[str, str]) -> list[Path]:
 
 def _unwritable(folder: Path, error: OSError) -> UserError:
     message = f"the catalogue in {display_path(folder)} cannot be written: {error.strerror}"
-    return UserError(message, "name another folder with --to DIR")
+    return UserError(message, "specify another folder with --to DIR")

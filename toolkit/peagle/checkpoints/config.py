@@ -42,7 +42,7 @@ _FIX = "correct config.json, or copy it again"
 def parse_config(content: bytes) -> dict[str, Any]:
     """The object in config.json. Raises DamagedCheckpoint for other content and invalid numbers.
 
-    Infinity and NaN are refused in numbers that planning reads. Other keys of valid configs have
+    Infinity and NaN are rejected in numbers that planning reads. Other keys of valid configs have
     them, and transformers reads them.
     """
     if not content.strip():

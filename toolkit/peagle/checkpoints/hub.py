@@ -1,9 +1,9 @@
-"""A checkpoint in a repository of the Hugging Face hub, read in parts; and the commit of a branch.
+"""A checkpoint in a repository of the Hugging Face Hub, read in parts; and the commit of a branch.
 
 huggingface_hub is not used, because of two properties (version 2.4.0): its timeout limits the
 silence of a connection and not the whole read, and it reads a response to its end, so a server that
 ignores ``Range`` makes it download a weight file whole (``parse_safetensors_file_metadata`` and
-``HfFileSystemFile._fetch_range`` use ``response.content``). Two endpoints of the hub are enough:
+``HfFileSystemFile._fetch_range`` use ``response.content``). Two endpoints of the Hub are enough:
 the list of a repository's files, and a file, which may redirect to storage on another host.
 """
 

@@ -1,6 +1,6 @@
-"""Requests to the Hugging Face hub: address, token, redirects, and errors with their fixes.
+"""Requests to the Hugging Face Hub: address, token, redirects, and errors with their fixes.
 
-The token is sent to the hub's own address only, never to the target of a redirect.
+The token is sent to the Hub's own address only, never to the target of a redirect.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from peagle.errors import CheckpointError, HubFailed
 
 _SET_TOKEN = "set HF_TOKEN, or run `hf auth login`"
 _SECONDS = 10.0
-"""Timeout of each read from the hub."""
+"""Timeout of each read from the Hub."""
 
 _REDIRECTS = (301, 302, 303, 307, 308)
 _MAX_REDIRECTS = 5
@@ -33,7 +33,7 @@ _NETWORK_FIX = "check the network, a proxy and HF_ENDPOINT, or copy the model to
 
 @dataclass(frozen=True)
 class Hub:
-    """The hub at ``endpoint``. ``token_from`` names the origin of the token in messages; it is
+    """The Hub at ``endpoint``. ``token_from`` names the origin of the token in messages; it is
     empty without a token."""
 
     endpoint: str
@@ -65,12 +65,12 @@ class Hub:
         """The response to a GET of ``path``, a URL or a path below the endpoint; follows redirects.
         Leaving it closes the connection, even with unread content.
 
-        Raises HubFailed without a response, and CheckpointError if the hub refuses ``repo`` at
+        Raises HubFailed without a response, and CheckpointError if the Hub rejects ``repo`` at
         ``revision``.
         """
         if self.offline:
             raise CheckpointError(
-                f"{self.offline} is set, so {repo} is not read from the hub",
+                f"{self.offline} is set, so {repo} is not read from the Hub",
                 "unset it, or use a folder that holds the model",
                 "hub-offline",
             )
@@ -108,13 +108,13 @@ class Hub:
         return following
 
     def _refusal(self, repo: str, revision: str | None, response: HTTPResponse) -> CheckpointError:
-        """The error for a refusal, by the hub's ``X-Error-Code`` and status; HubFailed if the user
+        """The error for a refusal, by the Hub's ``X-Error-Code`` and status; HubFailed if the user
         cannot fix it."""
         reason, status = response.headers.get("X-Error-Code", ""), response.status
         if reason == "GatedRepo":
             return self._gated(repo)
         if response.headers.get("X-Error-Message") == "Access to this resource is disabled.":
-            message = f"the hub has disabled {repo}"
+            message = f"the Hub has disabled {repo}"
             return CheckpointError(message, "choose another model", "hub-disabled")
         if reason == "RevisionNotFound":
             message = f"{repo} has no revision {revision or 'main'}"
@@ -129,7 +129,7 @@ class Hub:
             after = response.headers.get("Retry-After", "")
             wait = f"{after} seconds" if after.isdigit() else "a few minutes"
             more = "" if self.token_from else f"; for a higher limit, {_SET_TOKEN}"
-            message = f"{repo}: the hub's rate limit is reached"
+            message = f"{repo}: the Hub's rate limit is reached"
             return HubFailed(message, f"try again in {wait}{more}", "hub-rate-limit")
         return HubFailed(f"{repo}: {self.endpoint} responds with HTTP {status}", "try again later")
 
@@ -147,24 +147,24 @@ class Hub:
         return CheckpointError(message, fix, "hub-gated")
 
     def _no_access(self, repo: str, status: int) -> CheckpointError:
-        """The hub answers the same for unknown and for private repositories."""
+        """The Hub answers the same for unknown and for private repositories."""
         token = self.token_from
         if status == 403:
-            message = f"the hub does not allow {token or 'requests without a token'} to read {repo}"
+            message = f"the Hub does not allow {token or 'requests without a token'} to read {repo}"
             grant = "give the token the permission to read the contents of that repository"
             return CheckpointError(message, grant if token else _SET_TOKEN, "hub-forbidden")
         if status == 401 and token:
-            message = f"the hub does not accept {token} for {repo}"
+            message = f"the Hub does not accept {token} for {repo}"
             fix = (
                 f"it may have expired: create another one at {self.endpoint}/settings/tokens, or "
                 "unset it for a public model"
             )
             return CheckpointError(message, fix, "hub-token")
         if token:
-            message = f"the hub has no {repo}, or {token} has no access"
+            message = f"the Hub has no {repo}, or {token} has no access"
             fix = "check the spelling, and that the token may read it"
         else:
-            message = f"the hub has no {repo}, or it is private"
+            message = f"the Hub has no {repo}, or it is private"
             fix = f"check the spelling; for a private model, {_SET_TOKEN}"
         return CheckpointError(message, fix, "hub-not-found")
 

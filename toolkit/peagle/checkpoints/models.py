@@ -45,7 +45,7 @@ class Checkpoint:
 
 
 class Source(Protocol):
-    """A folder, an S3 prefix or a repository of the hub.
+    """A folder, an S3 prefix or a repository of the Hub.
 
     Every method raises PeagleErrors only. Files below the top level are ignored: vLLM reads no
     weights there.

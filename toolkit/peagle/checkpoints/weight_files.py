@@ -1,7 +1,7 @@
 """The weight files of a checkpoint: which ones vLLM reads, and headers and index of safetensors.
 
-The parsers are the container's (``peagle_serve.safetensors``); they refuse everything that the
-safetensors library refuses. Without safetensors files vLLM loads ``*.bin`` or else ``*.pt``, but
+The parsers are the container's (``peagle_serve.safetensors``); they reject everything that the
+safetensors library rejects. Without safetensors files vLLM loads ``*.bin`` or else ``*.pt``, but
 not the files of a training. It also reads the config, the tokenizer, templates and the code of
 custom models.
 """
@@ -95,7 +95,7 @@ def files_read(
     """
     names = [name for name in sizes if not name.startswith(".") and "/" not in name]
     if _CONFIGS.isdisjoint(names):
-        fix = "name the folder that holds the model itself, or copy it again if it is incomplete"
+        fix = "specify the folder that holds the model itself, or copy it again if it is incomplete"
         raise CheckpointError(f"{location} has no config.json", fix)
     index = index_name(names)
     try:

@@ -37,8 +37,8 @@ _CAUSES = frozenset(
 class Rule:
     """One rule. Its file is named after ``code`` and has the function ``check``.
 
-    ``about`` is what it looks at; ``vllm_notices``: whether and when vLLM itself refuses what the
-    rule refuses.
+    ``about`` is what it looks at; ``vllm_notices``: whether and when vLLM itself rejects what the
+    rule rejects.
     """
 
     code: str

@@ -28,7 +28,7 @@ from peagle.errors import CheckpointError, NotFound, UserError
 from peagle.findings import Finding
 
 HUB = "hf"
-"""As a location: the pair's own repository on the Hugging Face hub."""
+"""As a location: the pair's own repository on the Hugging Face Hub."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def _selected(catalog: Catalog, request: CheckRequest) -> tuple[Pair, str | None
         raise UserError(
             f"{request.pair} and --drafter {drafter} specify different drafters", "specify only one"
         )
-    # A hub id also requests reading the checkpoint.
+    # A Hub id also requests reading the checkpoint.
     return Pair(target=pair.target, drafter=known), drafter if "/" in drafter else None
 
 
@@ -124,7 +124,7 @@ def _no_head_used(pair: Pair, location: str) -> UserError:
     how = f"{pair.drafter.name} drafts" if pair.drafter else f"{pair.target.short_name} is served"
     heads = (drafter.name for drafter in pair.target.drafters if drafter.method not in DRAFTLESS)
     names = ", ".join(f"{pair.target.short_name}+{name}" for name in heads)
-    fix = f"leave --drafter out, or name how the head drafts: {names}"
+    fix = f"leave --drafter out, or use a pair that drafts with a head: {names}"
     return UserError(f"{how} without a head, and --drafter {location} would not be used", fix)
 
 
@@ -145,7 +145,7 @@ def _checkpoint(
     if location is None:
         return None
     if weights is None:
-        raise UserError(f"{entry.title} is not on the hub", "name a folder or s3://...")
+        raise UserError(f"{entry.title} is not on the Hub", "specify a folder or s3://...")
     return read(f"{weights}@{entry.revision}" if entry.revision else weights)
 
 

@@ -69,8 +69,8 @@ def refresh(
 
     Updates everything unless you select parts. The changes are shown, and nothing is written before
     you confirm. With --json nothing is written without --yes. A part that cannot be read stays
-    unchanged. Exits with 4 if AWS refused or did not answer, and with 2 if credentials or a package
-    are missing.
+    unchanged. Exits with 4 if AWS rejected a request or did not answer, and with 2 if credentials
+    or a package are missing.
     """
     catalog = ctx.find_root().params.get("catalog_folder")  # it may be empty
     own = to or (Path(catalog) if catalog else None)

@@ -72,8 +72,8 @@ Examples:
 """,
 )
 @click.argument("pair", required=False, shell_complete=complete_pair)
-@click.option("--target", help="Location of the target: folder, s3://..., hub id, or hf.")
-@click.option("--drafter", help="Location of the head: folder, s3://..., hub id, or hf.")
+@click.option("--target", help="Location of the target: folder, s3://..., Hub id, or hf.")
+@click.option("--drafter", help="Location of the head: folder, s3://..., Hub id, or hf.")
 @click.option("--k", type=click.IntRange(1), help="Tokens drafted per step.")
 @click.option("--max-model-len", type=click.IntRange(1), help="Longest context, in tokens.")
 @click.option("--concurrency", type=click.IntRange(1), help="Concurrent requests.")
@@ -119,7 +119,7 @@ def check(
     """Check PAIR: config.json and weight headers, versions, image and instance.
 
     Reads models that are on this machine. For other models, the catalogue's values are checked
-    unless you give a location (or `hf`). `hf` is the pair's own repository on the hub. Reads
+    unless you give a location (or `hf`). `hf` is the pair's own repository on the Hub. Reads
     config.json and headers, never the weights. PAIR also determines the speculation method.
     --set, --speculative and --env are checked as if they were added to a plan. Exits with 3 if
     there is an error.
@@ -157,7 +157,7 @@ def _aws(ctx: click.Context) -> Any:
 
 
 def _list(as_json: bool) -> None:
-    """All rules: code, subject, whether vLLM refuses too, what the rule prevents."""
+    """All rules: code, subject, whether vLLM rejects it too, what the rule prevents."""
     if as_json:
         return print_json(
             {"rules": [asdict(rule) | {"guards": rule.guards} for rule in api.rules_found()]}

@@ -73,8 +73,8 @@ def _share(_: click.Context, __: click.Parameter, value: float | None) -> float 
 @click.option("--enforce-eager", is_flag=True, help="Disable CUDA graphs and compilation.")
 @click.option("--compiled", is_flag=True, help="Assume a warm compile cache.")
 @click.option("--vllm", help="vLLM version.  [default: the catalogue's]")
-@click.option("--target", metavar="LOCATION", help="Folder or hub id of the target.")
-@click.option("--drafter", metavar="LOCATION", help="Folder or hub id of the head.")
+@click.option("--target", metavar="LOCATION", help="Folder or Hub id of the target.")
+@click.option("--drafter", metavar="LOCATION", help="Folder or Hub id of the head.")
 @click.option(
     "--drafter-embeddings",
     type=click.Choice(["shared", "own"]),
@@ -90,7 +90,7 @@ def fit(ctx: click.Context, /, pair: str | None, as_json: bool, **options: Any) 
     The memory model is that of plan and follows vLLM's own accounting: the KV cache has as many
     tokens as vLLM reports at startup. PAIR is optional if --target names a folder with a
     config.json. Options that are not given have the defaults of `vllm serve`. Exits with 3 if the
-    pair does not fit, or if `peagle check` would refuse it.
+    pair does not fit, or if `peagle check` would reject it.
     """
     catalog = api.load_catalog(catalog_of(ctx))
     options["settings"] = api.checked_settings(options["settings"])

@@ -102,7 +102,7 @@ def up(
 def down(name: str | None, everything: bool, now: bool, as_json: bool) -> None:
     """Stop the engine NAME and remove its log and state.
 
-    Waits up to a minute for running requests; new ones are refused.
+    Waits up to a minute for running requests; new ones are rejected.
     """
     if everything == (name is not None):
         raise UserError("exactly one of NAME and --all is required", "add a NAME, or --all")

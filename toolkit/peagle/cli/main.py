@@ -61,7 +61,7 @@ OPTION_HINTS: dict[str, str] = {
     "--tensor-parallel-size": _TENSOR_PARALLEL,
     "--max-num-seqs": "use --concurrency",
     "--num-speculative-tokens": "use --k",
-    "--target": "name the target first; --catalog DIR before the command adds your own targets",
+    "--target": "specify the target first; --catalog DIR before the command adds your own targets",
     "--gpu-memory-utilization": "set engine arguments in the catalogue entry; `fit` takes it",
 }
 """Options of vLLM and of other commands -> what to use instead."""

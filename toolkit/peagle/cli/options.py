@@ -190,11 +190,11 @@ _PLAN_OPTIONS = (
     ),
     click.option("--no-speculation", is_flag=True, help="Serve the target alone."),
     click.option(
-        "--drafter", help="Drafter in the catalogue, or your own head: s3://..., hub id, folder."
+        "--drafter", help="Drafter in the catalogue, or your own head: s3://..., Hub id, folder."
     ),
     click.option(
         "--model-source",
-        help="s3:// prefix that holds the target's weights.  [default: the hub]",
+        help="s3:// prefix that holds the target's weights.  [default: the Hub]",
     ),
     click.option(
         "--weights-by",
@@ -306,7 +306,7 @@ def resolve_plan(
 def _drafter_hint(drafter: str | None) -> str:
     """What the user may have meant by an unknown ``--drafter``; empty without a guess."""
     if drafter == "hf":
-        return "omit it: the pair's own head comes from the hub; hf is for check and fit"
+        return "omit it: the pair's own head comes from the Hub; hf is for check and fit"
     return location_hint(drafter or "")
 
 

@@ -18,7 +18,7 @@ _FILES = "\n".join(f"{name}: {', '.join(api.format_files(name))}" for name in _F
 
 _HELP = f"""Write PAIR or PLAN as FORMAT.
 
-Every format expresses the complete plan, or refuses and names the formats that can.
+Every format expresses the complete plan, or fails and lists the formats that can.
 
 \b
 {_FILES}

@@ -62,8 +62,8 @@ def weights() -> None:
 @click.argument("destination", metavar="S3://BUCKET/PREFIX")
 @click.option("--target-only", is_flag=True, help="Copy the target's weights only.")
 @click.option("--drafter-only", is_flag=True, help="Copy the drafter's weights only.")
-@click.option("--target-from", metavar="PLACE", help="Folder, s3://... or hub id of the target.")
-@click.option("--drafter-from", metavar="PLACE", help="Folder, s3://... or hub id of the drafter.")
+@click.option("--target-from", metavar="PLACE", help="Folder, s3://... or Hub id of the target.")
+@click.option("--drafter-from", metavar="PLACE", help="Folder, s3://... or Hub id of the drafter.")
 @region_option("the bucket")
 @account_options
 @_take_over_option
@@ -88,7 +88,7 @@ def sync_command(
 
     Copies only files that vLLM reads, several parts at a time, and verifies checksums. Shows the
     price and asks first. The same command again resumes an interrupted copy. A second copy to the
-    same prefix is refused while one runs. Weights that an endpoint deployed from this machine uses
+    same prefix is rejected while one runs. Weights that an endpoint deployed from this machine uses
     are not overwritten.
     """
     place = api.weights_prefix(destination)

@@ -155,7 +155,7 @@ def plan_with_live_prices(
     """The plan, ranked by today's prices, with findings about the account's quota and the weights.
 
     ``plan`` makes a plan from a catalogue; its second argument is whether it reads a drafter from
-    the hub or S3. Without access to AWS: the catalogue's prices, and a warning.
+    the Hub or S3. Without access to AWS: the catalogue's prices, and a warning.
     """
     fresh = fresh_prices(aws, catalog.instances)
     catalog = catalog.model_copy(update={"instances": fresh.table})

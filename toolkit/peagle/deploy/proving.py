@@ -20,7 +20,7 @@ def prove_endpoint(aws: Aws, plan: Plan, name: str) -> Proof:
     speculation, any non-empty answer passes.
 
     The acceptance of a stand-in says nothing about the pair, so the pair's floor does not apply
-    to it. Raises NotProved when the image exposes no counters or refuses a prompt, and EngineError
+    to it. Raises NotProved when the image exposes no counters or rejects a prompt, and EngineError
     when the endpoint does not answer.
     """
     if plan.speculation is None:

@@ -238,7 +238,7 @@ def _remove(context: DeploymentContext, resource: Resource) -> bool:
 def delete_endpoint(context: DeploymentContext, live: Endpoint) -> None:
     """Delete the endpoint and wait until it is gone.
 
-    Waits for the end of a change first: SageMaker refuses the deletion of a busy endpoint, or
+    Waits for the end of a change first: SageMaker rejects the deletion of a busy endpoint, or
     accepts it and does nothing.
     """
     revision, since = context.record.current, context.clock.now()

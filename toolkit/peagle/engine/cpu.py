@@ -134,7 +134,7 @@ def model_paths(environment: Mapping[str, str]) -> dict[str, str]:
 
 def valid_speculation(environment: Mapping[str, str]) -> dict[str, Any]:
     """vLLM's speculative configuration; empty also for an invalid one, which the engine itself
-    refuses."""
+    rejects."""
     with suppress(ValueError):
         return speculation_of(environment)
     return {}

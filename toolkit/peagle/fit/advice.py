@@ -13,7 +13,7 @@ from peagle.vllm.gpus import needed_capability, parallel_sizes
 
 ApplyChange = Callable[[str, object], FitCase | None]
 """(setting, new value) -> the case with that single change and its consequences, such as the
-defaults of a different GPU. ``None`` for a change that is refused for reasons other than memory."""
+defaults of a different GPU. ``None`` for a change that is rejected, but not because of memory."""
 
 MAX_GPUS = 8
 """GPUs of the largest instance type, used when none is given."""

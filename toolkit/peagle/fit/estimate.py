@@ -5,7 +5,7 @@
 as in determine_available_memory of vLLM's GPU worker; ``kv_cache`` divides the cache into blocks.
 The engine starts when one request of max-model-len fits (check_enough_kv_cache_memory).
 
-Caches of other kinds, and quantizations of unknown size, are refused or marked in the findings.
+Caches of other kinds, and quantizations of unknown size, are rejected or marked in the findings.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def without_speculation(case: FitCase) -> FitCase:
 
 
 def refusal_reason(case: FitCase) -> str | None:
-    """Why vLLM would refuse to start, in one line; ``None`` if it starts."""
+    """Why vLLM would not start, in one line; ``None`` if it starts."""
     engine, missing = case.engine, missing_bytes(case)
     too_small = _step_too_small(case)
     if too_small or not missing:
@@ -131,7 +131,7 @@ def refusal_reason(case: FitCase) -> str | None:
 
 
 def _step_too_small(case: FitCase) -> str | None:
-    """Why vLLM refuses the number of tokens per step, if it does (_set_max_num_scheduled_tokens and
+    """Why vLLM rejects the number of tokens per step, if it does (_set_max_num_scheduled_tokens and
     SchedulerConfig.verify_max_model_len)."""
     engine, slots = case.engine, extra_slots(case.engine, case.drafter)
     step = f"a step has {engine.max_num_batched_tokens:,}"

@@ -117,7 +117,7 @@ def _title(request: FitRequest, pair: Pair | None, case: FitCase) -> str:
 def _advice(inputs: FitInputs, request: FitRequest, fitted: FitCase) -> tuple[Advice, ...]:
     """Changes that make the case fit, each computed as if the option were given.
 
-    Options that contradict others, or that a rule about load or version refuses, are left out.
+    Options that contradict others, or that a rule about load or version rejects, are left out.
     """
 
     def changed(setting: str, value: object) -> FitCase | None:

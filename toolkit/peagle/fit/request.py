@@ -194,7 +194,7 @@ def refuse_contradictions(request: FitRequest, pair: Pair | None) -> None:
         )
     if request.instance_type is not None and request.gpu_memory_gib is not None:
         raise UserError(
-            "--gpu-memory-gib and --instance-type both name the GPU", "use one of the two"
+            "--gpu-memory-gib and --instance-type both specify the GPU", "use one of the two"
         )
 
 

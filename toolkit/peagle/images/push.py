@@ -76,7 +76,7 @@ def push(
 ) -> str:
     """Push the image ``name`` as ``address``; returns the address with its digest.
 
-    Raises CloudError when the registry refuses the image or the tag exists, and as ``Docker.run``.
+    Raises CloudError when the registry rejects the image or the tag exists, and as ``Docker.run``.
     """
     doing = f"pushing {address}"
     repository = repository_part(address)

@@ -33,7 +33,7 @@ def choose_length(options: Options, target: Target) -> Decision[int]:
             raise UserError(
                 f"--max-model-len {length} is less than 1", "use the longest context in tokens"
             )
-        # A larger context is refused; the refused plan shows the longest possible one.
+        # A larger context is rejected; the rejected plan shows the longest possible one.
         return Decision(min(length, longest), findings=_too_short(length, target))
     length = target.default_max_model_len
     because = f"the catalogue's default for {target.id}, which supports more"
@@ -101,7 +101,7 @@ def choose_download_timeout(options: Options, sizes: WeightSizes) -> Decision[in
 
 
 def choose_startup_timeout(options: Options, sizes: WeightSizes, gpus: int) -> Decision[int]:
-    """ContainerStartupHealthCheckTimeoutInSeconds: download from the hub, load, compile.
+    """ContainerStartupHealthCheckTimeoutInSeconds: download from the Hub, load, compile.
 
     Each of the ``gpus`` that share a model streams all weights from S3, directly to the GPU.
     """
@@ -115,7 +115,7 @@ def choose_startup_timeout(options: Options, sizes: WeightSizes, gpus: int) -> D
         + loaded / LOAD_BYTES_PER_SECOND
     )
     parts = (
-        (from_hub, "from the hub at 50 MB/s"),
+        (from_hub, "from the Hub at 50 MB/s"),
         (from_s3, "from S3 at 100 MB/s" + (f" ({gpus} GPUs read all)" if gpus > 1 else "")),
         (loaded, "to the GPU at 200 MB/s"),
     )

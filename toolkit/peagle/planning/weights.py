@@ -10,8 +10,8 @@ s3://...    mounted as /opt/ml/model if it is the only prefix. Folders target/ a
 streamed    the engine reads target and drafter from s3://... with the Run:ai model streamer, and
             copies config.json and tokenizer to its cache first; nothing is mounted. Verified with
             vLLM 0.28.0 (tests/engine/test_streamer_vllm.py). The target must be in S3; a drafter
-            from the hub is downloaded, and a drafter in a directory is uploaded and mounted
-baked       the image contains them below its PEAGLE_ML_ROOT, and the hub's in its cache. Paths are
+            from the Hub is downloaded, and a drafter in a directory is uploaded and mounted
+baked       the image contains them below its PEAGLE_ML_ROOT, and the Hub's in its cache. Paths are
             those of other weights, since the entrypoint finds both; nothing is mounted
 """
 
@@ -162,7 +162,7 @@ def _stream_both(
             "--baked-weights cannot be combined with --weights-by stream", "leave one of them out"
         )
     if target.kind != "s3":
-        where = "on the hub" if target.kind == "hub" else "in a folder"
+        where = "on the Hub" if target.kind == "hub" else "in a folder"
         raise UserError(
             f"--weights-by stream needs the target in S3; it is {where} ({target.location})",
             Fix(

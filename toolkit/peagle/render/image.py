@@ -72,13 +72,13 @@ ref = Path(paths[0]).parents[2] / "refs" / name
 ref.parent.mkdir(parents=True, exist_ok=True)
 ref.write_text(commit)
 """
-"""Downloads files of one commit into the hub's cache, where ``name`` refers to that commit offline.
-File by file: of a snapshot, the hub's library would look for the files that are left out."""
+"""Downloads files of one commit into the Hub's cache, where ``name`` refers to that commit offline.
+File by file: of a snapshot, the Hub's library would look for the files that are left out."""
 
 
 @dataclass(frozen=True)
 class Download:
-    """Weights to download from the hub during the build: ``files`` of ``commit``.
+    """Weights to download from the Hub during the build: ``files`` of ``commit``.
 
     The engine asks for them as ``name``: a branch, a tag or that commit.
     """

@@ -2,7 +2,7 @@
 
 The document has the Plan's fields and the requests made from them, for people and programs. A
 plan states many facts twice: K in ``speculation`` and in vLLM's arguments, the arguments again as
-an environment, the environment again in a request. Reading computes these again and refuses a file
+an environment, the environment again in a request. Reading computes these again and rejects a file
 whose parts disagree, or whose digest does not match.
 
 Files of the previous version, whose findings have no ``command``, are valid.

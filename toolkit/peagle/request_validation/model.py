@@ -92,7 +92,7 @@ _TYPES: dict[str, tuple[tuple[type, ...], str]] = {
 
 @dataclass(frozen=True)
 class Invalid:
-    """A value that AWS would refuse: the key's path, what is wrong, and how to fix it.
+    """A value that AWS would reject: the key's path, what is wrong, and how to fix it.
 
     ``aws_message`` is the constraint in AWS's own words, where they are known.
     """
@@ -219,7 +219,7 @@ def _structure(
 
 def _wrong_type(shape: Any, value: Any, path: _Path) -> Invalid | None:
     types, name = _TYPES.get(shape.type_name, ((), ""))
-    # In Python a bool is an int, which AWS refuses.
+    # In Python a bool is an int, which AWS rejects.
     is_other_bool = isinstance(value, bool) and shape.type_name != "boolean"
     if not types or (isinstance(value, types) and not is_other_bool):
         return None

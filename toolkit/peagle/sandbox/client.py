@@ -256,7 +256,7 @@ def _daemon_environment() -> dict[str, str]:
 def control(method: str, path: str, document: Any = None) -> Any:
     """The running sandbox's answer to a request of its own, such as ``GET /faults``.
 
-    Raises UserError when the sandbox is not running or refuses the request.
+    Raises UserError when the sandbox is not running or rejects the request.
     """
     daemon = state.read_daemon()
     answer = _request(daemon, method, path, document) if daemon else None

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from peagle.errors import nearest
 
 ERRORS = {
-    "access-denied": "AWS refuses the call",
+    "access-denied": "AWS rejects the call",
     "throttling": "AWS answers that the rate of calls is exceeded",
     "internal-error": "AWS answers with status 500",
 }

@@ -107,7 +107,7 @@ def weight_bytes(ml_root: Path) -> int:
 
 
 def _download_prefix(client: Any, bucket: str, prefix: str, folder: Path) -> None:
-    """Every object below a prefix; refuses keys with which a deployment fails on AWS."""
+    """Every object below a prefix; rejects keys with which a deployment fails on AWS."""
     pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
     keys = [item["Key"] for page in pages for item in page.get("Contents", [])]
     if not keys:

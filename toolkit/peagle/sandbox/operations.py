@@ -60,7 +60,7 @@ class Operations(SageMakerResponse):
 
 
 def _validate(operation: str, parameters: Mapping[str, Any], region: str) -> None:
-    """Raise ValidationError, with every problem, if AWS would refuse the request.
+    """Raise ValidationError, with every problem, if AWS would reject the request.
 
     Instance types of the catalogue are allowed even if botocore does not know them yet. Keys that
     botocore does not know are ignored, as a client may be newer than the sandbox.

@@ -1,6 +1,6 @@
 """SageMaker in the sandbox: the models, endpoint configurations and endpoints of one region.
 
-moto 5.2 keeps them without checks. This backend refuses what AWS refuses (``operations`` checks the
+moto 5.2 keeps them without checks. This backend rejects what AWS rejects (``operations`` checks the
 requests) and starts real engines for an endpoint (``resources``). ``install`` puts these classes
 in moto's place, so that CloudFormation and the tagging service inside moto use them too: the
 methods with moto's own names and signatures are CloudFormation's way in.
@@ -198,7 +198,7 @@ class SageMakerBackend(SageMakerModelBackend):
         self._check_quota(config)
         variants = config.production_variants
         if any("ModelName" not in variant for variant in variants):
-            raise ValidationError("The sandbox has no inference components; name a model.")
+            raise ValidationError("The sandbox has no inference components; specify a model.")
         accounts = catalog().runtimes.accounts.values()
         return config, [
             launch_spec(

@@ -71,7 +71,7 @@ def _setting(value: str) -> Value | None:
 
 
 def check_environment(environment: Mapping[str, str]) -> None:
-    """Raise UserError for an environment that SageMaker or the container refuses."""
+    """Raise UserError for an environment that SageMaker or the container rejects."""
     if len(environment) > MAX_ENTRIES:
         raise UserError(
             f"{len(environment)} environment variables exceed SageMaker's limit of {MAX_ENTRIES}",
@@ -90,7 +90,7 @@ def check_environment(environment: Mapping[str, str]) -> None:
 def _check_variable(key: str, value: str) -> None:
     if len(key) > MAX_KEY_LENGTH or not _KEY.fullmatch(key):
         raise UserError(
-            f"SageMaker refuses the name of the environment variable {key[:60]!r}",
+            f"SageMaker rejects the name of the environment variable {key[:60]!r}",
             "use letters, digits and _; the first character is not a digit",
         )
     if len(value) > MAX_VALUE_LENGTH:

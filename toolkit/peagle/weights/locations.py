@@ -1,7 +1,7 @@
 """Weights locations that a user names, and the checkpoints there.
 
 A folder (``./x``, ``/x``, ``~/x``, or ``a/b`` where there is one), ``s3://bucket/prefix``, or
-``org/name`` of the Hugging Face hub, with ``@revision`` or without.
+``org/name`` of the Hugging Face Hub, with ``@revision`` or without.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def checkpoint_at(
 ) -> Checkpoint:
     """The checkpoint at ``location``; with ``config_only`` only its config.json.
 
-    ``aws_of`` connects to AWS, and is called for ``s3://`` URIs only; without it they are refused.
+    ``aws_of`` connects to AWS, and is called for ``s3://`` URIs only; without it they are rejected.
     Raises UserError for an invalid location, and the errors of reading.
     """
     return read_checkpoint(source_of(location, aws_of), config_only=config_only)
@@ -38,7 +38,7 @@ def source_of(location: str, aws_of: AwsOf | None = None) -> Source:
     """The source at ``location``; nothing is read yet."""
     if is_s3_uri(location):
         if aws_of is None:
-            raise UserError(f"{location} cannot be read here", "name a folder")
+            raise UserError(f"{location} cannot be read here", "specify a folder")
         _check_bucket(location)
         from peagle.aws.s3 import S3Source
 

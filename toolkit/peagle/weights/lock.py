@@ -1,7 +1,7 @@
 """One writer at a time: a lock object in S3 names who copies to a prefix or removes from it.
 
 S3 creates the object only where there is none (If-None-Match) and replaces it only in the state
-that the holder knows (If-Match), so of two simultaneous writers one is refused. The holder renews
+that the holder knows (If-Match), so of two simultaneous writers one is rejected. The holder renews
 the object; a lock without a recent renewal is stale. The holder also locks a file on its machine,
 so the next command on the same machine need not wait after a crash.
 """

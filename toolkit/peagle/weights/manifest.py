@@ -27,7 +27,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True)
 class FileEntry:
-    """A file: its size in bytes, the hub's SHA-256 in hex where it has one, and S3's checksum
+    """A file: its size in bytes, the Hub's SHA-256 in hex where it has one, and S3's checksum
     (``ALGORITHM:value``) once the file is there."""
 
     size: int

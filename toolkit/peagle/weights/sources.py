@@ -1,4 +1,4 @@
-"""Where weights are copied from: a folder, the hub at one commit, or another S3 prefix."""
+"""Where weights are copied from: a folder, the Hub at one commit, or another S3 prefix."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from peagle.weights.layout import PARTS, WeightsPrefix, weights_prefix
 from peagle.weights.manifest import SyncedPair
 
 ATTEMPTS = 5
-"""How often a part is read from the hub before the sync fails."""
+"""How often a part is read from the Hub before the sync fails."""
 
 _MAX_GIT_BLOB = 100_000_000
 """Bytes. A larger file is not hashed as one git blob."""
@@ -129,7 +129,7 @@ class WeightSource:
                 raise self._differs(file)
 
     def check_sha256(self, file: SourceFile, sha256: str) -> None:
-        """Raise CheckpointError when a file's SHA-256 is not the one that the hub lists."""
+        """Raise CheckpointError when a file's SHA-256 is not the one that the Hub lists."""
         if file.sha256 not in (None, sha256):
             raise self._differs(file)
 
@@ -142,7 +142,7 @@ class WeightSource:
 
 
 def open_source(weights: Weights, connect: Callable[[], Aws]) -> WeightSource:
-    """The files that vLLM reads of these weights. A branch of the hub becomes its current commit.
+    """The files that vLLM reads of these weights. A branch of the Hub becomes its current commit.
 
     Reads the headers of all weight files, so that no damaged file is copied. Raises CheckpointError
     for missing or incomplete weights, and UserError for a folder with a link that leads out of it.

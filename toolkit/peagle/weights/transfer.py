@@ -29,7 +29,7 @@ PART_SIZE = "part-size"
 """Object metadata: the part size in bytes, on which the checksum depends."""
 
 SHA256 = "sha256"
-"""Object metadata: the SHA-256 of the whole file, where the hub lists it."""
+"""Object metadata: the SHA-256 of the whole file, where the Hub lists it."""
 
 SOURCE_ETAG = "source-etag"
 """Object metadata of a server-side copy: the ETag of the original."""
@@ -136,7 +136,7 @@ class VerifyExisting:
         self._checksums: list[str] = []
 
     def open(self) -> None:
-        """Where the hub lists the file's SHA-256, nothing is read."""
+        """Where the Hub lists the file's SHA-256, nothing is read."""
         self._head = head = self._bucket.head(self.item.key)
         if head is None or self._is_listed(head):
             return
@@ -161,7 +161,7 @@ class VerifyExisting:
         return self._otherwise
 
     def _is_listed(self, head: ObjectInfo) -> bool:
-        """Whether the object was uploaded from a file with the SHA-256 that the hub lists."""
+        """Whether the object was uploaded from a file with the SHA-256 that the Hub lists."""
         known = self.item.file.sha256
         return bool(known) and head.size == self.item.size and head.metadata.get(SHA256) == known
 

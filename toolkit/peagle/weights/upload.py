@@ -105,7 +105,7 @@ class UploadInParts(_Multipart):
     """Uploads a large file and keeps the parts that an earlier run brought.
 
     Those parts are read again, but not sent, so every byte of the object is compared with the
-    source, and the whole file with the SHA-256 that the hub lists, however often runs are killed.
+    source, and the whole file with the SHA-256 that the Hub lists, however often runs are killed.
 
     ``differs``: an existing object is known to have other bytes.
     """
@@ -154,7 +154,7 @@ class UploadInParts(_Multipart):
         self._results.append(replace(result, content=None))
 
     def close(self) -> Transfer | None:
-        """Complete the object, unless its bytes are not those that the hub lists."""
+        """Complete the object, unless its bytes are not those that the Hub lists."""
         item = self.item
         if not self._upload:
             again = UploadInParts(self._bucket, item, (), differs=True)

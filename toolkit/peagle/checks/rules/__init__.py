@@ -4,9 +4,9 @@ A rule's file has
 
 - a docstring: what the rule guards against, and what happens without it;
 - ``RULE``: the code of its findings, which is the file's name with hyphens; what it is about; and
-  whether vLLM itself refuses such a case;
+  whether vLLM itself rejects such a case;
 - ``check(case)``: yields findings, and nothing where it does not know enough, or where another
-  rule has already refused for the same cause. ``@for_head`` adds the head's files as an argument.
+  rule has already rejected for the same cause. ``@for_head`` adds the head's files as an argument.
 
 A new rule also needs a fixture, one ``Broken`` in ``tests/unit/checks/corpus*.py``, and no more.
 """

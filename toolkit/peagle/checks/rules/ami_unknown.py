@@ -1,6 +1,6 @@
 """A host AMI that SageMaker does not have for GPU endpoints.
 
-CreateEndpointConfig refuses it.
+CreateEndpointConfig rejects it.
 """
 
 from peagle.case import Case

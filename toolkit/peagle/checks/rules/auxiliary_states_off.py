@@ -1,6 +1,6 @@
 """A P-EAGLE head that turns auxiliary hidden states off.
 
-vLLM has no parallel drafting without them (use_aux_hidden_state) and refuses to start.
+vLLM has no parallel drafting without them (use_aux_hidden_state) and does not start.
 """
 
 from peagle.case import Case

@@ -1,6 +1,6 @@
 """A context longer than the target supports.
 
-vLLM refuses it at start.
+vLLM rejects it at start.
 """
 
 from peagle.case import Case

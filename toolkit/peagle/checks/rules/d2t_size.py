@@ -1,6 +1,6 @@
 """A d2t, which maps drafted tokens to the target's, without one entry per drafted token.
 
-vLLM refuses it when it loads the weights.
+vLLM rejects it when it loads the weights.
 """
 
 from peagle.case import Case

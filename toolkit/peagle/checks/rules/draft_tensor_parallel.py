@@ -1,6 +1,6 @@
 """A drafter divided over neither one GPU nor as many as the target.
 
-vLLM refuses any other draft_tensor_parallel_size at start.
+vLLM rejects any other draft_tensor_parallel_size at start.
 """
 
 from peagle.case import Case

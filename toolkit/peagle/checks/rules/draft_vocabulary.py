@@ -1,6 +1,6 @@
 """A draft vocabulary that differs from lm_head or exceeds the target's.
 
-vLLM builds lm_head from draft_vocab_size and refuses weights with a different number of rows; more
+vLLM builds lm_head from draft_vocab_size and rejects weights with a different number of rows; more
 tokens than the target has write beyond the logits.
 """
 

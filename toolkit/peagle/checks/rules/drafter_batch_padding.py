@@ -1,6 +1,6 @@
 """Padding of the drafter's batches turned off where drafting requires it.
 
-vLLM refuses disable_padded_drafter_batch with P-EAGLE and with explicit asynchronous scheduling.
+vLLM rejects disable_padded_drafter_batch with P-EAGLE and with explicit asynchronous scheduling.
 """
 
 from peagle.case import Case

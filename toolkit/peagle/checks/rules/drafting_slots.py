@@ -1,6 +1,6 @@
 """A batch that is too small for the K-1 slots per request that parallel drafting adds.
 
-vLLM refuses a max-num-batched-tokens that leaves no token beside them. Up to 0.27 it reserves the
+vLLM rejects a max-num-batched-tokens that leaves no token beside them. Up to 0.27 it reserves the
 slots of all requests that may run, later those of one request, and excess requests queue.
 """
 

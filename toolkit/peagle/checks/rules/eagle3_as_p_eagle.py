@@ -1,7 +1,7 @@
 """A plain EAGLE-3 head started as P-EAGLE.
 
 With parallel_drafting vLLM requires a placeholder token and mask_hidden, which such a head lacks,
-and refuses to start.
+and does not start.
 """
 
 from peagle.case import Case

@@ -1,6 +1,6 @@
 """A target whose class cannot pass its layers' hidden states to an EAGLE-3 head.
 
-vLLM refuses it at start: up to 0.21 by an allow-list of model types, later by class.
+vLLM rejects it at start: up to 0.21 by an allow-list of model types, later by class.
 """
 
 from peagle.case import Case

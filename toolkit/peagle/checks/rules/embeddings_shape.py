@@ -1,6 +1,6 @@
 """Embeddings of the head whose shape differs from config.json.
 
-vLLM builds the table from config.json and refuses weights of a different shape when it loads them.
+vLLM builds the table from config.json and rejects weights of a different shape when it loads them.
 """
 
 from peagle.case import Case

@@ -1,6 +1,6 @@
 """An argument that vLLM does not have.
 
-vLLM refuses an unknown argument at start, when the instance already costs money.
+vLLM rejects an unknown argument at start, when the instance already costs money.
 """
 
 from peagle.case import Case

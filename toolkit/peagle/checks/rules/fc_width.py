@@ -1,6 +1,6 @@
 """An ``fc`` whose input width is not auxiliary layers x the target's width.
 
-vLLM builds ``fc`` from config.json and refuses weights of a different shape when it loads them.
+vLLM builds ``fc`` from config.json and rejects weights of a different shape when it loads them.
 """
 
 from peagle.case import Case

@@ -1,6 +1,6 @@
 """An FP8 KV cache on vLLM's Triton backend on a GPU without FP8.
 
-The backend refuses compute capabilities below 8.9 at start; before vLLM's pull request 43914 its
+The backend rejects compute capabilities below 8.9 at start; before vLLM's pull request 43914 its
 kernels failed to compile. FlashAttention has no FP8 cache on these GPUs, so vLLM must select
 FlashInfer, which it does not do for every target.
 """

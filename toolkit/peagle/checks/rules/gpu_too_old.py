@@ -1,6 +1,6 @@
 """A GPU that does not support the target's dtype or quantization.
 
-vLLM refuses bfloat16 and 4-bit weights at start on a GPU without support for them.
+vLLM rejects bfloat16 and 4-bit weights at start on a GPU without support for them.
 """
 
 from peagle.case import Case

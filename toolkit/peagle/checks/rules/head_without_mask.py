@@ -1,6 +1,6 @@
 """A P-EAGLE head without mask_hidden, the tensor of its masked slots.
 
-vLLM refuses it when it loads the weights, after minutes on a paid instance.
+vLLM rejects it when it loads the weights, after minutes on a paid instance.
 """
 
 from peagle.case import Case

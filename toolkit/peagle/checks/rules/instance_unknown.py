@@ -1,6 +1,6 @@
 """An instance type that GPU endpoints cannot use.
 
-SageMaker refuses it, but only after weights are uploaded.
+SageMaker rejects it, but only after weights are uploaded.
 """
 
 from peagle.case import Case

@@ -1,7 +1,7 @@
 """Drafter layers in more than one group of vLLM's KV cache.
 
 vLLM assigns the layers of a hybrid target (sliding and full attention) to groups of one size, and
-refuses to start when the drafter's layers are in two of them.
+does not start when the drafter's layers are in two of them.
 """
 
 from peagle.case import Case

@@ -1,6 +1,6 @@
 """Weights whose layers differ from num_hidden_layers of config.json.
 
-vLLM refuses extra layers when it loads them. Missing layers stay uninitialized: vLLM starts, and
+vLLM rejects extra layers when it loads them. Missing layers stay uninitialized: vLLM starts, and
 nearly no draft is accepted.
 """
 

@@ -1,6 +1,6 @@
 """A mask_hidden whose shape is not [1, 1, auxiliary layers x the target's width].
 
-vLLM copies it into a buffer of that size. It refuses a different size at start, but broadcasts a
+vLLM copies it into a buffer of that size. It rejects a different size at start, but broadcasts a
 single value without a warning. If fc has the same wrong width, the rule for fc reports it.
 """
 

@@ -1,6 +1,6 @@
 """A gpu-memory-utilization that is not a share of the memory.
 
-vLLM refuses a number that is not above 0 and at most 1 at start: 90 percent is 0.9.
+vLLM rejects a number that is not above 0 and at most 1 at start: 90 percent is 0.9.
 """
 
 from peagle.case import Case

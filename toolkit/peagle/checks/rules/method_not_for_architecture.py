@@ -1,7 +1,7 @@
 """A head class that vLLM does not have, as named in config.json or implied by the format.
 
 vLLM prefixes a class name with Eagle3 unless the name begins or ends with it, so that a class of a
-training framework, such as PEagleDraftModel, becomes one that vLLM refuses at start.
+training framework, such as PEagleDraftModel, becomes one that vLLM rejects at start.
 """
 
 from peagle.case import Case

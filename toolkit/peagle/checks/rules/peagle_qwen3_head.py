@@ -1,6 +1,6 @@
 """A P-EAGLE speculators head with Qwen3 layers on a vLLM version without its class.
 
-Versions that support the format but not the class refuse it at start.
+Versions that support the format but not the class reject it at start.
 """
 
 from peagle.case import Case

@@ -1,6 +1,6 @@
 """Pipeline parallelism with a drafter.
 
-vLLM 0.28.0 refuses it at start, since the head's class cannot be split into stages; 0.33.0 refuses
+vLLM 0.28.0 rejects it at start, since the head's class cannot be split into stages; 0.33.0 rejects
 it with asynchronous scheduling only.
 """
 

@@ -1,6 +1,6 @@
 """A P-EAGLE head that does not name the placeholder token of its masked slots.
 
-The key in config.json depends on the vLLM version. vLLM refuses a head without one at start.
+The key in config.json depends on the vLLM version. vLLM rejects a head without one at start.
 """
 
 from typing import Any

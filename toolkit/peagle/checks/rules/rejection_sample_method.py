@@ -1,6 +1,6 @@
 """A rejection_sample_method that the vLLM version or the machine does not support.
 
-vLLM refuses it at start.
+vLLM rejects it at start.
 """
 
 from peagle.case import Case

@@ -1,6 +1,6 @@
 """A target with sliding-window layers on FlashInfer on Hopper.
 
-vLLM's FlashInfer backend refuses them there after the weights are loaded. vLLM also selects
+vLLM's FlashInfer backend rejects them there after the weights are loaded. vLLM also selects
 FlashInfer by itself: with an FP8 cache for heads wider than FlashAttention 3 supports, such as
 Gemma-4's, and with fp8_e5m2, which FlashAttention does not support, for all targets.
 """

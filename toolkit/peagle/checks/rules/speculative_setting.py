@@ -1,6 +1,6 @@
 """A key of --speculative-config that the vLLM version does not have.
 
-vLLM refuses an unknown key at start.
+vLLM rejects an unknown key at start.
 """
 
 from peagle.case import Case

@@ -1,6 +1,6 @@
 """A P-EAGLE head in the speculators format on a vLLM version that does not support the format.
 
-Older versions refuse it at start.
+Older versions reject it at start.
 """
 
 from peagle.case import Case

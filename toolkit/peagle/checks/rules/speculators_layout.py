@@ -1,7 +1,7 @@
 """A head in the speculators format whose config.json lacks required parts.
 
 vLLM recognizes the format by speculators_config, the kind of head by speculators_model_type, and
-takes its sizes from transformer_layer_config. It refuses to start without any of them.
+takes its sizes from transformer_layer_config. It does not start without any of them.
 """
 
 from collections.abc import Mapping

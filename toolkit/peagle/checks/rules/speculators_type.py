@@ -1,6 +1,6 @@
 """A head in the speculators format that is neither eagle3 nor peagle.
 
-vLLM refuses an unknown type at start, and starts another kind of drafter for other known types.
+vLLM rejects an unknown type at start, and starts another kind of drafter for other known types.
 """
 
 from peagle.case import Case

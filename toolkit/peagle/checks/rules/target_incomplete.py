@@ -1,6 +1,6 @@
 """A target whose weights lack layers or embeddings, or have extra layers.
 
-vLLM refuses missing tensors after it has downloaded and loaded the others, and layers that the
+vLLM rejects missing tensors after it has downloaded and loaded the others, and layers that the
 model does not have.
 """
 

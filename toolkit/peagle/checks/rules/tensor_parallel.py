@@ -1,6 +1,6 @@
 """Tensor parallelism over too many GPUs, or over a number that does not divide the heads.
 
-vLLM refuses it at start.
+vLLM rejects it at start.
 """
 
 from peagle.case import Case

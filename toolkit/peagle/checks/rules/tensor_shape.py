@@ -1,6 +1,6 @@
 """Layer tensors of the head whose shapes differ from config.json.
 
-vLLM refuses a different shape when it loads the weights. The first layer's attention takes
+vLLM rejects a different shape when it loads the weights. The first layer's attention takes
 embedding and hidden state side by side, so its inputs are twice as wide.
 """
 

@@ -1,6 +1,6 @@
 """A head whose weights have tensors that its class does not have.
 
-vLLM refuses such a tensor when it loads the weights, except a bias that config.json does not
+vLLM rejects such a tensor when it loads the weights, except a bias that config.json does not
 mention, which it ignores. Another rule reports extra layers.
 """
 

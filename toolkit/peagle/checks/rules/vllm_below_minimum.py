@@ -1,6 +1,6 @@
 """A vLLM version older than target or drafter need.
 
-Older versions lack a class or a config key and refuse to start. If another rule names the missing
+Older versions lack a class or a config key and do not start. If another rule names the missing
 feature, this one reports nothing.
 """
 

@@ -1,6 +1,6 @@
 """Watermarking with P-EAGLE.
 
-vLLM refuses the combination. Its argument --watermark is unrelated.
+vLLM rejects the combination. Its argument --watermark is unrelated.
 """
 
 from peagle.case import Case
